@@ -1,0 +1,1 @@
+//! Sans-I/O engine of mmTLS: frames and timestamps in, events and verdicts out.

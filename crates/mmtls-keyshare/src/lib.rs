@@ -1,0 +1,1 @@
+//! The key-sharing channel of mmTLS: messages, client, server.

@@ -1,0 +1,1 @@
+//! Packet input and output of mmTLS: AF_PACKET, capture files, memory.

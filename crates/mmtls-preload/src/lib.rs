@@ -1,0 +1,1 @@
+//! LD_PRELOAD library that shares the keys of unmodified OpenSSL programs.

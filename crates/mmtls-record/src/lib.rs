@@ -1,0 +1,1 @@
+//! TLS record protection and key schedules for mmTLS.

@@ -1,0 +1,1 @@
+//! Network-namespace testbed of mmTLS (development only).

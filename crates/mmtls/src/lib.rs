@@ -1,0 +1,1 @@
+//! Read-only inline TLS monitor: forwards packets, never terminates TLS.
