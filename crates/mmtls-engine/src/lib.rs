@@ -1,1 +1,6 @@
-//! Sans-I/O engine of mmTLS: frames and timestamps in, events and verdicts out.
+//! The sans-I/O engine of mmTLS: bytes and timestamps in, events and verdicts out.
+//!
+//! Refuses to read a clock, open anything, spawn, use unsafe, link crypto, or buffer without a cap.
+#![forbid(unsafe_code)]
+
+pub mod tls;

@@ -1,0 +1,51 @@
+//! What the engine asks of record protection. `mmtls-record` answers it with real ciphers, the
+//! testkit with none, so that fuzzing reaches the code behind decryption.
+//!
+//! Refuses to know any cipher.
+
+use super::enums::ContentType;
+
+/// Length of a TLS record header in bytes (RFC 8446, section 5.1).
+pub const RECORD_HEADER_LEN: usize = 5;
+
+/// Longest protected fragment of TLS 1.3 in bytes: 2^14 + 256 (RFC 8446, section 5.2).
+pub const MAX_CIPHERTEXT_LEN: usize = 16384 + 256;
+
+/// An opened record: what it was and how many bytes of the output buffer are content.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// The content type that was protected (TLS 1.3: the inner one).
+    pub content_type: ContentType,
+    /// Content bytes at the start of the output buffer; padding is already gone.
+    pub len: usize,
+}
+
+/// Why a record could not be opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpenError {
+    /// The tag does not match: other keys, another sequence number, or changed bytes.
+    Authentication,
+    /// Authentic, but not a legal record: empty inner plaintext, or content over the limit.
+    Malformed,
+}
+
+/// The read keys of one direction and epoch.
+///
+/// Implementations are out-of-place: `fragment` is never modified, since it is the packet itself.
+pub trait OpenRecord: Send {
+    /// Verifies and decrypts the record with the given sequence number.
+    ///
+    /// `header` is the record header as it was sent; `fragment` is what follows it. On success
+    /// the content is at the start of `plaintext`, which must have room for `fragment.len()`
+    /// bytes. On failure the content of `plaintext` is unspecified and must not be used.
+    ///
+    /// # Errors
+    /// [`OpenError`], also when `plaintext` is too small or `fragment` too short for a tag.
+    fn open(
+        &self,
+        sequence: u64,
+        header: [u8; RECORD_HEADER_LEN],
+        fragment: &[u8],
+        plaintext: &mut [u8],
+    ) -> Result<Opened, OpenError>;
+}
