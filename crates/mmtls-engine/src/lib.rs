@@ -3,4 +3,5 @@
 //! Refuses to read a clock, open anything, spawn, use unsafe, link crypto, or buffer without a cap.
 #![forbid(unsafe_code)]
 
+pub mod session;
 pub mod tls;

@@ -1,0 +1,130 @@
+//! The trait that middlebox applications implement, and what they may ask of the engine.
+//!
+//! Refuses to block: a handler judges synchronously, while the packet that completed the record
+//! is held.
+
+use core::time::Duration;
+
+use super::info::{EndReason, FlowEnd, SessionError, SessionInfo};
+use super::record::Record;
+use crate::tls::{Direction, KeyEpoch};
+
+/// A middlebox application: the events of the paper's table 3, plus STALL and KEYS.
+///
+/// Per session the order is: `session_start`, `handshake_start`, `handshake_end`, then
+/// `new_record` any number of times, and `session_end`, each of the others at most once.
+/// `error`, `stall` and `keys` can come anywhere between start and end. Every method has an
+/// empty default. Handlers must not panic; the engine does not catch panics.
+pub trait Handler {
+    /// The application's own state, one value per session.
+    type State: Default;
+
+    /// ON_TLS_SESSION_START: a flow turned out to carry TLS.
+    fn session_start(&mut self, session: &mut Session<'_>, state: &mut Self::State) {
+        let _ = (session, state);
+    }
+
+    /// ON_TLS_HANDSHAKE_START: the (first) ClientHello is complete; name and random are known.
+    fn handshake_start(&mut self, session: &mut Session<'_>, state: &mut Self::State) {
+        let _ = (session, state);
+    }
+
+    /// ON_TLS_HANDSHAKE_END: version, suite and both randoms are known, and the client has sent
+    /// its last flight or a record of the application epoch has been authenticated.
+    fn handshake_end(&mut self, session: &mut Session<'_>, state: &mut Self::State) {
+        let _ = (session, state);
+    }
+
+    /// ON_TLS_NEW_RECORD: a protected record is complete. The packet that completed it is held
+    /// until this returns.
+    fn new_record(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut Self::State,
+        record: &mut Record<'_>,
+    ) {
+        let _ = (session, state, record);
+    }
+
+    /// ON_TLS_ERROR. The configured policy is applied after this returns.
+    fn error(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut Self::State,
+        direction: Direction,
+        error: SessionError,
+    ) {
+        let _ = (session, state, direction, error);
+    }
+
+    /// STALL: application records of this direction are held because their keys are missing.
+    fn stall(&mut self, session: &mut Session<'_>, state: &mut Self::State, direction: Direction) {
+        let _ = (session, state, direction);
+    }
+
+    /// KEYS: keys of a direction and epoch arrived; `waited` is how long packets were held for
+    /// them, zero when nothing was.
+    fn keys(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut Self::State,
+        direction: Direction,
+        epoch: KeyEpoch,
+        waited: Duration,
+    ) {
+        let _ = (session, state, direction, epoch, waited);
+    }
+
+    /// ON_TLS_SESSION_END. Asking for anything has no effect any more.
+    fn session_end(&mut self, session: &mut Session<'_>, state: &mut Self::State, why: EndReason) {
+        let _ = (session, state, why);
+    }
+
+    /// A TCP flow ended, TLS or not; after `session_end` where there was a session.
+    fn flow_end(&mut self, flow: &FlowEnd) {
+        let _ = flow;
+    }
+}
+
+/// What a handler asked for, read by the engine after each event.
+#[derive(Default)]
+pub(crate) struct Control {
+    pub(crate) reset: bool,
+    /// Content bytes still to be skipped, per direction; `u64::MAX` until resumed.
+    pub(crate) paused: [u64; 2],
+}
+
+/// A session as a handler sees it inside an event.
+pub struct Session<'a> {
+    pub(crate) info: &'a SessionInfo,
+    pub(crate) control: &'a mut Control,
+}
+
+impl Session<'_> {
+    /// What is known so far.
+    #[must_use]
+    pub fn info(&self) -> &SessionInfo {
+        self.info
+    }
+
+    /// Resets the session: the held packet is dropped, both endpoints get a RST, and every later
+    /// packet of the connection is dropped. Repeating it changes nothing.
+    pub fn reset(&mut self) {
+        self.control.reset = true;
+    }
+
+    /// Skips `bytes` of application content in one direction without decrypting; the record that
+    /// crosses the edge is delivered whole. `None` skips until [`Session::resume`]. Replaces an
+    /// earlier pause of that direction.
+    ///
+    /// Content is counted without opening the records, so padding and post-handshake messages
+    /// count as content (TLS 1.3 hides both).
+    pub fn pause(&mut self, direction: Direction, bytes: Option<u64>) {
+        self.control.paused[direction.index()] = bytes.unwrap_or(u64::MAX);
+    }
+
+    /// Ends a pause: the next record is delivered.
+    pub fn resume(&mut self, direction: Direction) {
+        self.control.paused[direction.index()] = 0;
+    }
+}

@@ -1,0 +1,229 @@
+//! Facts about a session and the flow that carries it.
+//!
+//! Refuses to interpret: names and numbers are as they stood on the wire.
+
+use core::fmt;
+use core::net::SocketAddr;
+
+use crate::tls::{CipherSuite, Direction, ProtocolVersion};
+
+/// Identifies a flow for the life of an engine; never reused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SessionId(pub u64);
+
+/// What the hellos say about resumption (RFC 8446, section 2.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Resumption {
+    /// No pre-shared key was offered.
+    #[default]
+    None,
+    /// The client offered a pre-shared key; the server did not take it (or has not answered).
+    Offered,
+    /// The server selected a pre-shared key.
+    Accepted,
+}
+
+/// Where the keys of a session are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum KeyStatus {
+    /// None have come yet.
+    #[default]
+    Waiting,
+    /// At least one direction can be opened.
+    Shared,
+    /// The endpoint refused ("null keys"): the session is bypassed.
+    Exempt,
+    /// None came within the stall limits: the missing-key policy was applied.
+    Missing,
+    /// The session cannot be followed: unsupported version or suite, lost synchronisation.
+    Unusable,
+}
+
+/// What is known of one session. Grows while the handshake is observed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionInfo {
+    /// This session.
+    pub id: SessionId,
+    /// Address and port that sent the SYN.
+    pub client: SocketAddr,
+    /// Address and port that received it.
+    pub server: SocketAddr,
+    /// When the first packet of the flow was seen, in the caller's nanoseconds.
+    pub started_ns: u64,
+    /// `ClientHello.random`; all zero before it was seen.
+    pub client_random: [u8; 32],
+    /// `ServerHello.random`, not that of a HelloRetryRequest.
+    pub server_random: Option<[u8; 32]>,
+    /// Server name indication (RFC 6066), when it is a legal host name; the outer one under ECH.
+    pub server_name: Option<String>,
+    /// Protocols that the client offers (RFC 7301). TLS 1.3 encrypts the server's choice.
+    pub alpn_offered: Vec<Vec<u8>>,
+    /// The negotiated version, from `supported_versions` where present.
+    pub version: Option<ProtocolVersion>,
+    /// The negotiated cipher suite.
+    pub cipher_suite: Option<CipherSuite>,
+    /// The server asked for another ClientHello (RFC 8446, section 4.1.4).
+    pub hello_retry: bool,
+    /// Resumption as the hellos show it.
+    pub resumption: Resumption,
+    /// The client announced 0-RTT data.
+    pub early_data_offered: bool,
+    /// Where the keys are.
+    pub key_status: KeyStatus,
+    /// Application-epoch records opened, per direction (client first).
+    pub records_opened: [u64; 2],
+    /// Application-epoch records that were seen, opened or not, per direction (client first).
+    pub records_seen: [u64; 2],
+    /// Content bytes of opened application-data records, per direction (client first).
+    pub plaintext_bytes: [u64; 2],
+}
+
+impl SessionInfo {
+    pub(crate) fn new(
+        id: SessionId,
+        client: SocketAddr,
+        server: SocketAddr,
+        started_ns: u64,
+    ) -> Self {
+        Self {
+            id,
+            client,
+            server,
+            started_ns,
+            client_random: [0; 32],
+            server_random: None,
+            server_name: None,
+            alpn_offered: Vec::new(),
+            version: None,
+            cipher_suite: None,
+            hello_retry: false,
+            resumption: Resumption::None,
+            early_data_offered: false,
+            key_status: KeyStatus::Waiting,
+            records_opened: [0; 2],
+            records_seen: [0; 2],
+            plaintext_bytes: [0; 2],
+        }
+    }
+}
+
+/// Why ON_TLS_ERROR was raised. The integer is stable: it is the C API's code, and for the
+/// published prototype's errors it is the same number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+#[repr(i32)]
+pub enum SessionError {
+    /// A record's tag did not verify, or it was authentic but illegal.
+    Integrity = -20,
+    /// TCP ended inside a record.
+    EarlyFin = -17,
+    /// The negotiated version cannot be followed.
+    UnsupportedVersion = -16,
+    /// The negotiated suite cannot be followed.
+    UnsupportedCipherSuite = -15,
+    /// A record header announces an impossible length, type or version.
+    MalformedRecord = -14,
+    /// A handshake message could not be parsed, or exceeded the limit.
+    MalformedHandshake = -30,
+    /// The shared keys open no record of this session.
+    KeysDoNotFit = -31,
+    /// Bytes were lost to the monitor, or a buffer cap was reached: the stream has a gap.
+    LostSynchronisation = -32,
+    /// The same stream bytes were sent twice with different content.
+    ConflictingOverlap = -33,
+    /// 0-RTT data passed; its keys are not handled yet.
+    EarlyDataNotInspected = -34,
+    /// No keys within the stall limits.
+    MissingKeys = -1,
+}
+
+impl SessionError {
+    /// The stable integer of this error.
+    #[must_use]
+    pub const fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// A stable name for logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Integrity => "integrity_failure",
+            Self::EarlyFin => "early_fin",
+            Self::UnsupportedVersion => "unsupported_version",
+            Self::UnsupportedCipherSuite => "unsupported_cipher_suite",
+            Self::MalformedRecord => "malformed_record",
+            Self::MalformedHandshake => "malformed_handshake",
+            Self::KeysDoNotFit => "keys_do_not_fit",
+            Self::LostSynchronisation => "lost_synchronisation",
+            Self::ConflictingOverlap => "conflicting_overlap",
+            Self::EarlyDataNotInspected => "early_data_not_inspected",
+            Self::MissingKeys => "missing_keys",
+        }
+    }
+}
+
+impl fmt::Display for SessionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How a session or flow ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndReason {
+    /// FIN in both directions.
+    Closed,
+    /// An endpoint's RST.
+    ResetByPeer(Direction),
+    /// An application called [`super::Session::reset`].
+    ResetByHandler,
+    /// A policy dropped or reset it.
+    ResetByPolicy(SessionError),
+    /// Idle for longer than the timeout.
+    TimedOut,
+    /// A new connection took over the four-tuple.
+    Replaced,
+    /// The engine was finished while the flow was open.
+    Shutdown,
+}
+
+impl EndReason {
+    /// A stable name for logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::ResetByPeer(Direction::ClientToServer) => "reset_by_client",
+            Self::ResetByPeer(Direction::ServerToClient) => "reset_by_server",
+            Self::ResetByHandler => "reset_by_application",
+            Self::ResetByPolicy(_) => "reset_by_policy",
+            Self::TimedOut => "timeout",
+            Self::Replaced => "replaced",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// The end of a TCP flow, TLS or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowEnd {
+    /// The flow; equal to the session's identity when it carried TLS.
+    pub id: SessionId,
+    /// Address and port that sent the SYN (or the first packet, when picked up mid-stream).
+    pub client: SocketAddr,
+    /// The other side.
+    pub server: SocketAddr,
+    /// Whether TLS was recognised on it.
+    pub tls: bool,
+    /// First packet, in the caller's nanoseconds.
+    pub started_ns: u64,
+    /// Last packet, in the caller's nanoseconds.
+    pub last_ns: u64,
+    /// Frames per direction (client first).
+    pub packets: [u64; 2],
+    /// TCP payload bytes per direction, retransmissions included (client first).
+    pub bytes: [u64; 2],
+    /// How it ended.
+    pub reason: EndReason,
+}

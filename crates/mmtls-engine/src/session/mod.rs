@@ -1,0 +1,12 @@
+//! What an application sees: sessions, records, events, and what it can ask for in return.
+//!
+//! Refuses to expose packets, keys, or bytes that have not been authenticated.
+
+mod handler;
+mod info;
+mod record;
+
+pub(crate) use handler::Control;
+pub use handler::{Handler, Session};
+pub use info::{EndReason, FlowEnd, KeyStatus, Resumption, SessionError, SessionId, SessionInfo};
+pub use record::{Plaintext, Record};

@@ -1,0 +1,80 @@
+//! A record that a handler may open. Refuses to show a byte whose tag has not been verified.
+
+use super::info::SessionInfo;
+use crate::tls::{ContentType, Direction, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
+
+/// An opened record's content.
+#[derive(Clone, Copy, Debug)]
+pub struct Plaintext<'a> {
+    /// What the bytes are; only [`ContentType::APPLICATION_DATA`] is the application's.
+    pub content_type: ContentType,
+    /// The authenticated content, padding removed. May be empty.
+    pub bytes: &'a [u8],
+}
+
+/// One protected record of the application epochs, complete and in order.
+///
+/// It is decrypted when [`Record::open`] is called, and only then.
+pub struct Record<'a> {
+    pub(crate) direction: Direction,
+    pub(crate) sequence: u64,
+    pub(crate) header: [u8; RECORD_HEADER_LEN],
+    pub(crate) fragment: &'a [u8],
+    pub(crate) opener: &'a dyn OpenRecord,
+    pub(crate) plaintext: &'a mut [u8],
+    pub(crate) outcome: Option<Result<Opened, OpenError>>,
+}
+
+impl Record<'_> {
+    /// Which side sent it.
+    #[must_use]
+    pub fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Its sequence number within the key epoch.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Bytes on the wire, header included.
+    #[must_use]
+    pub fn wire_len(&self) -> usize {
+        RECORD_HEADER_LEN + self.fragment.len()
+    }
+
+    /// Verifies and decrypts the record, once; later calls return the same.
+    ///
+    /// # Errors
+    /// [`OpenError`]. The engine then raises the error event and applies the integrity policy;
+    /// the handler need not act.
+    pub fn open(&mut self) -> Result<Plaintext<'_>, OpenError> {
+        let outcome = match self.outcome {
+            Some(outcome) => outcome,
+            None => {
+                let outcome =
+                    self.opener
+                        .open(self.sequence, self.header, self.fragment, self.plaintext);
+                self.outcome = Some(outcome);
+                outcome
+            }
+        };
+        let opened = outcome?;
+        Ok(Plaintext {
+            content_type: opened.content_type,
+            bytes: &self.plaintext[..opened.len],
+        })
+    }
+
+    pub(crate) fn count(&self, info: &mut SessionInfo) {
+        let side = self.direction.index();
+        info.records_seen[side] += 1;
+        if let Some(Ok(opened)) = self.outcome {
+            info.records_opened[side] += 1;
+            if opened.content_type == ContentType::APPLICATION_DATA {
+                info.plaintext_bytes[side] += opened.len as u64;
+            }
+        }
+    }
+}
