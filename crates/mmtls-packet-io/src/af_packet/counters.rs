@@ -1,0 +1,64 @@
+//! What a bridge counts. Every frame that a bridge does not pass on by itself shows up in one of these numbers.
+
+/// Counters of both ports since the bridge was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// The left port.
+    pub left: PortCounters,
+    /// The right port.
+    pub right: PortCounters,
+}
+
+/// Counters of one port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PortCounters {
+    /// Frames handed to the caller; a super-frame is one.
+    pub received_frames: u64,
+    /// Their octets, VLAN tags included.
+    pub received_bytes: u64,
+    /// Of those frames, segmentation-offload super-frames.
+    pub received_super_frames: u64,
+    /// Of those frames, the ones whose outer VLAN tag was put back.
+    pub received_vlan_frames: u64,
+    /// Frames accepted by this port's interface for sending.
+    pub sent_frames: u64,
+    /// Their octets.
+    pub sent_bytes: u64,
+    /// Frames that the kernel lost because the receive buffer was full.
+    pub kernel_dropped: u64,
+    /// Received frames dropped because they exceed the receive buffer ([`super::MAX_FRAME_BYTES`]).
+    pub truncated: u64,
+    /// Received frames dropped because they are shorter than an Ethernet header.
+    pub runts: u64,
+    /// Received frames lost because the offload header cannot express them (GSO kinds other than TCP and UDP).
+    pub unsupported_offload: u64,
+    /// Frames not sent, by reason.
+    pub send_errors: SendErrors,
+    /// Waits for a congested interface.
+    pub send_waits: u64,
+}
+
+/// Frames dropped at sending, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SendErrors {
+    /// The interface's queue was full (ENOBUFS) and stayed so.
+    pub no_buffers: u64,
+    /// The socket's send buffer was full (EAGAIN) and stayed so.
+    pub would_block: u64,
+    /// Larger than the interface's MTU and not a super-frame (EMSGSIZE).
+    pub too_long: u64,
+    /// The interface was down or gone.
+    pub interface_down: u64,
+    /// Refused for another reason, such as an offload header that does not fit the frame.
+    pub refused: u64,
+}
+
+impl SendErrors {
+    /// All frames dropped at sending.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.no_buffers + self.would_block + self.too_long + self.interface_down + self.refused
+    }
+}

@@ -1,0 +1,195 @@
+//! What must be true of an interface before it is bridged, and what is merely suspicious.
+//!
+//! Refuses interfaces that do not exist, are down, or are not Ethernet. Changes nothing on them.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+
+use super::error::Error;
+use super::system::{self, INTERFACE_NAME_SIZE};
+
+/// Something about the set-up that works but is probably not meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Warning {
+    /// The host's own stack will answer on this interface too.
+    HasAddress {
+        /// The interface.
+        interface: String,
+        /// IPv4 or IPv6 address.
+        address: std::net::IpAddr,
+    },
+    /// No cable, or the other end of a veth pair is down.
+    NoCarrier {
+        /// The interface.
+        interface: String,
+    },
+    /// Frames that fit one side do not fit the other, and will be dropped.
+    MtuDiffers {
+        /// MTU of the left interface, octets.
+        left: u32,
+        /// MTU of the right interface, octets.
+        right: u32,
+    },
+    /// The kernel granted less receive buffer than asked for: expect drops under load.
+    SmallBuffer {
+        /// The interface.
+        interface: String,
+        /// Octets asked for.
+        wanted: usize,
+        /// Octets granted.
+        granted: usize,
+    },
+}
+
+impl std::fmt::Display for Warning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::HasAddress { interface, address } => write!(
+                f,
+                "{interface} has the address {address}: this host will answer there by itself (remove it, and set \
+                 net.ipv6.conf.{interface}.disable_ipv6=1)"
+            ),
+            Self::NoCarrier { interface } => write!(f, "{interface} has no carrier"),
+            Self::MtuDiffers { left, right } => {
+                write!(
+                    f,
+                    "the MTU differs (left {left}, right {right}): larger frames will be dropped"
+                )
+            }
+            Self::SmallBuffer { interface, wanted, granted } => write!(
+                f,
+                "{interface}: only {granted} of {wanted} bytes of socket buffer were granted (CAP_NET_ADMIN is needed, \
+                 or a larger net.core.rmem_max)"
+            ),
+        }
+    }
+}
+
+/// An interface that may be bridged.
+pub(super) struct Interface {
+    pub(super) name: String,
+    pub(super) index: i32,
+    pub(super) mtu: u32,
+    pub(super) running: bool,
+}
+
+impl Interface {
+    /// Looks the interface up in the socket's network namespace and checks it.
+    pub(super) fn check(socket: &OwnedFd, name: &str) -> Result<Self, Error> {
+        let padded = padded_name(name)?;
+        let ask = |request| system::interface_request(socket, request, padded);
+        let index = match ask(libc::SIOCGIFINDEX as _) {
+            Ok(value) => first_i32(&value),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+                return Err(Error::NoSuchInterface { interface: name.to_owned() });
+            }
+            Err(error) => return Err(Error::system("SIOCGIFINDEX", name, error)),
+        };
+        let hardware =
+            ask(libc::SIOCGIFHWADDR as _).map_err(|e| Error::system("SIOCGIFHWADDR", name, e))?;
+        let hardware = u16::from_ne_bytes([hardware[0], hardware[1]]);
+        if hardware != libc::ARPHRD_ETHER {
+            return Err(Error::NotEthernet { interface: name.to_owned(), hardware });
+        }
+        let flags =
+            ask(libc::SIOCGIFFLAGS as _).map_err(|e| Error::system("SIOCGIFFLAGS", name, e))?;
+        let flags = i32::from(u16::from_ne_bytes([flags[0], flags[1]]));
+        if flags & libc::IFF_UP == 0 {
+            return Err(Error::InterfaceDown { interface: name.to_owned() });
+        }
+        let mtu = ask(libc::SIOCGIFMTU as _).map_err(|e| Error::system("SIOCGIFMTU", name, e))?;
+        Ok(Self {
+            name: name.to_owned(),
+            index,
+            mtu: u32::try_from(first_i32(&mtu)).unwrap_or(0),
+            running: flags & libc::IFF_RUNNING != 0,
+        })
+    }
+
+    /// Adds what is suspicious about it. Failing to find out is not.
+    pub(super) fn warn(&self, socket: &OwnedFd, warnings: &mut Vec<Warning>) {
+        if !self.running {
+            warnings.push(Warning::NoCarrier { interface: self.name.clone() });
+        }
+        if let Some(address) = self.ipv4_address(socket) {
+            let (interface, address) = (self.name.clone(), address.into());
+            warnings.push(Warning::HasAddress { interface, address });
+        }
+        // The calling thread's namespace, which need not be that of the process.
+        if let Ok(table) = std::fs::read_to_string("/proc/thread-self/net/if_inet6")
+            && let Some(address) = ipv6_address(&table, &self.name)
+        {
+            let (interface, address) = (self.name.clone(), address.into());
+            warnings.push(Warning::HasAddress { interface, address });
+        }
+    }
+
+    fn ipv4_address(&self, socket: &OwnedFd) -> Option<Ipv4Addr> {
+        let name = padded_name(&self.name).ok()?;
+        // struct sockaddr_in: family, port, address.
+        let value = system::interface_request(socket, libc::SIOCGIFADDR as _, name).ok()?;
+        let octets: [u8; 4] = value.get(4..8)?.try_into().ok()?;
+        Some(octets.into())
+    }
+}
+
+fn first_i32(value: &[u8; 24]) -> i32 {
+    i32::from_ne_bytes([value[0], value[1], value[2], value[3]])
+}
+
+fn padded_name(name: &str) -> Result<[u8; INTERFACE_NAME_SIZE], Error> {
+    let mut padded = [0; INTERFACE_NAME_SIZE];
+    // The last octet stays zero.
+    match padded[..INTERFACE_NAME_SIZE - 1].get_mut(..name.len()) {
+        Some(room) if !name.is_empty() && !name.contains('\0') => {
+            room.copy_from_slice(name.as_bytes());
+            Ok(padded)
+        }
+        _ => Err(Error::NoSuchInterface { interface: name.to_owned() }),
+    }
+}
+
+/// First address of an interface in the text of `/proc/net/if_inet6`: address, index, prefix, scope, flags, name.
+fn ipv6_address(table: &str, name: &str) -> Option<Ipv6Addr> {
+    let line = table.lines().find(|line| line.split_whitespace().nth(5) == Some(name))?;
+    let digits = line.split_whitespace().next()?;
+    u128::from_str_radix(digits, 16).ok().map(Ipv6Addr::from)
+}
+
+/// Opens a socket only to say early and clearly when that is not permitted.
+pub(super) fn open_socket() -> Result<OwnedFd, Error> {
+    system::packet_socket().map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => Error::NotPermitted,
+        Some(libc::EAFNOSUPPORT) => Error::Unsupported { option: "AF_PACKET sockets" },
+        _ => Error::system(
+            "socket",
+            "",
+            io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(0)),
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_impossible_names() {
+        for name in ["", "sixteen-letters!", "a\0b"] {
+            assert!(matches!(padded_name(name), Err(Error::NoSuchInterface { .. })), "{name:?}");
+        }
+        assert!(padded_name("fifteen-letters").is_ok());
+    }
+
+    #[test]
+    fn accepts_address_table() {
+        let table = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                     fe8000000000000002155dfffe012345 02 40 20 80     eth0\n";
+        let address = ipv6_address(table, "eth0").map(|a| a.to_string());
+        assert_eq!(address.as_deref(), Some("fe80::215:5dff:fe01:2345"));
+        assert_eq!(ipv6_address(table, "eth"), None);
+        assert_eq!(ipv6_address("rubbish\n\n", "eth0"), None);
+    }
+}

@@ -1,0 +1,342 @@
+//! Two Ethernet interfaces bridged transparently by one thread (Linux 4.20 or later).
+//!
+//! Frames are received in batches from AF_PACKET sockets with `PACKET_VNET_HDR`, shown to the caller one by one, and
+//! sent out of the other port as they came: segmentation-offload super-frames stay whole and unfinished checksums stay
+//! unfinished. Nothing is allocated or copied for a frame that is forwarded.
+//!
+//! It refuses to change frames, to look into them, and to queue them: what an interface does not take is dropped and
+//! counted ([`Counters`]). It does not stop the host's own stack from seeing the frames too; give it interfaces without
+//! addresses, best in a network namespace of their own ([`Bridge::warnings`] says what stands out).
+//!
+//! Frames larger than [`MAX_FRAME_BYTES`] (BIG TCP) are dropped and counted as truncated. Frames with two VLAN tags
+//! need an MTU on both ports that is 4 octets larger than the endpoints' MTU, since the kernel lets one tag pass
+//! without counting it, not two.
+
+mod counters;
+mod error;
+mod interface;
+mod slots;
+mod system;
+mod transmit;
+mod wake;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+pub use self::counters::{Counters, PortCounters, SendErrors};
+pub use self::error::Error;
+pub use self::interface::Warning;
+pub use self::slots::MAX_FRAME_BYTES;
+pub use self::wake::WakeFd;
+pub use crate::frame::{Action, Frame, HeldFrame, Port, VnetHeader};
+
+use self::interface::Interface;
+use self::slots::{ReceiveSlots, Unusable};
+use self::transmit::PortState;
+
+const MAX_BATCH: usize = 1024;
+
+/// How to open a [`Bridge`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BridgeConfig {
+    /// Name of the interface of the left port.
+    pub left: String,
+    /// Name of the interface of the right port.
+    pub right: String,
+    /// Frames received and sent per system call, 1 to 1024. Each has a 66 KiB buffer.
+    pub batch: usize,
+    /// Receive and send buffer of each socket, octets. The usual default of 212 KB holds six super-frames.
+    pub socket_buffer_bytes: usize,
+    /// Receive frames for other stations' addresses too. A bridge needs that.
+    pub promiscuous: bool,
+}
+
+impl BridgeConfig {
+    /// The defaults: batches of 32, buffers of 64 MiB, promiscuous.
+    #[must_use]
+    pub fn new(left: impl Into<String>, right: impl Into<String>) -> Self {
+        Self {
+            left: left.into(),
+            right: right.into(),
+            batch: 32,
+            socket_buffer_bytes: 64 << 20,
+            promiscuous: true,
+        }
+    }
+}
+
+/// Two bridged interfaces. See the [module](self).
+pub struct Bridge {
+    slots: ReceiveSlots,
+    ports: [PortState; 2],
+    warnings: Vec<Warning>,
+}
+
+/// What [`Bridge::wait`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// The left port has frames (or an error to report).
+    pub left: bool,
+    /// The right port has frames (or an error to report).
+    pub right: bool,
+    /// The caller's descriptor fired.
+    pub woken: bool,
+}
+
+impl Ready {
+    /// Whether a port has frames.
+    #[must_use]
+    pub const fn port(self, port: Port) -> bool {
+        match port {
+            Port::Left => self.left,
+            Port::Right => self.right,
+        }
+    }
+}
+
+/// Sends frames of the caller's while a batch is being decided, in order with the forwarded ones.
+pub struct Outbox<'a> {
+    ports: &'a mut [PortState; 2],
+}
+
+impl Outbox<'_> {
+    /// Releases a held frame, ahead of the frame that is being decided.
+    pub fn send_held(&mut self, held: HeldFrame) {
+        self.ports[held.egress().index()].push_owned(held.into_packet());
+    }
+
+    /// Sends a frame of the caller's making, ahead of the frame that is being decided.
+    ///
+    /// # Errors
+    /// [`Error::InvalidFrame`].
+    pub fn inject(&mut self, egress: Port, ethernet: &[u8]) -> Result<(), Error> {
+        if !(14..=MAX_FRAME_BYTES).contains(&ethernet.len()) {
+            return Err(Error::InvalidFrame { length: ethernet.len() });
+        }
+        self.send_held(HeldFrame::new(egress, VnetHeader::default(), ethernet));
+        Ok(())
+    }
+}
+
+impl Bridge {
+    /// Opens both interfaces in the calling thread's network namespace. From now on frames are received and must be
+    /// taken with [`Self::receive`].
+    ///
+    /// # Errors
+    /// All of [`Error`]; [`Error::NotPermitted`] without CAP_NET_RAW.
+    pub fn open(config: &BridgeConfig) -> Result<Self, Error> {
+        if !(1..=MAX_BATCH).contains(&config.batch) {
+            return Err(Error::InvalidConfig { reason: "batch must be 1 to 1024" });
+        }
+        if i32::try_from(config.socket_buffer_bytes).is_err() {
+            return Err(Error::InvalidConfig { reason: "socket_buffer_bytes must be below 2 GiB" });
+        }
+        let sockets = [interface::open_socket()?, interface::open_socket()?];
+        let [left_socket, right_socket] = &sockets;
+        let left = Interface::check(left_socket, &config.left)?;
+        let right = Interface::check(right_socket, &config.right)?;
+        if left.index == right.index {
+            return Err(Error::SameInterface { interface: config.right.clone() });
+        }
+        let mut warnings = Vec::new();
+        if left.mtu != right.mtu {
+            warnings.push(Warning::MtuDiffers { left: left.mtu, right: right.mtu });
+        }
+        for (socket, interface) in [(left_socket, &left), (right_socket, &right)] {
+            interface.warn(socket, &mut warnings);
+            configure(socket, interface, config, &mut warnings)?;
+        }
+        let slots = ReceiveSlots::new(config.batch).map_err(|e| Error::system("mmap", "", e))?;
+        // Bound last, and both together: a frame seen by one side only would be an unanswered one.
+        for (socket, interface) in [(left_socket, &left), (right_socket, &right)] {
+            system::bind(socket, interface.index)
+                .map_err(|e| Error::system("bind", &interface.name, e))?;
+        }
+        let [left_socket, right_socket] = sockets;
+        let state = |port, socket, interface: Interface| {
+            PortState::new(port, socket, interface.name, interface.index, config.batch)
+        };
+        let ports = [state(Port::Left, left_socket, left), state(Port::Right, right_socket, right)];
+        Ok(Self { slots, ports, warnings })
+    }
+
+    /// What is suspicious about the interfaces; found at opening.
+    #[must_use]
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+
+    /// Counters since opening.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let [left, right] = &self.ports;
+        Counters { left: left.counters(), right: right.counters() }
+    }
+
+    /// Sends what is still queued, then waits until a port has frames, `wake` becomes readable, or `timeout` passes
+    /// (`None`: for ever). May also return early with nothing ready, after a signal.
+    ///
+    /// # Errors
+    /// [`Error::InterfaceDown`] and [`Error::InterfaceGone`] from sending; [`Error::System`].
+    pub fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> Result<Ready, Error> {
+        self.flush()?;
+        let [left, right] = &self.ports;
+        let set = [Some(left.socket.as_fd()), Some(right.socket.as_fd()), wake];
+        let [left, right, woken] =
+            system::poll_readable(set, timeout).map_err(|e| Error::system("ppoll", "", e))?;
+        Ok(Ready { left, right, woken })
+    }
+
+    /// Receives one batch from a port without blocking, calls `decide` once per frame in order of arrival, and sends
+    /// the forwarded frames out of the other port before it returns. Returns how many frames came, 0 when none waited.
+    ///
+    /// # Errors
+    /// [`Error::InterfaceDown`], [`Error::InterfaceGone`]: of the receiving port, or of a sending port after the whole
+    /// batch was decided. [`Error::System`].
+    pub fn receive<F>(&mut self, port: Port, mut decide: F) -> Result<usize, Error>
+    where
+        F: FnMut(&Frame<'_>) -> Action,
+    {
+        self.receive_with(port, |frame, _| decide(frame))
+    }
+
+    /// As [`Self::receive`], with the means to release held frames and to inject others between the forwarded ones:
+    /// what `decide` sends leaves before the frame that it is deciding about.
+    ///
+    /// # Errors
+    /// As for [`Self::receive`].
+    pub fn receive_with<F>(&mut self, port: Port, mut decide: F) -> Result<usize, Error>
+    where
+        F: FnMut(&Frame<'_>, &mut Outbox<'_>) -> Action,
+    {
+        // Also what a panic of `decide` left behind: its slots are intact until the next line.
+        self.flush()?;
+        let count = self.receive_batch(port)?;
+        for index in 0..count {
+            let counters = &mut self.ports[port.index()].counters;
+            let received = match self.slots.take(index) {
+                Ok(received) => received,
+                Err(Unusable::Truncated) => {
+                    counters.truncated += 1;
+                    continue;
+                }
+                Err(Unusable::Runt) => {
+                    counters.runts += 1;
+                    continue;
+                }
+            };
+            let frame =
+                Frame { bytes: self.slots.bytes(received), vnet: received.vnet, ingress: port };
+            counters.received_frames += 1;
+            counters.received_bytes += received.length as u64;
+            counters.received_super_frames += u64::from(frame.gso_size().is_some());
+            counters.received_vlan_frames += u64::from(received.tag_restored);
+            match decide(&frame, &mut Outbox { ports: &mut self.ports }) {
+                Action::Forward => {
+                    let (base, length) = self.slots.packet(received);
+                    // SAFETY: the slots stay as they are until the next batch, and the queue is flushed below; should
+                    // `decide` panic, it is flushed before the next batch.
+                    unsafe { self.ports[port.other().index()].push_borrowed(base, length) };
+                }
+                Action::Drop | Action::Taken => {}
+            }
+        }
+        self.flush()?;
+        Ok(count)
+    }
+
+    /// Queues a held frame behind all that left by its port so far. It goes with the next [`Self::flush`],
+    /// [`Self::wait`] or [`Self::receive`].
+    pub fn send_held(&mut self, held: HeldFrame) {
+        Outbox { ports: &mut self.ports }.send_held(held);
+    }
+
+    /// Queues a frame of the caller's making, checksums complete, behind all that left by the port so far. It goes with
+    /// the next [`Self::flush`], [`Self::wait`] or [`Self::receive`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidFrame`].
+    pub fn inject(&mut self, egress: Port, ethernet: &[u8]) -> Result<(), Error> {
+        Outbox { ports: &mut self.ports }.inject(egress, ethernet)
+    }
+
+    /// Sends what is queued.
+    ///
+    /// # Errors
+    /// [`Error::InterfaceDown`], [`Error::InterfaceGone`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        let [left, right] = &mut self.ports;
+        // Both, even when the first fails.
+        let (left, right) = (left.flush(), right.flush());
+        left.and(right)
+    }
+}
+
+impl Bridge {
+    fn receive_batch(&mut self, port: Port) -> Result<usize, Error> {
+        let state = &mut self.ports[port.index()];
+        // Each EINVAL is one frame that the kernel could not hand over, and more may wait behind it.
+        for _ in 0..MAX_BATCH {
+            let error = match self.slots.receive(&state.socket) {
+                Ok(count) => return Ok(count),
+                Err(error) => error,
+            };
+            match error.raw_os_error() {
+                Some(libc::EAGAIN) => return Ok(0),
+                Some(libc::EINTR) => {}
+                Some(libc::EINVAL) => state.counters.unsupported_offload += 1,
+                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => return Err(state.down_error()),
+                _ => return Err(Error::system("recvmmsg", &state.interface, error)),
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Sets all options of an unbound socket.
+fn configure(
+    socket: &OwnedFd,
+    interface: &Interface,
+    config: &BridgeConfig,
+    warnings: &mut Vec<Warning>,
+) -> Result<(), Error> {
+    let switch_on = |option: libc::c_int, name: &'static str| {
+        system::set_option(socket, libc::SOL_PACKET, option, &1i32).map_err(|error| {
+            match error.raw_os_error() {
+                Some(libc::ENOPROTOOPT) => Error::Unsupported { option: name },
+                _ => Error::system(name, &interface.name, error),
+            }
+        })
+    };
+    switch_on(libc::PACKET_VNET_HDR, "PACKET_VNET_HDR")?;
+    switch_on(libc::PACKET_AUXDATA, "PACKET_AUXDATA")?;
+    // Otherwise each frame that we send would come back to us as one that we received.
+    switch_on(libc::PACKET_IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING (Linux 4.20)")?;
+    if config.promiscuous {
+        system::promiscuous(socket, interface.index)
+            .map_err(|e| Error::system("PACKET_ADD_MEMBERSHIP", &interface.name, e))?;
+    }
+    let bytes = config.socket_buffer_bytes as libc::c_int;
+    for (force, plain) in
+        [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        // Without CAP_NET_ADMIN the plain option gives as much as the administrator allows everyone.
+        system::set_option(socket, libc::SOL_SOCKET, force, &bytes)
+            .or_else(|_: io::Error| system::set_option(socket, libc::SOL_SOCKET, plain, &bytes))
+            .map_err(|e| Error::system("SO_RCVBUF", &interface.name, e))?;
+    }
+    // The kernel doubles what it is asked for and reports that.
+    let granted = system::receive_buffer_bytes(socket)
+        .map_err(|e| Error::system("SO_RCVBUF", &interface.name, e))?
+        / 2;
+    if granted < config.socket_buffer_bytes {
+        let (wanted, interface) = (config.socket_buffer_bytes, interface.name.clone());
+        warnings.push(Warning::SmallBuffer { interface, wanted, granted });
+    }
+    Ok(())
+}

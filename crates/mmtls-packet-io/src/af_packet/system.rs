@@ -1,0 +1,331 @@
+//! The system calls of AF_PACKET, and the memory that the kernel writes into. Nearly all unsafe code of this room is
+//! here; the rest is the promise, in the modules beside, that buffers outlive the headers that point at them.
+//!
+//! Nothing here decides anything: each function is one call, its errors are the kernel's.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use libc::{c_int, c_void, iovec, mmsghdr, socklen_t};
+
+/// The 16 octets of an interface name with its final zero.
+pub(super) const INTERFACE_NAME_SIZE: usize = libc::IFNAMSIZ;
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A raw packet socket bound to nothing: protocol 0 receives no frame until [`bind`].
+pub(super) fn packet_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no pointers are passed.
+    let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+    // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Receives every protocol of one interface from now on.
+pub(super) fn bind(socket: &OwnedFd, interface_index: i32) -> io::Result<()> {
+    // SAFETY: all-zero is a valid sockaddr_ll.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = interface_index;
+    let length = size_of::<libc::sockaddr_ll>() as socklen_t;
+    // SAFETY: the address lives through the call and its length is given.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+    Ok(())
+}
+
+/// Sets a socket option whose value is plain data.
+pub(super) fn set_option<T: Copy>(
+    socket: &OwnedFd,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
+    let value: *const T = value;
+    let length = size_of::<T>() as socklen_t;
+    // SAFETY: the value lives through the call and its length is given.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.cast(), length) })?;
+    Ok(())
+}
+
+/// Adds the socket to its interface's promiscuous listeners; undone when the socket closes.
+pub(super) fn promiscuous(socket: &OwnedFd, interface_index: i32) -> io::Result<()> {
+    let request = libc::packet_mreq {
+        mr_ifindex: interface_index,
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+/// The size of the receive buffer, in the kernel's accounting (twice what was asked for).
+pub(super) fn receive_buffer_bytes(socket: &OwnedFd) -> io::Result<usize> {
+    let mut value: c_int = 0;
+    let mut length = size_of::<c_int>() as socklen_t;
+    let to: *mut c_int = &raw mut value;
+    let fd = socket.as_raw_fd();
+    // SAFETY: value and length live through the call, length is the size of value.
+    check(unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, to.cast(), &raw mut length)
+    })?;
+    Ok(usize::try_from(value).unwrap_or(0))
+}
+
+/// Frames dropped by the kernel because the receive buffer was full, since the last call.
+pub(super) fn take_drops(socket: &OwnedFd) -> io::Result<u64> {
+    let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+    let mut length = size_of::<libc::tpacket_stats>() as socklen_t;
+    let to: *mut libc::tpacket_stats = &raw mut statistics;
+    let fd = socket.as_raw_fd();
+    // SAFETY: statistics and length live through the call, length is the size of statistics.
+    check(unsafe {
+        libc::getsockopt(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, to.cast(), &raw mut length)
+    })?;
+    Ok(u64::from(statistics.tp_drops))
+}
+
+/// `struct ifreq`, the union as plain bytes.
+#[repr(C, align(8))]
+struct InterfaceRequest {
+    name: [u8; INTERFACE_NAME_SIZE],
+    value: [u8; 24],
+}
+
+const _: () = assert!(size_of::<InterfaceRequest>() == size_of::<libc::ifreq>());
+
+/// One of the SIOCGIF… requests that answer with plain data, for a zero-terminated name. The answer is the union of
+/// `struct ifreq`.
+pub(super) fn interface_request(
+    socket: &OwnedFd,
+    request: libc::Ioctl,
+    name: [u8; INTERFACE_NAME_SIZE],
+) -> io::Result<[u8; 24]> {
+    let mut argument = InterfaceRequest { name, value: [0; 24] };
+    // SAFETY: the argument is as large as struct ifreq and lives through the call; the requests used here store no
+    // pointers in it.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut argument) })?;
+    Ok(argument.value)
+}
+
+/// True when an interface with this index still exists in the socket's namespace.
+pub(super) fn interface_exists(socket: &OwnedFd, interface_index: i32) -> bool {
+    let mut argument = InterfaceRequest { name: [0; INTERFACE_NAME_SIZE], value: [0; 24] };
+    argument.value[..4].copy_from_slice(&interface_index.to_ne_bytes());
+    // SAFETY: the argument is as large as struct ifreq and lives through the call.
+    let result =
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFNAME as _, &raw mut argument) };
+    result == 0
+}
+
+/// Waits for readability of up to three descriptors. `None` waits for ever. A signal ends the wait with nothing ready.
+pub(super) fn poll_readable<const N: usize>(
+    descriptors: [Option<BorrowedFd<'_>>; N],
+    timeout: Option<Duration>,
+) -> io::Result<[bool; N]> {
+    // poll() ignores negative descriptors.
+    let mut set = descriptors.map(|fd| libc::pollfd {
+        fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    poll(&mut set, timeout)?;
+    Ok(set.map(|entry| entry.revents != 0))
+}
+
+/// Waits until the socket takes more to send, or the time is over.
+pub(super) fn poll_writable(socket: &OwnedFd, timeout: Duration) -> io::Result<()> {
+    let entry = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    poll(&mut [entry], Some(timeout))
+}
+
+fn poll(set: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
+    let timeout = timeout.map(|timeout| libc::timespec {
+        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    let pointer = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let count = set.len() as libc::nfds_t;
+    // SAFETY: the set and the timeout live through the call, the count is the length of the set.
+    let result = check(unsafe { libc::ppoll(set.as_mut_ptr(), count, pointer, std::ptr::null()) });
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        other => other.map(|_| ()),
+    }
+}
+
+/// A new non-blocking eventfd with count zero.
+pub(super) fn event_descriptor() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+    // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Zeroed anonymous memory at a fixed address, for buffers that the kernel fills. Access goes through raw pointers, so
+/// that message headers may keep pointers into it.
+pub(super) struct Region {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the region is plain memory owned by this value alone.
+unsafe impl Send for Region {}
+
+impl Region {
+    pub(super) fn new(length: usize) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh anonymous mapping replaces nothing.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // Fewer TLB misses; only advice, so its failure is of no interest.
+        // SAFETY: the range was just mapped.
+        unsafe { libc::madvise(base, length, libc::MADV_HUGEPAGE) };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, length })
+    }
+
+    /// Address of an offset, for the kernel. Panics when `length` octets from there are not inside the region.
+    pub(super) fn address(&self, offset: usize, length: usize) -> *mut c_void {
+        assert!(offset.checked_add(length).is_some_and(|end| end <= self.length));
+        // SAFETY: the offset is inside the mapping.
+        unsafe { self.base.as_ptr().add(offset) }.cast()
+    }
+
+    /// Panics when the range is not inside the region.
+    pub(super) fn bytes(&self, offset: usize, length: usize) -> &[u8] {
+        let start: *const u8 = self.address(offset, length).cast();
+        // SAFETY: the range is mapped, initialised (zero at first), and no mutable reference exists: writers are the
+        // kernel, during calls that need `&mut` of the owner of this region, and `bytes_mut`.
+        unsafe { std::slice::from_raw_parts(start, length) }
+    }
+
+    /// Panics when the range is not inside the region.
+    pub(super) fn bytes_mut(&mut self, offset: usize, length: usize) -> &mut [u8] {
+        let start: *mut u8 = self.address(offset, length).cast();
+        // SAFETY: as for `bytes`; `&mut self` makes it the only reference.
+        unsafe { std::slice::from_raw_parts_mut(start, length) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and nothing refers to it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+/// Message headers with one I/O vector each, at fixed addresses, for `recvmmsg` and `sendmmsg`.
+pub(super) struct MessageVector {
+    headers: Box<[mmsghdr]>,
+    vectors: Box<[iovec]>,
+}
+
+// SAFETY: the pointers inside lead to this value's own vectors and to memory that its owner keeps alive and owns too.
+unsafe impl Send for MessageVector {}
+
+impl MessageVector {
+    pub(super) fn new(capacity: usize) -> Self {
+        let mut vectors: Box<[iovec]> =
+            vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; capacity].into();
+        // SAFETY: all-zero is a valid mmsghdr: no name, no vectors, no control data.
+        let empty: mmsghdr = unsafe { zeroed() };
+        let mut headers = vec![empty; capacity].into_boxed_slice();
+        for (header, vector) in headers.iter_mut().zip(vectors.iter_mut()) {
+            header.msg_hdr.msg_iov = vector;
+            header.msg_hdr.msg_iovlen = 1;
+        }
+        Self { headers, vectors }
+    }
+
+    pub(super) const fn capacity(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// Points entry `index` at the buffer to receive into or to send from.
+    ///
+    /// # Safety
+    /// The memory must stay valid, and must not be referred to elsewhere during the calls of [`Self::receive`] and
+    /// [`Self::send`] that cover this entry, until the entry is set anew or never used again.
+    pub(super) unsafe fn set_buffer(&mut self, index: usize, base: *mut c_void, length: usize) {
+        self.vectors[index] = iovec { iov_base: base, iov_len: length };
+    }
+
+    /// Octets of the buffer of entry `index`.
+    pub(super) fn buffer_length(&self, index: usize) -> usize {
+        self.vectors[index].iov_len
+    }
+
+    /// Points entry `index` at room for control data.
+    ///
+    /// # Safety
+    /// As for [`Self::set_buffer`].
+    pub(super) unsafe fn set_control(&mut self, index: usize, base: *mut c_void, length: usize) {
+        let header = &mut self.headers[index].msg_hdr;
+        header.msg_control = base;
+        header.msg_controllen = length as _;
+        header.msg_flags = 0;
+    }
+
+    /// Octets received into entry `index`, its control data's length, and whether more was there.
+    pub(super) fn received(&self, index: usize) -> (usize, usize, bool) {
+        let entry = &self.headers[index];
+        let truncated = entry.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+        // Its type depends on the C library.
+        let control_length: usize = entry.msg_hdr.msg_controllen as _;
+        (entry.msg_len as usize, control_length, truncated)
+    }
+
+    /// Receives into the first `count` entries without blocking. Each must have its buffer and control data set.
+    pub(super) fn receive(&mut self, socket: &OwnedFd, count: usize) -> io::Result<usize> {
+        let count = count.min(self.headers.len()) as _;
+        let headers = self.headers.as_mut_ptr();
+        let fd = socket.as_raw_fd();
+        // SAFETY: `count` headers exist; whoever set their buffers promised that those are valid now.
+        let received = check(unsafe {
+            libc::recvmmsg(fd, headers, count, libc::MSG_DONTWAIT as _, std::ptr::null_mut())
+        })?;
+        Ok(received as usize)
+    }
+
+    /// Sends entries `from..to` without blocking, and returns how many went. An error is that of entry `from`.
+    pub(super) fn send(&mut self, socket: &OwnedFd, from: usize, to: usize) -> io::Result<usize> {
+        let entries = &mut self.headers[from..to];
+        let count = entries.len() as _;
+        let headers = entries.as_mut_ptr();
+        let fd = socket.as_raw_fd();
+        // SAFETY: `count` headers exist; whoever set their buffers promised that those are valid now.
+        let sent = check(unsafe { libc::sendmmsg(fd, headers, count, libc::MSG_DONTWAIT as _) })?;
+        Ok(sent as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_ranges_inside_a_region() -> io::Result<()> {
+        let mut region = Region::new(10_000)?;
+        region.bytes_mut(9_996, 4).copy_from_slice(&[1, 2, 3, 4]);
+        assert_eq!(region.bytes(9_995, 5), [0, 1, 2, 3, 4]);
+        Ok(())
+    }
+
+    #[test]
+    #[should_panic(expected = "assertion failed")]
+    fn refuses_ranges_outside_a_region() {
+        if let Ok(region) = Region::new(4096) {
+            let _ = region.bytes(4000, 97);
+        }
+    }
+}

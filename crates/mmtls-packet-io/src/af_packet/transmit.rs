@@ -1,0 +1,182 @@
+//! One port: its socket, and the frames waiting to leave by it, in order.
+//!
+//! Frames wait here only until the end of a batch. A congested interface is waited for a little, then frames are
+//! dropped and counted: an endpoint's TCP copes with loss, a bridge that stands still does not.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use super::counters::PortCounters;
+use super::error::Error;
+use super::system::{self, MessageVector};
+use crate::{Port, VnetHeader};
+
+/// How often, and how long, one flush waits for a congested interface: 2 ms in all.
+const MAX_WAITS: u32 = 20;
+const WAIT: Duration = Duration::from_micros(100);
+
+/// A bound socket and its queue.
+pub(super) struct PortState {
+    pub(super) port: Port,
+    pub(super) socket: OwnedFd,
+    pub(super) interface: String,
+    pub(super) interface_index: i32,
+    pub(super) counters: PortCounters,
+    /// What the kernel told so far; asking it resets its own number.
+    kernel_dropped: Cell<u64>,
+    messages: MessageVector,
+    /// Frames waiting: the first so many entries of `messages`.
+    queued: usize,
+    /// The packets among them that are ours, which `messages` points at.
+    owned: Vec<Vec<u8>>,
+    /// The last flush waited in vain. The next one does not wait, until something went through again.
+    congested: bool,
+    /// The interface was found down or gone in a flush whose caller could not be told.
+    down: bool,
+}
+
+impl PortState {
+    pub(super) fn new(
+        port: Port,
+        socket: OwnedFd,
+        interface: String,
+        interface_index: i32,
+        capacity: usize,
+    ) -> Self {
+        Self {
+            port,
+            socket,
+            interface,
+            interface_index,
+            counters: PortCounters::default(),
+            kernel_dropped: Cell::new(0),
+            messages: MessageVector::new(capacity),
+            queued: 0,
+            owned: Vec::with_capacity(capacity),
+            congested: false,
+            down: false,
+        }
+    }
+
+    /// Counters, the kernel's included.
+    pub(super) fn counters(&self) -> PortCounters {
+        // On failure the kernel keeps its number for the next time.
+        let dropped = system::take_drops(&self.socket).unwrap_or(0);
+        self.kernel_dropped.set(self.kernel_dropped.get() + dropped);
+        PortCounters { kernel_dropped: self.kernel_dropped.get(), ..self.counters }
+    }
+
+    /// Queues offload header and frame in someone else's memory.
+    ///
+    /// # Safety
+    /// The memory must stay valid and unchanged until the next [`Self::flush`].
+    pub(super) unsafe fn push_borrowed(&mut self, base: *mut libc::c_void, length: usize) {
+        if self.queued == self.messages.capacity() {
+            self.send_all();
+        }
+        // SAFETY: the caller promises validity until the flush, and entries are not used after that.
+        unsafe { self.messages.set_buffer(self.queued, base, length) };
+        self.queued += 1;
+    }
+
+    /// Queues offload header and frame.
+    pub(super) fn push_owned(&mut self, mut packet: Vec<u8>) {
+        if self.queued == self.messages.capacity() {
+            self.send_all();
+        }
+        let (base, length) = (packet.as_mut_ptr(), packet.len());
+        self.owned.push(packet);
+        // SAFETY: moving the vector did not move its heap memory; it is kept until the flush and not used meanwhile.
+        unsafe { self.messages.set_buffer(self.queued, base.cast(), length) };
+        self.queued += 1;
+    }
+
+    /// Sends all that is queued.
+    ///
+    /// # Errors
+    /// The interface is down or gone; what could not be sent is counted and forgotten.
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
+        if self.queued > 0 {
+            self.send_all();
+        }
+        if std::mem::take(&mut self.down) { Err(self.down_error()) } else { Ok(()) }
+    }
+
+    /// Says whether the interface is down or gone.
+    pub(super) fn down_error(&self) -> Error {
+        let interface = self.interface.clone();
+        if system::interface_exists(&self.socket, self.interface_index) {
+            Error::InterfaceDown { interface }
+        } else {
+            Error::InterfaceGone { interface, port: self.port }
+        }
+    }
+
+    fn send_all(&mut self) {
+        let mut next = 0;
+        let mut waits_left = if self.congested { 0 } else { MAX_WAITS };
+        let mut failed_once = None;
+        while next < self.queued {
+            let error = match self.messages.send(&self.socket, next, self.queued) {
+                Ok(sent) if sent > 0 => {
+                    let end = (next + sent).min(self.queued);
+                    for index in next..end {
+                        let octets = self.messages.buffer_length(index) - VnetHeader::LEN;
+                        self.counters.sent_bytes += octets as u64;
+                    }
+                    self.counters.sent_frames += (end - next) as u64;
+                    self.congested = false;
+                    next = end;
+                    continue;
+                }
+                Ok(_) => io::Error::from_raw_os_error(libc::EIO),
+                Err(error) => error,
+            };
+            let errors = &mut self.counters.send_errors;
+            match error.raw_os_error() {
+                Some(libc::EINTR) => continue,
+                Some(libc::EAGAIN | libc::ENOBUFS) if waits_left > 0 => {
+                    waits_left -= 1;
+                    self.counters.send_waits += 1;
+                    self.wait_for_room(error.raw_os_error() == Some(libc::EAGAIN));
+                    continue;
+                }
+                Some(libc::EAGAIN) => {
+                    self.congested = true;
+                    errors.would_block += 1;
+                }
+                Some(libc::ENOBUFS) => {
+                    self.congested = true;
+                    errors.no_buffers += 1;
+                }
+                Some(libc::EMSGSIZE) => errors.too_long += 1,
+                // The first send after an interface event or a failed receive is told about that instead of itself.
+                _ if failed_once != Some(next) => {
+                    failed_once = Some(next);
+                    continue;
+                }
+                Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
+                    self.down = true;
+                    errors.interface_down += (self.queued - next) as u64;
+                    break;
+                }
+                _ => errors.refused += 1,
+            }
+            next += 1;
+        }
+        self.queued = 0;
+        self.owned.clear();
+    }
+
+    fn wait_for_room(&self, send_buffer_full: bool) {
+        // A full send buffer becomes writable; a full device queue gives no sign, so that is plain waiting. Should
+        // either fail, the next attempt comes a little early.
+        let _ = if send_buffer_full {
+            system::poll_writable(&self.socket, WAIT)
+        } else {
+            system::poll_readable([None], Some(WAIT)).map(|_| ())
+        };
+    }
+}
