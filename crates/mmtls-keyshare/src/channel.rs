@@ -1,0 +1,16 @@
+//! The channel itself: the only module of this crate that touches sockets, threads and clocks.
+//!
+//! TLS 1.3 only, ALPN `mmtls-keys/1`. Refuses other versions and other protocols.
+
+#[cfg(feature = "client")]
+pub mod agent_socket;
+#[cfg(feature = "client")]
+pub mod client;
+#[cfg(feature = "server")]
+mod connection;
+#[cfg(feature = "client")]
+mod link;
+#[cfg(feature = "server")]
+pub mod server;
+mod socket;
+mod tls;

@@ -1,0 +1,224 @@
+//! The agent's end of the local socket: a Unix SOCK_SEQPACKET listener.
+//!
+//! One thread polls it (level-triggered epoll).
+//! Refuses: peers of another user (SO_PEERCRED), more than [`MAX_CONNECTIONS`] connections,
+//! datagrams longer than the format allows.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind,
+    listen, recv, socket_with, sockopt,
+};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::agent::MAX_DATAGRAM_BYTES;
+
+/// Most programs connected at one time; every process of a program counts.
+pub const MAX_CONNECTIONS: usize = 4096;
+/// Datagrams taken from one connection before the others get their turn.
+const TURN: usize = 64;
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+
+/// What happened to the listener so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentCounters {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections refused: another user, or too many.
+    pub refused: u64,
+    /// Datagrams handed out.
+    pub datagrams: u64,
+    /// Datagrams longer than the format allows, dropped.
+    pub oversized: u64,
+}
+
+/// Receives datagrams from the programs of this user.
+pub struct AgentListener {
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    wake: Arc<OwnedFd>,
+    connections: HashMap<u64, OwnedFd>,
+    next: u64,
+    counters: AgentCounters,
+}
+
+/// Ends a wait of [`AgentListener::poll`] from another thread.
+#[derive(Clone)]
+pub struct AgentWaker(Arc<OwnedFd>);
+
+impl AgentWaker {
+    /// Wakes the listener.
+    pub fn wake(&self) {
+        // It fails only when the counter is full, and then the listener wakes anyway.
+        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+impl AgentListener {
+    /// Listens at `path`, which must not exist; keep it in a directory private to the user.
+    ///
+    /// # Errors
+    /// What the system says; `InvalidInput` for a path of more than 107 bytes.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        bind(&listener, &SocketAddrUnix::new(path)?)?;
+        listen(&listener, 1024)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        watch(&epoll, &listener, LISTENER)?;
+        watch(&epoll, &wake, WAKE)?;
+        Ok(Self {
+            epoll,
+            listener,
+            wake: Arc::new(wake),
+            connections: HashMap::new(),
+            next: WAKE + 1,
+            counters: AgentCounters::default(),
+        })
+    }
+
+    /// A handle that ends a wait.
+    #[must_use]
+    pub fn waker(&self) -> AgentWaker {
+        AgentWaker(Arc::clone(&self.wake))
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> AgentCounters {
+        self.counters
+    }
+
+    /// Waits up to `timeout` for datagrams and hands each to `each`; returns how many there were.
+    ///
+    /// # Errors
+    /// What the system says about the wait itself; a connection's fault only closes it.
+    pub fn poll(&mut self, timeout: Duration, mut each: impl FnMut(&[u8])) -> io::Result<usize> {
+        let mut ready = Vec::with_capacity(64);
+        let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match epoll::wait(&self.epoll, spare_capacity(&mut ready), Some(&timeout)) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(0),
+            Err(error) => return Err(error.into()),
+        }
+        let mut count = 0;
+        for event in ready {
+            match event.data.u64() {
+                LISTENER => self.accept(),
+                WAKE => {
+                    let mut number = [0; 8];
+                    let _ = rustix::io::read(&*self.wake, &mut number);
+                }
+                id => count += self.receive(id, &mut each),
+            }
+        }
+        self.counters.datagrams += count as u64;
+        Ok(count)
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // Any failure (nobody waits, the peer is gone, no descriptors) leaves the listener as
+        // it was; epoll reports it again while somebody waits.
+        while let Ok((peer, _)) = acceptfrom_with(&self.listener, flags) {
+            let own_user = rustix::process::geteuid();
+            let same_user = sockopt::socket_peercred(&peer).is_ok_and(|c| c.uid == own_user);
+            let room = self.connections.len() < MAX_CONNECTIONS;
+            if !same_user || !room || watch(&self.epoll, &peer, self.next).is_err() {
+                self.counters.refused += 1;
+                continue;
+            }
+            self.counters.accepted += 1;
+            self.connections.insert(self.next, peer);
+            self.next += 1;
+        }
+    }
+
+    fn receive(&mut self, id: u64, each: &mut impl FnMut(&[u8])) -> usize {
+        let Some(peer) = self.connections.get(&id) else {
+            return 0;
+        };
+        let mut buffer = Zeroizing::new([0; MAX_DATAGRAM_BYTES]);
+        for count in 0..TURN {
+            match recv(peer, &mut buffer[..], RecvFlags::TRUNC) {
+                Ok((_, length)) if length > MAX_DATAGRAM_BYTES => self.counters.oversized += 1,
+                // An empty datagram is never sent, so this is the end.
+                Ok((0, _)) => {
+                    self.connections.remove(&id);
+                    return count;
+                }
+                Ok((length, _)) => {
+                    each(&buffer[..length]);
+                    buffer[..length].zeroize();
+                }
+                Err(Errno::AGAIN) => return count,
+                Err(Errno::INTR) => {}
+                Err(_) => {
+                    self.connections.remove(&id);
+                    return count;
+                }
+            }
+        }
+        TURN
+    }
+}
+
+fn watch(epoll: &OwnedFd, source: &impl AsFd, id: u64) -> rustix::io::Result<()> {
+    let data = epoll::EventData::new_u64(id);
+    epoll::add(epoll, source, data, epoll::EventFlags::IN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{SendFlags, connect, send};
+
+    fn connect_to(path: &Path) -> OwnedFd {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        socket
+    }
+
+    #[test]
+    fn accepts_datagrams_and_keeps_them_whole() {
+        let directory = std::env::temp_dir().join(format!("mmtls-agent-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("a");
+        let _ = std::fs::remove_file(&path);
+        let mut listener = AgentListener::bind(&path).unwrap();
+        let (first, second) = (connect_to(&path), connect_to(&path));
+        for _ in 0..100 {
+            send(&first, b"one", SendFlags::empty()).unwrap();
+            send(&second, b"second", SendFlags::empty()).unwrap();
+        }
+        send(&first, &[0; MAX_DATAGRAM_BYTES + 1], SendFlags::empty()).unwrap();
+        let mut got = Vec::new();
+        for _ in 0..8 {
+            let _ = listener.poll(Duration::from_millis(20), |d| got.push(d.len())).unwrap();
+        }
+        assert_eq!(got.iter().filter(|&&length| length == 3).count(), 100);
+        assert_eq!(got.iter().filter(|&&length| length == 6).count(), 100);
+        assert_eq!(listener.counters().oversized, 1);
+        drop(first);
+        listener.poll(Duration::from_millis(20), |_| ()).unwrap();
+        assert_eq!(listener.connections.len(), 1);
+        let waker = listener.waker();
+        waker.wake();
+        let before = std::time::Instant::now();
+        listener.poll(Duration::from_secs(5), |_| ()).unwrap();
+        assert!(before.elapsed() < Duration::from_secs(4));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,206 @@
+//! One endpoint's connection to the key server: TLS, then hello, then messages.
+//!
+//! Refuses: other application protocols, anything before the hello, messages that only a
+//! middlebox sends, and peers that ask without reading the answers.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Instant;
+
+use mio::net::TcpStream;
+use rustls::ServerConnection;
+
+use super::server::Peer;
+use super::tls::{ReadError, read_messages};
+use crate::message::{self, ALPN, Decoder, Message};
+
+/// Reads from the socket before the other connections get their turn; each is 4 KiB or more.
+const TURN: usize = 64;
+/// Bytes that may wait for a peer that does not read.
+const MAX_UNREAD_BYTES: usize = 64 * 1024;
+
+/// What is to become of a connection after its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Nothing left to read for now.
+    Keep,
+    /// Input is left.
+    Again,
+    /// The peer closed it, or the network did.
+    Gone,
+    /// TLS failed, or the peer speaks another protocol.
+    HandshakeFailed,
+    /// The peer broke the specification.
+    Malformed,
+}
+
+pub(super) struct Connection {
+    stream: TcpStream,
+    tls: ServerConnection,
+    decoder: Decoder,
+    peer: Peer,
+    /// The hello was received.
+    open: bool,
+    opened: Instant,
+    last_heard: Instant,
+    skipped_before: u64,
+}
+
+impl Connection {
+    pub(super) fn new(
+        stream: TcpStream,
+        config: Arc<rustls::ServerConfig>,
+        peer: Peer,
+        now: Instant,
+    ) -> Option<Self> {
+        let mut tls = ServerConnection::new(config).ok()?;
+        tls.set_buffer_limit(Some(MAX_UNREAD_BYTES));
+        Some(Self {
+            stream,
+            tls,
+            decoder: Decoder::new(),
+            peer,
+            open: false,
+            opened: now,
+            last_heard: now,
+            skipped_before: 0,
+        })
+    }
+
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    pub(super) fn opened(&self) -> Instant {
+        self.opened
+    }
+
+    pub(super) fn last_heard(&self) -> Instant {
+        self.last_heard
+    }
+
+    pub(super) fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    /// Messages of unknown types since the last call.
+    pub(super) fn take_skipped(&mut self) -> u64 {
+        let total = self.decoder.skipped();
+        total - std::mem::replace(&mut self.skipped_before, total)
+    }
+
+    /// Reads, delivers and writes.
+    pub(super) fn turn(
+        &mut self,
+        now: Instant,
+        welcome: &[u8],
+        mut deliver: impl FnMut(&Peer, Message),
+    ) -> Fate {
+        self.last_heard = now;
+        for _ in 0..TURN {
+            match self.tls.read_tls(&mut self.stream) {
+                Ok(0) if self.open => return Fate::Gone,
+                Ok(0) => return Fate::HandshakeFailed,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return self.flush(Fate::Keep);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) if self.open => return Fate::Gone,
+                Err(_) => return Fate::HandshakeFailed,
+            }
+            let fate = self.process(welcome, &mut deliver);
+            if fate != Fate::Keep {
+                return self.flush(fate);
+            }
+        }
+        self.flush(Fate::Again)
+    }
+
+    fn process(&mut self, welcome: &[u8], deliver: &mut impl FnMut(&Peer, Message)) -> Fate {
+        let broken = if self.open { Fate::Malformed } else { Fate::HandshakeFailed };
+        if self.tls.process_new_packets().is_err() {
+            return broken;
+        }
+        if self.tls.is_handshaking() {
+            return Fate::Keep;
+        }
+        if self.tls.alpn_protocol() != Some(ALPN) {
+            return Fate::HandshakeFailed;
+        }
+        self.peer.authenticated = self.tls.peer_certificates().is_some();
+        let mut answers = Vec::new();
+        let (peer, open) = (&self.peer, &mut self.open);
+        let mut allowed = true;
+        let read = read_messages(&mut self.tls, &mut self.decoder, |message| {
+            // After a forbidden message nothing more is taken from this connection.
+            match message {
+                _ if !allowed => {}
+                Message::Hello(_) if !*open => {
+                    *open = true;
+                    answers.push(welcome.to_vec());
+                }
+                _ if !*open => allowed = false,
+                Message::SessionKeys(_)
+                | Message::NullKeys(_)
+                | Message::Closed(_)
+                | Message::Refused(_) => deliver(peer, message),
+                Message::Ping(number) => {
+                    let pong = message::encode(&Message::Pong(number));
+                    answers.extend(pong.ok().map(|bytes| bytes.to_vec()));
+                }
+                Message::Pong(_) => {}
+                Message::Hello(_) | Message::Welcome(_) | Message::KeyRequest(_) => {
+                    allowed = false;
+                }
+            }
+        });
+        match read {
+            Ok(()) if allowed => {}
+            Ok(()) | Err(ReadError::Malformed(_)) => return Fate::Malformed,
+            Err(ReadError::Tls(_)) => return broken,
+        }
+        if answers.iter().all(|answer| self.queue(answer)) { Fate::Keep } else { Fate::Malformed }
+    }
+
+    /// Queues a whole message, or nothing when the peer has not read enough of the earlier ones.
+    fn queue(&mut self, bytes: &[u8]) -> bool {
+        // What does not fit is cut off by the TLS buffer, which makes the stream unusable; the
+        // caller closes the connection then.
+        self.tls.writer().write_all(bytes).is_ok()
+    }
+
+    /// Sends a message; `false` when the peer does not read.
+    pub(super) fn send(&mut self, bytes: &[u8]) -> bool {
+        let queued = self.queue(bytes);
+        if !queued {
+            // A cut message is in the buffer: end it here, the poll reports the closed socket.
+            let _ = self.stream.shutdown(std::net::Shutdown::Both);
+            return false;
+        }
+        self.flush(Fate::Keep) == Fate::Keep
+    }
+
+    fn flush(&mut self, fate: Fate) -> Fate {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut self.stream) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) if fate == Fate::Keep || fate == Fate::Again => return Fate::Gone,
+                Err(_) => break,
+            }
+        }
+        fate
+    }
+
+    /// One attempt to say that the end is intended.
+    pub(super) fn say_goodbye(&mut self) {
+        self.tls.send_close_notify();
+        let _ = self.flush(Fate::Gone);
+    }
+}

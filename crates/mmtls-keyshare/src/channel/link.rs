@@ -1,0 +1,539 @@
+//! One middlebox: its queue, its thread, its connection.
+//!
+//! The thread sleeps in one poll for the socket, for the caller's wake-up and for deadlines.
+//! Nothing is taken from the queue before the middlebox has said welcome, so that a middlebox
+//! that turns this endpoint away costs no keys. Refuses to grow: a full queue drops its oldest.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::ToSocketAddrs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token, Waker};
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
+use zeroize::Zeroizing;
+
+use super::client::{ClientCounters, RequestHandler, SendError};
+use super::socket;
+use super::tls::read_messages;
+use crate::message::{self, Decoder, Message};
+
+const SOCKET: Token = Token(0);
+const WAKE: Token = Token(1);
+/// Plaintext handed to TLS at a time: what fits one record (RFC 8446, section 5.1).
+const BATCH_BYTES: usize = 16 * 1024;
+
+type Bytes = Arc<Zeroizing<Vec<u8>>>;
+
+pub(super) struct Settings {
+    pub(super) address: String,
+    pub(super) server_name: ServerName<'static>,
+    pub(super) tls: Arc<rustls::ClientConfig>,
+    pub(super) hello: Bytes,
+    pub(super) queue_messages: usize,
+    pub(super) connect_timeout: Duration,
+    pub(super) min_pause: Duration,
+    pub(super) max_pause: Duration,
+    pub(super) on_request: Arc<RequestHandler>,
+}
+
+/// The caller's handle of one middlebox.
+pub(super) struct Link {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    address: String,
+    capacity: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+    waker: Waker,
+    /// Set from a wake-up until the thread looks at the queue: saves a system call per message.
+    woken: AtomicBool,
+    sent: AtomicU64,
+    dropped: AtomicU64,
+    connects: AtomicU64,
+    failures: AtomicU64,
+    requests: AtomicU64,
+    refusals: AtomicU64,
+}
+
+struct State {
+    queue: VecDeque<Bytes>,
+    connected: bool,
+    finished: bool,
+    /// When set, the thread ends once the queue is delivered, or at this time.
+    stop_at: Option<Instant>,
+    trouble: String,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is consistent between any two statements, so poison means nothing here.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            // Fails only when the poll is gone, and with it the thread.
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+impl Link {
+    pub(super) fn push(&self, bytes: Bytes) -> Result<(), SendError> {
+        let mut state = self.shared.lock();
+        if state.stop_at.is_some() {
+            return Err(SendError::Closed);
+        }
+        let full = state.queue.len() >= self.shared.capacity;
+        if full {
+            state.queue.pop_front();
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        state.queue.push_back(bytes);
+        drop(state);
+        self.shared.wake();
+        if full { Err(SendError::QueueFull) } else { Ok(()) }
+    }
+
+    pub(super) fn stop(&self, deadline: Instant) {
+        let mut state = self.shared.lock();
+        state.stop_at = Some(state.stop_at.map_or(deadline, |at| at.min(deadline)));
+        drop(state);
+        self.shared.wake();
+    }
+
+    pub(super) fn wait_connected(&self, deadline: Instant) -> bool {
+        self.wait(deadline, |state| state.connected)
+    }
+
+    pub(super) fn wait_finished(&self, deadline: Instant) {
+        // A little more than the deadline, because the thread needs a moment to notice it.
+        if !self.wait(deadline + Duration::from_millis(20), |state| state.finished) {
+            // Left behind in a blocking look-up; it holds no caller up.
+            let mut state = self.shared.lock();
+            abandon(&self.shared, &mut state);
+        }
+    }
+
+    fn wait(&self, deadline: Instant, done: impl Fn(&State) -> bool) -> bool {
+        let mut state = self.shared.lock();
+        while !done(&state) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self
+                .shared
+                .changed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        true
+    }
+
+    pub(super) fn trouble(&self) -> Option<(String, String)> {
+        let state = self.shared.lock();
+        (!state.connected).then(|| (self.shared.address.clone(), state.trouble.clone()))
+    }
+
+    pub(super) fn add_counters(&self, sum: &mut ClientCounters) {
+        let shared = &self.shared;
+        sum.sent += shared.sent.load(Ordering::Relaxed);
+        sum.dropped += shared.dropped.load(Ordering::Relaxed);
+        sum.connects += shared.connects.load(Ordering::Relaxed);
+        sum.failures += shared.failures.load(Ordering::Relaxed);
+        sum.requests += shared.requests.load(Ordering::Relaxed);
+        sum.refusals += shared.refusals.load(Ordering::Relaxed);
+        let state = shared.lock();
+        sum.queued += state.queue.len() as u64;
+        sum.connected += u64::from(state.connected);
+    }
+}
+
+fn abandon(shared: &Shared, state: &mut State) {
+    let left = state.queue.len() as u64;
+    state.queue.clear();
+    shared.dropped.fetch_add(left, Ordering::Relaxed);
+}
+
+pub(super) fn start(settings: Settings) -> io::Result<Link> {
+    let poll = Poll::new()?;
+    let shared = Arc::new(Shared {
+        address: settings.address.clone(),
+        capacity: settings.queue_messages,
+        state: Mutex::new(State {
+            queue: VecDeque::new(),
+            connected: false,
+            finished: false,
+            stop_at: None,
+            trouble: "not connected yet".to_owned(),
+        }),
+        changed: Condvar::new(),
+        waker: Waker::new(poll.registry(), WAKE)?,
+        woken: AtomicBool::new(false),
+        sent: AtomicU64::new(0),
+        dropped: AtomicU64::new(0),
+        connects: AtomicU64::new(0),
+        failures: AtomicU64::new(0),
+        requests: AtomicU64::new(0),
+        refusals: AtomicU64::new(0),
+    });
+    let mut worker = Worker {
+        jitter: jitter_seed(&settings.address),
+        settings,
+        shared: Arc::clone(&shared),
+        poll,
+        events: Events::with_capacity(8),
+    };
+    std::thread::Builder::new().name("mmtls-keys".to_owned()).spawn(move || worker.run())?;
+    Ok(Link { shared })
+}
+
+/// Spreads reconnects of many endpoints; not a secret.
+fn jitter_seed(address: &str) -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(address) | 1
+}
+
+/// Why a connection ended.
+enum End {
+    /// The caller asked for it and everything was delivered, or its deadline passed.
+    Stopped,
+    /// Anything else, in words for people.
+    Broken(String),
+}
+
+struct Worker {
+    settings: Settings,
+    shared: Arc<Shared>,
+    poll: Poll,
+    events: Events,
+    jitter: u64,
+}
+
+impl Worker {
+    fn run(&mut self) {
+        let mut pause = self.settings.min_pause;
+        while !self.must_stop(true) {
+            let before = self.shared.connects.load(Ordering::Relaxed);
+            let end = self.connect_and_serve();
+            let mut state = self.shared.lock();
+            state.connected = false;
+            match end {
+                End::Stopped => break,
+                End::Broken(reason) => state.trouble = reason,
+            }
+            drop(state);
+            self.shared.failures.fetch_add(1, Ordering::Relaxed);
+            if self.shared.connects.load(Ordering::Relaxed) != before {
+                pause = self.settings.min_pause;
+            }
+            self.sleep(self.with_jitter(pause));
+            self.jitter = next_random(self.jitter);
+            pause = (pause * 2).min(self.settings.max_pause);
+        }
+        let mut state = self.shared.lock();
+        abandon(&self.shared, &mut state);
+        state.finished = true;
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Between half and all of `pause`.
+    fn with_jitter(&self, pause: Duration) -> Duration {
+        let half = pause / 2;
+        half + half * u32::from((self.jitter >> 32) as u16) / u32::from(u16::MAX)
+    }
+
+    /// Whether to end: the deadline passed or, with `when_idle`, nothing is left to deliver.
+    fn must_stop(&self, when_idle: bool) -> bool {
+        let state = self.shared.lock();
+        state
+            .stop_at
+            .is_some_and(|at| (when_idle && state.queue.is_empty()) || Instant::now() >= at)
+    }
+
+    fn sleep(&mut self, pause: Duration) {
+        let end = Instant::now() + pause;
+        while !self.must_stop(true) {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.wait(Some(left)).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the socket or the caller, at most for `limit` and never past the stop deadline.
+    fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        let stop = self.shared.lock().stop_at;
+        let until_stop = stop.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = match (limit, until_stop) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.events.clear(),
+            other => other?,
+        }
+        self.shared.woken.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    fn connect_and_serve(&mut self) -> End {
+        let deadline = Instant::now() + self.settings.connect_timeout;
+        let mut stream = match self.connect(deadline) {
+            Ok(stream) => stream,
+            Err(error) => return End::Broken(error.to_string()),
+        };
+        let name = self.settings.server_name.clone();
+        let tls = match ClientConnection::new(Arc::clone(&self.settings.tls), name) {
+            Ok(tls) => tls,
+            Err(error) => return End::Broken(error.to_string()),
+        };
+        let registered = self.poll.registry().register(
+            &mut stream,
+            SOCKET,
+            Interest::READABLE | Interest::WRITABLE,
+        );
+        if let Err(error) = registered {
+            return End::Broken(error.to_string());
+        }
+        let mut session = Session {
+            shared: Arc::clone(&self.shared),
+            on_request: Arc::clone(&self.settings.on_request),
+            stream,
+            tls,
+            decoder: Decoder::new(),
+            welcome: false,
+            under_way: Vec::new(),
+        };
+        let end = self.serve(&mut session, deadline);
+        session.give_back();
+        let _ = self.poll.registry().deregister(&mut session.stream);
+        end
+    }
+
+    fn connect(&self, deadline: Instant) -> io::Result<TcpStream> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for address in self.settings.address.to_socket_addrs()? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.must_stop(true) {
+                break;
+            }
+            match std::net::TcpStream::connect_timeout(&address, left) {
+                Ok(stream) => {
+                    socket::tune(&stream);
+                    stream.set_nonblocking(true)?;
+                    return Ok(TcpStream::from_std(stream));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn serve(&mut self, session: &mut Session, deadline: Instant) -> End {
+        let hello = Arc::clone(&self.settings.hello);
+        if let Err(error) = session.tls.writer().write_all(&hello) {
+            return End::Broken(error.to_string());
+        }
+        loop {
+            match session.turn() {
+                Ok(()) => {}
+                Err(reason) => return End::Broken(reason),
+            }
+            if self.must_stop(session.under_way.is_empty()) {
+                self.say_goodbye(session);
+                return End::Stopped;
+            }
+            let limit = if session.welcome {
+                None
+            } else {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return End::Broken("no welcome in time".to_owned());
+                }
+                Some(left)
+            };
+            if let Err(error) = self.wait(limit) {
+                return End::Broken(error.to_string());
+            }
+        }
+    }
+
+    /// Closes in order and waits for the peer's close: closing a socket with unread input would
+    /// reset the connection, and a reset may overtake keys that the peer has not read yet.
+    fn say_goodbye(&mut self, session: &mut Session) {
+        session.tls.send_close_notify();
+        while session.flush().is_ok() && session.tls.wants_write() {
+            if self.must_stop(false) || self.wait(None).is_err() {
+                return;
+            }
+        }
+        let _ = session.stream.shutdown(std::net::Shutdown::Write);
+        let mut scratch = [0; 512];
+        loop {
+            match session.stream.read(&mut scratch) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.must_stop(false) || self.wait(None).is_err() {
+                        return;
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Xorshift: enough to spread reconnects.
+fn next_random(mut x: u64) -> u64 {
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^ (x << 17)
+}
+
+/// One connection.
+struct Session {
+    shared: Arc<Shared>,
+    on_request: Arc<RequestHandler>,
+    stream: TcpStream,
+    tls: ClientConnection,
+    decoder: Decoder,
+    welcome: bool,
+    /// Taken from the queue but not yet written to the socket in full.
+    under_way: Vec<Bytes>,
+}
+
+impl Session {
+    /// Reads what there is and writes what can be written.
+    fn turn(&mut self) -> Result<(), String> {
+        self.flush().map_err(|error| error.to_string())?;
+        self.receive()?;
+        loop {
+            self.flush().map_err(|error| error.to_string())?;
+            if self.tls.wants_write() {
+                return Ok(());
+            }
+            let done = self.under_way.len() as u64;
+            self.under_way.clear();
+            self.shared.sent.fetch_add(done, Ordering::Relaxed);
+            if !self.welcome || !self.take_batch()? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut self.stream) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves what is queued, up to one record, into TLS; `false` when nothing was queued.
+    fn take_batch(&mut self) -> Result<bool, String> {
+        let mut plain = Zeroizing::new(Vec::with_capacity(BATCH_BYTES));
+        let mut state = self.shared.lock();
+        while let Some(next) = state.queue.front() {
+            if plain.len() + next.len() > BATCH_BYTES {
+                break;
+            }
+            if let Some(bytes) = state.queue.pop_front() {
+                plain.extend_from_slice(&bytes);
+                self.under_way.push(bytes);
+            }
+        }
+        drop(state);
+        if plain.is_empty() {
+            return Ok(false);
+        }
+        // The TLS buffer is empty here and its limit is above one batch, so all of it fits.
+        self.tls.writer().write_all(&plain).map_err(|error| error.to_string())?;
+        Ok(true)
+    }
+
+    fn receive(&mut self) -> Result<(), String> {
+        loop {
+            match self.tls.read_tls(&mut self.stream) {
+                Ok(0) => return Err("closed by the middlebox".to_owned()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.to_string()),
+            }
+            if let Err(error) = self.tls.process_new_packets() {
+                // Tell the peer why, as TLS asks for, before giving up.
+                let _ = self.flush();
+                return Err(error.to_string());
+            }
+            let mut incoming = Vec::new();
+            read_messages(&mut self.tls, &mut self.decoder, |m| incoming.push(m))
+                .map_err(|error| error.to_string())?;
+            for message in incoming {
+                self.handle(message)?;
+            }
+        }
+    }
+
+    fn handle(&mut self, message: Message) -> Result<(), String> {
+        let answer = match message {
+            Message::Welcome(_) if !self.welcome => {
+                self.welcome = true;
+                self.shared.connects.fetch_add(1, Ordering::Relaxed);
+                let mut state = self.shared.lock();
+                state.connected = true;
+                state.trouble.clear();
+                drop(state);
+                self.shared.changed.notify_all();
+                None
+            }
+            Message::Ping(number) => Some(Message::Pong(number)),
+            Message::KeyRequest(_) => {
+                self.shared.requests.fetch_add(1, Ordering::Relaxed);
+                (self.on_request)(message)
+            }
+            Message::Refused(_) => {
+                self.shared.refusals.fetch_add(1, Ordering::Relaxed);
+                (self.on_request)(message)
+            }
+            Message::Pong(_) => None,
+            other => return Err(format!("unexpected message of type {}", other.kind())),
+        };
+        let Some(answer) = answer else {
+            return Ok(());
+        };
+        let bytes = message::encode(&answer).map_err(|error| error.to_string())?;
+        // A middlebox that asks without reading must not make this side's memory grow.
+        self.tls
+            .writer()
+            .write_all(&bytes)
+            .map_err(|_| "the middlebox does not read its answers".to_owned())
+    }
+
+    /// Puts what was under way back in front of the queue, for the next connection.
+    fn give_back(&mut self) {
+        let mut state = self.shared.lock();
+        for bytes in self.under_way.drain(..).rev() {
+            if state.queue.len() >= self.shared.capacity {
+                self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            } else {
+                state.queue.push_front(bytes);
+            }
+        }
+    }
+}

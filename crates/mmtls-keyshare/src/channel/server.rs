@@ -1,0 +1,538 @@
+//! The middlebox's side of the channel: one thread, thousands of endpoints.
+//!
+//! Messages go to a [`KeySink`] on that thread, in order per connection, with one call at the end
+//! of each batch. Refuses: peers without the configured certificate, other protocols, anything
+//! before a hello, malformed messages (the connection is closed and counted), more connections
+//! than the limit, handshakes that take too long, peers that do not read what they are sent.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpListener;
+use mio::{Events, Interest, Poll, Token, Waker};
+use zeroize::Zeroizing;
+
+use super::connection::{Connection, Fate};
+pub use super::tls::{Identity, TlsError};
+use crate::message::{self, EncodeError, Greeting, Message};
+
+const LISTENER: Token = Token(0);
+const WAKE: Token = Token(1);
+/// Tokens of connections start here.
+const FIRST: usize = 2;
+/// How often deadlines are looked at.
+const TICK: Duration = Duration::from_millis(250);
+/// Messages to peers that may wait for the thread.
+const MAX_ORDERS: usize = 16 * 1024;
+/// Connections accepted before the others get their turn.
+const ACCEPT_TURN: usize = 64;
+
+/// What a server needs to know.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Where to listen; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Own certificate and key.
+    pub identity: Identity,
+    /// When set, a peer must show a certificate from one of these authorities.
+    pub client_ca_file: Option<PathBuf>,
+    /// Name and version of this program, for the peers' logs.
+    pub software: String,
+    /// More connections are closed at once.
+    pub max_connections: usize,
+    /// Limit from accepting a connection to its hello.
+    pub handshake_timeout: Duration,
+    /// Closes connections that are silent for this long; `None` keeps them.
+    pub idle_timeout: Option<Duration>,
+}
+
+impl ServerConfig {
+    /// The defaults: 10,000 connections, 10 s for the handshake, no idle limit.
+    #[must_use]
+    pub fn new(listen: SocketAddr, identity: Identity) -> Self {
+        Self {
+            listen,
+            identity,
+            client_ca_file: None,
+            software: concat!("mmtls/", env!("CARGO_PKG_VERSION")).to_owned(),
+            max_connections: 10_000,
+            handshake_timeout: Duration::from_secs(10),
+            idle_timeout: None,
+        }
+    }
+}
+
+/// Names one connection for the life of the server; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionId(pub(super) u64);
+
+/// Who sent a message.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its address; IPv4-mapped addresses are given as IPv4.
+    pub address: SocketAddr,
+    /// For answers.
+    pub connection: ConnectionId,
+    /// Whether it showed a certificate that the configured authority signed.
+    pub authenticated: bool,
+}
+
+/// Takes what the endpoints send. Runs on the server's thread, so it must not block.
+pub trait KeySink: Send {
+    /// One message: session keys, null keys, closed, or refused.
+    fn message(&mut self, peer: &Peer, message: Message);
+
+    /// No more messages for now: the time to wake who waits for them.
+    fn batch_end(&mut self) {}
+
+    /// The peer is gone.
+    fn closed(&mut self, _peer: &Peer) {}
+}
+
+/// Why a server cannot start.
+#[derive(Debug)]
+pub enum StartError {
+    /// Certificates or keys are unusable.
+    Tls(TlsError),
+    /// The software name breaks the specification.
+    Software(EncodeError),
+    /// The system refused the address, the thread or the poll.
+    Io {
+        /// The address that was asked for.
+        listen: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tls(error) => error.fmt(f),
+            Self::Software(error) => error.fmt(f),
+            Self::Io { listen, error } => write!(f, "key server on {listen}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// Why a message was not accepted for sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendToError {
+    /// The message breaks the specification.
+    Message(EncodeError),
+    /// Too many messages wait already.
+    QueueFull,
+}
+
+impl fmt::Display for SendToError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Message(error) => error.fmt(f),
+            Self::QueueFull => f.write_str("too many messages to endpoints are waiting"),
+        }
+    }
+}
+
+impl std::error::Error for SendToError {}
+
+/// What happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounters {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections open now.
+    pub open: u64,
+    /// Connections closed at once because of the limit.
+    pub over_limit: u64,
+    /// Connections that did not get to a hello: TLS failed, or it took too long.
+    pub failed_handshakes: u64,
+    /// Connections closed because of a malformed or forbidden message.
+    pub malformed: u64,
+    /// Messages handed to the sink.
+    pub messages: u64,
+    /// Messages of unknown types, skipped.
+    pub skipped: u64,
+    /// Messages to peers that are gone or do not read.
+    pub undelivered: u64,
+}
+
+#[derive(Default)]
+struct Tally {
+    accepted: AtomicU64,
+    open: AtomicU64,
+    over_limit: AtomicU64,
+    failed_handshakes: AtomicU64,
+    malformed: AtomicU64,
+    messages: AtomicU64,
+    skipped: AtomicU64,
+    undelivered: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+struct Shared {
+    orders: Mutex<VecDeque<(ConnectionId, Zeroizing<Vec<u8>>)>>,
+    stop: AtomicBool,
+    woken: AtomicBool,
+    waker: Waker,
+    tally: Tally,
+}
+
+impl Shared {
+    fn orders(&self) -> MutexGuard<'_, VecDeque<(ConnectionId, Zeroizing<Vec<u8>>)>> {
+        // Consistent between any two statements, so poison means nothing here.
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            // Fails only when the thread is gone.
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+/// Sends to endpoints and reads counters, from any thread.
+#[derive(Clone)]
+pub struct ServerHandle {
+    shared: Arc<Shared>,
+}
+
+impl ServerHandle {
+    /// Queues a message for one endpoint. Never waits; when the connection is gone by then, the
+    /// message is counted as undelivered.
+    ///
+    /// # Errors
+    /// [`SendToError`].
+    pub fn send_to(&self, to: ConnectionId, message: &Message) -> Result<(), SendToError> {
+        let bytes = message::encode(message).map_err(SendToError::Message)?;
+        let mut orders = self.shared.orders();
+        if orders.len() >= MAX_ORDERS {
+            return Err(SendToError::QueueFull);
+        }
+        orders.push_back((to, bytes));
+        drop(orders);
+        self.shared.wake();
+        Ok(())
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> ServerCounters {
+        let tally = &self.shared.tally;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ServerCounters {
+            accepted: read(&tally.accepted),
+            open: read(&tally.open),
+            over_limit: read(&tally.over_limit),
+            failed_handshakes: read(&tally.failed_handshakes),
+            malformed: read(&tally.malformed),
+            messages: read(&tally.messages),
+            skipped: read(&tally.skipped),
+            undelivered: read(&tally.undelivered),
+        }
+    }
+}
+
+/// A running server. Dropping it stops it.
+pub struct Server {
+    handle: ServerHandle,
+    local_addr: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens and starts the thread.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(config: ServerConfig, sink: impl KeySink + 'static) -> Result<Self, StartError> {
+        let tls = super::tls::server_config(&config.identity, config.client_ca_file.as_deref())
+            .map_err(StartError::Tls)?;
+        let welcome = message::encode(&Message::Welcome(Greeting {
+            software: config.software.clone(),
+            capabilities: 0,
+        }))
+        .map_err(StartError::Software)?;
+        let listen = config.listen;
+        Self::listen(config, tls, welcome, Box::new(sink))
+            .map_err(|error| StartError::Io { listen, error })
+    }
+
+    fn listen(
+        config: ServerConfig,
+        tls: Arc<rustls::ServerConfig>,
+        welcome: Zeroizing<Vec<u8>>,
+        sink: Box<dyn KeySink>,
+    ) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let mut listener = TcpListener::bind(config.listen)?;
+        let local_addr = listener.local_addr()?;
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let shared = Arc::new(Shared {
+            orders: Mutex::new(VecDeque::new()),
+            stop: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
+            waker: Waker::new(poll.registry(), WAKE)?,
+            tally: Tally::default(),
+        });
+        let mut worker = Worker {
+            config,
+            tls,
+            welcome,
+            sink,
+            poll,
+            listener,
+            shared: Arc::clone(&shared),
+            connections: Vec::new(),
+            free: Vec::new(),
+            unfinished: Vec::new(),
+            accept_again: false,
+            generation: 0,
+        };
+        let thread = std::thread::Builder::new()
+            .name("mmtls-keyserver".to_owned())
+            .spawn(move || worker.run())?;
+        Ok(Self { handle: ServerHandle { shared }, local_addr, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// For other threads.
+    #[must_use]
+    pub fn handle(&self) -> ServerHandle {
+        self.handle.clone()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> ServerCounters {
+        self.handle.counters()
+    }
+
+    /// Closes every connection and ends the thread.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.handle.shared.stop.store(true, Ordering::Release);
+        self.handle.shared.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the sink was reported by its own thread already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+struct Worker {
+    config: ServerConfig,
+    tls: Arc<rustls::ServerConfig>,
+    welcome: Zeroizing<Vec<u8>>,
+    sink: Box<dyn KeySink>,
+    poll: Poll,
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    /// Indexed by slot; the token is slot + [`FIRST`].
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    /// Slots that used up their turn with input left.
+    unfinished: Vec<usize>,
+    /// The listener used up its turn, or the system had no descriptor left.
+    accept_again: bool,
+    /// Upper half of the next connection's id.
+    generation: u32,
+}
+
+impl Worker {
+    fn run(&mut self) {
+        let mut events = Events::with_capacity(1024);
+        let mut next_tick = Instant::now() + TICK;
+        while !self.shared.stop.load(Ordering::Acquire) {
+            let timeout = if self.unfinished.is_empty() {
+                next_tick.saturating_duration_since(Instant::now())
+            } else {
+                Duration::ZERO
+            };
+            match self.poll.poll(&mut events, Some(timeout)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
+                // Nothing can be received any more; the counters show that nobody is served.
+                Err(_) => break,
+                Ok(()) => {}
+            }
+            self.shared.woken.store(false, Ordering::Release);
+            let now = Instant::now();
+            let mut delivered = 0;
+            for slot in std::mem::take(&mut self.unfinished) {
+                delivered += self.serve(slot, now);
+            }
+            for event in &events {
+                match event.token() {
+                    LISTENER => self.accept_again = true,
+                    WAKE => {}
+                    Token(token) => delivered += self.serve(token - FIRST, now),
+                }
+            }
+            if delivered > 0 {
+                self.sink.batch_end();
+            }
+            if self.accept_again {
+                self.accept(now);
+            }
+            self.send_orders();
+            if now >= next_tick {
+                self.enforce_deadlines(now);
+                next_tick = now + TICK;
+            }
+        }
+        for slot in 0..self.connections.len() {
+            self.close(slot);
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        for _ in 0..ACCEPT_TURN {
+            match self.listener.accept() {
+                Ok((stream, address)) => self.admit(stream, address, now),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.accept_again = false;
+                    return;
+                }
+                // The peer is gone already, or there is no descriptor left: the latter is tried
+                // again at the next tick, because the edge-triggered poll will not report it.
+                Err(_) => return,
+            }
+        }
+        // More may wait: look at the others first, then go on.
+        self.shared.wake();
+    }
+
+    fn admit(&mut self, mut stream: mio::net::TcpStream, address: SocketAddr, now: Instant) {
+        let open = self.connections.len() - self.free.len();
+        if open >= self.config.max_connections {
+            add(&self.shared.tally.over_limit, 1);
+            return;
+        }
+        super::socket::tune(&stream);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.connections.push(None);
+            self.connections.len() - 1
+        });
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let registered = self.poll.registry().register(&mut stream, Token(slot + FIRST), interest);
+        self.generation = self.generation.wrapping_add(1);
+        let peer = Peer {
+            address: SocketAddr::new(address.ip().to_canonical(), address.port()),
+            connection: ConnectionId(u64::from(self.generation) << 32 | slot as u64),
+            authenticated: false,
+        };
+        let connection = registered
+            .ok()
+            .and_then(|()| Connection::new(stream, Arc::clone(&self.tls), peer, now));
+        match connection {
+            Some(connection) => {
+                self.connections[slot] = Some(connection);
+                add(&self.shared.tally.accepted, 1);
+                add(&self.shared.tally.open, 1);
+            }
+            None => self.free.push(slot),
+        }
+    }
+
+    /// Reads, delivers and writes what one connection has; returns how many messages there were.
+    fn serve(&mut self, slot: usize, now: Instant) -> u64 {
+        let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else {
+            return 0;
+        };
+        let mut count = 0;
+        let sink = &mut self.sink;
+        let fate = connection.turn(now, &self.welcome, |peer, message| {
+            count += 1;
+            sink.message(peer, message);
+        });
+        let tally = &self.shared.tally;
+        add(&tally.messages, count);
+        add(&tally.skipped, connection.take_skipped());
+        match fate {
+            Fate::Keep => {}
+            Fate::Again => self.unfinished.push(slot),
+            Fate::Gone => self.close(slot),
+            Fate::HandshakeFailed => {
+                add(&tally.failed_handshakes, 1);
+                self.close(slot);
+            }
+            Fate::Malformed => {
+                add(&tally.malformed, 1);
+                self.close(slot);
+            }
+        }
+        count
+    }
+
+    fn close(&mut self, slot: usize) {
+        let Some(mut connection) = self.connections.get_mut(slot).and_then(Option::take) else {
+            return;
+        };
+        self.free.push(slot);
+        add(&self.shared.tally.open, u64::MAX);
+        let _ = self.poll.registry().deregister(connection.stream());
+        connection.say_goodbye();
+        if connection.is_open() {
+            self.sink.closed(connection.peer());
+        }
+    }
+
+    fn send_orders(&mut self) {
+        let orders = std::mem::take(&mut *self.shared.orders());
+        for (to, bytes) in orders {
+            let slot = (to.0 & u64::from(u32::MAX)) as usize;
+            let connection = self.connections.get_mut(slot).and_then(Option::as_mut);
+            let sent = connection
+                .filter(|connection| connection.peer().connection == to && connection.is_open())
+                .is_some_and(|connection| connection.send(&bytes));
+            if !sent {
+                add(&self.shared.tally.undelivered, 1);
+            }
+        }
+    }
+
+    fn enforce_deadlines(&mut self, now: Instant) {
+        for slot in 0..self.connections.len() {
+            let Some(connection) = self.connections[slot].as_ref() else {
+                continue;
+            };
+            let silent = now.saturating_duration_since(connection.last_heard());
+            if connection.is_open() {
+                if self.config.idle_timeout.is_some_and(|limit| silent > limit) {
+                    self.close(slot);
+                }
+            } else if now.saturating_duration_since(connection.opened())
+                > self.config.handshake_timeout
+            {
+                add(&self.shared.tally.failed_handshakes, 1);
+                self.close(slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! TLS 1.3 configurations from PEM files. Refuses empty and unreadable files, other versions,
+//! and peers that a configured authority did not certify.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ConnectionCommon, RootCertStore, SideData, version};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::message::{ALPN, DecodeError, Decoder, Message};
+
+/// A certificate chain and its private key, both PEM files.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Own certificate first, then intermediates.
+    pub certificate_file: PathBuf,
+    /// PKCS #8, SEC 1 or PKCS #1.
+    pub key_file: PathBuf,
+}
+
+/// Why a TLS configuration cannot be built: the caller's fault.
+#[derive(Debug)]
+pub enum TlsError {
+    /// A PEM file that cannot be read or holds nothing of the wanted kind.
+    Pem {
+        /// Which file.
+        file: PathBuf,
+        /// What went wrong, never the content.
+        reason: String,
+    },
+    /// Certificate, key and authority do not fit together.
+    Rejected(String),
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pem { file, reason } => write!(f, "{}: {reason}", file.display()),
+            Self::Rejected(reason) => write!(f, "TLS configuration: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+fn rejected(error: impl fmt::Display) -> TlsError {
+    TlsError::Rejected(error.to_string())
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let fault = |reason: String| TlsError::Pem { file: file.to_owned(), reason };
+    let certificates = CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| fault(error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(fault("no certificate in it".into()));
+    }
+    Ok(certificates)
+}
+
+fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(file)
+        .map_err(|error| TlsError::Pem { file: file.to_owned(), reason: error.to_string() })
+}
+
+fn roots(file: &Path) -> Result<Arc<RootCertStore>, TlsError> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        store.add(certificate).map_err(rejected)?;
+    }
+    Ok(Arc::new(store))
+}
+
+#[cfg(feature = "client")]
+pub(super) fn client_config(
+    ca_file: &Path,
+    identity: Option<&Identity>,
+) -> Result<Arc<rustls::ClientConfig>, TlsError> {
+    let builder = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(rejected)?
+        .with_root_certificates(roots(ca_file)?);
+    let mut config = match identity {
+        Some(identity) => builder
+            .with_client_auth_cert(
+                certificates(&identity.certificate_file)?,
+                private_key(&identity.key_file)?,
+            )
+            .map_err(rejected)?,
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    // Reconnects are rare, and a stored ticket would be one more secret in memory.
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+#[cfg(feature = "server")]
+pub(super) fn server_config(
+    identity: &Identity,
+    client_ca_file: Option<&Path>,
+) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+    use rustls::server::WebPkiClientVerifier;
+    let builder = rustls::ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])
+        .map_err(rejected)?;
+    let builder = match client_ca_file {
+        Some(file) => builder.with_client_cert_verifier(
+            WebPkiClientVerifier::builder_with_provider(roots(file)?, provider())
+                .build()
+                .map_err(rejected)?,
+        ),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder
+        .with_single_cert(
+            certificates(&identity.certificate_file)?,
+            private_key(&identity.key_file)?,
+        )
+        .map_err(rejected)?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// Why no more messages can be read from a connection.
+#[derive(Debug)]
+pub(super) enum ReadError {
+    /// The peer broke the specification.
+    Malformed(DecodeError),
+    /// TLS gave up, or the peer cut the stream without a close_notify.
+    Tls(io::Error),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(error) => error.fmt(f),
+            Self::Tls(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Takes what was decrypted and cuts it into messages.
+pub(super) fn read_messages<S: SideData>(
+    tls: &mut ConnectionCommon<S>,
+    decoder: &mut Decoder,
+    mut each: impl FnMut(Message),
+) -> Result<(), ReadError> {
+    let mut buffer = Zeroizing::new([0; 4096]);
+    loop {
+        match tls.reader().read(&mut buffer[..]) {
+            // The peer's close_notify; the end of the stream follows and is handled there.
+            Ok(0) => return Ok(()),
+            Ok(length) => {
+                let fed = decoder.feed(&buffer[..length], &mut each);
+                buffer[..length].zeroize();
+                fed.map_err(ReadError::Malformed)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(ReadError::Tls(error)),
+        }
+    }
+}

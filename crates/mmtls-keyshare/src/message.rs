@@ -1,0 +1,271 @@
+//! The messages of the key-sharing channel, specified byte for byte in `docs/key-sharing.md`.
+//!
+//! Frame: version (1), type (1), body length (2, big-endian), body. Refuses: other versions,
+//! messages above [`MAX_MESSAGE_BYTES`], bodies that are too short, too long or out of range.
+//! Unknown types of this version are skipped. No I/O, no clock, bounded memory.
+
+mod codec;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+pub use codec::{Decoded, Decoder, decode, encode};
+
+use crate::{Flow, SecretBytes};
+
+/// The version in every frame.
+pub const VERSION: u8 = 1;
+/// The application protocol name of the channel (RFC 7301).
+pub const ALPN: &[u8] = b"mmtls-keys/1";
+/// Length of the frame header.
+pub const HEADER_BYTES: usize = 4;
+/// Longest message, header included.
+pub const MAX_MESSAGE_BYTES: usize = 4096;
+/// Most keys in one [`SessionKeys`].
+pub const MAX_KEYS: usize = 16;
+/// Longest software name in [`Greeting`].
+pub const MAX_SOFTWARE_BYTES: usize = 255;
+
+/// The `random` field of a hello.
+pub type Random = [u8; 32];
+
+/// Who sends the records that a key protects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Direction {
+    /// What the TLS client sends.
+    ClientToServer,
+    /// What the TLS server sends.
+    ServerToClient,
+}
+
+/// A period during which one direction uses one key.
+///
+/// 0 is early data, 1 the handshake, 2 + n the application traffic after n KeyUpdates
+/// (RFC 8446, section 4.6.3); in TLS 1.2, 2 + n follows the n-th renegotiation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Epoch(pub u32);
+
+impl Epoch {
+    /// Early data (0-RTT).
+    pub const EARLY_DATA: Self = Self(0);
+    /// Encrypted handshake messages.
+    pub const HANDSHAKE: Self = Self(1);
+    /// Application traffic before any KeyUpdate.
+    pub const APPLICATION: Self = Self(2);
+
+    /// Application traffic after `updates` KeyUpdates; `None` above 2^32 - 3.
+    #[must_use]
+    pub fn application(updates: u32) -> Option<Self> {
+        updates.checked_add(Self::APPLICATION.0).map(Self)
+    }
+
+    /// How many KeyUpdates came before, or `None` when this is not application traffic.
+    #[must_use]
+    pub fn updates(self) -> Option<u32> {
+        self.0.checked_sub(Self::APPLICATION.0)
+    }
+}
+
+/// The keys of one direction and epoch; wiped when dropped.
+pub struct KeyEntry {
+    /// Who sends with these keys.
+    pub direction: Direction,
+    /// When they are used.
+    pub epoch: Epoch,
+    /// AEAD or cipher key, not empty.
+    pub key: SecretBytes<32>,
+    /// Static IV (TLS 1.3, AEAD suites of TLS 1.2); may be empty.
+    pub iv: SecretBytes<16>,
+    /// MAC key of the CBC suites of TLS 1.2; else empty.
+    pub mac_key: SecretBytes<64>,
+}
+
+/// Body of [`Message::Hello`] and [`Message::Welcome`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// Name and version of the program, for people; at most 255 bytes without control characters.
+    pub software: String,
+    /// Bits yet to be assigned. A sender sets only bits it knows; a receiver ignores others.
+    pub capabilities: u32,
+}
+
+/// Record keys of one session; wiped when dropped.
+pub struct SessionKeys {
+    /// From the ClientHello that the server answered with its ServerHello.
+    pub client_random: Random,
+    /// From the ServerHello, where the sender knows it.
+    pub server_random: Option<Random>,
+    /// Negotiated version, such as 0x0304.
+    pub version: u16,
+    /// Negotiated cipher suite.
+    pub cipher_suite: u16,
+    /// The connection's ends, where the sender knows them.
+    pub flow: Option<Flow>,
+    /// One to [`MAX_KEYS`] keys.
+    pub keys: Vec<KeyEntry>,
+}
+
+/// "This session is private": no keys will come, the monitor is to let it pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NullKeys {
+    /// From the ClientHello.
+    pub client_random: Random,
+    /// The connection's ends, where the sender knows them.
+    pub flow: Option<Flow>,
+}
+
+/// The monitor asks an endpoint for the keys of one direction and epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRequest {
+    /// From the ClientHello.
+    pub client_random: Random,
+    /// From the ServerHello.
+    pub server_random: Random,
+    /// Negotiated version.
+    pub version: u16,
+    /// Negotiated cipher suite.
+    pub cipher_suite: u16,
+    /// Whose keys.
+    pub direction: Direction,
+    /// Which keys.
+    pub epoch: Epoch,
+}
+
+/// "I will not": the answer to keys that are not accepted or to a request that is not granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The session that is meant.
+    pub client_random: Random,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why something was refused. Unknown numbers survive as numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reason(pub u16);
+
+impl Reason {
+    /// The sender may not share keys for this flow's client address.
+    pub const ADDRESS: Self = Self(1);
+    /// No room for more sessions.
+    pub const CAPACITY: Self = Self(2);
+    /// Version, suite or key lengths are not supported.
+    pub const UNSUPPORTED: Self = Self(3);
+    /// The session is not known here (any more).
+    pub const UNKNOWN_SESSION: Self = Self(4);
+    /// Policy of this side forbids it.
+    pub const POLICY: Self = Self(5);
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ADDRESS => f.write_str("not the sender's address"),
+            Self::CAPACITY => f.write_str("no capacity"),
+            Self::UNSUPPORTED => f.write_str("not supported"),
+            Self::UNKNOWN_SESSION => f.write_str("unknown session"),
+            Self::POLICY => f.write_str("forbidden by policy"),
+            Self(other) => write!(f, "reason {other}"),
+        }
+    }
+}
+
+/// One message. Not `Debug` or `Clone`, because it may hold keys.
+pub enum Message {
+    /// First message of an endpoint.
+    Hello(Greeting),
+    /// The middlebox's answer; the endpoint sends nothing else before it.
+    Welcome(Greeting),
+    /// Endpoint to middlebox.
+    SessionKeys(SessionKeys),
+    /// Endpoint to middlebox.
+    NullKeys(NullKeys),
+    /// Middlebox to endpoint.
+    KeyRequest(KeyRequest),
+    /// Endpoint to middlebox: the session with this client random is over.
+    Closed(Random),
+    /// Either way.
+    Refused(Refused),
+    /// Either way; answered by a pong with the same number.
+    Ping(u64),
+    /// Answer to a ping.
+    Pong(u64),
+}
+
+impl Message {
+    /// The type number on the wire.
+    #[must_use]
+    pub fn kind(&self) -> u8 {
+        match self {
+            Self::Hello(_) => 1,
+            Self::Welcome(_) => 2,
+            Self::SessionKeys(_) => 3,
+            Self::NullKeys(_) => 4,
+            Self::KeyRequest(_) => 5,
+            Self::Closed(_) => 6,
+            Self::Refused(_) => 7,
+            Self::Ping(_) => 8,
+            Self::Pong(_) => 9,
+        }
+    }
+}
+
+/// Why bytes are not a message: the peer's fault, and the channel must be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// A version other than [`VERSION`].
+    Version(u8),
+    /// The announced message is longer than [`MAX_MESSAGE_BYTES`].
+    TooLong {
+        /// Announced length, header included.
+        bytes: usize,
+    },
+    /// The body ends inside a field of a message of this type.
+    Truncated(u8),
+    /// The body goes on after the last field of a message of this type.
+    Trailing(u8),
+    /// A field of a message of this type has a value that is not allowed.
+    Value {
+        /// Type of the message.
+        kind: u8,
+        /// Name of the field in the specification.
+        field: &'static str,
+    },
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(version) => write!(f, "version {version} of key messages is unknown"),
+            Self::TooLong { bytes } => write!(f, "key message of {bytes} bytes is too long"),
+            Self::Truncated(kind) => write!(f, "key message of type {kind} is cut short"),
+            Self::Trailing(kind) => write!(f, "key message of type {kind} has bytes left over"),
+            Self::Value { kind, field } => {
+                write!(f, "key message of type {kind}: bad value of {field}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+/// Why a message cannot be sent: the caller's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncodeError {
+    /// [`SessionKeys`] with no key, an empty key, or more than [`MAX_KEYS`] keys.
+    Keys,
+    /// A software name that is too long or has control characters.
+    Software,
+}
+
+impl fmt::Display for EncodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Keys => f.write_str("a key message needs 1 to 16 keys, none of them empty"),
+            Self::Software => f.write_str("software name is too long or has control characters"),
+        }
+    }
+}
+
+impl std::error::Error for EncodeError {}

@@ -1,0 +1,399 @@
+//! Client and server of the key channel over loopback.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::Pki;
+use mmtls_keyshare::client::{Client, ClientConfig, SendError};
+use mmtls_keyshare::message::{
+    Direction, Epoch, KeyEntry, KeyRequest, Message, NullKeys, Reason, Refused, SessionKeys,
+};
+use mmtls_keyshare::server::{KeySink, Peer, Server, ServerConfig, ServerCounters};
+use mmtls_keyshare::{Flow, SecretBytes};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Default)]
+struct Inbox(Arc<Mutex<Received>>);
+
+#[derive(Default)]
+struct Received {
+    messages: Vec<(Peer, Message)>,
+    batches: usize,
+    closed: usize,
+    keep: bool,
+    count: usize,
+}
+
+impl KeySink for Inbox {
+    fn message(&mut self, peer: &Peer, message: Message) {
+        let mut received = self.0.lock().unwrap();
+        received.count += 1;
+        if received.keep {
+            received.messages.push((peer.clone(), message));
+        }
+    }
+
+    fn batch_end(&mut self) {
+        self.0.lock().unwrap().batches += 1;
+    }
+
+    fn closed(&mut self, _peer: &Peer) {
+        self.0.lock().unwrap().closed += 1;
+    }
+}
+
+impl Inbox {
+    fn new() -> Self {
+        let inbox = Self::default();
+        inbox.0.lock().unwrap().keep = true;
+        inbox
+    }
+
+    fn count(&self) -> usize {
+        self.0.lock().unwrap().count
+    }
+
+    fn wait(&self, count: usize) {
+        until(|| self.count() >= count);
+    }
+}
+
+fn until(done: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "nothing happened in time");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn null(number: u32) -> Message {
+    let mut client_random = [0; 32];
+    client_random[..4].copy_from_slice(&number.to_be_bytes());
+    Message::NullKeys(NullKeys { client_random, flow: None })
+}
+
+fn number(message: &Message) -> u32 {
+    match message {
+        Message::NullKeys(null) => u32::from_be_bytes(null.client_random[..4].try_into().unwrap()),
+        _ => panic!("not null keys"),
+    }
+}
+
+fn keys() -> Message {
+    let entry = |direction| KeyEntry {
+        direction,
+        epoch: Epoch::APPLICATION,
+        key: SecretBytes::new(&[1; 32]).unwrap(),
+        iv: SecretBytes::new(&[2; 12]).unwrap(),
+        mac_key: SecretBytes::empty(),
+    };
+    Message::SessionKeys(SessionKeys {
+        client_random: [7; 32],
+        server_random: Some([8; 32]),
+        version: 0x0304,
+        cipher_suite: 0x1302,
+        flow: Flow::new("192.0.2.1:40000".parse().unwrap(), "192.0.2.2:443".parse().unwrap()),
+        keys: vec![entry(Direction::ClientToServer), entry(Direction::ServerToClient)],
+    })
+}
+
+fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn server(pki: &Pki, listen: SocketAddr, inbox: &Inbox) -> Server {
+    let config = ServerConfig::new(listen, pki.identity("server"));
+    Server::start(config, inbox.clone()).unwrap()
+}
+
+fn config(pki: &Pki, to: SocketAddr) -> ClientConfig {
+    let mut config = ClientConfig::new(vec![to.to_string().parse().unwrap()], pki.path("ca.pem"));
+    config.max_pause = Duration::from_millis(200);
+    config
+}
+
+fn client(config: ClientConfig) -> Client {
+    Client::start(config, Box::new(|_| None)).unwrap()
+}
+
+fn wait_for(server: &Server, done: impl Fn(&ServerCounters) -> bool) {
+    until(|| done(&server.counters()));
+}
+
+#[test]
+fn accepts_messages_in_order_and_drains() {
+    let pki = Pki::new("order");
+    let inbox = Inbox::new();
+    let server = server(&pki, loopback(), &inbox);
+    let client = client(config(&pki, server.local_addr()));
+    assert!(client.wait_connected(PATIENCE), "{:?}", client.troubles());
+    client.send(&keys()).unwrap();
+    for n in 0..5000 {
+        client.send(&null(n)).unwrap();
+    }
+    let counters = client.shutdown(PATIENCE);
+    assert_eq!((counters.sent, counters.dropped), (5001, 0));
+    inbox.wait(5001);
+    let received = inbox.0.lock().unwrap();
+    assert!(received.batches <= 5001);
+    let (peer, first) = &received.messages[0];
+    assert_eq!(peer.address.ip(), loopback().ip());
+    assert!(!peer.authenticated);
+    assert!(matches!(first, Message::SessionKeys(s) if s.keys[1].key.as_bytes() == [1; 32]));
+    for (index, (_, message)) in received.messages[1..].iter().enumerate() {
+        assert_eq!(number(message) as usize, index);
+    }
+    drop(received);
+    until(|| inbox.0.lock().unwrap().closed == 1);
+    assert_eq!(server.counters().open, 0);
+}
+
+#[test]
+fn accepts_a_server_name_apart_from_the_address() {
+    let pki = Pki::new("name");
+    let inbox = Inbox::new();
+    let server = server(&pki, loopback(), &inbox);
+    let mut named = config(&pki, server.local_addr());
+    named.middleboxes = vec![format!("localhost@{}", server.local_addr()).parse().unwrap()];
+    assert!(client(named.clone()).wait_connected(PATIENCE));
+    named.middleboxes = vec![format!("other@{}", server.local_addr()).parse().unwrap()];
+    let other = client(named);
+    assert!(!other.wait_connected(Duration::from_millis(300)));
+    assert!(other.troubles()[0].1.contains("certificate"), "{:?}", other.troubles());
+}
+
+#[test]
+fn refuses_a_middlebox_of_another_authority() {
+    let pki = Pki::new("wrong-ca");
+    let other = Pki::new("wrong-ca-other");
+    let inbox = Inbox::new();
+    let server = server(&pki, loopback(), &inbox);
+    let mut wrong = config(&pki, server.local_addr());
+    wrong.ca_file = other.path("ca.pem");
+    let client = client(wrong);
+    client.send(&null(1)).unwrap();
+    assert!(!client.wait_connected(Duration::from_millis(300)));
+    let counters = client.shutdown(Duration::from_millis(100));
+    assert_eq!((counters.sent, counters.dropped), (0, 1));
+    assert_eq!(inbox.count(), 0);
+    wait_for(&server, |c| c.failed_handshakes > 0);
+}
+
+#[test]
+fn refuses_endpoints_without_certificate_where_one_is_due() {
+    let pki = Pki::new("client-auth");
+    let inbox = Inbox::new();
+    let mut strict = ServerConfig::new(loopback(), pki.identity("server"));
+    strict.client_ca_file = Some(pki.path("ca.pem"));
+    let server = Server::start(strict, inbox.clone()).unwrap();
+    let anonymous = client(config(&pki, server.local_addr()));
+    anonymous.send(&null(1)).unwrap();
+    assert!(!anonymous.wait_connected(Duration::from_millis(300)));
+    // Nothing was lost to the refusal: it still waits.
+    assert_eq!(anonymous.counters().queued, 1);
+    let mut known = config(&pki, server.local_addr());
+    known.identity = Some(pki.identity("client"));
+    let known = client(known);
+    assert!(known.wait_connected(PATIENCE), "{:?}", known.troubles());
+    known.send(&null(2)).unwrap();
+    inbox.wait(1);
+    assert!(inbox.0.lock().unwrap().messages[0].0.authenticated);
+}
+
+#[test]
+fn accepts_reconnects_after_the_server_restarts() {
+    let pki = Pki::new("restart");
+    let inbox = Inbox::new();
+    let first = server(&pki, loopback(), &inbox);
+    let address = first.local_addr();
+    let client = client(config(&pki, address));
+    client.send(&null(0)).unwrap();
+    inbox.wait(1);
+    first.stop();
+    until(|| client.counters().connected == 0);
+    for n in 1..100 {
+        client.send(&null(n)).unwrap();
+    }
+    let _second = server(&pki, address, &inbox);
+    inbox.wait(100);
+    let received = inbox.0.lock().unwrap();
+    let numbers: Vec<_> = received.messages.iter().map(|(_, m)| number(m)).collect();
+    assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+    drop(received);
+    assert_eq!(client.counters().connects, 2);
+}
+
+#[test]
+fn accepts_a_chain_and_serves_each_at_its_own_pace() {
+    let pki = Pki::new("chain");
+    let (a, b) = (Inbox::new(), Inbox::new());
+    let first = server(&pki, loopback(), &a);
+    // A port where nobody listens yet.
+    let late = {
+        let probe = std::net::TcpListener::bind(loopback()).unwrap();
+        probe.local_addr().unwrap()
+    };
+    let mut both = config(&pki, first.local_addr());
+    both.middleboxes.push(late.to_string().parse().unwrap());
+    let client = client(both);
+    client.send(&null(1)).unwrap();
+    a.wait(1);
+    assert_eq!((b.count(), client.troubles().len()), (0, 1));
+    let _second = server(&pki, late, &b);
+    b.wait(1);
+}
+
+#[test]
+fn refuses_to_grow_beyond_the_queue() {
+    let pki = Pki::new("overflow");
+    let inbox = Inbox::new();
+    let reserved = std::net::TcpListener::bind(loopback()).unwrap();
+    let address = reserved.local_addr().unwrap();
+    drop(reserved);
+    let mut small = config(&pki, address);
+    small.queue_messages = 10;
+    let client = client(small);
+    for n in 0..10 {
+        client.send(&null(n)).unwrap();
+    }
+    for n in 10..25 {
+        assert_eq!(client.send(&null(n)), Err(SendError::QueueFull));
+    }
+    let counters = client.counters();
+    assert_eq!((counters.queued, counters.dropped), (10, 15));
+    let _server = server(&pki, address, &inbox);
+    inbox.wait(10);
+    let numbers: Vec<_> = {
+        let received = inbox.0.lock().unwrap();
+        received.messages.iter().map(|(_, m)| number(m)).collect()
+    };
+    assert_eq!(numbers, (15..25).collect::<Vec<_>>());
+}
+
+#[test]
+fn accepts_requests_and_their_answers() {
+    let pki = Pki::new("request");
+    let inbox = Inbox::new();
+    let server = server(&pki, loopback(), &inbox);
+    let client = Client::start(
+        config(&pki, server.local_addr()),
+        Box::new(|message| match message {
+            Message::KeyRequest(request) => Some(Message::Refused(Refused {
+                client_random: request.client_random,
+                reason: Reason::POLICY,
+            })),
+            _ => None,
+        }),
+    )
+    .unwrap();
+    client.send(&null(1)).unwrap();
+    inbox.wait(1);
+    let peer = inbox.0.lock().unwrap().messages[0].0.clone();
+    let request = Message::KeyRequest(KeyRequest {
+        client_random: [9; 32],
+        server_random: [8; 32],
+        version: 0x0304,
+        cipher_suite: 0x1301,
+        direction: Direction::ServerToClient,
+        epoch: Epoch::application(1).unwrap(),
+    });
+    server.handle().send_to(peer.connection, &request).unwrap();
+    inbox.wait(2);
+    let received = inbox.0.lock().unwrap();
+    assert!(
+        matches!(&received.messages[1].1, Message::Refused(r) if r.client_random == [9; 32] && r.reason == Reason::POLICY)
+    );
+    drop(received);
+    assert_eq!(client.counters().requests, 1);
+    drop(client);
+    until(|| server.counters().open == 0);
+    server.handle().send_to(peer.connection, &request).unwrap();
+    wait_for(&server, |c| c.undelivered == 1);
+}
+
+/// Speaks TLS with the openssl command and sends `bytes` inside.
+fn openssl_sends(server: &Server, alpn: &str, bytes: &[u8]) {
+    let mut child = Command::new("openssl")
+        .args(["s_client", "-quiet", "-alpn", alpn, "-connect"])
+        .arg(server.local_addr().to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.as_mut().unwrap().write_all(bytes).unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn refuses_garbage() {
+    let pki = Pki::new("garbage");
+    let inbox = Inbox::new();
+    let server = server(&pki, loopback(), &inbox);
+    // Not TLS.
+    let mut plain = std::net::TcpStream::connect(server.local_addr()).unwrap();
+    plain.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let _ = plain.read_to_end(&mut Vec::new());
+    wait_for(&server, |c| c.failed_handshakes == 1);
+    // TLS, but another protocol.
+    openssl_sends(&server, "h2", b"hello");
+    wait_for(&server, |c| c.failed_handshakes == 2);
+    // The protocol, but not its messages.
+    openssl_sends(&server, "mmtls-keys/1", b"GET / HTTP/1.0\r\n\r\n");
+    wait_for(&server, |c| c.malformed == 1);
+    // A valid message, but not the hello.
+    openssl_sends(&server, "mmtls-keys/1", &[1, 8, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1]);
+    wait_for(&server, |c| c.malformed == 2);
+    // A hello, then a message that only a middlebox sends.
+    openssl_sends(&server, "mmtls-keys/1", &[1, 1, 0, 5, 0, 0, 0, 0, 0, 1, 2, 0, 5, 0, 0, 0, 0, 0]);
+    wait_for(&server, |c| c.malformed == 3 && c.open == 0);
+    assert_eq!(inbox.count(), 0);
+}
+
+#[test]
+fn refuses_slow_handshakes_and_too_many_connections() {
+    let pki = Pki::new("limits");
+    let inbox = Inbox::new();
+    let mut tight = ServerConfig::new(loopback(), pki.identity("server"));
+    tight.max_connections = 2;
+    tight.handshake_timeout = Duration::from_millis(200);
+    let server = Server::start(tight, inbox.clone()).unwrap();
+    let connect = || std::net::TcpStream::connect(server.local_addr()).unwrap();
+    let idle = [connect(), connect()];
+    wait_for(&server, |c| c.open == 2);
+    let mut third = connect();
+    assert_eq!(third.read(&mut [0]).unwrap_or(0), 0);
+    wait_for(&server, |c| c.over_limit == 1);
+    wait_for(&server, |c| c.open == 0 && c.failed_handshakes == 2);
+    drop(idle);
+    assert!(client(config(&pki, server.local_addr())).wait_connected(PATIENCE));
+}
+
+#[test]
+fn accepts_a_hundred_thousand_messages_per_second() {
+    let pki = Pki::new("speed");
+    let inbox = Inbox::default();
+    let server = server(&pki, loopback(), &inbox);
+    let mut big = config(&pki, server.local_addr());
+    big.queue_messages = 200_000;
+    let client = client(big);
+    assert!(client.wait_connected(PATIENCE));
+    let message = keys();
+    let count = 100_000;
+    let begin = Instant::now();
+    for _ in 0..count {
+        client.send(&message).unwrap();
+    }
+    inbox.wait(count);
+    let rate = count as f64 / begin.elapsed().as_secs_f64();
+    let batches = inbox.0.lock().unwrap().batches;
+    eprintln!("{rate:.0} messages/s in {batches} batches");
+    // The goal is 100,000; a busy test machine and a debug build get some slack.
+    assert!(rate > 20_000.0, "{rate}");
+}
