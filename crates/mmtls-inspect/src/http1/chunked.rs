@@ -1,0 +1,163 @@
+//! Streaming decoder of the chunked transfer coding (RFC 9112, section 7.1).
+//!
+//! Body bytes are borrowed from the input. Accepts a bare LF where CRLF is due, as most clients
+//! do, and says so. Refuses sizes beyond 64 bits, and extension or trailer text beyond a cap.
+
+/// Most bytes of one chunk-size line, extensions included.
+const MAX_LINE: u32 = 4096;
+/// Most bytes of the trailer section.
+const MAX_TRAILER: u32 = 16384;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Size,
+    Extension,
+    Data,
+    DataEnd,
+    Trailer,
+}
+
+/// Where in the coding a body is.
+pub(super) struct Chunked {
+    state: State,
+    /// The size being read, then data bytes left.
+    size: u64,
+    digits: u8,
+    /// Bytes of the current size line, or of the trailer section.
+    line: u32,
+    /// Whether the current trailer field line is empty so far.
+    empty_field: bool,
+    after_cr: bool,
+    /// Some line ended with a bare LF.
+    pub(super) bare_line_feed: bool,
+}
+
+/// What the next bytes are.
+pub(super) enum Step<'a> {
+    /// All input was used; the body goes on.
+    More,
+    /// Body bytes, and how much input was used.
+    Data(&'a [u8], usize),
+    /// The coding ended after this much input.
+    Done(usize),
+    /// Not the chunked coding from this byte on.
+    Bad(usize),
+}
+
+enum Byte {
+    Ok,
+    Done,
+    Bad,
+}
+
+impl Chunked {
+    pub(super) fn new() -> Self {
+        Self {
+            state: State::Size,
+            size: 0,
+            digits: 0,
+            line: 0,
+            empty_field: true,
+            after_cr: false,
+            bare_line_feed: false,
+        }
+    }
+
+    /// Looks at the input up to the next thing worth telling.
+    pub(super) fn step<'a>(&mut self, input: &'a [u8]) -> Step<'a> {
+        let mut at = 0;
+        while at < input.len() {
+            if self.state == State::Data {
+                let left = usize::try_from(self.size).unwrap_or(usize::MAX);
+                let end = at + left.min(input.len() - at);
+                self.size -= (end - at) as u64;
+                if self.size == 0 {
+                    self.state = State::DataEnd;
+                }
+                return Step::Data(&input[at..end], end);
+            }
+            match self.byte(input[at]) {
+                Byte::Ok => at += 1,
+                Byte::Done => return Step::Done(at + 1),
+                Byte::Bad => return Step::Bad(at),
+            }
+        }
+        Step::More
+    }
+
+    fn byte(&mut self, byte: u8) -> Byte {
+        // A CR means something only right before a LF.
+        if self.after_cr && byte != b'\n' && self.state != State::Extension {
+            return Byte::Bad;
+        }
+        if byte == b'\r' {
+            if self.state == State::Size && self.digits == 0 {
+                return Byte::Bad;
+            }
+            self.after_cr = true;
+            return self.count();
+        }
+        let line_end = byte == b'\n';
+        if line_end {
+            self.bare_line_feed |= !self.after_cr;
+        }
+        self.after_cr = false;
+        match self.state {
+            State::Size if line_end && self.digits > 0 => self.size_complete(),
+            State::Size => {
+                if let Some(digit) = (byte as char).to_digit(16) {
+                    if self.digits == 16 {
+                        return Byte::Bad;
+                    }
+                    self.digits += 1;
+                    self.size = self.size << 4 | u64::from(digit);
+                } else if self.digits > 0 && matches!(byte, b';' | b' ' | b'\t') {
+                    self.state = State::Extension;
+                } else {
+                    return Byte::Bad;
+                }
+                self.count()
+            }
+            State::Extension if line_end => self.size_complete(),
+            State::Extension => self.count(),
+            // `Data` is handled by the caller.
+            State::Data | State::DataEnd => {
+                if !line_end {
+                    return Byte::Bad;
+                }
+                self.state = State::Size;
+                self.digits = 0;
+                self.size = 0;
+                self.line = 0;
+                Byte::Ok
+            }
+            State::Trailer => {
+                if line_end && self.empty_field {
+                    return Byte::Done;
+                }
+                self.empty_field = line_end;
+                self.count()
+            }
+        }
+    }
+
+    fn size_complete(&mut self) -> Byte {
+        self.line = 0;
+        if self.size == 0 {
+            self.state = State::Trailer;
+            self.empty_field = true;
+        } else {
+            self.state = State::Data;
+        }
+        Byte::Ok
+    }
+
+    fn count(&mut self) -> Byte {
+        let cap = match self.state {
+            State::Trailer => MAX_TRAILER,
+            _ => MAX_LINE,
+        };
+        self.line += 1;
+        if self.line > cap { Byte::Bad } else { Byte::Ok }
+    }
+}

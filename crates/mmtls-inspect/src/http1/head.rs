@@ -1,0 +1,279 @@
+//! Message heads: finding their end, and what they say (RFC 9112, sections 2 to 6).
+//!
+//! Syntax is left to the `httparse` crate; the rules for body lengths are here. Refuses heads
+//! beyond [`MAX_HEAD_LEN`] and more than [`MAX_FIELDS`] fields.
+
+use core::mem::MaybeUninit;
+
+use httparse::{Header, ParserConfig, Status};
+
+use super::event::{Anomaly, RequestHead, ResponseHead, Side};
+
+/// Longest message head in bytes, start line included.
+pub const MAX_HEAD_LEN: usize = 64 << 10;
+/// Most fields in a head.
+pub const MAX_FIELDS: usize = 128;
+/// Longest method that is still taken for one.
+const MAX_METHOD_LEN: usize = 32;
+/// An idle connection keeps no larger buffer than this.
+const KEPT_CAPACITY: usize = 2048;
+
+/// A head that is not complete yet.
+#[derive(Default)]
+pub(super) struct HeadBuffer {
+    pub(super) bytes: Vec<u8>,
+    /// No head ends before this index plus three.
+    searched: usize,
+}
+
+/// What a step of collecting a head came to.
+pub(super) enum Collected {
+    /// All input was taken; the head goes on.
+    More,
+    /// The head is complete in the buffer; so much of the input belonged to it.
+    Buffered(usize),
+    /// The head is complete at the start of the input, of this length.
+    InPlace(usize),
+    /// This is no head, or it is over the limit. The input was not taken.
+    Refused(Anomaly),
+}
+
+impl HeadBuffer {
+    /// Takes input until the head is complete. Cost is linear, however small the pieces.
+    pub(super) fn collect(&mut self, side: Side, input: &[u8]) -> Collected {
+        if self.bytes.is_empty() {
+            return match Self::judge(side, input, 0) {
+                Ok(Some(end)) => Collected::InPlace(end),
+                Ok(None) => {
+                    self.bytes.extend_from_slice(input);
+                    self.searched = input.len().saturating_sub(2);
+                    Collected::More
+                }
+                Err(anomaly) => Collected::Refused(anomaly),
+            };
+        }
+        let before = self.bytes.len();
+        let room = (MAX_HEAD_LEN + 1).saturating_sub(before).min(input.len());
+        self.bytes.extend_from_slice(&input[..room]);
+        match Self::judge(side, &self.bytes, self.searched) {
+            Ok(Some(end)) => {
+                self.bytes.truncate(end);
+                Collected::Buffered(end.saturating_sub(before))
+            }
+            Ok(None) => {
+                self.searched = self.bytes.len().saturating_sub(2);
+                Collected::More
+            }
+            Err(anomaly) => {
+                self.bytes.truncate(before);
+                Collected::Refused(anomaly)
+            }
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.searched = 0;
+        if self.bytes.capacity() > KEPT_CAPACITY {
+            self.bytes = Vec::new();
+        } else {
+            self.bytes.clear();
+        }
+    }
+
+    fn judge(side: Side, bytes: &[u8], searched: usize) -> Result<Option<usize>, Anomaly> {
+        if !plausible(side, bytes) {
+            return Err(Anomaly::BadHead);
+        }
+        let within = &bytes[..bytes.len().min(MAX_HEAD_LEN)];
+        match find_end(within, searched) {
+            None if bytes.len() > MAX_HEAD_LEN => Err(Anomaly::HeadTooLarge),
+            end => Ok(end),
+        }
+    }
+}
+
+/// Whether bytes can be the start of a head. False stays false when more bytes come.
+fn plausible(side: Side, bytes: &[u8]) -> bool {
+    match side {
+        Side::Client => {
+            let method = bytes.split(|&byte| byte == b' ').next().unwrap_or_default();
+            let shown = &method[..method.len().min(MAX_METHOD_LEN + 1)];
+            shown.len() <= MAX_METHOD_LEN
+                && (!shown.is_empty() || bytes.is_empty())
+                && shown
+                    .iter()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
+        }
+        Side::Server => bytes.iter().zip(b"HTTP/1.").all(|(byte, expected)| byte == expected),
+    }
+}
+
+/// Where the head ends: after an empty line, whatever the line ends are.
+fn find_end(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    loop {
+        at += bytes.get(at..)?.iter().position(|&byte| byte == b'\n')? + 1;
+        match bytes.get(at..)? {
+            [b'\n', ..] => return Some(at + 1),
+            [b'\r', b'\n', ..] => return Some(at + 2),
+            _ => {}
+        }
+    }
+}
+
+/// How long a body is, as far as its head says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Framing {
+    /// Neither a length nor a transfer coding.
+    Unstated,
+    Length(u64),
+    Chunked,
+    /// To be read until the connection closes: another transfer coding, or faulty.
+    UntilClose,
+}
+
+/// What both kinds of heads have.
+pub(super) struct Fields<'a> {
+    pub(super) framing: Framing,
+    pub(super) anomaly: Option<Anomaly>,
+    pub(super) upgrade: bool,
+    host: Option<&'a [u8]>,
+    user_agent: Option<&'a [u8]>,
+    content_type: Option<&'a [u8]>,
+    content_encoding: Option<&'a [u8]>,
+    content_length: Option<u64>,
+}
+
+pub(super) fn parse_request(bytes: &[u8]) -> Option<(RequestHead<'_>, Fields<'_>)> {
+    let mut headers = [const { MaybeUninit::<Header<'_>>::uninit() }; MAX_FIELDS];
+    let mut request = httparse::Request::new(&mut []);
+    let parsed = ParserConfig::default().parse_request_with_uninit_headers(
+        &mut request,
+        bytes,
+        &mut headers,
+    );
+    if !matches!(parsed, Ok(Status::Complete(_))) {
+        return None;
+    }
+    let version = request.version?;
+    let fields = fields(request.headers, version);
+    let head = RequestHead {
+        method: request.method?,
+        target: request.path?,
+        version,
+        host: fields.host,
+        user_agent: fields.user_agent,
+        content_type: fields.content_type,
+        content_length: fields.content_length,
+    };
+    Some((head, fields))
+}
+
+pub(super) fn parse_response(bytes: &[u8]) -> Option<(ResponseHead<'_>, Fields<'_>)> {
+    let mut headers = [const { MaybeUninit::<Header<'_>>::uninit() }; MAX_FIELDS];
+    let mut response = httparse::Response::new(&mut []);
+    // Clients accept folded fields from servers, so the observer has to.
+    let parsed = ParserConfig::default()
+        .allow_obsolete_multiline_headers_in_responses(true)
+        .parse_response_with_uninit_headers(&mut response, bytes, &mut headers);
+    if !matches!(parsed, Ok(Status::Complete(_))) {
+        return None;
+    }
+    let version = response.version?;
+    let fields = fields(response.headers, version);
+    let status = response.code?;
+    let head = ResponseHead {
+        status,
+        reason: response.reason.unwrap_or_default(),
+        version,
+        content_type: fields.content_type,
+        content_length: fields.content_length,
+        content_encoding: fields.content_encoding,
+        interim: (100..200).contains(&status) && status != 101,
+        answers_request: false,
+    };
+    Some((head, fields))
+}
+
+fn fields<'a>(headers: &[Header<'a>], version: u8) -> Fields<'a> {
+    let mut out = Fields {
+        framing: Framing::Unstated,
+        anomaly: None,
+        upgrade: false,
+        host: None,
+        user_agent: None,
+        content_type: None,
+        content_encoding: None,
+        content_length: None,
+    };
+    let mut chunked = None;
+    for header in headers {
+        let name = header.name;
+        let value = header.value.trim_ascii();
+        // Fields have many names: look at the length before comparing.
+        match name.len() {
+            4 if name.eq_ignore_ascii_case("host") => out.host = Some(value),
+            7 if name.eq_ignore_ascii_case("upgrade") => out.upgrade = true,
+            10 if name.eq_ignore_ascii_case("user-agent") => out.user_agent = Some(value),
+            12 if name.eq_ignore_ascii_case("content-type") => out.content_type = Some(value),
+            14 if name.eq_ignore_ascii_case("content-length") => add_length(&mut out, value),
+            16 if name.eq_ignore_ascii_case("content-encoding") => {
+                out.content_encoding = Some(value);
+            }
+            17 if name.eq_ignore_ascii_case("transfer-encoding") => {
+                // The final coding decides, over all fields of that name.
+                let last = value.rsplit(|&b| b == b',').next().unwrap_or_default();
+                chunked = Some(last.trim_ascii().eq_ignore_ascii_case(b"chunked"));
+            }
+            _ => {}
+        }
+    }
+    // RFC 9112, section 6.3: a transfer coding overrides a length.
+    match chunked {
+        Some(_) if version == 0 => {
+            out.anomaly = Some(Anomaly::CodingInHttp10);
+            out.framing = Framing::UntilClose;
+        }
+        Some(chunked) => {
+            if out.framing != Framing::Unstated {
+                out.anomaly = Some(Anomaly::LengthAndCoding);
+            }
+            out.content_length = None;
+            out.framing = if chunked { Framing::Chunked } else { Framing::UntilClose };
+        }
+        None => {}
+    }
+    out
+}
+
+/// Takes in one Content-Length field, which may be a list of equal numbers (RFC 9110, section 8.6).
+fn add_length(fields: &mut Fields<'_>, value: &[u8]) {
+    for number in value.split(|&byte| byte == b',') {
+        let number = decimal(number.trim_ascii());
+        match (fields.framing, number) {
+            (Framing::Unstated, Some(length)) => {
+                fields.framing = Framing::Length(length);
+                fields.content_length = Some(length);
+            }
+            (Framing::Length(known), Some(length)) if known == length => {}
+            (framing, _) => {
+                fields.anomaly = Some(match (framing, number) {
+                    (_, None) => Anomaly::BadLength,
+                    _ => fields.anomaly.unwrap_or(Anomaly::ConflictingLengths),
+                });
+                fields.framing = Framing::UntilClose;
+                fields.content_length = None;
+            }
+        }
+    }
+}
+
+fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |value, byte| {
+        let digit = byte.checked_sub(b'0').filter(|&digit| digit <= 9)?;
+        value.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}

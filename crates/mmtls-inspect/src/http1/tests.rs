@@ -1,0 +1,384 @@
+//! Tests of the observer on plain strings.
+
+use proptest::prelude::*;
+
+use super::{BodyLeft, Event, Http1, Side};
+
+/// Events as text, neighbouring body pieces joined: what must not depend on chunking.
+#[derive(Default)]
+struct Log(Vec<String>);
+
+impl Log {
+    fn add(&mut self, event: Event<'_>) {
+        let body = |name: &str, bytes: &[u8], log: &mut Vec<String>| {
+            assert!(!bytes.is_empty());
+            let text: String = bytes.iter().map(|&b| b as char).collect();
+            match log.last_mut() {
+                Some(last) if last.starts_with(name) => last.push_str(&text),
+                _ => log.push(format!("{name}{text}")),
+            }
+        };
+        match event {
+            Event::RequestBody(bytes) => body("> ", bytes, &mut self.0),
+            Event::ResponseBody(bytes) => body("< ", bytes, &mut self.0),
+            Event::RequestHead(head) => self.0.push(format!("{} {}", head.method, head.target)),
+            Event::ResponseHead(head) => self.0.push(format!(
+                "{}{}{}",
+                head.status,
+                if head.interim { " interim" } else { "" },
+                if head.answers_request { "" } else { " unasked" }
+            )),
+            Event::RequestEnd => self.0.push("end >".into()),
+            Event::ResponseEnd => self.0.push("end <".into()),
+            Event::Upgraded => self.0.push("upgraded".into()),
+            Event::NotHttp { http2 } => self.0.push(format!("not http, http2 {http2}")),
+            Event::Anomaly(side, anomaly) => self.0.push(format!("{side:?} {anomaly}")),
+        }
+    }
+}
+
+fn run(parts: &[(Side, &[u8])]) -> Vec<String> {
+    let mut http = Http1::new();
+    let mut log = Log::default();
+    for (side, bytes) in parts {
+        match side {
+            Side::Client => http.request_bytes(bytes, &mut |event| log.add(event)),
+            Side::Server => http.response_bytes(bytes, &mut |event| log.add(event)),
+        }
+    }
+    http.close(&mut |event| log.add(event));
+    log.0
+}
+
+/// Runs whole and byte by byte, which must agree, and returns the events.
+fn observe(parts: &[(Side, &str)]) -> Vec<String> {
+    let whole: Vec<_> = parts.iter().map(|(s, t)| (*s, t.as_bytes())).collect();
+    let bytes: Vec<_> =
+        whole.iter().flat_map(|(side, text)| text.chunks(1).map(|byte| (*side, byte))).collect();
+    let events = run(&whole);
+    assert_eq!(events, run(&bytes));
+    events
+}
+
+fn exchange(request: &str, response: &str) -> Vec<String> {
+    observe(&[(Side::Client, request), (Side::Server, response)])
+}
+
+const GET: &str = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+
+#[test]
+fn accepts_an_ordinary_exchange() {
+    let request = "\r\nPOST /a?b HTTP/1.1\r\nHost: example.org\r\nUser-Agent: curl/8\r\n\
+                   Content-Type: text/plain\r\nContent-Length: 3\r\n\r\nabc";
+    let response = "HTTP/1.1 201 Created\r\nContent-Type: text/html\r\nContent-Length: 5\r\n\
+                    Content-Encoding: gzip\r\n\r\nhello";
+    assert_eq!(
+        exchange(request, response),
+        ["POST /a?b", "> abc", "end >", "201", "< hello", "end <"]
+    );
+    let mut http = Http1::new();
+    let mut seen = 0;
+    http.request_bytes(request.as_bytes(), &mut |event| {
+        if let Event::RequestHead(head) = event {
+            assert_eq!(head.version, 1);
+            assert_eq!(head.host, Some(&b"example.org"[..]));
+            assert_eq!(head.user_agent, Some(&b"curl/8"[..]));
+            assert_eq!(head.content_type, Some(&b"text/plain"[..]));
+            assert_eq!(head.content_length, Some(3));
+            seen += 1;
+        }
+    });
+    http.response_bytes(response.as_bytes(), &mut |event| {
+        if let Event::ResponseHead(head) = event {
+            assert_eq!(head.reason, "Created");
+            assert_eq!(head.content_encoding, Some(&b"gzip"[..]));
+            assert_eq!(head.content_length, Some(5));
+            seen += 1;
+        }
+    });
+    assert_eq!(seen, 2);
+}
+
+#[test]
+fn accepts_chunked_bodies_with_extensions_and_trailers() {
+    let response = "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n\
+                    4;x=\"y\"\r\nWiki\r\n0A \r\n0123456789\r\n000\r\nTrailer: t\r\n\r\n\
+                    HTTP/1.1 204 No\r\n\r\n";
+    assert_eq!(
+        exchange(&GET.repeat(2), response),
+        ["GET /a", "end >", "GET /a", "end >", "200", "< Wiki0123456789", "end <", "204", "end <"]
+    );
+}
+
+#[test]
+fn accepts_bodies_until_close_and_old_versions() {
+    assert_eq!(
+        exchange(GET, "HTTP/1.0 200 OK\n\nall\r\n\r\nof it"),
+        ["GET /a", "end >", "200", "< all\r\n\r\nof it", "end <"]
+    );
+}
+
+#[test]
+fn accepts_responses_without_a_body() {
+    let requests = "HEAD / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\nGET /c HTTP/1.1\r\n\r\n";
+    let responses = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n\
+                     HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n\
+                     HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\n\r\n\
+                     HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx\
+                     HTTP/1.1 408 Late\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(
+        exchange(requests, responses)[6..],
+        [
+            "200",
+            "end <",
+            "304",
+            "end <",
+            "100 interim",
+            "103 interim",
+            "200",
+            "< x",
+            "end <",
+            "408 unasked",
+            "end <"
+        ]
+    );
+}
+
+#[test]
+fn accepts_connect_and_upgrades_as_opaque() {
+    let connect = "CONNECT h:1 HTTP/1.1\r\nContent-Length: 5\r\n\r\n";
+    assert_eq!(
+        observe(&[
+            (Side::Client, connect),
+            (Side::Server, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nxxGET"),
+            (Side::Client, "GET / HTTP/1.1\r\n\r\n"),
+        ]),
+        ["CONNECT h:1", "end >", "200", "end <", "upgraded"]
+    );
+    assert_eq!(
+        observe(&[
+            (Side::Client, connect),
+            (Side::Server, "HTTP/1.1 407 No\r\nContent-Length: 1\r\n\r\nx"),
+            (Side::Client, GET),
+        ]),
+        ["CONNECT h:1", "end >", "407", "< x", "end <", "GET /a", "end >"]
+    );
+    assert_eq!(
+        observe(&[
+            (Side::Client, "GET /ws HTTP/1.1\r\nUpgrade: websocket\r\n\r\n"),
+            (Side::Server, "HTTP/1.1 101 Switching\r\n\r\n\x01\x02"),
+            (Side::Client, "\x03\x04"),
+        ]),
+        ["GET /ws", "end >", "101", "end <", "upgraded"]
+    );
+    assert_eq!(
+        exchange(GET, "HTTP/1.1 101 Switching\r\n\r\n")[3..],
+        ["Server http_unexpected_upgrade", "end <", "upgraded"]
+    );
+}
+
+#[test]
+fn refuses_bytes_behind_a_refused_connect() {
+    let events = observe(&[
+        (Side::Client, "CONNECT h:1 HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n"),
+        (Side::Server, "HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n"),
+    ]);
+    assert_eq!(events, ["CONNECT h:1", "end >", "403", "Client http_bytes_after_connect", "end <"]);
+}
+
+#[test]
+fn refuses_other_protocols_early() {
+    assert_eq!(observe(&[(Side::Client, "\x16\x03\x01")]), ["not http, http2 false"]);
+    assert_eq!(observe(&[(Side::Server, "220 smtp")]), ["not http, http2 false"]);
+    assert_eq!(
+        exchange("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\0\0\x12\x04"),
+        ["not http, http2 true"]
+    );
+    let mut http = Http1::new();
+    http.request_bytes(b"\x16", &mut |_| {});
+    assert!(http.is_opaque());
+}
+
+#[test]
+fn refuses_conflicting_lengths_and_keeps_showing_the_body() {
+    let smuggled = "POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd";
+    assert_eq!(
+        observe(&[(Side::Client, smuggled)]),
+        ["Client http_conflicting_lengths", "POST /", "> abcd", "end >"]
+    );
+    assert_eq!(
+        exchange(GET, "HTTP/1.1 200 OK\r\nContent-Length: +3\r\n\r\nabc")[2..],
+        ["Server http_bad_length", "200", "< abc", "end <"]
+    );
+    assert_eq!(
+        exchange(GET, "HTTP/1.1 200 OK\r\nContent-Length: 3, 3\r\nContent-Length: 3\r\n\r\nabc")
+            [2..],
+        ["200", "< abc", "end <"]
+    );
+    let huge = "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\nabc";
+    assert_eq!(exchange(GET, huge)[2..], ["Server http_bad_length", "200", "< abc", "end <"]);
+}
+
+#[test]
+fn refuses_a_length_beside_a_coding() {
+    let response = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n\
+                    1\r\nx\r\n0\r\n\r\n";
+    assert_eq!(
+        exchange(GET, response)[2..],
+        ["Server http_length_and_coding", "200", "< x", "end <"]
+    );
+    assert_eq!(
+        exchange(GET, "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx")[2..],
+        ["Server http_coding_in_http10", "200", "< 1\r\nx", "end <"]
+    );
+    assert_eq!(
+        observe(&[(Side::Client, "POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nx")]),
+        ["POST /", "Client http_unknown_coding", "> x", "end >"]
+    );
+}
+
+#[test]
+fn refuses_bad_chunks_and_shows_the_rest() {
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for (body, events) in [
+        ("1\r\nxy\r\n", &["< x", "Server http_bad_chunk", "< y\r\n", "end <"][..]),
+        ("zz", &["Server http_bad_chunk", "< zz", "end <"]),
+        ("\r\n", &["Server http_bad_chunk", "< \r\n", "end <"]),
+        ("11112222333344445", &["Server http_bad_chunk", "< 5", "end <"]),
+        ("1\nx\n0\n\n", &["Server http_bare_line_feed", "< x", "end <"]),
+        ("3\r\nab", &["< ab", "Server http_truncated"]),
+    ] {
+        assert_eq!(exchange(GET, &format!("{head}{body}"))[3..], *events, "{body:?}");
+    }
+    let long = format!("{head}1;{}", "e".repeat(5000));
+    assert!(exchange(GET, &long).contains(&"Server http_bad_chunk".to_owned()));
+    let trailer = format!("{head}0\r\n{}", "a: b\r\n".repeat(4000));
+    assert!(exchange(GET, &trailer).contains(&"Server http_bad_chunk".to_owned()));
+}
+
+#[test]
+fn refuses_bad_and_oversized_heads() {
+    assert_eq!(
+        exchange(GET, "HTTP/1.1 200 OK\r\nbad header\r\n\r\nsecret")[2..],
+        ["Server http_bad_head", "< HTTP/1.1 200 OK\r\nbad header\r\n\r\nsecret", "end <"]
+    );
+    let huge = format!("{GET}GET / HTTP/1.1\r\nA: {}\r\n\r\n", "x".repeat(70_000));
+    let events = observe(&[(Side::Client, &huge)]);
+    assert_eq!(events[2], "Client http_head_too_large");
+    assert_eq!(events[3].len(), 2 + huge.len() - GET.len());
+    let fits = format!("GET / HTTP/1.1\r\nA: {}\r\n\r\n", "x".repeat(65_536 - 23));
+    assert_eq!(fits.len(), 65_536);
+    assert_eq!(observe(&[(Side::Client, &fits)]), ["GET /", "end >"]);
+    let many = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(200));
+    assert_eq!(observe(&[(Side::Client, &many)]), ["not http, http2 false"]);
+}
+
+#[test]
+fn accepts_deep_pipelines_within_the_cap() {
+    let requests = GET.repeat(5000);
+    let events = observe(&[(Side::Client, &requests), (Side::Server, "HTTP/1.1 204 N\r\n\r\n")]);
+    assert_eq!(events.len(), 10_002);
+    let alternating = "GET / HTTP/1.1\r\n\r\nHEAD / HTTP/1.1\r\n\r\n".repeat(600);
+    let events = observe(&[(Side::Client, &alternating)]);
+    assert!(events.contains(&"Client http_pipeline_too_deep".to_owned()));
+}
+
+#[test]
+fn accepts_skips_inside_bodies_and_refuses_them_elsewhere() {
+    let mut http = Http1::new();
+    let mut log = Log::default();
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n";
+    http.request_bytes(GET.as_bytes(), &mut |event| log.add(event));
+    http.response_bytes(format!("{head}0123").as_bytes(), &mut |event| log.add(event));
+    assert_eq!(http.response_body_left(), BodyLeft::Length(96));
+    http.skip_response_bytes(90, &mut |event| log.add(event));
+    http.response_bytes(b"456", &mut |event| log.add(event));
+    http.skip_response_bytes(3, &mut |event| log.add(event));
+    assert_eq!(http.response_body_left(), BodyLeft::None);
+    http.response_bytes(b"HTTP/1.1 204 N\r\n\r\n", &mut |event| log.add(event));
+    http.skip_response_bytes(1, &mut |event| log.add(event));
+    http.response_bytes(b"rest", &mut |event| log.add(event));
+    assert_eq!(http.response_body_left(), BodyLeft::UntilClose);
+    assert_eq!(
+        log.0,
+        [
+            "GET /a",
+            "end >",
+            "200",
+            "< 0123456",
+            "end <",
+            "204 unasked",
+            "end <",
+            "Server http_gap",
+            "< rest"
+        ]
+    );
+}
+
+fn message() -> impl Strategy<Value = String> {
+    let pieces = prop_oneof![
+        Just("GET / HTTP/1.1\r\n"),
+        Just("HEAD / HTTP/1.1\r\n"),
+        Just("CONNECT a:1 HTTP/1.1\r\n"),
+        Just("HTTP/1.1 200 OK\r\n"),
+        Just("HTTP/1.1 100 C\r\n"),
+        Just("HTTP/1.0 101 S\r\n"),
+        Just("Content-Length: 4\r\n"),
+        Just("Content-Length: 5\r\n"),
+        Just("Upgrade: x\r\n"),
+        Just("Transfer-Encoding: chunked\r\n"),
+        Just("\r\n"),
+        Just("\n"),
+        Just("\r"),
+        Just("4\r\nabcd\r\n"),
+        Just("0\r\n\r\n"),
+        Just("3;e\nabc\n"),
+        Just("abcd"),
+        Just(" "),
+        Just("HTTP/1.1 204 N\r\n\r\n"),
+        Just("GET /q HTTP/1.1\r\nHost: h\r\n\r\n"),
+        Just("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"),
+        Just("\u{1}"),
+    ];
+    proptest::collection::vec(pieces, 0..14).prop_map(|pieces| pieces.concat())
+}
+
+fn cut<'a>(side: Side, text: &'a str, cuts: &[usize]) -> Vec<(Side, &'a [u8])> {
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| (*cut).min(text.len())).collect();
+    cuts.extend([0, text.len()]);
+    cuts.sort_unstable();
+    cuts.windows(2).map(|pair| (side, &text.as_bytes()[pair[0]..pair[1]])).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// However both directions are cut, the events are the same.
+    #[test]
+    fn accepts_any_chunking(
+        requests in message(), responses in message(), more in message(),
+        cuts in proptest::collection::vec(0usize..160, 0..10),
+    ) {
+        let parts = [(Side::Client, &requests), (Side::Server, &responses), (Side::Client, &more)];
+        let whole: Vec<_> = parts.iter().map(|(s, t)| (*s, t.as_bytes())).collect();
+        let pieces: Vec<_> = parts.iter().flat_map(|(s, t)| cut(*s, t, &cuts)).collect();
+        prop_assert_eq!(run(&whole), run(&pieces));
+    }
+
+    /// Nothing that a peer can send makes it panic, and no response byte disappears unless the
+    /// connection is opaque: what is no head and no framing is body.
+    #[test]
+    fn accepts_any_bytes(client in proptest::collection::vec(any::<u8>(), 0..300),
+                         server in proptest::collection::vec(any::<u8>(), 0..300)) {
+        run(&[(Side::Client, &client), (Side::Server, &server)]);
+        run(&[(Side::Client, GET.as_bytes()), (Side::Server, &server), (Side::Client, &client)]);
+    }
+
+    /// After a request, whatever the server sends instead of a head is shown as body.
+    #[test]
+    fn accepts_no_blind_spot(junk in "[A-GI-Z][ -~]{0,80}") {
+        let events = run(&[(Side::Client, GET.as_bytes()), (Side::Server, junk.as_bytes())]);
+        let shown = format!("< {junk}");
+        prop_assert!(events.contains(&shown), "{:?}", events);
+    }
+}
