@@ -1,1 +1,40 @@
-//! Network-namespace testbed of mmTLS (development only).
+//! The testbed of mmTLS: real TLS programs in network namespaces, for tests and benchmarks.
+//!
+//! Job: build `client – middlebox – server` out of namespaces and veth pairs, start real servers
+//! in it, measure, and take everything away again. Nothing here ships: only dev-dependencies and
+//! `xtask` may name this crate (`cargo xtask arrows` checks).
+//!
+//! Refuses: to touch interfaces, routes or processes outside the namespaces it made; to pass
+//! silently where namespaces cannot be made (see [`require_testbed`]).
+//!
+//! ```no_run
+//! use mmtls_testkit::{Middle, Nginx, NginxOptions, Testbed, files};
+//! # fn main() -> Result<(), mmtls_testkit::TestbedError> {
+//! let bed = Testbed::new(Middle::KernelBridge)?;
+//! let server = Nginx::start(&bed, NginxOptions::default())?;
+//! files::pattern(&server.root().join("hello.txt"), 1024, 7)?;
+//! let mut curl = bed.client.command("curl");
+//! curl.arg("--cacert").arg(&bed.pki().ca).args(bed.resolve_args());
+//! curl.args(["-sS", "https://server.test/hello.txt"]);
+//! let page = bed.run("curl", curl, std::time::Duration::from_secs(10))?;
+//! assert!(page.status.success());
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod files;
+pub mod pki;
+pub mod servers;
+pub mod testbed;
+
+pub use pki::{Identity, KeyType, Pki};
+pub use servers::{Nginx, NginxOptions, NginxSplit, OpensslServer, SplitOptions};
+pub use testbed::capture::Capture;
+pub use testbed::cpu::machine_cpu;
+pub use testbed::error::TestbedError;
+pub use testbed::namespace::Namespace;
+pub use testbed::process::{Background, Finished};
+pub use testbed::skip::{require_program, require_testbed, skipped_so_far};
+pub use testbed::sweep::sweep;
+pub use testbed::{Middle, Options, Testbed, address};

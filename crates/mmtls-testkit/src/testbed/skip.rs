@@ -1,0 +1,82 @@
+//! Skips that nobody overlooks.
+//!
+//! A test that needs what the machine cannot give says so on the real standard error (libtest
+//! hides only what goes through the print macros) and counts. Refuses to skip where
+//! `MMTLS_REQUIRE_TESTBED=1`: there a skip is a failure.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::namespace;
+
+static SKIPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many tests of this process were skipped so far.
+#[must_use]
+pub fn skipped_so_far() -> usize {
+    SKIPPED.load(Ordering::Relaxed)
+}
+
+/// Whether namespaces can be made here. `if !require_testbed() { return; }` opens a testbed test.
+///
+/// # Panics
+/// When they cannot be made and `MMTLS_REQUIRE_TESTBED` is `1`.
+#[must_use]
+#[track_caller]
+pub fn require_testbed() -> bool {
+    static PROBE: OnceLock<Result<(), String>> = OnceLock::new();
+    match PROBE.get_or_init(|| namespace::probe().map_err(|error| error.to_string())) {
+        Ok(()) => true,
+        Err(reason) => skip(reason),
+    }
+}
+
+/// Whether `program` is installed; otherwise as [`require_testbed`].
+///
+/// # Panics
+/// When it is missing and `MMTLS_REQUIRE_TESTBED` is `1`.
+#[must_use]
+#[track_caller]
+pub fn require_program(program: &str) -> bool {
+    find_program(program).is_some() || skip(&format!("{program} is not installed"))
+}
+
+pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    // Administrators' directories are not on every user's PATH, but nginx and ip live there.
+    std::env::split_paths(&path)
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|directory| directory.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+#[track_caller]
+fn skip(reason: &str) -> bool {
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    assert!(
+        std::env::var_os("MMTLS_REQUIRE_TESTBED").is_none_or(|value| value != "1"),
+        "{test} would be skipped, but MMTLS_REQUIRE_TESTBED=1: {reason}"
+    );
+    // The message is a courtesy: a closed standard error must not fail the test.
+    let _ = writeln!(std::io::stderr(), "SKIP: {test}: {reason} (skip {count} of this run)");
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_an_installed_program() {
+        assert!(find_program("sh").is_some());
+    }
+
+    #[test]
+    fn refuses_a_missing_program() {
+        assert!(find_program("mmtls-no-such-program").is_none());
+    }
+}
