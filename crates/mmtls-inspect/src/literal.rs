@@ -7,7 +7,7 @@
 
 use core::fmt;
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind, packed};
 
 /// Most patterns in a set.
 pub const MAX_PATTERNS: usize = 65_536;
@@ -17,12 +17,18 @@ pub const MAX_PATTERN_LEN: usize = 1024;
 pub const MAX_TOTAL_LEN: usize = 4 << 20;
 /// Up to this many pattern bytes the search runs on a full transition table (at most 16 MiB).
 const MAX_TABLE_LEN: usize = 16 << 10;
+/// Patterns that one vectorised pass looks for; more of them make it slower than a second pass.
+const PATTERNS_PER_PASS: usize = 32;
+/// More passes than these lose against the automaton.
+const MAX_PASSES: usize = 8;
+/// Below this length setting up a vectorised pass costs more than it saves.
+const SHORT_HAYSTACK: usize = 64;
 
 /// A set of literal byte patterns, compiled for searching.
 pub struct PatternSet {
     patterns: Vec<Pattern>,
-    /// Finds out fast whether there is any match, leftmost first.
-    fast: AhoCorasick,
+    /// Finds out fast whether there is any match.
+    fast: Fast,
     /// Finds the match that ends first; runs only where `fast` found something.
     exact: AhoCorasick,
     max_len: usize,
@@ -31,6 +37,58 @@ pub struct PatternSet {
 struct Pattern {
     bytes: Vec<u8>,
     text: String,
+}
+
+/// Finds leftmost matches. The automaton's own prefilter gives up on first bytes that are common
+/// in text, so the vectorised search is driven directly wherever it exists for the patterns.
+enum Fast {
+    Vectorised(Vec<packed::Searcher>),
+    Automaton(AhoCorasick),
+}
+
+impl Fast {
+    fn new(patterns: &[Pattern], total_len: usize) -> Result<Self, PatternFault> {
+        if let Some(passes) = Self::passes(patterns) {
+            return Ok(Self::Vectorised(passes));
+        }
+        let table = (total_len <= MAX_TABLE_LEN).then_some(AhoCorasickKind::DFA);
+        AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostFirst)
+            .kind(table)
+            .build(patterns.iter().map(|p| p.bytes.as_slice()))
+            .map(Self::Automaton)
+            .map_err(|_| PatternFault::TooLarge)
+    }
+
+    fn passes(patterns: &[Pattern]) -> Option<Vec<packed::Searcher>> {
+        // For one pattern the automaton defers to substring search, which is faster still.
+        if patterns.len() == 1 || patterns.len() > PATTERNS_PER_PASS * MAX_PASSES {
+            return None;
+        }
+        // A pass tells patterns apart by up to four leading bytes, as many as its shortest has.
+        let mut sorted: Vec<&[u8]> = patterns.iter().map(|p| p.bytes.as_slice()).collect();
+        sorted.sort_by_key(|bytes| (bytes.len().min(4), *bytes));
+        sorted.chunks(PATTERNS_PER_PASS).map(packed::Searcher::new).collect()
+    }
+
+    /// A range in which the match that ends first lies, if there is any match.
+    fn find(&self, haystack: &[u8]) -> Option<core::ops::Range<usize>> {
+        match self {
+            Self::Automaton(automaton) => automaton.find(haystack).map(|found| found.range()),
+            Self::Vectorised(passes) => {
+                let mut range: Option<core::ops::Range<usize>> = None;
+                for pass in passes {
+                    // What ends later than a known match is of no interest.
+                    let end = range.as_ref().map_or(haystack.len(), |range| range.end);
+                    if let Some(found) = pass.find(&haystack[..end]) {
+                        let start = range.map_or(found.start(), |r| r.start.min(found.start()));
+                        range = Some(start..found.end());
+                    }
+                }
+                range
+            }
+        }
+    }
 }
 
 impl PatternSet {
@@ -125,10 +183,13 @@ impl PatternSet {
 
     /// The match that ends first, as pattern and end.
     fn first_end(&self, haystack: &[u8]) -> Option<(usize, usize)> {
-        let leftmost = self.fast.find(haystack)?;
-        // Nothing starts before `leftmost`, and whatever ends first ends no later than it does.
-        let found = self.exact.find(&haystack[leftmost.start()..leftmost.end()])?;
-        Some((found.pattern().as_usize(), leftmost.start() + found.end()))
+        let range = if haystack.len() < SHORT_HAYSTACK {
+            0..haystack.len()
+        } else {
+            self.fast.find(haystack)?
+        };
+        let found = self.exact.find(&haystack[range.clone()])?;
+        Some((found.pattern().as_usize(), range.start + found.end()))
     }
 }
 
@@ -184,19 +245,12 @@ impl Builder {
         let Some(max_len) = patterns.iter().map(|p| p.bytes.len()).max() else {
             return Err(whole_set(PatternFault::None));
         };
-        let bytes = || patterns.iter().map(|p| p.bytes.as_slice());
-        let table = (self.total_len <= MAX_TABLE_LEN).then_some(AhoCorasickKind::DFA);
-        // Leftmost semantics are what permits the vectorised prefilter.
-        let fast = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostFirst)
-            .kind(table)
-            .build(bytes())
-            .map_err(|_| whole_set(PatternFault::TooLarge))?;
+        let fast = Fast::new(&patterns, self.total_len).map_err(whole_set)?;
         let exact = AhoCorasick::builder()
             .match_kind(MatchKind::Standard)
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .prefilter(false)
-            .build(bytes())
+            .build(patterns.iter().map(|p| p.bytes.as_slice()))
             .map_err(|_| whole_set(PatternFault::TooLarge))?;
         Ok(PatternSet { patterns, fast, exact, max_len })
     }
@@ -417,23 +471,39 @@ mod tests {
         found
     }
 
+    fn agrees_with_naive(patterns: Vec<Vec<u8>>, text: &[u8], cuts: &[usize]) {
+        let refs: Vec<&[u8]> = patterns.iter().map(Vec::as_slice).collect();
+        let set = set(&refs);
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| (*cut).min(text.len())).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        let chunks: Vec<&[u8]> = cuts.windows(2).map(|w| &text[w[0]..w[1]]).collect();
+        assert_eq!(all(&set, &chunks), naive(&patterns, text));
+    }
+
+    fn bytes(len: core::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
+        proptest::collection::vec(b'a'..b'd', len)
+    }
+
     proptest! {
         /// However a stream is cut, the matches are those of a naive search.
         #[test]
         fn accepts_any_chunking(
-            patterns in proptest::collection::hash_set(
-                proptest::collection::vec(97u8..100, 1..6), 1..8),
-            text in proptest::collection::vec(97u8..100, 0..200),
-            cuts in proptest::collection::vec(0usize..200, 0..12),
+            patterns in proptest::collection::hash_set(bytes(1..6), 1..8),
+            text in bytes(0..400),
+            cuts in proptest::collection::vec(0usize..400, 0..8),
         ) {
-            let patterns: Vec<Vec<u8>> = patterns.into_iter().collect();
-            let refs: Vec<&[u8]> = patterns.iter().map(Vec::as_slice).collect();
-            let set = set(&refs);
-            let mut cuts: Vec<usize> = cuts.into_iter().map(|c| c.min(text.len())).collect();
-            cuts.extend([0, text.len()]);
-            cuts.sort_unstable();
-            let chunks: Vec<&[u8]> = cuts.windows(2).map(|w| &text[w[0]..w[1]]).collect();
-            prop_assert_eq!(all(&set, &chunks), naive(&patterns, &text));
+            agrees_with_naive(patterns.into_iter().collect(), &text, &cuts);
+        }
+
+        /// The same with matches that are rare, and patterns for several passes or none.
+        #[test]
+        fn accepts_any_chunking_of_large_sets(
+            patterns in proptest::collection::hash_set(bytes(6..10), 1..300),
+            text in bytes(0..2000),
+            cuts in proptest::collection::vec(0usize..2000, 0..8),
+        ) {
+            agrees_with_naive(patterns.into_iter().collect(), &text, &cuts);
         }
     }
 }
