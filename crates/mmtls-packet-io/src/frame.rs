@@ -158,7 +158,10 @@ pub struct HeldFrame {
 }
 
 impl HeldFrame {
-    pub(crate) fn new(egress: Port, vnet: VnetHeader, bytes: &[u8]) -> Self {
+    /// A frame of the caller's making, with an offload header that fits it: for frames whose checksum or segmentation
+    /// is left to the kernel.
+    #[must_use]
+    pub fn new(egress: Port, vnet: VnetHeader, bytes: &[u8]) -> Self {
         let mut packet = Vec::with_capacity(VnetHeader::LEN + bytes.len());
         packet.extend_from_slice(&vnet.to_bytes());
         packet.extend_from_slice(bytes);

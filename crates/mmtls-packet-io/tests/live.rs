@@ -1,0 +1,356 @@
+//! The AF_PACKET bridge between real TCP stacks, in network namespaces. Each test skips loudly where namespaces are not
+//! permitted.
+
+mod testbed;
+
+use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use mmtls_packet_io::af_packet::{
+    Action, Bridge, BridgeConfig, Error, Frame, HeldFrame, Outbox, Port, Warning,
+};
+use testbed::{Testbed, exchange, in_namespace, ip, try_ip};
+
+const MEGABYTE: u64 = 1 << 20;
+
+#[test]
+fn accepts_tcp_both_ways_with_offloads_intact() {
+    let Some(bed) = Testbed::create() else { return };
+    for address in ["10.77.0.2:5001", "[fd77::2]:5001"] {
+        let (mut largest, mut partial) = (0, 0);
+        let decide = |frame: &Frame<'_>, _: &mut Outbox<'_>| {
+            largest = largest.max(frame.bytes.len());
+            partial += u64::from(frame.checksum_partial());
+            Action::Forward
+        };
+        let ((), counters, warnings) =
+            bed.bridged(&bed.config(), decide, || exchange(&bed, address, 32 * MEGABYTE));
+        assert!(largest > 10_000, "no super-frames: {largest}");
+        assert!(partial > 100, "no unfinished checksums: {partial}");
+        for (one, other) in [(counters.left, counters.right), (counters.right, counters.left)] {
+            assert!(one.received_bytes > 32 * MEGABYTE, "{counters:?}");
+            assert!(one.received_super_frames > 10, "{counters:?}");
+            assert_eq!(one.received_frames, other.sent_frames, "{counters:?}");
+            assert_eq!(one.received_bytes, other.sent_bytes, "{counters:?}");
+            assert_eq!(one.truncated + one.kernel_dropped + one.send_errors.total(), 0);
+        }
+        assert!(!warnings.iter().any(|w| matches!(w, Warning::HasAddress { .. })), "{warnings:?}");
+    }
+}
+
+/// A bridge from the untagged `outer` to the tagged `inner` side: what a kernel with VLAN interfaces would do.
+fn tag<'a>(tags: &'a [u8]) -> impl FnMut(&Frame<'_>, &mut Outbox<'_>) -> Action + Send + 'a {
+    move |frame, outbox| {
+        let shift = tags.len() as u16;
+        let mut vnet = frame.vnet;
+        let bytes = match frame.ingress {
+            Port::Left => {
+                vnet.checksum_start += if frame.checksum_partial() { shift } else { 0 };
+                vnet.header_len += if frame.gso_size().is_some() { shift } else { 0 };
+                [&frame.bytes[..12], tags, &frame.bytes[12..]].concat()
+            }
+            Port::Right if frame.bytes[12..].starts_with(tags) => {
+                vnet.checksum_start -= if frame.checksum_partial() { shift } else { 0 };
+                vnet.header_len -= if frame.gso_size().is_some() { shift } else { 0 };
+                [&frame.bytes[..12], &frame.bytes[12 + tags.len()..]].concat()
+            }
+            Port::Right => return Action::Drop,
+        };
+        outbox.send_held(HeldFrame::new(frame.ingress.other(), vnet, &bytes));
+        Action::Taken
+    }
+}
+
+/// TCP between tagging bridges: the middle must show and pass frames with these tags in place.
+fn exchange_tagged(tags: &[u8], segmented: bool) {
+    let Some(bed) = Testbed::create_with_taggers() else { return };
+    // Room for the second tag, which the kernel does not give away.
+    for (namespace, links) in [
+        (&bed.middle, ["ml", "mr"]),
+        (&bed.taggers[0], ["inner", "outer"]),
+        (&bed.taggers[1], ["inner", "outer"]),
+    ] {
+        for link in links {
+            ip(&format!("-n {namespace} link set {link} mtu 1508"));
+        }
+    }
+    if segmented {
+        // Now the kernel itself has to cut the super-frames and finish the checksums, guided by the offload header.
+        for link in ["ml", "mr"] {
+            let mut ethtool = Command::new("ip");
+            ethtool.args(["netns", "exec", &bed.middle, "ethtool", "-K", link, "tx", "off"]);
+            if !ethtool.output().is_ok_and(|output| output.status.success()) {
+                eprintln!("SKIP: cannot switch offloads off with ethtool");
+                return;
+            }
+        }
+    }
+    let mut tagged = 0;
+    let mut partial = 0;
+    let decide = |frame: &Frame<'_>, _: &mut Outbox<'_>| {
+        assert_eq!(&frame.bytes[12..12 + tags.len()], tags);
+        tagged += 1;
+        let (ethertype, rest) = frame.bytes[12 + tags.len()..].split_at(2);
+        if ethertype == [0x08, 0x00] && frame.checksum_partial() {
+            partial += 1;
+            let start = usize::from(frame.vnet.checksum_start);
+            assert_eq!(start, 14 + tags.len() + 20, "start of the TCP header");
+            if frame.gso_size().is_some() {
+                let tcp_header = usize::from(rest[20 + 12] >> 4) * 4;
+                assert!(usize::from(frame.vnet.header_len) >= start + tcp_header);
+            }
+        }
+        Action::Forward
+    };
+    let config = BridgeConfig::new("outer", "inner");
+    let total = if segmented { 4 } else { 16 } * MEGABYTE;
+    let run = || exchange(&bed, "10.77.0.2:5002", total);
+    let run = || bed.bridged_in(&bed.taggers[1], &config, tag(tags), run);
+    let run = || bed.bridged_in(&bed.taggers[0], &config, tag(tags), run);
+    let ((((), behind, _), _, _), counters, _) = bed.bridged(&bed.config(), decide, run);
+    // Proof that segmentation took place, or did not.
+    assert_eq!(behind.right.received_super_frames > 0, !segmented, "{behind:?}");
+    for port in [counters.left, counters.right] {
+        assert_eq!(port.received_vlan_frames, port.received_frames, "{counters:?}");
+        assert!(port.received_super_frames > 10, "{counters:?}");
+        assert!(port.received_bytes > total, "{counters:?}");
+        assert_eq!(port.send_errors.total() + port.truncated, 0, "{counters:?}");
+    }
+    assert!(tagged > 100 && partial > 100, "{tagged} tagged, {partial} with unfinished checksums");
+}
+
+#[test]
+fn accepts_vlan_tag_put_back_on_super_frames() {
+    exchange_tagged(&[0x81, 0x00, 0x20, 0x05], false);
+}
+
+#[test]
+fn accepts_two_vlan_tags_on_super_frames() {
+    exchange_tagged(&[0x88, 0xa8, 0x00, 0x64, 0x81, 0x00, 0x00, 0x05], false);
+}
+
+#[test]
+fn accepts_vlan_tags_when_the_kernel_must_segment() {
+    exchange_tagged(&[0x81, 0x00, 0x20, 0x05], true);
+    exchange_tagged(&[0x88, 0xa8, 0x00, 0x64, 0x81, 0x00, 0x00, 0x05], true);
+}
+
+/// The same with the kernel's own VLAN interfaces at the ends, where it has them.
+#[test]
+fn accepts_frames_of_vlan_interfaces() {
+    let Some(bed) = Testbed::create() else { return };
+    for (namespace, link, host) in [(&bed.client, "lc", 1), (&bed.server, "ls", 2)] {
+        if let Err(error) = try_ip(&format!("-n {namespace} link add v link {link} type vlan id 5"))
+        {
+            eprintln!("SKIP: no VLAN interfaces here: {error}");
+            return;
+        }
+        ip(&format!("-n {namespace} addr add 10.78.0.{host}/24 dev v"));
+        ip(&format!("-n {namespace} link set v up"));
+    }
+    let run = || exchange(&bed, "10.78.0.2:5002", 16 * MEGABYTE);
+    let ((), counters, _) = bed.bridged(&bed.config(), |_, _| Action::Forward, run);
+    for port in [counters.left, counters.right] {
+        assert!(port.received_vlan_frames > 100, "{counters:?}");
+        assert!(port.received_super_frames > 10, "{counters:?}");
+        assert_eq!(port.send_errors.total() + port.truncated, 0, "{counters:?}");
+    }
+}
+
+/// Sends datagrams of one octet and returns what arrived within a second of silence.
+fn datagrams(bed: &Testbed, values: impl Iterator<Item = u8> + Send) -> Vec<u8> {
+    let server = in_namespace(&bed.server, || UdpSocket::bind("10.77.0.2:5003")).expect("bind");
+    server.set_read_timeout(Some(Duration::from_secs(1))).expect("timeout");
+    let client = in_namespace(&bed.client, || UdpSocket::bind("10.77.0.1:0")).expect("bind");
+    client.connect("10.77.0.2:5003").expect("connect");
+    for value in values {
+        client.send(&[value]).expect("send");
+    }
+    let mut arrived = Vec::new();
+    let mut octet = [0];
+    while server.recv(&mut octet).is_ok() {
+        arrived.push(octet[0]);
+    }
+    arrived
+}
+
+/// Place of the payload of an IPv4 UDP frame without options.
+const UDP_PAYLOAD: usize = 14 + 20 + 8;
+
+fn udp_value(bytes: &[u8]) -> Option<u8> {
+    let udp = bytes.get(12..14) == Some(&[0x08, 0x00]) && bytes.get(23) == Some(&17);
+    bytes.get(UDP_PAYLOAD).copied().filter(|_| udp)
+}
+
+#[test]
+fn accepts_holding_releasing_and_injecting_in_order() {
+    let Some(bed) = Testbed::create() else { return };
+    let mut held = Vec::new();
+    let decide = |frame: &Frame<'_>, outbox: &mut Outbox<'_>| {
+        match udp_value(frame.bytes) {
+            Some(13) => Action::Drop,
+            Some(value) if value % 10 != 0 => {
+                held.push(frame.hold());
+                Action::Taken
+            }
+            Some(20) => {
+                held.drain(..).for_each(|frame| outbox.send_held(frame));
+                // The same datagram with another value; a UDP checksum of zero means none.
+                let mut other = frame.bytes.to_vec();
+                other[UDP_PAYLOAD] = 99;
+                other[UDP_PAYLOAD - 2..UDP_PAYLOAD].fill(0);
+                outbox.inject(Port::Right, &other).expect("inject");
+                assert!(matches!(
+                    outbox.inject(Port::Right, &[0; 13]),
+                    Err(Error::InvalidFrame { length: 13 })
+                ));
+                Action::Forward
+            }
+            Some(_) => {
+                held.drain(..).for_each(|frame| outbox.send_held(frame));
+                Action::Forward
+            }
+            None => Action::Forward,
+        }
+    };
+    let (arrived, counters, _) = bed.bridged(&bed.config(), decide, || datagrams(&bed, 1..=30));
+    let mut expected: Vec<u8> = (1..=30).filter(|value| *value != 13).collect();
+    expected.insert(18, 99);
+    assert_eq!(arrived, expected, "{counters:?}");
+}
+
+#[test]
+fn accepts_release_between_batches() {
+    let Some(bed) = Testbed::create() else { return };
+    // A bridge that is driven by hand, in this thread's stead.
+    let arrived = in_namespace(&bed.middle, || {
+        let mut bridge = Bridge::open(&bed.config()).expect("bridge");
+        std::thread::scope(|scope| {
+            let arrived = scope.spawn(|| datagrams(&bed, 1..=4));
+            let mut held = Vec::new();
+            let mut frames = 0;
+            while !arrived.is_finished() {
+                for port in Port::BOTH {
+                    let decide = |frame: &Frame<'_>| match udp_value(frame.bytes) {
+                        Some(_) => {
+                            frames += 1;
+                            held.push(frame.hold());
+                            Action::Taken
+                        }
+                        None => Action::Forward,
+                    };
+                    bridge.receive(port, decide).expect("receive");
+                }
+                if frames == 4 {
+                    held.drain(..).rev().for_each(|frame| bridge.send_held(frame));
+                }
+                bridge.wait(Some(Duration::from_millis(20)), None).expect("wait");
+            }
+            arrived.join().expect("datagrams")
+        })
+    });
+    assert_eq!(arrived, [4, 3, 2, 1]);
+}
+
+#[test]
+fn refuses_frames_above_the_egress_mtu_and_counts_them() {
+    let Some(bed) = Testbed::create() else { return };
+    ip(&format!("-n {} link set lc mtu 9000", bed.client));
+    ip(&format!("-n {} link set ml mtu 9000", bed.middle));
+    let run = || {
+        let client = in_namespace(&bed.client, || UdpSocket::bind("10.77.0.1:0")).expect("bind");
+        client.send_to(&[0; 5000], "10.77.0.2:9").expect("send");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    let ((), counters, warnings) = bed.bridged(&bed.config(), |_, _| Action::Forward, run);
+    assert_eq!(counters.right.send_errors.too_long, 1, "{counters:?}");
+    assert_eq!(counters.right.send_errors.total(), 1, "{counters:?}");
+    assert!(warnings.contains(&Warning::MtuDiffers { left: 9000, right: 1500 }), "{warnings:?}");
+}
+
+#[test]
+fn refuses_interfaces_that_cannot_be_bridged() {
+    let Some(bed) = Testbed::create() else { return };
+    ip(&format!("-n {} addr add 10.99.0.1/24 dev mr", bed.middle));
+    ip(&format!("-n {} link add sleeping type veth peer name other", bed.middle));
+    let open = |left: &str, right: &str| {
+        let config = BridgeConfig::new(left, right);
+        in_namespace(&bed.middle, || Bridge::open(&config).map(|b| b.warnings().to_vec()))
+    };
+    assert!(
+        matches!(open("ml", "nosuch"), Err(Error::NoSuchInterface { interface }) if interface == "nosuch")
+    );
+    assert!(matches!(open("ml", "ml"), Err(Error::SameInterface { .. })));
+    assert!(matches!(open("lo", "ml"), Err(Error::NotEthernet { hardware: 772, .. })));
+    assert!(
+        matches!(open("ml", "sleeping"), Err(Error::InterfaceDown { interface }) if interface == "sleeping")
+    );
+    let config = BridgeConfig { batch: 0, ..BridgeConfig::new("ml", "mr") };
+    assert!(matches!(Bridge::open(&config), Err(Error::InvalidConfig { .. })));
+    let warnings = open("ml", "mr").expect("bridge");
+    let address = "10.99.0.1".parse().expect("address");
+    assert!(
+        warnings.contains(&Warning::HasAddress { interface: "mr".into(), address }),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn refuses_to_go_on_when_an_interface_goes() {
+    let Some(bed) = Testbed::create() else { return };
+    in_namespace(&bed.middle, || {
+        let mut bridge = Bridge::open(&bed.config()).expect("bridge");
+        let mut drain = || loop {
+            match bridge.receive(Port::Left, |_| Action::Forward) {
+                Ok(0) => break None,
+                Ok(_) => {}
+                Err(error) => break Some(error),
+            }
+        };
+        assert!(drain().is_none());
+        ip(&format!("-n {} link set ml down", bed.middle));
+        let error = drain();
+        assert!(
+            matches!(&error, Some(Error::InterfaceDown { interface }) if interface == "ml"),
+            "{error:?}"
+        );
+        assert!(drain().is_none(), "told once");
+        ip(&format!("-n {} link set ml up", bed.middle));
+        let mut frame = vec![0xff; 12];
+        frame.resize(60, 0);
+        bridge.inject(Port::Left, &frame).expect("inject");
+        bridge.flush().expect("flush");
+        assert_eq!(bridge.counters().left.sent_frames, 1, "works again");
+        ip(&format!("-n {} link del ml", bed.middle));
+        let error = bridge.receive(Port::Left, |_| Action::Forward);
+        assert!(matches!(&error, Err(Error::InterfaceGone { port: Port::Left, .. })), "{error:?}");
+        bridge.inject(Port::Left, &frame).expect("inject");
+        let error = bridge.flush();
+        assert!(matches!(&error, Err(Error::InterfaceGone { port: Port::Left, .. })), "{error:?}");
+        assert_eq!(bridge.counters().left.send_errors.interface_down, 1);
+    });
+}
+
+#[test]
+fn accepts_the_forward_example_as_a_process() {
+    let example = std::env::current_exe().ok().and_then(|path| {
+        Some(path.parent()?.parent()?.join("examples/forward")).filter(|path| path.exists())
+    });
+    let Some(example) = example else {
+        eprintln!("SKIP: the example was not built (cargo test without --test builds it)");
+        return;
+    };
+    let Some(bed) = Testbed::create() else { return };
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &bed.middle]).arg(&example);
+    command.args(["ml", "mr", "--seconds", "4"]).stdout(Stdio::piped());
+    let process = command.spawn().expect("example");
+    std::thread::sleep(Duration::from_millis(500));
+    exchange(&bed, "10.77.0.2:5004", 16 * MEGABYTE);
+    // It ends by itself, also when the exchange failed.
+    let output = process.wait_with_output().expect("output");
+    assert!(output.status.success());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("cpu_s_per_gb="), "{text}");
+}
