@@ -1,7 +1,25 @@
 //! The sans-I/O engine of mmTLS: bytes and timestamps in, events and verdicts out.
 //!
+//! ```text
+//! frame → wire view → flow lookup → in-order bytes → TLS records → session events → handler
+//!                                                                                      │
+//!            Forward | Hold(n) | Drop, Release(n), Discard(n), Inject  ◄── verdict ────┘
+//! ```
+//!
 //! Refuses to read a clock, open anything, spawn, use unsafe, link crypto, or buffer without a cap.
 #![forbid(unsafe_code)]
 
+mod config;
+mod counters;
+mod engine;
+mod flow;
+mod output;
 pub mod session;
 pub mod tls;
+mod wire;
+
+pub use config::{Config, Limits, Policies, Policy};
+pub use counters::Counters;
+pub use engine::{Engine, KeyRefusal, SharedKeys};
+pub use output::{FrameInput, HoldId, KeysNeeded, Output, PortId, Verdict};
+pub use wire::Link;

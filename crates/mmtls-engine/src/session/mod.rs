@@ -2,10 +2,12 @@
 //!
 //! Refuses to expose packets, keys, or bytes that have not been authenticated.
 
+mod follow;
 mod handler;
 mod info;
 mod record;
 
+pub(crate) use follow::{Context, Fate, TlsSession};
 pub(crate) use handler::Control;
 pub use handler::{Handler, Session};
 pub use info::{EndReason, FlowEnd, KeyStatus, Resumption, SessionError, SessionId, SessionInfo};

@@ -54,17 +54,13 @@ impl Record<'_> {
             Some(outcome) => outcome,
             None => {
                 let outcome =
-                    self.opener
-                        .open(self.sequence, self.header, self.fragment, self.plaintext);
+                    self.opener.open(self.sequence, self.header, self.fragment, self.plaintext);
                 self.outcome = Some(outcome);
                 outcome
             }
         };
         let opened = outcome?;
-        Ok(Plaintext {
-            content_type: opened.content_type,
-            bytes: &self.plaintext[..opened.len],
-        })
+        Ok(Plaintext { content_type: opened.content_type, bytes: &self.plaintext[..opened.len] })
     }
 
     pub(crate) fn count(&self, info: &mut SessionInfo) {

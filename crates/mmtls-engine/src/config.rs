@@ -1,0 +1,192 @@
+//! What an operator can set: policies, limits, timeouts. Every cap has a default and a stated
+//! consequence. Refuses nothing here; the binary checks what it reads from files.
+
+use crate::tls::{CipherSuite, ProtocolVersion};
+
+/// What to do with a session that meets a certain condition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Policy {
+    /// Forward what is concerned and go on following as well as possible.
+    Forward,
+    /// Forward everything from now on and stop following.
+    Bypass,
+    /// Drop what is concerned and every later packet of the connection, silently.
+    Drop,
+    /// As `Drop`, and send a RST to both endpoints.
+    Reset,
+}
+
+impl Policy {
+    /// The name used in configuration files and printed at start.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Bypass => "bypass",
+            Self::Drop => "drop",
+            Self::Reset => "reset",
+        }
+    }
+
+    /// The policy of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Forward, Self::Bypass, Self::Drop, Self::Reset]
+            .into_iter()
+            .find(|policy| policy.name() == name)
+    }
+}
+
+/// One policy per condition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policies {
+    /// Keys did not come within the stall limits. `Forward` means `Bypass` here: without keys
+    /// there is nothing to follow. Also applied to 0-RTT data, whose keys are not handled yet;
+    /// there `Forward` lets the early data pass and follows the rest.
+    pub missing_keys: Policy,
+    /// The endpoint refused to share ("null keys").
+    pub null_keys: Policy,
+    /// A version or cipher suite that cannot be followed.
+    pub unsupported: Policy,
+    /// A record whose tag does not verify, or keys that open nothing.
+    pub integrity_failure: Policy,
+    /// Malformed records or handshake messages, gaps, and full reassembly buffers.
+    pub lost_synchronisation: Policy,
+    /// A TCP connection first seen after its SYN and not at its ClientHello.
+    pub mid_stream: Policy,
+    /// A connection that no longer fits in the flow table. `Reset` means `Drop` here.
+    pub table_full: Policy,
+    /// IP fragments that carry TCP. `Bypass` means `Forward` and `Reset` means `Drop` here.
+    pub fragments: Policy,
+}
+
+impl Policies {
+    /// The defaults around an explicit answer to missing keys.
+    #[must_use]
+    pub const fn new(missing_keys: Policy) -> Self {
+        Self {
+            missing_keys,
+            null_keys: Policy::Bypass,
+            unsupported: Policy::Bypass,
+            integrity_failure: Policy::Reset,
+            lost_synchronisation: Policy::Reset,
+            mid_stream: Policy::Bypass,
+            table_full: Policy::Bypass,
+            fragments: Policy::Forward,
+        }
+    }
+
+    /// Name and value of each policy, for printing at start.
+    #[must_use]
+    pub fn list(&self) -> [(&'static str, Policy); 8] {
+        [
+            ("missing_keys", self.missing_keys),
+            ("null_keys", self.null_keys),
+            ("unsupported", self.unsupported),
+            ("integrity_failure", self.integrity_failure),
+            ("lost_synchronisation", self.lost_synchronisation),
+            ("mid_stream", self.mid_stream),
+            ("table_full", self.table_full),
+            ("fragments", self.fragments),
+        ]
+    }
+}
+
+/// Caps on memory and time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Flows in the table; beyond it `Policies::table_full` decides. About 1 KB each.
+    pub max_flows: usize,
+    /// Out-of-order bytes kept per direction. A packet beyond it is dropped: its sender repeats
+    /// it, and nothing passes unseen.
+    pub max_reassembly_bytes: usize,
+    /// Out-of-order, held and backlog bytes of all flows together; same consequence.
+    pub max_buffered_bytes: usize,
+    /// Bytes of plaintext handshake messages kept per direction.
+    pub max_handshake_bytes: usize,
+    /// Protected handshake bytes kept, and tried, while the first application record is sought.
+    pub max_search_bytes: usize,
+    /// Held packets per flow until the missing-key policy is applied.
+    pub stall_max_packets: usize,
+    /// Held stream bytes per flow until the missing-key policy is applied.
+    pub stall_max_bytes: usize,
+    /// Nanoseconds a stall may last until the missing-key policy is applied.
+    pub stall_timeout_ns: u64,
+    /// Key deliveries kept for sessions that have not been seen yet; the oldest goes first.
+    pub max_pending_keys: usize,
+    /// Nanoseconds such a delivery is kept.
+    pub pending_keys_timeout_ns: u64,
+    /// Nanoseconds until a connection attempt is forgotten.
+    pub opening_timeout_ns: u64,
+    /// Nanoseconds of silence until an established flow is forgotten.
+    pub idle_timeout_ns: u64,
+    /// Nanoseconds a closed flow is remembered.
+    pub closed_timeout_ns: u64,
+    /// Nanoseconds of silence until the tombstone of a reset session is forgotten.
+    pub tombstone_timeout_ns: u64,
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_flows: 1 << 20,
+            max_reassembly_bytes: 8 << 20,
+            max_buffered_bytes: 1 << 30,
+            max_handshake_bytes: 128 << 10,
+            max_search_bytes: 256 << 10,
+            stall_max_packets: 1024,
+            stall_max_bytes: 4 << 20,
+            stall_timeout_ns: SECOND_NS / 2,
+            max_pending_keys: 1 << 16,
+            pending_keys_timeout_ns: 30 * SECOND_NS,
+            opening_timeout_ns: 60 * SECOND_NS,
+            idle_timeout_ns: 3600 * SECOND_NS,
+            closed_timeout_ns: 30 * SECOND_NS,
+            tombstone_timeout_ns: 180 * SECOND_NS,
+        }
+    }
+}
+
+/// Everything an engine is started with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What to do when.
+    pub policies: Policies,
+    /// Caps on memory and time.
+    pub limits: Limits,
+    /// Ignore TCP segments with a wrong checksum (their receiver does). Off for captures, where
+    /// checksums are often wrong because of offloading.
+    pub verify_checksums: bool,
+    /// Accept keys for a session whatever address delivered them.
+    pub any_key_sender: bool,
+    /// Which versions and suites can be opened: the knowledge of record protection, not of the
+    /// engine. Everything else meets `Policies::unsupported`.
+    pub supports: fn(ProtocolVersion, CipherSuite) -> bool,
+    /// Keys of the hash tables; random for a live engine, fixed for a reproducible one.
+    pub hash_seed: [u64; 4],
+}
+
+impl Config {
+    /// The defaults around an explicit answer to missing keys.
+    #[must_use]
+    pub fn new(missing_keys: Policy) -> Self {
+        Self {
+            policies: Policies::new(missing_keys),
+            limits: Limits::default(),
+            verify_checksums: true,
+            any_key_sender: false,
+            supports: |version, suite| {
+                version == ProtocolVersion::TLS_1_3
+                    && matches!(
+                        suite,
+                        CipherSuite::TLS_AES_128_GCM_SHA256
+                            | CipherSuite::TLS_AES_256_GCM_SHA384
+                            | CipherSuite::TLS_CHACHA20_POLY1305_SHA256
+                    )
+            },
+            hash_seed: [0; 4],
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What the engine counts. Refuses to print.
+
+macro_rules! counters {
+    ($($(#[$meta:meta])* $name:ident,)*) => {
+        /// Monotonic counters of one engine.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[non_exhaustive]
+        pub struct Counters {
+            $($(#[$meta])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Every counter by name, in declaration order.
+            pub fn list(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames handled.
+    frames,
+    /// Frames whose verdict was to forward at once.
+    forwarded,
+    /// Frames held for keys.
+    held,
+    /// Held frames that were released after inspection or by policy.
+    released,
+    /// Frames dropped, held ones included.
+    dropped,
+    /// RST frames injected.
+    resets_injected,
+    /// Frames that were not TCP over IP.
+    not_tcp,
+    /// Frames that claimed to be TCP and were not.
+    malformed_frames,
+    /// IP fragments that carry TCP.
+    fragments,
+    /// Segments ignored for a wrong checksum.
+    bad_checksums,
+    /// Flows created.
+    flows,
+    /// Flows picked up after their SYN.
+    mid_stream,
+    /// Packets of flows that did not fit in the table.
+    table_full,
+    /// Flows on which TLS was recognised.
+    sessions,
+    /// Out-of-order segments buffered.
+    out_of_order,
+    /// Segments whose bytes had all been seen.
+    retransmissions,
+    /// Segments dropped because their bytes contradict buffered ones.
+    conflicting_overlaps,
+    /// Segments dropped because a buffer was full.
+    buffer_full,
+    /// RST and SYN segments that did not fit the connection: forwarded, without effect.
+    stray_control,
+    /// Data segments dropped behind a FIN, a RST, or far outside the window.
+    out_of_window,
+    /// Protected records of application epochs that were complete.
+    records_seen,
+    /// Records opened.
+    records_opened,
+    /// Records skipped by a pause.
+    records_paused,
+    /// Records whose tag did not verify after the switch to application keys.
+    records_failed,
+    /// Trial openings that did not fit: encrypted handshake records.
+    trials_failed,
+    /// KeyUpdate messages followed.
+    key_updates,
+    /// Stalls begun.
+    stalls,
+    /// Stalls ended by keys.
+    stalls_ended_by_keys,
+    /// Stalls ended by a limit.
+    stalls_ended_by_limit,
+    /// Nanoseconds between the start of a stall and the keys, summed.
+    stall_ns,
+    /// Key deliveries accepted (per direction and epoch).
+    keys_accepted,
+    /// Key deliveries for sessions not seen yet.
+    keys_pending,
+    /// Pending deliveries that expired or were displaced.
+    keys_expired,
+    /// Key deliveries refused: wrong sender, randoms or suite.
+    keys_refused,
+    /// Null keys accepted.
+    null_keys,
+}

@@ -1,0 +1,221 @@
+//! The engine: one per worker thread, driven by frames, keys and the passage of time.
+//!
+//! Refuses to share anything with another engine.
+
+mod end;
+mod keys;
+mod segment;
+
+use std::collections::{HashMap, VecDeque};
+
+use keys::PendingKeys;
+pub use keys::{KeyRefusal, SharedKeys};
+
+use crate::config::{Config, Policy};
+use crate::counters::Counters;
+use crate::flow::{FlowIndex, FlowTable};
+use crate::output::{FrameInput, HoldId, Output, Verdict};
+use crate::session::{Context, Handler, SessionId};
+use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
+use crate::wire::{Parsed, parse};
+
+/// Follows every connection whose packets it is given.
+///
+/// # Calling order
+///
+/// Act on the verdict of [`Engine::handle_frame`] first (a held frame must be stored before it can
+/// be released). Then, and after each other input ([`Engine::handle_keys`],
+/// [`Engine::handle_null_keys`], [`Engine::handle_timeout`]), take every output with
+/// [`Engine::poll_output`] and act on it in order. Call [`Engine::handle_timeout`] when [`Engine::next_timeout`] says so, and
+/// [`Engine::finish`] once at the end.
+///
+/// Time is the caller's: nanoseconds that never decrease.
+pub struct Engine<H: Handler> {
+    config: Config,
+    handler: H,
+    counters: Counters,
+    flows: FlowTable<H::State>,
+    by_random: HashMap<[u8; 32], (FlowIndex, SessionId), ahash::RandomState>,
+    pending: PendingKeys,
+    stalls: VecDeque<StallCheck>,
+    outputs: VecDeque<Output>,
+    plaintext: Vec<u8>,
+    spare: Vec<Vec<u8>>,
+    buffered: usize,
+    next_hold: u64,
+    now_ns: u64,
+}
+
+/// A stall that must be looked at when its time is up. All have the same duration, so the queue
+/// is in order of time.
+struct StallCheck {
+    deadline_ns: u64,
+    index: FlowIndex,
+    id: SessionId,
+    direction: Direction,
+    since_ns: u64,
+}
+
+impl<H: Handler> Engine<H> {
+    /// An engine without flows.
+    #[must_use]
+    pub fn new(config: Config, handler: H) -> Self {
+        let [a, b, c, d] = config.hash_seed;
+        let hasher = ahash::RandomState::with_seeds(a, b, c, d);
+        Self {
+            handler,
+            counters: Counters::default(),
+            flows: FlowTable::new(hasher.clone()),
+            by_random: HashMap::with_hasher(hasher.clone()),
+            pending: PendingKeys::new(hasher),
+            stalls: VecDeque::new(),
+            outputs: VecDeque::new(),
+            plaintext: vec![0; MAX_CIPHERTEXT_LEN],
+            spare: Vec::new(),
+            buffered: 0,
+            next_hold: 0,
+            now_ns: 0,
+            config,
+        }
+    }
+
+    // Getters.
+
+    /// What has been counted so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Flows in the table, tombstones included.
+    #[must_use]
+    pub fn flow_count(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Bytes buffered for reassembly, stalls and searches.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> usize {
+        self.buffered
+    }
+
+    /// The application.
+    #[must_use]
+    pub fn handler(&self) -> &H {
+        &self.handler
+    }
+
+    /// The application, to be told something outside of events.
+    pub fn handler_mut(&mut self) -> &mut H {
+        &mut self.handler
+    }
+
+    /// Gives the application back.
+    #[must_use]
+    pub fn into_handler(self) -> H {
+        self.handler
+    }
+
+    // Inputs.
+
+    /// Judges one frame. Handlers run inside.
+    pub fn handle_frame(&mut self, now_ns: u64, frame: &FrameInput<'_>) -> Verdict {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.counters.frames += 1;
+        let verdict = match parse(frame.link, frame.bytes) {
+            Parsed::Tcp(segment) => {
+                let check = self.config.verify_checksums && !frame.checksum_trusted;
+                if check && !segment.checksum_ok() {
+                    // Its receiver ignores it too.
+                    self.counters.bad_checksums += 1;
+                    Verdict::Forward
+                } else {
+                    self.handle_segment(frame.port, &segment)
+                }
+            }
+            Parsed::TcpFragment => {
+                self.counters.fragments += 1;
+                match self.config.policies.fragments {
+                    Policy::Forward | Policy::Bypass => Verdict::Forward,
+                    Policy::Drop | Policy::Reset => Verdict::Drop,
+                }
+            }
+            Parsed::Other => {
+                self.counters.not_tcp += 1;
+                Verdict::Forward
+            }
+            Parsed::Malformed => {
+                self.counters.malformed_frames += 1;
+                Verdict::Forward
+            }
+        };
+        match verdict {
+            Verdict::Forward => self.counters.forwarded += 1,
+            Verdict::Hold(_) => self.counters.held += 1,
+            Verdict::Drop => self.counters.dropped += 1,
+        }
+        verdict
+    }
+
+    /// Lets time pass: ends stalls and forgets idle flows.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+        while let Some(check) = self.stalls.front() {
+            if check.deadline_ns > self.now_ns {
+                break;
+            }
+            if let Some(check) = self.stalls.pop_front() {
+                self.end_stall(&check);
+            }
+        }
+        while let Some((index, reason)) = self.flows.pop_expired(self.now_ns, &self.config.limits) {
+            self.remove(index, reason);
+        }
+        self.counters.keys_expired += self.pending.expire(self.now_ns);
+    }
+
+    /// Ends every session and forgets every flow.
+    pub fn finish(&mut self) {
+        for index in self.flows.all() {
+            self.remove(index, crate::session::EndReason::Shutdown);
+        }
+    }
+
+    // Polls.
+
+    /// When [`Engine::handle_timeout`] is due.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<u64> {
+        let stall = self.stalls.front().map(|check| check.deadline_ns);
+        [stall, self.flows.next_deadline(), self.pending.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The next thing to do.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    fn next_hold(&mut self) -> HoldId {
+        self.next_hold += 1;
+        HoldId(self.next_hold)
+    }
+}
+
+/// Splits an engine into the flows and what a session needs while it handles an input.
+macro_rules! context {
+    ($engine:expr) => {
+        Context {
+            handler: &mut $engine.handler,
+            counters: &mut $engine.counters,
+            config: &$engine.config,
+            plaintext: &mut $engine.plaintext,
+            outputs: &mut $engine.outputs,
+            spare: &mut $engine.spare,
+            now_ns: $engine.now_ns,
+        }
+    };
+}
+use context;

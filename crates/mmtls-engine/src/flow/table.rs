@@ -1,0 +1,146 @@
+//! The flow table: a slab of flows, a hash index over four-tuples, and their deadlines.
+//!
+//! Refuses flows beyond its cap. Deadlines are checked lazily: a packet costs no timer work; an
+//! entry whose flow has lived on is put back.
+
+use core::cmp::Reverse;
+use core::net::SocketAddr;
+use std::collections::{BinaryHeap, HashMap};
+
+use super::{Flow, Phase};
+use crate::config::Limits;
+use crate::session::{EndReason, SessionId};
+
+/// A place in the slab. May be reused: compare [`Flow::id`] when it was kept for later.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct FlowIndex(u32);
+
+/// A four-tuple, the same for both directions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct FlowKey(SocketAddr, SocketAddr);
+
+impl FlowKey {
+    pub(crate) fn new(a: SocketAddr, b: SocketAddr) -> Self {
+        // Flow label and scope are not part of a parsed address; they are always zero here.
+        if a <= b { Self(a, b) } else { Self(b, a) }
+    }
+}
+
+pub(crate) struct FlowTable<S> {
+    slots: Vec<Option<Flow<S>>>,
+    free: Vec<FlowIndex>,
+    index: HashMap<FlowKey, FlowIndex, ahash::RandomState>,
+    deadlines: BinaryHeap<Reverse<(u64, FlowIndex, SessionId)>>,
+    next_id: u64,
+}
+
+impl<S> FlowTable<S> {
+    pub(crate) fn new(hasher: ahash::RandomState) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            index: HashMap::with_hasher(hasher),
+            deadlines: BinaryHeap::new(),
+            next_id: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(crate) fn find(&self, key: &FlowKey) -> Option<FlowIndex> {
+        self.index.get(key).copied()
+    }
+
+    pub(crate) fn get(&mut self, index: FlowIndex) -> Option<&mut Flow<S>> {
+        self.slots.get_mut(index.0 as usize)?.as_mut()
+    }
+
+    /// The flow, if the place still holds that one.
+    pub(crate) fn get_if(&mut self, index: FlowIndex, id: SessionId) -> Option<&mut Flow<S>> {
+        self.get(index).filter(|flow| flow.id == id)
+    }
+
+    /// Adds a flow; `None` when the table is full.
+    pub(crate) fn insert(
+        &mut self,
+        client: SocketAddr,
+        server: SocketAddr,
+        now_ns: u64,
+        limits: &Limits,
+    ) -> Option<FlowIndex> {
+        if self.index.len() >= limits.max_flows {
+            return None;
+        }
+        let id = SessionId(self.next_id);
+        self.next_id += 1;
+        let flow = Flow::new(id, client, server, now_ns);
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = FlowIndex(u32::try_from(self.slots.len()).ok()?);
+                self.slots.push(None);
+                index
+            }
+        };
+        *self.slots.get_mut(index.0 as usize)? = Some(flow);
+        self.index.insert(FlowKey::new(client, server), index);
+        self.deadlines.push(Reverse((now_ns.saturating_add(limits.opening_timeout_ns), index, id)));
+        Some(index)
+    }
+
+    pub(crate) fn remove(&mut self, index: FlowIndex) -> Option<Flow<S>> {
+        let flow = self.slots.get_mut(index.0 as usize)?.take()?;
+        self.index.remove(&FlowKey::new(flow.client, flow.server));
+        self.free.push(index);
+        Some(flow)
+    }
+
+    /// Asks for a check of a flow whose timeout has become shorter.
+    pub(crate) fn check_at(&mut self, deadline_ns: u64, index: FlowIndex, id: SessionId) {
+        self.deadlines.push(Reverse((deadline_ns, index, id)));
+    }
+
+    /// When [`FlowTable::pop_expired`] should be called next.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        self.deadlines.peek().map(|Reverse((deadline, ..))| *deadline)
+    }
+
+    /// The next flow whose time is up, and why it ends.
+    pub(crate) fn pop_expired(
+        &mut self,
+        now_ns: u64,
+        limits: &Limits,
+    ) -> Option<(FlowIndex, EndReason)> {
+        while self.next_deadline().is_some_and(|deadline| deadline <= now_ns) {
+            let Reverse((_, index, id)) = self.deadlines.pop()?;
+            let Some(flow) = self.get_if(index, id) else {
+                continue;
+            };
+            let (timeout, reason) = match flow.phase {
+                Phase::Opening => (limits.opening_timeout_ns, EndReason::TimedOut),
+                Phase::Open => (limits.idle_timeout_ns, EndReason::TimedOut),
+                Phase::Closed(reason) => (limits.closed_timeout_ns, reason),
+                Phase::Dead { reason, .. } => (limits.tombstone_timeout_ns, reason),
+            };
+            let deadline = flow.last_ns.saturating_add(timeout);
+            if deadline <= now_ns {
+                return Some((index, reason));
+            }
+            self.deadlines.push(Reverse((deadline, index, id)));
+        }
+        None
+    }
+
+    /// Every flow, oldest first, for the end of an engine.
+    pub(crate) fn all(&self) -> Vec<FlowIndex> {
+        let mut all: Vec<(SessionId, FlowIndex)> = self
+            .index
+            .values()
+            .filter_map(|&index| Some((self.slots.get(index.0 as usize)?.as_ref()?.id, index)))
+            .collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, index)| index).collect()
+    }
+}

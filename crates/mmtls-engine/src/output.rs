@@ -1,0 +1,77 @@
+//! What the engine asks the I/O layer to do, besides the verdict on each frame.
+//!
+//! Refuses to own buffers: held frames stay with the I/O layer, known by number.
+
+use core::net::SocketAddr;
+
+use crate::tls::{CipherSuite, Direction, KeyEpoch, ProtocolVersion};
+use crate::wire::Link;
+
+/// Names an interface; the caller chooses the numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PortId(pub u8);
+
+/// Names a held frame; never reused by an engine.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct HoldId(pub u64);
+
+/// A frame as it arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameInput<'a> {
+    /// Where it came in.
+    pub port: PortId,
+    /// What its bytes begin with.
+    pub link: Link,
+    /// The whole frame; GSO super-frames are welcome.
+    pub bytes: &'a [u8],
+    /// The TCP checksum needs no check: filled in later by hardware, or checked by it already.
+    pub checksum_trusted: bool,
+}
+
+/// The answer to a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Send it on unchanged.
+    Forward,
+    /// Keep it under this number until [`Output::Release`] or [`Output::Discard`] names it.
+    Hold(HoldId),
+    /// Throw it away.
+    Drop,
+}
+
+/// What else is to be done, in this order.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Send a held frame on.
+    Release(HoldId),
+    /// Throw a held frame away.
+    Discard(HoldId),
+    /// Send a frame out as if it had arrived on `port` and been forwarded.
+    Inject {
+        /// The port it would have arrived on.
+        port: PortId,
+        /// The whole frame, ready to be sent.
+        frame: Vec<u8>,
+    },
+    /// Keys are wanted: a hint for key logs and for asking an endpoint.
+    KeysNeeded(KeysNeeded),
+}
+
+/// Which keys are wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeysNeeded {
+    /// The session's client.
+    pub client: SocketAddr,
+    /// `ClientHello.random`.
+    pub client_random: [u8; 32],
+    /// `ServerHello.random`.
+    pub server_random: [u8; 32],
+    /// The negotiated version.
+    pub version: ProtocolVersion,
+    /// The negotiated suite.
+    pub cipher_suite: CipherSuite,
+    /// Which direction.
+    pub direction: Direction,
+    /// Which epoch of it.
+    pub epoch: KeyEpoch,
+}

@@ -1,0 +1,119 @@
+//! Handshake messages inside record contents: whole ones before encryption, headers only after.
+//!
+//! Refuses to keep more bytes than its cap.
+
+use super::HandshakeType;
+
+/// Reassembles plaintext handshake messages over records (RFC 8446, section 5.1).
+#[derive(Default)]
+pub(crate) struct MessageBuffer {
+    bytes: Vec<u8>,
+}
+
+/// A message is longer than the cap allows.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooLong;
+
+impl MessageBuffer {
+    /// Adds a record's content.
+    pub(crate) fn push(&mut self, content: &[u8], cap: usize) -> Result<(), TooLong> {
+        if self.bytes.len() + content.len() > cap {
+            return Err(TooLong);
+        }
+        self.bytes.extend_from_slice(content);
+        Ok(())
+    }
+
+    /// Takes the next complete message: its type and body.
+    pub(crate) fn pop(&mut self, cap: usize) -> Result<Option<(HandshakeType, Vec<u8>)>, TooLong> {
+        let Some(&[kind, a, b, c]) = self.bytes.first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let len = u32::from_be_bytes([0, a, b, c]) as usize;
+        if len > cap {
+            return Err(TooLong);
+        }
+        if self.bytes.len() < 4 + len {
+            return Ok(None);
+        }
+        let body = self.bytes[4..4 + len].to_vec();
+        self.bytes.drain(..4 + len);
+        Ok(Some((HandshakeType(kind), body)))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes = Vec::new();
+    }
+}
+
+/// Walks over post-handshake messages without keeping their bodies, to notice KeyUpdate.
+#[derive(Default)]
+pub(crate) struct MessageWalker {
+    header: [u8; 4],
+    header_len: usize,
+    body_left: usize,
+}
+
+impl MessageWalker {
+    /// Walks over a handshake record's content; true when a KeyUpdate ended in it. By
+    /// RFC 8446, section 5.1, it must then be the last thing in the record.
+    pub(crate) fn walk(&mut self, mut content: &[u8]) -> bool {
+        let mut updated = false;
+        while !content.is_empty() {
+            if self.header_len < 4 {
+                self.header[self.header_len] = content[0];
+                self.header_len += 1;
+                content = &content[1..];
+                if self.header_len < 4 {
+                    continue;
+                }
+                let [_, a, b, c] = self.header;
+                self.body_left = u32::from_be_bytes([0, a, b, c]) as usize;
+            }
+            let take = self.body_left.min(content.len());
+            content = &content[take..];
+            self.body_left -= take;
+            if self.body_left == 0 {
+                updated |= self.header[0] == HandshakeType::KEY_UPDATE.0;
+                self.header_len = 0;
+            }
+        }
+        updated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_messages_split_and_coalesced() {
+        let mut buffer = MessageBuffer::default();
+        let bytes = [1, 0, 0, 2, 7, 8, 2, 0, 0, 0, 9];
+        for byte in bytes {
+            buffer.push(&[byte], 64).unwrap();
+        }
+        assert_eq!(buffer.pop(64), Ok(Some((HandshakeType(1), vec![7, 8]))));
+        assert_eq!(buffer.pop(64), Ok(Some((HandshakeType(2), vec![]))));
+        assert_eq!(buffer.pop(64), Ok(None));
+        assert_eq!(buffer.bytes, [9]);
+    }
+
+    #[test]
+    fn refuses_long_messages_before_they_arrive() {
+        let mut buffer = MessageBuffer::default();
+        buffer.push(&[1, 1, 0, 0], 64).unwrap();
+        assert_eq!(buffer.pop(64), Err(TooLong));
+        assert_eq!(buffer.push(&[0; 61], 64), Err(TooLong));
+    }
+
+    #[test]
+    fn notices_key_update_in_any_split() {
+        let bytes = [4, 0, 0, 3, 1, 2, 3, 24, 0, 0, 1, 0];
+        for split in 0..bytes.len() {
+            let mut walker = MessageWalker::default();
+            assert!(!walker.walk(&bytes[..split]), "{split}");
+            assert!(walker.walk(&bytes[split..]), "{split}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! ClientHello and ServerHello (RFC 8446, sections 4.1.2 and 4.1.3), what an observer needs.
+//!
+//! Refuses messages whose lengths contradict each other; unknown numbers and extensions pass.
+
+use super::{CipherSuite, ExtensionType, ProtocolVersion};
+
+/// `ServerHello.random` of a HelloRetryRequest (RFC 8446, section 4.1.3).
+const HELLO_RETRY_RANDOM: [u8; 32] = [
+    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
+    0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
+];
+
+/// Most ALPN names kept of one hello.
+const MAX_ALPN: usize = 16;
+
+/// A message's lengths contradict each other.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// What is kept of a ClientHello.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ClientHello {
+    pub(crate) random: [u8; 32],
+    pub(crate) server_name: Option<String>,
+    pub(crate) alpn: Vec<Vec<u8>>,
+    pub(crate) offers_psk: bool,
+    pub(crate) offers_early_data: bool,
+}
+
+/// What is kept of a ServerHello.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ServerHello {
+    pub(crate) random: [u8; 32],
+    pub(crate) version: ProtocolVersion,
+    pub(crate) cipher_suite: CipherSuite,
+    pub(crate) selects_psk: bool,
+}
+
+impl ServerHello {
+    /// Whether this is in truth a HelloRetryRequest.
+    pub(crate) fn is_hello_retry(&self) -> bool {
+        self.random == HELLO_RETRY_RANDOM
+    }
+}
+
+impl ClientHello {
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader(body);
+        reader.u16()?;
+        let mut hello = Self {
+            random: reader.array()?,
+            server_name: None,
+            alpn: Vec::new(),
+            offers_psk: false,
+            offers_early_data: false,
+        };
+        reader.vector8()?; // legacy_session_id
+        reader.vector16()?; // cipher_suites
+        reader.vector8()?; // legacy_compression_methods
+        let mut extensions = reader.optional_extensions()?;
+        while let Some((kind, mut data)) = extensions.extension()? {
+            match kind {
+                ExtensionType::SERVER_NAME => hello.server_name = data.host_name()?,
+                ExtensionType::ALPN => hello.alpn = data.protocol_names()?,
+                ExtensionType::PRE_SHARED_KEY => hello.offers_psk = true,
+                ExtensionType::EARLY_DATA => hello.offers_early_data = true,
+                _ => {}
+            }
+        }
+        Ok(hello)
+    }
+}
+
+impl ServerHello {
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader(body);
+        let legacy_version = ProtocolVersion(reader.u16()?);
+        let random = reader.array()?;
+        reader.vector8()?; // legacy_session_id_echo
+        let cipher_suite = CipherSuite(reader.u16()?);
+        reader.array::<1>()?; // legacy_compression_method
+        let mut hello = Self { random, version: legacy_version, cipher_suite, selects_psk: false };
+        let mut extensions = reader.optional_extensions()?;
+        while let Some((kind, mut data)) = extensions.extension()? {
+            match kind {
+                ExtensionType::SUPPORTED_VERSIONS => hello.version = ProtocolVersion(data.u16()?),
+                ExtensionType::PRE_SHARED_KEY => hello.selects_psk = true,
+                _ => {}
+            }
+        }
+        Ok(hello)
+    }
+}
+
+/// A borrowing reader over length-prefixed fields.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+        let (head, rest) = self.0.split_at_checked(len).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn vector8(&mut self) -> Result<Self, Malformed> {
+        let [len] = self.array()?;
+        self.take(usize::from(len)).map(Self)
+    }
+
+    fn vector16(&mut self) -> Result<Self, Malformed> {
+        let len = self.u16()?;
+        self.take(usize::from(len)).map(Self)
+    }
+
+    /// The extension block; TLS 1.2 hellos may end before it.
+    fn optional_extensions(&mut self) -> Result<Self, Malformed> {
+        if self.0.is_empty() {
+            return Ok(Self(&[]));
+        }
+        let extensions = self.vector16()?;
+        if self.0.is_empty() { Ok(extensions) } else { Err(Malformed) }
+    }
+
+    fn extension(&mut self) -> Result<Option<(ExtensionType, Self)>, Malformed> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let kind = ExtensionType(self.u16()?);
+        Ok(Some((kind, self.vector16()?)))
+    }
+
+    /// The host_name entry of a server_name extension (RFC 6066, section 3).
+    fn host_name(&mut self) -> Result<Option<String>, Malformed> {
+        let mut list = self.vector16()?;
+        while !list.0.is_empty() {
+            let [kind] = list.array()?;
+            let name = list.vector16()?.0;
+            let legal = (1..=253).contains(&name.len())
+                && name.iter().all(|b| b.is_ascii_alphanumeric() || b"-._:".contains(b));
+            if kind == 0 && legal {
+                return Ok(core::str::from_utf8(name).ok().map(str::to_ascii_lowercase));
+            }
+        }
+        Ok(None)
+    }
+
+    fn protocol_names(&mut self) -> Result<Vec<Vec<u8>>, Malformed> {
+        let mut list = self.vector16()?;
+        let mut names = Vec::new();
+        while !list.0.is_empty() {
+            let name = list.vector8()?.0;
+            if names.len() < MAX_ALPN {
+                names.push(name.to_vec());
+            }
+        }
+        Ok(names)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client_hello() -> Vec<u8> {
+        let mut body = vec![3, 3];
+        body.extend_from_slice(&[7; 32]);
+        body.extend_from_slice(&[0, 0, 2, 0x13, 2, 1, 0]);
+        let mut extensions = vec![0, 0, 0, 16, 0, 14, 0, 0, 11];
+        extensions.extend_from_slice(b"Server.TEST");
+        extensions.extend_from_slice(&[0, 16, 0, 5, 0, 3, 2, b'h', b'2', 0, 42, 0, 0]);
+        body.extend_from_slice(&u16::try_from(extensions.len()).unwrap().to_be_bytes());
+        body.extend_from_slice(&extensions);
+        body
+    }
+
+    #[test]
+    fn accepts_a_client_hello() {
+        let hello = ClientHello::parse(&client_hello()).unwrap();
+        assert_eq!(hello.random, [7; 32]);
+        assert_eq!(hello.server_name.as_deref(), Some("server.test"));
+        assert_eq!(hello.alpn, [b"h2"]);
+        assert!(hello.offers_early_data && !hello.offers_psk);
+    }
+
+    #[test]
+    fn refuses_every_truncation() {
+        let body = client_hello();
+        for len in 0..body.len() {
+            // A cut right before the extension block is a legal TLS 1.2 hello.
+            assert_eq!(ClientHello::parse(&body[..len]).is_err(), len != 41, "{len}");
+        }
+    }
+
+    #[test]
+    fn accepts_a_hello_retry_request() {
+        let mut body = vec![3, 3];
+        body.extend_from_slice(&HELLO_RETRY_RANDOM);
+        body.extend_from_slice(&[0, 0x13, 1, 0, 0, 6, 0, 43, 0, 2, 3, 4]);
+        let hello = ServerHello::parse(&body).unwrap();
+        assert!(hello.is_hello_retry());
+        assert_eq!(hello.version, ProtocolVersion::TLS_1_3);
+        for len in 0..body.len() {
+            assert_eq!(ServerHello::parse(&body[..len]).is_err(), len != 38, "{len}");
+        }
+    }
+}

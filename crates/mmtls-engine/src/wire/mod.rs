@@ -1,0 +1,67 @@
+//! Views of frames: Ethernet with VLAN tags, IPv4, IPv6, TCP. One length check per header; after
+//! it no accessor can go out of bounds.
+//!
+//! Refuses to reassemble IP fragments, to change a byte, and to panic on any input.
+
+mod build;
+mod checksum;
+mod link;
+mod network;
+mod tcp;
+
+pub(crate) use build::{Reset, build_reset};
+pub use link::Link;
+pub(crate) use tcp::{Flags, TcpView};
+
+use core::net::SocketAddr;
+use link::strip_link;
+use network::{Network, parse_network};
+
+/// What a frame turned out to be.
+pub(crate) enum Parsed<'a> {
+    /// A TCP segment.
+    Tcp(Segment<'a>),
+    /// A fragment of an IP packet that carries TCP, first or later.
+    TcpFragment,
+    /// Anything that is not TCP over IP: forwarded.
+    Other,
+    /// Claims to be TCP over IP, but its lengths contradict each other.
+    Malformed,
+}
+
+/// One TCP segment and where it stood.
+pub(crate) struct Segment<'a> {
+    pub(crate) source: SocketAddr,
+    pub(crate) destination: SocketAddr,
+    pub(crate) tcp: TcpView<'a>,
+    /// Link header with VLAN tags, as it came: what an injected frame copies and reverses.
+    pub(crate) link_header: &'a [u8],
+}
+
+impl Segment<'_> {
+    /// Whether the TCP checksum over the pseudo header is right.
+    pub(crate) fn checksum_ok(&self) -> bool {
+        checksum::tcp_ok(self.source.ip(), self.destination.ip(), self.tcp.bytes())
+    }
+}
+
+/// Parses a frame down to TCP.
+pub(crate) fn parse(link: Link, frame: &[u8]) -> Parsed<'_> {
+    let Some((link_header, ip)) = strip_link(link, frame) else {
+        return Parsed::Other;
+    };
+    match parse_network(ip) {
+        Network::Tcp { source, destination, segment } => match TcpView::parse(segment) {
+            Some(tcp) => Parsed::Tcp(Segment {
+                source: SocketAddr::new(source, tcp.source_port()),
+                destination: SocketAddr::new(destination, tcp.destination_port()),
+                tcp,
+                link_header,
+            }),
+            None => Parsed::Malformed,
+        },
+        Network::TcpFragment => Parsed::TcpFragment,
+        Network::Other => Parsed::Other,
+        Network::Malformed => Parsed::Malformed,
+    }
+}

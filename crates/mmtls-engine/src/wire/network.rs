@@ -1,0 +1,166 @@
+//! IPv4 (RFC 791) and IPv6 (RFC 8200) down to the TCP segment.
+//!
+//! Refuses to reassemble fragments: they are named, and the caller's policy decides.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const TCP: u8 = 6;
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION_OPTIONS: u8 = 60;
+const MOBILITY: u8 = 135;
+const HIP: u8 = 139;
+const SHIM6: u8 = 140;
+
+/// Most extension headers that are followed; real traffic has one or two.
+const MAX_EXTENSION_HEADERS: usize = 8;
+
+pub(crate) enum Network<'a> {
+    Tcp { source: IpAddr, destination: IpAddr, segment: &'a [u8] },
+    TcpFragment,
+    Other,
+    Malformed,
+}
+
+pub(crate) fn parse_network(packet: &[u8]) -> Network<'_> {
+    match packet.first().map(|byte| byte >> 4) {
+        Some(4) => parse_ipv4(packet),
+        Some(6) => parse_ipv6(packet),
+        _ => Network::Other,
+    }
+}
+
+fn parse_ipv4(packet: &[u8]) -> Network<'_> {
+    let Some(header) = packet.first_chunk::<20>() else {
+        return Network::Malformed;
+    };
+    let header_len = usize::from(header[0] & 0x0f) * 4;
+    let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    let fragment = u16::from_be_bytes([header[6], header[7]]);
+    if header[9] != TCP {
+        return Network::Other;
+    }
+    // More fragments, or a fragment offset (RFC 791, section 3.1).
+    if fragment & 0x3fff != 0 {
+        return Network::TcpFragment;
+    }
+    // Captures taken before segmentation offload filled it in say total length 0.
+    let end = if total_len == 0 { packet.len() } else { total_len };
+    if header_len < 20 {
+        return Network::Malformed;
+    }
+    match packet.get(header_len..end) {
+        Some(segment) => Network::Tcp {
+            source: IpAddr::V4(Ipv4Addr::new(header[12], header[13], header[14], header[15])),
+            destination: IpAddr::V4(Ipv4Addr::new(header[16], header[17], header[18], header[19])),
+            segment,
+        },
+        None => Network::Malformed,
+    }
+}
+
+fn parse_ipv6(packet: &[u8]) -> Network<'_> {
+    let Some(header) = packet.first_chunk::<40>() else {
+        return Network::Malformed;
+    };
+    let payload_len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let mut source = [0; 16];
+    let mut destination = [0; 16];
+    source.copy_from_slice(&header[8..24]);
+    destination.copy_from_slice(&header[24..40]);
+    // Length 0 is a jumbogram (RFC 2675) or an offloaded super-frame: take what is there.
+    let end = if payload_len == 0 { packet.len() } else { 40 + payload_len };
+    let Some(mut rest) = packet.get(40..end) else {
+        return Network::Malformed;
+    };
+    let mut next = header[6];
+    for _ in 0..=MAX_EXTENSION_HEADERS {
+        let len = match next {
+            TCP => {
+                return Network::Tcp {
+                    source: IpAddr::V6(Ipv6Addr::from(source)),
+                    destination: IpAddr::V6(Ipv6Addr::from(destination)),
+                    segment: rest,
+                };
+            }
+            HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | MOBILITY | HIP | SHIM6 => {
+                match rest.get(1) {
+                    Some(&units) => usize::from(units) * 8 + 8,
+                    None => return Network::Malformed,
+                }
+            }
+            AUTHENTICATION => match rest.get(1) {
+                Some(&units) => usize::from(units) * 4 + 8,
+                None => return Network::Malformed,
+            },
+            FRAGMENT => match rest.first_chunk::<8>() {
+                // Offset 0 without more fragments is an atomic fragment (RFC 6946): whole.
+                Some(head) if u16::from_be_bytes([head[2], head[3]]) & 0xfff9 == 0 => 8,
+                // A later fragment hides the protocol behind the first header named here.
+                Some(_) => return Network::TcpFragment,
+                None => return Network::Malformed,
+            },
+            _ => return Network::Other,
+        };
+        match (rest.first(), rest.get(len..)) {
+            (Some(&following), Some(after)) => {
+                next = following;
+                rest = after;
+            }
+            _ => return Network::Malformed,
+        }
+    }
+    // A longer chain than anybody sends is an attempt to hide.
+    Network::Malformed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn ipv6(next: u8, rest: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x60, 0, 0, 0, 0, 0, next, 64];
+        packet[4..6].copy_from_slice(&u16::try_from(rest.len()).unwrap().to_be_bytes());
+        packet.extend_from_slice(&[1; 16]);
+        packet.extend_from_slice(&[2; 16]);
+        packet.extend_from_slice(rest);
+        packet
+    }
+
+    #[test]
+    fn accepts_extension_headers_before_tcp() {
+        let mut rest = vec![DESTINATION_OPTIONS, 0, 0, 0, 0, 0, 0, 0];
+        rest.extend_from_slice(&[FRAGMENT, 1]);
+        rest.extend_from_slice(&[0; 14]);
+        rest.extend_from_slice(&[TCP, 0, 0, 0, 0, 0, 0, 9]);
+        rest.extend_from_slice(b"segment");
+        match parse_network(&ipv6(HOP_BY_HOP, &rest)) {
+            Network::Tcp { segment, .. } => assert_eq!(segment, b"segment"),
+            _ => panic!("not TCP"),
+        }
+    }
+
+    #[test]
+    fn names_fragments() {
+        let rest = [TCP, 0, 0, 1, 0, 0, 0, 9, 1, 2, 3];
+        assert!(matches!(parse_network(&ipv6(FRAGMENT, &rest)), Network::TcpFragment));
+        let mut v4 = vec![0x45, 0, 0, 24, 0, 0, 0x20, 0, 64, TCP];
+        v4.resize(24, 0);
+        assert!(matches!(parse_network(&v4), Network::TcpFragment));
+        v4[6] = 0x40;
+        assert!(matches!(parse_network(&v4), Network::Tcp { .. }));
+    }
+
+    #[test]
+    fn refuses_contradicting_lengths() {
+        let mut v4 = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, TCP];
+        v4.resize(24, 0);
+        assert!(matches!(parse_network(&v4), Network::Malformed));
+        v4[0] = 0x44;
+        assert!(matches!(parse_network(&v4), Network::Malformed));
+        let endless: Vec<u8> = [HOP_BY_HOP, 0, 0, 0, 0, 0, 0, 0].repeat(20);
+        assert!(matches!(parse_network(&ipv6(HOP_BY_HOP, &endless)), Network::Malformed));
+    }
+}
