@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::pki::KeyType;
 use crate::testbed::error::TestbedError;
-use crate::testbed::namespace::Namespace;
+use crate::testbed::namespace::{self, Namespace};
 use crate::testbed::process::Background;
 use crate::testbed::skip::find_program;
 use crate::testbed::{Middle, Testbed, address};
@@ -300,32 +300,31 @@ fn listeners(bed: &Testbed, v4: &str, v6: &str, flags: &str) -> String {
 
 fn start_nginx(
     bed: &Testbed,
-    namespace: &Namespace,
+    place: &Namespace,
     home: &Path,
     block: &str,
 ) -> Result<Background, TestbedError> {
     if find_program("nginx").is_none() {
         return Err(TestbedError::Unavailable("nginx is not installed".to_owned()));
     }
-    let place = home.display();
+    let dir = home.display();
     // In a user namespace without other groups a worker's initgroups fails and would end it:
     // there, one process does everything. With rights, master and one worker as usual.
-    let no_groups = fs::read_to_string("/proc/self/setgroups").is_ok_and(|text| text == "deny\n");
     let processes =
-        if no_groups { "master_process off;" } else { "user root;\nworker_processes 1;" };
+        if namespace::groups_are_denied() { "master_process off;" } else { "worker_processes 1;" };
     let configuration = format!(
-        "daemon off;\n{processes}\npid {place}/nginx.pid;\nerror_log stderr warn;\n\
+        "daemon off;\nuser root;\n{processes}\npid {dir}/nginx.pid;\nerror_log stderr warn;\n\
          worker_rlimit_nofile 20000;\nevents {{ worker_connections 8192; }}\n\
          http {{\naccess_log off;\nserver_tokens off;\nsendfile on;\ntcp_nopush on;\n\
          keepalive_requests 1000000000;\nkeepalive_time 1d;\n\
          types {{ text/plain txt; text/html html; }}\ndefault_type application/octet-stream;\n\
-         client_body_temp_path {place}/body;\nproxy_temp_path {place}/proxy;\n\
-         fastcgi_temp_path {place}/fastcgi;\nuwsgi_temp_path {place}/uwsgi;\n\
-         scgi_temp_path {place}/scgi;\n{block}}}\n"
+         client_body_temp_path {dir}/body;\nproxy_temp_path {dir}/proxy;\n\
+         fastcgi_temp_path {dir}/fastcgi;\nuwsgi_temp_path {dir}/uwsgi;\n\
+         scgi_temp_path {dir}/scgi;\n{block}}}\n"
     );
     let path = home.join("nginx.conf");
     fs::write(&path, configuration).map_err(TestbedError::io(&path))?;
-    let mut command = namespace.command("nginx");
+    let mut command = place.command("nginx");
     command.arg("-p").arg(home).arg("-c").arg(&path);
     command.args(["-e", "stderr"]);
     let mut process = bed.background("nginx", command)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mmtls_testkit::{
     Capture, KeyType, Middle, Nginx, NginxOptions, NginxSplit, OpensslServer, Options,
-    SplitOptions, Testbed, address, files, machine_cpu, require_program, require_testbed,
+    SplitOptions, Testbed, address, files, machine_cpu, require_program, require_testbed, sweep,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -188,6 +188,11 @@ fn refuses_to_leave_anything_behind() {
     let orphan: u32 =
         std::fs::read_to_string(directory.join("pid")).unwrap().trim().parse().unwrap();
     assert!(bed.server.pids().contains(&orphan));
+    // nsenter is still on its way in at first.
+    let start = std::time::Instant::now();
+    while !bed.client.pids().contains(&sleep.pid()) && start.elapsed() < LIMIT {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     assert!(bed.client.pids().contains(&sleep.pid()));
     let pids = [orphan, sleep.pid()];
     drop(sleep);
@@ -199,4 +204,24 @@ fn refuses_to_leave_anything_behind() {
     for path in namespaces.iter().map(AsRef::as_ref).chain([directory.as_path()]) {
         assert!(!Path::exists(path), "{}", path.display());
     }
+}
+
+#[test]
+fn accepts_the_remains_of_a_crashed_run() {
+    if !require_testbed() {
+        return;
+    }
+    // Our own PID with another start time: a process that is gone.
+    let name = format!("mmtls-bed-{}-1-0-crashed", std::process::id());
+    let ip = |arguments: &[&str]| {
+        let status = std::process::Command::new("ip").args(arguments).status().unwrap();
+        assert!(status.success());
+    };
+    let path = Path::new("/run/netns").join(&name);
+    let remains = std::env::temp_dir().join(&name);
+    ip(&["netns", "add", &name]);
+    std::fs::create_dir(&remains).unwrap();
+    sweep();
+    assert!(!path.exists());
+    assert!(!remains.exists());
 }

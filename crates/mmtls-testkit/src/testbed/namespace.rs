@@ -190,6 +190,12 @@ pub(crate) fn probe() -> Result<(), TestbedError> {
     unavailable(namespace.shell("true").map(drop))
 }
 
+/// Whether this is a user namespace that forbids `setgroups`: programs that give up root's rights
+/// fail there.
+pub(crate) fn groups_are_denied() -> bool {
+    std::fs::read_to_string("/proc/self/setgroups").is_ok_and(|text| text.trim() == "deny")
+}
+
 /// Turns a failure into "this machine cannot".
 pub(crate) fn unavailable<T>(result: Result<T, TestbedError>) -> Result<T, TestbedError> {
     result.map_err(|error| match error {

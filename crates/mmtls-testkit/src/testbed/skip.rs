@@ -62,7 +62,9 @@ fn skip(reason: &str) -> bool {
         "{test} would be skipped, but MMTLS_REQUIRE_TESTBED=1: {reason}"
     );
     // The message is a courtesy: a closed standard error must not fail the test.
-    let _ = writeln!(std::io::stderr(), "SKIP: {test}: {reason} (skip {count} of this run)");
+    // One write, so that the lines of parallel tests do not mix.
+    let line = format!("SKIP: {test}: {reason} (skip {count} of this run)\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
     false
 }
 
