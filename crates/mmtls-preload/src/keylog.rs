@@ -1,0 +1,284 @@
+//! The keylog callback: ours in front, the host's behind it.
+//!
+//! The host's callback is kept in the context itself (extra data), so there is nothing to clean
+//! up. Refuses lines that are not in the key log format, and every secret of an exempt session.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::null_mut;
+
+use mmtls_keyshare::agent::{Datagram, Exempt, Role, SecretKind, TrafficSecret};
+use zeroize::Zeroizing;
+
+use crate::library::{Api, KeylogCallback, Library, MAX_LIBRARIES};
+use crate::{agent, config, guarded, host};
+
+/// `TLSEXT_NAMETYPE_host_name`.
+const HOST_NAME: i32 = 0;
+/// Longest secret in a key log: the master secret of TLS 1.2 and SHA-384 both have 48 bytes.
+const MAX_SECRET: usize = 64;
+
+/// One callback per library, so that it knows whose functions to use.
+const CALLBACKS: [KeylogCallback; MAX_LIBRARIES] =
+    [on_line::<0>, on_line::<1>, on_line::<2>, on_line::<3>];
+
+/// Puts our callback into a context, once.
+pub fn install(library: &'static Library, context: *mut c_void) {
+    if context.is_null() {
+        return;
+    }
+    library.adopt(context);
+    let (Some(api), Some(_)) = (&library.api, config::get()) else {
+        return;
+    };
+    // SAFETY: a live context of this library.
+    let current = unsafe { (api.get_keylog)(context) };
+    if is_ours(library, current) {
+        return;
+    }
+    if set_host_callback(api, context, current) {
+        // SAFETY: a live context of this library, and a function that never goes away, because
+        // nobody unloads a preloaded library.
+        unsafe { (api.set_keylog)(context, Some(CALLBACKS[library.slot])) };
+    }
+    agent::connect_early();
+}
+
+/// Notes the host's callback behind ours; `false` when ours is not there.
+pub fn remember(
+    library: &'static Library,
+    context: *mut c_void,
+    callback: Option<KeylogCallback>,
+) -> bool {
+    install(library, context);
+    let Some(api) = &library.api else {
+        return false;
+    };
+    // SAFETY: a live context of this library.
+    let current = unsafe { (api.get_keylog)(context) };
+    is_ours(library, current) && set_host_callback(api, context, callback)
+}
+
+/// What the host expects to find when `current` is what libssl has.
+pub fn host_view(
+    library: &'static Library,
+    context: *const c_void,
+    current: Option<KeylogCallback>,
+) -> Option<KeylogCallback> {
+    match &library.api {
+        Some(api) if is_ours(library, current) => host_callback(api, context),
+        _ => current,
+    }
+}
+
+fn is_ours(library: &Library, callback: Option<KeylogCallback>) -> bool {
+    callback.is_some_and(|callback| std::ptr::fn_addr_eq(callback, CALLBACKS[library.slot]))
+}
+
+fn set_host_callback(api: &Api, context: *mut c_void, callback: Option<KeylogCallback>) -> bool {
+    let pointer = callback.map_or(null_mut(), |callback| callback as *mut c_void);
+    // SAFETY: a live context of this library and an index that it gave us.
+    unsafe { (api.set_ex_data)(context, api.ex_index, pointer) == 1 }
+}
+
+fn host_callback(api: &Api, context: *const c_void) -> Option<KeylogCallback> {
+    // SAFETY: a live context of this library and an index that it gave us.
+    let pointer = unsafe { (api.get_ex_data)(context, api.ex_index) };
+    // SAFETY: null is `None`; anything else was made from this type in `set_host_callback`.
+    unsafe { std::mem::transmute::<*mut c_void, Option<KeylogCallback>>(pointer) }
+}
+
+unsafe extern "C-unwind" fn on_line<const SLOT: usize>(ssl: *const c_void, line: *const c_char) {
+    let host = guarded(None, || {
+        let api = Library::in_slot(SLOT)?.api.as_ref()?;
+        // SAFETY: libssl passes a live session.
+        let context = unsafe { (api.get_context)(ssl) };
+        let host = host_callback(api, context);
+        // Apart, so that whatever happens in there the host's callback is called.
+        guarded((), || share(api, ssl, line));
+        host
+    });
+    if let Some(host) = host {
+        // SAFETY: the host's own function with libssl's own arguments.
+        unsafe { host(ssl, line) }
+    }
+}
+
+/// Sends to the agent what the policy allows.
+fn share(api: &Api, ssl: *const c_void, line: *const c_char) {
+    if line.is_null() {
+        return;
+    }
+    // SAFETY: libssl passes a C string that lives during the call.
+    let line = unsafe { CStr::from_ptr(line) };
+    let (Some(line), Some(config)) = (Line::parse(line.to_bytes()), config::get()) else {
+        return;
+    };
+    // SAFETY: libssl passes a live session.
+    let role = match unsafe { (api.get_is_server)(ssl) } {
+        0 => Role::Client,
+        _ if config.share_server => Role::Server,
+        _ => return,
+    };
+    let server_name = server_name(api, ssl);
+    let exempt = config.exempt.matches(server_name);
+    let datagram = match line.kind {
+        // The first secret that both versions log, well before any application data.
+        SecretKind::ClientHandshake | SecretKind::Tls12Master if exempt => {
+            Datagram::Exempt(Exempt {
+                client_random: &line.client_random,
+                flow: flow(api, ssl, role),
+            })
+        }
+        _ if exempt => return,
+        // The monitor needs the application traffic only.
+        SecretKind::ClientEarly | SecretKind::ClientHandshake | SecretKind::ServerHandshake => {
+            return;
+        }
+        kind => {
+            let Some(session) = Session::of(api, ssl) else {
+                return;
+            };
+            return agent::send(&Datagram::TrafficSecret(TrafficSecret {
+                kind,
+                role,
+                client_random: &line.client_random,
+                server_random: &session.server_random,
+                version: session.version,
+                cipher_suite: session.cipher_suite,
+                secret: line.secret(),
+                server_name,
+                flow: flow(api, ssl, role),
+            }));
+        }
+    };
+    agent::send(&datagram);
+}
+
+fn flow(api: &Api, ssl: *const c_void, role: Role) -> Option<mmtls_keyshare::Flow> {
+    // SAFETY: a live session; the call only looks at its BIO.
+    let fd = unsafe { (api.get_read_fd)(ssl) };
+    host::flow(fd, role == Role::Client)
+}
+
+/// Empty when the client sent none. Valid during the callback.
+fn server_name<'a>(api: &Api, ssl: *const c_void) -> &'a [u8] {
+    // SAFETY: a live session; the call only looks.
+    let name = unsafe { (api.get_server_name)(ssl, HOST_NAME) };
+    if name.is_null() {
+        return b"";
+    }
+    // SAFETY: a C string that lives as long as the session, longer than the callback.
+    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    name.get(..255).unwrap_or(name)
+}
+
+struct Session {
+    server_random: [u8; 32],
+    version: u16,
+    cipher_suite: u16,
+}
+
+impl Session {
+    fn of(api: &Api, ssl: *const c_void) -> Option<Self> {
+        let mut server_random = [0; 32];
+        // SAFETY: a live session, and a buffer with its length.
+        let length = unsafe { (api.get_server_random)(ssl, server_random.as_mut_ptr(), 32) };
+        // SAFETY: a live session; the call only looks.
+        let version = unsafe { (api.get_version)(ssl) };
+        // The pending one is that of the handshake under way; the current one may still be that
+        // of the session that is resumed.
+        // SAFETY: a live session; the call only looks.
+        let mut cipher = unsafe { (api.get_pending_cipher)(ssl) };
+        if cipher.is_null() {
+            // SAFETY: as above.
+            cipher = unsafe { (api.get_current_cipher)(ssl) };
+        }
+        if cipher.is_null() || length != 32 {
+            return None;
+        }
+        // SAFETY: a cipher of this library, not null.
+        let id = unsafe { (api.get_cipher_id)(cipher) };
+        Some(Self {
+            server_random,
+            version: u16::try_from(version).ok()?,
+            cipher_suite: (id & 0xFFFF) as u16,
+        })
+    }
+}
+
+/// A line of the key log: label, client random, secret.
+struct Line {
+    kind: SecretKind,
+    client_random: [u8; 32],
+    secret: Zeroizing<[u8; MAX_SECRET]>,
+    secret_length: usize,
+}
+
+impl Line {
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut parts = line.split(|&byte| byte == b' ');
+        let kind = SecretKind::from_label(parts.next()?)?;
+        let mut client_random = [0; 32];
+        if unhex(parts.next()?, &mut client_random)? != 32 {
+            return None;
+        }
+        let mut secret = Zeroizing::new([0; MAX_SECRET]);
+        let secret_length = unhex(parts.next()?, &mut secret[..])?;
+        (secret_length > 0 && parts.next().is_none()).then_some(Self {
+            kind,
+            client_random,
+            secret,
+            secret_length,
+        })
+    }
+
+    fn secret(&self) -> &[u8] {
+        self.secret.get(..self.secret_length).unwrap_or_default()
+    }
+}
+
+/// Decodes hexadecimal digits into `out` and returns the number of bytes.
+fn unhex(digits: &[u8], out: &mut [u8]) -> Option<usize> {
+    let (pairs, []) = digits.as_chunks::<2>() else {
+        return None;
+    };
+    let out = out.get_mut(..pairs.len())?;
+    for (byte, [high, low]) in out.iter_mut().zip(pairs) {
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        *byte = u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()?;
+    }
+    Some(pairs.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_key_log_lines() {
+        let text = format!("CLIENT_TRAFFIC_SECRET_0 {} {}", "aB".repeat(32), "01".repeat(48));
+        let line = Line::parse(text.as_bytes()).unwrap();
+        assert_eq!(line.kind, SecretKind::ClientTraffic0);
+        assert_eq!((line.client_random, line.secret()), ([0xAB; 32], &[1; 48][..]));
+    }
+
+    #[test]
+    fn refuses_other_lines() {
+        let random = "ab".repeat(32);
+        for text in [
+            String::new(),
+            "# comment".into(),
+            format!("EXPORTER_SECRET {random} 00"),
+            format!("CLIENT_RANDOM {random}"),
+            format!("CLIENT_RANDOM {random} "),
+            format!("CLIENT_RANDOM {random} 0"),
+            format!("CLIENT_RANDOM {random} 0g"),
+            format!("CLIENT_RANDOM {random}00 00"),
+            format!("CLIENT_RANDOM {} 00", &random[2..]),
+            format!("CLIENT_RANDOM {random} {}", "00".repeat(65)),
+            format!("CLIENT_RANDOM {random} 00 00"),
+        ] {
+            assert!(Line::parse(text.as_bytes()).is_none(), "{text}");
+        }
+    }
+}

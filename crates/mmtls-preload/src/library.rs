@@ -1,0 +1,294 @@
+//! Finds the functions of the host's own libssl.
+//!
+//! `dlsym(RTLD_NEXT)` alone is not enough: a module of Python brings its libssl with
+//! `RTLD_LOCAL`, out of that search order. So the library is found by an address inside it (the
+//! method that the host passes to `SSL_CTX_new` is a constant of libssl). A process may have two
+//! versions of libssl; each has its slot, its callback and its functions.
+//! Refuses more than [`MAX_LIBRARIES`], and its own functions as the real ones.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// Versions of libssl in one process.
+pub const MAX_LIBRARIES: usize = 4;
+/// Contexts that can be told apart when there is more than one libssl.
+const MAX_FOREIGN: usize = 4096;
+/// `CRYPTO_EX_INDEX_SSL_CTX` of OpenSSL 1.1.1 and 3.
+const EX_INDEX_SSL_CTX: c_int = 1;
+
+/// `SSL_CTX_keylog_cb_func`. "Unwind", so that a host's exception passes through us unharmed.
+pub type KeylogCallback = unsafe extern "C-unwind" fn(ssl: *const c_void, line: *const c_char);
+
+type New = unsafe extern "C-unwind" fn(*const c_void) -> *mut c_void;
+type NewEx = unsafe extern "C-unwind" fn(*mut c_void, *const c_char, *const c_void) -> *mut c_void;
+type SetKeylog = unsafe extern "C-unwind" fn(*mut c_void, Option<KeylogCallback>);
+type GetKeylog = unsafe extern "C-unwind" fn(*const c_void) -> Option<KeylogCallback>;
+type GetRandom = unsafe extern "C-unwind" fn(*const c_void, *mut u8, usize) -> usize;
+type GetPointer = unsafe extern "C-unwind" fn(*const c_void) -> *const c_void;
+type GetInt = unsafe extern "C-unwind" fn(*const c_void) -> c_int;
+type GetId = unsafe extern "C-unwind" fn(*const c_void) -> u32;
+type GetName = unsafe extern "C-unwind" fn(*const c_void, c_int) -> *const c_char;
+type GetExData = unsafe extern "C-unwind" fn(*const c_void, c_int) -> *mut c_void;
+type SetExData = unsafe extern "C-unwind" fn(*mut c_void, c_int, *mut c_void) -> c_int;
+type FreeCallback =
+    unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, *mut c_void, c_int, c_long, *mut c_void);
+type GetExIndex = unsafe extern "C-unwind" fn(
+    c_int,
+    c_long,
+    *mut c_void,
+    *const c_void,
+    *const c_void,
+    FreeCallback,
+) -> c_int;
+
+/// One libssl. Lives as long as the process.
+pub struct Library {
+    /// Which callback of ours belongs to it.
+    pub slot: usize,
+    base: usize,
+    pub new: Option<New>,
+    pub new_ex: Option<NewEx>,
+    pub set_keylog: Option<SetKeylog>,
+    pub get_keylog: Option<GetKeylog>,
+    /// Missing when this libssl is too old or a different kind, or when nothing is to be shared.
+    pub api: Option<Api>,
+}
+
+/// What sharing needs of libssl, all or nothing. Those with "get" in the name only look.
+pub struct Api {
+    pub set_keylog: SetKeylog,
+    pub get_keylog: GetKeylog,
+    pub get_server_random: GetRandom,
+    pub get_pending_cipher: GetPointer,
+    pub get_current_cipher: GetPointer,
+    pub get_cipher_id: GetId,
+    pub get_version: GetInt,
+    pub get_server_name: GetName,
+    pub get_read_fd: GetInt,
+    pub get_context: GetPointer,
+    pub get_is_server: GetInt,
+    pub get_ex_data: GetExData,
+    pub set_ex_data: SetExData,
+    /// Where a context keeps the host's callback.
+    pub ex_index: c_int,
+}
+
+static LIBRARIES: [AtomicPtr<Library>; MAX_LIBRARIES] =
+    [const { AtomicPtr::new(null_mut()) }; MAX_LIBRARIES];
+/// Contexts of libraries other than the first, with the slot in the low bits.
+static FOREIGN: [AtomicUsize; MAX_FOREIGN] = [const { AtomicUsize::new(0) }; MAX_FOREIGN];
+const SLOT_BITS: usize = MAX_LIBRARIES - 1;
+
+impl Library {
+    /// The library that `SSL_CTX_new(method)` is meant for.
+    pub fn of_method(method: *const c_void) -> Option<&'static Self> {
+        locate(method).and_then(Self::of_object).or_else(Self::any)
+    }
+
+    /// The library that made `context`.
+    pub fn of_context(context: *const c_void) -> Option<&'static Self> {
+        if Self::in_slot(1).is_some() {
+            let foreign = FOREIGN
+                .iter()
+                .map(|entry| entry.load(Ordering::Acquire))
+                .find(|entry| entry & !SLOT_BITS == context as usize && *entry != 0);
+            if let Some(entry) = foreign {
+                return Self::in_slot(entry & SLOT_BITS);
+            }
+        }
+        Self::in_slot(0).or_else(Self::any)
+    }
+
+    /// The library with our callback number `slot`.
+    pub fn in_slot(slot: usize) -> Option<&'static Self> {
+        let pointer = LIBRARIES.get(slot)?.load(Ordering::Acquire);
+        // SAFETY: null, or a box that was leaked for the life of the process.
+        unsafe { pointer.as_ref() }
+    }
+
+    /// Notes which library made a context, where it is not the first one.
+    pub fn adopt(&self, context: *mut c_void) {
+        let value = context as usize | self.slot;
+        if self.slot == 0 || FOREIGN.iter().any(|e| e.load(Ordering::Relaxed) == value) {
+            return;
+        }
+        for entry in &FOREIGN {
+            let free = entry.compare_exchange(0, value, Ordering::AcqRel, Ordering::Relaxed);
+            if free.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// The libssl that the dynamic linker would choose, or any that is loaded.
+    fn any() -> Option<&'static Self> {
+        let next = symbol(libc::RTLD_NEXT, c"SSL_CTX_new");
+        if let Some(object) = next.and_then(|address| locate(address.cast_const())) {
+            return Self::of_object(object);
+        }
+        [c"libssl.so.3", c"libssl.so.1.1", c"libssl.so"].into_iter().find_map(|name| {
+            let handle = open_loaded(name.as_ptr())?;
+            let address = symbol(handle, c"SSL_CTX_new")?;
+            locate(address.cast_const()).and_then(Self::of_object)
+        })
+    }
+
+    fn of_object(object: Object) -> Option<&'static Self> {
+        for (slot, place) in LIBRARIES.iter().enumerate() {
+            match Self::in_slot(slot) {
+                Some(known) if known.base == object.base => return Some(known),
+                Some(_) => {}
+                None => {
+                    let new = Box::into_raw(Box::new(Self::resolve(&object, slot)?));
+                    let placed = place.compare_exchange(
+                        null_mut(),
+                        new,
+                        Ordering::AcqRel,
+                        Ordering::Acquire,
+                    );
+                    if placed.is_err() {
+                        // Another thread was faster, with this library or another one.
+                        // SAFETY: nobody else has seen this box.
+                        drop(unsafe { Box::from_raw(new) });
+                        return Self::of_object(object);
+                    }
+                    return Self::in_slot(slot);
+                }
+            }
+        }
+        None
+    }
+
+    fn resolve(object: &Object, slot: usize) -> Option<Self> {
+        let handle = open_loaded(object.name)?;
+        let library = Self {
+            slot,
+            base: object.base,
+            // SAFETY: the type is the one that OpenSSL's headers give this name.
+            new: unsafe { function(handle, c"SSL_CTX_new") },
+            // SAFETY: as above.
+            new_ex: unsafe { function(handle, c"SSL_CTX_new_ex") },
+            // SAFETY: as above.
+            set_keylog: unsafe { function(handle, c"SSL_CTX_set_keylog_callback") },
+            // SAFETY: as above.
+            get_keylog: unsafe { function(handle, c"SSL_CTX_get_keylog_callback") },
+            api: crate::config::get().and_then(|_| Api::resolve(handle)),
+        };
+        library.new.is_some().then_some(library)
+    }
+}
+
+impl Api {
+    fn resolve(handle: *mut c_void) -> Option<Self> {
+        // SAFETY: the type is the one that OpenSSL's headers give this name.
+        let get_ex_index: GetExIndex = unsafe { function(handle, c"CRYPTO_get_ex_new_index") }?;
+        let mut api = Self {
+            // SAFETY: as above.
+            set_keylog: unsafe { function(handle, c"SSL_CTX_set_keylog_callback") }?,
+            // SAFETY: as above.
+            get_keylog: unsafe { function(handle, c"SSL_CTX_get_keylog_callback") }?,
+            // SAFETY: as above.
+            get_server_random: unsafe { function(handle, c"SSL_get_server_random") }?,
+            // SAFETY: as above.
+            get_pending_cipher: unsafe { function(handle, c"SSL_get_pending_cipher") }?,
+            // SAFETY: as above.
+            get_current_cipher: unsafe { function(handle, c"SSL_get_current_cipher") }?,
+            // SAFETY: as above.
+            get_cipher_id: unsafe { function(handle, c"SSL_CIPHER_get_id") }?,
+            // SAFETY: as above.
+            get_version: unsafe { function(handle, c"SSL_version") }?,
+            // SAFETY: as above.
+            get_server_name: unsafe { function(handle, c"SSL_get_servername") }?,
+            // SAFETY: as above.
+            get_read_fd: unsafe { function(handle, c"SSL_get_rfd") }?,
+            // SAFETY: as above.
+            get_context: unsafe { function(handle, c"SSL_get_SSL_CTX") }?,
+            // SAFETY: as above.
+            get_is_server: unsafe { function(handle, c"SSL_is_server") }?,
+            // SAFETY: as above.
+            get_ex_data: unsafe { function(handle, c"SSL_CTX_get_ex_data") }?,
+            // SAFETY: as above.
+            set_ex_data: unsafe { function(handle, c"SSL_CTX_set_ex_data") }?,
+            ex_index: -1,
+        };
+        // SAFETY: the arguments are those of the macro SSL_CTX_get_ex_new_index, without
+        // callbacks for creation and copying.
+        api.ex_index =
+            unsafe { get_ex_index(EX_INDEX_SSL_CTX, 0, null_mut(), null(), null(), forget) };
+        (api.ex_index >= 0).then_some(api)
+    }
+}
+
+/// libssl calls this when a context is freed.
+unsafe extern "C-unwind" fn forget(
+    context: *mut c_void,
+    _: *mut c_void,
+    _: *mut c_void,
+    _: c_int,
+    _: c_long,
+    _: *mut c_void,
+) {
+    if Library::in_slot(1).is_some() {
+        for entry in &FOREIGN {
+            let value = entry.load(Ordering::Relaxed);
+            if value != 0 && value & !SLOT_BITS == context as usize {
+                let _ = entry.compare_exchange(value, 0, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A loaded shared object.
+struct Object {
+    /// Owned by the dynamic linker; stays while the object is loaded.
+    name: *const c_char,
+    base: usize,
+}
+
+/// The object that `address` lies in, unless it is this library.
+fn locate(address: *const c_void) -> Option<Object> {
+    let info = object_info(address)?;
+    let own = object_info(crate::SSL_CTX_new as *const c_void)?;
+    (info.dli_fbase != own.dli_fbase && !info.dli_fname.is_null())
+        .then_some(Object { name: info.dli_fname, base: info.dli_fbase as usize })
+}
+
+fn object_info(address: *const c_void) -> Option<libc::Dl_info> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address is allowed, and the linker fills the structure.
+    if unsafe { libc::dladdr(address, info.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: it was zeroed, and all-zero is valid for this plain C structure.
+    Some(unsafe { info.assume_init() })
+}
+
+/// A handle of an object that is loaded already. It is never closed, so that the addresses found
+/// through it stay valid even when the host unloads the object.
+fn open_loaded(name: *const c_char) -> Option<*mut c_void> {
+    // SAFETY: a C string; with NOLOAD no code of the object runs.
+    let handle = unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    (!handle.is_null()).then_some(handle)
+}
+
+fn symbol(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: a live handle (or RTLD_NEXT) and a C string.
+    let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    let info = object_info(address)?;
+    let own = object_info(crate::SSL_CTX_new as *const c_void)?;
+    // A handle of the main program finds our own functions first; they are not the real ones.
+    (!address.is_null() && info.dli_fbase != own.dli_fbase).then_some(address)
+}
+
+/// A function of the library behind `handle`.
+///
+/// # Safety
+/// `F` must be the function pointer type that belongs to `name`.
+unsafe fn function<F: Copy>(handle: *mut c_void, name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    let address = symbol(handle, name)?;
+    // SAFETY: of the same size, and of the right type according to the caller.
+    Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
+}

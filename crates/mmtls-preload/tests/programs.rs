@@ -1,0 +1,287 @@
+//! Unmodified programs with the library preloaded, over loopback.
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use common::{Got, Place, as_key_log, installed, key_log};
+use mmtls_keyshare::agent::{Role, SecretKind};
+
+fn curl(command: &mut Command, url: &str) -> Output {
+    command.args(["-sS", "--cacert", "cert.pem", "--noproxy", "*", url]).output().unwrap()
+}
+
+#[test]
+fn accepts_curl_and_keeps_its_own_key_log() {
+    let place = Place::new();
+    let agent = place.agent();
+    let server = place.server("-www");
+    for (n, suite) in [
+        (0, "TLS_AES_128_GCM_SHA256"),
+        (1, "TLS_AES_256_GCM_SHA384"),
+        (2, "TLS_CHACHA20_POLY1305_SHA256"),
+    ] {
+        let mut command = place.preloaded("curl");
+        command.env("SSLKEYLOGFILE", place.path("log")).args(["--tls13-ciphers", suite]);
+        let output = curl(&mut command, &server.url());
+        assert!(output.status.success(), "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+        let got = agent.wait(2 * (n + 1));
+        assert_eq!(got.len(), 2 * (n + 1));
+        for got in &got[2 * n..] {
+            let Got::Secret { role, version, cipher_suite, server_name, .. } = got else {
+                panic!("{got:?}");
+            };
+            let expected = [0x1301, 0x1302, 0x1303][n];
+            assert_eq!((*role, *version, *cipher_suite), (Role::Client, 0x0304, expected));
+            assert_eq!(server_name, "localhost");
+        }
+    }
+    assert_eq!(as_key_log(&agent.got()), key_log(&place.path("log")));
+}
+
+#[test]
+fn accepts_key_updates_in_both_directions() {
+    let place = Place::new();
+    let agent = place.agent();
+    let mut server = place.server("");
+    let mut client = place
+        .preloaded("openssl")
+        .args(["s_client", "-keylogfile", "log", "-servername", "a.example", "-connect"])
+        .arg(format!("127.0.0.1:{}", server.port))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    agent.wait(2);
+    let mut input = client.stdin.take().unwrap();
+    // "k": update this side; "K": both, and the other one does so before it sends again.
+    for (command, count) in [("k\n", 3), ("K\n", 4)] {
+        std::thread::sleep(Duration::from_millis(100));
+        input.write_all(command.as_bytes()).unwrap();
+        agent.wait(count);
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    server.say("hello\n");
+    agent.wait(5);
+    input.write_all(b"Q\n").unwrap();
+    assert!(client.wait().unwrap().success());
+    let got = agent.got();
+    let count = |kind| got.iter().filter(|got| got.kind() == Some(kind)).count();
+    assert_eq!(count(SecretKind::ClientTrafficN), 2);
+    assert_eq!(count(SecretKind::ServerTrafficN), 1);
+    assert_eq!(as_key_log(&got), key_log(&place.path("log")));
+    // s_client uses a plain socket, so the flow is known.
+    for got in &got {
+        let Got::Secret { flow: Some(flow), server_name, .. } = got else {
+            panic!("{got:?}");
+        };
+        assert_eq!((flow.server().port(), server_name.as_str()), (server.port, "a.example"));
+    }
+}
+
+#[test]
+fn accepts_tls_1_2_as_its_own_kind() {
+    let place = Place::new();
+    let agent = place.agent();
+    let server = place.server("-www -tls1_2");
+    let output = curl(&mut place.preloaded("curl"), &server.url());
+    assert!(output.status.success(), "{output:?}");
+    let got = agent.wait(1);
+    let [Got::Secret { kind: SecretKind::Tls12Master, version: 0x0303, secret, .. }] = &got[..]
+    else {
+        panic!("{got:?}");
+    };
+    assert_eq!(secret.len(), 96);
+}
+
+const PYTHON: &str = r#"
+import os, socket, ssl, sys
+port, log = int(sys.argv[1]), sys.argv[2]
+def connect():
+    context = ssl.create_default_context(cafile="cert.pem")
+    context.keylog_filename = log
+    with socket.create_connection(("127.0.0.1", port)) as plain:
+        with context.wrap_socket(plain, server_hostname="localhost") as tls:
+            tls.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            while tls.recv(65536): pass
+connect()
+# The host closes what it does not know, and reuses the numbers.
+os.closerange(3, 4096)
+victim = os.open("victim", os.O_RDWR | os.O_CREAT)
+for number in range(500, 540): os.dup2(victim, number)
+connect()
+for number in range(500, 540): os.fstat(number)
+assert os.fstat(victim).st_size == 0, "wrote into a file of the host"
+child = os.fork()
+connect()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"#;
+
+#[test]
+fn accepts_python_which_closes_descriptors_and_forks() {
+    if !installed("python3") {
+        return;
+    }
+    let place = Place::new();
+    let agent = place.agent();
+    let server = place.server("-www");
+    let output = place
+        .preloaded("python3")
+        .args(["-c", PYTHON, &server.port.to_string(), "log"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let got = agent.wait(8);
+    assert_eq!(got.len(), 8);
+    assert_eq!(as_key_log(&got), key_log(&place.path("log")));
+}
+
+#[test]
+fn accepts_many_connections_of_ab() {
+    if !installed("ab") {
+        return;
+    }
+    let place = Place::new();
+    let agent = place.agent();
+    let server = place.server("-www");
+    let output = place
+        .preloaded("ab")
+        .args(["-q", "-n", "200", "-c", "50", &server.url()])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let got = agent.wait(400);
+    let mut sessions = HashMap::<&str, usize>::new();
+    for got in &got {
+        *sessions.entry(got.client_random()).or_default() += 1;
+    }
+    assert_eq!(sessions.len(), 200);
+    assert!(sessions.values().all(|&count| count == 2));
+}
+
+#[test]
+fn refuses_to_share_exempt_sessions() {
+    let place = Place::new();
+    let agent = place.agent();
+    let server = place.server("-www");
+    let mut command = place.preloaded("curl");
+    command.env("MMTLS_EXEMPT", "*.example:LOCALHOST").env("SSLKEYLOGFILE", place.path("log"));
+    let output = curl(&mut command, &server.url());
+    assert!(output.status.success(), "{output:?}");
+    let got = agent.wait(1);
+    let [Got::Exempt { client_random }] = &got[..] else {
+        panic!("{got:?}");
+    };
+    // The host's own key log is the host's own affair.
+    assert!(key_log(&place.path("log")).iter().all(|line| line.contains(client_random)));
+    // Another name is not exempt.
+    let mut command = place.preloaded("curl");
+    command.env("MMTLS_EXEMPT", "other.example");
+    assert!(curl(&mut command, &server.url()).status.success());
+    assert_eq!(agent.wait(3).len(), 3);
+    // A list that cannot be read might have named this server.
+    let mut command = place.preloaded("curl");
+    command.env("MMTLS_EXEMPT", "*");
+    assert!(curl(&mut command, &server.url()).status.success());
+    assert_eq!(agent.wait(3).len(), 3);
+}
+
+#[test]
+fn refuses_to_share_server_sessions_unless_asked() {
+    let place = Place::new();
+    let agent = place.agent();
+    let quiet = place.server_of(place.preloaded("openssl"), "-www");
+    assert!(curl(&mut place.plain("curl"), &quiet.url()).status.success());
+    drop(quiet);
+    let mut command = place.preloaded("openssl");
+    command.env("MMTLS_SHARE_SERVER", "1");
+    let sharing = place.server_of(command, "-www");
+    assert!(curl(&mut place.plain("curl"), &sharing.url()).status.success());
+    let got = agent.wait(2);
+    assert_eq!(got.len(), 2);
+    for got in got {
+        let Got::Secret { role, flow: Some(flow), .. } = got else {
+            panic!("{got:?}");
+        };
+        assert_eq!((role, flow.server().port()), (Role::Server, sharing.port));
+    }
+}
+
+#[test]
+fn refuses_to_change_what_the_host_does() {
+    let place = Place::new();
+    let server = place.server("-www");
+    let closed = "https://localhost:1/";
+    for url in [closed, &server.url()] {
+        for verify in [true, false] {
+            let run = |mut command: Command| {
+                command.args(["-sS", "--noproxy", "*", "-o", "/dev/null"]);
+                if !verify {
+                    command.arg("-k");
+                }
+                let output = command.arg(url).output().unwrap();
+                (output.status.code(), output.stdout, output.stderr)
+            };
+            // No agent listens at that path, and nobody ever does.
+            let plain = run(place.plain("curl"));
+            assert_eq!(run(place.preloaded("curl")), plain, "{url} {verify}");
+            let mut unset = place.preloaded("curl");
+            unset.env_remove("MMTLS_AGENT");
+            assert_eq!(run(unset), plain, "{url} {verify}");
+        }
+    }
+}
+
+#[test]
+fn accepts_an_agent_that_starts_late() {
+    let place = Place::new();
+    let server = place.server("");
+    let mut client = place
+        .preloaded("openssl")
+        .args(["s_client", "-connect", &format!("127.0.0.1:{}", server.port)])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = client.stdin.take().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let agent = place.agent();
+    // The next callback delivers what waited.
+    input.write_all(b"k\n").unwrap();
+    let kinds: Vec<_> = agent.wait(3).iter().map(Got::kind).collect();
+    let expected =
+        [SecretKind::ServerTraffic0, SecretKind::ClientTraffic0, SecretKind::ClientTrafficN];
+    assert_eq!(kinds, expected.map(Some));
+    input.write_all(b"Q\n").unwrap();
+    assert!(client.wait().unwrap().success());
+}
+
+#[test]
+fn refuses_to_hide_the_hosts_callback() {
+    if !installed("cc") {
+        return;
+    }
+    let place = Place::new();
+    let _agent = place.agent();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/host.c");
+    let built = place
+        .plain("cc")
+        .args(["-O1", "-Wall", "-o", "host", source, "-l:libssl.so.3", "-l:libcrypto.so.3"])
+        .output()
+        .unwrap();
+    if !built.status.success() {
+        eprintln!("SKIPPED: cannot link with libssl.so.3: {built:?}");
+        return;
+    }
+    let program = place.path("host");
+    let output = place.preloaded(program.to_str().unwrap()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
