@@ -2,7 +2,6 @@
 //!
 //! Refuses interfaces that do not exist, are down, or are not Ethernet. Changes nothing on them.
 
-use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
@@ -163,11 +162,7 @@ pub(super) fn open_socket() -> Result<OwnedFd, Error> {
     system::packet_socket().map_err(|error| match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => Error::NotPermitted,
         Some(libc::EAFNOSUPPORT) => Error::Unsupported { option: "AF_PACKET sockets" },
-        _ => Error::system(
-            "socket",
-            "",
-            io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(0)),
-        ),
+        _ => Error::system("socket", "", error),
     })
 }
 

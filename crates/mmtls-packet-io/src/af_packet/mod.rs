@@ -340,3 +340,26 @@ fn configure(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_moving_a_bridge_to_its_worker() {
+        fn movable<T: Send>() {}
+        movable::<Bridge>();
+    }
+
+    #[test]
+    fn refuses_senseless_configurations() {
+        let good = BridgeConfig::new("a", "b");
+        for bad in [
+            BridgeConfig { batch: 0, ..good.clone() },
+            BridgeConfig { batch: MAX_BATCH + 1, ..good.clone() },
+            BridgeConfig { socket_buffer_bytes: 1 << 31, ..good },
+        ] {
+            assert!(matches!(Bridge::open(&bad), Err(Error::InvalidConfig { .. })), "{bad:?}");
+        }
+    }
+}

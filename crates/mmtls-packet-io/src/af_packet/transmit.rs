@@ -13,9 +13,10 @@ use super::error::Error;
 use super::system::{self, MessageVector};
 use crate::{Port, VnetHeader};
 
-/// How often, and how long, one flush waits for a congested interface: 2 ms in all.
-const MAX_WAITS: u32 = 20;
-const WAIT: Duration = Duration::from_micros(100);
+/// How often, and how long, one flush waits for a congested interface: 0.2 ms in all, since the other direction waits
+/// too.
+const MAX_WAITS: u32 = 4;
+const WAIT: Duration = Duration::from_micros(50);
 
 /// A bound socket and its queue.
 pub(super) struct PortState {
@@ -31,7 +32,7 @@ pub(super) struct PortState {
     queued: usize,
     /// The packets among them that are ours, which `messages` points at.
     owned: Vec<Vec<u8>>,
-    /// The last flush waited in vain. The next one does not wait, until something went through again.
+    /// The last flush dropped frames. The next one does not wait: only after one that dropped none is that worth it.
     congested: bool,
     /// The interface was found down or gone in a flush whose caller could not be told.
     down: bool,
@@ -117,6 +118,7 @@ impl PortState {
     fn send_all(&mut self) {
         let mut next = 0;
         let mut waits_left = if self.congested { 0 } else { MAX_WAITS };
+        self.congested = false;
         let mut failed_once = None;
         while next < self.queued {
             let error = match self.messages.send(&self.socket, next, self.queued) {
@@ -127,7 +129,6 @@ impl PortState {
                         self.counters.sent_bytes += octets as u64;
                     }
                     self.counters.sent_frames += (end - next) as u64;
-                    self.congested = false;
                     next = end;
                     continue;
                 }
