@@ -156,6 +156,10 @@ pub struct Config {
     pub policies: Policies,
     /// Caps on memory and time.
     pub limits: Limits,
+    /// The engine's verdicts are obeyed: a dropped packet does not arrive. So the receiver cannot
+    /// acknowledge what was not seen, and a full buffer costs a retransmission. Off for captures,
+    /// where packets of the two directions may be out of order and a full buffer is a loss.
+    pub inline: bool,
     /// Ignore TCP segments with a wrong checksum (their receiver does). Off for captures, where
     /// checksums are often wrong because of offloading.
     pub verify_checksums: bool,
@@ -175,6 +179,7 @@ impl Config {
         Self {
             policies: Policies::new(missing_keys),
             limits: Limits::default(),
+            inline: true,
             verify_checksums: true,
             any_key_sender: false,
             supports: |version, suite| {

@@ -25,7 +25,9 @@
 
 pub mod files;
 pub mod pki;
+pub mod segments;
 pub mod servers;
+pub mod synthesis;
 pub mod testbed;
 
 pub use pki::{Identity, KeyType, Pki};

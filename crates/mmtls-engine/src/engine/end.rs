@@ -5,7 +5,7 @@
 use super::{Context, Engine, context};
 use crate::flow::{Carries, FlowIndex, Phase};
 use crate::output::Output;
-use crate::session::{EndReason, Handler};
+use crate::session::{EndReason, Fate, Handler, SessionError};
 use crate::tls::Direction;
 use crate::wire::{Reset, build_reset};
 
@@ -157,6 +157,14 @@ impl<H: Handler> Engine<H> {
         };
         if let Carries::Tls(session) = &mut flow.carries {
             let mut ctx = context!(self);
+            if session.fate == Fate::Follow {
+                for direction in Direction::BOTH {
+                    let acknowledged = flow.halves[direction.reverse().index()].last_ack;
+                    if flow.halves[direction.index()].has_gap(acknowledged) {
+                        session.raise(direction, SessionError::LostSynchronisation, &mut ctx);
+                    }
+                }
+            }
             session.end(reason, &mut ctx);
             let key = session.info.client_random;
             if self.by_random.get(&key).is_some_and(|(_, id)| *id == session.info.id) {

@@ -52,8 +52,8 @@ pub(super) struct PendingKeys {
     order: VecDeque<(u64, PendingKey)>,
 }
 
-/// Deliveries kept for one random: both directions and an update each.
-const MAX_DELIVERIES: usize = 4;
+/// Deliveries kept for one random: both directions and a few updates.
+const MAX_DELIVERIES: usize = 16;
 
 impl PendingKeys {
     pub(super) fn new(hasher: ahash::RandomState) -> Self {

@@ -45,6 +45,9 @@ impl<H: Handler> Engine<H> {
         }
         if flags.ack() {
             self.handle_ack(index, direction, segment.tcp.acknowledgment());
+            if self.is_dead(index) {
+                return Verdict::Drop;
+            }
         }
         if flags.rst() {
             return self.handle_rst(index, direction, segment);
@@ -247,17 +250,30 @@ impl<H: Handler> Engine<H> {
         Verdict::Forward
     }
 
+    /// Notes an acknowledgment. Inline, one of bytes that were never seen means that they passed
+    /// some other way: the monitor has lost the stream.
     fn handle_ack(&mut self, index: FlowIndex, direction: Direction, acknowledgment: u32) {
-        if let Some(flow) = self.flows.get(index) {
-            flow.half(direction).last_ack = Some(acknowledgment);
-            // The answer to a SYN may have been missed: the client's acknowledgment tells it.
-            let other = flow.half(direction.reverse());
-            if other.initial.is_none() && direction == Direction::ClientToServer {
-                other.initial = Some(acknowledgment);
-                if flow.phase == Phase::Opening {
-                    flow.phase = Phase::Open;
-                }
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        flow.half(direction).last_ack = Some(acknowledgment);
+        let other = &mut flow.halves[direction.reverse().index()];
+        // The answer to a SYN may have been missed: the client's acknowledgment tells it.
+        if other.initial.is_none() && direction == Direction::ClientToServer {
+            other.initial = Some(acknowledgment);
+            if flow.phase == Phase::Opening {
+                flow.phase = Phase::Open;
             }
+        }
+        let other = &flow.halves[direction.reverse().index()];
+        if self.config.inline
+            && other.is_acknowledged_beyond(acknowledgment)
+            && let Carries::Tls(session) = &mut flow.carries
+            && session.following()
+        {
+            let mut ctx = context!(self);
+            session.fail(direction.reverse(), SessionError::LostSynchronisation, &mut ctx);
+            self.settle(index);
         }
     }
 
@@ -391,6 +407,13 @@ impl<H: Handler> Engine<H> {
             }
             Insert::Full => {
                 self.counters.buffer_full += 1;
+                if !self.config.inline
+                    && let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index)
+                {
+                    let mut ctx = context!(self);
+                    session.fail(direction, SessionError::LostSynchronisation, &mut ctx);
+                    self.settle(index);
+                }
                 Verdict::Drop
             }
         }
@@ -637,6 +660,10 @@ impl<H: Handler> Engine<H> {
             self.buffered = self.buffered.saturating_sub(flow.charged).saturating_add(bytes);
             flow.charged = bytes;
         }
+    }
+
+    fn is_dead(&mut self, index: FlowIndex) -> bool {
+        self.flows.get(index).is_some_and(|flow| matches!(flow.phase, Phase::Dead { .. }))
     }
 
     /// The number of answers a fresh tombstone gives.

@@ -77,6 +77,20 @@ impl Half {
         self.sequence_of(self.fin?)
     }
 
+    /// Whether the receiver acknowledges bytes that have not been seen in order.
+    pub(crate) fn is_acknowledged_beyond(&self, acknowledgment: u32) -> bool {
+        let seen = self.assembler.next() as i64 + i64::from(self.fin_reached());
+        self.offset_of(acknowledgment).is_some_and(|offset| offset > seen)
+    }
+
+    /// Whether bytes are known to be missing: later ones were seen, or the FIN, or the receiver
+    /// acknowledged them.
+    pub(crate) fn has_gap(&self, acknowledged: Option<u32>) -> bool {
+        self.assembler.highest() > self.assembler.next()
+            || self.fin.is_some_and(|fin| fin > self.assembler.next())
+            || acknowledged.is_some_and(|it| self.is_acknowledged_beyond(it))
+    }
+
     /// Everything up to the FIN has been seen.
     pub(crate) fn fin_reached(&self) -> bool {
         self.fin == Some(self.assembler.next())

@@ -206,8 +206,9 @@ impl<S: Default> TlsSession<S> {
         }
     }
 
-    fn following(&self) -> bool {
-        self.fate == Fate::Follow
+    /// Whether its bytes are still looked at.
+    pub(crate) fn following(&self) -> bool {
+        self.fate == Fate::Follow && !self.ended
     }
 
     // Inputs.
@@ -379,7 +380,9 @@ impl<S: Default> TlsSession<S> {
                 Policy::Forward => Policy::Bypass,
                 other => other,
             },
-            SessionError::EarlyFin | SessionError::ConflictingOverlap => Policy::Forward,
+            SessionError::EarlyFin
+            | SessionError::ConflictingOverlap
+            | SessionError::NothingOpened => Policy::Forward,
         };
         self.apply(policy, error);
         if self.fate == Fate::Bypass && self.info.key_status != KeyStatus::Missing {
@@ -387,13 +390,16 @@ impl<S: Default> TlsSession<S> {
         }
     }
 
-    /// Reports an error without consequence.
+    /// Reports an error without consequence; not after the end.
     pub(crate) fn raise<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
         error: SessionError,
         ctx: &mut Context<'_, H>,
     ) {
+        if self.ended {
+            return;
+        }
         self.event(ctx, |handler, session, state| handler.error(session, state, direction, error));
     }
 
@@ -403,10 +409,18 @@ impl<S: Default> TlsSession<S> {
         reason: EndReason,
         ctx: &mut Context<'_, H>,
     ) {
+        if self.following() {
+            for direction in Direction::BOTH {
+                // A changed record 0 looks like one more handshake record.
+                if let Read::Searching { opener: Some(_), searched: 1.., .. } =
+                    self.streams[direction.index()].read
+                {
+                    self.raise(direction, SessionError::NothingOpened, ctx);
+                }
+            }
+        }
         if !mem::replace(&mut self.ended, true) {
-            let fate = self.fate;
             self.event(ctx, |handler, session, state| handler.session_end(session, state, reason));
-            self.fate = fate;
         }
         self.streams = [0, 1].map(|side: usize| Stream::new(self.streams[side].position));
     }
@@ -767,7 +781,8 @@ impl<S: Default> TlsSession<S> {
         // 2^64 records do not happen; a wrapped number would only fail to open.
         *sequence = sequence.wrapping_add(1);
         ctx.counters.records_seen += 1;
-        let mut session = Session { info: &self.info, control: &mut self.control };
+        let mut session =
+            Session { info: &self.info, control: &mut self.control, now_ns: ctx.now_ns };
         judge(ctx.handler, &mut session, &mut self.state, &mut record);
         if record.outcome.is_none() && fragment.len() <= PEEK_FRAGMENT_LEN {
             // Only a KeyUpdate is looked for; an error is handled below as any other.
@@ -857,7 +872,7 @@ impl<S: Default> TlsSession<S> {
         ctx: &mut Context<'_, H>,
     ) {
         let stream = &mut self.streams[direction.index()];
-        if !matches!(self.fate, Fate::Follow) || stream.stalled_since_ns.is_none() {
+        if self.fate != Fate::Follow || stream.stalled_since_ns.is_none() {
             return;
         }
         let mut buffer = mem::take(&mut stream.buffer);
@@ -893,14 +908,15 @@ impl<S: Default> TlsSession<S> {
         ctx: &mut Context<'_, H>,
         raise: impl FnOnce(&mut H, &mut Session<'_>, &mut S),
     ) {
-        let mut session = Session { info: &self.info, control: &mut self.control };
+        let mut session =
+            Session { info: &self.info, control: &mut self.control, now_ns: ctx.now_ns };
         raise(ctx.handler, &mut session, &mut self.state);
         self.obey();
     }
 
     /// Does what the handler asked for.
     fn obey(&mut self) {
-        if self.control.reset && !matches!(self.fate, Fate::Kill { .. }) {
+        if self.control.reset && !self.ended && !matches!(self.fate, Fate::Kill { .. }) {
             self.fate = Fate::Kill { reset: true, reason: EndReason::ResetByHandler };
         }
     }

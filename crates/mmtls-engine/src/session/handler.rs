@@ -98,6 +98,7 @@ pub(crate) struct Control {
 pub struct Session<'a> {
     pub(crate) info: &'a SessionInfo,
     pub(crate) control: &'a mut Control,
+    pub(crate) now_ns: u64,
 }
 
 impl Session<'_> {
@@ -105,6 +106,12 @@ impl Session<'_> {
     #[must_use]
     pub fn info(&self) -> &SessionInfo {
         self.info
+    }
+
+    /// The time of the input that caused this event, in the caller's nanoseconds.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
     }
 
     /// Resets the session: the held packet is dropped, both endpoints get a RST, and every later

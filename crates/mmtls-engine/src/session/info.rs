@@ -133,6 +133,8 @@ pub enum SessionError {
     ConflictingOverlap = -33,
     /// 0-RTT data passed; its keys are not handled yet.
     EarlyDataNotInspected = -34,
+    /// Keys were shared and protected records seen, but none opened until the session's end.
+    NothingOpened = -35,
     /// No keys within the stall limits.
     MissingKeys = -1,
 }
@@ -158,6 +160,7 @@ impl SessionError {
             Self::LostSynchronisation => "lost_synchronisation",
             Self::ConflictingOverlap => "conflicting_overlap",
             Self::EarlyDataNotInspected => "early_data_not_inspected",
+            Self::NothingOpened => "nothing_opened",
             Self::MissingKeys => "missing_keys",
         }
     }

@@ -1,0 +1,518 @@
+//! A simulated path: two endpoints that send a script's turns, a hostile network between them
+//! and the engine, and a receiver's view behind it that checks every forwarded byte.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mmtls_engine::session::{EndReason, FlowEnd, Handler, Record, Session, SessionError};
+use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch, OpenRecord};
+use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId, SharedKeys, Verdict};
+use mmtls_testkit::segments::{Endpoints, Seeded, flag};
+use mmtls_testkit::synthesis::{NullKeys, Script, ScriptBuilder, side};
+
+pub const SUITE: u16 = 0x1301;
+pub const RANDOM: [u8; 32] = [0xc1; 32];
+
+/// The null keys of a direction and epoch; `None` for the handshake.
+pub fn keys(direction: Direction, epoch: Option<u32>) -> NullKeys {
+    NullKeys(side(direction) as u64 * 1000 + epoch.map_or(999, u64::from))
+}
+
+/// A session of several exchanges, chosen by a seed: records of many lengths, padding, tickets,
+/// empty records, KeyUpdates in both directions.
+pub fn script(seed: u64) -> Script {
+    let mut rng = Seeded::new(seed);
+    let flight: Vec<usize> = (0..1 + rng.below(4)).map(|_| 1 + rng.below(3000)).collect();
+    let mut builder = ScriptBuilder::new(RANDOM, SUITE, rng.one_in(3), &flight, keys);
+    for _ in 0..1 + rng.below(4) {
+        for direction in Direction::BOTH {
+            for _ in 0..1 + rng.below(4) {
+                match rng.below(8) {
+                    0 => {
+                        builder.key_update(direction);
+                    }
+                    1 => {
+                        let ticket = [&[4, 0, 0, 90][..], &[5; 90]].concat();
+                        builder.record(direction, ContentType::HANDSHAKE, &ticket, 0);
+                    }
+                    2 => {
+                        builder.record(
+                            direction,
+                            ContentType::APPLICATION_DATA,
+                            &[],
+                            rng.below(40),
+                        );
+                    }
+                    _ => {
+                        let len = [20, 300, 1500, 5000, 16000][rng.below(5)];
+                        let content: Vec<u8> =
+                            (0..1 + rng.below(len)).map(|_| rng.next_u64() as u8).collect();
+                        let padding = if rng.one_in(4) { rng.below(300) } else { 0 };
+                        builder.record(direction, ContentType::APPLICATION_DATA, &content, padding);
+                    }
+                }
+            }
+        }
+    }
+    builder.build()
+}
+
+/// What a handler saw, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    SessionStart,
+    HandshakeStart,
+    HandshakeEnd,
+    Record(Direction, u8, Vec<u8>),
+    Error(Direction, SessionError),
+    Stall(Direction),
+    Keys(Direction, KeyEpoch),
+    SessionEnd(EndReason),
+    FlowEnd(EndReason),
+}
+
+/// Opens everything and writes it down; resets at a chosen record.
+#[derive(Default)]
+pub struct Recorder {
+    pub events: Vec<Event>,
+    pub judged: [usize; 2],
+    pub reset_at: Option<usize>,
+    pub pause_all: bool,
+}
+
+impl Recorder {
+    pub fn records(&self, direction: Direction) -> Vec<(u8, Vec<u8>)> {
+        self.events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Record(of, kind, bytes) if *of == direction => Some((*kind, bytes.clone())),
+                _ => None,
+            })
+            .collect()
+    }
+
+    pub fn errors(&self) -> Vec<(Direction, SessionError)> {
+        self.events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Error(direction, error) => Some((*direction, *error)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The events without records, stalls and keys, whose place may depend on timing.
+    pub fn skeleton(&self) -> Vec<Event> {
+        self.events
+            .iter()
+            .filter(|it| !matches!(it, Event::Record(..) | Event::Stall(_) | Event::Keys(..)))
+            .cloned()
+            .collect()
+    }
+}
+
+impl Handler for Recorder {
+    type State = ();
+
+    fn session_start(&mut self, _: &mut Session<'_>, (): &mut ()) {
+        self.events.push(Event::SessionStart);
+    }
+
+    fn handshake_start(&mut self, session: &mut Session<'_>, (): &mut ()) {
+        assert_eq!(session.info().client_random, RANDOM);
+        assert_eq!(session.info().server_name.as_deref(), Some("server.test"));
+        self.events.push(Event::HandshakeStart);
+    }
+
+    fn handshake_end(&mut self, session: &mut Session<'_>, (): &mut ()) {
+        assert_eq!(session.info().cipher_suite, Some(CipherSuite(SUITE)));
+        assert_eq!(session.info().server_random, Some([0x5a; 32]));
+        self.events.push(Event::HandshakeEnd);
+        if self.pause_all {
+            for direction in Direction::BOTH {
+                session.pause(direction, None);
+            }
+        }
+    }
+
+    fn new_record(&mut self, session: &mut Session<'_>, (): &mut (), record: &mut Record<'_>) {
+        let direction = record.direction();
+        self.judged[side(direction)] += 1;
+        if let Ok(plaintext) = record.open() {
+            let event =
+                Event::Record(direction, plaintext.content_type.0, plaintext.bytes.to_vec());
+            self.events.push(event);
+        }
+        if self.reset_at == Some(self.judged[0] + self.judged[1]) {
+            session.reset();
+        }
+    }
+
+    fn error(&mut self, _: &mut Session<'_>, (): &mut (), at: Direction, error: SessionError) {
+        self.events.push(Event::Error(at, error));
+    }
+
+    fn stall(&mut self, _: &mut Session<'_>, (): &mut (), direction: Direction) {
+        self.events.push(Event::Stall(direction));
+    }
+
+    fn keys(
+        &mut self,
+        _: &mut Session<'_>,
+        (): &mut (),
+        direction: Direction,
+        epoch: KeyEpoch,
+        _: Duration,
+    ) {
+        self.events.push(Event::Keys(direction, epoch));
+    }
+
+    fn session_end(&mut self, _: &mut Session<'_>, (): &mut (), reason: EndReason) {
+        self.events.push(Event::SessionEnd(reason));
+    }
+
+    fn flow_end(&mut self, flow: &FlowEnd) {
+        self.events.push(Event::FlowEnd(flow.reason));
+    }
+}
+
+/// When keys reach the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyTiming {
+    /// Before the first packet.
+    Early,
+    /// As soon as the engine says that it wants them.
+    Prompt,
+    /// Only when nothing moves any more.
+    Late,
+    Never,
+}
+
+/// What the network does to each turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Network {
+    pub seed: u64,
+    /// Longest segment; 0 sends each turn whole.
+    pub max_segment: usize,
+    pub reorder: bool,
+    pub duplicate: bool,
+    pub keys: KeyTiming,
+    pub v6: bool,
+}
+
+/// One direction as its receiver sees it: which bytes arrived.
+#[derive(Default)]
+struct Receiver {
+    arrived: BTreeMap<u64, u64>,
+    contiguous: u64,
+}
+
+impl Receiver {
+    fn take(&mut self, from: u64, to: u64) {
+        self.arrived.insert(from, to.max(self.arrived.get(&from).copied().unwrap_or(0)));
+        while let Some((_, &to)) =
+            self.arrived.range(..=self.contiguous).rev().find(|(_, to)| **to > self.contiguous)
+        {
+            self.contiguous = to;
+        }
+    }
+}
+
+/// A packet: direction, stream range, frame.
+#[derive(Clone)]
+struct Packet {
+    direction: Direction,
+    from: u64,
+    to: u64,
+    frame: Vec<u8>,
+}
+
+pub struct Path {
+    pub engine: Engine<Recorder>,
+    pub script: Script,
+    pub endpoints: Endpoints,
+    pub injected: Vec<Vec<u8>>,
+    /// Stream ends behind which a receiver gives up, since a record was changed before them;
+    /// zero when packets are lost on purpose and nothing can be said.
+    pub intact: [u64; 2],
+    /// Payload bytes forwarded after the session was reset.
+    pub leaked: usize,
+    network: Network,
+    rng: Seeded,
+    now_ns: u64,
+    receivers: [Receiver; 2],
+    held: HashMap<mmtls_engine::HoldId, Packet>,
+    sent: [u64; 2],
+    reset: bool,
+}
+
+pub fn config(missing_keys: Policy) -> Config {
+    let mut config = Config::new(missing_keys);
+    config.verify_checksums = false;
+    config
+}
+
+impl Path {
+    pub fn new(script: Script, network: Network, config: Config, recorder: Recorder) -> Self {
+        let mut rng = Seeded::new(network.seed ^ 0x5eed);
+        let address = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        let endpoints = Endpoints {
+            client: address(if network.v6 { "[fd00::2]:40000" } else { "10.0.0.2:40000" }),
+            server: address(if network.v6 { "[fd00::3]:443" } else { "10.0.0.3:443" }),
+            // Close to the wrap, so that it is crossed in most runs.
+            initial: [0, 1].map(|_| 0u32.wrapping_sub(rng.below(20_000) as u32)),
+        };
+        Self {
+            engine: Engine::new(config, recorder),
+            script,
+            endpoints,
+            injected: Vec::new(),
+            intact: [u64::MAX; 2],
+            leaked: 0,
+            network,
+            rng,
+            now_ns: 1,
+            receivers: Default::default(),
+            held: HashMap::new(),
+            sent: [0; 2],
+            reset: false,
+        }
+    }
+
+    /// Runs the whole session, FINs included; true when every byte arrived.
+    pub fn run(&mut self) -> bool {
+        if self.network.keys == KeyTiming::Early {
+            for direction in Direction::BOTH {
+                for epoch in 0..3 {
+                    self.deliver_keys(direction, epoch);
+                }
+            }
+        }
+        self.open();
+        let turns = self.script.turns.clone();
+        for turn in &turns {
+            if !self.send(turn.direction, &turn.bytes) {
+                return false;
+            }
+        }
+        self.control(Direction::ClientToServer, self.sent[0], flag::FIN | flag::ACK, 0);
+        self.control(Direction::ServerToClient, self.sent[1], flag::FIN | flag::ACK, 1);
+        self.control(Direction::ClientToServer, self.sent[0] + 1, flag::ACK, 1);
+        self.engine.finish();
+        true
+    }
+
+    pub fn open(&mut self) {
+        let syn = self.endpoints.frame(Direction::ClientToServer, -1, 0, flag::SYN, &[]);
+        assert_eq!(self.input(&syn, Direction::ClientToServer), Verdict::Forward);
+        let answer =
+            self.endpoints.frame(Direction::ServerToClient, -1, 0, flag::SYN | flag::ACK, &[]);
+        assert_eq!(self.input(&answer, Direction::ServerToClient), Verdict::Forward);
+        self.control(Direction::ClientToServer, 0, flag::ACK, 0);
+    }
+
+    /// Sends one turn through the network; false when it never arrived whole.
+    pub fn send(&mut self, direction: Direction, bytes: &[u8]) -> bool {
+        let base = self.sent[side(direction)];
+        self.sent[side(direction)] += bytes.len() as u64;
+        let end = self.sent[side(direction)];
+        let packets = self.cut(direction, base, bytes);
+        for packet in self.disorder(packets) {
+            self.offer(packet);
+        }
+        // Nothing lost so far in this network, but packets may be held, or dropped as copies of
+        // held ones: deliver keys, then retransmit what is missing, as TCP would.
+        for _ in 0..200 {
+            if self.receivers[side(direction)].contiguous >= end {
+                return true;
+            }
+            if self.network.keys == KeyTiming::Late {
+                self.answer_wishes(true);
+                if self.receivers[side(direction)].contiguous >= end {
+                    return true;
+                }
+            }
+            let from = self.receivers[side(direction)].contiguous.max(base);
+            let len = (1 + self.rng.below(1400)).min((end - from) as usize);
+            let at = (from - base) as usize;
+            let packet = self.packet(direction, from, &bytes[at..at + len]);
+            self.offer(packet);
+        }
+        false
+    }
+
+    /// Offers one range of a direction's stream once, with given bytes.
+    pub fn offer_range(&mut self, direction: Direction, from: u64, bytes: &[u8]) -> Verdict {
+        let packet = self.packet(direction, from, bytes);
+        self.offer(packet)
+    }
+
+    /// A pure acknowledgment.
+    pub fn acknowledge(&mut self, direction: Direction, offset: u64, acknowledged: u64) {
+        let frame = self.endpoints.frame(direction, offset as i64, acknowledged, flag::ACK, &[]);
+        let _ = self.input(&frame, direction);
+        self.act();
+    }
+
+    fn cut(&mut self, direction: Direction, base: u64, bytes: &[u8]) -> Vec<Packet> {
+        let mut packets = Vec::new();
+        let mut at = 0;
+        while at < bytes.len() {
+            let len = match self.network.max_segment {
+                0 => bytes.len(),
+                max => 1 + self.rng.below(max),
+            };
+            let len = len.min(bytes.len() - at);
+            // Retransmissions with other boundaries overlap what was sent before.
+            let back = if self.network.duplicate && self.rng.one_in(5) {
+                self.rng.below(at + 1).min(3000)
+            } else {
+                0
+            };
+            packets.push(self.packet(
+                direction,
+                base + (at - back) as u64,
+                &bytes[at - back..at + len],
+            ));
+            at += len;
+        }
+        packets
+    }
+
+    fn disorder(&mut self, mut packets: Vec<Packet>) -> VecDeque<Packet> {
+        if self.network.reorder {
+            for at in 0..packets.len() {
+                let reach = if self.rng.one_in(3) { 8 } else { 2 };
+                let other = (at + self.rng.below(reach)).min(packets.len() - 1);
+                packets.swap(at, other);
+            }
+        }
+        let mut out = VecDeque::new();
+        for packet in packets {
+            if self.network.duplicate && self.rng.one_in(4) {
+                out.push_back(packet.clone());
+            }
+            out.push_back(packet);
+        }
+        out
+    }
+
+    fn packet(&self, direction: Direction, from: u64, bytes: &[u8]) -> Packet {
+        let acknowledged = self.receivers[side(direction.reverse())].contiguous;
+        let frame = self.endpoints.frame(direction, from as i64, acknowledged, flag::ACK, bytes);
+        Packet { direction, from, to: from + bytes.len() as u64, frame }
+    }
+
+    fn control(&mut self, direction: Direction, offset: u64, flags: u8, extra_ack: u64) {
+        let acknowledged = self.receivers[side(direction.reverse())].contiguous + extra_ack;
+        let frame = self.endpoints.frame(direction, offset as i64, acknowledged, flags, &[]);
+        let _ = self.input(&frame, direction);
+        self.act();
+    }
+
+    fn offer(&mut self, packet: Packet) -> Verdict {
+        let verdict = self.input(&packet.frame, packet.direction);
+        match verdict {
+            Verdict::Forward => self.arrive(&packet),
+            Verdict::Hold(id) => {
+                self.held.insert(id, packet);
+            }
+            Verdict::Drop => {}
+        }
+        self.act();
+        verdict
+    }
+
+    fn input(&mut self, frame: &[u8], direction: Direction) -> Verdict {
+        self.now_ns += 1000;
+        let input = FrameInput {
+            port: PortId(side(direction) as u8),
+            link: Link::Ethernet,
+            bytes: frame,
+            checksum_trusted: true,
+        };
+        self.engine.handle_frame(self.now_ns, &input)
+    }
+
+    /// Lets time pass.
+    pub fn wait(&mut self, ns: u64) {
+        self.now_ns += ns;
+        self.engine.handle_timeout(self.now_ns);
+        self.act();
+    }
+
+    fn act(&mut self) {
+        let mut wishes = false;
+        while let Some(output) = self.engine.poll_output() {
+            match output {
+                Output::Release(id) => {
+                    let packet = self.held.remove(&id).expect("released frames are held");
+                    self.arrive(&packet);
+                }
+                Output::Discard(id) => {
+                    self.held.remove(&id).expect("discarded frames are held");
+                }
+                Output::Inject { frame, .. } => {
+                    self.reset = true;
+                    self.injected.push(frame);
+                }
+                Output::KeysNeeded(_) => wishes = true,
+            }
+        }
+        if wishes && matches!(self.network.keys, KeyTiming::Early | KeyTiming::Prompt) {
+            self.answer_wishes(false);
+        }
+    }
+
+    /// Delivers the keys of every epoch, as an endpoint that has them all would.
+    pub fn answer_wishes(&mut self, in_random_order: bool) {
+        let mut wanted: Vec<(Direction, u32)> = Direction::BOTH
+            .into_iter()
+            .flat_map(|it| (0..40).map(move |epoch| (it, epoch)))
+            .collect();
+        if in_random_order && self.rng.one_in(2) {
+            wanted.sort_by_key(|(direction, epoch)| (*epoch, std::cmp::Reverse(*direction)));
+        }
+        for (direction, epoch) in wanted {
+            self.deliver_keys(direction, epoch);
+        }
+    }
+
+    pub fn deliver_keys(&mut self, direction: Direction, epoch: u32) {
+        let opener: Box<dyn OpenRecord> = Box::new(keys(direction, Some(epoch)));
+        let shared = SharedKeys {
+            sender: Some(self.endpoints.client.ip()),
+            client_random: RANDOM,
+            server_random: Some([0x5a; 32]),
+            cipher_suite: CipherSuite(SUITE),
+            keys: vec![(direction, KeyEpoch::Application(epoch), opener)],
+        };
+        let _ = self.engine.handle_keys(self.now_ns, shared);
+        self.act();
+    }
+
+    /// A forwarded packet reaches its receiver: the one invariant of an inline monitor is
+    /// checked here.
+    fn arrive(&mut self, packet: &Packet) {
+        if self.reset {
+            self.leaked += (packet.to - packet.from) as usize;
+        }
+        let at = side(packet.direction);
+        self.receivers[at].take(packet.from, packet.to);
+        let contiguous = self.receivers[at].contiguous;
+        let complete = self.script.records[at]
+            .iter()
+            .filter(|it| it.end <= contiguous.min(self.intact[at]))
+            .count();
+        let recorder = self.engine.handler();
+        if self.network.keys != KeyTiming::Never && !recorder.pause_all {
+            assert!(
+                complete <= recorder.judged[at],
+                "{complete} records could be read, {} were judged",
+                recorder.judged[at]
+            );
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Synthetic TLS 1.3 sessions as TCP segments: for property tests, fuzzing and benchmarks of the
+//! engine. Real stacks are tested in the testbed; this is for what they never send on demand.
+//!
+//! Refuses nothing: it can be told to produce nonsense.
+
+use mmtls_engine::tls::{ContentType, Direction, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
+use mmtls_record::Tls13Sealer;
+
+/// Seals records of one direction and epoch.
+pub trait Seal {
+    /// One whole record, header included.
+    fn seal(&self, sequence: u64, kind: ContentType, content: &[u8], padding: usize) -> Vec<u8>;
+}
+
+/// The null cipher: nothing is hidden, but a tag still binds key, sequence number, header and
+/// content, so that everything behind decryption can be reached without cryptography.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NullKeys(pub u64);
+
+const NULL_TAG: usize = 16;
+
+impl NullKeys {
+    fn tag(self, sequence: u64, header: [u8; RECORD_HEADER_LEN], inner: &[u8]) -> [u8; NULL_TAG] {
+        // FNV-1a, twice: enough to tell records apart, and nothing more.
+        let mut hash = [0xcbf2_9ce4_8422_2325 ^ self.0, 0x8422_2325_cbf2_9ce4 ^ sequence];
+        for &byte in header.iter().chain(inner) {
+            for half in &mut hash {
+                *half = (*half ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+        let mut tag = [0; NULL_TAG];
+        tag[..8].copy_from_slice(&hash[0].to_be_bytes());
+        tag[8..].copy_from_slice(&hash[1].to_be_bytes());
+        tag
+    }
+}
+
+impl Seal for NullKeys {
+    fn seal(&self, sequence: u64, kind: ContentType, content: &[u8], padding: usize) -> Vec<u8> {
+        let len = u16::try_from(content.len() + 1 + padding + NULL_TAG).unwrap_or(u16::MAX);
+        let [high, low] = len.to_be_bytes();
+        let header = [23, 3, 3, high, low];
+        let mut record = header.to_vec();
+        record.extend_from_slice(content);
+        record.push(kind.0);
+        record.resize(record.len() + padding, 0);
+        let tag = self.tag(sequence, header, &record[RECORD_HEADER_LEN..]);
+        record.extend_from_slice(&tag);
+        record
+    }
+}
+
+impl OpenRecord for NullKeys {
+    fn open(
+        &self,
+        sequence: u64,
+        header: [u8; RECORD_HEADER_LEN],
+        fragment: &[u8],
+        plaintext: &mut [u8],
+    ) -> Result<Opened, OpenError> {
+        let len = fragment.len().checked_sub(NULL_TAG).ok_or(OpenError::Authentication)?;
+        let (inner, tag) = fragment.split_at(len);
+        if self.tag(sequence, header, inner) != tag {
+            return Err(OpenError::Authentication);
+        }
+        let type_at = inner.iter().rposition(|&byte| byte != 0).ok_or(OpenError::Malformed)?;
+        plaintext
+            .get_mut(..type_at)
+            .ok_or(OpenError::Malformed)?
+            .copy_from_slice(&inner[..type_at]);
+        Ok(Opened { content_type: ContentType(inner[type_at]), len: type_at })
+    }
+}
+
+impl Seal for Tls13Sealer {
+    fn seal(&self, sequence: u64, kind: ContentType, content: &[u8], padding: usize) -> Vec<u8> {
+        Self::seal(self, sequence, kind, content, padding).unwrap_or_default()
+    }
+}
+
+/// A stretch of one direction's bytes that its sender sends without waiting for the peer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// Who sends.
+    pub direction: Direction,
+    /// What.
+    pub bytes: Vec<u8>,
+}
+
+/// An application-epoch record and where it ends in its direction's stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// Offset behind its last byte.
+    pub end: u64,
+    /// What it protects.
+    pub kind: ContentType,
+    /// Its content.
+    pub content: Vec<u8>,
+}
+
+/// A whole session: who sends what in which order, and what should be seen.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// In causal order.
+    pub turns: Vec<Turn>,
+    /// Application-epoch records per direction, client first.
+    pub records: [Vec<Placed>; 2],
+    /// `ClientHello.random`.
+    pub client_random: [u8; 32],
+}
+
+/// Builds a [`Script`]; the keys of each epoch are made by `keys(direction, epoch)`, with epoch
+/// `None` for the handshake.
+pub struct ScriptBuilder<K, F: Fn(Direction, Option<u32>) -> K> {
+    keys: F,
+    script: Script,
+    sent: [u64; 2],
+    epoch: [u32; 2],
+    sequence: [u64; 2],
+    _keys: std::marker::PhantomData<K>,
+}
+
+impl<K: Seal, F: Fn(Direction, Option<u32>) -> K> ScriptBuilder<K, F> {
+    /// Begins with both hellos and the encrypted handshake of the given number of records, of
+    /// the given length each. `retry` puts a HelloRetryRequest in front.
+    pub fn new(
+        client_random: [u8; 32],
+        suite: u16,
+        retry: bool,
+        flight: &[usize],
+        keys: F,
+    ) -> Self {
+        let mut builder = Self {
+            keys,
+            script: Script { turns: Vec::new(), records: [Vec::new(), Vec::new()], client_random },
+            sent: [0; 2],
+            epoch: [0; 2],
+            sequence: [0; 2],
+            _keys: std::marker::PhantomData,
+        };
+        let hello = client_hello(&client_random, "server.test", 200);
+        builder.send(Direction::ClientToServer, &plain(ContentType::HANDSHAKE, &hello));
+        if retry {
+            let hello_retry = server_hello(&HELLO_RETRY_RANDOM, suite);
+            builder.send(Direction::ServerToClient, &plain(ContentType::HANDSHAKE, &hello_retry));
+            builder.send(Direction::ClientToServer, &plain(ContentType(20), &[1]));
+            builder.send(Direction::ClientToServer, &plain(ContentType::HANDSHAKE, &hello));
+        }
+        let hello = server_hello(&[0x5a; 32], suite);
+        builder.send(Direction::ServerToClient, &plain(ContentType::HANDSHAKE, &hello));
+        builder.send(Direction::ServerToClient, &plain(ContentType(20), &[1]));
+        let server_keys = (builder.keys)(Direction::ServerToClient, None);
+        for (sequence, &len) in (0u64..).zip(flight) {
+            let record = server_keys.seal(sequence, ContentType::HANDSHAKE, &vec![8; len], 0);
+            builder.send(Direction::ServerToClient, &record);
+        }
+        let client_keys = (builder.keys)(Direction::ClientToServer, None);
+        let finished = client_keys.seal(0, ContentType::HANDSHAKE, &[20; 52], 0);
+        builder.send(Direction::ClientToServer, &finished);
+        builder
+    }
+
+    /// Sends one application-epoch record.
+    pub fn record(
+        &mut self,
+        direction: Direction,
+        kind: ContentType,
+        content: &[u8],
+        padding: usize,
+    ) -> &mut Self {
+        let side = side(direction);
+        let keys = (self.keys)(direction, Some(self.epoch[side]));
+        let record = keys.seal(self.sequence[side], kind, content, padding);
+        self.sequence[side] += 1;
+        self.send(direction, &record);
+        let end = self.sent[side];
+        self.script.records[side].push(Placed { end, kind, content: content.to_vec() });
+        self
+    }
+
+    /// Sends a KeyUpdate and goes on under the next epoch's keys.
+    pub fn key_update(&mut self, direction: Direction) -> &mut Self {
+        self.record(direction, ContentType::HANDSHAKE, &[24, 0, 0, 1, 0], 0);
+        self.epoch[side(direction)] += 1;
+        self.sequence[side(direction)] = 0;
+        self
+    }
+
+    /// The finished script.
+    pub fn build(self) -> Script {
+        self.script
+    }
+
+    fn send(&mut self, direction: Direction, bytes: &[u8]) {
+        self.sent[side(direction)] += bytes.len() as u64;
+        match self.script.turns.last_mut() {
+            Some(turn) if turn.direction == direction => turn.bytes.extend_from_slice(bytes),
+            _ => self.script.turns.push(Turn { direction, bytes: bytes.to_vec() }),
+        }
+    }
+}
+
+/// 0 for the client's direction, 1 for the server's.
+#[must_use]
+pub const fn side(direction: Direction) -> usize {
+    match direction {
+        Direction::ClientToServer => 0,
+        Direction::ServerToClient => 1,
+    }
+}
+
+const HELLO_RETRY_RANDOM: [u8; 32] = [
+    0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
+    0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
+];
+
+/// A plaintext record.
+#[must_use]
+pub fn plain(kind: ContentType, content: &[u8]) -> Vec<u8> {
+    let [high, low] = u16::try_from(content.len()).unwrap_or(u16::MAX).to_be_bytes();
+    [&[kind.0, 3, 3, high, low], content].concat()
+}
+
+/// A ClientHello message with a server name and `filler` bytes of an unknown extension (as long
+/// as a post-quantum key share, if wanted).
+#[must_use]
+pub fn client_hello(random: &[u8; 32], server_name: &str, filler: usize) -> Vec<u8> {
+    let name = server_name.as_bytes();
+    let mut extensions = Vec::new();
+    extension(&mut extensions, 0, |out| {
+        vector16(out, |out| {
+            out.push(0);
+            vector16(out, |out| out.extend_from_slice(name));
+        });
+    });
+    extension(&mut extensions, 43, |out| out.extend_from_slice(&[2, 3, 4]));
+    extension(&mut extensions, 0xfff0, |out| out.resize(out.len() + filler, 0));
+    let mut body = vec![3, 3];
+    body.extend_from_slice(random);
+    body.extend_from_slice(&[0, 0, 6, 0x13, 1, 0x13, 2, 0x13, 3, 1, 0]);
+    vector16(&mut body, |out| out.extend_from_slice(&extensions));
+    message(1, &body)
+}
+
+/// A ServerHello message that chooses TLS 1.3 and a suite.
+#[must_use]
+pub fn server_hello(random: &[u8; 32], suite: u16) -> Vec<u8> {
+    let mut body = vec![3, 3];
+    body.extend_from_slice(random);
+    body.push(0);
+    body.extend_from_slice(&suite.to_be_bytes());
+    body.push(0);
+    vector16(&mut body, |out| extension(out, 43, |out| out.extend_from_slice(&[3, 4])));
+    message(2, &body)
+}
+
+fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    let [_, a, b, c] = u32::try_from(body.len()).unwrap_or(0).to_be_bytes();
+    [&[kind, a, b, c], body].concat()
+}
+
+fn extension(out: &mut Vec<u8>, kind: u16, fill: impl FnOnce(&mut Vec<u8>)) {
+    out.extend_from_slice(&kind.to_be_bytes());
+    vector16(out, fill);
+}
+
+fn vector16(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
+    let at = out.len();
+    out.extend_from_slice(&[0, 0]);
+    fill(out);
+    let len = u16::try_from(out.len() - at - 2).unwrap_or(u16::MAX).to_be_bytes();
+    out[at..at + 2].copy_from_slice(&len);
+}
