@@ -251,6 +251,8 @@ pub struct Path {
 pub fn config(missing_keys: Policy) -> Config {
     let mut config = Config::new(missing_keys);
     config.verify_checksums = false;
+    // Segments of a few bytes make a long queue of a short wait.
+    config.limits.stall_max_packets = 1 << 20;
     config
 }
 
