@@ -7,8 +7,8 @@
 //! * [`message`]: what goes over the channel, specified in `docs/key-sharing.md`.
 //! * [`agent`]: what goes from a program to the agent on its own host.
 //! * [`policy`]: which server names are exempt.
-//! * `client`, `server` (features of the same names): the TLS 1.3 channel. Only the private
-//!   module `channel` touches sockets, threads and clocks.
+//! * [`channel`]: `client` and `server` (features of these names), over TLS 1.3. It is the only
+//!   module that touches sockets, threads and clocks.
 //!
 //! Refuses: unbounded queues, messages above 4 KiB, blocking or panicking in a sender.
 
@@ -16,7 +16,7 @@
 
 pub mod agent;
 #[cfg(any(feature = "client", feature = "server"))]
-mod channel;
+pub mod channel;
 mod flow;
 pub mod message;
 pub mod policy;

@@ -268,7 +268,7 @@ impl Client {
     /// Delivers what is queued, closes the connections, and returns the final counters. Returns
     /// after `timeout` at the latest; what is queued then is counted as dropped.
     #[must_use]
-    pub fn shutdown(self, timeout: Duration) -> ClientCounters {
+    pub fn shutdown(&self, timeout: Duration) -> ClientCounters {
         let deadline = Instant::now() + timeout;
         for link in &self.links {
             link.stop(deadline);

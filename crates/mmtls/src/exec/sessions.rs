@@ -1,0 +1,473 @@
+//! The sessions that the agent knows: secrets in, record keys out.
+//!
+//! Keeps the latest traffic secret of each direction, because the middlebox may ask for the keys
+//! after a KeyUpdate (RFC 8446, section 7.2). Refuses: more than [`MAX_SESSIONS`] (the least
+//! recently used goes first), keys of the handshake and of early data, suites without a key
+//! schedule here, and to walk more than [`MAX_STEPS`] updates at once.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+
+use mmtls_keyshare::agent::{Datagram, Exempt, SecretKind, TrafficSecret};
+use mmtls_keyshare::message::{
+    Direction, Epoch, KeyEntry, KeyRequest, Message, NullKeys, Random, Reason, Refused, SessionKeys,
+};
+use mmtls_keyshare::{Flow, SecretBytes};
+use mmtls_record::key_schedule;
+
+/// Sessions whose secrets are kept.
+const MAX_SESSIONS: usize = 4096;
+/// KeyUpdates to catch up with at once.
+const MAX_STEPS: u32 = 8;
+
+/// What the agent did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Sessions whose keys were derived.
+    pub shared: u64,
+    /// Sessions that the policy exempts.
+    pub exempt: u64,
+    /// Secrets of versions or suites without a key schedule here.
+    pub unsupported: u64,
+    /// Secrets after a KeyUpdate of sessions that are not known (any more), or that do not follow.
+    pub lost: u64,
+    /// Requests of a middlebox that were granted.
+    pub granted: u64,
+    /// Requests of a middlebox that were refused.
+    pub denied: u64,
+    /// Refusals by a middlebox.
+    pub refused: u64,
+    /// Datagrams that were none.
+    pub malformed: u64,
+}
+
+impl fmt::Display for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} sessions shared, {} exempt", self.shared, self.exempt)?;
+        for (count, what) in [
+            (self.unsupported, "secrets of unsupported suites"),
+            (self.lost, "updates lost"),
+            (self.denied, "requests denied"),
+            (self.refused, "refusals by a middlebox"),
+            (self.malformed, "malformed datagrams"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The sessions. Not `Debug`, because it holds secrets.
+pub struct Sessions {
+    known: HashMap<Random, Session>,
+    /// Sessions in the order of use; entries with an old stamp are stale.
+    order: VecDeque<(Random, u64)>,
+    stamp: u64,
+    capacity: usize,
+    counters: Counters,
+}
+
+struct Session {
+    server_random: Random,
+    version: u16,
+    cipher_suite: u16,
+    flow: Option<Flow>,
+    /// By direction, client to server first.
+    chains: [Option<Chain>; 2],
+    stamp: u64,
+}
+
+/// The latest secret of one direction.
+struct Chain {
+    updates: u32,
+    secret: SecretBytes<64>,
+}
+
+impl Chain {
+    /// The secret after the next KeyUpdate.
+    fn next(&self, cipher_suite: u16) -> Option<Self> {
+        let next = key_schedule::next_secret(cipher_suite, self.secret.as_bytes()).ok()?;
+        Some(Self {
+            updates: self.updates.checked_add(1)?,
+            secret: SecretBytes::new(next.as_bytes())?,
+        })
+    }
+
+    fn keys(&self, cipher_suite: u16, direction: Direction) -> Option<KeyEntry> {
+        let keys = key_schedule::traffic_keys(cipher_suite, self.secret.as_bytes()).ok()?;
+        Some(KeyEntry {
+            direction,
+            epoch: Epoch::application(self.updates)?,
+            key: SecretBytes::new(keys.key())?,
+            iv: SecretBytes::new(keys.iv())?,
+            mac_key: SecretBytes::empty(),
+        })
+    }
+}
+
+fn index(direction: Direction) -> usize {
+    match direction {
+        Direction::ClientToServer => 0,
+        Direction::ServerToClient => 1,
+    }
+}
+
+impl Session {
+    fn message(&self, client_random: Random, keys: Vec<KeyEntry>) -> Message {
+        Message::SessionKeys(SessionKeys {
+            client_random,
+            server_random: Some(self.server_random),
+            version: self.version,
+            cipher_suite: self.cipher_suite,
+            flow: self.flow,
+            keys,
+        })
+    }
+}
+
+impl Sessions {
+    pub fn new() -> Self {
+        Self::with_capacity(MAX_SESSIONS)
+    }
+
+    fn with_capacity(capacity: usize) -> Self {
+        Self {
+            known: HashMap::new(),
+            order: VecDeque::new(),
+            stamp: 0,
+            capacity,
+            counters: Counters::default(),
+        }
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// What a program sent; returns what the middleboxes are to be told.
+    pub fn datagram(&mut self, datagram: &Datagram<'_>) -> Option<Message> {
+        match datagram {
+            Datagram::Exempt(exempt) => Some(self.exempt(exempt)),
+            Datagram::TrafficSecret(secret) => match secret.kind {
+                SecretKind::ClientTraffic0 => self.first(secret, Direction::ClientToServer),
+                SecretKind::ServerTraffic0 => self.first(secret, Direction::ServerToClient),
+                SecretKind::ClientTrafficN => self.later(secret, Direction::ClientToServer),
+                SecretKind::ServerTrafficN => self.later(secret, Direction::ServerToClient),
+                // Not needed by the monitor, so not shared.
+                SecretKind::ClientEarly
+                | SecretKind::ClientHandshake
+                | SecretKind::ServerHandshake => None,
+                SecretKind::Tls12Master => {
+                    self.counters.unsupported += 1;
+                    None
+                }
+            },
+        }
+    }
+
+    /// Counts a datagram that was none.
+    pub fn malformed(&mut self) -> Option<Message> {
+        self.counters.malformed += 1;
+        None
+    }
+
+    /// Counts a middlebox's refusal.
+    pub fn refused(&mut self, _refused: &Refused) {
+        self.counters.refused += 1;
+    }
+
+    /// The answer to a middlebox that asks for keys.
+    pub fn answer(&mut self, request: &KeyRequest) -> Message {
+        match self.grant(request) {
+            Ok(message) => {
+                self.counters.granted += 1;
+                message
+            }
+            Err(reason) => {
+                self.counters.denied += 1;
+                Message::Refused(Refused { client_random: request.client_random, reason })
+            }
+        }
+    }
+
+    fn grant(&mut self, request: &KeyRequest) -> Result<Message, Reason> {
+        let wanted = request.epoch.updates().ok_or(Reason::POLICY)?;
+        self.touch(&request.client_random);
+        let session = self.known.get_mut(&request.client_random).ok_or(Reason::UNKNOWN_SESSION)?;
+        if session.server_random != request.server_random {
+            return Err(Reason::UNKNOWN_SESSION);
+        }
+        let cipher_suite = session.cipher_suite;
+        let chain = &mut session.chains[index(request.direction)];
+        let current = chain.as_ref().ok_or(Reason::UNKNOWN_SESSION)?.updates;
+        // Older secrets are gone, and far future ones are nobody's business yet.
+        let steps = wanted.checked_sub(current).ok_or(Reason::UNKNOWN_SESSION)?;
+        if steps > MAX_STEPS {
+            return Err(Reason::POLICY);
+        }
+        for _ in 0..steps {
+            let next = chain.as_ref().and_then(|chain| chain.next(cipher_suite));
+            *chain = Some(next.ok_or(Reason::UNSUPPORTED)?);
+        }
+        let keys = chain.as_ref().and_then(|chain| chain.keys(cipher_suite, request.direction));
+        let keys = keys.ok_or(Reason::UNSUPPORTED)?;
+        Ok(session.message(request.client_random, vec![keys]))
+    }
+
+    fn exempt(&mut self, exempt: &Exempt<'_>) -> Message {
+        self.counters.exempt += 1;
+        Message::NullKeys(NullKeys { client_random: *exempt.client_random, flow: exempt.flow })
+    }
+
+    fn first(&mut self, secret: &TrafficSecret<'_>, direction: Direction) -> Option<Message> {
+        let chain = Chain { updates: 0, secret: SecretBytes::new(secret.secret)? };
+        let Some(keys) = chain.keys(secret.cipher_suite, direction) else {
+            self.counters.unsupported += 1;
+            return None;
+        };
+        let client_random = *secret.client_random;
+        // Another server random is another session, however unlikely.
+        if self.known.get(&client_random).is_some_and(|s| s.server_random != *secret.server_random)
+        {
+            self.known.remove(&client_random);
+        }
+        if !self.known.contains_key(&client_random) {
+            self.counters.shared += 1;
+            self.known.insert(
+                client_random,
+                Session {
+                    server_random: *secret.server_random,
+                    version: secret.version,
+                    cipher_suite: secret.cipher_suite,
+                    flow: secret.flow,
+                    chains: [None, None],
+                    stamp: 0,
+                },
+            );
+        }
+        self.touch(&client_random);
+        let session = self.known.get_mut(&client_random)?;
+        let place = &mut session.chains[index(direction)];
+        // When both ends run under this agent, the second report brings nothing new.
+        if place.is_some() {
+            return None;
+        }
+        *place = Some(chain);
+        Some(session.message(client_random, vec![keys]))
+    }
+
+    fn later(&mut self, secret: &TrafficSecret<'_>, direction: Direction) -> Option<Message> {
+        let message = self.follow(secret, direction);
+        if message.is_none() {
+            self.counters.lost += 1;
+        }
+        message?
+    }
+
+    /// `None` when the secret does not follow from what is known, `Some(None)` when it is known.
+    fn follow(
+        &mut self,
+        secret: &TrafficSecret<'_>,
+        direction: Direction,
+    ) -> Option<Option<Message>> {
+        let client_random = *secret.client_random;
+        self.touch(&client_random);
+        let session = self.known.get_mut(&client_random)?;
+        let place = &mut session.chains[index(direction)];
+        // Updates are counted by following the chain, so that a lost datagram (or an answered
+        // request in between) cannot shift the epochs.
+        let is_it = |chain: &Chain| chain.secret.as_bytes() == secret.secret;
+        if place.as_ref().is_some_and(is_it) {
+            return Some(None);
+        }
+        let mut keys = Vec::new();
+        let mut chain = place.as_ref()?.next(session.cipher_suite)?;
+        for _ in 0..MAX_STEPS {
+            keys.push(chain.keys(session.cipher_suite, direction)?);
+            if is_it(&chain) {
+                *place = Some(chain);
+                return Some(Some(session.message(client_random, keys)));
+            }
+            chain = chain.next(session.cipher_suite)?;
+        }
+        None
+    }
+
+    /// Marks a session as used and lets the least recently used ones go.
+    fn touch(&mut self, client_random: &Random) {
+        let Some(session) = self.known.get_mut(client_random) else {
+            return;
+        };
+        self.stamp += 1;
+        session.stamp = self.stamp;
+        self.order.push_back((*client_random, self.stamp));
+        while self.known.len() > self.capacity {
+            let Some((oldest, stamp)) = self.order.pop_front() else {
+                break;
+            };
+            if self.known.get(&oldest).is_some_and(|session| session.stamp == stamp) {
+                self.known.remove(&oldest);
+            }
+        }
+        if self.order.len() > 4 * self.capacity {
+            let known = &self.known;
+            self.order
+                .retain(|(random, stamp)| known.get(random).is_some_and(|s| s.stamp == *stamp));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mmtls_keyshare::agent::Role;
+
+    const AES_128: u16 = 0x1301;
+
+    fn random(number: u32) -> Random {
+        let mut random = [0; 32];
+        random[..4].copy_from_slice(&number.to_be_bytes());
+        random
+    }
+
+    fn tell(
+        sessions: &mut Sessions,
+        number: u32,
+        kind: SecretKind,
+        secret: &[u8],
+    ) -> Option<Message> {
+        sessions.datagram(&Datagram::TrafficSecret(TrafficSecret {
+            kind,
+            role: Role::Client,
+            client_random: &random(number),
+            server_random: &[2; 32],
+            version: 0x0304,
+            cipher_suite: AES_128,
+            secret,
+            server_name: b"",
+            flow: None,
+        }))
+    }
+
+    fn ask(sessions: &mut Sessions, number: u32, epoch: Epoch) -> Message {
+        sessions.answer(&KeyRequest {
+            client_random: random(number),
+            server_random: [2; 32],
+            version: 0x0304,
+            cipher_suite: AES_128,
+            direction: Direction::ClientToServer,
+            epoch,
+        })
+    }
+
+    fn epochs(message: Option<Message>) -> Vec<u32> {
+        match message {
+            Some(Message::SessionKeys(session)) => session.keys.iter().map(|k| k.epoch.0).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn reason(message: Message) -> Option<Reason> {
+        match message {
+            Message::Refused(refused) => Some(refused.reason),
+            _ => None,
+        }
+    }
+
+    fn after(updates: u32) -> Vec<u8> {
+        let mut secret = vec![7; 32];
+        for _ in 0..updates {
+            secret = key_schedule::next_secret(AES_128, &secret).unwrap().as_bytes().to_vec();
+        }
+        secret
+    }
+
+    #[test]
+    fn accepts_secrets_and_their_updates() {
+        let mut sessions = Sessions::new();
+        let message = tell(&mut sessions, 1, SecretKind::ClientTraffic0, &after(0));
+        let Some(Message::SessionKeys(session)) = &message else {
+            panic!("no keys");
+        };
+        let keys = key_schedule::traffic_keys(AES_128, &after(0)).unwrap();
+        assert_eq!(session.keys[0].key.as_bytes(), keys.key());
+        assert_eq!(session.keys[0].iv.as_bytes(), keys.iv());
+        assert_eq!(epochs(message), [2]);
+        // The same again, from the other end.
+        assert!(tell(&mut sessions, 1, SecretKind::ClientTraffic0, &after(0)).is_none());
+        assert_eq!(epochs(tell(&mut sessions, 1, SecretKind::ClientTrafficN, &after(1))), [3]);
+        // Two datagrams lost.
+        let kind = SecretKind::ClientTrafficN;
+        assert_eq!(epochs(tell(&mut sessions, 1, kind, &after(4))), [4, 5, 6]);
+        assert_eq!(epochs(tell(&mut sessions, 1, SecretKind::ServerTraffic0, &[9; 32])), [2]);
+        assert_eq!(sessions.counters(), Counters { shared: 1, ..Counters::default() });
+    }
+
+    #[test]
+    fn accepts_requests_and_then_the_logged_secret() {
+        let mut sessions = Sessions::new();
+        tell(&mut sessions, 1, SecretKind::ClientTraffic0, &after(0));
+        for updates in [0, 1, 1] {
+            let epoch = Epoch::application(updates).unwrap();
+            assert_eq!(epochs(Some(ask(&mut sessions, 1, epoch))), [epoch.0]);
+        }
+        // The program's own report comes after the request was answered.
+        assert!(tell(&mut sessions, 1, SecretKind::ClientTrafficN, &after(1)).is_none());
+        assert_eq!(epochs(tell(&mut sessions, 1, SecretKind::ClientTrafficN, &after(2))), [4]);
+        let counters = sessions.counters();
+        assert_eq!((counters.granted, counters.denied, counters.lost), (3, 0, 0));
+    }
+
+    #[test]
+    fn refuses_requests_beyond_the_policy() {
+        let mut sessions = Sessions::new();
+        assert_eq!(reason(ask(&mut sessions, 1, Epoch(2))), Some(Reason::UNKNOWN_SESSION));
+        tell(&mut sessions, 1, SecretKind::ClientTraffic0, &after(0));
+        tell(&mut sessions, 1, SecretKind::ClientTrafficN, &after(1));
+        for (epoch, expected) in [
+            (Epoch::EARLY_DATA, Reason::POLICY),
+            (Epoch::HANDSHAKE, Reason::POLICY),
+            (Epoch::APPLICATION, Reason::UNKNOWN_SESSION),
+            (Epoch(3 + MAX_STEPS + 1), Reason::POLICY),
+            (Epoch(u32::MAX), Reason::POLICY),
+        ] {
+            assert_eq!(reason(ask(&mut sessions, 1, epoch)), Some(expected));
+        }
+    }
+
+    #[test]
+    fn refuses_what_does_not_follow() {
+        let mut sessions = Sessions::new();
+        assert!(tell(&mut sessions, 1, SecretKind::ClientTrafficN, &after(1)).is_none());
+        tell(&mut sessions, 1, SecretKind::ClientTraffic0, &after(0));
+        assert!(tell(&mut sessions, 1, SecretKind::ClientTrafficN, &[8; 32]).is_none());
+        assert!(tell(&mut sessions, 1, SecretKind::ClientTraffic0, &[8; 5]).is_none());
+        assert!(tell(&mut sessions, 2, SecretKind::Tls12Master, &[8; 48]).is_none());
+        let counters = sessions.counters();
+        assert_eq!((counters.lost, counters.unsupported), (2, 2));
+    }
+
+    #[test]
+    fn refuses_to_keep_more_than_its_capacity() {
+        let mut sessions = Sessions::with_capacity(4);
+        for number in 0..100 {
+            tell(&mut sessions, number, SecretKind::ClientTraffic0, &after(0));
+            // Session 0 stays in use.
+            assert!(reason(ask(&mut sessions, 0, Epoch(2))).is_none());
+            assert!(sessions.known.len() <= 4);
+            assert!(sessions.order.len() <= 17);
+        }
+        assert!(reason(ask(&mut sessions, 99, Epoch(2))).is_none());
+        assert!(reason(ask(&mut sessions, 50, Epoch(2))).is_some());
+    }
+
+    #[test]
+    fn accepts_exemptions() {
+        let mut sessions = Sessions::new();
+        let exempt = Datagram::Exempt(Exempt { client_random: &[1; 32], flow: None });
+        assert!(matches!(sessions.datagram(&exempt), Some(Message::NullKeys(_))));
+        assert_eq!(sessions.counters().exempt, 1);
+    }
+}
