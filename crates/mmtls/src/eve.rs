@@ -1,0 +1,192 @@
+//! `eve.json`: one JSON object per line, with the names that Suricata's users expect.
+//!
+//! `docs/eve.md` describes every record. Refuses to write plaintext beyond request and response
+//! lines, and keys of any kind; refuses to fail: see [`EveWriter::take_error`]. Bytes from the
+//! network that are not UTF-8 are replaced, control characters are escaped.
+
+mod community_id;
+mod line_file;
+mod records;
+mod time;
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+
+use mmtls_engine::session::{FlowEnd, SessionInfo};
+use mmtls_engine::tls::Direction;
+use serde::Serialize;
+
+use community_id::community_id;
+use line_file::LineFile;
+pub(crate) use line_file::create_private_dir;
+pub(crate) use records::hex;
+pub use records::{Alert, Anomaly, HttpTransaction, Lossy, TlsEnd};
+use records::{FlowBody, TlsBody};
+use time::Timestamps;
+
+/// Longest line that keeps its buffer for the next one.
+const KEPT_LINE: usize = 64 << 10;
+
+/// The flow that a record is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowKey {
+    /// The engine's number for the flow.
+    pub id: u64,
+    /// Address and port of the client.
+    pub client: SocketAddr,
+    /// Address and port of the server.
+    pub server: SocketAddr,
+}
+
+impl From<&SessionInfo> for FlowKey {
+    fn from(info: &SessionInfo) -> Self {
+        Self { id: info.id.0, client: info.client, server: info.server }
+    }
+}
+
+impl From<&FlowEnd> for FlowKey {
+    fn from(flow: &FlowEnd) -> Self {
+        Self { id: flow.id.0, client: flow.client, server: flow.server }
+    }
+}
+
+/// Writes `eve.json`. Times are nanoseconds since 1970.
+pub struct EveWriter {
+    file: LineFile,
+    line: Vec<u8>,
+    times: Timestamps,
+    /// The last flow written about: the records of one flow come in groups.
+    community: Option<(FlowKey, String)>,
+}
+
+impl EveWriter {
+    /// Opens `eve.json` in a directory, which is created if need be; records are appended.
+    ///
+    /// # Errors
+    /// When the directory or the file cannot be created.
+    pub fn create(dir: &Path) -> io::Result<Self> {
+        create_private_dir(dir)?;
+        Ok(Self {
+            file: LineFile::open(&dir.join("eve.json"))?,
+            line: Vec::with_capacity(2048),
+            times: Timestamps::default(),
+            community: None,
+        })
+    }
+
+    /// A session ended.
+    pub fn tls(&mut self, now_ns: u64, info: &SessionInfo, end: &TlsEnd<'_>) {
+        self.begin(now_ns, "tls", Some((info.into(), Direction::ClientToServer)));
+        self.end("tls", &TlsBody::new(info, end));
+    }
+
+    /// An HTTP/1 request and its response, as far as they were seen.
+    pub fn http(&mut self, now_ns: u64, flow: FlowKey, http: &HttpTransaction<'_>) {
+        self.begin(now_ns, "http", Some((flow, Direction::ClientToServer)));
+        let _ = write!(self.line, ",\"tx_id\":{}", http.tx_id);
+        self.end("http", http);
+    }
+
+    /// A TCP flow ended.
+    pub fn flow(&mut self, now_ns: u64, flow: &FlowEnd) {
+        let start = self.times.text(flow.started_ns);
+        let end = self.times.text(flow.last_ns);
+        self.begin(now_ns, "flow", Some((flow.into(), Direction::ClientToServer)));
+        if flow.tls {
+            self.line.extend_from_slice(b",\"app_proto\":\"tls\"");
+        }
+        self.end("flow", &FlowBody::new(flow, &start, &end));
+    }
+
+    /// Something that should not be.
+    pub fn anomaly(&mut self, now_ns: u64, flow: FlowKey, from: Direction, anomaly: &Anomaly<'_>) {
+        self.begin(now_ns, "anomaly", Some((flow, from)));
+        self.direction(from);
+        self.end("anomaly", anomaly);
+    }
+
+    /// A pattern was found in what `from` sent.
+    pub fn alert(&mut self, now_ns: u64, flow: FlowKey, from: Direction, alert: &Alert<'_>) {
+        self.begin(now_ns, "alert", Some((flow, from)));
+        self.direction(from);
+        let _ = write!(self.line, ",\"tx_id\":{},\"app_proto\":\"http\"", alert.tx_id);
+        self.end("alert", alert);
+    }
+
+    /// Counters; whatever serializes to a JSON object.
+    pub fn stats(&mut self, now_ns: u64, counters: &impl Serialize) {
+        self.begin(now_ns, "stats", None);
+        self.end("stats", counters);
+    }
+
+    /// Writes what is buffered: about once a second, and at the end (dropping does it too).
+    pub fn flush(&mut self) {
+        self.file.flush();
+    }
+
+    /// The first error of writing, once. Afterwards writing is still tried at every flush, and
+    /// lines that do not fit into the buffer meanwhile are counted.
+    pub fn take_error(&mut self) -> Option<io::Error> {
+        self.file.take_error()
+    }
+
+    /// Lines that were lost because they could not be written for too long.
+    #[must_use]
+    pub fn lost_lines(&self) -> u64 {
+        self.file.lost_lines()
+    }
+
+    /// Everything up to the record's own object. `flow` names the sender's direction too.
+    fn begin(&mut self, now_ns: u64, event_type: &str, flow: Option<(FlowKey, Direction)>) {
+        self.line.clear();
+        self.line.extend_from_slice(b"{\"timestamp\":\"");
+        self.times.write(&mut self.line, now_ns);
+        self.line.push(b'"');
+        if let Some((flow, _)) = flow {
+            let _ = write!(self.line, ",\"flow_id\":{}", flow.id);
+        }
+        let _ = write!(self.line, ",\"event_type\":\"{event_type}\"");
+        if let Some((flow, from)) = flow {
+            let (source, destination) = match from {
+                Direction::ClientToServer => (flow.client, flow.server),
+                Direction::ServerToClient => (flow.server, flow.client),
+            };
+            let community = match self.community.take() {
+                Some((known, text)) if known == flow => text,
+                _ => community_id(flow.client, flow.server),
+            };
+            // Addresses, ports and base64 need no escaping.
+            let _ = write!(
+                self.line,
+                ",\"src_ip\":\"{}\",\"src_port\":{},\"dest_ip\":\"{}\",\"dest_port\":{},\
+                 \"proto\":\"TCP\",\"community_id\":\"{community}\"",
+                source.ip(),
+                source.port(),
+                destination.ip(),
+                destination.port(),
+            );
+            self.community = Some((flow, community));
+        }
+    }
+
+    fn direction(&mut self, from: Direction) {
+        // What Suricata calls it; `Direction` is displayed the same way.
+        let _ = write!(self.line, ",\"direction\":\"{from}\"");
+    }
+
+    fn end(&mut self, name: &str, body: &impl Serialize) {
+        let _ = write!(self.line, ",\"{name}\":");
+        // Only the caller's own counters could fail here: a map whose keys are not text.
+        if serde_json::to_writer(&mut self.line, body).is_ok() {
+            self.line.extend_from_slice(b"}\n");
+            self.file.push(&self.line);
+        }
+        if self.line.capacity() > KEPT_LINE {
+            self.line = Vec::with_capacity(2048);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

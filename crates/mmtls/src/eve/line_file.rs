@@ -1,0 +1,189 @@
+//! A file of whole lines that survives a full disk.
+//!
+//! Refuses to lose what it took, as long as it fits into a bounded buffer, and to fail: an error
+//! is kept to be told once, later lines are counted as lost when the buffer is full, and writing
+//! goes on when the disk has room again.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Buffered bytes that make it write.
+const WRITE_AT: usize = 64 << 10;
+/// Most bytes that are kept while writing fails.
+const MAX_PENDING: usize = 1 << 20;
+
+/// Creates a directory for output, readable by its owner only, unless it exists.
+pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+pub(super) struct LineFile {
+    file: File,
+    buffer: Buffer,
+}
+
+impl LineFile {
+    /// Opens a file to append to; a new one is readable by its owner only.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+        Ok(Self { file, buffer: Buffer::default() })
+    }
+
+    /// Takes a line, its line end included.
+    pub(super) fn push(&mut self, line: &[u8]) {
+        self.buffer.push(line);
+        if self.buffer.pending.len() >= WRITE_AT && !self.buffer.failing {
+            self.flush();
+        }
+    }
+
+    /// Writes what is buffered; after a failure this is also what tries again.
+    pub(super) fn flush(&mut self) {
+        self.buffer.drain(&mut self.file);
+    }
+
+    pub(super) fn take_error(&mut self) -> Option<io::Error> {
+        self.buffer.error.take()
+    }
+
+    pub(super) fn lost_lines(&self) -> u64 {
+        self.buffer.lost
+    }
+}
+
+impl Drop for LineFile {
+    fn drop(&mut self) {
+        self.flush();
+        // A torn last line would break readers of the whole file. Cutting it off needs no space.
+        if self.buffer.torn > 0
+            && let Ok(metadata) = self.file.metadata()
+            && metadata.is_file()
+        {
+            let _ = self.file.set_len(metadata.len().saturating_sub(self.buffer.torn));
+        }
+    }
+}
+
+#[derive(Default)]
+struct Buffer {
+    pending: Vec<u8>,
+    failing: bool,
+    /// Bytes written since the last line end.
+    torn: u64,
+    /// The first error that was not told yet.
+    error: Option<io::Error>,
+    told: bool,
+    lost: u64,
+}
+
+impl Buffer {
+    fn push(&mut self, line: &[u8]) {
+        if self.failing && self.pending.len() + line.len() > MAX_PENDING {
+            self.lost += 1;
+        } else {
+            self.pending.extend_from_slice(line);
+        }
+    }
+
+    fn drain(&mut self, out: &mut impl Write) {
+        let mut written = 0;
+        while written < self.pending.len() {
+            match out.write(&self.pending[written..]) {
+                Ok(0) => return self.failed(written, io::ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.failed(written, error),
+            }
+        }
+        self.pending.clear();
+        self.torn = 0;
+        self.failing = false;
+    }
+
+    fn failed(&mut self, written: usize, error: io::Error) {
+        let gone = &self.pending[..written];
+        self.torn = match gone.iter().rposition(|&byte| byte == b'\n') {
+            Some(at) => (written - at - 1) as u64,
+            None => self.torn + written as u64,
+        };
+        self.pending.drain(..written);
+        self.failing = true;
+        if !self.told {
+            self.told = true;
+            self.error = Some(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Has room for so many bytes, then fails.
+    struct Disk {
+        room: usize,
+        data: Vec<u8>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.room == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let count = bytes.len().min(self.room).min(7);
+            self.room -= count;
+            self.data.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn accepts_a_full_disk_that_gets_room_again() {
+        let mut disk = Disk { room: 12, data: Vec::new() };
+        let mut buffer = Buffer::default();
+        for line in ["12345678\n", "abcdefgh\n"] {
+            buffer.push(line.as_bytes());
+        }
+        buffer.drain(&mut disk);
+        assert!(buffer.failing);
+        assert_eq!(buffer.torn, 3);
+        assert_eq!(buffer.error.take().map(|e| e.kind()), Some(io::ErrorKind::StorageFull));
+        disk.room = 1;
+        buffer.push(b"later\n");
+        buffer.drain(&mut disk);
+        assert_eq!(buffer.torn, 4);
+        assert!(buffer.error.is_none(), "told once");
+        disk.room = 100;
+        buffer.drain(&mut disk);
+        assert_eq!(disk.data, b"12345678\nabcdefgh\nlater\n");
+        assert_eq!((buffer.failing, buffer.torn, buffer.lost), (false, 0, 0));
+    }
+
+    #[test]
+    fn refuses_to_grow_without_bound() {
+        let mut disk = Disk { room: 0, data: Vec::new() };
+        let mut buffer = Buffer::default();
+        let line = [b'x'; 1024];
+        for _ in 0..2048 {
+            buffer.push(&line);
+            buffer.drain(&mut disk);
+        }
+        assert_eq!(buffer.pending.len(), MAX_PENDING);
+        assert_eq!(buffer.lost, 1024);
+    }
+
+    #[test]
+    fn refuses_nothing_when_the_device_is_full() {
+        let mut file = LineFile::open(Path::new("/dev/full")).unwrap();
+        file.push(b"{}\n");
+        file.flush();
+        assert!(file.take_error().is_some());
+        assert!(file.take_error().is_none());
+    }
+}

@@ -1,0 +1,293 @@
+//! The objects inside the records. Refuses to own what it can borrow: they live for one line.
+
+use std::time::Duration;
+
+use mmtls_engine::session::{EndReason, FlowEnd, KeyStatus, Resumption, SessionInfo};
+use mmtls_engine::tls::{CipherSuite, ProtocolVersion};
+use serde::ser::SerializeSeq;
+use serde::{Serialize, Serializer};
+
+/// Bytes that are probably text: what is not UTF-8 is replaced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lossy<'a>(pub &'a [u8]);
+
+impl Serialize for Lossy<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&String::from_utf8_lossy(self.0))
+    }
+}
+
+struct Random<'a>(&'a [u8; 32]);
+
+impl Serialize for Random<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&hex(self.0))
+    }
+}
+
+/// Lower-case hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
+}
+
+struct Version(ProtocolVersion);
+
+impl Serialize for Version {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.name() {
+            Some(name) => serializer.serialize_str(name),
+            None => serializer.collect_str(&self.0),
+        }
+    }
+}
+
+struct Suite(CipherSuite);
+
+impl Serialize for Suite {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.name() {
+            Some(name) => serializer.serialize_str(name),
+            None => serializer.collect_str(&self.0),
+        }
+    }
+}
+
+struct Names<'a>(&'a [Vec<u8>]);
+
+impl Serialize for Names<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.0.len()))?;
+        for name in self.0 {
+            list.serialize_element(&Lossy(name))?;
+        }
+        list.end()
+    }
+}
+
+impl Names<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// What the monitor adds to the facts of a session.
+#[derive(Clone, Copy, Debug)]
+pub struct TlsEnd<'a> {
+    /// How it ended.
+    pub reason: EndReason,
+    /// How the session counts in the summary.
+    pub outcome: &'a str,
+    /// Application protocol inside, where it was recognised.
+    pub app_proto: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+pub(super) struct TlsBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sni: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<Version>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cipher_suite: Option<Suite>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_random: Option<Random<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server_random: Option<Random<'a>>,
+    #[serde(skip_serializing_if = "Names::is_empty")]
+    client_alpns: Names<'a>,
+    session_resumed: bool,
+    resumption: &'static str,
+    hello_retry: bool,
+    early_data_offered: bool,
+    key_status: &'static str,
+    outcome: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    app_proto: Option<&'a str>,
+    reason: &'static str,
+    decrypted: Decrypted,
+}
+
+#[derive(Serialize)]
+struct Decrypted {
+    records_toserver: u64,
+    records_toclient: u64,
+    bytes_toserver: u64,
+    bytes_toclient: u64,
+    seen_toserver: u64,
+    seen_toclient: u64,
+}
+
+impl<'a> TlsBody<'a> {
+    pub(super) fn new(info: &'a SessionInfo, end: &TlsEnd<'a>) -> Self {
+        Self {
+            sni: info.server_name.as_deref(),
+            version: info.version.map(Version),
+            cipher_suite: info.cipher_suite.map(Suite),
+            // All zero says that no ClientHello was seen.
+            client_random: (info.client_random != [0; 32]).then_some(Random(&info.client_random)),
+            server_random: info.server_random.as_ref().map(Random),
+            client_alpns: Names(&info.alpn_offered),
+            session_resumed: info.resumption == Resumption::Accepted,
+            resumption: match info.resumption {
+                Resumption::None => "none",
+                Resumption::Offered => "offered",
+                Resumption::Accepted => "accepted",
+            },
+            hello_retry: info.hello_retry,
+            early_data_offered: info.early_data_offered,
+            key_status: key_status_name(info.key_status),
+            outcome: end.outcome,
+            app_proto: end.app_proto,
+            reason: end.reason.name(),
+            decrypted: Decrypted {
+                records_toserver: info.records_opened[0],
+                records_toclient: info.records_opened[1],
+                bytes_toserver: info.plaintext_bytes[0],
+                bytes_toclient: info.plaintext_bytes[1],
+                seen_toserver: info.records_seen[0],
+                seen_toclient: info.records_seen[1],
+            },
+        }
+    }
+}
+
+fn key_status_name(status: KeyStatus) -> &'static str {
+    match status {
+        KeyStatus::Waiting => "waiting",
+        KeyStatus::Shared => "shared",
+        KeyStatus::Exempt => "exempt",
+        KeyStatus::Missing => "missing",
+        KeyStatus::Unusable => "unusable",
+    }
+}
+
+/// An HTTP/1 request and its response.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct HttpTransaction<'a> {
+    /// Which transaction of the connection, from 0.
+    #[serde(skip)]
+    pub tx_id: u64,
+    /// Host field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<&'a str>,
+    /// Request target as sent; cut when very long.
+    pub url: &'a str,
+    /// User-Agent field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http_user_agent: Option<&'a str>,
+    /// Content-Type of the response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http_content_type: Option<&'a str>,
+    /// Request method.
+    pub http_method: &'a str,
+    /// Version of the request.
+    pub protocol: &'static str,
+    /// Body bytes of the request that were seen.
+    pub request_length: u64,
+    /// Status of the final response; absent when none was seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Reason phrase of the response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'a str>,
+    /// Version of the response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_protocol: Option<&'static str>,
+    /// Body bytes of the response that were seen, transfer coding removed.
+    pub length: u64,
+    /// The response was seen to its end.
+    pub complete: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct FlowBody<'a> {
+    pkts_toserver: u64,
+    pkts_toclient: u64,
+    bytes_toserver: u64,
+    bytes_toclient: u64,
+    start: &'a str,
+    end: &'a str,
+    age: u64,
+    state: &'static str,
+    reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
+}
+
+impl<'a> FlowBody<'a> {
+    pub(super) fn new(flow: &FlowEnd, start: &'a str, end: &'a str) -> Self {
+        let age = Duration::from_nanos(flow.last_ns.saturating_sub(flow.started_ns));
+        Self {
+            pkts_toserver: flow.packets[0],
+            pkts_toclient: flow.packets[1],
+            bytes_toserver: flow.bytes[0],
+            bytes_toclient: flow.bytes[1],
+            start,
+            end,
+            age: age.as_secs(),
+            state: match flow.reason {
+                EndReason::TimedOut | EndReason::Shutdown | EndReason::Replaced => "open",
+                EndReason::Closed
+                | EndReason::ResetByPeer(_)
+                | EndReason::ResetByHandler
+                | EndReason::ResetByPolicy(_) => "closed",
+            },
+            reason: flow.reason.name(),
+            error: match flow.reason {
+                EndReason::ResetByPolicy(error) => Some(error.name()),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// Something that should not be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Anomaly<'a> {
+    /// `stream` below the application protocol, `applayer` in it.
+    #[serde(rename = "type")]
+    pub kind: &'a str,
+    /// Stable name.
+    pub event: &'a str,
+    /// The session error's number; absent for anomalies of the application protocol.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+}
+
+/// A pattern that was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Alert<'a> {
+    /// Which transaction of the connection, from 0.
+    #[serde(skip)]
+    pub tx_id: u64,
+    /// `allowed` or `blocked`, as Suricata says it.
+    pub action: &'a str,
+    /// What was asked for: `alert` or `reset`.
+    pub verdict: &'a str,
+    /// Always 1.
+    pub gid: u32,
+    /// Number of the pattern in its file, from 1.
+    pub signature_id: u64,
+    /// Always 1.
+    pub rev: u32,
+    /// The pattern as it stands in its file.
+    pub signature: &'a str,
+    /// What was searched.
+    pub category: &'a str,
+    /// Always 1.
+    pub severity: u32,
+    /// Bytes of the response body up to the end of the match.
+    pub offset: u64,
+    /// Host of the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<&'a str>,
+    /// Target of the request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<&'a str>,
+}

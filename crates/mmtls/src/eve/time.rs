@@ -1,0 +1,103 @@
+//! Timestamps as Suricata writes them, from nanoseconds since 1970. Refuses to read a clock.
+
+const SECONDS_PER_DAY: u64 = 86_400;
+
+/// Writes timestamps; the text of the current second is kept.
+#[derive(Default)]
+pub(super) struct Timestamps {
+    second: Option<u64>,
+    text: String,
+}
+
+impl Timestamps {
+    /// Appends `2024-01-31T23:59:59.123456+0000`.
+    pub(super) fn write(&mut self, out: &mut Vec<u8>, ns: u64) {
+        let second = ns / 1_000_000_000;
+        if self.second != Some(second) {
+            self.text = format_second(second);
+            self.second = Some(second);
+        }
+        out.extend_from_slice(self.text.as_bytes());
+        let mut micros = (ns % 1_000_000_000) / 1000;
+        let mut digits = *b".000000+0000";
+        for at in (1..=6).rev() {
+            digits[at] = b'0' + (micros % 10) as u8;
+            micros /= 10;
+        }
+        out.extend_from_slice(&digits);
+    }
+
+    /// The same as text of its own.
+    pub(super) fn text(&mut self, ns: u64) -> String {
+        let mut out = Vec::with_capacity(31);
+        self.write(&mut out, ns);
+        String::from_utf8(out).unwrap_or_default()
+    }
+}
+
+fn format_second(second: u64) -> String {
+    let (year, month, day) = civil_date(second / SECONDS_PER_DAY);
+    let of_day = second % SECONDS_PER_DAY;
+    let (hour, minute) = (of_day / 3600, of_day / 60 % 60);
+    let second = of_day % 60;
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
+}
+
+/// Year, month and day of a number of days since 1970-01-01 (proleptic Gregorian calendar).
+fn civil_date(days: u64) -> (u64, u64, u64) {
+    // Count from 0000-03-01, so that the leap day is the last day of a year. The calendar
+    // repeats every 400 years (146,097 days).
+    let days = days + 719_468;
+    let era = days / 146_097;
+    let of_era = days % 146_097;
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    // Months from March on alternate 31 and 30 days in groups of 153 days.
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_known_dates() {
+        let mut times = Timestamps::default();
+        for (second, text) in [
+            (0, "1970-01-01T00:00:00.000000+0000"),
+            (951_782_400, "2000-02-29T00:00:00.000000+0000"),
+            (951_868_799, "2000-02-29T23:59:59.000000+0000"),
+            (1_704_067_199, "2023-12-31T23:59:59.000000+0000"),
+            (1_709_164_800, "2024-02-29T00:00:00.000000+0000"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000+0000"),
+        ] {
+            assert_eq!(times.text(second * 1_000_000_000), text);
+        }
+        assert_eq!(times.text(1_709_164_800_000_123_999), "2024-02-29T00:00:00.000123+0000");
+        // The largest time there is.
+        assert_eq!(times.text(u64::MAX), "2554-07-21T23:34:33.709551+0000");
+    }
+
+    #[test]
+    fn accepts_every_day_of_eight_centuries_in_order() {
+        let mut expected = (1970, 1, 1);
+        for days in 0..292_194 {
+            assert_eq!(civil_date(days), expected);
+            let (year, month, day) = expected;
+            let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+            let length = match month {
+                2 => 28 + u64::from(leap),
+                4 | 6 | 9 | 11 => 30,
+                _ => 31,
+            };
+            expected = match (month, day) {
+                (12, 31) => (year + 1, 1, 1),
+                _ if day == length => (year, month + 1, 1),
+                _ => (year, month, day + 1),
+            };
+        }
+    }
+}

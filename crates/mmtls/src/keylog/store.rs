@@ -1,0 +1,111 @@
+//! Where the secrets are: millions of them, compactly, and wiped in the end.
+//!
+//! Blocks of fixed size never move, so growing leaves no copies behind. Refuses more than 4 GiB.
+
+use std::collections::HashMap;
+
+use zeroize::Zeroize;
+
+/// Longest secret: the output of SHA-384.
+pub(super) const MAX_SECRET_LEN: usize = 48;
+
+const BLOCK_LEN: usize = 64 << 10;
+/// Label, length of the secret, position of the next older entry of the session.
+const ENTRY_HEADER: usize = 6;
+/// Marks the oldest entry. No entry can be there: it would not fit into the block.
+const NO_ENTRY: u32 = u32::MAX;
+
+#[derive(Default)]
+pub(super) struct Store {
+    /// Client random to the session's newest entry.
+    index: HashMap<[u8; 32], u32>,
+    blocks: Vec<Box<[u8]>>,
+    /// Bytes used of the last block.
+    used: usize,
+}
+
+impl Store {
+    /// Keeps a secret; false when there is no room.
+    pub(super) fn insert(&mut self, random: [u8; 32], label: u8, secret: &[u8]) -> bool {
+        let newest = self.index.get(&random).copied().unwrap_or(NO_ENTRY);
+        if let Some(at) = self.find(newest, label)
+            && let Some(old) = self.secret_mut(at)
+            && old.len() == secret.len()
+        {
+            old.copy_from_slice(secret);
+            return true;
+        }
+        // A newer entry of another length hides the older one.
+        let Ok(len) = u8::try_from(secret.len()) else {
+            return false;
+        };
+        let size = ENTRY_HEADER + secret.len();
+        if self.blocks.is_empty() || self.used + size > BLOCK_LEN {
+            if (self.blocks.len() + 1) * BLOCK_LEN > u32::MAX as usize {
+                return false;
+            }
+            self.blocks.push(vec![0; BLOCK_LEN].into_boxed_slice());
+            self.used = 0;
+        }
+        let block = self.blocks.len() - 1;
+        let Ok(position) = u32::try_from(block * BLOCK_LEN + self.used) else {
+            return false;
+        };
+        let entry = &mut self.blocks[block][self.used..self.used + size];
+        entry[0] = label;
+        entry[1] = len;
+        entry[2..ENTRY_HEADER].copy_from_slice(&newest.to_ne_bytes());
+        entry[ENTRY_HEADER..].copy_from_slice(secret);
+        self.used += size;
+        self.index.insert(random, position);
+        true
+    }
+
+    pub(super) fn get(&self, random: &[u8; 32], label: u8) -> Option<&[u8]> {
+        let at = self.find(*self.index.get(random)?, label)?;
+        let entry = self.entry(at)?;
+        entry.get(ENTRY_HEADER..ENTRY_HEADER + usize::from(entry[1]))
+    }
+
+    pub(super) fn knows(&self, random: &[u8; 32]) -> bool {
+        self.index.contains_key(random)
+    }
+
+    pub(super) fn sessions(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The newest entry with this label, from `at` on.
+    fn find(&self, mut at: u32, label: u8) -> Option<u32> {
+        // Every entry points to an older one, so this ends.
+        while at != NO_ENTRY {
+            let entry = self.entry(at)?;
+            if entry[0] == label {
+                return Some(at);
+            }
+            at = u32::from_ne_bytes(entry[2..ENTRY_HEADER].try_into().ok()?);
+        }
+        None
+    }
+
+    fn entry(&self, at: u32) -> Option<&[u8]> {
+        let at = at as usize;
+        let entry = self.blocks.get(at / BLOCK_LEN)?.get(at % BLOCK_LEN..)?;
+        (entry.len() >= ENTRY_HEADER).then_some(entry)
+    }
+
+    fn secret_mut(&mut self, at: u32) -> Option<&mut [u8]> {
+        let at = at as usize;
+        let entry = self.blocks.get_mut(at / BLOCK_LEN)?.get_mut(at % BLOCK_LEN..)?;
+        let len = usize::from(*entry.get(1)?);
+        entry.get_mut(ENTRY_HEADER..ENTRY_HEADER + len)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        for block in &mut self.blocks {
+            block.zeroize();
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! The first application on the handler trait: reports, streams, a pattern search, a summary.
+//!
+//! Opens every record, follows HTTP/1 inside, writes `eve.json` and stream files, searches
+//! response bodies. Refuses to read a clock (its owner tells the time) and to stop because a disk
+//! is full. One [`Monitor`] belongs to one engine.
+
+mod inspection;
+
+use core::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mmtls_engine::session::{
+    EndReason, FlowEnd, Handler, Record, Session, SessionError, SessionInfo,
+};
+use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
+use serde::Serialize;
+
+use crate::eve::{Alert, Anomaly, EveWriter, FlowKey, TlsEnd};
+use crate::patterns::{PatternAction, PatternConfig, Patterns, PatternsError};
+use crate::streams::{StreamFiles, Streams};
+use crate::summary::{Outcome, Summary};
+pub use inspection::{Finding, Inspection};
+
+/// Whether records are opened.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Inspect {
+    /// Open every record and follow HTTP/1 inside.
+    #[default]
+    Http,
+    /// Open nothing: sessions are only reported. Patterns and streams need `Http`.
+    Nothing,
+}
+
+/// What to write and to look for.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct MonitorConfig {
+    /// Directory of `eve.json`.
+    pub eve_dir: Option<PathBuf>,
+    /// Directory of the decrypted streams.
+    pub streams_dir: Option<PathBuf>,
+    /// Patterns for response bodies.
+    pub patterns: Option<PatternConfig>,
+    /// Whether records are opened.
+    pub inspect: Inspect,
+    /// After so many body bytes of a response, what the server sends is not decrypted any more.
+    /// Has no effect when streams are written.
+    pub inspect_limit_bytes: Option<u64>,
+}
+
+/// Why a monitor could not be set up.
+#[derive(Debug)]
+pub enum MonitorError {
+    /// The log directory, or `eve.json` in it.
+    Log(PathBuf, io::Error),
+    /// The streams directory.
+    Streams(PathBuf, io::Error),
+    /// The pattern file.
+    Patterns(PatternsError),
+}
+
+impl fmt::Display for MonitorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Log(dir, error) => write!(f, "log directory {}: {error}", dir.display()),
+            Self::Streams(dir, error) => write!(f, "streams directory {}: {error}", dir.display()),
+            Self::Patterns(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for MonitorError {}
+
+/// Reports sessions, follows HTTP/1, searches and counts.
+pub struct Monitor {
+    reports: Reports,
+    streams: Option<Streams>,
+    patterns: Option<Patterns>,
+    inspect: Inspect,
+    inspect_limit_bytes: Option<u64>,
+}
+
+/// What the monitor keeps for each session.
+#[derive(Default)]
+pub struct MonitorState {
+    inspection: Option<Box<Inspection>>,
+    files: StreamFiles,
+    /// Session errors reported already; a handful of kinds at most.
+    told: Vec<(SessionError, Direction)>,
+    failed: bool,
+    not_http: bool,
+    http2: bool,
+    paused: bool,
+}
+
+impl Monitor {
+    /// Opens the outputs and reads the patterns.
+    ///
+    /// # Errors
+    /// [`MonitorError`].
+    pub fn new(config: &MonitorConfig) -> Result<Self, MonitorError> {
+        // The patterns first: a mistake in them must not leave new files behind.
+        let patterns = match &config.patterns {
+            Some(patterns) => Some(Patterns::load(patterns).map_err(MonitorError::Patterns)?),
+            None => None,
+        };
+        let eve = match &config.eve_dir {
+            Some(dir) => Some(
+                EveWriter::create(dir).map_err(|error| MonitorError::Log(dir.clone(), error))?,
+            ),
+            None => None,
+        };
+        let streams = match &config.streams_dir {
+            Some(dir) => Some(
+                Streams::create(dir).map_err(|error| MonitorError::Streams(dir.clone(), error))?,
+            ),
+            None => None,
+        };
+        Ok(Self {
+            reports: Reports { eve, now_ns: 0, summary: Summary::default() },
+            inspect_limit_bytes: config.inspect_limit_bytes.filter(|_| streams.is_none()),
+            streams,
+            patterns,
+            inspect: config.inspect,
+        })
+    }
+
+    /// Tells the time, in nanoseconds since 1970: before each frame.
+    pub fn set_now(&mut self, now_ns: u64) {
+        self.reports.now_ns = now_ns;
+    }
+
+    /// The counters so far.
+    #[must_use]
+    pub fn summary(&self) -> &Summary {
+        &self.reports.summary
+    }
+
+    /// Writes a `stats` record: the summary's counters and what the owner adds.
+    pub fn write_stats(&mut self, uptime: Duration, engine: &impl Serialize) {
+        let reports = &mut self.reports;
+        if let Some(eve) = &mut reports.eve {
+            reports.summary.lost_log_lines = eve.lost_lines();
+            eve.stats(
+                reports.now_ns,
+                &Stats { uptime: uptime.as_secs(), monitor: &reports.summary, engine },
+            );
+        }
+    }
+
+    /// Writes what is buffered: about once a second, and at the end. Errors of writing are
+    /// returned once, for the owner to print; the monitor goes on in any case.
+    pub fn flush(&mut self) -> Vec<MonitorIoError> {
+        let mut errors = Vec::new();
+        if let Some(eve) = &mut self.reports.eve {
+            eve.flush();
+            self.reports.summary.lost_log_lines = eve.lost_lines();
+            errors.extend(eve.take_error().map(MonitorIoError::Log));
+        }
+        if let Some(streams) = &mut self.streams {
+            self.reports.summary.failed_streams = streams.failed();
+            errors.extend(streams.take_error().map(MonitorIoError::Streams));
+        }
+        errors
+    }
+}
+
+/// An output could not be written.
+#[derive(Debug)]
+pub enum MonitorIoError {
+    /// `eve.json`.
+    Log(io::Error),
+    /// A stream file.
+    Streams(io::Error),
+}
+
+impl fmt::Display for MonitorIoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Log(error) => write!(f, "writing eve.json: {error}"),
+            Self::Streams(error) => write!(f, "writing a stream file: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for MonitorIoError {}
+
+#[derive(Serialize)]
+struct Stats<'a, E> {
+    uptime: u64,
+    monitor: &'a Summary,
+    engine: &'a E,
+}
+
+/// Where findings go.
+struct Reports {
+    eve: Option<EveWriter>,
+    now_ns: u64,
+    summary: Summary,
+}
+
+impl Reports {
+    fn anomaly(&mut self, flow: FlowKey, from: Direction, anomaly: &Anomaly<'static>) {
+        self.summary.count_anomaly(anomaly.event);
+        if let Some(eve) = &mut self.eve {
+            eve.anomaly(self.now_ns, flow, from, anomaly);
+        }
+    }
+
+    /// Takes in a finding; true when it asks for a reset.
+    fn finding(
+        &mut self,
+        flow: FlowKey,
+        patterns: Option<&Patterns>,
+        finding: &Finding<'_>,
+    ) -> bool {
+        match finding {
+            Finding::Request => self.summary.http_requests += 1,
+            Finding::Http(http) => {
+                self.summary.http_responses += u64::from(http.complete);
+                if let Some(eve) = &mut self.eve {
+                    eve.http(self.now_ns, flow, http);
+                }
+            }
+            Finding::EncodedBody => self.summary.encoded_bodies += 1,
+            Finding::NotHttp { .. } => self.summary.not_http += 1,
+            Finding::Anomaly(from, anomaly) => {
+                let anomaly = Anomaly { kind: "applayer", event: anomaly.name(), code: None };
+                self.anomaly(flow, *from, &anomaly);
+            }
+            Finding::Match { pattern, offset, tx_id, hostname, url } => {
+                let Some(patterns) = patterns else {
+                    return false;
+                };
+                self.summary.alerts += 1;
+                let reset = patterns.action == PatternAction::Reset;
+                if let Some(eve) = &mut self.eve {
+                    let alert = Alert {
+                        tx_id: *tx_id,
+                        action: if reset { "blocked" } else { "allowed" },
+                        verdict: if reset { "reset" } else { "alert" },
+                        gid: 1,
+                        signature_id: *pattern as u64 + 1,
+                        rev: 1,
+                        signature: patterns.set.text(*pattern).unwrap_or_default(),
+                        category: "http response body",
+                        severity: 1,
+                        offset: *offset,
+                        hostname: *hostname,
+                        url: *url,
+                    };
+                    eve.alert(self.now_ns, flow, Direction::ServerToClient, &alert);
+                }
+                return reset;
+            }
+        }
+        false
+    }
+}
+
+impl Monitor {
+    /// Follows decrypted bytes; true when the session is to be reset.
+    fn inspect(
+        &mut self,
+        info: &SessionInfo,
+        state: &mut MonitorState,
+        direction: Direction,
+        bytes: &[u8],
+    ) -> bool {
+        if let Some(streams) = &mut self.streams {
+            let files = &mut state.files;
+            streams.append(info.id, &info.client_random, files, direction, bytes);
+        }
+        if state.not_http {
+            return false;
+        }
+        let flow = FlowKey::from(info);
+        let (reports, patterns) = (&mut self.reports, self.patterns.as_ref());
+        let mut reset = false;
+        let inspection = state.inspection.get_or_insert_default();
+        inspection.bytes(direction, bytes, patterns, &mut |finding| {
+            if let Finding::NotHttp { http2 } = finding {
+                state.not_http = true;
+                state.http2 = http2;
+            }
+            reset |= reports.finding(flow, patterns, &finding);
+        });
+        if state.not_http {
+            state.inspection = None;
+        }
+        reset
+    }
+
+    fn gap(&mut self, info: &SessionInfo, state: &mut MonitorState, direction: Direction) {
+        if state.not_http {
+            return;
+        }
+        let flow = FlowKey::from(info);
+        let reports = &mut self.reports;
+        let inspection = state.inspection.get_or_insert_default();
+        inspection.gap(direction, &mut |finding| {
+            reports.finding(flow, None, &finding);
+        });
+    }
+
+    /// Whether enough of the current response was looked at.
+    fn past_limit(&self, state: &MonitorState) -> bool {
+        let Some(limit) = self.inspect_limit_bytes else {
+            return false;
+        };
+        state
+            .inspection
+            .as_ref()
+            .and_then(|inspection| inspection.response_body())
+            .is_some_and(|(seen, _)| seen >= limit)
+    }
+}
+
+impl Handler for Monitor {
+    type State = MonitorState;
+
+    fn session_start(&mut self, _session: &mut Session<'_>, _state: &mut MonitorState) {
+        self.reports.summary.tls_sessions += 1;
+    }
+
+    fn new_record(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut MonitorState,
+        record: &mut Record<'_>,
+    ) {
+        if self.inspect == Inspect::Nothing {
+            return;
+        }
+        let direction = record.direction();
+        match record.open() {
+            Ok(plaintext) => {
+                self.reports.summary.records_opened += 1;
+                if plaintext.content_type != ContentType::APPLICATION_DATA {
+                    return;
+                }
+                self.reports.summary.plaintext_bytes += plaintext.bytes.len() as u64;
+                if self.inspect(session.info(), state, direction, plaintext.bytes) {
+                    session.reset();
+                    self.reports.summary.resets += 1;
+                } else if !state.paused && self.past_limit(state) {
+                    session.pause(Direction::ServerToClient, None);
+                    state.paused = true;
+                }
+            }
+            Err(_) => {
+                // The engine raises the error event and applies the policy.
+                self.reports.summary.records_failed += 1;
+                self.gap(session.info(), state, direction);
+            }
+        }
+    }
+
+    fn error(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut MonitorState,
+        direction: Direction,
+        error: SessionError,
+    ) {
+        state.failed |= Outcome::is_failure(error);
+        if error == SessionError::LostSynchronisation {
+            self.gap(session.info(), state, direction);
+        }
+        // Once per session: a peer that repeats its errors must not fill the disk.
+        if !state.told.contains(&(error, direction)) {
+            state.told.push((error, direction));
+            let anomaly = Anomaly { kind: "stream", event: error.name(), code: Some(error.code()) };
+            self.reports.anomaly(session.info().into(), direction, &anomaly);
+        }
+    }
+
+    fn stall(&mut self, _session: &mut Session<'_>, _state: &mut MonitorState, _: Direction) {
+        self.reports.summary.stalls += 1;
+    }
+
+    fn keys(
+        &mut self,
+        _session: &mut Session<'_>,
+        _state: &mut MonitorState,
+        _direction: Direction,
+        _epoch: KeyEpoch,
+        waited: Duration,
+    ) {
+        let summary = &mut self.reports.summary;
+        summary.keys += 1;
+        let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+        summary.longest_stall_us = summary.longest_stall_us.max(waited);
+    }
+
+    fn session_end(&mut self, session: &mut Session<'_>, state: &mut MonitorState, why: EndReason) {
+        let info = session.info();
+        let flow = FlowKey::from(info);
+        let reports = &mut self.reports;
+        if let Some(inspection) = &mut state.inspection {
+            inspection.end(why == EndReason::Closed, &mut |finding| {
+                reports.finding(flow, None, &finding);
+            });
+        }
+        if let Some(streams) = &mut self.streams {
+            streams.close(info.id);
+        }
+        let outcome = Outcome::of(info, state.failed);
+        reports.summary.count_outcome(outcome);
+        if let Some(eve) = &mut reports.eve {
+            let is_http = |inspection: &Inspection| inspection.is_http();
+            let app_proto = if state.http2 {
+                Some("http2")
+            } else if state.inspection.as_deref().is_some_and(is_http) {
+                Some("http")
+            } else {
+                None
+            };
+            let end = TlsEnd { reason: why, outcome: outcome.name(), app_proto };
+            eve.tls(reports.now_ns, info, &end);
+        }
+    }
+
+    fn flow_end(&mut self, flow: &FlowEnd) {
+        self.reports.summary.flows += 1;
+        if let Some(eve) = &mut self.reports.eve {
+            eve.flow(self.reports.now_ns, flow);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

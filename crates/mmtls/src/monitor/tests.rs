@@ -1,0 +1,99 @@
+//! Tests of the parts that need no engine; whole sessions are tested with it.
+
+use super::*;
+use crate::eve::tests::{TempDir, session};
+
+const GET: &[u8] = b"GET /page HTTP/1.1\r\nHost: example.org\r\n\r\n";
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsome EVIL";
+
+fn monitor(dir: &TempDir, action: PatternAction) -> Monitor {
+    std::fs::create_dir_all(&dir.0).unwrap();
+    let file = dir.0.join("patterns");
+    std::fs::write(&file, "# list\nharmless\n|45|VIL\n").unwrap();
+    Monitor::new(&MonitorConfig {
+        eve_dir: Some(dir.0.clone()),
+        streams_dir: Some(dir.0.join("streams")),
+        patterns: Some(PatternConfig { file, action }),
+        ..MonitorConfig::default()
+    })
+    .unwrap()
+}
+
+#[test]
+fn accepts_a_session_and_reports_it() {
+    for (action, reset) in [(PatternAction::Alert, false), (PatternAction::Reset, true)] {
+        let dir = TempDir::new(&format!("monitor-{reset}"));
+        let mut monitor = monitor(&dir, action);
+        monitor.set_now(1_000_000_000);
+        let (info, mut state) = (session(), MonitorState::default());
+        assert!(!monitor.inspect(&info, &mut state, Direction::ClientToServer, GET));
+        let verdict = monitor.inspect(&info, &mut state, Direction::ServerToClient, RESPONSE);
+        assert_eq!(verdict, reset);
+        assert!(monitor.flush().is_empty());
+        let lines = dir.lines();
+        assert_eq!(lines.len(), 2);
+        let alert = &lines[0];
+        assert_eq!(alert["event_type"], "alert");
+        assert_eq!(alert["alert"]["signature"], "|45|VIL");
+        assert_eq!(alert["alert"]["signature_id"], 2);
+        assert_eq!(alert["alert"]["offset"], 9);
+        assert_eq!(alert["alert"]["url"], "/page");
+        assert_eq!(alert["alert"]["verdict"], if reset { "reset" } else { "alert" });
+        assert_eq!(lines[1]["http"]["hostname"], "example.org");
+        assert_eq!(lines[1]["http"]["length"], 9);
+        assert_eq!(monitor.summary().alerts, 1);
+        assert_eq!(monitor.summary().http_requests, 1);
+        let stream = dir.0.join("streams").join(format!("{}.server", "ab".repeat(32)));
+        assert_eq!(std::fs::read(stream).unwrap(), RESPONSE);
+    }
+}
+
+#[test]
+fn accepts_other_protocols_once_and_stays_quiet() {
+    let dir = TempDir::new("monitor-h2");
+    let mut monitor = monitor(&dir, PatternAction::Alert);
+    let (info, mut state) = (session(), MonitorState::default());
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    for bytes in [&preface[..], b"more", GET] {
+        monitor.inspect(&info, &mut state, Direction::ClientToServer, bytes);
+    }
+    assert!(state.http2 && state.inspection.is_none());
+    assert_eq!(monitor.summary().not_http, 1);
+    assert_eq!(monitor.summary().http_requests, 0);
+}
+
+#[test]
+fn accepts_stats_with_the_owners_counters() {
+    let dir = TempDir::new("monitor-stats");
+    let mut monitor = monitor(&dir, PatternAction::Alert);
+    monitor.write_stats(Duration::from_secs(5), &serde_json::json!({"frames": 3}));
+    monitor.flush();
+    let line = &dir.lines()[0];
+    assert_eq!(line["event_type"], "stats");
+    assert_eq!(line["stats"]["uptime"], 5);
+    assert_eq!(line["stats"]["monitor"]["decrypted"], 0);
+    assert_eq!(line["stats"]["engine"]["frames"], 3);
+}
+
+#[test]
+fn refuses_to_start_without_patterns_or_a_directory() {
+    let patterns =
+        Some(PatternConfig { file: "/nonexistent".into(), action: PatternAction::Alert });
+    let error = Monitor::new(&MonitorConfig { patterns, ..MonitorConfig::default() });
+    assert!(matches!(error.err(), Some(MonitorError::Patterns(_))));
+    let config = MonitorConfig { eve_dir: Some("/dev/null/x".into()), ..MonitorConfig::default() };
+    let error = Monitor::new(&config).err().unwrap();
+    assert!(error.to_string().starts_with("log directory /dev/null/x: "));
+}
+
+#[test]
+fn accepts_a_limit_per_response() {
+    let config = MonitorConfig { inspect_limit_bytes: Some(5), ..MonitorConfig::default() };
+    let mut monitor = Monitor::new(&config).unwrap();
+    let (info, mut state) = (session(), MonitorState::default());
+    monitor.inspect(&info, &mut state, Direction::ClientToServer, GET);
+    for (bytes, past) in [(&RESPONSE[..42], false), (&RESPONSE[42..45], true)] {
+        monitor.inspect(&info, &mut state, Direction::ServerToClient, bytes);
+        assert_eq!(monitor.past_limit(&state), past, "{bytes:?}");
+    }
+}

@@ -1,0 +1,169 @@
+//! Literal patterns in decrypted HTTP response bodies, and what to do about them.
+//!
+//! Refuses to look into bodies with a content coding (they are counted), and to report without
+//! bound: at most [`MAX_MATCHES`] matches per body.
+
+use core::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use mmtls_inspect::literal::{PatternError, PatternSet, Scanner};
+
+/// Most matches that are looked at per response body; the rest of that body is not searched.
+pub const MAX_MATCHES: u32 = 64;
+/// Largest pattern file in bytes.
+const MAX_FILE_LEN: u64 = 16 << 20;
+
+/// What to do when a pattern is found.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum PatternAction {
+    /// Report it; once per pattern and body.
+    #[default]
+    Alert,
+    /// Report the first one and reset the session.
+    Reset,
+}
+
+/// Where the patterns are and what to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PatternConfig {
+    /// One pattern per line; see [`PatternSet::from_lines`].
+    pub file: PathBuf,
+    /// What to do when one is found.
+    pub action: PatternAction,
+}
+
+/// Patterns, ready for searching.
+pub struct Patterns {
+    /// The patterns.
+    pub set: PatternSet,
+    /// What to do when one is found.
+    pub action: PatternAction,
+}
+
+impl Patterns {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`PatternsError`], which names the file and the line.
+    pub fn load(config: &PatternConfig) -> Result<Self, PatternsError> {
+        let in_file = |fault| PatternsError { file: config.file.clone(), fault };
+        let text = read_limited(&config.file).map_err(|e| in_file(PatternsFault::Read(e)))?;
+        let set = PatternSet::from_bytes(&text).map_err(|e| in_file(PatternsFault::Syntax(e)))?;
+        Ok(Self { set, action: config.action })
+    }
+}
+
+fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    std::fs::File::open(path)?.take(MAX_FILE_LEN + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > MAX_FILE_LEN {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(text)
+}
+
+/// The search of one body after another on a connection.
+#[derive(Default)]
+pub struct BodySearch {
+    scanner: Scanner,
+    matches: u32,
+    /// Patterns already found in this body.
+    found: Vec<u32>,
+}
+
+impl BodySearch {
+    /// The next body begins.
+    pub fn restart(&mut self) {
+        self.scanner.restart();
+        self.matches = 0;
+        self.found.clear();
+    }
+
+    /// Searches the next bytes; `hit` gets the pattern's index and the offset of its end, once
+    /// per pattern and body, or only once if the action is to reset.
+    pub fn search(&mut self, patterns: &Patterns, bytes: &[u8], mut hit: impl FnMut(usize, u64)) {
+        let most = match patterns.action {
+            PatternAction::Alert => MAX_MATCHES,
+            PatternAction::Reset => 1,
+        };
+        let mut rest = bytes;
+        while self.matches < most {
+            let Some(found) = patterns.set.scan(&mut self.scanner, rest) else {
+                return;
+            };
+            rest = &rest[found.consumed..];
+            self.matches += 1;
+            let pattern = u32::try_from(found.pattern).unwrap_or(u32::MAX);
+            if !self.found.contains(&pattern) {
+                self.found.push(pattern);
+                hit(found.pattern, found.end);
+            }
+        }
+    }
+}
+
+/// Why patterns could not be loaded.
+#[derive(Debug)]
+pub struct PatternsError {
+    file: PathBuf,
+    fault: PatternsFault,
+}
+
+#[derive(Debug)]
+enum PatternsFault {
+    Read(io::Error),
+    Syntax(PatternError),
+}
+
+impl fmt::Display for PatternsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pattern file {}: ", self.file.display())?;
+        match &self.fault {
+            PatternsFault::Read(error) => error.fmt(f),
+            PatternsFault::Syntax(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for PatternsError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(action: PatternAction, lines: &str, chunks: &[&[u8]]) -> Vec<(usize, u64)> {
+        let patterns = Patterns { set: PatternSet::from_lines(lines).unwrap(), action };
+        let mut search = BodySearch::default();
+        search.search(&patterns, b"one tw", |_, _| {});
+        search.restart();
+        let mut hits = Vec::new();
+        for chunk in chunks {
+            search.search(&patterns, chunk, |pattern, end| hits.push((pattern, end)));
+        }
+        hits
+    }
+
+    #[test]
+    fn accepts_each_pattern_once_per_body() {
+        let chunks: [&[u8]; 3] = [b"o one one", b" tw", b"o one"];
+        assert_eq!(search(PatternAction::Alert, "one\ntwo", &chunks), [(0, 5), (1, 13)]);
+        assert_eq!(search(PatternAction::Reset, "one\ntwo", &chunks), [(0, 5)]);
+    }
+
+    #[test]
+    fn refuses_matches_beyond_the_cap() {
+        let many = b"a".repeat(100);
+        assert_eq!(search(PatternAction::Alert, "a\nb", &[&many, b"b"]), [(0, 1)]);
+    }
+
+    #[test]
+    fn refuses_missing_and_bad_files_by_name() {
+        let config = |file: &str| PatternConfig { file: file.into(), action: PatternAction::Alert };
+        let error = Patterns::load(&config("/nonexistent")).err().unwrap();
+        assert!(error.to_string().starts_with("pattern file /nonexistent: "));
+        let error = Patterns::load(&config("/dev/null")).err().unwrap();
+        assert_eq!(error.to_string(), "pattern file /dev/null: no patterns");
+        assert!(Patterns::load(&config("/dev/zero")).is_err());
+    }
+}
