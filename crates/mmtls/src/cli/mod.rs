@@ -1,0 +1,108 @@
+//! The command line: what each command takes, and what it prints.
+//!
+//! Refuses contradictions with one clear line and a non-zero exit status.
+
+mod read;
+mod run;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use mmtls::Error;
+use mmtls::config::ActionName;
+use mmtls::exec::ExecOptions;
+
+/// Read-only inline TLS monitor: forwards packets, never terminates TLS.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Bridge two interfaces and monitor the TLS sessions that cross them.
+    Run(run::RunArgs),
+    /// Read a capture file (pcap or pcapng, also gzipped).
+    Read(read::ReadArgs),
+    /// Run a program that uses OpenSSL and share the keys of its TLS sessions.
+    Exec(ExecArgs),
+}
+
+/// Where reports go and what is looked for; shared by `run` and `read`.
+#[derive(Args)]
+struct ReportArgs {
+    /// Write eve.json into this directory.
+    #[arg(short = 'l', long = "log-dir", value_name = "DIR")]
+    log_dir: Option<PathBuf>,
+    /// Write the decrypted streams of each session into this directory.
+    #[arg(long, value_name = "DIR")]
+    streams: Option<PathBuf>,
+    /// Search decrypted HTTP/1.1 response bodies for the literal patterns in this file.
+    #[arg(long, value_name = "FILE")]
+    patterns: Option<PathBuf>,
+    /// What a match does.
+    #[arg(long, value_name = "ACTION", requires = "patterns")]
+    pattern_action: Option<ActionName>,
+}
+
+#[derive(Args)]
+struct ExecArgs {
+    /// Send keys to this middlebox (repeatable); NAME is what its certificate must say.
+    #[arg(long, value_name = "[NAME@]HOST:PORT", required = true)]
+    middlebox: Vec<String>,
+    /// PEM file of the authorities that may certify the middlebox.
+    #[arg(long, value_name = "FILE")]
+    ca: PathBuf,
+    /// Certificate to show to the middlebox, if it asks.
+    #[arg(long, value_name = "FILE", requires = "client_key")]
+    client_cert: Option<PathBuf>,
+    /// Key of that certificate.
+    #[arg(long, value_name = "FILE", requires = "client_cert")]
+    client_key: Option<PathBuf>,
+    /// Keep sessions with this server name (or *.domain) private: send null keys (repeatable).
+    #[arg(long, value_name = "NAME")]
+    exempt: Vec<String>,
+    /// Share sessions in which the program is the server, too.
+    #[arg(long)]
+    share_server: bool,
+    /// The preload library, when it is not beside the executable or in ../lib.
+    #[arg(long, value_name = "FILE")]
+    preload: Option<PathBuf>,
+    /// Say at the end what was shared.
+    #[arg(short, long)]
+    verbose: bool,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<OsString>,
+}
+
+impl Cli {
+    /// Does what was asked for.
+    pub fn run(self) -> Result<ExitCode, Error> {
+        match self.command {
+            Command::Run(args) => run::run(&args),
+            Command::Read(args) => read::run(&args),
+            Command::Exec(args) => args.run(),
+        }
+    }
+}
+
+impl ExecArgs {
+    fn run(self) -> Result<ExitCode, Error> {
+        let status = mmtls::exec::run(&ExecOptions {
+            middleboxes: self.middlebox,
+            ca_file: self.ca,
+            client_certificate: self.client_cert.zip(self.client_key),
+            exempt: self.exempt,
+            share_server: self.share_server,
+            preload_library: self.preload,
+            report: self.verbose,
+            program: self.program,
+        })?;
+        Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
+    }
+}

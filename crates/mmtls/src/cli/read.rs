@@ -1,0 +1,71 @@
+//! `mmtls read`: a capture file through the engine.
+//!
+//! Refuses nothing that was readable: what came before a damaged place is reported first.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use mmtls::Error;
+use mmtls::keylog::KeyLog;
+use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
+use mmtls::offline::{self, Replay};
+use mmtls::patterns::PatternConfig;
+
+use super::ReportArgs;
+use super::run::{counter_map, print_summary};
+
+#[derive(Args)]
+pub struct ReadArgs {
+    /// The capture file.
+    #[arg(short = 'r', long = "read", value_name = "CAPTURE")]
+    capture: PathBuf,
+    /// NSS key log (RFC 9850), as SSLKEYLOGFILE writes it; secrets inside a pcapng are used too.
+    #[arg(long, value_name = "FILE", env = "SSLKEYLOGFILE")]
+    keylog: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
+    mmtls::harden::forbid_dumps()?;
+    let keys = match &args.keylog {
+        Some(path) => offline::load_keylog(path)?,
+        None => KeyLog::new(),
+    };
+    let report = keys.report();
+    if let Some(line) = report.first_malformed {
+        eprintln!(
+            "mmtls: key log: {} malformed lines ignored, the first is line {line}",
+            report.malformed
+        );
+    }
+    let monitor = Monitor::new(&MonitorConfig {
+        eve_dir: args.report.log_dir.clone(),
+        streams_dir: args.report.streams.clone(),
+        patterns: args.report.patterns.clone().map(|file| PatternConfig {
+            file,
+            action: args.report.pattern_action.unwrap_or_default().into(),
+        }),
+        inspect: Inspect::Http,
+        inspect_limit_bytes: None,
+    })
+    .map_err(|error| Error::Usage(error.to_string()))?;
+
+    let mut replay = Replay::new(offline::config(), keys, monitor);
+    let outcome = replay.run(&args.capture);
+    replay.end();
+    let counters = *replay.engine().counters();
+    let mut monitor = replay.finish();
+    monitor.write_stats(Duration::ZERO, &counter_map(&counters));
+    let lost = monitor.flush();
+    print_summary(&mut std::io::stdout(), monitor.summary(), &counters);
+    for warning in outcome? {
+        eprintln!("mmtls: {}: {warning}", args.capture.display());
+    }
+    for error in &lost {
+        eprintln!("mmtls: {error}");
+    }
+    Ok(if lost.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,345 @@
+//! The configuration file: one TOML file, the same names and units as `mmtls.toml` shows.
+//!
+//! Refuses unknown keys, unknown policy names, and zero where zero makes no sense.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use mmtls_engine::{Limits, Policies, Policy};
+use serde::Deserialize;
+
+use crate::Error;
+use crate::patterns::PatternAction;
+
+/// The file's sections.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    /// The bridged interfaces.
+    pub inline: InlineSection,
+    /// The key channel.
+    pub keys: KeysSection,
+    /// What to do when.
+    pub policies: PoliciesSection,
+    /// Caps.
+    pub limits: LimitsSection,
+    /// The built-in application.
+    pub inspect: InspectSection,
+    /// Where reports go.
+    pub log: LogSection,
+}
+
+/// `[inline]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InlineSection {
+    /// Left and right interface.
+    pub interfaces: Option<[String; 2]>,
+    /// Frames per system call.
+    pub batch_frames: usize,
+    /// Socket buffers in bytes.
+    pub socket_buffer_bytes: usize,
+}
+
+/// `[keys]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KeysSection {
+    /// Where endpoints connect to.
+    pub listen: Option<SocketAddr>,
+    /// The middlebox's certificate.
+    pub certificate_file: Option<PathBuf>,
+    /// Its private key.
+    pub key_file: Option<PathBuf>,
+    /// Who may certify endpoints.
+    pub client_ca_file: Option<PathBuf>,
+    /// Accept keys whatever address delivers them.
+    pub accept_any_sender: bool,
+    /// Endpoints connected at a time.
+    pub max_connections: usize,
+}
+
+/// `[policies]`; see [`Policies`].
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[allow(missing_docs, reason = "the names are those of mmtls_engine::Policies")]
+pub struct PoliciesSection {
+    pub missing_keys: Option<PolicyName>,
+    pub null_keys: Option<PolicyName>,
+    pub unsupported: Option<PolicyName>,
+    pub integrity_failure: Option<PolicyName>,
+    pub lost_synchronisation: Option<PolicyName>,
+    pub mid_stream: Option<PolicyName>,
+    pub table_full: Option<PolicyName>,
+    pub fragments: Option<PolicyName>,
+}
+
+/// A policy by name.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct PolicyName(pub Policy);
+
+impl TryFrom<String> for PolicyName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        Policy::from_name(&name).map(Self).ok_or_else(|| {
+            format!("unknown policy {name:?}: expected forward, bypass, drop or reset")
+        })
+    }
+}
+
+/// `[limits]`; see [`Limits`].
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[allow(missing_docs, reason = "the names are those of mmtls_engine::Limits, with units")]
+pub struct LimitsSection {
+    pub max_flows: usize,
+    pub max_reassembly_bytes: usize,
+    pub max_buffered_bytes: usize,
+    pub max_handshake_bytes: usize,
+    pub max_search_bytes: usize,
+    pub stall_max_packets: usize,
+    pub stall_max_bytes: usize,
+    pub stall_timeout_milliseconds: u64,
+    pub max_pending_keys: usize,
+    pub pending_keys_timeout_seconds: u64,
+    pub opening_timeout_seconds: u64,
+    pub idle_timeout_seconds: u64,
+    pub closed_timeout_seconds: u64,
+    pub tombstone_timeout_seconds: u64,
+}
+
+/// `[inspect]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InspectSection {
+    /// Open records at all.
+    pub decrypt: bool,
+    /// The pattern file.
+    pub patterns_file: Option<PathBuf>,
+    /// What a match does.
+    pub pattern_action: ActionName,
+    /// Body bytes per response until decryption pauses.
+    pub limit_bytes: Option<u64>,
+}
+
+/// What a match does, by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ActionName {
+    /// Report it.
+    #[default]
+    Alert,
+    /// Report it and reset the session.
+    Reset,
+}
+
+impl From<ActionName> for PatternAction {
+    fn from(name: ActionName) -> Self {
+        match name {
+            ActionName::Alert => Self::Alert,
+            ActionName::Reset => Self::Reset,
+        }
+    }
+}
+
+/// `[log]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogSection {
+    /// Directory of `eve.json`.
+    pub directory: Option<PathBuf>,
+    /// Directory of the decrypted streams.
+    pub streams_directory: Option<PathBuf>,
+    /// Seconds between `stats` records.
+    pub stats_interval_seconds: u64,
+}
+
+impl Default for InlineSection {
+    fn default() -> Self {
+        Self { interfaces: None, batch_frames: 32, socket_buffer_bytes: 64 << 20 }
+    }
+}
+
+impl Default for KeysSection {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            certificate_file: None,
+            key_file: None,
+            client_ca_file: None,
+            accept_any_sender: false,
+            max_connections: 4096,
+        }
+    }
+}
+
+impl Default for InspectSection {
+    fn default() -> Self {
+        Self {
+            decrypt: true,
+            patterns_file: None,
+            pattern_action: ActionName::Alert,
+            limit_bytes: None,
+        }
+    }
+}
+
+impl Default for LogSection {
+    fn default() -> Self {
+        Self { directory: None, streams_directory: None, stats_interval_seconds: 8 }
+    }
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+const MILLISECOND_NS: u64 = 1_000_000;
+
+impl Default for LimitsSection {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            max_flows: limits.max_flows,
+            max_reassembly_bytes: limits.max_reassembly_bytes,
+            max_buffered_bytes: limits.max_buffered_bytes,
+            max_handshake_bytes: limits.max_handshake_bytes,
+            max_search_bytes: limits.max_search_bytes,
+            stall_max_packets: limits.stall_max_packets,
+            stall_max_bytes: limits.stall_max_bytes,
+            stall_timeout_milliseconds: limits.stall_timeout_ns / MILLISECOND_NS,
+            max_pending_keys: limits.max_pending_keys,
+            pending_keys_timeout_seconds: limits.pending_keys_timeout_ns / SECOND_NS,
+            opening_timeout_seconds: limits.opening_timeout_ns / SECOND_NS,
+            idle_timeout_seconds: limits.idle_timeout_ns / SECOND_NS,
+            closed_timeout_seconds: limits.closed_timeout_ns / SECOND_NS,
+            tombstone_timeout_seconds: limits.tombstone_timeout_ns / SECOND_NS,
+        }
+    }
+}
+
+impl LimitsSection {
+    /// The engine's limits.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        let seconds = |value: u64| value.saturating_mul(SECOND_NS);
+        Limits {
+            max_flows: self.max_flows,
+            max_reassembly_bytes: self.max_reassembly_bytes,
+            max_buffered_bytes: self.max_buffered_bytes,
+            max_handshake_bytes: self.max_handshake_bytes,
+            max_search_bytes: self.max_search_bytes,
+            stall_max_packets: self.stall_max_packets,
+            stall_max_bytes: self.stall_max_bytes,
+            stall_timeout_ns: self.stall_timeout_milliseconds.saturating_mul(MILLISECOND_NS),
+            max_pending_keys: self.max_pending_keys,
+            pending_keys_timeout_ns: seconds(self.pending_keys_timeout_seconds),
+            opening_timeout_ns: seconds(self.opening_timeout_seconds),
+            idle_timeout_ns: seconds(self.idle_timeout_seconds),
+            closed_timeout_ns: seconds(self.closed_timeout_seconds),
+            tombstone_timeout_ns: seconds(self.tombstone_timeout_seconds),
+        }
+    }
+}
+
+impl PoliciesSection {
+    /// The engine's policies around an answer to missing keys.
+    #[must_use]
+    pub fn policies(&self, missing_keys: Policy) -> Policies {
+        let mut policies = Policies::new(missing_keys);
+        for (slot, name) in [
+            (&mut policies.null_keys, self.null_keys),
+            (&mut policies.unsupported, self.unsupported),
+            (&mut policies.integrity_failure, self.integrity_failure),
+            (&mut policies.lost_synchronisation, self.lost_synchronisation),
+            (&mut policies.mid_stream, self.mid_stream),
+            (&mut policies.table_full, self.table_full),
+            (&mut policies.fragments, self.fragments),
+        ] {
+            if let Some(PolicyName(policy)) = name {
+                *slot = policy;
+            }
+        }
+        policies
+    }
+}
+
+/// Reads and checks a configuration file.
+///
+/// # Errors
+/// [`Error::File`]; [`Error::Usage`] names file, line and key.
+pub fn load(path: &Path) -> Result<File, Error> {
+    let text = std::fs::read_to_string(path).map_err(Error::file(path))?;
+    parse(&text).map_err(|error| Error::Usage(format!("{}: {error}", path.display())))
+}
+
+fn parse(text: &str) -> Result<File, String> {
+    let file: File = toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+        format!("line {line}: {}", error.message())
+    })?;
+    let limits = &file.limits;
+    for (name, value) in [
+        ("limits.max_flows", limits.max_flows),
+        ("limits.stall_max_packets", limits.stall_max_packets),
+        ("limits.stall_max_bytes", limits.stall_max_bytes),
+        ("limits.max_handshake_bytes", limits.max_handshake_bytes),
+        ("limits.max_search_bytes", limits.max_search_bytes),
+        ("inline.batch_frames", file.inline.batch_frames),
+    ] {
+        if value == 0 {
+            return Err(format!("{name} must not be 0"));
+        }
+    }
+    if file.log.stats_interval_seconds == 0 {
+        return Err("log.stats_interval_seconds must not be 0".to_owned());
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &str = include_str!("../mmtls.toml");
+
+    #[test]
+    fn accepts_the_sample_whose_values_are_the_defaults() {
+        let sample = format!("{:?}", parse(SAMPLE).unwrap());
+        let mut defaults = File::default();
+        let policies = Policies::new(Policy::Reset);
+        defaults.policies = PoliciesSection {
+            missing_keys: None,
+            null_keys: Some(PolicyName(policies.null_keys)),
+            unsupported: Some(PolicyName(policies.unsupported)),
+            integrity_failure: Some(PolicyName(policies.integrity_failure)),
+            lost_synchronisation: Some(PolicyName(policies.lost_synchronisation)),
+            mid_stream: Some(PolicyName(policies.mid_stream)),
+            table_full: Some(PolicyName(policies.table_full)),
+            fragments: Some(PolicyName(policies.fragments)),
+        };
+        assert_eq!(sample, format!("{defaults:?}"));
+        assert_eq!(File::default().limits.limits(), Limits::default());
+    }
+
+    #[test]
+    fn accepts_the_sample_with_its_examples_switched_on() {
+        let all: String = SAMPLE
+            .lines()
+            .map(|line| match line.strip_prefix("# ") {
+                Some(rest) if rest.contains(" = ") && !rest.contains(": ") => format!("{rest}\n"),
+                _ => format!("{line}\n"),
+            })
+            .collect();
+        let file = parse(&all).unwrap();
+        assert!(file.inline.interfaces.is_some() && file.keys.key_file.is_some());
+        assert!(file.policies.missing_keys.is_some() && file.inspect.limit_bytes.is_some());
+    }
+
+    #[test]
+    fn refuses_unknown_keys_names_and_zeros_with_their_line() {
+        let error = |text| parse(text).unwrap_err();
+        assert!(error("[limits]\nmax_flow = 1").contains("line 2: unknown field `max_flow`"));
+        assert!(error("[policies]\nmissing_keys = \"ignore\"").contains("unknown policy"));
+        assert_eq!(error("[limits]\nmax_flows = 0"), "limits.max_flows must not be 0");
+    }
+}

@@ -1,0 +1,165 @@
+//! From the key channel to the worker: messages become record openers on the key server's
+//! thread, off the packet path, and wait in a bounded queue.
+//!
+//! Refuses to keep key bytes once their opener is set up, and to wait for a slow worker: a full
+//! queue drops the delivery and counts it (the session then meets the missing-key policy).
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord};
+use mmtls_engine::{KeysNeeded, SharedKeys};
+use mmtls_keyshare::message::{self, Epoch, KeyRequest, Message, SessionKeys};
+use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
+use mmtls_packet_io::af_packet::WakeFd;
+use mmtls_record::Tls13Opener;
+
+/// Deliveries that may wait for the worker.
+const QUEUE: usize = 1 << 16;
+
+/// A delivery on its way to the worker.
+pub enum Delivery {
+    /// Record keys.
+    Keys(SharedKeys),
+    /// An endpoint's refusal.
+    Null {
+        /// Who refused.
+        sender: IpAddr,
+        /// For which session.
+        client_random: [u8; 32],
+    },
+}
+
+/// Counters and the way back to the endpoints, shared with the worker.
+#[derive(Default)]
+pub struct KeyDesk {
+    /// Deliveries dropped because the worker's queue was full.
+    pub queue_full: AtomicU64,
+    /// Deliveries whose keys fit no supported suite.
+    pub unusable: AtomicU64,
+    connections: Mutex<HashMap<IpAddr, ConnectionId>>,
+}
+
+impl KeyDesk {
+    /// The connection that an endpoint's address last used.
+    #[must_use]
+    pub fn connection_of(&self, address: IpAddr) -> Option<ConnectionId> {
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.get(&address).copied()
+    }
+}
+
+/// The key server's side of the queue.
+pub struct WorkerSink {
+    queue: SyncSender<Delivery>,
+    wake: Arc<WakeFd>,
+    desk: Arc<KeyDesk>,
+    last_connection: Option<ConnectionId>,
+    pending_wake: bool,
+}
+
+/// Makes the queue between key server and worker.
+#[must_use]
+pub fn queue(wake: Arc<WakeFd>) -> (WorkerSink, Receiver<Delivery>, Arc<KeyDesk>) {
+    let (sender, receiver) = sync_channel(QUEUE);
+    let desk = Arc::new(KeyDesk::default());
+    let sink = WorkerSink {
+        queue: sender,
+        wake,
+        desk: Arc::clone(&desk),
+        last_connection: None,
+        pending_wake: false,
+    };
+    (sink, receiver, desk)
+}
+
+impl KeySink for WorkerSink {
+    fn message(&mut self, peer: &Peer, message: Message) {
+        let sender = peer.address.ip();
+        if self.last_connection != Some(peer.connection) {
+            self.last_connection = Some(peer.connection);
+            let mut known = self.desk.connections.lock().unwrap_or_else(PoisonError::into_inner);
+            known.insert(sender, peer.connection);
+        }
+        let delivery = match message {
+            Message::SessionKeys(keys) => match open_keys(sender, &keys) {
+                Some(keys) => Delivery::Keys(keys),
+                None => {
+                    self.desk.unusable.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+            },
+            Message::NullKeys(null) => Delivery::Null { sender, client_random: null.client_random },
+            _ => return,
+        };
+        match self.queue.try_send(delivery) {
+            Ok(()) => self.pending_wake = true,
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.desk.queue_full.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn batch_end(&mut self) {
+        if std::mem::take(&mut self.pending_wake) {
+            self.wake.wake();
+        }
+    }
+
+    fn closed(&mut self, peer: &Peer) {
+        let mut known = self.desk.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.get(&peer.address.ip()) == Some(&peer.connection) {
+            known.remove(&peer.address.ip());
+        }
+        self.last_connection = None;
+    }
+}
+
+/// Sets up the openers of a message; `None` when nothing in it can be used.
+fn open_keys(sender: IpAddr, message: &SessionKeys) -> Option<SharedKeys> {
+    let mut keys: Vec<(Direction, KeyEpoch, Box<dyn OpenRecord>)> = Vec::new();
+    for entry in &message.keys {
+        let direction = match entry.direction {
+            message::Direction::ClientToServer => Direction::ClientToServer,
+            message::Direction::ServerToClient => Direction::ServerToClient,
+        };
+        let epoch = match entry.epoch {
+            Epoch::EARLY_DATA => KeyEpoch::EarlyData,
+            Epoch::HANDSHAKE => KeyEpoch::Handshake,
+            other => KeyEpoch::Application(other.updates()?),
+        };
+        let opener =
+            Tls13Opener::new(message.cipher_suite, entry.key.as_bytes(), entry.iv.as_bytes());
+        keys.push((direction, epoch, Box::new(opener.ok()?)));
+    }
+    (!keys.is_empty()).then_some(SharedKeys {
+        sender: Some(sender),
+        client_random: message.client_random,
+        server_random: message.server_random,
+        cipher_suite: CipherSuite(message.cipher_suite),
+        keys,
+    })
+}
+
+/// The request that asks an endpoint for what the engine wants; only for keys after a KeyUpdate,
+/// since the first ones come unasked.
+#[must_use]
+pub fn request(wanted: &KeysNeeded) -> Option<Message> {
+    let KeyEpoch::Application(updates @ 1..) = wanted.epoch else {
+        return None;
+    };
+    Some(Message::KeyRequest(KeyRequest {
+        client_random: wanted.client_random,
+        server_random: wanted.server_random,
+        version: wanted.version.0,
+        cipher_suite: wanted.cipher_suite.0,
+        direction: match wanted.direction {
+            Direction::ClientToServer => message::Direction::ClientToServer,
+            Direction::ServerToClient => message::Direction::ServerToClient,
+        },
+        epoch: Epoch::application(updates)?,
+    }))
+}
