@@ -7,6 +7,7 @@
 //! Refuses: to block, to keep more than [`MAX_WAITING`] datagrams, agents of other users.
 
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use libc::c_int;
 use mmtls_keyshare::agent::{Datagram, MAX_DATAGRAM_BYTES};
@@ -24,6 +25,21 @@ const RETRY_AFTER_MS: u64 = 100;
 const LOWEST_DESCRIPTOR: c_int = 512;
 
 static CONNECTION: ForkLock<Connection> = ForkLock::new(Connection::new());
+static OPEN: Open = Open {
+    descriptor: AtomicI32::new(-1),
+    device: AtomicU64::new(0),
+    inode: AtomicU64::new(0),
+    waiting: AtomicU64::new(0),
+};
+
+/// What the last holder of the lock left, for threads that need no lock: the kernel keeps
+/// datagrams of several threads apart. The parts may be of different times; `fstat` tells.
+struct Open {
+    descriptor: AtomicI32,
+    device: AtomicU64,
+    inode: AtomicU64,
+    waiting: AtomicU64,
+}
 
 struct Connection {
     /// -1 when there is none.
@@ -61,17 +77,26 @@ pub fn send(datagram: &Datagram<'_>) {
     let Some(bytes) = datagram.encode(&mut buffer).and_then(|length| buffer.get(..length)) else {
         return;
     };
-    with_connection(|connection, config| {
+    if config::get().is_none() || (OPEN.waiting.load(Ordering::Relaxed) == 0 && OPEN.write(bytes)) {
+        return;
+    }
+    let locked = with_connection(|connection, config| {
         connection.waiting.push(bytes);
         connection.deliver(config, true);
     });
+    if !locked {
+        // The holder has no processor at the moment. Out of order is better than lost.
+        OPEN.write(bytes);
+    }
 }
 
 /// Opens the connection ahead of time, while the host still has the rights to do so.
 pub fn connect_early() {
-    with_connection(|connection, config| {
-        connection.ensure(config);
-    });
+    if OPEN.descriptor.load(Ordering::Relaxed) < 0 {
+        with_connection(|connection, config| {
+            connection.ensure(config);
+        });
+    }
 }
 
 /// The last attempt to send what waits.
@@ -84,14 +109,35 @@ pub fn flush() {
     });
 }
 
-fn with_connection(work: impl FnOnce(&mut Connection, &Config)) {
+/// `false` when the lock cannot be had in time.
+fn with_connection(work: impl FnOnce(&mut Connection, &Config)) -> bool {
     let (Some(config), Some(mut connection)) = (config::get(), CONNECTION.lock()) else {
-        return;
+        return false;
     };
     if connection.interrupted {
         connection.reset();
     }
     work(&mut connection, config);
+    OPEN.publish(&connection);
+    true
+}
+
+impl Open {
+    fn publish(&self, connection: &Connection) {
+        let (device, inode) = connection.identity;
+        self.device.store(device, Ordering::Relaxed);
+        self.inode.store(inode, Ordering::Relaxed);
+        self.waiting.store(connection.waiting.count as u64, Ordering::Relaxed);
+        self.descriptor.store(connection.descriptor, Ordering::Release);
+    }
+
+    fn write(&self, bytes: &[u8]) -> bool {
+        let descriptor = self.descriptor.load(Ordering::Acquire);
+        let ours = (self.device.load(Ordering::Relaxed), self.inode.load(Ordering::Relaxed));
+        descriptor >= 0
+            && identity(descriptor) == Some(ours)
+            && matches!(write(descriptor, bytes), Outcome::Sent)
+    }
 }
 
 impl Connection {
@@ -169,6 +215,7 @@ impl Connection {
     }
 
     fn close(&mut self) {
+        OPEN.descriptor.store(-1, Ordering::Release);
         if self.descriptor >= 0 && identity(self.descriptor) == Some(self.identity) {
             close(self.descriptor);
         }

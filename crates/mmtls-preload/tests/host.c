@@ -1,10 +1,15 @@
-/* What a host sees through SSL_CTX_{set,get}_keylog_callback, and its errno. Declared by hand, so
- * that no OpenSSL headers are needed. */
+/* What a host sees through SSL_CTX_{new,set_keylog_callback,get_keylog_callback}, and its errno.
+ * With an argument, a second copy of libssl at that path is used in turn with the first one.
+ * Declared by hand, so that no OpenSSL headers are needed. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 
 typedef void (*keylog)(const void *ssl, const char *line);
+typedef const void *(*method_function)(void);
+typedef void (*free_function)(void *context);
 const void *TLS_method(void);
 void *SSL_CTX_new(const void *method);
 void SSL_CTX_free(void *context);
@@ -16,20 +21,46 @@ static void second(const void *ssl, const char *line) { (void)ssl; (void)line; }
 
 #define CHECK(what) if (!(what)) { fprintf(stderr, "line %d: %s\n", __LINE__, #what); return 1; }
 
-int main(void)
+static int check(void *context)
 {
-    for (int round = 0; round < 1000; round++) {
+    errno = 4242;
+    CHECK(SSL_CTX_get_keylog_callback(context) == NULL);
+    SSL_CTX_set_keylog_callback(context, first);
+    CHECK(SSL_CTX_get_keylog_callback(context) == first);
+    SSL_CTX_set_keylog_callback(context, second);
+    CHECK(SSL_CTX_get_keylog_callback(context) == second);
+    SSL_CTX_set_keylog_callback(context, NULL);
+    CHECK(SSL_CTX_get_keylog_callback(context) == NULL);
+    SSL_CTX_set_keylog_callback(context, first);
+    CHECK(errno == 4242);
+    return 0;
+}
+
+int main(int count, char **arguments)
+{
+    method_function other_method = NULL;
+    free_function other_free = NULL;
+    keylog (*other_get)(const void *) = NULL;
+    if (count > 1) {
+        void *library = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
+        CHECK(library != NULL);
+        other_method = (method_function)dlsym(library, "TLS_method");
+        other_free = (free_function)dlsym(library, "SSL_CTX_free");
+        other_get = (keylog (*)(const void *))dlsym(library, "SSL_CTX_get_keylog_callback");
+        CHECK(other_method != NULL && other_free != NULL && other_get != NULL);
+        CHECK(other_method() != TLS_method());
+    }
+    /* Enough rounds to run out of room, if freed contexts were not forgotten. */
+    for (int round = 0; round < 6000; round++) {
         void *context = SSL_CTX_new(TLS_method());
-        CHECK(context != NULL);
-        errno = 4242;
-        CHECK(SSL_CTX_get_keylog_callback(context) == NULL);
-        SSL_CTX_set_keylog_callback(context, first);
-        CHECK(SSL_CTX_get_keylog_callback(context) == first);
-        SSL_CTX_set_keylog_callback(context, second);
-        CHECK(SSL_CTX_get_keylog_callback(context) == second);
-        SSL_CTX_set_keylog_callback(context, NULL);
-        CHECK(SSL_CTX_get_keylog_callback(context) == NULL);
-        CHECK(errno == 4242);
+        CHECK(context != NULL && check(context) == 0);
+        if (other_method) {
+            void *other = SSL_CTX_new(other_method());
+            CHECK(other != NULL && check(other) == 0);
+            /* The other library has our callback, not the host's. */
+            CHECK(other_get(other) != NULL && other_get(other) != first);
+            other_free(other);
+        }
         SSL_CTX_free(context);
     }
     CHECK(SSL_CTX_new(NULL) == NULL);

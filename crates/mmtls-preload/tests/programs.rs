@@ -143,6 +143,38 @@ fn accepts_python_which_closes_descriptors_and_forks() {
     assert_eq!(as_key_log(&got), key_log(&place.path("log")));
 }
 
+const THREADS: &str = r#"
+import socket, ssl, sys, threading
+port = int(sys.argv[1])
+def work():
+    for _ in range(10):
+        context = ssl.create_default_context(cafile="cert.pem")
+        with socket.create_connection(("127.0.0.1", port)) as plain:
+            with context.wrap_socket(plain, server_hostname="localhost") as tls:
+                tls.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                while tls.recv(65536): pass
+threads = [threading.Thread(target=work) for _ in range(20)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"#;
+
+#[test]
+fn accepts_threads_that_share_at_once() {
+    if !installed("python3") {
+        return;
+    }
+    let place = Place::new();
+    let agent = place.agent();
+    let server = place.server("-www");
+    let output = place
+        .preloaded("python3")
+        .args(["-c", THREADS, &server.port.to_string()])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(agent.wait(400).len(), 400);
+}
+
 #[test]
 fn accepts_many_connections_of_ab() {
     if !installed("ab") {
@@ -283,5 +315,13 @@ fn refuses_to_hide_the_hosts_callback() {
     }
     let program = place.path("host");
     let output = place.preloaded(program.to_str().unwrap()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    // Where the dynamic linker found libssl, for a second copy of it.
+    let maps = place.plain("ldd").arg(&program).output().unwrap();
+    let maps = String::from_utf8_lossy(&maps.stdout).into_owned();
+    let line = maps.lines().find(|line| line.contains("libssl.so.3 =>")).unwrap();
+    let copy = place.path("libssl.so.3");
+    std::fs::copy(line.split_whitespace().nth(2).unwrap(), &copy).unwrap();
+    let output = place.preloaded(program.to_str().unwrap()).arg(&copy).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
