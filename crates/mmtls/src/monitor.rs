@@ -89,6 +89,7 @@ pub struct MonitorState {
     /// Session errors reported already; a handful of kinds at most.
     told: Vec<(SessionError, Direction)>,
     failed: bool,
+    stalled: bool,
     not_http: bool,
     http2: bool,
     paused: bool,
@@ -365,18 +366,19 @@ impl Handler for Monitor {
         error: SessionError,
     ) {
         state.failed |= Outcome::is_failure(error);
-        if error == SessionError::LostSynchronisation {
-            self.gap(session.info(), state, direction);
-        }
         // Once per session: a peer that repeats its errors must not fill the disk.
         if !state.told.contains(&(error, direction)) {
             state.told.push((error, direction));
             let anomaly = Anomaly { kind: "stream", event: error.name(), code: Some(error.code()) };
             self.reports.anomaly(session.info().into(), direction, &anomaly);
         }
+        if error == SessionError::LostSynchronisation {
+            self.gap(session.info(), state, direction);
+        }
     }
 
-    fn stall(&mut self, _session: &mut Session<'_>, _state: &mut MonitorState, _: Direction) {
+    fn stall(&mut self, _session: &mut Session<'_>, state: &mut MonitorState, _: Direction) {
+        state.stalled = true;
         self.reports.summary.stalls += 1;
     }
 
@@ -406,7 +408,7 @@ impl Handler for Monitor {
         if let Some(streams) = &mut self.streams {
             streams.close(info.id);
         }
-        let outcome = Outcome::of(info, state.failed);
+        let outcome = Outcome::of(info, state.failed, state.stalled);
         reports.summary.count_outcome(outcome);
         if let Some(eve) = &mut reports.eve {
             let is_http = |inspection: &Inspection| inspection.is_http();

@@ -24,9 +24,10 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Judges a session that ended; `failed` when it raised an error that means failure.
+    /// Judges a session that ended; `failed` when it raised an error that means failure,
+    /// `stalled` when records ever waited for keys.
     #[must_use]
-    pub fn of(info: &SessionInfo, failed: bool) -> Self {
+    pub fn of(info: &SessionInfo, failed: bool, stalled: bool) -> Self {
         let seen = info.records_seen[0] + info.records_seen[1] > 0;
         let opened = info.records_opened[0] + info.records_opened[1] > 0;
         match info.key_status {
@@ -35,7 +36,7 @@ impl Outcome {
             _ if failed => Self::Failed,
             _ if opened => Self::Decrypted,
             KeyStatus::Missing => Self::MissingKey,
-            KeyStatus::Waiting if seen => Self::MissingKey,
+            KeyStatus::Waiting if seen || stalled => Self::MissingKey,
             KeyStatus::Waiting | KeyStatus::Shared => Self::NothingOpened,
         }
     }
@@ -190,8 +191,8 @@ mod tests {
     #[test]
     fn accepts_one_outcome_per_session() {
         let info = crate::eve::tests::session();
-        assert_eq!(Outcome::of(&info, false), Outcome::Decrypted);
-        assert_eq!(Outcome::of(&info, true), Outcome::Failed);
+        assert_eq!(Outcome::of(&info, false, true), Outcome::Decrypted);
+        assert_eq!(Outcome::of(&info, true, true), Outcome::Failed);
         let with = |key_status, records_seen| SessionInfo {
             key_status,
             records_seen,
@@ -206,8 +207,10 @@ mod tests {
             (KeyStatus::Shared, [1, 1], Outcome::NothingOpened),
             (KeyStatus::Unusable, [0, 0], Outcome::Failed),
         ] {
-            assert_eq!(Outcome::of(&with(status, seen), false), outcome, "{status:?}");
+            assert_eq!(Outcome::of(&with(status, seen), false, false), outcome, "{status:?}");
         }
+        let waited = Outcome::of(&with(KeyStatus::Waiting, [0, 0]), false, true);
+        assert_eq!(waited, Outcome::MissingKey);
     }
 
     #[test]
