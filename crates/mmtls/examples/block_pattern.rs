@@ -4,7 +4,6 @@
 //! `cargo run --example block_pattern -- PATTERNS CAPTURE [KEYLOG]`
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use mmtls_engine::session::{Handler, Record, Session};
 use mmtls_engine::tls::{ContentType, Direction};
@@ -15,7 +14,6 @@ struct BlockPattern {
     patterns: PatternSet,
 }
 
-/// What is kept per session.
 #[derive(Default)]
 struct State {
     http: Http1,
@@ -58,23 +56,13 @@ impl Handler for BlockPattern {
     }
 }
 
-fn run(arguments: &[String]) -> Result<(), Box<dyn std::error::Error>> {
-    let [patterns, capture, keylog @ ..] = arguments else {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [patterns, capture, keylog @ ..] = &arguments[..] else {
         return Err("usage: block_pattern PATTERNS CAPTURE [KEYLOG]".into());
     };
     let patterns = PatternSet::from_bytes(&std::fs::read(patterns)?)?;
     let keylog = keylog.first().map(Path::new);
     mmtls::offline::replay(Path::new(capture), keylog, BlockPattern { patterns })?;
     Ok(())
-}
-
-fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("block_pattern: {error}");
-            ExitCode::FAILURE
-        }
-    }
 }
