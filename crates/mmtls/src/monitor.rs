@@ -202,6 +202,11 @@ struct Reports {
 }
 
 impl Reports {
+    /// Keeps times plausible under an owner that does not tell them.
+    fn no_earlier_than(&mut self, ns: u64) {
+        self.now_ns = self.now_ns.max(ns);
+    }
+
     fn anomaly(&mut self, flow: FlowKey, from: Direction, anomaly: &Anomaly<'static>) {
         self.summary.count_anomaly(anomaly.event);
         if let Some(eve) = &mut self.eve {
@@ -321,7 +326,8 @@ impl Monitor {
 impl Handler for Monitor {
     type State = MonitorState;
 
-    fn session_start(&mut self, _session: &mut Session<'_>, _state: &mut MonitorState) {
+    fn session_start(&mut self, session: &mut Session<'_>, _state: &mut MonitorState) {
+        self.reports.no_earlier_than(session.info().started_ns);
         self.reports.summary.tls_sessions += 1;
     }
 
@@ -425,6 +431,7 @@ impl Handler for Monitor {
     }
 
     fn flow_end(&mut self, flow: &FlowEnd) {
+        self.reports.no_earlier_than(flow.last_ns);
         self.reports.summary.flows += 1;
         if let Some(eve) = &mut self.reports.eve {
             eve.flow(self.reports.now_ns, flow);
