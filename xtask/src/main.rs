@@ -1,1 +1,53 @@
-fn main() {}
+//! Development tasks of mmTLS.
+#![forbid(unsafe_code)]
+
+mod arrows;
+mod bench;
+mod demo;
+mod fuzz;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "xtask", about = "Development tasks of mmTLS")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Check which crate depends on which, and what else house style makes mechanical.
+    Arrows,
+    /// Run every fuzz target for a while, on the committed seeds and beyond.
+    Fuzz(fuzz::FuzzArgs),
+    /// Measure, print a table, write JSON.
+    Bench(bench::BenchArgs),
+    /// Show the whole thing on real traffic.
+    Demo(demo::DemoArgs),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().task {
+        Task::Arrows => arrows::run(),
+        Task::Fuzz(args) => fuzz::run(&args),
+        Task::Bench(args) => bench::run(&args),
+        Task::Demo(args) => demo::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Directory of the binaries that were built together with this one.
+fn binaries() -> Result<PathBuf, String> {
+    let me = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
+    me.parent().map(PathBuf::from).ok_or_else(|| "own path has no directory".to_owned())
+}

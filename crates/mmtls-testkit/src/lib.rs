@@ -24,12 +24,14 @@
 #![forbid(unsafe_code)]
 
 pub mod files;
+pub mod middlebox;
 pub mod pki;
 pub mod segments;
 pub mod servers;
 pub mod synthesis;
 pub mod testbed;
 
+pub use middlebox::{Mmtls, MmtlsOptions, MmtlsReport};
 pub use pki::{Identity, KeyType, Pki};
 pub use servers::{Nginx, NginxOptions, NginxSplit, OpensslServer, SplitOptions};
 pub use testbed::capture::Capture;

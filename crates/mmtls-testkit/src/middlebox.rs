@@ -1,0 +1,215 @@
+//! mmTLS itself in the testbed: the inline monitor in the middlebox's namespace, and programs
+//! that share their keys with it in the client's.
+//!
+//! Refuses to guess where the binaries are: the caller says.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::testbed::address;
+use crate::{Background, Testbed, TestbedError};
+
+/// Where the monitor takes keys, inside the testbed.
+pub const KEYS_PORT: u16 = 4433;
+
+/// How to start the monitor.
+#[derive(Clone, Debug)]
+pub struct MmtlsOptions {
+    /// Directory of `mmtls` and `libmmtls_preload.so`.
+    pub binaries: PathBuf,
+    /// `--missing-keys`.
+    pub missing_keys: String,
+    /// Write `eve.json`.
+    pub log: bool,
+    /// Write streams.
+    pub streams: bool,
+    /// `--patterns FILE --pattern-action ACTION`.
+    pub patterns: Option<(PathBuf, String)>,
+    /// A configuration file's text.
+    pub config: Option<String>,
+}
+
+impl MmtlsOptions {
+    /// The defaults: missing keys are reset, logs are written, streams are not.
+    #[must_use]
+    pub fn new(binaries: impl Into<PathBuf>) -> Self {
+        Self {
+            binaries: binaries.into(),
+            missing_keys: "reset".to_owned(),
+            log: true,
+            streams: false,
+            patterns: None,
+            config: None,
+        }
+    }
+}
+
+/// A running `mmtls run`.
+pub struct Mmtls {
+    /// The process.
+    pub process: Background,
+    binaries: PathBuf,
+    directory: PathBuf,
+    ca: PathBuf,
+}
+
+/// What `mmtls run` left behind.
+#[derive(Debug)]
+pub struct MmtlsReport {
+    /// The summary's lines by name.
+    pub summary: BTreeMap<String, u64>,
+    /// The records of `eve.json`.
+    pub eve: Vec<Value>,
+    /// Whether it ended with status 0.
+    pub success: bool,
+    /// What it printed on stderr.
+    pub stderr: String,
+}
+
+impl Mmtls {
+    /// Starts it on the middlebox's two ports and waits until it bridges.
+    ///
+    /// # Errors
+    /// [`TestbedError`], with its output when it ends early.
+    pub fn start(bed: &Testbed, options: &MmtlsOptions) -> Result<Self, TestbedError> {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let directory = bed.directory().join(format!("mmtls{count}"));
+        std::fs::create_dir_all(&directory).map_err(TestbedError::io(&directory))?;
+        let mut command = bed.middlebox.command(options.binaries.join("mmtls"));
+        command.args(["run", "--inline", "left:right", "--missing-keys", &options.missing_keys]);
+        command.arg("--keys-listen").arg(format!("[::]:{KEYS_PORT}"));
+        command.arg("--key-cert").arg(&bed.pki().middlebox.certificate);
+        command.arg("--key-key").arg(&bed.pki().middlebox.key);
+        if options.log {
+            command.arg("-l").arg(&directory);
+        }
+        if options.streams {
+            command.arg("--streams").arg(directory.join("streams"));
+        }
+        if let Some((file, action)) = &options.patterns {
+            command.arg("--patterns").arg(file).args(["--pattern-action", action]);
+        }
+        if let Some(text) = &options.config {
+            let path = directory.join("mmtls.toml");
+            std::fs::write(&path, text).map_err(TestbedError::io(&path))?;
+            command.arg("-c").arg(path);
+        }
+        let mut process = bed.background(&format!("mmtls{count}"), command)?;
+        process.wait_for_line("mmtls: bridging", Duration::from_secs(10))?;
+        Ok(Self {
+            process,
+            binaries: options.binaries.clone(),
+            directory,
+            ca: bed.pki().ca.clone(),
+        })
+    }
+
+    /// A program in the client's namespace that shares its keys; `exempt` names stay private.
+    /// Keys count for sessions of the sender's own address: over IPv6 for `v6` ones.
+    #[must_use]
+    pub fn sharing(
+        &self,
+        bed: &Testbed,
+        v6: bool,
+        exempt: &[&str],
+        program: impl AsRef<OsStr>,
+    ) -> Command {
+        let mut command = bed.client.command(self.binaries.join("mmtls"));
+        let middlebox = match v6 {
+            false => format!("{}@{}:{KEYS_PORT}", address::MIDDLEBOX_NAME, address::KEYS_V4),
+            true => format!("{}@[{}]:{KEYS_PORT}", address::MIDDLEBOX_NAME, address::KEYS_V6),
+        };
+        command.args(["exec", "--middlebox", &middlebox, "--ca"]).arg(&self.ca);
+        for name in exempt {
+            command.args(["--exempt", name]);
+        }
+        command.arg("--").arg(program);
+        command
+    }
+
+    /// Directory of its logs.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The records of `eve.json` so far; lines that are not complete yet are left out.
+    #[must_use]
+    pub fn eve(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.directory.join("eve.json")).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Waits until `eve.json` holds what is looked for.
+    ///
+    /// # Errors
+    /// [`TestbedError`] when it does not in time.
+    pub fn wait_for_eve(
+        &self,
+        what: &str,
+        timeout: Duration,
+        found: impl Fn(&[Value]) -> bool,
+    ) -> Result<Vec<Value>, TestbedError> {
+        let end = Instant::now() + timeout;
+        loop {
+            let records = self.eve();
+            if found(&records) {
+                return Ok(records);
+            }
+            if Instant::now() >= end {
+                return Err(TestbedError::Timeout {
+                    what: format!("{what} in eve.json"),
+                    after: timeout,
+                    detail: format!("{} records", records.len()),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Asks it to end and collects what it says.
+    ///
+    /// # Errors
+    /// [`TestbedError`] when it does not end.
+    pub fn stop(mut self) -> Result<MmtlsReport, TestbedError> {
+        self.process.signal("TERM");
+        let status = self.process.wait(Duration::from_secs(20))?;
+        Ok(MmtlsReport {
+            summary: summary(&self.process.stdout_text()),
+            eve: self.eve(),
+            success: status.success(),
+            stderr: self.process.stderr_text(),
+        })
+    }
+}
+
+/// The `name: number` lines of a summary.
+#[must_use]
+pub fn summary(text: &str) -> BTreeMap<String, u64> {
+    text.lines()
+        .filter_map(|line| {
+            let (name, value) = line.split_once(": ")?;
+            Some((name.to_owned(), value.split(' ').next()?.parse().ok()?))
+        })
+        .collect()
+}
+
+impl MmtlsReport {
+    /// A number of the summary; 0 when the line is not there.
+    #[must_use]
+    pub fn count(&self, name: &str) -> u64 {
+        self.summary.get(name).copied().unwrap_or(0)
+    }
+
+    /// The `eve.json` records of a type.
+    #[must_use]
+    pub fn events(&self, event_type: &str) -> Vec<&Value> {
+        self.eve.iter().filter(|record| record["event_type"] == event_type).collect()
+    }
+}
