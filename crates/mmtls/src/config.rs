@@ -274,7 +274,8 @@ pub fn load(path: &Path) -> Result<File, Error> {
 
 fn parse(text: &str) -> Result<File, String> {
     let file: File = toml::from_str(text).map_err(|error| {
-        let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
         format!("line {line}: {}", error.message())
     })?;
     let limits = &file.limits;

@@ -96,6 +96,12 @@ impl<H: Handler> Worker<H> {
         &self.keys.desk
     }
 
+    /// The worker's time: nanoseconds since 1970.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.clock.now_ns()
+    }
+
     /// Frames held at the moment.
     #[must_use]
     pub fn held_frames(&self) -> usize {

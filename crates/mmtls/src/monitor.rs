@@ -15,6 +15,7 @@ use mmtls_engine::session::{
     EndReason, FlowEnd, Handler, Record, Session, SessionError, SessionInfo,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
+use mmtls_inspect::http1::BodyLeft;
 use serde::Serialize;
 
 use crate::eve::{Alert, Anomaly, EveWriter, FlowKey, TlsEnd};
@@ -44,8 +45,8 @@ pub struct MonitorConfig {
     pub patterns: Option<PatternConfig>,
     /// Whether records are opened.
     pub inspect: Inspect,
-    /// After so many body bytes of a response, what the server sends is not decrypted any more.
-    /// Has no effect when streams are written.
+    /// After so many body bytes of a response, the rest of it is not decrypted. Has no effect on
+    /// chunked bodies, whose end can only be read, and when streams are written.
     pub inspect_limit_bytes: Option<u64>,
 }
 
@@ -92,7 +93,6 @@ pub struct MonitorState {
     stalled: bool,
     not_http: bool,
     http2: bool,
-    paused: bool,
 }
 
 impl Monitor {
@@ -127,9 +127,10 @@ impl Monitor {
         })
     }
 
-    /// Tells the time, in nanoseconds since 1970: before each frame.
+    /// Tells the time, in nanoseconds since 1970. Events tell it too: this is for an owner that
+    /// writes `stats` while nothing happens.
     pub fn set_now(&mut self, now_ns: u64) {
-        self.reports.now_ns = now_ns;
+        self.reports.now_ns = self.reports.now_ns.max(now_ns);
     }
 
     /// The counters so far.
@@ -202,11 +203,6 @@ struct Reports {
 }
 
 impl Reports {
-    /// Keeps times plausible under an owner that does not tell them.
-    fn no_earlier_than(&mut self, ns: u64) {
-        self.now_ns = self.now_ns.max(ns);
-    }
-
     fn anomaly(&mut self, flow: FlowKey, from: Direction, anomaly: &Anomaly<'static>) {
         self.summary.count_anomaly(anomaly.event);
         if let Some(eve) = &mut self.eve {
@@ -310,16 +306,29 @@ impl Monitor {
         });
     }
 
-    /// Whether enough of the current response was looked at.
-    fn past_limit(&self, state: &MonitorState) -> bool {
-        let Some(limit) = self.inspect_limit_bytes else {
-            return false;
-        };
-        state
-            .inspection
-            .as_ref()
-            .and_then(|inspection| inspection.response_body())
-            .is_some_and(|(seen, _)| seen >= limit)
+    /// The server's bytes of a response whose rest nobody wanted were passed over.
+    fn skipped(&mut self, info: &SessionInfo, state: &mut MonitorState, count: u64) {
+        let (flow, reports) = (FlowKey::from(info), &mut self.reports);
+        if let Some(inspection) = &mut state.inspection {
+            inspection.skip_response(count, &mut |finding| {
+                reports.finding(flow, None, &finding);
+            });
+        }
+    }
+
+    /// When enough of the current response was looked at: how much may be skipped. Without a
+    /// length that is everything.
+    fn past_limit(&self, state: &MonitorState) -> Option<Option<u64>> {
+        let limit = self.inspect_limit_bytes?;
+        match state.inspection.as_ref()?.response_body()? {
+            (seen, _) if seen < limit => None,
+            // Within the record at hand nothing can be skipped any more.
+            (_, BodyLeft::Length(0) | BodyLeft::None) => None,
+            (_, BodyLeft::Length(left)) => Some(Some(left)),
+            // Where a chunked body ends can only be read.
+            (_, BodyLeft::Chunked) => None,
+            (_, BodyLeft::UntilClose) => Some(None),
+        }
     }
 }
 
@@ -327,7 +336,7 @@ impl Handler for Monitor {
     type State = MonitorState;
 
     fn session_start(&mut self, session: &mut Session<'_>, _state: &mut MonitorState) {
-        self.reports.no_earlier_than(session.info().started_ns);
+        self.set_now(session.now_ns());
         self.reports.summary.tls_sessions += 1;
     }
 
@@ -340,7 +349,11 @@ impl Handler for Monitor {
         if self.inspect == Inspect::Nothing {
             return;
         }
+        self.set_now(session.now_ns());
         let direction = record.direction();
+        if record.skipped_bytes() > 0 {
+            self.skipped(session.info(), state, record.skipped_bytes());
+        }
         match record.open() {
             Ok(plaintext) => {
                 self.reports.summary.records_opened += 1;
@@ -351,9 +364,8 @@ impl Handler for Monitor {
                 if self.inspect(session.info(), state, direction, plaintext.bytes) {
                     session.reset();
                     self.reports.summary.resets += 1;
-                } else if !state.paused && self.past_limit(state) {
-                    session.pause(Direction::ServerToClient, None);
-                    state.paused = true;
+                } else if let Some(skip) = self.past_limit(state) {
+                    session.pause(Direction::ServerToClient, skip);
                 }
             }
             Err(_) => {
@@ -371,6 +383,7 @@ impl Handler for Monitor {
         direction: Direction,
         error: SessionError,
     ) {
+        self.set_now(session.now_ns());
         state.failed |= Outcome::is_failure(error);
         // Once per session: a peer that repeats its errors must not fill the disk.
         if !state.told.contains(&(error, direction)) {
@@ -403,6 +416,7 @@ impl Handler for Monitor {
     }
 
     fn session_end(&mut self, session: &mut Session<'_>, state: &mut MonitorState, why: EndReason) {
+        self.set_now(session.now_ns());
         let info = session.info();
         let flow = FlowKey::from(info);
         let reports = &mut self.reports;
@@ -431,7 +445,7 @@ impl Handler for Monitor {
     }
 
     fn flow_end(&mut self, flow: &FlowEnd) {
-        self.reports.no_earlier_than(flow.last_ns);
+        self.set_now(flow.last_ns);
         self.reports.summary.flows += 1;
         if let Some(eve) = &mut self.reports.eve {
             eve.flow(self.reports.now_ns, flow);

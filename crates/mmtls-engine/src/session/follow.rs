@@ -13,15 +13,14 @@ use core::mem;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use super::{Control, EndReason, Handler, KeyStatus, Record, Resumption, Session};
-use super::{SessionError, SessionInfo};
+use super::stream::{Read, Stream};
+use super::{Control, EndReason, Handler, KeyStatus, Record, Session, SessionError, SessionInfo};
 use crate::config::{Config, Policy};
 use crate::counters::Counters;
-use crate::output::{KeysNeeded, Output};
+use crate::output::Output;
 use crate::tls::{
-    ClientHello, ContentType, Deframed, Direction, HandshakeType, KeyEpoch, MessageBuffer,
-    MessageWalker, OpenRecord, ProtocolVersion, RECORD_HEADER_LEN, RecordHeader, ServerHello,
-    deframe,
+    ContentType, Deframed, Direction, KeyEpoch, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN,
+    RecordHeader, deframe,
 };
 
 /// Fragments up to this length are opened even when no handler asked: a KeyUpdate hides in one
@@ -56,56 +55,8 @@ pub(crate) enum Fate {
     Kill { reset: bool, reason: EndReason },
 }
 
-/// How one direction's records are read.
-enum Read {
-    /// Nothing is encrypted yet.
-    Plaintext,
-    /// Protected, but the record that begins the application epoch has not been found.
-    Searching {
-        opener: Option<Box<dyn OpenRecord>>,
-        /// Records that were forwarded before keys came, whole, in order.
-        backlog: Vec<u8>,
-        /// Bytes of records that did not open, or wait in the backlog.
-        searched: usize,
-    },
-    /// Application keys are in use; `None` until this epoch's keys come.
-    Application { opener: Option<Box<dyn OpenRecord>>, epoch: u32, sequence: u64 },
-}
-
-struct Stream {
-    /// Bytes that are not processed yet: a partial record, or everything since a stall began.
-    buffer: Vec<u8>,
-    /// Stream offset of the first byte that is not processed.
-    position: u64,
-    messages: MessageBuffer,
-    walker: MessageWalker,
-    read: Read,
-    future: Vec<(u32, Box<dyn OpenRecord>)>,
-    /// Set while a complete record at the front of `buffer` waits for keys.
-    stalled_since_ns: Option<u64>,
-}
-
-impl Stream {
-    fn new(position: u64) -> Self {
-        Self {
-            buffer: Vec::new(),
-            position,
-            messages: MessageBuffer::default(),
-            walker: MessageWalker::default(),
-            read: Read::Plaintext,
-            future: Vec::new(),
-            stalled_since_ns: None,
-        }
-    }
-
-    fn future_keys(&mut self, epoch: u32) -> Option<Box<dyn OpenRecord>> {
-        let at = self.future.iter().position(|(of, _)| *of == epoch)?;
-        Some(self.future.swap_remove(at).1)
-    }
-}
-
 /// What became of one record.
-enum Step {
+pub(super) enum Step {
     Done,
     NeedKeys,
     /// The session is no longer followed.
@@ -127,15 +78,15 @@ enum Ending {
 pub(crate) struct TlsSession<S> {
     pub(crate) info: SessionInfo,
     pub(crate) fate: Fate,
-    control: Control,
-    state: S,
-    streams: [Stream; 2],
-    handshake_started: bool,
-    handshake_ended: bool,
+    pub(super) control: Control,
+    pub(super) state: S,
+    pub(super) streams: [Stream; 2],
+    pub(super) handshake_started: bool,
+    pub(super) handshake_ended: bool,
     /// The client sent a protected record after the ServerHello: from here on the server's
     /// records may be application data in answer to it.
-    client_flight_seen: bool,
-    early_data_reported: bool,
+    pub(super) client_flight_seen: bool,
+    pub(super) early_data_reported: bool,
     ended: bool,
 }
 
@@ -410,6 +361,10 @@ impl<S: Default> TlsSession<S> {
         ctx: &mut Context<'_, H>,
     ) {
         if self.following() {
+            let stalled = self.streams.iter().any(|stream| stream.stalled_since_ns.is_some());
+            if stalled && self.info.key_status == KeyStatus::Waiting {
+                self.info.key_status = KeyStatus::Missing;
+            }
             for direction in Direction::BOTH {
                 // A changed record 0 looks like one more handshake record.
                 if let Read::Searching { opener: Some(_), searched: 1.., .. } =
@@ -488,237 +443,11 @@ impl<S: Default> TlsSession<S> {
         self.step()
     }
 
-    fn step(&self) -> Step {
+    pub(super) fn step(&self) -> Step {
         if self.following() { Step::Done } else { Step::Stop }
     }
 
-    fn handle_hello_record<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        fragment: &[u8],
-        ctx: &mut Context<'_, H>,
-    ) {
-        let cap = ctx.config.limits.max_handshake_bytes;
-        if self.streams[direction.index()].messages.push(fragment, cap).is_err() {
-            self.fail(direction, SessionError::MalformedHandshake, ctx);
-            return;
-        }
-        while self.following() {
-            match self.streams[direction.index()].messages.pop(cap) {
-                Ok(Some((kind, body))) => self.handle_message(direction, kind, &body, ctx),
-                Ok(None) => return,
-                Err(_) => self.fail(direction, SessionError::MalformedHandshake, ctx),
-            }
-        }
-    }
-
-    fn handle_message<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        kind: HandshakeType,
-        body: &[u8],
-        ctx: &mut Context<'_, H>,
-    ) {
-        let malformed = match (direction, kind) {
-            (Direction::ClientToServer, HandshakeType::CLIENT_HELLO) => {
-                match ClientHello::parse(body) {
-                    Ok(hello) => {
-                        self.handle_client_hello(hello, ctx);
-                        false
-                    }
-                    Err(_) => true,
-                }
-            }
-            (Direction::ServerToClient, HandshakeType::SERVER_HELLO) => {
-                match ServerHello::parse(body) {
-                    Ok(hello) => {
-                        self.handle_server_hello(&hello, ctx);
-                        false
-                    }
-                    Err(_) => true,
-                }
-            }
-            // Before protection, TLS 1.3 sends nothing but hellos.
-            _ => true,
-        };
-        if malformed {
-            self.fail(direction, SessionError::MalformedHandshake, ctx);
-        }
-    }
-
-    fn handle_client_hello<H: Handler<State = S>>(
-        &mut self,
-        hello: ClientHello,
-        ctx: &mut Context<'_, H>,
-    ) {
-        let info = &mut self.info;
-        info.client_random = hello.random;
-        info.server_name = hello.server_name;
-        info.alpn_offered = hello.alpn;
-        info.resumption = if hello.offers_psk { Resumption::Offered } else { Resumption::None };
-        // After a HelloRetryRequest no early data may follow (RFC 8446, section 4.2.10).
-        info.early_data_offered = hello.offers_early_data;
-        if !mem::replace(&mut self.handshake_started, true) {
-            self.event(ctx, |handler, session, state| handler.handshake_start(session, state));
-        }
-    }
-
-    fn handle_server_hello<H: Handler<State = S>>(
-        &mut self,
-        hello: &ServerHello,
-        ctx: &mut Context<'_, H>,
-    ) {
-        if !self.handshake_started {
-            self.fail(Direction::ServerToClient, SessionError::MalformedHandshake, ctx);
-            return;
-        }
-        let info = &mut self.info;
-        info.version = Some(hello.version);
-        info.cipher_suite = Some(hello.cipher_suite);
-        if hello.is_hello_retry() && hello.version == ProtocolVersion::TLS_1_3 {
-            info.hello_retry = true;
-            return;
-        }
-        info.server_random = Some(hello.random);
-        if hello.selects_psk {
-            info.resumption = Resumption::Accepted;
-        }
-        if hello.version != ProtocolVersion::TLS_1_3 {
-            self.fail(Direction::ServerToClient, SessionError::UnsupportedVersion, ctx);
-        } else if !(ctx.config.supports)(hello.version, hello.cipher_suite) {
-            self.fail(Direction::ServerToClient, SessionError::UnsupportedCipherSuite, ctx);
-        } else {
-            for direction in Direction::BOTH {
-                let stream = &mut self.streams[direction.index()];
-                stream.messages.clear();
-                let opener = stream.future_keys(0);
-                let wanted = opener.is_none();
-                stream.read = Read::Searching { opener, backlog: Vec::new(), searched: 0 };
-                if wanted {
-                    self.want_keys(direction, 0, ctx);
-                }
-            }
-        }
-    }
-
-    /// 0-RTT records pass before the ServerHello; their keys are not handled yet.
-    fn handle_early_data<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        ctx: &mut Context<'_, H>,
-    ) {
-        if direction == Direction::ClientToServer && self.info.early_data_offered {
-            if !mem::replace(&mut self.early_data_reported, true) {
-                self.fail(direction, SessionError::EarlyDataNotInspected, ctx);
-            }
-        } else {
-            self.fail(direction, SessionError::MalformedRecord, ctx);
-        }
-    }
-
-    /// A protected record before the switch is known: it is a handshake record under keys that
-    /// were not shared, or number 0 of the application epoch. Its tag tells.
-    fn handle_search_record<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        header: RecordHeader,
-        fragment: &[u8],
-        ctx: &mut Context<'_, H>,
-    ) -> Step {
-        // Early data looks the same; with it, only the switch itself marks the client's flight.
-        if direction == Direction::ClientToServer && !self.info.early_data_offered {
-            self.client_flight_seen = true;
-            self.end_handshake(ctx);
-            if !self.following() {
-                return Step::Stop;
-            }
-        }
-        // The client shares keys when it has the server's whole flight, so that flight must
-        // pass; it is kept, and searched when the keys come. Everything else can wait.
-        let must_pass = direction == Direction::ServerToClient && !self.client_flight_seen;
-        let stream = &mut self.streams[direction.index()];
-        let Read::Searching { opener, backlog, searched } = &mut stream.read else {
-            return Step::Done;
-        };
-        if opener.is_none() && !must_pass {
-            return Step::NeedKeys;
-        }
-        *searched += RECORD_HEADER_LEN + fragment.len();
-        if *searched > ctx.config.limits.max_search_bytes {
-            let error = match opener {
-                Some(_) => SessionError::KeysDoNotFit,
-                None => SessionError::LostSynchronisation,
-            };
-            self.fail(direction, error, ctx);
-            return self.step();
-        }
-        match opener.take() {
-            None => {
-                backlog.extend_from_slice(&header.bytes);
-                backlog.extend_from_slice(fragment);
-                Step::Done
-            }
-            Some(opener) => {
-                self.try_switch(direction, opener, header, fragment, ctx);
-                self.step()
-            }
-        }
-    }
-
-    /// Tries a record as number 0 of the application epoch.
-    fn try_switch<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        opener: Box<dyn OpenRecord>,
-        header: RecordHeader,
-        fragment: &[u8],
-        ctx: &mut Context<'_, H>,
-    ) {
-        let outcome = opener.open(0, header.bytes, fragment, ctx.plaintext);
-        let stream = &mut self.streams[direction.index()];
-        if outcome.is_err() {
-            ctx.counters.trials_failed += 1;
-            if let Read::Searching { opener: slot, .. } = &mut stream.read {
-                *slot = Some(opener);
-            }
-            return;
-        }
-        stream.read = Read::Application { opener: Some(opener), epoch: 0, sequence: 0 };
-        if direction == Direction::ClientToServer {
-            self.client_flight_seen = true;
-        }
-        self.deliver(direction, header, fragment, Some(outcome), ctx);
-    }
-
-    /// Searches the records that passed before the keys came.
-    fn search_backlog<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        ctx: &mut Context<'_, H>,
-    ) {
-        let stream = &mut self.streams[direction.index()];
-        let Read::Searching { opener: Some(_), backlog, .. } = &mut stream.read else {
-            return;
-        };
-        let backlog = mem::take(backlog);
-        let mut rest = &backlog[..];
-        while let Deframed::Record { header, fragment } = deframe(rest) {
-            rest = &rest[RECORD_HEADER_LEN + fragment.len()..];
-            match &mut self.streams[direction.index()].read {
-                Read::Searching { opener, .. } => {
-                    if let Some(opener) = opener.take() {
-                        self.try_switch(direction, opener, header, fragment, ctx);
-                    }
-                }
-                _ => self.handle_application_record(direction, header, fragment, ctx),
-            }
-            if !self.following() {
-                return;
-            }
-        }
-    }
-
-    fn handle_application_record<H: Handler<State = S>>(
+    pub(super) fn handle_application_record<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
         header: RecordHeader,
@@ -737,22 +466,25 @@ impl<S: Default> TlsSession<S> {
         if *left != u64::MAX {
             *left -= content;
         }
+        let stream = &mut self.streams[direction.index()];
+        stream.skipped = stream.skipped.saturating_add(content);
         ctx.counters.records_paused += 1;
         self.with_record(direction, header, fragment, None, ctx, |_, _, _, _| {});
     }
 
     /// Raises NEW_RECORD and then looks at what the handler opened.
-    fn deliver<H: Handler<State = S>>(
+    pub(super) fn deliver<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
         header: RecordHeader,
         fragment: &[u8],
-        outcome: Option<Result<crate::tls::Opened, crate::tls::OpenError>>,
+        outcome: Option<Result<Opened, OpenError>>,
         ctx: &mut Context<'_, H>,
     ) {
         self.end_handshake(ctx);
         if self.following() {
             self.with_record(direction, header, fragment, outcome, ctx, H::new_record);
+            self.streams[direction.index()].skipped = 0;
         }
     }
 
@@ -761,7 +493,7 @@ impl<S: Default> TlsSession<S> {
         direction: Direction,
         header: RecordHeader,
         fragment: &[u8],
-        outcome: Option<Result<crate::tls::Opened, crate::tls::OpenError>>,
+        outcome: Option<Result<Opened, OpenError>>,
         ctx: &mut Context<'_, H>,
         judge: impl FnOnce(&mut H, &mut Session<'_>, &mut S, &mut Record<'_>),
     ) {
@@ -772,6 +504,7 @@ impl<S: Default> TlsSession<S> {
         let mut record = Record {
             direction,
             sequence: *sequence,
+            skipped: stream.skipped,
             header: header.bytes,
             fragment,
             opener: &**opener,
@@ -832,27 +565,6 @@ impl<S: Default> TlsSession<S> {
         }
     }
 
-    fn want_keys<H: Handler<State = S>>(
-        &self,
-        direction: Direction,
-        epoch: u32,
-        ctx: &mut Context<'_, H>,
-    ) {
-        if let (Some(version), Some(cipher_suite), Some(server_random)) =
-            (self.info.version, self.info.cipher_suite, self.info.server_random)
-        {
-            ctx.outputs.push_back(Output::KeysNeeded(KeysNeeded {
-                client: self.info.client,
-                client_random: self.info.client_random,
-                server_random,
-                version,
-                cipher_suite,
-                direction,
-                epoch: KeyEpoch::Application(epoch),
-            }));
-        }
-    }
-
     // Stalls.
 
     fn stall<H: Handler<State = S>>(&mut self, direction: Direction, ctx: &mut Context<'_, H>) {
@@ -897,13 +609,13 @@ impl<S: Default> TlsSession<S> {
 
     // Events.
 
-    fn end_handshake<H: Handler<State = S>>(&mut self, ctx: &mut Context<'_, H>) {
+    pub(super) fn end_handshake<H: Handler<State = S>>(&mut self, ctx: &mut Context<'_, H>) {
         if !mem::replace(&mut self.handshake_ended, true) {
             self.event(ctx, |handler, session, state| handler.handshake_end(session, state));
         }
     }
 
-    fn event<H: Handler<State = S>>(
+    pub(super) fn event<H: Handler<State = S>>(
         &mut self,
         ctx: &mut Context<'_, H>,
         raise: impl FnOnce(&mut H, &mut Session<'_>, &mut S),

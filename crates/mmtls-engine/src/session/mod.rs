@@ -4,8 +4,11 @@
 
 mod follow;
 mod handler;
+mod handshake;
 mod info;
 mod record;
+mod search;
+mod stream;
 
 pub(crate) use follow::{Context, Fate, TlsSession};
 pub(crate) use handler::Control;

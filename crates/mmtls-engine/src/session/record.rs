@@ -18,6 +18,7 @@ pub struct Plaintext<'a> {
 pub struct Record<'a> {
     pub(crate) direction: Direction,
     pub(crate) sequence: u64,
+    pub(crate) skipped: u64,
     pub(crate) header: [u8; RECORD_HEADER_LEN],
     pub(crate) fragment: &'a [u8],
     pub(crate) opener: &'a dyn OpenRecord,
@@ -36,6 +37,13 @@ impl Record<'_> {
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.sequence
+    }
+
+    /// Content bytes that a pause skipped in this direction since the last delivered record,
+    /// counted as [`Session::pause`](super::Session::pause) counts them.
+    #[must_use]
+    pub fn skipped_bytes(&self) -> u64 {
+        self.skipped
     }
 
     /// Bytes on the wire, header included.

@@ -122,6 +122,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let mut next_stats = start + settings.stats_interval;
     let outcome = worker.run(&stop, |worker| {
         let counters = *worker.engine().counters();
+        let now_ns = worker.now_ns();
+        worker.handler_mut().set_now(now_ns);
         if Instant::now() >= next_stats {
             next_stats += settings.stats_interval;
             let all = all_counters(worker, &server);
