@@ -48,4 +48,8 @@ pub trait OpenRecord: Send {
         fragment: &[u8],
         plaintext: &mut [u8],
     ) -> Result<Opened, OpenError>;
+
+    /// The hellos agreed on encrypt-then-MAC (RFC 7366), which changes the CBC suites of TLS 1.2.
+    /// Told before the first record; means nothing to every other suite.
+    fn set_encrypt_then_mac(&mut self) {}
 }
