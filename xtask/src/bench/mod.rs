@@ -1,6 +1,108 @@
-//! Placeholder while it is being written.
+//! `xtask bench`: the benchmarks of the project, as a table and as JSON. `docs/benchmarks.md` says
+//! what is measured and how to read it.
+//!
+//! * `a`, [`engine`]: the engine in memory against raw record opening.
+//! * `b`, [`live`]: downloads through a kernel bridge, mmTLS, and nginx as split-TLS proxy.
+//! * `c`, [`sessions`]: new connections through mmTLS, and through the proxy.
+//!
+//! Refuses to report a run in which a request failed or a session was not decrypted.
+
+mod callgrind;
+mod engine;
+mod facts;
+mod report;
+mod synthetic;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Subcommand, ValueEnum};
+use serde::Serialize;
+
 #[derive(clap::Args)]
-pub struct BenchArgs {}
-pub fn run(_: &BenchArgs) -> Result<(), String> {
-    Err("not written yet".to_owned())
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    inner: Option<Inner>,
+    /// Run one part only: the engine in memory, downloads live, or new connections.
+    #[arg(long, value_name = "PART")]
+    only: Option<Part>,
+    /// How often each live measurement is repeated; the engine gets at least five rounds.
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: u32,
+    /// Length of each live transfer in seconds; in memory, each measurement gets a tenth of it.
+    #[arg(long, default_value_t = 5.0, value_name = "S")]
+    seconds: f64,
+    /// Write every sample and the medians to this file.
+    #[arg(long, default_value = "out/bench.json", value_name = "PATH")]
+    json: PathBuf,
+    /// Also count the instructions per packet of the engine, with valgrind.
+    #[arg(long)]
+    callgrind: bool,
+}
+
+/// What the benchmark starts of itself, in other places.
+#[derive(Subcommand)]
+enum Inner {
+    /// Runs the engine over prepared frames a number of times, to be counted from outside.
+    #[command(hide = true)]
+    EnginePass(engine::PassArgs),
+}
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    A,
+    B,
+    C,
+}
+
+/// Everything that was measured, as written to the JSON file.
+#[derive(Serialize)]
+struct Results {
+    facts: facts::Facts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine: Option<engine::EngineResults>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    callgrind: Option<callgrind::Instructions>,
+}
+
+pub fn run(args: &BenchArgs) -> Result<(), String> {
+    match &args.inner {
+        Some(Inner::EnginePass(pass)) => return engine::pass(pass),
+        None => {}
+    }
+    if !(0.1..=600.0).contains(&args.seconds) {
+        return Err("--seconds must be between 0.1 and 600".to_owned());
+    }
+    let wanted = |part| args.only.is_none_or(|only| only == part);
+    let facts = facts::Facts::collect();
+    facts.print();
+    let mut results = Results { facts, engine: None, callgrind: None };
+    if wanted(Part::A) {
+        let measured = engine::measure(args.repetitions.max(5), args.seconds / 10.0)?;
+        measured.print();
+        results.engine = Some(measured);
+        // What has been measured is kept, whatever happens to the next part.
+        results.write(&args.json)?;
+        if args.callgrind {
+            let counted = callgrind::count()?;
+            counted.print();
+            results.callgrind = Some(counted);
+        }
+    }
+    results.write(&args.json)?;
+    println!("\nevery sample: {}", args.json.display());
+    Ok(())
+}
+
+impl Results {
+    fn write(&self, path: &Path) -> Result<(), String> {
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        if let Some(directory) = path.parent() {
+            std::fs::create_dir_all(directory).map_err(failed)?;
+        }
+        let mut text = serde_json::to_string_pretty(self).map_err(|error| error.to_string())?;
+        text.push('\n');
+        std::fs::write(path, text).map_err(failed)
+    }
 }

@@ -1,0 +1,417 @@
+//! Part (a): the engine in memory, one thread, every record of a TLS 1.3 AES-256-GCM download
+//! opened, against raw opening of the same records.
+//!
+//! Frames are sealed and cut beforehand. A measurement of the engine gives it all frames of all
+//! flows, data and acknowledgments, asks for every verdict and output, and lets a minimal handler
+//! open every record. A raw measurement hands the same records, contiguous in memory, to aws-lc's
+//! `open_separate_gather` and does nothing else. Both read the same number of bytes that are no
+//! longer in the cache. Sessions begin (handshake, keys) before the clock runs, and the clock is
+//! the thread's processor time.
+//!
+//! Refuses figures of an engine that held, dropped or failed to open anything.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use mmtls_engine::session::{Handler, Record, Session};
+use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch, OpenRecord};
+use mmtls_engine::{Config, Engine, FrameInput, Link, Policy, PortId, SharedKeys, Verdict};
+use mmtls_record::Tls13Opener;
+use mmtls_testkit::synthesis::side;
+use serde::Serialize;
+
+use super::report::{Samples, table};
+use super::synthetic::{self, Connection, Keys, Sent};
+
+/// Plaintext of a full record.
+const RECORD_CONTENT: usize = 16384;
+
+/// Bytes on the wire that a record has besides its content: header, inner type, tag.
+const RECORD_OVERHEAD: usize = 5 + 1 + 16;
+
+/// TCP payload of a whole super-frame: as many full segments as fit into 64 KB.
+const SUPER_FRAME: usize = 45 * SEGMENT;
+
+/// TCP payload of a segment at an MTU of 1500 with timestamps.
+const SEGMENT: usize = 1448;
+
+/// Plaintext of all flows together: larger than a last-level cache that one core has to itself.
+const TOTAL_CONTENT: usize = 64 << 20;
+
+/// How frames are cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Cut {
+    /// 64 KB super-frames, acknowledged one by one.
+    Super,
+    /// Segments, every second one acknowledged.
+    Segments,
+}
+
+impl Cut {
+    fn payload(self) -> usize {
+        match self {
+            Self::Super => SUPER_FRAME,
+            Self::Segments => SEGMENT,
+        }
+    }
+
+    /// Data frames per acknowledgment: GRO makes one of a super-frame, RFC 1122 wants every second
+    /// segment acknowledged.
+    fn per_acknowledgment(self) -> usize {
+        match self {
+            Self::Super => 1,
+            Self::Segments => 2,
+        }
+    }
+}
+
+/// A download that is ready to be played, over one or more flows.
+struct Download {
+    /// Per flow, what happens before the clock runs.
+    openings: Vec<Vec<Sent>>,
+    /// Data and acknowledgments of all flows, flow by flow in turn.
+    frames: Vec<Sent>,
+    records: u64,
+    /// TCP payload bytes in `frames`.
+    payload_bytes: u64,
+}
+
+impl Download {
+    fn prepare(sealed: &[Vec<u8>], records: u64, cut: Cut) -> Self {
+        let mut openings = Vec::new();
+        let mut lanes = Vec::new();
+        for (session, stream) in (0u32..).zip(sealed) {
+            let mut script = synthetic::handshake(session);
+            let request = b"GET /download HTTP/1.1\r\nhost: server.test\r\n\r\n";
+            let up = Direction::ClientToServer;
+            script.record(up, ContentType::APPLICATION_DATA, request, 0);
+            let mut opening = Vec::new();
+            let mut connection = Connection::open(session, &mut opening);
+            connection.turns(&script.build().turns, SEGMENT, &mut opening);
+            openings.push(opening);
+            let mut frames = Vec::new();
+            for (count, piece) in (1..).zip(stream.chunks(cut.payload())) {
+                connection.send(Direction::ServerToClient, piece, cut.payload(), &mut frames);
+                if count % cut.per_acknowledgment() == 0 {
+                    frames.push((up, connection.acknowledgment(up)));
+                }
+            }
+            lanes.push(frames.into_iter());
+        }
+        // A burst of each flow at a time, as NAPI polls and GRO flushes deliver them.
+        let burst = match cut {
+            Cut::Super => 2,
+            Cut::Segments => 48,
+        };
+        let mut frames = Vec::new();
+        loop {
+            let before = frames.len();
+            for lane in &mut lanes {
+                frames.extend(lane.take(burst));
+            }
+            if frames.len() == before {
+                break;
+            }
+        }
+        let payload_bytes = sealed.iter().map(|stream| stream.len() as u64).sum();
+        Self { openings, frames, records, payload_bytes }
+    }
+
+    /// An engine with every session begun and all keys delivered.
+    fn engine(&self) -> Result<Engine<OpenAll>, String> {
+        let mut engine = Engine::new(Config::new(Policy::Reset), OpenAll::default());
+        for (session, frames) in (0u32..).zip(&self.openings) {
+            for frame in frames {
+                play(&mut engine, frame)?;
+                if engine.handler().keys_wanted > 0 {
+                    engine.handler_mut().keys_wanted = 0;
+                    deliver(&mut engine, session)?;
+                }
+            }
+        }
+        Ok(engine)
+    }
+
+    /// Plays it once; the time it took.
+    fn pass(&self) -> Result<Duration, String> {
+        let mut engine = self.engine()?;
+        let opened = engine.handler().opened;
+        let start = thread_time();
+        for frame in &self.frames {
+            play(&mut engine, frame)?;
+        }
+        let elapsed = thread_time().saturating_sub(start);
+        let opened = engine.handler().opened - opened;
+        if opened != self.records {
+            return Err(format!("{opened} of {} records were opened", self.records));
+        }
+        Ok(elapsed)
+    }
+}
+
+/// The minimal application: opens every record.
+#[derive(Default)]
+struct OpenAll {
+    opened: u64,
+    bytes: u64,
+    keys_wanted: u32,
+}
+
+impl Handler for OpenAll {
+    type State = ();
+
+    fn handshake_start(&mut self, _: &mut Session<'_>, (): &mut ()) {
+        self.keys_wanted += 1;
+    }
+
+    fn new_record(&mut self, _: &mut Session<'_>, (): &mut (), record: &mut Record<'_>) {
+        if let Ok(plaintext) = record.open() {
+            self.opened += 1;
+            self.bytes += black_box(plaintext.bytes).len() as u64;
+        }
+    }
+}
+
+fn play(engine: &mut Engine<OpenAll>, (way, frame): &Sent) -> Result<(), String> {
+    let input = FrameInput {
+        port: PortId(side(*way) as u8),
+        link: Link::Ethernet,
+        bytes: frame,
+        // What the kernel or the hardware says of every good frame.
+        checksum_trusted: true,
+    };
+    let verdict = engine.handle_frame(1, &input);
+    while engine.poll_output().is_some() {}
+    match verdict {
+        Verdict::Forward => Ok(()),
+        other => Err(format!("a frame met {other:?}")),
+    }
+}
+
+fn deliver(engine: &mut Engine<OpenAll>, session: u32) -> Result<(), String> {
+    let mut keys: Vec<(Direction, KeyEpoch, Box<dyn OpenRecord>)> = Vec::new();
+    for way in Direction::BOTH {
+        let Keys { key, iv } = Keys::of(session, way, Some(0));
+        let opener = Tls13Opener::new(synthetic::SUITE, &key, &iv);
+        let opener = opener.map_err(|error| format!("{error:?}"))?;
+        keys.push((way, KeyEpoch::Application(0), Box::new(opener)));
+    }
+    let shared = SharedKeys {
+        sender: None,
+        client_random: synthetic::client_random(session),
+        server_random: Some(synthetic::SERVER_RANDOM),
+        cipher_suite: CipherSuite(synthetic::SUITE),
+        keys,
+    };
+    match engine.handle_keys(1, shared) {
+        Ok(_) => Ok(()),
+        Err(refusal) => Err(format!("keys: {refusal:?}")),
+    }
+}
+
+/// The records of every flow, sealed and contiguous.
+fn seal(flows: usize, records_per_flow: usize) -> Result<Vec<Vec<u8>>, String> {
+    let content = mmtls_testkit::files::pattern_bytes(RECORD_CONTENT, 1);
+    (0..flows as u32)
+        .map(|session| {
+            let sealer = Keys::of(session, Direction::ServerToClient, Some(0)).sealer()?;
+            let mut stream = Vec::new();
+            for sequence in 0..records_per_flow as u64 {
+                let kind = ContentType::APPLICATION_DATA;
+                let record = sealer.seal(sequence, kind, &content, 0);
+                stream.extend_from_slice(&record.ok_or("sealing failed")?);
+            }
+            Ok(stream)
+        })
+        .collect()
+}
+
+/// Processor time of this thread: what another program takes away in between does not count.
+fn thread_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// Opens every record with nothing but the AEAD; the time it took.
+fn raw_pass(sealed: &[Vec<u8>]) -> Result<Duration, String> {
+    let keys: Vec<_> = (0..sealed.len() as u32)
+        .map(|session| Keys::of(session, Direction::ServerToClient, Some(0)))
+        .map(|keys| Ok((LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &keys.key)?), keys.iv)))
+        .collect::<Result<_, aws_lc_rs::error::Unspecified>>()
+        .map_err(|_| "AES-256-GCM keys")?;
+    let mut plaintext = vec![0; RECORD_CONTENT + 1];
+    let start = thread_time();
+    for ((key, iv), stream) in keys.iter().zip(sealed) {
+        let records = stream.chunks_exact(RECORD_CONTENT + RECORD_OVERHEAD);
+        for (sequence, record) in (0u64..).zip(records) {
+            let mut nonce = *iv;
+            for (byte, with) in nonce[4..].iter_mut().zip(sequence.to_be_bytes()) {
+                *byte ^= with;
+            }
+            let (header, fragment) = record.split_at(5);
+            let (ciphertext, tag) = fragment.split_at(fragment.len() - 16);
+            let nonce = Nonce::assume_unique_for_key(nonce);
+            key.open_separate_gather(nonce, Aad::from(header), ciphertext, tag, &mut plaintext)
+                .map_err(|_| "a record did not open")?;
+            black_box(&plaintext);
+        }
+    }
+    Ok(thread_time().saturating_sub(start))
+}
+
+/// One way to cut a download, measured.
+#[derive(Debug, Serialize)]
+pub struct Case {
+    cut: &'static str,
+    flows: usize,
+    frames: usize,
+    /// TCP payload of the engine's frames per second.
+    gbit_per_s: Samples,
+    /// The same of raw opening, interleaved.
+    raw_gbit_per_s: Samples,
+    /// First divided by second, round by round.
+    ratio: Samples,
+    /// Engine time per frame, acknowledgments included.
+    ns_per_frame: Samples,
+}
+
+/// Part (a).
+#[derive(Debug, Serialize)]
+pub struct EngineResults {
+    suite: &'static str,
+    record_content_bytes: usize,
+    working_set_bytes: usize,
+    rounds: u32,
+    cases: Vec<Case>,
+}
+
+const CUTS: [(&str, Cut); 2] =
+    [("64 KB super-frames", Cut::Super), ("1448 B segments", Cut::Segments)];
+
+/// Measures each case and raw opening in turn, `rounds` times, about `seconds` each time.
+pub fn measure(rounds: u32, seconds: f64) -> Result<EngineResults, String> {
+    let mut cases = Vec::new();
+    for flows in [1, 64] {
+        let per_flow = TOTAL_CONTENT / RECORD_CONTENT / flows;
+        let sealed = seal(flows, per_flow)?;
+        let records = (flows * per_flow) as u64;
+        let downloads = CUTS.map(|(name, cut)| (name, Download::prepare(&sealed, records, cut)));
+        let bytes = downloads[0].1.payload_bytes;
+        let (mut raw, mut ours) = (Vec::new(), [Vec::new(), Vec::new()]);
+        // Round 0 warms up.
+        for round in 0..=rounds {
+            let raw_time = repeat(seconds, || raw_pass(&sealed))?;
+            let mut times = [0.0; 2];
+            for ((_, download), time) in downloads.iter().zip(&mut times) {
+                *time = repeat(seconds, || download.pass())?;
+            }
+            if round > 0 {
+                raw.push(raw_time);
+                ours.iter_mut().zip(times).for_each(|(all, time)| all.push(time));
+            }
+        }
+        let gbit = |time: &f64| bytes as f64 * 8.0 / time / 1e9;
+        for ((cut, download), times) in downloads.iter().zip(&ours) {
+            let frames = download.frames.len();
+            let ratios = raw.iter().zip(times).map(|(raw, time)| raw / time);
+            cases.push(Case {
+                cut,
+                flows,
+                frames,
+                gbit_per_s: Samples::new(times.iter().map(gbit).collect()),
+                raw_gbit_per_s: Samples::new(raw.iter().map(gbit).collect()),
+                ratio: Samples::new(ratios.collect()),
+                ns_per_frame: Samples::new(
+                    times.iter().map(|time| time * 1e9 / frames as f64).collect(),
+                ),
+            });
+        }
+    }
+    Ok(EngineResults {
+        suite: "TLS_AES_256_GCM_SHA384",
+        record_content_bytes: RECORD_CONTENT,
+        working_set_bytes: TOTAL_CONTENT,
+        rounds,
+        cases,
+    })
+}
+
+/// Repeats a measurement for about `seconds`; its mean time in seconds.
+fn repeat(seconds: f64, mut once: impl FnMut() -> Result<Duration, String>) -> Result<f64, String> {
+    let (mut total, mut count) = (0.0, 0);
+    while total < seconds || count == 0 {
+        total += once()?.as_secs_f64();
+        count += 1;
+    }
+    Ok(total / f64::from(count))
+}
+
+impl EngineResults {
+    /// Prints the table.
+    pub fn print(&self) {
+        let rows: Vec<Vec<String>> = self
+            .cases
+            .iter()
+            .map(|case| {
+                vec![
+                    format!("{}, {} flow{}", case.cut, case.flows, plural(case.flows)),
+                    format!("{:.1}", case.gbit_per_s.median),
+                    format!("{:.1}", case.raw_gbit_per_s.median),
+                    format!("{:.2}", case.ratio.median),
+                    format!("{:.2}–{:.2}", case.ratio.min, case.ratio.max),
+                    format!("{:.0}", case.ns_per_frame.median),
+                ]
+            })
+            .collect();
+        table(
+            &format!(
+                "(a) engine in memory, one thread, {}, {} B records, everything opened; \
+                 medians of {} rounds",
+                self.suite, self.record_content_bytes, self.rounds
+            ),
+            &["frames", "Gbit/s", "raw AEAD", "ratio", "range", "ns/frame"],
+            &rows,
+        );
+    }
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// Arguments of the hidden subcommand that callgrind counts.
+#[derive(clap::Args)]
+pub struct PassArgs {
+    /// How the download is cut; without it, raw opening.
+    #[arg(long)]
+    cut: Option<Cut>,
+    /// How often it is played.
+    #[arg(long)]
+    passes: u32,
+}
+
+/// Records of the download that is counted.
+const COUNTED_RECORDS: usize = 64;
+
+/// Prints what one pass is: frames and payload bytes.
+pub fn pass(args: &PassArgs) -> Result<(), String> {
+    let sealed = seal(1, COUNTED_RECORDS)?;
+    let (frames, bytes) = match args.cut {
+        None => {
+            for _ in 0..args.passes {
+                raw_pass(&sealed)?;
+            }
+            (COUNTED_RECORDS, sealed[0].len() as u64)
+        }
+        Some(cut) => {
+            let download = Download::prepare(&sealed, COUNTED_RECORDS as u64, cut);
+            for _ in 0..args.passes {
+                download.pass()?;
+            }
+            (download.frames.len(), download.payload_bytes)
+        }
+    };
+    println!("{frames} {bytes}");
+    Ok(())
+}
