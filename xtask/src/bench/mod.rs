@@ -10,6 +10,8 @@
 mod callgrind;
 mod engine;
 mod facts;
+mod live;
+mod monitor;
 mod report;
 mod synthetic;
 
@@ -32,6 +34,9 @@ pub struct BenchArgs {
     /// Length of each live transfer in seconds; in memory, each measurement gets a tenth of it.
     #[arg(long, default_value_t = 5.0, value_name = "S")]
     seconds: f64,
+    /// Persistent connections of live transfers.
+    #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    connections: u32,
     /// Write every sample and the medians to this file.
     #[arg(long, default_value = "out/bench.json", value_name = "PATH")]
     json: PathBuf,
@@ -64,6 +69,8 @@ struct Results {
     engine: Option<engine::EngineResults>,
     #[serde(skip_serializing_if = "Option::is_none")]
     callgrind: Option<callgrind::Instructions>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    live: Option<live::LiveResults>,
 }
 
 pub fn run(args: &BenchArgs) -> Result<(), String> {
@@ -77,7 +84,7 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
     let wanted = |part| args.only.is_none_or(|only| only == part);
     let facts = facts::Facts::collect();
     facts.print();
-    let mut results = Results { facts, engine: None, callgrind: None };
+    let mut results = Results { facts, engine: None, callgrind: None, live: None };
     if wanted(Part::A) {
         let measured = engine::measure(args.repetitions.max(5), args.seconds / 10.0)?;
         measured.print();
@@ -88,11 +95,31 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
             let counted = callgrind::count()?;
             counted.print();
             results.callgrind = Some(counted);
+            results.write(&args.json)?;
         }
     }
-    results.write(&args.json)?;
+    if wanted(Part::B) && testbed()? {
+        let load = live::Load { connections: args.connections, seconds: args.seconds };
+        let measured = live::measure(args.repetitions, load)?;
+        measured.print();
+        results.live = Some(measured);
+        results.write(&args.json)?;
+    }
     println!("\nevery sample: {}", args.json.display());
     Ok(())
+}
+
+/// Whether namespaces can be made; where they should be, it is an error when not.
+fn testbed() -> Result<bool, String> {
+    if !mmtls_testkit::require_testbed() {
+        return Ok(false);
+    }
+    for program in ["nginx", "h2load", "ab"] {
+        if !mmtls_testkit::require_program(program) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 impl Results {
