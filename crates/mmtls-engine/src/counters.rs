@@ -71,6 +71,8 @@ counters! {
     trials_failed,
     /// KeyUpdate messages followed.
     key_updates,
+    /// Handshakes of TLS 1.2 that were begun inside a session.
+    renegotiations,
     /// Stalls begun.
     stalls,
     /// Stalls ended by keys.

@@ -72,6 +72,41 @@ impl OpenRecord for NullKeys {
     }
 }
 
+/// The null cipher in the record format of TLS 1.2: the content type stands in the header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NullKeys12(pub u64);
+
+impl Seal for NullKeys12 {
+    fn seal(&self, sequence: u64, kind: ContentType, content: &[u8], _: usize) -> Vec<u8> {
+        let [high, low] = u16::try_from(content.len() + NULL_TAG).unwrap_or(u16::MAX).to_be_bytes();
+        let header = [kind.0, 3, 3, high, low];
+        let tag = NullKeys(self.0).tag(sequence, header, content);
+        [&header[..], content, &tag].concat()
+    }
+}
+
+impl OpenRecord for NullKeys12 {
+    fn open(
+        &self,
+        sequence: u64,
+        header: [u8; RECORD_HEADER_LEN],
+        fragment: &[u8],
+        plaintext: &mut [u8],
+    ) -> Result<Opened, OpenError> {
+        let len = fragment.len().checked_sub(NULL_TAG).ok_or(OpenError::Authentication)?;
+        let (content, tag) = fragment.split_at(len);
+        if NullKeys(self.0).tag(sequence, header, content) != tag {
+            return Err(OpenError::Authentication);
+        }
+        plaintext.get_mut(..len).ok_or(OpenError::Malformed)?.copy_from_slice(content);
+        Ok(Opened { content_type: ContentType(header[0]), len })
+    }
+
+    fn content_len(&self, fragment_len: usize) -> usize {
+        fragment_len.saturating_sub(NULL_TAG)
+    }
+}
+
 impl Seal for Tls13Sealer {
     fn seal(&self, sequence: u64, kind: ContentType, content: &[u8], padding: usize) -> Vec<u8> {
         Self::seal(self, sequence, kind, content, padding).unwrap_or_default()
@@ -105,8 +140,10 @@ pub struct Script {
     pub turns: Vec<Turn>,
     /// Application-epoch records per direction, client first.
     pub records: [Vec<Placed>; 2],
-    /// `ClientHello.random`.
-    pub client_random: [u8; 32],
+    /// `ClientHello.random`, of each handshake in turn.
+    pub client_randoms: Vec<[u8; 32]>,
+    /// Whether it speaks TLS 1.2.
+    pub tls12: bool,
 }
 
 /// Builds a [`Script`]; the keys of each epoch are made by `keys(direction, epoch)`, with epoch
@@ -132,7 +169,12 @@ impl<K: Seal, F: Fn(Direction, Option<u32>) -> K> ScriptBuilder<K, F> {
     ) -> Self {
         let mut builder = Self {
             keys,
-            script: Script { turns: Vec::new(), records: [Vec::new(), Vec::new()], client_random },
+            script: Script {
+                turns: Vec::new(),
+                records: [Vec::new(), Vec::new()],
+                client_randoms: vec![client_random],
+                tls12: false,
+            },
             sent: [0; 2],
             epoch: [0; 2],
             sequence: [0; 2],
@@ -158,6 +200,65 @@ impl<K: Seal, F: Fn(Direction, Option<u32>) -> K> ScriptBuilder<K, F> {
         let finished = client_keys.seal(0, ContentType::HANDSHAKE, &[20; 52], 0);
         builder.send(Direction::ClientToServer, &finished);
         builder
+    }
+
+    /// As [`ScriptBuilder::new`], in TLS 1.2; `keys` are asked for epochs only.
+    pub fn tls12(client_random: [u8; 32], suite: u16, keys: F) -> Self {
+        let script = Script {
+            turns: Vec::new(),
+            records: [Vec::new(), Vec::new()],
+            client_randoms: vec![client_random],
+            tls12: true,
+        };
+        let mut builder = Self {
+            keys,
+            script,
+            sent: [0; 2],
+            epoch: [0; 2],
+            sequence: [0; 2],
+            _keys: std::marker::PhantomData,
+        };
+        let [hello, answer, exchange] = tls12_flights(&client_random, suite);
+        let handshake = ContentType::HANDSHAKE;
+        builder.send(Direction::ClientToServer, &plain(handshake, &hello));
+        // Messages split over records at an odd place.
+        let (head, tail) = answer.split_at(answer.len() / 3);
+        builder.send(Direction::ServerToClient, &plain(handshake, head));
+        builder.send(Direction::ServerToClient, &plain(handshake, tail));
+        builder.send(Direction::ClientToServer, &plain(handshake, &exchange));
+        for direction in Direction::BOTH {
+            builder.send(direction, &plain(ContentType(20), &[1]));
+            builder.silent(direction, handshake, &FINISHED);
+        }
+        builder
+    }
+
+    /// Renegotiates (TLS 1.2): a whole handshake under the keys of the one before.
+    pub fn renegotiate(&mut self, client_random: [u8; 32], suite: u16) -> &mut Self {
+        self.script.client_randoms.push(client_random);
+        let [hello, answer, exchange] = tls12_flights(&client_random, suite);
+        self.record(Direction::ServerToClient, ContentType::HANDSHAKE, &[0, 0, 0, 0], 0);
+        self.record(Direction::ClientToServer, ContentType::HANDSHAKE, &hello, 0);
+        let (head, tail) = answer.split_at(answer.len() / 2);
+        self.record(Direction::ServerToClient, ContentType::HANDSHAKE, head, 0);
+        self.record(Direction::ServerToClient, ContentType::HANDSHAKE, tail, 0);
+        self.record(Direction::ClientToServer, ContentType::HANDSHAKE, &exchange, 0);
+        for direction in Direction::BOTH {
+            self.record(direction, ContentType(20), &[1], 0);
+            self.epoch[side(direction)] += 1;
+            self.sequence[side(direction)] = 0;
+            self.silent(direction, ContentType::HANDSHAKE, &FINISHED);
+        }
+        self
+    }
+
+    /// Sends a protected record that no handler needs to judge.
+    fn silent(&mut self, direction: Direction, kind: ContentType, content: &[u8]) {
+        let at = side(direction);
+        let keys = (self.keys)(direction, Some(self.epoch[at]));
+        let record = keys.seal(self.sequence[at], kind, content, 0);
+        self.sequence[at] += 1;
+        self.send(direction, &record);
     }
 
     /// Sends one application-epoch record.
@@ -198,6 +299,22 @@ impl<K: Seal, F: Fn(Direction, Option<u32>) -> K> ScriptBuilder<K, F> {
             _ => self.script.turns.push(Turn { direction, bytes: bytes.to_vec() }),
         }
     }
+}
+
+/// A Finished of TLS 1.2.
+const FINISHED: [u8; 16] = [20, 0, 0, 12, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+
+/// ClientHello; ServerHello to ServerHelloDone; ClientKeyExchange.
+fn tls12_flights(client_random: &[u8; 32], suite: u16) -> [Vec<u8>; 3] {
+    let mut hello = vec![3, 3];
+    hello.extend_from_slice(&[0x5a; 32]);
+    hello.push(0);
+    hello.extend_from_slice(&suite.to_be_bytes());
+    hello.push(0);
+    let mut answer = message(2, &hello);
+    answer.extend_from_slice(&message(11, &[7; 900]));
+    answer.extend_from_slice(&message(14, &[]));
+    [client_hello(client_random, "server.test", 60), answer, message(16, &[9; 66])]
 }
 
 /// 0 for the client's direction, 1 for the server's.

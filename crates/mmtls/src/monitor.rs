@@ -363,7 +363,6 @@ impl Handler for Monitor {
                 self.reports.summary.plaintext_bytes += plaintext.bytes.len() as u64;
                 if self.inspect(session.info(), state, direction, plaintext.bytes) {
                     session.reset();
-                    self.reports.summary.resets += 1;
                 } else if let Some(skip) = self.past_limit(state) {
                     session.pause(Direction::ServerToClient, skip);
                 }
@@ -428,6 +427,8 @@ impl Handler for Monitor {
         if let Some(streams) = &mut self.streams {
             streams.close(info.id);
         }
+        let reset = matches!(why, EndReason::ResetByHandler | EndReason::ResetByPolicy(_));
+        reports.summary.resets += u64::from(reset);
         let outcome = Outcome::of(info, state.failed, state.stalled);
         reports.summary.count_outcome(outcome);
         if let Some(eve) = &mut reports.eve {

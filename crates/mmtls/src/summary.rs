@@ -48,6 +48,8 @@ impl Outcome {
             error,
             SessionError::MissingKeys
                 | SessionError::EarlyFin
+                // Also raised for sessions that nobody used.
+                | SessionError::NothingOpened
                 | SessionError::EarlyDataNotInspected
         )
     }

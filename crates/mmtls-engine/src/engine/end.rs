@@ -166,10 +166,8 @@ impl<H: Handler> Engine<H> {
                 }
             }
             session.end(reason, &mut ctx);
-            let key = session.info.client_random;
-            if self.by_random.get(&key).is_some_and(|(_, id)| *id == session.info.id) {
-                self.by_random.remove(&key);
-            }
+            let (random, id) = (session.key_random(), session.info.id);
+            self.unregister(&random, id);
         }
     }
 

@@ -166,9 +166,9 @@ impl<H: Handler> Engine<H> {
             Delivery::Null => used = session.handle_null_keys(&mut ctx),
             Delivery::Keys(shared) => {
                 let info = &session.info;
-                let same_random = shared
-                    .server_random
-                    .is_none_or(|it| info.server_random.is_none_or(|us| us == it));
+                let ours = session.key_server_random();
+                let same_random =
+                    shared.server_random.is_none_or(|it| ours.is_none_or(|us| us == it));
                 let same_suite = info.cipher_suite.is_none_or(|suite| suite == shared.cipher_suite);
                 if !same_random || !same_suite {
                     return Err(KeyRefusal::Mismatch);
@@ -182,7 +182,7 @@ impl<H: Handler> Engine<H> {
     }
 
     /// A session's client random has become known: keys can find it, and some may be waiting.
-    pub(super) fn register(&mut self, index: FlowIndex) {
+    pub(super) fn register(&mut self, index: FlowIndex, before: [u8; 32]) {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
@@ -190,7 +190,8 @@ impl<H: Handler> Engine<H> {
         let Carries::Tls(session) = &flow.carries else {
             return;
         };
-        let random = session.info.client_random;
+        let random = session.key_random();
+        self.unregister(&before, id);
         if let Some(&(other, other_id)) = self.by_random.get(&random) {
             // A replayed random must not take the keys away from the session that had it first,
             // unless its own client has come back with it.
@@ -207,6 +208,13 @@ impl<H: Handler> Engine<H> {
                     self.counters.keys_refused += 1;
                 }
             }
+        }
+    }
+
+    /// Forgets a random, if it is still this session's.
+    pub(super) fn unregister(&mut self, random: &[u8; 32], id: SessionId) {
+        if self.by_random.get(random).is_some_and(|(_, owner)| *owner == id) {
+            self.by_random.remove(random);
         }
     }
 }

@@ -451,10 +451,10 @@ impl<H: Handler> Engine<H> {
             Carries::Plain => {}
             Carries::Tls(session) => {
                 let mut ctx = context!(self);
-                let known = session.info.client_random;
+                let known = session.key_random();
                 session.handle_bytes(direction, bytes, &mut ctx);
-                if session.info.client_random != known {
-                    self.register(index);
+                if session.key_random() != known {
+                    self.register(index, known);
                 }
             }
             // A server that speaks first does not speak TLS.

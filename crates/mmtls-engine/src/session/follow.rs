@@ -13,22 +13,23 @@ use core::mem;
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use super::handshake::Negotiation;
 use super::stream::{Read, Stream};
 use super::{Control, EndReason, Handler, KeyStatus, Record, Session, SessionError, SessionInfo};
 use crate::config::{Config, Policy};
 use crate::counters::Counters;
 use crate::output::Output;
 use crate::tls::{
-    ContentType, Deframed, Direction, KeyEpoch, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN,
-    RecordHeader, deframe,
+    ContentType, Deframed, Direction, KeyEpoch, OpenError, OpenRecord, Opened, ProtocolVersion,
+    RECORD_HEADER_LEN, RecordHeader, deframe,
 };
 
 /// Fragments up to this length are opened even when no handler asked: a KeyUpdate hides in one
 /// (5 bytes of message, 1 of type, 16 of tag, and some padding).
 const PEEK_FRAGMENT_LEN: usize = 64;
 
-/// Bytes that a TLS 1.3 fragment has besides its content: inner type and tag.
-const TLS13_OVERHEAD: u64 = 17;
+/// Longest fragment of TLS 1.3 in bytes: 2^14 + 256 (RFC 8446, section 5.2).
+const MAX_TLS13_FRAGMENT_LEN: usize = 16384 + 256;
 
 /// Key epochs kept ahead of the current one.
 const MAX_FUTURE_EPOCHS: usize = 4;
@@ -87,6 +88,9 @@ pub(crate) struct TlsSession<S> {
     /// records may be application data in answer to it.
     pub(super) client_flight_seen: bool,
     pub(super) early_data_reported: bool,
+    pub(super) negotiation: Negotiation,
+    /// Whose Finished has passed (TLS 1.2).
+    pub(super) finished: [bool; 2],
     ended: bool,
 }
 
@@ -107,6 +111,8 @@ impl<S: Default> TlsSession<S> {
             handshake_ended: false,
             client_flight_seen: false,
             early_data_reported: false,
+            negotiation: Negotiation::new(),
+            finished: [false; 2],
             ended: false,
         };
         ctx.counters.sessions += 1;
@@ -155,6 +161,16 @@ impl<S: Default> TlsSession<S> {
             }
             _ => Some(stream.position),
         }
+    }
+
+    /// The client random by which keys are found: that of the latest handshake.
+    pub(crate) fn key_random(&self) -> [u8; 32] {
+        self.negotiation.client_random
+    }
+
+    /// The server random of the latest handshake, once it is known.
+    pub(crate) fn key_server_random(&self) -> Option<[u8; 32]> {
+        self.negotiation.server_random
     }
 
     /// Whether its bytes are still looked at.
@@ -218,7 +234,7 @@ impl<S: Default> TlsSession<S> {
         &mut self,
         direction: Direction,
         epoch: KeyEpoch,
-        opener: Box<dyn OpenRecord>,
+        mut opener: Box<dyn OpenRecord>,
         ctx: &mut Context<'_, H>,
     ) -> bool {
         // Early-data and handshake keys have no use yet.
@@ -228,6 +244,11 @@ impl<S: Default> TlsSession<S> {
         if !self.following() {
             return false;
         }
+        // In TLS 1.2 each handshake has its own random, and one epoch.
+        let number = match self.negotiation.number {
+            0 => number,
+            renegotiated => renegotiated,
+        };
         let stream = &mut self.streams[direction.index()];
         let current = match &mut stream.read {
             Read::Searching { opener: slot @ None, .. } if number == 0 => Some(slot),
@@ -235,14 +256,19 @@ impl<S: Default> TlsSession<S> {
             _ => None,
         };
         match current {
-            Some(slot) => *slot = Some(opener),
+            Some(slot) => {
+                if self.negotiation.encrypt_then_mac {
+                    opener.set_encrypt_then_mac();
+                }
+                *slot = Some(opener);
+            }
             None => {
                 let expected = match stream.read {
                     Read::Plaintext => 0,
                     Read::Searching { .. } => 1,
                     Read::Application { epoch, .. } => epoch.saturating_add(1),
                 };
-                let known = stream.future.iter().any(|(of, _)| *of == number);
+                let known = stream.has_future_keys(number);
                 if number < expected || known || stream.future.len() >= MAX_FUTURE_EPOCHS {
                     return false;
                 }
@@ -366,9 +392,15 @@ impl<S: Default> TlsSession<S> {
                 self.info.key_status = KeyStatus::Missing;
             }
             for direction in Direction::BOTH {
-                // A changed record 0 looks like one more handshake record.
-                if let Read::Searching { opener: Some(_), searched: 1.., .. } =
+                // A changed record 0 looks like one more handshake record. A client's Finished
+                // alone is a session that was never used.
+                let expected = match direction {
+                    Direction::ClientToServer => 1,
+                    Direction::ServerToClient => 0,
+                };
+                if let Read::Searching { opener: Some(_), records, .. } =
                     self.streams[direction.index()].read
+                    && records > expected
                 {
                     self.raise(direction, SessionError::NothingOpened, ctx);
                 }
@@ -420,19 +452,27 @@ impl<S: Default> TlsSession<S> {
         let protected = header.content_type == ContentType::APPLICATION_DATA;
         match &self.streams[direction.index()].read {
             Read::Plaintext => match header.content_type {
-                ContentType::HANDSHAKE => self.handle_hello_record(direction, fragment, ctx),
+                ContentType::HANDSHAKE => self.handle_handshake_content(direction, fragment, ctx),
                 ContentType::APPLICATION_DATA => self.handle_early_data(direction, ctx),
-                // change_cipher_spec for old middleboxes, and alerts.
+                ContentType::CHANGE_CIPHER_SPEC if self.is_tls12() => self.change_cipher(direction),
+                // change_cipher_spec of TLS 1.3 for old middleboxes, and alerts.
                 _ => {}
             },
+            Read::Application { .. } if self.is_tls12() => {
+                return self.handle_tls12_record(direction, header, fragment, ctx);
+            }
+            _ if fragment.len() > MAX_TLS13_FRAGMENT_LEN => {
+                self.fail(direction, SessionError::MalformedRecord, ctx);
+            }
             Read::Searching { .. } if protected => {
                 return self.handle_search_record(direction, header, fragment, ctx);
             }
-            Read::Searching { .. } => {
-                if header.content_type == ContentType::HANDSHAKE {
-                    self.fail(direction, SessionError::MalformedRecord, ctx);
-                }
-            }
+            // In the clear only change_cipher_spec for old middleboxes and an alert of a side
+            // that has no keys yet, both of fixed form (RFC 8446, sections 5 and 6).
+            Read::Searching { .. } => match (header.content_type, fragment) {
+                (ContentType::CHANGE_CIPHER_SPEC, [1]) | (ContentType::ALERT, [_, _]) => {}
+                _ => self.fail(direction, SessionError::MalformedRecord, ctx),
+            },
             Read::Application { opener: None, .. } if protected => return Step::NeedKeys,
             Read::Application { .. } if protected => {
                 self.handle_application_record(direction, header, fragment, ctx);
@@ -454,8 +494,11 @@ impl<S: Default> TlsSession<S> {
         fragment: &[u8],
         ctx: &mut Context<'_, H>,
     ) {
+        let content = match &self.streams[direction.index()].read {
+            Read::Application { opener: Some(opener), .. } => opener.content_len(fragment.len()),
+            _ => fragment.len(),
+        } as u64;
         let left = &mut self.control.paused[direction.index()];
-        let content = (fragment.len() as u64).saturating_sub(TLS13_OVERHEAD);
         let skipped = *left > 0 && content <= *left;
         if !skipped {
             // Nothing is paused, or this record crosses the edge.
@@ -488,7 +531,8 @@ impl<S: Default> TlsSession<S> {
         }
     }
 
-    fn with_record<H: Handler<State = S>>(
+    /// Lets `judge` see a record and then looks at what was opened.
+    pub(super) fn with_record<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
         header: RecordHeader,
@@ -497,6 +541,7 @@ impl<S: Default> TlsSession<S> {
         ctx: &mut Context<'_, H>,
         judge: impl FnOnce(&mut H, &mut Session<'_>, &mut S, &mut Record<'_>),
     ) {
+        let cap = ctx.config.limits.max_handshake_bytes;
         let stream = &mut self.streams[direction.index()];
         let Read::Application { opener: Some(opener), sequence, .. } = &mut stream.read else {
             return;
@@ -517,7 +562,8 @@ impl<S: Default> TlsSession<S> {
         let mut session =
             Session { info: &self.info, control: &mut self.control, now_ns: ctx.now_ns };
         judge(ctx.handler, &mut session, &mut self.state, &mut record);
-        if record.outcome.is_none() && fragment.len() <= PEEK_FRAGMENT_LEN {
+        let tls12 = self.info.version == Some(ProtocolVersion::TLS_1_2);
+        if record.outcome.is_none() && !tls12 && fragment.len() <= PEEK_FRAGMENT_LEN {
             // Only a KeyUpdate is looked for; an error is handled below as any other.
             let _ = record.open();
         }
@@ -529,8 +575,13 @@ impl<S: Default> TlsSession<S> {
             Some(Err(_)) => failed = true,
             Some(Ok(opened)) => {
                 ctx.counters.records_opened += 1;
-                updated = opened.content_type == ContentType::HANDSHAKE
-                    && stream.walker.walk(&record.plaintext[..opened.len]);
+                let content = &record.plaintext[..opened.len];
+                if opened.content_type != ContentType::HANDSHAKE {
+                } else if tls12 {
+                    failed = stream.messages.push(content, cap).is_err();
+                } else {
+                    updated = stream.walker.walk(content);
+                }
             }
         }
         self.obey();

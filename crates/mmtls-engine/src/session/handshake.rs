@@ -1,6 +1,7 @@
 //! A session's hellos, and the keys that they make necessary.
 //!
-//! Refuses to read what is encrypted.
+//! Refuses hellos out of turn. Reads the handshake of TLS 1.3 up to the ServerHello, that of
+//! TLS 1.2 up to the end, and again when it is renegotiated.
 
 use core::mem;
 
@@ -10,18 +11,68 @@ use super::{Handler, Resumption, SessionError};
 use crate::output::{KeysNeeded, Output};
 use crate::tls::{ClientHello, Direction, HandshakeType, KeyEpoch, ProtocolVersion, ServerHello};
 
+/// Which hello may come next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The first ClientHello of a handshake.
+    ClientHello,
+    /// The answer to it, which may be a HelloRetryRequest.
+    ServerHello,
+    /// The ClientHello after a HelloRetryRequest.
+    SecondClientHello,
+    /// The answer to that.
+    FinalServerHello,
+    /// None; in TLS 1.2 a renegotiation may begin.
+    Settled,
+}
+
+/// What the handshake at hand has shown, where a renegotiation makes it differ from the session's
+/// first one.
+pub(super) struct Negotiation {
+    pub(super) turn: Turn,
+    /// 0 for the session's first handshake; its keys are those of this epoch (TLS 1.2).
+    pub(super) number: u32,
+    pub(super) client_random: [u8; 32],
+    pub(super) server_random: Option<[u8; 32]>,
+    pub(super) encrypt_then_mac: bool,
+    session_id: Vec<u8>,
+}
+
+impl Negotiation {
+    pub(super) fn new() -> Self {
+        Self {
+            turn: Turn::ClientHello,
+            number: 0,
+            client_random: [0; 32],
+            server_random: None,
+            encrypt_then_mac: false,
+            session_id: Vec::new(),
+        }
+    }
+}
+
 impl<S: Default> TlsSession<S> {
-    pub(super) fn handle_hello_record<H: Handler<State = S>>(
+    /// Takes the content of a handshake record, in the clear or opened.
+    pub(super) fn handle_handshake_content<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
-        fragment: &[u8],
+        content: &[u8],
         ctx: &mut Context<'_, H>,
     ) {
         let cap = ctx.config.limits.max_handshake_bytes;
-        if self.streams[direction.index()].messages.push(fragment, cap).is_err() {
+        if self.streams[direction.index()].messages.push(content, cap).is_err() {
             self.fail(direction, SessionError::MalformedHandshake, ctx);
-            return;
         }
+        self.handle_messages(direction, ctx);
+    }
+
+    /// Acts on the handshake messages that are complete.
+    pub(super) fn handle_messages<H: Handler<State = S>>(
+        &mut self,
+        direction: Direction,
+        ctx: &mut Context<'_, H>,
+    ) {
+        let cap = ctx.config.limits.max_handshake_bytes;
         while self.following() {
             match self.streams[direction.index()].messages.pop(cap) {
                 Ok(Some((kind, body))) => self.handle_message(direction, kind, &body, ctx),
@@ -38,38 +89,52 @@ impl<S: Default> TlsSession<S> {
         body: &[u8],
         ctx: &mut Context<'_, H>,
     ) {
-        let malformed = match (direction, kind) {
+        let legal = match (direction, kind) {
             (Direction::ClientToServer, HandshakeType::CLIENT_HELLO) => {
-                match ClientHello::parse(body) {
-                    Ok(hello) => {
-                        self.handle_client_hello(hello, ctx);
-                        false
-                    }
-                    Err(_) => true,
-                }
+                ClientHello::parse(body).is_ok_and(|hello| self.handle_client_hello(hello, ctx))
             }
             (Direction::ServerToClient, HandshakeType::SERVER_HELLO) => {
-                match ServerHello::parse(body) {
-                    Ok(hello) => {
-                        self.handle_server_hello(&hello, ctx);
-                        false
-                    }
-                    Err(_) => true,
-                }
+                ServerHello::parse(body).is_ok_and(|hello| self.handle_server_hello(&hello, ctx))
             }
-            // Before protection, TLS 1.3 sends nothing but hellos.
-            _ => true,
+            // TLS 1.2 goes on in the clear; TLS 1.3 shows nothing but hellos.
+            (Direction::ServerToClient, HandshakeType::HELLO_REQUEST) => true,
+            _ => self.is_tls12(),
         };
-        if malformed {
+        if !legal {
             self.fail(direction, SessionError::MalformedHandshake, ctx);
         }
+    }
+
+    /// Whether TLS 1.2 was negotiated.
+    pub(super) fn is_tls12(&self) -> bool {
+        self.info.version == Some(ProtocolVersion::TLS_1_2)
     }
 
     fn handle_client_hello<H: Handler<State = S>>(
         &mut self,
         hello: ClientHello,
         ctx: &mut Context<'_, H>,
-    ) {
+    ) -> bool {
+        let negotiation = &mut self.negotiation;
+        match negotiation.turn {
+            Turn::ClientHello => negotiation.turn = Turn::ServerHello,
+            // It must repeat the random (RFC 8446, section 4.1.2).
+            Turn::SecondClientHello if hello.random == negotiation.client_random => {
+                negotiation.turn = Turn::FinalServerHello;
+            }
+            Turn::Settled if self.info.version == Some(ProtocolVersion::TLS_1_2) => {
+                negotiation.turn = Turn::ServerHello;
+                negotiation.number = negotiation.number.saturating_add(1);
+                ctx.counters.renegotiations += 1;
+            }
+            _ => return false,
+        }
+        negotiation.client_random = hello.random;
+        negotiation.server_random = None;
+        negotiation.session_id = hello.session_id;
+        if negotiation.number > 0 {
+            return true;
+        }
         let info = &mut self.info;
         info.client_random = hello.random;
         info.server_name = hello.server_name;
@@ -80,42 +145,76 @@ impl<S: Default> TlsSession<S> {
         if !mem::replace(&mut self.handshake_started, true) {
             self.event(ctx, |handler, session, state| handler.handshake_start(session, state));
         }
+        true
     }
 
     fn handle_server_hello<H: Handler<State = S>>(
         &mut self,
         hello: &ServerHello,
         ctx: &mut Context<'_, H>,
-    ) {
-        if !self.handshake_started {
-            self.fail(Direction::ServerToClient, SessionError::MalformedHandshake, ctx);
-            return;
-        }
+    ) -> bool {
+        let negotiation = &mut self.negotiation;
         let info = &mut self.info;
-        info.version = Some(hello.version);
+        match negotiation.turn {
+            Turn::ServerHello if hello.is_hello_retry() && negotiation.number == 0 => {
+                negotiation.turn = Turn::SecondClientHello;
+                info.version = Some(hello.version);
+                info.cipher_suite = Some(hello.cipher_suite);
+                info.hello_retry = true;
+                return hello.version == ProtocolVersion::TLS_1_3;
+            }
+            Turn::ServerHello => {}
+            Turn::FinalServerHello if !hello.is_hello_retry() => {}
+            _ => return false,
+        }
+        negotiation.turn = Turn::Settled;
+        negotiation.server_random = Some(hello.random);
+        negotiation.encrypt_then_mac = hello.encrypt_then_mac;
         info.cipher_suite = Some(hello.cipher_suite);
-        if hello.is_hello_retry() && hello.version == ProtocolVersion::TLS_1_3 {
-            info.hello_retry = true;
-            return;
+        if negotiation.number == 0 {
+            info.version = Some(hello.version);
+            info.server_random = Some(hello.random);
+            let offered_session = !negotiation.session_id.is_empty();
+            let same_session = offered_session && negotiation.session_id == hello.session_id;
+            info.resumption = match hello.version {
+                ProtocolVersion::TLS_1_3 if hello.selects_psk => Resumption::Accepted,
+                ProtocolVersion::TLS_1_3 => info.resumption,
+                _ if same_session => Resumption::Accepted,
+                _ if offered_session => Resumption::Offered,
+                _ => Resumption::None,
+            };
+        } else if info.version != Some(hello.version) {
+            // A renegotiation keeps the version (RFC 5246, section 7.4.1.3 leaves no other use).
+            return false;
         }
-        info.server_random = Some(hello.random);
-        if hello.selects_psk {
-            info.resumption = Resumption::Accepted;
-        }
-        if hello.version != ProtocolVersion::TLS_1_3 {
+        let followed = matches!(hello.version, ProtocolVersion::TLS_1_2 | ProtocolVersion::TLS_1_3);
+        if !followed {
             self.fail(Direction::ServerToClient, SessionError::UnsupportedVersion, ctx);
         } else if !(ctx.config.supports)(hello.version, hello.cipher_suite) {
             self.fail(Direction::ServerToClient, SessionError::UnsupportedCipherSuite, ctx);
+        } else if hello.version == ProtocolVersion::TLS_1_3 {
+            self.begin_search(ctx);
         } else {
+            let number = self.negotiation.number;
             for direction in Direction::BOTH {
-                let stream = &mut self.streams[direction.index()];
-                stream.messages.clear();
-                let opener = stream.future_keys(0);
-                let wanted = opener.is_none();
-                stream.read = Read::Searching { opener, backlog: Vec::new(), searched: 0 };
-                if wanted {
-                    self.want_keys(direction, 0, ctx);
+                if !self.streams[direction.index()].has_future_keys(number) {
+                    self.want_keys(direction, number, ctx);
                 }
+            }
+        }
+        true
+    }
+
+    /// From the ServerHello of TLS 1.3 on, both directions are protected.
+    fn begin_search<H: Handler<State = S>>(&mut self, ctx: &mut Context<'_, H>) {
+        for direction in Direction::BOTH {
+            let stream = &mut self.streams[direction.index()];
+            stream.messages.clear();
+            let opener = stream.future_keys(0);
+            let wanted = opener.is_none();
+            stream.read = Read::Searching { opener, backlog: Vec::new(), searched: 0, records: 0 };
+            if wanted {
+                self.want_keys(direction, 0, ctx);
             }
         }
     }
@@ -142,16 +241,16 @@ impl<S: Default> TlsSession<S> {
         ctx: &mut Context<'_, H>,
     ) {
         if let (Some(version), Some(cipher_suite), Some(server_random)) =
-            (self.info.version, self.info.cipher_suite, self.info.server_random)
+            (self.info.version, self.info.cipher_suite, self.negotiation.server_random)
         {
             ctx.outputs.push_back(Output::KeysNeeded(KeysNeeded {
                 client: self.info.client,
-                client_random: self.info.client_random,
+                client_random: self.negotiation.client_random,
                 server_random,
                 version,
                 cipher_suite,
                 direction,
-                epoch: KeyEpoch::Application(epoch),
+                epoch: KeyEpoch::Application(if self.is_tls12() { 0 } else { epoch }),
             }));
         }
     }

@@ -9,6 +9,7 @@ mod info;
 mod record;
 mod search;
 mod stream;
+mod tls12;
 
 pub(crate) use follow::{Context, Fate, TlsSession};
 pub(crate) use handler::Control;

@@ -31,13 +31,14 @@ impl<S: Default> TlsSession<S> {
         // pass; it is kept, and searched when the keys come. Everything else can wait.
         let must_pass = direction == Direction::ServerToClient && !self.client_flight_seen;
         let stream = &mut self.streams[direction.index()];
-        let Read::Searching { opener, backlog, searched } = &mut stream.read else {
+        let Read::Searching { opener, backlog, searched, records } = &mut stream.read else {
             return Step::Done;
         };
         if opener.is_none() && !must_pass {
             return Step::NeedKeys;
         }
         *searched += RECORD_HEADER_LEN + fragment.len();
+        *records += 1;
         if *searched > ctx.config.limits.max_search_bytes {
             let error = match opener {
                 Some(_) => SessionError::KeysDoNotFit,

@@ -15,6 +15,8 @@ pub(super) enum Read {
         backlog: Vec<u8>,
         /// Bytes of records that did not open, or wait in the backlog.
         searched: usize,
+        /// How many records that were.
+        records: u32,
     },
     /// Application keys are in use; `None` until this epoch's keys come.
     Application { opener: Option<Box<dyn OpenRecord>>, epoch: u32, sequence: u64 },
@@ -48,6 +50,11 @@ impl Stream {
             future: Vec::new(),
             stalled_since_ns: None,
         }
+    }
+
+    /// Whether keys of this epoch came ahead of it.
+    pub(super) fn has_future_keys(&self, epoch: u32) -> bool {
+        self.future.iter().any(|(of, _)| *of == epoch)
     }
 
     /// Takes the keys of an epoch that came ahead of it.

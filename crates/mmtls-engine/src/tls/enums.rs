@@ -56,6 +56,7 @@ wire_enum! {
 wire_enum! {
     /// Handshake message type (RFC 8446, section 4).
     HandshakeType(u8) {
+        HELLO_REQUEST = 0, "hello_request";
         CLIENT_HELLO = 1, "client_hello";
         SERVER_HELLO = 2, "server_hello";
         NEW_SESSION_TICKET = 4, "new_session_ticket";
@@ -90,6 +91,7 @@ wire_enum! {
     ExtensionType(u16) {
         SERVER_NAME = 0, "server_name";
         ALPN = 16, "application_layer_protocol_negotiation";
+        ENCRYPT_THEN_MAC = 22, "encrypt_then_mac";
         PRE_SHARED_KEY = 41, "pre_shared_key";
         EARLY_DATA = 42, "early_data";
         SUPPORTED_VERSIONS = 43, "supported_versions";

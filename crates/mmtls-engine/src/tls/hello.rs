@@ -21,6 +21,7 @@ pub(crate) struct Malformed;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ClientHello {
     pub(crate) random: [u8; 32],
+    pub(crate) session_id: Vec<u8>,
     pub(crate) server_name: Option<String>,
     pub(crate) alpn: Vec<Vec<u8>>,
     pub(crate) offers_psk: bool,
@@ -31,9 +32,11 @@ pub(crate) struct ClientHello {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ServerHello {
     pub(crate) random: [u8; 32],
+    pub(crate) session_id: Vec<u8>,
     pub(crate) version: ProtocolVersion,
     pub(crate) cipher_suite: CipherSuite,
     pub(crate) selects_psk: bool,
+    pub(crate) encrypt_then_mac: bool,
 }
 
 impl ServerHello {
@@ -49,12 +52,12 @@ impl ClientHello {
         reader.u16()?;
         let mut hello = Self {
             random: reader.array()?,
+            session_id: reader.vector8()?.0.to_vec(),
             server_name: None,
             alpn: Vec::new(),
             offers_psk: false,
             offers_early_data: false,
         };
-        reader.vector8()?; // legacy_session_id
         reader.vector16()?; // cipher_suites
         reader.vector8()?; // legacy_compression_methods
         let mut extensions = reader.optional_extensions()?;
@@ -76,15 +79,23 @@ impl ServerHello {
         let mut reader = Reader(body);
         let legacy_version = ProtocolVersion(reader.u16()?);
         let random = reader.array()?;
-        reader.vector8()?; // legacy_session_id_echo
+        let session_id = reader.vector8()?.0.to_vec();
         let cipher_suite = CipherSuite(reader.u16()?);
         reader.array::<1>()?; // legacy_compression_method
-        let mut hello = Self { random, version: legacy_version, cipher_suite, selects_psk: false };
+        let mut hello = Self {
+            random,
+            session_id,
+            version: legacy_version,
+            cipher_suite,
+            selects_psk: false,
+            encrypt_then_mac: false,
+        };
         let mut extensions = reader.optional_extensions()?;
         while let Some((kind, mut data)) = extensions.extension()? {
             match kind {
                 ExtensionType::SUPPORTED_VERSIONS => hello.version = ProtocolVersion(data.u16()?),
                 ExtensionType::PRE_SHARED_KEY => hello.selects_psk = true,
+                ExtensionType::ENCRYPT_THEN_MAC => hello.encrypt_then_mac = true,
                 _ => {}
             }
         }

@@ -8,8 +8,9 @@ use super::enums::ContentType;
 /// Length of a TLS record header in bytes (RFC 8446, section 5.1).
 pub const RECORD_HEADER_LEN: usize = 5;
 
-/// Longest protected fragment of TLS 1.3 in bytes: 2^14 + 256 (RFC 8446, section 5.2).
-pub const MAX_CIPHERTEXT_LEN: usize = 16384 + 256;
+/// Longest protected fragment in bytes: 2^14 + 2048 in TLS 1.2 (RFC 5246, section 6.2.3). TLS 1.3
+/// allows 2^14 + 256.
+pub const MAX_CIPHERTEXT_LEN: usize = 16384 + 2048;
 
 /// An opened record: what it was and how many bytes of the output buffer are content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +49,13 @@ pub trait OpenRecord: Send {
         fragment: &[u8],
         plaintext: &mut [u8],
     ) -> Result<Opened, OpenError>;
+
+    /// At most how many content bytes a fragment of this length has. Exact where the suite has
+    /// neither padding nor a variable overhead.
+    fn content_len(&self, fragment_len: usize) -> usize {
+        // TLS 1.3: inner content type and tag.
+        fragment_len.saturating_sub(17)
+    }
 
     /// The hellos agreed on encrypt-then-MAC (RFC 7366), which changes the CBC suites of TLS 1.2.
     /// Told before the first record; means nothing to every other suite.

@@ -10,7 +10,7 @@ use mmtls_engine::session::{EndReason, FlowEnd, Handler, Record, Session, Sessio
 use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch, OpenRecord};
 use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId, SharedKeys, Verdict};
 use mmtls_testkit::segments::{Endpoints, Seeded, flag};
-use mmtls_testkit::synthesis::{NullKeys, Script, ScriptBuilder, side};
+use mmtls_testkit::synthesis::{NullKeys, NullKeys12, Placed, Script, ScriptBuilder, side};
 
 pub const SUITE: u16 = 0x1301;
 pub const RANDOM: [u8; 32] = [0xc1; 32];
@@ -53,6 +53,34 @@ pub fn script(seed: u64) -> Script {
                         builder.record(direction, ContentType::APPLICATION_DATA, &content, padding);
                     }
                 }
+            }
+        }
+    }
+    builder.build()
+}
+
+/// Keys as the script's version has them.
+fn opener(script: &Script, direction: Direction, epoch: u32) -> Box<dyn OpenRecord> {
+    let NullKeys(id) = keys(direction, Some(epoch));
+    if script.tls12 { Box::new(NullKeys12(id)) } else { Box::new(NullKeys(id)) }
+}
+
+/// A session of TLS 1.2, chosen by a seed, with renegotiations.
+pub fn script12(seed: u64) -> Script {
+    let mut rng = Seeded::new(seed);
+    let keys = |direction, epoch| NullKeys12(keys(direction, epoch).0);
+    let mut builder = ScriptBuilder::tls12(RANDOM, SUITE, keys);
+    for exchange in 0..1 + rng.below(4) {
+        if rng.one_in(3) {
+            builder.renegotiate([exchange as u8; 32], SUITE);
+        }
+        for direction in Direction::BOTH {
+            for _ in 0..1 + rng.below(4) {
+                let len = [0, 20, 300, 1500, 16384][rng.below(5)];
+                let content: Vec<u8> =
+                    (0..rng.below(len + 1)).map(|_| rng.next_u64() as u8).collect();
+                let kind = if rng.one_in(9) { ContentType(21) } else { ContentType(23) };
+                builder.record(direction, kind, &content, 0);
             }
         }
     }
@@ -190,6 +218,11 @@ pub enum KeyTiming {
     Never,
 }
 
+/// Whether handlers see records of this type in TLS 1.2.
+pub fn is_shown12(kind: ContentType) -> bool {
+    matches!(kind, ContentType::ALERT | ContentType::APPLICATION_DATA)
+}
+
 /// What the network does to each turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Network {
@@ -251,6 +284,7 @@ pub struct Path {
 pub fn config(missing_keys: Policy) -> Config {
     let mut config = Config::new(missing_keys);
     config.verify_checksums = false;
+    config.supports = |_, suite| suite.0 == SUITE;
     // Segments of a few bytes make a long queue of a short wait.
     config.limits.stall_max_packets = 1 << 20;
     config
@@ -483,13 +517,21 @@ impl Path {
     }
 
     pub fn deliver_keys(&mut self, direction: Direction, epoch: u32) {
-        let opener: Box<dyn OpenRecord> = Box::new(keys(direction, Some(epoch)));
+        // In TLS 1.2 each handshake has a random, and one epoch.
+        let (random, number) = match self.script.tls12 {
+            false => (RANDOM, epoch),
+            true => match self.script.client_randoms.get(epoch as usize) {
+                Some(random) => (*random, 0),
+                None => return,
+            },
+        };
+        let opener = opener(&self.script, direction, epoch);
         let shared = SharedKeys {
             sender: Some(self.endpoints.client.ip()),
-            client_random: RANDOM,
+            client_random: random,
             server_random: Some([0x5a; 32]),
             cipher_suite: CipherSuite(SUITE),
-            keys: vec![(direction, KeyEpoch::Application(epoch), opener)],
+            keys: vec![(direction, KeyEpoch::Application(number), opener)],
         };
         let _ = self.engine.handle_keys(self.now_ns, shared);
         self.act();
@@ -504,8 +546,11 @@ impl Path {
         let at = side(packet.direction);
         self.receivers[at].take(packet.from, packet.to);
         let contiguous = self.receivers[at].contiguous;
+        // The engine keeps the handshake messages of TLS 1.2 to itself, and judges them itself.
+        let shown = |it: &&Placed| !self.script.tls12 || is_shown12(it.kind);
         let complete = self.script.records[at]
             .iter()
+            .filter(shown)
             .filter(|it| it.end <= contiguous.min(self.intact[at]))
             .count();
         let recorder = self.engine.handler();
