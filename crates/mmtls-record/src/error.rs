@@ -6,49 +6,59 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The suite number is unknown, or known and not built yet.
+    /// A version other than TLS 1.2 and 1.3, whose record protection is not built.
+    UnsupportedVersion(u16),
+    /// The suite number is unknown, or the version cannot use it.
     UnsupportedSuite(u16),
-    /// A secret of another length than the suite's hash.
+    /// A traffic secret of another length than the suite's hash, or a master secret of another
+    /// length than 48 bytes.
     SecretLength {
         /// Bytes the suite needs.
         expected: usize,
         /// Bytes that were given.
         actual: usize,
     },
-    /// A key of another length than the suite's AEAD needs.
+    /// A key of another length than the suite's cipher needs.
     KeyLength {
         /// Bytes the suite needs.
         expected: usize,
         /// Bytes that were given.
         actual: usize,
     },
-    /// An IV of another length than 12 bytes.
-    IvLength(usize),
+    /// An IV of another length than the suite's key schedule yields.
+    IvLength {
+        /// Bytes the suite needs.
+        expected: usize,
+        /// Bytes that were given.
+        actual: usize,
+    },
+    /// A MAC key of another length than the suite's MAC; AEAD suites have none.
+    MacKeyLength {
+        /// Bytes the suite needs.
+        expected: usize,
+        /// Bytes that were given.
+        actual: usize,
+    },
     /// The crypto library refused; does not happen with checked lengths.
     Library,
 }
 
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        let (what, expected, actual) = match *self {
+            Self::UnsupportedVersion(version) => {
+                return write!(f, "protocol version {version:#06x} is not supported");
+            }
             Self::UnsupportedSuite(suite) => {
-                write!(f, "cipher suite {suite:#06x} is not supported")
+                return write!(f, "cipher suite {suite:#06x} is not supported");
             }
-            Self::SecretLength { expected, actual } => {
-                write!(
-                    f,
-                    "traffic secret has {actual} bytes, the suite needs {expected}"
-                )
-            }
-            Self::KeyLength { expected, actual } => {
-                write!(
-                    f,
-                    "record key has {actual} bytes, the suite needs {expected}"
-                )
-            }
-            Self::IvLength(actual) => write!(f, "record IV has {actual} bytes, TLS 1.3 needs 12"),
-            Self::Library => f.write_str("the crypto library refused the key"),
-        }
+            Self::Library => return f.write_str("the crypto library refused the key"),
+            Self::SecretLength { expected, actual } => ("secret", expected, actual),
+            Self::KeyLength { expected, actual } => ("record key", expected, actual),
+            Self::IvLength { expected, actual } => ("record IV", expected, actual),
+            Self::MacKeyLength { expected, actual } => ("MAC key", expected, actual),
+        };
+        write!(f, "{what} has {actual} bytes, the suite needs {expected}")
     }
 }
 

@@ -1,16 +1,20 @@
-//! Record protection of TLS 1.3 and the key schedule behind it.
+//! Record protection of TLS 1.2 and 1.3 and the key schedules behind it.
 //!
-//! Refuses to see packets or flows, to log, and to give secrets `Debug` or `Clone`. TLS 1.2 and
-//! the CCM suites have their place in [`suite`]: known by name, refused with
-//! [`KeyError::UnsupportedSuite`] until they are built.
+//! Refuses to see packets or flows, to log, and to give secrets `Debug` or `Clone`. What can be
+//! opened is listed in [`suite`]; everything else is refused with [`KeyError::UnsupportedSuite`]
+//! or [`KeyError::UnsupportedVersion`].
 #![forbid(unsafe_code)]
 
+mod aead;
 mod error;
 pub mod key_schedule;
+mod open;
 mod seal;
 pub mod suite;
+mod tls12;
 mod tls13;
 
 pub use error::KeyError;
-pub use seal::Tls13Sealer;
+pub use open::open_record;
+pub use seal::{Sealer, Tls13Sealer};
 pub use tls13::Tls13Opener;

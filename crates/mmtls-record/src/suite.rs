@@ -1,59 +1,274 @@
-//! The suites and what each needs. Refuses unknown numbers with a named error.
+//! The suites and what each needs. Refuses unknown numbers and versions with a named error.
 
-use aws_lc_rs::{aead, hkdf};
+mod table;
+
+use aws_lc_rs::{hkdf, tls_prf};
 
 use crate::KeyError;
+
+/// TLS 1.2 on the wire (RFC 5246, appendix A.1).
+pub const TLS12: u16 = 0x0303;
+
+/// TLS 1.3 on the wire (RFC 8446, section 4.1.3).
+pub const TLS13: u16 = 0x0304;
 
 /// IV length of every TLS 1.3 suite in bytes (RFC 8446, section 5.3).
 pub const IV_LEN: usize = 12;
 
-/// Tag length of the suites built so far in bytes.
-pub const TAG_LEN: usize = 16;
+/// Salt of the GCM and CCM suites of TLS 1.2 in bytes (RFC 5288, section 3).
+pub(crate) const SALT_LEN: usize = 4;
 
-/// The parameters of one TLS 1.3 suite.
+/// Cipher and MAC of a suite.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cipher {
+    /// AES-128 in Galois/counter mode.
+    Aes128Gcm,
+    /// AES-256 in Galois/counter mode.
+    Aes256Gcm,
+    /// AES-128 in CCM mode with a tag of 16 bytes.
+    Aes128Ccm,
+    /// AES-256 in CCM mode with a tag of 16 bytes.
+    Aes256Ccm,
+    /// AES-128 in CCM mode with a tag of 8 bytes.
+    Aes128Ccm8,
+    /// AES-256 in CCM mode with a tag of 8 bytes.
+    Aes256Ccm8,
+    /// ChaCha20 with Poly1305.
+    ChaCha20Poly1305,
+    /// AES-128 in CBC mode with HMAC-SHA-1.
+    Aes128CbcSha1,
+    /// AES-256 in CBC mode with HMAC-SHA-1.
+    Aes256CbcSha1,
+    /// AES-128 in CBC mode with HMAC-SHA-256.
+    Aes128CbcSha256,
+    /// AES-256 in CBC mode with HMAC-SHA-256.
+    Aes256CbcSha256,
+    /// AES-256 in CBC mode with HMAC-SHA-384.
+    Aes256CbcSha384,
+}
+
+impl Cipher {
+    /// Bytes of the encryption key.
+    #[must_use]
+    pub const fn key_len(self) -> usize {
+        match self {
+            Self::Aes128Gcm
+            | Self::Aes128Ccm
+            | Self::Aes128Ccm8
+            | Self::Aes128CbcSha1
+            | Self::Aes128CbcSha256 => 16,
+            _ => 32,
+        }
+    }
+
+    /// Bytes of the HMAC key, which is as long as the MAC itself; 0 for the AEAD ciphers.
+    #[must_use]
+    pub const fn mac_key_len(self) -> usize {
+        match self {
+            Self::Aes128CbcSha1 | Self::Aes256CbcSha1 => 20,
+            Self::Aes128CbcSha256 | Self::Aes256CbcSha256 => 32,
+            Self::Aes256CbcSha384 => 48,
+            _ => 0,
+        }
+    }
+
+    /// Whether the cipher is CBC with a separate MAC, which only TLS 1.2 has.
+    #[must_use]
+    pub const fn is_cbc(self) -> bool {
+        self.mac_key_len() != 0
+    }
+}
+
+/// The hash of a suite's key schedule: of the PRF in TLS 1.2, of HKDF in TLS 1.3.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hash {
+    /// SHA-256.
+    Sha256,
+    /// SHA-384.
+    Sha384,
+}
+
+impl Hash {
+    /// Bytes of the hash, and of a TLS 1.3 secret.
+    #[must_use]
+    pub const fn output_len(self) -> usize {
+        match self {
+            Self::Sha256 => 32,
+            Self::Sha384 => 48,
+        }
+    }
+
+    pub(crate) fn hkdf(self) -> hkdf::Algorithm {
+        match self {
+            Self::Sha256 => hkdf::HKDF_SHA256,
+            Self::Sha384 => hkdf::HKDF_SHA384,
+        }
+    }
+
+    pub(crate) fn prf(self) -> &'static tls_prf::Algorithm {
+        match self {
+            Self::Sha256 => &tls_prf::P_SHA256,
+            Self::Sha384 => &tls_prf::P_SHA384,
+        }
+    }
+}
+
+/// One suite of TLS 1.2 or 1.3.
+#[derive(PartialEq, Eq, Debug)]
 pub struct Suite {
-    pub(crate) aead: &'static aead::Algorithm,
-    pub(crate) hash: hkdf::Algorithm,
-    /// Bytes of a traffic secret: the output length of the suite's hash.
-    pub secret_len: usize,
+    number: u16,
+    name: &'static str,
+    cipher: Cipher,
+    hash: Hash,
 }
 
 impl Suite {
-    /// Bytes of a record key.
+    /// The registered number.
     #[must_use]
-    pub fn key_len(&self) -> usize {
-        self.aead.key_len()
+    pub const fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// The registered name.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The only version the suite belongs to, of those built here: [`TLS12`] or [`TLS13`].
+    #[must_use]
+    pub const fn version(&self) -> u16 {
+        // TLS 1.3 suites name no key exchange; all of them are numbered in this block.
+        if self.number >> 8 == 0x13 { TLS13 } else { TLS12 }
+    }
+
+    /// Cipher and MAC.
+    #[must_use]
+    pub const fn cipher(&self) -> Cipher {
+        self.cipher
+    }
+
+    /// The hash of the key schedule.
+    #[must_use]
+    pub const fn hash(&self) -> Hash {
+        self.hash
+    }
+
+    /// Bytes of the IV that the key schedule yields: 12 in TLS 1.3 and with ChaCha20, 4 for GCM
+    /// and CCM in TLS 1.2, 0 for CBC, whose records carry all of theirs.
+    #[must_use]
+    pub const fn iv_len(&self) -> usize {
+        match self.cipher {
+            Cipher::ChaCha20Poly1305 => IV_LEN,
+            _ if self.version() == TLS13 => IV_LEN,
+            cipher if cipher.is_cbc() => 0,
+            _ => SALT_LEN,
+        }
+    }
+
+    /// Checks lengths of key material against what the suite needs.
+    pub(crate) fn check(&self, key: &[u8], iv: &[u8], mac_key: &[u8]) -> Result<(), KeyError> {
+        let (expected, actual) = (self.cipher.key_len(), key.len());
+        if actual != expected {
+            return Err(KeyError::KeyLength { expected, actual });
+        }
+        let (expected, actual) = (self.iv_len(), iv.len());
+        if actual != expected {
+            return Err(KeyError::IvLength { expected, actual });
+        }
+        let (expected, actual) = (self.cipher.mac_key_len(), mac_key.len());
+        if actual != expected {
+            return Err(KeyError::MacKeyLength { expected, actual });
+        }
+        Ok(())
     }
 }
 
-/// Finds a suite by its number.
+/// Finds a suite that the version can use.
 ///
 /// # Errors
-/// [`KeyError::UnsupportedSuite`] for everything but the three suites built so far; the CCM
-/// suites (0x1304, 0x1305) and all of TLS 1.2 are not built yet.
-pub fn find(suite: u16) -> Result<&'static Suite, KeyError> {
-    match suite {
-        0x1301 => Ok(&AES_128_GCM),
-        0x1302 => Ok(&AES_256_GCM),
-        0x1303 => Ok(&CHACHA20_POLY1305),
-        other => Err(KeyError::UnsupportedSuite(other)),
+/// [`KeyError::UnsupportedVersion`] for everything but [`TLS12`] and [`TLS13`],
+/// [`KeyError::UnsupportedSuite`] for unknown numbers and suites of the other version.
+pub fn find(version: u16, suite: u16) -> Result<&'static Suite, KeyError> {
+    if version != TLS12 && version != TLS13 {
+        return Err(KeyError::UnsupportedVersion(version));
     }
+    lookup(suite)
+        .filter(|found| found.version() == version)
+        .ok_or(KeyError::UnsupportedSuite(suite))
 }
 
-static AES_128_GCM: Suite = Suite {
-    aead: &aead::AES_128_GCM,
-    hash: hkdf::HKDF_SHA256,
-    secret_len: 32,
-};
+/// Whether records of this version and suite can be opened.
+#[must_use]
+pub fn is_supported(version: u16, suite: u16) -> bool {
+    find(version, suite).is_ok()
+}
 
-static AES_256_GCM: Suite = Suite {
-    aead: &aead::AES_256_GCM,
-    hash: hkdf::HKDF_SHA384,
-    secret_len: 48,
-};
+/// The registered name of a supported suite, whatever its version.
+#[must_use]
+pub fn name(suite: u16) -> Option<&'static str> {
+    lookup(suite).map(Suite::name)
+}
 
-static CHACHA20_POLY1305: Suite = Suite {
-    aead: &aead::CHACHA20_POLY1305,
-    hash: hkdf::HKDF_SHA256,
-    secret_len: 32,
-};
+/// Every supported suite, by ascending number.
+pub fn all() -> impl Iterator<Item = &'static Suite> {
+    table::SUITES.iter()
+}
+
+fn lookup(suite: u16) -> Option<&'static Suite> {
+    let at = table::SUITES.binary_search_by_key(&suite, Suite::number).ok()?;
+    table::SUITES.get(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_every_suite_of_the_table_in_its_version_only() {
+        assert!(table::SUITES.is_sorted_by(|a, b| a.number < b.number));
+        assert_eq!(all().count(), 130);
+        for suite in all() {
+            assert_eq!(name(suite.number), Some(suite.name));
+            assert_eq!(find(suite.version(), suite.number), Ok(suite));
+            assert!(!is_supported(suite.version() ^ TLS12 ^ TLS13, suite.number));
+        }
+    }
+
+    /// The registered name says cipher and hash; the columns must agree with it.
+    #[test]
+    fn accepts_only_rows_that_agree_with_their_name() {
+        for suite in all() {
+            let cipher = match suite.cipher {
+                Cipher::Aes128Gcm => "AES_128_GCM",
+                Cipher::Aes256Gcm => "AES_256_GCM",
+                Cipher::Aes128Ccm => "AES_128_CCM",
+                Cipher::Aes256Ccm => "AES_256_CCM",
+                Cipher::Aes128Ccm8 => "AES_128_CCM_8",
+                Cipher::Aes256Ccm8 => "AES_256_CCM_8",
+                Cipher::ChaCha20Poly1305 => "CHACHA20_POLY1305",
+                Cipher::Aes128CbcSha1 => "AES_128_CBC_SHA",
+                Cipher::Aes256CbcSha1 => "AES_256_CBC_SHA",
+                Cipher::Aes128CbcSha256 => "AES_128_CBC_SHA256",
+                Cipher::Aes256CbcSha256 => "AES_256_CBC_SHA256",
+                Cipher::Aes256CbcSha384 => "AES_256_CBC_SHA384",
+            };
+            let (_, rest) = suite.name.split_at(suite.name.find(cipher).unwrap());
+            let hash = match suite.hash {
+                Hash::Sha256 => ["", "_SHA256"].contains(&&rest[cipher.len()..]),
+                Hash::Sha384 => rest == cipher || &rest[cipher.len()..] == "_SHA384",
+            };
+            assert!(hash, "{}", suite.name);
+            assert_eq!(suite.hash == Hash::Sha384, suite.name.ends_with("_SHA384"));
+        }
+    }
+
+    #[test]
+    fn refuses_other_versions_and_weak_or_unknown_suites() {
+        assert_eq!(find(0x0302, 0x002f), Err(KeyError::UnsupportedVersion(0x0302)));
+        for suite in [0x0000, 0x0005, 0x000a, 0x002e, 0x00ff, 0x1306, 0xc012, 0xcc13, 0xffff] {
+            assert_eq!(find(TLS12, suite), Err(KeyError::UnsupportedSuite(suite)));
+            assert_eq!(name(suite), None);
+        }
+    }
+}

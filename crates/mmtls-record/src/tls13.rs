@@ -2,22 +2,22 @@
 //!
 //! Refuses to release a byte before its tag has been verified.
 
-use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce, UnboundKey};
 use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
-use zeroize::ZeroizeOnDrop;
 
 use crate::KeyError;
-use crate::suite::{self, IV_LEN, TAG_LEN};
+use crate::aead::{AeadKey, Iv};
+use crate::suite::{self, TLS13};
 
-/// Longest content of one record in bytes (RFC 8446, section 5.1).
-const MAX_CONTENT_LEN: usize = 16384;
+/// Longest content of one record in bytes (RFC 8446, section 5.1; RFC 5246, section 6.2.1).
+pub(crate) const MAX_CONTENT_LEN: usize = 16384;
 
 /// The read keys of one direction and epoch of a TLS 1.3 session.
 ///
 /// The AEAD key is wiped by the crypto library, the IV by this type.
 pub struct Tls13Opener {
-    key: LessSafeKey,
+    key: AeadKey,
     iv: Iv,
+    tag_len: usize,
 }
 
 impl Tls13Opener {
@@ -27,7 +27,7 @@ impl Tls13Opener {
     /// [`KeyError`] when the suite is not supported or a length is wrong.
     pub fn new(suite: u16, key: &[u8], iv: &[u8]) -> Result<Self, KeyError> {
         let (key, iv) = aead_key(suite, key, iv)?;
-        Ok(Self { key, iv })
+        Ok(Self { tag_len: key.tag_len(), key, iv })
     }
 }
 
@@ -39,62 +39,26 @@ impl OpenRecord for Tls13Opener {
         fragment: &[u8],
         plaintext: &mut [u8],
     ) -> Result<Opened, OpenError> {
-        let inner_len = fragment
-            .len()
-            .checked_sub(TAG_LEN)
-            .ok_or(OpenError::Authentication)?;
+        let inner_len =
+            fragment.len().checked_sub(self.tag_len).ok_or(OpenError::Authentication)?;
         let (ciphertext, tag) = fragment.split_at(inner_len);
         let inner = plaintext.get_mut(..inner_len).ok_or(OpenError::Malformed)?;
         self.key
-            .open_separate_gather(
-                self.iv.nonce(sequence),
-                Aad::from(header),
-                ciphertext,
-                tag,
-                inner,
-            )
+            .open(self.iv.nonce(sequence), header, ciphertext, tag, inner)
             .map_err(|_| OpenError::Authentication)?;
         // TLSInnerPlaintext: content, content type, zeros (RFC 8446, section 5.2).
-        let type_at = inner
-            .iter()
-            .rposition(|&byte| byte != 0)
-            .ok_or(OpenError::Malformed)?;
+        let type_at = inner.iter().rposition(|&byte| byte != 0).ok_or(OpenError::Malformed)?;
         if type_at > MAX_CONTENT_LEN {
             return Err(OpenError::Malformed);
         }
-        Ok(Opened {
-            content_type: ContentType(inner[type_at]),
-            len: type_at,
-        })
+        Ok(Opened { content_type: ContentType(inner[type_at]), len: type_at })
     }
 }
 
-/// The static IV of a direction.
-#[derive(ZeroizeOnDrop)]
-pub(crate) struct Iv([u8; IV_LEN]);
-
-impl Iv {
-    /// The per-record nonce: IV xor the padded sequence number (RFC 8446, section 5.3).
-    pub(crate) fn nonce(&self, sequence: u64) -> Nonce {
-        let mut nonce = self.0;
-        for (byte, seq) in nonce[4..].iter_mut().zip(sequence.to_be_bytes()) {
-            *byte ^= seq;
-        }
-        Nonce::assume_unique_for_key(nonce)
-    }
-}
-
-pub(crate) fn aead_key(suite: u16, key: &[u8], iv: &[u8]) -> Result<(LessSafeKey, Iv), KeyError> {
-    let suite = suite::find(suite)?;
-    if key.len() != suite.key_len() {
-        return Err(KeyError::KeyLength {
-            expected: suite.key_len(),
-            actual: key.len(),
-        });
-    }
-    let iv: [u8; IV_LEN] = iv.try_into().map_err(|_| KeyError::IvLength(iv.len()))?;
-    let unbound = UnboundKey::new(suite.aead, key).map_err(|_| KeyError::Library)?;
-    Ok((LessSafeKey::new(unbound), Iv(iv)))
+pub(crate) fn aead_key(suite: u16, key: &[u8], iv: &[u8]) -> Result<(AeadKey, Iv), KeyError> {
+    let suite = suite::find(TLS13, suite)?;
+    suite.check(key, iv, &[])?;
+    Ok((AeadKey::new(suite.cipher(), key)?, Iv::new(iv)?))
 }
 
 #[cfg(test)]
@@ -102,7 +66,8 @@ mod tests {
     use super::*;
     use crate::Tls13Sealer;
 
-    const SUITES: [(u16, usize); 3] = [(0x1301, 16), (0x1302, 32), (0x1303, 32)];
+    const SUITES: [(u16, usize); 5] =
+        [(0x1301, 16), (0x1302, 32), (0x1303, 32), (0x1304, 16), (0x1305, 16)];
 
     fn pair(suite: u16, key_len: usize) -> (Tls13Sealer, Tls13Opener) {
         let key = vec![7; key_len];
@@ -121,13 +86,10 @@ mod tests {
         for (suite, key_len) in SUITES {
             let (sealer, opener) = pair(suite, key_len);
             for padding in [0, 1, 300, 16384 - 5] {
-                let record = sealer
-                    .seal(3, ContentType::APPLICATION_DATA, b"hello", padding)
-                    .unwrap();
+                let record =
+                    sealer.seal(3, ContentType::APPLICATION_DATA, b"hello", padding).unwrap();
                 let mut out = vec![0; record.len()];
-                let opened = opener
-                    .open(3, header(&record), &record[5..], &mut out)
-                    .unwrap();
+                let opened = opener.open(3, header(&record), &record[5..], &mut out).unwrap();
                 assert_eq!(opened.content_type, ContentType::APPLICATION_DATA);
                 assert_eq!(&out[..opened.len], b"hello");
             }
@@ -149,11 +111,7 @@ mod tests {
                     "byte {at}"
                 );
             }
-            assert!(
-                opener
-                    .open(1, header(&record), &record[5..], &mut out)
-                    .is_err()
-            );
+            assert!(opener.open(1, header(&record), &record[5..], &mut out).is_err());
         }
     }
 
@@ -167,31 +125,20 @@ mod tests {
             Err(OpenError::Malformed)
         );
         for len in 0..16 {
-            assert!(
-                opener
-                    .open(0, [23, 3, 3, 0, 0], &record[5..5 + len], &mut out)
-                    .is_err()
-            );
+            assert!(opener.open(0, [23, 3, 3, 0, 0], &record[5..5 + len], &mut out).is_err());
         }
-        assert!(
-            opener
-                .open(0, header(&record), &record[5..], &mut out[..2])
-                .is_err()
-        );
+        assert!(opener.open(0, header(&record), &record[5..], &mut out[..2]).is_err());
     }
 
     #[test]
     fn refuses_keys_of_wrong_length() {
         assert_eq!(
             Tls13Opener::new(0x1302, &[0; 16], &[0; 12]).err(),
-            Some(KeyError::KeyLength {
-                expected: 32,
-                actual: 16
-            })
+            Some(KeyError::KeyLength { expected: 32, actual: 16 })
         );
         assert_eq!(
             Tls13Opener::new(0x1301, &[0; 16], &[0; 8]).err(),
-            Some(KeyError::IvLength(8))
+            Some(KeyError::IvLength { expected: 12, actual: 8 })
         );
     }
 }
