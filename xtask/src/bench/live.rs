@@ -57,15 +57,7 @@ impl Lane {
         let mut lane = Self { bed, server, mmtls: None, split: None, sessions: 0 };
         match variant {
             MMTLS => lane.mmtls = Some(monitor::start(&lane.bed)?),
-            SPLIT => {
-                let options = SplitOptions {
-                    ciphersuites: SUITE.to_owned(),
-                    protocols: "TLSv1.3".to_owned(),
-                    ..SplitOptions::default()
-                };
-                let split = NginxSplit::start(&lane.bed, options);
-                lane.split = Some(split.map_err(|error| error.to_string())?);
-            }
+            SPLIT => lane.split = Some(start_split(&lane.bed)?),
             _ => {}
         }
         Ok(lane)
@@ -140,7 +132,18 @@ impl Lane {
     }
 }
 
-fn server_options(files: &Path) -> NginxOptions {
+/// nginx as split-TLS proxy: one worker, no buffering, upstream keepalive, no session reuse.
+pub fn start_split(bed: &Testbed) -> Result<NginxSplit, String> {
+    let options = SplitOptions {
+        ciphersuites: SUITE.to_owned(),
+        protocols: "TLSv1.3".to_owned(),
+        ..SplitOptions::default()
+    };
+    NginxSplit::start(bed, options).map_err(|error| error.to_string())
+}
+
+/// The server of every lane: one worker, one suite, full handshakes.
+pub fn server_options(files: &Path) -> NginxOptions {
     NginxOptions {
         ciphersuites: SUITE.to_owned(),
         protocols: "TLSv1.3".to_owned(),
@@ -371,10 +374,11 @@ impl LiveResults {
 }
 
 /// A directory of served files that goes with this value.
-struct Directory(PathBuf);
+pub struct Directory(pub PathBuf);
 
 impl Directory {
-    fn create() -> Result<Self, String> {
+    /// An empty one.
+    pub fn create() -> Result<Self, String> {
         let path = std::env::temp_dir().join(format!("mmtls-bench-{}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self(path))

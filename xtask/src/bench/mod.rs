@@ -12,7 +12,9 @@ mod engine;
 mod facts;
 mod live;
 mod monitor;
+mod replayer;
 mod report;
+mod sessions;
 mod synthetic;
 
 use std::path::{Path, PathBuf};
@@ -37,6 +39,12 @@ pub struct BenchArgs {
     /// Persistent connections of live transfers.
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     connections: u32,
+    /// New connections of each replay.
+    #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    sessions: u32,
+    /// New connections that are open at a time.
+    #[arg(long, default_value_t = 128, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    window: u32,
     /// Write every sample and the medians to this file.
     #[arg(long, default_value = "out/bench.json", value_name = "PATH")]
     json: PathBuf,
@@ -51,6 +59,9 @@ enum Inner {
     /// Runs the engine over prepared frames a number of times, to be counted from outside.
     #[command(hide = true)]
     EnginePass(engine::PassArgs),
+    /// Plays sessions through the box, from inside the testbed.
+    #[command(hide = true)]
+    Replayer(replayer::ReplayArgs),
 }
 
 /// A part of the benchmark.
@@ -71,11 +82,14 @@ struct Results {
     callgrind: Option<callgrind::Instructions>,
     #[serde(skip_serializing_if = "Option::is_none")]
     live: Option<live::LiveResults>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sessions: Option<sessions::SessionResults>,
 }
 
 pub fn run(args: &BenchArgs) -> Result<(), String> {
     match &args.inner {
         Some(Inner::EnginePass(pass)) => return engine::pass(pass),
+        Some(Inner::Replayer(replay)) => return replayer::run(replay),
         None => {}
     }
     if !(0.1..=600.0).contains(&args.seconds) {
@@ -84,7 +98,7 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
     let wanted = |part| args.only.is_none_or(|only| only == part);
     let facts = facts::Facts::collect();
     facts.print();
-    let mut results = Results { facts, engine: None, callgrind: None, live: None };
+    let mut results = Results { facts, engine: None, callgrind: None, live: None, sessions: None };
     if wanted(Part::A) {
         let measured = engine::measure(args.repetitions.max(5), args.seconds / 10.0)?;
         measured.print();
@@ -103,6 +117,14 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         let measured = live::measure(args.repetitions, load)?;
         measured.print();
         results.live = Some(measured);
+        results.write(&args.json)?;
+    }
+    if wanted(Part::C) && testbed()? {
+        let load =
+            sessions::Load { sessions: args.sessions, window: args.window, seconds: args.seconds };
+        let measured = sessions::measure(args.repetitions, load)?;
+        measured.print();
+        results.sessions = Some(measured);
         results.write(&args.json)?;
     }
     println!("\nevery sample: {}", args.json.display());

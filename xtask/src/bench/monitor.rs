@@ -15,7 +15,8 @@ pub struct Monitored {
     sessions: u64,
     decrypted: u64,
     records_opened: u64,
-    stalls: u64,
+    /// Times that packets of a session waited for keys.
+    pub stalls: u64,
     longest_stall_us: u64,
     kernel_drops: u64,
     frames: u64,

@@ -5,13 +5,18 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use mmtls_engine::tls::Direction;
+use mmtls_engine::tls::{ContentType, Direction};
 use mmtls_record::Tls13Sealer;
 use mmtls_testkit::segments::Endpoints;
 use mmtls_testkit::synthesis::{ScriptBuilder, Turn, side};
 
 /// `TLS_AES_256_GCM_SHA384`.
 pub const SUITE: u16 = 0x1302;
+
+const FIRST_SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
+const FIRST_PORT: u32 = 10_000;
+/// Client ports in use towards each server address.
+const PORTS: u32 = 50_000;
 
 /// What [`ScriptBuilder`] puts into every ServerHello.
 pub const SERVER_RANDOM: [u8; 32] = [0x5a; 32];
@@ -56,10 +61,9 @@ pub fn client_random(session: u32) -> [u8; 32] {
 
 /// Where a session lives: one client address, all ports from 10000 to 59999, then the next server.
 pub fn endpoints(session: u32) -> Endpoints {
-    const PORTS: u32 = 50_000;
-    let server = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 0, 3)) + session / PORTS);
+    let server = Ipv4Addr::from(u32::from(FIRST_SERVER) + session / PORTS);
     Endpoints {
-        client: SocketAddr::from(([10, 77, 0, 2], (10_000 + session % PORTS) as u16)),
+        client: SocketAddr::from(([10, 77, 0, 2], (FIRST_PORT + session % PORTS) as u16)),
         server: SocketAddr::from((server, 443)),
         initial: [session.wrapping_mul(0x9e37_79b9), session.wrapping_mul(0x85eb_ca6b)],
     }
@@ -137,5 +141,116 @@ impl Connection {
         frame[..6].copy_from_slice(&to);
         frame[6..12].copy_from_slice(&from);
         frame
+    }
+}
+
+/// Plaintext of a small HTTP exchange: what ab fetches in the same benchmark.
+const REQUEST: &[u8] = b"GET /1k HTTP/1.0\r\nHost: server.test\r\nUser-Agent: replay/1\r\n\
+    Accept: */*\r\n\r\n";
+
+/// Length of the response's body.
+pub const BODY: usize = 1024;
+
+/// A whole session, from SYN to the last acknowledgment, in turns: one side sends all frames of a
+/// turn when it has all of the turn before.
+pub fn session(number: u32, body: &[u8]) -> Result<Vec<Vec<Sent>>, String> {
+    use mmtls_testkit::segments::flag::FIN;
+    const SEGMENT: usize = 1448;
+    let (up, down) = (Direction::ClientToServer, Direction::ServerToClient);
+    let (client, server) =
+        (Keys::of(number, up, Some(0)).sealer()?, Keys::of(number, down, Some(0)).sealer()?);
+    let seal = |sealer: &Tls13Sealer, sequence, kind, content: &[u8]| {
+        sealer.seal(sequence, kind, content, 0).ok_or_else(|| "sealing failed".to_owned())
+    };
+    let (handshake, data, alert) =
+        (ContentType::HANDSHAKE, ContentType::APPLICATION_DATA, ContentType(21));
+    let close_notify = [1, 0];
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nServer: replay\r\nDate: Thu, 01 Jan 2026 00:00:00 GMT\r\n\
+         Content-Type: application/octet-stream\r\nContent-Length: {}\r\n\
+         Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nConnection: close\r\n\
+         ETag: \"6955b900-400\"\r\nAccept-Ranges: bytes\r\n\r\n",
+        body.len()
+    );
+    let script = self::handshake(number).build();
+    let [client_hello, server_flight, finished] = script.turns.as_slice() else {
+        return Err("a handshake of other turns".to_owned());
+    };
+    let mut opening = Vec::new();
+    let mut tcp = Connection::open(number, &mut opening);
+    let mut turns: Vec<Vec<Sent>> = vec![];
+    let mut opening = opening.into_iter();
+    turns.extend(opening.next().map(|syn| vec![syn]));
+    turns.extend(opening.next().map(|answer| vec![answer]));
+    let mut hello: Vec<Sent> = opening.collect();
+    tcp.send(up, &client_hello.bytes, SEGMENT, &mut hello);
+    turns.push(hello);
+    let mut turn = |way, pieces: &[&[u8]]| {
+        let mut frames = Vec::new();
+        for piece in pieces {
+            tcp.send(way, piece, SEGMENT, &mut frames);
+        }
+        turns.push(frames);
+    };
+    turn(down, &[&server_flight.bytes]);
+    turn(up, &[&finished.bytes, &seal(&client, 0, data, REQUEST)?]);
+    // NewSessionTicket: type 4, a length, and what only the client can read.
+    let ticket = [&[4, 0, 0, 229][..], &[0x77; 229]].concat();
+    let tickets =
+        [seal(&server, 0, handshake, &ticket)?, seal(&server, 1, handshake, &ticket)?].concat();
+    let response = seal(&server, 2, data, &[head.as_bytes(), body].concat())?;
+    turn(down, &[&tickets, &response]);
+    turns.push(vec![(up, tcp.acknowledgment(up))]);
+    turns.push(vec![(down, tcp.data(down, FIN, &seal(&server, 3, alert, &close_notify)?))]);
+    turns.push(vec![(up, tcp.data(up, FIN, &seal(&client, 1, alert, &close_notify)?))]);
+    turns.push(vec![(down, tcp.acknowledgment(down))]);
+    Ok(turns)
+}
+
+/// The turn that a client begins when it has the keys of the application epoch: it sends them to
+/// the middlebox at the same time.
+pub const KEYS_BEFORE_TURN: usize = 4;
+
+/// Client addresses and server addresses and ports back to the session's number.
+pub fn session_of(frame: &[u8], way: Direction) -> Option<u32> {
+    // Ethernet 14, IPv4 without options 20: source at 26, destination at 30, ports behind.
+    let field = |at: usize| Some([*frame.get(at)?, *frame.get(at + 1)?]);
+    let (server, port) = match way {
+        Direction::ClientToServer => (30, 34),
+        Direction::ServerToClient => (26, 36),
+    };
+    if field(12)? != [8, 0] || *frame.get(23)? != 6 {
+        return None;
+    }
+    let (high, low) = (field(server)?, field(server + 2)?);
+    let server = u32::from_be_bytes([high[0], high[1], low[0], low[1]]);
+    let lane = server.checked_sub(u32::from(FIRST_SERVER))?;
+    let port = u32::from(u16::from_be_bytes(field(port)?)).checked_sub(FIRST_PORT)?;
+    (port < PORTS).then(|| lane.checked_mul(PORTS)?.checked_add(port))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_its_own_frames() {
+        for number in [0, 7, 49_999, 50_000, 123_456] {
+            let turns = session(number, &[1; BODY]).unwrap();
+            assert_eq!(turns.iter().map(Vec::len).sum::<usize>(), 13);
+            for (at, turn) in turns.iter().enumerate() {
+                for (way, frame) in turn {
+                    assert_eq!(side(*way), at % 2);
+                    assert_eq!(session_of(frame, *way), Some(number));
+                    assert!(frame.len() <= 1514);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_frames_of_others() {
+        assert_eq!(session_of(&[0; 60], Direction::ClientToServer), None);
+        assert_eq!(session_of(&[], Direction::ServerToClient), None);
     }
 }

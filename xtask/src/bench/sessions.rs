@@ -1,0 +1,232 @@
+//! Part (c): what a new connection costs the box. Synthetic 1 KB sessions are replayed into
+//! mmTLS's real interfaces, keys over the real channel, with a sink behind; in the same run, ab
+//! opens a connection per 1 KB request through nginx as split-TLS proxy.
+//!
+//! Compared is the processor time of the box's process alone: with real endpoints it drowns in
+//! theirs, and the replay has none.
+//!
+//! Refuses a run in which a frame was lost, a session was not decrypted, or a request failed.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use mmtls_testkit::{Middle, Nginx, NginxSplit, Testbed, address, files, machine_cpu, middlebox};
+use serde::Serialize;
+
+use super::live::{self, Directory, SUITE};
+use super::monitor::{self, Monitored};
+use super::replayer::Replayed;
+use super::report::{Samples, table};
+use super::synthetic;
+
+/// How much is asked of the box and of the proxy.
+#[derive(Clone, Copy)]
+pub struct Load {
+    /// Sessions per replay.
+    pub sessions: u32,
+    /// Sessions that are open at a time.
+    pub window: u32,
+    /// Seconds of ab.
+    pub seconds: f64,
+}
+
+/// Concurrent connections of ab.
+const CONCURRENCY: u32 = 32;
+
+/// One replay through mmTLS.
+#[derive(Debug, Serialize)]
+struct Replay {
+    replayed: Replayed,
+    mmtls: Monitored,
+    /// User and system time of the mmtls process from the first frame to its end.
+    box_cpu_s: f64,
+}
+
+/// One run of ab through the proxy.
+#[derive(Debug, Serialize)]
+struct Split {
+    connections: u32,
+    seconds: f64,
+    box_cpu_s: f64,
+    machine_cpu_s: f64,
+}
+
+/// Part (c).
+#[derive(Debug, Serialize)]
+pub struct SessionResults {
+    suite: &'static str,
+    response_bytes: usize,
+    window: u32,
+    frames_per_session: f64,
+    /// Microseconds of the mmtls process per session.
+    mmtls_us: Samples,
+    /// Sessions per second that came through, with the replayer on the same cores.
+    mmtls_per_s: Samples,
+    /// Share of sessions in which packets waited for keys.
+    stalled: Samples,
+    /// Machine without the replayer's process, per session.
+    mmtls_machine_us: Samples,
+    /// Microseconds of the proxy's processes per connection.
+    split_us: Samples,
+    split_per_s: Samples,
+    /// Second divided by first, of the medians.
+    ratio: f64,
+    /// The same of each repetition.
+    per_repetition: Samples,
+    replays: Vec<Replay>,
+    splits: Vec<Split>,
+}
+
+/// Measures both in turn.
+pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
+    let failed = |error: mmtls_testkit::TestbedError| error.to_string();
+    let files = Directory::create()?;
+    files::pattern(&files.0.join("1k"), synthetic::BODY as u64, 1).map_err(failed)?;
+    let bed = replay_bed().map_err(failed)?;
+    let proxied = Testbed::new(Middle::Routed).map_err(failed)?;
+    let _server = Nginx::start(&proxied, live::server_options(&files.0)).map_err(failed)?;
+    let mut split = live::start_split(&proxied)?;
+    let warm = ab(&proxied, &mut split, 500)?;
+    let connections = (500.0 / warm.seconds * load.seconds).max(500.0) as u32;
+    replay(&bed, Load { sessions: load.sessions.div_ceil(10), ..load })?;
+
+    let (mut replays, mut splits) = (Vec::new(), Vec::new());
+    for repetition in 0..repetitions {
+        for turn in 0..2 {
+            if (turn + repetition) % 2 == 0 {
+                replays.push(replay(&bed, load)?);
+            } else {
+                splits.push(ab(&proxied, &mut split, connections)?);
+            }
+        }
+    }
+    let of_replays =
+        |figure: &dyn Fn(&Replay) -> f64| Samples::new(replays.iter().map(figure).collect());
+    let of_splits =
+        |figure: &dyn Fn(&Split) -> f64| Samples::new(splits.iter().map(figure).collect());
+    let sessions = f64::from(load.sessions);
+    let mmtls_us = of_replays(&|it| it.box_cpu_s * 1e6 / sessions);
+    let split_us = of_splits(&|it| it.box_cpu_s * 1e6 / f64::from(it.connections));
+    let each = split_us.samples.iter().zip(&mmtls_us.samples).map(|(split, mmtls)| split / mmtls);
+    Ok(SessionResults {
+        suite: SUITE,
+        response_bytes: synthetic::BODY,
+        window: load.window,
+        frames_per_session: replays[0].replayed.frames as f64 / sessions,
+        mmtls_per_s: of_replays(&|it| sessions / it.replayed.seconds),
+        stalled: of_replays(&|it| it.mmtls.stalls as f64 / sessions),
+        mmtls_machine_us: of_replays(&|it| {
+            (it.replayed.machine_cpu_s - it.replayed.own_cpu_s) * 1e6 / sessions
+        }),
+        split_per_s: of_splits(&|it| f64::from(it.connections) / it.seconds),
+        ratio: split_us.median / mmtls_us.median,
+        per_repetition: Samples::new(each.collect()),
+        mmtls_us,
+        split_us,
+        replays,
+        splits,
+    })
+}
+
+/// A path whose both ends are in the client's namespace, where one process plays both.
+fn replay_bed() -> Result<Testbed, mmtls_testkit::TestbedError> {
+    let bed = Testbed::new(Middle::Empty)?;
+    bed.server.ip(&format!("link set eth0 netns {} name eth1\n", bed.client.name()))?;
+    bed.client.ip("link set eth1 up\n")?;
+    Ok(bed)
+}
+
+fn replay(bed: &Testbed, load: Load) -> Result<Replay, String> {
+    let mut mmtls = monitor::start(bed)?;
+    let before = mmtls.process.cpu_seconds();
+    let me = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
+    let mut command = bed.client.command(me);
+    command.args(["bench", "replayer", "--client", "eth0", "--server", "eth1", "--middlebox"]);
+    let (name, port) = (address::MIDDLEBOX_NAME, middlebox::KEYS_PORT);
+    command.arg(format!("{name}@{}:{port}", address::KEYS_V4));
+    command.arg("--ca").arg(&bed.pki().ca);
+    command.args(["--sessions", &load.sessions.to_string()]);
+    command.args(["--window", &load.window.to_string()]);
+    let output = output(command)?;
+    let replayed: Replayed = serde_json::from_str(&output).map_err(|error| error.to_string())?;
+    // The last sessions end when both FINs are acknowledged, which they are; logs follow.
+    std::thread::sleep(Duration::from_millis(300));
+    let seen = monitor::stop(mmtls, u64::from(load.sessions))?;
+    eprintln!(
+        "  mmTLS: {} sessions in {:.2} s, {:.1} µs each",
+        replayed.sessions,
+        replayed.seconds,
+        (seen.cpu_s - before) * 1e6 / f64::from(load.sessions)
+    );
+    Ok(Replay { box_cpu_s: seen.cpu_s - before, replayed, mmtls: seen })
+}
+
+fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<Split, String> {
+    let mut command = bed.client.command("ab");
+    command.args(["-q", "-n", &connections.to_string(), "-c", &CONCURRENCY.to_string()]);
+    command.arg(format!("https://{}/1k", address::SERVER_V4));
+    let (machine, own) = (machine_cpu(), split.process.cpu_seconds());
+    let text = output(command)?;
+    let machine_cpu_s = machine_cpu() - machine;
+    let box_cpu_s = split.process.cpu_seconds() - own;
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    let complete = value("Complete requests:") == Some(f64::from(connections))
+        && value("Failed requests:") == Some(0.0)
+        && value("Document Length:") == Some(synthetic::BODY as f64)
+        && !text.contains("Non-2xx")
+        && text.contains(SUITE);
+    let seconds = value("Time taken for tests:").filter(|_| complete);
+    let seconds = seconds.ok_or_else(|| format!("ab: {}", text.trim()))?;
+    eprintln!(
+        "  nginx split TLS: {connections} connections in {seconds:.2} s, {:.0} µs each",
+        box_cpu_s * 1e6 / f64::from(connections)
+    );
+    Ok(Split { connections, seconds, box_cpu_s, machine_cpu_s })
+}
+
+/// Standard output of a program that must succeed.
+fn output(mut command: Command) -> Result<String, String> {
+    command.stdin(Stdio::null());
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    match output.status.success() {
+        true => Ok(text),
+        false => Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+impl SessionResults {
+    /// Prints the tables.
+    pub fn print(&self) {
+        let row = |name: &str, us: &Samples, per_s: &Samples, ratio: String| {
+            let range = format!("{:.1}–{:.1}", us.min, us.max);
+            let per_s = format!("{:.0}", per_s.median);
+            vec![name.to_owned(), format!("{:.1}", us.median), range, per_s, ratio]
+        };
+        let ratio = format!("{:.1}", self.ratio);
+        table(
+            &format!(
+                "(c) new connections, {} B each, {}: processor time of the box's process, medians",
+                self.response_bytes, self.suite
+            ),
+            &["box", "µs/session", "range", "sessions/s", "ratio"],
+            &[
+                row("mmTLS, replayed", &self.mmtls_us, &self.mmtls_per_s, "1".to_owned()),
+                row("nginx split TLS, ab", &self.split_us, &self.split_per_s, ratio),
+            ],
+        );
+        println!(
+            "{:.0} frames per session, {} sessions at a time; {:.0} % waited for keys; machine \
+             without the replayer: {:.1} µs per session; ratio {:.1}–{:.1}",
+            self.frames_per_session,
+            self.window,
+            self.stalled.median * 100.0,
+            self.mmtls_machine_us.median,
+            self.per_repetition.min,
+            self.per_repetition.max
+        );
+    }
+}
