@@ -57,7 +57,7 @@ impl Lane {
         let mut lane = Self { bed, server, mmtls: None, split: None, sessions: 0 };
         match variant {
             MMTLS => lane.mmtls = Some(monitor::start(&lane.bed)?),
-            SPLIT => lane.split = Some(start_split(&lane.bed)?),
+            SPLIT => lane.split = Some(start_split(&lane.bed, SplitOptions::default())?),
             _ => {}
         }
         Ok(lane)
@@ -132,13 +132,10 @@ impl Lane {
     }
 }
 
-/// nginx as split-TLS proxy: one worker, no buffering, upstream keepalive, no session reuse.
-pub fn start_split(bed: &Testbed) -> Result<NginxSplit, String> {
-    let options = SplitOptions {
-        ciphersuites: SUITE.to_owned(),
-        protocols: "TLSv1.3".to_owned(),
-        ..SplitOptions::default()
-    };
+/// nginx as split-TLS proxy: one worker, no buffering, no session reuse, the suite of this page.
+pub fn start_split(bed: &Testbed, options: SplitOptions) -> Result<NginxSplit, String> {
+    let options =
+        SplitOptions { ciphersuites: SUITE.to_owned(), protocols: "TLSv1.3".to_owned(), ..options };
     NginxSplit::start(bed, options).map_err(|error| error.to_string())
 }
 

@@ -1,16 +1,22 @@
 //! Part (c): what a new connection costs the box. Synthetic 1 KB sessions are replayed into
 //! mmTLS's real interfaces, keys over the real channel, with a sink behind; in the same run, ab
-//! opens a connection per 1 KB request through nginx as split-TLS proxy.
+//! opens a connection per 1 KB request through nginx as split-TLS proxy: with both kinds of server
+//! key, and with upstream connections that are kept (the proxy then does one handshake per
+//! connection) or new for each request (two, as many as there would be without it).
 //!
 //! Compared is the processor time of the box's process alone: with real endpoints it drowns in
 //! theirs, and the replay has none.
 //!
 //! Refuses a run in which a frame was lost, a session was not decrypted, or a request failed.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use mmtls_testkit::{Middle, Nginx, NginxSplit, Testbed, address, files, machine_cpu, middlebox};
+use mmtls_testkit::{
+    KeyType, Middle, Nginx, NginxOptions, NginxSplit, SplitOptions, Testbed, address, files,
+    machine_cpu, middlebox,
+};
 use serde::Serialize;
 
 use super::live::{self, Directory, SUITE};
@@ -42,9 +48,9 @@ struct Replay {
     box_cpu_s: f64,
 }
 
-/// One run of ab through the proxy.
+/// One run of ab through a proxy.
 #[derive(Debug, Serialize)]
-struct Split {
+struct AbRun {
     connections: u32,
     seconds: f64,
     box_cpu_s: f64,
@@ -66,15 +72,89 @@ pub struct SessionResults {
     stalled: Samples,
     /// Machine without the replayer's process, per session.
     mmtls_machine_us: Samples,
+    replays: Vec<Replay>,
+    splits: Vec<Split>,
+}
+
+/// One kind of proxy.
+#[derive(Debug, Serialize)]
+struct Split {
+    server_key: &'static str,
+    upstream: &'static str,
     /// Microseconds of the proxy's processes per connection.
-    split_us: Samples,
-    split_per_s: Samples,
-    /// Second divided by first, of the medians.
+    us: Samples,
+    per_s: Samples,
+    /// Divided by mmTLS's per session, of the medians.
     ratio: f64,
     /// The same of each repetition.
     per_repetition: Samples,
-    replays: Vec<Replay>,
-    splits: Vec<Split>,
+    runs: Vec<AbRun>,
+}
+
+/// A proxy with its server.
+struct Lane {
+    server_key: &'static str,
+    upstream: &'static str,
+    bed: Testbed,
+    _server: Nginx,
+    split: NginxSplit,
+    /// Connections per run.
+    connections: u32,
+    runs: Vec<AbRun>,
+}
+
+impl Lane {
+    fn start(key_type: KeyType, keepalive: bool, files: &Path) -> Result<Self, String> {
+        let bed = Testbed::new(Middle::Routed).map_err(|error| error.to_string())?;
+        let options = NginxOptions { key_type, ..live::server_options(files) };
+        let server = Nginx::start(&bed, options).map_err(|error| error.to_string())?;
+        let upstream_keepalive = if keepalive { 512 } else { 0 };
+        let options = SplitOptions { key_type, upstream_keepalive, ..SplitOptions::default() };
+        let split = live::start_split(&bed, options)?;
+        Ok(Self {
+            server_key: if key_type == KeyType::Rsa { "RSA-2048" } else { "P-256" },
+            upstream: if keepalive { "kept" } else { "new" },
+            bed,
+            _server: server,
+            split,
+            connections: 500,
+            runs: Vec::new(),
+        })
+    }
+
+    fn run(&mut self) -> Result<AbRun, String> {
+        let run = ab(&self.bed, &mut self.split, self.connections)?;
+        eprintln!(
+            "  split TLS, {}, upstream {}: {} connections in {:.2} s, {:.0} µs each",
+            self.server_key,
+            self.upstream,
+            run.connections,
+            run.seconds,
+            run.us()
+        );
+        Ok(run)
+    }
+
+    fn finish(self, mmtls: &Samples) -> Split {
+        let us = Samples::new(self.runs.iter().map(AbRun::us).collect());
+        let each = us.samples.iter().zip(&mmtls.samples).map(|(split, mmtls)| split / mmtls);
+        let per_s = self.runs.iter().map(|run| f64::from(run.connections) / run.seconds);
+        Split {
+            server_key: self.server_key,
+            upstream: self.upstream,
+            per_s: Samples::new(per_s.collect()),
+            ratio: us.median / mmtls.median,
+            per_repetition: Samples::new(each.collect()),
+            us,
+            runs: self.runs,
+        }
+    }
+}
+
+impl AbRun {
+    fn us(&self) -> f64 {
+        self.box_cpu_s * 1e6 / f64::from(self.connections)
+    }
 }
 
 /// Measures both in turn.
@@ -83,31 +163,30 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
     let files = Directory::create()?;
     files::pattern(&files.0.join("1k"), synthetic::BODY as u64, 1).map_err(failed)?;
     let bed = replay_bed().map_err(failed)?;
-    let proxied = Testbed::new(Middle::Routed).map_err(failed)?;
-    let _server = Nginx::start(&proxied, live::server_options(&files.0)).map_err(failed)?;
-    let mut split = live::start_split(&proxied)?;
-    let warm = ab(&proxied, &mut split, 500)?;
-    let connections = (500.0 / warm.seconds * load.seconds).max(500.0) as u32;
+    let mut lanes = Vec::new();
+    for key_type in [KeyType::Rsa, KeyType::Ecdsa] {
+        for keepalive in [true, false] {
+            let mut lane = Lane::start(key_type, keepalive, &files.0)?;
+            let warm = lane.run()?;
+            let fitting = f64::from(warm.connections) / warm.seconds * load.seconds;
+            lane.connections = (fitting as u32).max(500);
+            lanes.push(lane);
+        }
+    }
     replay(&bed, Load { sessions: load.sessions.div_ceil(10), ..load })?;
 
-    let (mut replays, mut splits) = (Vec::new(), Vec::new());
-    for repetition in 0..repetitions {
-        for turn in 0..2 {
-            if (turn + repetition) % 2 == 0 {
-                replays.push(replay(&bed, load)?);
-            } else {
-                splits.push(ab(&proxied, &mut split, connections)?);
-            }
+    let mut replays = Vec::new();
+    for _ in 0..repetitions {
+        replays.push(replay(&bed, load)?);
+        for lane in &mut lanes {
+            let run = lane.run()?;
+            lane.runs.push(run);
         }
     }
     let of_replays =
         |figure: &dyn Fn(&Replay) -> f64| Samples::new(replays.iter().map(figure).collect());
-    let of_splits =
-        |figure: &dyn Fn(&Split) -> f64| Samples::new(splits.iter().map(figure).collect());
     let sessions = f64::from(load.sessions);
     let mmtls_us = of_replays(&|it| it.box_cpu_s * 1e6 / sessions);
-    let split_us = of_splits(&|it| it.box_cpu_s * 1e6 / f64::from(it.connections));
-    let each = split_us.samples.iter().zip(&mmtls_us.samples).map(|(split, mmtls)| split / mmtls);
     Ok(SessionResults {
         suite: SUITE,
         response_bytes: synthetic::BODY,
@@ -118,13 +197,9 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
         mmtls_machine_us: of_replays(&|it| {
             (it.replayed.machine_cpu_s - it.replayed.own_cpu_s) * 1e6 / sessions
         }),
-        split_per_s: of_splits(&|it| f64::from(it.connections) / it.seconds),
-        ratio: split_us.median / mmtls_us.median,
-        per_repetition: Samples::new(each.collect()),
+        splits: lanes.into_iter().map(|lane| lane.finish(&mmtls_us)).collect(),
         mmtls_us,
-        split_us,
         replays,
-        splits,
     })
 }
 
@@ -161,7 +236,7 @@ fn replay(bed: &Testbed, load: Load) -> Result<Replay, String> {
     Ok(Replay { box_cpu_s: seen.cpu_s - before, replayed, mmtls: seen })
 }
 
-fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<Split, String> {
+fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, String> {
     let mut command = bed.client.command("ab");
     command.args(["-q", "-n", &connections.to_string(), "-c", &CONCURRENCY.to_string()]);
     command.arg(format!("https://{}/1k", address::SERVER_V4));
@@ -180,11 +255,7 @@ fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<Split, 
         && text.contains(SUITE);
     let seconds = value("Time taken for tests:").filter(|_| complete);
     let seconds = seconds.ok_or_else(|| format!("ab: {}", text.trim()))?;
-    eprintln!(
-        "  nginx split TLS: {connections} connections in {seconds:.2} s, {:.0} µs each",
-        box_cpu_s * 1e6 / f64::from(connections)
-    );
-    Ok(Split { connections, seconds, box_cpu_s, machine_cpu_s })
+    Ok(AbRun { connections, seconds, box_cpu_s, machine_cpu_s })
 }
 
 /// Standard output of a program that must succeed.
@@ -201,32 +272,35 @@ fn output(mut command: Command) -> Result<String, String> {
 impl SessionResults {
     /// Prints the tables.
     pub fn print(&self) {
-        let row = |name: &str, us: &Samples, per_s: &Samples, ratio: String| {
-            let range = format!("{:.1}–{:.1}", us.min, us.max);
+        let row = |name: String, us: &Samples, per_s: &Samples, ratio: String, range: String| {
+            let spread = format!("{:.1}–{:.1}", us.min, us.max);
             let per_s = format!("{:.0}", per_s.median);
-            vec![name.to_owned(), format!("{:.1}", us.median), range, per_s, ratio]
+            vec![name, format!("{:.1}", us.median), spread, per_s, ratio, range]
         };
-        let ratio = format!("{:.1}", self.ratio);
+        let one = "mmTLS, replayed".to_owned();
+        let mut rows =
+            vec![row(one, &self.mmtls_us, &self.mmtls_per_s, "1".to_owned(), String::new())];
+        for it in &self.splits {
+            let name = format!("nginx split TLS, {}, upstream {}", it.server_key, it.upstream);
+            let each = &it.per_repetition;
+            let range = format!("{:.1}–{:.1}", each.min, each.max);
+            rows.push(row(name, &it.us, &it.per_s, format!("{:.1}", it.ratio), range));
+        }
         table(
             &format!(
                 "(c) new connections, {} B each, {}: processor time of the box's process, medians",
                 self.response_bytes, self.suite
             ),
-            &["box", "µs/session", "range", "sessions/s", "ratio"],
-            &[
-                row("mmTLS, replayed", &self.mmtls_us, &self.mmtls_per_s, "1".to_owned()),
-                row("nginx split TLS, ab", &self.split_us, &self.split_per_s, ratio),
-            ],
+            &["box", "µs/session", "range", "sessions/s", "ratio", "range"],
+            &rows,
         );
         println!(
             "{:.0} frames per session, {} sessions at a time; {:.0} % waited for keys; machine \
-             without the replayer: {:.1} µs per session; ratio {:.1}–{:.1}",
+             without the replayer: {:.1} µs per session",
             self.frames_per_session,
             self.window,
             self.stalled.median * 100.0,
-            self.mmtls_machine_us.median,
-            self.per_repetition.min,
-            self.per_repetition.max
+            self.mmtls_machine_us.median
         );
     }
 }
