@@ -59,6 +59,9 @@ impl AeadKey {
     }
 
     /// Verifies `tag` and decrypts `ciphertext` into `plaintext`, which has the same length.
+    // Inlined, with CCM kept apart: the usual ciphers open short records in 100 ns, of which a
+    // call with this many arguments costs 10.
+    #[inline(always)]
     pub(crate) fn open<const N: usize>(
         &self,
         nonce: [u8; IV_LEN],
@@ -67,23 +70,33 @@ impl AeadKey {
         tag: &[u8],
         plaintext: &mut [u8],
     ) -> Result<(), BadTag> {
+        let Self::Library(key) = self else {
+            return self.open_slowly(&nonce, &additional, ciphertext, tag, plaintext);
+        };
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        key.open_separate_gather(nonce, Aad::from(additional), ciphertext, tag, plaintext)
+            .map_err(|_| BadTag)
+    }
+
+    #[inline(never)]
+    fn open_slowly(
+        &self,
+        nonce: &[u8; IV_LEN],
+        additional: &[u8],
+        ciphertext: &[u8],
+        tag: &[u8],
+        plaintext: &mut [u8],
+    ) -> Result<(), BadTag> {
         match self {
-            Self::Library(key) => {
-                let nonce = Nonce::assume_unique_for_key(nonce);
-                key.open_separate_gather(nonce, Aad::from(additional), ciphertext, tag, plaintext)
-                    .map_err(|_| BadTag)
-            }
-            Self::Aes128Ccm(key) => {
-                open_ccm(key.as_ref(), nonce, &additional, ciphertext, tag, plaintext)
-            }
-            Self::Aes256Ccm(key) => {
-                open_ccm(key.as_ref(), nonce, &additional, ciphertext, tag, plaintext)
-            }
+            // Opened by the only caller.
+            Self::Library(_) => Err(BadTag),
+            Self::Aes128Ccm(key) => open_ccm(&**key, nonce, additional, ciphertext, tag, plaintext),
+            Self::Aes256Ccm(key) => open_ccm(&**key, nonce, additional, ciphertext, tag, plaintext),
             Self::Aes128Ccm8(key) => {
-                open_ccm(key.as_ref(), nonce, &additional, ciphertext, tag, plaintext)
+                open_ccm(&**key, nonce, additional, ciphertext, tag, plaintext)
             }
             Self::Aes256Ccm8(key) => {
-                open_ccm(key.as_ref(), nonce, &additional, ciphertext, tag, plaintext)
+                open_ccm(&**key, nonce, additional, ciphertext, tag, plaintext)
             }
         }
     }
@@ -159,7 +172,7 @@ fn ccm<K: KeyInit>(key: &[u8]) -> Result<Box<K>, KeyError> {
 
 fn open_ccm<K: AeadInOut<NonceSize = U12>>(
     key: &K,
-    nonce: [u8; IV_LEN],
+    nonce: &[u8; IV_LEN],
     additional: &[u8],
     ciphertext: &[u8],
     tag: &[u8],
@@ -167,7 +180,7 @@ fn open_ccm<K: AeadInOut<NonceSize = U12>>(
 ) -> Result<(), BadTag> {
     let tag = tag.try_into().map_err(|_| BadTag)?;
     let buffer = InOutBuf::new(ciphertext, plaintext).map_err(|_| BadTag)?;
-    let opened = key.decrypt_inout_detached(&nonce.into(), additional, buffer, &tag);
+    let opened = key.decrypt_inout_detached(&(*nonce).into(), additional, buffer, &tag);
     opened.map_err(|_| {
         // CCM decrypts before it knows whether the tag matches.
         plaintext.fill(0);
