@@ -52,33 +52,43 @@ pub struct Policies {
     pub integrity_failure: Policy,
     /// Malformed records or handshake messages, gaps, and full reassembly buffers.
     pub lost_synchronisation: Policy,
-    /// A TCP connection first seen after its SYN and not at its ClientHello.
+    /// A TCP connection first seen after its SYN and not at its ClientHello. During
+    /// `Config::mid_stream_grace_ns` it is bypassed whatever this says.
     pub mid_stream: Policy,
     /// A connection that no longer fits in the flow table. `Reset` means `Drop` here.
     pub table_full: Policy,
+    /// A session whose bytes would exceed `Limits::max_buffered_bytes`.
+    pub memory_cap: Policy,
     /// IP fragments that carry TCP. `Bypass` means `Forward` and `Reset` means `Drop` here.
     pub fragments: Policy,
 }
 
 impl Policies {
-    /// The defaults around an explicit answer to missing keys.
+    /// The defaults around an explicit answer to missing keys: where sessions without keys must
+    /// not pass, neither may those that are not followed for another reason.
     #[must_use]
     pub const fn new(missing_keys: Policy) -> Self {
+        let unseen = match missing_keys {
+            Policy::Forward | Policy::Bypass => Policy::Bypass,
+            Policy::Drop => Policy::Drop,
+            Policy::Reset => Policy::Reset,
+        };
         Self {
             missing_keys,
+            memory_cap: Policy::Reset,
             null_keys: Policy::Bypass,
             unsupported: Policy::Bypass,
             integrity_failure: Policy::Reset,
             lost_synchronisation: Policy::Reset,
-            mid_stream: Policy::Bypass,
-            table_full: Policy::Bypass,
+            mid_stream: unseen,
+            table_full: unseen,
             fragments: Policy::Forward,
         }
     }
 
     /// Name and value of each policy, for printing at start.
     #[must_use]
-    pub fn list(&self) -> [(&'static str, Policy); 8] {
+    pub fn list(&self) -> [(&'static str, Policy); 9] {
         [
             ("missing_keys", self.missing_keys),
             ("null_keys", self.null_keys),
@@ -87,6 +97,7 @@ impl Policies {
             ("lost_synchronisation", self.lost_synchronisation),
             ("mid_stream", self.mid_stream),
             ("table_full", self.table_full),
+            ("memory_cap", self.memory_cap),
             ("fragments", self.fragments),
         ]
     }
@@ -100,19 +111,26 @@ pub struct Limits {
     /// Out-of-order bytes kept per direction. A packet beyond it is dropped: its sender repeats
     /// it, and nothing passes unseen.
     pub max_reassembly_bytes: usize,
-    /// Out-of-order, held and backlog bytes of all flows together; same consequence.
+    /// Kept bytes of all flows together: out of order, partial records, stalls, held frames.
+    /// Beyond it out-of-order packets are dropped, and a session that needs more meets
+    /// `Policies::memory_cap`.
     pub max_buffered_bytes: usize,
     /// Bytes of plaintext handshake messages kept per direction.
     pub max_handshake_bytes: usize,
-    /// Protected handshake bytes kept, and tried, while the first application record is sought.
+    /// Protected handshake bytes of the server kept, and tried, while its first application record
+    /// is sought; half of that, in at most 8 records, for the client. What comes beyond waits for
+    /// keys that open it.
     pub max_search_bytes: usize,
+    /// Held frames of all flows together; beyond it the flow at hand meets the missing-key policy.
+    pub max_held_frames: usize,
     /// Held packets per flow until the missing-key policy is applied.
     pub stall_max_packets: usize,
     /// Held stream bytes per flow until the missing-key policy is applied.
     pub stall_max_bytes: usize,
     /// Nanoseconds a stall may last until the missing-key policy is applied.
     pub stall_timeout_ns: u64,
-    /// Key deliveries kept for sessions that have not been seen yet; the oldest goes first.
+    /// Keys kept for sessions that have not been seen yet; the oldest go first. One sender may
+    /// have a sixteenth of them.
     pub max_pending_keys: usize,
     /// Nanoseconds such a delivery is kept.
     pub pending_keys_timeout_ns: u64,
@@ -135,12 +153,13 @@ impl Default for Limits {
             max_reassembly_bytes: 8 << 20,
             max_buffered_bytes: 1 << 30,
             max_handshake_bytes: 128 << 10,
-            max_search_bytes: 256 << 10,
+            max_search_bytes: 64 << 10,
+            max_held_frames: 1 << 16,
             stall_max_packets: 1024,
             stall_max_bytes: 4 << 20,
             stall_timeout_ns: SECOND_NS / 2,
             max_pending_keys: 1 << 16,
-            pending_keys_timeout_ns: 30 * SECOND_NS,
+            pending_keys_timeout_ns: 5 * SECOND_NS,
             opening_timeout_ns: 60 * SECOND_NS,
             idle_timeout_ns: 3600 * SECOND_NS,
             closed_timeout_ns: 30 * SECOND_NS,
@@ -163,6 +182,9 @@ pub struct Config {
     /// Ignore TCP segments with a wrong checksum (their receiver does). Off for captures, where
     /// checksums are often wrong because of offloading.
     pub verify_checksums: bool,
+    /// Nanoseconds after the first frame during which connections that were there before are
+    /// bypassed, so that starting the monitor disturbs nobody.
+    pub mid_stream_grace_ns: u64,
     /// Accept keys for a session whatever address delivered them.
     pub any_key_sender: bool,
     /// Which versions and suites can be opened: the knowledge of record protection, not of the
@@ -180,6 +202,7 @@ impl Config {
             policies: Policies::new(missing_keys),
             limits: Limits::default(),
             inline: true,
+            mid_stream_grace_ns: 60 * SECOND_NS,
             verify_checksums: true,
             any_key_sender: false,
             supports: |version, suite| {

@@ -43,6 +43,12 @@ counters! {
     flows,
     /// Flows picked up after their SYN.
     mid_stream,
+    /// Segments dropped because they came from the other side than their sender's.
+    wrong_side,
+    /// Segments with urgent data dropped: receivers take it out of the stream.
+    urgent,
+    /// Connection attempts forgotten early because the table was full.
+    evicted,
     /// Packets of flows that did not fit in the table.
     table_full,
     /// Flows on which TLS was recognised.

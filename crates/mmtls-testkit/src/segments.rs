@@ -63,7 +63,7 @@ pub mod flag {
 
 impl Endpoints {
     /// An Ethernet frame that carries `payload` at a stream offset and acknowledges the other
-    /// stream up to `acknowledged`; offset -1 is the SYN's place. Checksums are zero.
+    /// stream up to `acknowledged`; offset -1 is the SYN's place. The TCP checksum is zero.
     #[must_use]
     pub fn frame(
         &self,
@@ -87,7 +87,11 @@ impl Endpoints {
         tcp.extend_from_slice(&destination.port().to_be_bytes());
         tcp.extend_from_slice(&sequence.to_be_bytes());
         tcp.extend_from_slice(&acknowledgment.to_be_bytes());
-        tcp.extend_from_slice(&[5 << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
+        // A SYN announces a window scale of 7.
+        let options: &[u8] = if flags & flag::SYN != 0 { &[3, 3, 7, 0] } else { &[] };
+        let header_len = if options.is_empty() { 5 << 4 } else { 6 << 4 };
+        tcp.extend_from_slice(&[header_len, flags, 0xff, 0xff, 0, 0, 0, 0]);
+        tcp.extend_from_slice(options);
         tcp.extend_from_slice(payload);
         let mut frame = match direction {
             Direction::ClientToServer => [[2; 6], [1; 6]].concat(),
@@ -101,6 +105,9 @@ impl Endpoints {
                 frame.extend_from_slice(&[0, 0]);
                 frame.extend_from_slice(&source.octets());
                 frame.extend_from_slice(&destination.octets());
+                let at = frame.len() - 20;
+                let sum = header_checksum(&frame[at..]);
+                frame[at + 10..at + 12].copy_from_slice(&sum.to_be_bytes());
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 let payload = u16::try_from(tcp.len()).unwrap_or(0).to_be_bytes();
@@ -114,4 +121,15 @@ impl Endpoints {
         frame.extend_from_slice(&tcp);
         frame
     }
+}
+
+/// The IPv4 header checksum (RFC 791) of a header whose checksum field is zero.
+fn header_checksum(header: &[u8]) -> u16 {
+    let (words, _) = header.as_chunks::<2>();
+    let mut sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    // Folded to 16 bits above.
+    !(sum as u16)
 }

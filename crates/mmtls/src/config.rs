@@ -71,6 +71,7 @@ pub struct PoliciesSection {
     pub lost_synchronisation: Option<PolicyName>,
     pub mid_stream: Option<PolicyName>,
     pub table_full: Option<PolicyName>,
+    pub memory_cap: Option<PolicyName>,
     pub fragments: Option<PolicyName>,
 }
 
@@ -99,6 +100,7 @@ pub struct LimitsSection {
     pub max_buffered_bytes: usize,
     pub max_handshake_bytes: usize,
     pub max_search_bytes: usize,
+    pub max_held_frames: usize,
     pub stall_max_packets: usize,
     pub stall_max_bytes: usize,
     pub stall_timeout_milliseconds: u64,
@@ -108,6 +110,7 @@ pub struct LimitsSection {
     pub idle_timeout_seconds: u64,
     pub closed_timeout_seconds: u64,
     pub tombstone_timeout_seconds: u64,
+    pub mid_stream_grace_seconds: u64,
 }
 
 /// `[inspect]`
@@ -204,6 +207,7 @@ impl Default for LimitsSection {
             max_buffered_bytes: limits.max_buffered_bytes,
             max_handshake_bytes: limits.max_handshake_bytes,
             max_search_bytes: limits.max_search_bytes,
+            max_held_frames: limits.max_held_frames,
             stall_max_packets: limits.stall_max_packets,
             stall_max_bytes: limits.stall_max_bytes,
             stall_timeout_milliseconds: limits.stall_timeout_ns / MILLISECOND_NS,
@@ -213,6 +217,7 @@ impl Default for LimitsSection {
             idle_timeout_seconds: limits.idle_timeout_ns / SECOND_NS,
             closed_timeout_seconds: limits.closed_timeout_ns / SECOND_NS,
             tombstone_timeout_seconds: limits.tombstone_timeout_ns / SECOND_NS,
+            mid_stream_grace_seconds: 60,
         }
     }
 }
@@ -228,6 +233,7 @@ impl LimitsSection {
             max_buffered_bytes: self.max_buffered_bytes,
             max_handshake_bytes: self.max_handshake_bytes,
             max_search_bytes: self.max_search_bytes,
+            max_held_frames: self.max_held_frames,
             stall_max_packets: self.stall_max_packets,
             stall_max_bytes: self.stall_max_bytes,
             stall_timeout_ns: self.stall_timeout_milliseconds.saturating_mul(MILLISECOND_NS),
@@ -253,6 +259,7 @@ impl PoliciesSection {
             (&mut policies.lost_synchronisation, self.lost_synchronisation),
             (&mut policies.mid_stream, self.mid_stream),
             (&mut policies.table_full, self.table_full),
+            (&mut policies.memory_cap, self.memory_cap),
             (&mut policies.fragments, self.fragments),
         ] {
             if let Some(PolicyName(policy)) = name {
@@ -281,6 +288,7 @@ fn parse(text: &str) -> Result<File, String> {
     let limits = &file.limits;
     for (name, value) in [
         ("limits.max_flows", limits.max_flows),
+        ("limits.max_held_frames", limits.max_held_frames),
         ("limits.stall_max_packets", limits.stall_max_packets),
         ("limits.stall_max_bytes", limits.stall_max_bytes),
         ("limits.max_handshake_bytes", limits.max_handshake_bytes),
@@ -314,8 +322,9 @@ mod tests {
             unsupported: Some(PolicyName(policies.unsupported)),
             integrity_failure: Some(PolicyName(policies.integrity_failure)),
             lost_synchronisation: Some(PolicyName(policies.lost_synchronisation)),
-            mid_stream: Some(PolicyName(policies.mid_stream)),
-            table_full: Some(PolicyName(policies.table_full)),
+            mid_stream: None,
+            table_full: None,
+            memory_cap: Some(PolicyName(policies.memory_cap)),
             fragments: Some(PolicyName(policies.fragments)),
         };
         assert_eq!(sample, format!("{defaults:?}"));

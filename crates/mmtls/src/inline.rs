@@ -206,13 +206,13 @@ impl<H: Handler> Worker<H> {
                     self.engine.handle_null_keys(now_ns, Some(sender), client_random)
                 }
             };
+            self.act();
             if taken == KEYS_PER_TURN {
                 // Packets wait too; come back for the rest at once.
                 self.keys.wake.wake();
                 break;
             }
         }
-        self.act();
     }
 
     /// Acts on outputs that no frame caused.

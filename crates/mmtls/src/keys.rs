@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord};
+use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
 use mmtls_engine::{KeysNeeded, SharedKeys};
 use mmtls_keyshare::message::{self, Epoch, KeyRequest, Message, SessionKeys};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
 use mmtls_packet_io::af_packet::WakeFd;
-use mmtls_record::Tls13Opener;
+use mmtls_record::open_record;
 
 /// Deliveries that may wait for the worker.
 const QUEUE: usize = 1 << 16;
@@ -59,6 +59,12 @@ pub struct WorkerSink {
     desk: Arc<KeyDesk>,
     last_connection: Option<ConnectionId>,
     pending_wake: bool,
+}
+
+/// Versions and suites that can be opened.
+#[must_use]
+pub fn supports(version: ProtocolVersion, suite: CipherSuite) -> bool {
+    mmtls_record::suite::is_supported(version.0, suite.0)
 }
 
 /// Makes the queue between key server and worker.
@@ -129,11 +135,22 @@ fn open_keys(sender: IpAddr, message: &SessionKeys) -> Option<SharedKeys> {
         let epoch = match entry.epoch {
             Epoch::EARLY_DATA => KeyEpoch::EarlyData,
             Epoch::HANDSHAKE => KeyEpoch::Handshake,
-            other => KeyEpoch::Application(other.updates()?),
+            other => match other.updates() {
+                Some(updates) => KeyEpoch::Application(updates),
+                None => continue,
+            },
         };
-        let opener =
-            Tls13Opener::new(message.cipher_suite, entry.key.as_bytes(), entry.iv.as_bytes());
-        keys.push((direction, epoch, Box::new(opener.ok()?)));
+        let opener = open_record(
+            message.version,
+            message.cipher_suite,
+            entry.key.as_bytes(),
+            entry.iv.as_bytes(),
+            entry.mac_key.as_bytes(),
+        );
+        // One that cannot be used does not spoil the others.
+        if let Ok(opener) = opener {
+            keys.push((direction, epoch, opener));
+        }
     }
     (!keys.is_empty()).then_some(SharedKeys {
         sender: Some(sender),

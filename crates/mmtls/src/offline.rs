@@ -6,14 +6,12 @@
 use std::path::Path;
 
 use mmtls_engine::session::Handler;
-use mmtls_engine::tls::OpenRecord;
 use mmtls_engine::{
     Config, Engine, FrameInput, KeysNeeded, Link, Output, Policy, PortId, SharedKeys,
 };
 use mmtls_packet_io::capture::{self, CaptureReader, Item, SecretsKind};
-use mmtls_record::Tls13Opener;
 
-use crate::Error;
+use crate::{Error, keys};
 use crate::keylog::KeyLog;
 
 /// The engine configuration for captures: nothing can be held back any more, so every policy
@@ -23,7 +21,9 @@ pub fn config() -> Config {
     let mut config = Config::new(Policy::Bypass);
     config.policies.integrity_failure = Policy::Forward;
     config.policies.lost_synchronisation = Policy::Bypass;
+    config.policies.memory_cap = Policy::Bypass;
     config.inline = false;
+    config.supports = keys::supports;
     config.verify_checksums = false;
     config
 }
@@ -136,8 +136,14 @@ impl<H: Handler> Replay<H> {
         let suite = wanted.cipher_suite;
         let keys =
             self.keys.lookup(&wanted.client_random, wanted.direction, suite, wanted.epoch)?;
-        let opener: Box<dyn OpenRecord> =
-            Box::new(Tls13Opener::new(suite.0, keys.key(), keys.iv()).ok()?);
+        let opener = mmtls_record::open_record(
+            wanted.version.0,
+            suite.0,
+            keys.key(),
+            keys.iv(),
+            keys.mac_key(),
+        )
+        .ok()?;
         Some(SharedKeys {
             sender: None,
             client_random: wanted.client_random,

@@ -9,6 +9,9 @@ use crate::session::{EndReason, Fate, Handler, SessionError};
 use crate::tls::Direction;
 use crate::wire::{Reset, build_reset};
 
+/// RSTs sent in answer to packets of a connection that was reset.
+const TOMBSTONE_ANSWERS: u8 = 8;
+
 impl<H: Handler> Engine<H> {
     /// Ends a session whose endpoints have both finished.
     pub(super) fn close_if_finished(&mut self, index: FlowIndex) {
@@ -63,7 +66,7 @@ impl<H: Handler> Engine<H> {
         if let Phase::Dead { .. } = flow.phase {
             return;
         }
-        let answers = if reset { Self::tombstone_answers() } else { 0 };
+        let answers = if reset { TOMBSTONE_ANSWERS } else { 0 };
         flow.phase = Phase::Dead { reason, answers };
         let id = flow.id;
         self.discard_held(index);
@@ -77,8 +80,13 @@ impl<H: Handler> Engine<H> {
         if let Some(flow) = self.flows.get(index) {
             for half in &mut flow.halves {
                 half.assembler.clear();
+                half.syn_data = Vec::new();
+            }
+            if let Carries::Undecided(_) = flow.carries {
+                flow.carries = Carries::Plain;
             }
         }
+        self.charge(index);
         let deadline = self.now_ns.saturating_add(self.config.limits.tombstone_timeout_ns);
         self.flows.check_at(deadline, index, id);
     }
@@ -102,7 +110,8 @@ impl<H: Handler> Engine<H> {
         let other = &flow.halves[direction.reverse().index()];
         // The receiver stands where everything was forwarded to; what it acknowledged itself is
         // the other candidate, when forwarded packets were lost behind the monitor.
-        let forwarded = half.sequence_of(half.released);
+        let fin = u64::from(half.fin.is_some_and(|fin| half.released >= fin));
+        let forwarded = half.sequence_of(half.released + fin);
         let acknowledged = other.last_ack;
         let end = other.sequence_of(other.released).unwrap_or(0);
         if let Some(sequence) = forwarded {
@@ -131,23 +140,13 @@ impl<H: Handler> Engine<H> {
             Direction::ServerToClient => (flow.server, flow.client),
         };
         let Some((port, link_header)) = flow.halves[direction.index()].path() else {
+            // Nothing is known of a side that has never spoken.
             return;
         };
         let reset = Reset { source, destination, sequence, acknowledgment };
         if let Some(frame) = build_reset(link_header, &reset) {
             self.counters.resets_injected += 1;
             self.outputs.push_back(Output::Inject { port, frame });
-        }
-    }
-
-    fn discard_held(&mut self, index: FlowIndex) {
-        if let Some(flow) = self.flows.get(index) {
-            for half in &mut flow.halves {
-                for held in half.held.drain(..) {
-                    self.counters.dropped += 1;
-                    self.outputs.push_back(Output::Discard(held.id));
-                }
-            }
         }
     }
 

@@ -4,11 +4,13 @@
 //! randoms or suites; and more early deliveries than its cap.
 
 use core::net::IpAddr;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
+use super::segment::is_followed;
 use super::{Context, Engine, context};
 use crate::config::Limits;
-use crate::flow::{Carries, FlowIndex};
+use crate::flow::{Carries, FlowIndex, Phase};
 use crate::session::{Handler, SessionId};
 use crate::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord};
 
@@ -44,55 +46,133 @@ enum Delivery {
     Null,
 }
 
+impl Delivery {
+    /// What it counts against the cap.
+    fn cost(&self) -> usize {
+        match self {
+            Self::Keys(keys) => keys.keys.len().max(1),
+            Self::Null => 1,
+        }
+    }
+}
+
 /// A sender that may claim a random: with `None`, any.
 type PendingKey = (Option<IpAddr>, [u8; 32]);
 
-pub(super) struct PendingKeys {
-    by_random: HashMap<PendingKey, Vec<Delivery>, ahash::RandomState>,
-    order: VecDeque<(u64, PendingKey)>,
+/// Deliveries for one random: one for each direction, and a second try.
+const MAX_DELIVERIES: usize = 4;
+
+/// Share of the cap that one sender may have: one part in so many.
+const SENDER_SHARE: usize = 16;
+
+struct Claim {
+    deliveries: Vec<Delivery>,
+    serial: u64,
 }
 
-/// Deliveries kept for one random: both directions and a few updates.
-const MAX_DELIVERIES: usize = 16;
+pub(super) struct PendingKeys {
+    claims: HashMap<PendingKey, Claim, ahash::RandomState>,
+    /// Keys kept per sender; without an entry none.
+    per_sender: HashMap<Option<IpAddr>, usize, ahash::RandomState>,
+    /// In order of time. An entry whose serial is not the claim's is stale.
+    order: VecDeque<(u64, PendingKey, u64)>,
+    cost: usize,
+    next_serial: u64,
+}
 
 impl PendingKeys {
     pub(super) fn new(hasher: ahash::RandomState) -> Self {
-        Self { by_random: HashMap::with_hasher(hasher), order: VecDeque::new() }
+        Self {
+            claims: HashMap::with_hasher(hasher.clone()),
+            per_sender: HashMap::with_hasher(hasher),
+            order: VecDeque::new(),
+            cost: 0,
+            next_serial: 0,
+        }
     }
 
     pub(super) fn next_deadline(&self) -> Option<u64> {
-        self.order.front().map(|(deadline, _)| *deadline)
+        self.order.front().map(|(deadline, ..)| *deadline)
     }
 
-    /// Keeps a delivery; returns how many older ones had to go.
-    fn push(&mut self, key: PendingKey, delivery: Delivery, now_ns: u64, limits: &Limits) -> u64 {
-        let mut displaced = 0;
-        let deliveries = self.by_random.entry(key).or_default();
-        if deliveries.len() >= MAX_DELIVERIES {
+    /// Keeps a delivery; returns how many had to go, itself perhaps.
+    fn push(
+        &mut self,
+        key: PendingKey,
+        mut delivery: Delivery,
+        now_ns: u64,
+        limits: &Limits,
+    ) -> u64 {
+        if let Delivery::Keys(shared) = &mut delivery {
+            // Later epochs cannot be early.
+            shared.keys.retain(|(_, epoch, _)| *epoch == KeyEpoch::Application(0));
+        }
+        let cost = delivery.cost();
+        let of_sender = self.per_sender.get(&key.0).copied().unwrap_or(0);
+        let quota = match key.0 {
+            Some(_) => (limits.max_pending_keys / SENDER_SHARE).max(1),
+            None => limits.max_pending_keys,
+        };
+        let claim = match self.claims.entry(key) {
+            Entry::Occupied(claim) => claim.into_mut(),
+            Entry::Vacant(place) => {
+                self.next_serial += 1;
+                let deadline = now_ns.saturating_add(limits.pending_keys_timeout_ns);
+                self.order.push_back((deadline, key, self.next_serial));
+                place.insert(Claim { deliveries: Vec::new(), serial: self.next_serial })
+            }
+        };
+        if claim.deliveries.len() >= MAX_DELIVERIES || of_sender + cost > quota {
             return 1;
         }
-        if deliveries.is_empty() {
-            self.order.push_back((now_ns.saturating_add(limits.pending_keys_timeout_ns), key));
-        }
-        deliveries.push(delivery);
-        while self.order.len() > limits.max_pending_keys {
-            if let Some((_, oldest)) = self.order.pop_front() {
-                displaced += self.by_random.remove(&oldest).map_or(0, |gone| gone.len() as u64);
+        claim.deliveries.push(delivery);
+        self.cost += cost;
+        *self.per_sender.entry(key.0).or_default() += cost;
+        let mut displaced = 0;
+        while self.cost > limits.max_pending_keys {
+            match self.order.pop_front() {
+                Some((_, oldest, serial)) => displaced += self.forget(&oldest, serial),
+                None => break,
             }
         }
         displaced
     }
 
     fn take(&mut self, key: &PendingKey) -> Vec<Delivery> {
-        self.by_random.remove(key).unwrap_or_default()
+        let Some(claim) = self.claims.remove(key) else {
+            return Vec::new();
+        };
+        let cost: usize = claim.deliveries.iter().map(Delivery::cost).sum();
+        self.cost = self.cost.saturating_sub(cost);
+        if let Entry::Occupied(mut of_sender) = self.per_sender.entry(key.0) {
+            *of_sender.get_mut() = of_sender.get().saturating_sub(cost);
+            if *of_sender.get() == 0 {
+                of_sender.remove();
+            }
+        }
+        // Stale entries at the front would keep the timer busy.
+        while let Some((_, front, serial)) = self.order.front()
+            && self.claims.get(front).is_none_or(|claim| claim.serial != *serial)
+        {
+            self.order.pop_front();
+        }
+        claim.deliveries
+    }
+
+    /// Forgets a claim, if it is still that one; returns how many deliveries it had.
+    fn forget(&mut self, key: &PendingKey, serial: u64) -> u64 {
+        match self.claims.get(key) {
+            Some(claim) if claim.serial == serial => self.take(key).len() as u64,
+            _ => 0,
+        }
     }
 
     /// Forgets what is too old; returns how many deliveries that were.
     pub(super) fn expire(&mut self, now_ns: u64) -> u64 {
         let mut expired = 0;
         while self.next_deadline().is_some_and(|deadline| deadline <= now_ns) {
-            if let Some((_, key)) = self.order.pop_front() {
-                expired += self.by_random.remove(&key).map_or(0, |gone| gone.len() as u64);
+            if let Some((_, key, serial)) = self.order.pop_front() {
+                expired += self.forget(&key, serial);
             }
         }
         expired
@@ -193,11 +273,13 @@ impl<H: Handler> Engine<H> {
         let random = session.key_random();
         self.unregister(&before, id);
         if let Some(&(other, other_id)) = self.by_random.get(&random) {
-            // A replayed random must not take the keys away from the session that had it first,
-            // unless its own client has come back with it.
-            let same_client =
-                self.flows.get_if(other, other_id).is_none_or(|flow| flow.client.ip() == client);
-            if !same_client {
+            // A replayed random must not take the keys away from a session that lives: no client
+            // uses one twice.
+            let alive = self.flows.get_if(other, other_id).is_some_and(|flow| {
+                let open = matches!(flow.phase, Phase::Opening | Phase::Open);
+                open && is_followed(flow)
+            });
+            if alive {
                 return;
             }
         }

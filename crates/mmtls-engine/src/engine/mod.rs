@@ -2,9 +2,11 @@
 //!
 //! Refuses to share anything with another engine.
 
+mod connection;
 mod end;
 mod keys;
 mod segment;
+mod stalls;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -42,7 +44,12 @@ pub struct Engine<H: Handler> {
     plaintext: Vec<u8>,
     spare: Vec<Vec<u8>>,
     buffered: usize,
+    held_frames: usize,
     next_hold: u64,
+    /// Bytes of the frame that is being handled.
+    frame_len: usize,
+    /// Time of the first frame.
+    started_ns: Option<u64>,
     now_ns: u64,
 }
 
@@ -73,7 +80,10 @@ impl<H: Handler> Engine<H> {
             plaintext: vec![0; MAX_CIPHERTEXT_LEN],
             spare: Vec::new(),
             buffered: 0,
+            held_frames: 0,
             next_hold: 0,
+            frame_len: 0,
+            started_ns: None,
             now_ns: 0,
             config,
         }
@@ -122,13 +132,16 @@ impl<H: Handler> Engine<H> {
     pub fn handle_frame(&mut self, now_ns: u64, frame: &FrameInput<'_>) -> Verdict {
         self.now_ns = self.now_ns.max(now_ns);
         self.counters.frames += 1;
-        let verdict = match parse(frame.link, frame.bytes) {
+        self.started_ns.get_or_insert(self.now_ns);
+        self.frame_len = frame.bytes.len();
+        // What its receiver drops need not pass: it may be meant to mislead.
+        let unacceptable = if self.config.inline { Verdict::Drop } else { Verdict::Forward };
+        let verdict = match parse(frame.link, frame.bytes, self.config.inline) {
             Parsed::Tcp(segment) => {
                 let check = self.config.verify_checksums && !frame.checksum_trusted;
                 if check && !segment.checksum_ok() {
-                    // Its receiver ignores it too.
                     self.counters.bad_checksums += 1;
-                    Verdict::Forward
+                    unacceptable
                 } else {
                     self.handle_segment(frame.port, &segment)
                 }
@@ -146,7 +159,7 @@ impl<H: Handler> Engine<H> {
             }
             Parsed::Malformed => {
                 self.counters.malformed_frames += 1;
-                Verdict::Forward
+                unacceptable
             }
         };
         match verdict {

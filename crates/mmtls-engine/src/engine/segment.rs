@@ -1,30 +1,26 @@
-//! What happens to a TCP segment: connection tracking, reassembly, and the verdict.
+//! What happens to a TCP segment: which connection it belongs to, reassembly, and the verdict.
 //!
 //! Refuses to forward the segment that completes a record before the record was judged.
 
-use super::{Context, Engine, StallCheck, context};
-use crate::config::Policy;
-use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Held, Insert, Phase};
-use crate::output::{Output, PortId, Verdict};
+use super::{Context, Engine, context};
+use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Phase, Undecided};
+use crate::output::{PortId, Verdict};
 use crate::session::{EndReason, Fate, Handler, SessionError, SessionInfo, TlsSession};
-use crate::tls::{Direction, Recognition, recognise};
+use crate::tls::{Direction, RECOGNITION_LEN, Recognition, recognise};
 use crate::wire::Segment;
 
-/// How far ahead of the stream a segment may be; the largest window is 1 GiB (RFC 7323).
+/// How far ahead of the stream a segment of a capture may be; the largest window is 1 GiB
+/// (RFC 7323).
 const MAX_AHEAD: i64 = 1 << 30;
 
-/// RSTs sent in answer to packets of a connection that was reset.
-const TOMBSTONE_ANSWERS: u8 = 8;
+/// Bytes of a server that speaks first, kept until the client has shown what it speaks.
+const MAX_GREETING: usize = 16 << 10;
 
 impl<H: Handler> Engine<H> {
     pub(super) fn handle_segment(&mut self, port: PortId, segment: &Segment<'_>) -> Verdict {
-        let key = FlowKey::new(segment.source, segment.destination);
-        let index = match self.flows.find(&key) {
-            Some(index) => index,
-            None => match self.new_flow(segment) {
-                Ok(index) => index,
-                Err(verdict) => return verdict,
-            },
+        let (index, is_new) = match self.find_flow(port, segment) {
+            Ok(found) => found,
+            Err(verdict) => return verdict,
         };
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Forward;
@@ -35,98 +31,71 @@ impl<H: Handler> Engine<H> {
         half.packets += 1;
         half.bytes += segment.tcp.payload().len() as u64;
         half.remember_path(port, segment.link_header);
-
-        if let Phase::Dead { .. } = flow.phase {
-            return self.handle_tombstone(index, direction, segment);
+        if is_new && matches!(flow.carries, Carries::Plain) {
+            return self.judge_mid_stream(index);
         }
+
         let flags = segment.tcp.flags();
         if flags.syn() {
             return self.handle_syn(index, direction, segment);
         }
-        if flags.ack() {
-            self.handle_ack(index, direction, segment.tcp.acknowledgment());
-            if self.is_dead(index) {
-                return Verdict::Drop;
-            }
+        if let Phase::Dead { .. } = flow.phase {
+            return self.handle_tombstone(index, direction, segment);
+        }
+        let followed = is_followed(flow);
+        // Receivers take urgent bytes out of the stream, or not: two streams. TLS has none.
+        if flags.urg() && followed {
+            self.counters.urgent += 1;
+            return Verdict::Drop;
+        }
+        let fits = !flags.ack() || self.handle_ack(index, direction, segment);
+        if self.is_dead(index) {
+            return Verdict::Drop;
         }
         if flags.rst() {
             return self.handle_rst(index, direction, segment);
         }
         let verdict = if segment.tcp.payload().is_empty() && !flags.fin() {
+            // Its receiver knows what to do with one that does not fit.
             Verdict::Forward
+        } else if followed && (!fits || !flags.ack()) {
+            self.counters.out_of_window += 1;
+            Verdict::Drop
         } else {
-            self.handle_payload(index, direction, segment.tcp.sequence(), segment)
+            self.handle_payload(index, direction, segment)
         };
         self.close_if_finished(index);
         verdict
     }
 
-    /// Creates the flow of a segment whose four-tuple is new.
-    fn new_flow(&mut self, segment: &Segment<'_>) -> Result<FlowIndex, Verdict> {
-        let flags = segment.tcp.flags();
-        if flags.syn() {
-            let (client, server) = if flags.ack() {
-                (segment.destination, segment.source)
-            } else {
-                (segment.source, segment.destination)
-            };
-            return self.insert(client, server);
-        }
-        let payload = segment.tcp.payload();
-        if payload.is_empty() || flags.rst() {
-            return Err(Verdict::Forward);
-        }
-        self.counters.mid_stream += 1;
-        let at_hello = recognise(payload) == Recognition::Tls;
-        // Without a SYN the lower port is taken for the server's.
-        let from_client = at_hello || segment.source.port() > segment.destination.port();
-        let (client, server) = if from_client {
-            (segment.source, segment.destination)
-        } else {
-            (segment.destination, segment.source)
-        };
-        let policy = self.config.policies.mid_stream;
-        let index = self.insert(client, server)?;
-        let Some(flow) = self.flows.get(index) else {
-            return Err(Verdict::Forward);
-        };
-        flow.phase = Phase::Open;
-        if at_hello {
-            flow.halves[0].initial = Some(segment.tcp.sequence());
-            flow.halves[1].initial = flags.ack().then(|| segment.tcp.acknowledgment());
-            return Ok(index);
-        }
-        flow.carries = Carries::Plain;
-        if let Policy::Drop | Policy::Reset = policy {
-            let direction = flow.direction_from(segment.source);
-            flow.half(direction).initial = Some(segment.tcp.sequence());
-            flow.half(direction).last_ack = flags.ack().then(|| segment.tcp.acknowledgment());
-            flow.half(direction.reverse()).initial =
-                flags.ack().then(|| segment.tcp.acknowledgment());
-            let reason = EndReason::ResetByPolicy(SessionError::LostSynchronisation);
-            self.kill(index, policy == Policy::Reset, reason);
-        }
-        Ok(index)
-    }
-
-    fn insert(
+    /// The flow of a segment, new or known, and whether it is new.
+    fn find_flow(
         &mut self,
-        client: core::net::SocketAddr,
-        server: core::net::SocketAddr,
-    ) -> Result<FlowIndex, Verdict> {
-        match self.flows.insert(client, server, self.now_ns, &self.config.limits) {
-            Some(index) => {
-                self.counters.flows += 1;
-                Ok(index)
-            }
-            None => {
-                self.counters.table_full += 1;
-                Err(match self.config.policies.table_full {
-                    Policy::Forward | Policy::Bypass => Verdict::Forward,
-                    Policy::Drop | Policy::Reset => Verdict::Drop,
-                })
-            }
+        port: PortId,
+        segment: &Segment<'_>,
+    ) -> Result<(FlowIndex, bool), Verdict> {
+        let key = FlowKey::new(segment.vlan, segment.source, segment.destination);
+        let Some(index) = self.flows.find(&key) else {
+            return self.new_flow(segment).map(|index| (index, true));
+        };
+        if !self.config.inline {
+            return Ok((index, false));
         }
+        let Some(flow) = self.flows.get(index) else {
+            return Ok((index, false));
+        };
+        let direction = flow.direction_from(segment.source);
+        if !flow.is_wrong_side(direction, port) {
+            return Ok((index, false));
+        }
+        let flags = segment.tcp.flags();
+        if flow.phase == Phase::Opening && flags.syn() && !flags.ack() {
+            // An attempt that nobody has answered says nothing about sides.
+            self.remove(index, EndReason::Replaced);
+            return self.new_flow(segment).map(|index| (index, true));
+        }
+        self.counters.wrong_side += 1;
+        Err(Verdict::Drop)
     }
 
     /// A packet of a connection that was reset: never forwarded, answered a few times.
@@ -137,17 +106,8 @@ impl<H: Handler> Engine<H> {
         segment: &Segment<'_>,
     ) -> Verdict {
         let flags = segment.tcp.flags();
-        let Some(flow) = self.flows.get(index) else {
-            return Verdict::Drop;
-        };
-        if flags.syn() && segment.tcp.payload().is_empty() {
-            // A new connection on the four-tuple; the tombstone goes when it is answered.
-            return self.handle_syn(index, direction, segment);
-        }
-        if let Phase::Dead {
-            reason: EndReason::ResetByHandler | EndReason::ResetByPolicy(_),
-            answers,
-        } = &mut flow.phase
+        if let Some(flow) = self.flows.get(index)
+            && let Phase::Dead { answers, .. } = &mut flow.phase
             && *answers > 0
             && flags.ack()
             && !flags.rst()
@@ -161,200 +121,54 @@ impl<H: Handler> Engine<H> {
         Verdict::Drop
     }
 
-    fn handle_syn(
-        &mut self,
-        index: FlowIndex,
-        direction: Direction,
-        segment: &Segment<'_>,
-    ) -> Verdict {
-        let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
-        };
-        let initial = segment.tcp.sequence().wrapping_add(1);
-        let dead = matches!(flow.phase, Phase::Dead { .. } | Phase::Closed(_));
-        if segment.tcp.flags().ack() {
-            let acknowledged = segment.tcp.acknowledgment();
-            if flow.pending_syn.map(|syn| syn.wrapping_add(1)) == Some(acknowledged) {
-                return self.replace(index, segment);
-            }
-            if dead {
-                self.counters.stray_control += 1;
-                return Verdict::Drop;
-            }
-            let half = flow.half(direction);
-            match half.initial {
-                None => half.initial = Some(initial),
-                Some(known) if known == initial => {}
-                // Which of two answers the client took cannot be known: the first one stays.
-                Some(_) => {
-                    self.counters.stray_control += 1;
-                    return Verdict::Drop;
-                }
-            }
-            half.last_ack = Some(acknowledged);
-            if flow.phase == Phase::Opening {
-                flow.phase = Phase::Open;
-            }
-        } else {
-            let half = flow.half(direction);
-            match half.initial {
-                None if !dead => half.initial = Some(initial),
-                Some(known) if known == initial && !dead => {}
-                _ => {
-                    // Perhaps a new connection; believed when the other side answers it.
-                    self.counters.stray_control += 1;
-                    flow.pending_syn = Some(segment.tcp.sequence());
-                    return if segment.tcp.payload().is_empty() {
-                        Verdict::Forward
-                    } else {
-                        Verdict::Drop
-                    };
-                }
-            }
-        }
-        if segment.tcp.payload().is_empty() {
-            return Verdict::Forward;
-        }
-        // Data on a SYN (RFC 7413): it starts at offset 0, behind the SYN itself.
-        self.handle_payload(index, direction, initial, segment)
-    }
-
-    /// A new connection has taken over the four-tuple of an old one.
-    fn replace(&mut self, index: FlowIndex, segment: &Segment<'_>) -> Verdict {
-        let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
-        };
-        let syn = flow.pending_syn;
-        let paths = [Direction::ClientToServer, Direction::ServerToClient]
-            .map(|way| flow.half(way).path().map(|(port, header)| (port, header.to_vec())));
-        let was_client = flow.client;
-        self.remove(index, EndReason::Replaced);
-        let index = match self.insert(segment.destination, segment.source) {
-            Ok(index) => index,
-            Err(verdict) => return verdict,
-        };
-        if let Some(flow) = self.flows.get(index) {
-            flow.phase = Phase::Open;
-            let same_sides = flow.client == was_client;
-            flow.halves[0].initial = syn.map(|syn| syn.wrapping_add(1));
-            flow.halves[1].initial = Some(segment.tcp.sequence().wrapping_add(1));
-            flow.halves[1].last_ack = Some(segment.tcp.acknowledgment());
-            flow.halves[1].packets = 1;
-            for (side, path) in paths.into_iter().enumerate() {
-                let side = if same_sides { side } else { 1 - side };
-                if let Some((port, header)) = path {
-                    flow.halves[side].remember_path(port, &header);
-                }
-            }
-        }
-        Verdict::Forward
-    }
-
-    /// Notes an acknowledgment. Inline, one of bytes that were never seen means that they passed
-    /// some other way: the monitor has lost the stream.
-    fn handle_ack(&mut self, index: FlowIndex, direction: Direction, acknowledgment: u32) {
-        let Some(flow) = self.flows.get(index) else {
-            return;
-        };
-        flow.half(direction).last_ack = Some(acknowledgment);
-        let other = &mut flow.halves[direction.reverse().index()];
-        // The answer to a SYN may have been missed: the client's acknowledgment tells it.
-        if other.initial.is_none() && direction == Direction::ClientToServer {
-            other.initial = Some(acknowledgment);
-            if flow.phase == Phase::Opening {
-                flow.phase = Phase::Open;
-            }
-        }
-        let other = &flow.halves[direction.reverse().index()];
-        if self.config.inline
-            && other.is_acknowledged_beyond(acknowledgment)
-            && let Carries::Tls(session) = &mut flow.carries
-            && session.following()
-        {
-            let mut ctx = context!(self);
-            session.fail(direction.reverse(), SessionError::LostSynchronisation, &mut ctx);
-            self.settle(index);
-        }
-    }
-
-    /// A RST counts only where its receiver must obey it (RFC 5961, section 3.2); otherwise a
-    /// forged one would blind the monitor.
-    fn handle_rst(
-        &mut self,
-        index: FlowIndex,
-        direction: Direction,
-        segment: &Segment<'_>,
-    ) -> Verdict {
-        let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
-        };
-        let followed = !matches!(flow.carries, Carries::Plain);
-        let half = &flow.halves[direction.index()];
-        let offset = half.offset_of(segment.tcp.sequence());
-        let next = half.assembler.next() as i64;
-        let fin = i64::from(half.fin_reached());
-        let exact = offset == Some(next)
-            || offset == Some(next + fin)
-            || offset == Some(half.released as i64);
-        // In answer to a SYN the RST carries sequence 0 and acknowledges the SYN.
-        let refused = flow.phase == Phase::Opening
-            && direction == Direction::ServerToClient
-            && flow.halves[0].initial == Some(segment.tcp.acknowledgment());
-        if followed && !exact && !refused {
-            self.counters.stray_control += 1;
-            return Verdict::Forward;
-        }
-        self.close(index, EndReason::ResetByPeer(direction));
-        Verdict::Forward
-    }
-
-    /// Payload and FIN of a segment, starting at `sequence`.
+    /// Payload and FIN of a segment.
     fn handle_payload(
         &mut self,
         index: FlowIndex,
         direction: Direction,
-        sequence: u32,
         segment: &Segment<'_>,
     ) -> Verdict {
+        let inline = self.config.inline;
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Forward;
         };
         let payload = segment.tcp.payload();
+        let sequence = segment.tcp.sequence();
         let fin = segment.tcp.flags().fin();
         if !is_followed(flow) {
-            return handle_unfollowed(flow, direction, sequence, payload.len(), fin);
+            handle_unfollowed(flow, direction, sequence, payload.len(), fin);
+            return Verdict::Forward;
         }
+        let reset = matches!(flow.phase, Phase::Closed(EndReason::ResetByPeer(_)));
         let half = &mut flow.halves[direction.index()];
-        // Data before the SYN of its direction: nobody accepts it.
-        let Some(offset) = half.offset_of(sequence) else {
+        let Some(range) = place(half, sequence, payload.len(), fin, inline) else {
             self.counters.out_of_window += 1;
             return Verdict::Drop;
         };
-        // What lies before the stream (keep-alive probes repeat one byte) is old.
-        let skip = usize::try_from(offset.min(0).unsigned_abs()).unwrap_or(usize::MAX);
-        let payload = payload.get(skip..).unwrap_or(&[]);
-        let start = u64::try_from(offset).unwrap_or(0);
-        let end = start + payload.len() as u64;
-        let ahead = offset - half.assembler.next() as i64;
-        let behind_fin = half.fin.is_some_and(|fin_at| end > fin_at || (fin && end != fin_at));
-        let closed = matches!(flow.phase, Phase::Closed(EndReason::ResetByPeer(_)));
-        if ahead > MAX_AHEAD || behind_fin || (closed && !payload.is_empty()) {
+        if reset && !payload.is_empty() {
             self.counters.out_of_window += 1;
             return Verdict::Drop;
         }
+        let (start, skip) = range;
+        let payload = payload.get(skip..).unwrap_or(&[]);
+        let end = start + payload.len() as u64;
+        let fin_before = half.fin;
         if fin {
-            // A FIN below bytes that were seen contradicts them.
-            if end < half.assembler.highest() {
-                self.counters.out_of_window += 1;
-                return Verdict::Drop;
-            }
             half.fin = Some(end);
         }
-        self.reassemble(index, direction, start, payload)
+        let buffered = self.counters.conflicting_overlaps + self.counters.buffer_full;
+        let verdict = self.reassemble(index, direction, start, payload);
+        if buffered != self.counters.conflicting_overlaps + self.counters.buffer_full
+            && let Some(flow) = self.flows.get(index)
+        {
+            // The segment was refused whole, and its FIN with it.
+            flow.half(direction).fin = fin_before;
+        }
+        verdict
     }
 
     /// Puts payload into order, feeds what became contiguous, and finds the verdict.
-    fn reassemble(
+    pub(super) fn reassemble(
         &mut self,
         index: FlowIndex,
         direction: Direction,
@@ -399,23 +213,39 @@ impl<H: Handler> Engine<H> {
             }
             Insert::Conflict => {
                 self.counters.conflicting_overlaps += 1;
-                if let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index) {
-                    let mut ctx = context!(self);
-                    session.raise(direction, SessionError::ConflictingOverlap, &mut ctx);
+                // Said once: who sends one can send many.
+                if !core::mem::replace(&mut half.conflict_reported, true) {
+                    self.report(index, direction, SessionError::ConflictingOverlap);
                 }
                 Verdict::Drop
             }
             Insert::Full => {
                 self.counters.buffer_full += 1;
-                if !self.config.inline
-                    && let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index)
-                {
-                    let mut ctx = context!(self);
-                    session.fail(direction, SessionError::LostSynchronisation, &mut ctx);
-                    self.settle(index);
+                if !self.config.inline {
+                    self.fail(index, direction, SessionError::LostSynchronisation);
                 }
                 Verdict::Drop
             }
+        }
+    }
+
+    /// Raises an error that has no consequence of its own.
+    fn report(&mut self, index: FlowIndex, direction: Direction, error: SessionError) {
+        if let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index) {
+            let mut ctx = context!(self);
+            session.raise(direction, error, &mut ctx);
+            self.settle(index);
+        }
+    }
+
+    /// Raises an error and carries out its policy.
+    fn fail(&mut self, index: FlowIndex, direction: Direction, error: SessionError) {
+        if let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index)
+            && session.following()
+        {
+            let mut ctx = context!(self);
+            session.fail(direction, error, &mut ctx);
+            self.settle(index);
         }
     }
 
@@ -439,7 +269,10 @@ impl<H: Handler> Engine<H> {
             let mut ctx = context!(self);
             session.handle_fin(direction, &mut ctx);
         }
-        self.charge(index);
+        let grown = self.charge(index);
+        if grown > 0 && self.buffered > self.config.limits.max_buffered_bytes {
+            self.fail(index, direction, SessionError::MemoryCap);
+        }
     }
 
     /// Hands contiguous bytes to whatever the flow carries.
@@ -457,30 +290,44 @@ impl<H: Handler> Engine<H> {
                     self.register(index, known);
                 }
             }
-            // A server that speaks first does not speak TLS.
-            Carries::Undecided(_) if direction == Direction::ServerToClient => {
-                if !bytes.is_empty() {
-                    flow.carries = Carries::Plain;
+            Carries::Undecided(undecided) => {
+                undecided.keep(direction, bytes);
+                if direction == Direction::ClientToServer {
+                    self.decide(index, bytes.len());
                 }
             }
-            Carries::Undecided(prefix) => {
-                let position = flow.halves[0].assembler.next() - prefix.len() as u64;
-                prefix.extend_from_slice(&bytes[..bytes.len().min(16)]);
-                match recognise(prefix) {
-                    Recognition::Unsure => {}
-                    Recognition::Other => flow.carries = Carries::Plain,
-                    Recognition::Tls => {
-                        let taken = (flow.halves[0].assembler.next() - position) as usize;
-                        let before = prefix[..taken].to_vec();
-                        let info =
-                            SessionInfo::new(flow.id, flow.client, flow.server, flow.started_ns);
-                        let mut ctx = context!(self);
-                        let positions = [position, flow.halves[1].assembler.next()];
-                        let session = TlsSession::start(info, positions, &mut ctx);
-                        flow.carries = Carries::Tls(Box::new(session));
-                        self.feed(index, direction, &before);
-                        self.feed(index, direction, bytes);
-                    }
+        }
+    }
+
+    /// Decides what a flow carries from the client's first bytes; `latest` of them are not
+    /// counted as delivered yet.
+    fn decide(&mut self, index: FlowIndex, latest: usize) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        let Carries::Undecided(undecided) = &mut flow.carries else {
+            return;
+        };
+        match recognise(&undecided.client) {
+            Recognition::Unsure => {}
+            Recognition::Other => flow.carries = Carries::Plain,
+            Recognition::Tls => {
+                let first = core::mem::take(undecided);
+                let next = |half: &crate::flow::Half| half.assembler.next();
+                let delivered = next(&flow.halves[0]) + latest as u64;
+                let positions = [
+                    delivered - first.client.len() as u64,
+                    next(&flow.halves[1]) - first.server.len() as u64,
+                ];
+                let info = SessionInfo::new(flow.id, flow.client, flow.server, flow.started_ns);
+                let mut ctx = context!(self);
+                let session = TlsSession::start(info, positions, &mut ctx);
+                flow.carries = Carries::Tls(Box::new(session));
+                self.feed(index, Direction::ClientToServer, &first.client);
+                if first.server_lost {
+                    self.fail(index, Direction::ServerToClient, SessionError::LostSynchronisation);
+                } else {
+                    self.feed(index, Direction::ServerToClient, &first.server);
                 }
             }
         }
@@ -491,12 +338,15 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Forward;
         };
+        if let Phase::Dead { .. } = flow.phase {
+            return Verdict::Drop;
+        }
         let half = &mut flow.halves[direction.index()];
         let contiguous = half.assembler.next();
         let Carries::Tls(session) = &mut flow.carries else {
             half.released = contiguous;
             if let Carries::Plain = flow.carries {
-                half.assembler.clear();
+                flow.halves.iter_mut().for_each(|half| half.assembler.clear());
                 self.charge(index);
             }
             return Verdict::Forward;
@@ -519,161 +369,32 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// Holds the frame at hand behind those that are held already.
-    fn hold(&mut self, index: FlowIndex, direction: Direction, contiguous: u64) -> Verdict {
-        let id = self.next_hold();
-        let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
-        };
-        let half = &mut flow.halves[direction.index()];
-        half.held.push_back(Held { id, contiguous });
-        let held = half.held.len();
-        let limits = &self.config.limits;
-        if let Carries::Tls(session) = &mut flow.carries {
-            if session.fate == Fate::Bypass {
-                self.bypass(index);
-                return Verdict::Hold(id);
-            }
-            if let Some(since_ns) = session.stalled_since_ns(direction)
-                && half.stall_checked_ns != Some(since_ns)
-            {
-                half.stall_checked_ns = Some(since_ns);
-                self.stalls.push_back(StallCheck {
-                    deadline_ns: since_ns.saturating_add(limits.stall_timeout_ns),
-                    index,
-                    id: session.info.id,
-                    direction,
-                    since_ns,
-                });
-            }
-            if held > limits.stall_max_packets
-                || session.stalled_bytes(direction) > limits.stall_max_bytes
-            {
-                let mut ctx = context!(self);
-                session.handle_missing_keys(direction, &mut ctx);
-                self.settle(index);
-            }
-        }
-        Verdict::Hold(id)
-    }
-
-    /// The time of a stall is up.
-    pub(super) fn end_stall(&mut self, check: &StallCheck) {
-        if let Some(flow) = self.flows.get_if(check.index, check.id)
-            && let Carries::Tls(session) = &mut flow.carries
-            && session.stalled_since_ns(check.direction) == Some(check.since_ns)
-        {
-            let mut ctx = context!(self);
-            session.handle_missing_keys(check.direction, &mut ctx);
-            self.settle(check.index);
-        }
-    }
-
-    /// Acts on what a session has come to outside of a frame: releases, bypasses or kills.
-    pub(super) fn settle(&mut self, index: FlowIndex) {
-        let Some(flow) = self.flows.get(index) else {
-            return;
-        };
-        let Carries::Tls(session) = &flow.carries else {
-            return;
-        };
-        match session.fate {
-            Fate::Kill { reset, reason } => self.kill(index, reset, reason),
-            Fate::Bypass => self.bypass(index),
-            Fate::Follow => {
-                for direction in Direction::BOTH {
-                    self.release(index, direction);
-                }
-                self.recheck_stalls(index);
-                self.charge(index);
-                self.close_if_finished(index);
-            }
-        }
-    }
-
-    /// Releases the held frames that no longer complete an unjudged record.
-    fn release(&mut self, index: FlowIndex, direction: Direction) {
-        let Some(flow) = self.flows.get(index) else {
-            return;
-        };
-        let barrier = match &flow.carries {
-            Carries::Tls(session) if session.fate == Fate::Follow => session.barrier(direction),
-            _ => None,
-        };
-        let half = &mut flow.halves[direction.index()];
-        while let Some(held) = half.held.front() {
-            if barrier.is_some_and(|barrier| held.contiguous >= barrier) {
-                return;
-            }
-            self.outputs.push_back(Output::Release(held.id));
-            self.counters.released += 1;
-            half.released = half.released.max(held.contiguous);
-            half.held.pop_front();
-        }
-    }
-
-    /// Stops following: everything that is held goes on its way.
-    fn bypass(&mut self, index: FlowIndex) {
-        for direction in Direction::BOTH {
-            self.release(index, direction);
-            if let Some(flow) = self.flows.get(index) {
-                let half = flow.half(direction);
-                half.assembler.clear();
-                half.released = half.assembler.next();
-            }
-        }
-        self.charge(index);
-    }
-
-    /// A stall that began while another ended has its own deadline.
-    fn recheck_stalls(&mut self, index: FlowIndex) {
-        let Some(flow) = self.flows.get(index) else {
-            return;
-        };
-        let Carries::Tls(session) = &flow.carries else {
-            return;
-        };
-        for direction in Direction::BOTH {
-            let half = &mut flow.halves[direction.index()];
-            if let Some(since_ns) = session.stalled_since_ns(direction)
-                && half.stall_checked_ns != Some(since_ns)
-            {
-                half.stall_checked_ns = Some(since_ns);
-                self.stalls.push_back(StallCheck {
-                    deadline_ns: since_ns.saturating_add(self.config.limits.stall_timeout_ns),
-                    index,
-                    id: session.info.id,
-                    direction,
-                    since_ns,
-                });
-            }
-        }
-    }
-
-    /// Brings the engine's total of buffered bytes up to date with one flow.
-    fn charge(&mut self, index: FlowIndex) {
-        if let Some(flow) = self.flows.get(index) {
-            let mut bytes: usize = flow.halves.iter().map(|half| half.assembler.buffered()).sum();
-            if let Carries::Tls(session) = &flow.carries {
-                bytes += session.buffered();
-            }
-            self.buffered = self.buffered.saturating_sub(flow.charged).saturating_add(bytes);
-            flow.charged = bytes;
-        }
-    }
-
     fn is_dead(&mut self, index: FlowIndex) -> bool {
         self.flows.get(index).is_some_and(|flow| matches!(flow.phase, Phase::Dead { .. }))
     }
+}
 
-    /// The number of answers a fresh tombstone gives.
-    pub(super) const fn tombstone_answers() -> u8 {
-        TOMBSTONE_ANSWERS
+impl Undecided {
+    fn keep(&mut self, direction: Direction, bytes: &[u8]) {
+        match direction {
+            // Everything: a decision falls within RECOGNITION_LEN bytes, or a segment later.
+            Direction::ClientToServer => {
+                debug_assert!(self.client.len() <= RECOGNITION_LEN);
+                self.client.extend_from_slice(bytes);
+            }
+            Direction::ServerToClient if self.server.len() + bytes.len() <= MAX_GREETING => {
+                self.server.extend_from_slice(bytes);
+            }
+            Direction::ServerToClient => {
+                self.server_lost = true;
+                self.server = Vec::new();
+            }
+        }
     }
 }
 
 /// Whether the flow's bytes are looked at.
-fn is_followed<S>(flow: &Flow<S>) -> bool {
+pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
     match &flow.carries {
         Carries::Plain => false,
         Carries::Undecided(_) => true,
@@ -681,26 +402,54 @@ fn is_followed<S>(flow: &Flow<S>) -> bool {
     }
 }
 
-/// A data segment of a flow that is not followed: only its FIN matters.
+/// Where a segment's payload stands in the stream, and how many of its first bytes are before
+/// it; `None` when no receiver takes it.
+fn place(
+    half: &crate::flow::Half,
+    sequence: u32,
+    len: usize,
+    fin: bool,
+    inline: bool,
+) -> Option<(u64, usize)> {
+    let offset = half.offset_of(sequence)?;
+    // Only a keep-alive repeats the byte before the stream (RFC 9293, section 3.8.4).
+    if offset < -1 || (offset == -1 && len > 1) {
+        return None;
+    }
+    let skip = usize::from(offset == -1);
+    let start = offset.max(0).unsigned_abs();
+    let end = start + len.saturating_sub(skip) as u64;
+    let too_far = match inline {
+        true => end > half.limit(),
+        false => offset - half.assembler.next() as i64 > MAX_AHEAD,
+    };
+    let behind_fin = half.fin.is_some_and(|fin_at| end > fin_at || (fin && end != fin_at));
+    // A FIN below bytes that were seen contradicts them.
+    let too_early = fin && end < half.assembler.highest();
+    (!too_far && !behind_fin && !too_early).then_some((start, skip))
+}
+
+/// A data segment of a flow that is not followed: keeps up with the stream, so that FIN, RST and
+/// the flow's end are still understood.
 fn handle_unfollowed<S>(
     flow: &mut Flow<S>,
     direction: Direction,
     sequence: u32,
     len: usize,
     fin: bool,
-) -> Verdict {
+) {
     let half = flow.half(direction);
-    // Keep up with the stream, so that FIN, RST and the flow's end are still understood.
-    if let Some(offset) = half.offset_of(sequence) {
-        let end = u64::try_from(offset + len as i64).unwrap_or(0);
-        let next = half.assembler.next();
-        if end > next && end - next <= MAX_AHEAD as u64 {
-            half.assembler.advance((end - next) as usize);
-            half.released = end;
-        }
-        if fin {
-            half.fin = Some(end);
-        }
+    let Some(offset) = half.offset_of(sequence) else {
+        return;
+    };
+    let end = u64::try_from(offset + len as i64).unwrap_or(0);
+    let next = half.assembler.next();
+    if !half.is_acceptable(offset) || end < next {
+        return;
     }
-    Verdict::Forward
+    half.assembler.advance((end - next) as usize);
+    half.released = end;
+    if fin {
+        half.fin = Some(end);
+    }
 }

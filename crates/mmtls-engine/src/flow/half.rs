@@ -1,6 +1,6 @@
 //! One direction of a connection: sequence space, held frames, and what injecting needs.
 //!
-//! Refuses to hold bytes: frames stay with the I/O layer.
+//! Refuses to hold frames: they stay with the I/O layer.
 
 use std::collections::VecDeque;
 
@@ -10,6 +10,15 @@ use crate::output::{HoldId, PortId};
 /// Longest link header that is remembered: Ethernet with two VLAN tags.
 const MAX_LINK_HEADER: usize = 22;
 
+/// What a sender may be ahead of the window that the monitor knows of, in bytes.
+const WINDOW_SLACK: u64 = 1 << 16;
+
+/// The largest window (RFC 7323, section 2.3): where the scale is not known.
+const MAX_WINDOW: u64 = 1 << 30;
+
+/// How far behind the stream an acceptable segment may begin: retransmissions, keep-alives.
+const MAX_BEHIND: i64 = 1 << 26;
+
 /// A held frame.
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
@@ -17,6 +26,22 @@ pub(crate) struct Held {
     /// The contiguous stream end when it arrived. It may go once no unjudged record ends there
     /// or before.
     pub(crate) contiguous: u64,
+    /// Bytes of the frame.
+    pub(crate) len: usize,
+}
+
+/// Where the first sequence number of a direction is known from.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Origin {
+    /// Not known.
+    #[default]
+    Unknown,
+    /// Its own SYN.
+    Syn,
+    /// Its SYN-ACK.
+    SynAck,
+    /// What the other side acknowledged, or the first segment seen.
+    Learned,
 }
 
 /// One direction.
@@ -24,15 +49,24 @@ pub(crate) struct Held {
 pub(crate) struct Half {
     /// Sequence number of stream offset 0: behind the SYN.
     pub(crate) initial: Option<u32>,
+    pub(crate) origin: Origin,
     pub(crate) assembler: Assembler,
     /// Stream offset up to which everything was forwarded: where the receiver stands, or will.
     pub(crate) released: u64,
+    /// Payload of a SYN: nobody knows whether it counts before it is acknowledged.
+    pub(crate) syn_data: Vec<u8>,
     /// Stream offset of the FIN.
     pub(crate) fin: Option<u64>,
     pub(crate) fin_reported: bool,
+    pub(crate) conflict_reported: bool,
     /// Acknowledgment number of the last segment sent in this direction.
     pub(crate) last_ack: Option<u32>,
+    /// Window scale that this direction's sender announced for what it receives.
+    pub(crate) window_scale: Option<u8>,
+    /// Stream offset up to which the receiver has allowed sending; `None` when it is not known.
+    pub(crate) window_end: Option<u64>,
     pub(crate) held: VecDeque<Held>,
+    pub(crate) held_bytes: usize,
     /// The stall whose deadline has been noted.
     pub(crate) stall_checked_ns: Option<u64>,
     pub(crate) packets: u64,
@@ -43,6 +77,23 @@ pub(crate) struct Half {
 }
 
 impl Half {
+    /// Starts the sequence space anew; where its frames come from stays known.
+    pub(crate) fn begin(&mut self, initial: u32, origin: Origin, window_scale: Option<u8>) {
+        self.initial = Some(initial);
+        self.origin = origin;
+        self.window_scale = window_scale;
+        self.window_end = None;
+        self.last_ack = None;
+        self.syn_data = Vec::new();
+    }
+
+    /// Forgets the sequence space.
+    pub(crate) fn unlearn(&mut self) {
+        self.initial = None;
+        self.origin = Origin::Unknown;
+        self.syn_data = Vec::new();
+    }
+
     /// Remembers where the direction's frames come in and what they begin with.
     pub(crate) fn remember_path(&mut self, port: PortId, link_header: &[u8]) {
         if self.port.is_none() && link_header.len() <= MAX_LINK_HEADER {
@@ -51,6 +102,11 @@ impl Half {
             // At most 22.
             self.link_header_len = link_header.len() as u8;
         }
+    }
+
+    /// Where the direction's frames come in.
+    pub(crate) fn port(&self) -> Option<PortId> {
+        self.port
     }
 
     /// Port and link header of this direction, once a frame of it was seen.
@@ -77,10 +133,41 @@ impl Half {
         self.sequence_of(self.fin?)
     }
 
+    /// Everything up to the FIN has been seen.
+    pub(crate) fn fin_reached(&self) -> bool {
+        self.fin == Some(self.assembler.next())
+    }
+
+    /// The offset behind everything that was seen in order, a FIN included.
+    pub(crate) fn seen(&self) -> i64 {
+        self.assembler.next() as i64 + i64::from(self.fin_reached())
+    }
+
+    /// The first stream offset that no receiver takes yet.
+    pub(crate) fn limit(&self) -> u64 {
+        let window_end = self.window_end.unwrap_or(self.assembler.next() + MAX_WINDOW);
+        window_end.max(self.assembler.next()) + WINDOW_SLACK
+    }
+
+    /// Whether a segment at this offset can be the sender's: a blind attacker cannot guess it.
+    pub(crate) fn is_acceptable(&self, offset: i64) -> bool {
+        let next = self.assembler.next() as i64;
+        offset >= next - MAX_BEHIND && offset <= self.limit() as i64
+    }
+
+    /// Takes the receiver's acknowledgment and window into account.
+    pub(crate) fn open_window(&mut self, acknowledgment: u32, window: u64) {
+        if let Some(offset) = self.offset_of(acknowledgment)
+            && (0..=self.seen()).contains(&offset)
+        {
+            let end = offset.unsigned_abs() + window;
+            self.window_end = Some(self.window_end.map_or(end, |known| known.max(end)));
+        }
+    }
+
     /// Whether the receiver acknowledges bytes that have not been seen in order.
     pub(crate) fn is_acknowledged_beyond(&self, acknowledgment: u32) -> bool {
-        let seen = self.assembler.next() as i64 + i64::from(self.fin_reached());
-        self.offset_of(acknowledgment).is_some_and(|offset| offset > seen)
+        self.offset_of(acknowledgment).is_some_and(|offset| offset > self.seen())
     }
 
     /// Whether bytes are known to be missing: later ones were seen, or the FIN, or the receiver
@@ -91,8 +178,8 @@ impl Half {
             || acknowledged.is_some_and(|it| self.is_acknowledged_beyond(it))
     }
 
-    /// Everything up to the FIN has been seen.
-    pub(crate) fn fin_reached(&self) -> bool {
-        self.fin == Some(self.assembler.next())
+    /// Bytes that are kept for this direction, held frames included.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.assembler.buffered() + self.syn_data.len() + self.held_bytes
     }
 }

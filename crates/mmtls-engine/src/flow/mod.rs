@@ -7,29 +7,49 @@ mod half;
 mod reassembly;
 mod table;
 
-pub(crate) use half::{Half, Held};
+pub(crate) use half::{Half, Held, Origin};
 pub(crate) use reassembly::{Assembler, Insert};
 pub(crate) use table::{FlowIndex, FlowKey, FlowTable};
 
 use core::net::SocketAddr;
 
+use crate::output::PortId;
 use crate::session::{EndReason, FlowEnd, SessionId, TlsSession};
 use crate::tls::Direction;
 
 /// What a connection carries.
 pub(crate) enum Carries<S> {
-    /// The client has sent too little to tell; its first bytes.
-    Undecided(Vec<u8>),
+    /// The client has sent too little to tell.
+    Undecided(Undecided),
     /// TLS, followed or not.
     Tls(Box<TlsSession<S>>),
     /// Something that is not followed.
     Plain,
 }
 
+/// The first bytes of a connection. Only the client's decide: what the server says first, the
+/// client may not even have read yet.
+#[derive(Default)]
+pub(crate) struct Undecided {
+    pub(crate) client: Vec<u8>,
+    pub(crate) server: Vec<u8>,
+    /// The server has said more than is kept.
+    pub(crate) server_lost: bool,
+}
+
+/// A SYN that may begin a new connection on a used four-tuple.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PendingSyn {
+    pub(crate) direction: Direction,
+    pub(crate) sequence: u32,
+    pub(crate) window: u16,
+    pub(crate) window_scale: Option<u8>,
+}
+
 /// Where a connection is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// A SYN was seen, the answer was not.
+    /// A SYN was seen; the client has not acknowledged the answer.
     Opening,
     /// Data may flow.
     Open,
@@ -42,6 +62,7 @@ pub(crate) enum Phase {
 /// One TCP connection.
 pub(crate) struct Flow<S> {
     pub(crate) id: SessionId,
+    pub(crate) vlan: u32,
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
     pub(crate) started_ns: u64,
@@ -50,26 +71,32 @@ pub(crate) struct Flow<S> {
     /// Client to server first.
     pub(crate) halves: [Half; 2],
     pub(crate) carries: Carries<S>,
-    /// Sequence number of a SYN that may begin a new connection on this four-tuple; believed
-    /// only when the other side answers it.
-    pub(crate) pending_syn: Option<u32>,
+    /// The latest SYNs on an ended connection; believed only when the other side answers.
+    pub(crate) pending_syns: [Option<PendingSyn>; 2],
     /// Bytes this flow is charged for in the engine's total.
     pub(crate) charged: usize,
     pub(crate) end_reported: bool,
 }
 
 impl<S> Flow<S> {
-    pub(crate) fn new(id: SessionId, client: SocketAddr, server: SocketAddr, now_ns: u64) -> Self {
+    pub(crate) fn new(
+        id: SessionId,
+        vlan: u32,
+        client: SocketAddr,
+        server: SocketAddr,
+        now_ns: u64,
+    ) -> Self {
         Self {
             id,
+            vlan,
             client,
             server,
             started_ns: now_ns,
             last_ns: now_ns,
             phase: Phase::Opening,
             halves: [Half::default(), Half::default()],
-            carries: Carries::Undecided(Vec::new()),
-            pending_syn: None,
+            carries: Carries::Undecided(Undecided::default()),
+            pending_syns: [None; 2],
             charged: 0,
             end_reported: false,
         }
@@ -77,6 +104,36 @@ impl<S> Flow<S> {
 
     pub(crate) fn direction_from(&self, source: SocketAddr) -> Direction {
         if source == self.client { Direction::ClientToServer } else { Direction::ServerToClient }
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self.carries, Carries::Tls(_))
+    }
+
+    pub(crate) fn key(&self) -> FlowKey {
+        FlowKey::new(self.vlan, self.client, self.server)
+    }
+
+    /// Whether a frame of this direction cannot come from there: each side has its own port.
+    pub(crate) fn is_wrong_side(&self, direction: Direction, port: PortId) -> bool {
+        let here = self.halves[direction.index()].port();
+        let there = self.halves[direction.reverse().index()].port();
+        here.is_some_and(|known| known != port) || there == Some(port)
+    }
+
+    /// Client and server turn out to be the other way round; nothing has been processed yet.
+    pub(crate) fn swap_roles(&mut self) {
+        core::mem::swap(&mut self.client, &mut self.server);
+        self.halves.swap(0, 1);
+    }
+
+    /// The half of a direction and the other one.
+    pub(crate) fn halves_from(&mut self, direction: Direction) -> [&mut Half; 2] {
+        let [client, server] = &mut self.halves;
+        match direction {
+            Direction::ClientToServer => [client, server],
+            Direction::ServerToClient => [server, client],
+        }
     }
 
     pub(crate) fn half(&mut self, direction: Direction) -> &mut Half {
@@ -88,7 +145,7 @@ impl<S> Flow<S> {
             id: self.id,
             client: self.client,
             server: self.server,
-            tls: matches!(self.carries, Carries::Tls(_)),
+            tls: self.is_tls(),
             started_ns: self.started_ns,
             last_ns: self.last_ns,
             packets: [self.halves[0].packets, self.halves[1].packets],

@@ -5,7 +5,7 @@
 
 use core::cmp::Reverse;
 use core::net::SocketAddr;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use super::{Flow, Phase};
 use crate::config::Limits;
@@ -15,14 +15,14 @@ use crate::session::{EndReason, SessionId};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct FlowIndex(u32);
 
-/// A four-tuple, the same for both directions.
+/// A four-tuple on a VLAN, the same for both directions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct FlowKey(SocketAddr, SocketAddr);
+pub(crate) struct FlowKey(u32, SocketAddr, SocketAddr);
 
 impl FlowKey {
-    pub(crate) fn new(a: SocketAddr, b: SocketAddr) -> Self {
+    pub(crate) fn new(vlan: u32, a: SocketAddr, b: SocketAddr) -> Self {
         // Flow label and scope are not part of a parsed address; they are always zero here.
-        if a <= b { Self(a, b) } else { Self(b, a) }
+        if a <= b { Self(vlan, a, b) } else { Self(vlan, b, a) }
     }
 }
 
@@ -31,6 +31,8 @@ pub(crate) struct FlowTable<S> {
     free: Vec<FlowIndex>,
     index: HashMap<FlowKey, FlowIndex, ahash::RandomState>,
     deadlines: BinaryHeap<Reverse<(u64, FlowIndex, SessionId)>>,
+    /// Connection attempts in the order they came, some of which have become connections.
+    opening: VecDeque<(FlowIndex, SessionId)>,
     next_id: u64,
 }
 
@@ -41,6 +43,7 @@ impl<S> FlowTable<S> {
             free: Vec::new(),
             index: HashMap::with_hasher(hasher),
             deadlines: BinaryHeap::new(),
+            opening: VecDeque::new(),
             next_id: 0,
         }
     }
@@ -65,6 +68,7 @@ impl<S> FlowTable<S> {
     /// Adds a flow; `None` when the table is full.
     pub(crate) fn insert(
         &mut self,
+        vlan: u32,
         client: SocketAddr,
         server: SocketAddr,
         now_ns: u64,
@@ -75,7 +79,7 @@ impl<S> FlowTable<S> {
         }
         let id = SessionId(self.next_id);
         self.next_id += 1;
-        let flow = Flow::new(id, client, server, now_ns);
+        let flow = Flow::new(id, vlan, client, server, now_ns);
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -85,14 +89,38 @@ impl<S> FlowTable<S> {
             }
         };
         *self.slots.get_mut(index.0 as usize)? = Some(flow);
-        self.index.insert(FlowKey::new(client, server), index);
+        self.index.insert(FlowKey::new(vlan, client, server), index);
+        self.opening.push_back((index, id));
+        self.trim_opening();
         self.deadlines.push(Reverse((now_ns.saturating_add(limits.opening_timeout_ns), index, id)));
         Some(index)
     }
 
+    /// The oldest connection attempt that has not become a connection.
+    pub(crate) fn oldest_opening(&mut self) -> Option<FlowIndex> {
+        while let Some((index, id)) = self.opening.pop_front() {
+            if self.get_if(index, id).is_some_and(|flow| flow.phase == Phase::Opening) {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// Attempts that were settled must not pile up behind one that was not.
+    fn trim_opening(&mut self) {
+        const SPARE: usize = 1024;
+        if self.opening.len() > 2 * self.index.len() + SPARE {
+            let mut opening = core::mem::take(&mut self.opening);
+            opening.retain(|&(index, id)| {
+                self.get_if(index, id).is_some_and(|flow| flow.phase == Phase::Opening)
+            });
+            self.opening = opening;
+        }
+    }
+
     pub(crate) fn remove(&mut self, index: FlowIndex) -> Option<Flow<S>> {
         let flow = self.slots.get_mut(index.0 as usize)?.take()?;
-        self.index.remove(&FlowKey::new(flow.client, flow.server));
+        self.index.remove(&flow.key());
         self.free.push(index);
         Some(flow)
     }
@@ -121,6 +149,10 @@ impl<S> FlowTable<S> {
             let (timeout, reason) = match flow.phase {
                 Phase::Opening => (limits.opening_timeout_ns, EndReason::TimedOut),
                 Phase::Open => (limits.idle_timeout_ns, EndReason::TimedOut),
+                // A RST that only the monitor saw must not make it forget the session early.
+                Phase::Closed(reason @ EndReason::ResetByPeer(_)) if flow.is_tls() => {
+                    (limits.tombstone_timeout_ns, reason)
+                }
                 Phase::Closed(reason) => (limits.closed_timeout_ns, reason),
                 Phase::Dead { reason, .. } => (limits.tombstone_timeout_ns, reason),
             };

@@ -31,9 +31,6 @@ const PEEK_FRAGMENT_LEN: usize = 64;
 /// Longest fragment of TLS 1.3 in bytes: 2^14 + 256 (RFC 8446, section 5.2).
 const MAX_TLS13_FRAGMENT_LEN: usize = 16384 + 256;
 
-/// Key epochs kept ahead of the current one.
-const MAX_FUTURE_EPOCHS: usize = 4;
-
 /// What the engine lends to a session while it handles one input.
 pub(crate) struct Context<'a, H: Handler> {
     pub(crate) handler: &'a mut H,
@@ -124,38 +121,31 @@ impl<S: Default> TlsSession<S> {
 
     /// Whether a complete record of this direction waits for keys.
     pub(crate) fn is_stalled(&self, direction: Direction) -> bool {
-        self.streams[direction.index()].stalled_since_ns.is_some()
+        self.stalled_since_ns(direction).is_some()
     }
 
     /// Bytes that wait behind the stall of a direction, zero without one.
     pub(crate) fn stalled_bytes(&self, direction: Direction) -> usize {
         let stream = &self.streams[direction.index()];
-        stream.stalled_since_ns.map_or(0, |_| stream.buffer.len())
+        self.stalled_since_ns(direction).map_or(0, |_| stream.pending().len())
     }
 
-    /// Bytes this session keeps: partial records, stalls, backlogs.
-    pub(crate) fn buffered(&self) -> usize {
-        let of = |stream: &Stream| {
-            stream.buffer.len()
-                + match &stream.read {
-                    Read::Searching { backlog, .. } => backlog.len(),
-                    _ => 0,
-                }
-        };
-        self.streams.iter().map(of).sum()
+    /// Bytes this session keeps: partial records, handshake messages, stalls, backlogs.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.streams.iter().map(Stream::kept_bytes).sum()
     }
 
     /// When the stall of a direction began.
     pub(crate) fn stalled_since_ns(&self, direction: Direction) -> Option<u64> {
-        self.streams[direction.index()].stalled_since_ns
+        self.streams[direction.index()].stalled_since_ns.filter(|_| self.following())
     }
 
     /// The first stream offset that must not become complete at the receiver: the end of the
     /// first record that has not been judged. `None` when every complete record has been.
     pub(crate) fn barrier(&self, direction: Direction) -> Option<u64> {
+        self.stalled_since_ns(direction)?;
         let stream = &self.streams[direction.index()];
-        stream.stalled_since_ns?;
-        match deframe(&stream.buffer) {
+        match deframe(stream.pending()) {
             Deframed::Record { fragment, .. } => {
                 Some(stream.position + (RECORD_HEADER_LEN + fragment.len()) as u64)
             }
@@ -197,20 +187,20 @@ impl<S: Default> TlsSession<S> {
         }
         // First complete the partial record: only its own bytes are copied.
         while !self.streams[side].buffer.is_empty() {
-            if let Deframed::NeedMore(missing) = deframe(&self.streams[side].buffer) {
+            if let Deframed::NeedMore(missing) = deframe(self.streams[side].pending()) {
                 let (head, rest) = data.split_at(missing.min(data.len()));
-                self.keep(direction, head, missing, ctx);
+                self.keep(direction, head, ctx);
                 data = rest;
                 if head.len() < missing {
                     return;
                 }
                 continue;
             }
-            let buffer = mem::take(&mut self.streams[side].buffer);
-            match self.handle_records(direction, &buffer, ctx).1 {
+            let (buffer, start) = self.streams[side].take_buffer();
+            match self.handle_records(direction, &buffer[start..], ctx).1 {
                 Ending::NeedMore => recycle(ctx.spare, buffer),
                 Ending::NeedKeys => {
-                    self.streams[side].buffer = buffer;
+                    self.streams[side].put_buffer(buffer, start);
                     self.streams[side].buffer.extend_from_slice(data);
                     self.stall(direction, ctx);
                     return;
@@ -222,7 +212,7 @@ impl<S: Default> TlsSession<S> {
         let (used, ending) = self.handle_records(direction, data, ctx);
         let rest = &data[used..];
         if ending != Ending::Stop && !rest.is_empty() {
-            self.keep(direction, rest, rest.len(), ctx);
+            self.keep(direction, rest, ctx);
         }
         if ending == Ending::NeedKeys {
             self.stall(direction, ctx);
@@ -249,32 +239,24 @@ impl<S: Default> TlsSession<S> {
             0 => number,
             renegotiated => renegotiated,
         };
+        let encrypt_then_mac = self.negotiation.encrypt_then_mac;
         let stream = &mut self.streams[direction.index()];
-        let current = match &mut stream.read {
-            Read::Searching { opener: slot @ None, .. } if number == 0 => Some(slot),
-            Read::Application { opener: slot @ None, epoch, .. } if number == *epoch => Some(slot),
-            _ => None,
-        };
-        match current {
-            Some(slot) => {
-                if self.negotiation.encrypt_then_mac {
+        let taken = match &mut stream.read {
+            Read::Searching(_) if number == 0 => self.add_candidate(direction, opener, ctx),
+            Read::Application { opener: slot @ None, epoch, .. } if number == *epoch => {
+                if encrypt_then_mac {
                     opener.set_encrypt_then_mac();
                 }
                 *slot = Some(opener);
+                true
             }
-            None => {
-                let expected = match stream.read {
-                    Read::Plaintext => 0,
-                    Read::Searching { .. } => 1,
-                    Read::Application { epoch, .. } => epoch.saturating_add(1),
-                };
-                let known = stream.has_future_keys(number);
-                if number < expected || known || stream.future.len() >= MAX_FUTURE_EPOCHS {
-                    return false;
-                }
-                stream.future.push((number, opener));
-            }
+            Read::Application { epoch, .. } if number <= *epoch => false,
+            _ => stream.add_future_keys(number, opener),
+        };
+        if !taken {
+            return false;
         }
+        let stream = &self.streams[direction.index()];
         ctx.counters.keys_accepted += 1;
         self.info.key_status = KeyStatus::Shared;
         let waited = stream.stalled_since_ns.map_or(0, |since| ctx.now_ns.saturating_sub(since));
@@ -313,7 +295,11 @@ impl<S: Default> TlsSession<S> {
         if self.info.key_status == KeyStatus::Waiting {
             self.info.key_status = KeyStatus::Missing;
         }
-        self.fail(direction, SessionError::MissingKeys, ctx);
+        let error = match &self.streams[direction.index()].read {
+            Read::Searching(search) if !search.candidates.is_empty() => SessionError::KeysDoNotFit,
+            _ => SessionError::MissingKeys,
+        };
+        self.fail(direction, error, ctx);
     }
 
     /// The FIN of a direction has been reached in order.
@@ -322,10 +308,17 @@ impl<S: Default> TlsSession<S> {
         direction: Direction,
         ctx: &mut Context<'_, H>,
     ) {
-        let stream = &self.streams[direction.index()];
-        if self.following() && stream.stalled_since_ns.is_none() && !stream.buffer.is_empty() {
+        let stalled = self.is_stalled(direction);
+        let stream = &mut self.streams[direction.index()];
+        if !stalled && !stream.pending().is_empty() && !stream.early_fin_raised {
+            stream.early_fin_raised = true;
             self.raise(direction, SessionError::EarlyFin, ctx);
         }
+    }
+
+    /// Lets go of everything that is kept: the session is not followed any more.
+    pub(crate) fn forget(&mut self) {
+        self.streams = [0, 1].map(|side: usize| Stream::new(self.streams[side].position));
     }
 
     /// Reports an error and applies its policy.
@@ -357,8 +350,13 @@ impl<S: Default> TlsSession<S> {
                 Policy::Forward => Policy::Bypass,
                 other => other,
             },
+            SessionError::MemoryCap => match policies.memory_cap {
+                Policy::Forward => Policy::Bypass,
+                other => other,
+            },
             SessionError::EarlyFin
             | SessionError::ConflictingOverlap
+            | SessionError::JudgedLate
             | SessionError::NothingOpened => Policy::Forward,
         };
         self.apply(policy, error);
@@ -374,7 +372,7 @@ impl<S: Default> TlsSession<S> {
         error: SessionError,
         ctx: &mut Context<'_, H>,
     ) {
-        if self.ended {
+        if self.ended || matches!(self.fate, Fate::Kill { .. }) {
             return;
         }
         self.event(ctx, |handler, session, state| handler.error(session, state, direction, error));
@@ -398,9 +396,9 @@ impl<S: Default> TlsSession<S> {
                     Direction::ClientToServer => 1,
                     Direction::ServerToClient => 0,
                 };
-                if let Read::Searching { opener: Some(_), records, .. } =
-                    self.streams[direction.index()].read
-                    && records > expected
+                if let Read::Searching(search) = &self.streams[direction.index()].read
+                    && !search.candidates.is_empty()
+                    && search.records > expected
                 {
                     self.raise(direction, SessionError::NothingOpened, ctx);
                 }
@@ -409,7 +407,7 @@ impl<S: Default> TlsSession<S> {
         if !mem::replace(&mut self.ended, true) {
             self.event(ctx, |handler, session, state| handler.session_end(session, state, reason));
         }
-        self.streams = [0, 1].map(|side: usize| Stream::new(self.streams[side].position));
+        self.forget();
     }
 
     // Records.
@@ -464,12 +462,12 @@ impl<S: Default> TlsSession<S> {
             _ if fragment.len() > MAX_TLS13_FRAGMENT_LEN => {
                 self.fail(direction, SessionError::MalformedRecord, ctx);
             }
-            Read::Searching { .. } if protected => {
+            Read::Searching(_) if protected => {
                 return self.handle_search_record(direction, header, fragment, ctx);
             }
             // In the clear only change_cipher_spec for old middleboxes and an alert of a side
             // that has no keys yet, both of fixed form (RFC 8446, sections 5 and 6).
-            Read::Searching { .. } => match (header.content_type, fragment) {
+            Read::Searching(_) => match (header.content_type, fragment) {
                 (ContentType::CHANGE_CIPHER_SPEC, [1]) | (ContentType::ALERT, [_, _]) => {}
                 _ => self.fail(direction, SessionError::MalformedRecord, ctx),
             },
@@ -531,7 +529,7 @@ impl<S: Default> TlsSession<S> {
         }
     }
 
-    /// Lets `judge` see a record and then looks at what was opened.
+    /// Lets `judge` see a record and then looks at what was opened; false when it failed to open.
     pub(super) fn with_record<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
@@ -540,11 +538,11 @@ impl<S: Default> TlsSession<S> {
         outcome: Option<Result<Opened, OpenError>>,
         ctx: &mut Context<'_, H>,
         judge: impl FnOnce(&mut H, &mut Session<'_>, &mut S, &mut Record<'_>),
-    ) {
+    ) -> bool {
         let cap = ctx.config.limits.max_handshake_bytes;
         let stream = &mut self.streams[direction.index()];
         let Read::Application { opener: Some(opener), sequence, .. } = &mut stream.read else {
-            return;
+            return false;
         };
         let mut record = Record {
             direction,
@@ -571,7 +569,8 @@ impl<S: Default> TlsSession<S> {
         let mut failed = false;
         let mut updated = false;
         match record.outcome {
-            None => {}
+            // Whatever it was, the next message does not go on in the middle of one.
+            None => stream.walker.reset(),
             Some(Err(_)) => failed = true,
             Some(Ok(opened)) => {
                 ctx.counters.records_opened += 1;
@@ -593,6 +592,7 @@ impl<S: Default> TlsSession<S> {
         } else if updated {
             self.update_keys(direction, ctx);
         }
+        !failed
     }
 
     /// Moves a direction to its next epoch (RFC 8446, section 4.6.3).
@@ -607,8 +607,7 @@ impl<S: Default> TlsSession<S> {
             return;
         };
         let next = epoch.saturating_add(1);
-        stream.future.retain(|(of, _)| *of >= next);
-        let opener = stream.future_keys(next);
+        let opener = stream.future_keys(next).into_iter().next();
         let wanted = opener.is_none();
         stream.read = Read::Application { opener, epoch: next, sequence: 0 };
         if wanted {
@@ -638,23 +637,21 @@ impl<S: Default> TlsSession<S> {
         if self.fate != Fate::Follow || stream.stalled_since_ns.is_none() {
             return;
         }
-        let mut buffer = mem::take(&mut stream.buffer);
-        let (used, ending) = self.handle_records(direction, &buffer, ctx);
-        buffer.drain(..used);
-        if ending == Ending::NeedKeys && used == 0 {
-            // These keys were for a later epoch: the stall goes on.
-            self.streams[direction.index()].buffer = buffer;
-            return;
+        let (buffer, start) = stream.take_buffer();
+        let (used, ending) = self.handle_records(direction, &buffer[start..], ctx);
+        let stream = &mut self.streams[direction.index()];
+        if ending != Ending::Stop {
+            stream.put_buffer(buffer, start + used);
+            if ending == Ending::NeedKeys && used == 0 {
+                // These keys were for a later epoch, or do not fit: the stall goes on.
+                return;
+            }
         }
         ctx.counters.stalls_ended_by_keys += 1;
         ctx.counters.stall_ns += waited_ns;
-        let stream = &mut self.streams[direction.index()];
         stream.stalled_since_ns = None;
-        if ending != Ending::Stop {
-            stream.buffer = buffer;
-            if ending == Ending::NeedKeys {
-                self.stall(direction, ctx);
-            }
+        if ending == Ending::NeedKeys {
+            self.stall(direction, ctx);
         }
     }
 
@@ -697,19 +694,22 @@ impl<S: Default> TlsSession<S> {
         };
     }
 
-    /// Buffers bytes; `total` is how many will be needed until they are processed.
+    /// Buffers bytes. A small beginning gets a small buffer: what is kept is what is charged.
     fn keep<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
         bytes: &[u8],
-        total: usize,
         ctx: &mut Context<'_, H>,
     ) {
+        const WORTH_A_LARGE_BUFFER: usize = 1024;
         let buffer = &mut self.streams[direction.index()].buffer;
-        if buffer.capacity() == 0 {
-            *buffer = ctx.spare.pop().unwrap_or_default();
+        if buffer.len() + bytes.len() >= WORTH_A_LARGE_BUFFER
+            && buffer.capacity() < MAX_TLS13_FRAGMENT_LEN
+            && let Some(mut large) = ctx.spare.pop()
+        {
+            large.extend_from_slice(buffer);
+            *buffer = large;
         }
-        buffer.reserve(total);
         buffer.extend_from_slice(bytes);
     }
 }

@@ -6,7 +6,8 @@
 use core::mem;
 
 use super::follow::{Context, TlsSession};
-use super::stream::Read;
+use super::search::MAX_CANDIDATES;
+use super::stream::{Read, Search};
 use super::{Handler, Resumption, SessionError};
 use crate::output::{KeysNeeded, Output};
 use crate::tls::{ClientHello, Direction, HandshakeType, KeyEpoch, ProtocolVersion, ServerHello};
@@ -118,8 +119,11 @@ impl<S: Default> TlsSession<S> {
         let negotiation = &mut self.negotiation;
         match negotiation.turn {
             Turn::ClientHello => negotiation.turn = Turn::ServerHello,
-            // It must repeat the random (RFC 8446, section 4.1.2).
-            Turn::SecondClientHello if hello.random == negotiation.client_random => {
+            // It must repeat random and name (RFC 8446, section 4.1.2).
+            Turn::SecondClientHello
+                if hello.random == negotiation.client_random
+                    && hello.server_name == self.info.server_name =>
+            {
                 negotiation.turn = Turn::FinalServerHello;
             }
             Turn::Settled if self.info.version == Some(ProtocolVersion::TLS_1_2) => {
@@ -210,9 +214,10 @@ impl<S: Default> TlsSession<S> {
         for direction in Direction::BOTH {
             let stream = &mut self.streams[direction.index()];
             stream.messages.clear();
-            let opener = stream.future_keys(0);
-            let wanted = opener.is_none();
-            stream.read = Read::Searching { opener, backlog: Vec::new(), searched: 0, records: 0 };
+            let mut candidates = stream.future_keys(0);
+            candidates.truncate(MAX_CANDIDATES);
+            let wanted = candidates.is_empty();
+            stream.read = Read::Searching(Search { candidates, ..Search::default() });
             if wanted {
                 self.want_keys(direction, 0, ctx);
             }

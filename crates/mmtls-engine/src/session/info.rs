@@ -135,6 +135,11 @@ pub enum SessionError {
     EarlyDataNotInspected = -34,
     /// Keys were shared and protected records seen, but none opened until the session's end.
     NothingOpened = -35,
+    /// The cap on buffered bytes was reached.
+    MemoryCap = -36,
+    /// The server sent application data before the client's last flight (0.5-RTT): it had been
+    /// forwarded when keys came, and was judged then.
+    JudgedLate = -37,
     /// No keys within the stall limits.
     MissingKeys = -1,
 }
@@ -161,6 +166,8 @@ impl SessionError {
             Self::ConflictingOverlap => "conflicting_overlap",
             Self::EarlyDataNotInspected => "early_data_not_inspected",
             Self::NothingOpened => "nothing_opened",
+            Self::MemoryCap => "memory_cap",
+            Self::JudgedLate => "judged_late",
             Self::MissingKeys => "missing_keys",
         }
     }

@@ -17,7 +17,7 @@ impl<S: Default> TlsSession<S> {
             Read::Application { epoch, .. } => epoch.saturating_add(1),
             _ => 0,
         };
-        let mut opener = stream.future_keys(epoch);
+        let mut opener = stream.future_keys(epoch).into_iter().next();
         if let Some(opener) = &mut opener
             && self.negotiation.encrypt_then_mac
         {
@@ -69,11 +69,11 @@ impl<S: Default> TlsSession<S> {
         fragment: &[u8],
         ctx: &mut Context<'_, H>,
     ) {
-        self.with_record(direction, header, fragment, None, ctx, |_, _, _, record| {
+        let opened = self.with_record(direction, header, fragment, None, ctx, |_, _, _, record| {
             // What comes of it is looked at by the caller.
             let _ = record.open();
         });
-        if !self.following() {
+        if !self.following() || !opened {
             return;
         }
         match header.content_type {

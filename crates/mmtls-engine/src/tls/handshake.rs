@@ -41,6 +41,11 @@ impl MessageBuffer {
         Ok(Some((HandshakeType(kind), body)))
     }
 
+    /// Bytes that are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes = Vec::new();
     }
@@ -55,6 +60,11 @@ pub(crate) struct MessageWalker {
 }
 
 impl MessageWalker {
+    /// Forgets where it was: content was passed over.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
     /// Walks over a handshake record's content; true when a KeyUpdate ended in it. By
     /// RFC 8446, section 5.1, it must then be the last thing in the record.
     pub(crate) fn walk(&mut self, mut content: &[u8]) -> bool {

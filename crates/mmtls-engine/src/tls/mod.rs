@@ -8,7 +8,9 @@ mod handshake;
 mod hello;
 mod protection;
 
-pub(crate) use deframer::{Deframed, Recognition, RecordHeader, deframe, recognise};
+pub(crate) use deframer::{
+    Deframed, RECOGNITION_LEN, Recognition, RecordHeader, deframe, recognise,
+};
 pub use enums::{
     CipherSuite, ContentType, Direction, ExtensionType, HandshakeType, KeyEpoch, ProtocolVersion,
 };

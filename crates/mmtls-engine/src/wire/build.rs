@@ -76,7 +76,7 @@ mod tests {
                 acknowledgment: 77,
             };
             let frame = build_reset(&[], &reset).unwrap();
-            let Parsed::Tcp(segment) = parse(Link::Ip, &frame) else {
+            let Parsed::Tcp(segment) = parse(Link::Ip, &frame, true) else {
                 panic!("not TCP");
             };
             assert!(segment.checksum_ok());

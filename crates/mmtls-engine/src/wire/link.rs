@@ -37,6 +37,20 @@ pub(crate) fn strip_link(link: Link, frame: &[u8]) -> Option<(&[u8], &[u8])> {
     None
 }
 
+/// VLAN identifiers of a link header, outer in the upper half; zero without tags.
+pub(crate) fn vlan_of(link_header: &[u8]) -> u32 {
+    let id = |at: usize| match link_header.get(at..at + 4) {
+        // The last two bytes of a header are its EtherType: no tag starts there.
+        Some(&[_, _, high, low]) => u32::from(u16::from_be_bytes([high, low]) & 0x0fff),
+        _ => 0,
+    };
+    match link_header.len() {
+        0..=14 => 0,
+        18 => id(12),
+        _ => id(12) << 16 | id(16),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +72,8 @@ mod tests {
             let frame = frame(tags);
             let (link, ip) = strip_link(Link::Ethernet, &frame).unwrap();
             assert_eq!((link.len(), ip), (header, &[0x45][..]));
+            let expected = [0, 5, 5 << 16 | 5][tags.len()];
+            assert_eq!(vlan_of(link), expected);
         }
     }
 

@@ -14,7 +14,7 @@ pub use link::Link;
 pub(crate) use tcp::{Flags, TcpView};
 
 use core::net::SocketAddr;
-use link::strip_link;
+use link::{strip_link, vlan_of};
 use network::{Network, parse_network};
 
 /// What a frame turned out to be.
@@ -34,8 +34,10 @@ pub(crate) struct Segment<'a> {
     pub(crate) source: SocketAddr,
     pub(crate) destination: SocketAddr,
     pub(crate) tcp: TcpView<'a>,
-    /// Link header with VLAN tags, as it came: what an injected frame copies and reverses.
+    /// Link header with VLAN tags, as it came: what an injected frame begins with.
     pub(crate) link_header: &'a [u8],
+    /// VLAN identifiers, outer in the upper half; zero without tags.
+    pub(crate) vlan: u32,
 }
 
 impl Segment<'_> {
@@ -45,18 +47,19 @@ impl Segment<'_> {
     }
 }
 
-/// Parses a frame down to TCP.
-pub(crate) fn parse(link: Link, frame: &[u8]) -> Parsed<'_> {
+/// Parses a frame down to TCP; `strict` as for [`parse_network`].
+pub(crate) fn parse(link: Link, frame: &[u8], strict: bool) -> Parsed<'_> {
     let Some((link_header, ip)) = strip_link(link, frame) else {
         return Parsed::Other;
     };
-    match parse_network(ip) {
+    match parse_network(ip, strict) {
         Network::Tcp { source, destination, segment } => match TcpView::parse(segment) {
             Some(tcp) => Parsed::Tcp(Segment {
                 source: SocketAddr::new(source, tcp.source_port()),
                 destination: SocketAddr::new(destination, tcp.destination_port()),
                 tcp,
                 link_header,
+                vlan: vlan_of(link_header),
             }),
             None => Parsed::Malformed,
         },

@@ -4,6 +4,8 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::checksum;
+
 const TCP: u8 = 6;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
@@ -14,8 +16,9 @@ const MOBILITY: u8 = 135;
 const HIP: u8 = 139;
 const SHIM6: u8 = 140;
 
-/// Most extension headers that are followed; real traffic has one or two.
-const MAX_EXTENSION_HEADERS: usize = 8;
+/// Most extension headers that are followed. Real traffic has one or two, but receivers take
+/// many more, so stopping early would be a way to hide.
+const MAX_EXTENSION_HEADERS: usize = 64;
 
 pub(crate) enum Network<'a> {
     Tcp { source: IpAddr, destination: IpAddr, segment: &'a [u8] },
@@ -24,15 +27,17 @@ pub(crate) enum Network<'a> {
     Malformed,
 }
 
-pub(crate) fn parse_network(packet: &[u8]) -> Network<'_> {
+/// Parses a packet as its receiver would. `strict` refuses what receivers drop and captures may
+/// hold all the same: a wrong IPv4 header checksum, a total length that was never filled in.
+pub(crate) fn parse_network(packet: &[u8], strict: bool) -> Network<'_> {
     match packet.first().map(|byte| byte >> 4) {
-        Some(4) => parse_ipv4(packet),
+        Some(4) => parse_ipv4(packet, strict),
         Some(6) => parse_ipv6(packet),
         _ => Network::Other,
     }
 }
 
-fn parse_ipv4(packet: &[u8]) -> Network<'_> {
+fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     let Some(header) = packet.first_chunk::<20>() else {
         return Network::Malformed;
     };
@@ -46,9 +51,15 @@ fn parse_ipv4(packet: &[u8]) -> Network<'_> {
     if fragment & 0x3fff != 0 {
         return Network::TcpFragment;
     }
-    // Captures taken before segmentation offload filled it in say total length 0.
-    let end = if total_len == 0 { packet.len() } else { total_len };
+    // Captures taken before segmentation offload filled it in say total length 0, and so do
+    // super-frames that are too long for it.
+    let unfilled = total_len == 0 && (!strict || packet.len() > usize::from(u16::MAX));
+    let end = if unfilled { packet.len() } else { total_len };
     if header_len < 20 {
+        return Network::Malformed;
+    }
+    let sum_ok = |header| checksum::ipv4_header(header) == 0;
+    if strict && !unfilled && !packet.get(..header_len).is_some_and(sum_ok) {
         return Network::Malformed;
     }
     match packet.get(header_len..end) {
@@ -136,7 +147,7 @@ mod tests {
         rest.extend_from_slice(&[0; 14]);
         rest.extend_from_slice(&[TCP, 0, 0, 0, 0, 0, 0, 9]);
         rest.extend_from_slice(b"segment");
-        match parse_network(&ipv6(HOP_BY_HOP, &rest)) {
+        match parse_network(&ipv6(HOP_BY_HOP, &rest), false) {
             Network::Tcp { segment, .. } => assert_eq!(segment, b"segment"),
             _ => panic!("not TCP"),
         }
@@ -145,22 +156,32 @@ mod tests {
     #[test]
     fn names_fragments() {
         let rest = [TCP, 0, 0, 1, 0, 0, 0, 9, 1, 2, 3];
-        assert!(matches!(parse_network(&ipv6(FRAGMENT, &rest)), Network::TcpFragment));
+        assert!(matches!(parse_network(&ipv6(FRAGMENT, &rest), false), Network::TcpFragment));
         let mut v4 = vec![0x45, 0, 0, 24, 0, 0, 0x20, 0, 64, TCP];
         v4.resize(24, 0);
-        assert!(matches!(parse_network(&v4), Network::TcpFragment));
+        assert!(matches!(parse_network(&v4, false), Network::TcpFragment));
         v4[6] = 0x40;
-        assert!(matches!(parse_network(&v4), Network::Tcp { .. }));
+        assert!(matches!(parse_network(&v4, false), Network::Tcp { .. }));
+    }
+
+    #[test]
+    fn refuses_wrong_header_checksums_when_strict() {
+        let mut v4 = vec![0x45, 0, 0, 24, 0, 0, 0, 0, 64, TCP];
+        v4.resize(24, 0);
+        assert!(matches!(parse_network(&v4, true), Network::Malformed));
+        let sum = checksum::ipv4_header(&v4[..20]);
+        v4[10..12].copy_from_slice(&sum.to_be_bytes());
+        assert!(matches!(parse_network(&v4, true), Network::Tcp { .. }));
     }
 
     #[test]
     fn refuses_contradicting_lengths() {
         let mut v4 = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, TCP];
         v4.resize(24, 0);
-        assert!(matches!(parse_network(&v4), Network::Malformed));
+        assert!(matches!(parse_network(&v4, false), Network::Malformed));
         v4[0] = 0x44;
-        assert!(matches!(parse_network(&v4), Network::Malformed));
-        let endless: Vec<u8> = [HOP_BY_HOP, 0, 0, 0, 0, 0, 0, 0].repeat(20);
-        assert!(matches!(parse_network(&ipv6(HOP_BY_HOP, &endless)), Network::Malformed));
+        assert!(matches!(parse_network(&v4, false), Network::Malformed));
+        let endless: Vec<u8> = [HOP_BY_HOP, 0, 0, 0, 0, 0, 0, 0].repeat(100);
+        assert!(matches!(parse_network(&ipv6(HOP_BY_HOP, &endless), false), Network::Malformed));
     }
 }

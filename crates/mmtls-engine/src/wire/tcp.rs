@@ -11,6 +11,7 @@ impl Flags {
     pub(crate) const SYN: u8 = 0x02;
     pub(crate) const RST: u8 = 0x04;
     pub(crate) const ACK: u8 = 0x10;
+    pub(crate) const URG: u8 = 0x20;
 
     pub(crate) const fn fin(self) -> bool {
         self.0 & Self::FIN != 0
@@ -24,6 +25,9 @@ impl Flags {
     pub(crate) const fn ack(self) -> bool {
         self.0 & Self::ACK != 0
     }
+    pub(crate) const fn urg(self) -> bool {
+        self.0 & Self::URG != 0
+    }
 }
 
 mod field {
@@ -34,6 +38,7 @@ mod field {
     pub(super) const ACKNOWLEDGMENT: Range<usize> = 8..12;
     pub(super) const DATA_OFFSET: usize = 12;
     pub(super) const FLAGS: usize = 13;
+    pub(super) const WINDOW: usize = 14;
     pub(super) const MIN_LEN: usize = 20;
 }
 
@@ -90,6 +95,31 @@ impl<'a> TcpView<'a> {
         Flags(self.header[field::FLAGS])
     }
 
+    /// The window field, not scaled.
+    pub(crate) fn window(&self) -> u16 {
+        self.u16_at(field::WINDOW)
+    }
+
+    /// The window scale option (RFC 7323, section 2), which counts in a SYN only.
+    pub(crate) fn window_scale(&self) -> Option<u8> {
+        const END: u8 = 0;
+        const NO_OPERATION: u8 = 1;
+        const WINDOW_SCALE: u8 = 3;
+        const MAX_SCALE: u8 = 14;
+        let header_len = self.bytes.len() - self.payload.len();
+        let mut options = self.bytes.get(field::MIN_LEN..header_len)?;
+        loop {
+            match *options {
+                [] | [END, ..] => return None,
+                [NO_OPERATION, ref rest @ ..] => options = rest,
+                [WINDOW_SCALE, 3, scale, ..] => return Some(scale.min(MAX_SCALE)),
+                // A length below 2 would not move on.
+                [_, len, ..] if len >= 2 => options = options.get(usize::from(len)..)?,
+                _ => return None,
+            }
+        }
+    }
+
     /// The whole segment, header included.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         self.bytes
@@ -103,6 +133,21 @@ impl<'a> TcpView<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn accepts_a_window_scale_among_options() {
+        let with = |options: &[u8]| {
+            let mut bytes = vec![0; 20];
+            bytes.extend_from_slice(options);
+            bytes[12] = u8::try_from(bytes.len() / 4).unwrap() << 4;
+            TcpView::parse(&bytes).unwrap().window_scale()
+        };
+        assert_eq!(with(&[2, 4, 5, 0xb4, 1, 3, 3, 7]), Some(7));
+        assert_eq!(with(&[3, 3, 99, 0]), Some(14));
+        for none in [&[][..], &[0, 0, 0, 0], &[8, 0, 0, 0], &[8, 200, 3, 3], &[3, 3, 3, 3][..0]] {
+            assert_eq!(with(none), None);
+        }
+    }
 
     #[test]
     fn accepts_options_and_refuses_impossible_offsets() {

@@ -170,6 +170,8 @@ fn settings(args: &RunArgs, file: File) -> Result<Settings, Error> {
     let mut engine = Config::new(missing_keys);
     engine.policies = file.policies.policies(missing_keys);
     engine.limits = file.limits.limits();
+    engine.mid_stream_grace_ns = file.limits.mid_stream_grace_seconds.saturating_mul(1_000_000_000);
+    engine.supports = keys::supports;
     engine.any_key_sender = file.keys.accept_any_sender;
     engine.hash_seed = random_seed()?;
 

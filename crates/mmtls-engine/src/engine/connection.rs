@@ -1,0 +1,410 @@
+//! TCP connections from SYN to RST: which segments begin, acknowledge and end them.
+//!
+//! Refuses to believe control segments that their receiver would not believe, and roles and
+//! sequence numbers that only one side vouches for.
+
+use super::{Context, Engine, context};
+use crate::config::Policy;
+use crate::flow::{Carries, Flow, FlowIndex, Origin, PendingSyn, Phase};
+use crate::output::Verdict;
+use crate::session::{EndReason, Handler, SessionError};
+use crate::tls::{Direction, Recognition, recognise};
+use crate::wire::Segment;
+
+impl<H: Handler> Engine<H> {
+    /// Creates the flow of a segment whose four-tuple is new.
+    pub(super) fn new_flow(&mut self, segment: &Segment<'_>) -> Result<FlowIndex, Verdict> {
+        let flags = segment.tcp.flags();
+        let payload = segment.tcp.payload();
+        let (from, to) = (segment.source, segment.destination);
+        if flags.syn() {
+            let (client, server) = if flags.ack() { (to, from) } else { (from, to) };
+            return self.insert(segment.vlan, client, server);
+        }
+        if payload.is_empty() || flags.rst() {
+            return Err(Verdict::Forward);
+        }
+        self.counters.mid_stream += 1;
+        let at_hello = recognise(payload) == Recognition::Tls;
+        // Without a SYN the lower port is taken for the server's.
+        let from_client = at_hello || from.port() > to.port();
+        let (client, server) = if from_client { (from, to) } else { (to, from) };
+        let index = self.insert(segment.vlan, client, server)?;
+        let Some(flow) = self.flows.get(index) else {
+            return Err(Verdict::Forward);
+        };
+        flow.phase = Phase::Open;
+        let direction = flow.direction_from(from);
+        flow.half(direction).begin(segment.tcp.sequence(), Origin::Learned, None);
+        if flags.ack() {
+            let reverse = flow.half(direction.reverse());
+            reverse.begin(segment.tcp.acknowledgment(), Origin::Learned, None);
+        }
+        if !at_hello {
+            flow.carries = Carries::Plain;
+        }
+        Ok(index)
+    }
+
+    /// What becomes of a connection that was picked up behind its start.
+    pub(super) fn judge_mid_stream(&mut self, index: FlowIndex) -> Verdict {
+        let in_grace = self.started_ns.is_some_and(|started| {
+            self.now_ns.saturating_sub(started) < self.config.mid_stream_grace_ns
+        });
+        let policy = self.config.policies.mid_stream;
+        match policy {
+            Policy::Drop | Policy::Reset if !in_grace => {
+                let reason = EndReason::ResetByPolicy(SessionError::LostSynchronisation);
+                self.kill(index, policy == Policy::Reset, reason);
+                Verdict::Drop
+            }
+            _ => Verdict::Forward,
+        }
+    }
+
+    fn insert(
+        &mut self,
+        vlan: u32,
+        client: core::net::SocketAddr,
+        server: core::net::SocketAddr,
+    ) -> Result<FlowIndex, Verdict> {
+        if self.flows.len() >= self.config.limits.max_flows
+            && let Some(oldest) = self.flows.oldest_opening()
+        {
+            self.counters.evicted += 1;
+            self.remove(oldest, EndReason::TimedOut);
+        }
+        match self.flows.insert(vlan, client, server, self.now_ns, &self.config.limits) {
+            Some(index) => {
+                self.counters.flows += 1;
+                Ok(index)
+            }
+            None => {
+                self.counters.table_full += 1;
+                Err(match self.config.policies.table_full {
+                    Policy::Forward | Policy::Bypass => Verdict::Forward,
+                    Policy::Drop | Policy::Reset => Verdict::Drop,
+                })
+            }
+        }
+    }
+
+    pub(super) fn handle_syn(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        segment: &Segment<'_>,
+    ) -> Verdict {
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Forward;
+        };
+        let answer = segment.tcp.flags().ack();
+        match flow.phase {
+            Phase::Opening if answer => self.handle_syn_ack(index, direction, segment),
+            Phase::Opening => self.handle_first_syn(index, direction, segment),
+            Phase::Open => {
+                let repeated = repeats(flow, direction, segment);
+                if repeated {
+                    return Verdict::Forward;
+                }
+                self.counters.stray_control += 1;
+                // A live peer answers a bare SYN with a challenge (RFC 5961, section 4), and one
+                // that has restarted then resets the old connection properly.
+                if answer || !segment.tcp.payload().is_empty() {
+                    Verdict::Drop
+                } else {
+                    Verdict::Forward
+                }
+            }
+            Phase::Closed(_) | Phase::Dead { .. } if answer => {
+                let wanted = segment.tcp.acknowledgment().wrapping_sub(1);
+                let begun = flow
+                    .pending_syns
+                    .iter()
+                    .flatten()
+                    .find(|syn| syn.direction == direction.reverse() && syn.sequence == wanted);
+                match begun.copied() {
+                    Some(syn) => self.replace(index, syn, segment),
+                    None => {
+                        self.counters.stray_control += 1;
+                        Verdict::Drop
+                    }
+                }
+            }
+            Phase::Closed(_) | Phase::Dead { .. } => {
+                if !segment.tcp.payload().is_empty() {
+                    return Verdict::Drop;
+                }
+                let syn = PendingSyn {
+                    direction,
+                    sequence: segment.tcp.sequence(),
+                    window: segment.tcp.window(),
+                    window_scale: segment.tcp.window_scale(),
+                };
+                if flow.pending_syns[0] != Some(syn) {
+                    flow.pending_syns.swap(0, 1);
+                    flow.pending_syns[0] = Some(syn);
+                }
+                Verdict::Forward
+            }
+        }
+    }
+
+    /// A SYN of a connection whose answer has not been acknowledged: the latest one counts.
+    fn handle_first_syn(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        segment: &Segment<'_>,
+    ) -> Verdict {
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Forward;
+        };
+        let initial = segment.tcp.sequence().wrapping_add(1);
+        let [half, other] = flow.halves_from(direction);
+        if half.initial == Some(initial) && half.origin == Origin::Syn {
+            return Verdict::Forward;
+        }
+        if half.assembler.next() > 0 || other.assembler.next() > 0 {
+            // Data on the earlier SYN was acknowledged already.
+            self.counters.stray_control += 1;
+            return Verdict::Drop;
+        }
+        half.begin(initial, Origin::Syn, segment.tcp.window_scale());
+        half.syn_data = segment.tcp.payload().to_vec();
+        // What answered another SYN does not answer this one.
+        if other.origin != Origin::Syn {
+            other.unlearn();
+        }
+        other.window_end = Some(u64::from(segment.tcp.window()));
+        self.charge(index);
+        Verdict::Forward
+    }
+
+    /// The answer to a SYN. Its sender is the server.
+    fn handle_syn_ack(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        segment: &Segment<'_>,
+    ) -> Verdict {
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Forward;
+        };
+        let initial = segment.tcp.sequence().wrapping_add(1);
+        let acknowledged = segment.tcp.acknowledgment();
+        let [half, other] = flow.halves_from(direction);
+        let beyond_syn = other.initial.map(|syn| acknowledged.wrapping_sub(syn) as usize);
+        match (other.origin, beyond_syn) {
+            (Origin::Syn, Some(beyond)) if beyond <= other.syn_data.len() => {}
+            // It answers a SYN that was not seen; a SYN that is seen later counts more.
+            (Origin::Unknown | Origin::Learned, _) => {
+                other.begin(acknowledged, Origin::Learned, None);
+            }
+            _ => {
+                // Its receiver refuses it with a RST.
+                self.counters.stray_control += 1;
+                return Verdict::Forward;
+            }
+        }
+        if half.origin == Origin::SynAck && half.initial != Some(initial) {
+            // Which of two answers the client takes cannot be known: the first one stays.
+            self.counters.stray_control += 1;
+            return Verdict::Drop;
+        }
+        if half.origin != Origin::SynAck {
+            half.begin(initial, Origin::SynAck, segment.tcp.window_scale());
+            half.syn_data = segment.tcp.payload().to_vec();
+        }
+        half.last_ack = Some(acknowledged);
+        if half.window_scale.is_none() || other.window_scale.is_none() {
+            // Scaling needs both sides (RFC 7323, section 2.2).
+            half.window_scale = None;
+            other.window_scale = None;
+        }
+        // The window of a SYN-ACK is never scaled.
+        other.window_end = Some(u64::from(segment.tcp.window()));
+        if other.origin == Origin::Learned {
+            other.window_end = None;
+        }
+        if direction == Direction::ClientToServer {
+            flow.swap_roles();
+        }
+        self.accept_syn_data(index, Direction::ClientToServer, acknowledged);
+        self.charge(index);
+        Verdict::Forward
+    }
+
+    /// Data on a SYN counts when it is acknowledged (RFC 7413), and only then.
+    fn accept_syn_data(&mut self, index: FlowIndex, direction: Direction, acknowledged: u32) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        let half = flow.half(direction);
+        if half.syn_data.is_empty() {
+            return;
+        }
+        let data = core::mem::take(&mut half.syn_data);
+        let accepted = half.offset_of(acknowledged).is_some_and(|it| it >= data.len() as i64);
+        if accepted {
+            // It was forwarded on the SYN; a ClientHello or a greeting, judged now.
+            let _ = self.reassemble(index, direction, 0, &data);
+        }
+    }
+
+    /// A new connection has taken over the four-tuple of an old one.
+    fn replace(&mut self, index: FlowIndex, syn: PendingSyn, segment: &Segment<'_>) -> Verdict {
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Forward;
+        };
+        let (client, server) = (segment.destination, segment.source);
+        let same_sides = flow.client == client;
+        let mut paths = Direction::BOTH
+            .map(|way| flow.half(way).path().map(|(port, header)| (port, header.to_vec())));
+        if !same_sides {
+            paths.swap(0, 1);
+        }
+        self.remove(index, EndReason::Replaced);
+        let index = match self.insert(segment.vlan, client, server) {
+            Ok(index) => index,
+            Err(verdict) => return verdict,
+        };
+        if let Some(flow) = self.flows.get(index) {
+            for (half, path) in flow.halves.iter_mut().zip(paths) {
+                half.packets = 1;
+                if let Some((port, header)) = path {
+                    half.remember_path(port, &header);
+                }
+            }
+            let initial = syn.sequence.wrapping_add(1);
+            flow.halves[0].begin(initial, Origin::Syn, syn.window_scale);
+            flow.halves[1].window_end = Some(u64::from(syn.window));
+        }
+        self.handle_syn_ack(index, Direction::ServerToClient, segment)
+    }
+
+    /// Notes an acknowledgment; false when the segment cannot be its sender's. Inline, an
+    /// acknowledgment of bytes that were never seen means that they passed some other way: the
+    /// monitor has lost the stream.
+    pub(super) fn handle_ack(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        segment: &Segment<'_>,
+    ) -> bool {
+        let inline = self.config.inline;
+        let Some(flow) = self.flows.get(index) else {
+            return true;
+        };
+        let acknowledgment = segment.tcp.acknowledgment();
+        if flow.phase == Phase::Opening {
+            if direction == Direction::ServerToClient {
+                return true;
+            }
+            if !self.handle_first_ack(index, segment) {
+                return false;
+            }
+        }
+        let Some(flow) = self.flows.get(index) else {
+            return true;
+        };
+        let [half, other] = flow.halves_from(direction);
+        let Some(offset) = half.offset_of(segment.tcp.sequence()) else {
+            return !inline;
+        };
+        if !half.is_acceptable(offset) {
+            self.counters.stray_control += 1;
+            return false;
+        }
+        half.last_ack = Some(acknowledgment);
+        let scale = half.window_scale.unwrap_or(match half.origin {
+            // Not known: it may have been anything.
+            Origin::Learned => 14,
+            _ => 0,
+        });
+        other.open_window(acknowledgment, u64::from(segment.tcp.window()) << scale);
+        // Only what stands exactly where the sender is can accuse: it cannot be guessed.
+        let exact = offset == half.seen();
+        let unseen = inline && exact && other.is_acknowledged_beyond(acknowledgment);
+        if !other.syn_data.is_empty() {
+            self.accept_syn_data(index, direction.reverse(), acknowledgment);
+        }
+        if unseen
+            && let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index)
+            && session.following()
+        {
+            let mut ctx = context!(self);
+            session.fail(direction.reverse(), SessionError::LostSynchronisation, &mut ctx);
+            self.settle(index);
+        }
+        true
+    }
+
+    /// The client's acknowledgment of the SYN-ACK opens the connection; false when it does not
+    /// fit.
+    fn handle_first_ack(&mut self, index: FlowIndex, segment: &Segment<'_>) -> bool {
+        let inline = self.config.inline;
+        let Some(flow) = self.flows.get(index) else {
+            return false;
+        };
+        let [client, server] = &mut flow.halves;
+        let acknowledgment = segment.tcp.acknowledgment();
+        if server.initial.is_none() && !inline {
+            // A capture may miss the answer: the acknowledgment tells it.
+            server.begin(acknowledgment, Origin::Learned, None);
+        }
+        let in_place = client
+            .offset_of(segment.tcp.sequence())
+            .is_some_and(|offset| offset >= 0 && client.is_acceptable(offset));
+        let answered = server
+            .offset_of(acknowledgment)
+            .is_some_and(|offset| offset >= 0 && server.is_acceptable(offset));
+        if !in_place || !answered || segment.tcp.flags().rst() {
+            // A RST is judged for itself.
+            return segment.tcp.flags().rst();
+        }
+        flow.phase = Phase::Open;
+        true
+    }
+
+    /// A RST counts only where its receiver must obey it (RFC 5961, section 3.2); otherwise a
+    /// forged one would blind the monitor.
+    pub(super) fn handle_rst(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        segment: &Segment<'_>,
+    ) -> Verdict {
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Forward;
+        };
+        let half = &flow.halves[direction.index()];
+        let exact = match half.offset_of(segment.tcp.sequence()) {
+            Some(offset) => {
+                [half.seen(), half.assembler.next() as i64, half.released as i64].contains(&offset)
+            }
+            None => matches!(flow.carries, Carries::Plain),
+        };
+        // In answer to a SYN the RST carries sequence 0 and acknowledges the SYN.
+        let client = &flow.halves[0];
+        let refused = flow.phase == Phase::Opening
+            && direction == Direction::ServerToClient
+            && client.initial.is_some_and(|syn| {
+                let beyond = segment.tcp.acknowledgment().wrapping_sub(syn) as usize;
+                beyond <= client.syn_data.len()
+            });
+        if exact || refused {
+            self.close(index, EndReason::ResetByPeer(direction));
+        } else {
+            self.counters.stray_control += 1;
+        }
+        Verdict::Forward
+    }
+}
+
+/// Whether a SYN or SYN-ACK is a copy of the one that this connection began with.
+fn repeats<S>(flow: &Flow<S>, direction: Direction, segment: &Segment<'_>) -> bool {
+    let half = &flow.halves[direction.index()];
+    let origin = if segment.tcp.flags().ack() { Origin::SynAck } else { Origin::Syn };
+    half.origin == origin && half.initial == Some(segment.tcp.sequence().wrapping_add(1))
+}

@@ -1,0 +1,645 @@
+//! Attacks found in review: what a hostile endpoint, a third party on the wire, or someone on the
+//! key channel may try. Each test says what must hold.
+
+mod harness;
+use harness::{Event, RANDOM, Recorder, SUITE, keys};
+use mmtls_engine::session::*;
+use mmtls_engine::tls::*;
+use mmtls_engine::*;
+use mmtls_testkit::segments::{Endpoints, flag};
+use mmtls_testkit::synthesis::*;
+
+const C: Direction = Direction::ClientToServer;
+const S: Direction = Direction::ServerToClient;
+
+struct T {
+    engine: Engine<Recorder>,
+    ep: Endpoints,
+    now: u64,
+    out: Vec<Output>,
+}
+
+impl T {
+    fn with(config: Config) -> Self {
+        let ep = Endpoints {
+            client: "10.0.0.2:40000".parse().unwrap(),
+            server: "10.0.0.3:443".parse().unwrap(),
+            initial: [1_000_000, 2_000_000_000],
+        };
+        Self { engine: Engine::new(config, Recorder::default()), ep, now: 1, out: Vec::new() }
+    }
+    fn new() -> Self {
+        Self::with(Self::config())
+    }
+    fn config() -> Config {
+        let mut c = Config::new(Policy::Reset);
+        c.verify_checksums = false;
+        c
+    }
+    fn raw(&mut self, port: u8, bytes: &[u8]) -> Verdict {
+        self.now += 1000;
+        let input =
+            FrameInput { port: PortId(port), link: Link::Ethernet, bytes, checksum_trusted: true };
+        let v = self.engine.handle_frame(self.now, &input);
+        while let Some(o) = self.engine.poll_output() {
+            self.out.push(o);
+        }
+        v
+    }
+    fn send(&mut self, d: Direction, offset: i64, ack: u64, flags: u8, data: &[u8]) -> Verdict {
+        let f = self.ep.frame(d, offset, ack, flags, data);
+        self.raw(side(d) as u8, &f)
+    }
+    fn open(&mut self) {
+        self.send(C, -1, 0, flag::SYN, &[]);
+        self.send(S, -1, 0, flag::SYN | flag::ACK, &[]);
+        self.send(C, 0, 0, flag::ACK, &[]);
+    }
+    fn keys(&mut self, d: Direction, epoch: u32) -> Result<bool, KeyRefusal> {
+        self.keys_with(d, epoch, Box::new(keys(d, Some(epoch))), RANDOM, Some(self.ep.client.ip()))
+    }
+    fn keys_with(
+        &mut self,
+        d: Direction,
+        epoch: u32,
+        opener: Box<dyn OpenRecord>,
+        random: [u8; 32],
+        sender: Option<std::net::IpAddr>,
+    ) -> Result<bool, KeyRefusal> {
+        let r = self.engine.handle_keys(
+            self.now,
+            SharedKeys {
+                sender,
+                client_random: random,
+                server_random: None,
+                cipher_suite: CipherSuite(SUITE),
+                keys: vec![(d, KeyEpoch::Application(epoch), opener)],
+            },
+        );
+        while let Some(o) = self.engine.poll_output() {
+            self.out.push(o);
+        }
+        r
+    }
+    /// Plays a script with keys; offsets per direction are returned.
+    fn play(&mut self, script: &Script) -> [u64; 2] {
+        let mut at = [0u64; 2];
+        for t in &script.turns {
+            let s = side(t.direction);
+            self.send(t.direction, at[s] as i64, at[1 - s], flag::ACK, &t.bytes);
+            at[s] += t.bytes.len() as u64;
+        }
+        at
+    }
+    fn started(&self) -> bool {
+        self.engine.handler().events.contains(&Event::SessionStart)
+    }
+    fn judged(&self) -> usize {
+        let r = self.engine.handler();
+        r.judged[0] + r.judged[1]
+    }
+    fn alive(&self) -> bool {
+        !self.engine.handler().events.iter().any(|e| matches!(e, Event::SessionEnd(_)))
+    }
+}
+
+type Keys = fn(Direction, Option<u32>) -> NullKeys;
+
+fn builder() -> ScriptBuilder<NullKeys, Keys> {
+    ScriptBuilder::new(RANDOM, SUITE, false, &[1000], keys as fn(_, _) -> _)
+}
+fn simple() -> Script {
+    let mut b = builder();
+    b.record(C, ContentType::APPLICATION_DATA, &[7; 500], 0);
+    b.record(S, ContentType::APPLICATION_DATA, &[8; 500], 0);
+    b.build()
+}
+fn hello() -> Vec<u8> {
+    plain(ContentType::HANDSHAKE, &client_hello(&RANDOM, "server.test", 10))
+}
+fn sealed(d: Direction, n: u64) -> Vec<u8> {
+    keys(d, Some(0)).seal(n, ContentType::APPLICATION_DATA, &[9; 300], 0)
+}
+/// An established session with both keys; returns stream offsets.
+fn established(t: &mut T) -> [u64; 2] {
+    t.open();
+    let _ = t.keys(C, 0);
+    let _ = t.keys(S, 0);
+    let at = t.play(&simple());
+    assert_eq!(t.judged(), 2);
+    at
+}
+
+#[test]
+fn c1_server_speaking_first_must_not_blind() {
+    // The honest start of a ServerHello, sent before the ClientHello; a TLS client cannot tell.
+    let script = simple();
+    let mut t = T::new();
+    t.open();
+    t.send(S, 0, 0, flag::ACK, &script.turns[1].bytes[..5]);
+    let _ = t.keys(C, 0);
+    let _ = t.keys(S, 0);
+    let mut at = [0u64, 0];
+    for turn in &script.turns {
+        let s = side(turn.direction);
+        let skip = if s == 1 && at[1] == 0 {
+            at[1] = 5;
+            5
+        } else {
+            0
+        };
+        t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes[skip..]);
+        at[s] += (turn.bytes.len() - skip) as u64;
+    }
+    assert!(t.started(), "session unseen");
+    assert_eq!(t.judged(), 2);
+}
+
+#[test]
+fn c1_data_on_syn_ack_must_not_blind() {
+    let mut t = T::new();
+    t.send(C, -1, 0, flag::SYN, &[]);
+    // Linux clients ignore data on a SYN-ACK.
+    t.send(S, -1, 0, flag::SYN | flag::ACK, b"x");
+    t.send(C, 0, 0, flag::ACK, &[]);
+    t.send(C, 0, 0, flag::ACK, &hello());
+    assert!(t.started(), "session unseen");
+}
+
+#[test]
+fn c2_other_side_must_not_speak_for_the_client() {
+    let mut t = T::new();
+    t.open();
+    // From the server's port, with the client's address.
+    let f = t.ep.frame(C, 0, 0, flag::ACK, b"GET / HTTP/1.1\r\n");
+    t.raw(1, &f);
+    t.send(C, 0, 0, flag::ACK, &hello());
+    assert!(t.started(), "session unseen");
+}
+
+#[test]
+fn c3_server_alone_must_not_replace_a_live_flow() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    // Bare SYN and SYN-ACK, both from the server; numbers of its choice, above the real ones.
+    let fake = Endpoints {
+        initial: [t.ep.initial[0].wrapping_add(1 << 29), t.ep.initial[1].wrapping_add(1 << 29)],
+        ..t.ep
+    };
+    // SYN whose sequence number will be the new "client" ISN.
+    let mut syn = fake.frame(S, -1, 0, flag::SYN, &[]);
+    syn[14 + 20 + 4..14 + 20 + 8].copy_from_slice(&fake.initial[0].to_be_bytes());
+    t.raw(1, &syn);
+    let syn_ack = fake.frame(S, -1, 0, flag::SYN | flag::ACK, &[]);
+    t.raw(1, &syn_ack);
+    assert!(t.alive(), "session ended: {:?}", t.engine.handler().events.last());
+    let judged = t.judged();
+    let v = t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1));
+    assert!(v != Verdict::Forward || t.judged() > judged, "server record passed unjudged");
+    let v = t.send(C, at[0] as i64, at[1], flag::ACK, &sealed(C, 1));
+    assert!(v != Verdict::Forward || t.judged() > judged, "client record passed unjudged");
+}
+
+#[test]
+fn c3_bytes_before_the_stream_must_not_pass() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    let v = t.send(S, -100_000, at[0], flag::ACK, &[1; 1000]);
+    assert_eq!(v, Verdict::Drop);
+}
+
+#[test]
+fn c4_blind_ack_must_not_kill() {
+    let mut t = T::new();
+    established(&mut t);
+    // Sequence number far outside the window, random acknowledgment.
+    t.send(C, 0x7000_0000, 0x1234_5678, flag::ACK, &[]);
+    assert!(t.alive(), "session killed by one blind ACK");
+}
+
+#[test]
+fn c5_long_extension_chain_must_not_pass() {
+    let mut t = T::new();
+    let mut frame = [[2u8; 6], [1; 6]].concat();
+    let tcp = {
+        let e = Endpoints {
+            client: "[fd00::2]:40000".parse().unwrap(),
+            server: "[fd00::3]:443".parse().unwrap(),
+            initial: [5, 6],
+        };
+        e.frame(C, 0, 0, flag::ACK, &hello())
+    };
+    let (l3, l4) = tcp[14..].split_at(40);
+    let mut ip = l3.to_vec();
+    ip[6] = 60;
+    let len = (l4.len() + 80) as u16;
+    ip[4..6].copy_from_slice(&len.to_be_bytes());
+    frame.extend_from_slice(&[0x86, 0xdd]);
+    frame.extend_from_slice(&ip);
+    for i in 0..10 {
+        frame.extend_from_slice(&[if i == 9 { 6 } else { 60 }, 0, 1, 4, 0, 0, 0, 0]);
+    }
+    frame.extend_from_slice(l4);
+    let v = t.raw(0, &frame);
+    assert!(v == Verdict::Drop || t.started(), "{v:?} unseen");
+}
+
+#[test]
+fn c6_legacy_record_version_must_not_blind() {
+    let mut t = T::new();
+    t.open();
+    let mut h = hello();
+    h[2] = 0x7f;
+    t.send(C, 0, 0, flag::ACK, &h);
+    assert!(t.started(), "session unseen");
+}
+
+#[test]
+fn c6_leading_alert_must_not_blind() {
+    let mut t = T::new();
+    t.open();
+    let mut h = plain(ContentType(21), &[1, 90]);
+    h.extend(hello());
+    t.send(C, 0, 0, flag::ACK, &h);
+    assert!(t.started(), "session unseen");
+}
+
+#[test]
+fn c7_urgent_byte_must_not_pass() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    let rec = sealed(S, 1);
+    // URG with pointer 1: the receiver takes the first byte out of the stream.
+    let mut f = t.ep.frame(S, at[1] as i64, at[0], flag::ACK | 0x20, &rec[..10]);
+    f[14 + 20 + 19] = 1;
+    let v = t.raw(1, &f);
+    assert_eq!(v, Verdict::Drop);
+}
+
+#[test]
+fn h1_rst_then_wait_must_not_reopen_uninspected() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    // A RST that only the monitor sees (TTL, bad IP header checksum).
+    t.send(S, at[1] as i64, at[0], flag::RST, &[]);
+    t.now += 31_000_000_000;
+    let now = t.now;
+    t.engine.handle_timeout(now);
+    let judged = t.judged();
+    let v = t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1));
+    assert!(v != Verdict::Forward || t.judged() > judged, "passed unjudged");
+}
+
+#[test]
+fn h2_wrong_keys_must_not_buy_a_free_pass() {
+    let mut t = T::new();
+    t.open();
+    let _ = t.keys_with(C, 0, Box::new(NullKeys(424242)), RANDOM, Some(t.ep.client.ip()));
+    let _ = t.keys_with(S, 0, Box::new(keys(S, Some(0))), RANDOM, Some(t.ep.client.ip()));
+    let at = t.play(&simple());
+    let mut off = at[0];
+    let mut passed = 0;
+    for n in 1..40 {
+        let r = keys(C, Some(0)).seal(n, ContentType::APPLICATION_DATA, &[1; 16000], 0);
+        if t.send(C, off as i64, at[1], flag::ACK, &r) == Verdict::Forward {
+            passed += r.len();
+        }
+        off += r.len() as u64;
+    }
+    assert!(passed <= 70_000, "{passed} bytes of application data passed unjudged");
+}
+
+#[test]
+fn h3_bypass_must_free_buffers() {
+    let mut c = T::config();
+    c.policies.missing_keys = Policy::Forward;
+    let mut t = T::with(c);
+    t.open();
+    let script = {
+        let mut b = builder();
+        for _ in 0..20 {
+            b.record(C, ContentType::APPLICATION_DATA, &[7; 16000], 0);
+        }
+        b.build()
+    };
+    t.play(&script);
+    t.now += 1_000_000_000;
+    let now = t.now;
+    t.engine.handle_timeout(now);
+    while t.engine.poll_output().is_some() {}
+    assert_eq!(t.engine.handler().errors().len(), 1);
+    assert_eq!(t.engine.buffered_bytes(), 0, "bypassed session still keeps its bytes");
+}
+
+#[test]
+fn h4_randoms_of_one_session_must_not_pile_up() {
+    let mut t = T::new();
+    t.open();
+    let mut off = 0;
+    for i in 0..10u8 {
+        let mut r = RANDOM;
+        if i > 0 {
+            r[0] = i;
+        }
+        let h = plain(ContentType::HANDSHAKE, &client_hello(&r, "server.test", 0));
+        t.send(C, off, 0, flag::ACK, &h);
+        off += h.len() as i64;
+    }
+    t.send(C, off, 0, flag::RST, &[]);
+    t.now += 200_000_000_000;
+    let now = t.now;
+    t.engine.handle_timeout(now);
+    assert_eq!(t.engine.flow_count(), 0);
+    let mut r = RANDOM;
+    r[0] = 3;
+    // A leaked entry answers NotNeeded; a clean table keeps the delivery.
+    assert_eq!(t.keys_with(C, 0, Box::new(NullKeys(1)), r, None), Ok(false), "leaked");
+}
+
+#[test]
+fn h5_global_cap_must_hold_for_in_order_bytes() {
+    let mut c = T::config();
+    c.limits.max_buffered_bytes = 1 << 20;
+    let mut t = T::with(c);
+    // Each flow: an announced record that never ends, and a fragment of a long ClientHello.
+    for port in 1000..1200u16 {
+        t.ep.client.set_port(port);
+        t.open();
+        let mut h = vec![22, 3, 1, 0x40, 0, 1, 0, 0xff, 0];
+        h.extend(vec![0; 16000]);
+        t.send(C, 0, 0, flag::ACK, &h);
+    }
+    assert!(t.engine.buffered_bytes() <= 1 << 20, "{} bytes", t.engine.buffered_bytes());
+}
+
+#[test]
+fn h5_handshake_messages_must_be_charged() {
+    let mut t = T::new();
+    t.open();
+    let mut off = 0;
+    for i in 0..6 {
+        let mut h = vec![22, 3, 1, 0x40, 0];
+        if i == 0 {
+            h.extend_from_slice(&[1, 1, 0xf0, 0]);
+        }
+        h.resize(5 + 0x4000, 0);
+        t.send(C, off, 0, flag::ACK, &h);
+        off += h.len() as i64;
+    }
+    assert!(t.started() && t.alive());
+    assert!(
+        t.engine.buffered_bytes() > 90_000,
+        "98 KB kept, {} charged",
+        t.engine.buffered_bytes()
+    );
+}
+
+#[test]
+fn h6_same_address_must_not_steal_keys_by_replayed_random() {
+    // Someone behind the client's address (NAT, or spoofed from anywhere) replays the ClientHello.
+    let mut t = T::new();
+    t.open();
+    let script = simple();
+    let mut at = [0u64; 2];
+    for turn in &script.turns[..1] {
+        let s = side(turn.direction);
+        t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
+        at[s] += turn.bytes.len() as u64;
+    }
+    let honest = t.ep;
+    t.ep.client.set_port(50001);
+    t.send(C, -1, 0, flag::SYN, &[]);
+    t.send(C, 0, 0, flag::ACK, &hello());
+    t.ep = honest;
+    let _ = t.keys(C, 0);
+    let _ = t.keys(S, 0);
+    for turn in &script.turns[1..] {
+        let s = side(turn.direction);
+        t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
+        at[s] += turn.bytes.len() as u64;
+    }
+    assert_eq!(t.judged(), 2, "keys went to the replay: {:?}", t.engine.handler().events);
+}
+
+#[test]
+fn h7_junk_keys_first_must_not_lock_out_the_real_ones() {
+    let mut t = T::new();
+    t.open();
+    let script = simple();
+    let mut at = [0u64; 2];
+    for (i, turn) in script.turns.iter().enumerate() {
+        if i == 1 {
+            // Same address, e.g. behind one NAT; the random was seen on the wire.
+            let _ = t.keys_with(C, 0, Box::new(NullKeys(1)), RANDOM, Some(t.ep.client.ip()));
+            let _ = t.keys_with(S, 0, Box::new(NullKeys(1)), RANDOM, Some(t.ep.client.ip()));
+        }
+        if i == 2 {
+            let _ = t.keys(C, 0);
+            let _ = t.keys(S, 0);
+        }
+        let s = side(turn.direction);
+        t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
+        at[s] += turn.bytes.len() as u64;
+    }
+    assert_eq!(t.judged(), 2);
+}
+
+#[test]
+fn h8_blind_bytes_far_ahead_must_not_block_the_stream() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    // One forged byte 100 MB ahead: no receiver of 64 KB window keeps it.
+    let v = t.send(S, at[1] as i64 + 100_000_000, at[0], flag::ACK, &[0xee]);
+    assert_eq!(v, Verdict::Drop, "kept: the genuine byte will be dropped as a conflict");
+}
+
+#[test]
+fn h8_blind_fin_far_ahead_must_not_block_the_stream() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    t.send(S, at[1] as i64 + 100, at[0], flag::FIN | flag::ACK, &[]);
+    let r = sealed(S, 1);
+    assert!(r.len() > 100);
+    // With window tracking a FIN inside the window is still believable; one far outside is not.
+    let v = t.send(S, at[1] as i64 - 100_000_000, at[0], flag::FIN | flag::ACK, &[]);
+    assert_eq!(v, Verdict::Drop);
+}
+
+#[test]
+fn h8_blind_fin_before_the_stream_must_not_end_it() {
+    let mut t = T::new();
+    t.open();
+    t.send(C, -1_000_000_000, 0, flag::FIN | flag::ACK, &[]);
+    t.send(C, 0, 0, flag::ACK, &hello());
+    assert!(t.started(), "a blind FIN closed the direction");
+}
+
+#[test]
+fn h9_forged_syn_ack_before_the_connection_must_not_block_it() {
+    let mut t = T::new();
+    let fake = Endpoints { initial: [77, 99], ..t.ep };
+    let f = fake.frame(S, -1, 0, flag::SYN | flag::ACK, &[]);
+    t.raw(1, &f);
+    t.send(C, -1, 0, flag::SYN, &[]);
+    let v = t.send(S, -1, 0, flag::SYN | flag::ACK, &[]);
+    assert_eq!(v, Verdict::Forward);
+    t.send(C, 0, 0, flag::ACK, &hello());
+    assert!(t.started());
+}
+
+#[test]
+fn h9_missed_syn_must_not_hang_the_connection() {
+    let mut t = T::new();
+    t.send(S, -1, 0, flag::SYN | flag::ACK, &[]);
+    t.send(C, 0, 0, flag::ACK, &[]);
+    let v = t.send(C, 0, 0, flag::ACK, &hello());
+    assert_eq!(v, Verdict::Forward);
+    assert!(t.started());
+}
+
+#[test]
+fn h10_server_syn_first_must_not_swap_roles() {
+    let mut t = T::new();
+    // The server guesses the client's next port; the client's host drops the stray SYN.
+    t.send(S, -1, 0, flag::SYN, &[]);
+    t.send(C, -1, 0, flag::SYN, &[]);
+    t.send(S, -1, 0, flag::SYN | flag::ACK, &[]);
+    t.send(C, 0, 0, flag::ACK, &[]);
+    t.send(C, 0, 0, flag::ACK, &hello());
+    assert!(t.started(), "session unseen");
+}
+
+#[test]
+fn m1_second_hello_must_keep_the_name() {
+    let mut t = T::new();
+    t.open();
+    let h = hello();
+    t.send(C, 0, 0, flag::ACK, &h);
+    let h2 = plain(ContentType::HANDSHAKE, &client_hello(&RANDOM, "blocked.test", 10));
+    t.send(C, h.len() as i64, 0, flag::ACK, &h2);
+    assert!(!t.engine.handler().errors().is_empty(), "name changed silently");
+}
+
+#[test]
+fn m2_hello_retry_without_supported_versions() {
+    let mut t = T::new();
+    t.open();
+    let h = hello();
+    t.send(C, 0, 0, flag::ACK, &h);
+    let random = [
+        0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8,
+        0x91, 0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8,
+        0x33, 0x9c,
+    ];
+    let mut body = vec![2, 0, 0, 38, 3, 3];
+    body.extend_from_slice(&random);
+    body.extend_from_slice(&[0, 0x13, 1, 0]);
+    t.send(S, 0, h.len() as u64, flag::ACK, &plain(ContentType::HANDSHAKE, &body));
+    assert!(
+        !t.engine.handler().errors().iter().any(|(_, e)| *e == SessionError::UnsupportedVersion),
+        "bypassed"
+    );
+}
+
+#[test]
+fn p1_pending_keys_must_be_capped_by_amount() {
+    let mut c = T::config();
+    c.limits.max_pending_keys = 100;
+    let mut t = T::with(c);
+    for n in 0..100u8 {
+        for _ in 0..16 {
+            let keys: Vec<(Direction, KeyEpoch, Box<dyn OpenRecord>)> = (0..16)
+                .map(|e| {
+                    (C, KeyEpoch::Application(e), Box::new(NullKeys(1)) as Box<dyn OpenRecord>)
+                })
+                .collect();
+            let _ = t.engine.handle_keys(
+                1,
+                SharedKeys {
+                    sender: None,
+                    client_random: [n; 32],
+                    server_random: None,
+                    cipher_suite: CipherSuite(SUITE),
+                    keys,
+                },
+            );
+        }
+    }
+    let c = t.engine.counters();
+    assert!(
+        c.keys_pending - c.keys_expired <= 100,
+        "{} deliveries of 16 keys each kept",
+        c.keys_pending - c.keys_expired
+    );
+}
+
+#[test]
+fn h11_lone_syn_acks_must_not_occupy_the_table_for_an_hour() {
+    let mut t = T::new();
+    for port in 1000..1100u16 {
+        t.ep.client.set_port(port);
+        t.send(S, -1, 0, flag::SYN | flag::ACK, &[]);
+    }
+    t.now += 120_000_000_000;
+    let now = t.now;
+    t.engine.handle_timeout(now);
+    assert_eq!(t.engine.flow_count(), 0, "each forged SYN-ACK costs a place for idle_timeout");
+}
+
+#[test]
+fn m1_second_hello_after_retry_must_keep_the_name() {
+    let mut t = T::new();
+    t.open();
+    let h = hello();
+    t.send(C, 0, 0, flag::ACK, &h);
+    let random = [
+        0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8,
+        0x91, 0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8,
+        0x33, 0x9c,
+    ];
+    t.send(
+        S,
+        0,
+        h.len() as u64,
+        flag::ACK,
+        &plain(ContentType::HANDSHAKE, &server_hello(&random, SUITE)),
+    );
+    let h2 = plain(ContentType::HANDSHAKE, &client_hello(&RANDOM, "blocked.test", 10));
+    t.send(C, h.len() as i64, 0, flag::ACK, &h2);
+    assert!(!t.engine.handler().errors().is_empty(), "name changed silently");
+}
+
+#[test]
+fn h12_empty_record_before_the_hello_must_not_blind() {
+    let mut t = T::new();
+    t.open();
+    let mut h = vec![22, 3, 1, 0, 0];
+    h.extend(hello());
+    t.send(C, 0, 0, flag::ACK, &h);
+    assert!(t.started(), "session unseen");
+}
+
+#[test]
+fn h13_half_rtt_data_must_not_pass_unjudged() {
+    // Server application data sent before the client's Finished, keys not here yet.
+    let mut t = T::new();
+    t.open();
+    let script = builder().build();
+    t.send(C, 0, 0, flag::ACK, &script.turns[0].bytes);
+    t.send(S, 0, script.turns[0].bytes.len() as u64, flag::ACK, &script.turns[1].bytes);
+    let mut off = script.turns[1].bytes.len() as i64;
+    let mut passed = 0;
+    for n in 0..20 {
+        let r = keys(S, Some(0)).seal(n, ContentType::APPLICATION_DATA, &[1; 10_000], 0);
+        if t.send(S, off, script.turns[0].bytes.len() as u64, flag::ACK, &r) == Verdict::Forward {
+            passed += r.len();
+        }
+        off += r.len() as i64;
+    }
+    // A handshake's worth may pass, since nobody can tell it from the handshake; the rest waits.
+    assert!(passed <= 64 << 10, "{passed} bytes forwarded before any judgement");
+    let _ = t.keys(S, 0);
+    let judged = t.engine.handler().judged[1];
+    assert_eq!(judged, 20, "what had passed is judged when keys come");
+    assert_eq!(t.engine.handler().errors(), [(S, SessionError::JudgedLate)]);
+}
