@@ -1,0 +1,83 @@
+//! Key logs: files that programs write, and secrets blocks of capture files.
+//!
+//! Claims: however the text is cut, and by either way in, the same lines are counted and the same
+//! secrets are found; every line is counted once.
+
+use std::io::{self, Read};
+
+use mmtls::keylog::{KeyLog, MAX_EPOCH};
+use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch};
+
+use crate::input::Input;
+
+/// Input: the length of pieces, what to look up, then the text.
+pub fn keylog(data: &[u8]) {
+    let mut input = Input::new(data);
+    let most = usize::from(input.u8()) * 17 + 1;
+    let epoch = u32::from(input.u8()) % (MAX_EPOCH + 2);
+    let text = input.all();
+
+    let whole = KeyLog::load(text).expect("memory does not fail");
+    let cut = KeyLog::load(Pieces { rest: text, most }).expect("memory does not fail");
+    let mut added = KeyLog::new();
+    added.add_text(text);
+    let report = whole.report();
+    assert_eq!(report, cut.report(), "in pieces of {most}");
+    assert_eq!(report, added.report(), "as a block");
+    assert!(report.secrets + report.other_labels + report.malformed <= report.lines);
+    assert_eq!(report.malformed > 0, report.first_malformed.is_some());
+
+    let mut found = 0;
+    for random in randoms(text) {
+        let logs = [&whole, &cut, &added];
+        assert!(logs.iter().all(|log| log.knows(&random) == whole.knows(&random)));
+        found += usize::from(whole.knows(&random));
+        for direction in Direction::BOTH {
+            for epoch in [KeyEpoch::Handshake, KeyEpoch::Application(epoch)] {
+                for suite in [0x1301, 0x1302, 0x1303, 0xaaaa] {
+                    let keys = logs.map(|log| {
+                        let keys = log.lookup(&random, direction, CipherSuite(suite), epoch)?;
+                        Some((keys.key().to_vec(), keys.iv().to_vec()))
+                    });
+                    assert!(keys[0] == keys[1] && keys[0] == keys[2], "the same keys");
+                }
+            }
+        }
+    }
+    assert!(found <= whole.sessions());
+}
+
+/// The first few things in the text that may be client randoms.
+fn randoms(text: &[u8]) -> Vec<[u8; 32]> {
+    let mut randoms: Vec<[u8; 32]> = text
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| word.len() == 64)
+        .filter_map(|word| {
+            let mut random = [0; 32];
+            for (pair, byte) in word.chunks_exact(2).zip(&mut random) {
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                *byte = u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).ok()?;
+            }
+            Some(random)
+        })
+        .take(8)
+        .collect();
+    randoms.sort_unstable();
+    randoms.dedup();
+    randoms
+}
+
+struct Pieces<'a> {
+    rest: &'a [u8],
+    most: usize,
+}
+
+impl Read for Pieces<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let len = self.most.min(out.len()).min(self.rest.len());
+        let (now, rest) = self.rest.split_at(len);
+        out[..len].copy_from_slice(now);
+        self.rest = rest;
+        Ok(len)
+    }
+}

@@ -1,0 +1,45 @@
+//! The bodies of the fuzz targets: each takes any bytes and panics when an invariant is broken.
+//!
+//! Plain functions without libFuzzer, so that `cargo test` replays the committed seeds with them.
+//! Refuses to read anything but its argument: the same bytes always do the same.
+#![forbid(unsafe_code)]
+
+mod agent_datagram;
+mod capture_reader;
+mod http1;
+mod input;
+mod key_message;
+mod keylog;
+mod literal;
+mod material;
+mod packet_path;
+mod recorder;
+pub mod seeds;
+mod session;
+mod tls_deframer;
+
+pub use agent_datagram::agent_datagram;
+pub use capture_reader::capture_reader;
+pub use http1::http1;
+pub use key_message::key_message;
+pub use keylog::keylog;
+pub use literal::literal;
+pub use packet_path::packet_path;
+pub use session::session;
+pub use tls_deframer::tls_deframer;
+
+/// A target: its name, and what it does with an input.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target, in the order in which `cargo xtask fuzz` runs them.
+pub const TARGETS: [Target; 9] = [
+    ("packet_path", packet_path),
+    ("session", session),
+    ("tls_deframer", tls_deframer),
+    ("http1", http1),
+    ("literal", literal),
+    ("key_message", key_message),
+    ("agent_datagram", agent_datagram),
+    ("capture_reader", capture_reader),
+    ("keylog", keylog),
+];
