@@ -299,6 +299,9 @@ fn parse(text: &str) -> Result<File, String> {
             return Err(format!("{name} must not be 0"));
         }
     }
+    if file.inline.batch_frames > 1024 {
+        return Err("inline.batch_frames must be 1 to 1024".to_owned());
+    }
     if file.log.stats_interval_seconds == 0 {
         return Err("log.stats_interval_seconds must not be 0".to_owned());
     }

@@ -2,8 +2,8 @@
 //! secrets blocks.
 //!
 //! Unknown labels, comments and CRLF are accepted; malformed lines are counted; the latest of
-//! repeated lines wins. Refuses to print a secret or to leave one in freed memory. TLS 1.2
-//! (`CLIENT_RANDOM`) and exporter secrets are known by name and not kept.
+//! repeated lines wins. Refuses to print a secret or to leave one in freed memory. Exporter
+//! secrets are not kept.
 
 mod store;
 
@@ -52,6 +52,8 @@ impl Label {
     const CLIENT_EARLY: Self = Self(0);
     const CLIENT_HANDSHAKE: Self = Self(1);
     const SERVER_HANDSHAKE: Self = Self(2);
+    /// `CLIENT_RANDOM`: the master secret of TLS 1.2.
+    const MASTER: Self = Self(3);
     const CLIENT_APPLICATION: u8 = 64;
     const SERVER_APPLICATION: u8 = 160;
 
@@ -70,6 +72,7 @@ impl Label {
             b"CLIENT_EARLY_TRAFFIC_SECRET" => return Some(Self::CLIENT_EARLY),
             b"CLIENT_HANDSHAKE_TRAFFIC_SECRET" => return Some(Self::CLIENT_HANDSHAKE),
             b"SERVER_HANDSHAKE_TRAFFIC_SECRET" => return Some(Self::SERVER_HANDSHAKE),
+            b"CLIENT_RANDOM" => return Some(Self::MASTER),
             _ => {}
         }
         let (direction, epoch) = if let Some(epoch) = text.strip_prefix(b"CLIENT_TRAFFIC_SECRET_") {
@@ -187,6 +190,24 @@ impl KeyLog {
             (KeyEpoch::Handshake, Direction::ServerToClient) => get(Label::SERVER_HANDSHAKE),
         };
         key_schedule::traffic_keys(suite.0, direct?).ok()
+    }
+
+    /// The record keys of TLS 1.2 in one direction.
+    #[must_use]
+    pub fn lookup_tls12(
+        &self,
+        client_random: &[u8; 32],
+        server_random: &[u8; 32],
+        direction: Direction,
+        suite: CipherSuite,
+    ) -> Option<TrafficKeys> {
+        let master = self.store.get(client_random, Label::MASTER.0)?;
+        let keys = key_schedule::tls12_keys(suite.0, master, client_random, server_random).ok()?;
+        let [client, server] = keys;
+        Some(match direction {
+            Direction::ClientToServer => client,
+            Direction::ServerToClient => server,
+        })
     }
 
     fn application(

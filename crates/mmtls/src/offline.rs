@@ -6,13 +6,14 @@
 use std::path::Path;
 
 use mmtls_engine::session::Handler;
+use mmtls_engine::tls::ProtocolVersion;
 use mmtls_engine::{
     Config, Engine, FrameInput, KeysNeeded, Link, Output, Policy, PortId, SharedKeys,
 };
 use mmtls_packet_io::capture::{self, CaptureReader, Item, SecretsKind};
 
-use crate::{Error, keys};
 use crate::keylog::KeyLog;
+use crate::{Error, keys};
 
 /// The engine configuration for captures: nothing can be held back any more, so every policy
 /// lets things pass; checksums are often wrong because of offloading.
@@ -134,8 +135,13 @@ impl<H: Handler> Replay<H> {
 
     fn find(&mut self, wanted: &KeysNeeded) -> Option<SharedKeys> {
         let suite = wanted.cipher_suite;
-        let keys =
-            self.keys.lookup(&wanted.client_random, wanted.direction, suite, wanted.epoch)?;
+        let (client_random, direction) = (&wanted.client_random, wanted.direction);
+        let keys = match wanted.version {
+            ProtocolVersion::TLS_1_2 => {
+                self.keys.lookup_tls12(client_random, &wanted.server_random, direction, suite)?
+            }
+            _ => self.keys.lookup(client_random, direction, suite, wanted.epoch)?,
+        };
         let opener = mmtls_record::open_record(
             wanted.version.0,
             suite.0,

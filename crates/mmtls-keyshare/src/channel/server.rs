@@ -245,6 +245,28 @@ impl ServerHandle {
     }
 }
 
+/// A server that listens and does not answer yet.
+pub struct BoundServer {
+    worker: Worker,
+    shared: Arc<Shared>,
+    local_addr: SocketAddr,
+}
+
+impl BoundServer {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`StartError::Io`].
+    pub fn start(self) -> Result<Server, StartError> {
+        let Self { mut worker, shared, local_addr } = self;
+        let thread = std::thread::Builder::new()
+            .name("mmtls-keyserver".to_owned())
+            .spawn(move || worker.run())
+            .map_err(|error| StartError::Io { listen: local_addr, error })?;
+        Ok(Server { handle: ServerHandle { shared }, local_addr, thread: Some(thread) })
+    }
+}
+
 /// A running server. Dropping it stops it.
 pub struct Server {
     handle: ServerHandle,
@@ -258,6 +280,18 @@ impl Server {
     /// # Errors
     /// [`StartError`].
     pub fn start(config: ServerConfig, sink: impl KeySink + 'static) -> Result<Self, StartError> {
+        Self::bind(config, sink)?.start()
+    }
+
+    /// Listens without a thread: what a process does before it gives up its privileges, which
+    /// belong to threads.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn bind(
+        config: ServerConfig,
+        sink: impl KeySink + 'static,
+    ) -> Result<BoundServer, StartError> {
         let tls = super::tls::server_config(&config.identity, config.client_ca_file.as_deref())
             .map_err(StartError::Tls)?;
         let welcome = message::encode(&Message::Welcome(Greeting {
@@ -275,7 +309,7 @@ impl Server {
         tls: Arc<rustls::ServerConfig>,
         welcome: Zeroizing<Vec<u8>>,
         sink: Box<dyn KeySink>,
-    ) -> io::Result<Self> {
+    ) -> io::Result<BoundServer> {
         let poll = Poll::new()?;
         let mut listener = TcpListener::bind(config.listen)?;
         let local_addr = listener.local_addr()?;
@@ -287,7 +321,7 @@ impl Server {
             waker: Waker::new(poll.registry(), WAKE)?,
             tally: Tally::default(),
         });
-        let mut worker = Worker {
+        let worker = Worker {
             config,
             tls,
             welcome,
@@ -301,10 +335,7 @@ impl Server {
             accept_again: false,
             generation: 0,
         };
-        let thread = std::thread::Builder::new()
-            .name("mmtls-keyserver".to_owned())
-            .spawn(move || worker.run())?;
-        Ok(Self { handle: ServerHandle { shared }, local_addr, thread: Some(thread) })
+        Ok(BoundServer { worker, shared, local_addr })
     }
 
     /// Where it listens.

@@ -36,6 +36,9 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     };
     let report = keys.report();
     if let Some(line) = report.first_malformed {
+        if report.secrets + report.other_labels == 0 {
+            return Err(Error::Usage(format!("not a key log: line {line} is malformed")));
+        }
         eprintln!(
             "mmtls: key log: {} malformed lines ignored, the first is line {line}",
             report.malformed

@@ -22,7 +22,7 @@ use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
 use mmtls::patterns::PatternConfig;
 use mmtls::summary::Summary;
 use mmtls_engine::{Config, Counters, Engine, Policy};
-use mmtls_keyshare::server::{Identity, Server, ServerConfig};
+use mmtls_keyshare::server::{Identity, Server, ServerConfig, StartError};
 use mmtls_packet_io::af_packet::{Bridge, BridgeConfig, WakeFd};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
@@ -91,12 +91,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let wake = WakeFd::new().map_err(|error| Error::System { what: "eventfd", error })?;
     let wake = Arc::new(wake);
     let (sink, queue, desk) = keys::queue(Arc::clone(&wake));
-    // The server's thread inherits what this thread has left; the port may need privileges.
-    let mut keys = KeyInput { queue, wake, desk, server: None };
-    let server = Server::start(settings.server, sink)
-        .map_err(|error| Error::KeyServer(error.to_string()))?;
+    // The port may need privileges; the server's thread inherits what this one has left.
+    let key_server = |error: StartError| Error::KeyServer(error.to_string());
+    let server = Server::bind(settings.server, sink).map_err(key_server)?;
     harden::drop_capabilities()?;
-    keys.server = Some(server.handle());
+    let server = server.start().map_err(key_server)?;
+    let keys = KeyInput { queue, wake, desk, server: Some(server.handle()) };
 
     let started = format!(
         "mmtls: bridging {} and {}, keys on {}",

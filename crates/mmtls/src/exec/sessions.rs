@@ -159,10 +159,7 @@ impl Sessions {
                 SecretKind::ClientEarly
                 | SecretKind::ClientHandshake
                 | SecretKind::ServerHandshake => None,
-                SecretKind::Tls12Master => {
-                    self.counters.unsupported += 1;
-                    None
-                }
+                SecretKind::Tls12Master => self.master(secret),
             },
         }
     }
@@ -256,6 +253,41 @@ impl Sessions {
         }
         *place = Some(chain);
         Some(session.message(client_random, vec![keys]))
+    }
+
+    /// A master secret of TLS 1.2: both directions, one epoch, nothing to ask for later.
+    fn master(&mut self, secret: &TrafficSecret<'_>) -> Option<Message> {
+        let keys = key_schedule::tls12_keys(
+            secret.cipher_suite,
+            secret.secret,
+            secret.client_random,
+            secret.server_random,
+        );
+        let Ok(keys) = keys else {
+            self.counters.unsupported += 1;
+            return None;
+        };
+        self.counters.shared += 1;
+        let mut entries = Vec::new();
+        for (direction, keys) in
+            [Direction::ClientToServer, Direction::ServerToClient].into_iter().zip(&keys)
+        {
+            entries.push(KeyEntry {
+                direction,
+                epoch: Epoch::APPLICATION,
+                key: SecretBytes::new(keys.key())?,
+                iv: SecretBytes::new(keys.iv())?,
+                mac_key: SecretBytes::new(keys.mac_key())?,
+            });
+        }
+        Some(Message::SessionKeys(SessionKeys {
+            client_random: *secret.client_random,
+            server_random: Some(*secret.server_random),
+            version: secret.version,
+            cipher_suite: secret.cipher_suite,
+            flow: secret.flow,
+            keys: entries,
+        }))
     }
 
     fn later(&mut self, secret: &TrafficSecret<'_>, direction: Direction) -> Option<Message> {

@@ -33,10 +33,16 @@ fn accepts_comments_crlf_unknown_labels_and_repeated_lines() {
     let log = KeyLog::load(text.as_bytes()).unwrap();
     assert_eq!(
         log.report(),
-        KeyLogReport { lines: 8, secrets: 3, other_labels: 3, ..KeyLogReport::default() }
+        KeyLogReport { lines: 8, secrets: 4, other_labels: 2, ..KeyLogReport::default() }
     );
-    assert_eq!(log.sessions(), 1);
-    assert!(log.knows(&[1; 32]) && !log.knows(&[9; 32]));
+    assert_eq!(log.sessions(), 2);
+    assert!(log.knows(&[1; 32]) && log.knows(&[9; 32]));
+    // TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256
+    let suite = mmtls_engine::tls::CipherSuite(0xc02f);
+    let keys = |random, direction| log.lookup_tls12(&[random; 32], &[8; 32], direction, suite);
+    assert_eq!(keys(9, CLIENT).map(|keys| keys.key().len()), Some(16));
+    assert!(keys(9, CLIENT).unwrap().key() != keys(9, SERVER).unwrap().key());
+    assert!(keys(1, CLIENT).is_none());
     assert_eq!(key(&log, 1, CLIENT, KeyEpoch::Application(0)), expected(&[4; 32]));
     assert_eq!(key(&log, 1, SERVER, KeyEpoch::Application(0)), expected(&[2; 32]));
     assert_eq!(key(&log, 1, CLIENT, KeyEpoch::Handshake), None);
