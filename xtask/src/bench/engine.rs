@@ -70,8 +70,11 @@ impl Cut {
 struct Download {
     /// Per flow, what happens before the clock runs.
     openings: Vec<Vec<Sent>>,
-    /// Data and acknowledgments of all flows, flow by flow in turn.
-    frames: Vec<Sent>,
+    /// Data and acknowledgments of all flows in the order of play, in one piece as in a receive
+    /// ring: in scattered memory, waiting for each frame's first bytes would be the main cost.
+    ring: Vec<u8>,
+    /// Sender and place in the ring.
+    frames: Vec<(Direction, std::ops::Range<usize>)>,
     records: u64,
     /// TCP payload bytes in `frames`.
     payload_bytes: u64,
@@ -104,26 +107,29 @@ impl Download {
             Cut::Super => 2,
             Cut::Segments => 48,
         };
-        let mut frames = Vec::new();
+        let (mut ring, mut frames) = (Vec::new(), Vec::new());
         loop {
             let before = frames.len();
             for lane in &mut lanes {
-                frames.extend(lane.take(burst));
+                for (way, frame) in lane.take(burst) {
+                    frames.push((way, ring.len()..ring.len() + frame.len()));
+                    ring.extend_from_slice(&frame);
+                }
             }
             if frames.len() == before {
                 break;
             }
         }
         let payload_bytes = sealed.iter().map(|stream| stream.len() as u64).sum();
-        Self { openings, frames, records, payload_bytes }
+        Self { openings, ring, frames, records, payload_bytes }
     }
 
     /// An engine with every session begun and all keys delivered.
     fn engine(&self) -> Result<Engine<OpenAll>, String> {
         let mut engine = Engine::new(Config::new(Policy::Reset), OpenAll::default());
         for (session, frames) in (0u32..).zip(&self.openings) {
-            for frame in frames {
-                play(&mut engine, frame)?;
+            for (way, frame) in frames {
+                play(&mut engine, *way, frame)?;
                 if engine.handler().keys_wanted > 0 {
                     engine.handler_mut().keys_wanted = 0;
                     deliver(&mut engine, session)?;
@@ -138,8 +144,8 @@ impl Download {
         let mut engine = self.engine()?;
         let opened = engine.handler().opened;
         let start = thread_time();
-        for frame in &self.frames {
-            play(&mut engine, frame)?;
+        for (way, place) in &self.frames {
+            play(&mut engine, *way, self.ring.get(place.clone()).unwrap_or_default())?;
         }
         let elapsed = thread_time().saturating_sub(start);
         let opened = engine.handler().opened - opened;
@@ -173,9 +179,9 @@ impl Handler for OpenAll {
     }
 }
 
-fn play(engine: &mut Engine<OpenAll>, (way, frame): &Sent) -> Result<(), String> {
+fn play(engine: &mut Engine<OpenAll>, way: Direction, frame: &[u8]) -> Result<(), String> {
     let input = FrameInput {
-        port: PortId(side(*way) as u8),
+        port: PortId(side(way) as u8),
         link: Link::Ethernet,
         bytes: frame,
         // What the kernel or the hardware says of every good frame.

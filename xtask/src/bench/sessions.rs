@@ -5,7 +5,9 @@
 //! connection) or new for each request (two, as many as there would be without it).
 //!
 //! Compared is the processor time of the box's process alone: with real endpoints it drowns in
-//! theirs, and the replay has none.
+//! theirs, and the replay has none. Where there are several cores, the box has one for itself, and
+//! replayer and sink have the others: what leaves the box is then received at their expense, as
+//! behind a network card, and not at the box's, as veth would have it.
 //!
 //! Refuses a run in which a frame was lost, a session was not decrypted, or a request failed.
 
@@ -64,6 +66,8 @@ pub struct SessionResults {
     response_bytes: usize,
     window: u32,
     frames_per_session: f64,
+    /// Whether the box had a core for itself.
+    pinned: bool,
     /// Microseconds of the mmtls process per session.
     mmtls_us: Samples,
     /// Sessions per second that came through, with the replayer on the same cores.
@@ -162,7 +166,8 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
     let failed = |error: mmtls_testkit::TestbedError| error.to_string();
     let files = Directory::create()?;
     files::pattern(&files.0.join("1k"), synthetic::BODY as u64, 1).map_err(failed)?;
-    let bed = replay_bed().map_err(failed)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let bed = replay_bed(cores)?;
     let mut lanes = Vec::new();
     for key_type in [KeyType::Rsa, KeyType::Ecdsa] {
         for keepalive in [true, false] {
@@ -173,11 +178,11 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
             lanes.push(lane);
         }
     }
-    replay(&bed, Load { sessions: load.sessions.div_ceil(10), ..load })?;
+    replay(&bed, cores, Load { sessions: load.sessions.div_ceil(10), ..load })?;
 
     let mut replays = Vec::new();
     for _ in 0..repetitions {
-        replays.push(replay(&bed, load)?);
+        replays.push(replay(&bed, cores, load)?);
         for lane in &mut lanes {
             let run = lane.run()?;
             lane.runs.push(run);
@@ -191,6 +196,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
         suite: SUITE,
         response_bytes: synthetic::BODY,
         window: load.window,
+        pinned: cores > 1,
         frames_per_session: replays[0].replayed.frames as f64 / sessions,
         mmtls_per_s: of_replays(&|it| sessions / it.replayed.seconds),
         stalled: of_replays(&|it| it.mmtls.stalls as f64 / sessions),
@@ -204,18 +210,42 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
 }
 
 /// A path whose both ends are in the client's namespace, where one process plays both.
-fn replay_bed() -> Result<Testbed, mmtls_testkit::TestbedError> {
-    let bed = Testbed::new(Middle::Empty)?;
-    bed.server.ip(&format!("link set eth0 netns {} name eth1\n", bed.client.name()))?;
-    bed.client.ip("link set eth1 up\n")?;
+fn replay_bed(cores: usize) -> Result<Testbed, String> {
+    let failed = |error: mmtls_testkit::TestbedError| error.to_string();
+    let bed = Testbed::new(Middle::Empty).map_err(failed)?;
+    let there = bed.client.name();
+    bed.server.ip(&format!("link set eth0 netns {there} name eth1\n")).map_err(failed)?;
+    bed.client.ip("link set eth1 up\n").map_err(failed)?;
+    if cores > 1 {
+        // All cores but the first.
+        let mask = ((1u64 << cores.min(32)) - 1) & !1;
+        let steer = format!(
+            "for port in eth0 eth1; do \
+             echo {mask:x} >/sys/class/net/$port/queues/rx-0/rps_cpus; done"
+        );
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", there, "sh", "-euc", &steer]);
+        if output(command).is_err() {
+            println!("WARNING: cannot steer here; the box is billed for the sink");
+        }
+    }
     Ok(bed)
 }
 
-fn replay(bed: &Testbed, load: Load) -> Result<Replay, String> {
+fn replay(bed: &Testbed, cores: usize, load: Load) -> Result<Replay, String> {
     let mut mmtls = monitor::start(bed)?;
-    let before = mmtls.process.cpu_seconds();
     let me = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
-    let mut command = bed.client.command(me);
+    let mut command = if cores > 1 {
+        let mut pin = Command::new("taskset");
+        pin.args(["-a", "-c", "-p", "0", &mmtls.process.pid().to_string()]);
+        output(pin)?;
+        let mut command = bed.client.command("taskset");
+        command.arg("-c").arg(format!("1-{}", cores - 1)).arg(me);
+        command
+    } else {
+        bed.client.command(me)
+    };
+    let before = mmtls.process.cpu_seconds();
     command.args(["bench", "replayer", "--client", "eth0", "--server", "eth1", "--middlebox"]);
     let (name, port) = (address::MIDDLEBOX_NAME, middlebox::KEYS_PORT);
     command.arg(format!("{name}@{}:{port}", address::KEYS_V4));
