@@ -33,16 +33,13 @@ const MAX_SEARCH: usize = 4096;
 const STALL_MAX_BYTES: usize = 4096;
 const STALL_TIMEOUT_NS: u64 = 500_000_000;
 const TOMBSTONE_TIMEOUT_NS: u64 = 180_000_000_000;
-/// The longest record and one frame are on top of what is asked for.
-const MAX_FRAME: usize = 1 << 16;
-const MAX_BUFFERED: usize = MAX_FLOWS
-    * 2
-    * (MAX_REASSEMBLY + MAX_SEARCH + STALL_MAX_BYTES + 2 * (16384 + 2048 + 5) + 2 * MAX_FRAME);
+const MAX_BUFFERED: usize = 4 * MAX_REASSEMBLY;
+const MAX_HELD: usize = 12;
 const CONNECTIONS: usize = 6;
 
 const POLICIES: [Policy; 4] = [Policy::Reset, Policy::Bypass, Policy::Forward, Policy::Drop];
 
-/// Input: policies, settings, eight actions of the handler, then operations.
+/// Input: policies, settings, VLANs, eight actions of the handler, then operations.
 pub fn packet_path(data: &[u8]) {
     let mut input = Input::new(data);
     let mut path = Path::new(&mut input);
@@ -70,10 +67,13 @@ fn config(input: &mut Input<'_>) -> Config {
     config.policies.fragments = policy(second, 6);
     config.inline = settings & 1 == 0;
     config.verify_checksums = settings & 2 == 0;
+    config.mid_stream_grace_ns = if settings & 8 == 0 { 0 } else { 60_000_000_000 };
+    config.policies.memory_cap = policy(settings, 6);
     config.any_key_sender = settings & 4 != 0;
     config.limits.max_flows = MAX_FLOWS;
     config.limits.max_reassembly_bytes = MAX_REASSEMBLY;
-    config.limits.max_buffered_bytes = 4 * MAX_REASSEMBLY;
+    config.limits.max_buffered_bytes = MAX_BUFFERED;
+    config.limits.max_held_frames = MAX_HELD;
     config.limits.max_handshake_bytes = 2048;
     config.limits.max_search_bytes = MAX_SEARCH;
     config.limits.stall_max_packets = 6;
@@ -117,13 +117,19 @@ struct Segment {
     acknowledged: u64,
     flags: u8,
     payload: Vec<u8>,
-    /// How the frame is wrapped.
-    wrap: u8,
+    /// Without a link header, where there is no VLAN.
+    bare: bool,
 }
 
 struct Path {
     engine: Engine<Recorder>,
     any_sender: bool,
+    /// Two bits for each connection, going round: its VLAN, which does not change.
+    vlans: u8,
+    /// A raw frame has begun a flow: what ends is perhaps not one of ours.
+    foreign: bool,
+    /// Bytes of the longest frame so far.
+    longest: usize,
     now_ns: u64,
     held: HashSet<HoldId>,
     released: u64,
@@ -142,8 +148,12 @@ impl Path {
     fn new(input: &mut Input<'_>) -> Self {
         let config = config(input);
         let any_sender = config.any_key_sender;
+        let vlans = input.u8();
         let actions = input.take(8);
         Self {
+            vlans,
+            foreign: false,
+            longest: 0,
             engine: Engine::new(config, Recorder::new(actions)),
             any_sender,
             now_ns: 1,
@@ -173,7 +183,7 @@ impl Path {
             acknowledged: self.sent[at][1 - side(direction)] as u64,
             flags: flag::ACK,
             payload: Vec::new(),
-            wrap: who >> 4 & 7,
+            bare: who & 0x10 != 0,
         };
         match operation & 0x0f {
             1 => {
@@ -212,7 +222,7 @@ impl Path {
                 segment.payload = input.take(len).to_vec();
                 self.send(segment);
             }
-            6 => self.open(at, segment.wrap),
+            6 => self.open(at, segment.bare),
             7 => {
                 segment.offset = -1 + i64::from(input.u8().cast_signed() >> 4);
                 segment.flags = flag::SYN | if who & 0x40 == 0 { 0 } else { flag::ACK };
@@ -290,7 +300,7 @@ impl Path {
         stream[from..to].to_vec()
     }
 
-    fn open(&mut self, at: usize, wrap: u8) {
+    fn open(&mut self, at: usize, bare: bool) {
         self.sent[at] = [0; 2];
         self.sealed[at] = [(0, 0); 2];
         for (direction, flags) in [
@@ -298,19 +308,19 @@ impl Path {
             (Direction::ServerToClient, flag::SYN | flag::ACK),
         ] {
             let payload = Vec::new();
-            self.send(Segment { at, direction, offset: -1, acknowledged: 0, flags, payload, wrap });
+            self.send(Segment { at, direction, offset: -1, acknowledged: 0, flags, payload, bare });
         }
     }
 
     fn send(&mut self, segment: Segment) {
-        let Segment { at, direction, offset, acknowledged, flags, payload, wrap } = segment;
+        let Segment { at, direction, offset, acknowledged, flags, payload, bare } = segment;
         let (endpoints, _) = connection(at);
         let mut bytes = endpoints.frame(direction, offset, acknowledged, flags, &payload);
         let mut link = Link::Ethernet;
-        match wrap {
+        match self.vlans >> (at % 4 * 2) & 3 {
             1 => drop(bytes.splice(12..12, [0x81, 0, 0, 5])),
             2 => drop(bytes.splice(12..12, [0x88, 0xa8, 0, 7, 0x81, 0, 0, 5])),
-            3 => {
+            _ if bare => {
                 bytes.drain(..14);
                 link = Link::Ip;
             }
@@ -318,12 +328,13 @@ impl Path {
         }
         let port = PortId(side(direction) as u8);
         let frame = FrameInput { port, link, bytes: &bytes, checksum_trusted: true };
+        self.longest = self.longest.max(bytes.len());
         let key = pair(endpoints.client, endpoints.server);
-        let was_dead = self.dead.contains(&key);
+        let was_dead = self.dead.contains(&key) && !self.foreign;
         let verdict = self.engine.handle_frame(self.now_ns, &frame);
         self.note_ends();
         self.last_ns.insert(key, self.now_ns);
-        if self.dead.contains(&key) {
+        if self.dead.contains(&key) && !self.foreign {
             let answer = flags & (flag::SYN | flag::ACK) == flag::SYN | flag::ACK;
             if was_dead && answer && verdict == Verdict::Forward {
                 // A new connection has replaced the dead one.
@@ -343,13 +354,11 @@ impl Path {
         let port = PortId(operation >> 7);
         let checksum_trusted = operation & 0x40 != 0;
         let flows = self.engine.counters().flows;
+        self.longest = self.longest.max(bytes.len());
         let frame = FrameInput { port, link, bytes, checksum_trusted };
         let verdict = self.engine.handle_frame(self.now_ns, &frame);
         self.note_ends();
-        if self.engine.counters().flows != flows {
-            // It may have begun a new connection where a dead one was: nobody here knows.
-            self.dead.clear();
-        }
+        self.foreign |= self.engine.counters().flows != flows;
         self.obey(verdict);
     }
 
@@ -478,7 +487,8 @@ impl Path {
 
     fn check(&self) {
         let buffered = self.engine.buffered_bytes();
-        assert!(buffered <= MAX_BUFFERED, "{buffered} bytes are buffered");
+        assert!(buffered <= MAX_BUFFERED + self.longest, "{buffered} bytes are buffered");
+        assert!(self.held.len() <= MAX_HELD + 1, "{} frames are held", self.held.len());
         assert!(self.engine.flow_count() <= MAX_FLOWS);
         let it = self.engine.counters();
         assert_eq!(it.held, it.released + self.discarded + self.held.len() as u64);

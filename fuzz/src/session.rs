@@ -41,6 +41,7 @@ pub fn session(data: &[u8]) {
     config.policies.unsupported = Policy::Reset;
     config.policies.null_keys = Policy::Reset;
     config.policies.mid_stream = Policy::Reset;
+    config.mid_stream_grace_ns = 0;
     let mut actions: &[u8] = &[];
     if !strict {
         let policies = input.u8();

@@ -32,10 +32,10 @@ fn keys(operation: u8, who: Option<u8>) -> Vec<u8> {
 }
 
 pub(super) fn packet_path(add: Add<'_>) {
-    // Policies, settings without checksums, actions of the handler.
-    let calm = [0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0];
-    let busy = [0xe4, 0x1b, 7, 0, 0x22, 0, 6, 0x84, 0, 1, 3];
-    let resetting = [0, 0, 2, 0, 0, 0, 0, 0, 0, 0x75, 0];
+    // Policies, settings without checksums, VLANs, actions of the handler.
+    let calm = [0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let busy = [0xe4, 0x1b, 7, 0xe4, 0, 0x22, 0, 6, 0x84, 0, 1, 3];
+    let resetting = [0, 0, 2, 0x1b, 0, 0, 0, 0, 0, 0, 0x75, 0];
     let numbers = [0usize, 1, 0, 0, 2, 3];
     for (at, number) in (0u8..).zip(numbers) {
         let script = &SCRIPTS[number];
@@ -119,7 +119,7 @@ fn raw(add: Add<'_>) {
     fragment[20] = 0x20;
     let mut tagged = data.clone();
     tagged.splice(12..12, [0x88, 0xa8, 0, 1, 0x81, 0, 0, 2]);
-    let mut bytes = vec![0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut bytes = vec![0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     for frame in [&syn, &data, &extended, &fragment, &tagged] {
         bytes.extend([0x40, frame.len() as u8]);
         bytes.extend_from_slice(frame);
