@@ -1,0 +1,550 @@
+//! The command line: bad input gives one clear line and a failure status, captures give the same
+//! streams in every format, and a running monitor has given up what it does not need.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::wire::BothSides;
+use common::{Family, Stage, can_run, find, http_body, mmtls_program, options, sessions, url};
+use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
+use mmtls_testkit::{Middle, Mmtls, MmtlsOptions, OpensslServer, Testbed, files, require_program};
+use serde_json::Value;
+
+/// A directory that goes with the test.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("mmtls-cli-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        fs::write(self.path(name), content).unwrap();
+        self.path(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn mmtls(arguments: &[&str]) -> Command {
+    let mut command = Command::new(mmtls_program());
+    command.args(arguments).env_remove("SSLKEYLOGFILE").stdin(Stdio::null());
+    command
+}
+
+/// The command fails with exactly one line that starts with `mmtls: ` and holds these words.
+#[track_caller]
+fn fails(mut command: Command, words: &[&str]) -> Output {
+    let shown = format!("{:?}", command.get_args().collect::<Vec<_>>());
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{shown} succeeded: {text}");
+    assert!(output.status.code().is_some(), "{shown} was killed: {text}");
+    assert!(text.starts_with("mmtls: ") && text.ends_with('\n'), "{shown}: {text:?}");
+    assert_eq!(text.lines().count(), 1, "{shown}: {text}");
+    for word in words {
+        assert!(text.contains(word), "{shown}: no {word:?} in {text:?}");
+    }
+    output
+}
+
+/// A pcap file without packets.
+fn empty_capture() -> Vec<u8> {
+    let mut file = 0xa1b2_c3d4_u32.to_le_bytes().to_vec();
+    file.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0]);
+    file
+}
+
+#[test]
+fn refuses_bad_captures() {
+    let place = Place::new("captures");
+    let missing = place.path("missing.pcap");
+    let missing = missing.to_str().unwrap();
+    fails(mmtls(&["read", "-r", missing]), &[missing, "No such file"]);
+    fails(mmtls(&["read", "-r", place.0.to_str().unwrap()]), &["irectory"]);
+    for (name, content) in [
+        ("text", b"this is no capture at all, but longer than a header".as_slice()),
+        ("empty", b""),
+        ("short", &empty_capture()[..20]),
+        ("gzip", b"\x1f\x8b\x08\x00garbage that does not inflate"),
+        ("record", &[&empty_capture()[..], &[0xff; 40]].concat()),
+        ("pcapng", b"\x0a\x0d\x0d\x0a\xff\xff\xff\xff\x4d\x3c\x2b\x1a\x01\x00\x00\x00"),
+    ] {
+        let file = place.write(name, content);
+        fails(mmtls(&["read", "-r", &file]), &[&file]);
+    }
+    let fine = place.write("fine", empty_capture());
+    let output = mmtls(&["read", "-r", &fine]).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("flows seen: 0"));
+}
+
+#[test]
+fn refuses_bad_arguments_and_files() {
+    let place = Place::new("arguments");
+    let capture = place.write("fine", empty_capture());
+    let read = |more: &[&str]| mmtls(&[&["read", "-r", &capture], more].concat());
+    fails(read(&["--keylog", "/nonexistent/log"]), &["/nonexistent/log"]);
+    let bad = place.write("bad.patterns", "good\n# comment\n\nbroken |zz|\n");
+    fails(read(&["--patterns", &bad]), &[&bad, "line 4"]);
+    let none = place.write("no.patterns", "# only a comment\n");
+    fails(read(&["--patterns", &none]), &[&none, "no patterns"]);
+    fails(read(&["--patterns", "/nonexistent/patterns"]), &["/nonexistent/patterns"]);
+    // Also root cannot make a directory below a file.
+    let below = format!("{capture}/logs");
+    fails(read(&["-l", &below]), &[&below]);
+    fails(read(&["--streams", &below]), &[&below]);
+    let taken = place.path("logs");
+    fs::create_dir_all(taken.join("eve.json")).unwrap();
+    fails(read(&["-l", taken.to_str().unwrap()]), &[taken.to_str().unwrap()]);
+
+    // What the argument parser finds.
+    fails(mmtls(&["read"]), &["-r"]);
+    fails(read(&["--no-such-option"]), &["--no-such-option"]);
+    fails(read(&["--pattern-action", "reset"]), &["--patterns"]);
+    fails(read(&["--patterns", &bad, "--pattern-action", "explode"]), &["explode"]);
+    fails(mmtls(&["fly"]), &["fly"]);
+    fails(mmtls(&["run", "--keys-listen", "here"]), &["here"]);
+    fails(mmtls(&["run", "--missing-keys", "hope"]), &["hope", "forward", "reset"]);
+    fails(mmtls(&["exec", "--", "true"]), &["--middlebox"]);
+    fails(
+        mmtls(&["exec", "--middlebox", "h:1", "--ca", "/nonexistent", "--", "true"]),
+        &["/nonexistent"],
+    );
+    let ca = place.write("ca.pem", "no PEM");
+    fails(mmtls(&["exec", "--middlebox", "h:1", "--ca", &ca, "--", "true"]), &[&ca]);
+    for good in [vec!["--version"], vec!["--help"], vec!["run", "--help"]] {
+        let output = mmtls(&good).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
+fn refuses_key_logs_without_a_single_key() {
+    let place = Place::new("keylogs");
+    let capture = place.write("fine", empty_capture());
+    for (name, text) in [("prose", b"dear diary\n".as_slice()), ("binary", &[0, 255, 10, 200])] {
+        let log = place.write(name, text);
+        fails(mmtls(&["read", "-r", &capture, "--keylog", &log]), &["key log", "line 1"]);
+    }
+}
+
+/// `mmtls run` in the middlebox's namespace with everything it needs.
+struct Run<'a> {
+    bed: &'a Testbed,
+    arguments: BTreeMap<&'static str, OsString>,
+    /// For what may be given twice or has no value.
+    more: Vec<OsString>,
+}
+
+impl<'a> Run<'a> {
+    fn new(bed: &'a Testbed) -> Self {
+        let identity = &bed.pki().middlebox;
+        let arguments = BTreeMap::from([
+            ("--inline", "left:right".into()),
+            ("--keys-listen", "[::]:4433".into()),
+            ("--missing-keys", "reset".into()),
+            ("--key-cert", identity.certificate.clone().into()),
+            ("--key-key", identity.key.clone().into()),
+        ]);
+        Self { bed, arguments, more: Vec::new() }
+    }
+
+    fn with(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.arguments.insert(name, value.into());
+        self
+    }
+
+    fn without(mut self, name: &'static str) -> Self {
+        self.arguments.remove(name);
+        self
+    }
+
+    fn flag(mut self, name: &str) -> Self {
+        self.more.push(name.into());
+        self
+    }
+
+    fn command(self) -> Command {
+        let mut command = self.bed.middlebox.command(mmtls_program());
+        command.arg("run").stdin(Stdio::null());
+        for (name, value) in self.arguments {
+            command.arg(name).arg(value);
+        }
+        command.args(self.more);
+        // Whoever does not fail must not stay.
+        let mut limited = Command::new("timeout");
+        limited.args(["-k", "1", "5"]).arg(command.get_program()).args(command.get_args());
+        limited
+    }
+}
+
+#[test]
+fn refuses_to_run_with_bad_settings() {
+    if !can_run(&["openssl", "timeout"]) {
+        return;
+    }
+    let bed = Testbed::new(Middle::Empty).unwrap();
+    let place = Place::new("settings");
+    let run = || Run::new(&bed);
+
+    fails(run().without("--missing-keys").command(), &["--missing-keys"]);
+    fails(run().without("--inline").command(), &["--inline"]);
+    fails(run().without("--keys-listen").command(), &["--keys-listen"]);
+    fails(run().without("--key-cert").command(), &["--key-cert"]);
+    fails(run().without("--key-key").command(), &["--key-key"]);
+    for bad in ["left", "left:", ":right", ":", ""] {
+        fails(run().with("--inline", bad).command(), &["--inline"]);
+    }
+    fails(run().with("--inline", "left:nosuch0").command(), &["nosuch0"]);
+    fails(run().with("--inline", "left:left").command(), &["left"]);
+    fails(
+        run().with("--inline", "left:an-interface-with-a-long-name").command(),
+        &["an-interface"],
+    );
+    fails(run().with("--inline", "left:../right").command(), &["../right"]);
+
+    let pki = bed.pki();
+    fails(run().with("--key-key", &pki.server.key).command(), &["key"]);
+    fails(run().with("--key-key", "/nonexistent/key").command(), &["/nonexistent/key"]);
+    fails(run().with("--key-cert", "/nonexistent/cert").command(), &["/nonexistent/cert"]);
+    let junk = place.write("junk.pem", "-----BEGIN CERTIFICATE-----\n%%%\n");
+    fails(run().with("--key-cert", &junk).command(), &[&junk]);
+    fails(run().with("--keys-client-ca", &junk).command(), &[&junk]);
+    fails(run().with("--keys-listen", "192.0.2.1:4433").command(), &["192.0.2.1:4433"]);
+
+    let below = format!("{junk}/logs");
+    fails(run().with("-l", &below).command(), &[&below]);
+    fails(run().with("--streams", &below).command(), &[&below]);
+    let bad = place.write("bad.patterns", "fine\n|4|\n");
+    fails(run().with("--patterns", &bad).command(), &[&bad, "line 2"]);
+
+    for (text, words) in [
+        ("[keys]\nlisten_on = \"[::]:1\"\n", vec!["listen_on", "line 2"]),
+        ("[no_such_section]\n", vec!["no_such_section"]),
+        ("[limits]\nmax_flows = \"many\"\n", vec!["line 2"]),
+        ("[limits]\nmax_flows = -1\n", vec!["line 2"]),
+        ("[policies]\nmissing_keys = \"perhaps\"\n", vec!["perhaps"]),
+        ("[inline]\nbatch_frames = 0\n", vec!["batch"]),
+        ("[inline]\nbatch_frames = 100000\n", vec!["batch"]),
+        ("not toml at all\n", vec!["line 1"]),
+    ] {
+        let config = place.write("bad.toml", text);
+        let mut words = words;
+        words.push(&config);
+        fails(run().with("-c", &config).command(), &words);
+        fails(run().with("-c", &config).flag("-T").command(), &words);
+    }
+    fails(run().with("-c", "/nonexistent/mmtls.toml").command(), &["/nonexistent/mmtls.toml"]);
+
+    // The port is taken.
+    let mut other = bed.middlebox.command("openssl");
+    let identity = &pki.middlebox;
+    other.args(["s_server", "-accept", "4433", "-quiet", "-cert"]).arg(&identity.certificate);
+    other.arg("-key").arg(&identity.key);
+    let mut other = bed.background("other", other).unwrap();
+    other.wait_for_listen(4433, Duration::from_secs(5)).unwrap();
+    fails(run().command(), &["4433", "in use"]);
+    other.stop();
+
+    // A good configuration is checked, and nothing is started.
+    let output = run().flag("-T").command().output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "configuration is valid\n");
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/mmtls.toml");
+    let output = run().with("-c", sample).flag("-T").command().output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn refuses_an_interface_that_goes_away_and_keeps_what_it_wrote() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = Stage::new();
+    stage.serve("file", b"content");
+    let mut mmtls = stage.mmtls(&options());
+    let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
+    curl.arg(url("file"));
+    assert_eq!(stage.run("curl", curl).text(), "content");
+    stage.bed.middlebox.ip("link delete left\n").unwrap();
+    let status = mmtls.process.wait(Duration::from_secs(5)).unwrap();
+    assert_eq!(status.code(), Some(1));
+    let said = mmtls.process.stderr_text();
+    assert!(said.lines().last().unwrap().starts_with("mmtls: "), "{said}");
+    assert!(said.lines().last().unwrap().contains("left"), "{said}");
+    let report = mmtls.stop().unwrap();
+    assert_eq!(report.count("decrypted"), 1, "the summary is printed");
+    assert_eq!(report.events("http").len(), 1);
+    assert_eq!(report.events("stats").len(), 1);
+}
+
+/// The stream files of a directory by name, after a look at their permissions.
+fn stream_files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    assert_eq!(mode(directory), 0o700, "{}", directory.display());
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(mode(&path), 0o600, "{}", path.display());
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        files.insert(name, fs::read(path).unwrap());
+    }
+    files
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn eve(directory: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(directory.join("eve.json")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn read_capture(place: &Place, name: &str, capture: &Path, keylog: Option<&Path>) -> Output {
+    let mut command = mmtls(&["read", "-r"]);
+    command.arg(capture).arg("-l").arg(place.path(name));
+    command.arg("--streams").arg(place.path(&format!("{name}.streams")));
+    if let Some(keylog) = keylog {
+        command.arg("--keylog").arg(keylog);
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn accepts_captures_of_every_format_and_writes_the_same_streams() {
+    if !can_run(&["nginx", "curl", "tcpdump", "gzip"]) {
+        return;
+    }
+    let stage = Stage::new();
+    let place = Place::new("streams");
+    let keylog = place.path("keylog");
+    let live = MmtlsOptions { streams: true, ..options() };
+    let monitor = stage.mmtls(&live);
+    let live_streams = monitor.directory().join("streams");
+    let sides = BothSides::start(&stage.bed, "tcp port 443");
+    let suites =
+        ["TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"];
+    let mut pages = Vec::new();
+    for (n, suite) in suites.into_iter().enumerate() {
+        let page = files::pattern_bytes(300_000 + n, n as u64);
+        stage.serve(&n.to_string(), &page);
+        let family = if n == 1 && stage.bed.has_ipv6() { Family::V6 } else { Family::V4 };
+        let mut curl = stage.sharing_curl(&monitor, family, &[]);
+        curl.env("SSLKEYLOGFILE", &keylog);
+        curl.args(["--tls13-ciphers", suite, &url(&n.to_string())]);
+        let got = stage.run("curl", curl);
+        assert!(got.stdout == page, "{}", got.stderr);
+        pages.push(page);
+    }
+    let (capture, _) = sides.stop();
+    let report = monitor.stop().unwrap();
+    let expected = stream_files(&live_streams);
+    assert_eq!(expected.len(), 6);
+    assert_eq!(mode(&live_streams.parent().unwrap().join("eve.json")), 0o600);
+    for (n, tls) in sessions(&report).into_iter().enumerate() {
+        let random = tls["client_random"].as_str().unwrap();
+        assert!(http_body(&expected[&format!("{random}.server")]) == pages[n], "{tls}");
+        let request = &expected[&format!("{random}.client")];
+        assert!(request.starts_with(format!("GET /{n} HTTP/1.1\r\n").as_bytes()), "{tls}");
+        assert_eq!(tls["cipher_suite"], suites[n]);
+    }
+
+    // The capture as it is, zipped, and as pcapng with the secrets inside.
+    let zipped = place.path("capture.gz");
+    let pack = Command::new("gzip").arg("-c").arg(&capture).output().unwrap();
+    fs::write(&zipped, pack.stdout).unwrap();
+    let packed = place.path("capture.pcapng");
+    let mut writer = PcapngWriter::new(fs::File::create(&packed).unwrap()).unwrap();
+    writer.secrets(SecretsKind::TLS_KEY_LOG, &fs::read(&keylog).unwrap()).unwrap();
+    for frame in common::wire::frames(&capture) {
+        writer.packet(frame.time_ns, &frame.bytes, frame.bytes.len()).unwrap();
+    }
+    writer.flush().unwrap();
+    for (name, file, log) in [
+        ("pcap", &capture, Some(keylog.as_path())),
+        ("gzip", &zipped, Some(keylog.as_path())),
+        ("pcapng", &packed, None),
+    ] {
+        let output = read_capture(&place, name, file, log);
+        assert!(output.status.success() && output.stderr.is_empty(), "{name}: {output:?}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        for line in ["TLS sessions: 3\n", "decrypted: 3\n", "failed: 0\n", "missing key: 0\n"] {
+            assert!(text.contains(line), "{name}: {text}");
+        }
+        assert!(stream_files(&place.path(&format!("{name}.streams"))) == expected, "{name}");
+        assert_eq!(mode(&place.path(name).join("eve.json")), 0o600);
+        let urls: Vec<_> = eve(&place.path(name))
+            .iter()
+            .filter(|record| record["event_type"] == "http")
+            .map(|record| record["http"]["url"].clone())
+            .collect();
+        assert_eq!(urls, ["/0", "/1", "/2"], "{name}");
+    }
+    // Without keys nothing is decrypted, and nothing is written.
+    let output = read_capture(&place, "blind", &capture, None);
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("missing key: 3\n"), "{output:?}");
+    assert!(
+        !place.path("blind.streams").exists()
+            || stream_files(&place.path("blind.streams")).is_empty()
+    );
+
+    damaged_captures(&place, &capture, &keylog, &expected);
+}
+
+/// A capture that was cut: what came before is reported, and then the damage.
+fn damaged_captures(
+    place: &Place,
+    capture: &Path,
+    keylog: &Path,
+    expected: &BTreeMap<String, Vec<u8>>,
+) {
+    let whole = fs::read(capture).unwrap();
+    let cut = place.path("cut.pcap");
+    // In the third session.
+    fs::write(&cut, &whole[..whole.len() * 8 / 10]).unwrap();
+    let zipped = place.path("cut.gz");
+    let all = fs::read(place.path("capture.gz")).unwrap();
+    fs::write(&zipped, &all[..all.len() * 8 / 10]).unwrap();
+    for (name, file) in [("cut", &cut), ("cut zipped", &zipped)] {
+        let mut command = mmtls(&["read", "-r"]);
+        command.arg(file).arg("-l").arg(place.path(name)).arg("--keylog").arg(keylog);
+        command.arg("--streams").arg(place.path(&format!("{name}.streams")));
+        let output = fails(command, &[file.to_str().unwrap()]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("TLS sessions: 3\n"), "{name}: the summary is printed: {text}");
+        let records = eve(&place.path(name));
+        let complete = records.iter().filter(|record| record["http"]["complete"] == true).count();
+        assert_eq!(complete, 2, "{name}");
+        assert!(records.iter().any(|record| record["event_type"] == "stats"), "{name}");
+        let streams = stream_files(&place.path(&format!("{name}.streams")));
+        assert_eq!(streams.len(), 6, "{name}");
+        let same = streams.iter().filter(|(file, bytes)| &expected[*file] == *bytes).count();
+        assert_eq!(same, 5, "{name}: all but the server's side of the last session");
+        for (file, bytes) in &streams {
+            assert!(expected[file].starts_with(bytes), "{name}: {file} has other bytes");
+        }
+    }
+}
+
+/// Runs `cat` on a file of /proc as the same user, but without capabilities.
+fn powerless_cat(path: &str) -> Output {
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", "cat", path]);
+    command.output().unwrap()
+}
+
+/// Whether a process of the same user without capabilities may look into the process.
+fn is_open(pid: u32) -> bool {
+    powerless_cat(&format!("/proc/{pid}/environ")).status.success()
+}
+
+fn wait_until_closed(what: &str, pid: u32) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while is_open(pid) {
+        assert!(Instant::now() < end, "{what} can be looked into");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(Path::new(&format!("/proc/{pid}")).exists(), "{what} runs");
+}
+
+#[test]
+fn refuses_to_be_looked_into() {
+    if !can_run(&["setpriv", "mkfifo"]) {
+        return;
+    }
+    let bed = Testbed::new(Middle::Empty).unwrap();
+    let monitor = Mmtls::start(&bed, &options()).unwrap();
+    let pid = monitor.process.pid();
+    let mut threads = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let value = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_else(|| panic!("no {name}")).trim().to_owned()
+        };
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+            assert_eq!(u64::from_str_radix(&value(set), 16), Ok(0), "{set} of {}", value("Name:"));
+        }
+        assert_eq!(value("NoNewPrivs:"), "1");
+        threads += 1;
+    }
+    assert!(threads >= 2, "the worker and the key server");
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"]);
+
+    // A process of the same user, equally without capabilities: only the dumpable flag differs.
+    let mut ordinary = Command::new("setpriv");
+    ordinary.args(["--bounding-set=-all", "--inh-caps=-all", "sleep", "30"]);
+    let mut ordinary = bed.background("ordinary", ordinary).unwrap();
+    let end = Instant::now() + Duration::from_secs(5);
+    while !is_open(ordinary.pid()) {
+        assert!(Instant::now() < end, "this check cannot tell");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ordinary.stop();
+    wait_until_closed("mmtls run", pid);
+    assert!(!powerless_cat(&format!("/proc/{pid}/maps")).status.success());
+    assert!(monitor.stop().unwrap().success);
+
+    let place = Place::new("fifo");
+    let fifo = place.path("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut drop_all = Command::new("setpriv");
+    drop_all.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(mmtls_program());
+    let read = |command: &mut Command| command.args(["read", "-r"]).arg(&fifo).spawn().unwrap();
+    let mut reader = read(drop_all.stdout(Stdio::null()).stderr(Stdio::null()));
+    wait_until_closed("mmtls read", reader.id());
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+
+    let mut agent = bed.client.command("setpriv");
+    agent.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(mmtls_program());
+    agent.args(["exec", "--middlebox", &Family::V4.keys(), "--ca"]).arg(&bed.pki().ca);
+    agent.args(["--", "sleep", "20"]);
+    let mut agent = bed.background("agent", agent).unwrap();
+    wait_until_closed("mmtls exec", agent.pid());
+    agent.stop();
+}
+
+#[test]
+fn accepts_signals_and_prints_a_live_summary() {
+    if !require_program("openssl") || !can_run(&["curl"]) {
+        return;
+    }
+    let bed = Testbed::new(Middle::Empty).unwrap();
+    let server = OpensslServer::status_page(&bed, &["-tls1_3"]).unwrap();
+    let mut monitor = Mmtls::start(&bed, &options()).unwrap();
+    let mut curl = monitor.sharing(&bed, false, &[], "curl");
+    curl.arg("--cacert").arg(&bed.pki().ca).args(bed.resolve_args());
+    curl.args(["-sS", "--http1.0", "--max-time", "20", &url("")]);
+    let page = bed.run("curl", curl, common::LIMIT).unwrap();
+    assert!(find(&page.stdout, b"TLSv1.3").is_some(), "{}", page.stderr);
+    monitor.process.signal("USR1");
+    monitor.process.wait_for_line("decrypted: 1", Duration::from_secs(5)).unwrap();
+    assert!(monitor.process.is_running());
+    let report = monitor.stop().unwrap();
+    assert!(report.success);
+    assert_eq!(report.count("decrypted"), 1);
+    drop(server);
+}

@@ -1,0 +1,577 @@
+//! Keys that come late, never, from the wrong place, or not at all on purpose: packets wait, are
+//! inspected before they go on, and the stated policy holds.
+
+mod common;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{Family, Stage, assert_all_decrypted, can_run, find, options, sessions, stat, url};
+use mmtls_keyshare::SecretBytes;
+use mmtls_keyshare::client::{Client, ClientConfig};
+use mmtls_keyshare::message::{Direction, Epoch, KeyEntry, Message, NullKeys, SessionKeys};
+use mmtls_record::key_schedule::traffic_keys;
+use mmtls_testkit::{
+    Background, Mmtls, MmtlsOptions, MmtlsReport, Namespace, NginxOptions, Testbed, files,
+};
+
+const SUITE: u16 = 0x1301;
+const SUITE_NAME: &str = "TLS_AES_128_GCM_SHA256";
+const PATTERN: &[u8] = b"forbidden-fruit";
+
+/// What the sender sends for each session of the key log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Both directions' keys after the delay.
+    Both,
+    /// The client's keys at once, the server's after the delay.
+    ServerLate,
+    /// "This session is private."
+    Null,
+    /// Keys of the right length that are not the session's.
+    Garbage,
+}
+
+/// Not a test of its own: the others start this program again, inside a namespace, as an endpoint
+/// whose keys take their time.
+#[test]
+#[ignore = "run by the other tests"]
+fn the_sender_process() {
+    let Ok(middlebox) = std::env::var("SENDER_MIDDLEBOX") else {
+        return;
+    };
+    let text = |name| std::env::var(name).unwrap();
+    let delay = Duration::from_millis(text("SENDER_DELAY_MS").parse().unwrap());
+    let modes = [Mode::Both, Mode::ServerLate, Mode::Null, Mode::Garbage];
+    let mode = *modes.iter().find(|mode| format!("{mode:?}") == text("SENDER_MODE")).unwrap();
+    let config = ClientConfig::new(vec![middlebox.parse().unwrap()], text("SENDER_CA").into());
+    let client = Client::start(config, Box::new(|_| None)).unwrap();
+    assert!(client.wait_connected(Duration::from_secs(5)), "{:?}", client.troubles());
+    println!("sender: connected");
+    let end = Instant::now() + Duration::from_secs(60);
+    let mut log = Log { path: text("SENDER_KEYLOG").into(), read: 0, halves: HashMap::new() };
+    while Instant::now() < end {
+        let Some((random, [client_secret, server_secret])) = log.next_session() else {
+            std::thread::sleep(Duration::from_micros(200));
+            continue;
+        };
+        let keys = |direction, secret: &[u8]| {
+            let mut secret = secret.to_vec();
+            secret[0] ^= u8::from(mode == Mode::Garbage);
+            entry(direction, &secret)
+        };
+        let to_server = keys(Direction::ClientToServer, &client_secret);
+        let to_client = keys(Direction::ServerToClient, &server_secret);
+        let send = |keys| client.send(&session(random, keys)).unwrap();
+        match mode {
+            Mode::Both | Mode::Garbage => {
+                std::thread::sleep(delay);
+                send(vec![to_server, to_client]);
+            }
+            Mode::ServerLate => {
+                send(vec![to_server]);
+                std::thread::sleep(delay);
+                send(vec![to_client]);
+            }
+            Mode::Null => {
+                let null = NullKeys { client_random: random, flow: None };
+                client.send(&Message::NullKeys(null)).unwrap();
+            }
+        }
+        println!("sender: sent");
+    }
+}
+
+fn session(client_random: [u8; 32], keys: Vec<KeyEntry>) -> Message {
+    Message::SessionKeys(SessionKeys {
+        client_random,
+        server_random: None,
+        version: 0x0304,
+        cipher_suite: SUITE,
+        flow: None,
+        keys,
+    })
+}
+
+fn entry(direction: Direction, secret: &[u8]) -> KeyEntry {
+    let keys = traffic_keys(SUITE, secret).unwrap();
+    KeyEntry {
+        direction,
+        epoch: Epoch::APPLICATION,
+        key: SecretBytes::new(keys.key()).unwrap(),
+        iv: SecretBytes::new(keys.iv()).unwrap(),
+        mac_key: SecretBytes::empty(),
+    }
+}
+
+/// A key log that is being written.
+struct Log {
+    path: PathBuf,
+    read: usize,
+    halves: HashMap<[u8; 32], [Option<Vec<u8>>; 2]>,
+}
+
+impl Log {
+    /// The random and both application secrets of a session that is complete now.
+    fn next_session(&mut self) -> Option<([u8; 32], [Vec<u8>; 2])> {
+        let text = std::fs::read_to_string(&self.path).ok()?;
+        while let Some(length) = text[self.read..].find('\n') {
+            let line = &text[self.read..self.read + length];
+            self.read += length + 1;
+            let mut words = line.split(' ');
+            let side = match words.next() {
+                Some("CLIENT_TRAFFIC_SECRET_0") => 0,
+                Some("SERVER_TRAFFIC_SECRET_0") => 1,
+                _ => continue,
+            };
+            let random: [u8; 32] = unhex(words.next().unwrap()).try_into().unwrap();
+            let halves = self.halves.entry(random).or_default();
+            halves[side] = Some(unhex(words.next().unwrap()));
+            if let [Some(client), Some(server)] = halves {
+                return Some((random, [client.clone(), server.clone()]));
+            }
+        }
+        None
+    }
+}
+
+fn unhex(digits: &str) -> Vec<u8> {
+    (0..digits.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
+        .collect()
+}
+
+/// Starts the sender in a namespace; it follows the key log `keylog(bed)`.
+fn sender(
+    bed: &Testbed,
+    place: &Namespace,
+    family: Family,
+    mode: Mode,
+    delay_ms: u64,
+) -> Background {
+    let mut command = place.command(std::env::current_exe().unwrap());
+    command.args(["--exact", "--ignored", "--nocapture", "the_sender_process"]);
+    command.env("SENDER_MIDDLEBOX", family.keys());
+    command.env("SENDER_CA", &bed.pki().ca);
+    command.env("SENDER_KEYLOG", keylog(bed));
+    command.env("SENDER_MODE", format!("{mode:?}"));
+    command.env("SENDER_DELAY_MS", delay_ms.to_string());
+    let mut sender = bed.background("sender", command).unwrap();
+    sender.wait_for_line("sender: connected", Duration::from_secs(10)).unwrap();
+    sender
+}
+
+fn keylog(bed: &Testbed) -> PathBuf {
+    bed.directory().join("keylog")
+}
+
+/// curl that shares its keys by nothing but its key log.
+fn logging_curl(stage: &Stage, family: Family) -> Command {
+    let mut curl = stage.plain_curl(family);
+    curl.env("SSLKEYLOGFILE", keylog(&stage.bed));
+    curl
+}
+
+fn stage() -> Stage {
+    Stage::with(NginxOptions {
+        ciphersuites: SUITE_NAME.to_owned(),
+        protocols: "TLSv1.3".to_owned(),
+        // Small records, so that several are complete in a first flight.
+        record_bytes: 4096,
+        ..NginxOptions::default()
+    })
+}
+
+/// A monitor that resets sessions with the pattern in a response.
+fn resetting(stage: &Stage) -> MmtlsOptions {
+    let patterns = stage.bed.directory().join("patterns.txt");
+    std::fs::write(&patterns, PATTERN).unwrap();
+    MmtlsOptions { patterns: Some((patterns, "reset".to_owned())), ..options() }
+}
+
+fn with_pattern(length: usize, at: usize) -> Vec<u8> {
+    let mut content = files::pattern_bytes(length, 7);
+    content[at..at + PATTERN.len()].copy_from_slice(PATTERN);
+    content
+}
+
+fn held_packets_are_inspected(family: Family, mode: Mode) {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = stage();
+    if family.is_v6() && !stage.bed.has_ipv6() {
+        return;
+    }
+    let clean = files::pattern_bytes(1_000_000, 7);
+    stage.serve("clean", &clean);
+    stage.serve("first", &with_pattern(1_000_000, 100));
+    // In the second or third record of the body, and of the first flight.
+    stage.serve("flight", &with_pattern(1_000_000, 9000));
+    let options = resetting(&stage);
+    for delay_ms in [0, 1, 5, 10, 20, 50] {
+        let what = format!("{family:?} {mode:?} {delay_ms} ms");
+        let _ = std::fs::remove_file(keylog(&stage.bed));
+        let mmtls = stage.mmtls(&options);
+        let mut sender = sender(&stage.bed, &stage.bed.client, family, mode, delay_ms);
+
+        let mut curl = logging_curl(&stage, family);
+        curl.arg(url("clean"));
+        let page = stage.run("curl", curl);
+        assert!(page.stdout == clean, "{what}: {} {}", page.stdout.len(), page.stderr);
+        for (name, most) in [("first", 0), ("flight", 8192)] {
+            let mut curl = logging_curl(&stage, family);
+            curl.arg(url(name));
+            let page = stage.run("curl", curl);
+            assert_eq!(page.status.code(), Some(56), "{what}: {}", page.stderr);
+            assert!(find(&page.stdout, PATTERN).is_none(), "{what}: {name} was let through");
+            assert!(page.stdout.len() <= most, "{what}: {} bytes of {name}", page.stdout.len());
+        }
+        sender.stop();
+        let report = mmtls.stop().unwrap();
+        let all = format!("{what}: {:#?}", report.summary);
+        assert_eq!(report.count("TLS sessions"), 3, "{all}");
+        assert_eq!(report.count("decrypted"), 3, "{all}");
+        assert_eq!(report.count("alerts"), 2, "{all}");
+        assert_eq!(report.count("resets"), 2, "{all}");
+        for name in ["missing key", "failed", "records failed"] {
+            assert_eq!(report.count(name), 0, "{name}: {all}");
+        }
+        assert!(!report.summary.keys().any(|name| name.starts_with("anomaly")), "{all}");
+        let records = &sessions(&report)[0]["decrypted"];
+        assert_eq!(records["seen_toclient"], records["records_toclient"], "{what}");
+        assert_eq!(records["seen_toserver"], records["records_toserver"], "{what}");
+        assert!(records["bytes_toclient"].as_u64() >= Some(1_000_000), "{what}: {records}");
+        if delay_ms >= 10 {
+            // The key log is written a little before the first record is sent.
+            let longest = report.count("longest stall in us");
+            assert!(longest >= delay_ms * 500, "{what}: stalled {longest} us");
+            assert!(report.count("stalls") >= 3, "{all}");
+            assert_eq!(stat(&report, "engine", "stalls_ended_by_limit"), 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn accepts_late_keys_of_both_directions_v4() {
+    held_packets_are_inspected(Family::V4, Mode::Both);
+}
+
+#[test]
+fn accepts_late_keys_of_the_server_v4() {
+    held_packets_are_inspected(Family::V4, Mode::ServerLate);
+}
+
+#[test]
+fn accepts_late_keys_of_both_directions_v6() {
+    held_packets_are_inspected(Family::V6, Mode::Both);
+}
+
+#[test]
+fn accepts_late_keys_of_the_server_v6() {
+    held_packets_are_inspected(Family::V6, Mode::ServerLate);
+}
+
+fn forwarding(config: Option<&str>) -> MmtlsOptions {
+    let config = config.map(str::to_owned);
+    MmtlsOptions { missing_keys: "forward".to_owned(), config, ..options() }
+}
+
+/// A download without keys; how long it took, and the report.
+fn without_keys(
+    stage: &Stage,
+    family: Family,
+    options: &MmtlsOptions,
+) -> (Duration, bool, MmtlsReport) {
+    let content = files::pattern_bytes(500_000, 9);
+    stage.serve("file", &content);
+    let mmtls = stage.mmtls(options);
+    let mut curl = stage.plain_curl(family);
+    curl.arg(url("file"));
+    let page = stage.run("curl", curl);
+    let report = mmtls.stop().unwrap();
+    assert_eq!(report.count("missing key"), 1, "{:#?}", report.summary);
+    assert_eq!(report.count("decrypted"), 0, "{:#?}", report.summary);
+    assert_eq!(sessions(&report)[0]["key_status"], "missing");
+    assert_eq!(report.count("anomaly missing_keys"), 1, "{:#?}", report.summary);
+    assert!(page.status.success() || page.stdout.is_empty(), "all or nothing");
+    (page.elapsed, page.stdout == content, report)
+}
+
+#[test]
+fn accepts_sessions_without_keys_where_the_policy_forwards() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = stage();
+    for family in Family::all(&stage.bed) {
+        let (took, whole, report) = without_keys(&stage, family, &forwarding(None));
+        assert!(whole, "{family:?}: {:#?}", report.summary);
+        assert!(took > Duration::from_millis(450), "the stall limit is 500 ms: {took:?}");
+        assert!(took < Duration::from_secs(3), "{took:?}");
+        assert_eq!(report.count("resets"), 0);
+        assert_eq!(stat(&report, "engine", "stalls_ended_by_limit"), 1);
+        assert_eq!(sessions(&report)[0]["reason"], "closed");
+    }
+    // Each of the other limits ends the wait, too.
+    for limit in ["stall_max_packets = 1", "stall_max_bytes = 100"] {
+        let config = format!("[limits]\nstall_timeout_milliseconds = 20000\n{limit}\n");
+        let (took, whole, report) = without_keys(&stage, Family::V4, &forwarding(Some(&config)));
+        assert!(whole, "{limit}: {:#?}", report.summary);
+        assert!(took < Duration::from_secs(5), "{limit}: {took:?}");
+    }
+}
+
+#[test]
+fn refuses_sessions_without_keys_where_the_policy_resets() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = stage();
+    for (timeout_ms, family) in [(500, Family::V4), (200, Family::V6)] {
+        if family.is_v6() && !stage.bed.has_ipv6() {
+            continue;
+        }
+        let config = Some(format!("[limits]\nstall_timeout_milliseconds = {timeout_ms}\n"));
+        let options = MmtlsOptions { config, ..options() };
+        let (took, whole, report) = without_keys(&stage, family, &options);
+        assert!(!whole);
+        assert!(took >= Duration::from_millis(timeout_ms - 20), "{timeout_ms}: {took:?}");
+        assert!(took < Duration::from_millis(timeout_ms + 1500), "{timeout_ms}: {took:?}");
+        assert_eq!(report.count("resets"), 1, "{:#?}", report.summary);
+        assert_eq!(sessions(&report)[0]["reason"], "reset_by_policy");
+        // Not one record of application data went past the monitor.
+        assert_eq!(stat(&report, "engine", "records_opened"), 0);
+        assert!(stat(&report, "engine", "resets_injected") >= 2, "both ends hear of it");
+    }
+}
+
+/// A download whose keys come from `place`, and the report.
+fn keys_from(
+    stage: &Stage,
+    place: &Namespace,
+    mode: Mode,
+    options: &MmtlsOptions,
+) -> (mmtls_testkit::Finished, MmtlsReport) {
+    let _ = std::fs::remove_file(keylog(&stage.bed));
+    let mmtls = stage.mmtls(options);
+    let mut sender = sender(&stage.bed, place, Family::V4, mode, 0);
+    let mut curl = logging_curl(stage, Family::V4);
+    curl.arg(url("file"));
+    let page = stage.run("curl", curl);
+    sender.wait_for_line("sender: sent", Duration::from_secs(5)).unwrap();
+    sender.stop();
+    (page, mmtls.stop().unwrap())
+}
+
+#[test]
+fn refuses_keys_from_another_address() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = stage();
+    let content = files::pattern_bytes(500_000, 5);
+    stage.serve("file", &content);
+    let elsewhere = &stage.bed.middlebox;
+    let (page, report) = keys_from(&stage, elsewhere, Mode::Both, &options());
+    assert!(!page.status.success() && page.stdout.is_empty(), "{}", page.stderr);
+    assert_eq!(report.count("decrypted"), 0, "{:#?}", report.summary);
+    assert_eq!(report.count("missing key"), 1, "{:#?}", report.summary);
+    assert!(stat(&report, "engine", "keys_refused") >= 1);
+    assert_eq!(stat(&report, "engine", "keys_accepted"), 0);
+
+    // Nor may a stranger declare a session private.
+    let (page, report) = keys_from(&stage, elsewhere, Mode::Null, &options());
+    assert!(!page.status.success() && page.stdout.is_empty(), "{}", page.stderr);
+    assert_eq!(report.count("exempt"), 0, "{:#?}", report.summary);
+    assert_eq!(report.count("missing key"), 1, "{:#?}", report.summary);
+
+    // Unless the operator says so, for clients behind address translation.
+    let config = Some("[keys]\naccept_any_sender = true\n".to_owned());
+    let (page, report) =
+        keys_from(&stage, elsewhere, Mode::Both, &MmtlsOptions { config, ..options() });
+    assert!(page.stdout == content, "{}", page.stderr);
+    assert_all_decrypted(&report, 1);
+    // And from the client's own address, of course.
+    let (page, report) = keys_from(&stage, &stage.bed.client, Mode::Both, &options());
+    assert!(page.stdout == content, "{}", page.stderr);
+    assert_all_decrypted(&report, 1);
+}
+
+#[test]
+fn refuses_keys_that_open_nothing() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = stage();
+    stage.serve("file", &files::pattern_bytes(500_000, 5));
+    let (page, report) = keys_from(&stage, &stage.bed.client, Mode::Garbage, &options());
+    assert_eq!(report.count("decrypted"), 0, "{:#?}", report.summary);
+    assert_eq!(report.count("failed"), 1, "{:#?}", report.summary);
+    assert_eq!(sessions(&report)[0]["reason"], "reset_by_policy");
+    assert!(!page.status.success(), "{}", page.stderr);
+    // Records that open with no key might still be the handshake's: so many of them may pass.
+    assert!(page.stdout.len() < 262_144, "max_search_bytes: {}", page.stdout.len());
+    let config = Some("[limits]\nmax_search_bytes = 20000\n".to_owned());
+    let options = MmtlsOptions { config, ..options() };
+    let (page, report) = keys_from(&stage, &stage.bed.client, Mode::Garbage, &options);
+    assert_eq!(report.count("failed"), 1, "{:#?}", report.summary);
+    assert!(!page.status.success() && page.stdout.len() < 20_000, "{}", page.stdout.len());
+}
+
+#[test]
+fn accepts_null_keys_as_a_refusal_to_share() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = stage();
+    let content = with_pattern(500_000, 5000);
+    stage.serve("file", &content);
+    let options = resetting(&stage);
+    let (page, report) = keys_from(&stage, &stage.bed.client, Mode::Null, &options);
+    assert!(page.stdout == content, "{}", page.stderr);
+    assert_eq!(report.count("exempt"), 1, "{:#?}", report.summary);
+
+    for family in Family::all(&stage.bed) {
+        let mmtls = stage.mmtls(&options);
+        for (exempt, passes) in
+            [("server.test", true), ("*.test", true), ("other.test", false), ("test", false)]
+        {
+            let mut curl = stage.sharing_curl(&mmtls, family, &[exempt]);
+            curl.arg(url("file"));
+            let page = stage.run("curl", curl);
+            assert_eq!(page.stdout == content, passes, "{exempt}: {}", page.stderr);
+        }
+        let report = mmtls.stop().unwrap();
+        assert_eq!(report.count("exempt"), 2, "{:#?}", report.summary);
+        assert_eq!(report.count("decrypted"), 2, "{:#?}", report.summary);
+        assert_eq!(report.count("alerts"), 2, "{:#?}", report.summary);
+        assert_eq!(report.events("http").len(), 2, "nothing is reported of exempt sessions");
+        let exempt = |tls: &&&serde_json::Value| tls["key_status"] == "exempt";
+        let exempt: Vec<_> = sessions(&report).iter().filter(exempt).copied().cloned().collect();
+        assert_eq!(exempt.len(), 2);
+        for tls in exempt {
+            assert_eq!(tls["decrypted"]["records_toclient"], 0, "{tls}");
+            assert_eq!(tls["reason"], "closed", "{tls}");
+        }
+    }
+}
+
+#[test]
+fn accepts_key_updates() {
+    if !can_run(&["nginx", "openssl"]) {
+        return;
+    }
+    let stage = stage();
+    stage.serve("file", &files::pattern_bytes(100_000, 5));
+    let mmtls = stage.mmtls(&options());
+    // `K` at the start of a line: new keys, and ask the server for new ones, too.
+    let request = |path: &str| format!("GET /{path} HTTP/1.1\\r\\nHost: server.test\\r\\n\\r\\n");
+    let script = format!(
+        "(printf '{}'; sleep 0.3; echo K; sleep 0.3; printf '{}'; sleep 0.3; echo k; sleep 0.3; \
+         printf '{}'; sleep 0.5; echo Q) | openssl s_client -connect {}:443 -CAfile {} -no_ign_eof",
+        request("file?1"),
+        request("file?2"),
+        request("file?3"),
+        Family::V4.server(),
+        stage.bed.pki().ca.display(),
+    );
+    let mut client = mmtls.sharing(&stage.bed, false, &[], "sh");
+    client.args(["-c", &script]);
+    let done = stage.run("s_client", client);
+    assert!(done.status.success(), "{}", done.stderr);
+    assert!(done.stdout.len() > 300_000, "three pages: {}", done.stdout.len());
+    assert!(format!("{}{}", done.text(), done.stderr).contains("KEYUPDATE"));
+    let report = mmtls.stop().unwrap();
+    assert_all_decrypted(&report, 1);
+    // Two of the client, one of the server.
+    assert_eq!(stat(&report, "engine", "key_updates"), 3);
+    let urls: Vec<_> = report.events("http").iter().map(|e| e["http"]["url"].clone()).collect();
+    assert_eq!(urls, ["/file?1", "/file?2", "/file?3"]);
+    assert!(report.events("http").iter().all(|e| e["http"]["length"] == 100_000));
+}
+
+#[test]
+fn accepts_keys_again_after_the_agent_lost_its_connection() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    // The monitor is restarted under a living agent: its client connects again by itself.
+    let stage = stage();
+    let content = files::pattern_bytes(200_000, 5);
+    stage.serve("file", &content);
+    let first = stage.mmtls(&options());
+    let go = stage.bed.directory().join("go");
+    let wait = format!("while [ ! -e {} ]; do sleep 0.05; done; exec curl \"$@\"", go.display());
+    let mut client = first.sharing(&stage.bed, false, &[], "sh");
+    client.args(["-c", &wait, "curl", "--cacert"]).arg(&stage.bed.pki().ca);
+    client.args(stage.bed.resolve_args());
+    client.args(["-sS", "--max-time", "20", &url("file")]);
+    let client = stage.bed.background("agent", client).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    first.stop().unwrap();
+    let second = stage.mmtls(&options());
+    std::thread::sleep(Duration::from_millis(700));
+    std::fs::write(&go, "").unwrap();
+    let page = client.finish(common::LIMIT).unwrap();
+    assert!(page.stdout == content, "{}", page.stderr);
+    assert_all_decrypted(&second.stop().unwrap(), 1);
+}
+
+/// Nothing of this may end up in what the monitor says or writes.
+fn secrets_of(log: &Path) -> Vec<Vec<u8>> {
+    let text = std::fs::read_to_string(log).unwrap();
+    let mut secrets = Vec::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let secret = unhex(line.rsplit(' ').next().unwrap());
+        if let Ok(keys) = traffic_keys(SUITE, &secret) {
+            secrets.push(keys.key().to_vec());
+            secrets.push(keys.iv().to_vec());
+        }
+        secrets.push(secret);
+    }
+    secrets
+}
+
+#[test]
+fn refuses_to_tell_secrets() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = stage();
+    stage.serve("file", &files::pattern_bytes(100_000, 5));
+    let mmtls: Mmtls = stage.mmtls(&options());
+    let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
+    curl.env("SSLKEYLOGFILE", keylog(&stage.bed));
+    curl.args(["-v", &url("file")]);
+    let page = stage.run("curl", curl);
+    assert!(page.status.success(), "{}", page.stderr);
+    let (directory, stdout) =
+        (mmtls.directory().to_owned(), mmtls.process.stdout_path().to_owned());
+    let report = mmtls.stop().unwrap();
+    assert_all_decrypted(&report, 1);
+    let mut written = vec![
+        ("stderr", report.stderr.clone().into_bytes()),
+        ("stdout", std::fs::read(stdout).unwrap()),
+        ("the agent's output", page.stderr.clone().into_bytes()),
+    ];
+    for entry in std::fs::read_dir(directory).unwrap() {
+        written.push(("logs", std::fs::read(entry.unwrap().path()).unwrap()));
+    }
+    let secrets = secrets_of(&keylog(&stage.bed));
+    assert!(secrets.len() >= 10, "{} secrets", secrets.len());
+    for secret in &secrets {
+        let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        for (place, bytes) in &written {
+            for form in [secret.as_slice(), hex.as_bytes(), hex.to_uppercase().as_bytes()] {
+                assert!(find(bytes, form).is_none(), "a secret in {place}");
+            }
+            // As Rust prints bytes in decimal.
+            let list = secret.iter().take(6).map(u8::to_string).collect::<Vec<_>>().join(", ");
+            assert!(find(bytes, list.as_bytes()).is_none(), "a secret in {place}");
+        }
+    }
+}
