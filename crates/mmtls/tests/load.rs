@@ -11,7 +11,7 @@ use common::{
     Family, Stage, assert_all_decrypted, assert_decrypted_but_aborted, can_run, options, sessions,
     stat, url,
 };
-use mmtls_testkit::{Mmtls, MmtlsOptions, MmtlsReport, NginxOptions, address, files};
+use mmtls_testkit::{KeyType, Mmtls, MmtlsOptions, MmtlsReport, NginxOptions, address, files};
 
 const SUITES: [&str; 3] =
     ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
@@ -236,6 +236,42 @@ fn accepts_tls_1_2() {
 }
 
 #[test]
+fn accepts_tls_1_2_ciphers_of_every_kind() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = Stage::with(NginxOptions {
+        protocols: "TLSv1.2".to_owned(),
+        key_type: KeyType::Rsa,
+        ciphers: "ALL:!aNULL".to_owned(),
+        ..NginxOptions::default()
+    });
+    let content = files::pattern_bytes(300_000, 1);
+    stage.serve("file", &content);
+    let mmtls = stage.mmtls(&options());
+    let ciphers = [
+        "ECDHE-RSA-AES128-GCM-SHA256",
+        "ECDHE-RSA-AES256-GCM-SHA384",
+        "ECDHE-RSA-CHACHA20-POLY1305",
+        "ECDHE-RSA-AES256-SHA384",
+        "AES128-SHA",
+    ];
+    for (n, cipher) in ciphers.into_iter().enumerate() {
+        let family = if n % 2 == 1 && stage.bed.has_ipv6() { Family::V6 } else { Family::V4 };
+        let mut curl = stage.sharing_curl(&mmtls, family, &[]);
+        curl.args(["--ciphers", cipher, &url("file")]);
+        let done = stage.run("curl", curl);
+        assert!(done.stdout == content, "{cipher}: {}", done.stderr);
+    }
+    let report = mmtls.stop().unwrap();
+    assert_all_decrypted(&report, ciphers.len() as u64);
+    let suites: BTreeSet<_> =
+        sessions(&report).iter().map(|tls| tls["cipher_suite"].to_string()).collect();
+    assert_eq!(suites.len(), ciphers.len(), "{suites:?}");
+    assert!(report.events("http").iter().all(|record| record["http"]["length"] == 300_000));
+}
+
+#[test]
 fn refuses_unsupported_suites_by_policy() {
     if !can_run(&["nginx", "curl"]) {
         return;
@@ -268,4 +304,38 @@ fn refuses_unsupported_suites_by_policy() {
     let done = fetch(&mmtls);
     assert!(!done.status.success() && done.stdout.is_empty());
     assert_eq!(mmtls.stop().unwrap().count("resets"), 1);
+}
+
+#[test]
+fn refuses_unsupported_versions_by_policy() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = Stage::with(NginxOptions {
+        protocols: "TLSv1 TLSv1.1".to_owned(),
+        ciphers: "ALL:@SECLEVEL=0".to_owned(),
+        ..NginxOptions::default()
+    });
+    let content = files::pattern_bytes(200_000, 1);
+    stage.serve("file", &content);
+    for policy in ["bypass", "reset"] {
+        let config = Some(format!("[policies]\nunsupported = \"{policy}\"\n"));
+        let mmtls = stage.mmtls(&MmtlsOptions { config, ..options() });
+        for version in ["1.0", "1.1"] {
+            let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
+            curl.args(["--tls-max", version, "--tlsv1.0"]);
+            curl.args(["--ciphers", "ALL:@SECLEVEL=0", &url("file")]);
+            let done = stage.run("curl", curl);
+            let passed = done.status.success() && done.stdout == content;
+            assert_eq!(passed, policy == "bypass", "{version}: {}", done.stderr);
+            assert!(passed || done.stdout.is_empty());
+        }
+        let report = mmtls.stop().unwrap();
+        let all = format!("{policy}: {:#?}", report.summary);
+        assert_eq!(report.count("TLS sessions"), 2, "{all}");
+        assert_eq!(report.count("decrypted"), 0, "{all}");
+        assert_eq!(report.count("failed"), 2, "{all}");
+        assert_eq!(report.count("anomaly unsupported_version"), 2, "{all}");
+        assert_eq!(report.count("resets"), if policy == "reset" { 2 } else { 0 }, "{all}");
+    }
 }

@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::wire::{self, BothSides, Segment};
-use common::{Family, LIMIT, Stage, assert_all_decrypted, can_run, options, stat, url};
+use common::{Family, LIMIT, Stage, assert_all_decrypted, can_run, find, options, stat, url};
 use mmtls_testkit::{Middle, Mmtls, Nginx, NginxOptions, Options, Testbed, address, files};
 
 /// Uploads land beside the downloads; plain HTTP on port 80.
@@ -246,7 +246,7 @@ broadcast, me = b"\xff" * 6, bytes.fromhex("02aabbccddee")
 def send(*parts):
     s.send((broadcast + me + b"".join(parts)).ljust(60, b"\x5a"))
 udp = bytes.fromhex("4500002000010000401100000a4d00020a4d0003" "30390035000c0000") + b"data"
-tcp = bytes.fromhex("4500002800010000400600000a4d00020a4d0003" "303901bb0000000100000000500200400000" "0000")
+tcp = bytes.fromhex("4500002800010000400666310a4d00020a4d0003" "303901bb000000010000000050020040690f" "0000")
 send(struct.pack("!H", 0x88b5), b"private ethertype")
 send(struct.pack("!H", 40), b"\xaa\xaa\x03 a length, not a type")
 send(struct.pack("!HHH", 0x8100, 5, 0x0800), udp)
@@ -254,8 +254,11 @@ send(struct.pack("!HHH", 0x8100, 0xe005, 0x0800), tcp)
 send(struct.pack("!HHHHH", 0x88a8, 7, 0x8100, 8, 0x0800), udp)
 send(struct.pack("!H", 0x0800), udp)
 send(struct.pack("!H", 0x0800), b"\x4f not an IP header")
-send(struct.pack("!H", 0x86dd), b"\x60 short")
 send(struct.pack("!H", 0x0800), udp, b"\x00" * 1400)
+# No receiver accepts these; they may be meant to mislead the monitor.
+bad = b"bad"
+send(struct.pack("!H", 0x86dd), b"\x60 short", bad)
+send(struct.pack("!H", 0x0800), tcp[:36] + b"\x12\x34" + tcp[38:], bad)
 "#;
 
 #[test]
@@ -272,9 +275,17 @@ fn accepts_frames_of_any_kind_unchanged() {
     assert!(done.status.success(), "{}", done.stderr);
     let (left, right) = sides.stop();
     let (left, right) = (count(&left, |_| true), count(&right, |_| true));
-    assert_eq!(left.values().sum::<u32>(), 9, "{:x?}", left.keys());
-    assert!(left == right, "{:x?}\n{:x?}", left.keys(), right.keys());
-    let tagged = left.keys().filter(|frame| matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]));
+    assert_eq!(left.values().sum::<u32>(), 10);
+    let (bad, good): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        left.into_iter().partition(|(frame, _)| find(frame, b"bad").is_some());
+    assert_eq!(bad.len(), 2);
+    let starts = |frames: &BTreeMap<Vec<u8>, u32>| -> Vec<Vec<u8>> {
+        frames.keys().map(|frame| frame[12..32].to_vec()).collect()
+    };
+    assert!(good == right, "{:02x?}\n{:02x?}", starts(&good), starts(&right));
+    let tagged = good.keys().filter(|frame| matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]));
     assert_eq!(tagged.count(), 3, "VLAN and QinQ tags are seen by the capture");
-    assert!(mmtls.stop().unwrap().success);
+    let report = mmtls.stop().unwrap();
+    assert_eq!(stat(&report, "engine", "malformed_frames"), 1);
+    assert_eq!(stat(&report, "engine", "bad_checksums"), 1);
 }
