@@ -331,9 +331,13 @@ impl Path {
         self.longest = self.longest.max(bytes.len());
         let key = pair(endpoints.client, endpoints.server);
         let was_dead = self.dead.contains(&key) && !self.foreign;
+        let wrong_side = self.engine.counters().wrong_side;
         let verdict = self.engine.handle_frame(self.now_ns, &frame);
         self.note_ends();
-        self.last_ns.insert(key, self.now_ns);
+        if self.engine.counters().wrong_side == wrong_side {
+            // What comes from the wrong side does not count as a packet of the connection.
+            self.last_ns.insert(key, self.now_ns);
+        }
         if self.dead.contains(&key) && !self.foreign {
             let answer = flags & (flag::SYN | flag::ACK) == flag::SYN | flag::ACK;
             if was_dead && answer && verdict == Verdict::Forward {

@@ -366,7 +366,7 @@ impl Path {
         let at = side(packet.direction);
         assert!(!self.dead || packet.bytes.is_empty(), "bytes passed behind a reset");
         // What turned out not to be TLS is not followed.
-        let followed = !self.engine.handler().events.is_empty();
+        let followed = self.engine.handler().events.contains(&Event::SessionStart);
         let receiver = &mut self.receivers[at];
         for (offset, &byte) in (packet.from..).zip(&packet.bytes) {
             match receiver.bytes[offset] {

@@ -249,6 +249,7 @@ impl Run<'_> {
             .args(args.runs.map(|runs| format!("-runs={runs}")))
             .arg(self.corpus)
             .arg(self.package.join("seeds").join(target.name))
+            .args(Some(self.package.join("regressions").join(target.name)).filter(|it| it.is_dir()))
             .env("RUST_BACKTRACE", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
