@@ -5,9 +5,8 @@
 //! connection) or new for each request (two, as many as there would be without it).
 //!
 //! Compared is the processor time of the box's process alone: with real endpoints it drowns in
-//! theirs, and the replay has none. Where there are several cores, the box has one for itself, and
-//! replayer and sink have the others: what leaves the box is then received at their expense, as
-//! behind a network card, and not at the box's, as veth would have it.
+//! theirs, and the replay has none. Where there are several cores, the box has one for itself.
+//! What leaves it is received at its expense, as veth has it, but only to be put into a queue.
 //!
 //! Refuses a run in which a frame was lost, a session was not decrypted, or a request failed.
 
@@ -16,8 +15,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use mmtls_testkit::{
-    KeyType, Middle, Nginx, NginxOptions, NginxSplit, SplitOptions, Testbed, address, files,
-    machine_cpu, middlebox,
+    KeyType, Middle, Nginx, NginxOptions, NginxSplit, Options, SplitOptions, Testbed, address,
+    files, machine_cpu, middlebox,
 };
 use serde::Serialize;
 
@@ -109,7 +108,8 @@ struct Lane {
 
 impl Lane {
     fn start(key_type: KeyType, keepalive: bool, files: &Path) -> Result<Self, String> {
-        let bed = Testbed::new(Middle::Routed).map_err(|error| error.to_string())?;
+        let options = Options { middle: Middle::Routed, rps: false, ..Options::default() };
+        let bed = Testbed::with_options(&options).map_err(|error| error.to_string())?;
         let options = NginxOptions { key_type, ..live::server_options(files) };
         let server = Nginx::start(&bed, options).map_err(|error| error.to_string())?;
         let upstream_keepalive = if keepalive { 512 } else { 0 };
@@ -167,7 +167,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
     let files = Directory::create()?;
     files::pattern(&files.0.join("1k"), synthetic::BODY as u64, 1).map_err(failed)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let bed = replay_bed(cores)?;
+    let bed = replay_bed().map_err(failed)?;
     let mut lanes = Vec::new();
     for key_type in [KeyType::Rsa, KeyType::Ecdsa] {
         for keepalive in [true, false] {
@@ -209,26 +209,14 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
     })
 }
 
-/// A path whose both ends are in the client's namespace, where one process plays both.
-fn replay_bed(cores: usize) -> Result<Testbed, String> {
-    let failed = |error: mmtls_testkit::TestbedError| error.to_string();
-    let bed = Testbed::new(Middle::Empty).map_err(failed)?;
-    let there = bed.client.name();
-    bed.server.ip(&format!("link set eth0 netns {there} name eth1\n")).map_err(failed)?;
-    bed.client.ip("link set eth1 up\n").map_err(failed)?;
-    if cores > 1 {
-        // All cores but the first.
-        let mask = ((1u64 << cores.min(32)) - 1) & !1;
-        let steer = format!(
-            "for port in eth0 eth1; do \
-             echo {mask:x} >/sys/class/net/$port/queues/rx-0/rps_cpus; done"
-        );
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", there, "sh", "-euc", &steer]);
-        if output(command).is_err() {
-            println!("WARNING: cannot steer here; the box is billed for the sink");
-        }
-    }
+/// A path whose both ends are in the client's namespace, where one process plays both. Without
+/// receive steering: order is the replayer's business, and in a virtual machine each interrupt
+/// from core to core costs as much as two packets.
+fn replay_bed() -> Result<Testbed, mmtls_testkit::TestbedError> {
+    let options = Options { middle: Middle::Empty, rps: false, ..Options::default() };
+    let bed = Testbed::with_options(&options)?;
+    bed.server.ip(&format!("link set eth0 netns {} name eth1\n", bed.client.name()))?;
+    bed.client.ip("link set eth1 up\n")?;
     Ok(bed)
 }
 
