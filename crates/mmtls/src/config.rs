@@ -39,6 +39,8 @@ pub struct InlineSection {
     pub batch_frames: usize,
     /// Socket buffers in bytes.
     pub socket_buffer_bytes: usize,
+    /// How long to let frames gather where many come.
+    pub moderation_microseconds: u64,
 }
 
 /// `[keys]`
@@ -161,7 +163,12 @@ pub struct LogSection {
 
 impl Default for InlineSection {
     fn default() -> Self {
-        Self { interfaces: None, batch_frames: 32, socket_buffer_bytes: 64 << 20 }
+        Self {
+            interfaces: None,
+            batch_frames: 32,
+            socket_buffer_bytes: 64 << 20,
+            moderation_microseconds: 50,
+        }
     }
 }
 
@@ -298,6 +305,9 @@ fn parse(text: &str) -> Result<File, String> {
         if value == 0 {
             return Err(format!("{name} must not be 0"));
         }
+    }
+    if file.inline.moderation_microseconds > 10_000 {
+        return Err("inline.moderation_microseconds must be 0 to 10000".to_owned());
     }
     if file.inline.batch_frames > 1024 {
         return Err("inline.batch_frames must be 1 to 1024".to_owned());

@@ -2,8 +2,12 @@
 //!
 //! Refuses to run on without having done so.
 
+use std::num::NonZeroU64;
+
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_current_timer_slack, set_no_new_privs,
+};
 
 use crate::Error;
 
@@ -30,6 +34,14 @@ pub fn drop_capabilities() -> Result<(), Error> {
         inheritable: CapabilitySet::empty(),
     };
     set_capabilities(None, none).map_err(system("capset"))
+}
+
+/// Lets this thread sleep for microseconds: the usual slack of 50 would be most of such a sleep.
+///
+/// # Errors
+/// [`Error::System`].
+pub fn precise_timers() -> Result<(), Error> {
+    set_current_timer_slack(NonZeroU64::new(1)).map_err(system("PR_SET_TIMERSLACK"))
 }
 
 fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {

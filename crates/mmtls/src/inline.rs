@@ -16,10 +16,18 @@ use mmtls_packet_io::af_packet::{
 };
 
 use crate::Error;
+use crate::harden;
 use crate::keys::{self, Delivery, KeyDesk};
 
 /// Longest sleep: how late a stop or a periodic task can be.
 const TICK: Duration = Duration::from_millis(250);
+
+/// Frames per [`SLOT`] from which on the worker pauses between two looks: below that it would
+/// only delay them.
+const BUSY_FRAMES: usize = 32;
+
+/// How long frames are counted for [`BUSY_FRAMES`]: 32 of them are 32,000 a second.
+const SLOT: Duration = Duration::from_millis(1);
 
 /// Deliveries taken between two looks at the interfaces.
 const KEYS_PER_TURN: usize = 1024;
@@ -36,6 +44,15 @@ pub struct KeyInput {
     pub server: Option<ServerHandle>,
 }
 
+/// How a worker moves frames.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Frames per system call.
+    pub batch: usize,
+    /// How long to let frames gather where many come; zero never waits.
+    pub moderation: Duration,
+}
+
 /// One inline worker.
 pub struct Worker<H: Handler> {
     bridge: Bridge,
@@ -43,6 +60,41 @@ pub struct Worker<H: Handler> {
     held: HashMap<HoldId, HeldFrame>,
     keys: KeyInput,
     clock: Clock,
+    moderation: Moderation,
+    batch: usize,
+}
+
+/// Interrupt moderation, as network cards have it: where many frames come one by one, waking up
+/// for each costs more than the frame. A short pause lets them gather into batches.
+struct Moderation {
+    pause: Duration,
+    slot_end: Instant,
+    /// Frames in this slot and in the one before.
+    frames: [usize; 2],
+}
+
+impl Moderation {
+    fn new(pause: Duration) -> Self {
+        Self { pause, slot_end: Instant::now() + SLOT, frames: [0; 2] }
+    }
+
+    /// Takes note of a turn's frames and pauses when many come in small turns.
+    fn turn(&mut self, frames: usize, batch: usize) {
+        if self.pause.is_zero() || frames == 0 {
+            return;
+        }
+        let now = Instant::now();
+        if now >= self.slot_end {
+            let skipped = now - self.slot_end >= SLOT;
+            self.frames = [0, if skipped { 0 } else { self.frames[0] }];
+            self.slot_end = now + SLOT;
+        }
+        self.frames[0] += frames;
+        let busy = self.frames.iter().any(|&frames| frames >= BUSY_FRAMES);
+        if busy && frames < batch {
+            std::thread::sleep(self.pause);
+        }
+    }
 }
 
 /// Wall-clock nanoseconds that never go back, whatever is done to the system's clock.
@@ -69,8 +121,16 @@ fn nanos(duration: Duration) -> u64 {
 impl<H: Handler> Worker<H> {
     /// A worker that will move frames between the bridge's ports.
     #[must_use]
-    pub fn new(bridge: Bridge, engine: Engine<H>, keys: KeyInput) -> Self {
-        Self { bridge, engine, held: HashMap::new(), keys, clock: Clock::new() }
+    pub fn new(bridge: Bridge, engine: Engine<H>, keys: KeyInput, settings: Settings) -> Self {
+        Self {
+            bridge,
+            engine,
+            held: HashMap::new(),
+            keys,
+            clock: Clock::new(),
+            moderation: Moderation::new(settings.moderation),
+            batch: settings.batch,
+        }
     }
 
     /// The engine.
@@ -118,6 +178,8 @@ impl<H: Handler> Worker<H> {
         stop: &AtomicBool,
         mut each_tick: impl FnMut(&mut Self),
     ) -> Result<(), Error> {
+        // Pauses are shorter than the timer slack that threads start with.
+        harden::precise_timers()?;
         let mut next_tick = Instant::now() + TICK;
         while !stop.load(Ordering::Relaxed) {
             let ready = self
@@ -128,9 +190,10 @@ impl<H: Handler> Worker<H> {
                 self.keys.wake.drain();
                 self.take_keys();
             }
+            let mut frames = 0;
             for port in [Port::Left, Port::Right] {
                 if ready.port(port) {
-                    self.receive(port)?;
+                    frames += self.receive(port)?;
                 }
             }
             let now_ns = self.clock.now_ns();
@@ -138,6 +201,7 @@ impl<H: Handler> Worker<H> {
                 self.engine.handle_timeout(now_ns);
                 self.act();
             }
+            self.moderation.turn(frames, self.batch);
             if Instant::now() >= next_tick {
                 next_tick = Instant::now() + TICK;
                 each_tick(self);
@@ -167,8 +231,8 @@ impl<H: Handler> Worker<H> {
         }
     }
 
-    fn receive(&mut self, port: Port) -> Result<(), Error> {
-        let Self { bridge, engine, held, keys, clock } = self;
+    fn receive(&mut self, port: Port) -> Result<usize, Error> {
+        let Self { bridge, engine, held, keys, clock, .. } = self;
         let now_ns = clock.now_ns();
         bridge
             .receive_with(port, |frame, outbox| {
@@ -189,8 +253,7 @@ impl<H: Handler> Worker<H> {
                 drain(engine, held, keys, outbox);
                 action
             })
-            .map_err(Error::Interface)?;
-        Ok(())
+            .map_err(Error::Interface)
     }
 
     fn take_keys(&mut self) {

@@ -232,7 +232,8 @@ fn held_packets_are_inspected(family: Family, mode: Mode) {
         }
         sender.stop();
         let report = mmtls.stop().unwrap();
-        let all = format!("{what}: {:#?}", report.summary);
+        let ends: Vec<_> = sessions(&report).iter().map(|tls| tls["reason"].to_string()).collect();
+        let all = format!("{what}: {ends:?} {:#?}", report.summary);
         assert_eq!(report.count("TLS sessions"), 3, "{all}");
         assert_eq!(report.count("decrypted"), 3, "{all}");
         assert_eq!(report.count("alerts"), 2, "{all}");

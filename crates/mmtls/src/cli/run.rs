@@ -16,7 +16,7 @@ use clap::Args;
 use mmtls::Error;
 use mmtls::config::{self, File, PolicyName};
 use mmtls::harden;
-use mmtls::inline::{KeyInput, Worker};
+use mmtls::inline::{self, KeyInput, Worker};
 use mmtls::keys;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
 use mmtls::patterns::PatternConfig;
@@ -64,6 +64,7 @@ struct Settings {
     server: ServerConfig,
     engine: Config,
     monitor: MonitorConfig,
+    worker: inline::Settings,
     stats_interval: Duration,
 }
 
@@ -117,7 +118,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     eprintln!("mmtls: policies: {}", policies.join(" "));
     eprintln!("{started}");
 
-    let mut worker = Worker::new(bridge, Engine::new(settings.engine, monitor), keys);
+    let mut worker =
+        Worker::new(bridge, Engine::new(settings.engine, monitor), keys, settings.worker);
     let start = Instant::now();
     let mut next_stats = start + settings.stats_interval;
     let outcome = worker.run(&stop, |worker| {
@@ -205,7 +207,9 @@ fn settings(args: &RunArgs, file: File) -> Result<Settings, Error> {
     bridge.batch = file.inline.batch_frames;
     bridge.socket_buffer_bytes = file.inline.socket_buffer_bytes;
     let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
-    Ok(Settings { bridge, server, engine, monitor, stats_interval })
+    let moderation = Duration::from_micros(file.inline.moderation_microseconds);
+    let worker = inline::Settings { batch: bridge.batch, moderation };
+    Ok(Settings { bridge, server, engine, monitor, worker, stats_interval })
 }
 
 fn missing(what: &str) -> Error {
