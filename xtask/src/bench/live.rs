@@ -86,10 +86,12 @@ impl Lane {
     }
 
     fn run(&mut self, load: Load, object: usize, requests: u64) -> Result<Sample, String> {
-        let (machine, middle) = (machine_cpu(), self.middle_cpu());
+        let (server, middle) = (self.server.process.cpu_seconds(), self.middle_cpu());
+        let (machine, client) = (machine_cpu(), children_cpu());
         let output = self.h2load(load, object, requests).output();
         let machine_s = machine_cpu() - machine;
         let middle_s = self.middle_cpu() - middle;
+        let ends_s = children_cpu() - client + self.server.process.cpu_seconds() - server;
         let output = output.map_err(|error| format!("h2load: {error}"))?;
         self.sessions += u64::from(load.connections);
         let done = Done::parse(&String::from_utf8_lossy(&output.stdout));
@@ -102,6 +104,7 @@ impl Lane {
             bytes: done.bytes,
             seconds: done.seconds,
             machine_cpu_s: machine_s,
+            processes_cpu_s: middle_s + ends_s,
             middle_cpu_s: middle_s,
         })
     }
@@ -181,6 +184,14 @@ impl Done {
     }
 }
 
+/// User and system seconds of this process's children that have ended, and of theirs.
+fn children_cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the command's name, which is in parentheses: proc(5), fields 16 and 17.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    fields.skip(13).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
 /// Peers of the established connections to port 443 in a process's network namespace.
 fn clients_of(pid: u32) -> BTreeSet<Ipv4Addr> {
     let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
@@ -203,6 +214,7 @@ struct Sample {
     bytes: u64,
     seconds: f64,
     machine_cpu_s: f64,
+    processes_cpu_s: f64,
     middle_cpu_s: f64,
 }
 
@@ -220,6 +232,9 @@ struct Variant {
     gbit_per_s: Samples,
     /// Busy seconds of all cores per 10^9 bytes of objects.
     machine_cpu_s_per_gb: Samples,
+    /// User and system time of client, middlebox and server: without the interrupts that met no
+    /// process or another one, but whatever else the machine did.
+    processes_cpu_s_per_gb: Samples,
     /// The middlebox process's own.
     middle_cpu_s_per_gb: Samples,
     transfers: Vec<Sample>,
@@ -233,6 +248,8 @@ struct Headline {
     ratio: f64,
     /// The same of each repetition.
     per_repetition: Samples,
+    /// As `ratio`, of the processes' CPU: to be compared with, when the machine was not idle.
+    processes_ratio: f64,
 }
 
 /// Part (b).
@@ -289,6 +306,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
                 object_bytes,
                 gbit_per_s: of(&|it| it.bytes as f64 * 8e-9 / it.seconds),
                 machine_cpu_s_per_gb: of(&|it| it.per_gb(it.machine_cpu_s)),
+                processes_cpu_s_per_gb: of(&|it| it.per_gb(it.processes_cpu_s)),
                 middle_cpu_s_per_gb: of(&|it| it.per_gb(it.middle_cpu_s)),
                 transfers,
             });
@@ -313,7 +331,9 @@ fn headline(variants: &[Variant]) -> Headline {
     let ratio = |bridge: f64, mmtls: f64, split: f64| (split - bridge) / (mmtls - bridge);
     let each = (0..cpu(BRIDGE).samples.len())
         .map(|at| ratio(cpu(BRIDGE).samples[at], cpu(MMTLS).samples[at], cpu(SPLIT).samples[at]));
+    let processes = |variant: usize| variants[variant].processes_cpu_s_per_gb.median;
     Headline {
+        processes_ratio: ratio(processes(BRIDGE), processes(MMTLS), processes(SPLIT)),
         object_bytes: variants[BRIDGE].object_bytes,
         ratio: ratio(cpu(BRIDGE).median, cpu(MMTLS).median, cpu(SPLIT).median),
         per_repetition: Samples::new(each.collect()),
@@ -340,6 +360,7 @@ impl LiveResults {
                     format!("{:.3}", machine.median),
                     format!("{:.3}–{:.3}", machine.min, machine.max),
                     format!("{:.3}", added(it)),
+                    format!("{:.3}", it.processes_cpu_s_per_gb.median),
                     format!("{:.3}", it.middle_cpu_s_per_gb.median),
                 ]
             })
@@ -349,7 +370,7 @@ impl LiveResults {
                 "(b) h2load HTTP/1.1, {} persistent connections, {}; CPU-s/GB, medians",
                 self.connections, self.suite
             ),
-            &["object, middle", "Gbit/s", "machine", "range", "added", "own process"],
+            &["object, middle", "Gbit/s", "machine", "range", "added", "processes", "box alone"],
             &rows,
         );
         let rows: Vec<Vec<String>> = self
@@ -361,11 +382,12 @@ impl LiveResults {
                     format!("{} KB", it.object_bytes >> 10),
                     format!("{:.1}", it.ratio),
                     format!("{:.1}–{:.1}", each.min, each.max),
+                    format!("{:.1}", it.processes_ratio),
                 ]
             })
             .collect();
         let title = "(b) added machine CPU: (split − bridge) / (mmTLS − bridge)";
-        table(title, &["object", "ratio", "range"], &rows);
+        table(title, &["object", "ratio", "range", "of processes"], &rows);
         self.mmtls.print();
     }
 }
