@@ -6,15 +6,17 @@ use core::cell::RefCell;
 use std::sync::LazyLock;
 
 use mmtls_engine::tls::{
-    CipherSuite, ContentType, Direction, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN,
+    CipherSuite, ContentType, Direction, KeyEpoch, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN,
 };
-use mmtls_testkit::synthesis::{NullKeys, Script, ScriptBuilder, side};
+use mmtls_testkit::synthesis::{NullKeys, NullKeys12, Placed, Script, ScriptBuilder, Seal, side};
 
 pub(crate) const SUITE: CipherSuite = CipherSuite::TLS_AES_128_GCM_SHA256;
 /// What [`mmtls_testkit::synthesis`] puts into every ServerHello.
 pub(crate) const SERVER_RANDOM: [u8; 32] = [0x5a; 32];
 /// Sessions in [`SCRIPTS`].
-pub(crate) const SCRIPT_COUNT: usize = 8;
+pub(crate) const SCRIPT_COUNT: usize = 12;
+/// The first of [`SCRIPTS`] that speaks TLS 1.2.
+pub(crate) const FIRST_TLS12: usize = 8;
 
 /// The null keys of a direction and epoch, `None` for the handshake.
 pub(crate) fn keys(direction: Direction, epoch: Option<u32>) -> NullKeys {
@@ -27,11 +29,76 @@ pub(crate) fn random(script: usize) -> [u8; 32] {
     [0xc0 + script as u8; 32]
 }
 
+/// One epoch's keys of a script: the client random and the number they are delivered under, and
+/// what opens the records.
+pub(crate) fn delivery(
+    script: usize,
+    direction: Direction,
+    epoch: u32,
+) -> ([u8; 32], KeyEpoch, Box<Witness>) {
+    let id = keys(direction, Some(epoch));
+    if !SCRIPTS[script].tls12 {
+        return (random(script), KeyEpoch::Application(epoch), Box::new(Witness(Box::new(id))));
+    }
+    // In TLS 1.2 each handshake has a random of its own, and one epoch.
+    let randoms = &SCRIPTS[script].client_randoms;
+    let random = randoms.get(epoch as usize).copied().unwrap_or([0xef; 32]);
+    (random, KeyEpoch::Application(0), Box::new(Witness(Box::new(NullKeys12(id.0)))))
+}
+
+/// Seals a record as a script's endpoint does.
+pub(crate) fn seal(
+    script: usize,
+    direction: Direction,
+    epoch: u32,
+    sequence: u64,
+    kind: ContentType,
+    content: &[u8],
+    padding: usize,
+) -> Vec<u8> {
+    let id = keys(direction, Some(epoch));
+    match SCRIPTS[script].tls12 {
+        false => id.seal(sequence, kind, content, padding),
+        true => NullKeys12(id.0).seal(sequence, kind, content, padding),
+    }
+}
+
+/// Whether a handler is shown the record: in TLS 1.2 the engine keeps handshakes to itself.
+pub(crate) fn is_shown(script: &Script, record: &Placed) -> bool {
+    let own = [ContentType::HANDSHAKE, ContentType::CHANGE_CIPHER_SPEC];
+    !script.tls12 || !own.contains(&record.kind)
+}
+
 /// Sessions of different shapes, small enough to be run whole thousands of times a second.
 pub(crate) static SCRIPTS: LazyLock<Vec<Script>> =
     LazyLock::new(|| (0..SCRIPT_COUNT).map(script).collect());
 
 fn script(number: usize) -> Script {
+    if number >= FIRST_TLS12 { tls12(number) } else { tls13(number) }
+}
+
+fn tls12(number: usize) -> Script {
+    const CLIENT: Direction = Direction::ClientToServer;
+    const SERVER: Direction = Direction::ServerToClient;
+    const DATA: ContentType = ContentType::APPLICATION_DATA;
+    let keys = |direction, epoch| NullKeys12(keys(direction, epoch).0);
+    let mut builder = ScriptBuilder::tls12(random(number), SUITE.0, keys);
+    for round in 0..number - FIRST_TLS12 + 1 {
+        if round > 0 {
+            // Never more than a few.
+            builder.renegotiate([0xe0 + (4 * number + round) as u8 % 16; 32], SUITE.0);
+        }
+        builder.record(CLIENT, DATA, &[round as u8; 90], 0);
+        builder.record(SERVER, DATA, &[number as u8; 400], 0);
+        builder.record(SERVER, DATA, &[], 0);
+        builder.record(CLIENT, DATA, &[7], 0);
+    }
+    builder.record(CLIENT, ContentType::ALERT, &[1, 0], 0);
+    builder.record(SERVER, ContentType::ALERT, &[1, 0], 0);
+    builder.build()
+}
+
+fn tls13(number: usize) -> Script {
     const CLIENT: Direction = Direction::ClientToServer;
     const SERVER: Direction = Direction::ServerToClient;
     const DATA: ContentType = ContentType::APPLICATION_DATA;
@@ -94,7 +161,7 @@ thread_local! {
 }
 
 /// The null cipher; remembers what it authenticated last, to compare with what a handler is shown.
-pub(crate) struct Witness(pub(crate) NullKeys);
+pub(crate) struct Witness(pub(crate) Box<dyn OpenRecord>);
 
 impl Witness {
     /// The record that was authenticated last on this thread.
@@ -119,5 +186,8 @@ impl OpenRecord for Witness {
         let authentic = Authentic { sequence, kind: opened.content_type, content };
         LAST.with_borrow_mut(|last| *last = Some(authentic));
         Ok(opened)
+    }
+    fn content_len(&self, fragment_len: usize) -> usize {
+        self.0.content_len(fragment_len)
     }
 }

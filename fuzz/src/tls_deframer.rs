@@ -3,13 +3,13 @@
 //! Claim: however each stretch of bytes is cut into segments, the same events come in the same
 //! order, and nothing is left behind in the end.
 
-use mmtls_engine::tls::{Direction, KeyEpoch};
+use mmtls_engine::tls::Direction;
 use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId, SharedKeys};
 use mmtls_testkit::segments::{Endpoints, flag};
 use mmtls_testkit::synthesis::side;
 
 use crate::input::{Input, pieces};
-use crate::material::{SERVER_RANDOM, SUITE, Witness, keys, random};
+use crate::material::{FIRST_TLS12, SERVER_RANDOM, SUITE, delivery};
 use crate::recorder::{Event, Recorder};
 
 const POLICIES: [Policy; 4] = [Policy::Reset, Policy::Bypass, Policy::Forward, Policy::Drop];
@@ -34,6 +34,7 @@ fn config(choices: u8) -> Config {
     config.policies.lost_synchronisation = policy(2);
     config.limits.max_handshake_bytes = 2048;
     config.limits.max_search_bytes = 4096;
+    config.supports = |_, suite| suite == SUITE;
     // In packets the cut would make a difference; in bytes a stall ends where it ends.
     config.limits.stall_max_packets = usize::MAX;
     config.limits.stall_max_bytes = usize::MAX;
@@ -115,18 +116,20 @@ impl Wire {
     }
 
     fn keys(&mut self) {
-        for direction in Direction::BOTH {
-            for epoch in 0..3 {
-                let opener = Box::new(Witness(keys(direction, Some(epoch))));
-                let shared = SharedKeys {
-                    sender: Some(self.endpoints.client.ip()),
-                    client_random: random(0),
-                    server_random: Some(SERVER_RANDOM),
-                    cipher_suite: SUITE,
-                    keys: vec![(direction, KeyEpoch::Application(epoch), opener)],
-                };
-                let _ = self.engine.handle_keys(1, shared);
-                self.drain();
+        for script in [0, FIRST_TLS12, FIRST_TLS12 + 2] {
+            for direction in Direction::BOTH {
+                for epoch in 0..4 {
+                    let (client_random, number, opener) = delivery(script, direction, epoch);
+                    let shared = SharedKeys {
+                        sender: Some(self.endpoints.client.ip()),
+                        client_random,
+                        server_random: Some(SERVER_RANDOM),
+                        cipher_suite: SUITE,
+                        keys: vec![(direction, number, opener)],
+                    };
+                    let _ = self.engine.handle_keys(1, shared);
+                    self.drain();
+                }
             }
         }
     }

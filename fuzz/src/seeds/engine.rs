@@ -5,7 +5,7 @@ use mmtls_testkit::segments::{Endpoints, flag};
 use mmtls_testkit::synthesis::{Script, side};
 
 use super::Add;
-use crate::material::{SCRIPT_COUNT, SCRIPTS};
+use crate::material::{FIRST_TLS12, SCRIPT_COUNT, SCRIPTS};
 
 fn way(direction: Direction) -> u8 {
     (side(direction) as u8) << 7
@@ -15,12 +15,12 @@ fn half(len: usize) -> [u8; 2] {
     u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
 }
 
-/// Keys of both directions for three epochs; `operation` with direction and epoch, and `who` to
+/// Keys of both directions for four epochs; `operation` with direction and epoch, and `who` to
 /// follow where the target wants it.
 fn keys(operation: u8, who: Option<u8>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for direction in Direction::BOTH {
-        for epoch in 0..3u8 {
+        for epoch in 0..4u8 {
             let place = way(direction) | epoch << 4;
             match who {
                 Some(at) => bytes.extend([operation, place | at]),
@@ -36,18 +36,22 @@ pub(super) fn packet_path(add: Add<'_>) {
     let calm = [0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let busy = [0xe4, 0x1b, 7, 0xe4, 0, 0x22, 0, 6, 0x84, 0, 1, 3];
     let resetting = [0, 0, 2, 0x1b, 0, 0, 0, 0, 0, 0, 0x75, 0];
-    let numbers = [0usize, 1, 0, 0, 2, 3];
+    let numbers = [0usize, 1, 0, 0, 8, 9];
     for (at, number) in (0u8..).zip(numbers) {
         let script = &SCRIPTS[number];
         for (name, settings) in [("calm", &calm), ("busy", &busy), ("reset", &resetting)] {
             let early = name != "busy";
             let mut bytes = settings.to_vec();
             bytes.extend([6, at]);
+            let turns = turns(script, at);
             if early {
-                bytes.extend(keys(0x1a, Some(at)));
-            }
-            bytes.extend(turns(script, at));
-            if !early {
+                // Those that come too early for their epoch come again.
+                for turn in turns.chunks(4) {
+                    bytes.extend(turn);
+                    bytes.extend(keys(0x1a, Some(at)));
+                }
+            } else {
+                bytes.extend(turns);
                 bytes.extend(keys(0x1a, Some(at)));
             }
             // Both ends, then some time.
@@ -138,7 +142,11 @@ pub(super) fn session(add: Add<'_>) {
         let all_keys = keys(9, None);
         let mut early = vec![number];
         early.extend(&all_keys);
-        early.extend(&whole);
+        for _ in 0..rounds {
+            // Keys of later epochs are not kept before their session is there.
+            early.extend([CLIENT | 3, SERVER | 3]);
+            early.extend(&all_keys);
+        }
         early.extend([12, SERVER | 12, 11, SERVER | 11]);
         add("session", &format!("early-keys-{number}"), early);
 
@@ -157,6 +165,9 @@ pub(super) fn session(add: Add<'_>) {
         for round in 0..40u8 {
             let from = if round % 8 < 4 { CLIENT } else { SERVER };
             rough.extend([from | 6, 0, 90, 60, from, 250, from | 15, from | 5, 0, 200, 0, 120]);
+            if round % 4 == 3 {
+                rough.extend(&all_keys);
+            }
             if round % 16 == 13 {
                 rough.extend([from | 8, 30, from | 4, 1, 0]);
             }
@@ -179,8 +190,8 @@ pub(super) fn tls_deframer(add: Add<'_>) {
         for (name, choices, actions) in
             [("keys", 0x40, [0; 4]), ("none", 0x05, [0; 4]), ("pause", 0x6a, [0, 6, 0x12, 3])]
         {
-            // Only the first script's random is given keys.
-            if name != "none" && number > 0 {
+            // Only these scripts' randoms are given keys.
+            if name != "none" && ![0, FIRST_TLS12, FIRST_TLS12 + 2].contains(&number) {
                 continue;
             }
             let mut bytes = vec![choices];

