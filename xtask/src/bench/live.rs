@@ -17,7 +17,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use mmtls_testkit::{
-    Middle, Mmtls, Nginx, NginxOptions, NginxSplit, SplitOptions, Testbed, address, files,
+    Middle, Mmtls, Nginx, NginxOptions, NginxSplit, Options, SplitOptions, Testbed, address, files,
     machine_cpu,
 };
 use serde::Serialize;
@@ -50,9 +50,10 @@ struct Lane {
 }
 
 impl Lane {
-    fn start(variant: usize, files: &Path) -> Result<Self, String> {
+    fn start(variant: usize, load: Load, files: &Path) -> Result<Self, String> {
         let middle = [Middle::KernelBridge, Middle::Empty, Middle::Routed][variant];
-        let bed = Testbed::new(middle).map_err(|error| error.to_string())?;
+        let options = Options { middle, rps: load.steering, ..Options::default() };
+        let bed = Testbed::with_options(&options).map_err(|error| error.to_string())?;
         let server = Nginx::start(&bed, server_options(files)).map_err(|e| e.to_string())?;
         let mut lane = Self { bed, server, mmtls: None, split: None, sessions: 0 };
         match variant {
@@ -160,6 +161,8 @@ pub struct Load {
     pub connections: u32,
     /// Length of each transfer.
     pub seconds: f64,
+    /// Receive packet steering on the middlebox's ports.
+    pub steering: bool,
 }
 
 /// What h2load says at its end.
@@ -271,10 +274,10 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
     }
     let mut lanes = Vec::new();
     for variant in 0..VARIANTS.len() {
-        lanes.push(Lane::start(variant, &files.0)?);
+        lanes.push(Lane::start(variant, load, &files.0)?);
     }
     let receive_steering = lanes.iter().all(|lane| lane.bed.rps_active());
-    if !receive_steering {
+    if load.steering && !receive_steering {
         println!("WARNING: receive packet steering is off here; veth reorders, figures are lower");
     }
     let mut variants = Vec::new();

@@ -39,6 +39,10 @@ pub struct BenchArgs {
     /// Persistent connections of live transfers.
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     connections: u32,
+    /// Switch receive packet steering off in live transfers: fewer interrupts between cores, but
+    /// veth then reorders.
+    #[arg(long)]
+    no_steering: bool,
     /// New connections of each replay.
     #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     sessions: u32,
@@ -113,7 +117,11 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         }
     }
     if wanted(Part::B) && testbed()? {
-        let load = live::Load { connections: args.connections, seconds: args.seconds };
+        let load = live::Load {
+            connections: args.connections,
+            seconds: args.seconds,
+            steering: !args.no_steering,
+        };
         let measured = live::measure(args.repetitions, load)?;
         measured.print();
         results.live = Some(measured);
