@@ -49,7 +49,7 @@ fn drive(data: &[u8]) -> [usize; 2] {
     config.policies.null_keys = Policy::Reset;
     config.policies.mid_stream = Policy::Reset;
     config.mid_stream_grace_ns = 0;
-    config.supports = |_, _| true;
+    config.supports = |_, suite| suite == SUITE;
     let mut actions: &[u8] = &[];
     if !strict {
         let policies = input.u8();
