@@ -12,7 +12,9 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::wire::BothSides;
-use common::{Family, Stage, can_run, find, http_body, mmtls_program, options, sessions, url};
+use common::{
+    Family, Stage, can_run, find, http_body, mmtls_program, options, patient, sessions, url,
+};
 use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
 use mmtls_testkit::{Middle, Mmtls, MmtlsOptions, OpensslServer, Testbed, files, require_program};
 use serde_json::Value;
@@ -281,7 +283,7 @@ fn refuses_an_interface_that_goes_away_and_keeps_what_it_wrote() {
     }
     let stage = Stage::new();
     stage.serve("file", b"content");
-    let mut mmtls = stage.mmtls(&options());
+    let mut mmtls = stage.mmtls(&patient());
     let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
     curl.arg(url("file"));
     assert_eq!(stage.run("curl", curl).text(), "content");
@@ -337,7 +339,7 @@ fn accepts_captures_of_every_format_and_writes_the_same_streams() {
     let stage = Stage::new();
     let place = Place::new("streams");
     let keylog = place.path("keylog");
-    let live = MmtlsOptions { streams: true, ..options() };
+    let live = MmtlsOptions { streams: true, ..patient() };
     let monitor = stage.mmtls(&live);
     let live_streams = monitor.directory().join("streams");
     let sides = BothSides::start(&stage.bed, "tcp port 443");

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Family, Stage, assert_all_decrypted, can_run, find, options, sessions, stat, url};
+use common::{
+    Family, Stage, assert_all_decrypted, can_run, find, options, patient, sessions, stat, url,
+};
 use mmtls_keyshare::SecretBytes;
 use mmtls_keyshare::client::{Client, ClientConfig};
 use mmtls_keyshare::message::{Direction, Epoch, KeyEntry, Message, NullKeys, SessionKeys};
@@ -48,7 +50,7 @@ fn the_sender_process() {
     let mode = *modes.iter().find(|mode| format!("{mode:?}") == text("SENDER_MODE")).unwrap();
     let config = ClientConfig::new(vec![middlebox.parse().unwrap()], text("SENDER_CA").into());
     let client = Client::start(config, Box::new(|_| None)).unwrap();
-    assert!(client.wait_connected(Duration::from_secs(5)), "{:?}", client.troubles());
+    assert!(client.wait_connected(Duration::from_secs(20)), "{:?}", client.troubles());
     println!("sender: connected");
     let end = Instant::now() + Duration::from_secs(60);
     let mut log = Log { path: text("SENDER_KEYLOG").into(), read: 0, halves: HashMap::new() };
@@ -160,7 +162,7 @@ fn sender(
     command.env("SENDER_MODE", format!("{mode:?}"));
     command.env("SENDER_DELAY_MS", delay_ms.to_string());
     let mut sender = bed.background("sender", command).unwrap();
-    sender.wait_for_line("sender: connected", Duration::from_secs(10)).unwrap();
+    sender.wait_for_line("sender: connected", Duration::from_secs(25)).unwrap();
     sender
 }
 
@@ -189,7 +191,7 @@ fn stage() -> Stage {
 fn resetting(stage: &Stage) -> MmtlsOptions {
     let patterns = stage.bed.directory().join("patterns.txt");
     std::fs::write(&patterns, PATTERN).unwrap();
-    MmtlsOptions { patterns: Some((patterns, "reset".to_owned())), ..options() }
+    MmtlsOptions { patterns: Some((patterns, "reset".to_owned())), ..patient() }
 }
 
 fn with_pattern(length: usize, at: usize) -> Vec<u8> {
@@ -363,7 +365,7 @@ fn keys_from(
     let mut curl = logging_curl(stage, Family::V4);
     curl.arg(url("file"));
     let page = stage.run("curl", curl);
-    sender.wait_for_line("sender: sent", Duration::from_secs(5)).unwrap();
+    sender.wait_for_line("sender: sent", Duration::from_secs(20)).unwrap();
     sender.stop();
     (page, mmtls.stop().unwrap())
 }
@@ -391,13 +393,13 @@ fn refuses_keys_from_another_address() {
     assert_eq!(report.count("missing key"), 1, "{:#?}", report.summary);
 
     // Unless the operator says so, for clients behind address translation.
-    let config = Some("[keys]\naccept_any_sender = true\n".to_owned());
-    let (page, report) =
-        keys_from(&stage, elsewhere, Mode::Both, &MmtlsOptions { config, ..options() });
+    let mut options = patient();
+    options.config = options.config.map(|text| text + "[keys]\naccept_any_sender = true\n");
+    let (page, report) = keys_from(&stage, elsewhere, Mode::Both, &options);
     assert!(page.stdout == content, "{}", page.stderr);
     assert_all_decrypted(&report, 1);
     // And from the client's own address, of course.
-    let (page, report) = keys_from(&stage, &stage.bed.client, Mode::Both, &options());
+    let (page, report) = keys_from(&stage, &stage.bed.client, Mode::Both, &patient());
     assert!(page.stdout == content, "{}", page.stderr);
     assert_all_decrypted(&report, 1);
 }
@@ -468,7 +470,7 @@ fn accepts_key_updates() {
     }
     let stage = stage();
     stage.serve("file", &files::pattern_bytes(100_000, 5));
-    let mmtls = stage.mmtls(&options());
+    let mmtls = stage.mmtls(&patient());
     // `K` at the start of a line: new keys, and ask the server for new ones, too.
     let request = |path: &str| format!("GET /{path} HTTP/1.1\\r\\nHost: server.test\\r\\n\\r\\n");
     let script = format!(
@@ -504,7 +506,7 @@ fn accepts_keys_again_after_the_agent_lost_its_connection() {
     let stage = stage();
     let content = files::pattern_bytes(200_000, 5);
     stage.serve("file", &content);
-    let first = stage.mmtls(&options());
+    let first = stage.mmtls(&patient());
     let go = stage.bed.directory().join("go");
     let wait = format!("while [ ! -e {} ]; do sleep 0.05; done; exec curl \"$@\"", go.display());
     let mut client = first.sharing(&stage.bed, false, &[], "sh");
@@ -514,7 +516,7 @@ fn accepts_keys_again_after_the_agent_lost_its_connection() {
     let client = stage.bed.background("agent", client).unwrap();
     std::thread::sleep(Duration::from_millis(300));
     first.stop().unwrap();
-    let second = stage.mmtls(&options());
+    let second = stage.mmtls(&patient());
     std::thread::sleep(Duration::from_millis(700));
     std::fs::write(&go, "").unwrap();
     let page = client.finish(common::LIMIT).unwrap();
@@ -544,7 +546,7 @@ fn refuses_to_tell_secrets() {
     }
     let stage = stage();
     stage.serve("file", &files::pattern_bytes(100_000, 5));
-    let mmtls: Mmtls = stage.mmtls(&options());
+    let mmtls: Mmtls = stage.mmtls(&patient());
     let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
     curl.env("SSLKEYLOGFILE", keylog(&stage.bed));
     curl.args(["-v", &url("file")]);

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use common::{
-    Family, Stage, assert_all_decrypted, assert_decrypted_but_aborted, can_run, options, sessions,
-    stat, url,
+    Family, Stage, assert_all_decrypted, assert_decrypted_but_aborted, can_run, options, patient,
+    sessions, stat, url,
 };
 use mmtls_testkit::{KeyType, Mmtls, MmtlsOptions, MmtlsReport, NginxOptions, address, files};
 
@@ -35,7 +35,7 @@ fn nginx(suite: &str) -> NginxOptions {
 /// A program of the testbed's client, with shared keys, under the monitor; returns what it
 /// printed and the monitor's report.
 fn load(stage: &Stage, family: Family, program: &str, arguments: &[&str]) -> (String, MmtlsReport) {
-    let mmtls = stage.mmtls(&options());
+    let mmtls = stage.mmtls(&patient());
     let mut command = mmtls.sharing(&stage.bed, family.is_v6(), &[], program);
     command.args(arguments).arg(format!("https://{}/file", family.server()));
     let done = stage.run(program, command);
@@ -159,7 +159,7 @@ fn accepts_python_and_its_keys() {
     }
     let stage = Stage::new();
     stage.serve("file", &files::pattern_bytes(300_000, 1));
-    let mmtls = stage.mmtls(&options());
+    let mmtls = stage.mmtls(&patient());
     for family in Family::all(&stage.bed) {
         let script = "import ssl, sys, urllib.request as r\n\
                       c = ssl.create_default_context(cafile=sys.argv[1])\n\
@@ -218,7 +218,7 @@ fn accepts_tls_1_2() {
         Stage::with(NginxOptions { protocols: "TLSv1.2".to_owned(), ..NginxOptions::default() });
     let content = files::pattern_bytes(200_000, 1);
     stage.serve("file", &content);
-    let mmtls = stage.mmtls(&options());
+    let mmtls = stage.mmtls(&patient());
     let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
     curl.arg(url("file"));
     let done = stage.run("curl", curl);
@@ -249,7 +249,7 @@ fn accepts_tls_1_2_ciphers_of_every_kind() {
     });
     let content = files::pattern_bytes(300_000, 1);
     stage.serve("file", &content);
-    let mmtls = stage.mmtls(&options());
+    let mmtls = stage.mmtls(&patient());
     let ciphers = [
         "ECDHE-RSA-AES128-GCM-SHA256",
         "ECDHE-RSA-AES256-GCM-SHA384",
@@ -291,7 +291,7 @@ fn refuses_unsupported_suites_by_policy() {
         curl.args(["--ciphers", suite, &url("file")]);
         stage.run("curl", curl)
     };
-    let mmtls = stage.mmtls(&options());
+    let mmtls = stage.mmtls(&patient());
     let done = fetch(&mmtls);
     assert!(done.stdout == content, "{}", done.stderr);
     let report = mmtls.stop().unwrap();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::wire::{self, BothSides, RST, Segment};
-use common::{Family, LIMIT, Stage, assert_all_decrypted, can_run, find, options, sessions, url};
+use common::{Family, LIMIT, Stage, assert_all_decrypted, can_run, find, patient, sessions, url};
 use mmtls_testkit::{
     Finished, Middle, Mmtls, MmtlsOptions, Nginx, NginxOptions, Options, Testbed, files,
 };
@@ -29,7 +29,7 @@ fn content(pattern_at: Option<usize>) -> Vec<u8> {
 fn patterns(bed: &Testbed, action: &str) -> MmtlsOptions {
     let file = bed.directory().join("patterns.txt");
     std::fs::write(&file, b"# a comment\nnever-there\nforbidden-fruit\n").unwrap();
-    MmtlsOptions { patterns: Some((file, action.to_owned())), ..options() }
+    MmtlsOptions { patterns: Some((file, action.to_owned())), ..patient() }
 }
 
 /// Downloads `name`; the response head's length and curl's result.

@@ -6,7 +6,9 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::wire::{self, BothSides, Segment};
-use common::{Family, LIMIT, Stage, assert_all_decrypted, can_run, find, options, stat, url};
+use common::{
+    Family, LIMIT, Stage, assert_all_decrypted, can_run, find, options, patient, stat, url,
+};
 use mmtls_testkit::{Middle, Mmtls, Nginx, NginxOptions, Options, Testbed, address, files};
 
 /// Uploads land beside the downloads; plain HTTP on port 80.
@@ -31,7 +33,7 @@ fn accepts_only_the_servers_own_certificate() {
     }
     let stage = Stage::new();
     stage.serve("file", b"content");
-    let mmtls = stage.mmtls(&options());
+    let mmtls = stage.mmtls(&patient());
     let own = std::fs::read_to_string(&stage.bed.pki().server.certificate).unwrap();
     let own = certificate(&own);
     for family in Family::all(&stage.bed) {
@@ -78,7 +80,7 @@ fn accepts_only_the_servers_own_certificate() {
 /// Downloads and uploads through the middlebox, captured on both sides.
 fn streams_are_equal(bed: Testbed) {
     let stage = Stage { nginx: Nginx::start(&bed, nginx()).unwrap(), bed };
-    let mmtls = stage.mmtls(&options());
+    let mmtls = stage.mmtls(&patient());
     let (download, upload) =
         (files::pattern_bytes(3_000_000, 1), files::pattern_bytes(2_000_000, 2));
     stage.serve("file", &download);
@@ -191,7 +193,7 @@ fn accepts_what_is_no_tls_unchanged() {
     let stage = Stage::with(nginx());
     let content = files::pattern_bytes(1_000_000, 3);
     stage.serve("file", &content);
-    let mmtls = stage.mmtls(&options());
+    let mmtls = stage.mmtls(&patient());
     let sides = BothSides::start(&stage.bed, "");
     let families = Family::all(&stage.bed);
     for &family in &families {

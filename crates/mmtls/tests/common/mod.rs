@@ -49,6 +49,12 @@ pub fn options() -> MmtlsOptions {
     MmtlsOptions::new(binaries())
 }
 
+/// As [`options`], for tests in which keys do come, on machines that may stop for a second.
+pub fn patient() -> MmtlsOptions {
+    let config = Some("[limits]\nstall_timeout_milliseconds = 10000\n".to_owned());
+    MmtlsOptions { config, ..options() }
+}
+
 /// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
