@@ -3,6 +3,7 @@
 //! Refuses to look into packets; it moves them as the engine says.
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
@@ -22,11 +23,11 @@ use crate::keys::{self, Delivery, KeyDesk};
 /// Longest sleep: how late a stop or a periodic task can be.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Frames per [`SLOT`] from which on the worker pauses between two looks: below that it would
-/// only delay them.
-const BUSY_FRAMES: usize = 32;
+/// Frames per [`SLOT`] from which on the worker pauses between two looks. With fewer, as in bulk
+/// transfers of large frames, pauses cost more than they save: the endpoints run dry meanwhile.
+const BUSY_FRAMES: usize = 100;
 
-/// How long frames are counted for [`BUSY_FRAMES`]: 32 of them are 32,000 a second.
+/// How long frames are counted for [`BUSY_FRAMES`]: 100 of them are 100,000 a second.
 const SLOT: Duration = Duration::from_millis(1);
 
 /// Deliveries taken between two looks at the interfaces.
@@ -79,11 +80,10 @@ impl Moderation {
     }
 
     /// Takes note of a turn's frames and pauses when many come in small turns.
-    fn turn(&mut self, frames: usize, batch: usize) {
-        if self.pause.is_zero() || frames == 0 {
+    fn turn(&mut self, now: Instant, frames: usize, batch: usize) {
+        if self.pause.is_zero() {
             return;
         }
-        let now = Instant::now();
         if now >= self.slot_end {
             let skipped = now - self.slot_end >= SLOT;
             self.frames = [0, if skipped { 0 } else { self.frames[0] }];
@@ -109,8 +109,8 @@ impl Clock {
         Self { base_ns: nanos(base), start: Instant::now() }
     }
 
-    fn now_ns(&self) -> u64 {
-        self.base_ns.saturating_add(nanos(self.start.elapsed()))
+    fn ns_at(&self, instant: Instant) -> u64 {
+        self.base_ns.saturating_add(nanos(instant.saturating_duration_since(self.start)))
     }
 }
 
@@ -159,7 +159,7 @@ impl<H: Handler> Worker<H> {
     /// The worker's time: nanoseconds since 1970.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
-        self.clock.now_ns()
+        self.clock.ns_at(Instant::now())
     }
 
     /// Frames held at the moment.
@@ -182,29 +182,28 @@ impl<H: Handler> Worker<H> {
         harden::precise_timers()?;
         let mut next_tick = Instant::now() + TICK;
         while !stop.load(Ordering::Relaxed) {
-            let ready = self
-                .bridge
-                .wait(Some(self.sleep(next_tick)), Some(self.keys.wake_fd()))
-                .map_err(Error::Interface)?;
-            if ready.woken {
-                self.keys.wake.drain();
-                self.take_keys();
-            }
+            // One look at the clock per turn: a turn is one batch in each direction.
+            let now = Instant::now();
+            let now_ns = self.clock.ns_at(now);
+            let mut idle = self.take_keys(now_ns) == 0;
             let mut frames = 0;
-            for port in [Port::Left, Port::Right] {
-                if ready.port(port) {
-                    frames += self.receive(port)?;
-                }
+            for port in Port::BOTH {
+                frames += self.receive(port, now_ns)?;
             }
-            let now_ns = self.clock.now_ns();
             if self.engine.next_timeout().is_some_and(|due| due <= now_ns) {
                 self.engine.handle_timeout(now_ns);
                 self.act();
+                idle = false;
             }
-            self.moderation.turn(frames, self.batch);
-            if Instant::now() >= next_tick {
-                next_tick = Instant::now() + TICK;
+            if now >= next_tick {
+                next_tick = now + TICK;
                 each_tick(self);
+            }
+            // Waiting is a system call that says nothing new while frames keep coming.
+            if frames > 0 {
+                self.moderation.turn(now, frames, self.batch);
+            } else if idle {
+                self.sleep(now, next_tick)?;
             }
         }
         Ok(())
@@ -223,17 +222,28 @@ impl<H: Handler> Worker<H> {
         self.engine.into_handler()
     }
 
-    fn sleep(&self, next_tick: Instant) -> Duration {
-        let tick = next_tick.saturating_duration_since(Instant::now());
-        match self.engine.next_timeout() {
-            Some(due) => tick.min(Duration::from_nanos(due.saturating_sub(self.clock.now_ns()))),
-            None => tick,
+    /// Waits for frames, keys, the next tick or the engine's next timeout.
+    fn sleep(&mut self, now: Instant, next_tick: Instant) -> Result<(), Error> {
+        let now_ns = self.clock.ns_at(now);
+        self.keys.desk.announce_sleep();
+        if self.take_keys(now_ns) > 0 {
+            return Ok(());
         }
+        let tick = next_tick.saturating_duration_since(now);
+        let timeout = match self.engine.next_timeout() {
+            Some(due) => tick.min(Duration::from_nanos(due.saturating_sub(now_ns))),
+            None => tick,
+        };
+        let wake = Some(self.keys.wake.as_fd());
+        let ready = self.bridge.wait(Some(timeout), wake).map_err(Error::Interface)?;
+        if ready.woken {
+            self.keys.wake.drain();
+        }
+        Ok(())
     }
 
-    fn receive(&mut self, port: Port) -> Result<usize, Error> {
-        let Self { bridge, engine, held, keys, clock, .. } = self;
-        let now_ns = clock.now_ns();
+    fn receive(&mut self, port: Port, now_ns: u64) -> Result<usize, Error> {
+        let Self { bridge, engine, held, keys, .. } = self;
         bridge
             .receive_with(port, |frame, outbox| {
                 let input = FrameInput {
@@ -256,12 +266,13 @@ impl<H: Handler> Worker<H> {
             .map_err(Error::Interface)
     }
 
-    fn take_keys(&mut self) {
-        let now_ns = self.clock.now_ns();
-        for taken in 0.. {
-            let Ok(delivery) = self.keys.queue.try_recv() else {
-                break;
-            };
+    /// Takes deliveries, but not for ever, since packets wait too. Returns how many.
+    fn take_keys(&mut self, now_ns: u64) -> usize {
+        let mut taken = 0;
+        while taken < KEYS_PER_TURN
+            && let Ok(delivery) = self.keys.queue.try_recv()
+        {
+            taken += 1;
             // The engine counts refusals.
             let _ = match delivery {
                 Delivery::Keys(keys) => self.engine.handle_keys(now_ns, keys),
@@ -270,25 +281,14 @@ impl<H: Handler> Worker<H> {
                 }
             };
             self.act();
-            if taken == KEYS_PER_TURN {
-                // Packets wait too; come back for the rest at once.
-                self.keys.wake.wake();
-                break;
-            }
         }
+        taken
     }
 
     /// Acts on outputs that no frame caused.
     fn act(&mut self) {
         let mut direct = Direct(&mut self.bridge);
         drain(&mut self.engine, &mut self.held, &self.keys, &mut direct);
-    }
-}
-
-impl KeyInput {
-    fn wake_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        use std::os::fd::AsFd;
-        self.wake.as_fd()
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,9 +41,20 @@ pub struct KeyDesk {
     /// Deliveries whose keys fit no supported suite.
     pub unusable: AtomicU64,
     connections: Mutex<HashMap<IpAddr, ConnectionId>>,
+    /// The worker sleeps, or is about to: it has to be woken for a delivery.
+    worker_sleeps: AtomicBool,
 }
 
 impl KeyDesk {
+    /// What the worker says before it looks into the queue for the last time: any delivery that
+    /// this look misses will wake it.
+    pub fn announce_sleep(&self) {
+        self.worker_sleeps.store(true, Ordering::Relaxed);
+        // Pairs with the one in `batch_end`: either the worker sees the delivery, or the sink
+        // sees that it sleeps.
+        fence(Ordering::SeqCst);
+    }
+
     /// The connection that an endpoint's address last used.
     #[must_use]
     pub fn connection_of(&self, address: IpAddr) -> Option<ConnectionId> {
@@ -111,7 +122,11 @@ impl KeySink for WorkerSink {
 
     fn batch_end(&mut self) {
         if std::mem::take(&mut self.pending_wake) {
-            self.wake.wake();
+            fence(Ordering::SeqCst);
+            // A worker that is awake looks into the queue anyway, and a wake is two system calls.
+            if self.desk.worker_sleeps.swap(false, Ordering::Relaxed) {
+                self.wake.wake();
+            }
         }
     }
 

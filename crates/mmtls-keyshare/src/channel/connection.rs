@@ -3,7 +3,7 @@
 //! Refuses: other application protocols, anything before the hello, messages that only a
 //! middlebox sends, and peers that ask without reading the answers.
 
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,6 +32,21 @@ pub(super) enum Fate {
     HandshakeFailed,
     /// The peer broke the specification.
     Malformed,
+}
+
+/// A socket that notes when it gave less than was asked for: then it is empty, and data that
+/// come later are reported by the poll (epoll(7), question 9).
+struct Input<'a> {
+    stream: &'a mut TcpStream,
+    exhausted: bool,
+}
+
+impl Read for Input<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        self.exhausted = count < buffer.len();
+        Ok(count)
+    }
 }
 
 pub(super) struct Connection {
@@ -93,16 +108,21 @@ impl Connection {
         total - std::mem::replace(&mut self.skipped_before, total)
     }
 
-    /// Reads, delivers and writes.
+    /// Reads, delivers and writes. `ending`: the poll saw that the peer sends no more, and will
+    /// not say so again.
     pub(super) fn turn(
         &mut self,
         now: Instant,
+        ending: bool,
         welcome: &[u8],
         mut deliver: impl FnMut(&Peer, Message),
     ) -> Fate {
         self.last_heard = now;
         for _ in 0..TURN {
-            match self.tls.read_tls(&mut self.stream) {
+            let mut input = Input { stream: &mut self.stream, exhausted: false };
+            let read = self.tls.read_tls(&mut input);
+            let exhausted = input.exhausted;
+            match read {
                 Ok(0) if self.open => return Fate::Gone,
                 Ok(0) => return Fate::HandshakeFailed,
                 Ok(_) => {}
@@ -114,7 +134,7 @@ impl Connection {
                 Err(_) => return Fate::HandshakeFailed,
             }
             let fate = self.process(welcome, &mut deliver);
-            if fate != Fate::Keep {
+            if fate != Fate::Keep || exhausted && !ending {
                 return self.flush(fate);
             }
         }

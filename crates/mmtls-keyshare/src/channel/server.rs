@@ -416,13 +416,16 @@ impl Worker {
             let now = Instant::now();
             let mut delivered = 0;
             for slot in std::mem::take(&mut self.unfinished) {
-                delivered += self.serve(slot, now);
+                delivered += self.serve(slot, true, now);
             }
             for event in &events {
                 match event.token() {
                     LISTENER => self.accept_again = true,
                     WAKE => {}
-                    Token(token) => delivered += self.serve(token - FIRST, now),
+                    Token(token) => {
+                        let ending = event.is_read_closed() || event.is_error();
+                        delivered += self.serve(token - FIRST, ending, now);
+                    }
                 }
             }
             if delivered > 0 {
@@ -492,13 +495,13 @@ impl Worker {
     }
 
     /// Reads, delivers and writes what one connection has; returns how many messages there were.
-    fn serve(&mut self, slot: usize, now: Instant) -> u64 {
+    fn serve(&mut self, slot: usize, ending: bool, now: Instant) -> u64 {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else {
             return 0;
         };
         let mut count = 0;
         let sink = &mut self.sink;
-        let fate = connection.turn(now, &self.welcome, |peer, message| {
+        let fate = connection.turn(now, ending, &self.welcome, |peer, message| {
             count += 1;
             sink.message(peer, message);
         });
