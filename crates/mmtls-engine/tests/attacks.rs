@@ -510,6 +510,26 @@ fn h10_server_syn_first_must_not_swap_roles() {
 }
 
 #[test]
+fn h14_server_must_not_answer_bytes_that_were_not_seen() {
+    // The client's bytes came in fragments, or behind tags, or by another way.
+    let mut t = T::new();
+    t.open();
+    t.now += 61_000_000_000;
+    let reply = [8; 700];
+    assert_eq!(t.send(S, 0, 500, flag::ACK, &reply), Verdict::Drop);
+    let resets = t.out.iter().filter(|o| matches!(o, Output::Inject { .. })).count();
+    assert!(resets >= 2, "both sides are told");
+    assert_eq!(t.send(C, 500, 700, flag::ACK, &hello()), Verdict::Drop);
+    // An acknowledgment from beside the stream says nothing: anyone can send one.
+    let mut t = T::new();
+    t.open();
+    t.now += 61_000_000_000;
+    t.send(S, 9, 500, flag::ACK, &[]);
+    t.send(C, 0, 0, flag::ACK, &hello());
+    assert!(t.started());
+}
+
+#[test]
 fn m1_second_hello_must_keep_the_name() {
     let mut t = T::new();
     t.open();

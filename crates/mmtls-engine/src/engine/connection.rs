@@ -325,17 +325,30 @@ impl<H: Handler> Engine<H> {
         other.open_window(acknowledgment, u64::from(segment.tcp.window()) << scale);
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
-        let unseen = inline && exact && other.is_acknowledged_beyond(acknowledgment);
         if !other.syn_data.is_empty() {
             self.accept_syn_data(index, direction.reverse(), acknowledgment);
         }
-        if unseen
-            && let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index)
-            && session.following()
-        {
-            let mut ctx = context!(self);
-            session.fail(direction.reverse(), SessionError::LostSynchronisation, &mut ctx);
-            self.settle(index);
+        let Some(flow) = self.flows.get(index) else {
+            return true;
+        };
+        let other = &flow.halves[direction.reverse().index()];
+        if !inline || !exact || !other.is_acknowledged_beyond(acknowledgment) {
+            return true;
+        }
+        match &mut flow.carries {
+            Carries::Tls(session) if session.following() => {
+                let mut ctx = context!(self);
+                session.fail(direction.reverse(), SessionError::LostSynchronisation, &mut ctx);
+                self.settle(index);
+            }
+            // The server has the client's first bytes, and the monitor does not: they came in
+            // fragments, or another way. It is as if the connection had been picked up behind them.
+            Carries::Undecided(_) if direction == Direction::ServerToClient => {
+                flow.carries = Carries::Plain;
+                self.counters.mid_stream += 1;
+                self.judge_mid_stream(index);
+            }
+            _ => {}
         }
         true
     }
