@@ -108,11 +108,11 @@ impl Policies {
 pub struct Limits {
     /// Flows in the table; beyond it `Policies::table_full` decides. About 1 KB each.
     pub max_flows: usize,
-    /// Out-of-order bytes kept per direction. A packet beyond it is dropped: its sender repeats
-    /// it, and nothing passes unseen.
+    /// Bytes kept per direction: out of order, and as much again forwarded and not acknowledged.
+    /// A packet beyond it is dropped: its sender repeats it, and nothing passes unseen.
     pub max_reassembly_bytes: usize,
-    /// Kept bytes of all flows together: out of order, partial records, stalls, held frames.
-    /// Beyond it out-of-order packets are dropped, and a session that needs more meets
+    /// Kept bytes of all flows together: out of order, not acknowledged, partial records, stalls,
+    /// held frames. Beyond it out-of-order packets are dropped, and a session that needs more meets
     /// `Policies::memory_cap`.
     pub max_buffered_bytes: usize,
     /// Bytes of plaintext handshake messages kept per direction.

@@ -2,133 +2,13 @@
 //! key channel may try. Each test says what must hold.
 
 mod harness;
-use harness::{Event, RANDOM, Recorder, SUITE, keys};
+use harness::attack::*;
+use harness::{RANDOM, SUITE, keys};
 use mmtls_engine::session::*;
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::{Endpoints, flag};
 use mmtls_testkit::synthesis::*;
-
-const C: Direction = Direction::ClientToServer;
-const S: Direction = Direction::ServerToClient;
-
-struct T {
-    engine: Engine<Recorder>,
-    ep: Endpoints,
-    now: u64,
-    out: Vec<Output>,
-}
-
-impl T {
-    fn with(config: Config) -> Self {
-        let ep = Endpoints {
-            client: "10.0.0.2:40000".parse().unwrap(),
-            server: "10.0.0.3:443".parse().unwrap(),
-            initial: [1_000_000, 2_000_000_000],
-        };
-        Self { engine: Engine::new(config, Recorder::default()), ep, now: 1, out: Vec::new() }
-    }
-    fn new() -> Self {
-        Self::with(Self::config())
-    }
-    fn config() -> Config {
-        let mut c = Config::new(Policy::Reset);
-        c.verify_checksums = false;
-        c
-    }
-    fn raw(&mut self, port: u8, bytes: &[u8]) -> Verdict {
-        self.now += 1000;
-        let input =
-            FrameInput { port: PortId(port), link: Link::Ethernet, bytes, checksum_trusted: true };
-        let v = self.engine.handle_frame(self.now, &input);
-        while let Some(o) = self.engine.poll_output() {
-            self.out.push(o);
-        }
-        v
-    }
-    fn send(&mut self, d: Direction, offset: i64, ack: u64, flags: u8, data: &[u8]) -> Verdict {
-        let f = self.ep.frame(d, offset, ack, flags, data);
-        self.raw(side(d) as u8, &f)
-    }
-    fn open(&mut self) {
-        self.send(C, -1, 0, flag::SYN, &[]);
-        self.send(S, -1, 0, flag::SYN | flag::ACK, &[]);
-        self.send(C, 0, 0, flag::ACK, &[]);
-    }
-    fn keys(&mut self, d: Direction, epoch: u32) -> Result<bool, KeyRefusal> {
-        self.keys_with(d, epoch, Box::new(keys(d, Some(epoch))), RANDOM, Some(self.ep.client.ip()))
-    }
-    fn keys_with(
-        &mut self,
-        d: Direction,
-        epoch: u32,
-        opener: Box<dyn OpenRecord>,
-        random: [u8; 32],
-        sender: Option<std::net::IpAddr>,
-    ) -> Result<bool, KeyRefusal> {
-        let r = self.engine.handle_keys(
-            self.now,
-            SharedKeys {
-                sender,
-                client_random: random,
-                server_random: None,
-                cipher_suite: CipherSuite(SUITE),
-                keys: vec![(d, KeyEpoch::Application(epoch), opener)],
-            },
-        );
-        while let Some(o) = self.engine.poll_output() {
-            self.out.push(o);
-        }
-        r
-    }
-    /// Plays a script with keys; offsets per direction are returned.
-    fn play(&mut self, script: &Script) -> [u64; 2] {
-        let mut at = [0u64; 2];
-        for t in &script.turns {
-            let s = side(t.direction);
-            self.send(t.direction, at[s] as i64, at[1 - s], flag::ACK, &t.bytes);
-            at[s] += t.bytes.len() as u64;
-        }
-        at
-    }
-    fn started(&self) -> bool {
-        self.engine.handler().events.contains(&Event::SessionStart)
-    }
-    fn judged(&self) -> usize {
-        let r = self.engine.handler();
-        r.judged[0] + r.judged[1]
-    }
-    fn alive(&self) -> bool {
-        !self.engine.handler().events.iter().any(|e| matches!(e, Event::SessionEnd(_)))
-    }
-}
-
-type Keys = fn(Direction, Option<u32>) -> NullKeys;
-
-fn builder() -> ScriptBuilder<NullKeys, Keys> {
-    ScriptBuilder::new(RANDOM, SUITE, false, &[1000], keys as fn(_, _) -> _)
-}
-fn simple() -> Script {
-    let mut b = builder();
-    b.record(C, ContentType::APPLICATION_DATA, &[7; 500], 0);
-    b.record(S, ContentType::APPLICATION_DATA, &[8; 500], 0);
-    b.build()
-}
-fn hello() -> Vec<u8> {
-    plain(ContentType::HANDSHAKE, &client_hello(&RANDOM, "server.test", 10))
-}
-fn sealed(d: Direction, n: u64) -> Vec<u8> {
-    keys(d, Some(0)).seal(n, ContentType::APPLICATION_DATA, &[9; 300], 0)
-}
-/// An established session with both keys; returns stream offsets.
-fn established(t: &mut T) -> [u64; 2] {
-    t.open();
-    let _ = t.keys(C, 0);
-    let _ = t.keys(S, 0);
-    let at = t.play(&simple());
-    assert_eq!(t.judged(), 2);
-    at
-}
 
 #[test]
 fn c1_server_speaking_first_must_not_blind() {

@@ -7,7 +7,7 @@ use super::{Context, Engine, context};
 use crate::config::Policy;
 use crate::flow::{Carries, Flow, FlowIndex, Origin, PendingSyn, Phase};
 use crate::output::Verdict;
-use crate::session::{EndReason, Handler, SessionError};
+use crate::session::{EndReason, Handler, SessionError, recycle};
 use crate::tls::{Direction, Recognition, recognise};
 use crate::wire::Segment;
 
@@ -322,11 +322,16 @@ impl<H: Handler> Engine<H> {
             Origin::Learned => 14,
             _ => 0,
         });
-        other.open_window(acknowledgment, u64::from(segment.tcp.window()) << scale);
+        let window = u64::from(segment.tcp.window()) << scale;
+        let freed = other.open_window(acknowledgment, window);
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
         if !other.syn_data.is_empty() {
             self.accept_syn_data(index, direction.reverse(), acknowledgment);
+        }
+        if let Some(memory) = freed {
+            recycle(&mut self.spare, memory);
+            self.charge(index);
         }
         let Some(flow) = self.flows.get(index) else {
             return true;

@@ -3,7 +3,7 @@
 //! Refuses to forget a reset connection early: its tombstone keeps dropping what still comes.
 
 use super::{Context, Engine, context};
-use crate::flow::{Carries, FlowIndex, Phase};
+use crate::flow::{Carries, FlowIndex, Phase, Unacknowledged};
 use crate::output::Output;
 use crate::session::{EndReason, Fate, Handler, SessionError};
 use crate::tls::Direction;
@@ -80,6 +80,7 @@ impl<H: Handler> Engine<H> {
         if let Some(flow) = self.flows.get(index) {
             for half in &mut flow.halves {
                 half.assembler.clear();
+                half.sent = Unacknowledged::default();
                 half.syn_data = Vec::new();
             }
             if let Carries::Undecided(_) = flow.carries {

@@ -16,6 +16,12 @@ const MAX_AHEAD: i64 = 1 << 30;
 /// Bytes of a server that speaks first, kept until the client has shown what it speaks.
 const MAX_GREETING: usize = 16 << 10;
 
+/// One direction's unacknowledged bytes may take one part in so many of the memory that is left.
+const UNACKNOWLEDGED_SHARE: usize = 8;
+
+/// Fewer bytes than these get memory of their own size.
+const WORTH_A_LARGE_BUFFER: usize = 1024;
+
 impl<H: Handler> Engine<H> {
     pub(super) fn handle_segment(&mut self, port: PortId, segment: &Segment<'_>) -> Verdict {
         let (index, is_new) = match self.find_flow(port, segment) {
@@ -136,6 +142,11 @@ impl<H: Handler> Engine<H> {
         let sequence = segment.tcp.sequence();
         let fin = segment.tcp.flags().fin();
         if !is_followed(flow) {
+            if is_changed(flow.half(direction), sequence, payload) {
+                // The bytes that showed what the connection carries, sent again as others.
+                self.counters.conflicting_overlaps += 1;
+                return Verdict::Drop;
+            }
             handle_unfollowed(flow, direction, sequence, payload.len(), fin);
             return Verdict::Forward;
         }
@@ -180,19 +191,34 @@ impl<H: Handler> Engine<H> {
         };
         let limits = &self.config.limits;
         let half = &mut flow.halves[direction.index()];
-        let room = limits
-            .max_reassembly_bytes
-            .saturating_sub(half.assembler.buffered())
-            .min(limits.max_buffered_bytes.saturating_sub(self.buffered));
-        match half.assembler.insert(start, payload, room) {
+        let left = limits.max_buffered_bytes.saturating_sub(self.buffered);
+        let room = limits.max_reassembly_bytes.saturating_sub(half.assembler.buffered()).min(left);
+        let end = start + payload.len() as u64;
+        // A share of what is left, so that a few who never acknowledge do not take all of it.
+        let sent_room = limits.max_reassembly_bytes.min(left / UNACKNOWLEDGED_SHARE);
+        if end > half.assembler.next()
+            && half.sent.len() > 0
+            && half.sent.len() + payload.len() > sent_room
+        {
+            if self.config.inline {
+                // Its sender repeats it, more slowly.
+                self.counters.buffer_full += 1;
+                return Verdict::Drop;
+            }
+            half.sent.shrink_to(sent_room.saturating_sub(payload.len()));
+        }
+        let inserted = match half.contradicts(start, payload) {
+            true => Insert::Conflict,
+            false => half.assembler.insert(start, payload, room),
+        };
+        match inserted {
             Insert::InOrder(bytes) => {
                 let len = bytes.len();
-                self.feed(index, direction, bytes);
+                self.hand_on(index, direction, bytes);
                 self.advance(index, direction, len);
                 self.judge(index, direction)
             }
             Insert::Duplicate => {
-                let end = start + payload.len() as u64;
                 if !payload.is_empty() {
                     self.counters.retransmissions += 1;
                     // The original is held and will go, or be dropped, in its turn.
@@ -258,7 +284,7 @@ impl<H: Handler> Engine<H> {
             let Some(piece) = half.assembler.pop_ready() else {
                 break;
             };
-            self.feed(index, direction, &piece);
+            self.hand_on(index, direction, &piece);
             delivered = piece.len();
         }
         if let Some(flow) = self.flows.get(index)
@@ -275,7 +301,25 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// Hands contiguous bytes to whatever the flow carries.
+    /// Hands contiguous bytes to whatever the flow carries, and keeps them until they are
+    /// acknowledged.
+    fn hand_on(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) {
+        if let Some(flow) = self.flows.get(index)
+            && is_followed(flow)
+        {
+            let half = flow.half(direction);
+            if half.sent.capacity() == 0
+                && bytes.len() >= WORTH_A_LARGE_BUFFER
+                && let Some(memory) = self.spare.pop()
+            {
+                half.sent.reuse(memory);
+            }
+            half.sent.push(half.assembler.next(), bytes);
+        }
+        self.feed(index, direction, bytes);
+    }
+
+    /// Lets whatever the flow carries see contiguous bytes.
     fn feed(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) {
         let Some(flow) = self.flows.get(index) else {
             return;
@@ -400,6 +444,17 @@ pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
         Carries::Undecided(_) => true,
         Carries::Tls(session) => session.fate != Fate::Bypass,
     }
+}
+
+/// Whether a segment repeats bytes as others than those that were handed on.
+fn is_changed(half: &crate::flow::Half, sequence: u32, payload: &[u8]) -> bool {
+    if half.sent.len() == 0 {
+        return false;
+    }
+    let offset = half.offset_of(sequence).unwrap_or(0);
+    let before = usize::try_from(offset.min(0).unsigned_abs()).unwrap_or(usize::MAX);
+    let start = offset.max(0).unsigned_abs();
+    half.contradicts(start, payload.get(before..).unwrap_or(&[]))
 }
 
 /// Where a segment's payload stands in the stream, and how many of its first bytes are before

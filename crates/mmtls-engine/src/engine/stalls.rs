@@ -3,7 +3,7 @@
 //! Refuses to release a frame that would complete an unjudged record.
 
 use super::{Context, Engine, StallCheck, context};
-use crate::flow::{Carries, Flow, FlowIndex, Held};
+use crate::flow::{Carries, Flow, FlowIndex, Held, Unacknowledged};
 use crate::output::{Output, Verdict};
 use crate::session::{Fate, Handler};
 use crate::tls::Direction;
@@ -150,6 +150,7 @@ impl<H: Handler> Engine<H> {
         if let Some(flow) = self.flows.get(index) {
             for half in &mut flow.halves {
                 half.assembler.clear();
+                half.sent = Unacknowledged::default();
                 half.released = half.assembler.next();
             }
             if let Carries::Tls(session) = &mut flow.carries {

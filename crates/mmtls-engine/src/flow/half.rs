@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use super::Assembler;
+use super::{Assembler, Unacknowledged};
 use crate::output::{HoldId, PortId};
 
 /// Longest link header that is remembered: Ethernet with two VLAN tags.
@@ -51,6 +51,8 @@ pub(crate) struct Half {
     pub(crate) initial: Option<u32>,
     pub(crate) origin: Origin,
     pub(crate) assembler: Assembler,
+    /// What was handed on in order and is not acknowledged; nothing where bytes are not looked at.
+    pub(crate) sent: Unacknowledged,
     /// Stream offset up to which everything was forwarded: where the receiver stands, or will.
     pub(crate) released: u64,
     /// Payload of a SYN: nobody knows whether it counts before it is acknowledged.
@@ -155,14 +157,24 @@ impl Half {
         offset >= next - MAX_BEHIND && offset <= self.limit() as i64
     }
 
-    /// Takes the receiver's acknowledgment and window into account.
-    pub(crate) fn open_window(&mut self, acknowledgment: u32, window: u64) {
-        if let Some(offset) = self.offset_of(acknowledgment)
-            && (0..=self.seen()).contains(&offset)
-        {
-            let end = offset.unsigned_abs() + window;
-            self.window_end = Some(self.window_end.map_or(end, |known| known.max(end)));
+    /// Takes the receiver's acknowledgment and window into account; returns memory that is not
+    /// needed any more.
+    pub(crate) fn open_window(&mut self, acknowledgment: u32, window: u64) -> Option<Vec<u8>> {
+        let offset = self.offset_of(acknowledgment)?;
+        if !(0..=self.seen()).contains(&offset) {
+            return None;
         }
+        let offset = offset.unsigned_abs();
+        let end = offset + window;
+        self.window_end = Some(self.window_end.map_or(end, |known| known.max(end)));
+        // What was not forwarded cannot have arrived.
+        self.sent.acknowledge(offset.min(self.released))
+    }
+
+    /// Whether bytes at a stream offset differ from those that were handed on there and may not
+    /// have arrived.
+    pub(crate) fn contradicts(&self, offset: u64, data: &[u8]) -> bool {
+        offset < self.assembler.next() && self.sent.contradicts(offset, data)
     }
 
     /// Whether the receiver acknowledges bytes that have not been seen in order.
@@ -180,6 +192,6 @@ impl Half {
 
     /// Bytes that are kept for this direction, held frames included.
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.assembler.buffered() + self.syn_data.len() + self.held_bytes
+        self.assembler.buffered() + self.sent.capacity() + self.syn_data.len() + self.held_bytes
     }
 }

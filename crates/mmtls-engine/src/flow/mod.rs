@@ -6,10 +6,12 @@
 mod half;
 mod reassembly;
 mod table;
+mod unacknowledged;
 
 pub(crate) use half::{Half, Held, Origin};
 pub(crate) use reassembly::{Assembler, Insert};
 pub(crate) use table::{FlowIndex, FlowKey, FlowTable};
+pub(crate) use unacknowledged::Unacknowledged;
 
 use core::net::SocketAddr;
 

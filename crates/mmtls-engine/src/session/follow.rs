@@ -714,8 +714,8 @@ impl<S: Default> TlsSession<S> {
     }
 }
 
-/// Keeps a buffer's allocation for the next partial record.
-fn recycle(spare: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
+/// Keeps a buffer's allocation for the next bytes that have to be kept.
+pub(crate) fn recycle(spare: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
     const MAX_SPARE: usize = 32;
     const MAX_SPARE_CAPACITY: usize = 1 << 16;
     if spare.len() < MAX_SPARE && buffer.capacity() <= MAX_SPARE_CAPACITY {

@@ -11,7 +11,7 @@ mod search;
 mod stream;
 mod tls12;
 
-pub(crate) use follow::{Context, Fate, TlsSession};
+pub(crate) use follow::{Context, Fate, TlsSession, recycle};
 pub(crate) use handler::Control;
 pub use handler::{Handler, Session};
 pub use info::{EndReason, FlowEnd, KeyStatus, Resumption, SessionError, SessionId, SessionInfo};

@@ -2,6 +2,8 @@
 //! and the engine, and a receiver's view behind it that checks every forwarded byte.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod attack;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
