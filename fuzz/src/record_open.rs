@@ -2,16 +2,12 @@
 //!
 //! Claims, for every suite: a sealed record opens to its content and to no other; a changed one,
 //! or one at another sequence number, does not open; no fragment is too short, too long or too
-//! odd to be refused; content is no longer than announced (once openers announce it).
+//! odd to be refused; content is no longer than announced.
 
 use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
 use mmtls_record::{Sealer, open_record, suite};
 
 use crate::input::Input;
-
-/// Whether `content_len` can be relied on: today every opener has that of TLS 1.3 with a tag of 16
-/// bytes, which is too little by up to 8 bytes for CCM_8 and the ChaCha20 suites of TLS 1.2.
-const ANNOUNCED: bool = false;
 
 /// Input: suite, settings, sequence number; then content and changes, or a fragment.
 pub fn record_open(data: &[u8]) {
@@ -87,7 +83,7 @@ fn open(
     let mut plaintext = vec![0xee; fragment.len()];
     let opened = opener.open(sequence, header, fragment, &mut plaintext)?;
     let announced = opener.content_len(fragment.len());
-    assert!(!ANNOUNCED || opened.len <= announced, "longer than announced");
+    assert!(opened.len <= announced, "longer than announced");
     plaintext.truncate(opened.len);
     Ok((opened, plaintext))
 }

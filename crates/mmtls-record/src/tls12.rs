@@ -57,6 +57,14 @@ impl OpenRecord for AeadOpener {
             .map_err(|_| OpenError::Authentication)?;
         opened(header, len)
     }
+
+    fn content_len(&self, fragment_len: usize) -> usize {
+        let explicit = match self.nonces {
+            Nonces::Explicit(_) => EXPLICIT_NONCE_LEN,
+            Nonces::Sequence(_) => 0,
+        };
+        fragment_len.saturating_sub(explicit + self.key.tag_len())
+    }
 }
 
 /// How a record's nonce is made.

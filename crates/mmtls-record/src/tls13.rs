@@ -53,6 +53,11 @@ impl OpenRecord for Tls13Opener {
         }
         Ok(Opened { content_type: ContentType(inner[type_at]), len: type_at })
     }
+
+    fn content_len(&self, fragment_len: usize) -> usize {
+        // One byte is the inner content type.
+        fragment_len.saturating_sub(self.tag_len + 1)
+    }
 }
 
 pub(crate) fn aead_key(suite: u16, key: &[u8], iv: &[u8]) -> Result<(AeadKey, Iv), KeyError> {
@@ -92,6 +97,7 @@ mod tests {
                 let opened = opener.open(3, header(&record), &record[5..], &mut out).unwrap();
                 assert_eq!(opened.content_type, ContentType::APPLICATION_DATA);
                 assert_eq!(&out[..opened.len], b"hello");
+                assert_eq!(opener.content_len(record.len() - 5), opened.len + padding);
             }
         }
     }

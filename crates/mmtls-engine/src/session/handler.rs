@@ -125,7 +125,8 @@ impl Session<'_> {
     /// earlier pause of that direction.
     ///
     /// Content is counted without opening the records, so padding and post-handshake messages
-    /// count as content (TLS 1.3 hides both).
+    /// count as content (TLS 1.3 hides both, the CBC suites of TLS 1.2 the padding): the count is
+    /// an upper bound.
     pub fn pause(&mut self, direction: Direction, bytes: Option<u64>) {
         self.control.paused[direction.index()] = bytes.unwrap_or(u64::MAX);
     }
