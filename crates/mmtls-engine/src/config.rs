@@ -77,7 +77,7 @@ impl Policies {
             missing_keys,
             memory_cap: Policy::Reset,
             null_keys: Policy::Bypass,
-            unsupported: Policy::Bypass,
+            unsupported: unseen,
             integrity_failure: Policy::Reset,
             lost_synchronisation: Policy::Reset,
             mid_stream: unseen,
@@ -136,7 +136,8 @@ pub struct Limits {
     pub pending_keys_timeout_ns: u64,
     /// Nanoseconds until a connection attempt is forgotten.
     pub opening_timeout_ns: u64,
-    /// Nanoseconds of silence until an established flow is forgotten.
+    /// Nanoseconds of silence until an established flow is forgotten. The default is longer than the
+    /// two hours between keep-alives (RFC 9293, section 3.8.4; RFC 5382, REQ-5).
     pub idle_timeout_ns: u64,
     /// Nanoseconds a closed flow is remembered.
     pub closed_timeout_ns: u64,
@@ -161,7 +162,7 @@ impl Default for Limits {
             max_pending_keys: 1 << 16,
             pending_keys_timeout_ns: 5 * SECOND_NS,
             opening_timeout_ns: 60 * SECOND_NS,
-            idle_timeout_ns: 3600 * SECOND_NS,
+            idle_timeout_ns: 7500 * SECOND_NS,
             closed_timeout_ns: 30 * SECOND_NS,
             tombstone_timeout_ns: 180 * SECOND_NS,
         }

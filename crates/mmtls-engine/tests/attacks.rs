@@ -487,6 +487,23 @@ fn h11_lone_syn_acks_must_not_occupy_the_table_for_an_hour() {
 }
 
 #[test]
+fn h15_segments_out_of_nowhere_must_not_fill_the_table() {
+    let mut config = T::config();
+    config.limits.max_flows = 4;
+    config.policies.table_full = Policy::Reset;
+    config.policies.mid_stream = Policy::Bypass;
+    let mut t = T::with(config);
+    for port in 1000..1010u16 {
+        t.ep.client.set_port(port);
+        t.send(C, 5000, 1, flag::ACK, b"spoofed");
+    }
+    t.ep.client.set_port(40_000);
+    t.open();
+    assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
+    assert!(t.started());
+}
+
+#[test]
 fn m1_second_hello_after_retry_must_keep_the_name() {
     let mut t = T::new();
     t.open();

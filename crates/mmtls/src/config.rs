@@ -332,7 +332,7 @@ mod tests {
         defaults.policies = PoliciesSection {
             missing_keys: None,
             null_keys: Some(PolicyName(policies.null_keys)),
-            unsupported: Some(PolicyName(policies.unsupported)),
+            unsupported: None,
             integrity_failure: Some(PolicyName(policies.integrity_failure)),
             lost_synchronisation: Some(PolicyName(policies.lost_synchronisation)),
             mid_stream: None,

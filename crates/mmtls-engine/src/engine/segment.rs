@@ -497,7 +497,9 @@ fn handle_unfollowed<S>(
     let Some(offset) = half.offset_of(sequence) else {
         return;
     };
-    let end = u64::try_from(offset + len as i64).unwrap_or(0);
+    let Ok(end) = u64::try_from(offset + len as i64) else {
+        return;
+    };
     let next = half.assembler.next();
     if !half.is_acceptable(offset) || end < next {
         return;

@@ -31,7 +31,7 @@ pub(crate) struct FlowTable<S> {
     free: Vec<FlowIndex>,
     index: HashMap<FlowKey, FlowIndex, ahash::RandomState>,
     deadlines: BinaryHeap<Reverse<(u64, FlowIndex, SessionId)>>,
-    /// Connection attempts in the order they came, some of which have become connections.
+    /// Flows that began one-sided, in the order they came; some have become connections.
     opening: VecDeque<(FlowIndex, SessionId)>,
     next_id: u64,
 }
@@ -96,10 +96,11 @@ impl<S> FlowTable<S> {
         Some(index)
     }
 
-    /// The oldest connection attempt that has not become a connection.
+    /// The oldest flow that only one side vouches for: an attempt that has not become a
+    /// connection, or a segment out of nowhere. Anybody can make those in any number.
     pub(crate) fn oldest_opening(&mut self) -> Option<FlowIndex> {
         while let Some((index, id)) = self.opening.pop_front() {
-            if self.get_if(index, id).is_some_and(|flow| flow.phase == Phase::Opening) {
+            if self.get_if(index, id).is_some_and(|flow| is_one_sided(flow)) {
                 return Some(index);
             }
         }
@@ -112,7 +113,7 @@ impl<S> FlowTable<S> {
         if self.opening.len() > 2 * self.index.len() + SPARE {
             let mut opening = core::mem::take(&mut self.opening);
             opening.retain(|&(index, id)| {
-                self.get_if(index, id).is_some_and(|flow| flow.phase == Phase::Opening)
+                self.get_if(index, id).is_some_and(|flow| is_one_sided(flow))
             });
             self.opening = opening;
         }
@@ -175,4 +176,8 @@ impl<S> FlowTable<S> {
         all.sort_unstable();
         all.into_iter().map(|(_, index)| index).collect()
     }
+}
+
+fn is_one_sided<S>(flow: &Flow<S>) -> bool {
+    flow.phase == Phase::Opening || flow.halves.iter().any(|half| half.packets == 0)
 }

@@ -8,6 +8,9 @@ use super::HandshakeType;
 #[derive(Default)]
 pub(crate) struct MessageBuffer {
     bytes: Vec<u8>,
+    /// Bytes in front that were taken already. They go with the next push: a record may hold
+    /// thousands of messages, and moving the rest for each would be quadratic.
+    taken: usize,
 }
 
 /// A message is longer than the cap allows.
@@ -17,37 +20,38 @@ pub(crate) struct TooLong;
 impl MessageBuffer {
     /// Adds a record's content.
     pub(crate) fn push(&mut self, content: &[u8], cap: usize) -> Result<(), TooLong> {
-        if self.bytes.len() + content.len() > cap {
+        if self.len() + content.len() > cap {
             return Err(TooLong);
         }
+        self.bytes.drain(..core::mem::take(&mut self.taken));
         self.bytes.extend_from_slice(content);
         Ok(())
     }
 
     /// Takes the next complete message: its type and body.
     pub(crate) fn pop(&mut self, cap: usize) -> Result<Option<(HandshakeType, Vec<u8>)>, TooLong> {
-        let Some(&[kind, a, b, c]) = self.bytes.first_chunk::<4>() else {
+        let rest = self.bytes.get(self.taken..).unwrap_or_default();
+        let Some((&[kind, a, b, c], rest)) = rest.split_first_chunk::<4>() else {
             return Ok(None);
         };
         let len = u32::from_be_bytes([0, a, b, c]) as usize;
         if len > cap {
             return Err(TooLong);
         }
-        if self.bytes.len() < 4 + len {
+        let Some(body) = rest.get(..len) else {
             return Ok(None);
-        }
-        let body = self.bytes[4..4 + len].to_vec();
-        self.bytes.drain(..4 + len);
-        Ok(Some((HandshakeType(kind), body)))
+        };
+        self.taken += 4 + len;
+        Ok(Some((HandshakeType(kind), body.to_vec())))
     }
 
     /// Bytes that are kept.
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() - self.taken
     }
 
     pub(crate) fn clear(&mut self) {
-        self.bytes = Vec::new();
+        *self = Self::default();
     }
 }
 
@@ -106,7 +110,10 @@ mod tests {
         assert_eq!(buffer.pop(64), Ok(Some((HandshakeType(1), vec![7, 8]))));
         assert_eq!(buffer.pop(64), Ok(Some((HandshakeType(2), vec![]))));
         assert_eq!(buffer.pop(64), Ok(None));
-        assert_eq!(buffer.bytes, [9]);
+        assert_eq!(buffer.len(), 1);
+        buffer.push(&[0, 0, 1, 5], 64).unwrap();
+        assert_eq!(buffer.pop(64), Ok(Some((HandshakeType(9), vec![5]))));
+        assert_eq!(buffer.len(), 0);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(crate) enum Network<'a> {
 pub(crate) fn parse_network(packet: &[u8], strict: bool) -> Network<'_> {
     match packet.first().map(|byte| byte >> 4) {
         Some(4) => parse_ipv4(packet, strict),
-        Some(6) => parse_ipv6(packet),
+        Some(6) => parse_ipv6(packet, strict),
         _ => Network::Other,
     }
 }
@@ -72,7 +72,7 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     }
 }
 
-fn parse_ipv6(packet: &[u8]) -> Network<'_> {
+fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
     let Some(header) = packet.first_chunk::<40>() else {
         return Network::Malformed;
     };
@@ -81,8 +81,10 @@ fn parse_ipv6(packet: &[u8]) -> Network<'_> {
     let mut destination = [0; 16];
     source.copy_from_slice(&header[8..24]);
     destination.copy_from_slice(&header[24..40]);
-    // Length 0 is a jumbogram (RFC 2675) or an offloaded super-frame: take what is there.
-    let end = if payload_len == 0 { packet.len() } else { 40 + payload_len };
+    // Length 0 is a jumbogram (RFC 2675) or an offloaded super-frame: take what is there. A
+    // receiver finds nothing in a shorter packet that says so.
+    let unfilled = payload_len == 0 && (!strict || packet.len() > 40 + usize::from(u16::MAX));
+    let end = if unfilled { packet.len() } else { 40 + payload_len };
     let Some(mut rest) = packet.get(40..end) else {
         return Network::Malformed;
     };
@@ -172,6 +174,16 @@ mod tests {
         let sum = checksum::ipv4_header(&v4[..20]);
         v4[10..12].copy_from_slice(&sum.to_be_bytes());
         assert!(matches!(parse_network(&v4, true), Network::Tcp { .. }));
+    }
+
+    #[test]
+    fn refuses_ipv6_without_length_when_strict() {
+        let mut packet = ipv6(TCP, b"segment");
+        packet[4..6].fill(0);
+        assert!(matches!(parse_network(&packet, false), Network::Tcp { segment: b"segment", .. }));
+        assert!(matches!(parse_network(&packet, true), Network::Tcp { segment: b"", .. }));
+        packet.resize(70_000, 0);
+        assert!(matches!(parse_network(&packet, true), Network::Tcp { .. }));
     }
 
     #[test]
