@@ -3,6 +3,7 @@
 
 mod arrows;
 mod bench;
+mod corpus;
 mod demo;
 mod fuzz;
 
@@ -26,6 +27,8 @@ enum Task {
     Fuzz(fuzz::FuzzArgs),
     /// Measure, print a table, write JSON.
     Bench(bench::BenchArgs),
+    /// Check that every recorded session survives disorder, loss and changes, and compare with tshark.
+    Corpus(corpus::CorpusArgs),
     /// Show the whole thing on real traffic.
     Demo(demo::DemoArgs),
 }
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         Task::Arrows => arrows::run(),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Corpus(args) => corpus::run(&args),
         Task::Demo(args) => demo::run(&args),
     };
     match outcome {
