@@ -7,7 +7,7 @@ use super::{Context, Engine, context};
 use crate::config::Policy;
 use crate::flow::{Carries, Flow, FlowIndex, Origin, PendingSyn, Phase};
 use crate::output::Verdict;
-use crate::session::{EndReason, Handler, SessionError, recycle};
+use crate::session::{EndReason, Handler, SessionError, TcpAnomaly, recycle};
 use crate::tls::{Direction, Recognition, recognise};
 use crate::wire::Segment;
 
@@ -107,7 +107,7 @@ impl<H: Handler> Engine<H> {
                 if repeated {
                     return Verdict::Forward;
                 }
-                self.counters.stray_control += 1;
+                self.stray(index, direction, TcpAnomaly::StraySyn);
                 // A live peer answers a bare SYN with a challenge (RFC 5961, section 4), and one
                 // that has restarted then resets the old connection properly.
                 if answer || !segment.tcp.payload().is_empty() {
@@ -126,7 +126,7 @@ impl<H: Handler> Engine<H> {
                 match begun.copied() {
                     Some(syn) => self.replace(index, syn, segment),
                     None => {
-                        self.counters.stray_control += 1;
+                        self.stray(index, direction, TcpAnomaly::StraySyn);
                         Verdict::Drop
                     }
                 }
@@ -167,7 +167,7 @@ impl<H: Handler> Engine<H> {
         }
         if half.assembler.next() > 0 || other.assembler.next() > 0 {
             // Data on the earlier SYN was acknowledged already.
-            self.counters.stray_control += 1;
+            self.stray(index, direction, TcpAnomaly::StraySyn);
             return Verdict::Drop;
         }
         half.begin(initial, Origin::Syn, segment.tcp.window_scale());
@@ -203,13 +203,13 @@ impl<H: Handler> Engine<H> {
             }
             _ => {
                 // Its receiver refuses it with a RST.
-                self.counters.stray_control += 1;
+                self.stray(index, direction, TcpAnomaly::StraySyn);
                 return Verdict::Forward;
             }
         }
         if half.origin == Origin::SynAck && half.initial != Some(initial) {
             // Which of two answers the client takes cannot be known: the first one stays.
-            self.counters.stray_control += 1;
+            self.stray(index, direction, TcpAnomaly::StraySyn);
             return Verdict::Drop;
         }
         if half.origin != Origin::SynAck {
@@ -313,7 +313,10 @@ impl<H: Handler> Engine<H> {
             return !inline;
         };
         if !half.is_acceptable(offset) {
-            self.counters.stray_control += 1;
+            let flags = segment.tcp.flags();
+            if segment.tcp.payload().is_empty() && !flags.fin() && !flags.rst() {
+                self.stray(index, direction, TcpAnomaly::StrayAcknowledgment);
+            }
             return false;
         }
         half.last_ack = Some(acknowledgment);
@@ -334,15 +337,28 @@ impl<H: Handler> Engine<H> {
             recycle(&mut self.spare, memory);
             self.charge(index);
         }
-        if unseen
-            && let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index)
-            && session.following()
-        {
-            let mut ctx = context!(self);
-            session.fail(direction.reverse(), SessionError::LostSynchronisation, &mut ctx);
-            self.settle(index);
+        if unseen {
+            self.handle_unseen(index, direction.reverse());
         }
         true
+    }
+
+    /// Bytes of a direction have passed some other way.
+    fn handle_unseen(&mut self, index: FlowIndex, direction: Direction) {
+        match self.flows.get(index).map(|flow| &mut flow.carries) {
+            Some(Carries::Tls(session)) if session.following() => {
+                let mut ctx = context!(self);
+                session.fail(direction, SessionError::LostSynchronisation, &mut ctx);
+                self.settle(index);
+            }
+            Some(carries @ Carries::Undecided(_)) => {
+                // What it carries will not be known any more.
+                *carries = Carries::Plain;
+                self.note(index, direction, TcpAnomaly::UnseenBytes);
+                let _ = self.judge_mid_stream(index);
+            }
+            _ => {}
+        }
     }
 
     /// The client's acknowledgment of the SYN-ACK opens the connection; false when it does not
@@ -401,7 +417,7 @@ impl<H: Handler> Engine<H> {
         if exact || refused {
             self.close(index, EndReason::ResetByPeer(direction));
         } else {
-            self.counters.stray_control += 1;
+            self.stray(index, direction, TcpAnomaly::StrayReset);
         }
         Verdict::Forward
     }
