@@ -59,7 +59,8 @@ pub struct Policies {
     pub table_full: Policy,
     /// A session whose bytes would exceed `Limits::max_buffered_bytes`.
     pub memory_cap: Policy,
-    /// IP fragments that carry TCP. `Bypass` means `Forward` and `Reset` means `Drop` here.
+    /// IP fragments that carry TCP: they are not reassembled, so what they carry passes unseen.
+    /// `Bypass` means `Forward` and `Reset` means `Drop` here.
     pub fragments: Policy,
 }
 
@@ -82,7 +83,7 @@ impl Policies {
             lost_synchronisation: Policy::Reset,
             mid_stream: unseen,
             table_full: unseen,
-            fragments: Policy::Forward,
+            fragments: unseen,
         }
     }
 

@@ -21,5 +21,5 @@ mod wire;
 pub use config::{Config, Limits, Policies, Policy};
 pub use counters::Counters;
 pub use engine::{Engine, KeyRefusal, SharedKeys};
-pub use output::{FrameInput, HoldId, KeysNeeded, Output, PortId, Verdict};
+pub use output::{Exit, FrameInput, HoldId, KeysNeeded, Output, PortId, Verdict};
 pub use wire::Link;

@@ -39,6 +39,15 @@ pub enum Verdict {
     Drop,
 }
 
+/// Where an injected frame leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Exit {
+    /// Where a frame that arrived on this port is forwarded to.
+    AwayFrom(PortId),
+    /// This port: the other one is not known, since nothing has come from there.
+    Through(PortId),
+}
+
 /// What else is to be done, in this order.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Output {
@@ -46,10 +55,10 @@ pub enum Output {
     Release(HoldId),
     /// Throw a held frame away.
     Discard(HoldId),
-    /// Send a frame out as if it had arrived on `port` and been forwarded.
+    /// Send a frame that no endpoint has sent.
     Inject {
-        /// The port it would have arrived on.
-        port: PortId,
+        /// Where to.
+        exit: Exit,
         /// The whole frame, ready to be sent.
         frame: Vec<u8>,
     },

@@ -2,6 +2,7 @@
 //! become two different streams. Each test says what must hold.
 
 mod harness;
+use harness::RANDOM;
 use harness::attack::*;
 use mmtls_engine::session::*;
 use mmtls_engine::tls::*;
@@ -134,6 +135,321 @@ fn receivers_that_never_acknowledge_must_not_take_the_memory_of_others() {
     assert!(t.engine.buffered_bytes() < 4 << 20, "{} bytes", t.engine.buffered_bytes());
     assert!(t.alive(), "others pay for it: {:?}", t.engine.handler().errors());
     assert!(t.engine.counters().buffer_full > 0);
+}
+
+// Control segments.
+
+#[test]
+fn reset_inside_the_window_must_not_end_the_watch() {
+    // Its receiver answers with a challenge and goes on (RFC 5961, section 3.2).
+    let mut t = T::new();
+    let at = established(&mut t);
+    for beside in [-1, 1, 1000] {
+        let v = t.send(S, at[1] as i64 + beside, at[0], flag::RST, &[]);
+        assert_eq!(v, Verdict::Forward);
+    }
+    assert!(t.alive());
+    assert_eq!(t.engine.handler().anomalies, [(S, TcpAnomaly::StrayReset)]);
+    t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1));
+    assert_eq!(t.judged(), 3);
+    // The exact one counts.
+    let at = at[1] as i64 + sealed(S, 1).len() as i64;
+    t.send(S, at, 0, flag::RST, &[]);
+    assert!(!t.alive());
+}
+
+#[test]
+fn fin_must_not_cut_bytes_that_were_seen() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    for offset in [at[1] as i64 - 10, -5, at[1] as i64 + (1 << 28)] {
+        let v = t.send(S, offset, at[0], flag::FIN | flag::ACK, &[]);
+        assert_eq!(v, Verdict::Drop, "FIN at {offset}");
+    }
+    assert_eq!(t.engine.handler().anomalies, [(S, TcpAnomaly::OutOfWindow)]);
+    t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1));
+    assert_eq!(t.judged(), 3);
+}
+
+#[test]
+fn bytes_behind_a_fin_must_not_pass() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    t.send(S, at[1] as i64, at[0], flag::FIN | flag::ACK, &[]);
+    assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1)), Verdict::Drop);
+    assert_eq!(t.send(S, at[1] as i64 + 1, at[0], flag::ACK, &sealed(S, 1)), Verdict::Drop);
+}
+
+#[test]
+fn data_outside_of_the_window_must_not_pass() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    // The window is 65535 << 7, and some slack.
+    let v = t.send(S, at[1] as i64 + (9 << 20), at[0], flag::ACK, &[1; 100]);
+    assert_eq!(v, Verdict::Drop);
+    assert_eq!(t.send(S, at[1] as i64 - (1 << 27), at[0], flag::ACK, &[1; 9]), Verdict::Drop);
+    // Without ACK nobody takes a segment.
+    assert_eq!(t.send(S, at[1] as i64, 0, 0, &[1; 9]), Verdict::Drop);
+    assert_eq!(t.engine.handler().anomalies[0], (S, TcpAnomaly::OutOfWindow));
+    assert!(t.alive());
+}
+
+#[test]
+fn acknowledgment_of_unseen_data_must_be_noticed() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    t.send(C, at[0] as i64, at[1] + 500, flag::ACK, &[]);
+    assert_eq!(t.engine.handler().errors(), [(S, SessionError::LostSynchronisation)]);
+    assert!(!t.alive(), "what it acknowledges came by another way");
+}
+
+#[test]
+fn first_bytes_by_another_way_must_be_noticed() {
+    for policy in [Policy::Reset, Policy::Forward] {
+        let mut t = T::with(Config { mid_stream_grace_ns: 0, ..Config::new(policy) });
+        t.open();
+        // The server has 517 bytes of the client that never came by here.
+        t.send(S, 0, 517, flag::ACK, &[]);
+        assert_eq!(t.engine.handler().anomalies, [(C, TcpAnomaly::UnseenBytes)]);
+        let passes = t.send(C, 517, 0, flag::ACK, &[23, 3, 3, 0, 40]) == Verdict::Forward;
+        assert_eq!(passes, policy == Policy::Forward, "{policy:?}");
+    }
+}
+
+#[test]
+fn urgent_data_must_be_noticed() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    for _ in 0..3 {
+        assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK | 0x20, &sealed(S, 1)), Verdict::Drop);
+        // The pointer may point ahead.
+        assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK | 0x20, &[]), Verdict::Drop);
+    }
+    assert_eq!(t.engine.handler().anomalies, [(S, TcpAnomaly::UrgentData)], "told once");
+    assert_eq!(t.engine.counters().urgent, 6);
+}
+
+#[test]
+fn segments_from_the_wrong_side_must_be_noticed() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    let frame = t.ep.frame(C, at[0] as i64, at[1], flag::ACK, &sealed(C, 1));
+    assert_eq!(t.raw(1, &frame), Verdict::Drop);
+    assert_eq!(t.engine.handler().anomalies, [(C, TcpAnomaly::WrongSide)]);
+    assert_eq!(t.judged(), 2);
+}
+
+// Beginnings and ends.
+
+#[test]
+fn syn_data_must_count_when_it_is_acknowledged_and_only_then() {
+    // TCP Fast Open (RFC 7413): the ClientHello on the SYN.
+    let script = simple();
+    let hello = &script.turns[0].bytes;
+    for accepted in [true, false] {
+        let mut t = T::new();
+        t.send(C, -1, 0, flag::SYN, hello);
+        let taken = if accepted { hello.len() as u64 } else { 0 };
+        t.send(S, -1, taken, flag::SYN | flag::ACK, &[]);
+        assert_eq!(t.started(), accepted);
+        if !accepted {
+            // Now something else may come in its place.
+            t.send(C, 0, 0, flag::ACK, b"GET / HTTP/1.1");
+            assert!(!t.started());
+            continue;
+        }
+        let _ = t.keys(C, 0);
+        let _ = t.keys(S, 0);
+        let mut at = [hello.len() as u64, 0];
+        for turn in &script.turns[1..] {
+            let s = side(turn.direction);
+            t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
+            at[s] += turn.bytes.len() as u64;
+        }
+        assert_eq!(t.judged(), 2);
+    }
+}
+
+#[test]
+fn accepted_syn_data_must_not_change() {
+    let hello = hello();
+    let mut t = T::new();
+    t.send(C, -1, 0, flag::SYN, &vec![b'G'; hello.len()]);
+    t.send(S, -1, hello.len() as u64, flag::SYN | flag::ACK, &[]);
+    // The first bytes are settled; these are old ones, whatever they say.
+    t.send(C, 0, 0, flag::ACK, &hello);
+    assert!(!t.started());
+}
+
+#[test]
+fn simultaneous_open_must_not_hide_the_client() {
+    // A hostile server answers the SYN with a SYN: the client's SYN-ACK does not make it one.
+    for second_answer in [false, true] {
+        let mut t = T::new();
+        t.send(C, -1, 0, flag::SYN, &[]);
+        t.send(S, -1, 0, flag::SYN, &[]);
+        t.send(C, -1, 0, flag::SYN | flag::ACK, &[]);
+        if second_answer {
+            t.send(S, -1, 0, flag::SYN | flag::ACK, &[]);
+        }
+        t.send(S, 0, 0, flag::ACK, &[]);
+        t.send(C, 0, 0, flag::ACK, &[]);
+        let _ = t.keys(C, 0);
+        let _ = t.keys(S, 0);
+        t.play(&simple());
+        assert_eq!(t.judged(), 2, "{:?}", t.engine.handler().events);
+    }
+}
+
+#[test]
+fn connection_from_server_to_client_must_not_hide_tls() {
+    // Active FTP: the FTP server connects, and is the TLS server all the same. The ClientHello
+    // comes byte by byte.
+    let mut t = T::new();
+    core::mem::swap(&mut t.ep.client, &mut t.ep.server);
+    let script = simple();
+    let _ = t.keys_with(C, 0, Box::new(harness::keys(C, Some(0))), RANDOM, None);
+    let _ = t.keys_with(S, 0, Box::new(harness::keys(S, Some(0))), RANDOM, None);
+    t.open();
+    let mut at = [0u64; 2];
+    for turn in &script.turns {
+        let way = turn.direction.reverse();
+        let s = side(way);
+        for byte in &turn.bytes {
+            t.send(way, at[s] as i64, at[1 - s], flag::ACK, &[*byte]);
+            at[s] += 1;
+        }
+    }
+    assert_eq!(t.judged(), 2);
+    assert!(t.engine.handler().errors().is_empty());
+}
+
+#[test]
+fn reused_four_tuple_must_be_followed_anew() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    t.send(C, at[0] as i64, at[1], flag::FIN | flag::ACK, &[]);
+    t.send(S, at[1] as i64, at[0] + 1, flag::FIN | flag::ACK, &[]);
+    t.send(C, at[0] as i64 + 1, at[1] + 1, flag::ACK, &[]);
+    assert!(!t.alive());
+    t.ep.initial = [7_000_000, 3_000_000_000];
+    let at = established_again(&mut t);
+    assert_eq!(t.judged(), 4);
+    // And after a reset by the monitor.
+    t.send(C, at[0] as i64, at[1] + 500, flag::ACK, &[]);
+    assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1)), Verdict::Drop);
+    t.ep.initial = [9_000_000, 4_000_000_000];
+    established_again(&mut t);
+    assert_eq!(t.judged(), 6);
+}
+
+#[test]
+fn mid_stream_connection_must_meet_its_policy_and_both_ends_a_reset() {
+    let mut t = T::with(Config { mid_stream_grace_ns: 0, ..T::config() });
+    let v = t.send(S, 5000, 700, flag::ACK, &[23, 3, 3, 0, 40]);
+    assert_eq!(v, Verdict::Drop);
+    // The client has not spoken: its end is on the other side, the server's where it came from.
+    let exits: Vec<Exit> = t
+        .out
+        .iter()
+        .filter_map(|it| match it {
+            Output::Inject { exit, .. } => Some(*exit),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(exits, [Exit::Through(PortId(1)), Exit::AwayFrom(PortId(1))]);
+    let frames: Vec<&Vec<u8>> = t
+        .out
+        .iter()
+        .filter_map(|it| match it {
+            Output::Inject { frame, .. } => Some(frame),
+            _ => None,
+        })
+        .collect();
+    let to_server = t.ep.frame(C, 700, 5000, flag::RST | flag::ACK, &[]);
+    let to_client = t.ep.frame(S, 5000, 700, flag::RST | flag::ACK, &[]);
+    for (frame, expected) in frames.iter().zip([to_server, to_client]) {
+        assert_eq!(frame[..14], expected[..14], "link addresses");
+        assert_eq!(frame[26..42], expected[26..42], "addresses, ports, sequence number");
+    }
+}
+
+#[test]
+fn silent_connections_must_be_forgotten_and_met_again_by_policy() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    t.now += T::config().limits.idle_timeout_ns + 1_000_000_000;
+    let now = t.now;
+    t.engine.handle_timeout(now);
+    assert_eq!((t.engine.flow_count(), t.engine.buffered_bytes()), (0, 0));
+    assert!(!t.alive());
+    assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1)), Verdict::Drop);
+}
+
+#[test]
+fn tombstone_must_outlive_whoever_keeps_knocking() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    t.send(C, at[0] as i64, at[1] + 500, flag::ACK, &[]);
+    for _ in 0..10 {
+        t.now += 170 * 1_000_000_000;
+        let now = t.now;
+        t.engine.handle_timeout(now);
+        assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1)), Verdict::Drop);
+    }
+}
+
+// Below TCP.
+
+#[test]
+fn hosts_of_one_vlan_must_not_speak_for_another() {
+    let mut t = T::new();
+    let tag = |frame: &[u8], id: u8| [&frame[..12], &[0x81, 0, 0, id], &frame[12..]].concat();
+    let send = |t: &mut T, id: u8, d: Direction, offset: i64, ack: u64, flags: u8, data: &[u8]| {
+        let frame = tag(&t.ep.frame(d, offset, ack, flags, data), id);
+        t.raw(side(d) as u8, &frame)
+    };
+    let _ = t.keys(C, 0);
+    let _ = t.keys(S, 0);
+    send(&mut t, 5, C, -1, 0, flag::SYN, &[]);
+    send(&mut t, 5, S, -1, 0, flag::SYN | flag::ACK, &[]);
+    send(&mut t, 5, C, 0, 0, flag::ACK, &[]);
+    // The same addresses and numbers in VLAN 6: another network, another connection.
+    send(&mut t, 6, C, 0, 0, flag::ACK, b"GET / HTTP/1.1\r\n");
+    send(&mut t, 6, C, 0, 0, flag::RST, &[]);
+    send(&mut t, 6, S, 0, 0, flag::FIN | flag::ACK, &[]);
+    let mut at = [0u64; 2];
+    for turn in &simple().turns {
+        let s = side(turn.direction);
+        send(&mut t, 6, turn.direction, at[s] as i64, at[1 - s], flag::ACK, &[9; 40]);
+        send(&mut t, 5, turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
+        at[s] += turn.bytes.len() as u64;
+    }
+    assert_eq!(t.judged(), 2);
+    assert!(t.engine.handler().errors().is_empty());
+}
+
+#[test]
+fn fragments_must_meet_their_policy() {
+    for (policy, verdict) in [(Policy::Reset, Verdict::Drop), (Policy::Forward, Verdict::Forward)] {
+        let mut t = T::with(Config::new(policy));
+        // A fragment that carries the first bytes, and a later one.
+        for (flags, offset) in [(0x20, 0), (0, 3)] {
+            let mut frame = t.ep.frame(C, 0, 0, flag::ACK, &hello());
+            frame[14 + 6] = flags;
+            frame[14 + 7] = offset;
+            fix_header_checksum(&mut frame);
+            assert_eq!(t.raw(0, &frame), verdict);
+        }
+        assert_eq!(t.engine.counters().fragments, 2);
+    }
+}
+
+fn established_again(t: &mut T) -> [u64; 2] {
+    t.open();
+    let _ = t.keys(C, 0);
+    let _ = t.keys(S, 0);
+    t.play(&simple())
 }
 
 fn keys_of_server() -> NullKeys {

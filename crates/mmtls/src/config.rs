@@ -338,7 +338,7 @@ mod tests {
             mid_stream: None,
             table_full: None,
             memory_cap: Some(PolicyName(policies.memory_cap)),
-            fragments: Some(PolicyName(policies.fragments)),
+            fragments: None,
         };
         assert_eq!(sample, format!("{defaults:?}"));
         assert_eq!(File::default().limits.limits(), Limits::default());

@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 
-use mmtls_engine::session::{FlowEnd, SessionInfo};
+use mmtls_engine::session::{FlowAnomaly, FlowEnd, SessionInfo};
 use mmtls_engine::tls::Direction;
 use serde::Serialize;
 
@@ -42,6 +42,12 @@ pub struct FlowKey {
 impl From<&SessionInfo> for FlowKey {
     fn from(info: &SessionInfo) -> Self {
         Self { id: info.id.0, client: info.client, server: info.server }
+    }
+}
+
+impl From<&FlowAnomaly> for FlowKey {
+    fn from(found: &FlowAnomaly) -> Self {
+        Self { id: found.id.0, client: found.client, server: found.server }
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mmtls_engine::session::Handler;
-use mmtls_engine::{Engine, FrameInput, HoldId, Link, Output, PortId, Verdict};
+use mmtls_engine::{Engine, Exit, FrameInput, HoldId, Link, Output, PortId, Verdict};
 use mmtls_keyshare::server::ServerHandle;
 use mmtls_packet_io::af_packet::{
     Action, Bridge, Frame, HeldFrame, Outbox, Port, VnetHeader, WakeFd,
@@ -337,9 +337,13 @@ fn drain<H: Handler>(
             Output::Discard(id) => {
                 held.remove(&id);
             }
-            Output::Inject { port, frame } => {
-                let ingress = if port == port_id(Port::Left) { Port::Left } else { Port::Right };
-                out.inject(ingress.other(), &frame);
+            Output::Inject { exit, frame } => {
+                let of = |port| if port == port_id(Port::Left) { Port::Left } else { Port::Right };
+                let port = match exit {
+                    Exit::AwayFrom(port) => of(port).other(),
+                    Exit::Through(port) => of(port),
+                };
+                out.inject(port, &frame);
             }
             Output::KeysNeeded(wanted) => {
                 if let (Some(server), Some(message), Some(connection)) = (

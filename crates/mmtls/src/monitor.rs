@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mmtls_engine::session::{
-    EndReason, FlowEnd, Handler, Record, Session, SessionError, SessionInfo,
+    EndReason, FlowAnomaly, FlowEnd, Handler, Record, Session, SessionError, SessionInfo,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_inspect::http1::BodyLeft;
@@ -443,6 +443,12 @@ impl Handler for Monitor {
             let end = TlsEnd { reason: why, outcome: outcome.name(), app_proto };
             eve.tls(reports.now_ns, info, &end);
         }
+    }
+
+    fn flow_anomaly(&mut self, found: &FlowAnomaly) {
+        self.set_now(found.now_ns);
+        let anomaly = Anomaly { kind: "stream", event: found.kind.name(), code: None };
+        self.reports.anomaly(found.into(), found.direction, &anomaly);
     }
 
     fn flow_end(&mut self, flow: &FlowEnd) {

@@ -7,7 +7,7 @@ use super::{Context, Engine, context};
 use crate::config::Policy;
 use crate::flow::{Carries, Flow, FlowIndex, Origin, PendingSyn, Phase};
 use crate::output::Verdict;
-use crate::session::{EndReason, Handler, SessionError, recycle};
+use crate::session::{EndReason, Handler, SessionError, TcpAnomaly, recycle};
 use crate::tls::{Direction, Recognition, recognise};
 use crate::wire::Segment;
 
@@ -107,7 +107,7 @@ impl<H: Handler> Engine<H> {
                 if repeated {
                     return Verdict::Forward;
                 }
-                self.counters.stray_control += 1;
+                self.stray(index, direction, TcpAnomaly::StraySyn);
                 // A live peer answers a bare SYN with a challenge (RFC 5961, section 4), and one
                 // that has restarted then resets the old connection properly.
                 if answer || !segment.tcp.payload().is_empty() {
@@ -126,7 +126,7 @@ impl<H: Handler> Engine<H> {
                 match begun.copied() {
                     Some(syn) => self.replace(index, syn, segment),
                     None => {
-                        self.counters.stray_control += 1;
+                        self.stray(index, direction, TcpAnomaly::StraySyn);
                         Verdict::Drop
                     }
                 }
@@ -167,7 +167,7 @@ impl<H: Handler> Engine<H> {
         }
         if half.assembler.next() > 0 || other.assembler.next() > 0 {
             // Data on the earlier SYN was acknowledged already.
-            self.counters.stray_control += 1;
+            self.stray(index, direction, TcpAnomaly::StraySyn);
             return Verdict::Drop;
         }
         half.begin(initial, Origin::Syn, segment.tcp.window_scale());
@@ -203,13 +203,13 @@ impl<H: Handler> Engine<H> {
             }
             _ => {
                 // Its receiver refuses it with a RST.
-                self.counters.stray_control += 1;
+                self.stray(index, direction, TcpAnomaly::StraySyn);
                 return Verdict::Forward;
             }
         }
         if half.origin == Origin::SynAck && half.initial != Some(initial) {
             // Which of two answers the client takes cannot be known: the first one stays.
-            self.counters.stray_control += 1;
+            self.stray(index, direction, TcpAnomaly::StraySyn);
             return Verdict::Drop;
         }
         if half.origin != Origin::SynAck {
@@ -313,7 +313,10 @@ impl<H: Handler> Engine<H> {
             return !inline;
         };
         if !half.is_acceptable(offset) {
-            self.counters.stray_control += 1;
+            let flags = segment.tcp.flags();
+            if segment.tcp.payload().is_empty() && !flags.fin() && !flags.rst() {
+                self.stray(index, direction, TcpAnomaly::StrayAcknowledgment);
+            }
             return false;
         }
         half.last_ack = Some(acknowledgment);
@@ -333,29 +336,35 @@ impl<H: Handler> Engine<H> {
             recycle(&mut self.spare, memory);
             self.charge(index);
         }
-        let Some(flow) = self.flows.get(index) else {
-            return true;
-        };
-        let other = &flow.halves[direction.reverse().index()];
-        if !inline || !exact || !other.is_acknowledged_beyond(acknowledgment) {
-            return true;
+        let unseen = inline
+            && exact
+            && self.flows.get(index).is_some_and(|flow| {
+                flow.halves[direction.reverse().index()].is_acknowledged_beyond(acknowledgment)
+            });
+        if unseen {
+            self.handle_unseen(index, direction.reverse());
         }
-        match &mut flow.carries {
-            Carries::Tls(session) if session.following() => {
+        true
+    }
+
+    /// Bytes of a direction have passed some other way.
+    fn handle_unseen(&mut self, index: FlowIndex, direction: Direction) {
+        match self.flows.get(index).map(|flow| &mut flow.carries) {
+            Some(Carries::Tls(session)) if session.following() => {
                 let mut ctx = context!(self);
-                session.fail(direction.reverse(), SessionError::LostSynchronisation, &mut ctx);
+                session.fail(direction, SessionError::LostSynchronisation, &mut ctx);
                 self.settle(index);
             }
-            // The server has the client's first bytes, and the monitor does not: they came in
-            // fragments, or another way. It is as if the connection had been picked up behind them.
-            Carries::Undecided(_) if direction == Direction::ServerToClient => {
-                flow.carries = Carries::Plain;
+            Some(carries @ Carries::Undecided(_)) => {
+                // What it carries will not be known any more.
+                *carries = Carries::Plain;
                 self.counters.mid_stream += 1;
-                self.judge_mid_stream(index);
+                self.bypass(index);
+                self.note(index, direction, TcpAnomaly::UnseenBytes);
+                let _ = self.judge_mid_stream(index);
             }
             _ => {}
         }
-        true
     }
 
     /// The client's acknowledgment of the SYN-ACK opens the connection; false when it does not
@@ -414,7 +423,7 @@ impl<H: Handler> Engine<H> {
         if exact || refused {
             self.close(index, EndReason::ResetByPeer(direction));
         } else {
-            self.counters.stray_control += 1;
+            self.stray(index, direction, TcpAnomaly::StrayReset);
         }
         Verdict::Forward
     }

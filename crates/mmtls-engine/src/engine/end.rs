@@ -4,10 +4,10 @@
 
 use super::{Context, Engine, context};
 use crate::flow::{Carries, FlowIndex, Phase, Unacknowledged};
-use crate::output::Output;
-use crate::session::{EndReason, Fate, Handler, SessionError};
+use crate::output::{Exit, Output, Verdict};
+use crate::session::{EndReason, Fate, FlowAnomaly, Handler, SessionError, TcpAnomaly};
 use crate::tls::Direction;
-use crate::wire::{Reset, build_reset};
+use crate::wire::{Reset, build_reset, turned};
 
 /// RSTs sent in answer to packets of a connection that was reset.
 const TOMBSTONE_ANSWERS: u8 = 8;
@@ -140,14 +140,19 @@ impl<H: Handler> Engine<H> {
             Direction::ClientToServer => (flow.client, flow.server),
             Direction::ServerToClient => (flow.server, flow.client),
         };
-        let Some((port, link_header)) = flow.halves[direction.index()].path() else {
-            // Nothing is known of a side that has never spoken.
+        let reset = Reset { source, destination, sequence, acknowledgment };
+        let own = flow.halves[direction.index()].path();
+        let (exit, frame) = if let Some((port, link_header)) = own {
+            (Exit::AwayFrom(port), build_reset(link_header, &reset))
+        } else if let Some((port, link_header)) = flow.halves[direction.reverse().index()].path() {
+            // This side has never spoken: back to where the other one's frames come from.
+            (Exit::Through(port), build_reset(&turned(link_header), &reset))
+        } else {
             return;
         };
-        let reset = Reset { source, destination, sequence, acknowledgment };
-        if let Some(frame) = build_reset(link_header, &reset) {
+        if let Some(frame) = frame {
             self.counters.resets_injected += 1;
-            self.outputs.push_back(Output::Inject { port, frame });
+            self.outputs.push_back(Output::Inject { exit, frame });
         }
     }
 
@@ -169,6 +174,42 @@ impl<H: Handler> Engine<H> {
             let (random, id) = (session.key_random(), session.info.id);
             self.unregister(&random, id);
         }
+    }
+
+    /// Tells of something strange, once per direction and kind.
+    pub(super) fn note(&mut self, index: FlowIndex, direction: Direction, kind: TcpAnomaly) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        let told = &mut flow.half(direction).told;
+        if *told & kind.bit() != 0 {
+            return;
+        }
+        *told |= kind.bit();
+        self.handler.flow_anomaly(&FlowAnomaly {
+            id: flow.id,
+            client: flow.client,
+            server: flow.server,
+            direction,
+            kind,
+            now_ns: self.now_ns,
+        });
+    }
+
+    /// Counts a control segment that does not belong to its connection.
+    pub(super) fn stray(&mut self, index: FlowIndex, direction: Direction, kind: TcpAnomaly) {
+        self.counters.stray_control += 1;
+        if self.flows.get(index).is_some_and(|it| matches!(it.phase, Phase::Opening | Phase::Open))
+        {
+            self.note(index, direction, kind);
+        }
+    }
+
+    /// Counts data that no receiver takes.
+    pub(super) fn out_of_window(&mut self, index: FlowIndex, direction: Direction) -> Verdict {
+        self.counters.out_of_window += 1;
+        self.note(index, direction, TcpAnomaly::OutOfWindow);
+        Verdict::Drop
     }
 
     fn report_end(&mut self, index: FlowIndex, reason: EndReason) {

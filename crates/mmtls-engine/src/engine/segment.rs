@@ -5,7 +5,7 @@
 use super::{Context, Engine, context};
 use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Phase, Undecided};
 use crate::output::{PortId, Verdict};
-use crate::session::{EndReason, Fate, Handler, SessionError, SessionInfo, TlsSession};
+use crate::session::{EndReason, Fate, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession};
 use crate::tls::{Direction, RECOGNITION_LEN, Recognition, recognise};
 use crate::wire::Segment;
 
@@ -52,6 +52,7 @@ impl<H: Handler> Engine<H> {
         // Receivers take urgent bytes out of the stream, or not: two streams. TLS has none.
         if flags.urg() && followed {
             self.counters.urgent += 1;
+            self.note(index, direction, TcpAnomaly::UrgentData);
             return Verdict::Drop;
         }
         let fits = !flags.ack() || self.handle_ack(index, direction, segment);
@@ -65,8 +66,7 @@ impl<H: Handler> Engine<H> {
             // Its receiver knows what to do with one that does not fit.
             Verdict::Forward
         } else if followed && (!fits || !flags.ack()) {
-            self.counters.out_of_window += 1;
-            Verdict::Drop
+            self.out_of_window(index, direction)
         } else {
             self.handle_payload(index, direction, segment)
         };
@@ -101,6 +101,7 @@ impl<H: Handler> Engine<H> {
             return self.new_flow(segment).map(|index| (index, true));
         }
         self.counters.wrong_side += 1;
+        self.note(index, direction, TcpAnomaly::WrongSide);
         Err(Verdict::Drop)
     }
 
@@ -145,6 +146,7 @@ impl<H: Handler> Engine<H> {
             if is_changed(flow.half(direction), sequence, payload) {
                 // The bytes that showed what the connection carries, sent again as others.
                 self.counters.conflicting_overlaps += 1;
+                self.note(index, direction, TcpAnomaly::ConflictingOverlap);
                 return Verdict::Drop;
             }
             handle_unfollowed(flow, direction, sequence, payload.len(), fin);
@@ -153,12 +155,10 @@ impl<H: Handler> Engine<H> {
         let reset = matches!(flow.phase, Phase::Closed(EndReason::ResetByPeer(_)));
         let half = &mut flow.halves[direction.index()];
         let Some(range) = place(half, sequence, payload.len(), fin, inline) else {
-            self.counters.out_of_window += 1;
-            return Verdict::Drop;
+            return self.out_of_window(index, direction);
         };
         if reset && !payload.is_empty() {
-            self.counters.out_of_window += 1;
-            return Verdict::Drop;
+            return self.out_of_window(index, direction);
         }
         let (start, skip) = range;
         let payload = payload.get(skip..).unwrap_or(&[]);
@@ -214,6 +214,7 @@ impl<H: Handler> Engine<H> {
         match inserted {
             Insert::InOrder(bytes) => {
                 let len = bytes.len();
+                let direction = self.role(index, direction, bytes);
                 self.hand_on(index, direction, bytes);
                 self.advance(index, direction, len);
                 self.judge(index, direction)
@@ -241,7 +242,7 @@ impl<H: Handler> Engine<H> {
                 self.counters.conflicting_overlaps += 1;
                 // Said once: who sends one can send many.
                 if !core::mem::replace(&mut half.conflict_reported, true) {
-                    self.report(index, direction, SessionError::ConflictingOverlap);
+                    self.report_conflict(index, direction);
                 }
                 Verdict::Drop
             }
@@ -255,12 +256,34 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// Raises an error that has no consequence of its own.
-    fn report(&mut self, index: FlowIndex, direction: Direction, error: SessionError) {
+    /// The direction of in-order bytes. Whoever begins with a ClientHello is the client, although
+    /// the other one has opened the connection: FTP servers open data connections (RFC 4217,
+    /// section 7), and with simultaneous open nobody can tell.
+    fn role(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) -> Direction {
+        if direction == Direction::ServerToClient
+            && let Some(flow) = self.flows.get(index)
+            && let Carries::Undecided(undecided) = &mut flow.carries
+            && undecided.client.is_empty()
+            && undecided.server.len() <= RECOGNITION_LEN
+            && !undecided.server_lost
+            && matches!(undecided.server.first().or(bytes.first()), Some(22))
+            && recognise(&[&undecided.server, bytes].concat()) == Recognition::Tls
+        {
+            core::mem::swap(&mut undecided.client, &mut undecided.server);
+            flow.swap_roles();
+            return Direction::ClientToServer;
+        }
+        direction
+    }
+
+    /// Tells of bytes that were sent again as others.
+    fn report_conflict(&mut self, index: FlowIndex, direction: Direction) {
         if let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index) {
             let mut ctx = context!(self);
-            session.raise(direction, error, &mut ctx);
+            session.raise(direction, SessionError::ConflictingOverlap, &mut ctx);
             self.settle(index);
+        } else {
+            self.note(index, direction, TcpAnomaly::ConflictingOverlap);
         }
     }
 

@@ -61,6 +61,8 @@ pub(crate) struct Half {
     pub(crate) fin: Option<u64>,
     pub(crate) fin_reported: bool,
     pub(crate) conflict_reported: bool,
+    /// Kinds of anomalies that were told, by bit.
+    pub(crate) told: u8,
     /// Acknowledgment number of the last segment sent in this direction.
     pub(crate) last_ack: Option<u32>,
     /// Window scale that this direction's sender announced for what it receives.

@@ -69,6 +69,8 @@ pub(crate) struct Flow<S> {
     pub(crate) server: SocketAddr,
     pub(crate) started_ns: u64,
     pub(crate) last_ns: u64,
+    /// When its timeout is looked at next.
+    pub(crate) check_ns: u64,
     pub(crate) phase: Phase,
     /// Client to server first.
     pub(crate) halves: [Half; 2],
@@ -95,6 +97,7 @@ impl<S> Flow<S> {
             server,
             started_ns: now_ns,
             last_ns: now_ns,
+            check_ns: u64::MAX,
             phase: Phase::Opening,
             halves: [Half::default(), Half::default()],
             carries: Carries::Undecided(Undecided::default()),

@@ -1,7 +1,8 @@
 //! The flow table: a slab of flows, a hash index over four-tuples, and their deadlines.
 //!
 //! Refuses flows beyond its cap. Deadlines are checked lazily: a packet costs no timer work; an
-//! entry whose flow has lived on is put back.
+//! entry whose flow has lived on is put back. Of the entries of a flow only the earliest counts,
+//! and those that count for nothing are thrown out when they are the most.
 
 use core::cmp::Reverse;
 use core::net::SocketAddr;
@@ -10,6 +11,9 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use super::{Flow, Phase};
 use crate::config::Limits;
 use crate::session::{EndReason, SessionId};
+
+/// Entries beyond two a flow that a list may have before it is tidied up.
+const SPARE: usize = 1024;
 
 /// A place in the slab. May be reused: compare [`Flow::id`] when it was kept for later.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -92,7 +96,7 @@ impl<S> FlowTable<S> {
         self.index.insert(FlowKey::new(vlan, client, server), index);
         self.opening.push_back((index, id));
         self.trim_opening();
-        self.deadlines.push(Reverse((now_ns.saturating_add(limits.opening_timeout_ns), index, id)));
+        self.check_at(now_ns.saturating_add(limits.opening_timeout_ns), index, id);
         Some(index)
     }
 
@@ -109,7 +113,6 @@ impl<S> FlowTable<S> {
 
     /// Attempts that were settled must not pile up behind one that was not.
     fn trim_opening(&mut self) {
-        const SPARE: usize = 1024;
         if self.opening.len() > 2 * self.index.len() + SPARE {
             let mut opening = core::mem::take(&mut self.opening);
             opening.retain(|&(index, id)| {
@@ -128,7 +131,21 @@ impl<S> FlowTable<S> {
 
     /// Asks for a check of a flow whose timeout has become shorter.
     pub(crate) fn check_at(&mut self, deadline_ns: u64, index: FlowIndex, id: SessionId) {
+        let Some(flow) = self.get_if(index, id) else {
+            return;
+        };
+        if deadline_ns >= flow.check_ns {
+            return;
+        }
+        flow.check_ns = deadline_ns;
         self.deadlines.push(Reverse((deadline_ns, index, id)));
+        if self.deadlines.len() > 2 * self.index.len() + SPARE {
+            let mut deadlines = core::mem::take(&mut self.deadlines);
+            deadlines.retain(|&Reverse((deadline, index, id))| {
+                self.get_if(index, id).is_some_and(|flow| flow.check_ns == deadline)
+            });
+            self.deadlines = deadlines;
+        }
     }
 
     /// When [`FlowTable::pop_expired`] should be called next.
@@ -143,10 +160,14 @@ impl<S> FlowTable<S> {
         limits: &Limits,
     ) -> Option<(FlowIndex, EndReason)> {
         while self.next_deadline().is_some_and(|deadline| deadline <= now_ns) {
-            let Reverse((_, index, id)) = self.deadlines.pop()?;
+            let Reverse((deadline, index, id)) = self.deadlines.pop()?;
             let Some(flow) = self.get_if(index, id) else {
                 continue;
             };
+            if flow.check_ns != deadline {
+                // An earlier entry has taken this one's place.
+                continue;
+            }
             let (timeout, reason) = match flow.phase {
                 Phase::Opening => (limits.opening_timeout_ns, EndReason::TimedOut),
                 Phase::Open => (limits.idle_timeout_ns, EndReason::TimedOut),
@@ -161,6 +182,7 @@ impl<S> FlowTable<S> {
             if deadline <= now_ns {
                 return Some((index, reason));
             }
+            flow.check_ns = deadline;
             self.deadlines.push(Reverse((deadline, index, id)));
         }
         None
@@ -180,4 +202,33 @@ impl<S> FlowTable<S> {
 
 fn is_one_sided<S>(flow: &Flow<S>) -> bool {
     flow.phase == Phase::Opening || flow.halves.iter().any(|half| half.packets == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_to_pile_up_deadlines() {
+        let limits = Limits { max_flows: 10, ..Limits::default() };
+        let mut table = FlowTable::<()>::new(ahash::RandomState::with_seeds(1, 2, 3, 4));
+        let [client, server] = ["10.0.0.1:1", "10.0.0.2:2"].map(|it| it.parse().unwrap());
+        for now in 0..100_000 {
+            let index = table.insert(0, client, server, now, &limits).unwrap();
+            let id = table.get(index).unwrap().id;
+            table.check_at(now + 50, index, id);
+            table.check_at(now + 70, index, id);
+            table.check_at(now + 40, index, id);
+            table.remove(index);
+            assert!(table.deadlines.len() <= SPARE + 3);
+        }
+        let index = table.insert(0, client, server, 0, &limits).unwrap();
+        let id = table.get(index).unwrap().id;
+        table.check_at(5, index, id);
+        table.get(index).unwrap().phase = Phase::Closed(EndReason::Closed);
+        // It was checked at its earliest time, and lives until its timeout.
+        assert_eq!(table.pop_expired(6, &limits), None);
+        let end = limits.closed_timeout_ns;
+        assert_eq!(table.pop_expired(end, &limits), Some((index, EndReason::Closed)));
+    }
 }

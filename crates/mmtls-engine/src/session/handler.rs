@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use super::info::{EndReason, FlowEnd, SessionError, SessionInfo};
+use super::info::{EndReason, FlowAnomaly, FlowEnd, SessionError, SessionInfo};
 use super::record::Record;
 use crate::tls::{Direction, KeyEpoch};
 
@@ -78,6 +78,12 @@ pub trait Handler {
     /// ON_TLS_SESSION_END. Asking for anything has no effect any more.
     fn session_end(&mut self, session: &mut Session<'_>, state: &mut Self::State, why: EndReason) {
         let _ = (session, state, why);
+    }
+
+    /// A TCP flow, TLS or not, carried something that honest peers do not send. Once per flow,
+    /// direction and kind.
+    fn flow_anomaly(&mut self, anomaly: &FlowAnomaly) {
+        let _ = anomaly;
     }
 
     /// A TCP flow ended, TLS or not; after `session_end` where there was a session.

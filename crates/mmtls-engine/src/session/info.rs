@@ -215,6 +215,71 @@ impl EndReason {
     }
 }
 
+/// What TCP segments may show that honest peers do not send, or rarely.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum TcpAnomaly {
+    /// The same bytes were sent twice with different content, where no session says so: before
+    /// it was clear what the flow carries. Dropped.
+    ConflictingOverlap,
+    /// Urgent data, which receivers take out of the stream, or not. Dropped.
+    UrgentData,
+    /// A segment came from the other side than its sender's. Dropped.
+    WrongSide,
+    /// Data or a FIN where no receiver takes it: before the stream, beyond the window, behind a
+    /// FIN or RST, without ACK. Dropped.
+    OutOfWindow,
+    /// A RST that its receiver does not obey (RFC 5961, section 3). Forwarded, without effect.
+    StrayReset,
+    /// A SYN or SYN-ACK that does not belong to the connection. Forwarded without effect where
+    /// its receiver answers with a challenge, else dropped.
+    StraySyn,
+    /// An acknowledgment far from the stream. Forwarded, without effect.
+    StrayAcknowledgment,
+    /// The receiver has acknowledged bytes that were never seen, before it was clear what the flow
+    /// carries. It meets `Policies::mid_stream`.
+    UnseenBytes,
+}
+
+impl TcpAnomaly {
+    /// A stable name for logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ConflictingOverlap => "conflicting_overlap",
+            Self::UrgentData => "urgent_data",
+            Self::WrongSide => "wrong_side",
+            Self::OutOfWindow => "out_of_window",
+            Self::StrayReset => "stray_reset",
+            Self::StraySyn => "stray_syn",
+            Self::StrayAcknowledgment => "stray_acknowledgment",
+            Self::UnseenBytes => "unseen_bytes",
+        }
+    }
+
+    /// One bit per kind.
+    pub(crate) const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// A flow and what was strange about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowAnomaly {
+    /// The flow; equal to the session's identity when it carries TLS.
+    pub id: SessionId,
+    /// As [`FlowEnd::client`].
+    pub client: SocketAddr,
+    /// The other side.
+    pub server: SocketAddr,
+    /// The direction of the segment, as its addresses say.
+    pub direction: Direction,
+    /// What it was.
+    pub kind: TcpAnomaly,
+    /// When, in the caller's nanoseconds.
+    pub now_ns: u64,
+}
+
 /// The end of a TCP flow, TLS or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlowEnd {

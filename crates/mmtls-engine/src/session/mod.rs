@@ -14,5 +14,8 @@ mod tls12;
 pub(crate) use follow::{Context, Fate, TlsSession, recycle};
 pub(crate) use handler::Control;
 pub use handler::{Handler, Session};
-pub use info::{EndReason, FlowEnd, KeyStatus, Resumption, SessionError, SessionId, SessionInfo};
+pub use info::{
+    EndReason, FlowAnomaly, FlowEnd, KeyStatus, Resumption, SessionError, SessionId, SessionInfo,
+    TcpAnomaly,
+};
 pub use record::{Plaintext, Record};

@@ -37,6 +37,15 @@ pub(crate) fn strip_link(link: Link, frame: &[u8]) -> Option<(&[u8], &[u8])> {
     None
 }
 
+/// A link header for the way back: its two addresses change places.
+pub(crate) fn turned(link_header: &[u8]) -> Vec<u8> {
+    let mut header = link_header.to_vec();
+    if let Some(addresses) = header.get_mut(..12) {
+        addresses.rotate_left(6);
+    }
+    header
+}
+
 /// VLAN identifiers of a link header, outer in the upper half; zero without tags.
 pub(crate) fn vlan_of(link_header: &[u8]) -> u32 {
     let id = |at: usize| match link_header.get(at..at + 4) {

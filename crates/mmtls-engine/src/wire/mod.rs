@@ -11,6 +11,7 @@ mod tcp;
 
 pub(crate) use build::{Reset, build_reset};
 pub use link::Link;
+pub(crate) use link::turned;
 pub(crate) use tcp::{Flags, TcpView};
 
 use core::net::SocketAddr;

@@ -89,8 +89,10 @@ fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
         return Network::Malformed;
     };
     let mut next = header[6];
+    let mut fragmented = false;
     for _ in 0..=MAX_EXTENSION_HEADERS {
         let len = match next {
+            TCP if fragmented => return Network::TcpFragment,
             TCP => {
                 return Network::Tcp {
                     source: IpAddr::V6(Ipv6Addr::from(source)),
@@ -111,8 +113,19 @@ fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
             FRAGMENT => match rest.first_chunk::<8>() {
                 // Offset 0 without more fragments is an atomic fragment (RFC 6946): whole.
                 Some(head) if u16::from_be_bytes([head[2], head[3]]) & 0xfff9 == 0 => 8,
-                // A later fragment hides the protocol behind the first header named here.
-                Some(_) => return Network::TcpFragment,
+                // The first one names the protocol, perhaps behind more headers; those headers must
+                // be in it whole (RFC 7112).
+                Some(head) if u16::from_be_bytes([head[2], head[3]]) & 0xfff8 == 0 => {
+                    fragmented = true;
+                    8
+                }
+                // In a later one only the first header's name is left, and does not count
+                // (RFC 8200, section 4.5).
+                Some(head) => match head[0] {
+                    TCP | HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION
+                    | DESTINATION_OPTIONS | MOBILITY | HIP | SHIM6 => return Network::TcpFragment,
+                    _ => return Network::Other,
+                },
                 None => return Network::Malformed,
             },
             _ => return Network::Other,
@@ -159,6 +172,15 @@ mod tests {
     fn names_fragments() {
         let rest = [TCP, 0, 0, 1, 0, 0, 0, 9, 1, 2, 3];
         assert!(matches!(parse_network(&ipv6(FRAGMENT, &rest), false), Network::TcpFragment));
+        // The first one, behind another header; a later one; and those of a ping.
+        let first = [DESTINATION_OPTIONS, 0, 0, 1, 0, 0, 0, 9, TCP, 0, 1, 4, 0, 0, 0, 0, 1, 2];
+        assert!(matches!(parse_network(&ipv6(FRAGMENT, &first), false), Network::TcpFragment));
+        let later = [TCP, 0, 1, 0, 0, 0, 0, 9, 1, 2, 3];
+        assert!(matches!(parse_network(&ipv6(FRAGMENT, &later), false), Network::TcpFragment));
+        for offset in [0, 1] {
+            let ping = [58, 0, offset, 1, 0, 0, 0, 9, 1, 2, 3];
+            assert!(matches!(parse_network(&ipv6(FRAGMENT, &ping), false), Network::Other));
+        }
         let mut v4 = vec![0x45, 0, 0, 24, 0, 0, 0x20, 0, 64, TCP];
         v4.resize(24, 0);
         assert!(matches!(parse_network(&v4, false), Network::TcpFragment));

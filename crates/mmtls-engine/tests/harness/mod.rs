@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use mmtls_engine::session::{EndReason, FlowEnd, Handler, Record, Session, SessionError};
+use mmtls_engine::session::{
+    EndReason, FlowAnomaly, FlowEnd, Handler, Record, Session, SessionError, TcpAnomaly,
+};
 use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch, OpenRecord};
 use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId, SharedKeys, Verdict};
 use mmtls_testkit::segments::{Endpoints, Seeded, flag};
@@ -110,6 +112,8 @@ pub struct Recorder {
     pub judged: [usize; 2],
     pub reset_at: Option<usize>,
     pub pause_all: bool,
+    /// Kinds of strange segments.
+    pub anomalies: Vec<(Direction, TcpAnomaly)>,
 }
 
 impl Recorder {
@@ -201,6 +205,10 @@ impl Handler for Recorder {
 
     fn session_end(&mut self, _: &mut Session<'_>, (): &mut (), reason: EndReason) {
         self.events.push(Event::SessionEnd(reason));
+    }
+
+    fn flow_anomaly(&mut self, found: &FlowAnomaly) {
+        self.anomalies.push((found.direction, found.kind));
     }
 
     fn flow_end(&mut self, flow: &FlowEnd) {
