@@ -18,9 +18,23 @@ pub(crate) const SCRIPT_COUNT: usize = 12;
 /// The first of [`SCRIPTS`] that speaks TLS 1.2.
 pub(crate) const FIRST_TLS12: usize = 8;
 
-/// The null keys of a direction and epoch, `None` for the handshake.
-pub(crate) fn keys(direction: Direction, epoch: Option<u32>) -> NullKeys {
-    NullKeys(side(direction) as u64 * 1000 + epoch.map_or(999, u64::from))
+/// The null keys of a direction and epoch.
+pub(crate) fn keys(direction: Direction, epoch: KeyEpoch) -> NullKeys {
+    let number = match epoch {
+        KeyEpoch::EarlyData => 998,
+        KeyEpoch::Handshake => 999,
+        KeyEpoch::Application(number) => u64::from(number),
+    };
+    NullKeys(side(direction) as u64 * 1000 + number)
+}
+
+/// The epochs that an input can name.
+pub(crate) fn epoch(number: u8) -> KeyEpoch {
+    match number & 7 {
+        6 => KeyEpoch::Handshake,
+        7 => KeyEpoch::EarlyData,
+        updates => KeyEpoch::Application(u32::from(updates)),
+    }
 }
 
 /// The client random of a script's session.

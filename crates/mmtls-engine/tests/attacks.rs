@@ -2,7 +2,7 @@
 //! key channel may try. Each test says what must hold.
 
 mod harness;
-use harness::{Event, RANDOM, Recorder, SUITE, keys};
+use harness::{Event, Keys, RANDOM, Recorder, SUITE, keys};
 use mmtls_engine::session::*;
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
@@ -56,7 +56,13 @@ impl T {
         self.send(C, 0, 0, flag::ACK, &[]);
     }
     fn keys(&mut self, d: Direction, epoch: u32) -> Result<bool, KeyRefusal> {
-        self.keys_with(d, epoch, Box::new(keys(d, Some(epoch))), RANDOM, Some(self.ep.client.ip()))
+        self.keys_with(
+            d,
+            epoch,
+            Box::new(keys(d, KeyEpoch::Application(epoch))),
+            RANDOM,
+            Some(self.ep.client.ip()),
+        )
     }
     fn keys_with(
         &mut self,
@@ -103,8 +109,6 @@ impl T {
     }
 }
 
-type Keys = fn(Direction, Option<u32>) -> NullKeys;
-
 fn builder() -> ScriptBuilder<NullKeys, Keys> {
     ScriptBuilder::new(RANDOM, SUITE, false, &[1000], keys as fn(_, _) -> _)
 }
@@ -118,7 +122,7 @@ fn hello() -> Vec<u8> {
     plain(ContentType::HANDSHAKE, &client_hello(&RANDOM, "server.test", 10))
 }
 fn sealed(d: Direction, n: u64) -> Vec<u8> {
-    keys(d, Some(0)).seal(n, ContentType::APPLICATION_DATA, &[9; 300], 0)
+    keys(d, KeyEpoch::Application(0)).seal(n, ContentType::APPLICATION_DATA, &[9; 300], 0)
 }
 /// An established session with both keys; returns stream offsets.
 fn established(t: &mut T) -> [u64; 2] {
@@ -295,12 +299,23 @@ fn h2_wrong_keys_must_not_buy_a_free_pass() {
     let mut t = T::new();
     t.open();
     let _ = t.keys_with(C, 0, Box::new(NullKeys(424242)), RANDOM, Some(t.ep.client.ip()));
-    let _ = t.keys_with(S, 0, Box::new(keys(S, Some(0))), RANDOM, Some(t.ep.client.ip()));
+    let _ = t.keys_with(
+        S,
+        0,
+        Box::new(keys(S, KeyEpoch::Application(0))),
+        RANDOM,
+        Some(t.ep.client.ip()),
+    );
     let at = t.play(&simple());
     let mut off = at[0];
     let mut passed = 0;
     for n in 1..40 {
-        let r = keys(C, Some(0)).seal(n, ContentType::APPLICATION_DATA, &[1; 16000], 0);
+        let r = keys(C, KeyEpoch::Application(0)).seal(
+            n,
+            ContentType::APPLICATION_DATA,
+            &[1; 16000],
+            0,
+        );
         if t.send(C, off as i64, at[1], flag::ACK, &r) == Verdict::Forward {
             passed += r.len();
         }
@@ -630,7 +645,12 @@ fn h13_half_rtt_data_must_not_pass_unjudged() {
     let mut off = script.turns[1].bytes.len() as i64;
     let mut passed = 0;
     for n in 0..20 {
-        let r = keys(S, Some(0)).seal(n, ContentType::APPLICATION_DATA, &[1; 10_000], 0);
+        let r = keys(S, KeyEpoch::Application(0)).seal(
+            n,
+            ContentType::APPLICATION_DATA,
+            &[1; 10_000],
+            0,
+        );
         if t.send(S, off, script.turns[0].bytes.len() as u64, flag::ACK, &r) == Verdict::Forward {
             passed += r.len();
         }

@@ -2,17 +2,23 @@
 //!
 //! Refuses to expose packets, keys, or bytes that have not been authenticated.
 
+mod certificates;
+mod early;
 mod follow;
 mod handler;
 mod handshake;
 mod info;
+mod opened;
 mod record;
 mod search;
 mod stream;
 mod tls12;
 
+pub use certificates::{Certificates, MAX_CERTIFICATE_BYTES};
 pub(crate) use follow::{Context, Fate, TlsSession};
 pub(crate) use handler::Control;
 pub use handler::{Handler, Session};
-pub use info::{EndReason, FlowEnd, KeyStatus, Resumption, SessionError, SessionId, SessionInfo};
+pub use info::{
+    EarlyData, EndReason, FlowEnd, KeyStatus, Resumption, SessionError, SessionId, SessionInfo,
+};
 pub use record::{Plaintext, Record};
