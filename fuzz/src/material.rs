@@ -8,19 +8,37 @@ use std::sync::LazyLock;
 use mmtls_engine::tls::{
     CipherSuite, ContentType, Direction, KeyEpoch, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN,
 };
-use mmtls_testkit::synthesis::{NullKeys, NullKeys12, Placed, Script, ScriptBuilder, Seal, side};
+use mmtls_testkit::synthesis::{
+    EarlyFate, EarlyScript, NullKeys, NullKeys12, Placed, Script, ScriptBuilder, Seal, side,
+};
 
 pub(crate) const SUITE: CipherSuite = CipherSuite::TLS_AES_128_GCM_SHA256;
 /// What [`mmtls_testkit::synthesis`] puts into every ServerHello.
 pub(crate) const SERVER_RANDOM: [u8; 32] = [0x5a; 32];
 /// Sessions in [`SCRIPTS`].
-pub(crate) const SCRIPT_COUNT: usize = 12;
+pub(crate) const SCRIPT_COUNT: usize = 16;
 /// The first of [`SCRIPTS`] that speaks TLS 1.2.
 pub(crate) const FIRST_TLS12: usize = 8;
+/// The first of [`SCRIPTS`] with early data; each has another fate.
+pub(crate) const FIRST_EARLY: usize = 12;
 
-/// The null keys of a direction and epoch, `None` for the handshake.
-pub(crate) fn keys(direction: Direction, epoch: Option<u32>) -> NullKeys {
-    NullKeys(side(direction) as u64 * 1000 + epoch.map_or(999, u64::from))
+/// The null keys of a direction and epoch.
+pub(crate) fn keys(direction: Direction, epoch: KeyEpoch) -> NullKeys {
+    let number = match epoch {
+        KeyEpoch::EarlyData => 998,
+        KeyEpoch::Handshake => 999,
+        KeyEpoch::Application(number) => u64::from(number),
+    };
+    NullKeys(side(direction) as u64 * 1000 + number)
+}
+
+/// The epochs that an input can name.
+pub(crate) fn epoch(number: u8) -> KeyEpoch {
+    match number & 7 {
+        6 => KeyEpoch::Handshake,
+        7 => KeyEpoch::EarlyData,
+        updates => KeyEpoch::Application(u32::from(updates)),
+    }
 }
 
 /// The client random of a script's session.
@@ -34,15 +52,19 @@ pub(crate) fn random(script: usize) -> [u8; 32] {
 pub(crate) fn delivery(
     script: usize,
     direction: Direction,
-    epoch: u32,
+    epoch: KeyEpoch,
 ) -> ([u8; 32], KeyEpoch, Box<Witness>) {
-    let id = keys(direction, Some(epoch));
+    let id = keys(direction, epoch);
     if !SCRIPTS[script].tls12 {
-        return (random(script), KeyEpoch::Application(epoch), Box::new(Witness(Box::new(id))));
+        return (random(script), epoch, Box::new(Witness(Box::new(id))));
     }
     // In TLS 1.2 each handshake has a random of its own, and one epoch.
+    let number = match epoch {
+        KeyEpoch::Application(number) => number as usize,
+        _ => usize::MAX,
+    };
     let randoms = &SCRIPTS[script].client_randoms;
-    let random = randoms.get(epoch as usize).copied().unwrap_or([0xef; 32]);
+    let random = randoms.get(number).copied().unwrap_or([0xef; 32]);
     (random, KeyEpoch::Application(0), Box::new(Witness(Box::new(NullKeys12(id.0)))))
 }
 
@@ -56,7 +78,7 @@ pub(crate) fn seal(
     content: &[u8],
     padding: usize,
 ) -> Vec<u8> {
-    let id = keys(direction, Some(epoch));
+    let id = keys(direction, KeyEpoch::Application(epoch));
     match SCRIPTS[script].tls12 {
         false => id.seal(sequence, kind, content, padding),
         true => NullKeys12(id.0).seal(sequence, kind, content, padding),
@@ -74,7 +96,34 @@ pub(crate) static SCRIPTS: LazyLock<Vec<Script>> =
     LazyLock::new(|| (0..SCRIPT_COUNT).map(script).collect());
 
 fn script(number: usize) -> Script {
-    if number >= FIRST_TLS12 { tls12(number) } else { tls13(number) }
+    match number {
+        FIRST_EARLY.. => early(number),
+        FIRST_TLS12.. => tls12(number),
+        _ => tls13(number),
+    }
+}
+
+fn early(number: usize) -> Script {
+    const DATA: ContentType = ContentType::APPLICATION_DATA;
+    let fates = [
+        EarlyFate::Accepted,
+        EarlyFate::Refused,
+        EarlyFate::RefusedWithKey,
+        EarlyFate::RefusedByRetry,
+    ];
+    let fate = fates[number - FIRST_EARLY];
+    // What the handler is shown of refused data behind the answer depends on the keys.
+    let after = match fate {
+        EarlyFate::Accepted => vec![vec![3; 20], vec![4; 300]],
+        _ => Vec::new(),
+    };
+    let early = EarlyScript { fate, before: vec![vec![1; 90], Vec::new(), vec![2; 700]], after };
+    let mut builder = ScriptBuilder::early(random(number), SUITE.0, &[80, 200], &early, keys);
+    builder.record(Direction::ClientToServer, DATA, &[5; 60], 0);
+    builder.record(Direction::ServerToClient, DATA, &[6; 500], 9);
+    builder.key_update(Direction::ClientToServer);
+    builder.record(Direction::ClientToServer, DATA, &[7; 60], 0);
+    builder.build()
 }
 
 fn tls12(number: usize) -> Script {

@@ -22,7 +22,7 @@ use mmtls_testkit::segments::{Endpoints, flag};
 use mmtls_testkit::synthesis::{NullKeys, side};
 
 use crate::input::Input;
-use crate::material::{SCRIPTS, SERVER_RANDOM, SUITE, Witness, delivery, random, seal};
+use crate::material::{SCRIPTS, SERVER_RANDOM, SUITE, Witness, delivery, epoch, random, seal};
 use crate::recorder::Recorder;
 
 /// So that every run is short.
@@ -255,7 +255,7 @@ impl Path {
             }
             10 => {
                 let sender = (operation & 0x10 != 0).then(|| connection(at).0.client.ip());
-                self.deliver(at, sender, direction, u32::from(who >> 4 & 7));
+                self.deliver(at, sender, direction, epoch(who >> 4));
             }
             11 => self.strange_keys(at, direction, input),
             12 => {
@@ -412,7 +412,13 @@ impl Path {
         self.drain();
     }
 
-    fn deliver(&mut self, at: usize, sender: Option<IpAddr>, direction: Direction, epoch: u32) {
+    fn deliver(
+        &mut self,
+        at: usize,
+        sender: Option<IpAddr>,
+        direction: Direction,
+        epoch: KeyEpoch,
+    ) {
         let (client_random, number, opener) = delivery(connection(at).1, direction, epoch);
         let shared = SharedKeys {
             sender,
@@ -474,7 +480,8 @@ impl Path {
                     assert!(frame.len() <= 22 + 60 && frame[header + 13] == 0x14);
                 }
                 Output::KeysNeeded(wish) => {
-                    assert!(matches!(wish.epoch, KeyEpoch::Application(_)));
+                    let early = wish.epoch == KeyEpoch::EarlyData;
+                    assert_eq!(wish.cipher_suite.is_none(), early);
                 }
             }
         }

@@ -120,7 +120,9 @@ impl Handler for Recorder {
         record: &mut Record<'_>,
     ) {
         self.in_order(session, order);
-        assert!(order.handshake_ended, "records of the application follow the handshake");
+        let expected =
+            if record.is_early_data() { order.handshake_started } else { order.handshake_ended };
+        assert!(expected, "records of the application follow the handshake, early data the hello");
         let (direction, sequence) = (record.direction(), record.sequence());
         let unopened = self.act(session) & 0x0f == 6;
         let seen = if unopened {

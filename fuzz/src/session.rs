@@ -20,7 +20,7 @@ use mmtls_testkit::synthesis::{NullKeys, Placed, Script, side};
 
 use crate::input::Input;
 use crate::material::{
-    SCRIPT_COUNT, SCRIPTS, SERVER_RANDOM, SUITE, Witness, delivery, is_shown, random,
+    SCRIPT_COUNT, SCRIPTS, SERVER_RANDOM, SUITE, Witness, delivery, epoch, is_shown, random,
 };
 use crate::recorder::{Event, Recorder};
 
@@ -205,7 +205,7 @@ impl Path {
             8 => {
                 self.sent[at] = self.sent[at].saturating_add(usize::from(input.u8())).min(limit);
             }
-            9 => self.keys(direction, u32::from(head >> 4 & 7)),
+            9 => self.keys(direction, epoch(head >> 4)),
             10 => {
                 let ms = [1, 100, 400, 3000][usize::from(head >> 4 & 3)];
                 self.now_ns = (self.now_ns + ms * 1_000_000).min(MAX_TIME_NS);
@@ -240,8 +240,7 @@ impl Path {
             14 if !self.strict => {
                 // Keys that fit nothing.
                 let wrong = NullKeys(u64::from(input.u16()) + 5000);
-                let (random, number, _) =
-                    delivery(self.number, direction, u32::from(head >> 4 & 7));
+                let (random, number, _) = delivery(self.number, direction, epoch(head >> 4));
                 self.deliver(direction, random, number, Box::new(Witness(Box::new(wrong))));
             }
             _ => {
@@ -323,7 +322,7 @@ impl Path {
         self.engine.handle_frame(self.now_ns, &input)
     }
 
-    fn keys(&mut self, direction: Direction, epoch: u32) {
+    fn keys(&mut self, direction: Direction, epoch: KeyEpoch) {
         let (random, number, opener) = delivery(self.number, direction, epoch);
         self.deliver(direction, random, number, opener);
     }
@@ -374,7 +373,10 @@ impl Path {
                     self.held.remove(&id).expect("what is discarded was held");
                 }
                 Output::Inject { .. } => self.dead = true,
-                Output::KeysNeeded(wish) => assert_eq!(wish.cipher_suite, SUITE),
+                Output::KeysNeeded(wish) => {
+                    let early = wish.epoch == KeyEpoch::EarlyData;
+                    assert_eq!(wish.cipher_suite, (!early).then_some(SUITE));
+                }
             }
         }
         self.note_end();

@@ -9,7 +9,7 @@ use mmtls_testkit::segments::{Endpoints, flag};
 use mmtls_testkit::synthesis::side;
 
 use crate::input::{Input, pieces};
-use crate::material::{FIRST_TLS12, SERVER_RANDOM, SUITE, delivery};
+use crate::material::{FIRST_EARLY, FIRST_TLS12, SERVER_RANDOM, SUITE, delivery, epoch};
 use crate::recorder::{Event, Recorder};
 
 const POLICIES: [Policy; 4] = [Policy::Reset, Policy::Bypass, Policy::Forward, Policy::Drop];
@@ -116,16 +116,16 @@ impl Wire {
     }
 
     fn keys(&mut self) {
-        for script in [0, FIRST_TLS12, FIRST_TLS12 + 2] {
+        for script in [0, FIRST_TLS12, FIRST_TLS12 + 2, FIRST_EARLY, FIRST_EARLY + 2] {
             for direction in Direction::BOTH {
-                for epoch in 0..4 {
-                    let (client_random, number, opener) = delivery(script, direction, epoch);
+                for number in [7, 6, 0, 1, 2, 3] {
+                    let (client_random, epoch, opener) = delivery(script, direction, epoch(number));
                     let shared = SharedKeys {
                         sender: Some(self.endpoints.client.ip()),
                         client_random,
                         server_random: Some(SERVER_RANDOM),
                         cipher_suite: SUITE,
-                        keys: vec![(direction, number, opener)],
+                        keys: vec![(direction, epoch, opener)],
                     };
                     let _ = self.engine.handle_keys(1, shared);
                     self.drain();

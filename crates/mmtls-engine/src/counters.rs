@@ -75,6 +75,13 @@ counters! {
     records_failed,
     /// Trial openings that did not fit: encrypted handshake records.
     trials_failed,
+    /// Records of the encrypted handshake opened with shared handshake keys.
+    handshake_records_opened,
+    /// Certificate messages that are not in the format of X.509 chains.
+    certificates_unreadable,
+    /// Records of early data that passed without being shown: rejected by the server, or by policy
+    /// without keys. Those behind the ServerHello that nothing opens are not told apart.
+    early_records_passed,
     /// KeyUpdate messages followed.
     key_updates,
     /// Handshakes of TLS 1.2 that were begun inside a session.

@@ -73,12 +73,13 @@ pub struct KeysNeeded {
     pub client: SocketAddr,
     /// `ClientHello.random`.
     pub client_random: [u8; 32],
-    /// `ServerHello.random`.
-    pub server_random: [u8; 32],
+    /// `ServerHello.random`; `None` for early data.
+    pub server_random: Option<[u8; 32]>,
     /// The negotiated version.
     pub version: ProtocolVersion,
-    /// The negotiated suite.
-    pub cipher_suite: CipherSuite,
+    /// The negotiated suite; `None` for early data, whose suite is that of the pre-shared key
+    /// (RFC 8446, section 4.2.11).
+    pub cipher_suite: Option<CipherSuite>,
     /// Which direction.
     pub direction: Direction,
     /// Which epoch of it.

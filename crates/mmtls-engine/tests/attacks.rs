@@ -175,12 +175,23 @@ fn h2_wrong_keys_must_not_buy_a_free_pass() {
     let mut t = T::new();
     t.open();
     let _ = t.keys_with(C, 0, Box::new(NullKeys(424242)), RANDOM, Some(t.ep.client.ip()));
-    let _ = t.keys_with(S, 0, Box::new(keys(S, Some(0))), RANDOM, Some(t.ep.client.ip()));
+    let _ = t.keys_with(
+        S,
+        0,
+        Box::new(keys(S, KeyEpoch::Application(0))),
+        RANDOM,
+        Some(t.ep.client.ip()),
+    );
     let at = t.play(&simple());
     let mut off = at[0];
     let mut passed = 0;
     for n in 1..40 {
-        let r = keys(C, Some(0)).seal(n, ContentType::APPLICATION_DATA, &[1; 16000], 0);
+        let r = keys(C, KeyEpoch::Application(0)).seal(
+            n,
+            ContentType::APPLICATION_DATA,
+            &[1; 16000],
+            0,
+        );
         if t.send(C, off as i64, at[1], flag::ACK, &r) == Verdict::Forward {
             passed += r.len();
         }
@@ -547,7 +558,12 @@ fn h13_half_rtt_data_must_not_pass_unjudged() {
     let mut off = script.turns[1].bytes.len() as i64;
     let mut passed = 0;
     for n in 0..20 {
-        let r = keys(S, Some(0)).seal(n, ContentType::APPLICATION_DATA, &[1; 10_000], 0);
+        let r = keys(S, KeyEpoch::Application(0)).seal(
+            n,
+            ContentType::APPLICATION_DATA,
+            &[1; 10_000],
+            0,
+        );
         if t.send(S, off, script.turns[0].bytes.len() as u64, flag::ACK, &r) == Verdict::Forward {
             passed += r.len();
         }

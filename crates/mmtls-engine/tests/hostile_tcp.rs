@@ -308,8 +308,8 @@ fn connection_from_server_to_client_must_not_hide_tls() {
     let mut t = T::new();
     core::mem::swap(&mut t.ep.client, &mut t.ep.server);
     let script = simple();
-    let _ = t.keys_with(C, 0, Box::new(harness::keys(C, Some(0))), RANDOM, None);
-    let _ = t.keys_with(S, 0, Box::new(harness::keys(S, Some(0))), RANDOM, None);
+    let _ = t.keys_with(C, 0, Box::new(harness::keys(C, KeyEpoch::Application(0))), RANDOM, None);
+    let _ = t.keys_with(S, 0, Box::new(harness::keys(S, KeyEpoch::Application(0))), RANDOM, None);
     t.open();
     let mut at = [0u64; 2];
     for turn in &script.turns {
@@ -453,7 +453,7 @@ fn established_again(t: &mut T) -> [u64; 2] {
 }
 
 fn keys_of_server() -> NullKeys {
-    harness::keys(S, Some(0))
+    harness::keys(S, KeyEpoch::Application(0))
 }
 
 /// Makes the IPv4 header checksum of an Ethernet frame right again.

@@ -3,7 +3,9 @@
 //!
 //! Refuses nothing: it can be told to produce nonsense.
 
-use mmtls_engine::tls::{ContentType, Direction, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
+use mmtls_engine::tls::{
+    ContentType, Direction, KeyEpoch, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN,
+};
 use mmtls_record::Tls13Sealer;
 
 /// Seals records of one direction and epoch.
@@ -142,13 +144,40 @@ pub struct Script {
     pub records: [Vec<Placed>; 2],
     /// `ClientHello.random`, of each handshake in turn.
     pub client_randoms: Vec<[u8; 32]>,
+    /// How many of the client's records are early data, that a handler is shown.
+    pub early: usize,
+    /// Early data behind them that the ServerHello refuses.
+    pub void: Vec<Vec<u8>>,
     /// Whether it speaks TLS 1.2.
     pub tls12: bool,
 }
 
-/// Builds a [`Script`]; the keys of each epoch are made by `keys(direction, epoch)`, with epoch
-/// `None` for the handshake.
-pub struct ScriptBuilder<K, F: Fn(Direction, Option<u32>) -> K> {
+/// What becomes of early data (0-RTT).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EarlyFate {
+    /// The server takes them, and the client ends them with EndOfEarlyData.
+    Accepted,
+    /// The server takes the pre-shared key, but not the early data.
+    Refused,
+    /// The server does not take the pre-shared key.
+    RefusedWithKey,
+    /// The server asks for another ClientHello.
+    RefusedByRetry,
+}
+
+/// Early data of a script.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EarlyScript {
+    /// What becomes of them.
+    pub fate: EarlyFate,
+    /// Contents of the records that are sent before the server has answered.
+    pub before: Vec<Vec<u8>>,
+    /// Of those that are still on their way then.
+    pub after: Vec<Vec<u8>>,
+}
+
+/// Builds a [`Script`]; the keys of each epoch are made by `keys(direction, epoch)`.
+pub struct ScriptBuilder<K, F: Fn(Direction, KeyEpoch) -> K> {
     keys: F,
     script: Script,
     sent: [u64; 2],
@@ -157,9 +186,10 @@ pub struct ScriptBuilder<K, F: Fn(Direction, Option<u32>) -> K> {
     _keys: std::marker::PhantomData<K>,
 }
 
-impl<K: Seal, F: Fn(Direction, Option<u32>) -> K> ScriptBuilder<K, F> {
-    /// Begins with both hellos and the encrypted handshake of the given number of records, of
-    /// the given length each. `retry` puts a HelloRetryRequest in front.
+impl<K: Seal, F: Fn(Direction, KeyEpoch) -> K> ScriptBuilder<K, F> {
+    /// Begins with both hellos and the encrypted handshake: the server's in records of the given
+    /// lengths each (and what they do not hold in the last one). `retry` puts a HelloRetryRequest
+    /// in front.
     pub fn new(
         client_random: [u8; 32],
         suite: u16,
@@ -167,57 +197,121 @@ impl<K: Seal, F: Fn(Direction, Option<u32>) -> K> ScriptBuilder<K, F> {
         flight: &[usize],
         keys: F,
     ) -> Self {
-        let mut builder = Self {
+        let mut builder = Self::empty(client_random, false, keys);
+        let hello = client_hello(&client_random, "server.test", 200);
+        builder.send(Direction::ClientToServer, &plain(ContentType::HANDSHAKE, &hello));
+        if retry {
+            builder.retry(&hello, suite);
+        }
+        builder.server_flight(suite, None, flight);
+        builder.client_finished();
+        builder
+    }
+
+    /// As [`ScriptBuilder::new`], with a pre-shared key and early data.
+    pub fn early(
+        client_random: [u8; 32],
+        suite: u16,
+        flight: &[usize],
+        early: &EarlyScript,
+        keys: F,
+    ) -> Self {
+        const CLIENT: Direction = Direction::ClientToServer;
+        let mut builder = Self::empty(client_random, false, keys);
+        let hello = early_client_hello(&client_random, true);
+        builder.send(CLIENT, &plain(ContentType::HANDSHAKE, &hello));
+        builder.send(CLIENT, &plain(ContentType(20), &[1]));
+        let early_keys = (builder.keys)(CLIENT, KeyEpoch::EarlyData);
+        let mut sequence = 0;
+        let mut send = |builder: &mut Self, kind, content: &[u8], shown: bool| {
+            let record = early_keys.seal(sequence, kind, content, 0);
+            sequence += 1;
+            builder.send(CLIENT, &record);
+            if shown {
+                let placed = Placed { end: builder.sent[0], kind, content: content.to_vec() };
+                builder.script.records[0].push(placed);
+                builder.script.early += 1;
+            }
+        };
+        for content in &early.before {
+            send(&mut builder, ContentType::APPLICATION_DATA, content, true);
+        }
+        if early.fate == EarlyFate::RefusedByRetry {
+            let again = early_client_hello(&client_random, false);
+            builder.retry(&again, suite);
+        }
+        builder.server_flight(suite, Some(early.fate), flight);
+        if early.fate != EarlyFate::RefusedByRetry {
+            for content in &early.after {
+                let shown = early.fate != EarlyFate::RefusedWithKey;
+                if !shown {
+                    builder.script.void.push(content.clone());
+                }
+                send(&mut builder, ContentType::APPLICATION_DATA, content, shown);
+            }
+        }
+        if early.fate == EarlyFate::Accepted {
+            send(&mut builder, ContentType::HANDSHAKE, &message(5, &[]), false);
+        }
+        builder.client_finished();
+        builder
+    }
+
+    fn empty(client_random: [u8; 32], tls12: bool, keys: F) -> Self {
+        Self {
             keys,
             script: Script {
                 turns: Vec::new(),
                 records: [Vec::new(), Vec::new()],
                 client_randoms: vec![client_random],
-                tls12: false,
+                early: 0,
+                void: Vec::new(),
+                tls12,
             },
             sent: [0; 2],
             epoch: [0; 2],
             sequence: [0; 2],
             _keys: std::marker::PhantomData,
-        };
-        let hello = client_hello(&client_random, "server.test", 200);
-        builder.send(Direction::ClientToServer, &plain(ContentType::HANDSHAKE, &hello));
-        if retry {
-            let hello_retry = server_hello(&HELLO_RETRY_RANDOM, suite);
-            builder.send(Direction::ServerToClient, &plain(ContentType::HANDSHAKE, &hello_retry));
-            builder.send(Direction::ClientToServer, &plain(ContentType(20), &[1]));
-            builder.send(Direction::ClientToServer, &plain(ContentType::HANDSHAKE, &hello));
         }
-        let hello = server_hello(&[0x5a; 32], suite);
-        builder.send(Direction::ServerToClient, &plain(ContentType::HANDSHAKE, &hello));
-        builder.send(Direction::ServerToClient, &plain(ContentType(20), &[1]));
-        let server_keys = (builder.keys)(Direction::ServerToClient, None);
-        for (sequence, &len) in (0u64..).zip(flight) {
-            let record = server_keys.seal(sequence, ContentType::HANDSHAKE, &vec![8; len], 0);
-            builder.send(Direction::ServerToClient, &record);
-        }
-        let client_keys = (builder.keys)(Direction::ClientToServer, None);
-        let finished = client_keys.seal(0, ContentType::HANDSHAKE, &[20; 52], 0);
-        builder.send(Direction::ClientToServer, &finished);
-        builder
     }
 
-    /// As [`ScriptBuilder::new`], in TLS 1.2; `keys` are asked for epochs only.
+    fn retry(&mut self, second_hello: &[u8], suite: u16) {
+        let hello_retry = server_hello(&HELLO_RETRY_RANDOM, suite);
+        self.send(Direction::ServerToClient, &plain(ContentType::HANDSHAKE, &hello_retry));
+        self.send(Direction::ClientToServer, &plain(ContentType(20), &[1]));
+        self.send(Direction::ClientToServer, &plain(ContentType::HANDSHAKE, second_hello));
+    }
+
+    fn server_flight(&mut self, suite: u16, early: Option<EarlyFate>, flight: &[usize]) {
+        const SERVER: Direction = Direction::ServerToClient;
+        let takes_key = matches!(early, Some(EarlyFate::Accepted | EarlyFate::Refused));
+        let hello = match takes_key {
+            true => psk_server_hello(&[0x5a; 32], suite),
+            false => server_hello(&[0x5a; 32], suite),
+        };
+        self.send(SERVER, &plain(ContentType::HANDSHAKE, &hello));
+        self.send(SERVER, &plain(ContentType(20), &[1]));
+        let keys = (self.keys)(SERVER, KeyEpoch::Handshake);
+        let accepts = early == Some(EarlyFate::Accepted);
+        let messages = server_messages(flight.iter().sum(), accepts);
+        let mut rest = &messages[..];
+        for (at, &len) in flight.iter().enumerate() {
+            let len = if at + 1 == flight.len() { rest.len() } else { len.min(rest.len()) };
+            let (content, behind) = rest.split_at(len);
+            rest = behind;
+            self.send(SERVER, &keys.seal(at as u64, ContentType::HANDSHAKE, content, 0));
+        }
+    }
+
+    fn client_finished(&mut self) {
+        let keys = (self.keys)(Direction::ClientToServer, KeyEpoch::Handshake);
+        let finished = keys.seal(0, ContentType::HANDSHAKE, &message(20, &[7; 48]), 0);
+        self.send(Direction::ClientToServer, &finished);
+    }
+
+    /// As [`ScriptBuilder::new`], in TLS 1.2; `keys` are asked for application epochs only.
     pub fn tls12(client_random: [u8; 32], suite: u16, keys: F) -> Self {
-        let script = Script {
-            turns: Vec::new(),
-            records: [Vec::new(), Vec::new()],
-            client_randoms: vec![client_random],
-            tls12: true,
-        };
-        let mut builder = Self {
-            keys,
-            script,
-            sent: [0; 2],
-            epoch: [0; 2],
-            sequence: [0; 2],
-            _keys: std::marker::PhantomData,
-        };
+        let mut builder = Self::empty(client_random, true, keys);
         let [hello, answer, exchange] = tls12_flights(&client_random, suite);
         let handshake = ContentType::HANDSHAKE;
         builder.send(Direction::ClientToServer, &plain(handshake, &hello));
@@ -255,7 +349,7 @@ impl<K: Seal, F: Fn(Direction, Option<u32>) -> K> ScriptBuilder<K, F> {
     /// Sends a protected record that no handler needs to judge.
     fn silent(&mut self, direction: Direction, kind: ContentType, content: &[u8]) {
         let at = side(direction);
-        let keys = (self.keys)(direction, Some(self.epoch[at]));
+        let keys = (self.keys)(direction, KeyEpoch::Application(self.epoch[at]));
         let record = keys.seal(self.sequence[at], kind, content, 0);
         self.sequence[at] += 1;
         self.send(direction, &record);
@@ -270,7 +364,7 @@ impl<K: Seal, F: Fn(Direction, Option<u32>) -> K> ScriptBuilder<K, F> {
         padding: usize,
     ) -> &mut Self {
         let side = side(direction);
-        let keys = (self.keys)(direction, Some(self.epoch[side]));
+        let keys = (self.keys)(direction, KeyEpoch::Application(self.epoch[side]));
         let record = keys.seal(self.sequence[side], kind, content, padding);
         self.sequence[side] += 1;
         self.send(direction, &record);
@@ -312,7 +406,7 @@ fn tls12_flights(client_random: &[u8; 32], suite: u16) -> [Vec<u8>; 3] {
     hello.extend_from_slice(&suite.to_be_bytes());
     hello.push(0);
     let mut answer = message(2, &hello);
-    answer.extend_from_slice(&message(11, &[7; 900]));
+    answer.extend_from_slice(&message(11, &vector24(&vector24(&[0x30; 894]))));
     answer.extend_from_slice(&message(14, &[]));
     [client_hello(client_random, "server.test", 60), answer, message(16, &[9; 66])]
 }
@@ -342,6 +436,26 @@ pub fn plain(kind: ContentType, content: &[u8]) -> Vec<u8> {
 /// as a post-quantum key share, if wanted).
 #[must_use]
 pub fn client_hello(random: &[u8; 32], server_name: &str, filler: usize) -> Vec<u8> {
+    extended_client_hello(random, server_name, |extensions| {
+        extension(extensions, 0xfff0, |out| out.resize(out.len() + filler, 0));
+    })
+}
+
+/// One that offers a pre-shared key, and early data unless it is the second one.
+fn early_client_hello(random: &[u8; 32], first: bool) -> Vec<u8> {
+    extended_client_hello(random, "server.test", |extensions| {
+        if first {
+            extension(extensions, 42, |_| {});
+        }
+        extension(extensions, 41, |out| out.extend_from_slice(&[9; 80]));
+    })
+}
+
+fn extended_client_hello(
+    random: &[u8; 32],
+    server_name: &str,
+    more: impl FnOnce(&mut Vec<u8>),
+) -> Vec<u8> {
     let name = server_name.as_bytes();
     let mut extensions = Vec::new();
     extension(&mut extensions, 0, |out| {
@@ -351,7 +465,7 @@ pub fn client_hello(random: &[u8; 32], server_name: &str, filler: usize) -> Vec<
         });
     });
     extension(&mut extensions, 43, |out| out.extend_from_slice(&[2, 3, 4]));
-    extension(&mut extensions, 0xfff0, |out| out.resize(out.len() + filler, 0));
+    more(&mut extensions);
     let mut body = vec![3, 3];
     body.extend_from_slice(random);
     body.extend_from_slice(&[0, 0, 6, 0x13, 1, 0x13, 2, 0x13, 3, 1, 0]);
@@ -362,18 +476,64 @@ pub fn client_hello(random: &[u8; 32], server_name: &str, filler: usize) -> Vec<
 /// A ServerHello message that chooses TLS 1.3 and a suite.
 #[must_use]
 pub fn server_hello(random: &[u8; 32], suite: u16) -> Vec<u8> {
+    extended_server_hello(random, suite, |_| {})
+}
+
+/// One that takes the first pre-shared key.
+fn psk_server_hello(random: &[u8; 32], suite: u16) -> Vec<u8> {
+    extended_server_hello(random, suite, |out| {
+        extension(out, 41, |out| out.extend_from_slice(&[0, 0]));
+    })
+}
+
+fn extended_server_hello(
+    random: &[u8; 32],
+    suite: u16,
+    more: impl FnOnce(&mut Vec<u8>),
+) -> Vec<u8> {
     let mut body = vec![3, 3];
     body.extend_from_slice(random);
     body.push(0);
     body.extend_from_slice(&suite.to_be_bytes());
     body.push(0);
-    vector16(&mut body, |out| extension(out, 43, |out| out.extend_from_slice(&[3, 4])));
+    vector16(&mut body, |out| {
+        extension(out, 43, |out| out.extend_from_slice(&[3, 4]));
+        more(out);
+    });
     message(2, &body)
 }
 
+/// EncryptedExtensions, Certificate and Finished, together `len` bytes where that is enough.
+fn server_messages(len: usize, accepts_early_data: bool) -> Vec<u8> {
+    let mut extensions = Vec::new();
+    vector16(&mut extensions, |out| {
+        extension(out, 16, |out| vector16(out, |out| out.extend_from_slice(b"\x02h2")));
+        if accepts_early_data {
+            extension(out, 42, |_| {});
+        }
+    });
+    let mut messages = message(8, &extensions);
+    let finished = message(20, &[7; 32]);
+    // Message header, context, list, one entry and its extensions.
+    const AROUND: usize = 4 + 1 + 3 + 3 + 2;
+    let room = len.saturating_sub(messages.len() + finished.len() + AROUND).max(1);
+    let der = vec![0x30; room];
+    let mut entry = vector24(&der);
+    entry.extend_from_slice(&[0, 0]);
+    let mut body = vec![0];
+    body.extend_from_slice(&vector24(&entry));
+    messages.extend_from_slice(&message(11, &body));
+    messages.extend_from_slice(&finished);
+    messages
+}
+
+fn vector24(bytes: &[u8]) -> Vec<u8> {
+    let [_, a, b, c] = u32::try_from(bytes.len()).unwrap_or(0).to_be_bytes();
+    [&[a, b, c], bytes].concat()
+}
+
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
-    let [_, a, b, c] = u32::try_from(body.len()).unwrap_or(0).to_be_bytes();
-    [&[kind, a, b, c], body].concat()
+    [&[kind][..], &vector24(body)].concat()
 }
 
 fn extension(out: &mut Vec<u8>, kind: u16, fill: impl FnOnce(&mut Vec<u8>)) {

@@ -185,9 +185,9 @@ pub fn request(wanted: &KeysNeeded) -> Option<Message> {
     };
     Some(Message::KeyRequest(KeyRequest {
         client_random: wanted.client_random,
-        server_random: wanted.server_random,
+        server_random: wanted.server_random?,
         version: wanted.version.0,
-        cipher_suite: wanted.cipher_suite.0,
+        cipher_suite: wanted.cipher_suite?.0,
         direction: match wanted.direction {
             Direction::ClientToServer => message::Direction::ClientToServer,
             Direction::ServerToClient => message::Direction::ServerToClient,

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use mmtls_engine::session::Handler;
-use mmtls_engine::tls::ProtocolVersion;
+use mmtls_engine::tls::{CipherSuite, OpenRecord, ProtocolVersion};
 use mmtls_engine::{
     Config, Engine, FrameInput, KeysNeeded, Link, Output, Policy, PortId, SharedKeys,
 };
@@ -14,6 +14,15 @@ use mmtls_packet_io::capture::{self, CaptureReader, Item, SecretsKind};
 
 use crate::keylog::KeyLog;
 use crate::{Error, keys};
+
+/// What early data can be protected with; a secret of 48 bytes fits the last one only.
+const EARLY_SUITES: [CipherSuite; 5] = [
+    CipherSuite::TLS_AES_128_GCM_SHA256,
+    CipherSuite::TLS_CHACHA20_POLY1305_SHA256,
+    CipherSuite::TLS_AES_128_CCM_SHA256,
+    CipherSuite::TLS_AES_128_CCM_8_SHA256,
+    CipherSuite::TLS_AES_256_GCM_SHA384,
+];
 
 /// The engine configuration for captures: nothing can be held back any more, so every policy
 /// lets things pass; checksums are often wrong because of offloading.
@@ -134,28 +143,33 @@ impl<H: Handler> Replay<H> {
     }
 
     fn find(&mut self, wanted: &KeysNeeded) -> Option<SharedKeys> {
-        let suite = wanted.cipher_suite;
+        // Nothing on the wire tells the suite of early data: each one that the secret fits is
+        // offered, and the records tell.
+        let suites = match &wanted.cipher_suite {
+            Some(suite) => core::slice::from_ref(suite),
+            None => &EARLY_SUITES,
+        };
+        let openers = suites.iter().filter_map(|suite| self.opener(wanted, *suite));
+        let keys: Vec<_> = openers.map(|opener| (wanted.direction, wanted.epoch, opener)).collect();
+        (!keys.is_empty()).then_some(SharedKeys {
+            sender: None,
+            client_random: wanted.client_random,
+            server_random: wanted.server_random,
+            cipher_suite: suites[0],
+            keys,
+        })
+    }
+
+    fn opener(&self, wanted: &KeysNeeded, suite: CipherSuite) -> Option<Box<dyn OpenRecord>> {
         let (client_random, direction) = (&wanted.client_random, wanted.direction);
         let keys = match wanted.version {
             ProtocolVersion::TLS_1_2 => {
-                self.keys.lookup_tls12(client_random, &wanted.server_random, direction, suite)?
+                let server_random = wanted.server_random.as_ref()?;
+                self.keys.lookup_tls12(client_random, server_random, direction, suite)?
             }
             _ => self.keys.lookup(client_random, direction, suite, wanted.epoch)?,
         };
-        let opener = mmtls_record::open_record(
-            wanted.version.0,
-            suite.0,
-            keys.key(),
-            keys.iv(),
-            keys.mac_key(),
-        )
-        .ok()?;
-        Some(SharedKeys {
-            sender: None,
-            client_random: wanted.client_random,
-            server_random: Some(wanted.server_random),
-            cipher_suite: suite,
-            keys: vec![(wanted.direction, wanted.epoch, opener)],
-        })
+        let (key, iv, mac_key) = (keys.key(), keys.iv(), keys.mac_key());
+        mmtls_record::open_record(wanted.version.0, suite.0, key, iv, mac_key).ok()
     }
 }

@@ -5,7 +5,7 @@ use mmtls_testkit::segments::{Endpoints, flag};
 use mmtls_testkit::synthesis::{Script, side};
 
 use super::Add;
-use crate::material::{FIRST_TLS12, SCRIPT_COUNT, SCRIPTS};
+use crate::material::{FIRST_EARLY, FIRST_TLS12, SCRIPT_COUNT, SCRIPTS};
 
 fn way(direction: Direction) -> u8 {
     (side(direction) as u8) << 7
@@ -15,12 +15,19 @@ fn half(len: usize) -> [u8; 2] {
     u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes()
 }
 
-/// Keys of both directions for four epochs; `operation` with direction and epoch, and `who` to
+/// What a session can need: early data, the handshake, four epochs.
+const EVERYTHING: &[u8] = &[7, 6, 0, 1, 2, 3];
+/// The same without the handshake.
+const USUAL: &[u8] = &[7, 0, 1, 2, 3];
+/// What TLS 1.2 has.
+const OLD: &[u8] = &[0, 1, 2, 3];
+
+/// Keys of both directions for the given epochs; `operation` with direction and epoch, and `who` to
 /// follow where the target wants it.
-fn keys(operation: u8, who: Option<u8>) -> Vec<u8> {
+fn keys(operation: u8, who: Option<u8>, epochs: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for direction in Direction::BOTH {
-        for epoch in 0..4u8 {
+        for epoch in epochs {
             let place = way(direction) | epoch << 4;
             match who {
                 Some(at) => bytes.extend([operation, place | at]),
@@ -48,11 +55,15 @@ pub(super) fn packet_path(add: Add<'_>) {
                 // Those that come too early for their epoch come again.
                 for turn in turns.chunks(4) {
                     bytes.extend(turn);
-                    bytes.extend(keys(0x1a, Some(at)));
+                    bytes.extend(keys(
+                        0x1a,
+                        Some(at),
+                        if at & 2 == 0 { EVERYTHING } else { USUAL },
+                    ));
                 }
             } else {
                 bytes.extend(turns);
-                bytes.extend(keys(0x1a, Some(at)));
+                bytes.extend(keys(0x1a, Some(at), if at & 2 == 0 { EVERYTHING } else { USUAL }));
             }
             // Both ends, then some time.
             bytes.extend([15, at, 15, at | 0x80, 8, at, flag::ACK, 1, 1, 13, 0, 9, 0x34]);
@@ -68,7 +79,7 @@ pub(super) fn packet_path(add: Add<'_>) {
     add("packet_path", "null-keys-and-another-connection", stalled);
     let mut made = calm.to_vec();
     made.extend([6, 0]);
-    made.extend(keys(0x1a, Some(0)));
+    made.extend(keys(0x1a, Some(0), USUAL));
     made.extend(handshake(&SCRIPTS[0], 0));
     // Data, an empty record, a KeyUpdate, and data under the next keys; out of order as well.
     for record in [
@@ -139,7 +150,12 @@ pub(super) fn session(add: Add<'_>) {
     for number in 0..SCRIPT_COUNT as u8 {
         let rounds = SCRIPTS[usize::from(number)].turns.len();
         let whole: Vec<u8> = [CLIENT | 3, SERVER | 3].repeat(rounds);
-        let all_keys = keys(9, None);
+        let epochs = match number & 2 {
+            _ if SCRIPTS[usize::from(number)].tls12 => OLD,
+            0 => EVERYTHING,
+            _ => USUAL,
+        };
+        let all_keys = keys(9, None, epochs);
         let mut early = vec![number];
         early.extend(&all_keys);
         for _ in 0..rounds {
@@ -191,7 +207,8 @@ pub(super) fn tls_deframer(add: Add<'_>) {
             [("keys", 0x40, [0; 4]), ("none", 0x05, [0; 4]), ("pause", 0x6a, [0, 6, 0x12, 3])]
         {
             // Only these scripts' randoms are given keys.
-            if name != "none" && ![0, FIRST_TLS12, FIRST_TLS12 + 2].contains(&number) {
+            let given = [0, FIRST_TLS12, FIRST_TLS12 + 2, FIRST_EARLY, FIRST_EARLY + 2];
+            if name != "none" && !given.contains(&number) {
                 continue;
             }
             let mut bytes = vec![choices];

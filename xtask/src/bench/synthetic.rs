@@ -5,7 +5,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use mmtls_engine::tls::{ContentType, Direction};
+use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_record::Tls13Sealer;
 use mmtls_testkit::segments::Endpoints;
 use mmtls_testkit::synthesis::{ScriptBuilder, Turn, side};
@@ -72,8 +72,12 @@ pub fn endpoints(session: u32) -> Endpoints {
 /// Hellos and encrypted handshake of a session, to go on from.
 pub fn handshake(
     session: u32,
-) -> ScriptBuilder<Tls13Sealer, impl Fn(Direction, Option<u32>) -> Tls13Sealer> {
+) -> ScriptBuilder<Tls13Sealer, impl Fn(Direction, KeyEpoch) -> Tls13Sealer> {
     ScriptBuilder::new(client_random(session), SUITE, false, &SERVER_FLIGHT, move |way, epoch| {
+        let epoch = match epoch {
+            KeyEpoch::Application(updates) => Some(updates),
+            _ => None,
+        };
         Keys::of(session, way, epoch).sealer().expect("the suite and its lengths are known")
     })
 }

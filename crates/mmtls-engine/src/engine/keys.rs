@@ -59,8 +59,8 @@ impl Delivery {
 /// A sender that may claim a random: with `None`, any.
 type PendingKey = (Option<IpAddr>, [u8; 32]);
 
-/// Deliveries for one random: one for each direction, and a second try.
-const MAX_DELIVERIES: usize = 4;
+/// Deliveries for one random: early data, handshake and application by direction, and some more.
+const MAX_DELIVERIES: usize = 8;
 
 /// Share of the cap that one sender may have: one part in so many.
 const SENDER_SHARE: usize = 16;
@@ -104,8 +104,8 @@ impl PendingKeys {
         limits: &Limits,
     ) -> u64 {
         if let Delivery::Keys(shared) = &mut delivery {
-            // Later epochs cannot be early.
-            shared.keys.retain(|(_, epoch, _)| *epoch == KeyEpoch::Application(0));
+            // Keys behind a KeyUpdate cannot come this soon.
+            shared.keys.retain(|(_, epoch, _)| *epoch <= KeyEpoch::Application(0));
         }
         let cost = delivery.cost();
         let of_sender = self.per_sender.get(&key.0).copied().unwrap_or(0);
@@ -244,15 +244,23 @@ impl<H: Handler> Engine<H> {
         let mut used = false;
         match delivery {
             Delivery::Null => used = session.handle_null_keys(&mut ctx),
-            Delivery::Keys(shared) => {
+            Delivery::Keys(mut shared) => {
                 let info = &session.info;
                 let ours = session.key_server_random();
                 let same_random =
                     shared.server_random.is_none_or(|it| ours.is_none_or(|us| us == it));
                 let same_suite = info.cipher_suite.is_none_or(|suite| suite == shared.cipher_suite);
-                if !same_random || !same_suite {
+                // The suite of early data is that of the pre-shared key: where it is not the
+                // negotiated one, the server rejects them.
+                let fits =
+                    |epoch: KeyEpoch| epoch == KeyEpoch::EarlyData || (same_random && same_suite);
+                let all = shared.keys.len();
+                shared.keys.retain(|(_, epoch, _)| fits(*epoch));
+                if all > 0 && shared.keys.is_empty() {
                     return Err(KeyRefusal::Mismatch);
                 }
+                // Early data first: what they are is decided before later keys are looked at.
+                shared.keys.sort_by_key(|(_, epoch, _)| *epoch);
                 for (direction, epoch, opener) in shared.keys {
                     used |= session.handle_keys(direction, epoch, opener, &mut ctx);
                 }

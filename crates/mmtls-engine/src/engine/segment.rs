@@ -352,9 +352,15 @@ impl<H: Handler> Engine<H> {
             Carries::Tls(session) => {
                 let mut ctx = context!(self);
                 let known = session.key_random();
+                let barrier = session.barrier(direction.reverse());
                 session.handle_bytes(direction, bytes, &mut ctx);
+                let moved = barrier != session.barrier(direction.reverse());
                 if session.key_random() != known {
                     self.register(index, known);
+                }
+                if moved {
+                    // A server's answer can end what its client's early data waited for.
+                    self.settle(index);
                 }
             }
             Carries::Undecided(undecided) => {

@@ -13,6 +13,7 @@ use core::mem;
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use super::early::Early;
 use super::handshake::Negotiation;
 use super::stream::{Read, Stream};
 use super::{Control, EndReason, Handler, KeyStatus, Record, Session, SessionError, SessionInfo};
@@ -84,7 +85,7 @@ pub(crate) struct TlsSession<S> {
     /// The client sent a protected record after the ServerHello: from here on the server's
     /// records may be application data in answer to it.
     pub(super) client_flight_seen: bool,
-    pub(super) early_data_reported: bool,
+    pub(super) early: Early,
     pub(super) negotiation: Negotiation,
     /// Whose Finished has passed (TLS 1.2).
     pub(super) finished: [bool; 2],
@@ -107,7 +108,7 @@ impl<S: Default> TlsSession<S> {
             handshake_started: false,
             handshake_ended: false,
             client_flight_seen: false,
-            early_data_reported: false,
+            early: Early::default(),
             negotiation: Negotiation::new(),
             finished: [false; 2],
             ended: false,
@@ -224,16 +225,45 @@ impl<S: Default> TlsSession<S> {
         &mut self,
         direction: Direction,
         epoch: KeyEpoch,
-        mut opener: Box<dyn OpenRecord>,
+        opener: Box<dyn OpenRecord>,
         ctx: &mut Context<'_, H>,
     ) -> bool {
-        // Early-data and handshake keys have no use yet.
-        let KeyEpoch::Application(number) = epoch else {
-            return false;
-        };
         if !self.following() {
             return false;
         }
+        let taken = match epoch {
+            KeyEpoch::EarlyData => {
+                direction == Direction::ClientToServer && self.add_early_keys(opener)
+            }
+            KeyEpoch::Handshake => self.add_handshake_keys(direction, opener),
+            KeyEpoch::Application(number) => {
+                self.add_application_keys(direction, number, opener, ctx)
+            }
+        };
+        if !taken {
+            return false;
+        }
+        ctx.counters.keys_accepted += 1;
+        if matches!(epoch, KeyEpoch::Application(_)) {
+            self.info.key_status = KeyStatus::Shared;
+        }
+        let stream = &self.streams[direction.index()];
+        let waited = stream.stalled_since_ns.map_or(0, |since| ctx.now_ns.saturating_sub(since));
+        self.event(ctx, |handler, session, state| {
+            handler.keys(session, state, direction, epoch, Duration::from_nanos(waited));
+        });
+        self.search_backlog(direction, ctx);
+        self.resume(direction, Some(waited), ctx);
+        true
+    }
+
+    fn add_application_keys<H: Handler<State = S>>(
+        &mut self,
+        direction: Direction,
+        number: u32,
+        mut opener: Box<dyn OpenRecord>,
+        ctx: &mut Context<'_, H>,
+    ) -> bool {
         // In TLS 1.2 each handshake has its own random, and one epoch.
         let number = match self.negotiation.number {
             0 => number,
@@ -241,7 +271,7 @@ impl<S: Default> TlsSession<S> {
         };
         let encrypt_then_mac = self.negotiation.encrypt_then_mac;
         let stream = &mut self.streams[direction.index()];
-        let taken = match &mut stream.read {
+        match &mut stream.read {
             Read::Searching(_) if number == 0 => self.add_candidate(direction, opener, ctx),
             Read::Application { opener: slot @ None, epoch, .. } if number == *epoch => {
                 if encrypt_then_mac {
@@ -252,20 +282,7 @@ impl<S: Default> TlsSession<S> {
             }
             Read::Application { epoch, .. } if number <= *epoch => false,
             _ => stream.add_future_keys(number, opener),
-        };
-        if !taken {
-            return false;
         }
-        let stream = &self.streams[direction.index()];
-        ctx.counters.keys_accepted += 1;
-        self.info.key_status = KeyStatus::Shared;
-        let waited = stream.stalled_since_ns.map_or(0, |since| ctx.now_ns.saturating_sub(since));
-        self.event(ctx, |handler, session, state| {
-            handler.keys(session, state, direction, epoch, Duration::from_nanos(waited));
-        });
-        self.search_backlog(direction, ctx);
-        self.resume(direction, waited, ctx);
-        true
     }
 
     /// The endpoint refuses to share.
@@ -292,6 +309,10 @@ impl<S: Default> TlsSession<S> {
             return;
         }
         ctx.counters.stalls_ended_by_limit += 1;
+        if self.handle_missing_early_keys(direction, ctx) {
+            self.resume(direction, None, ctx);
+            return;
+        }
         if self.info.key_status == KeyStatus::Waiting {
             self.info.key_status = KeyStatus::Missing;
         }
@@ -398,7 +419,8 @@ impl<S: Default> TlsSession<S> {
                 };
                 if let Read::Searching(search) = &self.streams[direction.index()].read
                     && !search.candidates.is_empty()
-                    && search.records > expected
+                    && (search.records > expected
+                        || (search.finished && self.is_stalled(direction)))
                 {
                     self.raise(direction, SessionError::NothingOpened, ctx);
                 }
@@ -451,7 +473,12 @@ impl<S: Default> TlsSession<S> {
         match &self.streams[direction.index()].read {
             Read::Plaintext => match header.content_type {
                 ContentType::HANDSHAKE => self.handle_handshake_content(direction, fragment, ctx),
-                ContentType::APPLICATION_DATA => self.handle_early_data(direction, ctx),
+                ContentType::APPLICATION_DATA if direction == Direction::ClientToServer => {
+                    return self.handle_first_flight_record(header, fragment, ctx);
+                }
+                ContentType::APPLICATION_DATA => {
+                    self.fail(direction, SessionError::MalformedRecord, ctx);
+                }
                 ContentType::CHANGE_CIPHER_SPEC if self.is_tls12() => self.change_cipher(direction),
                 // change_cipher_spec of TLS 1.3 for old middleboxes, and alerts.
                 _ => {}
@@ -546,6 +573,7 @@ impl<S: Default> TlsSession<S> {
         };
         let mut record = Record {
             direction,
+            early: false,
             sequence: *sequence,
             skipped: stream.skipped,
             header: header.bytes,
@@ -626,11 +654,12 @@ impl<S: Default> TlsSession<S> {
         }
     }
 
-    /// Goes on behind a stall, as far as the keys allow.
-    fn resume<H: Handler<State = S>>(
+    /// Goes on behind a stall, as far as the keys allow; without keys after the time that was
+    /// waited for them, as far as policy allows.
+    pub(super) fn resume<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
-        waited_ns: u64,
+        waited_ns: Option<u64>,
         ctx: &mut Context<'_, H>,
     ) {
         let stream = &mut self.streams[direction.index()];
@@ -647,8 +676,8 @@ impl<S: Default> TlsSession<S> {
                 return;
             }
         }
-        ctx.counters.stalls_ended_by_keys += 1;
-        ctx.counters.stall_ns += waited_ns;
+        ctx.counters.stalls_ended_by_keys += u64::from(waited_ns.is_some());
+        ctx.counters.stall_ns += waited_ns.unwrap_or(0);
         stream.stalled_since_ns = None;
         if ending == Ending::NeedKeys {
             self.stall(direction, ctx);
@@ -675,7 +704,7 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// Does what the handler asked for.
-    fn obey(&mut self) {
+    pub(super) fn obey(&mut self) {
         if self.control.reset && !self.ended && !matches!(self.fate, Fate::Kill { .. }) {
             self.fate = Fate::Kill { reset: true, reason: EndReason::ResetByHandler };
         }

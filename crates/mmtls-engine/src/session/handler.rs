@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 
+use super::certificates::Certificates;
 use super::info::{EndReason, FlowAnomaly, FlowEnd, SessionError, SessionInfo};
 use super::record::Record;
 use crate::tls::{Direction, KeyEpoch};
@@ -12,8 +13,9 @@ use crate::tls::{Direction, KeyEpoch};
 /// A middlebox application: the events of the paper's table 3, plus STALL and KEYS.
 ///
 /// Per session the order is: `session_start`, `handshake_start`, `handshake_end`, then
-/// `new_record` any number of times, and `session_end`, each of the others at most once.
-/// `error`, `stall` and `keys` can come anywhere between start and end. Every method has an
+/// `new_record` any number of times, and `session_end`, each of the others at most once. Records
+/// of early data come before `handshake_end`. `error`, `stall`, `keys`, `early_data` and
+/// `certificates` can come anywhere between start and end. Every method has an
 /// empty default. Handlers must not panic; the engine does not catch panics.
 pub trait Handler {
     /// The application's own state, one value per session.
@@ -33,6 +35,26 @@ pub trait Handler {
     /// its last flight or a record of the application epoch has been authenticated.
     fn handshake_end(&mut self, session: &mut Session<'_>, state: &mut Self::State) {
         let _ = (session, state);
+    }
+
+    /// EARLY DATA: what the server does with the early data (0-RTT) has become known, at most
+    /// once. Rejected ones never reach its application: what was shown of them is void, and no
+    /// more of them is shown. Not raised when it never becomes known.
+    fn early_data(&mut self, session: &mut Session<'_>, state: &mut Self::State, accepted: bool) {
+        let _ = (session, state, accepted);
+    }
+
+    /// CERTIFICATES: one side's Certificate message. In TLS 1.3 only where handshake keys are
+    /// shared, and perhaps after `handshake_end`, as those keys may come late. The endpoints
+    /// have not finished verifying when this is raised.
+    fn certificates(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut Self::State,
+        direction: Direction,
+        certificates: &Certificates<'_>,
+    ) {
+        let _ = (session, state, direction, certificates);
     }
 
     /// ON_TLS_NEW_RECORD: a protected record is complete. The packet that completed it is held

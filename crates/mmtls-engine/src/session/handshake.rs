@@ -99,7 +99,8 @@ impl<S: Default> TlsSession<S> {
             }
             // TLS 1.2 goes on in the clear; TLS 1.3 shows nothing but hellos.
             (Direction::ServerToClient, HandshakeType::HELLO_REQUEST) => true,
-            _ => self.is_tls12(),
+            _ if self.is_tls12() => self.handle_opened_message(direction, kind, body, ctx),
+            _ => false,
         };
         if !legal {
             self.fail(direction, SessionError::MalformedHandshake, ctx);
@@ -144,8 +145,13 @@ impl<S: Default> TlsSession<S> {
         info.server_name = hello.server_name;
         info.alpn_offered = hello.alpn;
         info.resumption = if hello.offers_psk { Resumption::Offered } else { Resumption::None };
-        // After a HelloRetryRequest no early data may follow (RFC 8446, section 4.2.10).
-        info.early_data_offered = hello.offers_early_data;
+        if negotiation.turn == Turn::FinalServerHello {
+            // After a HelloRetryRequest no early data may follow (RFC 8446, section 4.2.10).
+            self.end_early_data();
+        } else if hello.offers_early_data {
+            self.begin_early_data();
+            self.want_early_keys(ctx);
+        }
         if !mem::replace(&mut self.handshake_started, true) {
             self.event(ctx, |handler, session, state| handler.handshake_start(session, state));
         }
@@ -165,6 +171,9 @@ impl<S: Default> TlsSession<S> {
                 info.version = Some(hello.version);
                 info.cipher_suite = Some(hello.cipher_suite);
                 info.hello_retry = true;
+                self.settle_early_data(false, ctx);
+                // What waited for their keys waits for nothing now.
+                self.resume(Direction::ClientToServer, None, ctx);
                 return hello.version == ProtocolVersion::TLS_1_3;
             }
             Turn::ServerHello => {}
@@ -181,12 +190,19 @@ impl<S: Default> TlsSession<S> {
             let offered_session = !negotiation.session_id.is_empty();
             let same_session = offered_session && negotiation.session_id == hello.session_id;
             info.resumption = match hello.version {
-                ProtocolVersion::TLS_1_3 if hello.selects_psk => Resumption::Accepted,
+                ProtocolVersion::TLS_1_3 if hello.selected_psk.is_some() => Resumption::Accepted,
                 ProtocolVersion::TLS_1_3 => info.resumption,
                 _ if same_session => Resumption::Accepted,
                 _ if offered_session => Resumption::Offered,
                 _ => Resumption::None,
             };
+            info.alpn.clone_from(&hello.alpn);
+            if hello.version != ProtocolVersion::TLS_1_3 {
+                self.end_early_data();
+            } else if hello.selected_psk != Some(0) {
+                // Early data go with the first pre-shared key (RFC 8446, section 4.2.10).
+                self.settle_early_data(false, ctx);
+            }
         } else if info.version != Some(hello.version) {
             // A renegotiation keeps the version (RFC 5246, section 7.4.1.3 leaves no other use).
             return false;
@@ -218,25 +234,26 @@ impl<S: Default> TlsSession<S> {
             candidates.truncate(MAX_CANDIDATES);
             let wanted = candidates.is_empty();
             stream.read = Read::Searching(Search { candidates, ..Search::default() });
+            let without = stream.handshake_keys.is_empty();
+            if without {
+                self.want(direction, KeyEpoch::Handshake, ctx);
+            }
             if wanted {
                 self.want_keys(direction, 0, ctx);
             }
         }
     }
 
-    /// 0-RTT records pass before the ServerHello; their keys are not handled yet.
-    pub(super) fn handle_early_data<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        ctx: &mut Context<'_, H>,
-    ) {
-        if direction == Direction::ClientToServer && self.info.early_data_offered {
-            if !mem::replace(&mut self.early_data_reported, true) {
-                self.fail(direction, SessionError::EarlyDataNotInspected, ctx);
-            }
-        } else {
-            self.fail(direction, SessionError::MalformedRecord, ctx);
-        }
+    fn want_early_keys<H: Handler<State = S>>(&self, ctx: &mut Context<'_, H>) {
+        ctx.outputs.push_back(Output::KeysNeeded(KeysNeeded {
+            client: self.info.client,
+            client_random: self.negotiation.client_random,
+            server_random: None,
+            version: ProtocolVersion::TLS_1_3,
+            cipher_suite: None,
+            direction: Direction::ClientToServer,
+            epoch: KeyEpoch::EarlyData,
+        }));
     }
 
     pub(super) fn want_keys<H: Handler<State = S>>(
@@ -245,17 +262,25 @@ impl<S: Default> TlsSession<S> {
         epoch: u32,
         ctx: &mut Context<'_, H>,
     ) {
-        if let (Some(version), Some(cipher_suite), Some(server_random)) =
-            (self.info.version, self.info.cipher_suite, self.negotiation.server_random)
-        {
+        let epoch = if self.is_tls12() { 0 } else { epoch };
+        self.want(direction, KeyEpoch::Application(epoch), ctx);
+    }
+
+    fn want<H: Handler<State = S>>(
+        &self,
+        direction: Direction,
+        epoch: KeyEpoch,
+        ctx: &mut Context<'_, H>,
+    ) {
+        if let Some(version) = self.info.version {
             ctx.outputs.push_back(Output::KeysNeeded(KeysNeeded {
                 client: self.info.client,
                 client_random: self.negotiation.client_random,
-                server_random,
+                server_random: self.negotiation.server_random,
                 version,
-                cipher_suite,
+                cipher_suite: self.info.cipher_suite,
                 direction,
-                epoch: KeyEpoch::Application(if self.is_tls12() { 0 } else { epoch }),
+                epoch,
             }));
         }
     }

@@ -23,6 +23,20 @@ pub enum Resumption {
     Accepted,
 }
 
+/// What became of early data (0-RTT, RFC 8446, section 4.2.10).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum EarlyData {
+    /// The client announced none.
+    #[default]
+    None,
+    /// The client announced them; what the server makes of them is not known (yet).
+    Offered,
+    /// The server takes them.
+    Accepted,
+    /// The server drops them: its application never sees them.
+    Rejected,
+}
+
 /// Where the keys of a session are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum KeyStatus {
@@ -56,8 +70,10 @@ pub struct SessionInfo {
     pub server_random: Option<[u8; 32]>,
     /// Server name indication (RFC 6066), when it is a legal host name; the outer one under ECH.
     pub server_name: Option<String>,
-    /// Protocols that the client offers (RFC 7301). TLS 1.3 encrypts the server's choice.
+    /// Protocols that the client offers (RFC 7301).
     pub alpn_offered: Vec<Vec<u8>>,
+    /// The one that the server chose; in TLS 1.3 only where handshake keys are shared.
+    pub alpn: Option<Vec<u8>>,
     /// The negotiated version, from `supported_versions` where present.
     pub version: Option<ProtocolVersion>,
     /// The negotiated cipher suite.
@@ -66,13 +82,13 @@ pub struct SessionInfo {
     pub hello_retry: bool,
     /// Resumption as the hellos show it.
     pub resumption: Resumption,
-    /// The client announced 0-RTT data.
-    pub early_data_offered: bool,
+    /// Whether there are early data, and what the server does with them.
+    pub early_data: EarlyData,
     /// Where the keys are.
     pub key_status: KeyStatus,
-    /// Application-epoch records opened, per direction (client first).
+    /// Records of early data and application epochs opened, per direction (client first).
     pub records_opened: [u64; 2],
-    /// Application-epoch records that were seen, opened or not, per direction (client first).
+    /// Such records that were seen, opened or not, per direction (client first).
     pub records_seen: [u64; 2],
     /// Content bytes of opened application-data records, per direction (client first).
     pub plaintext_bytes: [u64; 2],
@@ -94,11 +110,12 @@ impl SessionInfo {
             server_random: None,
             server_name: None,
             alpn_offered: Vec::new(),
+            alpn: None,
             version: None,
             cipher_suite: None,
             hello_retry: false,
             resumption: Resumption::None,
-            early_data_offered: false,
+            early_data: EarlyData::None,
             key_status: KeyStatus::Waiting,
             records_opened: [0; 2],
             records_seen: [0; 2],
@@ -131,7 +148,7 @@ pub enum SessionError {
     LostSynchronisation = -32,
     /// The same stream bytes were sent twice with different content.
     ConflictingOverlap = -33,
-    /// 0-RTT data passed; its keys are not handled yet.
+    /// Early data (0-RTT) whose keys did not come: passed or refused by policy.
     EarlyDataNotInspected = -34,
     /// Keys were shared and protected records seen, but none opened until the session's end.
     NothingOpened = -35,

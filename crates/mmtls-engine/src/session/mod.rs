@@ -2,20 +2,24 @@
 //!
 //! Refuses to expose packets, keys, or bytes that have not been authenticated.
 
+mod certificates;
+mod early;
 mod follow;
 mod handler;
 mod handshake;
 mod info;
+mod opened;
 mod record;
 mod search;
 mod stream;
 mod tls12;
 
+pub use certificates::{Certificates, MAX_CERTIFICATE_BYTES};
 pub(crate) use follow::{Context, Fate, TlsSession, recycle};
 pub(crate) use handler::Control;
 pub use handler::{Handler, Session};
 pub use info::{
-    EndReason, FlowAnomaly, FlowEnd, KeyStatus, Resumption, SessionError, SessionId, SessionInfo,
-    TcpAnomaly,
+    EarlyData, EndReason, FlowAnomaly, FlowEnd, KeyStatus, Resumption, SessionError, SessionId,
+    SessionInfo, TcpAnomaly,
 };
 pub use record::{Plaintext, Record};

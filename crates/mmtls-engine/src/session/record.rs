@@ -12,11 +12,12 @@ pub struct Plaintext<'a> {
     pub bytes: &'a [u8],
 }
 
-/// One protected record of the application epochs, complete and in order.
+/// One protected record of early data or of the application epochs, complete and in order.
 ///
 /// It is decrypted when [`Record::open`] is called, and only then.
 pub struct Record<'a> {
     pub(crate) direction: Direction,
+    pub(crate) early: bool,
     pub(crate) sequence: u64,
     pub(crate) skipped: u64,
     pub(crate) header: [u8; RECORD_HEADER_LEN],
@@ -31,6 +32,13 @@ impl Record<'_> {
     #[must_use]
     pub fn direction(&self) -> Direction {
         self.direction
+    }
+
+    /// Whether it is early data (0-RTT), which a server may refuse:
+    /// [`Handler::early_data`](super::Handler::early_data) tells.
+    #[must_use]
+    pub fn is_early_data(&self) -> bool {
+        self.early
     }
 
     /// Its sequence number within the key epoch.

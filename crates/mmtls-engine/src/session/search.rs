@@ -27,8 +27,16 @@ impl<S: Default> TlsSession<S> {
         fragment: &[u8],
         ctx: &mut Context<'_, H>,
     ) -> Step {
-        // Early data looks the same; with it, only the switch itself marks the client's flight.
-        if direction == Direction::ClientToServer && !self.info.early_data_offered {
+        let of_client = direction == Direction::ClientToServer;
+        let settled = (of_client && self.try_early(header, fragment, ctx))
+            || self.try_handshake(direction, header, fragment, ctx);
+        if settled {
+            return self.step();
+        }
+        // Without their keys early data look the same; then only the switch itself marks the
+        // client's flight.
+        if of_client && !self.early_keys_missing() {
+            self.close_early_data();
             self.client_flight_seen = true;
             self.end_handshake(ctx);
             if !self.following() {
@@ -38,6 +46,18 @@ impl<S: Default> TlsSession<S> {
         if self.try_switch(direction, header, fragment, ctx) {
             return self.step();
         }
+        if of_client {
+            match self.handle_unopened_early_record(ctx) {
+                Step::Done => {}
+                waiting_or_over => return waiting_or_over,
+            }
+        }
+        let early = of_client && self.early_data_open();
+        let (max_records, max_client_bytes) = match early {
+            // Early data that nobody opens may be among them.
+            true => (u32::MAX, ctx.config.limits.max_search_bytes),
+            false => (MAX_CLIENT_RECORDS, ctx.config.limits.max_search_bytes / 2),
+        };
         let max_bytes = ctx.config.limits.max_search_bytes;
         let Read::Searching(search) = &mut self.streams[direction.index()].read else {
             return self.step();
@@ -47,13 +67,17 @@ impl<S: Default> TlsSession<S> {
             // The client's flight waits for keys; with them, what does not open is Finished.
             Direction::ClientToServer => {
                 !search.candidates.is_empty()
-                    && search.records < MAX_CLIENT_RECORDS
-                    && search.backlog.len() + len <= max_bytes / 2
+                    && !search.finished
+                    && search.records < max_records
+                    && search.backlog.len() + len <= max_client_bytes
             }
             // The client shares keys when it has the server's whole flight, so that flight must
             // pass. It was complete when the client's came.
             Direction::ServerToClient => {
-                !self.client_flight_seen && search.backlog.len() + len <= max_bytes
+                let is_application = search.finished && !search.candidates.is_empty();
+                !self.client_flight_seen
+                    && !is_application
+                    && search.backlog.len() + len <= max_bytes
             }
         };
         if !may_pass {
@@ -85,8 +109,10 @@ impl<S: Default> TlsSession<S> {
             }
             let opener = candidates.swap_remove(at);
             stream.read = Read::Application { opener: Some(opener), epoch: 0, sequence: 0 };
+            stream.drop_handshake_keys();
             if direction == Direction::ClientToServer {
                 self.client_flight_seen = true;
+                self.early_data_was_not_ended(ctx);
             }
             self.deliver(direction, header, fragment, Some(outcome), ctx);
             return true;
@@ -113,7 +139,22 @@ impl<S: Default> TlsSession<S> {
         }
     }
 
-    /// Searches the records that have passed with the keys that came last.
+    /// Adds keys of the handshake; false when they are of no use (any more).
+    pub(super) fn add_handshake_keys(
+        &mut self,
+        direction: Direction,
+        opener: Box<dyn OpenRecord>,
+    ) -> bool {
+        let stream = &mut self.streams[direction.index()];
+        let awaited = match &stream.read {
+            Read::Plaintext => !self.handshake_ended,
+            Read::Searching(search) => !search.finished,
+            Read::Application { .. } => false,
+        };
+        awaited && stream.handshake_keys.add(opener)
+    }
+
+    /// Searches the records that have passed, with keys that have come.
     pub(super) fn search_backlog<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
@@ -122,27 +163,32 @@ impl<S: Default> TlsSession<S> {
         let Read::Searching(search) = &mut self.streams[direction.index()].read else {
             return;
         };
-        let Some(latest) = search.candidates.pop() else {
-            return;
-        };
-        // The others were tried on these records already.
-        let others = mem::replace(&mut search.candidates, vec![latest]);
         let backlog = mem::take(&mut search.backlog);
+        let mut unknown = Vec::new();
         let mut rest = &backlog[..];
         let mut late = false;
+        let mut records = 0;
         while let Deframed::Record { header, fragment } = deframe(rest) {
-            rest = &rest[RECORD_HEADER_LEN + fragment.len()..];
-            match &self.streams[direction.index()].read {
-                Read::Searching(_) => late |= self.try_switch(direction, header, fragment, ctx),
-                _ => self.handle_application_record(direction, header, fragment, ctx),
+            let (whole, behind) = rest.split_at(RECORD_HEADER_LEN + fragment.len());
+            rest = behind;
+            let searching = matches!(self.streams[direction.index()].read, Read::Searching(_));
+            if !searching {
+                self.handle_application_record(direction, header, fragment, ctx);
+            } else if self.try_handshake(direction, header, fragment, ctx) {
+                // It is known now, and need not be kept.
+            } else if self.try_switch(direction, header, fragment, ctx) {
+                late = true;
+            } else {
+                unknown.extend_from_slice(whole);
+                records += 1;
             }
             if !self.following() {
                 return;
             }
         }
         if let Read::Searching(search) = &mut self.streams[direction.index()].read {
-            search.backlog = backlog;
-            search.candidates.extend(others);
+            search.backlog = unknown;
+            search.records = records;
         }
         if late {
             self.raise(direction, SessionError::JudgedLate, ctx);

@@ -2,7 +2,9 @@
 //!
 //! Refuses to act: what happens is decided by the session.
 
-use crate::tls::{MessageBuffer, MessageWalker, OpenRecord};
+use super::search::MAX_CANDIDATES;
+use crate::counters::Counters;
+use crate::tls::{MessageBuffer, MessageWalker, OpenRecord, Opened, RecordHeader};
 
 /// Keys kept ahead of their epoch.
 const MAX_FUTURE_KEYS: usize = 8;
@@ -27,6 +29,64 @@ pub(super) struct Search {
     pub(super) backlog: Vec<u8>,
     /// How many they are.
     pub(super) records: u32,
+    /// Finished was opened: the next record is number 0 of the application epoch.
+    pub(super) finished: bool,
+}
+
+/// Keys of an epoch that only trial opening can find: several, until one of them has opened a
+/// record.
+#[derive(Default)]
+pub(super) struct Trial {
+    openers: Vec<Box<dyn OpenRecord>>,
+    /// Number of the next record.
+    pub(super) sequence: u64,
+}
+
+impl Trial {
+    /// The keys that opened the latest record.
+    pub(super) fn opener(&self) -> Option<&dyn OpenRecord> {
+        self.openers.first().map(|opener| &**opener)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.openers.is_empty()
+    }
+
+    /// Whether a record has been opened.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.sequence > 0
+    }
+
+    /// Adds keys; false when the right ones are known, or when they are too many.
+    pub(super) fn add(&mut self, opener: Box<dyn OpenRecord>) -> bool {
+        let room = !self.is_confirmed() && self.openers.len() < MAX_CANDIDATES;
+        if room {
+            self.openers.push(opener);
+        }
+        room
+    }
+
+    /// Opens the next record into `plaintext`.
+    pub(super) fn open(
+        &mut self,
+        header: RecordHeader,
+        fragment: &[u8],
+        plaintext: &mut [u8],
+        counters: &mut Counters,
+    ) -> Option<Opened> {
+        for at in 0..self.openers.len() {
+            match self.openers[at].open(self.sequence, header.bytes, fragment, plaintext) {
+                Ok(opened) => {
+                    self.openers.swap(0, at);
+                    self.openers.truncate(1);
+                    self.sequence += 1;
+                    return Some(opened);
+                }
+                Err(_) => counters.trials_failed += 1,
+            }
+        }
+        None
+    }
 }
 
 /// One direction's bytes and keys.
@@ -42,6 +102,8 @@ pub(super) struct Stream {
     /// Content bytes skipped since the last delivered record.
     pub(super) skipped: u64,
     pub(super) read: Read,
+    /// Keys of the encrypted handshake (TLS 1.3), where an endpoint shares them.
+    pub(super) handshake_keys: Trial,
     future: Vec<(u32, Box<dyn OpenRecord>)>,
     /// Set while a complete record at the front waits for keys.
     pub(super) stalled_since_ns: Option<u64>,
@@ -58,6 +120,7 @@ impl Stream {
             walker: MessageWalker::default(),
             skipped: 0,
             read: Read::Plaintext,
+            handshake_keys: Trial::default(),
             future: Vec::new(),
             stalled_since_ns: None,
             early_fin_raised: false,
@@ -92,6 +155,11 @@ impl Stream {
             _ => 0,
         };
         self.buffer.len() + self.messages.len() + searched
+    }
+
+    /// The handshake is over, or its keys are of no use.
+    pub(super) fn drop_handshake_keys(&mut self) {
+        self.handshake_keys = Trial::default();
     }
 
     /// Keeps keys for an epoch that has not begun; false when there are too many already.

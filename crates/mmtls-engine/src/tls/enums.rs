@@ -60,7 +60,12 @@ wire_enum! {
         CLIENT_HELLO = 1, "client_hello";
         SERVER_HELLO = 2, "server_hello";
         NEW_SESSION_TICKET = 4, "new_session_ticket";
+        END_OF_EARLY_DATA = 5, "end_of_early_data";
+        ENCRYPTED_EXTENSIONS = 8, "encrypted_extensions";
+        CERTIFICATE = 11, "certificate";
+        FINISHED = 20, "finished";
         KEY_UPDATE = 24, "key_update";
+        COMPRESSED_CERTIFICATE = 25, "compressed_certificate";
     }
 }
 

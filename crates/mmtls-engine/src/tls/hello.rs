@@ -35,8 +35,18 @@ pub(crate) struct ServerHello {
     pub(crate) session_id: Vec<u8>,
     pub(crate) version: ProtocolVersion,
     pub(crate) cipher_suite: CipherSuite,
-    pub(crate) selects_psk: bool,
+    /// Which of the offered pre-shared keys it takes.
+    pub(crate) selected_psk: Option<u16>,
     pub(crate) encrypt_then_mac: bool,
+    /// The chosen protocol, in TLS 1.2.
+    pub(crate) alpn: Option<Vec<u8>>,
+}
+
+/// What is kept of EncryptedExtensions (RFC 8446, section 4.3.1).
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct EncryptedExtensions {
+    pub(crate) alpn: Option<Vec<u8>>,
+    pub(crate) accepts_early_data: bool,
 }
 
 impl ServerHello {
@@ -87,14 +97,16 @@ impl ServerHello {
             session_id,
             version: legacy_version,
             cipher_suite,
-            selects_psk: false,
+            selected_psk: None,
             encrypt_then_mac: false,
+            alpn: None,
         };
         let mut extensions = reader.optional_extensions()?;
         while let Some((kind, mut data)) = extensions.extension()? {
             match kind {
                 ExtensionType::SUPPORTED_VERSIONS => hello.version = ProtocolVersion(data.u16()?),
-                ExtensionType::PRE_SHARED_KEY => hello.selects_psk = true,
+                ExtensionType::PRE_SHARED_KEY => hello.selected_psk = Some(data.u16()?),
+                ExtensionType::ALPN => hello.alpn = data.protocol_names()?.pop(),
                 ExtensionType::ENCRYPT_THEN_MAC => hello.encrypt_then_mac = true,
                 _ => {}
             }
@@ -103,34 +115,74 @@ impl ServerHello {
     }
 }
 
+impl EncryptedExtensions {
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader(body);
+        let mut extensions = reader.vector16()?;
+        reader.end()?;
+        let mut parsed = Self { alpn: None, accepts_early_data: false };
+        while let Some((kind, mut data)) = extensions.extension()? {
+            match kind {
+                ExtensionType::ALPN => parsed.alpn = data.protocol_names()?.pop(),
+                ExtensionType::EARLY_DATA => parsed.accepts_early_data = true,
+                _ => {}
+            }
+        }
+        Ok(parsed)
+    }
+}
+
 /// A borrowing reader over length-prefixed fields.
-struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What has not been read.
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Refuses bytes that are left over.
+    pub(crate) fn end(&self) -> Result<(), Malformed> {
+        if self.0.is_empty() { Ok(()) } else { Err(Malformed) }
+    }
+
     fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let (head, rest) = self.0.split_at_checked(len).ok_or(Malformed)?;
         self.0 = rest;
         Ok(head)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
         self.0 = rest;
         Ok(*head)
     }
 
-    fn u16(&mut self) -> Result<u16, Malformed> {
+    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
         self.array().map(u16::from_be_bytes)
     }
 
-    fn vector8(&mut self) -> Result<Self, Malformed> {
+    pub(crate) fn vector8(&mut self) -> Result<Self, Malformed> {
         let [len] = self.array()?;
         self.take(usize::from(len)).map(Self)
     }
 
-    fn vector16(&mut self) -> Result<Self, Malformed> {
+    pub(crate) fn vector16(&mut self) -> Result<Self, Malformed> {
         let len = self.u16()?;
         self.take(usize::from(len)).map(Self)
+    }
+
+    pub(crate) fn vector24(&mut self) -> Result<Self, Malformed> {
+        let [a, b, c] = self.array()?;
+        self.take(u32::from_be_bytes([0, a, b, c]) as usize).map(Self)
     }
 
     /// The extension block; TLS 1.2 hellos may end before it.
@@ -139,7 +191,8 @@ impl<'a> Reader<'a> {
             return Ok(Self(&[]));
         }
         let extensions = self.vector16()?;
-        if self.0.is_empty() { Ok(extensions) } else { Err(Malformed) }
+        self.end()?;
+        Ok(extensions)
     }
 
     fn extension(&mut self) -> Result<Option<(ExtensionType, Self)>, Malformed> {

@@ -15,5 +15,5 @@ pub use enums::{
     CipherSuite, ContentType, Direction, ExtensionType, HandshakeType, KeyEpoch, ProtocolVersion,
 };
 pub(crate) use handshake::{MessageBuffer, MessageWalker};
-pub(crate) use hello::{ClientHello, ServerHello};
+pub(crate) use hello::{ClientHello, EncryptedExtensions, Malformed, Reader, ServerHello};
 pub use protection::{MAX_CIPHERTEXT_LEN, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};

@@ -5,7 +5,7 @@ use mmtls_engine::*;
 use mmtls_testkit::segments::{Endpoints, flag};
 use mmtls_testkit::synthesis::*;
 
-use super::{Event, RANDOM, Recorder, SUITE, keys};
+use super::{Event, Keys, RANDOM, Recorder, SUITE, keys};
 
 pub const C: Direction = Direction::ClientToServer;
 pub const S: Direction = Direction::ServerToClient;
@@ -54,7 +54,13 @@ impl T {
         self.send(C, 0, 0, flag::ACK, &[]);
     }
     pub fn keys(&mut self, d: Direction, epoch: u32) -> Result<bool, KeyRefusal> {
-        self.keys_with(d, epoch, Box::new(keys(d, Some(epoch))), RANDOM, Some(self.ep.client.ip()))
+        self.keys_with(
+            d,
+            epoch,
+            Box::new(keys(d, KeyEpoch::Application(epoch))),
+            RANDOM,
+            Some(self.ep.client.ip()),
+        )
     }
     pub fn keys_with(
         &mut self,
@@ -101,8 +107,6 @@ impl T {
     }
 }
 
-pub type Keys = fn(Direction, Option<u32>) -> NullKeys;
-
 pub fn builder() -> ScriptBuilder<NullKeys, Keys> {
     ScriptBuilder::new(RANDOM, SUITE, false, &[1000], keys as fn(_, _) -> _)
 }
@@ -116,7 +120,7 @@ pub fn hello() -> Vec<u8> {
     plain(ContentType::HANDSHAKE, &client_hello(&RANDOM, "server.test", 10))
 }
 pub fn sealed(d: Direction, n: u64) -> Vec<u8> {
-    keys(d, Some(0)).seal(n, ContentType::APPLICATION_DATA, &[9; 300], 0)
+    keys(d, KeyEpoch::Application(0)).seal(n, ContentType::APPLICATION_DATA, &[9; 300], 0)
 }
 /// An established session with both keys; returns stream offsets.
 pub fn established(t: &mut T) -> [u64; 2] {

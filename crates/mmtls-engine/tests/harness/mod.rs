@@ -9,19 +9,27 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mmtls_engine::session::{
-    EndReason, FlowAnomaly, FlowEnd, Handler, Record, Session, SessionError, TcpAnomaly,
+    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, Record, Session, SessionError,
+    TcpAnomaly,
 };
 use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch, OpenRecord};
 use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId, SharedKeys, Verdict};
 use mmtls_testkit::segments::{Endpoints, Seeded, flag};
-use mmtls_testkit::synthesis::{NullKeys, NullKeys12, Placed, Script, ScriptBuilder, side};
+use mmtls_testkit::synthesis::{
+    EarlyFate, EarlyScript, NullKeys, NullKeys12, Placed, Script, ScriptBuilder, side,
+};
 
 pub const SUITE: u16 = 0x1301;
 pub const RANDOM: [u8; 32] = [0xc1; 32];
 
-/// The null keys of a direction and epoch; `None` for the handshake.
-pub fn keys(direction: Direction, epoch: Option<u32>) -> NullKeys {
-    NullKeys(side(direction) as u64 * 1000 + epoch.map_or(999, u64::from))
+/// The null keys of a direction and epoch.
+pub fn keys(direction: Direction, epoch: KeyEpoch) -> NullKeys {
+    let number = match epoch {
+        KeyEpoch::EarlyData => 998,
+        KeyEpoch::Handshake => 999,
+        KeyEpoch::Application(number) => u64::from(number),
+    };
+    NullKeys(side(direction) as u64 * 1000 + number)
 }
 
 /// A session of several exchanges, chosen by a seed: records of many lengths, padding, tickets,
@@ -29,7 +37,19 @@ pub fn keys(direction: Direction, epoch: Option<u32>) -> NullKeys {
 pub fn script(seed: u64) -> Script {
     let mut rng = Seeded::new(seed);
     let flight: Vec<usize> = (0..1 + rng.below(4)).map(|_| 1 + rng.below(3000)).collect();
-    let mut builder = ScriptBuilder::new(RANDOM, SUITE, rng.one_in(3), &flight, keys);
+    let builder = ScriptBuilder::new(RANDOM, SUITE, rng.one_in(3), &flight, keys as Keys);
+    exchanges(builder, rng)
+}
+
+/// As [`script`], with early data of any fate.
+pub fn early_script(seed: u64) -> Script {
+    let mut rng = Seeded::new(seed);
+    let flight: Vec<usize> = (0..1 + rng.below(4)).map(|_| 1 + rng.below(3000)).collect();
+    let early = early(&mut rng);
+    exchanges(ScriptBuilder::early(RANDOM, SUITE, &flight, &early, keys as Keys), rng)
+}
+
+fn exchanges(mut builder: ScriptBuilder<NullKeys, Keys>, mut rng: Seeded) -> Script {
     for _ in 0..1 + rng.below(4) {
         for direction in Direction::BOTH {
             for _ in 0..1 + rng.below(4) {
@@ -63,9 +83,32 @@ pub fn script(seed: u64) -> Script {
     builder.build()
 }
 
+/// What makes the keys of a script.
+pub type Keys = fn(Direction, KeyEpoch) -> NullKeys;
+
+/// Early data of some records, of any fate.
+fn early(rng: &mut Seeded) -> EarlyScript {
+    let fates = [
+        EarlyFate::Accepted,
+        EarlyFate::Accepted,
+        EarlyFate::Refused,
+        EarlyFate::RefusedWithKey,
+        EarlyFate::RefusedByRetry,
+    ];
+    let fate = fates[rng.below(fates.len())];
+    let mut records = |most: usize| -> Vec<Vec<u8>> {
+        let count = rng.below(most);
+        (0..count).map(|_| (0..rng.below(4000)).map(|_| rng.next_u64() as u8).collect()).collect()
+    };
+    let before = records(5);
+    // When the server's answer is read before them depends on which keys are shared.
+    let after = if fate == EarlyFate::Refused { Vec::new() } else { records(4) };
+    EarlyScript { fate, before, after }
+}
+
 /// Keys as the script's version has them.
-fn opener(script: &Script, direction: Direction, epoch: u32) -> Box<dyn OpenRecord> {
-    let NullKeys(id) = keys(direction, Some(epoch));
+fn opener(script: &Script, direction: Direction, epoch: KeyEpoch) -> Box<dyn OpenRecord> {
+    let NullKeys(id) = keys(direction, epoch);
     if script.tls12 { Box::new(NullKeys12(id)) } else { Box::new(NullKeys(id)) }
 }
 
@@ -101,6 +144,8 @@ pub enum Event {
     Error(Direction, SessionError),
     Stall(Direction),
     Keys(Direction, KeyEpoch),
+    EarlyData(bool),
+    Certificates(Direction, Vec<usize>),
     SessionEnd(EndReason),
     FlowEnd(EndReason),
 }
@@ -110,6 +155,8 @@ pub enum Event {
 pub struct Recorder {
     pub events: Vec<Event>,
     pub judged: [usize; 2],
+    /// Records of early data among them.
+    pub early: usize,
     pub reset_at: Option<usize>,
     pub pause_all: bool,
     /// Kinds of strange segments.
@@ -137,13 +184,19 @@ impl Recorder {
             .collect()
     }
 
-    /// The events without records, stalls and keys, whose place may depend on timing.
+    /// The events without those whose place may depend on timing.
     pub fn skeleton(&self) -> Vec<Event> {
-        self.events
-            .iter()
-            .filter(|it| !matches!(it, Event::Record(..) | Event::Stall(_) | Event::Keys(..)))
-            .cloned()
-            .collect()
+        let timed = |it: &Event| {
+            matches!(
+                it,
+                Event::Record(..)
+                    | Event::Stall(_)
+                    | Event::Keys(..)
+                    | Event::EarlyData(_)
+                    | Event::Certificates(..)
+            )
+        };
+        self.events.iter().filter(|it| !timed(it)).cloned().collect()
     }
 }
 
@@ -174,6 +227,7 @@ impl Handler for Recorder {
     fn new_record(&mut self, session: &mut Session<'_>, (): &mut (), record: &mut Record<'_>) {
         let direction = record.direction();
         self.judged[side(direction)] += 1;
+        self.early += usize::from(record.is_early_data());
         if let Ok(plaintext) = record.open() {
             let event =
                 Event::Record(direction, plaintext.content_type.0, plaintext.bytes.to_vec());
@@ -201,6 +255,21 @@ impl Handler for Recorder {
         _: Duration,
     ) {
         self.events.push(Event::Keys(direction, epoch));
+    }
+
+    fn early_data(&mut self, _: &mut Session<'_>, (): &mut (), accepted: bool) {
+        self.events.push(Event::EarlyData(accepted));
+    }
+
+    fn certificates(
+        &mut self,
+        _: &mut Session<'_>,
+        (): &mut (),
+        direction: Direction,
+        certificates: &Certificates<'_>,
+    ) {
+        let lengths = certificates.chain().iter().map(|it| it.len()).collect();
+        self.events.push(Event::Certificates(direction, lengths));
     }
 
     fn session_end(&mut self, _: &mut Session<'_>, (): &mut (), reason: EndReason) {
@@ -242,6 +311,8 @@ pub struct Network {
     pub reorder: bool,
     pub duplicate: bool,
     pub keys: KeyTiming,
+    /// Handshake keys are shared too.
+    pub handshake_keys: bool,
     pub v6: bool,
 }
 
@@ -330,9 +401,11 @@ impl Path {
     /// Runs the whole session, FINs included; true when every byte arrived.
     pub fn run(&mut self) -> bool {
         if self.network.keys == KeyTiming::Early {
+            self.deliver_keys(Direction::ClientToServer, KeyEpoch::EarlyData);
             for direction in Direction::BOTH {
+                self.deliver_keys(direction, KeyEpoch::Handshake);
                 for epoch in 0..3 {
-                    self.deliver_keys(direction, epoch);
+                    self.deliver_keys(direction, KeyEpoch::Application(epoch));
                 }
             }
         }
@@ -514,9 +587,12 @@ impl Path {
 
     /// Delivers the keys of every epoch, as an endpoint that has them all would.
     pub fn answer_wishes(&mut self, in_random_order: bool) {
-        let mut wanted: Vec<(Direction, u32)> = Direction::BOTH
+        // Early keys come before application keys, or not at all.
+        self.deliver_keys(Direction::ClientToServer, KeyEpoch::EarlyData);
+        let epochs = || (0..40).map(KeyEpoch::Application);
+        let mut wanted: Vec<(Direction, KeyEpoch)> = Direction::BOTH
             .into_iter()
-            .flat_map(|it| (0..40).map(move |epoch| (it, epoch)))
+            .flat_map(|it| [KeyEpoch::Handshake].into_iter().chain(epochs()).map(move |e| (it, e)))
             .collect();
         if in_random_order && self.rng.one_in(2) {
             wanted.sort_by_key(|(direction, epoch)| (*epoch, std::cmp::Reverse(*direction)));
@@ -526,22 +602,28 @@ impl Path {
         }
     }
 
-    pub fn deliver_keys(&mut self, direction: Direction, epoch: u32) {
+    pub fn deliver_keys(&mut self, direction: Direction, epoch: KeyEpoch) {
+        if epoch == KeyEpoch::Handshake && !self.network.handshake_keys {
+            return;
+        }
         // In TLS 1.2 each handshake has a random, and one epoch.
-        let (random, number) = match self.script.tls12 {
-            false => (RANDOM, epoch),
-            true => match self.script.client_randoms.get(epoch as usize) {
-                Some(random) => (*random, 0),
-                None => return,
-            },
+        let (random, number) = match (self.script.tls12, epoch) {
+            (false, _) => (RANDOM, epoch),
+            (true, KeyEpoch::Application(number)) => {
+                match self.script.client_randoms.get(number as usize) {
+                    Some(random) => (*random, KeyEpoch::Application(0)),
+                    None => return,
+                }
+            }
+            (true, _) => return,
         };
         let opener = opener(&self.script, direction, epoch);
         let shared = SharedKeys {
             sender: Some(self.endpoints.client.ip()),
             client_random: random,
-            server_random: Some([0x5a; 32]),
+            server_random: (epoch != KeyEpoch::EarlyData).then_some([0x5a; 32]),
             cipher_suite: CipherSuite(SUITE),
-            keys: vec![(direction, KeyEpoch::Application(number), opener)],
+            keys: vec![(direction, number, opener)],
         };
         let _ = self.engine.handle_keys(self.now_ns, shared);
         self.act();

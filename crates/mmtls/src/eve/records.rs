@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mmtls_engine::session::{EndReason, FlowEnd, KeyStatus, Resumption, SessionInfo};
+use mmtls_engine::session::{EarlyData, EndReason, FlowEnd, KeyStatus, Resumption, SessionInfo};
 use mmtls_engine::tls::{CipherSuite, ProtocolVersion};
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
@@ -101,10 +101,13 @@ pub(super) struct TlsBody<'a> {
     server_random: Option<Random<'a>>,
     #[serde(skip_serializing_if = "Names::is_empty")]
     client_alpns: Names<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alpn: Option<Lossy<'a>>,
     session_resumed: bool,
     resumption: &'static str,
     hello_retry: bool,
-    early_data_offered: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    early_data: Option<&'static str>,
     key_status: &'static str,
     outcome: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,6 +136,7 @@ impl<'a> TlsBody<'a> {
             client_random: (info.client_random != [0; 32]).then_some(Random(&info.client_random)),
             server_random: info.server_random.as_ref().map(Random),
             client_alpns: Names(&info.alpn_offered),
+            alpn: info.alpn.as_deref().map(Lossy),
             session_resumed: info.resumption == Resumption::Accepted,
             resumption: match info.resumption {
                 Resumption::None => "none",
@@ -140,7 +144,12 @@ impl<'a> TlsBody<'a> {
                 Resumption::Accepted => "accepted",
             },
             hello_retry: info.hello_retry,
-            early_data_offered: info.early_data_offered,
+            early_data: match info.early_data {
+                EarlyData::None => None,
+                EarlyData::Offered => Some("offered"),
+                EarlyData::Accepted => Some("accepted"),
+                EarlyData::Rejected => Some("rejected"),
+            },
             key_status: key_status_name(info.key_status),
             outcome: end.outcome,
             app_proto: end.app_proto,

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use mmtls_engine::session::{EndReason, KeyStatus, Resumption, SessionId};
+use mmtls_engine::session::{EarlyData, EndReason, KeyStatus, Resumption, SessionId};
 use mmtls_engine::tls::{CipherSuite, ProtocolVersion};
 use serde_json::Value;
 
@@ -75,7 +75,8 @@ pub(crate) fn session() -> SessionInfo {
         cipher_suite: Some(CipherSuite(0x1302)),
         hello_retry: true,
         resumption: Resumption::Accepted,
-        early_data_offered: false,
+        early_data: EarlyData::None,
+        alpn: None,
         key_status: KeyStatus::Shared,
         records_opened: [1, 2],
         records_seen: [1, 3],
