@@ -1,5 +1,6 @@
 /* The part of a C endpoint that does not depend on its TLS library.
  *
+ *   PROGRAM version
  *   PROGRAM server|client host=ADDRESS port=N send=PREFIX expect=N received=PREFIX [NAME=VALUE…]
  *
  * Connection i (from 0) sends the file PREFIX.i and writes what it received to PREFIX.i. The
@@ -37,7 +38,7 @@ static void fail(const char *format, ...) {
     exit(1);
 }
 
-static void note(const char *text) {
+__attribute__((unused)) static void note(const char *text) {
     fprintf(stderr, "%s: connection %d: %s\n", is_server ? "server" : "client", connection, text);
 }
 
@@ -67,8 +68,8 @@ static const char *required(const char *name) {
     return value;
 }
 
-/* Bytes of a hexadecimal value. */
-static size_t hex(const char *value, unsigned char *out, size_t room) {
+/* Bytes of a hexadecimal value. Not every library's file needs it. */
+__attribute__((unused)) static size_t hex(const char *value, unsigned char *out, size_t room) {
     size_t length = 0;
     unsigned byte;
     while (length < room && sscanf(value + 2 * length, "%2x", &byte) == 1)
@@ -79,6 +80,7 @@ static size_t hex(const char *value, unsigned char *out, size_t room) {
 #else
 
 /* What the library's file defines before. */
+static const char *version(void);
 static void setup(void);
 static void *open_session(int fd);
 /* Bytes read, 0 at the end of the peer's stream. */
@@ -234,6 +236,10 @@ int main(int count, char **values) {
     arguments = values;
     if (count < 2)
         fail("usage: %s server|client NAME=VALUE…", values[0]);
+    if (!strcmp(values[1], "version")) {
+        puts(version());
+        return 0;
+    }
     is_server = !strcmp(values[1], "server");
     signal(SIGPIPE, SIG_IGN);
     alarm(60);

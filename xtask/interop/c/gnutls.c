@@ -60,6 +60,12 @@ static int never_seen(void *context, time_t expires, const gnutls_datum_t *key,
     return 0;
 }
 
+static const char *version(void) {
+    static char line[64];
+    snprintf(line, sizeof line, "GnuTLS %s", gnutls_check_version(NULL));
+    return line;
+}
+
 static void setup(void) {
     check(gnutls_global_init(), "library");
     check(gnutls_certificate_allocate_credentials(&credentials), "credentials");
@@ -74,6 +80,7 @@ static void setup(void) {
     if (text("psk") && is_server) {
         check(gnutls_psk_allocate_server_credentials(&psk_server), "psk");
         gnutls_psk_set_server_credentials_function(psk_server, server_psk_key);
+        gnutls_psk_set_server_known_dh_params(psk_server, GNUTLS_SEC_PARAM_MEDIUM);
     } else if (text("psk")) {
         gnutls_datum_t key = {(unsigned char *)text("psk"), (unsigned)strlen(text("psk"))};
         check(gnutls_psk_allocate_client_credentials(&psk_client), "psk");

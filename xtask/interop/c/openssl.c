@@ -46,6 +46,10 @@ static int accept_any(int ok, X509_STORE_CTX *store) {
     return 1;
 }
 
+static const char *version(void) {
+    return OpenSSL_version(OPENSSL_VERSION);
+}
+
 static void setup(void) {
     context = SSL_CTX_new(is_server ? TLS_server_method() : TLS_client_method());
     int version = is("version", "1.2") ? TLS1_2_VERSION : TLS1_3_VERSION;
@@ -85,7 +89,8 @@ static void setup(void) {
     }
     /* Diffie-Hellman in the field of OpenSSL's choice. */
     SSL_CTX_set_dh_auto(context, 1);
-    SSL_CTX_set_session_id_context(context, (const unsigned char *)"mmtls", 5);
+    if (is_server)
+        SSL_CTX_set_session_id_context(context, (const unsigned char *)"mmtls", 5);
     if (is("resume", "id"))
         SSL_CTX_set_options(context, SSL_OP_NO_TICKET);
     if (is_server) {

@@ -42,7 +42,8 @@ pub enum Feature {
     RecordSizeLimit,
     /// A hybrid key share with ML-KEM: the ClientHello is larger than a packet.
     PostQuantum,
-    /// A browser or a web server: HTTP instead of the payload.
+    /// A browser asks a server over HTTP; it offers post-quantum key shares and GREASE, of
+    /// extensions and of ECH.
     Http,
 }
 
@@ -129,22 +130,15 @@ impl Feature {
             Self::SessionId => &["resume=id"],
             Self::EarlyData => &["resume=ticket", "early=300"],
             Self::PostHandshakeAuth => &["pha=1", "rounds=2"],
-            Self::KeyUpdate | Self::Renegotiation => &["rounds=4"],
+            Self::KeyUpdate => &["rounds=4"],
+            Self::Renegotiation => &["rounds=4", "reneg=1"],
             Self::Padding => &["pad=512"],
             Self::Psk => &["psk=000102030405060708090a0b0c0d0e0f"],
             Self::NoExtendedMasterSecret => &["ems=0"],
             Self::MacThenEncrypt => &["etm=0"],
             Self::MaxFragment => &["mfl=512"],
             Self::RecordSizeLimit => &["rsl=600"],
-            _ => &[],
-        }
-    }
-
-    /// What only the client is told.
-    pub fn client_arguments(self) -> &'static [&'static str] {
-        match self {
-            Self::KeyUpdate => &["keyupdate=request"],
-            Self::Renegotiation => &["reneg=1"],
+            Self::PostQuantum => &["groups=X25519MLKEM768"],
             _ => &[],
         }
     }
@@ -152,8 +146,6 @@ impl Feature {
     /// What only the server is told.
     pub fn server_arguments(self) -> &'static [&'static str] {
         match self {
-            Self::KeyUpdate => &["keyupdate=plain"],
-            Self::Renegotiation => &["reneg=1"],
             Self::ClientCertificate => &["auth=1"],
             _ => &[],
         }
@@ -163,6 +155,8 @@ impl Feature {
     pub fn connections(self) -> usize {
         match self {
             Self::Ticket | Self::SessionId | Self::EarlyData => 2,
+            // At most: the browser decides.
+            Self::Http => 4,
             _ => 1,
         }
     }

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use mmtls_testkit::{Testbed, address, files};
 
+use super::browser;
 use super::case::{Case, Feature};
-use super::stack::{KeyLogBy, Role, Stack};
+use super::stack::{Build, KeyLogBy, Role, Stack};
 use super::stacks::STACKS;
 
 /// A whole case must be over by then.
@@ -68,7 +69,7 @@ pub fn drive(
         built[index].as_ref().ok_or_else(|| failed(format!("no {}", STACKS[index].name)))
     };
     let (client, server) = (find(case.client)?, find(case.server)?);
-    if [client, server].iter().all(|it| it.stack.keylog == KeyLogBy::Nothing) {
+    if [client, server].iter().all(|it| !(it.stack.logs_keys)(case)) {
         return Err(NotDriven::NoKeyLog);
     }
     let io = |error: std::io::Error| failed(error.to_string());
@@ -81,7 +82,11 @@ pub fn drive(
         .map_err(|error| failed(error.to_string()))?;
     serving.wait_for_listen(port, PATIENCE).map_err(|error| failed(error.to_string()))?;
     let finished = bed.run(client.stack.name, start(client, Role::Client), PATIENCE);
-    let ended = if finished.as_ref().is_ok_and(|it| it.status.success()) {
+    let is_http = case.feature == Feature::Http;
+    let ended = if is_http {
+        // Only the browser knows when it has enough.
+        serving.stop()
+    } else if finished.as_ref().is_ok_and(|it| it.status.success()) {
         serving.wait(PATIENCE).ok()
     } else {
         // What the server says of a failed handshake is of interest, but it may wait for ever.
@@ -94,11 +99,16 @@ pub fn drive(
         let client = last(&finished.stderr);
         return Err(failed(format!("client: {client}; server: {}", last(&said))));
     }
-    if !ended.is_some_and(|status| status.success()) {
+    if !is_http && !ended.is_some_and(|status| status.success()) {
         return Err(failed(format!("server: {}", last(&said))));
     }
-    let sessions = compare_payloads(case, directory).map_err(failed)?;
-    let (keylog_of, keylog) = choose_keylog(client.stack, server.stack, port, directory)
+    let sessions = if is_http {
+        browser::sessions(case, u64::from(port), &finished.text(), directory)
+    } else {
+        compare_payloads(case, directory)
+    };
+    let sessions = sessions.map_err(failed)?;
+    let (keylog_of, keylog) = choose_keylog([client.stack, server.stack], case, port, directory)
         .ok_or_else(|| failed("no side wrote a key log".to_owned()))?;
     Ok(Driven { sessions, keylog, keylog_of })
 }
@@ -109,6 +119,9 @@ fn last(text: &str) -> &str {
 
 /// Every connection has bytes of its own, so that none can be taken for another.
 fn write_payloads(case: &Case, port: u16, directory: &Path) -> std::io::Result<()> {
+    if case.feature == Feature::Http {
+        return browser::write_responses(case, u64::from(port), directory);
+    }
     for (role, size) in [Role::Client, Role::Server].into_iter().zip(case.feature.sizes()) {
         for connection in 0..case.feature.connections() {
             let seed =
@@ -134,19 +147,33 @@ fn command(
 ) -> Command {
     let namespace = if role == Role::Client { &bed.client } else { &bed.server };
     let mut command = namespace.command(&built.command[0]);
+    let keylog = keylog_path(role, directory);
+    command.env_remove("SSLKEYLOGFILE");
+    if built.stack.build == Build::Chromium {
+        browser::arguments(&mut command, case, port, &keylog, directory);
+        return command;
+    }
     command.args(&built.command[1..]).arg(role.name());
     command.arg(format!("host={}", address::SERVER_V4)).arg(format!("port={port}"));
     let file = |name: &str| directory.join(format!("{}-{name}", role.name())).display().to_string();
     command.arg(format!("send={}", file("sent"))).arg(format!("received={}", file("received")));
     let [to_server, to_client] = case.feature.sizes();
     let expected = if role == Role::Client { to_client } else { to_server };
-    command.arg(format!("expect={expected}"));
+    command.arg(match case.feature {
+        Feature::Http => "expect=http".to_owned(),
+        _ => format!("expect={expected}"),
+    });
     command.arg(format!("connections={}", case.feature.connections()));
     command.args(built.stack.parameters(role, case)).args(case.feature.arguments());
-    command.args(match role {
-        Role::Client => case.feature.client_arguments(),
-        Role::Server => case.feature.server_arguments(),
-    });
+    if role == Role::Server {
+        command.args(case.feature.server_arguments());
+    }
+    if case.feature == Feature::KeyUpdate {
+        // Some stacks refuse a request that crosses their own: one side asks, the other only does.
+        let client_asks = !STACKS[case.client].passive.contains(&Feature::KeyUpdate);
+        let asks = client_asks == (role == Role::Client);
+        command.arg(if asks { "keyupdate=request" } else { "keyupdate=plain" });
+    }
     if case.has_psk() && case.feature != Feature::Psk {
         command.args(Feature::Psk.arguments());
     }
@@ -163,8 +190,6 @@ fn command(
         command.arg(format!("cert={}", identity.certificate.display()));
         command.arg(format!("key={}", identity.key.display()));
     }
-    let keylog = keylog_path(role, directory);
-    command.env_remove("SSLKEYLOGFILE");
     match built.stack.keylog {
         KeyLogBy::Argument => command.arg(format!("keylog={}", keylog.display())),
         KeyLogBy::Environment => command.env("SSLKEYLOGFILE", keylog),
@@ -202,8 +227,8 @@ fn compare_payloads(case: &Case, directory: &Path) -> Result<Vec<Plaintext>, Str
 
 /// Where both sides wrote one, every other case uses the server's.
 fn choose_keylog(
-    client: &Stack,
-    server: &Stack,
+    [client, server]: [&Stack; 2],
+    case: &Case,
     port: u16,
     directory: &Path,
 ) -> Option<(Role, PathBuf)> {
@@ -211,7 +236,7 @@ fn choose_keylog(
     for (role, stack) in [(Role::Client, client), (Role::Server, server)] {
         let path = keylog_path(role, directory);
         let has_keys = fs::metadata(&path).is_ok_and(|it| it.len() > 0);
-        if stack.keylog != KeyLogBy::Nothing && has_keys {
+        if (stack.logs_keys)(case) && has_keys {
             roles.push((role, path));
         }
     }

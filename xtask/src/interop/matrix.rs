@@ -4,7 +4,7 @@
 //! Refuses to leave anything out in silence: what is not here is in no stack's lists.
 
 use super::case::{Case, Feature};
-use super::stack::Role;
+use super::stack::{Build, Role};
 use super::stacks::STACKS;
 use super::suite::{self, Version};
 
@@ -23,16 +23,26 @@ pub fn cases(quick: bool) -> Vec<Case> {
 
 fn pair(client: usize, server: usize, quick: bool, cases: &mut Vec<Case>) {
     let mut add = |case: Case| {
-        if STACKS[client].can(Role::Client, &case) && STACKS[server].can(Role::Server, &case) {
+        let both_wait =
+            [client, server].iter().all(|stack| STACKS[*stack].passive.contains(&case.feature));
+        let browser = STACKS[client].build == Build::Chromium;
+        if !both_wait
+            && browser == (case.feature == Feature::Http)
+            && STACKS[client].can(Role::Client, &case)
+            && STACKS[server].can(Role::Server, &case)
+        {
             cases.push(case);
         }
     };
     for version in Version::BOTH {
         for feature in Feature::ALL.into_iter().filter(|feature| feature.fits(version)) {
-            // Without encrypt-then-MAC means something only where there is a MAC.
-            let suite = (feature == Feature::MacThenEncrypt)
-                .then(|| suite::all(version).into_iter().find(|suite| suite.is_cbc()))
-                .flatten();
+            let suite = match feature {
+                // Means something only where there is a MAC.
+                Feature::MacThenEncrypt => suite::all(version).into_iter().find(|it| it.is_cbc()),
+                // A shared key belongs to a hash, with most stacks SHA-256.
+                Feature::Psk => suite::all(version).into_iter().next(),
+                _ => None,
+            };
             if !(quick && feature == Feature::Large) {
                 add(Case { client, server, version, suite, feature });
             }

@@ -8,6 +8,7 @@
 //!
 //! Refuses to pass when a case failed, or did not come about: an untested case proves nothing.
 
+mod browser;
 mod case;
 mod drive;
 mod judge;
@@ -147,8 +148,11 @@ fn build(
             built.push(None);
             continue;
         }
-        let result = stack.build(source, target);
-        let version = if result.is_ok() { stack.version() } else { String::new() };
+        let result = stack.build(source, target).and_then(|command| {
+            let version = stack::version(stack, &command)?;
+            Ok((command, version))
+        });
+        let version = result.as_ref().map(|it| it.1.clone()).unwrap_or_default();
         match &result {
             Ok(_) => println!("interop: {}: {version}", stack.name),
             Err(reason) => println!("interop: SKIP: {}: {reason}", stack.name),
@@ -158,7 +162,7 @@ fn build(
             version,
             missing: result.as_ref().err().cloned(),
         });
-        built.push(result.ok().map(|command| Built { stack, command }));
+        built.push(result.ok().map(|(command, _)| Built { stack, command }));
     }
     (built, facts)
 }
@@ -185,11 +189,15 @@ fn drive_all(
             all.push(Err((Verdict::Skipped, format!("{stack}: {}", reason.unwrap_or_default()))));
             continue;
         }
+        if let Some(reason) = stacks::incompatible(case) {
+            all.push(Err((Verdict::Skipped, reason.to_owned())));
+            continue;
+        }
         let port = port(number)?;
         let result = drive::drive(bed, built, case, port, &corpus.join(name));
         all.push(result.map_err(|reason| match reason {
             NotDriven::NoKeyLog => {
-                (Verdict::Skipped, "neither side can write a key log".to_owned())
+                (Verdict::Skipped, "neither side writes a key log of such sessions".to_owned())
             }
             NotDriven::Failed(reason) => {
                 println!("interop: NOT DRIVEN: {name}: {reason}");

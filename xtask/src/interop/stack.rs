@@ -57,6 +57,18 @@ pub enum Spelling {
 pub enum Build {
     /// A C file and what it is linked with.
     C(&'static str, &'static [&'static str]),
+    /// A C file and the libraries that pkg-config knows.
+    PkgConfig(&'static str, &'static [&'static str]),
+    /// A module of Go.
+    Go,
+    /// A class of Java.
+    Java,
+    /// A crate of its own.
+    Rust,
+    /// An interpreter with a file.
+    Script(&'static str, &'static str),
+    /// Nothing to build: the browser itself, as a client of HTTP servers.
+    Chromium,
 }
 
 /// A TLS stack with an endpoint of ours.
@@ -66,14 +78,14 @@ pub struct Stack {
     pub name: &'static str,
     /// How its endpoint is made.
     pub build: Build,
-    /// Prints the version.
-    pub version_command: &'static [&'static str],
     /// Part of the quick run.
     pub quick: bool,
     /// How it spells suites.
     pub spelling: Spelling,
     /// How it logs keys.
     pub keylog: KeyLogBy,
+    /// Whether its key log opens a case.
+    pub logs_keys: fn(&Case) -> bool,
     /// Versions it speaks.
     pub versions: &'static [Version],
     /// Whether its suites of TLS 1.3 can be chosen.
@@ -86,6 +98,8 @@ pub struct Stack {
     pub has_cipher_12: fn(&Suite) -> bool,
     /// What it can as client and as server.
     pub features: [&'static [Feature]; 2],
+    /// Of those, what it follows but does not start: the other side must.
+    pub passive: &'static [Feature],
 }
 
 impl Stack {
@@ -118,9 +132,8 @@ impl Stack {
         if self.spelling == Spelling::GnuTls {
             let groups = match (retry, role) {
                 (false, _) => "+GROUP-ALL",
-                // Two key shares would be sent otherwise, one per kind of group.
-                (true, Role::Client) => "+GROUP-SECP521R1:+GROUP-SECP256R1:%SINGLE_KEY_SHARE",
-                (true, Role::Server) => "+GROUP-SECP256R1",
+                (true, Role::Client) => "+GROUP-SECP256R1:+GROUP-SECP384R1",
+                (true, Role::Server) => "+GROUP-SECP384R1",
             };
             let mut priority = suite::gnutls_priority(case.version, case.suite, groups);
             match case.feature {
@@ -140,8 +153,8 @@ impl Stack {
         }
         if retry {
             arguments.push(match role {
-                Role::Client => "groups=P-521:P-256".to_owned(),
-                Role::Server => "groups=P-256".to_owned(),
+                Role::Client => "groups=P-256:P-384".to_owned(),
+                Role::Server => "groups=P-384".to_owned(),
             });
         }
         arguments
@@ -149,40 +162,95 @@ impl Stack {
 
     /// Builds the endpoint, and returns the start of its command line.
     pub fn build(&self, source: &Path, target: &Path) -> Result<Vec<PathBuf>, String> {
+        let program = target.join(self.name);
         match self.build {
             Build::C(file, libraries) => {
-                let program = target.join(self.name);
                 let mut compiler = Command::new("gcc");
                 compiler.args(["-O1", "-Wall", "-o"]).arg(&program);
-                compiler.arg(source.join("c").join(file)).args(libraries);
-                run(compiler)?;
+                run(compiler.arg(source.join("c").join(file)).args(libraries))?;
                 Ok(vec![program])
             }
+            Build::PkgConfig(file, libraries) => {
+                let flags = output(
+                    Command::new("pkg-config").args(["--cflags", "--libs"]).args(libraries),
+                )?;
+                let mut compiler = Command::new("gcc");
+                compiler.args(["-O1", "-Wall", "-o"]).arg(&program);
+                compiler.arg(source.join("c").join(file));
+                run(compiler.args(flags.split_whitespace()))?;
+                Ok(vec![program])
+            }
+            Build::Go => {
+                let mut compiler = Command::new("go");
+                compiler.env("CGO_ENABLED", "0").env("GOTOOLCHAIN", "local");
+                compiler.current_dir(source.join("go")).args(["build", "-o"]).arg(&program);
+                run(compiler.arg("."))?;
+                Ok(vec![program])
+            }
+            Build::Java => {
+                let classes = target.join("java-classes");
+                let mut compiler = Command::new("javac");
+                run(compiler.arg("-d").arg(&classes).arg(source.join("java/Endpoint.java")))?;
+                // Many short runs: the simpler compiler alone starts faster.
+                let options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp"];
+                let mut command: Vec<PathBuf> = vec![program_path("java")?];
+                command.extend(options.map(PathBuf::from));
+                command.extend([classes, "Endpoint".into()]);
+                Ok(command)
+            }
+            Build::Rust => {
+                let directory = target.join("rustls-target");
+                let mut compiler = Command::new("cargo");
+                compiler.args(["build", "--release", "--locked", "--manifest-path"]);
+                compiler.arg(source.join("rustls/Cargo.toml"));
+                run(compiler.arg("--target-dir").arg(&directory))?;
+                Ok(vec![directory.join("release/interop-rustls")])
+            }
+            Build::Script(interpreter, file) => {
+                Ok(vec![program_path(interpreter)?, source.join(file)])
+            }
+            Build::Chromium => Ok(vec![program_path("chromium")?]),
         }
     }
+}
 
-    /// What the stack says about its version.
-    pub fn version(&self) -> String {
-        let Some((program, arguments)) = self.version_command.split_first() else {
-            return String::new();
-        };
-        let output = Command::new(program).args(arguments).output();
-        let text = output.map_or_else(
-            |error| error.to_string(),
-            |output| String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
-        );
-        text.lines().next().unwrap_or("unknown").trim().to_owned()
+/// Where a program is: what runs in the testbed is started by its path.
+fn program_path(name: &str) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|directory| directory.join(name))
+        .find(|candidate| candidate.is_file())
+        .ok_or_else(|| format!("{name} is not installed"))
+}
+
+/// What an endpoint says about the version of its stack.
+pub fn version(stack: &Stack, command: &[PathBuf]) -> Result<String, String> {
+    let browser = stack.build == Build::Chromium;
+    let output = Command::new(&command[0])
+        .args(&command[1..])
+        .arg(if browser { "--version" } else { "version" })
+        .output()
+        .map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    match text.lines().next() {
+        Some(line) if output.status.success() => Ok(line.trim().to_owned()),
+        _ => Err(format!("does not start: {}", String::from_utf8_lossy(&output.stderr).trim())),
     }
 }
 
 /// Runs a compiler; what it says is the error.
-fn run(mut command: Command) -> Result<(), String> {
+fn run(command: &mut Command) -> Result<(), String> {
+    output(command).map(drop)
+}
+
+/// Runs a program; what it prints is the result, or the error.
+fn output(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let first = text.lines().find(|line| line.contains("error")).unwrap_or("failed");
-    Err(format!("{program}: {first}"))
+    let first = text.lines().find(|line| line.contains("error")).or(text.lines().next());
+    Err(format!("{program}: {}", first.unwrap_or("failed")))
 }

@@ -214,11 +214,9 @@ pub fn gnutls_priority(version: Version, suite: Option<Suite>, groups: &str) -> 
             let base = "NORMAL:-VERS-ALL:-GROUP-ALL";
             format!("{base}:{versions}:{groups}:+DHE-RSA:+AES-128-CCM-8")
         }
-        Some(suite) => format!(
-            "NONE:{versions}:{groups}:+COMP-NULL:+SIGN-ALL:+CTYPE-X509{}",
-            // A pre-shared key needs a key exchange in TLS 1.3 too.
-            suite.gnutls()
-        ),
+        Some(suite) => {
+            format!("NONE:{versions}:{groups}:+COMP-NULL:+SIGN-ALL:+CTYPE-X509{}", suite.gnutls())
+        }
     }
 }
 
