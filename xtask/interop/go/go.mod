@@ -1,3 +1,3 @@
 module mmtls/interop
 
-go 1.21
+go 1.25

@@ -70,11 +70,15 @@ func makeConfig() *tls.Config {
 		config.CipherSuites = []uint16{suiteNumber(name)}
 	}
 	groups := map[string]tls.CurveID{
-		"P-256": tls.CurveP256, "P-384": tls.CurveP384, "X25519MLKEM768": 0x11ec,
+		"P-256": tls.CurveP256, "P-384": tls.CurveP384, "X25519MLKEM768": tls.X25519MLKEM768,
 	}
 	if names := arguments["groups"]; names != "" {
 		for _, name := range strings.Split(names, ":") {
 			config.CurvePreferences = append(config.CurvePreferences, groups[name])
+			if groups[name] == tls.X25519MLKEM768 {
+				// Not without its classical half; exchange() checks which one it was.
+				config.CurvePreferences = append(config.CurvePreferences, tls.X25519)
+			}
 		}
 	}
 	if path := arguments["cert"]; path != "" {
@@ -136,6 +140,9 @@ func exchange(connection *tls.Conn, index int) {
 	state := connection.ConnectionState()
 	if arguments["resume"] != "" && index > 0 && !state.DidResume {
 		fail("not resumed")
+	}
+	if arguments["groups"] == "X25519MLKEM768" && state.CurveID != tls.X25519MLKEM768 {
+		fail("the key exchange is %v", state.CurveID)
 	}
 	expected := 0
 	if kind := arguments["expect"]; kind != "http" && kind != "eof" {
