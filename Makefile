@@ -16,7 +16,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 STEP := scripts/step
 XTASK := scripts/with-testbed $(TARGET_DIR)/release/xtask
 
-.PHONY: help setup build demo test bench install clean
+.PHONY: help setup build demo test bench interop install clean
 
 help: ## List the targets
 	@echo "mmTLS"
@@ -34,7 +34,7 @@ demo: ## Show mmTLS between a real client and a real server
 	@$(STEP) build $(CARGO) build --release --locked --workspace
 	@$(STEP) demo $(XTASK) demo
 
-test: setup ## Run everything that must hold: format, clippy, tests, arrows, fuzzing, demo
+test: setup ## Run everything that must hold: format, clippy, tests, arrows, fuzzing, TLS stacks, demo
 	@$(STEP) format $(CARGO) fmt --all --check
 	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --release --locked -- -D warnings
 	@$(STEP) build $(CARGO) build --workspace --release --locked
@@ -42,6 +42,7 @@ test: setup ## Run everything that must hold: format, clippy, tests, arrows, fuz
 	@$(STEP) tests scripts/with-testbed $(CARGO) test --workspace --release --locked --offline
 	@$(STEP) arrows $(TARGET_DIR)/release/xtask arrows
 	@$(STEP) fuzz $(TARGET_DIR)/release/xtask fuzz --seconds $(FUZZ_SECONDS)
+	@$(STEP) interop $(XTASK) interop --quick
 	@$(STEP) demo $(XTASK) demo
 	@echo
 	@echo "all tests passed"
@@ -50,6 +51,12 @@ bench: ## Measure against nginx as split proxy, the kernel bridge and direct
 	@$(STEP) setup scripts/setup bench
 	@$(STEP) build $(CARGO) build --release --locked --workspace
 	@$(STEP) bench $(XTASK) bench
+
+# With the installed browser and Java about ten minutes; writes docs/interoperability.md.
+interop: ## Let every TLS stack talk to every other, and check that mmTLS follows
+	@$(STEP) setup scripts/setup interop
+	@$(STEP) build $(CARGO) build --release --locked --workspace
+	@$(STEP) interop $(XTASK) interop
 
 # Built first only when missing: `sudo make install` need not find cargo.
 install: ## Install mmtls and libmmtls_preload.so under PREFIX (and DESTDIR)

@@ -6,6 +6,7 @@ mod bench;
 mod corpus;
 mod demo;
 mod fuzz;
+mod interop;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,6 +30,8 @@ enum Task {
     Bench(bench::BenchArgs),
     /// Check that every recorded session survives disorder, loss and changes, and compare with tshark.
     Corpus(corpus::CorpusArgs),
+    /// Let real TLS stacks talk to each other, and check that mmTLS follows.
+    Interop(interop::InteropArgs),
     /// Show the whole thing on real traffic.
     Demo(demo::DemoArgs),
 }
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Corpus(args) => corpus::run(&args),
+        Task::Interop(args) => interop::run(&args),
         Task::Demo(args) => demo::run(&args),
     };
     match outcome {

@@ -1,0 +1,3 @@
+module mmtls/interop
+
+go 1.25

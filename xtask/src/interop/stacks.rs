@@ -1,0 +1,381 @@
+//! The list of stacks.
+
+use super::case::Case;
+use super::case::Feature::{self, *};
+use super::stack::{Build, KeyLogBy, Spelling, Stack};
+use super::suite::{CIPHERS_13, Version};
+
+const BOTH: &[Version] = &Version::BOTH;
+const EVERY_EXCHANGE: &[&str] =
+    &["ECDHE_RSA", "ECDHE_ECDSA", "DHE_RSA", "RSA", "PSK", "DHE_PSK", "ECDHE_PSK", "RSA_PSK"];
+
+const OPENSSL: &[Feature] = &[
+    Full,
+    Large,
+    SmallRecords,
+    Ticket,
+    SessionId,
+    EarlyData,
+    ClientCertificate,
+    PostHandshakeAuth,
+    KeyUpdate,
+    HelloRetry,
+    Padding,
+    Psk,
+    Renegotiation,
+    NoExtendedMasterSecret,
+    MacThenEncrypt,
+    MaxFragment,
+    Http,
+];
+
+const GNUTLS: &[Feature] = &[
+    Full,
+    Large,
+    SmallRecords,
+    Ticket,
+    SessionId,
+    EarlyData,
+    ClientCertificate,
+    PostHandshakeAuth,
+    KeyUpdate,
+    HelloRetry,
+    Padding,
+    Psk,
+    Renegotiation,
+    NoExtendedMasterSecret,
+    MacThenEncrypt,
+    MaxFragment,
+    RecordSizeLimit,
+    Http,
+];
+
+/// Without CCM.
+const GCM_AND_CHACHA: &[&str] =
+    &["AES_128_GCM_SHA256", "AES_256_GCM_SHA384", "CHACHA20_POLY1305_SHA256"];
+
+/// No session ids, no early data over TCP, no renegotiation as server.
+const GO: &[Feature] = &[
+    Full,
+    Large,
+    SmallRecords,
+    Ticket,
+    ClientCertificate,
+    KeyUpdate,
+    HelloRetry,
+    Padding,
+    PostQuantum,
+    Http,
+];
+
+const RUSTLS: &[Feature] = &[
+    Full,
+    Large,
+    SmallRecords,
+    Ticket,
+    EarlyData,
+    ClientCertificate,
+    KeyUpdate,
+    HelloRetry,
+    Padding,
+    PostQuantum,
+];
+
+const JAVA: &[Feature] = &[
+    Full,
+    Large,
+    SmallRecords,
+    Ticket,
+    SessionId,
+    ClientCertificate,
+    KeyUpdate,
+    HelloRetry,
+    Padding,
+    Renegotiation,
+    NoExtendedMasterSecret,
+    MaxFragment,
+];
+
+const NODE: &[Feature] = &[
+    Full,
+    Large,
+    SmallRecords,
+    Ticket,
+    SessionId,
+    ClientCertificate,
+    KeyUpdate,
+    HelloRetry,
+    Padding,
+    Renegotiation,
+    NoExtendedMasterSecret,
+    MacThenEncrypt,
+];
+
+const PYTHON: &[Feature] = &[
+    Full,
+    Large,
+    SmallRecords,
+    Ticket,
+    SessionId,
+    ClientCertificate,
+    PostHandshakeAuth,
+    KeyUpdate,
+    HelloRetry,
+    Padding,
+    NoExtendedMasterSecret,
+    MacThenEncrypt,
+];
+
+/// As a client it can name one group only, so no second one is left for a HelloRetryRequest.
+const PYTHON_CLIENT: &[Feature] = &[
+    Full,
+    Large,
+    SmallRecords,
+    Ticket,
+    SessionId,
+    ClientCertificate,
+    PostHandshakeAuth,
+    KeyUpdate,
+    Padding,
+    NoExtendedMasterSecret,
+    MacThenEncrypt,
+];
+
+const NSS: &[Feature] = &[
+    Full,
+    Large,
+    SmallRecords,
+    Ticket,
+    SessionId,
+    ClientCertificate,
+    PostHandshakeAuth,
+    KeyUpdate,
+    HelloRetry,
+    Padding,
+    Renegotiation,
+    NoExtendedMasterSecret,
+    RecordSizeLimit,
+];
+
+const WOLFSSL: &[Feature] = &[
+    Full,
+    Large,
+    SmallRecords,
+    Ticket,
+    SessionId,
+    ClientCertificate,
+    KeyUpdate,
+    HelloRetry,
+    Padding,
+    NoExtendedMasterSecret,
+    MaxFragment,
+];
+
+const MBEDTLS: &[Feature] = &[
+    Full,
+    Large,
+    SmallRecords,
+    Ticket,
+    SessionId,
+    ClientCertificate,
+    Renegotiation,
+    NoExtendedMasterSecret,
+    MacThenEncrypt,
+    MaxFragment,
+];
+
+/// Every stack that there is an endpoint for.
+pub const STACKS: &[Stack] = &[
+    Stack {
+        name: "openssl",
+        build: Build::C("openssl.c", &["-lssl", "-lcrypto"]),
+        quick: true,
+        spelling: Spelling::OpenSsl,
+        keylog: KeyLogBy::Argument,
+        logs_keys: |_| true,
+        versions: BOTH,
+        chooses_13: true,
+        ciphers_13: CIPHERS_13,
+        exchanges: EVERY_EXCHANGE,
+        has_cipher_12: |_| true,
+        features: [OPENSSL, OPENSSL],
+        passive: &[],
+    },
+    Stack {
+        name: "gnutls",
+        build: Build::C("gnutls.c", &["-lgnutls"]),
+        quick: true,
+        spelling: Spelling::GnuTls,
+        keylog: KeyLogBy::Environment,
+        // Only when it makes a master secret, so not when a session of TLS 1.2 is resumed.
+        logs_keys: |case| case.version == Version::V13 || case.feature.connections() == 1,
+        versions: BOTH,
+        chooses_13: true,
+        ciphers_13: CIPHERS_13,
+        exchanges: EVERY_EXCHANGE,
+        has_cipher_12: |_| true,
+        features: [GNUTLS, GNUTLS],
+        passive: &[],
+    },
+    Stack {
+        name: "go",
+        build: Build::Go,
+        quick: true,
+        spelling: Spelling::Iana,
+        keylog: KeyLogBy::Argument,
+        logs_keys: |_| true,
+        versions: BOTH,
+        chooses_13: false,
+        ciphers_13: GCM_AND_CHACHA,
+        exchanges: &["ECDHE_RSA", "ECDHE_ECDSA", "RSA"],
+        has_cipher_12: |suite| {
+            let sha1 = suite.cipher.ends_with("_CBC_SHA");
+            sha1 || !suite.is_cbc() && !suite.cipher.contains("CCM")
+        },
+        features: [GO, GO],
+        passive: &[KeyUpdate, Padding],
+    },
+    Stack {
+        name: "rustls",
+        build: Build::Rust,
+        quick: false,
+        spelling: Spelling::Iana,
+        // KeyLogFile of the library reads the environment.
+        keylog: KeyLogBy::Environment,
+        logs_keys: |_| true,
+        versions: BOTH,
+        chooses_13: true,
+        ciphers_13: GCM_AND_CHACHA,
+        exchanges: &["ECDHE_RSA", "ECDHE_ECDSA"],
+        has_cipher_12: |suite| !suite.is_cbc() && !suite.cipher.contains("CCM"),
+        features: [RUSTLS, RUSTLS],
+        passive: &[Padding],
+    },
+    Stack {
+        name: "java",
+        build: Build::Java,
+        quick: false,
+        spelling: Spelling::Iana,
+        keylog: KeyLogBy::Nothing,
+        logs_keys: |_| false,
+        versions: BOTH,
+        chooses_13: true,
+        ciphers_13: GCM_AND_CHACHA,
+        exchanges: &["ECDHE_RSA", "ECDHE_ECDSA", "DHE_RSA", "RSA"],
+        has_cipher_12: |suite| !suite.cipher.contains("CCM"),
+        features: [JAVA, JAVA],
+        passive: &[Padding],
+    },
+    Stack {
+        name: "node",
+        build: Build::Script("node", "node/endpoint.js"),
+        quick: false,
+        spelling: Spelling::OpenSsl,
+        keylog: KeyLogBy::Argument,
+        logs_keys: |_| true,
+        versions: BOTH,
+        chooses_13: true,
+        ciphers_13: CIPHERS_13,
+        exchanges: &["ECDHE_RSA", "ECDHE_ECDSA", "DHE_RSA", "RSA", "PSK"],
+        has_cipher_12: |_| true,
+        features: [NODE, NODE],
+        passive: &[KeyUpdate, Padding],
+    },
+    Stack {
+        name: "python",
+        build: Build::Script("python3", "python/endpoint.py"),
+        quick: true,
+        spelling: Spelling::OpenSsl,
+        keylog: KeyLogBy::Argument,
+        logs_keys: |_| true,
+        versions: BOTH,
+        chooses_13: false,
+        ciphers_13: GCM_AND_CHACHA,
+        exchanges: &["ECDHE_RSA", "ECDHE_ECDSA", "RSA"],
+        has_cipher_12: |_| true,
+        features: [PYTHON_CLIENT, PYTHON],
+        passive: &[KeyUpdate, Padding],
+    },
+    Stack {
+        name: "nss",
+        build: Build::PkgConfig("nss.c", &["nss", "nspr"]),
+        quick: false,
+        spelling: Spelling::Iana,
+        keylog: KeyLogBy::Environment,
+        logs_keys: |_| true,
+        versions: BOTH,
+        chooses_13: true,
+        ciphers_13: GCM_AND_CHACHA,
+        exchanges: &["ECDHE_RSA", "ECDHE_ECDSA", "DHE_RSA", "RSA"],
+        has_cipher_12: |suite| {
+            !suite.cipher.contains("CCM") && suite.cipher != "AES_256_CBC_SHA384"
+        },
+        features: [NSS, NSS],
+        passive: &[Padding],
+    },
+    Stack {
+        name: "wolfssl",
+        build: Build::C("wolfssl.c", &["-lwolfssl"]),
+        quick: false,
+        spelling: Spelling::Iana,
+        keylog: KeyLogBy::Argument,
+        // Debian's build has no callback for the secrets of TLS 1.3.
+        logs_keys: |case| case.version == Version::V12,
+        versions: BOTH,
+        chooses_13: true,
+        ciphers_13: CIPHERS_13,
+        exchanges: &["ECDHE_RSA", "ECDHE_ECDSA", "DHE_RSA"],
+        has_cipher_12: |suite| suite.exchange == "ECDHE_ECDSA" || !suite.cipher.contains("CCM"),
+        features: [WOLFSSL, WOLFSSL],
+        passive: &[Padding, MacThenEncrypt],
+    },
+    Stack {
+        name: "mbedtls",
+        build: Build::C("mbedtls.c", &["-lmbedtls", "-lmbedx509", "-lmbedcrypto"]),
+        quick: false,
+        spelling: Spelling::MbedTls,
+        keylog: KeyLogBy::Argument,
+        logs_keys: |_| true,
+        // TLS 1.3 came with version 3.
+        versions: &[Version::V12],
+        chooses_13: false,
+        ciphers_13: &[],
+        exchanges: EVERY_EXCHANGE,
+        has_cipher_12: |_| true,
+        features: [MBEDTLS, MBEDTLS],
+        passive: &[],
+    },
+    Stack {
+        name: "chromium",
+        build: Build::Chromium,
+        quick: false,
+        spelling: Spelling::Iana,
+        keylog: KeyLogBy::Argument,
+        logs_keys: |_| true,
+        versions: BOTH,
+        chooses_13: false,
+        ciphers_13: GCM_AND_CHACHA,
+        exchanges: &["ECDHE_RSA", "ECDHE_ECDSA", "RSA"],
+        has_cipher_12: |suite| !suite.cipher.contains("CCM") && !suite.is_cbc(),
+        features: [&[Http], &[]],
+        passive: &[],
+    },
+];
+
+/// Cases in which two stacks cannot talk to each other, with or without mmTLS: client, server,
+/// feature and why.
+const INCOMPATIBLE: &[(&str, &str, Feature, &str)] = &[(
+    "openssl",
+    "gnutls",
+    MaxFragment,
+    "GnuTLS sends OpenSSL longer records than max_fragment_length allows in TLS 1.2",
+)];
+
+/// Why a case cannot come about.
+pub fn incompatible(case: &Case) -> Option<&'static str> {
+    let [client, server] = [case.client, case.server].map(|index| STACKS[index].name);
+    let found = INCOMPATIBLE.iter().find(|it| {
+        it.0 == client && it.1 == server && it.2 == case.feature && case.version == Version::V12
+    });
+    found.map(|it| it.3)
+}
