@@ -146,7 +146,8 @@ fn check(
             results.tshark_connections += 1;
             if opinions[number] != sent {
                 let lengths = |streams: &[Vec<u8>; 2]| streams.each_ref().map(Vec::len);
-                let text = format!("{:?} bytes of {:?}", lengths(&opinions[number]), lengths(&sent));
+                let text =
+                    format!("{:?} bytes of {:?}", lengths(&opinions[number]), lengths(&sent));
                 results.tshark_differs.insert(format!("{} #{number}", entry.id), text);
             }
         }
