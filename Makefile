@@ -56,6 +56,7 @@ bench: ## Measure against nginx as split proxy, the kernel bridge and direct
 interop: ## Let every TLS stack talk to every other, and check that mmTLS follows
 	@$(STEP) setup scripts/setup interop
 	@$(STEP) build $(CARGO) build --release --locked --workspace
+	@$(STEP) "build endpoints" $(TARGET_DIR)/release/xtask interop --build
 	@$(STEP) interop $(XTASK) interop
 
 # Built first only when missing: `sudo make install` need not find cargo.

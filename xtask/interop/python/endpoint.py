@@ -87,6 +87,8 @@ class Connection:
             if not is_server:
                 self.receive_part(round, rounds)
         if not is_server:
+            # Asked now: tickets have come, and after unwrap() there is no session any more.
+            self.session, self.session_reused = self.tls.session, self.tls.session_reused
             # The module's unwrap() also waits for the peer's close_notify.
             self.tls.unwrap()
         elif self.read():
@@ -116,10 +118,11 @@ def main():
         raw.settimeout(40)
         reused = session if "resume" in arguments else None
         with context.wrap_socket(raw, server_hostname="server.test", session=reused) as tls:
-            Connection(tls, index).exchange()
-            if reused and not tls.session_reused:
+            connection = Connection(tls, index)
+            connection.exchange()
+            if reused and not connection.session_reused:
                 sys.exit("client: not resumed")
-            session = tls.session
+            session = connection.session
 
 
 if role == "version":

@@ -114,14 +114,6 @@ impl Feature {
         }
     }
 
-    /// Why it is known not to work yet. Such cases are run and judged like all others.
-    pub fn known_gap(self) -> Option<&'static str> {
-        match self {
-            Self::EarlyData => Some("0-RTT data is not decrypted yet"),
-            _ => None,
-        }
-    }
-
     /// What both programs are told.
     pub fn arguments(self) -> &'static [&'static str] {
         match self {
@@ -149,6 +141,11 @@ impl Feature {
             Self::ClientCertificate => &["auth=1"],
             _ => &[],
         }
+    }
+
+    /// Whether the second connection resumes the first.
+    pub fn resumes(self) -> bool {
+        matches!(self, Self::Ticket | Self::SessionId | Self::EarlyData)
     }
 
     /// Connections of the case, one after the other.

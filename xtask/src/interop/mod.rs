@@ -11,6 +11,7 @@
 mod browser;
 mod case;
 mod drive;
+mod gaps;
 mod judge;
 mod matrix;
 mod report;
@@ -38,6 +39,9 @@ pub struct InteropArgs {
     /// A subset of the stacks and cases, for `make test`. Does not write the document.
     #[arg(long)]
     quick: bool,
+    /// Build the endpoints, and no more: this may need the network, which a testbed has not.
+    #[arg(long)]
+    build: bool,
     /// Only cases whose name contains this. Does not write the document.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -56,10 +60,6 @@ pub fn run(args: &InteropArgs) -> Result<(), String> {
     let io = |error: std::io::Error| format!("{}: {error}", args.out.display());
     fs::create_dir_all(args.out.join("build")).map_err(io)?;
     let out = args.out.canonicalize().map_err(io)?;
-    let corpus = out.join("corpus");
-    let _ = fs::remove_dir_all(&corpus);
-    fs::create_dir_all(&corpus).map_err(io)?;
-
     let mut cases: Vec<(String, Case)> =
         matrix::cases(args.quick).into_iter().map(|case| (name(&case), case)).collect();
     if let Some(text) = &args.only {
@@ -68,6 +68,12 @@ pub fn run(args: &InteropArgs) -> Result<(), String> {
     let used =
         |index: usize| cases.iter().any(|(_, case)| case.client == index || case.server == index);
     let (built, facts) = build(&source, &out.join("build"), used);
+    if args.build {
+        return Ok(());
+    }
+    let corpus = out.join("corpus");
+    let _ = fs::remove_dir_all(&corpus);
+    fs::create_dir_all(&corpus).map_err(io)?;
     let bed = match Testbed::with_options(&Options {
         middle: Middle::KernelBridge,
         ..Options::default()
@@ -252,10 +258,12 @@ fn judge_all(
             Err(reason) => outcome.reasons.push(reason),
         }
         if !outcome.reasons.is_empty() {
-            let gap = case.feature.known_gap();
+            let gap = gaps::explain(case, &outcome.reasons);
             outcome.verdict = if gap.is_some() { Verdict::KnownGap } else { Verdict::Failed };
             let what = if gap.is_some() { "known gap" } else { "FAILED" };
             println!("interop: {what}: {name}: {}", outcome.reasons.join("; "));
+            // One line in the document for all cases of a gap.
+            outcome.reasons.splice(0..0, gap.map(str::to_owned));
         }
         entries.push(CorpusEntry::new(&outcome, driven, capture));
         outcomes.push(outcome);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::case::{Case, Feature};
+use super::case::Case;
 use super::drive::{Driven, Plaintext};
 use super::judge::Seen;
 use super::stacks::STACKS;
@@ -310,7 +310,11 @@ impl Report<'_> {
         for (verdict, title) in kinds {
             let mut reasons: BTreeMap<String, Vec<&str>> = BTreeMap::new();
             for outcome in self.outcomes.iter().filter(|it| it.verdict == verdict) {
-                reasons.entry(outcome.reasons.join("; ")).or_default().push(&outcome.id);
+                let reason = match verdict {
+                    Verdict::KnownGap => outcome.reasons.first().cloned().unwrap_or_default(),
+                    _ => outcome.reasons.join("; "),
+                };
+                reasons.entry(reason).or_default().push(&outcome.id);
             }
             if reasons.is_empty() {
                 continue;
@@ -322,13 +326,6 @@ impl Report<'_> {
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
                 let _ = writeln!(text, "* {reason}: {}{more}", shown.join(", "));
             }
-        }
-        let gaps = Feature::ALL.iter().filter_map(|it| Some((it.name(), it.known_gap()?)));
-        for (name, gap) in gaps {
-            let _ = writeln!(
-                text,
-                "\nKnown gap `{name}`: {gap}. Its cases are judged like all others."
-            );
         }
     }
 }

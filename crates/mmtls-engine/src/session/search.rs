@@ -166,8 +166,8 @@ impl<S: Default> TlsSession<S> {
         let backlog = mem::take(&mut search.backlog);
         let mut unknown = Vec::new();
         let mut rest = &backlog[..];
-        let mut late = false;
         let mut records = 0;
+        let before = self.content(direction);
         while let Deframed::Record { header, fragment } = deframe(rest) {
             let (whole, behind) = rest.split_at(RECORD_HEADER_LEN + fragment.len());
             rest = behind;
@@ -176,9 +176,7 @@ impl<S: Default> TlsSession<S> {
                 self.handle_application_record(direction, header, fragment, ctx);
             } else if self.try_handshake(direction, header, fragment, ctx) {
                 // It is known now, and need not be kept.
-            } else if self.try_switch(direction, header, fragment, ctx) {
-                late = true;
-            } else {
+            } else if !self.try_switch(direction, header, fragment, ctx) {
                 unknown.extend_from_slice(whole);
                 records += 1;
             }
@@ -190,8 +188,16 @@ impl<S: Default> TlsSession<S> {
             search.backlog = unknown;
             search.records = records;
         }
-        if late {
+        // Offline everything has passed, and tickets (Go sends them with its Finished) are not the
+        // application's.
+        if ctx.config.inline && self.content(direction) != before {
             self.raise(direction, SessionError::JudgedLate, ctx);
         }
+    }
+
+    /// What changes when a record with application content is delivered, or may have been.
+    fn content(&self, direction: Direction) -> (u64, u64) {
+        let (info, side) = (&self.info, direction.index());
+        (info.plaintext_bytes[side], info.records_seen[side] - info.records_opened[side])
     }
 }

@@ -325,6 +325,12 @@ fn main() {
         {
             fail("not resumed");
         }
+        let group = endpoint.tls.negotiated_key_exchange_group().map(|it| it.name());
+        if arguments.text("groups") == Some("X25519MLKEM768")
+            && group != Some(NamedGroup::X25519MLKEM768)
+        {
+            fail("the key exchange is not post-quantum");
+        }
         endpoint.exchange(&payload);
         must(
             fs::write(format!("{}.{index}", arguments.required("received")), &endpoint.received),
