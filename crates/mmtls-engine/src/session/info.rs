@@ -5,6 +5,7 @@
 use core::fmt;
 use core::net::SocketAddr;
 
+use crate::recognition::Upgrade;
 use crate::tls::{CipherSuite, Direction, ProtocolVersion};
 
 /// Identifies a flow for the life of an engine; never reused.
@@ -58,6 +59,8 @@ pub struct SessionInfo {
     pub server_name: Option<String>,
     /// Protocols that the client offers (RFC 7301). TLS 1.3 encrypts the server's choice.
     pub alpn_offered: Vec<Vec<u8>>,
+    /// The protocol that the client left for TLS; `None` where the connection begins with TLS.
+    pub starttls: Option<Upgrade>,
     /// The negotiated version, from `supported_versions` where present.
     pub version: Option<ProtocolVersion>,
     /// The negotiated cipher suite.
@@ -94,6 +97,7 @@ impl SessionInfo {
             server_random: None,
             server_name: None,
             alpn_offered: Vec::new(),
+            starttls: None,
             version: None,
             cipher_suite: None,
             hello_retry: false,

@@ -19,3 +19,5 @@ pub use info::{
     TcpAnomaly,
 };
 pub use record::{Plaintext, Record};
+
+pub use crate::recognition::Upgrade;

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mmtls_engine::session::{
-    EndReason, FlowAnomaly, FlowEnd, Handler, Record, Session, SessionError, TcpAnomaly,
+    EndReason, FlowAnomaly, FlowEnd, Handler, Record, Session, SessionError, TcpAnomaly, Upgrade,
 };
 use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch, OpenRecord};
 use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId, SharedKeys, Verdict};
@@ -112,6 +112,8 @@ pub struct Recorder {
     pub judged: [usize; 2],
     pub reset_at: Option<usize>,
     pub pause_all: bool,
+    /// What the session began behind.
+    pub starttls: Option<Upgrade>,
     /// Kinds of strange segments.
     pub anomalies: Vec<(Direction, TcpAnomaly)>,
 }
@@ -157,6 +159,7 @@ impl Handler for Recorder {
     fn handshake_start(&mut self, session: &mut Session<'_>, (): &mut ()) {
         assert_eq!(session.info().client_random, RANDOM);
         assert_eq!(session.info().server_name.as_deref(), Some("server.test"));
+        self.starttls = session.info().starttls;
         self.events.push(Event::HandshakeStart);
     }
 

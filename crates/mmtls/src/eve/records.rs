@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mmtls_engine::session::{EndReason, FlowEnd, KeyStatus, Resumption, SessionInfo};
+use mmtls_engine::session::{EndReason, FlowEnd, KeyStatus, Resumption, SessionInfo, Upgrade};
 use mmtls_engine::tls::{CipherSuite, ProtocolVersion};
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
@@ -101,6 +101,8 @@ pub(super) struct TlsBody<'a> {
     server_random: Option<Random<'a>>,
     #[serde(skip_serializing_if = "Names::is_empty")]
     client_alpns: Names<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    starttls: Option<&'static str>,
     session_resumed: bool,
     resumption: &'static str,
     hello_retry: bool,
@@ -133,6 +135,7 @@ impl<'a> TlsBody<'a> {
             client_random: (info.client_random != [0; 32]).then_some(Random(&info.client_random)),
             server_random: info.server_random.as_ref().map(Random),
             client_alpns: Names(&info.alpn_offered),
+            starttls: info.starttls.map(Upgrade::name),
             session_resumed: info.resumption == Resumption::Accepted,
             resumption: match info.resumption {
                 Resumption::None => "none",
