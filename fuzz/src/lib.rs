@@ -13,6 +13,7 @@ mod keylog;
 mod literal;
 mod material;
 mod packet_path;
+mod recognition;
 mod record_open;
 mod recorder;
 pub mod seeds;
@@ -26,6 +27,7 @@ pub use key_message::key_message;
 pub use keylog::keylog;
 pub use literal::literal;
 pub use packet_path::packet_path;
+pub use recognition::recognition;
 pub use record_open::record_open;
 pub use session::session;
 pub use tls_deframer::tls_deframer;
@@ -34,10 +36,11 @@ pub use tls_deframer::tls_deframer;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, in the order in which `cargo xtask fuzz` runs them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     ("packet_path", packet_path),
     ("session", session),
     ("tls_deframer", tls_deframer),
+    ("recognition", recognition),
     ("record_open", record_open),
     ("http1", http1),
     ("literal", literal),

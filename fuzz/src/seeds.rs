@@ -26,6 +26,7 @@ pub fn all() -> Vec<Seed> {
     engine::packet_path(&mut add);
     engine::session(&mut add);
     engine::tls_deframer(&mut add);
+    engine::recognition(&mut add);
     parsers::record_open(&mut add);
     parsers::http1(&mut add);
     parsers::literal(&mut add);

@@ -62,6 +62,9 @@ pub struct Policies {
     /// IP fragments that carry TCP: they are not reassembled, so what they carry passes unseen.
     /// `Bypass` means `Forward` and `Reset` means `Drop` here.
     pub fragments: Policy,
+    /// DTLS and QUIC, which are not followed: `Drop` and `Reset` both drop the packets by which
+    /// connections are opened, so that programs fall back to TCP.
+    pub udp_tls: Policy,
 }
 
 impl Policies {
@@ -84,12 +87,13 @@ impl Policies {
             mid_stream: unseen,
             table_full: unseen,
             fragments: unseen,
+            udp_tls: Policy::Forward,
         }
     }
 
     /// Name and value of each policy, for printing at start.
     #[must_use]
-    pub fn list(&self) -> [(&'static str, Policy); 9] {
+    pub fn list(&self) -> [(&'static str, Policy); 10] {
         [
             ("missing_keys", self.missing_keys),
             ("null_keys", self.null_keys),
@@ -100,6 +104,7 @@ impl Policies {
             ("table_full", self.table_full),
             ("memory_cap", self.memory_cap),
             ("fragments", self.fragments),
+            ("udp_tls", self.udp_tls),
         ]
     }
 }

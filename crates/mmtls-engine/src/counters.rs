@@ -33,6 +33,10 @@ counters! {
     resets_injected,
     /// Frames that were not TCP over IP.
     not_tcp,
+    /// Datagrams with DTLS records.
+    dtls_packets,
+    /// QUIC packets with a long header: those that open connections.
+    quic_packets,
     /// Frames that claimed to be TCP and were not.
     malformed_frames,
     /// IP fragments that carry TCP.

@@ -14,6 +14,7 @@ mod counters;
 mod engine;
 mod flow;
 mod output;
+mod recognition;
 pub mod session;
 pub mod tls;
 mod wire;

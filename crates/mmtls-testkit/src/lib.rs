@@ -23,6 +23,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod dialogs;
 pub mod files;
 pub mod middlebox;
 pub mod pki;

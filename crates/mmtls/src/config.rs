@@ -75,6 +75,7 @@ pub struct PoliciesSection {
     pub table_full: Option<PolicyName>,
     pub memory_cap: Option<PolicyName>,
     pub fragments: Option<PolicyName>,
+    pub udp_tls: Option<PolicyName>,
 }
 
 /// A policy by name.
@@ -268,6 +269,7 @@ impl PoliciesSection {
             (&mut policies.table_full, self.table_full),
             (&mut policies.memory_cap, self.memory_cap),
             (&mut policies.fragments, self.fragments),
+            (&mut policies.udp_tls, self.udp_tls),
         ] {
             if let Some(PolicyName(policy)) = name {
                 *slot = policy;
@@ -339,6 +341,7 @@ mod tests {
             table_full: None,
             memory_cap: Some(PolicyName(policies.memory_cap)),
             fragments: None,
+            udp_tls: Some(PolicyName(policies.udp_tls)),
         };
         assert_eq!(sample, format!("{defaults:?}"));
         assert_eq!(File::default().limits.limits(), Limits::default());

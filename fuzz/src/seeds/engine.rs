@@ -253,3 +253,29 @@ pub(super) fn tls_deframer(add: Add<'_>) {
         add("tls_deframer", name, bytes);
     }
 }
+
+/// Every dialog whole, and some talk with detours.
+pub(super) fn recognition(add: Add<'_>) {
+    let dialogs = mmtls_testkit::dialogs::dialogs();
+    for (number, dialog) in dialogs.iter().enumerate() {
+        let number = u8::try_from(number).unwrap_or(u8::MAX);
+        add("recognition", &format!("{}-{number}", dialog.name), vec![1, 7, 3, number]);
+    }
+    let hello = [22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 9, 9];
+    let ssl2 = [0x80, 0x1f, 1, 3, 1, 0, 6, 0, 0, 0, 16, 9];
+    for (name, last) in [("hello", &hello[..]), ("ssl2", &ssl2), ("text", b"QUIT\r\n")] {
+        let mut talk = vec![2, 1, 9, 255];
+        for (direction, bytes) in [
+            (0x80, &b"220 hello\r\n"[..]),
+            (0, b"NOOP\r\nSTARTTLS\r\n"),
+            (0x80, b"220 go\r\n"),
+            (0, last),
+            (0x80, b"early"),
+            (0, last),
+        ] {
+            talk.extend_from_slice(&[direction, u8::try_from(bytes.len()).unwrap_or(0)]);
+            talk.extend_from_slice(bytes);
+        }
+        add("recognition", name, talk);
+    }
+}

@@ -7,6 +7,7 @@ use super::{Context, Engine, context};
 use crate::config::Policy;
 use crate::flow::{Carries, Flow, FlowIndex, Origin, PendingSyn, Phase};
 use crate::output::Verdict;
+use crate::recognition::Watch;
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly, recycle};
 use crate::tls::{Direction, Recognition, recognise};
 use crate::wire::Segment;
@@ -41,7 +42,7 @@ impl<H: Handler> Engine<H> {
             reverse.begin(segment.tcp.acknowledgment(), Origin::Learned, None);
         }
         if !at_hello {
-            flow.carries = Carries::Plain;
+            flow.carries = Carries::Plain(Watch::default());
         }
         Ok(index)
     }
@@ -357,7 +358,7 @@ impl<H: Handler> Engine<H> {
             }
             Some(carries @ Carries::Undecided(_)) => {
                 // What it carries will not be known any more.
-                *carries = Carries::Plain;
+                *carries = Carries::Plain(Watch::default());
                 self.counters.mid_stream += 1;
                 self.bypass(index);
                 self.note(index, direction, TcpAnomaly::UnseenBytes);
@@ -410,7 +411,7 @@ impl<H: Handler> Engine<H> {
             Some(offset) => {
                 [half.seen(), half.assembler.next() as i64, half.released as i64].contains(&offset)
             }
-            None => matches!(flow.carries, Carries::Plain),
+            None => matches!(flow.carries, Carries::Plain(_)),
         };
         // In answer to a SYN the RST carries sequence 0 and acknowledges the SYN.
         let client = &flow.halves[0];

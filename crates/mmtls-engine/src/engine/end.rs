@@ -5,6 +5,7 @@
 use super::{Context, Engine, context};
 use crate::flow::{Carries, FlowIndex, Phase, Unacknowledged};
 use crate::output::{Exit, Output, Verdict};
+use crate::recognition::Watch;
 use crate::session::{EndReason, Fate, FlowAnomaly, Handler, SessionError, TcpAnomaly};
 use crate::tls::Direction;
 use crate::wire::{Reset, build_reset, turned};
@@ -84,7 +85,7 @@ impl<H: Handler> Engine<H> {
                 half.syn_data = Vec::new();
             }
             if let Carries::Undecided(_) = flow.carries {
-                flow.carries = Carries::Plain;
+                flow.carries = Carries::Plain(Watch::default());
             }
         }
         self.charge(index);

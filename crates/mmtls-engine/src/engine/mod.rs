@@ -17,6 +17,7 @@ use crate::config::{Config, Policy};
 use crate::counters::Counters;
 use crate::flow::{FlowIndex, FlowTable};
 use crate::output::{FrameInput, HoldId, Output, Verdict};
+use crate::recognition::{Datagram, classify};
 use crate::session::{Context, Handler, SessionId};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
 use crate::wire::{Parsed, parse};
@@ -151,6 +152,16 @@ impl<H: Handler> Engine<H> {
                 match self.config.policies.fragments {
                     Policy::Forward | Policy::Bypass => Verdict::Forward,
                     Policy::Drop | Policy::Reset => Verdict::Drop,
+                }
+            }
+            Parsed::Udp(payload) => {
+                self.counters.not_tcp += 1;
+                let kind = classify(payload);
+                self.counters.dtls_packets += u64::from(kind == Datagram::Dtls);
+                self.counters.quic_packets += u64::from(kind == Datagram::Quic);
+                match self.config.policies.udp_tls {
+                    Policy::Drop | Policy::Reset if kind != Datagram::Other => Verdict::Drop,
+                    _ => Verdict::Forward,
                 }
             }
             Parsed::Other => {

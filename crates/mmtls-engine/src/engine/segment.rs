@@ -3,18 +3,16 @@
 //! Refuses to forward the segment that completes a record before the record was judged.
 
 use super::{Context, Engine, context};
-use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Phase, Undecided};
+use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Phase};
 use crate::output::{PortId, Verdict};
+use crate::recognition::{Beginning, Found};
 use crate::session::{EndReason, Fate, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession};
-use crate::tls::{Direction, RECOGNITION_LEN, Recognition, recognise};
+use crate::tls::{Direction, ProtocolVersion};
 use crate::wire::Segment;
 
 /// How far ahead of the stream a segment of a capture may be; the largest window is 1 GiB
 /// (RFC 7323).
 const MAX_AHEAD: i64 = 1 << 30;
-
-/// Bytes of a server that speaks first, kept until the client has shown what it speaks.
-const MAX_GREETING: usize = 16 << 10;
 
 /// One direction's unacknowledged bytes may take one part in so many of the memory that is left.
 const UNACKNOWLEDGED_SHARE: usize = 8;
@@ -37,7 +35,7 @@ impl<H: Handler> Engine<H> {
         half.packets += 1;
         half.bytes += segment.tcp.payload().len() as u64;
         half.remember_path(port, segment.link_header);
-        if is_new && matches!(flow.carries, Carries::Plain) {
+        if is_new && matches!(flow.carries, Carries::Plain(_)) {
             return self.judge_mid_stream(index);
         }
 
@@ -50,7 +48,7 @@ impl<H: Handler> Engine<H> {
         }
         let followed = is_followed(flow);
         // Receivers take urgent bytes out of the stream, or not: two streams. TLS has none.
-        if flags.urg() && followed {
+        if flags.urg() && followed && refuses_urgent(flow, segment.tcp.payload()) {
             self.counters.urgent += 1;
             self.note(index, direction, TcpAnomaly::UrgentData);
             return Verdict::Drop;
@@ -142,6 +140,7 @@ impl<H: Handler> Engine<H> {
         let payload = segment.tcp.payload();
         let sequence = segment.tcp.sequence();
         let fin = segment.tcp.flags().fin();
+        watch(flow, direction, sequence, payload);
         if !is_followed(flow) {
             if is_changed(flow.half(direction), sequence, payload) {
                 // The bytes that showed what the connection carries, sent again as others.
@@ -262,14 +261,10 @@ impl<H: Handler> Engine<H> {
     fn role(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) -> Direction {
         if direction == Direction::ServerToClient
             && let Some(flow) = self.flows.get(index)
-            && let Carries::Undecided(undecided) = &mut flow.carries
-            && undecided.client.is_empty()
-            && undecided.server.len() <= RECOGNITION_LEN
-            && !undecided.server_lost
-            && matches!(undecided.server.first().or(bytes.first()), Some(22))
-            && recognise(&[&undecided.server, bytes].concat()) == Recognition::Tls
+            && let Carries::Undecided(recogniser) = &mut flow.carries
+            && recogniser.is_reversed(bytes)
         {
-            core::mem::swap(&mut undecided.client, &mut undecided.server);
+            recogniser.swap_roles();
             flow.swap_roles();
             return Direction::ClientToServer;
         }
@@ -348,7 +343,7 @@ impl<H: Handler> Engine<H> {
             return;
         };
         match &mut flow.carries {
-            Carries::Plain => {}
+            Carries::Plain(_) => {}
             Carries::Tls(session) => {
                 let mut ctx = context!(self);
                 let known = session.key_random();
@@ -363,46 +358,39 @@ impl<H: Handler> Engine<H> {
                     self.settle(index);
                 }
             }
-            Carries::Undecided(undecided) => {
-                undecided.keep(direction, bytes);
-                if direction == Direction::ClientToServer {
-                    self.decide(index, bytes.len());
-                }
-            }
+            Carries::Undecided(recogniser) => match recogniser.handle_bytes(direction, bytes) {
+                Found::Unsure => {}
+                Found::Plain(watch) => flow.carries = Carries::Plain(watch),
+                Found::Tls(beginning) => self.begin_session(index, beginning, bytes.len()),
+            },
         }
     }
 
-    /// Decides what a flow carries from the client's first bytes; `latest` of them are not
-    /// counted as delivered yet.
-    fn decide(&mut self, index: FlowIndex, latest: usize) {
+    /// A flow turned out to carry TLS; `latest` of the client's bytes are not counted as delivered
+    /// yet.
+    fn begin_session(&mut self, index: FlowIndex, first: Beginning, latest: usize) {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let Carries::Undecided(undecided) = &mut flow.carries else {
-            return;
-        };
-        match recognise(&undecided.client) {
-            Recognition::Unsure => {}
-            Recognition::Other => flow.carries = Carries::Plain,
-            Recognition::Tls => {
-                let first = core::mem::take(undecided);
-                let next = |half: &crate::flow::Half| half.assembler.next();
-                let delivered = next(&flow.halves[0]) + latest as u64;
-                let positions = [
-                    delivered - first.client.len() as u64,
-                    next(&flow.halves[1]) - first.server.len() as u64,
-                ];
-                let info = SessionInfo::new(flow.id, flow.client, flow.server, flow.started_ns);
-                let mut ctx = context!(self);
-                let session = TlsSession::start(info, positions, &mut ctx);
-                flow.carries = Carries::Tls(Box::new(session));
-                self.feed(index, Direction::ClientToServer, &first.client);
-                if first.server_lost {
-                    self.fail(index, Direction::ServerToClient, SessionError::LostSynchronisation);
-                } else {
-                    self.feed(index, Direction::ServerToClient, &first.server);
-                }
-            }
+        let next = |half: &crate::flow::Half| half.assembler.next();
+        let delivered = next(&flow.halves[0]) + latest as u64;
+        let positions = [
+            delivered - first.client.len() as u64,
+            next(&flow.halves[1]) - first.server.len() as u64,
+        ];
+        let mut info = SessionInfo::new(flow.id, flow.client, flow.server, flow.started_ns);
+        info.starttls = first.upgrade;
+        let mut ctx = context!(self);
+        let mut session = TlsSession::start(info, positions, &mut ctx);
+        if first.ssl2 {
+            session.refuse_version(ProtocolVersion::SSL_2_0, &mut ctx);
+        }
+        flow.carries = Carries::Tls(Box::new(session));
+        self.feed(index, Direction::ClientToServer, &first.client);
+        if first.server_lost {
+            self.fail(index, Direction::ServerToClient, SessionError::LostSynchronisation);
+        } else {
+            self.feed(index, Direction::ServerToClient, &first.server);
         }
     }
 
@@ -418,7 +406,7 @@ impl<H: Handler> Engine<H> {
         let contiguous = half.assembler.next();
         let Carries::Tls(session) = &mut flow.carries else {
             half.released = contiguous;
-            if let Carries::Plain = flow.carries {
+            if let Carries::Plain(_) = flow.carries {
                 flow.halves.iter_mut().for_each(|half| half.assembler.clear());
                 self.charge(index);
             }
@@ -447,31 +435,33 @@ impl<H: Handler> Engine<H> {
     }
 }
 
-impl Undecided {
-    fn keep(&mut self, direction: Direction, bytes: &[u8]) {
-        match direction {
-            // Everything: a decision falls within RECOGNITION_LEN bytes, or a segment later.
-            Direction::ClientToServer => {
-                debug_assert!(self.client.len() <= RECOGNITION_LEN);
-                self.client.extend_from_slice(bytes);
-            }
-            Direction::ServerToClient if self.server.len() + bytes.len() <= MAX_GREETING => {
-                self.server.extend_from_slice(bytes);
-            }
-            Direction::ServerToClient => {
-                self.server_lost = true;
-                self.server = Vec::new();
-            }
-        }
-    }
-}
-
 /// Whether the flow's bytes are looked at.
 pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
     match &flow.carries {
-        Carries::Plain => false,
+        Carries::Plain(_) => false,
         Carries::Undecided(_) => true,
         Carries::Tls(session) => session.fate != Fate::Bypass,
+    }
+}
+
+/// Whether urgent data of a flow whose bytes are looked at must not pass. Telnet and FTP use it.
+fn refuses_urgent<S>(flow: &Flow<S>, payload: &[u8]) -> bool {
+    match &flow.carries {
+        Carries::Undecided(recogniser) => {
+            recogniser.refuses_urgent() || matches!(payload.first(), Some(20..=22))
+        }
+        _ => true,
+    }
+}
+
+/// Looks at a segment of a flow that is not followed: TLS may begin in it.
+fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[u8]) {
+    let half = &flow.halves[direction.index()];
+    if let Carries::Plain(watch) = &mut flow.carries
+        && half.offset_of(sequence) == Some(half.assembler.next() as i64)
+        && let Some(recogniser) = watch.handle_segment(direction, payload)
+    {
+        flow.carries = Carries::Undecided(recogniser);
     }
 }
 

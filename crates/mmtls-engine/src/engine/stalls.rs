@@ -190,8 +190,8 @@ impl<H: Handler> Engine<H> {
 fn kept_bytes<S: Default>(flow: &Flow<S>) -> usize {
     let carried = match &flow.carries {
         Carries::Tls(session) => session.kept_bytes(),
-        Carries::Undecided(undecided) => undecided.client.len() + undecided.server.len(),
-        Carries::Plain => 0,
+        Carries::Undecided(recogniser) => recogniser.kept_bytes(),
+        Carries::Plain(_) => 0,
     };
     flow.halves.iter().map(crate::flow::Half::kept_bytes).sum::<usize>() + carried
 }

@@ -16,27 +16,18 @@ pub(crate) use unacknowledged::Unacknowledged;
 use core::net::SocketAddr;
 
 use crate::output::PortId;
+use crate::recognition::{Recogniser, Watch};
 use crate::session::{EndReason, FlowEnd, SessionId, TlsSession};
 use crate::tls::Direction;
 
 /// What a connection carries.
 pub(crate) enum Carries<S> {
-    /// The client has sent too little to tell.
-    Undecided(Undecided),
+    /// It cannot be told yet.
+    Undecided(Recogniser),
     /// TLS, followed or not.
     Tls(Box<TlsSession<S>>),
     /// Something that is not followed.
-    Plain,
-}
-
-/// The first bytes of a connection. Only the client's decide: what the server says first, the
-/// client may not even have read yet.
-#[derive(Default)]
-pub(crate) struct Undecided {
-    pub(crate) client: Vec<u8>,
-    pub(crate) server: Vec<u8>,
-    /// The server has said more than is kept.
-    pub(crate) server_lost: bool,
+    Plain(Watch),
 }
 
 /// A SYN that may begin a new connection on a used four-tuple.
@@ -100,7 +91,7 @@ impl<S> Flow<S> {
             check_ns: u64::MAX,
             phase: Phase::Opening,
             halves: [Half::default(), Half::default()],
-            carries: Carries::Undecided(Undecided::default()),
+            carries: Carries::Undecided(Recogniser::default()),
             pending_syns: [None; 2],
             charged: 0,
             end_reported: false,

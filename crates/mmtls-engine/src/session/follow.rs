@@ -342,6 +342,19 @@ impl<S: Default> TlsSession<S> {
         self.streams = [0, 1].map(|side: usize| Stream::new(self.streams[side].position));
     }
 
+    /// The client speaks a version that is told by its first bytes, and not followed.
+    pub(crate) fn refuse_version<H: Handler<State = S>>(
+        &mut self,
+        version: ProtocolVersion,
+        ctx: &mut Context<'_, H>,
+    ) {
+        self.info.version = Some(version);
+        self.fail(Direction::ClientToServer, SessionError::UnsupportedVersion, ctx);
+        if self.fate == Fate::Follow {
+            self.fate = Fate::Bypass;
+        }
+    }
+
     /// Reports an error and applies its policy.
     pub(crate) fn fail<H: Handler<State = S>>(
         &mut self,

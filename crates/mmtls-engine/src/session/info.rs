@@ -5,6 +5,7 @@
 use core::fmt;
 use core::net::SocketAddr;
 
+use crate::recognition::Upgrade;
 use crate::tls::{CipherSuite, Direction, ProtocolVersion};
 
 /// Identifies a flow for the life of an engine; never reused.
@@ -74,6 +75,8 @@ pub struct SessionInfo {
     pub alpn_offered: Vec<Vec<u8>>,
     /// The one that the server chose; in TLS 1.3 only where handshake keys are shared.
     pub alpn: Option<Vec<u8>>,
+    /// The protocol that the client left for TLS; `None` where the connection begins with TLS.
+    pub starttls: Option<Upgrade>,
     /// The negotiated version, from `supported_versions` where present.
     pub version: Option<ProtocolVersion>,
     /// The negotiated cipher suite.
@@ -111,6 +114,7 @@ impl SessionInfo {
             server_name: None,
             alpn_offered: Vec::new(),
             alpn: None,
+            starttls: None,
             version: None,
             cipher_suite: None,
             hello_retry: false,

@@ -23,3 +23,5 @@ pub use info::{
     SessionInfo, TcpAnomaly,
 };
 pub use record::{Plaintext, Record};
+
+pub use crate::recognition::Upgrade;

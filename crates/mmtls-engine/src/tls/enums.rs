@@ -72,6 +72,7 @@ wire_enum! {
 wire_enum! {
     /// Protocol version (RFC 8446, section 4.1.2; draft and GREASE values survive as numbers).
     ProtocolVersion(u16) {
+        SSL_2_0 = 0x0002, "SSLv2";
         SSL_3_0 = 0x0300, "SSLv3";
         TLS_1_0 = 0x0301, "TLS 1.0";
         TLS_1_1 = 0x0302, "TLS 1.1";

@@ -24,6 +24,8 @@ pub(crate) enum Parsed<'a> {
     Tcp(Segment<'a>),
     /// A fragment of an IP packet that carries TCP, first or later.
     TcpFragment,
+    /// The payload of a UDP datagram.
+    Udp(&'a [u8]),
     /// Anything that is not TCP over IP: forwarded.
     Other,
     /// Claims to be TCP over IP, but its lengths contradict each other.
@@ -65,6 +67,7 @@ pub(crate) fn parse(link: Link, frame: &[u8], strict: bool) -> Parsed<'_> {
             None => Parsed::Malformed,
         },
         Network::TcpFragment => Parsed::TcpFragment,
+        Network::Udp(payload) => Parsed::Udp(payload),
         Network::Other => Parsed::Other,
         Network::Malformed => Parsed::Malformed,
     }

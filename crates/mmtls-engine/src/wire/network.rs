@@ -7,6 +7,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::checksum;
 
 const TCP: u8 = 6;
+const UDP: u8 = 17;
+const UDP_HEADER_LEN: usize = 8;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -21,8 +23,14 @@ const SHIM6: u8 = 140;
 const MAX_EXTENSION_HEADERS: usize = 64;
 
 pub(crate) enum Network<'a> {
-    Tcp { source: IpAddr, destination: IpAddr, segment: &'a [u8] },
+    Tcp {
+        source: IpAddr,
+        destination: IpAddr,
+        segment: &'a [u8],
+    },
     TcpFragment,
+    /// The payload of a UDP datagram.
+    Udp(&'a [u8]),
     Other,
     Malformed,
 }
@@ -44,6 +52,9 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     let header_len = usize::from(header[0] & 0x0f) * 4;
     let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
     let fragment = u16::from_be_bytes([header[6], header[7]]);
+    if header[9] == UDP && fragment & 0x3fff == 0 {
+        return udp(packet.get(header_len..));
+    }
     if header[9] != TCP {
         return Network::Other;
     }
@@ -72,6 +83,12 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     }
 }
 
+fn udp(datagram: Option<&[u8]>) -> Network<'_> {
+    datagram
+        .and_then(|datagram| datagram.get(UDP_HEADER_LEN..))
+        .map_or(Network::Other, Network::Udp)
+}
+
 fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
     let Some(header) = packet.first_chunk::<40>() else {
         return Network::Malformed;
@@ -92,6 +109,7 @@ fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
     let mut fragmented = false;
     for _ in 0..=MAX_EXTENSION_HEADERS {
         let len = match next {
+            UDP if !fragmented => return udp(Some(rest)),
             TCP if fragmented => return Network::TcpFragment,
             TCP => {
                 return Network::Tcp {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mmtls_engine::session::{
     Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, Record, Session, SessionError,
-    TcpAnomaly,
+    TcpAnomaly, Upgrade,
 };
 use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch, OpenRecord};
 use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId, SharedKeys, Verdict};
@@ -159,6 +159,8 @@ pub struct Recorder {
     pub early: usize,
     pub reset_at: Option<usize>,
     pub pause_all: bool,
+    /// What the session began behind.
+    pub starttls: Option<Upgrade>,
     /// Kinds of strange segments.
     pub anomalies: Vec<(Direction, TcpAnomaly)>,
 }
@@ -210,6 +212,7 @@ impl Handler for Recorder {
     fn handshake_start(&mut self, session: &mut Session<'_>, (): &mut ()) {
         assert_eq!(session.info().client_random, RANDOM);
         assert_eq!(session.info().server_name.as_deref(), Some("server.test"));
+        self.starttls = session.info().starttls;
         self.events.push(Event::HandshakeStart);
     }
 

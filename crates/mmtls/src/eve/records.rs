@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use mmtls_engine::session::{EarlyData, EndReason, FlowEnd, KeyStatus, Resumption, SessionInfo};
+use mmtls_engine::session::{
+    EarlyData, EndReason, FlowEnd, KeyStatus, Resumption, SessionInfo, Upgrade,
+};
 use mmtls_engine::tls::{CipherSuite, ProtocolVersion};
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
@@ -104,6 +106,8 @@ pub(super) struct TlsBody<'a> {
     client_alpns: Names<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     alpn: Option<Lossy<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    starttls: Option<&'static str>,
     session_resumed: bool,
     resumption: &'static str,
     hello_retry: bool,
@@ -138,6 +142,7 @@ impl<'a> TlsBody<'a> {
             server_random: info.server_random.as_ref().map(Random),
             client_alpns: Names(&info.alpn_offered),
             alpn: info.alpn.as_deref().map(Lossy),
+            starttls: info.starttls.map(Upgrade::name),
             session_resumed: info.resumption == Resumption::Accepted,
             resumption: match info.resumption {
                 Resumption::None => "none",

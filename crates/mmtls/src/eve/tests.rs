@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use mmtls_engine::session::{EarlyData, EndReason, KeyStatus, Resumption, SessionId};
+use mmtls_engine::session::{EarlyData, EndReason, KeyStatus, Resumption, SessionId, Upgrade};
 use mmtls_engine::tls::{CipherSuite, ProtocolVersion};
 use serde_json::Value;
 
@@ -71,6 +71,7 @@ pub(crate) fn session() -> SessionInfo {
         server_random: Some([0xcd; 32]),
         server_name: Some("example.org".into()),
         alpn_offered: vec![b"h2".to_vec(), b"\xff\"".to_vec()],
+        starttls: Some(Upgrade::Smtp),
         version: Some(ProtocolVersion::TLS_1_3),
         cipher_suite: Some(CipherSuite(0x1302)),
         hello_retry: true,
@@ -96,6 +97,7 @@ fn accepts_sessions_known_in_full_and_not_at_all() {
         server_random: None,
         server_name: None,
         alpn_offered: Vec::new(),
+        starttls: None,
         version: Some(ProtocolVersion(0x7f1c)),
         cipher_suite: None,
         ..full
@@ -110,6 +112,7 @@ fn accepts_sessions_known_in_full_and_not_at_all() {
     assert_eq!(tls["client_random"], "ab".repeat(32));
     assert_eq!(tls["server_random"], "cd".repeat(32));
     assert_eq!(tls["client_alpns"][1], "\u{fffd}\"");
+    assert_eq!(tls["starttls"], "smtp");
     assert_eq!(tls["session_resumed"], true);
     assert_eq!(tls["hello_retry"], true);
     assert_eq!(tls["key_status"], "shared");
@@ -119,7 +122,9 @@ fn accepts_sessions_known_in_full_and_not_at_all() {
     assert_eq!(tls["decrypted"]["bytes_toserver"], 10);
     let tls = &lines[1]["tls"];
     assert_eq!(tls["version"], "0x7f1c");
-    for absent in ["sni", "client_random", "server_random", "client_alpns", "cipher_suite"] {
+    for absent in
+        ["sni", "starttls", "client_random", "server_random", "client_alpns", "cipher_suite"]
+    {
         assert!(tls.get(absent).is_none(), "{absent}");
     }
 }

@@ -1,0 +1,176 @@
+use mmtls_testkit::dialogs::dialogs;
+use mmtls_testkit::segments::Seeded;
+
+use super::*;
+
+const C: Direction = Direction::ClientToServer;
+const S: Direction = Direction::ServerToClient;
+
+fn hello() -> Vec<u8> {
+    let mut hello = vec![22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+    hello.resize(517, 9);
+    hello
+}
+
+fn way(from_client: bool) -> Direction {
+    if from_client { C } else { S }
+}
+
+/// Gives bytes in pieces of random lengths; the first answer that is not "unsure", and how many
+/// bytes came after it.
+fn feed(it: &mut Recogniser, to: Direction, bytes: &[u8], cuts: &mut Seeded) -> (Found, usize) {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at((1 + cuts.below(12)).min(rest.len()));
+        rest = later;
+        match it.handle_bytes(to, now) {
+            Found::Unsure => {}
+            found => return (found, rest.len()),
+        }
+    }
+    (Found::Unsure, 0)
+}
+
+#[test]
+fn accepts_tls_behind_every_protocol_however_it_is_cut() {
+    for seed in 0..300 {
+        for dialog in dialogs() {
+            let mut cuts = Seeded::new(seed);
+            let mut it = Recogniser::default();
+            for (to, bytes) in &dialog.turns {
+                let found = feed(&mut it, way(*to), bytes, &mut cuts);
+                assert_eq!(found, (Found::Unsure, 0), "{}", dialog.name);
+            }
+            let hello = hello();
+            let (found, left) = feed(&mut it, C, &hello, &mut cuts);
+            let Found::Tls(beginning) = found else {
+                panic!("{}: {found:?}", dialog.name);
+            };
+            assert_eq!(beginning.client, hello[..hello.len() - left], "{}", dialog.name);
+            assert_eq!(beginning.upgrade.map(Upgrade::name), Some(dialog.name));
+            assert!(beginning.server.is_empty() && !beginning.server_lost && !beginning.ssl2);
+        }
+    }
+}
+
+#[test]
+fn accepts_a_hello_that_does_not_wait_for_the_answer() {
+    for name in ["smtp", "imap", "pop3", "ftp", "postgresql", "mysql", "xmpp", "http_connect"] {
+        for dialog in dialogs().iter().filter(|dialog| dialog.name == name) {
+            let mut it = Recogniser::default();
+            let last = dialog.turns.iter().rposition(|(from_client, _)| *from_client).unwrap();
+            for (to, bytes) in &dialog.turns[..last] {
+                assert_eq!(it.handle_bytes(way(*to), bytes), Found::Unsure);
+            }
+            let both = [&dialog.turns[last].1[..], &hello()].concat();
+            let Found::Tls(beginning) = it.handle_bytes(C, &both) else {
+                panic!("{name}");
+            };
+            assert_eq!((beginning.client, beginning.upgrade.unwrap().name()), (hello(), name));
+        }
+    }
+}
+
+#[test]
+fn accepts_disguises_where_tls_was_asked_for() {
+    // Records that servers take although no client sends them: a hello in pieces, another record
+    // version, an alert in front, the form of SSL 2.0.
+    for disguise in [
+        &[22, 3, 1, 0, 1, 1, 22, 3, 1, 0, 9, 0][..],
+        &[22, 3, 0x7f, 0, 60, 1, 0, 0, 56, 3, 3],
+        &[21, 3, 1, 0, 2, 1, 90, 22, 3, 1],
+        &[0x80, 0x1f, 1, 3, 1, 0, 6, 0, 0, 0, 16],
+    ] {
+        for piece in [1, disguise.len()] {
+            let mut it = Recogniser::default();
+            it.handle_bytes(S, b"220 hello\r\n");
+            it.handle_bytes(C, b"STARTTLS\r\n");
+            it.handle_bytes(S, b"220 go\r\n");
+            let found = disguise.chunks(piece).find_map(|bytes| match it.handle_bytes(C, bytes) {
+                Found::Tls(beginning) => Some(beginning.ssl2),
+                _ => None,
+            });
+            assert_eq!(found, Some(disguise[0] == 0x80), "{disguise:?}");
+        }
+    }
+}
+
+#[test]
+fn accepts_no_interruption_by_the_server() {
+    // A server may say what it likes in the middle of a hello.
+    let hello = hello();
+    for cut in 1..6 {
+        let mut it = Recogniser::default();
+        it.handle_bytes(C, b"STARTTLS\r\n");
+        it.handle_bytes(S, b"220 go\r\n");
+        assert_eq!(it.handle_bytes(C, &hello[..cut]), Found::Unsure);
+        assert_eq!(it.handle_bytes(S, b"early"), Found::Unsure);
+        let Found::Tls(beginning) = it.handle_bytes(C, &hello[cut..]) else {
+            panic!("cut at {cut}");
+        };
+        assert_eq!((beginning.client, beginning.server), (hello.clone(), b"early".to_vec()));
+    }
+}
+
+#[test]
+fn refuses_a_hello_inside_of_a_message() {
+    let mut it = Recogniser::default();
+    let upload = [b"POST / HTTP/1.1\r\n\r\nd4c3b2a1 ", &hello()[..]].concat();
+    assert_eq!(it.handle_bytes(C, &upload), Found::Unsure);
+    it.handle_bytes(S, b"HTTP/1.1 200 OK\r\n\r\n");
+    assert_eq!(it.handle_bytes(C, b"GET / HTTP/1.1\r\n\r\n"), Found::Unsure);
+}
+
+#[test]
+fn refuses_to_keep_more_than_its_share() {
+    let mut it = Recogniser::default();
+    it.handle_bytes(C, b"GET / HTTP/1.1\r\n\r\n");
+    let mut passed = 0;
+    while it.handle_bytes(S, &[b'x'; 1000]) == Found::Unsure {
+        passed += 1000;
+        assert!(it.kept_bytes() == 0 && passed <= MAX_BYTES);
+    }
+    // A server may talk before the client does, as long as it wants.
+    let mut it = Recogniser::default();
+    for _ in 0..100 {
+        assert_eq!(it.handle_bytes(S, &[b'x'; 1000]), Found::Unsure);
+        assert!(it.kept_bytes() <= MAX_BYTES);
+    }
+    let Found::Tls(beginning) = it.handle_bytes(C, &hello()) else {
+        panic!("not found");
+    };
+    assert!(beginning.server_lost);
+    // A client that sends much.
+    let mut it = Recogniser::default();
+    let line = [b'y'; 999];
+    while it.handle_bytes(C, &line) == Found::Unsure {
+        assert!(it.kept_bytes() <= MAX_BYTES);
+    }
+}
+
+#[test]
+fn accepts_a_turn_long_after_the_beginning() {
+    let mut it = Recogniser::default();
+    it.handle_bytes(S, b"220 hello\r\n");
+    let mut watch = loop {
+        it.handle_bytes(C, &b"NOOP\r\n".repeat(20));
+        if let Found::Plain(watch) = it.handle_bytes(S, &b"250 ok\r\n".repeat(20)) {
+            break watch;
+        }
+    };
+    assert!(watch.handle_segment(C, b"NOOP\r\n").is_none());
+    assert!(watch.handle_segment(C, &hello()).is_none(), "not its turn");
+    watch.handle_segment(S, b"250 ok\r\n");
+    watch.handle_segment(C, b"STARTTLS\r\n");
+    watch.handle_segment(S, b"220 go\r\n");
+    let mut it = watch.handle_segment(C, &hello()[..1]).unwrap();
+    assert_eq!(it.handle_bytes(C, &hello()[..1]), Found::Unsure);
+    let Found::Tls(beginning) = it.handle_bytes(C, &hello()[1..]) else {
+        panic!("not found");
+    };
+    assert_eq!((beginning.client, beginning.upgrade), (hello(), Some(Upgrade::Smtp)));
+    // And what only looked like it.
+    let mut it = Recogniser::at_turn(None);
+    assert_eq!(it.handle_bytes(C, &[22, 3]), Found::Unsure);
+    assert!(matches!(it.handle_bytes(C, b"other"), Found::Plain(_)));
+}
