@@ -330,7 +330,6 @@ impl<H: Handler> Engine<H> {
         let freed = other.open_window(acknowledgment, window);
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
-        let unseen = inline && exact && other.is_acknowledged_beyond(acknowledgment);
         if !other.syn_data.is_empty() {
             self.accept_syn_data(index, direction.reverse(), acknowledgment);
         }
@@ -338,7 +337,11 @@ impl<H: Handler> Engine<H> {
             recycle(&mut self.spare, memory);
             self.charge(index);
         }
-        if unseen {
+        if inline
+            && exact
+            && let Some(flow) = self.flows.get(index)
+            && flow.half(direction.reverse()).is_acknowledged_beyond(acknowledgment)
+        {
             self.handle_unseen(index, direction.reverse());
         }
         true
