@@ -229,6 +229,16 @@ fn urgent_data_must_pass_in_telnet_and_not_behind_starttls() {
     let at = say(&mut t, &smtp());
     assert_eq!(t.send(C, at[0] as i64, at[1], urgent, &hello()), Verdict::Drop);
     assert_eq!(t.send(C, at[0] as i64, at[1], urgent, b"X"), Verdict::Drop);
+    // Also long after the beginning.
+    let mut t = T::new();
+    t.open();
+    t.send(C, 0, 0, flag::ACK, b"STARTTLS\r\n");
+    t.send(S, 0, 10, flag::ACK, &[b'x'; 20_000]);
+    assert_eq!(t.send(C, 10, 20_000, urgent, b"X"), Verdict::Drop);
+    assert_eq!(t.send(C, 10, 20_000, flag::ACK, b"QUIT\r\n"), Verdict::Forward);
+    t.send(S, 20_000, 16, flag::ACK, b"x");
+    assert_eq!(t.send(C, 16, 20_001, urgent, b"X"), Verdict::Forward);
+    assert_eq!(t.send(C, 17, 20_001, urgent, &hello()), Verdict::Drop);
 }
 
 #[test]

@@ -337,12 +337,11 @@ impl<H: Handler> Engine<H> {
             recycle(&mut self.spare, memory);
             self.charge(index);
         }
-        let unseen = inline
+        if inline
             && exact
-            && self.flows.get(index).is_some_and(|flow| {
-                flow.halves[direction.reverse().index()].is_acknowledged_beyond(acknowledgment)
-            });
-        if unseen {
+            && let Some(flow) = self.flows.get(index)
+            && flow.half(direction.reverse()).is_acknowledged_beyond(acknowledgment)
+        {
             self.handle_unseen(index, direction.reverse());
         }
         true

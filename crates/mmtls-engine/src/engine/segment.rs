@@ -48,7 +48,7 @@ impl<H: Handler> Engine<H> {
         }
         let followed = is_followed(flow);
         // Receivers take urgent bytes out of the stream, or not: two streams. TLS has none.
-        if flags.urg() && followed && refuses_urgent(flow, segment.tcp.payload()) {
+        if flags.urg() && refuses_urgent(flow, segment.tcp.payload()) {
             self.counters.urgent += 1;
             self.note(index, direction, TcpAnomaly::UrgentData);
             return Verdict::Drop;
@@ -444,13 +444,13 @@ pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
     }
 }
 
-/// Whether urgent data of a flow whose bytes are looked at must not pass. Telnet and FTP use it.
+/// Whether urgent data must not pass: where TLS is followed or may begin. Telnet and FTP use it.
 fn refuses_urgent<S>(flow: &Flow<S>, payload: &[u8]) -> bool {
+    let begins = matches!(payload.first(), Some(20..=22));
     match &flow.carries {
-        Carries::Undecided(recogniser) => {
-            recogniser.refuses_urgent() || matches!(payload.first(), Some(20..=22))
-        }
-        _ => true,
+        Carries::Undecided(recogniser) => recogniser.refuses_urgent() || begins,
+        Carries::Plain(watch) => watch.refuses_urgent() || begins,
+        Carries::Tls(session) => session.fate != Fate::Bypass,
     }
 }
 

@@ -195,6 +195,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    /// Whether urgent data could hide a ClientHello here.
+    pub(crate) fn refuses_urgent(&self) -> bool {
+        self.asked.is_some()
+    }
+
     /// Takes a segment's payload, which continues the stream; the recogniser to go on with, when
     /// TLS may begin in it.
     pub(crate) fn handle_segment(
