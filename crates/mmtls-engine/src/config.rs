@@ -41,8 +41,8 @@ impl Policy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Policies {
     /// Keys did not come within the stall limits. `Forward` means `Bypass` here: without keys
-    /// there is nothing to follow. Also applied to 0-RTT data, whose keys are not handled yet;
-    /// there `Forward` lets the early data pass and follows the rest.
+    /// there is nothing to follow. Also applied to early data (0-RTT) without their keys: there
+    /// `Forward` lets them pass and follows the rest.
     pub missing_keys: Policy,
     /// The endpoint refused to share ("null keys").
     pub null_keys: Policy,
@@ -124,8 +124,8 @@ pub struct Limits {
     /// Bytes of plaintext handshake messages kept per direction.
     pub max_handshake_bytes: usize,
     /// Protected handshake bytes of the server kept, and tried, while its first application record
-    /// is sought; half of that, in at most 8 records, for the client. What comes beyond waits for
-    /// keys that open it.
+    /// is sought; half of that, in at most 8 records, for the client, or all of it where there may
+    /// be early data that nobody opens. What comes beyond waits for keys that open it.
     pub max_search_bytes: usize,
     /// Held frames of all flows together; beyond it the flow at hand meets the missing-key policy.
     pub max_held_frames: usize,

@@ -79,7 +79,7 @@ counters! {
     records_failed,
     /// Trial openings that did not fit: encrypted handshake records.
     trials_failed,
-    /// Records of the encrypted handshake opened with shared handshake keys.
+    /// Records of the encrypted handshake opened with shared keys.
     handshake_records_opened,
     /// Certificate messages that are not in the format of X.509 chains.
     certificates_unreadable,

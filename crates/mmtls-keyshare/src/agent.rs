@@ -25,6 +25,8 @@ pub const SOCKET_VARIABLE: &str = "MMTLS_AGENT";
 pub const EXEMPT_VARIABLE: &str = "MMTLS_EXEMPT";
 /// When it is `1`, a program shares also the sessions in which it is the server.
 pub const SHARE_SERVER_VARIABLE: &str = "MMTLS_SHARE_SERVER";
+/// When it is `1`, a program shares also its handshake secrets, which show certificates.
+pub const SHARE_HANDSHAKE_VARIABLE: &str = "MMTLS_SHARE_HANDSHAKE";
 
 /// What a secret is, named after the labels of the key log format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

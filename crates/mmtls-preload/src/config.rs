@@ -6,7 +6,9 @@ use std::env;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
-use mmtls_keyshare::agent::{EXEMPT_VARIABLE, SHARE_SERVER_VARIABLE, SOCKET_VARIABLE};
+use mmtls_keyshare::agent::{
+    EXEMPT_VARIABLE, SHARE_HANDSHAKE_VARIABLE, SHARE_SERVER_VARIABLE, SOCKET_VARIABLE,
+};
 use mmtls_keyshare::policy::ServerNames;
 
 /// What the environment asks for.
@@ -17,6 +19,8 @@ pub struct Config {
     pub exempt: ServerNames,
     /// Whether to share sessions in which the host is the server, too.
     pub share_server: bool,
+    /// Whether to share handshake keys, too: they show certificates.
+    pub share_handshake: bool,
     /// The user when the library was loaded; the host may become another one.
     pub user: libc::uid_t,
 }
@@ -47,8 +51,10 @@ fn read() -> Option<Config> {
         Some(list) => ServerNames::parse(list.to_str()?).ok()?,
         None => ServerNames::default(),
     };
-    let share_server = env::var_os(SHARE_SERVER_VARIABLE).is_some_and(|value| value == "1");
+    let is_set = |variable| env::var_os(variable).is_some_and(|value| value == "1");
+    let share_server = is_set(SHARE_SERVER_VARIABLE);
+    let share_handshake = is_set(SHARE_HANDSHAKE_VARIABLE);
     // SAFETY: no preconditions.
     let user = unsafe { libc::getuid() };
-    Some(Config { agent, exempt, share_server, user })
+    Some(Config { agent, exempt, share_server, share_handshake, user })
 }

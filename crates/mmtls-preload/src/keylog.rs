@@ -122,16 +122,18 @@ fn share(api: &Api, ssl: *const c_void, line: *const c_char) {
     let server_name = server_name(api, ssl);
     let exempt = config.exempt.matches(server_name);
     let datagram = match line.kind {
-        // The first secret that both versions log, well before any application data.
-        SecretKind::ClientHandshake | SecretKind::Tls12Master if exempt => {
+        // The first secrets that a session logs: before early data, before any application data.
+        SecretKind::ClientEarly | SecretKind::ClientHandshake | SecretKind::Tls12Master
+            if exempt =>
+        {
             Datagram::Exempt(Exempt {
                 client_random: &line.client_random,
                 flow: flow(api, ssl, role),
             })
         }
         _ if exempt => return,
-        // The monitor needs the application traffic only.
-        SecretKind::ClientEarly | SecretKind::ClientHandshake | SecretKind::ServerHandshake => {
+        // The monitor can do without; they show certificates.
+        SecretKind::ClientHandshake | SecretKind::ServerHandshake if !config.share_handshake => {
             return;
         }
         kind => {

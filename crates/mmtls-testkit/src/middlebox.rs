@@ -120,16 +120,26 @@ impl Mmtls {
         exempt: &[&str],
         program: impl AsRef<OsStr>,
     ) -> Command {
+        let options: Vec<&str> = exempt.iter().flat_map(|name| ["--exempt", name]).collect();
+        self.sharing_with(bed, v6, &options, program)
+    }
+
+    /// As [`Self::sharing`], with any options of `mmtls exec`.
+    #[must_use]
+    pub fn sharing_with(
+        &self,
+        bed: &Testbed,
+        v6: bool,
+        options: &[&str],
+        program: impl AsRef<OsStr>,
+    ) -> Command {
         let mut command = bed.client.command(self.binaries.join("mmtls"));
         let middlebox = match v6 {
             false => format!("{}@{}:{KEYS_PORT}", address::MIDDLEBOX_NAME, address::KEYS_V4),
             true => format!("{}@[{}]:{KEYS_PORT}", address::MIDDLEBOX_NAME, address::KEYS_V6),
         };
         command.args(["exec", "--middlebox", &middlebox, "--ca"]).arg(&self.ca);
-        for name in exempt {
-            command.args(["--exempt", name]);
-        }
-        command.arg("--").arg(program);
+        command.args(options).arg("--").arg(program);
         command
     }
 

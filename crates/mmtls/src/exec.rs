@@ -19,7 +19,9 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use mmtls_keyshare::agent::{EXEMPT_VARIABLE, SHARE_SERVER_VARIABLE, SOCKET_VARIABLE};
+use mmtls_keyshare::agent::{
+    EXEMPT_VARIABLE, SHARE_HANDSHAKE_VARIABLE, SHARE_SERVER_VARIABLE, SOCKET_VARIABLE,
+};
 use mmtls_keyshare::client::{Client, ClientConfig, Identity, Middlebox};
 use mmtls_keyshare::message::Message;
 use mmtls_keyshare::policy::ServerNames;
@@ -53,6 +55,8 @@ pub struct ExecOptions {
     pub exempt: Vec<String>,
     /// Share also the sessions in which the program is the server.
     pub share_server: bool,
+    /// Share also the handshake keys of TLS 1.3.
+    pub share_handshake: bool,
     /// The preload library, when it is not in one of the usual places.
     pub preload_library: Option<PathBuf>,
     /// Say at the end, on stderr, what was shared. Troubles are said in any case.
@@ -76,7 +80,7 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| Error::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
 
-    let sessions = Arc::new(Mutex::new(Sessions::new()));
+    let sessions = Arc::new(Mutex::new(Sessions::new(options.share_handshake)));
     let client = start_client(options, &sessions)?;
     let directory = place::PrivateDirectory::create()?;
     let socket = directory.path().join("agent");
@@ -95,10 +99,15 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
         true => command.env_remove(EXEMPT_VARIABLE),
         false => command.env(EXEMPT_VARIABLE, exempt.to_string()),
     };
-    match options.share_server {
-        true => command.env(SHARE_SERVER_VARIABLE, "1"),
-        false => command.env_remove(SHARE_SERVER_VARIABLE),
-    };
+    for (asked, variable) in [
+        (options.share_server, SHARE_SERVER_VARIABLE),
+        (options.share_handshake, SHARE_HANDSHAKE_VARIABLE),
+    ] {
+        match asked {
+            true => command.env(variable, "1"),
+            false => command.env_remove(variable),
+        };
+    }
     let mut child = command.spawn().map_err(|error| Error::File { path: program.into(), error })?;
     let status = wait(&mut child, &mut signals).map_err(system("waiting for the program"))?;
 

@@ -2,8 +2,9 @@
 //! secrets blocks.
 //!
 //! Unknown labels, comments and CRLF are accepted; malformed lines are counted; the latest of
-//! repeated lines wins. Refuses to print a secret or to leave one in freed memory. Exporter
-//! secrets are not kept.
+//! repeated lines wins. Refuses to print a secret or to leave one in freed memory, and to use the
+//! premaster secrets of old `RSA` lines, which would need the whole handshake. Exporter secrets
+//! are not kept.
 
 mod store;
 
@@ -27,8 +28,10 @@ pub struct KeyLogReport {
     pub lines: u64,
     /// Secrets kept, repeated ones included.
     pub secrets: u64,
-    /// Lines with a label that is not kept: unknown, TLS 1.2, exporters.
+    /// Lines with a label that is not kept: unknown, exporters, ECH.
     pub other_labels: u64,
+    /// `RSA` lines: premaster secrets of TLS 1.2, which are not used.
+    pub rsa_premaster: u64,
     /// Lines that are not in the format.
     pub malformed: u64,
     /// Number of the first malformed line, from 1.
@@ -249,6 +252,14 @@ impl KeyLog {
         else {
             return self.count_malformed();
         };
+        if label == b"RSA" {
+            // Eight bytes of the encrypted premaster secret, and the secret.
+            match (random.len(), secret.len()) {
+                (16, 96) => self.report.rsa_premaster += 1,
+                _ => self.count_malformed(),
+            }
+            return;
+        }
         let Some(label) = Label::parse(label) else {
             self.report.other_labels += 1;
             return;

@@ -4,6 +4,7 @@
 //! the application, the reports. Refuses to parse packets and to decrypt; the rooms do that.
 #![forbid(unsafe_code)]
 
+pub mod certificate;
 pub mod config;
 mod error;
 pub mod eve;

@@ -12,12 +12,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mmtls_engine::session::{
-    EndReason, FlowAnomaly, FlowEnd, Handler, Record, Session, SessionError, SessionInfo,
+    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, Record, Session, SessionError,
+    SessionInfo,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_inspect::http1::BodyLeft;
 use serde::Serialize;
 
+use crate::certificate::CertificateFacts;
 use crate::eve::{Alert, Anomaly, EveWriter, FlowKey, TlsEnd};
 use crate::patterns::{PatternAction, PatternConfig, Patterns, PatternsError};
 use crate::streams::{StreamFiles, Streams};
@@ -89,6 +91,8 @@ pub struct MonitorState {
     files: StreamFiles,
     /// Session errors reported already; a handful of kinds at most.
     told: Vec<(SessionError, Direction)>,
+    /// The first certificate of each side, client's first.
+    certificates: [Option<Box<CertificateFacts>>; 2],
     failed: bool,
     stalled: bool,
     not_http: bool,
@@ -375,6 +379,47 @@ impl Handler for Monitor {
         }
     }
 
+    fn early_data(&mut self, session: &mut Session<'_>, state: &mut MonitorState, accepted: bool) {
+        self.set_now(session.now_ns());
+        if accepted {
+            return;
+        }
+        // The client sends again what was refused: its requests begin anew.
+        let flow = FlowKey::from(session.info());
+        let reports = &mut self.reports;
+        if let Some(mut inspection) = state.inspection.take() {
+            inspection.end(false, &mut |finding| {
+                reports.finding(flow, None, &finding);
+            });
+        }
+        state.not_http = false;
+        state.http2 = false;
+    }
+
+    fn certificates(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut MonitorState,
+        direction: Direction,
+        certificates: &Certificates<'_>,
+    ) {
+        self.set_now(session.now_ns());
+        let place = match direction {
+            Direction::ClientToServer => &mut state.certificates[0],
+            Direction::ServerToClient => &mut state.certificates[1],
+        };
+        if place.is_some() {
+            return;
+        }
+        let facts = match (certificates.chain().first(), certificates.compression()) {
+            (Some(own), _) => CertificateFacts::of(own),
+            (None, Some(algorithm)) => CertificateFacts::compressed(algorithm),
+            // A client without one says so.
+            (None, None) => return,
+        };
+        *place = Some(Box::new(facts));
+    }
+
     fn error(
         &mut self,
         session: &mut Session<'_>,
@@ -440,7 +485,8 @@ impl Handler for Monitor {
             } else {
                 None
             };
-            let end = TlsEnd { reason: why, outcome: outcome.name(), app_proto };
+            let certificates = state.certificates.each_ref().map(Option::as_deref);
+            let end = TlsEnd { reason: why, outcome: outcome.name(), app_proto, certificates };
             eve.tls(reports.now_ns, info, &end);
         }
     }

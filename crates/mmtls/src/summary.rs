@@ -51,6 +51,8 @@ impl Outcome {
                 // Also raised for sessions that nobody used.
                 | SessionError::NothingOpened
                 | SessionError::EarlyDataNotInspected
+                // It was decrypted, if late.
+                | SessionError::JudgedLate
         )
     }
 

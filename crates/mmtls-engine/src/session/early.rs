@@ -170,6 +170,7 @@ impl<S: Default> TlsSession<S> {
         };
         match opened.content_type {
             ContentType::HANDSHAKE => {
+                ctx.counters.handshake_records_opened += 1;
                 // EndOfEarlyData, an empty message (section 4.5), and nothing else.
                 if ctx.plaintext[..opened.len] == [HandshakeType::END_OF_EARLY_DATA.0, 0, 0, 0] {
                     self.settle_early_data(true, ctx);

@@ -621,12 +621,32 @@ impl Path {
             (true, _) => return,
         };
         let opener = opener(&self.script, direction, epoch);
+        self.deliver_as(random, direction, number, opener);
+    }
+
+    /// Delivers any keys for the session.
+    pub fn deliver(&mut self, direction: Direction, epoch: KeyEpoch, opener: Box<dyn OpenRecord>) {
+        self.deliver_as(RANDOM, direction, epoch, opener);
+    }
+
+    /// From now on handshake keys are delivered, or not.
+    pub fn share_handshake_keys(&mut self, share: bool) {
+        self.network.handshake_keys = share;
+    }
+
+    fn deliver_as(
+        &mut self,
+        random: [u8; 32],
+        direction: Direction,
+        epoch: KeyEpoch,
+        opener: Box<dyn OpenRecord>,
+    ) {
         let shared = SharedKeys {
             sender: Some(self.endpoints.client.ip()),
             client_random: random,
             server_random: (epoch != KeyEpoch::EarlyData).then_some([0x5a; 32]),
             cipher_suite: CipherSuite(SUITE),
-            keys: vec![(direction, number, opener)],
+            keys: vec![(direction, epoch, opener)],
         };
         let _ = self.engine.handle_keys(self.now_ns, shared);
         self.act();

@@ -69,6 +69,9 @@ struct ExecArgs {
     /// Share sessions in which the program is the server, too.
     #[arg(long)]
     share_server: bool,
+    /// Share handshake keys, too: the middlebox then sees certificates and the whole handshake.
+    #[arg(long)]
+    share_handshake: bool,
     /// The preload library, when it is not beside the executable or in ../lib.
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
@@ -99,6 +102,7 @@ impl ExecArgs {
             client_certificate: self.client_cert.zip(self.client_key),
             exempt: self.exempt,
             share_server: self.share_server,
+            share_handshake: self.share_handshake,
             preload_library: self.preload,
             report: self.verbose,
             program: self.program,

@@ -36,12 +36,19 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     };
     let report = keys.report();
     if let Some(line) = report.first_malformed {
-        if report.secrets + report.other_labels == 0 {
+        if report.secrets + report.other_labels + report.rsa_premaster == 0 {
             return Err(Error::Usage(format!("not a key log: line {line} is malformed")));
         }
         eprintln!(
             "mmtls: key log: {} malformed lines ignored, the first is line {line}",
             report.malformed
+        );
+    }
+    if report.rsa_premaster > 0 {
+        eprintln!(
+            "mmtls: key log: {} RSA lines are not used: a premaster secret alone opens nothing; \
+             CLIENT_RANDOM lines do",
+            report.rsa_premaster
         );
     }
     let monitor = Monitor::new(&MonitorConfig {

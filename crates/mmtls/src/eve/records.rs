@@ -9,6 +9,8 @@ use mmtls_engine::tls::{CipherSuite, ProtocolVersion};
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
+use crate::certificate::CertificateFacts;
+
 /// Bytes that are probably text: what is not UTF-8 is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lossy<'a>(pub &'a [u8]);
@@ -88,6 +90,8 @@ pub struct TlsEnd<'a> {
     pub outcome: &'a str,
     /// Application protocol inside, where it was recognised.
     pub app_proto: Option<&'a str>,
+    /// The certificates that were seen, client's first.
+    pub certificates: [Option<&'a CertificateFacts>; 2],
 }
 
 #[derive(Serialize)]
@@ -118,6 +122,10 @@ pub(super) struct TlsBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     app_proto: Option<&'a str>,
     reason: &'static str,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    certificate: Option<&'a CertificateFacts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client: Option<&'a CertificateFacts>,
     decrypted: Decrypted,
 }
 
@@ -160,6 +168,8 @@ impl<'a> TlsBody<'a> {
             outcome: end.outcome,
             app_proto: end.app_proto,
             reason: end.reason.name(),
+            certificate: end.certificates[1],
+            client: end.certificates[0],
             decrypted: Decrypted {
                 records_toserver: info.records_opened[0],
                 records_toclient: info.records_opened[1],

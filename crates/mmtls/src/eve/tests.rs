@@ -89,7 +89,12 @@ pub(crate) fn session() -> SessionInfo {
 fn accepts_sessions_known_in_full_and_not_at_all() {
     let dir = TempDir::new("eve-tls");
     let mut eve = EveWriter::create(&dir.0).unwrap();
-    let end = TlsEnd { reason: EndReason::Closed, outcome: "decrypted", app_proto: Some("http") };
+    let end = TlsEnd {
+        reason: EndReason::Closed,
+        outcome: "decrypted",
+        app_proto: Some("http"),
+        certificates: [None; 2],
+    };
     let full = session();
     eve.tls(0, &full, &end);
     let unknown = SessionInfo {

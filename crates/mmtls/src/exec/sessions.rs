@@ -2,7 +2,7 @@
 //!
 //! Keeps the latest traffic secret of each direction, because the middlebox may ask for the keys
 //! after a KeyUpdate (RFC 8446, section 7.2). Refuses: more than [`MAX_SESSIONS`] (the least
-//! recently used goes first), keys of the handshake and of early data, suites without a key
+//! recently used goes first), keys of the handshake unless asked for, suites without a key
 //! schedule here, and to walk more than [`MAX_STEPS`] updates at once.
 
 use std::collections::{HashMap, VecDeque};
@@ -66,6 +66,8 @@ pub struct Sessions {
     order: VecDeque<(Random, u64)>,
     stamp: u64,
     capacity: usize,
+    /// Handshake keys are shared, too.
+    share_handshake: bool,
     counters: Counters,
 }
 
@@ -128,16 +130,17 @@ impl Session {
 }
 
 impl Sessions {
-    pub fn new() -> Self {
-        Self::with_capacity(MAX_SESSIONS)
+    pub fn new(share_handshake: bool) -> Self {
+        Self::with_capacity(MAX_SESSIONS, share_handshake)
     }
 
-    fn with_capacity(capacity: usize) -> Self {
+    fn with_capacity(capacity: usize, share_handshake: bool) -> Self {
         Self {
             known: HashMap::new(),
             order: VecDeque::new(),
             stamp: 0,
             capacity,
+            share_handshake,
             counters: Counters::default(),
         }
     }
@@ -155,10 +158,11 @@ impl Sessions {
                 SecretKind::ServerTraffic0 => self.first(secret, Direction::ServerToClient),
                 SecretKind::ClientTrafficN => self.later(secret, Direction::ClientToServer),
                 SecretKind::ServerTrafficN => self.later(secret, Direction::ServerToClient),
-                // Not needed by the monitor, so not shared.
-                SecretKind::ClientEarly
-                | SecretKind::ClientHandshake
-                | SecretKind::ServerHandshake => None,
+                SecretKind::ClientEarly => {
+                    self.single(secret, Direction::ClientToServer, Epoch::EARLY_DATA)
+                }
+                SecretKind::ClientHandshake => self.handshake(secret, Direction::ClientToServer),
+                SecretKind::ServerHandshake => self.handshake(secret, Direction::ServerToClient),
                 SecretKind::Tls12Master => self.master(secret),
             },
         }
@@ -253,6 +257,39 @@ impl Sessions {
         }
         *place = Some(chain);
         Some(session.message(client_random, vec![keys]))
+    }
+
+    fn handshake(&mut self, secret: &TrafficSecret<'_>, direction: Direction) -> Option<Message> {
+        self.share_handshake.then(|| self.single(secret, direction, Epoch::HANDSHAKE))?
+    }
+
+    /// A secret of TLS 1.3 that has no successor, and nothing to ask for later.
+    fn single(
+        &mut self,
+        secret: &TrafficSecret<'_>,
+        direction: Direction,
+        epoch: Epoch,
+    ) -> Option<Message> {
+        let Ok(keys) = key_schedule::traffic_keys(secret.cipher_suite, secret.secret) else {
+            self.counters.unsupported += 1;
+            return None;
+        };
+        let early = epoch == Epoch::EARLY_DATA;
+        Some(Message::SessionKeys(SessionKeys {
+            client_random: *secret.client_random,
+            // There is none yet when early data begin, and the version may not be agreed on.
+            server_random: (!early).then_some(*secret.server_random),
+            version: mmtls_record::suite::TLS13,
+            cipher_suite: secret.cipher_suite,
+            flow: secret.flow,
+            keys: vec![KeyEntry {
+                direction,
+                epoch,
+                key: SecretBytes::new(keys.key())?,
+                iv: SecretBytes::new(keys.iv())?,
+                mac_key: SecretBytes::empty(),
+            }],
+        }))
     }
 
     /// A master secret of TLS 1.2: both directions, one epoch, nothing to ask for later.
@@ -418,7 +455,7 @@ mod tests {
 
     #[test]
     fn accepts_secrets_and_their_updates() {
-        let mut sessions = Sessions::new();
+        let mut sessions = Sessions::new(false);
         let message = tell(&mut sessions, 1, SecretKind::ClientTraffic0, &after(0));
         let Some(Message::SessionKeys(session)) = &message else {
             panic!("no keys");
@@ -438,8 +475,26 @@ mod tests {
     }
 
     #[test]
+    fn accepts_early_secrets_always_and_handshake_secrets_when_asked() {
+        for share in [false, true] {
+            let mut sessions = Sessions::new(share);
+            let early = tell(&mut sessions, 1, SecretKind::ClientEarly, &after(0));
+            let Some(Message::SessionKeys(session)) = &early else {
+                panic!("no keys");
+            };
+            assert_eq!((session.server_random, session.version), (None, 0x0304));
+            assert_eq!(epochs(early), [0]);
+            for kind in [SecretKind::ClientHandshake, SecretKind::ServerHandshake] {
+                let told = tell(&mut sessions, 1, kind, &after(0));
+                assert_eq!(epochs(told), if share { vec![1] } else { Vec::new() });
+            }
+            assert_eq!(sessions.counters(), Counters::default());
+        }
+    }
+
+    #[test]
     fn accepts_requests_and_then_the_logged_secret() {
-        let mut sessions = Sessions::new();
+        let mut sessions = Sessions::new(false);
         tell(&mut sessions, 1, SecretKind::ClientTraffic0, &after(0));
         for updates in [0, 1, 1] {
             let epoch = Epoch::application(updates).unwrap();
@@ -454,7 +509,7 @@ mod tests {
 
     #[test]
     fn refuses_requests_beyond_the_policy() {
-        let mut sessions = Sessions::new();
+        let mut sessions = Sessions::new(false);
         assert_eq!(reason(ask(&mut sessions, 1, Epoch(2))), Some(Reason::UNKNOWN_SESSION));
         tell(&mut sessions, 1, SecretKind::ClientTraffic0, &after(0));
         tell(&mut sessions, 1, SecretKind::ClientTrafficN, &after(1));
@@ -471,7 +526,7 @@ mod tests {
 
     #[test]
     fn refuses_what_does_not_follow() {
-        let mut sessions = Sessions::new();
+        let mut sessions = Sessions::new(false);
         assert!(tell(&mut sessions, 1, SecretKind::ClientTrafficN, &after(1)).is_none());
         tell(&mut sessions, 1, SecretKind::ClientTraffic0, &after(0));
         assert!(tell(&mut sessions, 1, SecretKind::ClientTrafficN, &[8; 32]).is_none());
@@ -483,7 +538,7 @@ mod tests {
 
     #[test]
     fn refuses_to_keep_more_than_its_capacity() {
-        let mut sessions = Sessions::with_capacity(4);
+        let mut sessions = Sessions::with_capacity(4, false);
         for number in 0..100 {
             tell(&mut sessions, number, SecretKind::ClientTraffic0, &after(0));
             // Session 0 stays in use.
@@ -497,7 +552,7 @@ mod tests {
 
     #[test]
     fn accepts_exemptions() {
-        let mut sessions = Sessions::new();
+        let mut sessions = Sessions::new(false);
         let exempt = Datagram::Exempt(Exempt { client_random: &[1; 32], flow: None });
         assert!(matches!(sessions.datagram(&exempt), Some(Message::NullKeys(_))));
         assert_eq!(sessions.counters().exempt, 1);

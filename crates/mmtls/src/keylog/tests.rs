@@ -20,6 +20,36 @@ fn expected(secret: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
+fn accepts_every_label_and_counts_what_it_does_not_use() {
+    let mut text = String::new();
+    for label in [
+        "CLIENT_EARLY_TRAFFIC_SECRET",
+        "CLIENT_HANDSHAKE_TRAFFIC_SECRET",
+        "SERVER_HANDSHAKE_TRAFFIC_SECRET",
+        "CLIENT_TRAFFIC_SECRET_0",
+        "SERVER_TRAFFIC_SECRET_0",
+        "CLIENT_TRAFFIC_SECRET_1",
+        "EARLY_EXPORTER_SECRET",
+        "EXPORTER_SECRET",
+        "ECH_SECRET",
+        "CLIENT_TRAFFIC_SECRET_N",
+    ] {
+        text.push_str(&line(label, 1, &[7; 32]));
+    }
+    text.push_str(&line("CLIENT_RANDOM", 1, &[7; 48]));
+    text.push_str(&format!("RSA {} {}\n", hex(&[1; 8]), hex(&[2; 48])));
+    text.push_str(&format!("RSA {} {}\n", hex(&[1; 32]), hex(&[2; 48])));
+    let log = KeyLog::load(text.as_bytes()).unwrap();
+    let report = log.report();
+    assert_eq!((report.secrets, report.other_labels), (7, 4));
+    assert_eq!((report.rsa_premaster, report.malformed), (1, 1));
+    for epoch in [KeyEpoch::EarlyData, KeyEpoch::Handshake, KeyEpoch::Application(0)] {
+        assert_eq!(key(&log, 1, CLIENT, epoch), expected(&[7; 32]), "{epoch:?}");
+    }
+    assert_eq!(key(&log, 1, SERVER, KeyEpoch::EarlyData), None);
+}
+
+#[test]
 fn accepts_comments_crlf_unknown_labels_and_repeated_lines() {
     let text = format!(
         "# comment\r\n\r\nFUTURE_LABEL 00 11\n{}{}{}CLIENT_RANDOM {} {}\n{}",
