@@ -11,11 +11,10 @@ use super::suite::{self, Version};
 /// Makes the cases. The quick run has few of them, of few stacks.
 pub fn cases(quick: bool) -> Vec<Case> {
     let mut cases = Vec::new();
-    for client in 0..STACKS.len() {
-        for server in 0..STACKS.len() {
-            if !quick || (STACKS[client].quick && STACKS[server].quick) {
-                pair(client, server, quick, &mut cases);
-            }
+    let taken = STACKS.iter().enumerate().filter(|(_, stack)| !quick || stack.quick);
+    for (client, _) in taken.clone() {
+        for (server, _) in taken.clone() {
+            pair(client, server, quick, &mut cases);
         }
     }
     cases
