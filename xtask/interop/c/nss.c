@@ -1,4 +1,5 @@
-/* Endpoint on NSS. Its key log is the library's own: the environment's SSLKEYLOGFILE. */
+/* Endpoint on NSS. Debian's build does not read SSLKEYLOGFILE, so a callback logs the secrets of
+ * TLS 1.3; the library does not tell the client's random, which a server can peek at. */
 #include "endpoint.h"
 
 #include <nspr.h>
@@ -136,11 +137,49 @@ static void setup(void) {
     }
 }
 
+static unsigned char client_random[32];
+
+static void log_key(PRFileDesc *session, PRUint16 epoch, SSLSecretDirection direction,
+                    PK11SymKey *secret, void *context) {
+    (void)session, (void)context;
+    /* Epoch 2 is the handshake's, 3 the application's first; later ones follow from that. */
+    const char *labels[2][2] = {
+        {"CLIENT_HANDSHAKE_TRAFFIC_SECRET", "SERVER_HANDSHAKE_TRAFFIC_SECRET"},
+        {"CLIENT_TRAFFIC_SECRET_0", "SERVER_TRAFFIC_SECRET_0"},
+    };
+    if (epoch != 2 && epoch != 3)
+        return;
+    check(PK11_ExtractKeyValue(secret), "secret");
+    SECItem *value = PK11_GetKeyData(secret);
+    FILE *file = fopen(text("keylog"), "a");
+    fprintf(file, "%s ", labels[epoch - 2][direction == ssl_secret_write]);
+    for (int i = 0; i < 32; i++)
+        fprintf(file, "%02x", client_random[i]);
+    fputc(' ', file);
+    for (unsigned i = 0; i < value->len; i++)
+        fprintf(file, "%02x", value->data[i]);
+    fputc('\n', file);
+    fclose(file);
+}
+
+/* The random is behind the headers of record and message, and the version. */
+static void peek_at_random(int fd) {
+    unsigned char start[43];
+    if (recv(fd, start, sizeof start, MSG_PEEK | MSG_WAITALL) != sizeof start)
+        fail("no ClientHello");
+    memcpy(client_random, start + 11, 32);
+}
+
 static void *open_session(int fd) {
+    int logs = is_server && text("keylog") && is("version", "1.3");
+    if (logs)
+        peek_at_random(fd);
     /* The driver closes its own descriptor. */
     PRFileDesc *session = SSL_ImportFD(model, PR_ImportTCPSocket(dup(fd)));
     if (!session)
         fail("session");
+    if (logs)
+        check(SSL_SecretCallback(session, log_key, NULL), "key log");
     check(SSL_ResetHandshake(session, is_server), "handshake");
     if (!is_server) {
         check(SSL_SetURL(session, "server.test"), "name");

@@ -4,6 +4,7 @@
 
 #include <wolfssl/options.h>
 #include <wolfssl/ssl.h>
+#include <wolfssl/wolfcrypt/dh.h>
 
 static WOLFSSL_CTX *context;
 static WOLFSSL_SESSION *saved;
@@ -62,8 +63,11 @@ static void setup(void) {
     int must_verify = is_server && number("auth", 0);
     wolfSSL_CTX_set_verify(context, must_verify ? WOLFSSL_VERIFY_PEER | WOLFSSL_VERIFY_FAIL_IF_NO_PEER_CERT
                                                 : WOLFSSL_VERIFY_NONE, NULL);
-    if (is_server)
-        wolfSSL_CTX_SetMinDhKey_Sz(context, 1024);
+    if (is_server) {
+        const DhParams *group = wc_Dh_ffdhe2048_Get();
+        check(wolfSSL_CTX_SetTmpDH(context, group->p, (int)group->p_len, group->g,
+                                   (int)group->g_len) == WOLFSSL_SUCCESS, "DHE group");
+    }
     if (text("groups")) {
         int groups[2], count = 0;
         if (strstr(text("groups"), "P-256"))
@@ -105,16 +109,17 @@ static void *open_session(int fd) {
         check_session(ssl, wolfSSL_accept(ssl), "handshake");
     }
     if (text("keylog") && is("version", "1.2")) {
-        unsigned char client_random[32], master[48];
+        unsigned char *master, *server_random, *client_random;
+        unsigned master_length, server_length, client_length;
         FILE *file = fopen(text("keylog"), "a");
-        size_t randoms = wolfSSL_get_client_random(ssl, client_random, sizeof client_random);
-        int length = wolfSSL_SESSION_get_master_key(wolfSSL_get_session(ssl), master, sizeof master);
-        check(file && randoms == 32 && length == 48, "key log");
+        int result = wolfSSL_get_keys(ssl, &master, &master_length, &server_random, &server_length,
+                                      &client_random, &client_length);
+        check(file && result == WOLFSSL_SUCCESS && client_length == 32, "key log");
         fputs("CLIENT_RANDOM ", file);
-        for (int i = 0; i < 32; i++)
+        for (unsigned i = 0; i < client_length; i++)
             fprintf(file, "%02x", client_random[i]);
         fputc(' ', file);
-        for (int i = 0; i < 48; i++)
+        for (unsigned i = 0; i < master_length; i++)
             fprintf(file, "%02x", master[i]);
         fputc('\n', file);
         fclose(file);

@@ -69,7 +69,8 @@ pub fn drive(
         built[index].as_ref().ok_or_else(|| failed(format!("no {}", STACKS[index].name)))
     };
     let (client, server) = (find(case.client)?, find(case.server)?);
-    if [client, server].iter().all(|it| !(it.stack.logs_keys)(case)) {
+    let logs = |role: Role, built: &Built| (built.stack.logs_keys)(role, case);
+    if !logs(Role::Client, client) && !logs(Role::Server, server) {
         return Err(NotDriven::NoKeyLog);
     }
     let io = |error: std::io::Error| failed(error.to_string());
@@ -236,7 +237,7 @@ fn choose_keylog(
     for (role, stack) in [(Role::Client, client), (Role::Server, server)] {
         let path = keylog_path(role, directory);
         let has_keys = fs::metadata(&path).is_ok_and(|it| it.len() > 0);
-        if (stack.logs_keys)(case) && has_keys {
+        if (stack.logs_keys)(role, case) && has_keys {
             roles.push((role, path));
         }
     }

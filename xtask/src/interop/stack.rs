@@ -85,7 +85,7 @@ pub struct Stack {
     /// How it logs keys.
     pub keylog: KeyLogBy,
     /// Whether its key log opens a case.
-    pub logs_keys: fn(&Case) -> bool,
+    pub logs_keys: fn(Role, &Case) -> bool,
     /// Versions it speaks.
     pub versions: &'static [Version],
     /// Whether its suites of TLS 1.3 can be chosen.

@@ -2,7 +2,7 @@
 
 use super::case::Case;
 use super::case::Feature::{self, *};
-use super::stack::{Build, KeyLogBy, Spelling, Stack};
+use super::stack::{Build, KeyLogBy, Role, Spelling, Stack};
 use super::suite::{CIPHERS_13, Version};
 
 const BOTH: &[Version] = &Version::BOTH;
@@ -199,7 +199,7 @@ const MBEDTLS: &[Feature] = &[
 ];
 
 /// Some log a master secret when it is made, and not when a session of TLS 1.2 is resumed.
-fn not_resumed_12(case: &Case) -> bool {
+fn not_resumed_12(_: Role, case: &Case) -> bool {
     case.version == Version::V13 || !case.feature.resumes()
 }
 
@@ -211,7 +211,7 @@ pub const STACKS: &[Stack] = &[
         quick: true,
         spelling: Spelling::OpenSsl,
         keylog: KeyLogBy::Argument,
-        logs_keys: |_| true,
+        logs_keys: |_, _| true,
         versions: BOTH,
         chooses_13: true,
         ciphers_13: CIPHERS_13,
@@ -260,7 +260,7 @@ pub const STACKS: &[Stack] = &[
         spelling: Spelling::Iana,
         // KeyLogFile of the library reads the environment.
         keylog: KeyLogBy::Environment,
-        logs_keys: |_| true,
+        logs_keys: |_, _| true,
         versions: BOTH,
         chooses_13: true,
         ciphers_13: GCM_AND_CHACHA,
@@ -275,7 +275,7 @@ pub const STACKS: &[Stack] = &[
         quick: false,
         spelling: Spelling::Iana,
         keylog: KeyLogBy::Nothing,
-        logs_keys: |_| false,
+        logs_keys: |_, _| false,
         versions: BOTH,
         chooses_13: true,
         ciphers_13: GCM_AND_CHACHA,
@@ -291,7 +291,7 @@ pub const STACKS: &[Stack] = &[
         quick: false,
         spelling: Spelling::OpenSsl,
         keylog: KeyLogBy::Argument,
-        logs_keys: |_| true,
+        logs_keys: |_, _| true,
         versions: BOTH,
         chooses_13: true,
         ciphers_13: CIPHERS_13,
@@ -306,7 +306,7 @@ pub const STACKS: &[Stack] = &[
         quick: true,
         spelling: Spelling::OpenSsl,
         keylog: KeyLogBy::Argument,
-        logs_keys: |_| true,
+        logs_keys: |_, _| true,
         versions: BOTH,
         chooses_13: false,
         ciphers_13: GCM_AND_CHACHA,
@@ -320,8 +320,9 @@ pub const STACKS: &[Stack] = &[
         build: Build::PkgConfig("nss.c", &["nss", "nspr"]),
         quick: false,
         spelling: Spelling::Iana,
-        keylog: KeyLogBy::Environment,
-        logs_keys: |_| true,
+        keylog: KeyLogBy::Argument,
+        // Debian's build does not read SSLKEYLOGFILE.
+        logs_keys: |role, case| role == Role::Server && case.version == Version::V13,
         versions: BOTH,
         chooses_13: true,
         ciphers_13: GCM_AND_CHACHA,
@@ -339,12 +340,15 @@ pub const STACKS: &[Stack] = &[
         spelling: Spelling::Iana,
         keylog: KeyLogBy::Argument,
         // Debian's build has no callback for the secrets of TLS 1.3.
-        logs_keys: |case| case.version == Version::V12,
+        logs_keys: |_, case| case.version == Version::V12,
         versions: BOTH,
         chooses_13: true,
         ciphers_13: CIPHERS_13,
         exchanges: &["ECDHE_RSA", "ECDHE_ECDSA", "DHE_RSA"],
-        has_cipher_12: |suite| suite.exchange == "ECDHE_ECDSA" || !suite.cipher.contains("CCM"),
+        has_cipher_12: |suite| {
+            let ecdsa = suite.exchange == "ECDHE_ECDSA" && suite.cipher != "AES_256_CCM";
+            ecdsa || !suite.cipher.contains("CCM")
+        },
         features: [WOLFSSL, WOLFSSL],
         passive: &[Padding, MacThenEncrypt],
     },
@@ -354,7 +358,7 @@ pub const STACKS: &[Stack] = &[
         quick: false,
         spelling: Spelling::MbedTls,
         keylog: KeyLogBy::Argument,
-        logs_keys: |_| true,
+        logs_keys: |_, _| true,
         // TLS 1.3 came with version 3.
         versions: &[Version::V12],
         chooses_13: false,
@@ -370,7 +374,7 @@ pub const STACKS: &[Stack] = &[
         quick: false,
         spelling: Spelling::Iana,
         keylog: KeyLogBy::Argument,
-        logs_keys: |_| true,
+        logs_keys: |_, _| true,
         versions: BOTH,
         chooses_13: false,
         ciphers_13: GCM_AND_CHACHA,
@@ -381,20 +385,72 @@ pub const STACKS: &[Stack] = &[
     },
 ];
 
-/// Cases in which two stacks cannot talk to each other, with or without mmTLS: client, server,
-/// feature and why.
-const INCOMPATIBLE: &[(&str, &str, Feature, &str)] = &[(
-    "openssl",
-    "gnutls",
-    MaxFragment,
-    "GnuTLS sends OpenSSL longer records than max_fragment_length allows in TLS 1.2",
-)];
+/// Cases in which two stacks cannot talk to each other, with or without mmTLS.
+struct Incompatible {
+    client: &'static str,
+    server: &'static str,
+    version: Version,
+    /// `None` for every feature.
+    feature: Option<Feature>,
+    reason: &'static str,
+}
+
+const LONG_RECORDS: &str =
+    "as a server GnuTLS sends longer records than max_fragment_length allows in TLS 1.2";
+
+const INCOMPATIBLE: &[Incompatible] = &[
+    Incompatible {
+        client: "openssl",
+        server: "gnutls",
+        version: Version::V12,
+        feature: Some(MaxFragment),
+        reason: LONG_RECORDS,
+    },
+    Incompatible {
+        client: "wolfssl",
+        server: "gnutls",
+        version: Version::V12,
+        feature: Some(MaxFragment),
+        reason: LONG_RECORDS,
+    },
+    Incompatible {
+        client: "mbedtls",
+        server: "wolfssl",
+        version: Version::V12,
+        feature: Some(MaxFragment),
+        reason: "mbedTLS refuses wolfSSL's answer to max_fragment_length",
+    },
+    Incompatible {
+        client: "java",
+        server: "go",
+        version: Version::V12,
+        feature: Some(Ticket),
+        reason: "Go does not accept its own ticket from JSSE",
+    },
+    Incompatible {
+        client: "wolfssl",
+        server: "go",
+        version: Version::V12,
+        feature: Some(Ticket),
+        reason: "Go does not accept its own ticket from wolfSSL",
+    },
+    Incompatible {
+        client: "wolfssl",
+        server: "rustls",
+        version: Version::V13,
+        feature: None,
+        reason: "wolfSSL refuses what rustls sends after the handshake (illegal_parameter)",
+    },
+];
 
 /// Why a case cannot come about.
 pub fn incompatible(case: &Case) -> Option<&'static str> {
     let [client, server] = [case.client, case.server].map(|index| STACKS[index].name);
     let found = INCOMPATIBLE.iter().find(|it| {
-        it.0 == client && it.1 == server && it.2 == case.feature && case.version == Version::V12
+        it.client == client
+            && it.server == server
+            && it.version == case.version
+            && it.feature.is_none_or(|feature| feature == case.feature)
     });
-    found.map(|it| it.3)
+    found.map(|it| it.reason)
 }
