@@ -346,13 +346,12 @@ fn drain<H: Handler>(
                 out.inject(port, &frame);
             }
             Output::KeysNeeded(wanted) => {
-                if let (Some(server), Some(message), Some(connection)) = (
-                    &keys.server,
-                    keys::request(&wanted),
-                    keys.desk.connection_of(wanted.client.ip()),
-                ) {
-                    // A full queue means that the endpoint is slow; its keys come unasked too.
-                    let _ = server.send_to(connection, &message);
+                if let (Some(server), Some(message)) = (&keys.server, keys::request(&wanted)) {
+                    // Those that do not know the session say so, which is ignored.
+                    for connection in keys.desk.connections_of(wanted.client.ip()) {
+                        // A full queue means that the endpoint is slow; its keys come unasked too.
+                        let _ = server.send_to(connection, &message);
+                    }
                 }
             }
         }

@@ -79,6 +79,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     harden::forbid_dumps()?;
+    harden::allow_descriptors(settings.server.max_connections as u64 + harden::SPARE_DESCRIPTORS)?;
     let stop = Arc::new(AtomicBool::new(false));
     let report = Arc::new(AtomicBool::new(false));
     for (signal, flag) in [(SIGINT, &stop), (SIGTERM, &stop), (SIGUSR1, &report)] {
