@@ -35,6 +35,8 @@ counters! {
     not_tcp,
     /// Frames that claimed to be TCP and were not.
     malformed_frames,
+    /// Segments from or to endpoints that are left alone.
+    bypassed,
     /// IP fragments that carry TCP.
     fragments,
     /// Segments ignored for a wrong checksum.
