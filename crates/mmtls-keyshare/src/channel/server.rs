@@ -72,6 +72,18 @@ impl ServerConfig {
     }
 }
 
+impl ServerConfig {
+    /// Reads certificates and keys as a start would, and opens nothing.
+    ///
+    /// # Errors
+    /// [`StartError::Tls`].
+    pub fn check(&self) -> Result<(), StartError> {
+        super::tls::server_config(&self.identity, self.client_ca_file.as_deref())
+            .map(drop)
+            .map_err(StartError::Tls)
+    }
+}
+
 /// Names one connection for the life of the server; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionId(pub(super) u64);

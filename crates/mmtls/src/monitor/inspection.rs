@@ -129,6 +129,7 @@ fn side(direction: Direction) -> Side {
 }
 
 /// Requests and responses as they are matched up.
+#[derive(Default)]
 struct Exchange {
     waiting: VecDeque<Request>,
     /// Requests behind the waiting ones, of which nothing is kept.
@@ -137,19 +138,6 @@ struct Exchange {
     search: BodySearch,
     next_tx: u64,
     is_http: bool,
-}
-
-impl Default for Exchange {
-    fn default() -> Self {
-        Self {
-            waiting: VecDeque::new(),
-            forgotten: 0,
-            response: None,
-            search: BodySearch::default(),
-            next_tx: 0,
-            is_http: false,
-        }
-    }
 }
 
 impl Exchange {
