@@ -1,6 +1,8 @@
 //! What an operator can set: policies, limits, timeouts. Every cap has a default and a stated
 //! consequence. Refuses nothing here; the binary checks what it reads from files.
 
+use core::net::{IpAddr, SocketAddr};
+
 use crate::tls::{CipherSuite, ProtocolVersion};
 
 /// What to do with a session that meets a certain condition.
@@ -175,6 +177,31 @@ impl Default for Limits {
     }
 }
 
+/// An endpoint, or a network of them, whose connections are none of the monitor's business.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bypass {
+    /// The address, or any of the network.
+    pub address: IpAddr,
+    /// How many of its bits count.
+    pub prefix_len: u8,
+    /// Only connections from or to this port of it.
+    pub port: Option<u16>,
+}
+
+impl Bypass {
+    /// Whether this end of a connection is meant.
+    #[must_use]
+    pub fn contains(&self, end: SocketAddr) -> bool {
+        let bits = u32::from(self.prefix_len);
+        let same = match (self.address, end.ip()) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
+            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
+            _ => false,
+        };
+        same && self.port.is_none_or(|port| port == end.port())
+    }
+}
+
 /// Everything an engine is started with.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -192,6 +219,9 @@ pub struct Config {
     /// Nanoseconds after the first frame during which connections that were there before are
     /// bypassed, so that starting the monitor disturbs nobody.
     pub mid_stream_grace_ns: u64,
+    /// Connections with one of these ends are forwarded and not looked at. IP fragments have no
+    /// ports and are not looked up here.
+    pub bypass: Vec<Bypass>,
     /// Accept keys for a session whatever address delivered them.
     pub any_key_sender: bool,
     /// Which versions and suites can be opened: the knowledge of record protection, not of the
@@ -211,6 +241,7 @@ impl Config {
             inline: true,
             mid_stream_grace_ns: 60 * SECOND_NS,
             verify_checksums: true,
+            bypass: Vec::new(),
             any_key_sender: false,
             supports: |version, suite| {
                 version == ProtocolVersion::TLS_1_3
@@ -222,6 +253,31 @@ impl Config {
                     )
             },
             hash_seed: [0; 4],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_ends_that_are_bypassed_and_refuses_others() {
+        let rule = |address: &str, prefix_len, port| Bypass {
+            address: address.parse().unwrap(),
+            prefix_len,
+            port,
+        };
+        for (rule, inside, outside) in [
+            (rule("192.0.2.1", 32, Some(4433)), "192.0.2.1:4433", "192.0.2.1:4434"),
+            (rule("192.0.2.1", 32, Some(4433)), "192.0.2.1:4433", "192.0.2.2:4433"),
+            (rule("10.1.0.0", 16, None), "10.1.255.9:1", "10.2.0.0:1"),
+            (rule("0.0.0.0", 0, Some(22)), "255.1.2.3:22", "[2001:db8::1]:22"),
+            (rule("2001:db8::", 32, None), "[2001:db8:ffff::]:1", "[2001:db9::]:1"),
+            (rule("2001:db8::1", 128, None), "[2001:db8::1]:1", "[2001:db8::2]:1"),
+        ] {
+            assert!(rule.contains(inside.parse().unwrap()), "{rule:?}");
+            assert!(!rule.contains(outside.parse().unwrap()), "{rule:?}");
         }
     }
 }

@@ -39,6 +39,8 @@ counters! {
     quic_packets,
     /// Frames that claimed to be TCP and were not.
     malformed_frames,
+    /// Segments from or to endpoints that are left alone.
+    bypassed,
     /// IP fragments that carry TCP.
     fragments,
     /// Segments ignored for a wrong checksum.

@@ -19,8 +19,8 @@ pub mod session;
 pub mod tls;
 mod wire;
 
-pub use config::{Config, Limits, Policies, Policy};
+pub use config::{Bypass, Config, Limits, Policies, Policy};
 pub use counters::Counters;
 pub use engine::{Engine, KeyRefusal, SharedKeys};
 pub use output::{Exit, FrameInput, HoldId, KeysNeeded, Output, PortId, Verdict};
-pub use wire::Link;
+pub use wire::{Link, finishes_in_place};

@@ -357,22 +357,112 @@ fn refuses_garbage() {
 }
 
 #[test]
-fn refuses_slow_handshakes_and_too_many_connections() {
+fn refuses_slow_handshakes() {
+    let pki = Pki::new("slow");
+    let inbox = Inbox::new();
+    let mut tight = ServerConfig::new(loopback(), pki.identity("server"));
+    tight.handshake_timeout = Duration::from_millis(200);
+    let server = Server::start(tight, inbox.clone()).unwrap();
+    let idle = [0; 2].map(|_| std::net::TcpStream::connect(server.local_addr()).unwrap());
+    wait_for(&server, |c| c.open == 2);
+    wait_for(&server, |c| c.open == 0 && c.failed_handshakes == 2);
+    drop(idle);
+    assert!(client(config(&pki, server.local_addr())).wait_connected(PATIENCE));
+}
+
+#[test]
+fn refuses_too_many_connections_and_prefers_those_with_a_hello() {
     let pki = Pki::new("limits");
     let inbox = Inbox::new();
     let mut tight = ServerConfig::new(loopback(), pki.identity("server"));
     tight.max_connections = 2;
-    tight.handshake_timeout = Duration::from_millis(200);
     let server = Server::start(tight, inbox.clone()).unwrap();
-    let connect = || std::net::TcpStream::connect(server.local_addr()).unwrap();
-    let idle = [connect(), connect()];
+    let _idle = [0; 2].map(|_| std::net::TcpStream::connect(server.local_addr()).unwrap());
     wait_for(&server, |c| c.open == 2);
-    let mut third = connect();
+    let both = [0; 2].map(|_| client(config(&pki, server.local_addr())));
+    assert!(both.iter().all(|client| client.wait_connected(PATIENCE)));
+    wait_for(&server, |c| c.open == 2 && c.failed_handshakes == 2 && c.over_limit == 0);
+    let mut third = std::net::TcpStream::connect(server.local_addr()).unwrap();
     assert_eq!(third.read(&mut [0]).unwrap_or(0), 0);
-    wait_for(&server, |c| c.over_limit == 1);
-    wait_for(&server, |c| c.open == 0 && c.failed_handshakes == 2);
-    drop(idle);
-    assert!(client(config(&pki, server.local_addr())).wait_connected(PATIENCE));
+    wait_for(&server, |c| c.open == 2 && c.over_limit == 1);
+}
+
+#[test]
+fn refuses_one_address_the_places_of_others() {
+    let pki = Pki::new("share");
+    let inbox = Inbox::new();
+    // Both families; an address may have 8 of these.
+    let mut both = ServerConfig::new("[::]:0".parse().unwrap(), pki.identity("server"));
+    both.max_connections = 16;
+    let server = Server::start(both, inbox.clone()).unwrap();
+    let port = server.local_addr().port();
+    let greedy: Vec<_> =
+        (0..20).map(|_| std::net::TcpStream::connect(("::1", port)).unwrap()).collect();
+    wait_for(&server, |c| c.open == 8 && c.over_limit == 12);
+    let other = client(config(&pki, SocketAddr::new(loopback().ip(), port)));
+    assert!(other.wait_connected(PATIENCE), "{:?}", other.troubles());
+    drop(greedy);
+    wait_for(&server, |c| c.open == 1);
+    let again = std::net::TcpStream::connect(("::1", port)).unwrap();
+    wait_for(&server, |c| c.open == 2 && c.over_limit == 12);
+    drop(again);
+}
+
+#[test]
+fn refuses_to_keep_silent_peers_that_answer_no_ping() {
+    let pki = Pki::new("idle");
+    let inbox = Inbox::new();
+    let mut brief = ServerConfig::new(loopback(), pki.identity("server"));
+    brief.idle_timeout = Duration::from_secs(2);
+    let server = Server::start(brief, inbox.clone()).unwrap();
+    let answers = client(config(&pki, server.local_addr()));
+    assert!(answers.wait_connected(PATIENCE));
+    // Says hello, and nothing from then on.
+    let mut silent = Command::new("openssl")
+        .args(["s_client", "-quiet", "-alpn", "mmtls-keys/1", "-connect"])
+        .arg(server.local_addr().to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    silent.stdin.as_mut().unwrap().write_all(&[1, 1, 0, 5, 0, 0, 0, 0, 0]).unwrap();
+    wait_for(&server, |c| c.open == 2);
+    wait_for(&server, |c| c.open == 1);
+    silent.wait().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!((server.counters().open, answers.counters().connects), (1, 1));
+}
+
+#[test]
+fn accepts_keys_while_another_endpoint_floods() {
+    let pki = Pki::new("flood");
+    let inbox = Inbox::new();
+    let server = server(&pki, loopback(), &inbox);
+    let address = server.local_addr().to_string();
+    let mut flood = Command::new("openssl")
+        .args(["s_client", "-quiet", "-alpn", "mmtls-keys/1", "-connect", &address])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = flood.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        input.write_all(&[1, 1, 0, 5, 0, 0, 0, 0, 0]).unwrap();
+        // Messages of a type that nobody knows.
+        let unknown = [1, 200, 0, 0].repeat(4096);
+        while input.write_all(&unknown).is_ok() {}
+    });
+    wait_for(&server, |c| c.skipped > 1_000_000);
+    let honest = client(config(&pki, server.local_addr()));
+    for n in 0..100 {
+        honest.send(&null(n)).unwrap();
+        inbox.wait(n as usize + 1);
+    }
+    flood.kill().unwrap();
+    flood.wait().unwrap();
+    writer.join().unwrap();
 }
 
 #[test]

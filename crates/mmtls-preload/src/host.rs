@@ -1,9 +1,40 @@
-//! The host's `errno`, and the ends of its connections. Refuses to change anything.
+//! The host's `errno`, its thread's cancelability, and the ends of its connections. Refuses to
+//! leave anything changed.
 
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use mmtls_keyshare::Flow;
+
+unsafe extern "C" {
+    /// POSIX; missing in the libc crate.
+    fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
+const CANCEL_DISABLE: libc::c_int = 1;
+
+/// Keeps `pthread_cancel` away from this thread until it is put back: our system calls are
+/// cancellation points that the host does not expect, and unwinding by force through our frames
+/// would abort the host.
+pub struct Cancelability(libc::c_int);
+
+impl Cancelability {
+    /// Switches cancellation off.
+    pub fn suspend() -> Self {
+        let mut old = CANCEL_DISABLE;
+        // SAFETY: a live integer; it fails only for states that do not exist.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut old) };
+        Self(old)
+    }
+
+    /// As it was. No cancellation point itself.
+    pub fn restore(self) {
+        let mut old = 0;
+        // SAFETY: as above, with a state that was given to us.
+        unsafe { pthread_setcancelstate(self.0, &mut old) };
+    }
+}
 
 /// The host's `errno`, to be put back.
 pub struct Errno(libc::c_int);

@@ -24,13 +24,16 @@ mod lock;
 use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use host::Errno;
+use host::{Cancelability, Errno};
 use library::{KeylogCallback, Library};
 
-/// Runs our own work: nothing of it may reach the host, neither `errno` nor a panic.
+/// Runs our own work: nothing of it may reach the host, neither `errno` nor a panic, and nothing
+/// that the host sends may end it halfway.
 fn guarded<T>(fallback: T, work: impl FnOnce() -> T) -> T {
     let errno = Errno::save();
+    let cancelability = Cancelability::suspend();
     let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or(fallback);
+    cancelability.restore();
     errno.restore();
     result
 }

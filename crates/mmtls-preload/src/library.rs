@@ -4,7 +4,8 @@
 //! `RTLD_LOCAL`, out of that search order. So the library is found by an address inside it (the
 //! method that the host passes to `SSL_CTX_new` is a constant of libssl). A process may have two
 //! versions of libssl; each has its slot, its callback and its functions.
-//! Refuses more than [`MAX_LIBRARIES`], and its own functions as the real ones.
+//! Refuses more than [`MAX_LIBRARIES`], its own functions as the real ones, and to share keys of
+//! OpenSSL's relatives: they have functions of the same names with other arguments.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::mem::MaybeUninit;
@@ -25,6 +26,7 @@ type New = unsafe extern "C-unwind" fn(*const c_void) -> *mut c_void;
 type NewEx = unsafe extern "C-unwind" fn(*mut c_void, *const c_char, *const c_void) -> *mut c_void;
 type SetKeylog = unsafe extern "C-unwind" fn(*mut c_void, Option<KeylogCallback>);
 type GetKeylog = unsafe extern "C-unwind" fn(*const c_void) -> Option<KeylogCallback>;
+type GetVersionText = unsafe extern "C-unwind" fn(c_int) -> *const c_char;
 type GetRandom = unsafe extern "C-unwind" fn(*const c_void, *mut u8, usize) -> usize;
 type GetPointer = unsafe extern "C-unwind" fn(*const c_void) -> *const c_void;
 type GetInt = unsafe extern "C-unwind" fn(*const c_void) -> c_int;
@@ -182,6 +184,9 @@ impl Library {
 
 impl Api {
     fn resolve(handle: *mut c_void) -> Option<Self> {
+        if !is_openssl(handle) {
+            return None;
+        }
         // SAFETY: the type is the one that OpenSSL's headers give this name.
         let get_ex_index: GetExIndex = unsafe { function(handle, c"CRYPTO_get_ex_new_index") }?;
         let mut api = Self {
@@ -219,6 +224,20 @@ impl Api {
             unsafe { get_ex_index(EX_INDEX_SSL_CTX, 0, null_mut(), null(), null(), forget) };
         (api.ex_index >= 0).then_some(api)
     }
+}
+
+/// Whether this is OpenSSL itself, and not AWS-LC, BoringSSL or LibreSSL: their
+/// `CRYPTO_get_ex_new_index` takes a pointer where OpenSSL takes a number, or counts otherwise.
+fn is_openssl(handle: *mut c_void) -> bool {
+    // SAFETY: the type is the one that OpenSSL's headers, and its relatives', give this name.
+    let Some(version): Option<GetVersionText> = (unsafe { function(handle, c"OpenSSL_version") })
+    else {
+        return false;
+    };
+    // SAFETY: 0 asks for the name and the version in all of them.
+    let text = unsafe { version(0) };
+    // SAFETY: when it is not null, it is a constant of the library that ends with a zero byte.
+    !text.is_null() && unsafe { CStr::from_ptr(text) }.to_bytes().starts_with(b"OpenSSL ")
 }
 
 /// libssl calls this when a context is freed.

@@ -325,3 +325,100 @@ fn refuses_to_hide_the_hosts_callback() {
     let output = place.preloaded(program.to_str().unwrap()).arg(&copy).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
+
+/// Compiles a C program or library; `false` without a compiler.
+fn compiled(place: &Place, source: &str, arguments: &str) -> bool {
+    if !installed("cc") {
+        return false;
+    }
+    std::fs::write(place.path("source.c"), source).unwrap();
+    let mut command = place.plain("cc");
+    let output = command.arg("source.c").args(arguments.split_whitespace()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    true
+}
+
+#[test]
+fn accepts_a_relative_of_openssl_without_sharing_its_keys() {
+    let place = Place::new();
+    let agent = place.agent();
+    // As AWS-LC has it: all the names that sharing needs, but the index is asked for with a
+    // pointer to a class, which is written to.
+    let mut library = String::from(
+        "static int method, context;
+         const void *TLS_method(void) { return &method; }
+         void *SSL_CTX_new(const void *m) { return m == &method ? &context : 0; }
+         const char *OpenSSL_version(int which) { return \"AWS-LC 1.0 (like OpenSSL 1.1.1)\"; }
+         int CRYPTO_get_ex_new_index(int *class, int *out) { return *out = ++*class; }\n",
+    );
+    for name in "SSL_CTX_set_keylog_callback SSL_CTX_get_keylog_callback SSL_get_server_random \
+                 SSL_get_pending_cipher SSL_get_current_cipher SSL_CIPHER_get_id SSL_version \
+                 SSL_get_servername SSL_get_rfd SSL_get_SSL_CTX SSL_is_server SSL_CTX_get_ex_data \
+                 SSL_CTX_set_ex_data"
+        .split_whitespace()
+    {
+        library.push_str(&format!("void *{name}(void) {{ return 0; }}\n"));
+    }
+    let program = "const void *TLS_method(void); void *SSL_CTX_new(const void *);
+                   int main(void) { return SSL_CTX_new(TLS_method()) ? 7 : 1; }";
+    if !compiled(&place, &library, "-shared -fPIC -w -o librelative.so")
+        || !compiled(&place, program, "-o program -L. -lrelative -Wl,-rpath,$ORIGIN")
+    {
+        return;
+    }
+    let path = place.path("program");
+    let status = place.preloaded(path.to_str().unwrap()).status().unwrap();
+    assert_eq!(status.code(), Some(7), "{status:?}");
+    assert!(agent.wait(0).is_empty());
+}
+
+#[test]
+fn accepts_threads_that_are_cancelled_in_a_handshake() {
+    let place = Place::new();
+    let agent = place.agent();
+    // Both ends in memory: nothing in there is a cancellation point, but for our socket.
+    let program = r#"
+        #include <pthread.h>
+        #include <stdio.h>
+        void *SSL_CTX_new(const void *), *SSL_new(void *);
+        const void *TLS_client_method(void), *TLS_server_method(void);
+        int SSL_CTX_use_certificate_file(void *, const char *, int);
+        int SSL_CTX_use_PrivateKey_file(void *, const char *, int);
+        int BIO_new_bio_pair(void **, long, void **, long);
+        void SSL_set_bio(void *, void *, void *), SSL_set_connect_state(void *);
+        void SSL_set_accept_state(void *);
+        int SSL_do_handshake(void *);
+        static void *run(void *unused) {
+            void *client = SSL_new(SSL_CTX_new(TLS_client_method())), *a, *b;
+            void *context = SSL_CTX_new(TLS_server_method());
+            SSL_CTX_use_certificate_file(context, "cert.pem", 1);
+            SSL_CTX_use_PrivateKey_file(context, "key.pem", 1);
+            void *server = SSL_new(context);
+            BIO_new_bio_pair(&a, 0, &b, 0);
+            SSL_set_bio(client, a, a);
+            SSL_set_bio(server, b, b);
+            SSL_set_connect_state(client);
+            SSL_set_accept_state(server);
+            pthread_cancel(pthread_self());
+            for (int i = 0; i < 10; i++) { SSL_do_handshake(client); SSL_do_handshake(server); }
+            pthread_testcancel();
+            return 0;
+        }
+        int main(void) {
+            pthread_t thread;
+            void *result;
+            pthread_create(&thread, 0, run, 0);
+            pthread_join(thread, &result);
+            return result == PTHREAD_CANCELED ? 7 : 1;
+        }"#;
+    if !compiled(&place, program, "-w -o program -pthread -l:libssl.so.3 -l:libcrypto.so.3") {
+        return;
+    }
+    let path = place.path("program");
+    let plain = place.plain(path.to_str().unwrap()).status().unwrap();
+    assert_eq!(plain.code(), Some(7), "without the library: {plain:?}");
+    let status = place.preloaded(path.to_str().unwrap()).status().unwrap();
+    assert_eq!(status.code(), Some(7), "{status:?}");
+    // The client's two secrets were shared, by a thread that was to end.
+    assert_eq!(agent.wait(2).len(), 2);
+}

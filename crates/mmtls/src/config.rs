@@ -2,10 +2,10 @@
 //!
 //! Refuses unknown keys, unknown policy names, and zero where zero makes no sense.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use mmtls_engine::{Limits, Policies, Policy};
+use mmtls_engine::{Bypass, Limits, Policies, Policy};
 use serde::Deserialize;
 
 use crate::Error;
@@ -62,7 +62,7 @@ pub struct KeysSection {
 }
 
 /// `[policies]`; see [`Policies`].
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs, reason = "the names are those of mmtls_engine::Policies")]
 pub struct PoliciesSection {
@@ -76,6 +76,8 @@ pub struct PoliciesSection {
     pub memory_cap: Option<PolicyName>,
     pub fragments: Option<PolicyName>,
     pub udp_tls: Option<PolicyName>,
+    /// Endpoints that are left alone.
+    pub bypass: Vec<BypassRule>,
 }
 
 /// A policy by name.
@@ -91,6 +93,43 @@ impl TryFrom<String> for PolicyName {
             format!("unknown policy {name:?}: expected forward, bypass, drop or reset")
         })
     }
+}
+
+/// An address, a network, or an address and a port.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct BypassRule(pub Bypass);
+
+impl TryFrom<String> for BypassRule {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let bad = || format!("{text:?} is not ADDRESS, ADDRESS/BITS or ADDRESS:PORT");
+        if let Ok(end) = text.parse::<SocketAddr>() {
+            return Ok(Self(only(end)));
+        }
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| bad())?)),
+            None => (text.as_str(), None),
+        };
+        let address = address.parse::<IpAddr>().map_err(|_| bad())?;
+        let prefix_len = bits.unwrap_or(address_bits(address));
+        if prefix_len > address_bits(address) {
+            return Err(bad());
+        }
+        Ok(Self(Bypass { address, prefix_len, port: None }))
+    }
+}
+
+/// This end and no other.
+#[must_use]
+pub fn only(end: SocketAddr) -> Bypass {
+    let address = end.ip();
+    Bypass { address, prefix_len: address_bits(address), port: Some(end.port()) }
+}
+
+fn address_bits(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
 }
 
 /// `[limits]`; see [`Limits`].
@@ -203,6 +242,8 @@ impl Default for LogSection {
     }
 }
 
+/// Longest interval and timeout: a hundred years.
+const MAX_SECONDS: u64 = 3_155_760_000;
 const SECOND_NS: u64 = 1_000_000_000;
 const MILLISECOND_NS: u64 = 1_000_000;
 
@@ -302,6 +343,10 @@ fn parse(text: &str) -> Result<File, String> {
         ("limits.stall_max_bytes", limits.stall_max_bytes),
         ("limits.max_handshake_bytes", limits.max_handshake_bytes),
         ("limits.max_search_bytes", limits.max_search_bytes),
+        ("limits.max_reassembly_bytes", limits.max_reassembly_bytes),
+        ("limits.max_buffered_bytes", limits.max_buffered_bytes),
+        ("limits.max_pending_keys", limits.max_pending_keys),
+        ("keys.max_connections", file.keys.max_connections),
         ("inline.batch_frames", file.inline.batch_frames),
     ] {
         if value == 0 {
@@ -314,8 +359,15 @@ fn parse(text: &str) -> Result<File, String> {
     if file.inline.batch_frames > 1024 {
         return Err("inline.batch_frames must be 1 to 1024".to_owned());
     }
-    if file.log.stats_interval_seconds == 0 {
-        return Err("log.stats_interval_seconds must not be 0".to_owned());
+    for (name, value) in [
+        ("limits.opening_timeout_seconds", limits.opening_timeout_seconds),
+        ("limits.idle_timeout_seconds", limits.idle_timeout_seconds),
+        ("limits.tombstone_timeout_seconds", limits.tombstone_timeout_seconds),
+        ("log.stats_interval_seconds", file.log.stats_interval_seconds),
+    ] {
+        if !(1..=MAX_SECONDS).contains(&value) {
+            return Err(format!("{name} must be 1 to {MAX_SECONDS}"));
+        }
     }
     Ok(file)
 }
@@ -340,6 +392,7 @@ mod tests {
             mid_stream: None,
             table_full: None,
             memory_cap: Some(PolicyName(policies.memory_cap)),
+            bypass: Vec::new(),
             fragments: None,
             udp_tls: Some(PolicyName(policies.udp_tls)),
         };
@@ -367,5 +420,28 @@ mod tests {
         assert!(error("[limits]\nmax_flow = 1").contains("line 2: unknown field `max_flow`"));
         assert!(error("[policies]\nmissing_keys = \"ignore\"").contains("unknown policy"));
         assert_eq!(error("[limits]\nmax_flows = 0"), "limits.max_flows must not be 0");
+        assert!(error("[limits]\ntombstone_timeout_seconds = 0").contains("must be 1 to"));
+        let endless = format!("[log]\nstats_interval_seconds = {}", i64::MAX);
+        assert!(error(&endless).contains("must be 1 to"));
+    }
+
+    #[test]
+    fn accepts_bypass_rules_and_refuses_others() {
+        let file = |rule: &str| parse(&format!("[policies]\nbypass = [\"{rule}\"]"));
+        for (rule, inside, outside) in [
+            ("10.1.0.0/16", "10.1.2.3:4", "10.2.0.0:4"),
+            ("192.0.2.1", "192.0.2.1:5", "192.0.2.2:5"),
+            ("192.0.2.1:443", "192.0.2.1:443", "192.0.2.1:444"),
+            ("2001:db8::/32", "[2001:db8::1]:5", "[2001:db9::1]:5"),
+            ("[2001:db8::1]:443", "[2001:db8::1]:443", "[2001:db8::1]:444"),
+        ] {
+            let BypassRule(bypass) = file(rule).unwrap().policies.bypass[0];
+            assert!(bypass.contains(inside.parse().unwrap()), "{rule}");
+            assert!(!bypass.contains(outside.parse().unwrap()), "{rule}");
+        }
+        for rule in ["", "example.org", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.1:99999", "::1/129"] {
+            let error = file(rule).unwrap_err();
+            assert!(error.contains("is not ADDRESS"), "{rule}: {error}");
+        }
     }
 }

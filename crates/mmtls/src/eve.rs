@@ -131,6 +131,14 @@ impl EveWriter {
         self.file.flush();
     }
 
+    /// Writes what is buffered and opens the file again, for tools that rotate logs.
+    ///
+    /// # Errors
+    /// When the file cannot be created; the old one stays in use then.
+    pub fn reopen(&mut self) -> io::Result<()> {
+        self.file.reopen()
+    }
+
     /// The first error of writing, once. Afterwards writing is still tried at every flush, and
     /// lines that do not fit into the buffer meanwhile are counted.
     pub fn take_error(&mut self) -> Option<io::Error> {

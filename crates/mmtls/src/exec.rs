@@ -89,8 +89,11 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
         say(&format!("{middlebox} gets no keys yet: {trouble}"));
     }
 
-    // Before the program starts, so that its end cannot be missed.
-    let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED.into_iter().chain([SIGCHLD]))
+    // Before the program starts, so that its end cannot be missed. What is ignored (nohup, jobs
+    // in the background) stays so, also for the program: a handler would not be inherited.
+    let ignored = ignored_signals();
+    let forwarded = FORWARDED.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let mut signals = SignalsInfo::<WithOrigin>::new(forwarded.chain([SIGCHLD]))
         .map_err(system("signal handlers"))?;
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", place::preload_list(&library));
@@ -172,6 +175,14 @@ fn start_client(options: &ExecOptions, sessions: &Arc<Mutex<Sessions>>) -> Resul
         _ => None,
     };
     Client::start(config, Box::new(on_request)).map_err(|error| Error::Usage(error.to_string()))
+}
+
+/// The signals that this process was started to ignore, signal 1 in the lowest bit.
+fn ignored_signals() -> u64 {
+    // Without /proc the usual case is assumed: none.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
 /// Waits for the program's end and passes signals on meanwhile.

@@ -1,15 +1,21 @@
-//! Giving up what the process does not need: core dumps, ptrace, new privileges, capabilities.
+//! Giving up what the process does not need (core dumps, ptrace, new privileges, capabilities),
+//! and asking for the descriptors that it does need.
 //!
 //! Refuses to run on without having done so.
 
 use std::num::NonZeroU64;
 
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_current_timer_slack, set_no_new_privs,
 };
 
 use crate::Error;
+
+/// Descriptors beside those of the key channel: interfaces, logs, stream files.
+pub const SPARE_DESCRIPTORS: u64 = 256;
 
 /// No core dumps and no debugger of the same user: keys live in this memory.
 ///
@@ -19,6 +25,28 @@ pub fn forbid_dumps() -> Result<(), Error> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(system("PR_SET_DUMPABLE"))?;
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none).map_err(system("RLIMIT_CORE"))
+}
+
+/// Raises the limit of open descriptors, usually 1024, as far as it goes: a key channel that has
+/// used them up would take the log files' too.
+///
+/// # Errors
+/// [`Error::Usage`] when fewer than `needed` are allowed.
+pub fn allow_descriptors(needed: u64) -> Result<(), Error> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    // Only root may go beyond the maximum.
+    let maximum = limit.maximum.map(|maximum| maximum.max(needed));
+    let raised = Rlimit { current: maximum.or(Some(needed)), maximum };
+    setrlimit(Resource::Nofile, raised).map_err(|error| {
+        Error::Usage(format!(
+            "{needed} open files are needed (keys.max_connections and {SPARE_DESCRIPTORS} more), \
+             and the system allows {} (ulimit -Hn): {error}",
+            limit.maximum.unwrap_or_default()
+        ))
+    })
 }
 
 /// Drops every capability. Call it once sockets and files are open and before threads start:
@@ -46,4 +74,20 @@ pub fn precise_timers() -> Result<(), Error> {
 
 fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {
     move |error| Error::System { what, error: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_what_the_system_allows_and_refuses_more() {
+        let before = getrlimit(Resource::Nofile).current;
+        allow_descriptors(16).unwrap();
+        let most = before.unwrap_or(1024).max(512);
+        allow_descriptors(most).unwrap();
+        assert!(getrlimit(Resource::Nofile).current.is_none_or(|current| current >= most));
+        let error = allow_descriptors(1 << 40).unwrap_err();
+        assert!(error.to_string().contains("open files are needed"), "{error}");
+    }
 }

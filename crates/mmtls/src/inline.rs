@@ -1,6 +1,7 @@
 //! The inline worker: one thread, two interfaces, one engine.
 //!
-//! Refuses to look into packets; it moves them as the engine says.
+//! Refuses to look into packets; it moves them as the engine says. Frames whose offload header
+//! would change more than a checksum are dropped.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -10,10 +11,12 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mmtls_engine::session::Handler;
-use mmtls_engine::{Engine, Exit, FrameInput, HoldId, Link, Output, PortId, Verdict};
+use mmtls_engine::{
+    Engine, Exit, FrameInput, HoldId, Link, Output, PortId, Verdict, finishes_in_place,
+};
 use mmtls_keyshare::server::ServerHandle;
 use mmtls_packet_io::af_packet::{
-    Action, Bridge, Frame, HeldFrame, Outbox, Port, VnetHeader, WakeFd,
+    Action, Bridge, Error as BridgeError, Frame, HeldFrame, Outbox, Port, VnetHeader, WakeFd,
 };
 
 use crate::Error;
@@ -29,6 +32,9 @@ const BUSY_FRAMES: usize = 100;
 
 /// How long frames are counted for [`BUSY_FRAMES`]: 100 of them are 100,000 a second.
 const SLOT: Duration = Duration::from_millis(1);
+
+/// An interface that was down less than so long ago is still the same trouble.
+const DOWN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Deliveries taken between two looks at the interfaces.
 const KEYS_PER_TURN: usize = 1024;
@@ -63,6 +69,19 @@ pub struct Worker<H: Handler> {
     clock: Clock,
     moderation: Moderation,
     batch: usize,
+    trouble: Trouble,
+}
+
+/// What went wrong without ending the bridge.
+#[derive(Default)]
+struct Trouble {
+    /// Frames dropped because finishing their checksum would have changed them.
+    refused_offloads: u64,
+    /// How often an interface went down.
+    downs: u64,
+    last_down: Option<Instant>,
+    /// Not printed yet.
+    message: Option<String>,
 }
 
 /// Interrupt moderation, as network cards have it: where many frames come one by one, waking up
@@ -130,6 +149,7 @@ impl<H: Handler> Worker<H> {
             clock: Clock::new(),
             moderation: Moderation::new(settings.moderation),
             batch: settings.batch,
+            trouble: Trouble::default(),
         }
     }
 
@@ -168,11 +188,28 @@ impl<H: Handler> Worker<H> {
         self.held.len()
     }
 
+    /// Frames dropped because finishing their checksum would have changed their content.
+    #[must_use]
+    pub fn refused_offloads(&self) -> u64 {
+        self.trouble.refused_offloads
+    }
+
+    /// How often an interface went down.
+    #[must_use]
+    pub fn interface_downs(&self) -> u64 {
+        self.trouble.downs
+    }
+
+    /// What is to be told to the operator, once.
+    pub fn take_message(&mut self) -> Option<String> {
+        self.trouble.message.take()
+    }
+
     /// Moves frames until `stop` is set. `each_tick` runs several times a second, also under
     /// load.
     ///
     /// # Errors
-    /// [`Error::Interface`] when an interface goes down or vanishes.
+    /// [`Error::Interface`] when an interface vanishes. One that goes down is waited for.
     pub fn run(
         &mut self,
         stop: &AtomicBool,
@@ -188,7 +225,8 @@ impl<H: Handler> Worker<H> {
             let mut idle = self.take_keys(now_ns) == 0;
             let mut frames = 0;
             for port in Port::BOTH {
-                frames += self.receive(port, now_ns)?;
+                let received = self.receive(port, now_ns);
+                frames += self.outlive(received, now)?;
             }
             if self.engine.next_timeout().is_some_and(|due| due <= now_ns) {
                 self.engine.handle_timeout(now_ns);
@@ -197,13 +235,15 @@ impl<H: Handler> Worker<H> {
             }
             if now >= next_tick {
                 next_tick = now + TICK;
+                self.bridge.check().map_err(Error::Interface)?;
                 each_tick(self);
             }
             // Waiting is a system call that says nothing new while frames keep coming.
             if frames > 0 {
                 self.moderation.turn(now, frames, self.batch);
             } else if idle {
-                self.sleep(now, next_tick)?;
+                let slept = self.sleep(now, next_tick);
+                self.outlive(slept, now)?;
             }
         }
         Ok(())
@@ -222,8 +262,29 @@ impl<H: Handler> Worker<H> {
         self.engine.into_handler()
     }
 
+    /// Takes note of an interface that is down: a driver that resets itself, or an operator who
+    /// changes it, must not end everybody's sessions. The sockets go on when it is up again.
+    fn outlive<T: Default>(
+        &mut self,
+        outcome: Result<T, BridgeError>,
+        now: Instant,
+    ) -> Result<T, Error> {
+        match outcome {
+            Err(error @ BridgeError::InterfaceDown { .. }) => {
+                // While it is down every frame for it says so again.
+                let last = self.trouble.last_down.replace(now);
+                if last.is_none_or(|last| now.saturating_duration_since(last) > DOWN_AGAIN) {
+                    self.trouble.downs += 1;
+                    self.trouble.message = Some(format!("{error}; going on when it is up again"));
+                }
+                Ok(T::default())
+            }
+            other => other.map_err(Error::Interface),
+        }
+    }
+
     /// Waits for frames, keys, the next tick or the engine's next timeout.
-    fn sleep(&mut self, now: Instant, next_tick: Instant) -> Result<(), Error> {
+    fn sleep(&mut self, now: Instant, next_tick: Instant) -> Result<(), BridgeError> {
         let now_ns = self.clock.ns_at(now);
         self.keys.desk.announce_sleep();
         if self.take_keys(now_ns) > 0 {
@@ -235,35 +296,37 @@ impl<H: Handler> Worker<H> {
             None => tick,
         };
         let wake = Some(self.keys.wake.as_fd());
-        let ready = self.bridge.wait(Some(timeout), wake).map_err(Error::Interface)?;
+        let ready = self.bridge.wait(Some(timeout), wake)?;
         if ready.woken {
             self.keys.wake.drain();
         }
         Ok(())
     }
 
-    fn receive(&mut self, port: Port, now_ns: u64) -> Result<usize, Error> {
-        let Self { bridge, engine, held, keys, .. } = self;
-        bridge
-            .receive_with(port, |frame, outbox| {
-                let input = FrameInput {
-                    port: port_id(port),
-                    link: Link::Ethernet,
-                    bytes: frame.bytes,
-                    checksum_trusted: checksum_trusted(frame),
-                };
-                let action = match engine.handle_frame(now_ns, &input) {
-                    Verdict::Forward => Action::Forward,
-                    Verdict::Drop => Action::Drop,
-                    Verdict::Hold(id) => {
-                        held.insert(id, frame.hold());
-                        Action::Taken
-                    }
-                };
-                drain(engine, held, keys, outbox);
-                action
-            })
-            .map_err(Error::Interface)
+    fn receive(&mut self, port: Port, now_ns: u64) -> Result<usize, BridgeError> {
+        let Self { bridge, engine, held, keys, trouble, .. } = self;
+        bridge.receive_with(port, |frame, outbox| {
+            if !finishes_as_judged(frame) {
+                trouble.refused_offloads += 1;
+                return Action::Drop;
+            }
+            let input = FrameInput {
+                port: port_id(port),
+                link: Link::Ethernet,
+                bytes: frame.bytes,
+                checksum_trusted: checksum_trusted(frame),
+            };
+            let action = match engine.handle_frame(now_ns, &input) {
+                Verdict::Forward => Action::Forward,
+                Verdict::Drop => Action::Drop,
+                Verdict::Hold(id) => {
+                    held.insert(id, frame.hold());
+                    Action::Taken
+                }
+            };
+            drain(engine, held, keys, outbox);
+            action
+        })
     }
 
     /// Takes deliveries, but not for ever, since packets wait too. Returns how many.
@@ -346,13 +409,12 @@ fn drain<H: Handler>(
                 out.inject(port, &frame);
             }
             Output::KeysNeeded(wanted) => {
-                if let (Some(server), Some(message), Some(connection)) = (
-                    &keys.server,
-                    keys::request(&wanted),
-                    keys.desk.connection_of(wanted.client.ip()),
-                ) {
-                    // A full queue means that the endpoint is slow; its keys come unasked too.
-                    let _ = server.send_to(connection, &message);
+                if let (Some(server), Some(message)) = (&keys.server, keys::request(&wanted)) {
+                    // Those that do not know the session say so, which is ignored.
+                    for connection in keys.desk.connections_of(wanted.client.ip()) {
+                        // A full queue means that the endpoint is slow; its keys come unasked too.
+                        let _ = server.send_to(connection, &message);
+                    }
                 }
             }
         }
@@ -366,7 +428,39 @@ fn port_id(port: Port) -> PortId {
     }
 }
 
+/// Whether what leaves, once its checksum is finished, is what the engine judges.
+fn finishes_as_judged(frame: &Frame<'_>) -> bool {
+    let vnet = frame.vnet;
+    let [start, offset] = [vnet.checksum_start, vnet.checksum_offset].map(usize::from);
+    !frame.checksum_partial() || finishes_in_place(Link::Ethernet, frame.bytes, start, offset)
+}
+
 /// Unfinished checksums must not be verified, verified ones need not be.
 fn checksum_trusted(frame: &Frame<'_>) -> bool {
     frame.vnet.flags & (VnetHeader::NEEDS_CHECKSUM | VnetHeader::DATA_VALID) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_offload_headers_that_rewrite_the_payload() {
+        let mut bytes = vec![0; 14 + 20 + 20 + 10];
+        bytes[12..14].copy_from_slice(&[8, 0]);
+        bytes[14..34]
+            .copy_from_slice(&[0x45, 0, 0, 50, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes[46] = 0x50;
+        let judged = |flags, checksum_start, checksum_offset| {
+            let vnet =
+                VnetHeader { flags, checksum_start, checksum_offset, ..VnetHeader::default() };
+            finishes_as_judged(&Frame { bytes: &bytes, vnet, ingress: Port::Left })
+        };
+        assert!(judged(VnetHeader::NEEDS_CHECKSUM, 34, 16));
+        // Into the first bytes of the payload.
+        assert!(!judged(VnetHeader::NEEDS_CHECKSUM, 34, 20));
+        assert!(!judged(VnetHeader::NEEDS_CHECKSUM, 54, 0));
+        // Without the flag the numbers mean nothing.
+        assert!(judged(VnetHeader::DATA_VALID, 54, 0));
+    }
 }

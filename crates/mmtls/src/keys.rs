@@ -40,7 +40,7 @@ pub struct KeyDesk {
     pub queue_full: AtomicU64,
     /// Deliveries whose keys fit no supported suite.
     pub unusable: AtomicU64,
-    connections: Mutex<HashMap<IpAddr, ConnectionId>>,
+    connections: Mutex<HashMap<IpAddr, Vec<ConnectionId>>>,
     /// The worker sleeps, or is about to: it has to be woken for a delivery.
     worker_sleeps: AtomicBool,
 }
@@ -55,11 +55,11 @@ impl KeyDesk {
         fence(Ordering::SeqCst);
     }
 
-    /// The connection that an endpoint's address last used.
+    /// The connections on which this address delivered something: one for each agent.
     #[must_use]
-    pub fn connection_of(&self, address: IpAddr) -> Option<ConnectionId> {
+    pub fn connections_of(&self, address: IpAddr) -> Vec<ConnectionId> {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        connections.get(&address).copied()
+        connections.get(&address).cloned().unwrap_or_default()
     }
 }
 
@@ -99,7 +99,10 @@ impl KeySink for WorkerSink {
         if self.last_connection != Some(peer.connection) {
             self.last_connection = Some(peer.connection);
             let mut known = self.desk.connections.lock().unwrap_or_else(PoisonError::into_inner);
-            known.insert(sender, peer.connection);
+            let known = known.entry(sender).or_default();
+            if !known.contains(&peer.connection) {
+                known.push(peer.connection);
+            }
         }
         let delivery = match message {
             Message::SessionKeys(keys) => match open_keys(sender, &keys) {
@@ -132,8 +135,11 @@ impl KeySink for WorkerSink {
 
     fn closed(&mut self, peer: &Peer) {
         let mut known = self.desk.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.get(&peer.address.ip()) == Some(&peer.connection) {
-            known.remove(&peer.address.ip());
+        if let Some(connections) = known.get_mut(&peer.address.ip()) {
+            connections.retain(|connection| *connection != peer.connection);
+            if connections.is_empty() {
+                known.remove(&peer.address.ip());
+            }
         }
         self.last_connection = None;
     }
@@ -194,4 +200,56 @@ pub fn request(wanted: &KeysNeeded) -> Option<Message> {
         },
         epoch: Epoch::application(updates)?,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use mmtls_keyshare::client::{Client, ClientConfig};
+    use mmtls_keyshare::message::NullKeys;
+    use mmtls_keyshare::server::{Identity, Server, ServerConfig};
+    use mmtls_testkit::{Pki, require_program};
+
+    use super::*;
+
+    #[test]
+    fn accepts_two_agents_of_one_address() {
+        if !require_program("openssl") {
+            return;
+        }
+        let pki = Pki::shared().unwrap();
+        let (sink, _queue, desk) = queue(Arc::new(WakeFd::new().unwrap()));
+        let identity = Identity {
+            certificate_file: pki.middlebox.certificate.clone(),
+            key_file: pki.middlebox.key.clone(),
+        };
+        let server =
+            Server::start(ServerConfig::new("127.0.0.1:0".parse().unwrap(), identity), sink)
+                .unwrap();
+        let address = server.local_addr();
+        let connect = || {
+            let middlebox = address.to_string().parse().unwrap();
+            let config = ClientConfig::new(vec![middlebox], pki.ca.clone());
+            let client = Client::start(config, Box::new(|_| None)).unwrap();
+            for number in 0..3 {
+                let message = NullKeys { client_random: [number; 32], flow: None };
+                client.send(&Message::NullKeys(message)).unwrap();
+            }
+            client
+        };
+        let known = |count| {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while desk.connections_of(address.ip()).len() != count {
+                assert!(Instant::now() < deadline, "{:?}", desk.connections_of(address.ip()));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let (first, second) = (connect(), connect());
+        known(2);
+        drop(second);
+        known(1);
+        drop(first);
+        known(0);
+    }
 }

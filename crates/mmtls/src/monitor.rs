@@ -155,6 +155,14 @@ impl Monitor {
         }
     }
 
+    /// Opens `eve.json` again under its name: what was renamed meanwhile is complete.
+    ///
+    /// # Errors
+    /// What the system says; the old file stays in use then.
+    pub fn reopen_log(&mut self) -> io::Result<()> {
+        self.reports.eve.as_mut().map_or(Ok(()), EveWriter::reopen)
+    }
+
     /// Writes what is buffered: about once a second, and at the end. Errors of writing are
     /// returned once, for the owner to print; the monitor goes on in any case.
     pub fn flush(&mut self) -> Vec<MonitorIoError> {

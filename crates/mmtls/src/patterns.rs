@@ -1,7 +1,7 @@
 //! Literal patterns in decrypted HTTP response bodies, and what to do about them.
 //!
-//! Refuses to look into bodies with a content coding (they are counted), and to report without
-//! bound: at most [`MAX_MATCHES`] matches per body.
+//! Refuses to decode content codings (such bodies are counted), and to report without bound: at
+//! most [`MAX_MATCHES`] matches per body.
 
 use core::fmt;
 use std::io::{self, Read};

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::wire::BothSides;
 use common::{
-    Family, Stage, can_run, find, http_body, mmtls_program, options, patient, sessions, url,
+    Family, Stage, can_run, find, http_body, mmtls_program, options, patient, sessions, stat, url,
 };
 use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
 use mmtls_testkit::{Middle, Mmtls, MmtlsOptions, OpensslServer, Testbed, files, require_program};
@@ -549,4 +549,65 @@ fn accepts_signals_and_prints_a_live_summary() {
     assert!(report.success);
     assert_eq!(report.count("decrypted"), 1);
     drop(server);
+}
+
+#[test]
+fn accepts_a_link_that_goes_down_and_a_log_that_is_rotated() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = Stage::new();
+    stage.serve("file", b"content");
+    let mut mmtls = stage.mmtls(&patient());
+    let fetch = |mmtls: &Mmtls| {
+        let mut curl = stage.sharing_curl(mmtls, Family::V4, &[]);
+        curl.arg(url("file")).args(["--retry", "8", "--retry-all-errors", "--retry-delay", "1"]);
+        assert_eq!(stage.run("curl", curl).text(), "content");
+    };
+    fetch(&mmtls);
+    // As drivers do when they are reconfigured.
+    for port in ["left", "right"] {
+        stage.bed.middlebox.ip(&format!("link set {port} down\n")).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        stage.bed.middlebox.ip(&format!("link set {port} up\n")).unwrap();
+        fetch(&mmtls);
+        std::thread::sleep(Duration::from_millis(1200));
+    }
+    // As log rotation does.
+    let (log, rotated) = (mmtls.directory().join("eve.json"), mmtls.directory().join("rotated"));
+    fs::rename(&log, &rotated).unwrap();
+    mmtls.process.signal("HUP");
+    std::thread::sleep(Duration::from_millis(600));
+    fetch(&mmtls);
+    let said = mmtls.process.stderr_text();
+    for port in ["left", "right"] {
+        assert!(said.contains(&format!("mmtls: {port} is down; going on")), "{said}");
+    }
+    let old = fs::read_to_string(&rotated).unwrap();
+    assert_eq!(old.matches("\"event_type\":\"http\"").count(), 3, "{old}");
+    let report = mmtls.stop().unwrap();
+    assert_eq!(report.events("http").len(), 1);
+    assert_eq!(report.count("decrypted"), 4, "{:#?}", report.summary);
+    assert!(stat(&report, "engine", "interface_downs") >= 2);
+}
+
+#[test]
+fn accepts_endpoints_that_are_to_be_left_alone() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = Stage::new();
+    stage.serve("file", b"content");
+    let fetch = |config: &str| {
+        let mmtls = stage.mmtls(&MmtlsOptions { config: Some(config.to_owned()), ..options() });
+        let mut curl = stage.plain_curl(Family::V4);
+        curl.arg(url("file"));
+        let finished = stage.run("curl", curl);
+        (finished.status.success(), mmtls.stop().unwrap())
+    };
+    let (passed, report) = fetch("[policies]\nbypass = [\"10.77.0.3:443\"]\n");
+    assert!(passed && report.count("TLS sessions") == 0, "{:#?}", report.summary);
+    assert!(stat(&report, "engine", "bypassed") > 5);
+    let (passed, report) = fetch("[policies]\nbypass = [\"10.77.0.3:444\", \"10.78.0.0/16\"]\n");
+    assert!(!passed && report.count("TLS sessions") == 1, "{:#?}", report.summary);
 }

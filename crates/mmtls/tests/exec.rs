@@ -427,3 +427,28 @@ fn refuses_what_cannot_work() {
     fails(with("TEST_EXEMPT", "*"), "--exempt");
     fails(with("TEST_LIBRARY", "/nonexistent.so"), "/nonexistent.so");
 }
+
+#[test]
+fn accepts_signals_that_are_ignored_and_leaves_them_so() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let exec = place
+        .exec(&middlebox.server.local_addr().to_string(), &["grep", "SigIgn", "/proc/self/status"]);
+    for (trap, bits) in [("trap '' HUP INT", 0b11), ("trap - HUP INT", 0)] {
+        // As nohup and background jobs do.
+        let mut shell = place.command("sh");
+        shell.args(["-c", &format!("{trap}; exec \"$@\""), "sh"]);
+        shell.arg(exec.get_program()).args(exec.get_args());
+        for (name, value) in exec.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        let output = shell.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+        let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+        assert_eq!(mask & 0b11, bits, "{trap}: {text}");
+    }
+}

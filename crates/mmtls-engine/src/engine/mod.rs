@@ -20,7 +20,7 @@ use crate::output::{FrameInput, HoldId, Output, Verdict};
 use crate::recognition::{Datagram, classify};
 use crate::session::{Context, Handler, SessionId};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
-use crate::wire::{Parsed, parse};
+use crate::wire::{Parsed, Segment, parse};
 
 /// Follows every connection whose packets it is given.
 ///
@@ -138,6 +138,10 @@ impl<H: Handler> Engine<H> {
         // What its receiver drops need not pass: it may be meant to mislead.
         let unacceptable = if self.config.inline { Verdict::Drop } else { Verdict::Forward };
         let verdict = match parse(frame.link, frame.bytes, self.config.inline) {
+            Parsed::Tcp(segment) if self.is_bypassed(&segment) => {
+                self.counters.bypassed += 1;
+                Verdict::Forward
+            }
             Parsed::Tcp(segment) => {
                 let check = self.config.verify_checksums && !frame.checksum_trusted;
                 if check && !segment.checksum_ok() {
@@ -179,6 +183,11 @@ impl<H: Handler> Engine<H> {
             Verdict::Drop => self.counters.dropped += 1,
         }
         verdict
+    }
+
+    fn is_bypassed(&self, segment: &Segment<'_>) -> bool {
+        let ends = [segment.source, segment.destination];
+        self.config.bypass.iter().any(|rule| ends.into_iter().any(|end| rule.contains(end)))
     }
 
     /// Lets time pass: ends stalls and forgets idle flows.

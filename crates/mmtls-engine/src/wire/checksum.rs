@@ -45,7 +45,12 @@ pub(super) fn tcp(source: IpAddr, destination: IpAddr, segment: &[u8]) -> u16 {
     !fold(sum(segment, pseudo_header(source, destination, segment.len())))
 }
 
+/// The checksum over these bytes alone.
+pub(super) fn internet(bytes: &[u8]) -> u16 {
+    !fold(sum(bytes, 0))
+}
+
 /// The checksum for an IPv4 header whose checksum field is zero.
 pub(super) fn ipv4_header(header: &[u8]) -> u16 {
-    !fold(sum(header, 0))
+    internet(header)
 }

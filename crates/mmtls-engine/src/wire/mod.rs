@@ -7,11 +7,13 @@ mod build;
 mod checksum;
 mod link;
 mod network;
+mod partial;
 mod tcp;
 
 pub(crate) use build::{Reset, build_reset};
 pub use link::Link;
 pub(crate) use link::turned;
+pub use partial::finishes_in_place;
 pub(crate) use tcp::{Flags, TcpView};
 
 use core::net::SocketAddr;

@@ -91,9 +91,10 @@ pub enum Anomaly {
     ConflictingLengths,
     /// A length and a transfer coding: the coding wins (RFC 9112, section 6.3).
     LengthAndCoding,
-    /// A transfer coding in HTTP/1.0. The rest of the direction is taken as body.
+    /// A transfer coding in HTTP/1.0. In a response `chunked` is decoded, as clients do; else the
+    /// rest of the direction is taken as body.
     CodingInHttp10,
-    /// A request whose transfer coding does not end with `chunked`. As above.
+    /// The transfer codings do not end with `chunked`. As above.
     UnknownCoding,
     /// Not the chunked coding. The rest of the direction is taken as body, from that byte on.
     BadChunk,
@@ -101,7 +102,7 @@ pub enum Anomaly {
     BareLineFeed,
     /// Bytes after CONNECT, before its refusal. Taken as opaque.
     BytesAfterConnect,
-    /// Status 101 although no upgrade was asked for. Taken as an upgrade.
+    /// Status 101 although no upgrade was asked for. Taken as a final response.
     UnexpectedUpgrade,
     /// Too many requests wait for responses. Responses are no longer matched to requests.
     PipelineTooDeep,

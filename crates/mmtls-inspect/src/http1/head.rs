@@ -132,6 +132,13 @@ pub(super) enum Framing {
     UntilClose,
 }
 
+/// What the Transfer-Encoding fields name, over all of them.
+#[derive(Clone, Copy, Default)]
+struct Codings {
+    chunked: bool,
+    last_is_chunked: bool,
+}
+
 /// What both kinds of heads have.
 pub(super) struct Fields<'a> {
     pub(super) framing: Framing,
@@ -156,7 +163,7 @@ pub(super) fn parse_request(bytes: &[u8]) -> Option<(RequestHead<'_>, Fields<'_>
         return None;
     }
     let version = request.version?;
-    let fields = fields(request.headers, version);
+    let fields = fields(Side::Client, request.headers, version);
     let head = RequestHead {
         method: request.method?,
         target: request.path?,
@@ -172,15 +179,18 @@ pub(super) fn parse_request(bytes: &[u8]) -> Option<(RequestHead<'_>, Fields<'_>
 pub(super) fn parse_response(bytes: &[u8]) -> Option<(ResponseHead<'_>, Fields<'_>)> {
     let mut headers = [const { MaybeUninit::<Header<'_>>::uninit() }; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut []);
-    // Clients accept folded fields from servers, so the observer has to.
+    // Clients accept folded fields from servers and pass over lines that are no fields, so the
+    // observer has to.
     let parsed = ParserConfig::default()
         .allow_obsolete_multiline_headers_in_responses(true)
+        .allow_spaces_after_header_name_in_responses(true)
+        .ignore_invalid_headers_in_responses(true)
         .parse_response_with_uninit_headers(&mut response, bytes, &mut headers);
     if !matches!(parsed, Ok(Status::Complete(_))) {
         return None;
     }
     let version = response.version?;
-    let fields = fields(response.headers, version);
+    let fields = fields(Side::Server, response.headers, version);
     let status = response.code?;
     let head = ResponseHead {
         status,
@@ -195,7 +205,7 @@ pub(super) fn parse_response(bytes: &[u8]) -> Option<(ResponseHead<'_>, Fields<'
     Some((head, fields))
 }
 
-fn fields<'a>(headers: &[Header<'a>], version: u8) -> Fields<'a> {
+fn fields<'a>(side: Side, headers: &[Header<'a>], version: u8) -> Fields<'a> {
     let mut out = Fields {
         framing: Framing::Unstated,
         anomaly: None,
@@ -206,7 +216,7 @@ fn fields<'a>(headers: &[Header<'a>], version: u8) -> Fields<'a> {
         content_encoding: None,
         content_length: None,
     };
-    let mut chunked = None;
+    let mut coding = None;
     for header in headers {
         let name = header.name;
         let value = header.value.trim_ascii();
@@ -221,28 +231,36 @@ fn fields<'a>(headers: &[Header<'a>], version: u8) -> Fields<'a> {
                 out.content_encoding = Some(value);
             }
             17 if name.eq_ignore_ascii_case("transfer-encoding") => {
-                // The final coding decides, over all fields of that name.
-                let last = value.rsplit(|&b| b == b',').next().unwrap_or_default();
-                chunked = Some(last.trim_ascii().eq_ignore_ascii_case(b"chunked"));
+                let codings = coding.get_or_insert(Codings::default());
+                for name in value.split(|&byte| byte == b',') {
+                    codings.last_is_chunked = name.trim_ascii().eq_ignore_ascii_case(b"chunked");
+                    codings.chunked |= codings.last_is_chunked;
+                }
             }
             _ => {}
         }
     }
+    let Some(coding) = coding else {
+        return out;
+    };
     // RFC 9112, section 6.3: a transfer coding overrides a length.
-    match chunked {
-        Some(_) if version == 0 => {
-            out.anomaly = Some(Anomaly::CodingInHttp10);
-            out.framing = Framing::UntilClose;
-        }
-        Some(chunked) => {
-            if out.framing != Framing::Unstated {
-                out.anomaly = Some(Anomaly::LengthAndCoding);
-            }
-            out.content_length = None;
-            out.framing = if chunked { Framing::Chunked } else { Framing::UntilClose };
-        }
-        None => {}
+    if out.framing != Framing::Unstated {
+        out.anomaly = Some(Anomaly::LengthAndCoding);
     }
+    if !coding.last_is_chunked {
+        out.anomaly = Some(Anomaly::UnknownCoding);
+    }
+    if version == 0 {
+        out.anomaly = Some(Anomaly::CodingInHttp10);
+    }
+    out.content_length = None;
+    // The specification has it that only a final `chunked` counts, and only from 1.1 on. Clients
+    // (curl, wget) decode wherever they see the word, so response bodies are read as they do.
+    let chunked = match side {
+        Side::Client => coding.last_is_chunked && version > 0,
+        Side::Server => coding.chunked,
+    };
+    out.framing = if chunked { Framing::Chunked } else { Framing::UntilClose };
     out
 }
 

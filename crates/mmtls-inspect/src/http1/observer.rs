@@ -327,12 +327,7 @@ impl Http1 {
             Framing::Unstated | Framing::Length(0) => sink(Event::RequestEnd),
             Framing::Length(length) => self.client.state = State::Length(length),
             Framing::Chunked => self.client.state = State::Chunked(Chunked::new()),
-            Framing::UntilClose => {
-                if fields.anomaly.is_none() {
-                    self.tell(Side::Client, Anomaly::UnknownCoding, sink);
-                }
-                self.client.state = State::UntilClose;
-            }
+            Framing::UntilClose => self.client.state = State::UntilClose,
         }
         true
     }
@@ -353,15 +348,17 @@ impl Http1 {
         }
         sink(Event::ResponseHead(head));
         let tunnel = asked == Asked::Connect && (200..300).contains(&head.status);
-        if head.status == 101 || tunnel {
-            if !tunnel && asked != Asked::Upgrade {
-                self.tell(Side::Server, Anomaly::UnexpectedUpgrade, sink);
-            }
+        let switching = head.status == 101;
+        if tunnel || switching && asked == Asked::Upgrade {
             sink(Event::ResponseEnd);
             sink(Event::Upgraded);
             self.client.make_opaque();
             self.server.make_opaque();
             return true;
+        }
+        if switching {
+            // Clients that did not ask take it for a final response.
+            self.tell(Side::Server, Anomaly::UnexpectedUpgrade, sink);
         }
         if asked == Asked::Connect {
             self.connect_refused(sink);
@@ -395,9 +392,11 @@ impl Http1 {
         });
     }
 
-    /// What is not a head: no HTTP at all, or HTTP that cannot be followed any further.
+    /// What is not a head: no HTTP at all, or HTTP that cannot be followed any further. Whether it
+    /// is HTTP is for the client to say: a server that speaks first may as well be answering the
+    /// request that is on its way, without a head (HTTP/0.9).
     fn refuse_head(&mut self, side: Side, anomaly: Anomaly, sink: &mut impl FnMut(Event<'_>)) {
-        if self.client.http || self.server.http {
+        if side == Side::Server || self.client.http || self.server.http {
             self.tell(side, anomaly, sink);
             self.lose_framing(side);
         } else {

@@ -58,6 +58,8 @@ pub(super) struct Connection {
     open: bool,
     opened: Instant,
     last_heard: Instant,
+    /// A ping was sent since then.
+    pinged: bool,
     skipped_before: u64,
 }
 
@@ -78,6 +80,7 @@ impl Connection {
             open: false,
             opened: now,
             last_heard: now,
+            pinged: false,
             skipped_before: 0,
         })
     }
@@ -117,7 +120,6 @@ impl Connection {
         welcome: &[u8],
         mut deliver: impl FnMut(&Peer, Message),
     ) -> Fate {
-        self.last_heard = now;
         for _ in 0..TURN {
             let mut input = Input { stream: &mut self.stream, exhausted: false };
             let read = self.tls.read_tls(&mut input);
@@ -125,7 +127,7 @@ impl Connection {
             match read {
                 Ok(0) if self.open => return Fate::Gone,
                 Ok(0) => return Fate::HandshakeFailed,
-                Ok(_) => {}
+                Ok(_) => (self.last_heard, self.pinged) = (now, false),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return self.flush(Fate::Keep);
                 }
@@ -203,6 +205,16 @@ impl Connection {
             return false;
         }
         self.flush(Fate::Keep) == Fate::Keep
+    }
+
+    /// Asks a silent peer, once, whether it is still there.
+    pub(super) fn ping(&mut self) {
+        if !std::mem::replace(&mut self.pinged, true)
+            && let Ok(ping) = message::encode(&Message::Ping(0))
+        {
+            // A peer that cannot take it is silent, too.
+            self.send(&ping);
+        }
     }
 
     fn flush(&mut self, fate: Fate) -> Fate {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -322,22 +322,11 @@ impl Worker {
     }
 
     fn connect(&self, deadline: Instant) -> io::Result<TcpStream> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in self.settings.address.to_socket_addrs()? {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.must_stop(true) {
-                break;
-            }
-            match std::net::TcpStream::connect_timeout(&address, left) {
-                Ok(stream) => {
-                    socket::tune(&stream);
-                    stream.set_nonblocking(true)?;
-                    return Ok(TcpStream::from_std(stream));
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        let addresses: Vec<_> = self.settings.address.to_socket_addrs()?.collect();
+        let stream = connect_any(&addresses, deadline, || self.must_stop(true))?;
+        socket::tune(&stream);
+        stream.set_nonblocking(true)?;
+        Ok(TcpStream::from_std(stream))
     }
 
     fn serve(&mut self, session: &mut Session, deadline: Instant) -> End {
@@ -393,6 +382,30 @@ impl Worker {
             }
         }
     }
+}
+
+/// Connects to the first address that answers. Each gets an equal part of the time that is left:
+/// a name often has one in a network that leads nowhere.
+fn connect_any(
+    addresses: &[SocketAddr],
+    deadline: Instant,
+    stopped: impl Fn() -> bool,
+) -> io::Result<std::net::TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for (tried, address) in addresses.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // One part more than there are addresses: TLS has to follow.
+        let parts = u32::try_from(addresses.len() - tried + 1).unwrap_or(u32::MAX);
+        let part = left / parts;
+        if part.is_zero() || stopped() {
+            break;
+        }
+        match std::net::TcpStream::connect_timeout(address, part) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// Xorshift: enough to spread reconnects.
@@ -535,5 +548,29 @@ impl Session {
                 state.queue.push_front(bytes);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
+
+    #[test]
+    fn accepts_the_second_address_where_the_first_leads_nowhere() {
+        // Nobody accepts, and one connection fills the queue: further SYNs get no answer.
+        let silent = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&silent, &"127.0.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
+        listen(&silent, 0).unwrap();
+        let nowhere = SocketAddr::try_from(getsockname(&silent).unwrap()).unwrap();
+        let _filler = std::net::TcpStream::connect(nowhere).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let somewhere = listener.local_addr().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(2);
+        let stream = connect_any(&[nowhere, somewhere], deadline, || false).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), somewhere);
+        assert!(
+            connect_any(&[nowhere], Instant::now() + Duration::from_millis(50), || false).is_err()
+        );
     }
 }

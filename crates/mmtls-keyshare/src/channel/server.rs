@@ -3,12 +3,13 @@
 //! Messages go to a [`KeySink`] on that thread, in order per connection, with one call at the end
 //! of each batch. Refuses: peers without the configured certificate, other protocols, anything
 //! before a hello, malformed messages (the connection is closed and counted), more connections
-//! than the limit, handshakes that take too long, peers that do not read what they are sent.
+//! than the limit or than an address may have, handshakes that take too long, peers that do not
+//! read what they are sent or do not answer a ping.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,16 +46,18 @@ pub struct ServerConfig {
     pub client_ca_file: Option<PathBuf>,
     /// Name and version of this program, for the peers' logs.
     pub software: String,
-    /// More connections are closed at once.
+    /// When so many are open, the oldest without a hello gives way to a new one; where all have
+    /// one, the new one is closed. An IPv4 address may have a sixteenth of them, an IPv6 network
+    /// of 64 bits a quarter, and either has at least 8.
     pub max_connections: usize,
     /// Limit from accepting a connection to its hello.
     pub handshake_timeout: Duration,
-    /// Closes connections that are silent for this long; `None` keeps them.
-    pub idle_timeout: Option<Duration>,
+    /// Connections that are silent for half of this get a ping, and are closed at its end.
+    pub idle_timeout: Duration,
 }
 
 impl ServerConfig {
-    /// The defaults: 10,000 connections, 10 s for the handshake, no idle limit.
+    /// The defaults: 4096 connections, 10 s for the handshake, 10 minutes of silence.
     #[must_use]
     pub fn new(listen: SocketAddr, identity: Identity) -> Self {
         Self {
@@ -62,10 +65,22 @@ impl ServerConfig {
             identity,
             client_ca_file: None,
             software: concat!("mmtls/", env!("CARGO_PKG_VERSION")).to_owned(),
-            max_connections: 10_000,
+            max_connections: 4096,
             handshake_timeout: Duration::from_secs(10),
-            idle_timeout: None,
+            idle_timeout: Duration::from_secs(600),
         }
+    }
+}
+
+impl ServerConfig {
+    /// Reads certificates and keys as a start would, and opens nothing.
+    ///
+    /// # Errors
+    /// [`StartError::Tls`].
+    pub fn check(&self) -> Result<(), StartError> {
+        super::tls::server_config(&self.identity, self.client_ca_file.as_deref())
+            .map(drop)
+            .map_err(StartError::Tls)
     }
 }
 
@@ -151,9 +166,9 @@ pub struct ServerCounters {
     pub accepted: u64,
     /// Connections open now.
     pub open: u64,
-    /// Connections closed at once because of the limit.
+    /// Connections closed at once because of a limit.
     pub over_limit: u64,
-    /// Connections that did not get to a hello: TLS failed, or it took too long.
+    /// Connections that did not get to a hello: TLS failed, it took too long, or they gave way.
     pub failed_handshakes: u64,
     /// Connections closed because of a malformed or forbidden message.
     pub malformed: u64,
@@ -331,7 +346,8 @@ impl Server {
             shared: Arc::clone(&shared),
             connections: Vec::new(),
             free: Vec::new(),
-            unfinished: Vec::new(),
+            crowds: HashMap::new(),
+            unfinished: HashSet::new(),
             accept_again: false,
             generation: 0,
         };
@@ -388,8 +404,10 @@ struct Worker {
     /// Indexed by slot; the token is slot + [`FIRST`].
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
-    /// Slots that used up their turn with input left.
-    unfinished: Vec<usize>,
+    /// Connections per network, see [`network`].
+    crowds: HashMap<IpAddr, usize>,
+    /// Slots that used up their turn with input left. A set, so that nobody has two turns in one.
+    unfinished: HashSet<usize>,
     /// The listener used up its turn, or the system had no descriptor left.
     accept_again: bool,
     /// Upper half of the next connection's id.
@@ -423,8 +441,11 @@ impl Worker {
                     LISTENER => self.accept_again = true,
                     WAKE => {}
                     Token(token) => {
-                        let ending = event.is_read_closed() || event.is_error();
-                        delivered += self.serve(token - FIRST, ending, now);
+                        let slot = token - FIRST;
+                        if !self.unfinished.contains(&slot) {
+                            let ending = event.is_read_closed() || event.is_error();
+                            delivered += self.serve(slot, ending, now);
+                        }
                     }
                 }
             }
@@ -463,8 +484,9 @@ impl Worker {
     }
 
     fn admit(&mut self, mut stream: mio::net::TcpStream, address: SocketAddr, now: Instant) {
-        let open = self.connections.len() - self.free.len();
-        if open >= self.config.max_connections {
+        let ip = address.ip().to_canonical();
+        let crowd = self.crowds.get(&network(ip)).copied().unwrap_or(0);
+        if crowd >= share(ip, self.config.max_connections) || !self.make_room() {
             add(&self.shared.tally.over_limit, 1);
             return;
         }
@@ -477,7 +499,7 @@ impl Worker {
         let registered = self.poll.registry().register(&mut stream, Token(slot + FIRST), interest);
         self.generation = self.generation.wrapping_add(1);
         let peer = Peer {
-            address: SocketAddr::new(address.ip().to_canonical(), address.port()),
+            address: SocketAddr::new(ip, address.port()),
             connection: ConnectionId(u64::from(self.generation) << 32 | slot as u64),
             authenticated: false,
         };
@@ -487,11 +509,29 @@ impl Worker {
         match connection {
             Some(connection) => {
                 self.connections[slot] = Some(connection);
+                *self.crowds.entry(network(ip)).or_default() += 1;
                 add(&self.shared.tally.accepted, 1);
                 add(&self.shared.tally.open, 1);
             }
             None => self.free.push(slot),
         }
+    }
+
+    /// Whether there is a free place. One that has not said hello costs its owner next to
+    /// nothing, so it gives way.
+    fn make_room(&mut self) -> bool {
+        if self.connections.len() - self.free.len() < self.config.max_connections {
+            return true;
+        }
+        let opened = |slot: &usize| self.connections[*slot].as_ref().map(Connection::opened);
+        let oldest = (0..self.connections.len())
+            .filter(|slot| self.connections[*slot].as_ref().is_some_and(|c| !c.is_open()))
+            .min_by_key(opened);
+        if let Some(slot) = oldest {
+            add(&self.shared.tally.failed_handshakes, 1);
+            self.close(slot);
+        }
+        oldest.is_some()
     }
 
     /// Reads, delivers and writes what one connection has; returns how many messages there were.
@@ -510,7 +550,9 @@ impl Worker {
         add(&tally.skipped, connection.take_skipped());
         match fate {
             Fate::Keep => {}
-            Fate::Again => self.unfinished.push(slot),
+            Fate::Again => {
+                self.unfinished.insert(slot);
+            }
             Fate::Gone => self.close(slot),
             Fate::HandshakeFailed => {
                 add(&tally.failed_handshakes, 1);
@@ -529,6 +571,14 @@ impl Worker {
             return;
         };
         self.free.push(slot);
+        self.unfinished.remove(&slot);
+        let network = network(connection.peer().address.ip());
+        if let Some(crowd) = self.crowds.get_mut(&network) {
+            *crowd -= 1;
+            if *crowd == 0 {
+                self.crowds.remove(&network);
+            }
+        }
         add(&self.shared.tally.open, u64::MAX);
         let _ = self.poll.registry().deregister(connection.stream());
         connection.say_goodbye();
@@ -553,13 +603,15 @@ impl Worker {
 
     fn enforce_deadlines(&mut self, now: Instant) {
         for slot in 0..self.connections.len() {
-            let Some(connection) = self.connections[slot].as_ref() else {
+            let Some(connection) = self.connections[slot].as_mut() else {
                 continue;
             };
             let silent = now.saturating_duration_since(connection.last_heard());
             if connection.is_open() {
-                if self.config.idle_timeout.is_some_and(|limit| silent > limit) {
+                if silent > self.config.idle_timeout {
                     self.close(slot);
+                } else if silent > self.config.idle_timeout / 2 {
+                    connection.ping();
                 }
             } else if now.saturating_duration_since(connection.opened())
                 > self.config.handshake_timeout
@@ -569,4 +621,19 @@ impl Worker {
             }
         }
     }
+}
+
+/// Whose connections are counted together: an IPv4 address or, since a host has as many addresses
+/// of its network as it likes, the first 64 bits of an IPv6 address.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
+    }
+}
+
+/// How many connections the network of this address may have.
+fn share(address: IpAddr, max_connections: usize) -> usize {
+    let networks = if address.is_ipv4() { 16 } else { 4 };
+    (max_connections / networks).max(8)
 }

@@ -167,6 +167,14 @@ impl Bridge {
         &self.warnings
     }
 
+    /// Whether both interfaces still exist; one that was down before it was deleted says so in no other way.
+    ///
+    /// # Errors
+    /// [`Error::InterfaceGone`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.ports.iter().try_for_each(PortState::check)
+    }
+
     /// Counters since opening.
     #[must_use]
     pub fn counters(&self) -> Counters {

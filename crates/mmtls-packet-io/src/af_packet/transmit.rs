@@ -105,6 +105,14 @@ impl PortState {
         if std::mem::take(&mut self.down) { Err(self.down_error()) } else { Ok(()) }
     }
 
+    /// Whether the interface exists.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match self.down_error() {
+            Error::InterfaceDown { .. } => Ok(()),
+            gone => Err(gone),
+        }
+    }
+
     /// Says whether the interface is down or gone.
     pub(super) fn down_error(&self) -> Error {
         let interface = self.interface.clone();

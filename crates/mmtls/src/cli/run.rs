@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use mmtls::Error;
-use mmtls::config::{self, File, PolicyName};
+use mmtls::config::{self, BypassRule, File, PolicyName};
 use mmtls::harden;
 use mmtls::inline::{self, KeyInput, Worker};
 use mmtls::keys;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
-use mmtls::patterns::PatternConfig;
+use mmtls::patterns::{PatternConfig, Patterns};
 use mmtls::summary::Summary;
 use mmtls_engine::{Config, Counters, Engine, Policy};
 use mmtls_keyshare::server::{Identity, Server, ServerConfig, StartError};
 use mmtls_packet_io::af_packet::{Bridge, BridgeConfig, WakeFd};
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::ReportArgs;
 
@@ -75,13 +75,17 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     };
     let settings = settings(args, file)?;
     if args.test_config {
-        println!("configuration is valid");
+        settings.check()?;
+        let _ = writeln!(std::io::stdout(), "configuration is valid");
         return Ok(ExitCode::SUCCESS);
     }
     harden::forbid_dumps()?;
+    harden::allow_descriptors(settings.server.max_connections as u64 + harden::SPARE_DESCRIPTORS)?;
     let stop = Arc::new(AtomicBool::new(false));
     let report = Arc::new(AtomicBool::new(false));
-    for (signal, flag) in [(SIGINT, &stop), (SIGTERM, &stop), (SIGUSR1, &report)] {
+    let reopen = Arc::new(AtomicBool::new(false));
+    for (signal, flag) in [(SIGINT, &stop), (SIGTERM, &stop), (SIGUSR1, &report), (SIGHUP, &reopen)]
+    {
         signal_hook::flag::register(signal, Arc::clone(flag))
             .map_err(|error| Error::System { what: "signal handlers", error })?;
     }
@@ -100,7 +104,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let keys = KeyInput { queue, wake, desk, server: Some(server.handle()) };
 
     let started = format!(
-        "mmtls: bridging {} and {}, keys on {}",
+        "bridging {} and {}, keys on {}",
         settings.bridge.left,
         settings.bridge.right,
         server.local_addr()
@@ -113,10 +117,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         .map(|(name, policy)| format!("{name}={}", policy.name()))
         .collect();
     for warning in bridge.warnings() {
-        eprintln!("mmtls: warning: {warning}");
+        say(&format!("warning: {warning}"));
     }
-    eprintln!("mmtls: policies: {}", policies.join(" "));
-    eprintln!("{started}");
+    say(&format!("policies: {}", policies.join(" ")));
+    if server.local_addr().ip().is_unspecified() {
+        say("warning: keys are taken on every address of this host; if clients reach one across \
+             the bridge, name it in policies.bypass");
+    }
+    say(&started);
 
     let mut worker =
         Worker::new(bridge, Engine::new(settings.engine, monitor), keys, settings.worker);
@@ -132,7 +140,15 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
             worker.handler_mut().write_stats(start.elapsed(), &all);
         }
         for error in worker.handler_mut().flush() {
-            eprintln!("mmtls: {error}");
+            say(&error.to_string());
+        }
+        if reopen.swap(false, Ordering::Relaxed)
+            && let Err(error) = worker.handler_mut().reopen_log()
+        {
+            say(&format!("the log goes on in the old file: {error}"));
+        }
+        if let Some(message) = worker.take_message() {
+            say(&message);
         }
         if report.swap(false, Ordering::Relaxed) {
             print_summary(&mut std::io::stderr(), worker.engine().handler().summary(), &counters);
@@ -145,11 +161,27 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     monitor.write_stats(start.elapsed(), &all);
     let lost = monitor.flush();
     for error in &lost {
-        eprintln!("mmtls: {error}");
+        say(&error.to_string());
     }
     print_summary(&mut std::io::stdout(), monitor.summary(), &counters);
     outcome?;
     Ok(if lost.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Settings {
+    /// What a start would find wrong in files, without opening sockets or writing anything.
+    fn check(&self) -> Result<(), Error> {
+        self.server.check().map_err(|error| Error::KeyServer(error.to_string()))?;
+        if let Some(patterns) = &self.monitor.patterns {
+            Patterns::load(patterns).map_err(|error| Error::Usage(error.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+/// One line for the operator. Where nobody reads it any more, the bridge goes on.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "mmtls: {text}");
 }
 
 fn settings(args: &RunArgs, file: File) -> Result<Settings, Error> {
@@ -193,6 +225,11 @@ fn settings(args: &RunArgs, file: File) -> Result<Settings, Error> {
     let mut server = ServerConfig::new(listen, identity);
     server.client_ca_file = args.keys_client_ca.clone().or(file.keys.client_ca_file);
     server.max_connections = file.keys.max_connections;
+    engine.bypass = file.policies.bypass.iter().map(|BypassRule(bypass)| *bypass).collect();
+    // The session that brings keys has none itself.
+    if !listen.ip().is_unspecified() {
+        engine.bypass.push(config::only(listen));
+    }
 
     let action = args.report.pattern_action.unwrap_or(file.inspect.pattern_action).into();
     let patterns = args.report.patterns.clone().or(file.inspect.patterns_file);
@@ -236,18 +273,35 @@ pub fn counter_map(counters: &Counters) -> BTreeMap<&'static str, u64> {
     counters.list().collect()
 }
 
+/// Frames that a port lost: in the kernel, for their length, for their kind of offload, and when
+/// they were to be sent.
+const LEFT: [&str; 4] =
+    ["left_kernel_drops", "left_bad_length", "left_bad_offload", "left_send_errors"];
+const RIGHT: [&str; 4] =
+    ["right_kernel_drops", "right_bad_length", "right_bad_offload", "right_send_errors"];
+
 fn all_counters(worker: &Worker<Monitor>, server: &Server) -> BTreeMap<&'static str, u64> {
     let mut all = counter_map(worker.engine().counters());
     all.insert("flows_now", worker.engine().flow_count() as u64);
     all.insert("buffered_bytes_now", worker.engine().buffered_bytes() as u64);
     all.insert("held_frames_now", worker.held_frames() as u64);
+    all.insert("offloads_refused", worker.refused_offloads());
+    all.insert("interface_downs", worker.interface_downs());
     let bridge = worker.bridge().counters();
-    for (kernel, port) in
-        [("left_kernel_drops", &bridge.left), ("right_kernel_drops", &bridge.right)]
-    {
-        all.insert(kernel, port.kernel_dropped);
+    for (names, port) in [(LEFT, &bridge.left), (RIGHT, &bridge.right)] {
+        let lost = [
+            port.kernel_dropped,
+            port.truncated + port.runts,
+            port.unsupported_offload,
+            port.send_errors.total(),
+        ];
+        all.extend(names.into_iter().zip(lost));
     }
     let server = server.handle().counters();
+    all.insert("key_connections_now", server.open);
+    all.insert("key_connections_refused", server.over_limit);
+    all.insert("key_messages_skipped", server.skipped);
+    all.insert("key_messages_undelivered", server.undelivered);
     all.insert("key_connections", server.accepted);
     all.insert("key_messages", server.messages);
     all.insert("key_messages_malformed", server.malformed);

@@ -7,7 +7,7 @@
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Buffered bytes that make it write.
 const WRITE_AT: usize = 64 << 10;
@@ -20,6 +20,7 @@ pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
 }
 
 pub(super) struct LineFile {
+    path: PathBuf,
     file: File,
     buffer: Buffer,
 }
@@ -27,8 +28,16 @@ pub(super) struct LineFile {
 impl LineFile {
     /// Opens a file to append to; a new one is readable by its owner only.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
-        Ok(Self { file, buffer: Buffer::default() })
+        Ok(Self { path: path.to_owned(), file: open(path)?, buffer: Buffer::default() })
+    }
+
+    /// Writes what is buffered, then goes on in a file that is opened anew under the same name.
+    pub(super) fn reopen(&mut self) -> io::Result<()> {
+        self.flush();
+        let file = open(&self.path)?;
+        self.buffer.cut_torn(&self.file);
+        self.file = file;
+        Ok(())
     }
 
     /// Takes a line, its line end included.
@@ -56,14 +65,12 @@ impl LineFile {
 impl Drop for LineFile {
     fn drop(&mut self) {
         self.flush();
-        // A torn last line would break readers of the whole file. Cutting it off needs no space.
-        if self.buffer.torn > 0
-            && let Ok(metadata) = self.file.metadata()
-            && metadata.is_file()
-        {
-            let _ = self.file.set_len(metadata.len().saturating_sub(self.buffer.torn));
-        }
+        self.buffer.cut_torn(&self.file);
     }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
 #[derive(Default)]
@@ -100,6 +107,17 @@ impl Buffer {
         self.pending.clear();
         self.torn = 0;
         self.failing = false;
+    }
+
+    /// Cuts off a torn last line, which would break readers of the whole file. Needs no space.
+    fn cut_torn(&mut self, file: &File) {
+        if self.torn > 0
+            && let Ok(metadata) = file.metadata()
+            && metadata.is_file()
+        {
+            let _ = file.set_len(metadata.len().saturating_sub(self.torn));
+            self.torn = 0;
+        }
     }
 
     fn failed(&mut self, written: usize, error: io::Error) {
@@ -176,6 +194,26 @@ mod tests {
         }
         assert_eq!(buffer.pending.len(), MAX_PENDING);
         assert_eq!(buffer.lost, 1024);
+    }
+
+    #[test]
+    fn accepts_a_file_that_was_renamed() {
+        let dir = std::env::temp_dir().join(format!("mmtls-reopen-{}", std::process::id()));
+        create_private_dir(&dir).unwrap();
+        let (path, rotated) = (dir.join("a"), dir.join("b"));
+        let mut file = LineFile::open(&path).unwrap();
+        file.push(b"1\n");
+        std::fs::rename(&path, &rotated).unwrap();
+        file.reopen().unwrap();
+        file.push(b"2\n");
+        file.flush();
+        assert_eq!(std::fs::read(&rotated).unwrap(), b"1\n");
+        assert_eq!(std::fs::read(&path).unwrap(), b"2\n");
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(file.reopen().is_err());
+        file.push(b"3\n");
+        file.flush();
+        assert!(file.take_error().is_none(), "the old file is still there");
     }
 
     #[test]

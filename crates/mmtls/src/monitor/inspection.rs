@@ -37,7 +37,7 @@ pub enum Finding<'a> {
         /// Target of the request.
         url: Option<&'a str>,
     },
-    /// A response body has a content coding and is not searched.
+    /// A response body has a content coding: what is searched is the coded bytes.
     EncodedBody,
     /// The session does not carry HTTP/1.
     NotHttp {
@@ -129,30 +129,15 @@ fn side(direction: Direction) -> Side {
 }
 
 /// Requests and responses as they are matched up.
+#[derive(Default)]
 struct Exchange {
     waiting: VecDeque<Request>,
     /// Requests behind the waiting ones, of which nothing is kept.
     forgotten: u64,
     response: Option<Response>,
-    /// The body under way, or one that lost its head, is searched.
-    searching: bool,
     search: BodySearch,
     next_tx: u64,
     is_http: bool,
-}
-
-impl Default for Exchange {
-    fn default() -> Self {
-        Self {
-            waiting: VecDeque::new(),
-            forgotten: 0,
-            response: None,
-            searching: true,
-            search: BodySearch::default(),
-            next_tx: 0,
-            is_http: false,
-        }
-    }
 }
 
 impl Exchange {
@@ -213,9 +198,8 @@ impl Exchange {
         } else {
             None
         };
-        self.searching =
-            head.content_encoding.is_none_or(|coding| coding.eq_ignore_ascii_case(b"identity"));
-        if !self.searching {
+        // Searched as it is all the same: clients that do not know the coding take the body so.
+        if head.content_encoding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
             out(Finding::EncodedBody);
         }
         self.search.restart();
@@ -242,7 +226,7 @@ impl Exchange {
             }
             None => None,
         };
-        let Some(patterns) = patterns.filter(|_| self.searching) else {
+        let Some(patterns) = patterns else {
             return;
         };
         self.search.search(patterns, bytes, |pattern, offset| {
@@ -257,8 +241,6 @@ impl Exchange {
     }
 
     fn response_complete(&mut self, complete: bool, out: &mut impl FnMut(Finding<'_>)) {
-        // What comes without a head is searched.
-        self.searching = true;
         let Some(response) = self.response.take() else {
             return;
         };
@@ -425,12 +407,12 @@ mod tests {
     }
 
     #[test]
-    fn refuses_to_search_encoded_bodies_and_counts_them() {
+    fn accepts_encoded_bodies_as_they_are_and_counts_them() {
         let response =
             b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nEVIL";
         assert_eq!(
             run(&[(CLIENT, b"GET / HTTP/1.1\r\n\r\n"), (SERVER, response)], true),
-            ["encoded", "0 GET / Some(200) 4 true"]
+            ["encoded", "match 0 at 4 in 0 Some(\"/\")", "0 GET / Some(200) 4 true"]
         );
     }
 
