@@ -17,6 +17,7 @@ use mmtls_packet_io::af_packet::{
 
 use crate::Error;
 use crate::harden;
+use crate::keylog::live::LiveKeys;
 use crate::keys::{self, Delivery, KeyDesk};
 
 /// Longest sleep: how late a stop or a periodic task can be.
@@ -42,6 +43,8 @@ pub struct KeyInput {
     pub desk: Arc<KeyDesk>,
     /// The way back to the endpoints; set once the server runs.
     pub server: Option<ServerHandle>,
+    /// A key log that is followed.
+    pub log: Option<LiveKeys>,
 }
 
 /// How a worker moves frames.
@@ -250,7 +253,7 @@ impl<H: Handler> Worker<H> {
                         Action::Taken
                     }
                 };
-                drain(engine, held, keys, outbox);
+                drain(now_ns, engine, held, keys, outbox);
                 action
             })
             .map_err(Error::Interface)
@@ -263,12 +266,19 @@ impl<H: Handler> Worker<H> {
                 break;
             };
             // The engine counts refusals.
-            let _ = match delivery {
-                Delivery::Keys(keys) => self.engine.handle_keys(now_ns, keys),
-                Delivery::Null { sender, client_random } => {
-                    self.engine.handle_null_keys(now_ns, Some(sender), client_random)
+            match delivery {
+                Delivery::Keys(keys) => {
+                    let _ = self.engine.handle_keys(now_ns, keys);
                 }
-            };
+                Delivery::Null { sender, client_random } => {
+                    let _ = self.engine.handle_null_keys(now_ns, Some(sender), client_random);
+                }
+                Delivery::Lines(lines) => {
+                    for keys in self.keys.log.iter_mut().flat_map(|log| log.add(&lines)) {
+                        let _ = self.engine.handle_keys(now_ns, keys);
+                    }
+                }
+            }
             self.act();
             if taken == KEYS_PER_TURN {
                 // Packets wait too; come back for the rest at once.
@@ -280,8 +290,9 @@ impl<H: Handler> Worker<H> {
 
     /// Acts on outputs that no frame caused.
     fn act(&mut self) {
+        let now_ns = self.clock.now_ns();
         let mut direct = Direct(&mut self.bridge);
-        drain(&mut self.engine, &mut self.held, &self.keys, &mut direct);
+        drain(now_ns, &mut self.engine, &mut self.held, &mut self.keys, &mut direct);
     }
 }
 
@@ -322,9 +333,10 @@ impl Send for Direct<'_> {
 }
 
 fn drain<H: Handler>(
+    now_ns: u64,
     engine: &mut Engine<H>,
     held: &mut HashMap<HoldId, HeldFrame>,
-    keys: &KeyInput,
+    keys: &mut KeyInput,
     out: &mut impl Send,
 ) {
     while let Some(output) = engine.poll_output() {
@@ -342,7 +354,10 @@ fn drain<H: Handler>(
                 out.inject(ingress.other(), &frame);
             }
             Output::KeysNeeded(wanted) => {
-                if let (Some(server), Some(message), Some(connection)) = (
+                if let Some(found) = keys.log.as_mut().and_then(|log| log.want(wanted)) {
+                    // What comes of it is taken up by the next turn of this loop.
+                    let _ = engine.handle_keys(now_ns, found);
+                } else if let (Some(server), Some(message), Some(connection)) = (
                     &keys.server,
                     keys::request(&wanted),
                     keys.desk.connection_of(wanted.client.ip()),
