@@ -32,6 +32,8 @@ pub struct MmtlsOptions {
     pub patterns: Option<(PathBuf, String)>,
     /// A configuration file's text.
     pub config: Option<String>,
+    /// `--keylog FILE`.
+    pub keylog: Option<PathBuf>,
 }
 
 impl MmtlsOptions {
@@ -45,6 +47,7 @@ impl MmtlsOptions {
             streams: false,
             patterns: None,
             config: None,
+            keylog: None,
         }
     }
 }
@@ -91,6 +94,9 @@ impl Mmtls {
         }
         if options.streams {
             command.arg("--streams").arg(directory.join("streams"));
+        }
+        if let Some(path) = &options.keylog {
+            command.arg("--keylog").arg(path);
         }
         if let Some((file, action)) = &options.patterns {
             command.arg("--patterns").arg(file).args(["--pattern-action", action]);

@@ -21,6 +21,7 @@ use mmtls_packet_io::af_packet::{
 
 use crate::Error;
 use crate::harden;
+use crate::keylog::live::LiveKeys;
 use crate::keys::{self, Delivery, KeyDesk};
 
 /// Longest sleep: how late a stop or a periodic task can be.
@@ -49,6 +50,8 @@ pub struct KeyInput {
     pub desk: Arc<KeyDesk>,
     /// The way back to the endpoints; set once the server runs.
     pub server: Option<ServerHandle>,
+    /// A key log that is followed.
+    pub log: Option<LiveKeys>,
 }
 
 /// How a worker moves frames.
@@ -230,7 +233,7 @@ impl<H: Handler> Worker<H> {
             }
             if self.engine.next_timeout().is_some_and(|due| due <= now_ns) {
                 self.engine.handle_timeout(now_ns);
-                self.act();
+                self.act(now_ns);
                 idle = false;
             }
             if now >= next_tick {
@@ -252,7 +255,8 @@ impl<H: Handler> Worker<H> {
     /// Lets go of everything: held frames are dropped, sessions end.
     pub fn finish(&mut self) {
         self.engine.finish();
-        self.act();
+        let now_ns = self.now_ns();
+        self.act(now_ns);
         self.held.clear();
     }
 
@@ -324,7 +328,7 @@ impl<H: Handler> Worker<H> {
                     Action::Taken
                 }
             };
-            drain(engine, held, keys, outbox);
+            drain(now_ns, engine, held, keys, outbox);
             action
         })
     }
@@ -337,21 +341,28 @@ impl<H: Handler> Worker<H> {
         {
             taken += 1;
             // The engine counts refusals.
-            let _ = match delivery {
-                Delivery::Keys(keys) => self.engine.handle_keys(now_ns, keys),
-                Delivery::Null { sender, client_random } => {
-                    self.engine.handle_null_keys(now_ns, Some(sender), client_random)
+            match delivery {
+                Delivery::Keys(keys) => {
+                    let _ = self.engine.handle_keys(now_ns, keys);
                 }
-            };
-            self.act();
+                Delivery::Null { sender, client_random } => {
+                    let _ = self.engine.handle_null_keys(now_ns, Some(sender), client_random);
+                }
+                Delivery::Lines(lines) => {
+                    for keys in self.keys.log.iter_mut().flat_map(|log| log.add(&lines)) {
+                        let _ = self.engine.handle_keys(now_ns, keys);
+                    }
+                }
+            }
+            self.act(now_ns);
         }
         taken
     }
 
     /// Acts on outputs that no frame caused.
-    fn act(&mut self) {
+    fn act(&mut self, now_ns: u64) {
         let mut direct = Direct(&mut self.bridge);
-        drain(&mut self.engine, &mut self.held, &self.keys, &mut direct);
+        drain(now_ns, &mut self.engine, &mut self.held, &mut self.keys, &mut direct);
     }
 }
 
@@ -385,9 +396,10 @@ impl Send for Direct<'_> {
 }
 
 fn drain<H: Handler>(
+    now_ns: u64,
     engine: &mut Engine<H>,
     held: &mut HashMap<HoldId, HeldFrame>,
-    keys: &KeyInput,
+    keys: &mut KeyInput,
     out: &mut impl Send,
 ) {
     while let Some(output) = engine.poll_output() {
@@ -409,7 +421,11 @@ fn drain<H: Handler>(
                 out.inject(port, &frame);
             }
             Output::KeysNeeded(wanted) => {
-                if let (Some(server), Some(message)) = (&keys.server, keys::request(&wanted)) {
+                if let Some(found) = keys.log.as_mut().and_then(|log| log.want(wanted)) {
+                    // What comes of it is taken up by the next turn of this loop.
+                    let _ = engine.handle_keys(now_ns, found);
+                } else if let (Some(server), Some(message)) = (&keys.server, keys::request(&wanted))
+                {
                     // Those that do not know the session say so, which is ignored.
                     for connection in keys.desk.connections_of(wanted.client.ip()) {
                         // A full queue means that the endpoint is slow; its keys come unasked too.

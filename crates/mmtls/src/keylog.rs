@@ -6,11 +6,14 @@
 //! premaster secrets of old `RSA` lines, which would need the whole handshake. Exporter secrets
 //! are not kept.
 
+pub mod follow;
+pub mod live;
 mod store;
 
 use std::io::{self, Read};
 
-use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch};
+use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
+use mmtls_engine::{KeysNeeded, SharedKeys};
 use mmtls_record::key_schedule::{self, TrafficKeys};
 use zeroize::Zeroizing;
 
@@ -20,6 +23,15 @@ use store::{MAX_SECRET_LEN, Store};
 const MAX_LINE_LEN: usize = 4096;
 /// Highest epoch of application keys that a secret is derived for, one hash after another.
 pub const MAX_EPOCH: u32 = 64;
+
+/// What early data can be protected with; a secret of 48 bytes fits the last one only.
+const EARLY_SUITES: [CipherSuite; 5] = [
+    CipherSuite::TLS_AES_128_GCM_SHA256,
+    CipherSuite::TLS_CHACHA20_POLY1305_SHA256,
+    CipherSuite::TLS_AES_128_CCM_SHA256,
+    CipherSuite::TLS_AES_128_CCM_8_SHA256,
+    CipherSuite::TLS_AES_256_GCM_SHA384,
+];
 
 /// How reading went.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -171,6 +183,39 @@ impl KeyLog {
         self.store.knows(client_random)
     }
 
+    /// The keys that an engine wants, if their secret is here.
+    #[must_use]
+    pub fn shared_keys(&self, wanted: &KeysNeeded) -> Option<SharedKeys> {
+        // Nothing on the wire tells the suite of early data: each one that the secret fits is
+        // offered, and the records tell.
+        let suites = match &wanted.cipher_suite {
+            Some(suite) => core::slice::from_ref(suite),
+            None => &EARLY_SUITES,
+        };
+        let openers = suites.iter().filter_map(|suite| self.opener(wanted, *suite));
+        let keys: Vec<_> = openers.map(|opener| (wanted.direction, wanted.epoch, opener)).collect();
+        (!keys.is_empty()).then_some(SharedKeys {
+            sender: None,
+            client_random: wanted.client_random,
+            server_random: wanted.server_random,
+            cipher_suite: suites[0],
+            keys,
+        })
+    }
+
+    fn opener(&self, wanted: &KeysNeeded, suite: CipherSuite) -> Option<Box<dyn OpenRecord>> {
+        let (client_random, direction) = (&wanted.client_random, wanted.direction);
+        let keys = match wanted.version {
+            ProtocolVersion::TLS_1_2 => {
+                let server_random = wanted.server_random.as_ref()?;
+                self.lookup_tls12(client_random, server_random, direction, suite)?
+            }
+            _ => self.lookup(client_random, direction, suite, wanted.epoch)?,
+        };
+        let (key, iv, mac_key) = (keys.key(), keys.iv(), keys.mac_key());
+        mmtls_record::open_record(wanted.version.0, suite.0, key, iv, mac_key).ok()
+    }
+
     /// The record keys of a session's direction and epoch, derived from the latest secret that
     /// leads there. `None` when there is none, when its length does not fit the suite, or when
     /// the epoch is beyond [`MAX_EPOCH`].
@@ -282,6 +327,13 @@ impl KeyLog {
         self.report.malformed += 1;
         self.report.first_malformed.get_or_insert(self.report.lines);
     }
+}
+
+/// The client random of a line, if it is one of a session.
+fn line_random(line: &[u8]) -> Option<[u8; 32]> {
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let mut random = [0; 32];
+    (unhex(words.nth(1)?, &mut random) == Some(32)).then_some(random)
 }
 
 /// Decodes hexadecimal into `out`; how many bytes there were, if they are that and fit.

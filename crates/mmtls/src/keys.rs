@@ -16,6 +16,7 @@ use mmtls_keyshare::message::{self, Epoch, KeyRequest, Message, SessionKeys};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
 use mmtls_packet_io::af_packet::WakeFd;
 use mmtls_record::open_record;
+use zeroize::Zeroizing;
 
 /// Deliveries that may wait for the worker.
 const QUEUE: usize = 1 << 16;
@@ -31,6 +32,8 @@ pub enum Delivery {
         /// For which session.
         client_random: [u8; 32],
     },
+    /// Lines of a key log.
+    Lines(Zeroizing<Vec<u8>>),
 }
 
 /// Counters and the way back to the endpoints, shared with the worker.
@@ -91,6 +94,25 @@ pub fn queue(wake: Arc<WakeFd>) -> (WorkerSink, Receiver<Delivery>, Arc<KeyDesk>
         pending_wake: false,
     };
     (sink, receiver, desk)
+}
+
+impl WorkerSink {
+    /// A second way into the queue, for the lines of a key log; false when the worker is gone.
+    pub fn lines(&self) -> impl FnMut(Zeroizing<Vec<u8>>) -> bool + Send + use<> {
+        let (queue, wake, desk) =
+            (self.queue.clone(), Arc::clone(&self.wake), Arc::clone(&self.desk));
+        move |lines| match queue.try_send(Delivery::Lines(lines)) {
+            Ok(()) => {
+                wake.wake();
+                true
+            }
+            Err(TrySendError::Full(_)) => {
+                desk.queue_full.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            Err(TrySendError::Disconnected(_)) => false,
+        }
+    }
 }
 
 impl KeySink for WorkerSink {

@@ -6,23 +6,11 @@
 use std::path::Path;
 
 use mmtls_engine::session::Handler;
-use mmtls_engine::tls::{CipherSuite, OpenRecord, ProtocolVersion};
-use mmtls_engine::{
-    Config, Engine, FrameInput, KeysNeeded, Link, Output, Policy, PortId, SharedKeys,
-};
+use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId};
 use mmtls_packet_io::capture::{self, CaptureReader, Item, SecretsKind};
 
 use crate::keylog::KeyLog;
 use crate::{Error, keys};
-
-/// What early data can be protected with; a secret of 48 bytes fits the last one only.
-const EARLY_SUITES: [CipherSuite; 5] = [
-    CipherSuite::TLS_AES_128_GCM_SHA256,
-    CipherSuite::TLS_CHACHA20_POLY1305_SHA256,
-    CipherSuite::TLS_AES_128_CCM_SHA256,
-    CipherSuite::TLS_AES_128_CCM_8_SHA256,
-    CipherSuite::TLS_AES_256_GCM_SHA384,
-];
 
 /// The engine configuration for captures: nothing can be held back any more, so every policy
 /// lets things pass; checksums are often wrong because of offloading.
@@ -134,42 +122,11 @@ impl<H: Handler> Replay<H> {
     fn drain(&mut self, now_ns: u64) {
         while let Some(output) = self.engine.poll_output() {
             if let Output::KeysNeeded(wanted) = output
-                && let Some(keys) = self.find(&wanted)
+                && let Some(keys) = self.keys.shared_keys(&wanted)
             {
                 // A refusal is counted by the engine.
                 let _ = self.engine.handle_keys(now_ns, keys);
             }
         }
-    }
-
-    fn find(&mut self, wanted: &KeysNeeded) -> Option<SharedKeys> {
-        // Nothing on the wire tells the suite of early data: each one that the secret fits is
-        // offered, and the records tell.
-        let suites = match &wanted.cipher_suite {
-            Some(suite) => core::slice::from_ref(suite),
-            None => &EARLY_SUITES,
-        };
-        let openers = suites.iter().filter_map(|suite| self.opener(wanted, *suite));
-        let keys: Vec<_> = openers.map(|opener| (wanted.direction, wanted.epoch, opener)).collect();
-        (!keys.is_empty()).then_some(SharedKeys {
-            sender: None,
-            client_random: wanted.client_random,
-            server_random: wanted.server_random,
-            cipher_suite: suites[0],
-            keys,
-        })
-    }
-
-    fn opener(&self, wanted: &KeysNeeded, suite: CipherSuite) -> Option<Box<dyn OpenRecord>> {
-        let (client_random, direction) = (&wanted.client_random, wanted.direction);
-        let keys = match wanted.version {
-            ProtocolVersion::TLS_1_2 => {
-                let server_random = wanted.server_random.as_ref()?;
-                self.keys.lookup_tls12(client_random, server_random, direction, suite)?
-            }
-            _ => self.keys.lookup(client_random, direction, suite, wanted.epoch)?,
-        };
-        let (key, iv, mac_key) = (keys.key(), keys.iv(), keys.mac_key());
-        mmtls_record::open_record(wanted.version.0, suite.0, key, iv, mac_key).ok()
     }
 }

@@ -178,3 +178,49 @@ fn accepts_certificates_only_where_handshake_keys_are_shared() {
         assert_eq!(session["tls"]["subject"], Value::Null, "{session}");
     }
 }
+
+/// A program that only writes a key log is followed live, without the preload library.
+#[test]
+fn accepts_sessions_whose_keys_stand_in_a_growing_key_log() {
+    if !can_run(&["nginx", "openssl"]) {
+        return;
+    }
+    let bed = Testbed::new(Middle::Empty).unwrap();
+    let keylog = bed.directory().join("keys.log");
+    let options = MmtlsOptions { keylog: Some(keylog.clone()), ..patient() };
+    let mmtls = Mmtls::start(&bed, &options).unwrap();
+    let ticket = bed.directory().join("session.pem").display().to_string();
+    let nginx = Server::Accepting.start(&bed);
+    for (arguments, input, content) in [
+        (format!("-sess_out {ticket}"), request(&bed, "first"), "content of first"),
+        (
+            format!("-sess_in {ticket} -early_data {}", request(&bed, "early")),
+            "/dev/null".to_owned(),
+            "content of early",
+        ),
+    ] {
+        let script = format!(
+            "exec openssl s_client -connect {}:443 -servername {} -CAfile {} -tls1_3 -ign_eof \
+             -keylogfile {} {arguments} < {input}",
+            address::SERVER_V4,
+            address::SERVER_NAME,
+            bed.pki().ca.display(),
+            keylog.display(),
+        );
+        let mut command = bed.client.command("sh");
+        command.args(["-c", &script]);
+        let finished = bed.run("s_client", command, LIMIT).unwrap();
+        assert!(finished.text().contains(content), "{}\n{}", finished.text(), finished.stderr);
+    }
+    drop(nginx);
+    let report = mmtls.stop().unwrap();
+    let sessions = report.events("tls");
+    assert_eq!(sessions.len(), 2, "{}", report.stderr);
+    for session in &sessions {
+        assert_eq!(session["tls"]["outcome"], "decrypted", "{session}");
+    }
+    // A key log has handshake secrets as well.
+    assert_eq!(sessions[0]["tls"]["subject"], format!("CN={}", address::SERVER_NAME));
+    assert_eq!(sessions[1]["tls"]["early_data"], "accepted");
+    assert_eq!(report.count("resets"), 0);
+}

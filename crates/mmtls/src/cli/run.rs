@@ -17,6 +17,7 @@ use mmtls::Error;
 use mmtls::config::{self, BypassRule, File, PolicyName};
 use mmtls::harden;
 use mmtls::inline::{self, KeyInput, Worker};
+use mmtls::keylog::{self, live::LiveKeys};
 use mmtls::keys;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
 use mmtls::patterns::{PatternConfig, Patterns};
@@ -45,6 +46,9 @@ pub struct RunArgs {
     /// Require certificates of this authority from endpoints.
     #[arg(long, value_name = "FILE")]
     keys_client_ca: Option<PathBuf>,
+    /// Follow a key log, too: a file as SSLKEYLOGFILE writes it, or a FIFO.
+    #[arg(long, value_name = "FILE")]
+    keylog: Option<PathBuf>,
     /// What to do with sessions whose keys do not come in time.
     #[arg(long, value_name = "POLICY", value_parser = ["forward", "reset"])]
     missing_keys: Option<String>,
@@ -98,10 +102,16 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let (sink, queue, desk) = keys::queue(Arc::clone(&wake));
     // The port may need privileges; the server's thread inherits what this one has left.
     let key_server = |error: StartError| Error::KeyServer(error.to_string());
+    let lines = sink.lines();
     let server = Server::bind(settings.server, sink).map_err(key_server)?;
     harden::drop_capabilities()?;
     let server = server.start().map_err(key_server)?;
-    let keys = KeyInput { queue, wake, desk, server: Some(server.handle()) };
+    if let Some(path) = &args.keylog {
+        keylog::follow::start(path.clone(), lines)
+            .map_err(|error| Error::System { what: "key log thread", error })?;
+    }
+    let log = args.keylog.as_ref().map(|_| LiveKeys::default());
+    let keys = KeyInput { queue, wake, desk, server: Some(server.handle()), log };
 
     let started = format!(
         "bridging {} and {}, keys on {}",
