@@ -1,5 +1,4 @@
-//! Key logs in NSS format (RFC 9850), for reading captures: from a file or a capture's own
-//! secrets blocks.
+//! Key logs in NSS format (RFC 9850): from a file, a capture's own secrets blocks, or live.
 //!
 //! Unknown labels, comments and CRLF are accepted; malformed lines are counted; the latest of
 //! repeated lines wins. Refuses to print a secret or to leave one in freed memory, and to use the
