@@ -26,6 +26,8 @@ use crate::agent::MAX_DATAGRAM_BYTES;
 pub const MAX_CONNECTIONS: usize = 4096;
 /// Datagrams taken from one connection before the others get their turn.
 const TURN: usize = 64;
+/// Pause when there is no descriptor for a connection that waits.
+const NO_DESCRIPTOR_PAUSE: Duration = Duration::from_millis(5);
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 
@@ -129,9 +131,14 @@ impl AgentListener {
 
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // Any failure (nobody waits, the peer is gone, no descriptors) leaves the listener as
-        // it was; epoll reports it again while somebody waits.
-        while let Ok((peer, _)) = acceptfrom_with(&self.listener, flags) {
+        loop {
+            let peer = match acceptfrom_with(&self.listener, flags) {
+                Ok((peer, _)) => peer,
+                // Epoll reports it again and again while somebody waits, so time has to pass.
+                Err(Errno::MFILE | Errno::NFILE) => return std::thread::sleep(NO_DESCRIPTOR_PAUSE),
+                // Nobody waits, or the peer is gone.
+                Err(_) => return,
+            };
             let own_user = rustix::process::geteuid();
             let same_user = sockopt::socket_peercred(&peer).is_ok_and(|c| c.uid == own_user);
             let room = self.connections.len() < MAX_CONNECTIONS;

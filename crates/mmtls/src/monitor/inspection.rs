@@ -13,6 +13,8 @@ use crate::patterns::{BodySearch, Patterns};
 
 /// Most requests whose lines are kept until the response comes.
 const MAX_WAITING: usize = 256;
+/// Most bytes of text in them together; long targets in a deep pipeline are an attack on memory.
+const MAX_WAITING_BYTES: usize = 32 << 10;
 const MAX_URL: usize = 4096;
 const MAX_TEXT: usize = 512;
 const MAX_METHOD: usize = 32;
@@ -132,6 +134,8 @@ fn side(direction: Direction) -> Side {
 #[derive(Default)]
 struct Exchange {
     waiting: VecDeque<Request>,
+    /// Bytes of text in them.
+    waiting_bytes: usize,
     /// Requests behind the waiting ones, of which nothing is kept.
     forgotten: u64,
     response: Option<Response>,
@@ -174,7 +178,11 @@ impl Exchange {
         let request = Request::new(self.next_tx, head);
         self.next_tx += 1;
         // Behind a forgotten request everything is, or responses would go to the wrong ones.
-        if self.waiting.len() < MAX_WAITING && self.forgotten == 0 {
+        let bytes = self.waiting_bytes + request.text_bytes();
+        let room = self.waiting.is_empty()
+            || self.waiting.len() < MAX_WAITING && bytes <= MAX_WAITING_BYTES;
+        if room && self.forgotten == 0 {
+            self.waiting_bytes = bytes;
             self.waiting.push_back(request);
         } else {
             self.forgotten += 1;
@@ -191,8 +199,9 @@ impl Exchange {
         self.response_complete(false, out);
         let request = if head.answers_request {
             let request = self.waiting.pop_front();
-            if request.is_none() {
-                self.forgotten = self.forgotten.saturating_sub(1);
+            match &request {
+                Some(request) => self.waiting_bytes -= request.text_bytes(),
+                None => self.forgotten = self.forgotten.saturating_sub(1),
             }
             request
         } else {
@@ -280,6 +289,11 @@ impl Request {
             version: head.version,
             length: 0,
         }
+    }
+
+    fn text_bytes(&self) -> usize {
+        let optional = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        self.method.len() + self.url.len() + optional(&self.host) + optional(&self.user_agent)
     }
 
     fn transaction<'a>(&'a self, response: Option<(&'a Response, bool)>) -> HttpTransaction<'a> {
@@ -457,6 +471,22 @@ mod tests {
         assert_eq!(log[0], "256 GET / None 0 false");
         assert_eq!(log[2], "0 GET / Some(204) 0 true");
         assert_eq!(log.last().unwrap(), "258 GET /last None 0 false");
+    }
+
+    #[test]
+    fn refuses_to_keep_long_targets_of_a_deep_pipeline() {
+        let request = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(4000)).repeat(20);
+        let mut inspection = Inspection::default();
+        let mut reported = 0;
+        inspection.bytes(CLIENT, request.as_bytes(), None, &mut |finding| {
+            reported += usize::from(matches!(finding, Finding::Http(_)));
+        });
+        let kept = &inspection.exchange;
+        assert!(kept.waiting_bytes <= MAX_WAITING_BYTES && kept.waiting.len() == 8);
+        assert_eq!(reported, 12);
+        let responses = "HTTP/1.1 204 N\r\n\r\n".repeat(20);
+        inspection.bytes(SERVER, responses.as_bytes(), None, &mut |_| {});
+        assert_eq!((inspection.exchange.waiting_bytes, inspection.exchange.forgotten), (0, 0));
     }
 
     #[test]
