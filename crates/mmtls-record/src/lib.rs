@@ -9,6 +9,7 @@ mod aead;
 mod error;
 pub mod key_schedule;
 mod open;
+pub mod private_tag;
 mod seal;
 pub mod suite;
 mod tls12;
@@ -16,5 +17,6 @@ mod tls13;
 
 pub use error::KeyError;
 pub use open::open_record;
+pub use private_tag::{PrivateTagOpener, PrivateTagSealer};
 pub use seal::{Sealer, Tls13Sealer};
 pub use tls13::Tls13Opener;
