@@ -174,15 +174,31 @@ impl PrivateTagOpener {
     /// plaintext: the fragment without its tags. On failure `plaintext` must not be used.
     ///
     /// # Errors
-    /// [`OpenError::Authentication`] when a tag does not match, whichever; for both cases of
-    /// failure the receiver's alert is `bad_record_mac`, unless the record is authentic and
-    /// [`OpenError::Malformed`].
+    /// As [`PrivateTagOpener::decrypt`]; and [`OpenError::Malformed`] for an authentic record
+    /// without a content type or with too much content.
     pub fn open(
         &self,
         sequence: u64,
         record: &[u8],
         plaintext: &mut [u8],
     ) -> Result<Opened, OpenError> {
+        let len = self.decrypt(sequence, record, plaintext)?;
+        tls13::content(plaintext.get(..len).ok_or(OpenError::Malformed)?)
+    }
+
+    /// As [`PrivateTagOpener::open`], but leaves content type and padding behind the content: for
+    /// TLS stacks that look at those themselves. Returns the length of all three.
+    ///
+    /// # Errors
+    /// [`OpenError::Authentication`] when a tag does not match, whichever, or is not there: the
+    /// receiver's alert is `bad_record_mac` in all these cases. [`OpenError::Malformed`] when
+    /// `inner` is too small.
+    pub fn decrypt(
+        &self,
+        sequence: u64,
+        record: &[u8],
+        inner: &mut [u8],
+    ) -> Result<usize, OpenError> {
         let nonce = self.0.iv.nonce(sequence);
         let (text, private_tag) =
             record.split_last_chunk::<PRIVATE_TAG_LEN>().ok_or(OpenError::Authentication)?;
@@ -194,12 +210,12 @@ impl PrivateTagOpener {
             text.split_first_chunk::<RECORD_HEADER_LEN>().ok_or(OpenError::Authentication)?;
         let (ciphertext, tag) =
             tls13::split(fragment, self.0.aead.tag_len(), 0).ok_or(OpenError::Authentication)?;
-        let inner = plaintext.get_mut(..ciphertext.len()).ok_or(OpenError::Malformed)?;
+        let inner = inner.get_mut(..ciphertext.len()).ok_or(OpenError::Malformed)?;
         self.0
             .aead
             .open(nonce, *header, ciphertext, tag, inner)
             .map_err(|BadTag| OpenError::Authentication)?;
-        tls13::content(inner)
+        Ok(ciphertext.len())
     }
 }
 
