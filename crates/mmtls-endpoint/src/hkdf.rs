@@ -9,6 +9,7 @@
 //! Refuses to hand out a private-tag key for any record key but the last one of its suite.
 
 use std::cell::{Cell, RefCell};
+use std::hash::{DefaultHasher, Hasher};
 
 use mmtls_record::private_tag;
 use rustls::Error;
@@ -19,7 +20,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 thread_local! {
     static DERIVED: RefCell<Option<Derived>> = const { RefCell::new(None) };
-    static LAST_SUITE: Cell<Option<u16>> = const { Cell::new(None) };
+    static LAST_SECRET: Cell<Option<(u64, u16)>> = const { Cell::new(None) };
 }
 
 /// Longest key of the suites, in bytes.
@@ -41,10 +42,18 @@ pub fn take_private_key(suite: u16, record_key: &[u8]) -> Option<Zeroizing<Vec<u
     fits.then(|| derived.private.get(..derived.len).map(|key| Zeroizing::new(key.to_vec())))?
 }
 
-/// The suite of the application traffic secret that this thread derived last. rustls reports a
-/// secret to its key log right after deriving it, but without the suite.
-pub fn last_suite() -> Option<u16> {
-    LAST_SUITE.get()
+/// The suite of an application traffic secret that this thread has just derived. rustls reports a
+/// secret to its key log right after deriving it, but without the suite. `None` for secrets of
+/// other providers.
+pub fn suite_of(secret: &[u8]) -> Option<u16> {
+    LAST_SECRET.take().and_then(|(known, suite)| (known == fingerprint(secret)).then_some(suite))
+}
+
+/// Tells secrets apart without keeping them. Nobody gets to see it.
+fn fingerprint(secret: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(secret);
+    hasher.finish()
 }
 
 /// A suite's key schedule.
@@ -123,10 +132,11 @@ impl HkdfExpander for WatchingExpander {
     }
 
     fn expand_block(&self, info: &[&[u8]]) -> OkmBlock {
+        let block = self.inner.expand_block(info);
         if matches!(label(info).as_deref(), Some(b"c ap traffic" | b"s ap traffic")) {
-            LAST_SUITE.set(Some(self.suite));
+            LAST_SECRET.set(Some((fingerprint(block.as_ref()), self.suite)));
         }
-        self.inner.expand_block(info)
+        block
     }
 
     fn hash_len(&self) -> usize {

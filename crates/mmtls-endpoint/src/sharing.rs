@@ -10,6 +10,7 @@
 //! providers other than [`crate::provider`].
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ pub struct Sharing {
     client: Client,
     sessions: Arc<Mutex<Sessions>>,
     exempt: ServerNames,
+    unsupported: AtomicU64,
 }
 
 impl Sharing {
@@ -47,7 +49,7 @@ impl Sharing {
                 _ => None,
             }),
         )?;
-        Ok(Arc::new(Self { client, sessions, exempt }))
+        Ok(Arc::new(Self { client, sessions, exempt, unsupported: AtomicU64::new(0) }))
     }
 
     /// Waits until every middlebox is connected; `false` when `timeout` passes first.
@@ -60,6 +62,17 @@ impl Sharing {
     #[must_use]
     pub fn counters(&self) -> ClientCounters {
         self.client.counters()
+    }
+
+    /// Secrets whose keys could not be shared: of TLS 1.2, or of a configuration that was not made
+    /// with [`crate::provider`].
+    #[must_use]
+    pub fn unsupported(&self) -> u64 {
+        self.unsupported.load(Ordering::Relaxed)
+    }
+
+    fn count_unsupported(&self) {
+        self.unsupported.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The configuration for one connection to `name`: `base` with our key log. Sessions of
@@ -111,6 +124,8 @@ impl KeyLog for SharingLog {
                 let null = NullKeys { client_random, flow: None };
                 return self.sharing.send(&Message::NullKeys(null));
             }
+            // TLS 1.2.
+            "CLIENT_RANDOM" => return self.sharing.count_unsupported(),
             "CLIENT_TRAFFIC_SECRET_0" => Direction::ClientToServer,
             "SERVER_TRAFFIC_SECRET_0" => Direction::ServerToClient,
             _ => return,
@@ -118,14 +133,13 @@ impl KeyLog for SharingLog {
         if self.exempt {
             return;
         }
-        let Some(suite) = hkdf::last_suite() else {
-            return;
-        };
-        let mut sessions = self.sharing.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        let keys = sessions.first(client_random, suite, direction, secret);
-        drop(sessions);
-        if let Some(keys) = keys {
-            self.sharing.send(&keys);
+        let keys = hkdf::suite_of(secret).and_then(|suite| {
+            let mut sessions = self.sharing.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.first(client_random, suite, direction, secret)
+        });
+        match keys {
+            Some(keys) => self.sharing.send(&keys),
+            None => self.sharing.count_unsupported(),
         }
     }
 }

@@ -128,6 +128,30 @@ fn accepts_early_data() {
     }
 }
 
+/// A server that does not know the ticket skips early data, which fails at the private tag.
+#[test]
+fn accepts_that_a_server_skips_early_data() {
+    let Some(pki) = pki() else {
+        return;
+    };
+    for suite in PRIVATE_TAG_SUITES {
+        let mut client = client_config(&pki, only(suite));
+        client.enable_early_data = true;
+        let client = Arc::new(client);
+        let servers = [(), ()].map(|()| {
+            let mut server = server_config(&pki, provider());
+            server.max_early_data_size = 4096;
+            Arc::new(server)
+        });
+        Pair::connected(&client, &servers[0]);
+        let mut pair = Pair::new(&client, &servers[1]);
+        pair.client.early_data().unwrap().write_all(b"early").unwrap();
+        pair.exchange().unwrap();
+        assert!(!pair.client.is_early_data_accepted());
+        pair.talk(b"and late");
+    }
+}
+
 /// Peers that do not know the suites: an ordinary one, and no retry.
 #[test]
 fn accepts_rustls_as_it_comes_on_either_side() {

@@ -150,6 +150,27 @@ fn accepts_keys_that_open_records_and_nothing_more() {
         pair.client.write_tls(&mut record).unwrap();
         opens(session_keys(&answer[0].1), 0, &record, b"again");
     }
+    assert_eq!(sharing.unsupported(), 0);
+    server.stop();
+}
+
+/// The suite is not known, so nothing is sent rather than keys of another suite.
+#[test]
+fn refuses_secrets_of_other_providers() {
+    let Some(pki) = pki() else {
+        return;
+    };
+    let (server, inbox, sharing) = start(&pki, "");
+    let tls_server = Arc::new(server_config(&pki, provider()));
+    let config = sharing.client_config(&client_config(&pki, provider()), &name());
+    Pair::connected(&config, &tls_server);
+    inbox.wait(2);
+    let config = sharing.client_config(&client_config(&pki, plain()), &name());
+    let plain_server = Arc::new(server_config(&pki, plain()));
+    Pair::connected(&config, &plain_server);
+    assert_eq!(sharing.unsupported(), 2);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(inbox.0.lock().unwrap().is_empty());
     server.stop();
 }
 

@@ -162,7 +162,7 @@ impl AeadKey {
         let (inner, tag) = out.split_at_mut_checked(inner_len)?;
         match self {
             // Sealed above.
-            Self::Library(_) => return None,
+            Self::Library(_) => None,
             Self::Aes128Ccm(key) => copy(tag, &seal_ccm(key.as_ref(), nonce, additional, inner)?),
             Self::Aes256Ccm(key) => copy(tag, &seal_ccm(key.as_ref(), nonce, additional, inner)?),
             Self::Aes128Ccm8(key) => copy(tag, &seal_ccm(key.as_ref(), nonce, additional, inner)?),

@@ -33,7 +33,7 @@ pub fn collide(
     let (header, fragment) = record.split_first_chunk_mut::<5>()?;
     let len = fragment.len().checked_sub(tags)?;
     let ciphertext = fragment.get_mut(..len)?;
-    if garbage % BLOCK != 0 || garbage < wanted.len() || garbage + 2 * BLOCK > len {
+    if !garbage.is_multiple_of(BLOCK) || garbage < wanted.len() || garbage + 2 * BLOCK > len {
         return None;
     }
     let nonce = keys.nonce(sequence);
@@ -206,15 +206,15 @@ fn quarter(state: &mut [u32; 16], [a, b, c, d]: [usize; 4]) {
 
 /// The block cipher of GCM and CCM.
 pub enum Aes {
-    Aes128(Aes128Enc),
-    Aes256(Aes256Enc),
+    Aes128(Box<Aes128Enc>),
+    Aes256(Box<Aes256Enc>),
 }
 
 impl Aes {
     pub fn new(key: &[u8]) -> Option<Self> {
         match key.len() {
-            16 => Aes128Enc::new_from_slice(key).ok().map(Self::Aes128),
-            _ => Aes256Enc::new_from_slice(key).ok().map(Self::Aes256),
+            16 => Aes128Enc::new_from_slice(key).ok().map(|aes| Self::Aes128(Box::new(aes))),
+            _ => Aes256Enc::new_from_slice(key).ok().map(|aes| Self::Aes256(Box::new(aes))),
         }
     }
 
