@@ -225,7 +225,7 @@ fn accepts_64_mb_in_each_direction() {
 }
 
 #[test]
-#[ignore = "takes minutes; 64 MB above is the same code"]
+#[ignore = "takes half a minute of both cores; 64 MB above is the same code"]
 fn accepts_1_gb_in_each_direction() {
     bulk(1024);
 }

@@ -13,9 +13,12 @@ use super::Compromised;
 /// Longest silence.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Carries one connection of `listener` to `server` and back until both sides have ended.
-/// `attacker` tells, for each piece of the client-to-server stream (`true`) or of the other
-/// (`false`), who handles it from now on; it is asked until it has answered for that direction.
+/// Carries one connection of `listener` to `server` and back until both sides have ended, and
+/// says of each direction, client to server first, whether it was attacked.
+///
+/// `attacker` is asked for the attacker of a direction (`true`: client to server) whenever bytes
+/// come, until there is one: a middlebox has keys only after a while. So that it can follow the
+/// records, the first bytes that it gets must begin one.
 ///
 /// # Errors
 /// What accepting or connecting says. An end of a connection is none.
@@ -45,17 +48,17 @@ fn pump(
     attacker: &dyn Fn(bool) -> Option<Compromised>,
     attacked: &Mutex<[bool; 2]>,
 ) {
-    let (mut bytes, mut box_) = (vec![0; 65536], None);
+    let (mut bytes, mut middlebox) = (vec![0; 65536], None);
     while let Ok(len @ 1..) = from.read(&mut bytes) {
-        box_ = box_.or_else(|| attacker(upward));
-        let passed = match &mut box_ {
+        middlebox = middlebox.or_else(|| attacker(upward));
+        let passed = match &mut middlebox {
             Some(middlebox) => middlebox.pass(&bytes[..len]),
             None => bytes[..len].to_vec(),
         };
         if to.write_all(&passed).is_err() {
             break;
         }
-        if let (Some(middlebox), Ok(mut attacked)) = (&box_, attacked.lock()) {
+        if let (Some(middlebox), Ok(mut attacked)) = (&middlebox, attacked.lock()) {
             attacked[usize::from(!upward)] |= middlebox.attacked();
         }
     }
