@@ -2,13 +2,9 @@
 //!
 //! Claims, for every suite: a sealed record opens to its content and to no other; a changed one,
 //! or one at another sequence number, does not open; no fragment is too short, too long or too
-<<<<<<< HEAD
-//! odd to be refused; content is no longer than announced.
-=======
-//! odd to be refused; content is no longer than announced (once openers announce it). The opener
-//! is a middlebox's, so the last bytes of a record with a private tag mean nothing to it: those
+//! odd to be refused; content is no longer than announced. The opener is a
+//! middlebox's, so the last bytes of a record with a private tag mean nothing to it: those
 //! claims are for the endpoint's opener too, which has both keys.
->>>>>>> ef0536b (Private tag: shared keys only of a known suite; fuzzing knows the suites; early data that a server skips)
 
 use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
 use mmtls_record::private_tag::PRIVATE_TAG_LEN;
