@@ -2,10 +2,13 @@
 //!
 //! Claims, for every suite: a sealed record opens to its content and to no other; a changed one,
 //! or one at another sequence number, does not open; no fragment is too short, too long or too
-//! odd to be refused; content is no longer than announced.
+//! odd to be refused; content is no longer than announced. The opener is a
+//! middlebox's, so the last bytes of a record with a private tag mean nothing to it: those
+//! claims are for the endpoint's opener too, which has both keys.
 
 use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
-use mmtls_record::{Sealer, open_record, suite};
+use mmtls_record::private_tag::PRIVATE_TAG_LEN;
+use mmtls_record::{PrivateTagOpener, PrivateTagSealer, Sealer, open_record, suite};
 
 use crate::input::Input;
 
@@ -22,10 +25,14 @@ pub fn record_open(data: &[u8]) {
     let mac_key = vec![0x33; cipher.mac_key_len()];
     let (version, number) = (suite.version(), suite.number());
     let mut opener = open_record(version, number, &key, &iv, &mac_key).expect("lengths that fit");
-    let mut sealer = Sealer::new(version, number, &key, &iv, &mac_key).expect("lengths that fit");
+    let private_key = vec![0x44; key.len()];
+    let endpoint = suite.has_private_tag().then(|| {
+        let sealer = PrivateTagSealer::new(number, &key, &iv, &private_key);
+        let opener = PrivateTagOpener::new(number, &key, &iv, &private_key);
+        (sealer.expect("lengths that fit"), opener.expect("lengths that fit"))
+    });
     if settings & 1 == 1 {
         opener.set_encrypt_then_mac();
-        sealer.set_encrypt_then_mac();
     }
     wrong_lengths(version, number, input.u8().into(), [&key, &iv, &mac_key]);
     let kind = ContentType(20 + input.u8() % 4);
@@ -41,7 +48,18 @@ pub fn record_open(data: &[u8]) {
     let other_sequence = sequence ^ u64::from(input.u8());
     let cut = usize::from(input.u8());
     let content = input.all();
-    let Some(record) = sealer.seal(sequence, kind, content, padding) else {
+    let sealed = match &endpoint {
+        Some((sealer, _)) => sealer.seal(sequence, kind, content, padding),
+        None => {
+            let sealer = Sealer::new(version, number, &key, &iv, &mac_key);
+            let mut sealer = sealer.expect("lengths that fit");
+            if settings & 1 == 1 {
+                sealer.set_encrypt_then_mac();
+            }
+            sealer.seal(sequence, kind, content, padding)
+        }
+    };
+    let Some(record) = sealed else {
         return;
     };
     let split = |record: &[u8]| -> ([u8; RECORD_HEADER_LEN], Vec<u8>) {
@@ -64,7 +82,19 @@ pub fn record_open(data: &[u8]) {
             changed[at] ^= change;
         }
     }
-    if changed != record {
+    let mut seen = record.len();
+    if let Some((_, endpoint)) = &endpoint {
+        seen -= PRIVATE_TAG_LEN;
+        let mut plaintext = vec![0xee; record.len()];
+        let again = endpoint.open(sequence, &record, &mut plaintext).expect("an honest record");
+        assert_eq!((again, &plaintext[..again.len]), (opened, content));
+        if changed != record {
+            assert!(endpoint.open(sequence, &changed, &mut plaintext).is_err(), "changed");
+        }
+        let short = &record[..record.len().saturating_sub(cut.max(1))];
+        assert!(endpoint.open(sequence, short, &mut plaintext).is_err(), "cut");
+    }
+    if changed[..seen] != record[..seen] {
         let (header, fragment) = split(&changed);
         assert!(open(&*opener, sequence, header, &fragment).is_err(), "a changed record opened");
     }

@@ -137,6 +137,42 @@ impl AeadKey {
         }
         Some(())
     }
+
+    /// Encrypts `content` and then `trailer` into `out`, whose length is that of both and the
+    /// tag, which comes last. Input and output are apart. `None` as in [`AeadKey::seal`], and for
+    /// a wrong length.
+    pub(crate) fn seal_apart(
+        &self,
+        nonce: [u8; IV_LEN],
+        additional: &[u8],
+        content: &[u8],
+        trailer: &[u8],
+        out: &mut [u8],
+    ) -> Option<()> {
+        let (ciphertext, rest) = out.split_at_mut_checked(content.len())?;
+        if let Self::Library(key) = self {
+            let (nonce, aad) = (Nonce::assume_unique_for_key(nonce), Aad::from(additional));
+            return key
+                .seal_out_of_place_scatter(nonce, aad, content, ciphertext, trailer, rest)
+                .ok();
+        }
+        ciphertext.copy_from_slice(content);
+        rest.get_mut(..trailer.len())?.copy_from_slice(trailer);
+        let inner_len = content.len() + trailer.len();
+        let (inner, tag) = out.split_at_mut_checked(inner_len)?;
+        match self {
+            // Sealed above.
+            Self::Library(_) => None,
+            Self::Aes128Ccm(key) => copy(tag, &seal_ccm(key.as_ref(), nonce, additional, inner)?),
+            Self::Aes256Ccm(key) => copy(tag, &seal_ccm(key.as_ref(), nonce, additional, inner)?),
+            Self::Aes128Ccm8(key) => copy(tag, &seal_ccm(key.as_ref(), nonce, additional, inner)?),
+            Self::Aes256Ccm8(key) => copy(tag, &seal_ccm(key.as_ref(), nonce, additional, inner)?),
+        }
+    }
+}
+
+fn copy(to: &mut [u8], from: &[u8]) -> Option<()> {
+    (to.len() == from.len()).then(|| to.copy_from_slice(from))
 }
 
 /// The static IV of a direction where the nonce is IV xor sequence number: TLS 1.3 (RFC 8446,

@@ -39,6 +39,8 @@ pub enum KeyError {
         /// Bytes that were given.
         actual: usize,
     },
+    /// A suite with the private tag where its key cannot be given, or one without where it is.
+    PrivateTag(u16),
     /// The crypto library refused; does not happen with checked lengths.
     Library,
 }
@@ -51,6 +53,12 @@ impl fmt::Display for KeyError {
             }
             Self::UnsupportedSuite(suite) => {
                 return write!(f, "cipher suite {suite:#06x} is not supported");
+            }
+            Self::PrivateTag(suite) => {
+                return write!(
+                    f,
+                    "cipher suite {suite:#06x} and the private tag do not go together"
+                );
             }
             Self::Library => return f.write_str("the crypto library refused the key"),
             Self::SecretLength { expected, actual } => ("secret", expected, actual),

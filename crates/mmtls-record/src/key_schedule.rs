@@ -8,6 +8,7 @@ use aws_lc_rs::{hkdf, tls_prf};
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::KeyError;
+use crate::private_tag;
 use crate::suite::{self, Hash, IV_LEN, Suite, TLS12, TLS13};
 
 /// Length of every TLS 1.2 master secret in bytes (RFC 5246, section 8.1).
@@ -62,7 +63,7 @@ impl RecordKeys {
     }
 }
 
-/// A traffic secret; wiped when dropped.
+/// A traffic secret, or the key of the private tag; wiped when dropped.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub struct Secret {
     bytes: [u8; 48],
@@ -88,6 +89,22 @@ pub fn traffic_keys(suite: u16, secret: &[u8]) -> Result<TrafficKeys, KeyError> 
     expand_label(&prk, b"key", &mut keys.key[..suite.cipher().key_len()])?;
     expand_label(&prk, b"iv", &mut keys.iv)?;
     Ok(keys)
+}
+
+/// Derives the key of the private tag from a TLS 1.3 traffic secret (docs/private-tag.md,
+/// section 3). It must stay with the endpoints.
+///
+/// # Errors
+/// [`KeyError::PrivateTag`] for a suite without one, and as [`traffic_keys`].
+pub fn private_tag_key(suite: u16, secret: &[u8]) -> Result<Secret, KeyError> {
+    let found = suite::find(TLS13, suite)?;
+    if !found.has_private_tag() {
+        return Err(KeyError::PrivateTag(suite));
+    }
+    let prk = prk(found.hash(), secret)?;
+    let mut key = Secret { bytes: [0; 48], len: found.cipher().key_len() };
+    expand_label(&prk, private_tag::LABEL, &mut key.bytes[..found.cipher().key_len()])?;
+    Ok(key)
 }
 
 /// Derives the secret that follows a KeyUpdate of TLS 1.3.

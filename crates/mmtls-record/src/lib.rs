@@ -9,12 +9,15 @@ mod aead;
 mod error;
 pub mod key_schedule;
 mod open;
+pub mod private_tag;
 mod seal;
 pub mod suite;
 mod tls12;
 mod tls13;
 
 pub use error::KeyError;
+pub use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened};
 pub use open::open_record;
+pub use private_tag::{PrivateTagOpener, PrivateTagSealer};
 pub use seal::{Sealer, Tls13Sealer};
 pub use tls13::Tls13Opener;

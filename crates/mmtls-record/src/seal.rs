@@ -138,11 +138,15 @@ pub struct Tls13Sealer {
 }
 
 impl Tls13Sealer {
-    /// Sets up the keys of a suite.
+    /// Sets up the keys of a suite without a private tag; the others need
+    /// [`crate::PrivateTagSealer`].
     ///
     /// # Errors
-    /// [`KeyError`] when the suite is not supported or a length is wrong.
+    /// [`KeyError`] when the suite is not supported, has a private tag or a length is wrong.
     pub fn new(suite: u16, key: &[u8], iv: &[u8]) -> Result<Self, KeyError> {
+        if suite::has_private_tag(suite) {
+            return Err(KeyError::PrivateTag(suite));
+        }
         let (key, iv) = aead_key(suite, key, iv)?;
         Ok(Self { key, iv })
     }

@@ -138,8 +138,15 @@ impl Suite {
     /// The only version the suite belongs to, of those built here: [`TLS12`] or [`TLS13`].
     #[must_use]
     pub const fn version(&self) -> u16 {
-        // TLS 1.3 suites name no key exchange; all of them are numbered in this block.
-        if self.number >> 8 == 0x13 { TLS13 } else { TLS12 }
+        // TLS 1.3 suites name no key exchange; all of them are numbered in these blocks.
+        if matches!(self.number >> 8, 0x13 | 0xff) { TLS13 } else { TLS12 }
+    }
+
+    /// Whether every record ends with a second tag whose key only the endpoints have
+    /// ([`crate::private_tag`]).
+    #[must_use]
+    pub const fn has_private_tag(&self) -> bool {
+        self.number >> 8 == 0xff
     }
 
     /// Cipher and MAC.
@@ -204,6 +211,12 @@ pub fn is_supported(version: u16, suite: u16) -> bool {
     find(version, suite).is_ok()
 }
 
+/// Whether a supported suite has the private tag.
+#[must_use]
+pub fn has_private_tag(suite: u16) -> bool {
+    lookup(suite).is_some_and(Suite::has_private_tag)
+}
+
 /// The registered name of a supported suite, whatever its version.
 #[must_use]
 pub fn name(suite: u16) -> Option<&'static str> {
@@ -227,7 +240,7 @@ mod tests {
     #[test]
     fn accepts_every_suite_of_the_table_in_its_version_only() {
         assert!(table::SUITES.is_sorted_by(|a, b| a.number < b.number));
-        assert_eq!(all().count(), 130);
+        assert_eq!(all().count(), 135);
         for suite in all() {
             assert_eq!(name(suite.number), Some(suite.name));
             assert_eq!(find(suite.version(), suite.number), Ok(suite));
@@ -266,7 +279,9 @@ mod tests {
     #[test]
     fn refuses_other_versions_and_weak_or_unknown_suites() {
         assert_eq!(find(0x0302, 0x002f), Err(KeyError::UnsupportedVersion(0x0302)));
-        for suite in [0x0000, 0x0005, 0x000a, 0x002e, 0x00ff, 0x1306, 0xc012, 0xcc13, 0xffff] {
+        for suite in
+            [0x0000, 0x0005, 0x000a, 0x002e, 0x00ff, 0x1306, 0xc012, 0xcc13, 0xff30, 0xff36, 0xffff]
+        {
             assert_eq!(find(TLS12, suite), Err(KeyError::UnsupportedSuite(suite)));
             assert_eq!(name(suite), None);
         }

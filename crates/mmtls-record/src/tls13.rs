@@ -6,6 +6,7 @@ use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADE
 
 use crate::KeyError;
 use crate::aead::{AeadKey, Iv};
+use crate::private_tag::PRIVATE_TAG_LEN;
 use crate::suite::{self, TLS13};
 
 /// Longest content of one record in bytes (RFC 8446, section 5.1; RFC 5246, section 6.2.1).
@@ -13,11 +14,13 @@ pub(crate) const MAX_CONTENT_LEN: usize = 16384;
 
 /// The read keys of one direction and epoch of a TLS 1.3 session.
 ///
-/// The AEAD key is wiped by the crypto library, the IV by this type.
+/// Of a suite with the private tag it verifies the AEAD's tag only, since the other key is not
+/// for middleboxes. The AEAD key is wiped by the crypto library, the IV by this type.
 pub struct Tls13Opener {
     key: AeadKey,
     iv: Iv,
     tag_len: usize,
+    private_tag_len: usize,
 }
 
 impl Tls13Opener {
@@ -27,7 +30,8 @@ impl Tls13Opener {
     /// [`KeyError`] when the suite is not supported or a length is wrong.
     pub fn new(suite: u16, key: &[u8], iv: &[u8]) -> Result<Self, KeyError> {
         let (key, iv) = aead_key(suite, key, iv)?;
-        Ok(Self { tag_len: key.tag_len(), key, iv })
+        let private_tag_len = if suite::has_private_tag(suite) { PRIVATE_TAG_LEN } else { 0 };
+        Ok(Self { tag_len: key.tag_len(), private_tag_len, key, iv })
     }
 }
 
@@ -39,25 +43,36 @@ impl OpenRecord for Tls13Opener {
         fragment: &[u8],
         plaintext: &mut [u8],
     ) -> Result<Opened, OpenError> {
-        let inner_len =
-            fragment.len().checked_sub(self.tag_len).ok_or(OpenError::Authentication)?;
-        let (ciphertext, tag) = fragment.split_at(inner_len);
+        let (ciphertext, tag) =
+            split(fragment, self.tag_len, self.private_tag_len).ok_or(OpenError::Authentication)?;
+        let inner_len = ciphertext.len();
         let inner = plaintext.get_mut(..inner_len).ok_or(OpenError::Malformed)?;
         self.key
             .open(self.iv.nonce(sequence), header, ciphertext, tag, inner)
             .map_err(|_| OpenError::Authentication)?;
-        // TLSInnerPlaintext: content, content type, zeros (RFC 8446, section 5.2).
-        let type_at = inner.iter().rposition(|&byte| byte != 0).ok_or(OpenError::Malformed)?;
-        if type_at > MAX_CONTENT_LEN {
-            return Err(OpenError::Malformed);
-        }
-        Ok(Opened { content_type: ContentType(inner[type_at]), len: type_at })
+        content(inner)
     }
 
     fn content_len(&self, fragment_len: usize) -> usize {
-        // One byte is the inner content type.
-        fragment_len.saturating_sub(self.tag_len + 1)
+        // The content type takes one byte.
+        fragment_len.saturating_sub(1 + self.tag_len + self.private_tag_len)
     }
+}
+
+/// Ciphertext and tag of a fragment, whose private tag is left out.
+pub(crate) fn split(fragment: &[u8], tag: usize, private_tag: usize) -> Option<(&[u8], &[u8])> {
+    let protected = fragment.get(..fragment.len().checked_sub(private_tag)?)?;
+    protected.split_at_checked(protected.len().checked_sub(tag)?)
+}
+
+/// What an authentic TLSInnerPlaintext holds: content, content type, zeros (RFC 8446, section
+/// 5.2).
+pub(crate) fn content(inner: &[u8]) -> Result<Opened, OpenError> {
+    let type_at = inner.iter().rposition(|&byte| byte != 0).ok_or(OpenError::Malformed)?;
+    if type_at > MAX_CONTENT_LEN {
+        return Err(OpenError::Malformed);
+    }
+    Ok(Opened { content_type: ContentType(inner[type_at]), len: type_at })
 }
 
 pub(crate) fn aead_key(suite: u16, key: &[u8], iv: &[u8]) -> Result<(AeadKey, Iv), KeyError> {

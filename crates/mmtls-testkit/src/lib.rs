@@ -23,6 +23,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod compromised;
 pub mod dialogs;
 pub mod files;
 pub mod middlebox;
@@ -40,6 +41,6 @@ pub use testbed::cpu::machine_cpu;
 pub use testbed::error::TestbedError;
 pub use testbed::namespace::Namespace;
 pub use testbed::process::{Background, Finished};
-pub use testbed::skip::{require_program, require_testbed, skipped_so_far};
+pub use testbed::skip::{require_program, require_python, require_testbed, skipped_so_far};
 pub use testbed::sweep::sweep;
 pub use testbed::{Middle, Options, Testbed, address};

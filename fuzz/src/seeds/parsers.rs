@@ -18,7 +18,7 @@ pub(super) fn record_open(add: Add<'_>) {
     // One honest record, changed and cut, and one that is nothing, per version and cipher.
     let mut seen = Vec::new();
     for (number, suite) in mmtls_record::suite::all().enumerate() {
-        let kind = (suite.version(), suite.cipher());
+        let kind = (suite.version(), suite.cipher(), suite.has_private_tag());
         if seen.contains(&kind) {
             continue;
         }

@@ -242,7 +242,7 @@ fn no_time() -> Duration {
 }
 
 /// Processor time of this thread: what another program takes away in between does not count.
-fn thread_time() -> Duration {
+pub(super) fn thread_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
@@ -352,7 +352,10 @@ pub fn measure(rounds: u32, seconds: f64) -> Result<EngineResults, String> {
 }
 
 /// Repeats a measurement for about `seconds`; its mean time in seconds.
-fn repeat(seconds: f64, mut once: impl FnMut() -> Result<Duration, String>) -> Result<f64, String> {
+pub(super) fn repeat(
+    seconds: f64,
+    mut once: impl FnMut() -> Result<Duration, String>,
+) -> Result<f64, String> {
     let (mut total, mut count) = (0.0, 0);
     while total < seconds || count == 0 {
         total += once()?.as_secs_f64();

@@ -4,6 +4,7 @@
 //! * `a`, [`engine`]: the engine in memory against raw record opening.
 //! * `b`, [`live`]: downloads through a kernel bridge, mmTLS, and nginx as split-TLS proxy.
 //! * `c`, [`sessions`]: new connections through mmTLS, and through the proxy.
+//! * `d`, [`tag`]: what the private tag costs per record.
 //!
 //! Refuses to report a run in which a request failed or a session was not decrypted.
 
@@ -16,6 +17,7 @@ mod replayer;
 mod report;
 mod sessions;
 mod synthetic;
+mod tag;
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +29,8 @@ use serde::Serialize;
 pub struct BenchArgs {
     #[command(subcommand)]
     inner: Option<Inner>,
-    /// Run one part only: the engine in memory, downloads live, or new connections.
+    /// Run one part only: the engine in memory, downloads live, new connections, or the private
+    /// tag.
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
     /// How often each live measurement is repeated; the engine gets at least five rounds.
@@ -74,6 +77,7 @@ enum Part {
     A,
     B,
     C,
+    D,
 }
 
 /// Everything that was measured, as written to the JSON file.
@@ -88,6 +92,8 @@ struct Results {
     live: Option<live::LiveResults>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sessions: Option<sessions::SessionResults>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    private_tag: Option<tag::TagResults>,
 }
 
 pub fn run(args: &BenchArgs) -> Result<(), String> {
@@ -102,7 +108,14 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
     let wanted = |part| args.only.is_none_or(|only| only == part);
     let facts = facts::Facts::collect();
     facts.print();
-    let mut results = Results { facts, engine: None, callgrind: None, live: None, sessions: None };
+    let mut results = Results {
+        facts,
+        engine: None,
+        callgrind: None,
+        live: None,
+        sessions: None,
+        private_tag: None,
+    };
     if wanted(Part::A) {
         let measured = engine::measure(args.repetitions.max(5), args.seconds / 10.0)?;
         measured.print();
@@ -133,6 +146,13 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         let measured = sessions::measure(args.repetitions, load)?;
         measured.print();
         results.sessions = Some(measured);
+        results.write(&args.json)?;
+    }
+    if wanted(Part::D) {
+        // Seven kinds of work on five sizes in three suites: a hundredth makes half a minute.
+        let measured = tag::measure(args.repetitions.max(5), args.seconds / 100.0)?;
+        measured.print();
+        results.private_tag = Some(measured);
         results.write(&args.json)?;
     }
     println!("\nevery sample: {}", args.json.display());

@@ -1,6 +1,7 @@
 //! Every registered suite with an AEAD or CBC cipher of AES, or with ChaCha20-Poly1305.
 //!
-//! Facts of the IANA registry "TLS Cipher Suites", sorted by number for the binary search. The
+//! Facts of the IANA registry "TLS Cipher Suites", sorted by number for the binary search, and the
+//! suites with a private tag, which are ours. The
 //! key exchange is only in the name: the record layer does not care. Refuses suites of TLS 1.2
 //! without integrity or with other ciphers (NULL, RC4, DES, Camellia, ARIA, SEED, IDEA, SM4).
 
@@ -143,4 +144,10 @@ pub(super) static SUITES: &[Suite] = &[
     row(0xd002, "TLS_ECDHE_PSK_WITH_AES_256_GCM_SHA384", C::Aes256Gcm, H::Sha384),
     row(0xd003, "TLS_ECDHE_PSK_WITH_AES_128_CCM_8_SHA256", C::Aes128Ccm8, H::Sha256),
     row(0xd005, "TLS_ECDHE_PSK_WITH_AES_128_CCM_SHA256", C::Aes128Ccm, H::Sha256),
+    // Private use: AEAD and private tag, numbered like 0x1301 to 0x1305 (docs/private-tag.md).
+    row(0xff31, "MMTLS_AES_128_GCM_SHA256", C::Aes128Gcm, H::Sha256),
+    row(0xff32, "MMTLS_AES_256_GCM_SHA384", C::Aes256Gcm, H::Sha384),
+    row(0xff33, "MMTLS_CHACHA20_POLY1305_SHA256", C::ChaCha20Poly1305, H::Sha256),
+    row(0xff34, "MMTLS_AES_128_CCM_SHA256", C::Aes128Ccm, H::Sha256),
+    row(0xff35, "MMTLS_AES_128_CCM_8_SHA256", C::Aes128Ccm8, H::Sha256),
 ];

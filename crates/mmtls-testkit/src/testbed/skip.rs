@@ -43,6 +43,19 @@ pub fn require_program(program: &str) -> bool {
     find_program(program).is_some() || skip(&format!("{program} is not installed"))
 }
 
+/// Whether `python3` is installed and has `module`; otherwise as [`require_testbed`].
+///
+/// # Panics
+/// When it is missing and `MMTLS_REQUIRE_TESTBED` is `1`.
+#[must_use]
+#[track_caller]
+pub fn require_python(module: &str) -> bool {
+    let import = format!("import {module}");
+    let found = std::process::Command::new("python3").args(["-c", &import]).output();
+    found.is_ok_and(|output| output.status.success())
+        || skip(&format!("python3 with its module {module} is not installed"))
+}
+
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     // Administrators' directories are not on every user's PATH, but nginx and ip live there.

@@ -1,0 +1,202 @@
+//! The sessions whose keys are shared: secrets in, record keys out.
+//!
+//! Keeps the latest traffic secret of each direction, because a middlebox may ask for the keys
+//! after a KeyUpdate (RFC 8446, section 7.2), which rustls does not log. Refuses: more than
+//! [`MAX_SESSIONS`] (the oldest goes first), and to walk more than [`MAX_STEPS`] updates at once.
+
+use std::collections::{HashMap, VecDeque};
+
+use mmtls_keyshare::SecretBytes;
+use mmtls_keyshare::message::{
+    Direction, Epoch, KeyEntry, KeyRequest, Message, Random, Reason, Refused, SessionKeys,
+};
+use mmtls_record::{key_schedule, suite};
+
+/// Sessions whose secrets are kept.
+const MAX_SESSIONS: usize = 4096;
+
+/// KeyUpdates to catch up with at once.
+const MAX_STEPS: u32 = 8;
+
+/// The sessions. Not `Debug`, because it holds secrets.
+pub struct Sessions {
+    known: HashMap<Random, Session>,
+    order: VecDeque<Random>,
+    capacity: usize,
+}
+
+struct Session {
+    suite: u16,
+    /// By direction, client to server first.
+    chains: [Option<Chain>; 2],
+}
+
+/// The latest secret of one direction.
+struct Chain {
+    updates: u32,
+    secret: SecretBytes<64>,
+}
+
+impl Chain {
+    fn next(&self, suite: u16) -> Option<Self> {
+        let next = key_schedule::next_secret(suite, self.secret.as_bytes()).ok()?;
+        let secret = SecretBytes::new(next.as_bytes())?;
+        Some(Self { updates: self.updates.checked_add(1)?, secret })
+    }
+
+    fn keys(&self, suite: u16, direction: Direction) -> Option<KeyEntry> {
+        let keys = key_schedule::traffic_keys(suite, self.secret.as_bytes()).ok()?;
+        Some(KeyEntry {
+            direction,
+            epoch: Epoch::application(self.updates)?,
+            key: SecretBytes::new(keys.key())?,
+            iv: SecretBytes::new(keys.iv())?,
+            mac_key: SecretBytes::empty(),
+        })
+    }
+}
+
+fn index(direction: Direction) -> usize {
+    match direction {
+        Direction::ClientToServer => 0,
+        Direction::ServerToClient => 1,
+    }
+}
+
+/// Keys of one direction and epoch: the traffic secret stays here.
+fn message(client_random: Random, cipher_suite: u16, keys: KeyEntry) -> Message {
+    Message::SessionKeys(SessionKeys {
+        client_random,
+        // Not in what rustls logs; the middlebox knows it.
+        server_random: None,
+        version: suite::TLS13,
+        cipher_suite,
+        flow: None,
+        keys: vec![keys],
+    })
+}
+
+impl Sessions {
+    pub fn new() -> Self {
+        Self { known: HashMap::new(), order: VecDeque::new(), capacity: MAX_SESSIONS }
+    }
+
+    /// Takes the first application traffic secret of a direction, and returns its record keys for
+    /// the middleboxes. `None` when the suite has no key schedule here.
+    pub fn first(
+        &mut self,
+        client_random: Random,
+        suite: u16,
+        direction: Direction,
+        secret: &[u8],
+    ) -> Option<Message> {
+        let chain = Chain { updates: 0, secret: SecretBytes::new(secret)? };
+        let keys = chain.keys(suite, direction)?;
+        let session = self.known.entry(client_random).or_insert_with(|| {
+            self.order.push_back(client_random);
+            Session { suite, chains: [None, None] }
+        });
+        session.chains[index(direction)] = Some(chain);
+        while self.known.len() > self.capacity {
+            let oldest = self.order.pop_front()?;
+            self.known.remove(&oldest);
+        }
+        Some(message(client_random, suite, keys))
+    }
+
+    /// The answer to a middlebox that asks for keys.
+    pub fn answer(&mut self, request: &KeyRequest) -> Message {
+        let client_random = request.client_random;
+        self.grant(request)
+            .unwrap_or_else(|reason| Message::Refused(Refused { client_random, reason }))
+    }
+
+    fn grant(&mut self, request: &KeyRequest) -> Result<Message, Reason> {
+        let wanted = request.epoch.updates().ok_or(Reason::POLICY)?;
+        let session = self.known.get_mut(&request.client_random).ok_or(Reason::UNKNOWN_SESSION)?;
+        let suite = session.suite;
+        let chain = session.chains[index(request.direction)].as_mut();
+        let chain = chain.ok_or(Reason::UNKNOWN_SESSION)?;
+        // Older secrets are gone, and far future ones are nobody's business yet.
+        let steps = wanted.checked_sub(chain.updates).ok_or(Reason::UNKNOWN_SESSION)?;
+        if steps > MAX_STEPS {
+            return Err(Reason::POLICY);
+        }
+        for _ in 0..steps {
+            *chain = chain.next(suite).ok_or(Reason::UNSUPPORTED)?;
+        }
+        let keys = chain.keys(suite, request.direction).ok_or(Reason::UNSUPPORTED)?;
+        Ok(message(request.client_random, suite, keys))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(sessions: &mut Sessions, number: u8, epoch: Epoch) -> Message {
+        sessions.answer(&KeyRequest {
+            client_random: [number; 32],
+            server_random: [9; 32],
+            version: 0x0304,
+            cipher_suite: 0xff31,
+            direction: Direction::ClientToServer,
+            epoch,
+        })
+    }
+
+    fn start(sessions: &mut Sessions, number: u8) -> Option<Message> {
+        sessions.first([number; 32], 0xff31, Direction::ClientToServer, &[7; 32])
+    }
+
+    #[test]
+    fn accepts_secrets_and_gives_keys_of_this_and_later_epochs() {
+        let mut sessions = Sessions::new();
+        let mut secret = vec![7; 32];
+        for updates in 0..3 {
+            let message = match updates {
+                0 => start(&mut sessions, 1).unwrap(),
+                _ => ask(&mut sessions, 1, Epoch::application(updates).unwrap()),
+            };
+            let Message::SessionKeys(session) = message else {
+                panic!("no keys");
+            };
+            let keys = key_schedule::traffic_keys(0xff31, &secret).unwrap();
+            assert_eq!(session.cipher_suite, 0xff31);
+            assert_eq!(session.keys[0].key.as_bytes(), keys.key());
+            assert_eq!(session.keys[0].iv.as_bytes(), keys.iv());
+            // Neither of what stays.
+            let private = key_schedule::private_tag_key(0xff31, &secret).unwrap();
+            assert_ne!(session.keys[0].key.as_bytes(), private.as_bytes());
+            assert_eq!(session.keys[0].mac_key.as_bytes(), b"");
+            secret = key_schedule::next_secret(0xff31, &secret).unwrap().as_bytes().to_vec();
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_unknown_or_too_far() {
+        let mut sessions = Sessions::new();
+        let refused = |message| match message {
+            Message::Refused(refused) => Some(refused.reason),
+            _ => None,
+        };
+        let unknown = Some(Reason::UNKNOWN_SESSION);
+        assert_eq!(refused(ask(&mut sessions, 1, Epoch::APPLICATION)), unknown);
+        start(&mut sessions, 1);
+        assert_eq!(refused(ask(&mut sessions, 1, Epoch::HANDSHAKE)), Some(Reason::POLICY));
+        assert_eq!(refused(ask(&mut sessions, 1, Epoch(u32::MAX))), Some(Reason::POLICY));
+        assert!(sessions.first([1; 32], 0x1399, Direction::ClientToServer, &[7; 32]).is_none());
+        assert!(sessions.first([1; 32], 0xff31, Direction::ClientToServer, &[7; 5]).is_none());
+    }
+
+    #[test]
+    fn refuses_to_keep_more_than_its_capacity() {
+        let mut sessions = Sessions::new();
+        sessions.capacity = 4;
+        for number in 0..100 {
+            start(&mut sessions, number).unwrap();
+            assert!(sessions.known.len() <= 4 && sessions.order.len() <= 4);
+        }
+        assert!(matches!(ask(&mut sessions, 99, Epoch(2)), Message::SessionKeys(_)));
+    }
+}
