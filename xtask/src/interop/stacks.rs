@@ -398,7 +398,47 @@ struct Incompatible {
 const LONG_RECORDS: &str =
     "as a server GnuTLS sends longer records than max_fragment_length allows in TLS 1.2";
 
+const LONG_HANDSHAKE: &str =
+    "as a server mbedTLS sends handshake records longer than max_fragment_length";
+
+const NO_CERTIFICATE: &str = "wolfSSL's request for a certificate in TLS 1.2 is answered without one (the client's is ECDSA)";
+
 const INCOMPATIBLE: &[Incompatible] = &[
+    Incompatible {
+        client: "openssl",
+        server: "mbedtls",
+        version: Version::V12,
+        feature: Some(MaxFragment),
+        reason: LONG_HANDSHAKE,
+    },
+    Incompatible {
+        client: "gnutls",
+        server: "mbedtls",
+        version: Version::V12,
+        feature: Some(MaxFragment),
+        reason: LONG_HANDSHAKE,
+    },
+    Incompatible {
+        client: "go",
+        server: "java",
+        version: Version::V13,
+        feature: Some(KeyUpdate),
+        reason: "the last record of JSSE, after its key updates, does not authenticate at Go",
+    },
+    Incompatible {
+        client: "go",
+        server: "wolfssl",
+        version: Version::V12,
+        feature: Some(ClientCertificate),
+        reason: NO_CERTIFICATE,
+    },
+    Incompatible {
+        client: "java",
+        server: "wolfssl",
+        version: Version::V12,
+        feature: Some(ClientCertificate),
+        reason: NO_CERTIFICATE,
+    },
     Incompatible {
         client: "openssl",
         server: "gnutls",
