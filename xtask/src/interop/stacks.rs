@@ -405,6 +405,13 @@ const NO_CERTIFICATE: &str = "wolfSSL's request for a certificate in TLS 1.2 is 
 
 const INCOMPATIBLE: &[Incompatible] = &[
     Incompatible {
+        client: "mbedtls",
+        server: "gnutls",
+        version: Version::V12,
+        feature: Some(MaxFragment),
+        reason: LONG_RECORDS,
+    },
+    Incompatible {
         client: "openssl",
         server: "mbedtls",
         version: Version::V12,
