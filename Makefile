@@ -43,6 +43,7 @@ test: setup ## Run everything that must hold: format, clippy, tests, arrows, fuz
 	@$(STEP) arrows $(TARGET_DIR)/release/xtask arrows
 	@$(STEP) fuzz $(TARGET_DIR)/release/xtask fuzz --seconds $(FUZZ_SECONDS)
 	@$(STEP) interop $(XTASK) interop --quick
+	@$(STEP) corpus $(TARGET_DIR)/release/xtask corpus --networks 1 --tampered 2000
 	@$(STEP) demo $(XTASK) demo
 	@echo
 	@echo "all tests passed"
@@ -58,6 +59,7 @@ interop: ## Let every TLS stack talk to every other, and check that mmTLS follow
 	@$(STEP) build $(CARGO) build --release --locked --workspace
 	@$(STEP) "build endpoints" $(TARGET_DIR)/release/xtask interop --build
 	@$(STEP) interop $(XTASK) interop
+	@$(STEP) corpus $(TARGET_DIR)/release/xtask corpus --tshark
 
 # Built first only when missing: `sudo make install` need not find cargo.
 install: ## Install mmtls and libmmtls_preload.so under PREFIX (and DESTDIR)

@@ -25,8 +25,10 @@ pub struct Recorder {
     pub events: Vec<Seen>,
     /// Authenticated application bytes, client first.
     pub plaintext: [Vec<u8>; 2],
-    /// Records delivered, client first.
-    pub records: [usize; 2],
+    /// Records delivered, client first; `None` where one did not open.
+    pub records: [Vec<Option<(ContentType, Vec<u8>)>>; 2],
+    /// Some of the client's are early data.
+    pub has_early_data: bool,
 }
 
 impl Recorder {
@@ -39,6 +41,14 @@ impl Recorder {
             replay.handle_packet(number as u64 * 1_000, Link::Ethernet, frame);
         }
         replay.finish()
+    }
+
+    /// Whether every record that was opened is one of another run, in its order.
+    pub fn agrees(&self, whole: &Self) -> bool {
+        self.records.iter().zip(&whole.records).all(|(seen, sent)| {
+            let mut sent = sent.iter();
+            seen.iter().flatten().all(|record| sent.any(|it| it.as_ref() == Some(record)))
+        })
     }
 
     /// Whether anything was said to be wrong.
@@ -64,12 +74,14 @@ impl Handler for Recorder {
 
     fn new_record(&mut self, _: &mut Session<'_>, (): &mut (), record: &mut Record<'_>) {
         let at = side(record.direction());
-        self.records[at] += 1;
-        if let Ok(plaintext) = record.open()
+        self.has_early_data |= record.is_early_data();
+        let opened = record.open().ok();
+        if let Some(plaintext) = opened
             && plaintext.content_type == ContentType::APPLICATION_DATA
         {
             self.plaintext[at].extend_from_slice(plaintext.bytes);
         }
+        self.records[at].push(opened.map(|it| (it.content_type, it.bytes.to_vec())));
     }
 
     fn error(&mut self, _: &mut Session<'_>, (): &mut (), at: Direction, error: SessionError) {

@@ -14,6 +14,8 @@ use mmtls_testkit::segments::{Endpoints, flag};
 
 /// One TCP connection.
 pub struct Trace {
+    /// Its place among the connections of the capture.
+    pub number: usize,
     /// Addresses and initial sequence numbers.
     pub endpoints: Endpoints,
     /// Everything that was sent, client first.
@@ -95,6 +97,7 @@ impl Trace {
             if segment.syn && !segment.ack {
                 known.insert((segment.from, segment.to), traces.len());
                 traces.push(Self {
+                    number: traces.len(),
                     endpoints: Endpoints {
                         client: segment.from,
                         server: segment.to,
@@ -140,6 +143,13 @@ impl Trace {
         stream.extend_from_slice(new);
         self.turns.push((direction, new.len()));
         Ok(())
+    }
+
+    /// The random of the ClientHello that it begins with, in hex.
+    pub fn client_random(&self) -> String {
+        // Behind the record header, the handshake header and the version (RFC 8446, section 4.1.2).
+        let random = self.bytes[0].get(11..43).unwrap_or_default();
+        random.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// The pieces as they came.

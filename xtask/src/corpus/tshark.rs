@@ -19,8 +19,8 @@ pub fn streams(
     for trace in traces {
         command.arg("-d").arg(format!("tcp.port=={},tls", trace.endpoints.server.port()));
     }
-    for number in 0..traces.len() {
-        command.arg("-z").arg(format!("follow,tls,raw,{number}"));
+    for trace in traces {
+        command.arg("-z").arg(format!("follow,tls,raw,{}", trace.number));
     }
     let output = command
         .stdin(Stdio::null())
@@ -37,8 +37,11 @@ pub fn streams(
     let mut current = None;
     let mut first_is_client = true;
     for line in text.lines() {
-        if let Some(number) = line.strip_prefix("Filter: tcp.stream eq ") {
-            current = number.trim().parse::<usize>().ok().filter(|&it| it < traces.len());
+        if line.starts_with("Follow: ") {
+            current = None;
+        } else if let Some(number) = line.strip_prefix("Filter: tcp.stream eq ") {
+            let number = number.trim().parse::<usize>().ok();
+            current = traces.iter().position(|trace| Some(trace.number) == number);
         } else if let (Some(node), Some(number)) = (line.strip_prefix("Node 0: "), current) {
             first_is_client = node.trim() == traces[number].endpoints.client.to_string();
         } else if let Some(number) = current
