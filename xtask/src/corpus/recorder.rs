@@ -18,6 +18,9 @@ pub enum Seen {
     SessionEnd(EndReason),
 }
 
+/// What a record held.
+type Content = (ContentType, Vec<u8>);
+
 /// Everything that the handler was told.
 #[derive(Default)]
 pub struct Recorder {
@@ -26,7 +29,7 @@ pub struct Recorder {
     /// Authenticated application bytes, client first.
     pub plaintext: [Vec<u8>; 2],
     /// Records delivered, client first; `None` where one did not open.
-    pub records: [Vec<Option<(ContentType, Vec<u8>)>>; 2],
+    pub records: [Vec<Option<Content>>; 2],
     /// Some of the client's are early data.
     pub has_early_data: bool,
 }
