@@ -64,6 +64,9 @@ pub struct Policies {
     /// IP fragments that carry TCP: they are not reassembled, so what they carry passes unseen.
     /// `Bypass` means `Forward` and `Reset` means `Drop` here.
     pub fragments: Policy,
+    /// SYNs that ask for multipath TCP (RFC 8684), whose subflows are no streams of their own:
+    /// `Drop` and `Reset` both drop them, and their senders fall back to plain TCP.
+    pub multipath: Policy,
     /// DTLS and QUIC, which are not followed: `Drop` and `Reset` both drop the packets by which
     /// connections are opened, so that programs fall back to TCP.
     pub udp_tls: Policy,
@@ -89,13 +92,14 @@ impl Policies {
             mid_stream: unseen,
             table_full: unseen,
             fragments: unseen,
+            multipath: unseen,
             udp_tls: Policy::Forward,
         }
     }
 
     /// Name and value of each policy, for printing at start.
     #[must_use]
-    pub fn list(&self) -> [(&'static str, Policy); 10] {
+    pub fn list(&self) -> [(&'static str, Policy); 11] {
         [
             ("missing_keys", self.missing_keys),
             ("null_keys", self.null_keys),
@@ -106,6 +110,7 @@ impl Policies {
             ("table_full", self.table_full),
             ("memory_cap", self.memory_cap),
             ("fragments", self.fragments),
+            ("multipath", self.multipath),
             ("udp_tls", self.udp_tls),
         ]
     }

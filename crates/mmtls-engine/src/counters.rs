@@ -43,6 +43,8 @@ counters! {
     bypassed,
     /// IP fragments that carry TCP.
     fragments,
+    /// SYNs that ask for multipath TCP.
+    multipath,
     /// Segments ignored for a wrong checksum.
     bad_checksums,
     /// Flows created.

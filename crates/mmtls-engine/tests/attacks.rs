@@ -421,6 +421,34 @@ fn h14_server_must_not_answer_bytes_that_were_not_seen() {
 }
 
 #[test]
+fn h16_multipath_syn_must_not_pass() {
+    let mut t = T::new();
+    let mut syn = t.ep.frame(C, -1, 0, flag::SYN, &[]);
+    // In place of the window scale.
+    let at = syn.len() - 4;
+    syn[at..].copy_from_slice(&[30, 4, 1, 0x81]);
+    assert_eq!(t.raw(0, &syn), Verdict::Drop);
+    let mut config = Config::new(Policy::Forward);
+    config.verify_checksums = false;
+    assert_eq!(T::with(config).raw(0, &syn), Verdict::Forward);
+}
+
+#[test]
+fn p2_refused_keys_must_not_be_kept() {
+    let mut config = T::config();
+    config.limits.max_pending_keys = 32;
+    let mut t = T::with(config);
+    let sender = Some("192.0.2.1".parse().unwrap());
+    for n in 0..10_000u32 {
+        let mut random = RANDOM;
+        random[..4].copy_from_slice(&n.to_be_bytes());
+        let opener = Box::new(keys(C, KeyEpoch::Application(0)));
+        let _ = t.keys_with(C, 0, opener, random, sender);
+    }
+    assert!(t.engine.pending_claims() <= 32, "{}", t.engine.pending_claims());
+}
+
+#[test]
 fn m1_second_hello_must_keep_the_name() {
     let mut t = T::new();
     t.open();

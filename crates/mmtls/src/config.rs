@@ -75,6 +75,7 @@ pub struct PoliciesSection {
     pub table_full: Option<PolicyName>,
     pub memory_cap: Option<PolicyName>,
     pub fragments: Option<PolicyName>,
+    pub multipath: Option<PolicyName>,
     pub udp_tls: Option<PolicyName>,
     /// Endpoints that are left alone.
     pub bypass: Vec<BypassRule>,
@@ -310,6 +311,7 @@ impl PoliciesSection {
             (&mut policies.table_full, self.table_full),
             (&mut policies.memory_cap, self.memory_cap),
             (&mut policies.fragments, self.fragments),
+            (&mut policies.multipath, self.multipath),
             (&mut policies.udp_tls, self.udp_tls),
         ] {
             if let Some(PolicyName(policy)) = name {
@@ -394,6 +396,7 @@ mod tests {
             memory_cap: Some(PolicyName(policies.memory_cap)),
             bypass: Vec::new(),
             fragments: None,
+            multipath: None,
             udp_tls: Some(PolicyName(policies.udp_tls)),
         };
         assert_eq!(sample, format!("{defaults:?}"));

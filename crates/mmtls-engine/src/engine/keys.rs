@@ -91,6 +91,10 @@ impl PendingKeys {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.claims.len()
+    }
+
     pub(super) fn next_deadline(&self) -> Option<u64> {
         self.order.front().map(|(deadline, ..)| *deadline)
     }
@@ -113,6 +117,11 @@ impl PendingKeys {
             Some(_) => (limits.max_pending_keys / SENDER_SHARE).max(1),
             None => limits.max_pending_keys,
         };
+        // Before anything is kept: refused deliveries must cost nothing.
+        let known = self.claims.get(&key).map_or(0, |claim| claim.deliveries.len());
+        if known >= MAX_DELIVERIES || of_sender + cost > quota {
+            return 1;
+        }
         let claim = match self.claims.entry(key) {
             Entry::Occupied(claim) => claim.into_mut(),
             Entry::Vacant(place) => {
@@ -122,9 +131,6 @@ impl PendingKeys {
                 place.insert(Claim { deliveries: Vec::new(), serial: self.next_serial })
             }
         };
-        if claim.deliveries.len() >= MAX_DELIVERIES || of_sender + cost > quota {
-            return 1;
-        }
         claim.deliveries.push(delivery);
         self.cost += cost;
         *self.per_sender.entry(key.0).or_default() += cost;

@@ -104,6 +104,12 @@ impl<H: Handler> Engine<H> {
         self.flows.len()
     }
 
+    /// Sessions that were not seen yet and have keys waiting for them.
+    #[must_use]
+    pub fn pending_claims(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Bytes buffered for reassembly, stalls and searches.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {

@@ -3,6 +3,7 @@
 //! Refuses to forward the segment that completes a record before the record was judged.
 
 use super::{Context, Engine, context};
+use crate::config::Policy;
 use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Phase};
 use crate::output::{PortId, Verdict};
 use crate::recognition::{Beginning, Found};
@@ -22,6 +23,13 @@ const WORTH_A_LARGE_BUFFER: usize = 1024;
 
 impl<H: Handler> Engine<H> {
     pub(super) fn handle_segment(&mut self, port: PortId, segment: &Segment<'_>) -> Verdict {
+        if segment.tcp.flags().syn() && segment.tcp.is_multipath() {
+            self.counters.multipath += 1;
+            let policy = self.config.policies.multipath;
+            if self.config.inline && matches!(policy, Policy::Drop | Policy::Reset) {
+                return Verdict::Drop;
+            }
+        }
         let (index, is_new) = match self.find_flow(port, segment) {
             Ok(found) => found,
             Err(verdict) => return verdict,

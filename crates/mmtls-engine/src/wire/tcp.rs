@@ -102,22 +102,41 @@ impl<'a> TcpView<'a> {
 
     /// The window scale option (RFC 7323, section 2), which counts in a SYN only.
     pub(crate) fn window_scale(&self) -> Option<u8> {
-        const END: u8 = 0;
-        const NO_OPERATION: u8 = 1;
         const WINDOW_SCALE: u8 = 3;
         const MAX_SCALE: u8 = 14;
+        self.options().find_map(|(kind, value)| match (kind, value) {
+            (WINDOW_SCALE, &[scale]) => Some(scale.min(MAX_SCALE)),
+            _ => None,
+        })
+    }
+
+    /// Whether it speaks multipath TCP (RFC 8684).
+    pub(crate) fn is_multipath(&self) -> bool {
+        const MULTIPATH: u8 = 30;
+        self.options().any(|(kind, _)| kind == MULTIPATH)
+    }
+
+    /// Kinds and values of the options, up to one that is cut off.
+    fn options(&self) -> impl Iterator<Item = (u8, &'a [u8])> {
+        const END: u8 = 0;
+        const NO_OPERATION: u8 = 1;
         let header_len = self.bytes.len() - self.payload.len();
-        let mut options = self.bytes.get(field::MIN_LEN..header_len)?;
-        loop {
-            match *options {
-                [] | [END, ..] => return None,
-                [NO_OPERATION, ref rest @ ..] => options = rest,
-                [WINDOW_SCALE, 3, scale, ..] => return Some(scale.min(MAX_SCALE)),
-                // A length below 2 would not move on.
-                [_, len, ..] if len >= 2 => options = options.get(usize::from(len)..)?,
-                _ => return None,
+        let mut rest = self.bytes.get(field::MIN_LEN..header_len).unwrap_or_default();
+        core::iter::from_fn(move || {
+            while let [NO_OPERATION, behind @ ..] = rest {
+                rest = behind;
             }
-        }
+            match *rest {
+                [] | [END, ..] => None,
+                // A length below 2 would not move on.
+                [kind, len, ..] if len >= 2 => {
+                    let (option, behind) = rest.split_at_checked(usize::from(len))?;
+                    rest = behind;
+                    Some((kind, option.get(2..)?))
+                }
+                _ => None,
+            }
+        })
     }
 
     /// The whole segment, header included.
@@ -147,6 +166,19 @@ mod tests {
         for none in [&[][..], &[0, 0, 0, 0], &[8, 0, 0, 0], &[8, 200, 3, 3], &[3, 3, 3, 3][..0]] {
             assert_eq!(with(none), None);
         }
+    }
+
+    #[test]
+    fn names_multipath_tcp() {
+        let with = |options: &[u8]| {
+            let mut bytes = vec![0; 20];
+            bytes.extend_from_slice(options);
+            bytes[12] = u8::try_from(bytes.len() / 4).unwrap() << 4;
+            TcpView::parse(&bytes).unwrap().is_multipath()
+        };
+        assert!(with(&[2, 4, 5, 0xb4, 1, 1, 30, 4, 1, 0x81, 0, 0]));
+        assert!(!with(&[2, 4, 5, 0xb4, 1, 3, 3, 30]));
+        assert!(!with(&[0, 30, 4, 0]));
     }
 
     #[test]
