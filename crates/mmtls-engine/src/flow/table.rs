@@ -200,8 +200,11 @@ impl<S> FlowTable<S> {
     }
 }
 
+/// The tombstone of a session is none of these: what follows it must not pass. That of a segment
+/// out of nowhere is, since the next one meets the same policy.
 fn is_one_sided<S>(flow: &Flow<S>) -> bool {
-    flow.phase == Phase::Opening || flow.halves.iter().any(|half| half.packets == 0)
+    let one_sided = flow.halves.iter().any(|half| half.packets == 0);
+    flow.phase == Phase::Opening || (one_sided && !flow.is_tls())
 }
 
 #[cfg(test)]
