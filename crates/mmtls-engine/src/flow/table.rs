@@ -200,11 +200,13 @@ impl<S> FlowTable<S> {
     }
 }
 
-/// The tombstone of a session is none of these: what follows it must not pass. That of a segment
-/// out of nowhere is, since the next one meets the same policy.
+/// A tombstone is none of these: what follows a reset connection must not pass.
 fn is_one_sided<S>(flow: &Flow<S>) -> bool {
-    let one_sided = flow.halves.iter().any(|half| half.packets == 0);
-    flow.phase == Phase::Opening || (one_sided && !flow.is_tls())
+    match flow.phase {
+        Phase::Opening => true,
+        Phase::Open => !flow.is_tls() && flow.halves.iter().any(|half| half.packets == 0),
+        Phase::Closed(_) | Phase::Dead { .. } => false,
+    }
 }
 
 #[cfg(test)]
