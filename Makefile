@@ -12,15 +12,17 @@ export RUST_TEST_THREADS
 # Rust installed by `scripts/setup` is found without a new login.
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+PLACE = $(DESTDIR)$(PREFIX)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 STEP := scripts/step
 XTASK := scripts/with-testbed $(TARGET_DIR)/release/xtask
 
-.PHONY: help setup build demo test bench interop install clean
+.PHONY: help setup build demo test bench interop openssl openssl-test private-tag install clean
 
 help: ## List the targets
 	@echo "mmTLS"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "Variables: PREFIX ($(PREFIX)), DESTDIR, FUZZ_SECONDS ($(FUZZ_SECONDS)), RUST_TEST_THREADS ($(RUST_TEST_THREADS))"
 
 setup: ## Install what tests and demo need (Debian, Ubuntu); says what first
@@ -61,12 +63,37 @@ interop: ## Let every TLS stack talk to every other, and check that mmTLS follow
 	@$(STEP) interop $(XTASK) interop
 	@$(STEP) corpus $(TARGET_DIR)/release/xtask corpus --tshark
 
+openssl: ## Build OpenSSL with the private tag into target/openssl (minutes, once)
+	@$(STEP) openssl openssl/build $(TARGET_DIR)/openssl
+
+# Another release of the same series, since the package that is built has no tests (openssl/README.md).
+openssl-test: ## Run OpenSSL's own TLS tests with the private tag (minutes; needs Debian's archive)
+	@$(STEP) "openssl test" openssl/test $(TARGET_DIR)/openssl-test
+
+private-tag: openssl ## Test the private tag in OpenSSL, with itself, rustls and other stacks
+	@$(STEP) setup scripts/setup test
+	@$(STEP) build $(CARGO) build --workspace --release --locked
+	@MMTLS_REQUIRE_OPENSSL=1 $(STEP) tests scripts/with-testbed $(CARGO) test --release --locked \
+		-p mmtls-testkit -p mmtls-endpoint -p mmtls private_tag
+	@MMTLS_REQUIRE_OPENSSL=1 $(STEP) "1 GB each way" scripts/with-testbed $(CARGO) test --release --locked \
+		-p mmtls-endpoint -p mmtls 1_gb_each_way_with -- --ignored
+	@$(STEP) "build endpoints" $(TARGET_DIR)/release/xtask interop --private-tag --build
+	@$(STEP) interop $(XTASK) interop --private-tag
+
 # Built first only when missing: `sudo make install` need not find cargo.
-install: ## Install mmtls and libmmtls_preload.so under PREFIX (and DESTDIR)
-	@test -f $(TARGET_DIR)/release/mmtls -a -f $(TARGET_DIR)/release/libmmtls_preload.so || $(MAKE) build
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib
-	install -m 755 $(TARGET_DIR)/release/mmtls $(DESTDIR)$(PREFIX)/bin/mmtls
-	install -m 755 $(TARGET_DIR)/release/libmmtls_preload.so $(DESTDIR)$(PREFIX)/lib/libmmtls_preload.so
+install: ## Install the programs and libraries, header and mmtls.pc under PREFIX (and DESTDIR)
+	@test -f $(TARGET_DIR)/release/mmtls -a -f $(TARGET_DIR)/release/libmmtls_preload.so \
+		-a -f $(TARGET_DIR)/release/libmmtls_capi.so || $(MAKE) build
+	install -d $(PLACE)/bin $(PLACE)/lib/pkgconfig $(PLACE)/include
+	install -m 755 $(TARGET_DIR)/release/mmtls $(PLACE)/bin/mmtls
+	install -m 755 $(TARGET_DIR)/release/libmmtls_preload.so $(PLACE)/lib/libmmtls_preload.so
+	install -m 755 $(TARGET_DIR)/release/libmmtls_capi.so $(PLACE)/lib/libmmtls.so.$(VERSION)
+	ln -sf libmmtls.so.$(VERSION) $(PLACE)/lib/libmmtls.so.0
+	ln -sf libmmtls.so.0 $(PLACE)/lib/libmmtls.so
+	install -m 644 $(TARGET_DIR)/release/libmmtls_capi.a $(PLACE)/lib/libmmtls.a
+	install -m 644 crates/mmtls-capi/include/mmtls.h $(PLACE)/include/mmtls.h
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/mmtls-capi/mmtls.pc.in \
+		> $(PLACE)/lib/pkgconfig/mmtls.pc
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -4,14 +4,19 @@
 //! the same protocol, or not at all; a ClientHello behind any dialog that asked for it is found; and
 //! what is kept stays within bounds.
 
+use std::sync::LazyLock;
+
 use mmtls_engine::session::{Handler, Session, Upgrade};
 use mmtls_engine::tls::Direction;
 use mmtls_engine::{Config, Engine, FrameInput, Link, Policy, PortId};
-use mmtls_testkit::dialogs::dialogs;
+use mmtls_testkit::dialogs::{Dialog, dialogs};
 use mmtls_testkit::segments::{Endpoints, flag};
 use mmtls_testkit::synthesis::{client_hello, plain, side};
 
 use crate::input::{Input, pieces};
+
+/// Made once: some of their text is never freed.
+static DIALOGS: LazyLock<Vec<Dialog>> = LazyLock::new(dialogs);
 
 /// Kept for a connection in which TLS has not been found: two directions of 16 KB, what is not
 /// acknowledged, and the segment at hand.
@@ -24,8 +29,7 @@ pub fn recognition(data: &[u8]) {
     let mut input = Input::new(data);
     let lengths = input.take(3);
     let which = usize::from(input.u8());
-    let dialogs = dialogs();
-    let dialog = dialogs.get(which);
+    let dialog = DIALOGS.get(which);
     let mut turns: Vec<(Direction, Vec<u8>)> = Vec::new();
     for (from_client, bytes) in dialog.map_or(&[][..], |dialog| &dialog.turns) {
         turns.push((Direction::BOTH[usize::from(!from_client)], bytes.clone()));

@@ -41,7 +41,7 @@ const ROOMS: &[Room] = &[
     room("mmtls-endpoint", &["mmtls-keyshare", "mmtls-record"]),
     Room { name: "mmtls-preload", may_use: &["mmtls-keyshare"], unsafe_code: true },
     room("mmtls-inspect", &[]),
-    Room { name: "mmtls-capi", may_use: EVERYTHING, unsafe_code: true },
+    Room { name: "mmtls-capi", may_use: &["mmtls"], unsafe_code: true },
     room("mmtls", EVERYTHING),
     room("mmtls-testkit", EVERYTHING),
     room("xtask", ANYTHING),

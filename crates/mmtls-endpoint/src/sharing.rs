@@ -119,8 +119,10 @@ impl KeyLog for SharingLog {
             return;
         };
         let direction = match label {
-            // The first secret of a session: nothing of it is ever shared.
-            "CLIENT_HANDSHAKE_TRAFFIC_SECRET" if self.exempt => {
+            // The first secret of a session, of whatever version: nothing of it is ever shared.
+            "CLIENT_EARLY_TRAFFIC_SECRET" | "CLIENT_HANDSHAKE_TRAFFIC_SECRET" | "CLIENT_RANDOM"
+                if self.exempt =>
+            {
                 let null = NullKeys { client_random, flow: None };
                 return self.sharing.send(&Message::NullKeys(null));
             }

@@ -50,6 +50,9 @@ pub struct Policies {
     pub null_keys: Policy,
     /// A version or cipher suite that cannot be followed.
     pub unsupported: Policy,
+    /// A session that was negotiated without the private tag (`docs/private-tag.md`), told at the
+    /// ServerHello, so that null keys make no exception. `Forward` asks for nothing.
+    pub require_private_tag: Policy,
     /// A record whose tag does not verify, or keys that open nothing.
     pub integrity_failure: Policy,
     /// Malformed records or handshake messages, gaps, and full reassembly buffers.
@@ -87,6 +90,7 @@ impl Policies {
             memory_cap: Policy::Reset,
             null_keys: Policy::Bypass,
             unsupported: unseen,
+            require_private_tag: Policy::Forward,
             integrity_failure: Policy::Reset,
             lost_synchronisation: Policy::Reset,
             mid_stream: unseen,
@@ -99,11 +103,12 @@ impl Policies {
 
     /// Name and value of each policy, for printing at start.
     #[must_use]
-    pub fn list(&self) -> [(&'static str, Policy); 11] {
+    pub fn list(&self) -> [(&'static str, Policy); 12] {
         [
             ("missing_keys", self.missing_keys),
             ("null_keys", self.null_keys),
             ("unsupported", self.unsupported),
+            ("require_private_tag", self.require_private_tag),
             ("integrity_failure", self.integrity_failure),
             ("lost_synchronisation", self.lost_synchronisation),
             ("mid_stream", self.mid_stream),
@@ -207,6 +212,28 @@ impl Bypass {
     }
 }
 
+/// Which connections are an engine's own, where several engines share the interfaces.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// This engine's number, from 0.
+    pub own: u32,
+    /// Says whose a connection is: of the engine that has this number. Its ends come in either
+    /// order; the seed is the one given here.
+    pub owner: fn(engines: u32, seed: u32, one: SocketAddr, other: SocketAddr) -> u32,
+    /// How many engines there are.
+    pub engines: u32,
+    /// Something that senders cannot know.
+    pub seed: u32,
+}
+
+impl Share {
+    /// Whether a connection is this engine's.
+    #[must_use]
+    pub fn contains(&self, one: SocketAddr, other: SocketAddr) -> bool {
+        (self.owner)(self.engines, self.seed, one, other) == self.own
+    }
+}
+
 /// Everything an engine is started with.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -227,6 +254,9 @@ pub struct Config {
     /// Connections with one of these ends are forwarded and not looked at. IP fragments have no
     /// ports and are not looked up here.
     pub bypass: Vec<Bypass>,
+    /// Which connections are this engine's; all without it. Segments of others are dropped: state
+    /// for them would be half of what another engine has.
+    pub share: Option<Share>,
     /// Accept keys for a session whatever address delivered them.
     pub any_key_sender: bool,
     /// Which versions and suites can be opened: the knowledge of record protection, not of the
@@ -247,6 +277,7 @@ impl Config {
             mid_stream_grace_ns: 60 * SECOND_NS,
             verify_checksums: true,
             bypass: Vec::new(),
+            share: None,
             any_key_sender: false,
             supports: |version, suite| {
                 version == ProtocolVersion::TLS_1_3

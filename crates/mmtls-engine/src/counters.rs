@@ -15,6 +15,13 @@ macro_rules! counters {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
         }
+
+        impl core::ops::AddAssign for Counters {
+            /// Those of another engine.
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
     };
 }
 
@@ -41,6 +48,8 @@ counters! {
     malformed_frames,
     /// Segments from or to endpoints that are left alone.
     bypassed,
+    /// Segments dropped because their connection is another engine's.
+    misplaced,
     /// IP fragments that carry TCP.
     fragments,
     /// SYNs that ask for multipath TCP.

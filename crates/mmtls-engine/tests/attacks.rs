@@ -604,3 +604,26 @@ fn h13_half_rtt_data_must_not_pass_unjudged() {
     assert_eq!(judged, 20, "what had passed is judged when keys come");
     assert_eq!(t.engine.handler().errors(), [(S, SessionError::JudgedLate)]);
 }
+
+/// A KeyUpdate in what passed before keys came: what follows it will never be opened.
+#[test]
+fn refuses_to_be_silent_about_records_behind_an_early_key_update() {
+    let mut t = T::new();
+    t.open();
+    let script = builder().build();
+    t.send(C, 0, 0, flag::ACK, &script.turns[0].bytes);
+    let sent = script.turns[0].bytes.len() as u64;
+    t.send(S, 0, sent, flag::ACK, &script.turns[1].bytes);
+    let mut offset = script.turns[1].bytes.len() as i64;
+    let update = keys(S, KeyEpoch::Application(0));
+    let update = update.seal(0, ContentType::HANDSHAKE, &[24, 0, 0, 1, 0], 0);
+    let data = keys(S, KeyEpoch::Application(1));
+    let data = data.seal(0, ContentType::APPLICATION_DATA, &[1; 10_000], 0);
+    for record in [update, data] {
+        assert_eq!(t.send(S, offset, sent, flag::ACK, &record), Verdict::Forward);
+        offset += record.len() as i64;
+    }
+    let _ = t.keys(S, 0);
+    assert_eq!(t.engine.handler().errors(), [(S, SessionError::LostSynchronisation)]);
+    assert!(!t.alive());
+}

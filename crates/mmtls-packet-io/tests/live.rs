@@ -10,7 +10,7 @@ use std::time::Duration;
 use mmtls_packet_io::af_packet::{
     Action, Bridge, BridgeConfig, Error, Frame, HeldFrame, Outbox, Port, Warning,
 };
-use testbed::{Testbed, exchange, in_namespace, ip, try_ip};
+use testbed::{Testbed, exchange, in_namespace, ip, stay_on_one_cpu, try_ip};
 
 const MEGABYTE: u64 = 1 << 20;
 
@@ -164,9 +164,12 @@ fn datagrams(bed: &Testbed, values: impl Iterator<Item = u8> + Send) -> Vec<u8> 
     server.set_read_timeout(Some(Duration::from_secs(1))).expect("timeout");
     let client = in_namespace(&bed.client, || UdpSocket::bind("10.77.0.1:0")).expect("bind");
     client.connect("10.77.0.2:5003").expect("connect");
-    for value in values {
-        client.send(&[value]).expect("send");
-    }
+    in_namespace(&bed.client, || {
+        stay_on_one_cpu();
+        for value in values {
+            client.send(&[value]).expect("send");
+        }
+    });
     let mut arrived = Vec::new();
     let mut octet = [0];
     while server.recv(&mut octet).is_ok() {

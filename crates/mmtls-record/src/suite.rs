@@ -3,6 +3,7 @@
 mod table;
 
 use aws_lc_rs::{hkdf, tls_prf};
+use mmtls_engine::tls::CipherSuite;
 
 use crate::KeyError;
 
@@ -146,7 +147,7 @@ impl Suite {
     /// ([`crate::private_tag`]).
     #[must_use]
     pub const fn has_private_tag(&self) -> bool {
-        self.number >> 8 == 0xff
+        CipherSuite(self.number).has_private_tag()
     }
 
     /// Cipher and MAC.

@@ -23,10 +23,12 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod captures;
 pub mod compromised;
 pub mod dialogs;
 pub mod files;
 pub mod middlebox;
+pub mod openssl;
 pub mod pki;
 pub mod segments;
 pub mod servers;
@@ -34,6 +36,7 @@ pub mod synthesis;
 pub mod testbed;
 
 pub use middlebox::{Mmtls, MmtlsOptions, MmtlsReport};
+pub use openssl::PrivateTagOpenssl;
 pub use pki::{Identity, KeyType, Pki};
 pub use servers::{Nginx, NginxOptions, NginxSplit, OpensslServer, SplitOptions};
 pub use testbed::capture::Capture;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::openssl::PrivateTagOpenssl;
 use crate::pki::KeyType;
 use crate::testbed::error::TestbedError;
 use crate::testbed::namespace::{self, Namespace};
@@ -43,6 +44,8 @@ pub struct NginxOptions {
     pub record_bytes: u32,
     /// Lines added to the server block.
     pub extra: String,
+    /// Another OpenSSL than the installed one.
+    pub openssl: Option<PrivateTagOpenssl>,
 }
 
 impl Default for NginxOptions {
@@ -59,6 +62,7 @@ impl Default for NginxOptions {
             resumption: true,
             record_bytes: 16384,
             extra: String::new(),
+            openssl: None,
         }
     }
 }
@@ -101,7 +105,7 @@ impl Nginx {
             if options.keepalive { "65s" } else { "0" },
             options.extra,
         );
-        let process = start_nginx(bed, &bed.server, &home, &block)?;
+        let process = start_nginx(bed, &bed.server, &home, &block, options.openssl.as_ref())?;
         Ok(Self { process, root })
     }
 
@@ -199,7 +203,7 @@ impl NginxSplit {
             verify = if options.verify { "on" } else { "off" },
             ca = bed.pki().ca.display(),
         );
-        let process = start_nginx(bed, &bed.middlebox, &home, &block)?;
+        let process = start_nginx(bed, &bed.middlebox, &home, &block, None)?;
         Ok(Self { process })
     }
 }
@@ -303,6 +307,7 @@ fn start_nginx(
     place: &Namespace,
     home: &Path,
     block: &str,
+    openssl: Option<&PrivateTagOpenssl>,
 ) -> Result<Background, TestbedError> {
     if find_program("nginx").is_none() {
         return Err(TestbedError::Unavailable("nginx is not installed".to_owned()));
@@ -325,6 +330,9 @@ fn start_nginx(
     let path = home.join("nginx.conf");
     fs::write(&path, configuration).map_err(TestbedError::io(&path))?;
     let mut command = place.command("nginx");
+    if let Some(openssl) = openssl {
+        openssl.lend(&mut command);
+    }
     command.arg("-p").arg(home).arg("-c").arg(&path);
     command.args(["-e", "stderr"]);
     let mut process = bed.background("nginx", command)?;

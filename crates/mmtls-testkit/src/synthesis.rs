@@ -6,7 +6,7 @@
 use mmtls_engine::tls::{
     ContentType, Direction, KeyEpoch, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN,
 };
-use mmtls_record::Tls13Sealer;
+use mmtls_record::{Sealer, Tls13Sealer};
 
 /// Seals records of one direction and epoch.
 pub trait Seal {
@@ -112,6 +112,14 @@ impl OpenRecord for NullKeys12 {
 impl Seal for Tls13Sealer {
     fn seal(&self, sequence: u64, kind: ContentType, content: &[u8], padding: usize) -> Vec<u8> {
         Self::seal(self, sequence, kind, content, padding).unwrap_or_default()
+    }
+}
+
+/// Without keys the record is empty.
+impl Seal for Option<Sealer> {
+    fn seal(&self, sequence: u64, kind: ContentType, content: &[u8], padding: usize) -> Vec<u8> {
+        let sealed = self.as_ref().and_then(|keys| keys.seal(sequence, kind, content, padding));
+        sealed.unwrap_or_default()
     }
 }
 

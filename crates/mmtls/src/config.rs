@@ -17,6 +17,8 @@ use crate::patterns::PatternAction;
 pub struct File {
     /// The bridged interfaces.
     pub inline: InlineSection,
+    /// The threads that move frames.
+    pub workers: WorkersSection,
     /// The key channel.
     pub keys: KeysSection,
     /// What to do when.
@@ -27,6 +29,8 @@ pub struct File {
     pub inspect: InspectSection,
     /// Where reports go.
     pub log: LogSection,
+    /// A capture in place of the interfaces.
+    pub offline: OfflineSection,
 }
 
 /// `[inline]`
@@ -41,6 +45,17 @@ pub struct InlineSection {
     pub socket_buffer_bytes: usize,
     /// How long to let frames gather where many come.
     pub moderation_microseconds: u64,
+}
+
+/// `[workers]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WorkersSection {
+    /// How many.
+    pub count: u32,
+    /// Processors, one for each worker; empty binds none. Without it, several workers are bound
+    /// to the first ones that the process may use.
+    pub cpus: Option<Vec<usize>>,
 }
 
 /// `[keys]`
@@ -59,6 +74,8 @@ pub struct KeysSection {
     pub accept_any_sender: bool,
     /// Endpoints connected at a time.
     pub max_connections: usize,
+    /// A key log that is followed, too.
+    pub log_file: Option<PathBuf>,
 }
 
 /// `[policies]`; see [`Policies`].
@@ -69,6 +86,7 @@ pub struct PoliciesSection {
     pub missing_keys: Option<PolicyName>,
     pub null_keys: Option<PolicyName>,
     pub unsupported: Option<PolicyName>,
+    pub require_private_tag: Option<PolicyName>,
     pub integrity_failure: Option<PolicyName>,
     pub lost_synchronisation: Option<PolicyName>,
     pub mid_stream: Option<PolicyName>,
@@ -202,6 +220,16 @@ pub struct LogSection {
     pub stats_interval_seconds: u64,
 }
 
+/// `[offline]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OfflineSection {
+    /// The capture that is replayed.
+    pub capture_file: Option<PathBuf>,
+    /// Its key log, unless its secrets are inside.
+    pub keylog_file: Option<PathBuf>,
+}
+
 impl Default for InlineSection {
     fn default() -> Self {
         Self {
@@ -213,6 +241,15 @@ impl Default for InlineSection {
     }
 }
 
+impl Default for WorkersSection {
+    fn default() -> Self {
+        Self { count: 1, cpus: None }
+    }
+}
+
+/// Most workers: each has its own sockets and buffers.
+const MAX_WORKERS: u32 = 128;
+
 impl Default for KeysSection {
     fn default() -> Self {
         Self {
@@ -222,6 +259,7 @@ impl Default for KeysSection {
             client_ca_file: None,
             accept_any_sender: false,
             max_connections: 4096,
+            log_file: None,
         }
     }
 }
@@ -305,6 +343,7 @@ impl PoliciesSection {
         for (slot, name) in [
             (&mut policies.null_keys, self.null_keys),
             (&mut policies.unsupported, self.unsupported),
+            (&mut policies.require_private_tag, self.require_private_tag),
             (&mut policies.integrity_failure, self.integrity_failure),
             (&mut policies.lost_synchronisation, self.lost_synchronisation),
             (&mut policies.mid_stream, self.mid_stream),
@@ -355,6 +394,18 @@ fn parse(text: &str) -> Result<File, String> {
             return Err(format!("{name} must not be 0"));
         }
     }
+    match &file.offline {
+        OfflineSection { capture_file: None, keylog_file: Some(_) } => {
+            return Err("offline.keylog_file needs offline.capture_file".to_owned());
+        }
+        OfflineSection { capture_file: Some(_), .. } if file.inline.interfaces.is_some() => {
+            return Err("offline.capture_file excludes inline.interfaces".to_owned());
+        }
+        _ => {}
+    }
+    if !(1..=MAX_WORKERS).contains(&file.workers.count) {
+        return Err(format!("workers.count must be 1 to {MAX_WORKERS}"));
+    }
     if file.inline.moderation_microseconds > 10_000 {
         return Err("inline.moderation_microseconds must be 0 to 10000".to_owned());
     }
@@ -389,6 +440,7 @@ mod tests {
             missing_keys: None,
             null_keys: Some(PolicyName(policies.null_keys)),
             unsupported: None,
+            require_private_tag: Some(PolicyName(policies.require_private_tag)),
             integrity_failure: Some(PolicyName(policies.integrity_failure)),
             lost_synchronisation: Some(PolicyName(policies.lost_synchronisation)),
             mid_stream: None,
@@ -412,7 +464,7 @@ mod tests {
                 _ => format!("{line}\n"),
             })
             .collect();
-        let file = parse(&all).unwrap();
+        let file = parse(&all.replace("capture_file", "# ").replace("keylog_file", "# ")).unwrap();
         assert!(file.inline.interfaces.is_some() && file.keys.key_file.is_some());
         assert!(file.policies.missing_keys.is_some() && file.inspect.limit_bytes.is_some());
     }
@@ -426,6 +478,10 @@ mod tests {
         assert!(error("[limits]\ntombstone_timeout_seconds = 0").contains("must be 1 to"));
         let endless = format!("[log]\nstats_interval_seconds = {}", i64::MAX);
         assert!(error(&endless).contains("must be 1 to"));
+        let keys_only = "[offline]\nkeylog_file = \"keys\"";
+        assert_eq!(error(keys_only), "offline.keylog_file needs offline.capture_file");
+        let both = "[inline]\ninterfaces = [\"a\", \"b\"]\n[offline]\ncapture_file = \"c\"";
+        assert_eq!(error(both), "offline.capture_file excludes inline.interfaces");
     }
 
     #[test]

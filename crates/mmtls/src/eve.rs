@@ -81,6 +81,17 @@ impl EveWriter {
         })
     }
 
+    /// Another writer of the same file, for another thread.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self {
+            file: self.file.share(),
+            line: Vec::with_capacity(2048),
+            times: Timestamps::default(),
+            community: None,
+        }
+    }
+
     /// A session ended.
     pub fn tls(&mut self, now_ns: u64, info: &SessionInfo, end: &TlsEnd<'_>) {
         self.begin(now_ns, "tls", Some((info.into(), Direction::ClientToServer)));

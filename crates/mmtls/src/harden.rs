@@ -9,7 +9,8 @@ use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
 };
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, set_capabilities, set_current_timer_slack, set_no_new_privs,
+    CapabilitySet, CapabilitySets, CpuSet, sched_getaffinity, sched_setaffinity, set_capabilities,
+    set_current_timer_slack, set_no_new_privs,
 };
 
 use crate::Error;
@@ -70,6 +71,28 @@ pub fn drop_capabilities() -> Result<(), Error> {
 /// [`Error::System`].
 pub fn precise_timers() -> Result<(), Error> {
     set_current_timer_slack(NonZeroU64::new(1)).map_err(system("PR_SET_TIMERSLACK"))
+}
+
+/// The processors that this process may run on.
+///
+/// # Errors
+/// [`Error::System`].
+pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
+    let set = sched_getaffinity(None).map_err(system("sched_getaffinity"))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+}
+
+/// Keeps the calling thread on one processor.
+///
+/// # Errors
+/// [`Error::Usage`] when there is no such processor for this process.
+pub fn bind_to_cpu(cpu: usize) -> Result<(), Error> {
+    if !allowed_cpus()?.contains(&cpu) {
+        return Err(Error::Usage(format!("this process may not run on processor {cpu}")));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(system("sched_setaffinity"))
 }
 
 fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {

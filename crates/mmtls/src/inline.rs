@@ -4,10 +4,8 @@
 //! would change more than a checksum are dropped.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mmtls_engine::session::Handler;
@@ -16,13 +14,14 @@ use mmtls_engine::{
 };
 use mmtls_keyshare::server::ServerHandle;
 use mmtls_packet_io::af_packet::{
-    Action, Bridge, Error as BridgeError, Frame, HeldFrame, Outbox, Port, VnetHeader, WakeFd,
+    Action, Bridge, Error as BridgeError, Frame, HeldFrame, Outbox, Port, VnetHeader,
 };
 
 use crate::Error;
 use crate::harden;
 use crate::keylog::live::LiveKeys;
-use crate::keys::{self, Delivery, KeyDesk};
+use crate::keys::{self, Delivery, Inbox, KeyDesk};
+use crate::middlebox::Status;
 
 /// Longest sleep: how late a stop or a periodic task can be.
 const TICK: Duration = Duration::from_millis(250);
@@ -43,9 +42,7 @@ const KEYS_PER_TURN: usize = 1024;
 /// The key channel as the worker sees it.
 pub struct KeyInput {
     /// Deliveries.
-    pub queue: Receiver<Delivery>,
-    /// Fires when there are some.
-    pub wake: Arc<WakeFd>,
+    pub inbox: Inbox,
     /// Who sits where.
     pub desk: Arc<KeyDesk>,
     /// The way back to the endpoints; set once the server runs.
@@ -162,21 +159,9 @@ impl<H: Handler> Worker<H> {
         &self.engine
     }
 
-    /// The bridge.
-    #[must_use]
-    pub fn bridge(&self) -> &Bridge {
-        &self.bridge
-    }
-
     /// The application.
     pub fn handler_mut(&mut self) -> &mut H {
         self.engine.handler_mut()
-    }
-
-    /// The key server's counters.
-    #[must_use]
-    pub fn desk(&self) -> &KeyDesk {
-        &self.keys.desk
     }
 
     /// The worker's time: nanoseconds since 1970.
@@ -185,22 +170,18 @@ impl<H: Handler> Worker<H> {
         self.clock.ns_at(Instant::now())
     }
 
-    /// Frames held at the moment.
+    /// What has been counted, and what is kept.
     #[must_use]
-    pub fn held_frames(&self) -> usize {
-        self.held.len()
-    }
-
-    /// Frames dropped because finishing their checksum would have changed their content.
-    #[must_use]
-    pub fn refused_offloads(&self) -> u64 {
-        self.trouble.refused_offloads
-    }
-
-    /// How often an interface went down.
-    #[must_use]
-    pub fn interface_downs(&self) -> u64 {
-        self.trouble.downs
+    pub fn status(&self) -> Status {
+        Status {
+            engine: *self.engine.counters(),
+            bridge: self.bridge.counters(),
+            flows: self.engine.flow_count() as u64,
+            buffered_bytes: self.engine.buffered_bytes() as u64,
+            held_frames: self.held.len() as u64,
+            refused_offloads: self.trouble.refused_offloads,
+            interface_downs: self.trouble.downs,
+        }
     }
 
     /// What is to be told to the operator, once.
@@ -290,7 +271,7 @@ impl<H: Handler> Worker<H> {
     /// Waits for frames, keys, the next tick or the engine's next timeout.
     fn sleep(&mut self, now: Instant, next_tick: Instant) -> Result<(), BridgeError> {
         let now_ns = self.clock.ns_at(now);
-        self.keys.desk.announce_sleep();
+        self.keys.inbox.announce_sleep();
         if self.take_keys(now_ns) > 0 {
             return Ok(());
         }
@@ -299,10 +280,9 @@ impl<H: Handler> Worker<H> {
             Some(due) => tick.min(Duration::from_nanos(due.saturating_sub(now_ns))),
             None => tick,
         };
-        let wake = Some(self.keys.wake.as_fd());
-        let ready = self.bridge.wait(Some(timeout), wake)?;
+        let ready = self.bridge.wait(Some(timeout), Some(self.keys.inbox.wake_fd()))?;
         if ready.woken {
-            self.keys.wake.drain();
+            self.keys.inbox.woken();
         }
         Ok(())
     }
@@ -333,13 +313,14 @@ impl<H: Handler> Worker<H> {
         })
     }
 
-    /// Takes deliveries, but not for ever, since packets wait too. Returns how many.
+    /// Takes deliveries, but not for ever, since packets wait too. Returns how many were looked
+    /// at.
     fn take_keys(&mut self, now_ns: u64) -> usize {
-        let mut taken = 0;
-        while taken < KEYS_PER_TURN
-            && let Ok(delivery) = self.keys.queue.try_recv()
-        {
-            taken += 1;
+        let mut left = KEYS_PER_TURN;
+        while let Some(delivery) = {
+            let engine = &mut self.engine;
+            self.keys.inbox.take(&mut left, |sender, random| engine.has_session(sender, random))
+        } {
             // The engine counts refusals.
             match delivery {
                 Delivery::Keys(keys) => {
@@ -356,7 +337,7 @@ impl<H: Handler> Worker<H> {
             }
             self.act(now_ns);
         }
-        taken
+        KEYS_PER_TURN - left
     }
 
     /// Acts on outputs that no frame caused.

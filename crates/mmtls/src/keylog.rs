@@ -23,13 +23,18 @@ const MAX_LINE_LEN: usize = 4096;
 /// Highest epoch of application keys that a secret is derived for, one hash after another.
 pub const MAX_EPOCH: u32 = 64;
 
-/// What early data can be protected with; a secret of 48 bytes fits the last one only.
-const EARLY_SUITES: [CipherSuite; 5] = [
+/// What early data can be protected with; a secret of 48 bytes fits those with SHA-384 only.
+const EARLY_SUITES: [CipherSuite; 10] = [
     CipherSuite::TLS_AES_128_GCM_SHA256,
     CipherSuite::TLS_CHACHA20_POLY1305_SHA256,
     CipherSuite::TLS_AES_128_CCM_SHA256,
     CipherSuite::TLS_AES_128_CCM_8_SHA256,
     CipherSuite::TLS_AES_256_GCM_SHA384,
+    CipherSuite::MMTLS_AES_128_GCM_SHA256,
+    CipherSuite::MMTLS_CHACHA20_POLY1305_SHA256,
+    CipherSuite::MMTLS_AES_128_CCM_SHA256,
+    CipherSuite::MMTLS_AES_128_CCM_8_SHA256,
+    CipherSuite::MMTLS_AES_256_GCM_SHA384,
 ];
 
 /// How reading went.

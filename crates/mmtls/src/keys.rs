@@ -1,27 +1,35 @@
-//! From the key channel to the worker: messages become record openers on the key server's
-//! thread, off the packet path, and wait in a bounded queue.
+//! From the key channel to the workers: messages become record openers on the key server's
+//! thread, off the packet path, and wait in bounded queues.
 //!
-//! Refuses to keep key bytes once their opener is set up, and to wait for a slow worker: a full
-//! queue drops the delivery and counts it (the session then meets the missing-key policy).
+//! A delivery first goes to the worker that the connection's ends name. Where addresses are
+//! translated between endpoint and monitor, or no ends are given, that worker does not know the
+//! session and passes the delivery on to the next one, until it has gone round once: then it waits
+//! where it came first, since its session may be yet to come.
+//!
+//! Refuses to keep key bytes once their opener is set up, to share anything but queues between
+//! workers, and to wait for a slow one: a full queue drops the delivery and counts it (the session
+//! then meets the missing-key policy).
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
 use mmtls_engine::{KeysNeeded, SharedKeys};
+use mmtls_keyshare::Flow;
 use mmtls_keyshare::message::{self, Epoch, KeyRequest, Message, SessionKeys};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
-use mmtls_packet_io::af_packet::WakeFd;
+use mmtls_packet_io::af_packet::{Steering, WakeFd};
 use mmtls_record::open_record;
 use zeroize::Zeroizing;
 
-/// Deliveries that may wait for the worker.
+/// Deliveries that may wait for one worker.
 const QUEUE: usize = 1 << 16;
 
-/// A delivery on its way to the worker.
+/// A delivery on its way to a worker.
 pub enum Delivery {
     /// Record keys.
     Keys(SharedKeys),
@@ -36,43 +44,131 @@ pub enum Delivery {
     Lines(Zeroizing<Vec<u8>>),
 }
 
-/// Counters and the way back to the endpoints, shared with the worker.
+impl Delivery {
+    /// Who sent it and for which session; `None` for what is every worker's.
+    fn session(&self) -> Option<(Option<IpAddr>, [u8; 32])> {
+        match self {
+            Self::Keys(keys) => Some((keys.sender, keys.client_random)),
+            Self::Null { sender, client_random } => Some((Some(*sender), *client_random)),
+            Self::Lines(_) => None,
+        }
+    }
+}
+
+/// A delivery and how many workers have passed it on.
+struct Parcel {
+    delivery: Delivery,
+    passed: usize,
+}
+
+/// The way into one worker's queue.
+#[derive(Clone)]
+struct Mailbox {
+    queue: SyncSender<Parcel>,
+    wake: Arc<WakeFd>,
+    /// The worker sleeps, or is about to: it has to be woken for a delivery.
+    sleeps: Arc<AtomicBool>,
+}
+
+impl Mailbox {
+    /// Wakes the worker, after what was put into its queue. One that is awake looks into the queue
+    /// anyway, and a wake is two system calls.
+    fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleeps.swap(false, Ordering::Relaxed) {
+            self.wake.wake();
+        }
+    }
+}
+
+/// One worker's end of the queues.
+pub struct Inbox {
+    queue: Receiver<Parcel>,
+    own: Mailbox,
+    /// Who gets what this worker does not know.
+    next: Mailbox,
+    workers: usize,
+    desk: Arc<KeyDesk>,
+}
+
+impl Inbox {
+    /// The next delivery that is this worker's, of at most `limit` that are looked at. `knows` says
+    /// whether a sender's session is.
+    pub fn take(
+        &mut self,
+        limit: &mut usize,
+        mut knows: impl FnMut(Option<IpAddr>, &[u8; 32]) -> bool,
+    ) -> Option<Delivery> {
+        while *limit > 0
+            && let Ok(Parcel { delivery, passed }) = self.queue.try_recv()
+        {
+            *limit -= 1;
+            let round = self.workers == 1 || passed >= self.workers;
+            match delivery.session() {
+                Some((sender, random)) if !round && !knows(sender, &random) => {
+                    match self.next.queue.try_send(Parcel { delivery, passed: passed + 1 }) {
+                        Ok(()) => self.next.ring(),
+                        Err(_) => self.desk.count_lost(),
+                    }
+                }
+                _ => return Some(delivery),
+            }
+        }
+        None
+    }
+
+    /// What the worker says before it looks into the queue for the last time: any delivery that
+    /// this look misses will wake it.
+    pub fn announce_sleep(&self) {
+        self.own.sleeps.store(true, Ordering::Relaxed);
+        // Pairs with the one in `ring`: either the worker sees the delivery, or its sender sees that
+        // it sleeps.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Fires when there are deliveries for a worker that sleeps.
+    #[must_use]
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.own.wake.as_fd()
+    }
+
+    /// Takes note that it fired.
+    pub fn woken(&self) {
+        self.own.wake.drain();
+    }
+}
+
+/// Counters and the way back to the endpoints, shared by the workers.
 #[derive(Default)]
 pub struct KeyDesk {
-    /// Deliveries dropped because the worker's queue was full.
+    /// Deliveries dropped because a worker's queue was full.
     pub queue_full: AtomicU64,
     /// Deliveries whose keys fit no supported suite.
     pub unusable: AtomicU64,
     connections: Mutex<HashMap<IpAddr, Vec<ConnectionId>>>,
-    /// The worker sleeps, or is about to: it has to be woken for a delivery.
-    worker_sleeps: AtomicBool,
 }
 
 impl KeyDesk {
-    /// What the worker says before it looks into the queue for the last time: any delivery that
-    /// this look misses will wake it.
-    pub fn announce_sleep(&self) {
-        self.worker_sleeps.store(true, Ordering::Relaxed);
-        // Pairs with the one in `batch_end`: either the worker sees the delivery, or the sink
-        // sees that it sleeps.
-        fence(Ordering::SeqCst);
-    }
-
     /// The connections on which this address delivered something: one for each agent.
     #[must_use]
     pub fn connections_of(&self, address: IpAddr) -> Vec<ConnectionId> {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.get(&address).cloned().unwrap_or_default()
     }
+
+    fn count_lost(&self) {
+        self.queue_full.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
-/// The key server's side of the queue.
+/// The key server's side of the queues.
 pub struct WorkerSink {
-    queue: SyncSender<Delivery>,
-    wake: Arc<WakeFd>,
+    mailboxes: Vec<Mailbox>,
+    /// Which of them have deliveries that they may not know of.
+    unrung: Vec<bool>,
+    steering: Steering,
     desk: Arc<KeyDesk>,
     last_connection: Option<ConnectionId>,
-    pending_wake: bool,
 }
 
 /// Versions and suites that can be opened.
@@ -81,36 +177,63 @@ pub fn supports(version: ProtocolVersion, suite: CipherSuite) -> bool {
     mmtls_record::suite::is_supported(version.0, suite.0)
 }
 
-/// Makes the queue between key server and worker.
-#[must_use]
-pub fn queue(wake: Arc<WakeFd>) -> (WorkerSink, Receiver<Delivery>, Arc<KeyDesk>) {
-    let (sender, receiver) = sync_channel(QUEUE);
+/// Makes the queues between key server and workers, as many as `steering` has bridges.
+///
+/// # Errors
+/// The system's, when out of descriptors.
+pub fn queues(steering: Steering) -> std::io::Result<(WorkerSink, Vec<Inbox>, Arc<KeyDesk>)> {
     let desk = Arc::new(KeyDesk::default());
+    let mut mailboxes = Vec::new();
+    let mut receivers = Vec::new();
+    for _ in 0..steering.bridges.max(1) {
+        let (queue, receiver) = sync_channel(QUEUE);
+        let wake = Arc::new(WakeFd::new()?);
+        mailboxes.push(Mailbox { queue, wake, sleeps: Arc::default() });
+        receivers.push(receiver);
+    }
+    let workers = mailboxes.len();
+    let inboxes = receivers.into_iter().enumerate().map(|(at, queue)| Inbox {
+        queue,
+        own: mailboxes[at].clone(),
+        next: mailboxes[(at + 1) % workers].clone(),
+        workers,
+        desk: Arc::clone(&desk),
+    });
+    let inboxes = inboxes.collect();
     let sink = WorkerSink {
-        queue: sender,
-        wake,
+        mailboxes,
+        unrung: vec![false; workers],
+        steering,
         desk: Arc::clone(&desk),
         last_connection: None,
-        pending_wake: false,
     };
-    (sink, receiver, desk)
+    Ok((sink, inboxes, desk))
 }
 
 impl WorkerSink {
-    /// A second way into the queue, for the lines of a key log; false when the worker is gone.
+    /// A second way into the queues, for the lines of a key log; false when the workers are gone.
     pub fn lines(&self) -> impl FnMut(Zeroizing<Vec<u8>>) -> bool + Send + use<> {
-        let (queue, wake, desk) =
-            (self.queue.clone(), Arc::clone(&self.wake), Arc::clone(&self.desk));
-        move |lines| match queue.try_send(Delivery::Lines(lines)) {
-            Ok(()) => {
-                wake.wake();
-                true
+        let (mailboxes, desk) = (self.mailboxes.clone(), Arc::clone(&self.desk));
+        move |lines| {
+            let mut alive = false;
+            for mailbox in &mailboxes {
+                let delivery = Delivery::Lines(lines.clone());
+                match mailbox.queue.try_send(Parcel { delivery, passed: 0 }) {
+                    Ok(()) => mailbox.ring(),
+                    Err(TrySendError::Full(_)) => desk.count_lost(),
+                    Err(TrySendError::Disconnected(_)) => continue,
+                }
+                alive = true;
             }
-            Err(TrySendError::Full(_)) => {
-                desk.queue_full.fetch_add(1, Ordering::Relaxed);
-                true
-            }
-            Err(TrySendError::Disconnected(_)) => false,
+            alive
+        }
+    }
+
+    /// The worker that a delivery goes to first.
+    fn home(&self, flow: Option<&Flow>, random: &[u8; 32]) -> usize {
+        match flow {
+            Some(flow) => self.steering.bridge_of(flow.client(), flow.server()) as usize,
+            None => usize::from(random[0]) % self.mailboxes.len(),
         }
     }
 }
@@ -126,31 +249,33 @@ impl KeySink for WorkerSink {
                 known.push(peer.connection);
             }
         }
-        let delivery = match message {
-            Message::SessionKeys(keys) => match open_keys(sender, &keys) {
-                Some(keys) => Delivery::Keys(keys),
-                None => {
-                    self.desk.unusable.fetch_add(1, Ordering::Relaxed);
-                    return;
+        let (home, delivery) = match message {
+            Message::SessionKeys(keys) => {
+                let home = self.home(keys.flow.as_ref(), &keys.client_random);
+                match open_keys(sender, &keys) {
+                    Some(keys) => (home, Delivery::Keys(keys)),
+                    None => {
+                        self.desk.unusable.fetch_add(1, Ordering::Relaxed);
+                        return;
+                    }
                 }
-            },
-            Message::NullKeys(null) => Delivery::Null { sender, client_random: null.client_random },
+            }
+            Message::NullKeys(null) => {
+                let home = self.home(null.flow.as_ref(), &null.client_random);
+                (home, Delivery::Null { sender, client_random: null.client_random })
+            }
             _ => return,
         };
-        match self.queue.try_send(delivery) {
-            Ok(()) => self.pending_wake = true,
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
-                self.desk.queue_full.fetch_add(1, Ordering::Relaxed);
-            }
+        match self.mailboxes[home].queue.try_send(Parcel { delivery, passed: 0 }) {
+            Ok(()) => self.unrung[home] = true,
+            Err(_) => self.desk.count_lost(),
         }
     }
 
     fn batch_end(&mut self) {
-        if std::mem::take(&mut self.pending_wake) {
-            fence(Ordering::SeqCst);
-            // A worker that is awake looks into the queue anyway, and a wake is two system calls.
-            if self.desk.worker_sleeps.swap(false, Ordering::Relaxed) {
-                self.wake.wake();
+        for (mailbox, unrung) in self.mailboxes.iter().zip(&mut self.unrung) {
+            if std::mem::take(unrung) {
+                mailbox.ring();
             }
         }
     }
@@ -235,13 +360,71 @@ mod tests {
 
     use super::*;
 
+    fn null(random: u8) -> Parcel {
+        let sender = [10, 0, 0, 2].into();
+        Parcel { delivery: Delivery::Null { sender, client_random: [random; 32] }, passed: 0 }
+    }
+
+    #[test]
+    fn accepts_deliveries_at_whichever_worker_knows_the_session() {
+        let (sink, mut inboxes, desk) = queues(Steering { bridges: 3, seed: 0 }).unwrap();
+        for home in 0..3 {
+            for owner in 0..3 {
+                sink.mailboxes[home].queue.try_send(null(7)).unwrap();
+                let mut taken = Vec::new();
+                for turn in 0..6 {
+                    let at = turn % 3;
+                    let mut limit = 10;
+                    while let Some(it) = inboxes[at].take(&mut limit, |_, _| at == owner) {
+                        taken.push((at, it.session()));
+                    }
+                }
+                let session = Some((Some([10, 0, 0, 2].into()), [7; 32]));
+                assert_eq!(taken, [(owner, session)], "from {home}");
+            }
+        }
+        assert_eq!(desk.queue_full.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn accepts_deliveries_for_sessions_that_nobody_knows_yet_where_they_came_first() {
+        let (sink, mut inboxes, _desk) = queues(Steering { bridges: 3, seed: 0 }).unwrap();
+        sink.mailboxes[1].queue.try_send(null(7)).unwrap();
+        let mut taken = Vec::new();
+        for turn in 0..9 {
+            let mut limit = 10;
+            if inboxes[turn % 3].take(&mut limit, |_, _| false).is_some() {
+                taken.push(turn % 3);
+            }
+        }
+        assert_eq!(taken, [1]);
+    }
+
+    #[test]
+    fn refuses_to_look_at_more_than_the_limit() {
+        let (sink, mut inboxes, desk) = queues(Steering { bridges: 2, seed: 0 }).unwrap();
+        for _ in 0..10 {
+            sink.mailboxes[0].queue.try_send(null(1)).unwrap();
+        }
+        let mut limit = 4;
+        assert!(inboxes[0].take(&mut limit, |_, _| false).is_none());
+        assert_eq!(limit, 0);
+        // Who is told of what does not fit is the operator.
+        for _ in 0..QUEUE {
+            let _ = sink.mailboxes[1].queue.try_send(null(2));
+        }
+        let mut limit = 6;
+        assert!(inboxes[0].take(&mut limit, |_, _| false).is_none());
+        assert_eq!(desk.queue_full.load(Ordering::Relaxed), 6);
+    }
+
     #[test]
     fn accepts_two_agents_of_one_address() {
         if !require_program("openssl") {
             return;
         }
         let pki = Pki::shared().unwrap();
-        let (sink, _queue, desk) = queue(Arc::new(WakeFd::new().unwrap()));
+        let (sink, _inboxes, desk) = queues(Steering { bridges: 1, seed: 0 }).unwrap();
         let identity = Identity {
             certificate_file: pki.middlebox.certificate.clone(),
             key_file: pki.middlebox.key.clone(),

@@ -2,6 +2,10 @@
 //!
 //! This crate wires the rooms together: interfaces or capture files, the engine, the key channel,
 //! the application, the reports. Refuses to parse packets and to decrypt; the rooms do that.
+//!
+//! It is the one crate that a middlebox of your own depends on: implement [`session::Handler`] and
+//! give it to [`middlebox::Middlebox`], or to [`offline::replay`]; `docs/writing-a-middlebox.md` is the tutorial. [`http1`] and
+//! [`literal`] help with what is inside.
 #![forbid(unsafe_code)]
 
 pub mod certificate;
@@ -13,6 +17,7 @@ pub mod harden;
 pub mod inline;
 pub mod keylog;
 pub mod keys;
+pub mod middlebox;
 pub mod monitor;
 pub mod offline;
 pub mod patterns;
@@ -20,3 +25,5 @@ pub mod streams;
 pub mod summary;
 
 pub use error::Error;
+pub use mmtls_engine::{Counters, session, tls};
+pub use mmtls_inspect::{http1, literal};

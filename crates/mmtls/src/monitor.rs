@@ -9,6 +9,7 @@ mod inspection;
 use core::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mmtls_engine::session::{
@@ -79,7 +80,7 @@ impl std::error::Error for MonitorError {}
 pub struct Monitor {
     reports: Reports,
     streams: Option<Streams>,
-    patterns: Option<Patterns>,
+    patterns: Option<Arc<Patterns>>,
     inspect: Inspect,
     inspect_limit_bytes: Option<u64>,
 }
@@ -107,7 +108,9 @@ impl Monitor {
     pub fn new(config: &MonitorConfig) -> Result<Self, MonitorError> {
         // The patterns first: a mistake in them must not leave new files behind.
         let patterns = match &config.patterns {
-            Some(patterns) => Some(Patterns::load(patterns).map_err(MonitorError::Patterns)?),
+            Some(patterns) => {
+                Some(Arc::new(Patterns::load(patterns).map_err(MonitorError::Patterns)?))
+            }
             None => None,
         };
         let eve = match &config.eve_dir {
@@ -116,18 +119,30 @@ impl Monitor {
             ),
             None => None,
         };
-        let streams = match &config.streams_dir {
-            Some(dir) => Some(
-                Streams::create(dir).map_err(|error| MonitorError::Streams(dir.clone(), error))?,
-            ),
-            None => None,
-        };
+        let streams = open_streams(config)?;
         Ok(Self {
             reports: Reports { eve, now_ns: 0, summary: Summary::default() },
             inspect_limit_bytes: config.inspect_limit_bytes.filter(|_| streams.is_none()),
             streams,
             patterns,
             inspect: config.inspect,
+        })
+    }
+
+    /// Another monitor with the same settings and outputs, for another worker. What is written goes
+    /// to the same files; the counters are its own.
+    ///
+    /// # Errors
+    /// [`MonitorError`].
+    pub fn share(&self, config: &MonitorConfig) -> Result<Self, MonitorError> {
+        let Self { reports, patterns, inspect, inspect_limit_bytes, .. } = self;
+        let eve = reports.eve.as_ref().map(EveWriter::share);
+        Ok(Self {
+            reports: Reports { eve, now_ns: 0, summary: Summary::default() },
+            streams: open_streams(config)?,
+            patterns: patterns.clone(),
+            inspect: *inspect,
+            inspect_limit_bytes: *inspect_limit_bytes,
         })
     }
 
@@ -143,14 +158,20 @@ impl Monitor {
         &self.reports.summary
     }
 
-    /// Writes a `stats` record: the summary's counters and what the owner adds.
-    pub fn write_stats(&mut self, uptime: Duration, engine: &impl Serialize) {
+    /// Writes a `stats` record: the summary and the engine's counters of all workers together, and
+    /// where there are several, what each of them has counted.
+    pub fn write_stats<C: Serialize>(
+        &mut self,
+        uptime: Duration,
+        summary: &Summary,
+        engine: &C,
+        workers: &[C],
+    ) {
         let reports = &mut self.reports;
         if let Some(eve) = &mut reports.eve {
-            reports.summary.lost_log_lines = eve.lost_lines();
             eve.stats(
                 reports.now_ns,
-                &Stats { uptime: uptime.as_secs(), monitor: &reports.summary, engine },
+                &Stats { uptime: uptime.as_secs(), monitor: summary, engine, workers },
             );
         }
     }
@@ -201,10 +222,19 @@ impl fmt::Display for MonitorIoError {
 impl std::error::Error for MonitorIoError {}
 
 #[derive(Serialize)]
-struct Stats<'a, E> {
+struct Stats<'a, C> {
     uptime: u64,
     monitor: &'a Summary,
-    engine: &'a E,
+    engine: &'a C,
+    #[serde(skip_serializing_if = "<[C]>::is_empty")]
+    workers: &'a [C],
+}
+
+fn open_streams(config: &MonitorConfig) -> Result<Option<Streams>, MonitorError> {
+    let open = |dir: &PathBuf| {
+        Streams::create(dir).map_err(|error| MonitorError::Streams(dir.clone(), error))
+    };
+    config.streams_dir.as_ref().map(open).transpose()
 }
 
 /// Where findings go.
@@ -290,7 +320,7 @@ impl Monitor {
             return false;
         }
         let flow = FlowKey::from(info);
-        let (reports, patterns) = (&mut self.reports, self.patterns.as_ref());
+        let (reports, patterns) = (&mut self.reports, self.patterns.as_deref());
         let mut reset = false;
         let inspection = state.inspection.get_or_insert_default();
         inspection.bytes(direction, bytes, patterns, &mut |finding| {
@@ -375,7 +405,9 @@ impl Handler for Monitor {
                 self.reports.summary.plaintext_bytes += plaintext.bytes.len() as u64;
                 if self.inspect(session.info(), state, direction, plaintext.bytes) {
                     session.reset();
-                } else if let Some(skip) = self.past_limit(state) {
+                } else if direction == Direction::ServerToClient
+                    && let Some(skip) = self.past_limit(state)
+                {
                     session.pause(Direction::ServerToClient, skip);
                 }
             }
@@ -484,6 +516,9 @@ impl Handler for Monitor {
         reports.summary.resets += u64::from(reset);
         let outcome = Outcome::of(info, state.failed, state.stalled);
         reports.summary.count_outcome(outcome);
+        let private_tag = info.private_tag();
+        reports.summary.private_tag += u64::from(private_tag == Some(true));
+        reports.summary.no_private_tag += u64::from(private_tag == Some(false));
         if let Some(eve) = &mut reports.eve {
             let is_http = |inspection: &Inspection| inspection.is_http();
             let app_proto = if state.http2 {

@@ -4,6 +4,7 @@
 //! is reported.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mmtls_engine::session::Handler;
 use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId};
@@ -74,10 +75,25 @@ impl<H: Handler> Replay<H> {
     /// # Errors
     /// [`Error::File`] and [`Error::Capture`]; everything before the damage was handled.
     pub fn run(&mut self, path: &Path) -> Result<Vec<capture::CaptureWarning>, Error> {
+        self.run_until(path, &AtomicBool::new(false))
+    }
+
+    /// As [`Replay::run`], and ends early once `stop` is set.
+    ///
+    /// # Errors
+    /// As [`Replay::run`].
+    pub fn run_until(
+        &mut self,
+        path: &Path,
+        stop: &AtomicBool,
+    ) -> Result<Vec<capture::CaptureWarning>, Error> {
         let file = std::fs::File::open(path).map_err(Error::file(path))?;
         let damaged = |error| Error::Capture { path: path.to_owned(), error };
         let mut reader = CaptureReader::new(file).map_err(damaged)?;
         while let Some(item) = reader.next().map_err(damaged)? {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
             match item {
                 Item::Packet { timestamp_ns, link, bytes, .. } => {
                     let link = match link {

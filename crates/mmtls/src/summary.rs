@@ -76,6 +76,10 @@ pub struct Summary {
     pub flows: u64,
     /// TLS sessions that began.
     pub tls_sessions: u64,
+    /// Ended sessions whose negotiated suite has a private tag.
+    pub private_tag: u64,
+    /// Ended sessions whose negotiated suite has none.
+    pub no_private_tag: u64,
     /// Ended sessions by [`Outcome`].
     pub decrypted: u64,
     /// See [`Outcome::MissingKey`].
@@ -134,6 +138,42 @@ impl Summary {
     }
 }
 
+impl core::ops::AddAssign<&Self> for Summary {
+    /// That of another worker. Log lines are lost by all together.
+    fn add_assign(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.flows, other.flows),
+            (&mut self.tls_sessions, other.tls_sessions),
+            (&mut self.decrypted, other.decrypted),
+            (&mut self.missing_key, other.missing_key),
+            (&mut self.exempt, other.exempt),
+            (&mut self.failed, other.failed),
+            (&mut self.nothing_opened, other.nothing_opened),
+            (&mut self.records_opened, other.records_opened),
+            (&mut self.records_failed, other.records_failed),
+            (&mut self.plaintext_bytes, other.plaintext_bytes),
+            (&mut self.http_requests, other.http_requests),
+            (&mut self.http_responses, other.http_responses),
+            (&mut self.not_http, other.not_http),
+            (&mut self.encoded_bodies, other.encoded_bodies),
+            (&mut self.alerts, other.alerts),
+            (&mut self.resets, other.resets),
+            (&mut self.stalls, other.stalls),
+            (&mut self.keys, other.keys),
+            (&mut self.failed_streams, other.failed_streams),
+            (&mut self.private_tag, other.private_tag),
+            (&mut self.no_private_tag, other.no_private_tag),
+        ] {
+            *sum += more;
+        }
+        self.longest_stall_us = self.longest_stall_us.max(other.longest_stall_us);
+        self.lost_log_lines = self.lost_log_lines.max(other.lost_log_lines);
+        for (name, count) in &other.anomalies {
+            *self.anomalies.entry(name).or_default() += count;
+        }
+    }
+}
+
 /// `key: value`, one per line. The first lines are always there; those below only when not zero.
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -153,6 +193,8 @@ impl fmt::Display for Summary {
             writeln!(f, "{name}: {value}")?;
         }
         for (name, value) in [
+            ("with private tag", self.private_tag),
+            ("without private tag", self.no_private_tag),
             ("nothing to open", self.nothing_opened),
             ("records failed", self.records_failed),
             ("not HTTP/1", self.not_http),
@@ -190,6 +232,48 @@ mod tests {
         let json = serde_json::to_value(&summary).unwrap();
         assert_eq!(json["anomalies"]["early_fin"], 1);
         assert_eq!(json["exempt"], 1);
+    }
+
+    #[test]
+    fn accepts_the_sum_of_every_counter() {
+        // No `..`: a new counter has to be thought of here and in the sum.
+        let one = Summary {
+            flows: 3,
+            tls_sessions: 3,
+            decrypted: 3,
+            missing_key: 3,
+            exempt: 3,
+            failed: 3,
+            nothing_opened: 3,
+            records_opened: 3,
+            records_failed: 3,
+            plaintext_bytes: 3,
+            http_requests: 3,
+            http_responses: 3,
+            not_http: 3,
+            encoded_bodies: 3,
+            alerts: 3,
+            resets: 3,
+            stalls: 3,
+            longest_stall_us: 3,
+            keys: 3,
+            lost_log_lines: 3,
+            failed_streams: 3,
+            private_tag: 3,
+            no_private_tag: 3,
+            anomalies: [("early_fin", 3)].into(),
+        };
+        let mut sum = one.clone();
+        sum += &one;
+        let sum = serde_json::to_value(&sum).unwrap();
+        for (name, value) in sum.as_object().unwrap() {
+            let expected = match name.as_str() {
+                "longest_stall_us" | "lost_log_lines" => serde_json::json!(3),
+                "anomalies" => serde_json::json!({"early_fin": 6}),
+                _ => serde_json::json!(6),
+            };
+            assert_eq!(*value, expected, "{name}");
+        }
     }
 
     #[test]

@@ -126,6 +126,8 @@ fn refuses_bad_arguments_and_files() {
     fails(mmtls(&["fly"]), &["fly"]);
     fails(mmtls(&["run", "--keys-listen", "here"]), &["here"]);
     fails(mmtls(&["run", "--missing-keys", "hope"]), &["hope", "forward", "reset"]);
+    let offline = place.write("offline.toml", "[offline]\ncapture_file = \"capture\"\n");
+    fails(mmtls(&["run", "-c", &offline, "--test-config"]), &["[offline]", "`mmtls read`"]);
     fails(mmtls(&["exec", "--", "true"]), &["--middlebox"]);
     fails(
         mmtls(&["exec", "--middlebox", "h:1", "--ca", "/nonexistent", "--", "true"]),

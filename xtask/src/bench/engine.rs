@@ -25,7 +25,7 @@ use super::report::{Samples, table};
 use super::synthetic::{self, Connection, Keys, Sent};
 
 /// Plaintext of a full record.
-const RECORD_CONTENT: usize = 16384;
+pub(super) const RECORD_CONTENT: usize = 16384;
 
 /// Bytes on the wire that a record has besides its content: header, inner type, tag.
 const RECORD_OVERHEAD: usize = 5 + 1 + 16;
@@ -37,7 +37,7 @@ const SUPER_FRAME: usize = 45 * SEGMENT;
 const SEGMENT: usize = 1448;
 
 /// Plaintext of all flows together: larger than a last-level cache that one core has to itself.
-const TOTAL_CONTENT: usize = 64 << 20;
+pub(super) const TOTAL_CONTENT: usize = 64 << 20;
 
 /// How frames are cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -67,7 +67,7 @@ impl Cut {
 }
 
 /// A download that is ready to be played, over one or more flows.
-struct Download {
+pub(super) struct Download {
     /// Per flow, what happens before the clock runs.
     openings: Vec<Vec<Sent>>,
     /// Data and acknowledgments of all flows in the order of play, in one piece as in a receive
@@ -81,7 +81,7 @@ struct Download {
 }
 
 impl Download {
-    fn prepare(sealed: &[Vec<u8>], records: u64, cut: Cut) -> Self {
+    pub(super) fn prepare(sealed: &[Vec<u8>], records: u64, cut: Cut) -> Self {
         let mut openings = Vec::new();
         let mut lanes = Vec::new();
         for (session, stream) in (0u32..).zip(sealed) {
@@ -124,14 +124,18 @@ impl Download {
         Self { openings, ring, frames, records, payload_bytes }
     }
 
+    /// TCP payload bytes of all frames.
+    pub(super) fn payload_bytes(&self) -> u64 {
+        self.payload_bytes
+    }
+
     /// An engine with every session begun and all keys delivered.
-    fn engine(&self) -> Result<Engine<OpenAll>, String> {
-        let mut engine = Engine::new(Config::new(Policy::Reset), OpenAll::default());
+    fn engine<A: Application>(&self, application: A) -> Result<Engine<A>, String> {
+        let mut engine = Engine::new(Config::new(Policy::Reset), application);
         for (session, frames) in (0u32..).zip(&self.openings) {
             for (way, frame) in frames {
                 play(&mut engine, *way, frame)?;
-                if engine.handler().keys_wanted > 0 {
-                    engine.handler_mut().keys_wanted = 0;
+                if core::mem::take(engine.handler_mut().keys_wanted()) > 0 {
                     deliver(&mut engine, session)?;
                 }
             }
@@ -139,21 +143,43 @@ impl Download {
         Ok(engine)
     }
 
-    /// Plays it once; the time it took.
-    fn pass(&self, clock: Clock) -> Result<Duration, String> {
-        let mut engine = self.engine()?;
-        let opened = engine.handler().opened;
-        let start = clock();
-        for (way, place) in &self.frames {
-            play(&mut engine, *way, self.ring.get(place.clone()).unwrap_or_default())?;
-        }
-        let elapsed = clock().saturating_sub(start);
-        let opened = engine.handler().opened - opened;
+    /// Plays it once, everything opened; the time it took.
+    pub(super) fn pass(&self, clock: Clock) -> Result<Duration, String> {
+        let (elapsed, opened, _) = self.play(OpenAll::default(), clock)?;
         if opened != self.records {
             return Err(format!("{opened} of {} records were opened", self.records));
         }
         Ok(elapsed)
     }
+
+    /// Plays it once; the time it took, and how many records were opened and passed over.
+    pub(super) fn play<A: Application>(
+        &self,
+        application: A,
+        clock: Clock,
+    ) -> Result<(Duration, u64, u64), String> {
+        let mut engine = self.engine(application)?;
+        let opened = engine.handler().opened();
+        let start = clock();
+        for (way, place) in &self.frames {
+            play(&mut engine, *way, self.ring.get(place.clone()).unwrap_or_default())?;
+        }
+        let elapsed = clock().saturating_sub(start);
+        let (opened, paused) =
+            (engine.handler().opened() - opened, engine.counters().records_paused);
+        if opened + paused != self.records {
+            return Err(format!("{opened} and {paused} of {} records were handled", self.records));
+        }
+        Ok((elapsed, opened, paused))
+    }
+}
+
+/// An application whose work can be counted.
+pub(super) trait Application: Handler {
+    /// Sessions whose keys have not been delivered.
+    fn keys_wanted(&mut self) -> &mut u32;
+    /// Records that were opened.
+    fn opened(&self) -> u64;
 }
 
 /// The minimal application: opens every record.
@@ -179,7 +205,21 @@ impl Handler for OpenAll {
     }
 }
 
-fn play(engine: &mut Engine<OpenAll>, way: Direction, frame: &[u8]) -> Result<(), String> {
+impl Application for OpenAll {
+    fn keys_wanted(&mut self) -> &mut u32 {
+        &mut self.keys_wanted
+    }
+
+    fn opened(&self) -> u64 {
+        self.opened
+    }
+}
+
+fn play<A: Application>(
+    engine: &mut Engine<A>,
+    way: Direction,
+    frame: &[u8],
+) -> Result<(), String> {
     let input = FrameInput {
         port: PortId(side(way) as u8),
         link: Link::Ethernet,
@@ -195,7 +235,7 @@ fn play(engine: &mut Engine<OpenAll>, way: Direction, frame: &[u8]) -> Result<()
     }
 }
 
-fn deliver(engine: &mut Engine<OpenAll>, session: u32) -> Result<(), String> {
+fn deliver<A: Application>(engine: &mut Engine<A>, session: u32) -> Result<(), String> {
     let mut keys: Vec<(Direction, KeyEpoch, Box<dyn OpenRecord>)> = Vec::new();
     for way in Direction::BOTH {
         let Keys { key, iv } = Keys::of(session, way, Some(0));
@@ -217,7 +257,7 @@ fn deliver(engine: &mut Engine<OpenAll>, session: u32) -> Result<(), String> {
 }
 
 /// The records of every flow, sealed and contiguous.
-fn seal(flows: usize, records_per_flow: usize) -> Result<Vec<Vec<u8>>, String> {
+pub(super) fn seal(flows: usize, records_per_flow: usize) -> Result<Vec<Vec<u8>>, String> {
     let content = mmtls_testkit::files::pattern_bytes(RECORD_CONTENT, 1);
     (0..flows as u32)
         .map(|session| {
@@ -234,7 +274,7 @@ fn seal(flows: usize, records_per_flow: usize) -> Result<Vec<Vec<u8>>, String> {
 }
 
 /// Tells the time that counts.
-type Clock = fn() -> Duration;
+pub(super) type Clock = fn() -> Duration;
 
 /// For counting instructions: under valgrind there is no vDSO to ask.
 fn no_time() -> Duration {
@@ -248,7 +288,7 @@ pub(super) fn thread_time() -> Duration {
 }
 
 /// Opens every record with nothing but the AEAD; the time it took.
-fn raw_pass(sealed: &[Vec<u8>], clock: Clock) -> Result<Duration, String> {
+pub(super) fn raw_pass(sealed: &[Vec<u8>], clock: Clock) -> Result<Duration, String> {
     let keys: Vec<_> = (0..sealed.len() as u32)
         .map(|session| Keys::of(session, Direction::ServerToClient, Some(0)))
         .map(|keys| Ok((LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &keys.key)?), keys.iv)))

@@ -166,14 +166,18 @@ pub struct Load {
 }
 
 /// What h2load says at its end.
-struct Done {
-    succeeded: u64,
-    seconds: f64,
-    bytes: u64,
+pub struct Done {
+    /// Requests that were answered as they should be.
+    pub succeeded: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Bytes of the objects.
+    pub bytes: u64,
 }
 
 impl Done {
-    fn parse(text: &str) -> Option<Self> {
+    /// Reads its last lines.
+    pub fn parse(text: &str) -> Option<Self> {
         let line = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
         let time = line("finished in ")?.split(',').next()?;
         let seconds = match time.strip_suffix("ms") {
@@ -188,7 +192,7 @@ impl Done {
 }
 
 /// User and system seconds of this process's children that have ended, and of theirs.
-fn children_cpu() -> f64 {
+pub fn children_cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Behind the command's name, which is in parentheses: proc(5), fields 16 and 17.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();

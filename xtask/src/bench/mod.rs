@@ -5,16 +5,20 @@
 //! * `b`, [`live`]: downloads through a kernel bridge, mmTLS, and nginx as split-TLS proxy.
 //! * `c`, [`sessions`]: new connections through mmTLS, and through the proxy.
 //! * `d`, [`tag`]: what the private tag costs per record.
+//! * `e`, [`endtoend`]: what the private tag costs nginx and h2load.
+//! * `f`, [`scaling`]: engines on two threads, and what `pause` saves.
 //!
 //! Refuses to report a run in which a request failed or a session was not decrypted.
 
 mod callgrind;
+mod endtoend;
 mod engine;
 mod facts;
 mod live;
 mod monitor;
 mod replayer;
 mod report;
+mod scaling;
 mod sessions;
 mod synthetic;
 mod tag;
@@ -29,8 +33,8 @@ use serde::Serialize;
 pub struct BenchArgs {
     #[command(subcommand)]
     inner: Option<Inner>,
-    /// Run one part only: the engine in memory, downloads live, new connections, or the private
-    /// tag.
+    /// Run one part only: the engine in memory, downloads live, new connections, the private tag,
+    /// the private tag end to end, or engines on two threads.
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
     /// How often each live measurement is repeated; the engine gets at least five rounds.
@@ -78,6 +82,8 @@ enum Part {
     B,
     C,
     D,
+    E,
+    F,
 }
 
 /// Everything that was measured, as written to the JSON file.
@@ -94,6 +100,10 @@ struct Results {
     sessions: Option<sessions::SessionResults>,
     #[serde(skip_serializing_if = "Option::is_none")]
     private_tag: Option<tag::TagResults>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end_to_end: Option<endtoend::EndToEndResults>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scaling: Option<scaling::ScalingResults>,
 }
 
 pub fn run(args: &BenchArgs) -> Result<(), String> {
@@ -115,6 +125,13 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         live: None,
         sessions: None,
         private_tag: None,
+        end_to_end: None,
+        scaling: None,
+    };
+    let load = live::Load {
+        connections: args.connections,
+        seconds: args.seconds,
+        steering: !args.no_steering,
     };
     if wanted(Part::A) {
         let measured = engine::measure(args.repetitions.max(5), args.seconds / 10.0)?;
@@ -130,11 +147,6 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         }
     }
     if wanted(Part::B) && testbed()? {
-        let load = live::Load {
-            connections: args.connections,
-            seconds: args.seconds,
-            steering: !args.no_steering,
-        };
         let measured = live::measure(args.repetitions, load)?;
         measured.print();
         results.live = Some(measured);
@@ -153,6 +165,20 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         let measured = tag::measure(args.repetitions.max(5), args.seconds / 100.0)?;
         measured.print();
         results.private_tag = Some(measured);
+        results.write(&args.json)?;
+    }
+    if wanted(Part::E)
+        && testbed()?
+        && let Some(measured) = endtoend::measure(args.repetitions.max(5), load)?
+    {
+        measured.print();
+        results.end_to_end = Some(measured);
+        results.write(&args.json)?;
+    }
+    if wanted(Part::F) {
+        let measured = scaling::measure(args.repetitions.max(5), args.seconds / 10.0)?;
+        measured.print();
+        results.scaling = Some(measured);
         results.write(&args.json)?;
     }
     println!("\nevery sample: {}", args.json.display());

@@ -1,5 +1,6 @@
 //! One case of the matrix: who talks to whom, how, and what of it must be seen.
 
+use super::stacks::STACKS;
 use super::suite::{Suite, Version};
 
 /// What a case is about. Each is proved to have happened: by the endpoints, which fail when it
@@ -184,6 +185,19 @@ pub struct Case {
 }
 
 impl Case {
+    /// Whether the records must have a private tag: both sides know it.
+    pub fn has_private_tag(&self) -> bool {
+        self.version == Version::V13
+            && STACKS[self.client].private_tag
+            && STACKS[self.server].private_tag
+            && self.suite.is_none_or(Suite::has_private_tag)
+    }
+
+    /// Whether a side knows the private tag, so that this is not a case of the ordinary matrix.
+    pub fn knows_private_tag(&self) -> bool {
+        [self.client, self.server].iter().any(|index| STACKS[*index].private_tag)
+    }
+
     /// Whether the sides share a key instead of the server having a certificate.
     pub fn has_psk(&self) -> bool {
         self.feature == Feature::Psk || self.suite.is_some_and(Suite::is_psk)

@@ -150,6 +150,7 @@ fn command(
     let mut command = namespace.command(&built.command[0]);
     let keylog = keylog_path(role, directory);
     command.env_remove("SSLKEYLOGFILE");
+    built.stack.equip(&mut command);
     if built.stack.build == Build::Chromium {
         browser::arguments(&mut command, case, port, &keylog, directory);
         return command;

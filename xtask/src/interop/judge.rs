@@ -157,9 +157,12 @@ fn compare_facts(case: &Case, number: usize, tls: &Value) -> Vec<String> {
     if let Some(suite) = case.suite {
         expect("cipher_suite", suite.iana().into());
     }
-    // Elsewhere the groups are the stacks' own business.
+    expect("private_tag", case.has_private_tag().into());
+    // Elsewhere the groups are the stacks' own business. A private tag must not cost a retry.
     if case.feature == Feature::HelloRetry {
         expect("hello_retry", true.into());
+    } else if case.knows_private_tag() && case.feature == Feature::Full {
+        expect("hello_retry", false.into());
     }
     let resumed = match case.feature {
         Feature::Psk => true,

@@ -30,6 +30,7 @@ use mmtls_testkit::{Capture, Middle, Options, Testbed, TestbedError};
 
 use case::Case;
 use drive::{Built, Driven, FIRST_PORT, NotDriven};
+use matrix::Set;
 use report::{CorpusEntry, Outcome, Report, StackFacts, Totals, Verdict};
 use stacks::STACKS;
 
@@ -39,6 +40,10 @@ pub struct InteropArgs {
     /// A subset of the stacks and cases, for `make test`. Does not write the document.
     #[arg(long)]
     quick: bool,
+    /// The cases in which a side has the private tag (see `make openssl`). Does not write the
+    /// document.
+    #[arg(long, conflicts_with = "quick")]
+    private_tag: bool,
     /// Build the endpoints, and no more: this may need the network, which a testbed has not.
     #[arg(long)]
     build: bool,
@@ -60,8 +65,13 @@ pub fn run(args: &InteropArgs) -> Result<(), String> {
     let io = |error: std::io::Error| format!("{}: {error}", args.out.display());
     fs::create_dir_all(args.out.join("build")).map_err(io)?;
     let out = args.out.canonicalize().map_err(io)?;
+    let set = match (args.quick, args.private_tag) {
+        (true, _) => Set::Quick,
+        (_, true) => Set::PrivateTag,
+        _ => Set::Full,
+    };
     let mut cases: Vec<(String, Case)> =
-        matrix::cases(args.quick).into_iter().map(|case| (name(&case), case)).collect();
+        matrix::cases(set).into_iter().map(|case| (name(&case), case)).collect();
     if let Some(text) = &args.only {
         cases.retain(|(name, _)| name.contains(text));
     }
@@ -101,7 +111,7 @@ pub fn run(args: &InteropArgs) -> Result<(), String> {
     };
     report::write_json(&out.join("interop.json"), &report)?;
     report::write_json(&out.join("corpus.json"), &entries)?;
-    if !args.quick && args.only.is_none() {
+    if set == Set::Full && args.only.is_none() {
         let document = &args.document;
         fs::write(document, report.markdown())
             .map_err(|error| format!("{}: {error}", document.display()))?;

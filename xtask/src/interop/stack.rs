@@ -6,6 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use mmtls_testkit::PrivateTagOpenssl;
+
 use super::case::{Case, Feature};
 use super::suite::{self, Suite, Version};
 
@@ -80,6 +82,9 @@ pub struct Stack {
     pub build: Build,
     /// Part of the quick run.
     pub quick: bool,
+    /// Has the suites with a private tag, in front: the same library, with ours in it. Part of no
+    /// run but `--private-tag`.
+    pub private_tag: bool,
     /// How it spells suites.
     pub spelling: Spelling,
     /// How it logs keys.
@@ -107,6 +112,7 @@ impl Stack {
     pub fn can(&self, role: Role, case: &Case) -> bool {
         let features = self.features[usize::from(role == Role::Server)];
         let suite_fits = |suite: Suite| match case.version {
+            Version::V13 if suite.has_private_tag() => self.private_tag,
             Version::V13 => self.ciphers_13.contains(&suite.cipher),
             Version::V12 => {
                 self.exchanges.contains(&suite.exchange) && (self.has_cipher_12)(&suite)
@@ -146,6 +152,9 @@ impl Stack {
             return vec![format!("priority={priority}")];
         }
         let mut arguments = vec![format!("version={}", case.version.number())];
+        if self.private_tag && self.build == Build::Rust {
+            arguments.push("private-tag=1".to_owned());
+        }
         if let Some(suite) = case.suite
             && (case.version == Version::V12 || self.chooses_13)
         {
@@ -160,8 +169,21 @@ impl Stack {
         arguments
     }
 
+    /// Gives a stack with the private tag what makes it one.
+    pub fn equip(&self, command: &mut Command) {
+        if self.private_tag
+            && let Build::C(..) = self.build
+            && let Some(openssl) = PrivateTagOpenssl::find()
+        {
+            openssl.lend(command);
+        }
+    }
+
     /// Builds the endpoint, and returns the start of its command line.
     pub fn build(&self, source: &Path, target: &Path) -> Result<Vec<PathBuf>, String> {
+        if self.private_tag && matches!(self.build, Build::C(..)) {
+            PrivateTagOpenssl::find().ok_or("not built: run `make openssl`")?;
+        }
         let program = target.join(self.name);
         match self.build {
             Build::C(file, libraries) => {
@@ -226,7 +248,9 @@ fn program_path(name: &str) -> Result<PathBuf, String> {
 /// What an endpoint says about the version of its stack.
 pub fn version(stack: &Stack, command: &[PathBuf]) -> Result<String, String> {
     let browser = stack.build == Build::Chromium;
-    let output = Command::new(&command[0])
+    let mut program = Command::new(&command[0]);
+    stack.equip(&mut program);
+    let output = program
         .args(&command[1..])
         .arg(if browser { "--version" } else { "version" })
         .output()

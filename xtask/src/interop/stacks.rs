@@ -209,6 +209,7 @@ pub const STACKS: &[Stack] = &[
         name: "openssl",
         build: Build::C("openssl.c", &["-lssl", "-lcrypto"]),
         quick: true,
+        private_tag: false,
         spelling: Spelling::OpenSsl,
         keylog: KeyLogBy::Argument,
         logs_keys: |_, _| true,
@@ -224,6 +225,7 @@ pub const STACKS: &[Stack] = &[
         name: "gnutls",
         build: Build::C("gnutls.c", &["-lgnutls"]),
         quick: true,
+        private_tag: false,
         spelling: Spelling::GnuTls,
         keylog: KeyLogBy::Environment,
         logs_keys: not_resumed_12,
@@ -239,6 +241,7 @@ pub const STACKS: &[Stack] = &[
         name: "go",
         build: Build::Go,
         quick: true,
+        private_tag: false,
         spelling: Spelling::Iana,
         keylog: KeyLogBy::Argument,
         logs_keys: not_resumed_12,
@@ -257,6 +260,7 @@ pub const STACKS: &[Stack] = &[
         name: "rustls",
         build: Build::Rust,
         quick: false,
+        private_tag: false,
         spelling: Spelling::Iana,
         // KeyLogFile of the library reads the environment.
         keylog: KeyLogBy::Environment,
@@ -273,6 +277,7 @@ pub const STACKS: &[Stack] = &[
         name: "java",
         build: Build::Java,
         quick: false,
+        private_tag: false,
         spelling: Spelling::Iana,
         keylog: KeyLogBy::Nothing,
         logs_keys: |_, _| false,
@@ -289,6 +294,7 @@ pub const STACKS: &[Stack] = &[
         name: "node",
         build: Build::Script("node", "node/endpoint.js"),
         quick: false,
+        private_tag: false,
         spelling: Spelling::OpenSsl,
         keylog: KeyLogBy::Argument,
         logs_keys: |_, _| true,
@@ -304,6 +310,7 @@ pub const STACKS: &[Stack] = &[
         name: "python",
         build: Build::Script("python3", "python/endpoint.py"),
         quick: true,
+        private_tag: false,
         spelling: Spelling::OpenSsl,
         keylog: KeyLogBy::Argument,
         logs_keys: |_, _| true,
@@ -319,6 +326,7 @@ pub const STACKS: &[Stack] = &[
         name: "nss",
         build: Build::PkgConfig("nss.c", &["nss", "nspr"]),
         quick: false,
+        private_tag: false,
         spelling: Spelling::Iana,
         keylog: KeyLogBy::Argument,
         // Debian's build does not read SSLKEYLOGFILE.
@@ -337,6 +345,7 @@ pub const STACKS: &[Stack] = &[
         name: "wolfssl",
         build: Build::C("wolfssl.c", &["-lwolfssl"]),
         quick: false,
+        private_tag: false,
         spelling: Spelling::Iana,
         keylog: KeyLogBy::Argument,
         // Debian's build has no callback for the secrets of TLS 1.3.
@@ -356,6 +365,7 @@ pub const STACKS: &[Stack] = &[
         name: "mbedtls",
         build: Build::C("mbedtls.c", &["-lmbedtls", "-lmbedx509", "-lmbedcrypto"]),
         quick: false,
+        private_tag: false,
         spelling: Spelling::MbedTls,
         keylog: KeyLogBy::Argument,
         logs_keys: |_, _| true,
@@ -372,6 +382,7 @@ pub const STACKS: &[Stack] = &[
         name: "chromium",
         build: Build::Chromium,
         quick: false,
+        private_tag: false,
         spelling: Spelling::Iana,
         keylog: KeyLogBy::Argument,
         logs_keys: |_, _| true,
@@ -382,6 +393,38 @@ pub const STACKS: &[Stack] = &[
         has_cipher_12: |suite| !suite.cipher.contains("CCM") && !suite.is_cbc(),
         features: [&[Http], &[]],
         passive: &[],
+    },
+    Stack {
+        name: "openssl-tag",
+        build: Build::C("openssl.c", &["-lssl", "-lcrypto"]),
+        quick: false,
+        private_tag: true,
+        spelling: Spelling::OpenSsl,
+        keylog: KeyLogBy::Argument,
+        logs_keys: |_, _| true,
+        versions: BOTH,
+        chooses_13: true,
+        ciphers_13: CIPHERS_13,
+        exchanges: EVERY_EXCHANGE,
+        has_cipher_12: |_| true,
+        features: [OPENSSL, OPENSSL],
+        passive: &[],
+    },
+    Stack {
+        name: "rustls-tag",
+        build: Build::Rust,
+        quick: false,
+        private_tag: true,
+        spelling: Spelling::Iana,
+        keylog: KeyLogBy::Environment,
+        logs_keys: |_, _| true,
+        versions: BOTH,
+        chooses_13: true,
+        ciphers_13: GCM_AND_CHACHA,
+        exchanges: &["ECDHE_RSA", "ECDHE_ECDSA"],
+        has_cipher_12: |suite| !suite.is_cbc() && !suite.cipher.contains("CCM"),
+        features: [RUSTLS, RUSTLS],
+        passive: &[Padding],
     },
 ];
 
@@ -492,7 +535,9 @@ const INCOMPATIBLE: &[Incompatible] = &[
 
 /// Why a case cannot come about.
 pub fn incompatible(case: &Case) -> Option<&'static str> {
-    let [client, server] = [case.client, case.server].map(|index| STACKS[index].name);
+    // With the private tag or without, it is the same library.
+    let name = |index: usize| STACKS[index].name.trim_end_matches("-tag");
+    let [client, server] = [case.client, case.server].map(name);
     let found = INCOMPATIBLE.iter().find(|it| {
         it.client == client
             && it.server == server

@@ -32,6 +32,9 @@ impl fmt::Display for Version {
     }
 }
 
+/// What stands in the place of the key exchange in suites with a private tag.
+pub const PRIVATE_TAG: &str = "MMTLS";
+
 /// A cipher suite, in the parts that its names are made of. No key exchange in TLS 1.3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Suite {
@@ -140,7 +143,17 @@ pub fn all(version: Version) -> Vec<Suite> {
     }
 }
 
+/// Every suite with a private tag, all of them of TLS 1.3 (docs/private-tag.md).
+pub fn private_tag() -> impl Iterator<Item = Suite> {
+    CIPHERS_13.iter().map(|cipher| Suite { exchange: PRIVATE_TAG, cipher })
+}
+
 impl Suite {
+    /// Whether records have a private tag.
+    pub fn has_private_tag(self) -> bool {
+        self.exchange == PRIVATE_TAG
+    }
+
     /// Whether the server needs no certificate, but both a shared key.
     pub fn is_psk(self) -> bool {
         self.exchange.ends_with("PSK")
@@ -160,6 +173,8 @@ impl Suite {
     pub fn iana(self) -> String {
         if self.exchange.is_empty() {
             format!("TLS_{}", self.cipher)
+        } else if self.has_private_tag() {
+            format!("{}_{}", self.exchange, self.cipher)
         } else {
             format!("TLS_{}_WITH_{}", self.exchange, self.cipher)
         }
@@ -167,7 +182,7 @@ impl Suite {
 
     /// OpenSSL's name, also in Node.js and Python.
     pub fn openssl(self) -> String {
-        if self.exchange.is_empty() {
+        if self.exchange.is_empty() || self.has_private_tag() {
             return self.iana();
         }
         let exchange = match self.exchange {

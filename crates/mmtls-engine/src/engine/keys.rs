@@ -186,6 +186,18 @@ impl PendingKeys {
 }
 
 impl<H: Handler> Engine<H> {
+    /// Whether a session of this engine has this random, and takes keys from this sender. What it
+    /// does not know may be another engine's, or come later.
+    #[must_use]
+    pub fn has_session(&mut self, sender: Option<IpAddr>, client_random: &[u8; 32]) -> bool {
+        let Some(&(index, id)) = self.by_random.get(client_random) else {
+            return false;
+        };
+        let sender = if self.config.any_key_sender { None } else { sender };
+        let flow = self.flows.get_if(index, id);
+        flow.is_some_and(|flow| sender.is_none_or(|sender| sender == flow.client.ip()))
+    }
+
     /// Takes a delivery of keys. `Ok(false)` when its session has not been seen yet and it is
     /// kept for a while. Stalled packets are inspected and released through the outputs.
     ///
@@ -246,6 +258,7 @@ impl<H: Handler> Engine<H> {
         let Carries::Tls(session) = &mut flow.carries else {
             return Err(KeyRefusal::NotNeeded);
         };
+        let known = session.key_random();
         let mut ctx = context!(self);
         let mut used = false;
         match delivery {
@@ -271,6 +284,11 @@ impl<H: Handler> Engine<H> {
                     used |= session.handle_keys(direction, epoch, opener, &mut ctx);
                 }
             }
+        }
+        let moved = session.key_random() != known;
+        if moved {
+            // A renegotiation began in what waited for these keys.
+            self.register(index, known);
         }
         if used { Ok(()) } else { Err(KeyRefusal::NotNeeded) }
     }

@@ -70,10 +70,12 @@ impl<H: Handler> Engine<H> {
     pub fn new(config: Config, handler: H) -> Self {
         let [a, b, c, d] = config.hash_seed;
         let hasher = ahash::RandomState::with_seeds(a, b, c, d);
+        let (first_id, id_step) =
+            config.share.map_or((0, 1), |share| (share.own.into(), share.engines.into()));
         Self {
             handler,
             counters: Counters::default(),
-            flows: FlowTable::new(hasher.clone()),
+            flows: FlowTable::new(hasher.clone(), first_id, id_step),
             by_random: HashMap::with_hasher(hasher.clone()),
             pending: PendingKeys::new(hasher),
             stalls: VecDeque::new(),
@@ -148,6 +150,10 @@ impl<H: Handler> Engine<H> {
                 self.counters.bypassed += 1;
                 Verdict::Forward
             }
+            Parsed::Tcp(segment) if self.is_misplaced(&segment) => {
+                self.counters.misplaced += 1;
+                Verdict::Drop
+            }
             Parsed::Tcp(segment) => {
                 let check = self.config.verify_checksums && !frame.checksum_trusted;
                 if check && !segment.checksum_ok() {
@@ -194,6 +200,11 @@ impl<H: Handler> Engine<H> {
     fn is_bypassed(&self, segment: &Segment<'_>) -> bool {
         let ends = [segment.source, segment.destination];
         self.config.bypass.iter().any(|rule| ends.into_iter().any(|end| rule.contains(end)))
+    }
+
+    fn is_misplaced(&self, segment: &Segment<'_>) -> bool {
+        let share = self.config.share.as_ref();
+        share.is_some_and(|share| !share.contains(segment.source, segment.destination))
     }
 
     /// Lets time pass: ends stalls and forgets idle flows.

@@ -38,17 +38,21 @@ pub(crate) struct FlowTable<S> {
     /// Flows that began one-sided, in the order they came; some have become connections.
     opening: VecDeque<(FlowIndex, SessionId)>,
     next_id: u64,
+    id_step: u64,
 }
 
 impl<S> FlowTable<S> {
-    pub(crate) fn new(hasher: ahash::RandomState) -> Self {
+    /// Flows are numbered from `first_id` on in steps: engines that share interfaces number
+    /// theirs in turn.
+    pub(crate) fn new(hasher: ahash::RandomState, first_id: u64, id_step: u64) -> Self {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
             index: HashMap::with_hasher(hasher),
             deadlines: BinaryHeap::new(),
             opening: VecDeque::new(),
-            next_id: 0,
+            next_id: first_id,
+            id_step,
         }
     }
 
@@ -82,7 +86,7 @@ impl<S> FlowTable<S> {
             return None;
         }
         let id = SessionId(self.next_id);
-        self.next_id += 1;
+        self.next_id += self.id_step;
         let flow = Flow::new(id, vlan, client, server, now_ns);
         let index = match self.free.pop() {
             Some(index) => index,
@@ -216,7 +220,7 @@ mod tests {
     #[test]
     fn refuses_to_pile_up_deadlines() {
         let limits = Limits { max_flows: 10, ..Limits::default() };
-        let mut table = FlowTable::<()>::new(ahash::RandomState::with_seeds(1, 2, 3, 4));
+        let mut table = FlowTable::<()>::new(ahash::RandomState::with_seeds(1, 2, 3, 4), 0, 1);
         let [client, server] = ["10.0.0.1:1", "10.0.0.2:2"].map(|it| it.parse().unwrap());
         for now in 0..100_000 {
             let index = table.insert(0, client, server, now, &limits).unwrap();

@@ -18,6 +18,9 @@ pub(crate) enum Datagram {
 /// Longest connection identifier (RFC 9000, section 17.2).
 const MAX_CONNECTION_ID: u8 = 20;
 
+/// Bytes that [`classify`] may look at; behind them only the length counts.
+pub(crate) const MAX_DATAGRAM_FRONT: usize = 7 + MAX_CONNECTION_ID as usize;
+
 /// Looks at a datagram's payload.
 pub(crate) fn classify(payload: &[u8]) -> Datagram {
     match *payload {

@@ -56,7 +56,8 @@ pub(super) fn strict(bytes: &[u8]) -> Begins {
     }
 }
 
-/// A ClientHello of SSL 2.0 (RFC 5246, appendix E.2): its lengths must add up.
+/// A ClientHello of SSL 2.0 (RFC 5246, appendix E.2): its parts must fit into it. Servers take any
+/// later version, some take trailing bytes, and few look at the sizes.
 fn ssl2(bytes: &[u8]) -> Begins {
     let legal: [fn(u8) -> bool; 4] =
         [|it| it & 0x80 != 0, |_| true, |it| it == 1, |it| it == 0 || it == 3];
@@ -68,13 +69,10 @@ fn ssl2(bytes: &[u8]) -> Begins {
     };
     let at = |at: usize| usize::from(u16::from_be_bytes([head[at], head[at + 1]]));
     let (suites, session, challenge) = (at(5), at(7), at(9));
-    let version_known = matches!(at(3), 2 | 0x0300..=0x0304);
-    let sum = 9 + suites + session + challenge == at(0) & 0x7fff;
-    let sizes = suites > 0
-        && suites.is_multiple_of(3)
-        && matches!(session, 0 | 16)
-        && (16..=32).contains(&challenge);
-    if version_known && sum && sizes { Begins::Ssl2 } else { Begins::Other }
+    let version_known = at(3) == 2 || head[3] == 3;
+    let fits = 9 + suites + session + challenge <= at(0) & 0x7fff;
+    let sizes = suites > 0 && suites.is_multiple_of(3) && session <= 32;
+    if version_known && fits && sizes { Begins::Ssl2 } else { Begins::Other }
 }
 
 #[cfg(test)]
@@ -97,6 +95,16 @@ mod tests {
     }
 
     #[test]
+    fn accepts_old_hellos_as_servers_take_them() {
+        for (at, value) in [(4, 5), (1, 0x21), (8, 8), (10, 8)] {
+            let mut other = OLD;
+            other[1] = 0x30;
+            other[at] = value;
+            assert_eq!(generous(&other), Begins::Ssl2, "{at}");
+        }
+    }
+
+    #[test]
     fn refuses_any_changed_byte_that_matters() {
         for at in [0, 1, 2, 3, 5, 6, 7, 9, 10] {
             let mut other = HELLO;
@@ -104,9 +112,10 @@ mod tests {
             other[8] = 40;
             assert_eq!(strict(&other), Begins::Other, "{at}");
         }
-        for at in [0, 1, 2, 3, 6, 8, 10] {
+        // The length: a shorter one does not hold the parts.
+        for (at, value) in [(0, 0x55), (1, 0x1e), (2, 2), (3, 4), (6, 5), (8, 33), (10, 17)] {
             let mut other = OLD;
-            other[at] = 0x55;
+            other[at] = value;
             assert_eq!(generous(&other), Begins::Other, "{at}");
         }
         assert_eq!(strict(&OLD), Begins::Other);

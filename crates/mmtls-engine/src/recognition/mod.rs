@@ -17,7 +17,7 @@ mod datagram;
 mod hello;
 mod upgrade;
 
-pub(crate) use datagram::{Datagram, classify};
+pub(crate) use datagram::{Datagram, MAX_DATAGRAM_FRONT, classify};
 pub use upgrade::Upgrade;
 
 use crate::tls::Direction;
@@ -122,14 +122,16 @@ impl Recogniser {
             // The beginnings of a record and of a hello of SSL 2.0.
             let possible = matches!(rest[0], 20..=22 | 0x80..)
                 && (before.is_empty() || Upgrade::may_follow(before));
-            if possible && !before.is_empty() {
-                asked = Upgrade::asked_by(before);
+            let mut begins = if possible { hello::generous(rest) } else { Begins::Other };
+            // Only now is it worth a search what the client asked for.
+            if begins != Begins::Other {
+                if !before.is_empty() {
+                    asked = Upgrade::asked_by(before);
+                }
+                if self.in_dialog && asked.is_none() {
+                    begins = hello::strict(rest);
+                }
             }
-            let begins = match possible {
-                true if !self.in_dialog || asked.is_some() => hello::generous(rest),
-                true => hello::strict(rest),
-                false => Begins::Other,
-            };
             match begins {
                 Begins::Unsure => return Found::Unsure,
                 Begins::Tls | Begins::Ssl2 => {

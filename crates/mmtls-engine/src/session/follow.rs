@@ -89,6 +89,8 @@ pub(crate) struct TlsSession<S> {
     pub(super) negotiation: Negotiation,
     /// Whose Finished has passed (TLS 1.2).
     pub(super) finished: [bool; 2],
+    /// The endpoint refuses to share, which counts once the ServerHello is known.
+    pub(super) refused: bool,
     ended: bool,
 }
 
@@ -111,6 +113,7 @@ impl<S: Default> TlsSession<S> {
             early: Early::default(),
             negotiation: Negotiation::new(),
             finished: [false; 2],
+            refused: false,
             ended: false,
         };
         ctx.counters.sessions += 1;
@@ -293,6 +296,12 @@ impl<S: Default> TlsSession<S> {
         if !self.following() || self.info.key_status != KeyStatus::Waiting {
             return false;
         }
+        let unsettled = self.info.server_random.is_none();
+        if unsettled && ctx.config.policies.require_private_tag != Policy::Forward {
+            // The ServerHello has not told yet whether there is a private tag.
+            self.refused = true;
+            return true;
+        }
         ctx.counters.null_keys += 1;
         self.info.key_status = KeyStatus::Exempt;
         self.apply(ctx.config.policies.null_keys, SessionError::MissingKeys);
@@ -349,7 +358,10 @@ impl<S: Default> TlsSession<S> {
         ctx: &mut Context<'_, H>,
     ) {
         self.info.version = Some(version);
-        self.fail(Direction::ClientToServer, SessionError::UnsupportedVersion, ctx);
+        self.require_private_tag(Direction::ClientToServer, ctx);
+        if self.following() {
+            self.fail(Direction::ClientToServer, SessionError::UnsupportedVersion, ctx);
+        }
         if self.fate == Fate::Follow {
             self.fate = Fate::Bypass;
         }
@@ -365,10 +377,16 @@ impl<S: Default> TlsSession<S> {
         self.raise(direction, error, ctx);
         let policies = &ctx.config.policies;
         let policy = match error {
-            SessionError::Integrity | SessionError::KeysDoNotFit => policies.integrity_failure,
+            SessionError::Integrity => policies.integrity_failure,
+            // The records that wait for other keys would wait for ever.
+            SessionError::KeysDoNotFit => match policies.integrity_failure {
+                Policy::Forward => Policy::Bypass,
+                other => other,
+            },
             SessionError::UnsupportedVersion | SessionError::UnsupportedCipherSuite => {
                 policies.unsupported
             }
+            SessionError::NoPrivateTag => policies.require_private_tag,
             SessionError::MissingKeys => match policies.missing_keys {
                 Policy::Forward => Policy::Bypass,
                 other => other,
@@ -513,7 +531,7 @@ impl<S: Default> TlsSession<S> {
             },
             Read::Application { opener: None, .. } if protected => return Step::NeedKeys,
             Read::Application { .. } if protected => {
-                self.handle_application_record(direction, header, fragment, ctx);
+                self.handle_application_record(direction, header, fragment, None, ctx);
             }
             // Nothing is sent in the clear once application keys are in use.
             Read::Application { .. } => self.fail(direction, SessionError::MalformedRecord, ctx),
@@ -525,13 +543,22 @@ impl<S: Default> TlsSession<S> {
         if self.following() { Step::Done } else { Step::Stop }
     }
 
+    /// Delivers a record of the application epochs, unless a pause skips it. `outcome` is there
+    /// when the record was opened to find where they begin.
     pub(super) fn handle_application_record<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
         header: RecordHeader,
         fragment: &[u8],
+        outcome: Option<Result<Opened, OpenError>>,
         ctx: &mut Context<'_, H>,
     ) {
+        if outcome.is_some() {
+            self.end_handshake(ctx);
+            if !self.following() {
+                return;
+            }
+        }
         let content = match &self.streams[direction.index()].read {
             Read::Application { opener: Some(opener), .. } => opener.content_len(fragment.len()),
             _ => fragment.len(),
@@ -541,7 +568,7 @@ impl<S: Default> TlsSession<S> {
         if !skipped {
             // Nothing is paused, or this record crosses the edge.
             *left = 0;
-            self.deliver(direction, header, fragment, None, ctx);
+            self.deliver(direction, header, fragment, outcome, ctx);
             return;
         }
         if *left != u64::MAX {
@@ -550,7 +577,7 @@ impl<S: Default> TlsSession<S> {
         let stream = &mut self.streams[direction.index()];
         stream.skipped = stream.skipped.saturating_add(content);
         ctx.counters.records_paused += 1;
-        self.with_record(direction, header, fragment, None, ctx, |_, _, _, _| {});
+        self.with_record(direction, header, fragment, outcome, ctx, |_, _, _, _| {});
     }
 
     /// Raises NEW_RECORD and then looks at what the handler opened.

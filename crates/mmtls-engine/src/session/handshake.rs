@@ -9,6 +9,7 @@ use super::follow::{Context, TlsSession};
 use super::search::MAX_CANDIDATES;
 use super::stream::{Read, Search};
 use super::{Handler, Resumption, SessionError};
+use crate::config::Policy;
 use crate::output::{KeysNeeded, Output};
 use crate::tls::{ClientHello, Direction, HandshakeType, KeyEpoch, ProtocolVersion, ServerHello};
 
@@ -207,6 +208,16 @@ impl<S: Default> TlsSession<S> {
             // A renegotiation keeps the version (RFC 5246, section 7.4.1.3 leaves no other use).
             return false;
         }
+        self.require_private_tag(Direction::ServerToClient, ctx);
+        if !self.following() {
+            return true;
+        }
+        if core::mem::take(&mut self.refused) {
+            self.handle_null_keys(ctx);
+            if !self.following() {
+                return true;
+            }
+        }
         let followed = matches!(hello.version, ProtocolVersion::TLS_1_2 | ProtocolVersion::TLS_1_3);
         if !followed {
             self.fail(Direction::ServerToClient, SessionError::UnsupportedVersion, ctx);
@@ -223,6 +234,19 @@ impl<S: Default> TlsSession<S> {
             }
         }
         true
+    }
+
+    /// Applies the policy for sessions without a private tag, as far as there is one.
+    pub(super) fn require_private_tag<H: Handler<State = S>>(
+        &mut self,
+        direction: Direction,
+        ctx: &mut Context<'_, H>,
+    ) {
+        if self.info.private_tag() != Some(true)
+            && ctx.config.policies.require_private_tag != Policy::Forward
+        {
+            self.fail(direction, SessionError::NoPrivateTag, ctx);
+        }
     }
 
     /// From the ServerHello of TLS 1.3 on, both directions are protected.

@@ -8,7 +8,8 @@ use core::net::SocketAddr;
 use crate::recognition::Upgrade;
 use crate::tls::{CipherSuite, Direction, ProtocolVersion};
 
-/// Identifies a flow for the life of an engine; never reused.
+/// Identifies a flow for the life of an engine, and of those that share interfaces with it; never
+/// reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SessionId(pub u64);
 
@@ -126,6 +127,14 @@ impl SessionInfo {
             plaintext_bytes: [0; 2],
         }
     }
+
+    /// Whether every record carries a private tag (`docs/private-tag.md`); `None` before version
+    /// and suite were negotiated.
+    #[must_use]
+    pub fn private_tag(&self) -> Option<bool> {
+        let (version, suite) = (self.version?, self.cipher_suite?);
+        Some(version == ProtocolVersion::TLS_1_3 && suite.has_private_tag())
+    }
 }
 
 /// Why ON_TLS_ERROR was raised. The integer is stable: it is the C API's code, and for the
@@ -161,6 +170,8 @@ pub enum SessionError {
     /// The server sent application data before the client's last flight (0.5-RTT): it had been
     /// forwarded when keys came, and was judged then.
     JudgedLate = -37,
+    /// The session has no private tag where `Policies::require_private_tag` asks for one.
+    NoPrivateTag = -38,
     /// No keys within the stall limits.
     MissingKeys = -1,
 }
@@ -189,6 +200,7 @@ impl SessionError {
             Self::NothingOpened => "nothing_opened",
             Self::MemoryCap => "memory_cap",
             Self::JudgedLate => "judged_late",
+            Self::NoPrivateTag => "no_private_tag",
             Self::MissingKeys => "missing_keys",
         }
     }

@@ -60,6 +60,26 @@ impl Record<'_> {
         RECORD_HEADER_LEN + self.fragment.len()
     }
 
+    /// The content type in the record's header. TLS 1.3 hides the true one behind
+    /// [`ContentType::APPLICATION_DATA`] until the record is opened.
+    #[must_use]
+    pub fn outer_type(&self) -> ContentType {
+        ContentType(self.header[0])
+    }
+
+    /// At most how many content bytes it has, without opening it; exact where the suite has neither
+    /// padding nor a variable overhead.
+    #[must_use]
+    pub fn announced_len(&self) -> usize {
+        self.opener.content_len(self.fragment.len())
+    }
+
+    /// Whether [`Record::open`] was called, and what it returned.
+    #[must_use]
+    pub fn opened(&self) -> Option<Result<Opened, OpenError>> {
+        self.outcome
+    }
+
     /// Verifies and decrypts the record, once; later calls return the same.
     ///
     /// # Errors

@@ -10,8 +10,8 @@ use super::stream::{Read, Search};
 use super::{Handler, SessionError};
 use crate::tls::{Deframed, Direction, OpenRecord, RECORD_HEADER_LEN, RecordHeader, deframe};
 
-/// Keys that are tried side by side.
-pub(super) const MAX_CANDIDATES: usize = 4;
+/// Keys that are tried side by side: one secret of early data may belong to eight suites.
+pub(super) const MAX_CANDIDATES: usize = 8;
 
 /// Protected records of a client's last flight: EndOfEarlyData, Certificate, CertificateVerify,
 /// Finished, and some room for fragments (RFC 8446, section 2).
@@ -114,7 +114,7 @@ impl<S: Default> TlsSession<S> {
                 self.client_flight_seen = true;
                 self.early_data_was_not_ended(ctx);
             }
-            self.deliver(direction, header, fragment, Some(outcome), ctx);
+            self.handle_application_record(direction, header, fragment, Some(outcome), ctx);
             return true;
         }
         false
@@ -172,8 +172,13 @@ impl<S: Default> TlsSession<S> {
             let (whole, behind) = rest.split_at(RECORD_HEADER_LEN + fragment.len());
             rest = behind;
             let searching = matches!(self.streams[direction.index()].read, Read::Searching(_));
+            let read = &self.streams[direction.index()].read;
+            if matches!(read, Read::Application { opener: None, .. }) {
+                // Behind a KeyUpdate: the rest has passed, and nothing will ever open it.
+                return self.fail(direction, SessionError::LostSynchronisation, ctx);
+            }
             if !searching {
-                self.handle_application_record(direction, header, fragment, ctx);
+                self.handle_application_record(direction, header, fragment, None, ctx);
             } else if self.try_handshake(direction, header, fragment, ctx) {
                 // It is known now, and need not be kept.
             } else if !self.try_switch(direction, header, fragment, ctx) {

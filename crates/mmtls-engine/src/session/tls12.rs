@@ -49,7 +49,7 @@ impl<S: Default> TlsSession<S> {
                 ContentType::HANDSHAKE | ContentType::CHANGE_CIPHER_SPEC => {
                     self.handle_inner_record(direction, header, fragment, ctx);
                 }
-                _ => self.handle_application_record(direction, header, fragment, ctx),
+                _ => self.handle_application_record(direction, header, fragment, None, ctx),
             },
         }
         if finished {

@@ -82,13 +82,26 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Cipher suite (RFC 8446, appendix B.4).
+    /// Cipher suite (RFC 8446, appendix B.4; `docs/private-tag.md`, section 2).
     CipherSuite(u16) {
         TLS_AES_128_GCM_SHA256 = 0x1301, "TLS_AES_128_GCM_SHA256";
         TLS_AES_256_GCM_SHA384 = 0x1302, "TLS_AES_256_GCM_SHA384";
         TLS_CHACHA20_POLY1305_SHA256 = 0x1303, "TLS_CHACHA20_POLY1305_SHA256";
         TLS_AES_128_CCM_SHA256 = 0x1304, "TLS_AES_128_CCM_SHA256";
         TLS_AES_128_CCM_8_SHA256 = 0x1305, "TLS_AES_128_CCM_8_SHA256";
+        MMTLS_AES_128_GCM_SHA256 = 0xff31, "MMTLS_AES_128_GCM_SHA256";
+        MMTLS_AES_256_GCM_SHA384 = 0xff32, "MMTLS_AES_256_GCM_SHA384";
+        MMTLS_CHACHA20_POLY1305_SHA256 = 0xff33, "MMTLS_CHACHA20_POLY1305_SHA256";
+        MMTLS_AES_128_CCM_SHA256 = 0xff34, "MMTLS_AES_128_CCM_SHA256";
+        MMTLS_AES_128_CCM_8_SHA256 = 0xff35, "MMTLS_AES_128_CCM_8_SHA256";
+    }
+}
+
+impl CipherSuite {
+    /// Whether every record ends with a second tag whose key only the endpoints have.
+    #[must_use]
+    pub const fn has_private_tag(self) -> bool {
+        matches!(self.0, 0xff31..=0xff35)
     }
 }
 

@@ -5,9 +5,14 @@
 use core::mem::discriminant;
 
 use super::{Link, Parsed, checksum, parse};
+use crate::recognition::MAX_DATAGRAM_FRONT;
 
 /// Where TCP has its checksum.
 const TCP_CHECKSUM: usize = 16;
+
+/// Where UDP has its checksum, and how long its header is.
+const UDP_CHECKSUM: usize = 6;
+const UDP_HEADER_LEN: usize = 8;
 
 /// Whether a checksum that is still to be computed from `start` to the end of the frame, and put
 /// at `start + offset`, changes nothing but a checksum. Senders in containers and virtual
@@ -19,9 +24,16 @@ pub fn finishes_in_place(link: Link, frame: &[u8], start: usize, offset: usize) 
             let at = segment.tcp.bytes().as_ptr().addr() - frame.as_ptr().addr();
             start == at && offset == TCP_CHECKSUM
         }
+        Parsed::Udp(payload) => {
+            let at = payload.as_ptr().addr() - frame.as_ptr().addr();
+            let place = start.saturating_add(offset);
+            let own = start == at - UDP_HEADER_LEN && offset == UDP_CHECKSUM;
+            // Else that of a packet inside a tunnel, which begins behind what tells QUIC and DTLS.
+            own || (place >= at + MAX_DATAGRAM_FRONT && place.saturating_add(2) <= frame.len())
+        }
         // Dropped anyway.
         Parsed::Malformed => true,
-        before @ (Parsed::TcpFragment | Parsed::Udp(_) | Parsed::Other) => {
+        before @ (Parsed::TcpFragment | Parsed::Other) => {
             let mut finished = frame.to_vec();
             let Some(tail) = frame.get(start..) else {
                 return false;
@@ -63,8 +75,9 @@ mod tests {
         tcp[12] = 0x50;
         assert!(finishes(&frame(6, &tcp), 34, 16));
         assert!(finishes(&frame(17, &[0; 30]), 34, 6));
-        // A TCP segment inside a tunnel.
+        // A TCP segment inside a tunnel: GRE, VXLAN.
         assert!(finishes(&frame(47, &[0; 90]), 60, 16));
+        assert!(finishes(&frame(17, &[0; 90]), 84, 16));
     }
 
     #[test]
@@ -75,16 +88,21 @@ mod tests {
         for (start, offset) in [(34, 20), (54, 0), (34, 12), (14, 36), (30, 20), (0, 0)] {
             assert!(!finishes(&tcp, start, offset), "{start} {offset}");
         }
-        // UDP whose protocol number becomes that of TCP: the sum over everything from the time to
-        // live on is written there.
-        let mut udp = frame(17, &[0; 30]);
-        udp[46] = 0x50;
+        // A packet whose protocol number becomes that of TCP: the sum over everything from the
+        // time to live on is written there.
+        let mut other = frame(47, &[0; 30]);
+        other[46] = 0x50;
         let becomes_tcp = (0..=u16::MAX).any(|filler| {
-            udp[62..].copy_from_slice(&filler.to_be_bytes());
-            checksum::internet(&udp[22..]) == 0x4006 && !finishes(&udp, 22, 0)
+            other[62..].copy_from_slice(&filler.to_be_bytes());
+            checksum::internet(&other[22..]) == 0x4006 && !finishes(&other, 22, 0)
         });
         assert!(becomes_tcp);
-        assert!(!finishes(&udp, 200, 0) && !finishes(&udp, 34, 29));
-        assert!(!finishes(&udp, usize::MAX, 1) && !finishes(&udp, 34, usize::MAX));
+        assert!(!finishes(&other, 200, 0) && !finishes(&other, 34, 29));
+        assert!(!finishes(&other, usize::MAX, 1) && !finishes(&other, 34, usize::MAX));
+        // Headers of UDP and of what it carries.
+        let udp = frame(17, &[0; 90]);
+        for (start, offset) in [(34, 8), (42, 0), (14, 26), (42, 5), (42, 81), (22, 0)] {
+            assert!(!finishes(&udp, start, offset), "{start} {offset}");
+        }
     }
 }

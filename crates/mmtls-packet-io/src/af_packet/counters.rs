@@ -9,6 +9,14 @@ pub struct Counters {
     pub right: PortCounters,
 }
 
+impl std::ops::AddAssign for Counters {
+    /// Those of another bridge.
+    fn add_assign(&mut self, other: Self) {
+        self.left += other.left;
+        self.right += other.right;
+    }
+}
+
 /// Counters of one port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -37,6 +45,28 @@ pub struct PortCounters {
     pub send_errors: SendErrors,
     /// Waits for a congested interface.
     pub send_waits: u64,
+}
+
+impl std::ops::AddAssign for PortCounters {
+    /// Those of the same port of another bridge.
+    fn add_assign(&mut self, other: Self) {
+        self.received_frames += other.received_frames;
+        self.received_bytes += other.received_bytes;
+        self.received_super_frames += other.received_super_frames;
+        self.received_vlan_frames += other.received_vlan_frames;
+        self.sent_frames += other.sent_frames;
+        self.sent_bytes += other.sent_bytes;
+        self.kernel_dropped += other.kernel_dropped;
+        self.truncated += other.truncated;
+        self.runts += other.runts;
+        self.unsupported_offload += other.unsupported_offload;
+        self.send_errors.no_buffers += other.send_errors.no_buffers;
+        self.send_errors.would_block += other.send_errors.would_block;
+        self.send_errors.too_long += other.send_errors.too_long;
+        self.send_errors.interface_down += other.send_errors.interface_down;
+        self.send_errors.refused += other.send_errors.refused;
+        self.send_waits += other.send_waits;
+    }
 }
 
 /// Frames dropped at sending, by reason.

@@ -67,6 +67,7 @@ impl std::fmt::Display for Warning {
 }
 
 /// An interface that may be bridged.
+#[derive(Clone)]
 pub(super) struct Interface {
     pub(super) name: String,
     pub(super) index: i32,

@@ -1,4 +1,4 @@
-//! Two Ethernet interfaces bridged transparently by one thread (Linux 4.20 or later).
+//! Two Ethernet interfaces bridged transparently by one thread, or by several (Linux 4.20 or later; several: 5.1).
 //!
 //! Frames are received in batches from AF_PACKET sockets with `PACKET_VNET_HDR`, shown to the caller one by one, and
 //! sent out of the other port as they came: segmentation-offload super-frames stay whole and unfinished checksums stay
@@ -16,6 +16,7 @@ mod counters;
 mod error;
 mod interface;
 mod slots;
+mod steering;
 mod system;
 mod transmit;
 mod wake;
@@ -28,6 +29,7 @@ pub use self::counters::{Counters, PortCounters, SendErrors};
 pub use self::error::Error;
 pub use self::interface::Warning;
 pub use self::slots::MAX_FRAME_BYTES;
+pub use self::steering::Steering;
 pub use self::wake::WakeFd;
 pub use crate::frame::{Action, Frame, HeldFrame, Port, VnetHeader};
 
@@ -126,39 +128,70 @@ impl Bridge {
     /// # Errors
     /// All of [`Error`]; [`Error::NotPermitted`] without CAP_NET_RAW.
     pub fn open(config: &BridgeConfig) -> Result<Self, Error> {
-        if !(1..=MAX_BATCH).contains(&config.batch) {
-            return Err(Error::InvalidConfig { reason: "batch must be 1 to 1024" });
+        let interfaces = prepare(config)?;
+        let opening = Opening::new(config, &interfaces)?;
+        // Both together: a frame seen by one side only would be an unanswered one.
+        opening.bind(&interfaces)?;
+        Ok(opening.finish(interfaces, config.batch))
+    }
+
+    /// Opens bridges that share both interfaces: each gets the frames that [`Steering::bridge_of`] says are its own,
+    /// for a thread of its own. Warnings are the first one's. With one bridge this is [`Self::open`].
+    ///
+    /// # Errors
+    /// As [`Self::open`], and [`Error::Unsupported`] before Linux 5.1.
+    pub fn open_shared(config: &BridgeConfig, steering: Steering) -> Result<Vec<Self>, Error> {
+        if steering.bridges <= 1 {
+            return Ok(vec![Self::open(config)?]);
         }
-        if i32::try_from(config.socket_buffer_bytes).is_err() {
-            return Err(Error::InvalidConfig { reason: "socket_buffer_bytes must be below 2 GiB" });
+        let first = prepare(config)?;
+        let [left, right] = &first.interfaces;
+        let mut openings = Vec::new();
+        for _ in 0..steering.bridges {
+            let opening = Opening::new(config, &first)?;
+            for socket in &opening.sockets {
+                // A bound socket gets every frame until it is in the group.
+                system::refuse_all(socket).map_err(|e| Error::system("SO_ATTACH_FILTER", "", e))?;
+            }
+            openings.push(opening);
         }
-        let sockets = [interface::open_socket()?, interface::open_socket()?];
-        let [left_socket, right_socket] = &sockets;
-        let left = Interface::check(left_socket, &config.left)?;
-        let right = Interface::check(right_socket, &config.right)?;
-        if left.index == right.index {
-            return Err(Error::SameInterface { interface: config.right.clone() });
+        for (at, interface) in [left, right].into_iter().enumerate() {
+            let mut group = None;
+            // The same order in both groups: the place in it is what the program's result means.
+            for opening in &openings {
+                let socket = &opening.sockets[at];
+                system::bind(socket, interface.index)
+                    .map_err(|e| Error::system("bind", &interface.name, e))?;
+                let joined = system::join_group(socket, group).map_err(|error| {
+                    match error.raw_os_error() {
+                        Some(libc::EINVAL) => {
+                            Error::Unsupported { option: "PACKET_FANOUT (Linux 5.1)" }
+                        }
+                        _ => Error::system("PACKET_FANOUT", &interface.name, error),
+                    }
+                })?;
+                group = Some(joined);
+            }
+            if let Some(opening) = openings.first() {
+                system::steer_group(&opening.sockets[at], &steering::program(steering.seed))
+                    .map_err(|e| Error::system("PACKET_FANOUT_DATA", &interface.name, e))?;
+            }
         }
-        let mut warnings = Vec::new();
-        if left.mtu != right.mtu {
-            warnings.push(Warning::MtuDiffers { left: left.mtu, right: right.mtu });
+        for socket in openings.iter().flat_map(|opening| &opening.sockets) {
+            system::accept_received(socket)
+                .map_err(|e| Error::system("SO_ATTACH_FILTER", "", e))?;
         }
-        for (socket, interface) in [(left_socket, &left), (right_socket, &right)] {
-            interface.warn(socket, &mut warnings);
-            configure(socket, interface, config, &mut warnings)?;
+        let warnings = first.warnings;
+        let mut bridges: Vec<Self> = Vec::new();
+        for opening in openings {
+            let interfaces = first.interfaces.clone();
+            bridges
+                .push(opening.finish(Checked { interfaces, warnings: Vec::new() }, config.batch));
         }
-        let slots = ReceiveSlots::new(config.batch).map_err(|e| Error::system("mmap", "", e))?;
-        // Bound last, and both together: a frame seen by one side only would be an unanswered one.
-        for (socket, interface) in [(left_socket, &left), (right_socket, &right)] {
-            system::bind(socket, interface.index)
-                .map_err(|e| Error::system("bind", &interface.name, e))?;
+        if let Some(bridge) = bridges.first_mut() {
+            bridge.warnings.splice(0..0, warnings);
         }
-        let [left_socket, right_socket] = sockets;
-        let state = |port, socket, interface: Interface| {
-            PortState::new(port, socket, interface.name, interface.index, config.batch)
-        };
-        let ports = [state(Port::Left, left_socket, left), state(Port::Right, right_socket, right)];
-        Ok(Self { slots, ports, warnings })
+        Ok(bridges)
     }
 
     /// What is suspicious about the interfaces; found at opening.
@@ -303,6 +336,74 @@ impl Bridge {
             }
         }
         Ok(0)
+    }
+}
+
+/// Both interfaces, as they may be bridged.
+struct Checked {
+    interfaces: [Interface; 2],
+    warnings: Vec<Warning>,
+}
+
+/// Checks what is configured.
+fn prepare(config: &BridgeConfig) -> Result<Checked, Error> {
+    if !(1..=MAX_BATCH).contains(&config.batch) {
+        return Err(Error::InvalidConfig { reason: "batch must be 1 to 1024" });
+    }
+    if i32::try_from(config.socket_buffer_bytes).is_err() {
+        return Err(Error::InvalidConfig { reason: "socket_buffer_bytes must be below 2 GiB" });
+    }
+    let socket = interface::open_socket()?;
+    let left = Interface::check(&socket, &config.left)?;
+    let right = Interface::check(&socket, &config.right)?;
+    if left.index == right.index {
+        return Err(Error::SameInterface { interface: config.right.clone() });
+    }
+    let mut warnings = Vec::new();
+    if left.mtu != right.mtu {
+        warnings.push(Warning::MtuDiffers { left: left.mtu, right: right.mtu });
+    }
+    for interface in [&left, &right] {
+        interface.warn(&socket, &mut warnings);
+    }
+    Ok(Checked { interfaces: [left, right], warnings })
+}
+
+/// A bridge whose sockets are not bound yet.
+struct Opening {
+    sockets: [OwnedFd; 2],
+    slots: ReceiveSlots,
+    warnings: Vec<Warning>,
+}
+
+impl Opening {
+    fn new(config: &BridgeConfig, checked: &Checked) -> Result<Self, Error> {
+        let sockets = [interface::open_socket()?, interface::open_socket()?];
+        let mut warnings = Vec::new();
+        for (socket, interface) in sockets.iter().zip(&checked.interfaces) {
+            configure(socket, interface, config, &mut warnings)?;
+        }
+        let slots = ReceiveSlots::new(config.batch).map_err(|e| Error::system("mmap", "", e))?;
+        Ok(Self { sockets, slots, warnings })
+    }
+
+    fn bind(&self, checked: &Checked) -> Result<(), Error> {
+        for (socket, interface) in self.sockets.iter().zip(&checked.interfaces) {
+            system::bind(socket, interface.index)
+                .map_err(|e| Error::system("bind", &interface.name, e))?;
+        }
+        Ok(())
+    }
+
+    fn finish(self, checked: Checked, batch: usize) -> Bridge {
+        let Checked { interfaces: [left, right], mut warnings } = checked;
+        warnings.extend(self.warnings);
+        let [left_socket, right_socket] = self.sockets;
+        let state = |port, socket, interface: Interface| {
+            PortState::new(port, socket, interface.name, interface.index, batch)
+        };
+        let ports = [state(Port::Left, left_socket, left), state(Port::Right, right_socket, right)];
+        Bridge { slots: self.slots, ports, warnings }
     }
 }
 

@@ -65,6 +65,67 @@ pub(super) fn promiscuous(socket: &OwnedFd, interface_index: i32) -> io::Result<
     set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
+/// Lets the socket receive nothing, until [`accept_received`].
+pub(super) fn refuse_all(socket: &OwnedFd) -> io::Result<()> {
+    let ret = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    set_program(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &[ret])
+}
+
+/// Lets the socket receive what comes in by its interface, in place of [`refuse_all`]. What this host sends there would
+/// come back too: a group's members ignore that by themselves only since Linux 6.2.
+pub(super) fn accept_received(socket: &OwnedFd) -> io::Result<()> {
+    let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let program = [
+        // SKF_AD_OFF + SKF_AD_PKTTYPE
+        op(0x20, 0, 0, 0xffff_f004),
+        op(0x15, 0, 1, libc::PACKET_OUTGOING.into()),
+        op(0x06, 0, 0, 0),
+        op(0x06, 0, 0, u32::MAX),
+    ];
+    set_program(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Joins a bound socket to a group that shares the interface's frames, or founds one; returns its number.
+pub(super) fn join_group(socket: &OwnedFd, group: Option<u16>) -> io::Result<u16> {
+    let (number, unique) = match group {
+        Some(number) => (number, 0),
+        None => (0, libc::PACKET_FANOUT_FLAG_UNIQUEID),
+    };
+    let value = u32::from(number) | (libc::PACKET_FANOUT_CBPF | unique) << 16;
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &value)?;
+    if let Some(number) = group {
+        return Ok(number);
+    }
+    let mut value: u32 = 0;
+    let mut length = size_of::<u32>() as socklen_t;
+    let to: *mut u32 = &raw mut value;
+    let fd = socket.as_raw_fd();
+    // SAFETY: value and length live through the call, length is the size of value.
+    check(unsafe {
+        let name = libc::PACKET_FANOUT;
+        libc::getsockopt(fd, libc::SOL_PACKET, name, to.cast(), &raw mut length)
+    })?;
+    // The lower half is the number, the upper half what was asked for.
+    Ok(value as u16)
+}
+
+/// Gives the socket's group the program whose result says which member gets a frame.
+pub(super) fn steer_group(socket: &OwnedFd, program: &[libc::sock_filter]) -> io::Result<()> {
+    set_program(socket, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, program)
+}
+
+fn set_program(
+    socket: &OwnedFd,
+    level: c_int,
+    name: c_int,
+    program: &[libc::sock_filter],
+) -> io::Result<()> {
+    let length = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // The kernel copies the instructions, and does not write to them.
+    let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
+    set_option(socket, level, name, &program)
+}
+
 /// The size of the receive buffer, in the kernel's accounting (twice what was asked for).
 pub(super) fn receive_buffer_bytes(socket: &OwnedFd) -> io::Result<usize> {
     let mut value: c_int = 0;

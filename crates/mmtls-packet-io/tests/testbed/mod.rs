@@ -114,6 +114,7 @@ impl Testbed {
             let stop = &stop;
             let worker = scope.spawn(move || {
                 enter(namespace);
+                stay_on_one_cpu();
                 let mut bridge = Bridge::open(config).expect("bridge");
                 opened.send(()).expect("main thread");
                 loop {
@@ -170,6 +171,18 @@ fn enter(namespace: &str) {
     // SAFETY: no pointers are passed; only the calling thread is moved.
     let result = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
     assert_eq!(result, 0, "setns: {}", std::io::Error::last_os_error());
+}
+
+/// Binds the calling thread to the processor it runs on, for good. A veth pair queues frames per sending processor: a
+/// thread that is moved between two frames may see the second arrive first.
+pub fn stay_on_one_cpu() {
+    // SAFETY: plain calls; the set lives until the second has returned and has the size that is passed.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(usize::try_from(libc::sched_getcpu()).expect("a processor"), &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set)
+    };
+    assert_eq!(result, 0, "sched_setaffinity: {}", std::io::Error::last_os_error());
 }
 
 /// Runs something in a namespace, on a thread of its own.

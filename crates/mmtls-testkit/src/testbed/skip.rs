@@ -2,7 +2,8 @@
 //!
 //! A test that needs what the machine cannot give says so on the real standard error (libtest
 //! hides only what goes through the print macros) and counts. Refuses to skip where
-//! `MMTLS_REQUIRE_TESTBED=1`: there a skip is a failure.
+//! `MMTLS_REQUIRE_TESTBED=1` (for what takes long to build, `MMTLS_REQUIRE_OPENSSL=1`): there a skip
+//! is a failure.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -67,12 +68,18 @@ pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
 
 #[track_caller]
 fn skip(reason: &str) -> bool {
+    skip_unless("MMTLS_REQUIRE_TESTBED", reason)
+}
+
+/// Counts and tells a skip, which is a failure where `variable` is `1`.
+#[track_caller]
+pub(crate) fn skip_unless(variable: &str, reason: &str) -> bool {
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     assert!(
-        std::env::var_os("MMTLS_REQUIRE_TESTBED").is_none_or(|value| value != "1"),
-        "{test} would be skipped, but MMTLS_REQUIRE_TESTBED=1: {reason}"
+        std::env::var_os(variable).is_none_or(|value| value != "1"),
+        "{test} would be skipped, but {variable}=1: {reason}"
     );
     // The message is a courtesy: a closed standard error must not fail the test.
     // One write, so that the lines of parallel tests do not mix.

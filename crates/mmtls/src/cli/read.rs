@@ -68,7 +68,8 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     replay.end();
     let counters = *replay.engine().counters();
     let mut monitor = replay.finish();
-    monitor.write_stats(Duration::ZERO, &counter_map(&counters));
+    let summary = monitor.summary().clone();
+    monitor.write_stats(Duration::ZERO, &summary, &counter_map(&counters), &[]);
     let lost = monitor.flush();
     print_summary(&mut std::io::stdout(), monitor.summary(), &counters);
     for warning in outcome? {

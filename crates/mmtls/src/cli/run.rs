@@ -8,23 +8,19 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use mmtls::Error;
-use mmtls::config::{self, BypassRule, File, PolicyName};
-use mmtls::harden;
-use mmtls::inline::{self, KeyInput, Worker};
-use mmtls::keylog::{self, live::LiveKeys};
-use mmtls::keys;
+use mmtls::config::{self, File, PolicyName};
+use mmtls::inline::Worker;
+use mmtls::middlebox::{KeyCounters, KeyMeter, Middlebox, Settings, Status};
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
 use mmtls::patterns::{PatternConfig, Patterns};
 use mmtls::summary::Summary;
-use mmtls_engine::{Config, Counters, Engine, Policy};
-use mmtls_keyshare::server::{Identity, Server, ServerConfig, StartError};
-use mmtls_packet_io::af_packet::{Bridge, BridgeConfig, WakeFd};
+use mmtls_engine::{Counters, Policy};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::ReportArgs;
@@ -52,6 +48,9 @@ pub struct RunArgs {
     /// What to do with sessions whose keys do not come in time.
     #[arg(long, value_name = "POLICY", value_parser = ["forward", "reset"])]
     missing_keys: Option<String>,
+    /// Threads that move frames and decrypt, 1 to 128.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
+    workers: Option<u32>,
     /// Configuration file; options given here win.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -62,131 +61,210 @@ pub struct RunArgs {
     report: ReportArgs,
 }
 
-/// Everything that is needed, from file and options together.
-struct Settings {
-    bridge: BridgeConfig,
-    server: ServerConfig,
-    engine: Config,
-    monitor: MonitorConfig,
-    worker: inline::Settings,
-    stats_interval: Duration,
+/// What the operator asked for by a signal.
+#[derive(Default)]
+struct Signals {
+    stop: Arc<AtomicBool>,
+    report: Arc<AtomicBool>,
+    reopen: Arc<AtomicBool>,
 }
 
 pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
-    let file = match &args.config {
+    let mut file = match &args.config {
         Some(path) => config::load(path)?,
         None => File::default(),
     };
-    let settings = settings(args, file)?;
+    apply(args, &mut file)?;
+    let settings = Settings::from_file(&file)?;
+    let monitor_config = monitor_config(&file);
     if args.test_config {
-        settings.check()?;
+        check(&settings, &monitor_config)?;
         let _ = writeln!(std::io::stdout(), "configuration is valid");
         return Ok(ExitCode::SUCCESS);
     }
-    harden::forbid_dumps()?;
-    harden::allow_descriptors(settings.server.max_connections as u64 + harden::SPARE_DESCRIPTORS)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let report = Arc::new(AtomicBool::new(false));
-    let reopen = Arc::new(AtomicBool::new(false));
-    for (signal, flag) in [(SIGINT, &stop), (SIGTERM, &stop), (SIGUSR1, &report), (SIGHUP, &reopen)]
-    {
-        signal_hook::flag::register(signal, Arc::clone(flag))
-            .map_err(|error| Error::System { what: "signal handlers", error })?;
+    // Before any file is opened that could end up in a core dump.
+    mmtls::harden::forbid_dumps()?;
+    let signals = Signals::register()?;
+    let mistake = |error: mmtls::monitor::MonitorError| Error::Usage(error.to_string());
+    let first = Monitor::new(&monitor_config).map_err(mistake)?;
+    let mut monitors = Vec::new();
+    for _ in 1..settings.workers {
+        monitors.push(first.share(&monitor_config).map_err(mistake)?);
     }
+    monitors.insert(0, first);
+    let policies = settings.engine.policies.list();
+    let policies: Vec<String> =
+        policies.iter().map(|(name, policy)| format!("{name}={}", policy.name())).collect();
+    let interfaces = [settings.bridge.left.clone(), settings.bridge.right.clone()];
 
-    let monitor =
-        Monitor::new(&settings.monitor).map_err(|error| Error::Usage(error.to_string()))?;
-    let bridge = Bridge::open(&settings.bridge).map_err(Error::Interface)?;
-    let wake = WakeFd::new().map_err(|error| Error::System { what: "eventfd", error })?;
-    let wake = Arc::new(wake);
-    let (sink, queue, desk) = keys::queue(Arc::clone(&wake));
-    // The port may need privileges; the server's thread inherits what this one has left.
-    let key_server = |error: StartError| Error::KeyServer(error.to_string());
-    let lines = sink.lines();
-    let server = Server::bind(settings.server, sink).map_err(key_server)?;
-    harden::drop_capabilities()?;
-    let server = server.start().map_err(key_server)?;
-    if let Some(path) = &args.keylog {
-        keylog::follow::start(path.clone(), lines)
-            .map_err(|error| Error::System { what: "key log thread", error })?;
-    }
-    let log = args.keylog.as_ref().map(|_| LiveKeys::default());
-    let keys = KeyInput { queue, wake, desk, server: Some(server.handle()), log };
-
-    let started = format!(
-        "bridging {} and {}, keys on {}",
-        settings.bridge.left,
-        settings.bridge.right,
-        server.local_addr()
-    );
-    let policies: Vec<String> = settings
-        .engine
-        .policies
-        .list()
-        .iter()
-        .map(|(name, policy)| format!("{name}={}", policy.name()))
-        .collect();
-    for warning in bridge.warnings() {
+    let middlebox = Middlebox::open(settings)?;
+    for warning in middlebox.warnings() {
         say(&format!("warning: {warning}"));
     }
     say(&format!("policies: {}", policies.join(" ")));
-    if server.local_addr().ip().is_unspecified() {
+    if middlebox.keys_address().ip().is_unspecified() {
         say("warning: keys are taken on every address of this host; if clients reach one across \
              the bridge, name it in policies.bypass");
     }
-    say(&started);
+    if middlebox.workers() > 1 {
+        say(&format!("{} workers", middlebox.workers()));
+    }
+    let [left, right] = interfaces;
+    say(&format!("bridging {left} and {right}, keys on {}", middlebox.keys_address()));
 
-    let mut worker =
-        Worker::new(bridge, Engine::new(settings.engine, monitor), keys, settings.worker);
-    let start = Instant::now();
-    let mut next_stats = start + settings.stats_interval;
-    let outcome = worker.run(&stop, |worker| {
-        let counters = *worker.engine().counters();
+    let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
+    let board = Board::new(middlebox.workers(), middlebox.key_meter(), stats_interval);
+    let finished = middlebox.run(monitors, &signals.stop, |number, worker| {
+        board.tick(number, worker, &signals);
+    });
+    let mut monitors = Vec::new();
+    for (number, (mut monitor, status)) in finished.workers.into_iter().enumerate() {
+        let failed = monitor.flush();
+        for error in &failed {
+            say(&error.to_string());
+        }
+        board.lost.fetch_add(failed.len(), Ordering::Relaxed);
+        board.put(number, status, monitor.summary());
+        monitors.push(monitor);
+    }
+    if let Some(first) = monitors.first_mut() {
+        board.write_stats(first);
+        for error in first.flush() {
+            say(&error.to_string());
+            board.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    board.print(&mut std::io::stdout());
+    finished.result?;
+    let lost = board.lost.load(Ordering::Relaxed) > 0;
+    Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+impl Signals {
+    fn register() -> Result<Self, Error> {
+        let signals = Self::default();
+        let Self { stop, report, reopen } = &signals;
+        for (signal, flag) in [(SIGINT, stop), (SIGTERM, stop), (SIGUSR1, report), (SIGHUP, reopen)]
+        {
+            signal_hook::flag::register(signal, Arc::clone(flag))
+                .map_err(|error| Error::System { what: "signal handlers", error })?;
+        }
+        Ok(signals)
+    }
+}
+
+/// Where the workers say, several times a second, what they have counted.
+struct Board {
+    start: Instant,
+    workers: Vec<Mutex<(Status, Summary)>>,
+    keys: KeyMeter,
+    stats_interval: Duration,
+    next_stats: Mutex<Instant>,
+    /// Outputs that could not be written at the end.
+    lost: AtomicUsize,
+}
+
+impl Board {
+    fn new(workers: usize, keys: KeyMeter, stats_interval: Duration) -> Self {
+        let start = Instant::now();
+        Self {
+            start,
+            workers: (0..workers).map(|_| Mutex::default()).collect(),
+            keys,
+            stats_interval,
+            next_stats: Mutex::new(start + stats_interval),
+            lost: AtomicUsize::new(0),
+        }
+    }
+
+    fn put(&self, number: usize, status: Status, summary: &Summary) {
+        if let Some(place) = self.workers.get(number) {
+            *lock(place) = (status, summary.clone());
+        }
+    }
+
+    /// What every worker does, and the first one for all.
+    fn tick(&self, number: usize, worker: &mut Worker<Monitor>, signals: &Signals) {
         let now_ns = worker.now_ns();
         worker.handler_mut().set_now(now_ns);
-        if Instant::now() >= next_stats {
-            next_stats += settings.stats_interval;
-            let all = all_counters(worker, &server);
-            worker.handler_mut().write_stats(start.elapsed(), &all);
-        }
         for error in worker.handler_mut().flush() {
             say(&error.to_string());
         }
-        if reopen.swap(false, Ordering::Relaxed)
+        let status = worker.status();
+        self.put(number, status, worker.handler_mut().summary());
+        if number > 0 {
+            return;
+        }
+        let due = Instant::now() >= *lock(&self.next_stats);
+        if due {
+            *lock(&self.next_stats) += self.stats_interval;
+            self.write_stats(worker.handler_mut());
+        }
+        if signals.reopen.swap(false, Ordering::Relaxed)
             && let Err(error) = worker.handler_mut().reopen_log()
         {
             say(&format!("the log goes on in the old file: {error}"));
         }
+        // An interface that went down is the same for all workers.
         if let Some(message) = worker.take_message() {
             say(&message);
         }
-        if report.swap(false, Ordering::Relaxed) {
-            print_summary(&mut std::io::stderr(), worker.engine().handler().summary(), &counters);
+        if signals.report.swap(false, Ordering::Relaxed) {
+            self.print(&mut std::io::stderr());
         }
-    });
-    worker.finish();
-    let counters = *worker.engine().counters();
-    let all = all_counters(&worker, &server);
-    let mut monitor = worker.into_handler();
-    monitor.write_stats(start.elapsed(), &all);
-    let lost = monitor.flush();
-    for error in &lost {
-        say(&error.to_string());
     }
-    print_summary(&mut std::io::stdout(), monitor.summary(), &counters);
-    outcome?;
-    Ok(if lost.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+
+    fn sum(&self) -> (Status, Summary) {
+        let mut sum = (Status::default(), Summary::default());
+        for worker in &self.workers {
+            let worker = lock(worker);
+            sum.0 += &worker.0;
+            sum.1 += &worker.1;
+        }
+        sum
+    }
+
+    fn write_stats(&self, monitor: &mut Monitor) {
+        let (status, summary) = self.sum();
+        let mut all = status_map(&status);
+        all.extend(key_map(&self.keys.read()));
+        let each: Vec<_> = match self.workers.len() {
+            1 => Vec::new(),
+            _ => self.workers.iter().map(|worker| status_map(&lock(worker).0)).collect(),
+        };
+        monitor.write_stats(self.start.elapsed(), &summary, &all, &each);
+    }
+
+    /// Prints the sum, and what each of several workers had of it.
+    fn print(&self, out: &mut impl Write) {
+        let (status, summary) = self.sum();
+        print_summary(out, &summary, &status.engine);
+        if self.workers.len() == 1 {
+            return;
+        }
+        for (number, worker) in self.workers.iter().enumerate() {
+            // Not with the lock held: whoever reads may be slow.
+            let (Status { engine, .. }, summary) = lock(worker).clone();
+            let _ = writeln!(
+                out,
+                "worker {number}: frames {}, flows seen {}, TLS sessions {}, decrypted {}",
+                engine.frames, summary.flows, summary.tls_sessions, summary.decrypted
+            );
+        }
+    }
 }
 
-impl Settings {
-    /// What a start would find wrong in files, without opening sockets or writing anything.
-    fn check(&self) -> Result<(), Error> {
-        self.server.check().map_err(|error| Error::KeyServer(error.to_string()))?;
-        if let Some(patterns) = &self.monitor.patterns {
-            Patterns::load(patterns).map_err(|error| Error::Usage(error.to_string()))?;
-        }
-        Ok(())
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a start would find wrong in files, without opening sockets or writing anything.
+fn check(settings: &Settings, monitor: &MonitorConfig) -> Result<(), Error> {
+    settings.server.check().map_err(|error| Error::KeyServer(error.to_string()))?;
+    if let Some(patterns) = &monitor.patterns {
+        Patterns::load(patterns).map_err(|error| Error::Usage(error.to_string()))?;
     }
+    Ok(())
 }
 
 /// One line for the operator. Where nobody reads it any more, the bridge goes on.
@@ -194,88 +272,52 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "mmtls: {text}");
 }
 
-fn settings(args: &RunArgs, file: File) -> Result<Settings, Error> {
-    let interfaces = match &args.inline {
-        Some(pair) => match pair.split_once(':') {
+/// Lets options win over the file.
+fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
+    if let Some(pair) = &args.inline {
+        file.inline.interfaces = match pair.split_once(':') {
             Some((left, right)) if !left.is_empty() && !right.is_empty() => {
-                [left.to_owned(), right.to_owned()]
+                Some([left.to_owned(), right.to_owned()])
             }
-            _ => return usage("--inline takes two interface names: IF1:IF2"),
-        },
-        None => file.inline.interfaces.clone().ok_or_else(|| missing("--inline IF1:IF2"))?,
-    };
-    let [left, right] = interfaces;
-    let missing_keys = match &args.missing_keys {
-        Some(name) => Policy::from_name(name),
-        None => file.policies.missing_keys.map(|PolicyName(policy)| policy),
+            _ => {
+                let text = "--inline takes two interface names: IF1:IF2";
+                return Err(Error::Usage(text.to_owned()));
+            }
+        };
     }
-    .ok_or_else(|| missing("--missing-keys forward|reset"))?;
-
-    let mut engine = Config::new(missing_keys);
-    engine.policies = file.policies.policies(missing_keys);
-    engine.limits = file.limits.limits();
-    engine.mid_stream_grace_ns = file.limits.mid_stream_grace_seconds.saturating_mul(1_000_000_000);
-    engine.supports = keys::supports;
-    engine.any_key_sender = file.keys.accept_any_sender;
-    engine.hash_seed = random_seed()?;
-
-    let need = |option: Option<&PathBuf>, file: Option<PathBuf>, name| {
-        option.cloned().or(file).ok_or_else(|| missing(name))
-    };
-    let listen =
-        args.keys_listen.or(file.keys.listen).ok_or_else(|| missing("--keys-listen ADDR:PORT"))?;
-    let identity = Identity {
-        certificate_file: need(
-            args.key_cert.as_ref(),
-            file.keys.certificate_file,
-            "--key-cert FILE",
-        )?,
-        key_file: need(args.key_key.as_ref(), file.keys.key_file, "--key-key FILE")?,
-    };
-    let mut server = ServerConfig::new(listen, identity);
-    server.client_ca_file = args.keys_client_ca.clone().or(file.keys.client_ca_file);
-    server.max_connections = file.keys.max_connections;
-    engine.bypass = file.policies.bypass.iter().map(|BypassRule(bypass)| *bypass).collect();
-    // The session that brings keys has none itself.
-    if !listen.ip().is_unspecified() {
-        engine.bypass.push(config::only(listen));
+    if let Some(count) = args.workers {
+        file.workers.count = count;
     }
+    if let Some(name) = &args.missing_keys {
+        file.policies.missing_keys = Policy::from_name(name).map(PolicyName);
+    }
+    file.keys.listen = args.keys_listen.or(file.keys.listen);
+    let or = |option: &Option<PathBuf>, place: &mut Option<PathBuf>| {
+        if option.is_some() {
+            place.clone_from(option);
+        }
+    };
+    or(&args.key_cert, &mut file.keys.certificate_file);
+    or(&args.key_key, &mut file.keys.key_file);
+    or(&args.keys_client_ca, &mut file.keys.client_ca_file);
+    or(&args.keylog, &mut file.keys.log_file);
+    or(&args.report.log_dir, &mut file.log.directory);
+    or(&args.report.streams, &mut file.log.streams_directory);
+    or(&args.report.patterns, &mut file.inspect.patterns_file);
+    file.inspect.pattern_action = args.report.pattern_action.unwrap_or(file.inspect.pattern_action);
+    Ok(())
+}
 
-    let action = args.report.pattern_action.unwrap_or(file.inspect.pattern_action).into();
-    let patterns = args.report.patterns.clone().or(file.inspect.patterns_file);
-    let monitor = MonitorConfig {
-        eve_dir: args.report.log_dir.clone().or(file.log.directory),
-        streams_dir: args.report.streams.clone().or(file.log.streams_directory),
+fn monitor_config(file: &File) -> MonitorConfig {
+    let action = file.inspect.pattern_action.into();
+    let patterns = file.inspect.patterns_file.clone();
+    MonitorConfig {
+        eve_dir: file.log.directory.clone(),
+        streams_dir: file.log.streams_directory.clone(),
         patterns: patterns.map(|file| PatternConfig { file, action }),
         inspect: if file.inspect.decrypt { Inspect::Http } else { Inspect::Nothing },
         inspect_limit_bytes: file.inspect.limit_bytes,
-    };
-    let mut bridge = BridgeConfig::new(left, right);
-    bridge.batch = file.inline.batch_frames;
-    bridge.socket_buffer_bytes = file.inline.socket_buffer_bytes;
-    let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
-    let moderation = Duration::from_micros(file.inline.moderation_microseconds);
-    let worker = inline::Settings { batch: bridge.batch, moderation };
-    Ok(Settings { bridge, server, engine, monitor, worker, stats_interval })
-}
-
-fn missing(what: &str) -> Error {
-    Error::Usage(format!("{what} is needed, as an option or in the configuration file"))
-}
-
-fn usage<T>(text: &str) -> Result<T, Error> {
-    Err(Error::Usage(text.to_owned()))
-}
-
-/// Hash keys that an attacker cannot know.
-fn random_seed() -> Result<[u64; 4], Error> {
-    let mut bytes = [0; 32];
-    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| Error::System {
-        what: "random numbers",
-        error: std::io::Error::other("the crypto library has none"),
-    })?;
-    let (words, _) = bytes.as_chunks::<8>();
-    Ok([0, 1, 2, 3].map(|at| u64::from_ne_bytes(words[at])))
+    }
 }
 
 /// Counters by name, for `stats` records.
@@ -290,15 +332,14 @@ const LEFT: [&str; 4] =
 const RIGHT: [&str; 4] =
     ["right_kernel_drops", "right_bad_length", "right_bad_offload", "right_send_errors"];
 
-fn all_counters(worker: &Worker<Monitor>, server: &Server) -> BTreeMap<&'static str, u64> {
-    let mut all = counter_map(worker.engine().counters());
-    all.insert("flows_now", worker.engine().flow_count() as u64);
-    all.insert("buffered_bytes_now", worker.engine().buffered_bytes() as u64);
-    all.insert("held_frames_now", worker.held_frames() as u64);
-    all.insert("offloads_refused", worker.refused_offloads());
-    all.insert("interface_downs", worker.interface_downs());
-    let bridge = worker.bridge().counters();
-    for (names, port) in [(LEFT, &bridge.left), (RIGHT, &bridge.right)] {
+fn status_map(status: &Status) -> BTreeMap<&'static str, u64> {
+    let mut all = counter_map(&status.engine);
+    all.insert("flows_now", status.flows);
+    all.insert("buffered_bytes_now", status.buffered_bytes);
+    all.insert("held_frames_now", status.held_frames);
+    all.insert("offloads_refused", status.refused_offloads);
+    all.insert("interface_downs", status.interface_downs);
+    for (names, port) in [(LEFT, &status.bridge.left), (RIGHT, &status.bridge.right)] {
         let lost = [
             port.kernel_dropped,
             port.truncated + port.runts,
@@ -307,18 +348,23 @@ fn all_counters(worker: &Worker<Monitor>, server: &Server) -> BTreeMap<&'static 
         ];
         all.extend(names.into_iter().zip(lost));
     }
-    let server = server.handle().counters();
-    all.insert("key_connections_now", server.open);
-    all.insert("key_connections_refused", server.over_limit);
-    all.insert("key_messages_skipped", server.skipped);
-    all.insert("key_messages_undelivered", server.undelivered);
-    all.insert("key_connections", server.accepted);
-    all.insert("key_messages", server.messages);
-    all.insert("key_messages_malformed", server.malformed);
-    all.insert("key_handshakes_failed", server.failed_handshakes);
-    all.insert("key_queue_full", worker.desk().queue_full.load(Ordering::Relaxed));
-    all.insert("keys_unusable", worker.desk().unusable.load(Ordering::Relaxed));
     all
+}
+
+fn key_map(keys: &KeyCounters) -> [(&'static str, u64); 10] {
+    let server = &keys.server;
+    [
+        ("key_connections_now", server.open),
+        ("key_connections_refused", server.over_limit),
+        ("key_messages_skipped", server.skipped),
+        ("key_messages_undelivered", server.undelivered),
+        ("key_connections", server.accepted),
+        ("key_messages", server.messages),
+        ("key_messages_malformed", server.malformed),
+        ("key_handshakes_failed", server.failed_handshakes),
+        ("key_queue_full", keys.queue_full),
+        ("keys_unusable", keys.unusable),
+    ]
 }
 
 /// Prints the summary and what the engine did to frames.

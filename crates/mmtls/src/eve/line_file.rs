@@ -8,6 +8,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Buffered bytes that make it write.
 const WRITE_AT: usize = 64 << 10;
@@ -19,7 +20,15 @@ pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
+/// One writer of the file. Its lines are gathered without a lock, and written together.
 pub(super) struct LineFile {
+    gathered: Vec<u8>,
+    lines: u64,
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// What all writers of a file share.
+struct Shared {
     path: PathBuf,
     file: File,
     buffer: Buffer,
@@ -28,43 +37,74 @@ pub(super) struct LineFile {
 impl LineFile {
     /// Opens a file to append to; a new one is readable by its owner only.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), file: open(path)?, buffer: Buffer::default() })
+        let shared = Shared { path: path.to_owned(), file: open(path)?, buffer: Buffer::default() };
+        Ok(Self { gathered: Vec::new(), lines: 0, shared: Arc::new(Mutex::new(shared)) })
     }
 
-    /// Writes what is buffered, then goes on in a file that is opened anew under the same name.
+    /// Another writer of the same file.
+    pub(super) fn share(&self) -> Self {
+        Self { gathered: Vec::new(), lines: 0, shared: Arc::clone(&self.shared) }
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what is buffered, then goes on in a file that is opened anew under the same name:
+    /// for all its writers.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
         self.flush();
-        let file = open(&self.path)?;
-        self.buffer.cut_torn(&self.file);
-        self.file = file;
+        let mut shared = self.shared();
+        let Shared { path, file, buffer } = &mut *shared;
+        let new = open(path)?;
+        buffer.cut_torn(file);
+        *file = new;
         Ok(())
     }
 
     /// Takes a line, its line end included.
     pub(super) fn push(&mut self, line: &[u8]) {
-        self.buffer.push(line);
-        if self.buffer.pending.len() >= WRITE_AT && !self.buffer.failing {
-            self.flush();
+        self.gathered.extend_from_slice(line);
+        self.lines += 1;
+        if self.gathered.len() >= WRITE_AT {
+            self.hand_over(false);
         }
     }
 
     /// Writes what is buffered; after a failure this is also what tries again.
     pub(super) fn flush(&mut self) {
-        self.buffer.drain(&mut self.file);
+        self.hand_over(true);
+    }
+
+    fn hand_over(&mut self, again: bool) {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let Shared { file, buffer, .. } = &mut *shared;
+        buffer.push(&self.gathered, self.lines);
+        if again || !buffer.failing {
+            buffer.drain(file);
+        }
+        drop(shared);
+        self.gathered.clear();
+        self.lines = 0;
     }
 
     pub(super) fn take_error(&mut self) -> Option<io::Error> {
-        self.buffer.error.take()
+        self.shared().buffer.error.take()
     }
 
     pub(super) fn lost_lines(&self) -> u64 {
-        self.buffer.lost
+        self.shared().buffer.lost
     }
 }
 
 impl Drop for LineFile {
     fn drop(&mut self) {
         self.flush();
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
         self.buffer.cut_torn(&self.file);
     }
 }
@@ -86,11 +126,11 @@ struct Buffer {
 }
 
 impl Buffer {
-    fn push(&mut self, line: &[u8]) {
-        if self.failing && self.pending.len() + line.len() > MAX_PENDING {
-            self.lost += 1;
+    fn push(&mut self, lines: &[u8], count: u64) {
+        if self.failing && self.pending.len() + lines.len() > MAX_PENDING {
+            self.lost += count;
         } else {
-            self.pending.extend_from_slice(line);
+            self.pending.extend_from_slice(lines);
         }
     }
 
@@ -117,6 +157,11 @@ impl Buffer {
         {
             let _ = file.set_len(metadata.len().saturating_sub(self.torn));
             self.torn = 0;
+            // The rest of that line would be the first one elsewhere.
+            if let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') {
+                self.pending.drain(..=end);
+                self.lost += 1;
+            }
         }
     }
 
@@ -166,14 +211,14 @@ mod tests {
         let mut disk = Disk { room: 12, data: Vec::new() };
         let mut buffer = Buffer::default();
         for line in ["12345678\n", "abcdefgh\n"] {
-            buffer.push(line.as_bytes());
+            buffer.push(line.as_bytes(), 1);
         }
         buffer.drain(&mut disk);
         assert!(buffer.failing);
         assert_eq!(buffer.torn, 3);
         assert_eq!(buffer.error.take().map(|e| e.kind()), Some(io::ErrorKind::StorageFull));
         disk.room = 1;
-        buffer.push(b"later\n");
+        buffer.push(b"later\n", 1);
         buffer.drain(&mut disk);
         assert_eq!(buffer.torn, 4);
         assert!(buffer.error.is_none(), "told once");
@@ -189,7 +234,7 @@ mod tests {
         let mut buffer = Buffer::default();
         let line = [b'x'; 1024];
         for _ in 0..2048 {
-            buffer.push(&line);
+            buffer.push(&line, 1);
             buffer.drain(&mut disk);
         }
         assert_eq!(buffer.pending.len(), MAX_PENDING);

@@ -103,6 +103,8 @@ pub(super) struct TlsBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     cipher_suite: Option<Suite>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    private_tag: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     client_random: Option<Random<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     server_random: Option<Random<'a>>,
@@ -145,6 +147,7 @@ impl<'a> TlsBody<'a> {
             sni: info.server_name.as_deref(),
             version: info.version.map(Version),
             cipher_suite: info.cipher_suite.map(Suite),
+            private_tag: info.private_tag(),
             // All zero says that no ClientHello was seen.
             client_random: (info.client_random != [0; 32]).then_some(Random(&info.client_random)),
             server_random: info.server_random.as_ref().map(Random),

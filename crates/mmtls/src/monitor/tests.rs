@@ -66,7 +66,8 @@ fn accepts_other_protocols_once_and_stays_quiet() {
 fn accepts_stats_with_the_owners_counters() {
     let dir = TempDir::new("monitor-stats");
     let mut monitor = monitor(&dir, PatternAction::Alert);
-    monitor.write_stats(Duration::from_secs(5), &serde_json::json!({"frames": 3}));
+    let summary = monitor.summary().clone();
+    monitor.write_stats(Duration::from_secs(5), &summary, &serde_json::json!({"frames": 3}), &[]);
     monitor.flush();
     let line = &dir.lines()[0];
     assert_eq!(line["event_type"], "stats");

@@ -48,12 +48,16 @@ fn must<T, E: std::fmt::Display>(result: Result<T, E>, what: &str) -> T {
 
 /// The provider with one suite and some groups, where they are given.
 fn provider(arguments: &Arguments) -> CryptoProvider {
-    let mut provider = aws_lc_rs::default_provider();
+    let mut provider = match arguments.number("private-tag", 0) {
+        0 => aws_lc_rs::default_provider(),
+        _ => mmtls_endpoint::provider(),
+    };
     if let Some(name) = arguments.text("suite") {
-        // rustls spells TLS 1.3 suites with the version.
-        provider
-            .cipher_suites
-            .retain(|suite| format!("{:?}", suite.suite()).replace("TLS13_", "TLS_") == name);
+        provider.cipher_suites.retain(|suite| {
+            // rustls spells TLS 1.3 suites with the version, and has no names for ours.
+            let ours = mmtls_record::suite::name(suite.suite().into());
+            format!("{:?}", suite.suite()).replace("TLS13_", "TLS_") == name || ours == Some(name)
+        });
     }
     if let Some(names) = arguments.text("groups") {
         let all = std::mem::take(&mut provider.kx_groups);

@@ -1,0 +1,266 @@
+//! What there is: the configuration and the contexts, looked up by number.
+//!
+//! Refuses to follow a handle: it is compared, and numbers are never used twice. Refuses to wait
+//! for a context while the registry is locked.
+
+use std::ffi::c_int;
+use std::ptr::without_provenance_mut;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use mmtls::Counters;
+use mmtls::config::File;
+
+use crate::application::{Application, Callbacks};
+use crate::call;
+use crate::error::{
+    Failure, MMTLS_ERR_ARGUMENT, MMTLS_ERR_CONFIG, MMTLS_ERR_CONTEXT, MMTLS_ERR_IN_CALLBACK,
+    MMTLS_ERR_INITIALISED, MMTLS_ERR_NOT_INITIALISED, MMTLS_ERR_RUN, MMTLS_ERR_STARTED,
+};
+use crate::run;
+use crate::types::{EVENTS, mmctx_t, mmtls_cb};
+
+/// Most contexts; as many workers a configuration may have.
+const MAX_CONTEXTS: c_int = 128;
+
+/// Set to end the contexts; all a signal handler touches.
+pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
+
+static LIBRARY: Mutex<Option<Library>> = Mutex::new(None);
+
+/// Numbers of contexts: odd, so that no object of the application has such an address.
+static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0x101);
+
+/// Between `mmtls_init` and `mmtls_destroy`.
+struct Library {
+    /// Tells one `mmtls_init` from the next.
+    number: usize,
+    file: File,
+    num_cpus: c_int,
+    contexts: Vec<Context>,
+    started: bool,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Context {
+    number: usize,
+    cpu: c_int,
+    callbacks: Callbacks,
+    end: Arc<End>,
+}
+
+/// What a context has counted, and its end, with a way to wait for it.
+#[derive(Default)]
+pub(crate) struct End {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    counters: Counters,
+    /// Once it has ended: why it ended early.
+    result: Option<Result<(), String>>,
+}
+
+/// A context that is to run.
+pub(crate) struct Start {
+    pub(crate) application: Application,
+    /// Which of the CPUs that this process may use.
+    pub(crate) cpu: usize,
+    pub(crate) end: Arc<End>,
+}
+
+/// A panic while it was locked has left nothing half done that matters.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl End {
+    /// What has been counted so far.
+    pub(crate) fn count(&self, counters: Counters) {
+        lock(&self.state).counters = counters;
+    }
+
+    /// Says that it has ended; what was said first counts.
+    pub(crate) fn tell(&self, result: Result<(), String>) {
+        lock(&self.state).result.get_or_insert(result);
+        self.ended.notify_all();
+    }
+
+    fn wait(&self) -> Result<(), String> {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(result) = &state.result {
+                return result.clone();
+            }
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The number in a handle.
+pub(crate) fn number_of(handle: mmctx_t) -> usize {
+    handle.addr()
+}
+
+/// The handle with a number.
+pub(crate) fn handle_of(number: usize) -> mmctx_t {
+    without_provenance_mut(number)
+}
+
+/// Whether it is the handle of a context.
+pub(crate) fn exists(handle: mmctx_t) -> bool {
+    with(|library| library.context(handle).map(|_| ())).is_ok()
+}
+
+fn with<T>(work: impl FnOnce(&mut Library) -> Result<T, Failure>) -> Result<T, Failure> {
+    match &mut *lock(&LIBRARY) {
+        Some(library) => work(library),
+        None => Err(MMTLS_ERR_NOT_INITIALISED.into()),
+    }
+}
+
+fn not_in_callback() -> Result<(), Failure> {
+    if call::in_callback() { Err(MMTLS_ERR_IN_CALLBACK.into()) } else { Ok(()) }
+}
+
+pub(crate) fn init(file: File, num_cpus: c_int) -> Result<(), Failure> {
+    not_in_callback()?;
+    if !(1..=MAX_CONTEXTS).contains(&num_cpus) {
+        let text = format!("num_cpus must be 1 to {MAX_CONTEXTS}");
+        return Err(Failure::Detailed(MMTLS_ERR_ARGUMENT, text));
+    }
+    run::check(&file).map_err(|text| Failure::Detailed(MMTLS_ERR_CONFIG, text))?;
+    let mut library = lock(&LIBRARY);
+    if library.is_some() {
+        return Err(MMTLS_ERR_INITIALISED.into());
+    }
+    STOP.store(false, Ordering::Relaxed);
+    *library = Some(Library {
+        number: new_number(),
+        file,
+        num_cpus,
+        contexts: Vec::new(),
+        started: false,
+        threads: Vec::new(),
+    });
+    Ok(())
+}
+
+fn new_number() -> usize {
+    NEXT_NUMBER.fetch_add(2, Ordering::Relaxed)
+}
+
+/// Ends the contexts, waits for them, and forgets everything.
+pub(crate) fn destroy() -> Result<(), Failure> {
+    not_in_callback()?;
+    let (number, ends, threads) = {
+        let mut guard = lock(&LIBRARY);
+        let library = guard.as_mut().ok_or(Failure::Code(MMTLS_ERR_NOT_INITIALISED))?;
+        STOP.store(true, Ordering::Relaxed);
+        if !library.started {
+            // At once, so that nobody starts the contexts meanwhile.
+            *guard = None;
+            return Ok(());
+        }
+        let ends: Vec<Arc<End>> =
+            library.contexts.iter().map(|context| Arc::clone(&context.end)).collect();
+        (library.number, ends, std::mem::take(&mut library.threads))
+    };
+    for end in ends {
+        // Who joins is told why it ended.
+        let _ = end.wait();
+    }
+    for thread in threads {
+        // Its panic was caught and reported inside.
+        let _ = thread.join();
+    }
+    let mut library = lock(&LIBRARY);
+    // Another thread may have destroyed it meanwhile, and even begun anew.
+    if library.as_ref().is_some_and(|library| library.number == number) {
+        *library = None;
+    }
+    Ok(())
+}
+
+pub(crate) fn create_context(cpu: c_int) -> Result<mmctx_t, Failure> {
+    not_in_callback()?;
+    with(|library| {
+        library.not_started()?;
+        if !(0..library.num_cpus).contains(&cpu) {
+            let text = format!("cpu must be 0 to {}", library.num_cpus - 1);
+            return Err(Failure::Detailed(MMTLS_ERR_ARGUMENT, text));
+        }
+        if library.contexts.iter().any(|context| context.cpu == cpu) {
+            let text = format!("there is a context for cpu {cpu}");
+            return Err(Failure::Detailed(MMTLS_ERR_ARGUMENT, text));
+        }
+        let number = new_number();
+        let end = Arc::default();
+        library.contexts.push(Context { number, cpu, callbacks: [None; EVENTS], end });
+        Ok(handle_of(number))
+    })
+}
+
+/// Registers or removes a callback.
+pub(crate) fn set_callback(
+    handle: mmctx_t,
+    event: c_int,
+    callback: mmtls_cb,
+) -> Result<(), Failure> {
+    with(|library| {
+        let started = library.not_started();
+        let context = library.context(handle)?;
+        started?;
+        let slot = usize::try_from(event).ok().and_then(|event| context.callbacks.get_mut(event));
+        *slot.ok_or(Failure::Code(MMTLS_ERR_ARGUMENT))? = callback;
+        Ok(())
+    })
+}
+
+/// Starts every context where none was started, and waits for this one.
+pub(crate) fn join(handle: mmctx_t) -> Result<(), Failure> {
+    not_in_callback()?;
+    let end = with(|library| {
+        let end = Arc::clone(&library.context(handle)?.end);
+        if !library.started {
+            library.start();
+        }
+        Ok(end)
+    })?;
+    end.wait().map_err(|text| Failure::Detailed(MMTLS_ERR_RUN, text))
+}
+
+/// A counter of a context.
+pub(crate) fn counter(handle: mmctx_t, name: &[u8]) -> Result<u64, Failure> {
+    let end = with(|library| Ok(Arc::clone(&library.context(handle)?.end)))?;
+    let counters = lock(&end.state).counters;
+    let found = counters.list().find(|(known, _)| known.as_bytes() == name);
+    found.map(|(_, value)| value).ok_or(Failure::Code(MMTLS_ERR_ARGUMENT))
+}
+
+impl Library {
+    fn context(&mut self, handle: mmctx_t) -> Result<&mut Context, Failure> {
+        let number = number_of(handle);
+        let found = self.contexts.iter_mut().find(|context| context.number == number);
+        found.ok_or(Failure::Code(MMTLS_ERR_CONTEXT))
+    }
+
+    fn not_started(&self) -> Result<(), Failure> {
+        if self.started { Err(MMTLS_ERR_STARTED.into()) } else { Ok(()) }
+    }
+
+    fn start(&mut self) {
+        self.started = true;
+        self.contexts.sort_by_key(|context| context.cpu);
+        let starts = self.contexts.iter().map(|context| Start {
+            application: Application::new(context.number, context.callbacks),
+            // Checked when it was created.
+            cpu: context.cpu.unsigned_abs() as usize,
+            end: Arc::clone(&context.end),
+        });
+        self.threads = run::start(&self.file, starts.collect());
+    }
+}

@@ -1,0 +1,110 @@
+//! Running contexts: a capture, or interfaces.
+//!
+//! Refuses to let a context end without saying so: whoever waits for it would wait for ever.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use mmtls::config::{File, OfflineSection};
+use mmtls::keylog::KeyLog;
+use mmtls::middlebox::{Middlebox, Settings};
+use mmtls::offline::{self, Replay};
+use mmtls::{Error, harden};
+
+use crate::application::Application;
+use crate::library::{End, STOP, Start};
+
+/// What [`start`] would find missing in the configuration.
+pub(crate) fn check(file: &File) -> Result<(), String> {
+    match file.offline.capture_file {
+        Some(_) => Ok(()),
+        None => Settings::from_file(file).map(drop).map_err(|error| error.to_string()),
+    }
+}
+
+/// Starts these contexts.
+pub(crate) fn start(file: &File, contexts: Vec<Start>) -> Vec<JoinHandle<()>> {
+    if file.offline.capture_file.is_none() {
+        let ends = contexts.iter().map(|context| Arc::clone(&context.end)).collect();
+        let file = file.clone();
+        return spawn("mmtls", ends, move || bridge(&file, contexts)).into_iter().collect();
+    }
+    let mut captures = Some(file.offline.clone());
+    let threads = contexts.into_iter().filter_map(|context| {
+        let name = format!("mmtls-{}", context.cpu);
+        // The first context replays, the others have nothing to do.
+        let capture = captures.take().unwrap_or_default();
+        let ends = vec![Arc::clone(&context.end)];
+        spawn(&name, ends, move || replay(context, &capture))
+    });
+    threads.collect()
+}
+
+/// Runs `work` on a thread, and tells its end whatever happens.
+fn spawn(
+    name: &str,
+    ends: Vec<Arc<End>>,
+    work: impl FnOnce() -> Result<(), Error> + Send + 'static,
+) -> Option<JoinHandle<()>> {
+    let told = ends.clone();
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let result = match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(result) => result.map_err(|error| error.to_string()),
+            Err(_) => Err("internal error: a panic".to_owned()),
+        };
+        ends.iter().for_each(|end| end.tell(result.clone()));
+    });
+    match thread {
+        Ok(thread) => Some(thread),
+        Err(error) => {
+            told.iter().for_each(|end| end.tell(Err(format!("a thread: {error}"))));
+            None
+        }
+    }
+}
+
+/// Bridges interfaces, one worker for each context.
+fn bridge(file: &File, contexts: Vec<Start>) -> Result<(), Error> {
+    let mut settings = Settings::from_file(file)?;
+    settings.workers = u32::try_from(contexts.len()).unwrap_or(u32::MAX);
+    let allowed = harden::allowed_cpus()?;
+    settings.cpus = contexts.iter().filter_map(|context| nth(&allowed, context.cpu)).collect();
+    let middlebox = Middlebox::open(settings)?;
+    let (applications, ends): (Vec<_>, Vec<_>) =
+        contexts.into_iter().map(|context| (context.application, context.end)).unzip();
+    let finished = middlebox.run(applications, &STOP, |number, worker| {
+        if let Some(end) = ends.get(number) {
+            end.count(*worker.engine().counters());
+        }
+    });
+    for ((_, status), end) in finished.workers.iter().zip(&ends) {
+        end.count(status.engine);
+    }
+    finished.result
+}
+
+/// Replays a capture, or nothing.
+fn replay(context: Start, capture: &OfflineSection) -> Result<(), Error> {
+    harden::forbid_dumps()?;
+    if let Some(cpu) = nth(&harden::allowed_cpus()?, context.cpu) {
+        harden::bind_to_cpu(cpu)?;
+    }
+    let keys = match &capture.keylog_file {
+        Some(keylog) => offline::load_keylog(keylog)?,
+        None => KeyLog::new(),
+    };
+    let mut replay: Replay<Application> = Replay::new(offline::config(), keys, context.application);
+    let result = match &capture.capture_file {
+        Some(capture) => replay.run_until(capture, &STOP).map(drop),
+        None => Ok(()),
+    };
+    replay.end();
+    context.end.count(*replay.engine().counters());
+    result
+}
+
+/// The processor of the context with this number: more of them than processors share them.
+fn nth(allowed: &[usize], cpu: usize) -> Option<usize> {
+    allowed.get(cpu.checked_rem(allowed.len())?).copied()
+}
