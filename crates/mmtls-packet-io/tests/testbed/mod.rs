@@ -14,6 +14,7 @@ use std::time::Duration;
 use mmtls_packet_io::af_packet::{
     Action, Bridge, BridgeConfig, Counters, Frame, Outbox, Port, WakeFd, Warning,
 };
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 /// Deletes its namespaces, and with them all interfaces, when dropped.
 pub struct Testbed {
@@ -176,13 +177,9 @@ fn enter(namespace: &str) {
 /// Binds the calling thread to the processor it runs on, for good. A veth pair queues frames per sending processor: a
 /// thread that is moved between two frames may see the second arrive first.
 pub fn stay_on_one_cpu() {
-    // SAFETY: plain calls; the set lives until the second has returned and has the size that is passed.
-    let result = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(usize::try_from(libc::sched_getcpu()).expect("a processor"), &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set)
-    };
-    assert_eq!(result, 0, "sched_setaffinity: {}", std::io::Error::last_os_error());
+    let mut set = CpuSet::new();
+    set.set(sched_getcpu());
+    sched_setaffinity(None, &set).expect("sched_setaffinity");
 }
 
 /// Runs something in a namespace, on a thread of its own.
