@@ -21,7 +21,11 @@ fn early(fate: EarlyFate, before: usize, after: usize) -> Script {
         before: (0..before).map(record).collect(),
         after: (before..before + after).map(record).collect(),
     };
-    let mut builder = ScriptBuilder::early(RANDOM, SUITE, &[900, 100], &early, keys as Keys);
+    early_script(&early)
+}
+
+fn early_script(early: &EarlyScript) -> Script {
+    let mut builder = ScriptBuilder::early(RANDOM, SUITE, &[900, 100], early, keys as Keys);
     builder.record(C, DATA, b"a request", 0);
     builder.record(S, DATA, b"an answer", 0);
     builder.build()
@@ -189,6 +193,39 @@ fn refuses_early_keys_that_do_not_fit() {
     path.wait(501_000_000);
     assert_eq!(path.engine.handler().errors(), [(C, SessionError::KeysDoNotFit)]);
     assert!(!path.injected.is_empty());
+}
+
+/// Junk in place of early keys must not make early data pass for the client's last flight.
+#[test]
+fn refuses_early_data_behind_the_server_hello_under_keys_that_do_not_fit() {
+    for (policy, arrives) in [(Policy::Forward, true), (Policy::Reset, false)] {
+        // The second kind is as long as Finished, of which one may pass.
+        for len in [300, 36] {
+            let after = vec![vec![1; len]; 2];
+            let script = EarlyScript { fate: EarlyFate::Accepted, before: Vec::new(), after };
+            let mut path = path(early_script(&script), policy, KeyTiming::Never);
+            path.deliver(C, KeyEpoch::EarlyData, Box::new(NullKeys(4711)));
+            deliver_application_keys(&mut path);
+            assert_eq!(send_all(&mut path).is_none(), arrives, "{policy:?} {len}");
+            let errors = path.engine.handler().errors();
+            assert_eq!(errors, [(C, SessionError::EarlyDataNotInspected)], "{policy:?} {len}");
+        }
+    }
+}
+
+#[test]
+fn accepts_early_data_that_were_announced_refused_and_never_sent() {
+    for keys_shared in [false, true] {
+        let mut path = path(early(EarlyFate::Refused, 0, 0), Policy::Reset, KeyTiming::Never);
+        if keys_shared {
+            path.deliver_keys(C, KeyEpoch::EarlyData);
+        }
+        deliver_application_keys(&mut path);
+        assert_eq!(send_all(&mut path), None, "{keys_shared}");
+        let recorder = path.engine.handler();
+        assert!(recorder.errors().is_empty(), "{keys_shared} {:?}", recorder.errors());
+        assert_eq!(recorder.records(C), [(23, b"a request".to_vec())]);
+    }
 }
 
 #[test]

@@ -20,7 +20,8 @@ pub enum PatternAction {
     /// Report it; once per pattern and body.
     #[default]
     Alert,
-    /// Report the first one and reset the session.
+    /// Report the first one and reset the session. Sessions are also reset where HTTP is faulty
+    /// such that the client may take another response body than the one that was searched.
     Reset,
 }
 

@@ -465,9 +465,12 @@ fn refuses_urgent<S>(flow: &Flow<S>, payload: &[u8]) -> bool {
 /// Looks at a segment of a flow that is not followed: TLS may begin in it.
 fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[u8]) {
     let half = &flow.halves[direction.index()];
+    // A segment may repeat bytes in front of its new ones.
     if let Carries::Plain(watch) = &mut flow.carries
-        && half.offset_of(sequence) == Some(half.assembler.next() as i64)
-        && let Some(recogniser) = watch.handle_segment(direction, payload)
+        && let Some(offset) = half.offset_of(sequence)
+        && let Ok(repeated) = usize::try_from(half.assembler.next() as i64 - offset)
+        && let Some(new) = payload.get(repeated..)
+        && let Some(recogniser) = watch.handle_segment(direction, new)
     {
         flow.carries = Carries::Undecided(recogniser);
     }

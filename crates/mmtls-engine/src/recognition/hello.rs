@@ -1,5 +1,5 @@
-//! Whether bytes begin a ClientHello: generously where one is due, strictly where nobody asked for
-//! one, so that no other protocol is taken for TLS.
+//! Whether bytes begin a ClientHello: generously where one is due or the client's turn begins,
+//! strictly in the middle of what it says, so that no other protocol is taken for TLS.
 //!
 //! Refuses to read more than the beginning.
 

@@ -6,9 +6,10 @@
 //!  server  220 ..  └─ 250 ┘            └─ 220 ┘
 //!                  turn                turn   here
 //! ```
-//! A client that leaves a protocol waits for the answer, so TLS can begin where its turn begins.
-//! One that does not wait begins behind the message that asks. In either place only the client's
-//! bytes decide: what the server says, the client may not have read yet.
+//! A client that leaves a protocol waits for the answer, so TLS can begin where its turn begins,
+//! whatever protocol that is (SOCKS, a proxy's own). One that does not wait begins behind the message
+//! that asks. In either place only the client's bytes decide: what the server says, the client may
+//! not have read yet.
 //!
 //! Refuses to take the word of a server, and to keep more than [`MAX_BYTES`] per direction. Beyond
 //! them a [`Watch`] goes on without reassembly.
@@ -25,6 +26,9 @@ use hello::Begins;
 
 /// Bytes of a direction that are looked at in order, and kept at most.
 pub(crate) const MAX_BYTES: usize = 16 << 10;
+
+/// The first byte of a record that begins a ClientHello.
+const HANDSHAKE: u8 = 22;
 
 /// What a connection turned out to carry.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,7 +93,6 @@ impl Recogniser {
 
     /// Whether these bytes of the server, the first of the connection in order, are a client's.
     pub(crate) fn is_reversed(&self, bytes: &[u8]) -> bool {
-        const HANDSHAKE: u8 = 22;
         let short = self.server.len() <= crate::tls::RECOGNITION_LEN && !self.server_lost;
         !self.in_dialog
             && self.client.is_empty()
@@ -128,7 +131,8 @@ impl Recogniser {
                 if !before.is_empty() {
                     asked = Upgrade::asked_by(before);
                 }
-                if self.in_dialog && asked.is_none() {
+                if self.in_dialog && asked.is_none() && !(before.is_empty() && rest[0] == HANDSHAKE)
+                {
                     begins = hello::strict(rest);
                 }
             }
@@ -216,10 +220,10 @@ impl Watch {
             self.turn = true;
             return None;
         }
-        if core::mem::take(&mut self.turn) {
+        let turn = core::mem::take(&mut self.turn);
+        if turn || self.asked.is_some() {
             let begins = match (self.asked, payload[0]) {
-                (Some(_), 20..=22 | 0x80..) => hello::generous(payload),
-                (None, 22) => hello::strict(payload),
+                (_, HANDSHAKE) | (Some(_), 20 | 21 | 0x80..) => hello::generous(payload),
                 _ => Begins::Other,
             };
             if begins != Begins::Other {

@@ -95,6 +95,27 @@ fn accepts_disguises_where_tls_was_asked_for() {
     }
 }
 
+/// A protocol that nobody knows here, in whose place TLS begins in a form that only servers take.
+#[test]
+fn accepts_disguises_where_the_turn_begins() {
+    let disguise = [22, 3, 1, 0, 1, 1, 22, 3, 1, 0, 9, 0];
+    let mut it = Recogniser::default();
+    it.handle_bytes(C, &[5, 1, 0]);
+    it.handle_bytes(S, &[5, 0]);
+    it.handle_bytes(C, &[5, 1, 0, 1, 10, 0, 0, 1, 1, 187]);
+    it.handle_bytes(S, &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    let Found::Tls(beginning) = it.handle_bytes(C, &disguise) else {
+        panic!("not found");
+    };
+    assert_eq!(beginning.upgrade, Some(Upgrade::Other));
+    let mut watch = Watch { asked: None, turn: true };
+    assert!(watch.handle_segment(C, &disguise).is_some());
+    // In a segment of its own behind a request that does not wait for the answer.
+    let mut watch = Watch { asked: None, turn: true };
+    assert!(watch.handle_segment(C, b"STARTTLS\r\n").is_none());
+    assert!(watch.handle_segment(C, &disguise).is_some());
+}
+
 #[test]
 fn accepts_no_interruption_by_the_server() {
     // A server may say what it likes in the middle of a hello.

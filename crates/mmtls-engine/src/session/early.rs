@@ -11,6 +11,9 @@ use super::stream::{Read, Trial};
 use super::{EarlyData, Handler, Record, Session, SessionError};
 use crate::tls::{ContentType, Direction, HandshakeType, OpenRecord, Opened, RecordHeader};
 
+/// Lengths of Finished with its header: SHA-256 and SHA-384 (RFC 8446, section 4.4.4).
+const FINISHED_LEN: [usize; 2] = [4 + 32, 4 + 48];
+
 /// The client's early data.
 #[derive(Default)]
 pub(super) struct Early {
@@ -33,9 +36,10 @@ impl<S: Default> TlsSession<S> {
         self.early.open
     }
 
-    /// Whether a record of the client may be early data that nobody can open.
+    /// Whether a record of the client may be early data that nobody can open. Keys count when they
+    /// have opened one: before that they may be anything.
     pub(super) fn early_keys_missing(&self) -> bool {
-        self.early.open && self.early.keys.is_empty()
+        self.early.open && !self.early.keys.is_confirmed()
     }
 
     /// The client sent something else: its early data are over.
@@ -112,19 +116,30 @@ impl<S: Default> TlsSession<S> {
 
     /// Behind the ServerHello, when nothing else opened a record of the client that may be early
     /// data whose keys are not there.
+    ///
+    /// A client may announce early data, send none, and be refused: its next record is Finished.
+    /// One record of just that length may pass. Were it early data, the next one were
+    /// EndOfEarlyData, which no application key opens either.
     pub(super) fn handle_unopened_early_record<H: Handler<State = S>>(
         &mut self,
+        fragment: &[u8],
         ctx: &mut Context<'_, H>,
     ) -> Step {
         let early = &self.early;
         let known = !early.open || early.waived || self.info.early_data == EarlyData::Rejected;
-        if known || !early.keys.is_empty() {
+        if known || early.keys.is_confirmed() {
             return Step::Done;
         }
-        match &self.streams[Direction::ClientToServer.index()].read {
-            Read::Searching(search) if !search.candidates.is_empty() => self.waive_early_data(ctx),
-            _ => return Step::NeedKeys,
+        let Read::Searching(search) = &self.streams[Direction::ClientToServer.index()].read else {
+            return Step::NeedKeys;
+        };
+        let Some(keys) = search.candidates.first() else {
+            return Step::NeedKeys;
+        };
+        if search.records == 0 && FINISHED_LEN.contains(&keys.content_len(fragment.len())) {
+            return Step::Done;
         }
+        self.waive_early_data(ctx);
         self.step()
     }
 

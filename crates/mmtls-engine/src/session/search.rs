@@ -47,7 +47,7 @@ impl<S: Default> TlsSession<S> {
             return self.step();
         }
         if of_client {
-            match self.handle_unopened_early_record(ctx) {
+            match self.handle_unopened_early_record(fragment, ctx) {
                 Step::Done => {}
                 waiting_or_over => return waiting_or_over,
             }

@@ -1,12 +1,8 @@
 //! Streaming decoder of the chunked transfer coding (RFC 9112, section 7.1).
 //!
-//! Body bytes are borrowed from the input. Accepts a bare LF where CRLF is due, as most clients
-//! do, and says so. Refuses sizes beyond 64 bits, and extension or trailer text beyond a cap.
-
-/// Most bytes of one chunk-size line, extensions included.
-const MAX_LINE: u32 = 4096;
-/// Most bytes of the trailer section.
-const MAX_TRAILER: u32 = 16384;
+//! Body bytes are borrowed from the input. Accepts what some client accepts, and says so: a bare LF
+//! where CRLF is due, and anything between a size and its line end (curl). Extensions and trailers
+//! have no cap, since none of them is kept. Refuses sizes beyond 64 bits.
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -23,13 +19,13 @@ pub(super) struct Chunked {
     /// The size being read, then data bytes left.
     size: u64,
     digits: u8,
-    /// Bytes of the current size line, or of the trailer section.
-    line: u32,
     /// Whether the current trailer field line is empty so far.
     empty_field: bool,
     after_cr: bool,
     /// Some line ended with a bare LF.
     pub(super) bare_line_feed: bool,
+    /// Something else than an extension followed a size.
+    pub(super) bad_size: bool,
 }
 
 /// What the next bytes are.
@@ -56,10 +52,10 @@ impl Chunked {
             state: State::Size,
             size: 0,
             digits: 0,
-            line: 0,
             empty_field: true,
             after_cr: false,
             bare_line_feed: false,
+            bad_size: false,
         }
     }
 
@@ -87,15 +83,19 @@ impl Chunked {
 
     fn byte(&mut self, byte: u8) -> Byte {
         // A CR means something only right before a LF.
-        if self.after_cr && byte != b'\n' && self.state != State::Extension {
-            return Byte::Bad;
+        if self.after_cr && byte != b'\n' {
+            match self.state {
+                State::Size => self.pass_over_size_line(),
+                State::Extension => {}
+                _ => return Byte::Bad,
+            }
         }
         if byte == b'\r' {
             if self.state == State::Size && self.digits == 0 {
                 return Byte::Bad;
             }
             self.after_cr = true;
-            return self.count();
+            return Byte::Ok;
         }
         let line_end = byte == b'\n';
         if line_end {
@@ -111,15 +111,17 @@ impl Chunked {
                     }
                     self.digits += 1;
                     self.size = self.size << 4 | u64::from(digit);
-                } else if self.digits > 0 && matches!(byte, b';' | b' ' | b'\t') {
+                } else if self.digits == 0 {
+                    return Byte::Bad;
+                } else if matches!(byte, b';' | b' ' | b'\t') {
                     self.state = State::Extension;
                 } else {
-                    return Byte::Bad;
+                    self.pass_over_size_line();
                 }
-                self.count()
+                Byte::Ok
             }
             State::Extension if line_end => self.size_complete(),
-            State::Extension => self.count(),
+            State::Extension => Byte::Ok,
             // `Data` is handled by the caller.
             State::Data | State::DataEnd => {
                 if !line_end {
@@ -128,7 +130,6 @@ impl Chunked {
                 self.state = State::Size;
                 self.digits = 0;
                 self.size = 0;
-                self.line = 0;
                 Byte::Ok
             }
             State::Trailer => {
@@ -136,13 +137,17 @@ impl Chunked {
                     return Byte::Done;
                 }
                 self.empty_field = line_end;
-                self.count()
+                Byte::Ok
             }
         }
     }
 
+    fn pass_over_size_line(&mut self) {
+        self.bad_size = true;
+        self.state = State::Extension;
+    }
+
     fn size_complete(&mut self) -> Byte {
-        self.line = 0;
         if self.size == 0 {
             self.state = State::Trailer;
             self.empty_field = true;
@@ -150,14 +155,5 @@ impl Chunked {
             self.state = State::Data;
         }
         Byte::Ok
-    }
-
-    fn count(&mut self) -> Byte {
-        let cap = match self.state {
-            State::Trailer => MAX_TRAILER,
-            _ => MAX_LINE,
-        };
-        self.line += 1;
-        if self.line > cap { Byte::Bad } else { Byte::Ok }
     }
 }

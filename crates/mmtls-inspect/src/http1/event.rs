@@ -98,6 +98,11 @@ pub enum Anomaly {
     UnknownCoding,
     /// Not the chunked coding. The rest of the direction is taken as body, from that byte on.
     BadChunk,
+    /// Something else than an extension between the size of a chunk and its line end. Passed over,
+    /// as curl does.
+    BadChunkSize,
+    /// Control bytes in a response head. Taken as spaces, as curl and wget do.
+    ControlInHead,
     /// A bare LF in the chunked coding. Taken for a line end.
     BareLineFeed,
     /// Bytes after CONNECT, before its refusal. Taken as opaque.
@@ -113,6 +118,22 @@ pub enum Anomaly {
 }
 
 impl Anomaly {
+    /// Whether some client may take another body than the one that events show: clients mend such
+    /// messages in different ways, or refuse them.
+    #[must_use]
+    pub const fn hides_body(self) -> bool {
+        matches!(
+            self,
+            Self::BadHead
+                | Self::HeadTooLarge
+                | Self::BadLength
+                | Self::ConflictingLengths
+                | Self::BadChunk
+                | Self::BadChunkSize
+                | Self::ControlInHead
+        )
+    }
+
     /// A stable name for logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -125,6 +146,8 @@ impl Anomaly {
             Self::CodingInHttp10 => "http_coding_in_http10",
             Self::UnknownCoding => "http_unknown_coding",
             Self::BadChunk => "http_bad_chunk",
+            Self::BadChunkSize => "http_bad_chunk_size",
+            Self::ControlInHead => "http_control_in_head",
             Self::BareLineFeed => "http_bare_line_feed",
             Self::BytesAfterConnect => "http_bytes_after_connect",
             Self::UnexpectedUpgrade => "http_unexpected_upgrade",

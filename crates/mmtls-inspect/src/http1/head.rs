@@ -35,7 +35,17 @@ pub(super) enum Collected {
     /// The head is complete at the start of the input, of this length.
     InPlace(usize),
     /// This is no head, or it is over the limit. The input was not taken.
-    Refused(Anomaly),
+    Refused(Refused),
+}
+
+/// Why bytes are no head.
+pub(super) enum Refused {
+    /// No head begins like this.
+    Implausible,
+    TooLarge {
+        /// Its first line names HTTP/1.
+        http1: bool,
+    },
 }
 
 impl HeadBuffer {
@@ -49,7 +59,7 @@ impl HeadBuffer {
                     self.searched = input.len().saturating_sub(2);
                     Collected::More
                 }
-                Err(anomaly) => Collected::Refused(anomaly),
+                Err(why) => Collected::Refused(why),
             };
         }
         let before = self.bytes.len();
@@ -64,9 +74,9 @@ impl HeadBuffer {
                 self.searched = self.bytes.len().saturating_sub(2);
                 Collected::More
             }
-            Err(anomaly) => {
+            Err(why) => {
                 self.bytes.truncate(before);
-                Collected::Refused(anomaly)
+                Collected::Refused(why)
             }
         }
     }
@@ -80,13 +90,15 @@ impl HeadBuffer {
         }
     }
 
-    fn judge(side: Side, bytes: &[u8], searched: usize) -> Result<Option<usize>, Anomaly> {
+    fn judge(side: Side, bytes: &[u8], searched: usize) -> Result<Option<usize>, Refused> {
         if !plausible(side, bytes) {
-            return Err(Anomaly::BadHead);
+            return Err(Refused::Implausible);
         }
         let within = &bytes[..bytes.len().min(MAX_HEAD_LEN)];
         match find_end(within, searched) {
-            None if bytes.len() > MAX_HEAD_LEN => Err(Anomaly::HeadTooLarge),
+            None if bytes.len() > MAX_HEAD_LEN => {
+                Err(Refused::TooLarge { http1: names_http1(within) })
+            }
             end => Ok(end),
         }
     }
@@ -149,6 +161,25 @@ pub(super) struct Fields<'a> {
     content_type: Option<&'a [u8]>,
     content_encoding: Option<&'a [u8]>,
     content_length: Option<u64>,
+}
+
+/// Whether the first line ends with a version of HTTP/1, however wrong the rest may be.
+pub(super) fn names_http1(start: &[u8]) -> bool {
+    let line = start.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+    line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0")
+}
+
+/// The head with a space for each control byte that has no business in one; `None` when there are
+/// none. Clients pass over some of them around `chunked`, where a parser refuses the field.
+pub(super) fn without_control_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
+    let bad = |at: usize| match bytes[at] {
+        b'\t' | b'\n' => false,
+        b'\r' => bytes.get(at + 1) != Some(&b'\n'),
+        byte => byte < b' ',
+    };
+    (0..bytes.len())
+        .any(bad)
+        .then(|| (0..bytes.len()).map(|at| if bad(at) { b' ' } else { bytes[at] }).collect())
 }
 
 pub(super) fn parse_request(bytes: &[u8]) -> Option<(RequestHead<'_>, Fields<'_>)> {

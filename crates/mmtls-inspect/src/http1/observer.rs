@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use super::chunked::{Chunked, Step};
 use super::event::{Anomaly, Event, Side};
-use super::head::{self, Collected, Framing, HeadBuffer};
+use super::head::{self, Collected, Framing, HeadBuffer, Refused};
 
 /// Most runs of alike requests that wait for responses. Ordinary pipelining is one run.
 const MAX_WAITING_RUNS: usize = 1024;
@@ -215,8 +215,12 @@ impl Http1 {
                 }
                 State::Chunked(chunked) => {
                     let step = chunked.step(input);
-                    if chunked.bare_line_feed {
+                    let (bare_line_feed, bad_size) = (chunked.bare_line_feed, chunked.bad_size);
+                    if bare_line_feed {
                         self.tell(side, Anomaly::BareLineFeed, sink);
+                    }
+                    if bad_size {
+                        self.tell(side, Anomaly::BadChunkSize, sink);
                     }
                     match step {
                         Step::More => return,
@@ -276,9 +280,14 @@ impl Http1 {
                 }
                 &input[used..]
             }
-            Collected::Refused(anomaly) => {
+            Collected::Refused(why) => {
                 let buffer = core::mem::take(&mut stream.head);
-                self.refuse_head(side, anomaly, sink);
+                match why {
+                    Refused::Implausible => self.refuse_head(side, Anomaly::BadHead, false, sink),
+                    Refused::TooLarge { http1 } => {
+                        self.refuse_head(side, Anomaly::HeadTooLarge, http1, sink);
+                    }
+                }
                 self.flush_lost_head(side, &buffer.bytes, sink);
                 input
             }
@@ -296,7 +305,7 @@ impl Http1 {
             {
                 self.not_http(true, sink);
             } else {
-                self.refuse_head(side, Anomaly::BadHead, sink);
+                self.refuse_head(side, Anomaly::BadHead, head::names_http1(bytes), sink);
             }
         }
         accepted
@@ -333,9 +342,14 @@ impl Http1 {
     }
 
     fn response_head(&mut self, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) -> bool {
-        let Some((mut head, fields)) = head::parse_response(bytes) else {
+        let mended = head::without_control_bytes(bytes);
+        let Some((mut head, fields)) = head::parse_response(mended.as_deref().unwrap_or(bytes))
+        else {
             return false;
         };
+        if mended.is_some() {
+            self.tell(Side::Server, Anomaly::ControlInHead, sink);
+        }
         self.server.http = true;
         head.answers_request = !self.waiting.is_empty();
         if head.interim {
@@ -395,8 +409,14 @@ impl Http1 {
     /// What is not a head: no HTTP at all, or HTTP that cannot be followed any further. Whether it
     /// is HTTP is for the client to say: a server that speaks first may as well be answering the
     /// request that is on its way, without a head (HTTP/0.9).
-    fn refuse_head(&mut self, side: Side, anomaly: Anomaly, sink: &mut impl FnMut(Event<'_>)) {
-        if side == Side::Server || self.client.http || self.server.http {
+    fn refuse_head(
+        &mut self,
+        side: Side,
+        anomaly: Anomaly,
+        names_http1: bool,
+        sink: &mut impl FnMut(Event<'_>),
+    ) {
+        if side == Side::Server || self.client.http || self.server.http || names_http1 {
             self.tell(side, anomaly, sink);
             self.lose_framing(side);
         } else {

@@ -47,7 +47,14 @@ pub enum Finding<'a> {
         http2: bool,
     },
     /// Endpoints may read this differently.
-    Anomaly(Direction, Anomaly),
+    Anomaly {
+        /// Who sent it.
+        from: Direction,
+        /// What is wrong.
+        anomaly: Anomaly,
+        /// The client of an HTTP session may take another response body than what is searched.
+        hides_body: bool,
+    },
 }
 
 /// The HTTP/1 of one session.
@@ -164,10 +171,14 @@ impl Exchange {
             Event::ResponseEnd => self.response_complete(true, out),
             Event::NotHttp { http2 } => out(Finding::NotHttp { http2 }),
             Event::Anomaly(Side::Client, anomaly) => {
-                out(Finding::Anomaly(Direction::ClientToServer, anomaly));
+                let from = Direction::ClientToServer;
+                out(Finding::Anomaly { from, anomaly, hides_body: false });
             }
             Event::Anomaly(Side::Server, anomaly) => {
-                out(Finding::Anomaly(Direction::ServerToClient, anomaly));
+                let from = Direction::ServerToClient;
+                // A server that greets in another protocol is no evasion.
+                let hides_body = anomaly.hides_body() && self.is_http;
+                out(Finding::Anomaly { from, anomaly, hides_body });
             }
         }
     }
@@ -362,7 +373,7 @@ mod tests {
             }
             Finding::EncodedBody => "encoded".into(),
             Finding::NotHttp { http2 } => format!("not http {http2}"),
-            Finding::Anomaly(direction, anomaly) => format!("{direction} {anomaly}"),
+            Finding::Anomaly { from, anomaly, .. } => format!("{from} {anomaly}"),
         })
     }
 

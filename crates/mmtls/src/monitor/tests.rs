@@ -48,6 +48,30 @@ fn accepts_a_session_and_reports_it() {
     }
 }
 
+/// A response whose body the client may find elsewhere cannot be searched.
+#[test]
+fn refuses_responses_that_hide_their_body_where_patterns_reset() {
+    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    for (action, reset) in [(PatternAction::Alert, false), (PatternAction::Reset, true)] {
+        for (body, hides) in [("0x2\r\nok\r\n", true), ("zz", true), ("2\nok\n", false)] {
+            let dir = TempDir::new(&format!("monitor-hides-{reset}-{}", body.len()));
+            let mut monitor = monitor(&dir, action);
+            let (info, mut state) = (session(), MonitorState::default());
+            let response = format!("{head}{body}");
+            monitor.inspect(&info, &mut state, Direction::ClientToServer, GET);
+            let verdict =
+                monitor.inspect(&info, &mut state, Direction::ServerToClient, response.as_bytes());
+            assert_eq!(verdict, reset && hides, "{body:?}");
+        }
+        // A server that greets, as mail servers do, hides nothing.
+        let dir = TempDir::new(&format!("monitor-greets-{reset}"));
+        let mut monitor = monitor(&dir, action);
+        let (info, mut state) = (session(), MonitorState::default());
+        let greeting = b"220 mail.test ESMTP\r\n";
+        assert!(!monitor.inspect(&info, &mut state, Direction::ServerToClient, greeting));
+    }
+}
+
 #[test]
 fn accepts_other_protocols_once_and_stays_quiet() {
     let dir = TempDir::new("monitor-h2");
