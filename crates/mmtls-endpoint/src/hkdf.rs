@@ -42,7 +42,7 @@ pub fn take_private_key(suite: u16, record_key: &[u8]) -> Option<Zeroizing<Vec<u
     fits.then(|| derived.private.get(..derived.len).map(|key| Zeroizing::new(key.to_vec())))?
 }
 
-/// The suite of an application traffic secret that this thread has just derived. rustls reports a
+/// The suite of a secret of application traffic or early data that this thread has just derived. rustls reports a
 /// secret to its key log right after deriving it, but without the suite. `None` for secrets of
 /// other providers.
 pub fn suite_of(secret: &[u8]) -> Option<u16> {
@@ -133,7 +133,8 @@ impl HkdfExpander for WatchingExpander {
 
     fn expand_block(&self, info: &[&[u8]]) -> OkmBlock {
         let block = self.inner.expand_block(info);
-        if matches!(label(info).as_deref(), Some(b"c ap traffic" | b"s ap traffic")) {
+        let label = label(info);
+        if matches!(label.as_deref(), Some(b"c e traffic" | b"c ap traffic" | b"s ap traffic")) {
             LAST_SECRET.set(Some((fingerprint(block.as_ref()), self.suite)));
         }
         block

@@ -45,15 +45,26 @@ impl Chain {
     }
 
     fn keys(&self, suite: u16, direction: Direction) -> Option<KeyEntry> {
-        let keys = key_schedule::traffic_keys(suite, self.secret.as_bytes()).ok()?;
-        Some(KeyEntry {
-            direction,
-            epoch: Epoch::application(self.updates)?,
-            key: SecretBytes::new(keys.key())?,
-            iv: SecretBytes::new(keys.iv())?,
-            mac_key: SecretBytes::empty(),
-        })
+        record_keys(suite, direction, Epoch::application(self.updates)?, self.secret.as_bytes())
     }
+}
+
+fn record_keys(suite: u16, direction: Direction, epoch: Epoch, secret: &[u8]) -> Option<KeyEntry> {
+    let keys = key_schedule::traffic_keys(suite, secret).ok()?;
+    Some(KeyEntry {
+        direction,
+        epoch,
+        key: SecretBytes::new(keys.key())?,
+        iv: SecretBytes::new(keys.iv())?,
+        mac_key: SecretBytes::empty(),
+    })
+}
+
+/// The record keys of a session's early data for the middleboxes. `None` when the suite has no key
+/// schedule here.
+pub fn early(client_random: Random, suite: u16, secret: &[u8]) -> Option<Message> {
+    let keys = record_keys(suite, Direction::ClientToServer, Epoch::EARLY_DATA, secret)?;
+    Some(message(client_random, suite, keys))
 }
 
 fn index(direction: Direction) -> usize {

@@ -1,9 +1,8 @@
 //! Key sharing for rustls clients: record keys go to the middleboxes, secrets stay.
 //!
 //! rustls reports traffic secrets to the key log of a configuration; ours derives the record keys
-//! in the process and sends only those, in the background. The private-tag key, the handshake's
-//! keys and early data's are never shared. Server names that the policy exempts get null keys
-//! instead.
+//! in the process and sends only those, in the background. The private-tag key and the handshake's
+//! keys are never shared. Server names that the policy exempts get null keys instead.
 //!
 //! Refuses: to block a connection for the network, to write secrets anywhere, TLS 1.2 (rustls
 //! does not say which suite and server random a master secret belongs to), and suites of
@@ -21,7 +20,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, KeyLog};
 
 use crate::hkdf;
-use crate::sessions::Sessions;
+use crate::sessions::{self, Sessions};
 
 /// Shares the keys of a program's connections with its middleboxes.
 pub struct Sharing {
@@ -118,7 +117,7 @@ impl KeyLog for SharingLog {
         let Ok(client_random) = Random::try_from(client_random) else {
             return;
         };
-        let direction = match label {
+        let traffic = match label {
             // The first secret of a session, of whatever version: nothing of it is ever shared.
             "CLIENT_EARLY_TRAFFIC_SECRET" | "CLIENT_HANDSHAKE_TRAFFIC_SECRET" | "CLIENT_RANDOM"
                 if self.exempt =>
@@ -128,16 +127,21 @@ impl KeyLog for SharingLog {
             }
             // TLS 1.2.
             "CLIENT_RANDOM" => return self.sharing.count_unsupported(),
-            "CLIENT_TRAFFIC_SECRET_0" => Direction::ClientToServer,
-            "SERVER_TRAFFIC_SECRET_0" => Direction::ServerToClient,
+            "CLIENT_EARLY_TRAFFIC_SECRET" => None,
+            "CLIENT_TRAFFIC_SECRET_0" => Some(Direction::ClientToServer),
+            "SERVER_TRAFFIC_SECRET_0" => Some(Direction::ServerToClient),
             _ => return,
         };
         if self.exempt {
             return;
         }
-        let keys = hkdf::suite_of(secret).and_then(|suite| {
-            let mut sessions = self.sharing.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.first(client_random, suite, direction, secret)
+        let keys = hkdf::suite_of(secret).and_then(|suite| match traffic {
+            None => sessions::early(client_random, suite, secret),
+            Some(direction) => {
+                let sessions = self.sharing.sessions.lock();
+                let mut sessions = sessions.unwrap_or_else(PoisonError::into_inner);
+                sessions.first(client_random, suite, direction, secret)
+            }
         });
         match keys {
             Some(keys) => self.sharing.send(&keys),

@@ -154,6 +154,56 @@ fn accepts_keys_that_open_records_and_nothing_more() {
     server.stop();
 }
 
+/// Early data leave together with the ClientHello, and so do their keys.
+#[test]
+fn accepts_keys_of_early_data() {
+    let Some(pki) = pki() else {
+        return;
+    };
+    let (server, inbox, sharing) = start(&pki, "");
+    for suite in PRIVATE_TAG_SUITES.into_iter().chain(plain().cipher_suites.first().copied()) {
+        let mut base = client_config(&pki, provider());
+        base.enable_early_data = true;
+        let config = sharing.client_config(&base, &name());
+        let mut tls_server = server_config(&pki, only(suite));
+        tls_server.max_early_data_size = 1 << 14;
+        let tls_server = Arc::new(tls_server);
+        drop(Pair::connected(&config, &tls_server));
+        inbox.wait(2);
+
+        let mut pair = Pair::new(&config, &tls_server);
+        pair.client.early_data().unwrap().write_all(b"early").unwrap();
+        let [(_, message)] = &inbox.wait(1)[..] else {
+            panic!("one message");
+        };
+        let session = session_keys(message);
+        assert_eq!(session.cipher_suite, u16::from(suite.suite()));
+        assert_eq!(session.keys[0].epoch, Epoch::EARLY_DATA);
+        assert_eq!(session.keys[0].direction, Direction::ClientToServer);
+        let mut flight = Vec::new();
+        while pair.client.wants_write() {
+            pair.client.write_tls(&mut flight).unwrap();
+        }
+        let mut records = records(&flight);
+        let early = records.pop().unwrap();
+        assert_eq!(early[0], 23);
+        opens(session, 0, early, b"early");
+    }
+    assert_eq!(sharing.unsupported(), 0);
+    server.stop();
+}
+
+/// The records that bytes on the wire consist of.
+fn records(mut wire: &[u8]) -> Vec<&[u8]> {
+    let mut records = Vec::new();
+    while !wire.is_empty() {
+        let (record, rest) = wire.split_at(5 + usize::from(u16::from_be_bytes([wire[3], wire[4]])));
+        records.push(record);
+        wire = rest;
+    }
+    records
+}
+
 /// The suite is not known, so nothing is sent rather than keys of another suite.
 #[test]
 fn refuses_secrets_of_other_providers() {

@@ -21,12 +21,16 @@ const MAX_SECRET: usize = 64;
 const CALLBACKS: [KeylogCallback; MAX_LIBRARIES] =
     [on_line::<0>, on_line::<1>, on_line::<2>, on_line::<3>];
 
-/// Puts our callback into a context, once.
-pub fn install(library: &'static Library, context: *mut c_void) {
-    if context.is_null() {
-        return;
+/// Puts our callback into a context that its library has just made.
+pub fn install_in_new(library: &'static Library, context: *mut c_void) {
+    if !context.is_null() {
+        library.adopt(context);
+        install(library, context);
     }
-    library.adopt(context);
+}
+
+/// Puts our callback into a context, once.
+fn install(library: &'static Library, context: *mut c_void) {
     let (Some(api), Some(_)) = (&library.api, config::get()) else {
         return;
     };

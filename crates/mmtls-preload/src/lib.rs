@@ -73,7 +73,7 @@ pub unsafe extern "C-unwind" fn SSL_CTX_new(method: *const c_void) -> *mut c_voi
     };
     // SAFETY: libssl's own function with the host's own argument.
     let context = unsafe { new(method) };
-    guarded((), || keylog::install(library, context));
+    guarded((), || keylog::install_in_new(library, context));
     context
 }
 
@@ -94,7 +94,7 @@ pub unsafe extern "C-unwind" fn SSL_CTX_new_ex(
     };
     // SAFETY: libssl's own function with the host's own arguments.
     let context = unsafe { new_ex(library_context, properties, method) };
-    guarded((), || keylog::install(library, context));
+    guarded((), || keylog::install_in_new(library, context));
     context
 }
 

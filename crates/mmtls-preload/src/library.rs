@@ -110,12 +110,14 @@ impl Library {
         unsafe { pointer.as_ref() }
     }
 
-    /// Notes which library made a context, where it is not the first one.
+    /// Notes which library made a new context, where it is not the first one.
     pub fn adopt(&self, context: *mut c_void) {
-        let value = context as usize | self.slot;
-        if self.slot == 0 || FOREIGN.iter().any(|e| e.load(Ordering::Relaxed) == value) {
+        // Not every library says when it frees a context, so another's may have stood here.
+        disown(context);
+        if self.slot == 0 {
             return;
         }
+        let value = context as usize | self.slot;
         for entry in &FOREIGN {
             let free = entry.compare_exchange(0, value, Ordering::AcqRel, Ordering::Relaxed);
             if free.is_ok() {
@@ -249,12 +251,17 @@ unsafe extern "C-unwind" fn forget(
     _: c_long,
     _: *mut c_void,
 ) {
-    if Library::in_slot(1).is_some() {
-        for entry in &FOREIGN {
-            let value = entry.load(Ordering::Relaxed);
-            if value != 0 && value & !SLOT_BITS == context as usize {
-                let _ = entry.compare_exchange(value, 0, Ordering::AcqRel, Ordering::Relaxed);
-            }
+    disown(context);
+}
+
+fn disown(context: *mut c_void) {
+    if Library::in_slot(1).is_none() {
+        return;
+    }
+    for entry in &FOREIGN {
+        let value = entry.load(Ordering::Relaxed);
+        if value != 0 && value & !SLOT_BITS == context as usize {
+            let _ = entry.compare_exchange(value, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 }

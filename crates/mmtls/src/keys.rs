@@ -212,20 +212,17 @@ pub fn queues(steering: Steering) -> std::io::Result<(WorkerSink, Vec<Inbox>, Ar
 
 impl WorkerSink {
     /// A second way into the queues, for the lines of a key log; false when the workers are gone.
-    pub fn lines(&self) -> impl FnMut(Zeroizing<Vec<u8>>) -> bool + Send + use<> {
+    pub fn lines(&self) -> impl FnMut(Zeroizing<Vec<u8>>) + Send + use<> {
         let (mailboxes, desk) = (self.mailboxes.clone(), Arc::clone(&self.desk));
         move |lines| {
-            let mut alive = false;
             for mailbox in &mailboxes {
                 let delivery = Delivery::Lines(lines.clone());
                 match mailbox.queue.try_send(Parcel { delivery, passed: 0 }) {
                     Ok(()) => mailbox.ring(),
                     Err(TrySendError::Full(_)) => desk.count_lost(),
-                    Err(TrySendError::Disconnected(_)) => continue,
+                    Err(TrySendError::Disconnected(_)) => {}
                 }
-                alive = true;
             }
-            alive
         }
     }
 

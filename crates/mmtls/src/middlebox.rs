@@ -47,7 +47,7 @@ use mmtls_packet_io::af_packet::{
 
 use crate::config::{self, BypassRule, File, PolicyName};
 use crate::inline::{self, KeyInput, Worker};
-use crate::keylog::{self, live::LiveKeys};
+use crate::keylog::{follow::Follower, live::LiveKeys};
 use crate::keys::{self, Inbox, KeyDesk};
 use crate::{Error, harden};
 
@@ -158,6 +158,7 @@ pub struct Middlebox {
     server: Server,
     settings: Settings,
     steering: Steering,
+    follower: Option<Follower>,
 }
 
 /// Counters that all workers share.
@@ -260,11 +261,14 @@ impl Middlebox {
         let server = Server::bind(settings.server.clone(), sink).map_err(key_server)?;
         harden::drop_capabilities()?;
         let server = server.start().map_err(key_server)?;
-        if let Some(path) = &settings.key_log {
-            keylog::follow::start(path.clone(), lines)
-                .map_err(|error| Error::System { what: "key log thread", error })?;
-        }
-        Ok(Self { bridges, inboxes, desk, server, settings, steering })
+        let follower = match &settings.key_log {
+            Some(path) => {
+                let thread = |error| Error::System { what: "key log thread", error };
+                Some(Follower::start(path.clone(), lines).map_err(thread)?)
+            }
+            None => None,
+        };
+        Ok(Self { bridges, inboxes, desk, server, settings, steering, follower })
     }
 
     /// How many workers there are: as many handlers are needed.
@@ -302,7 +306,8 @@ impl Middlebox {
         stop: &AtomicBool,
         tick: impl Fn(usize, &mut Worker<H>) + Sync,
     ) -> Finished<H> {
-        let Self { bridges, inboxes, desk, server, settings, steering } = self;
+        // Bound to a name, so that the key log is followed until the end.
+        let Self { bridges, inboxes, desk, server, settings, steering, follower: _follower } = self;
         assert_eq!(handlers.len(), bridges.len(), "one handler for each worker");
         let parts = bridges.into_iter().zip(inboxes).zip(handlers).enumerate();
         let (settings, tick) = (&settings, &tick);

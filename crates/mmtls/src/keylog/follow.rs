@@ -6,11 +6,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
 use super::MAX_LINE_LEN;
@@ -21,23 +24,44 @@ const PAUSE: Duration = Duration::from_millis(2);
 const LONG_PAUSE: Duration = Duration::from_millis(20);
 const PATIENCE: u32 = 500;
 
-/// Starts to follow; `lines` takes what was read, and says whether to go on. The file may come into
-/// being later.
-///
-/// # Errors
-/// When the thread cannot be started.
-pub fn start(
-    path: PathBuf,
-    lines: impl FnMut(Zeroizing<Vec<u8>>) -> bool + Send + 'static,
-) -> io::Result<()> {
-    let mut lines = lines;
-    thread::Builder::new().name("keylog".to_owned()).spawn(move || run(&path, &mut lines))?;
-    Ok(())
+/// A key log that is followed until this is dropped.
+pub struct Follower {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
 }
 
-fn run(path: &Path, lines: &mut dyn FnMut(Zeroizing<Vec<u8>>) -> bool) {
+impl Follower {
+    /// Starts to follow; `lines` takes what was read. The file may come into being later.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn start(
+        path: PathBuf,
+        lines: impl FnMut(Zeroizing<Vec<u8>>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let mut lines = lines;
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let thread = thread::Builder::new()
+            .name("keylog".to_owned())
+            .spawn(move || run(&path, &told, &mut lines))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // The thread never waits for longer than a pause.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(path: &Path, stop: &AtomicBool, lines: &mut dyn FnMut(Zeroizing<Vec<u8>>)) {
     let mut idle = 0;
-    loop {
+    while !stop.load(Ordering::Relaxed) {
         let Ok(mut file) = open(path) else {
             thread::sleep(LONG_PAUSE);
             continue;
@@ -45,18 +69,22 @@ fn run(path: &Path, lines: &mut dyn FnMut(Zeroizing<Vec<u8>>) -> bool) {
         let mut kept = Zeroizing::new(Vec::with_capacity(2 * MAX_LINE_LEN));
         let mut buffer = Zeroizing::new(vec![0; 64 << 10]);
         // Ends when the file was replaced or cannot be read any more.
-        loop {
-            let count = match file.read(&mut buffer) {
-                Ok(count) => count,
+        while !stop.load(Ordering::Relaxed) {
+            let (count, at_end) = match file.read(&mut buffer) {
+                Ok(count) => (count, count == 0),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // An empty FIFO: it has no end, and no place in it.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => (0, false),
                 Err(_) => break,
             };
-            if count == 0 {
+            if at_end {
                 match changed(path, &mut file) {
                     Ok(Change::None) => {}
                     Ok(Change::Truncated) => kept.clear(),
                     Ok(Change::Replaced) | Err(_) => break,
                 }
+            }
+            if count == 0 {
                 idle = (idle + 1).min(PATIENCE);
                 thread::sleep(if idle < PATIENCE { PAUSE } else { LONG_PAUSE });
                 continue;
@@ -71,9 +99,7 @@ fn run(path: &Path, lines: &mut dyn FnMut(Zeroizing<Vec<u8>>) -> bool) {
             whole.extend_from_slice(&buffer[..=end]);
             kept.clear();
             keep(&mut kept, &buffer[end + 1..count]);
-            if !lines(whole) {
-                return;
-            }
+            lines(whole);
         }
         thread::sleep(LONG_PAUSE);
     }
@@ -88,7 +114,8 @@ fn keep(kept: &mut Vec<u8>, bytes: &[u8]) {
 fn open(path: &Path) -> io::Result<File> {
     let fifo = path.metadata()?.file_type().is_fifo();
     // A FIFO that is open for writing too has no end while writers come and go.
-    OpenOptions::new().read(true).write(fifo).open(path)
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    OpenOptions::new().read(true).write(fifo).custom_flags(flags).open(path)
 }
 
 enum Change {
@@ -119,10 +146,10 @@ mod tests {
     use super::*;
     use crate::eve::tests::TempDir;
 
-    fn follow(path: &Path) -> Receiver<Vec<u8>> {
+    fn follow(path: &Path) -> (Receiver<Vec<u8>>, Follower) {
         let (sender, receiver) = channel();
-        start(path.to_owned(), move |lines| sender.send(lines.to_vec()).is_ok()).unwrap();
-        receiver
+        let lines = move |lines: Zeroizing<Vec<u8>>| sender.send(lines.to_vec()).unwrap();
+        (receiver, Follower::start(path.to_owned(), lines).unwrap())
     }
 
     fn next(receiver: &Receiver<Vec<u8>>) -> String {
@@ -135,7 +162,7 @@ mod tests {
         let dir = TempDir::new("follow");
         std::fs::create_dir_all(&dir.0).unwrap();
         let path = dir.0.join("keys.log");
-        let lines = follow(&path);
+        let (lines, _follower) = follow(&path);
         let mut file = File::create(&path).unwrap();
         file.write_all(b"one\ntw").unwrap();
         assert_eq!(next(&lines), "one\n");
@@ -159,12 +186,15 @@ mod tests {
         std::fs::create_dir_all(&dir.0).unwrap();
         let path = dir.0.join("fifo");
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
-        let lines = follow(&path);
+        let (lines, follower) = follow(&path);
         for text in ["one\n", "two\n"] {
             let mut fifo = OpenOptions::new().write(true).open(&path).unwrap();
             fifo.write_all(text.as_bytes()).unwrap();
             drop(fifo);
             assert_eq!(next(&lines), text);
         }
+        // The thread waits for a writer, and ends all the same.
+        drop(follower);
+        assert!(lines.recv().is_err());
     }
 }
