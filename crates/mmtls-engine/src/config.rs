@@ -1,7 +1,9 @@
 //! What an operator can set: policies, limits, timeouts. Every cap has a default and a stated
 //! consequence. Refuses nothing here; the binary checks what it reads from files.
 
+use core::fmt;
 use core::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use crate::tls::{CipherSuite, ProtocolVersion};
 
@@ -147,6 +149,8 @@ pub struct Limits {
     pub stall_max_bytes: usize,
     /// Nanoseconds a stall may last until the missing-key policy is applied.
     pub stall_timeout_ns: u64,
+    /// The same, at most, where `Config::awaited` says that nobody is there to share keys.
+    pub unshared_stall_timeout_ns: u64,
     /// Keys kept for sessions that have not been seen yet; the oldest go first. One sender may
     /// have a sixteenth of them.
     pub max_pending_keys: usize,
@@ -177,6 +181,7 @@ impl Default for Limits {
             stall_max_packets: 1024,
             stall_max_bytes: 4 << 20,
             stall_timeout_ns: SECOND_NS / 2,
+            unshared_stall_timeout_ns: SECOND_NS / 20,
             max_pending_keys: 1 << 16,
             pending_keys_timeout_ns: 5 * SECOND_NS,
             opening_timeout_ns: 60 * SECOND_NS,
@@ -234,6 +239,16 @@ impl Share {
     }
 }
 
+/// Says whether somebody is there who may share the keys of a client at this address.
+#[derive(Clone)]
+pub struct Awaited(pub Arc<dyn Fn(IpAddr) -> bool + Send + Sync>);
+
+impl fmt::Debug for Awaited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Awaited")
+    }
+}
+
 /// Everything an engine is started with.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -259,6 +274,8 @@ pub struct Config {
     pub share: Option<Share>,
     /// Accept keys for a session whatever address delivered them.
     pub any_key_sender: bool,
+    /// Asked when packets of a client begin to wait for keys; without it, any client may share.
+    pub awaited: Option<Awaited>,
     /// Which versions and suites can be opened: the knowledge of record protection, not of the
     /// engine. Everything else meets `Policies::unsupported`.
     pub supports: fn(ProtocolVersion, CipherSuite) -> bool,
@@ -279,6 +296,7 @@ impl Config {
             bypass: Vec::new(),
             share: None,
             any_key_sender: false,
+            awaited: None,
             supports: |version, suite| {
                 version == ProtocolVersion::TLS_1_3
                     && matches!(

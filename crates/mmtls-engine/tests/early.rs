@@ -2,10 +2,12 @@
 
 mod harness;
 
+use std::sync::Arc;
+
 use harness::{Event, KeyTiming, Keys, Network, Path, RANDOM, Recorder, SUITE, config, keys};
-use mmtls_engine::Policy;
 use mmtls_engine::session::SessionError;
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
+use mmtls_engine::{Awaited, Config, Policy};
 use mmtls_testkit::synthesis::{
     EarlyFate, EarlyScript, NullKeys, Script, ScriptBuilder, Seal, side,
 };
@@ -32,6 +34,10 @@ fn early_script(early: &EarlyScript) -> Script {
 }
 
 fn path(script: Script, policy: Policy, keys: KeyTiming) -> Path {
+    path_with(script, config(policy), keys)
+}
+
+fn path_with(script: Script, config: Config, keys: KeyTiming) -> Path {
     let network = Network {
         seed: 1,
         max_segment: 0,
@@ -41,7 +47,7 @@ fn path(script: Script, policy: Policy, keys: KeyTiming) -> Path {
         handshake_keys: false,
         v6: false,
     };
-    Path::new(script, network, config(policy), Recorder::default())
+    Path::new(script, network, config, Recorder::default())
 }
 
 fn deliver_application_keys(path: &mut Path) {
@@ -82,6 +88,31 @@ fn follows_the_policy_when_early_keys_do_not_come() {
         assert_eq!(recorder.records(C), [(23, b"a request".to_vec())]);
         assert_eq!(recorder.records(S), [(23, b"an answer".to_vec())]);
         assert_eq!(path.engine.counters().early_records_passed, 3);
+    }
+}
+
+#[test]
+fn waits_less_where_nobody_could_share() {
+    for (connected, waits) in [(Some(true), true), (Some(false), false), (None, true)] {
+        let mut config = config(Policy::Forward);
+        config.awaited = connected.map(|connected| {
+            Awaited(Arc::new(move |client| {
+                assert_eq!(client.to_string(), "10.0.0.2");
+                connected
+            }))
+        });
+        let script = early(EarlyFate::Accepted, 1, 0);
+        let mut path = path_with(script, config, KeyTiming::Never);
+        path.open();
+        let hello = path.script.turns[0].bytes.clone();
+        assert!(!path.send(C, &hello), "early data wait for their keys");
+        path.wait(49_000_000);
+        assert!(path.engine.handler().errors().is_empty(), "{connected:?}");
+        path.wait(2_000_000);
+        assert_eq!(path.engine.handler().errors().is_empty(), waits, "{connected:?}");
+        path.wait(450_000_000);
+        let errors = path.engine.handler().errors();
+        assert_eq!(errors, [(C, SessionError::EarlyDataNotInspected)], "{connected:?}");
     }
 }
 

@@ -53,6 +53,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [capture, word] = &arguments[..] else {
         return Err("usage: block_download CAPTURE WORD".into());
     };
+    if word.is_empty() {
+        return Err("an empty word is found everywhere".into());
+    }
     let block = Block { word: word.clone().into_bytes() };
     mmtls::offline::replay(Path::new(capture), None, block)?;
     Ok(())

@@ -165,6 +165,7 @@ pub struct LimitsSection {
     pub stall_max_packets: usize,
     pub stall_max_bytes: usize,
     pub stall_timeout_milliseconds: u64,
+    pub unshared_stall_timeout_milliseconds: u64,
     pub max_pending_keys: usize,
     pub pending_keys_timeout_seconds: u64,
     pub opening_timeout_seconds: u64,
@@ -299,6 +300,7 @@ impl Default for LimitsSection {
             stall_max_packets: limits.stall_max_packets,
             stall_max_bytes: limits.stall_max_bytes,
             stall_timeout_milliseconds: limits.stall_timeout_ns / MILLISECOND_NS,
+            unshared_stall_timeout_milliseconds: limits.unshared_stall_timeout_ns / MILLISECOND_NS,
             max_pending_keys: limits.max_pending_keys,
             pending_keys_timeout_seconds: limits.pending_keys_timeout_ns / SECOND_NS,
             opening_timeout_seconds: limits.opening_timeout_ns / SECOND_NS,
@@ -325,6 +327,9 @@ impl LimitsSection {
             stall_max_packets: self.stall_max_packets,
             stall_max_bytes: self.stall_max_bytes,
             stall_timeout_ns: self.stall_timeout_milliseconds.saturating_mul(MILLISECOND_NS),
+            unshared_stall_timeout_ns: self
+                .unshared_stall_timeout_milliseconds
+                .saturating_mul(MILLISECOND_NS),
             max_pending_keys: self.max_pending_keys,
             pending_keys_timeout_ns: seconds(self.pending_keys_timeout_seconds),
             opening_timeout_ns: seconds(self.opening_timeout_seconds),

@@ -149,11 +149,18 @@ pub struct KeyDesk {
 }
 
 impl KeyDesk {
-    /// The connections on which this address delivered something: one for each agent.
+    /// The connections from this address: one for each agent.
     #[must_use]
     pub fn connections_of(&self, address: IpAddr) -> Vec<ConnectionId> {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.get(&address).cloned().unwrap_or_default()
+    }
+
+    /// Whether anybody could deliver keys of a client at this address, or at any.
+    #[must_use]
+    pub fn is_connected(&self, address: Option<IpAddr>) -> bool {
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        address.map_or(!connections.is_empty(), |address| connections.contains_key(&address))
     }
 
     fn count_lost(&self) {
@@ -168,7 +175,6 @@ pub struct WorkerSink {
     unrung: Vec<bool>,
     steering: Steering,
     desk: Arc<KeyDesk>,
-    last_connection: Option<ConnectionId>,
 }
 
 /// Versions and suites that can be opened.
@@ -200,18 +206,13 @@ pub fn queues(steering: Steering) -> std::io::Result<(WorkerSink, Vec<Inbox>, Ar
         desk: Arc::clone(&desk),
     });
     let inboxes = inboxes.collect();
-    let sink = WorkerSink {
-        mailboxes,
-        unrung: vec![false; workers],
-        steering,
-        desk: Arc::clone(&desk),
-        last_connection: None,
-    };
+    let sink =
+        WorkerSink { mailboxes, unrung: vec![false; workers], steering, desk: Arc::clone(&desk) };
     Ok((sink, inboxes, desk))
 }
 
 impl WorkerSink {
-    /// A second way into the queues, for the lines of a key log; false when the workers are gone.
+    /// A second way into the queues, for the lines of a key log.
     pub fn lines(&self) -> impl FnMut(Zeroizing<Vec<u8>>) + Send + use<> {
         let (mailboxes, desk) = (self.mailboxes.clone(), Arc::clone(&self.desk));
         move |lines| {
@@ -236,16 +237,13 @@ impl WorkerSink {
 }
 
 impl KeySink for WorkerSink {
+    fn opened(&mut self, peer: &Peer) {
+        let mut known = self.desk.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        known.entry(peer.address.ip()).or_default().push(peer.connection);
+    }
+
     fn message(&mut self, peer: &Peer, message: Message) {
         let sender = peer.address.ip();
-        if self.last_connection != Some(peer.connection) {
-            self.last_connection = Some(peer.connection);
-            let mut known = self.desk.connections.lock().unwrap_or_else(PoisonError::into_inner);
-            let known = known.entry(sender).or_default();
-            if !known.contains(&peer.connection) {
-                known.push(peer.connection);
-            }
-        }
         let (home, delivery) = match message {
             Message::SessionKeys(keys) => {
                 let home = self.home(keys.flow.as_ref(), &keys.client_random);
@@ -285,7 +283,6 @@ impl KeySink for WorkerSink {
                 known.remove(&peer.address.ip());
             }
         }
-        self.last_connection = None;
     }
 }
 

@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mmtls_engine::session::Handler;
-use mmtls_engine::{Config, Counters, Engine, Limits, Policy, Share};
+use mmtls_engine::{Awaited, Config, Counters, Engine, Limits, Policy, Share};
 use mmtls_keyshare::server::{Identity, Server, ServerConfig, ServerCounters, StartError};
 use mmtls_packet_io::af_packet::{
     Bridge, BridgeConfig, Counters as BridgeCounters, Steering, Warning,
@@ -313,11 +313,14 @@ impl Middlebox {
         let (settings, tick) = (&settings, &tick);
         let mut jobs = parts.map(|(number, ((bridge, inbox), handler))| {
             let log = settings.key_log.as_ref().map(|_| LiveKeys::default());
-            let desk = Arc::clone(&desk);
+            let (desk, watched) = (Arc::clone(&desk), Arc::clone(&desk));
+            let any_sender = settings.engine.any_key_sender;
             let keys = KeyInput { inbox, desk, server: Some(server.handle()), log };
             move || {
                 let ending = StopAtEnd(stop);
-                let config = engine_config(settings, steering, number);
+                let mut config = engine_config(settings, steering, number);
+                // A key log's lines come without any connection.
+                config.awaited = settings.key_log.is_none().then(|| awaited(watched, any_sender));
                 let engine = Engine::new(config, handler);
                 let mut worker = Worker::new(bridge, engine, keys, settings.worker);
                 let result = place(settings, number)
@@ -391,6 +394,11 @@ fn engine_config(settings: &Settings, steering: Steering, number: usize) -> Conf
         });
     }
     config
+}
+
+/// Who is awaited: clients whose agent, or where any may deliver, some agent is connected.
+fn awaited(desk: Arc<KeyDesk>, any_sender: bool) -> Awaited {
+    Awaited(Arc::new(move |address| desk.is_connected((!any_sender).then_some(address))))
 }
 
 /// Binds the calling thread to its worker's processor.

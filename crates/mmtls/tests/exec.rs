@@ -435,9 +435,10 @@ fn accepts_signals_that_are_ignored_and_leaves_them_so() {
     let exec = place
         .exec(&middlebox.server.local_addr().to_string(), &["grep", "SigIgn", "/proc/self/status"]);
     for (trap, bits) in [("trap '' HUP INT", 0b11), ("trap - HUP INT", 0)] {
-        // As nohup and background jobs do.
-        let mut shell = place.command("sh");
-        shell.args(["-c", &format!("{trap}; exec \"$@\""), "sh"]);
+        // As nohup and background jobs do; this process may be one, which a shell could not undo.
+        let mut shell = place.command("env");
+        shell.args(["--default-signal=HUP,INT", "sh", "-c"]);
+        shell.args([&format!("{trap}; exec \"$@\""), "sh"]);
         shell.arg(exec.get_program()).args(exec.get_args());
         for (name, value) in exec.get_envs() {
             match value {

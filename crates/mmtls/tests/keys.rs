@@ -287,11 +287,14 @@ fn forwarding(config: Option<&str>) -> MmtlsOptions {
 fn without_keys(
     stage: &Stage,
     family: Family,
+    connected: bool,
     options: &MmtlsOptions,
 ) -> (Duration, bool, MmtlsReport) {
     let content = files::pattern_bytes(500_000, 9);
     stage.serve("file", &content);
     let mmtls = stage.mmtls(options);
+    // One that could share keys, and has none: nobody writes its key log.
+    let _sender = connected.then(|| sender(&stage.bed, &stage.bed.client, family, Mode::Both, 0));
     let mut curl = stage.plain_curl(family);
     curl.arg(url("file"));
     let page = stage.run("curl", curl);
@@ -311,7 +314,7 @@ fn accepts_sessions_without_keys_where_the_policy_forwards() {
     }
     let stage = stage();
     for family in Family::all(&stage.bed) {
-        let (took, whole, report) = without_keys(&stage, family, &forwarding(None));
+        let (took, whole, report) = without_keys(&stage, family, true, &forwarding(None));
         assert!(whole, "{family:?}: {:#?}", report.summary);
         assert!(took > Duration::from_millis(450), "the stall limit is 500 ms: {took:?}");
         assert!(took < Duration::from_secs(3), "{took:?}");
@@ -319,10 +322,17 @@ fn accepts_sessions_without_keys_where_the_policy_forwards() {
         assert_eq!(stat(&report, "engine", "stalls_ended_by_limit"), 1);
         assert_eq!(sessions(&report)[0]["reason"], "closed");
     }
+    // Where nobody could share keys, waiting is for those who connect just now.
+    let config = "[limits]\nstall_timeout_milliseconds = 20000\n";
+    let (took, whole, report) = without_keys(&stage, Family::V4, false, &forwarding(Some(config)));
+    assert!(whole, "{:#?}", report.summary);
+    assert!(took > Duration::from_millis(45), "50 ms is the limit: {took:?}");
+    assert!(took < Duration::from_secs(10), "{took:?}");
     // Each of the other limits ends the wait, too.
     for limit in ["stall_max_packets = 1", "stall_max_bytes = 100"] {
         let config = format!("[limits]\nstall_timeout_milliseconds = 20000\n{limit}\n");
-        let (took, whole, report) = without_keys(&stage, Family::V4, &forwarding(Some(&config)));
+        let (took, whole, report) =
+            without_keys(&stage, Family::V4, true, &forwarding(Some(&config)));
         assert!(whole, "{limit}: {:#?}", report.summary);
         assert!(took < Duration::from_secs(5), "{limit}: {took:?}");
     }
@@ -340,7 +350,7 @@ fn refuses_sessions_without_keys_where_the_policy_resets() {
         }
         let config = Some(format!("[limits]\nstall_timeout_milliseconds = {timeout_ms}\n"));
         let options = MmtlsOptions { config, ..options() };
-        let (took, whole, report) = without_keys(&stage, family, &options);
+        let (took, whole, report) = without_keys(&stage, family, true, &options);
         assert!(!whole);
         assert!(took >= Duration::from_millis(timeout_ms - 20), "{timeout_ms}: {took:?}");
         assert!(took < Duration::from_millis(timeout_ms + 1500), "{timeout_ms}: {took:?}");
@@ -379,7 +389,10 @@ fn refuses_keys_from_another_address() {
     let content = files::pattern_bytes(500_000, 5);
     stage.serve("file", &content);
     let elsewhere = &stage.bed.middlebox;
-    let (page, report) = keys_from(&stage, elsewhere, Mode::Both, &options());
+    // The client's own address is where nobody is connected: give the strangers time.
+    let config = Some("[limits]\nunshared_stall_timeout_milliseconds = 500\n".to_owned());
+    let strange = MmtlsOptions { config, ..options() };
+    let (page, report) = keys_from(&stage, elsewhere, Mode::Both, &strange);
     assert!(!page.status.success() && page.stdout.is_empty(), "{}", page.stderr);
     assert_eq!(report.count("decrypted"), 0, "{:#?}", report.summary);
     assert_eq!(report.count("missing key"), 1, "{:#?}", report.summary);
@@ -387,7 +400,7 @@ fn refuses_keys_from_another_address() {
     assert_eq!(stat(&report, "engine", "keys_accepted"), 0);
 
     // Nor may a stranger declare a session private.
-    let (page, report) = keys_from(&stage, elsewhere, Mode::Null, &options());
+    let (page, report) = keys_from(&stage, elsewhere, Mode::Null, &strange);
     assert!(!page.status.success() && page.stdout.is_empty(), "{}", page.stderr);
     assert_eq!(report.count("exempt"), 0, "{:#?}", report.summary);
     assert_eq!(report.count("missing key"), 1, "{:#?}", report.summary);

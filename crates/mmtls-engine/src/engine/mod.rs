@@ -40,7 +40,8 @@ pub struct Engine<H: Handler> {
     flows: FlowTable<H::State>,
     by_random: HashMap<[u8; 32], (FlowIndex, SessionId), ahash::RandomState>,
     pending: PendingKeys,
-    stalls: VecDeque<StallCheck>,
+    /// Of clients that may share, and of others; see [`StallCheck`].
+    stalls: [VecDeque<StallCheck>; 2],
     outputs: VecDeque<Output>,
     plaintext: Vec<u8>,
     spare: Vec<Vec<u8>>,
@@ -54,7 +55,7 @@ pub struct Engine<H: Handler> {
     now_ns: u64,
 }
 
-/// A stall that must be looked at when its time is up. All have the same duration, so the queue
+/// A stall that must be looked at when its time is up. All in a queue have the same duration, so it
 /// is in order of time.
 struct StallCheck {
     deadline_ns: u64,
@@ -78,7 +79,7 @@ impl<H: Handler> Engine<H> {
             flows: FlowTable::new(hasher.clone(), first_id, id_step),
             by_random: HashMap::with_hasher(hasher.clone()),
             pending: PendingKeys::new(hasher),
-            stalls: VecDeque::new(),
+            stalls: Default::default(),
             outputs: VecDeque::new(),
             plaintext: vec![0; MAX_CIPHERTEXT_LEN],
             spare: Vec::new(),
@@ -210,12 +211,13 @@ impl<H: Handler> Engine<H> {
     /// Lets time pass: ends stalls and forgets idle flows.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
-        while let Some(check) = self.stalls.front() {
-            if check.deadline_ns > self.now_ns {
-                break;
-            }
-            if let Some(check) = self.stalls.pop_front() {
-                self.end_stall(&check);
+        for queue in 0..self.stalls.len() {
+            while let Some(check) = self.stalls[queue].front()
+                && check.deadline_ns <= self.now_ns
+            {
+                if let Some(check) = self.stalls[queue].pop_front() {
+                    self.end_stall(&check);
+                }
             }
         }
         while let Some((index, reason)) = self.flows.pop_expired(self.now_ns, &self.config.limits) {
@@ -236,8 +238,9 @@ impl<H: Handler> Engine<H> {
     /// When [`Engine::handle_timeout`] is due.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
-        let stall = self.stalls.front().map(|check| check.deadline_ns);
-        [stall, self.flows.next_deadline(), self.pending.next_deadline()]
+        let [shared, unshared] =
+            [0, 1].map(|queue: usize| self.stalls[queue].front().map(|check| check.deadline_ns));
+        [shared, unshared, self.flows.next_deadline(), self.pending.next_deadline()]
             .into_iter()
             .flatten()
             .min()

@@ -3,6 +3,7 @@
 //! Refuses to release a frame that would complete an unjudged record.
 
 use super::{Context, Engine, StallCheck, context};
+use crate::config::{Awaited, Limits};
 use crate::flow::{Carries, Flow, FlowIndex, Held, Unacknowledged};
 use crate::output::{Output, Verdict};
 use crate::session::{Fate, Handler};
@@ -59,8 +60,13 @@ impl<H: Handler> Engine<H> {
                 && half.stall_checked_ns != Some(since_ns)
             {
                 half.stall_checked_ns = Some(since_ns);
-                self.stalls.push_back(StallCheck {
-                    deadline_ns: since_ns.saturating_add(self.config.limits.stall_timeout_ns),
+                let awaited = self.config.awaited.as_ref();
+                let awaited = awaited.is_none_or(|Awaited(is_there)| is_there(flow.client.ip()));
+                let Limits { stall_timeout_ns: most, unshared_stall_timeout_ns: unshared, .. } =
+                    self.config.limits;
+                let timeout_ns = if awaited { most } else { unshared.min(most) };
+                self.stalls[usize::from(!awaited)].push_back(StallCheck {
+                    deadline_ns: since_ns.saturating_add(timeout_ns),
                     index,
                     id: session.info.id,
                     direction,

@@ -101,6 +101,9 @@ pub struct Peer {
 
 /// Takes what the endpoints send. Runs on the server's thread, so it must not block.
 pub trait KeySink: Send {
+    /// A peer has said hello.
+    fn opened(&mut self, _peer: &Peer) {}
+
     /// One message: session keys, null keys, closed, or refused.
     fn message(&mut self, peer: &Peer, message: Message);
 
@@ -541,10 +544,17 @@ impl Worker {
         };
         let mut count = 0;
         let sink = &mut self.sink;
+        let mut known = connection.is_open();
         let fate = connection.turn(now, ending, &self.welcome, |peer, message| {
+            if !std::mem::replace(&mut known, true) {
+                sink.opened(peer);
+            }
             count += 1;
             sink.message(peer, message);
         });
+        if connection.is_open() && !known {
+            sink.opened(connection.peer());
+        }
         let tally = &self.shared.tally;
         add(&tally.messages, count);
         add(&tally.skipped, connection.take_skipped());

@@ -139,7 +139,8 @@ impl Bridge {
     /// for a thread of its own. Warnings are the first one's. With one bridge this is [`Self::open`].
     ///
     /// # Errors
-    /// As [`Self::open`], and [`Error::Unsupported`] before Linux 5.1.
+    /// As [`Self::open`], and [`Error::Unsupported`] where the kernel refuses such groups. Kernels before 5.1 do not
+    /// refuse them, but are not supported.
     pub fn open_shared(config: &BridgeConfig, steering: Steering) -> Result<Vec<Self>, Error> {
         if steering.bridges <= 1 {
             return Ok(vec![Self::open(config)?]);
@@ -164,9 +165,7 @@ impl Bridge {
                     .map_err(|e| Error::system("bind", &interface.name, e))?;
                 let joined = system::join_group(socket, group).map_err(|error| {
                     match error.raw_os_error() {
-                        Some(libc::EINVAL) => {
-                            Error::Unsupported { option: "PACKET_FANOUT (Linux 5.1)" }
-                        }
+                        Some(libc::EINVAL) => Error::Unsupported { option: "PACKET_FANOUT" },
                         _ => Error::system("PACKET_FANOUT", &interface.name, error),
                     }
                 })?;
@@ -187,6 +186,10 @@ impl Bridge {
             let interfaces = first.interfaces.clone();
             bridges
                 .push(opening.finish(Checked { interfaces, warnings: Vec::new() }, config.batch));
+        }
+        // The others' sockets are like the first one's.
+        for bridge in bridges.iter_mut().skip(1) {
+            bridge.warnings.clear();
         }
         if let Some(bridge) = bridges.first_mut() {
             bridge.warnings.splice(0..0, warnings);
