@@ -44,7 +44,8 @@ impl Stage {
             "[inline]\ninterfaces = [\"left\", \"right\"]\n\
              [keys]\nlisten = \"[::]:{KEYS_PORT}\"\ncertificate_file = {:?}\nkey_file = {:?}\n\
              [policies]\nmissing_keys = \"reset\"\n\
-             [limits]\nstall_timeout_milliseconds = 10000\n",
+             [limits]\nstall_timeout_milliseconds = 10000\n\
+             unshared_stall_timeout_milliseconds = 10000\n",
             identity.certificate, identity.key
         );
         fs::write(&config, text).unwrap();

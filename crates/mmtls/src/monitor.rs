@@ -269,11 +269,12 @@ impl Reports {
             }
             Finding::EncodedBody => self.summary.encoded_bodies += 1,
             Finding::NotHttp { .. } => self.summary.not_http += 1,
-            Finding::Anomaly { from, anomaly, hides_body } => {
+            Finding::Anomaly { from, anomaly } => {
                 let anomaly = Anomaly { kind: "applayer", event: anomaly.name(), code: None };
                 self.anomaly(flow, *from, &anomaly);
-                return *hides_body
-                    && patterns.is_some_and(|patterns| patterns.action == PatternAction::Reset);
+            }
+            Finding::HidesBody => {
+                return patterns.is_some_and(|patterns| patterns.action == PatternAction::Reset);
             }
             Finding::Match { pattern, offset, tx_id, hostname, url } => {
                 let Some(patterns) = patterns else {

@@ -176,7 +176,8 @@ fn stage(openssl: Option<&PrivateTagOpenssl>) -> Stage {
 /// The monitor where sessions without a private tag are reset, or not.
 fn monitor(policy: &str) -> MmtlsOptions {
     let config = format!(
-        "[policies]\nrequire_private_tag = \"{policy}\"\n[limits]\nstall_timeout_milliseconds = 10000\n"
+        "[policies]\nrequire_private_tag = \"{policy}\"\n[limits]\nstall_timeout_milliseconds = 10000\n\
+         unshared_stall_timeout_milliseconds = 10000\n"
     );
     MmtlsOptions { config: Some(config), ..options() }
 }

@@ -22,16 +22,26 @@ pub(super) struct Chunked {
     /// Whether the current trailer field line is empty so far.
     empty_field: bool,
     after_cr: bool,
-    /// Some line ended with a bare LF.
+    pub(super) faults: Faults,
+}
+
+/// What was wrong so far.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Faults {
+    /// A size, an extension or a trailer ended with a bare LF.
     pub(super) bare_line_feed: bool,
     /// Something else than an extension followed a size.
     pub(super) bad_size: bool,
+    /// The data of a chunk ended with a bare LF.
+    pub(super) bad_end: bool,
 }
 
 /// What the next bytes are.
 pub(super) enum Step<'a> {
     /// All input was used; the body goes on.
     More,
+    /// Something is wrong that was not before; so much input was used.
+    Fault(usize),
     /// Body bytes, and how much input was used.
     Data(&'a [u8], usize),
     /// The coding ended after this much input.
@@ -54,8 +64,7 @@ impl Chunked {
             digits: 0,
             empty_field: true,
             after_cr: false,
-            bare_line_feed: false,
-            bad_size: false,
+            faults: Faults::default(),
         }
     }
 
@@ -72,7 +81,9 @@ impl Chunked {
                 }
                 return Step::Data(&input[at..end], end);
             }
+            let before = self.faults;
             match self.byte(input[at]) {
+                Byte::Ok if self.faults != before => return Step::Fault(at + 1),
                 Byte::Ok => at += 1,
                 Byte::Done => return Step::Done(at + 1),
                 Byte::Bad => return Step::Bad(at),
@@ -99,7 +110,10 @@ impl Chunked {
         }
         let line_end = byte == b'\n';
         if line_end {
-            self.bare_line_feed |= !self.after_cr;
+            match self.state {
+                State::DataEnd => self.faults.bad_end |= !self.after_cr,
+                _ => self.faults.bare_line_feed |= !self.after_cr,
+            }
         }
         self.after_cr = false;
         match self.state {
@@ -143,7 +157,7 @@ impl Chunked {
     }
 
     fn pass_over_size_line(&mut self) {
-        self.bad_size = true;
+        self.faults.bad_size = true;
         self.state = State::Extension;
     }
 

@@ -101,9 +101,11 @@ pub enum Anomaly {
     /// Something else than an extension between the size of a chunk and its line end. Passed over,
     /// as curl does.
     BadChunkSize,
+    /// A bare LF behind the data of a chunk. Taken for a line end, as curl does.
+    BadChunkEnd,
     /// Control bytes in a response head. Taken as spaces, as curl and wget do.
     ControlInHead,
-    /// A bare LF in the chunked coding. Taken for a line end.
+    /// A bare LF elsewhere in the chunked coding. Taken for a line end, as all clients do.
     BareLineFeed,
     /// Bytes after CONNECT, before its refusal. Taken as opaque.
     BytesAfterConnect,
@@ -130,6 +132,8 @@ impl Anomaly {
                 | Self::ConflictingLengths
                 | Self::BadChunk
                 | Self::BadChunkSize
+                | Self::BadChunkEnd
+                | Self::CodingInHttp10
                 | Self::ControlInHead
         )
     }
@@ -147,6 +151,7 @@ impl Anomaly {
             Self::UnknownCoding => "http_unknown_coding",
             Self::BadChunk => "http_bad_chunk",
             Self::BadChunkSize => "http_bad_chunk_size",
+            Self::BadChunkEnd => "http_bad_chunk_end",
             Self::ControlInHead => "http_control_in_head",
             Self::BareLineFeed => "http_bare_line_feed",
             Self::BytesAfterConnect => "http_bytes_after_connect",

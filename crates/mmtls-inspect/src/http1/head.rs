@@ -43,7 +43,8 @@ pub(super) enum Refused {
     /// No head begins like this.
     Implausible,
     TooLarge {
-        /// Its first line names HTTP/1.
+        /// Its first line names HTTP/1, or has no end: no other protocol has a request line of that
+        /// length.
         http1: bool,
     },
 }
@@ -97,7 +98,8 @@ impl HeadBuffer {
         let within = &bytes[..bytes.len().min(MAX_HEAD_LEN)];
         match find_end(within, searched) {
             None if bytes.len() > MAX_HEAD_LEN => {
-                Err(Refused::TooLarge { http1: names_http1(within) })
+                let endless = !within.contains(&b'\n');
+                Err(Refused::TooLarge { http1: endless || names_http1(within) })
             }
             end => Ok(end),
         }

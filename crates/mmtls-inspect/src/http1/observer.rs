@@ -53,7 +53,7 @@ struct Stream {
     /// Turns opaque when the message that is under way ends.
     then_opaque: bool,
     /// Anomalies told already, one bit each.
-    told: u16,
+    told: u32,
 }
 
 impl Stream {
@@ -189,7 +189,7 @@ impl Http1 {
     }
 
     fn tell(&mut self, side: Side, anomaly: Anomaly, sink: &mut impl FnMut(Event<'_>)) {
-        let bit = 1 << anomaly as u16;
+        let bit = 1 << anomaly as u32;
         let told = &mut self.stream(side).told;
         if *told & bit == 0 {
             *told |= bit;
@@ -215,15 +215,19 @@ impl Http1 {
                 }
                 State::Chunked(chunked) => {
                     let step = chunked.step(input);
-                    let (bare_line_feed, bad_size) = (chunked.bare_line_feed, chunked.bad_size);
-                    if bare_line_feed {
-                        self.tell(side, Anomaly::BareLineFeed, sink);
-                    }
-                    if bad_size {
-                        self.tell(side, Anomaly::BadChunkSize, sink);
+                    let faults = chunked.faults;
+                    for (is_there, anomaly) in [
+                        (faults.bare_line_feed, Anomaly::BareLineFeed),
+                        (faults.bad_size, Anomaly::BadChunkSize),
+                        (faults.bad_end, Anomaly::BadChunkEnd),
+                    ] {
+                        if is_there {
+                            self.tell(side, anomaly, sink);
+                        }
                     }
                     match step {
                         Step::More => return,
+                        Step::Fault(used) => input = &input[used..],
                         Step::Data(body, used) => {
                             body_event(side, body, sink);
                             input = &input[used..];

@@ -289,12 +289,18 @@ fn refuses_bad_chunks_and_shows_the_rest() {
         ("zz", &["Server http_bad_chunk", "< zz", "end <"]),
         ("\r\n", &["Server http_bad_chunk", "< \r\n", "end <"]),
         ("11112222333344445", &["Server http_bad_chunk", "< 5", "end <"]),
-        ("1\nx\n0\n\n", &["Server http_bare_line_feed", "< x", "end <"]),
+        ("1\nx\r\n0\n\n", &["Server http_bare_line_feed", "< x", "end <"]),
         ("3\r\nab", &["< ab", "Server http_truncated"]),
         // curl looks at digits only.
         ("1x\r\na\r\n0\r\n\r\n", &["Server http_bad_chunk_size", "< a", "end <"]),
         ("1\r\r\na\r\n0\r\n\r\n", &["Server http_bad_chunk_size", "< a", "end <"]),
         ("0x1\r\n\r\n", &["Server http_bad_chunk_size", "end <"]),
+        (
+            "1x\na\r\n0\r\n\r\n",
+            &["Server http_bad_chunk_size", "Server http_bare_line_feed", "< a", "end <"],
+        ),
+        // Python drops two bytes here.
+        ("1\r\na\n0\r\n\r\n", &["< a", "Server http_bad_chunk_end", "end <"]),
     ] {
         assert_eq!(exchange(GET, &format!("{head}{body}"))[3..], *events, "{body:?}");
     }

@@ -164,6 +164,8 @@ impl Connection {
                 _ if !allowed => {}
                 Message::Hello(_) if !*open => {
                     *open = true;
+                    // Before the peer can know that it is welcome.
+                    deliver(peer, message);
                     answers.push(welcome.to_vec());
                 }
                 _ if !*open => allowed = false,

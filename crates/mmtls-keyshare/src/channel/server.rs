@@ -544,17 +544,13 @@ impl Worker {
         };
         let mut count = 0;
         let sink = &mut self.sink;
-        let mut known = connection.is_open();
-        let fate = connection.turn(now, ending, &self.welcome, |peer, message| {
-            if !std::mem::replace(&mut known, true) {
-                sink.opened(peer);
+        let fate = connection.turn(now, ending, &self.welcome, |peer, message| match message {
+            Message::Hello(_) => sink.opened(peer),
+            _ => {
+                count += 1;
+                sink.message(peer, message);
             }
-            count += 1;
-            sink.message(peer, message);
         });
-        if connection.is_open() && !known {
-            sink.opened(connection.peer());
-        }
         let tally = &self.shared.tally;
         add(&tally.messages, count);
         add(&tally.skipped, connection.take_skipped());

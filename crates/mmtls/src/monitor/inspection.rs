@@ -52,9 +52,9 @@ pub enum Finding<'a> {
         from: Direction,
         /// What is wrong.
         anomaly: Anomaly,
-        /// The client of an HTTP session may take another response body than what is searched.
-        hides_body: bool,
     },
+    /// The client of an HTTP session may take another response body than what is searched.
+    HidesBody,
 }
 
 /// The HTTP/1 of one session.
@@ -149,6 +149,8 @@ struct Exchange {
     search: BodySearch,
     next_tx: u64,
     is_http: bool,
+    /// A response was faulty such that clients disagree; not told yet.
+    hides_body: bool,
 }
 
 impl Exchange {
@@ -171,20 +173,33 @@ impl Exchange {
             Event::ResponseEnd => self.response_complete(true, out),
             Event::NotHttp { http2 } => out(Finding::NotHttp { http2 }),
             Event::Anomaly(Side::Client, anomaly) => {
-                let from = Direction::ClientToServer;
-                out(Finding::Anomaly { from, anomaly, hides_body: false });
+                out(Finding::Anomaly { from: Direction::ClientToServer, anomaly });
+                // What is not HTTP is no bad request.
+                if matches!(anomaly, Anomaly::BadHead | Anomaly::HeadTooLarge) {
+                    self.is_http(out);
+                }
             }
             Event::Anomaly(Side::Server, anomaly) => {
-                let from = Direction::ServerToClient;
-                // A server that greets in another protocol is no evasion.
-                let hides_body = anomaly.hides_body() && self.is_http;
-                out(Finding::Anomaly { from, anomaly, hides_body });
+                out(Finding::Anomaly { from: Direction::ServerToClient, anomaly });
+                self.hides_body |= anomaly.hides_body();
+                if self.is_http {
+                    self.is_http(out);
+                }
             }
         }
     }
 
-    fn request(&mut self, head: &RequestHead<'_>, out: &mut impl FnMut(Finding<'_>)) {
+    /// The session carries HTTP. A server that has greeted in another protocol was no evasion until
+    /// that is known.
+    fn is_http(&mut self, out: &mut impl FnMut(Finding<'_>)) {
         self.is_http = true;
+        if std::mem::take(&mut self.hides_body) {
+            out(Finding::HidesBody);
+        }
+    }
+
+    fn request(&mut self, head: &RequestHead<'_>, out: &mut impl FnMut(Finding<'_>)) {
+        self.is_http(out);
         out(Finding::Request);
         let request = Request::new(self.next_tx, head);
         self.next_tx += 1;
@@ -202,7 +217,7 @@ impl Exchange {
     }
 
     fn response(&mut self, head: &ResponseHead<'_>, out: &mut impl FnMut(Finding<'_>)) {
-        self.is_http = true;
+        self.is_http(out);
         if head.interim {
             return;
         }
@@ -373,7 +388,8 @@ mod tests {
             }
             Finding::EncodedBody => "encoded".into(),
             Finding::NotHttp { http2 } => format!("not http {http2}"),
-            Finding::Anomaly { from, anomaly, .. } => format!("{from} {anomaly}"),
+            Finding::Anomaly { from, anomaly } => format!("{from} {anomaly}"),
+            Finding::HidesBody => "hides body".to_owned(),
         })
     }
 
@@ -445,7 +461,12 @@ mod tests {
     fn accepts_bodies_that_lost_their_head() {
         assert_eq!(
             run(&[(CLIENT, b"GET / HTTP/1.1\r\n\r\n"), (SERVER, b"no head EVIL")], false),
-            ["to_client http_bad_head", "match 0 at 12 in 0 None", "0 GET / None 0 false"]
+            [
+                "to_client http_bad_head",
+                "hides body",
+                "match 0 at 12 in 0 None",
+                "0 GET / None 0 false"
+            ]
         );
         let mut inspection = Inspection::default();
         let mut log = Vec::new();

@@ -53,8 +53,10 @@ fn accepts_a_session_and_reports_it() {
 fn refuses_responses_that_hide_their_body_where_patterns_reset() {
     let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     for (action, reset) in [(PatternAction::Alert, false), (PatternAction::Reset, true)] {
-        for (body, hides) in [("0x2\r\nok\r\n", true), ("zz", true), ("2\nok\n", false)] {
-            let dir = TempDir::new(&format!("monitor-hides-{reset}-{}", body.len()));
+        let bodies = ["0x2\r\nok\r\n", "zz", "2\r\nok\n", "2\nok\r\n"];
+        for (number, body) in bodies.into_iter().enumerate() {
+            let hides = number < 3;
+            let dir = TempDir::new(&format!("monitor-hides-{reset}-{number}"));
             let mut monitor = monitor(&dir, action);
             let (info, mut state) = (session(), MonitorState::default());
             let response = format!("{head}{body}");
@@ -62,6 +64,12 @@ fn refuses_responses_that_hide_their_body_where_patterns_reset() {
             let verdict =
                 monitor.inspect(&info, &mut state, Direction::ServerToClient, response.as_bytes());
             assert_eq!(verdict, reset && hides, "{body:?}");
+            // Nor before the client has asked.
+            let mut state = MonitorState::default();
+            let early = "HTTP/1.1 2x0 OK\r\n\r\n".as_bytes();
+            assert!(!monitor.inspect(&info, &mut state, Direction::ServerToClient, early));
+            let verdict = monitor.inspect(&info, &mut state, Direction::ClientToServer, GET);
+            assert_eq!(verdict, reset);
         }
         // A server that greets, as mail servers do, hides nothing.
         let dir = TempDir::new(&format!("monitor-greets-{reset}"));

@@ -51,7 +51,9 @@ pub fn options() -> MmtlsOptions {
 
 /// As [`options`], for tests in which keys do come, on machines that may stop for a second.
 pub fn patient() -> MmtlsOptions {
-    let config = Some("[limits]\nstall_timeout_milliseconds = 10000\n".to_owned());
+    let config = "[limits]\nstall_timeout_milliseconds = 10000\n\
+                  unshared_stall_timeout_milliseconds = 10000\n";
+    let config = Some(config.to_owned());
     MmtlsOptions { config, ..options() }
 }
 
