@@ -400,6 +400,8 @@ impl<H: Handler> Engine<H> {
         } else {
             self.feed(index, Direction::ServerToClient, &first.server);
         }
+        // The frame at hand is the client's: what the server sent before may wait, unheld.
+        self.note_stalls(index);
     }
 
     /// The verdict on a frame whose bytes have been handled.
