@@ -42,9 +42,9 @@ pub fn take_private_key(suite: u16, record_key: &[u8]) -> Option<Zeroizing<Vec<u
     fits.then(|| derived.private.get(..derived.len).map(|key| Zeroizing::new(key.to_vec())))?
 }
 
-/// The suite of a secret of application traffic or early data that this thread has just derived. rustls reports a
-/// secret to its key log right after deriving it, but without the suite. `None` for secrets of
-/// other providers.
+/// The suite of a secret of application traffic or early data that this thread has just derived.
+/// rustls reports a secret to its key log right after deriving it, but without the suite. `None`
+/// for secrets of other providers.
 pub fn suite_of(secret: &[u8]) -> Option<u16> {
     LAST_SECRET.take().and_then(|(known, suite)| (known == fingerprint(secret)).then_some(suite))
 }

@@ -203,24 +203,44 @@ fn not_resumed_12(_: Role, case: &Case) -> bool {
     case.version == Version::V13 || !case.feature.resumes()
 }
 
+const OPENSSL_STACK: Stack = Stack {
+    name: "openssl",
+    build: Build::C("openssl.c", &["-lssl", "-lcrypto"]),
+    quick: true,
+    private_tag: false,
+    spelling: Spelling::OpenSsl,
+    keylog: KeyLogBy::Argument,
+    logs_keys: |_, _| true,
+    versions: BOTH,
+    chooses_13: true,
+    ciphers_13: CIPHERS_13,
+    exchanges: EVERY_EXCHANGE,
+    has_cipher_12: |_| true,
+    features: [OPENSSL, OPENSSL],
+    passive: &[],
+};
+
+const RUSTLS_STACK: Stack = Stack {
+    name: "rustls",
+    build: Build::Rust,
+    quick: false,
+    private_tag: false,
+    spelling: Spelling::Iana,
+    // KeyLogFile of the library reads the environment.
+    keylog: KeyLogBy::Environment,
+    logs_keys: |_, _| true,
+    versions: BOTH,
+    chooses_13: true,
+    ciphers_13: GCM_AND_CHACHA,
+    exchanges: &["ECDHE_RSA", "ECDHE_ECDSA"],
+    has_cipher_12: |suite| !suite.is_cbc() && !suite.cipher.contains("CCM"),
+    features: [RUSTLS, RUSTLS],
+    passive: &[Padding],
+};
+
 /// Every stack that there is an endpoint for.
 pub const STACKS: &[Stack] = &[
-    Stack {
-        name: "openssl",
-        build: Build::C("openssl.c", &["-lssl", "-lcrypto"]),
-        quick: true,
-        private_tag: false,
-        spelling: Spelling::OpenSsl,
-        keylog: KeyLogBy::Argument,
-        logs_keys: |_, _| true,
-        versions: BOTH,
-        chooses_13: true,
-        ciphers_13: CIPHERS_13,
-        exchanges: EVERY_EXCHANGE,
-        has_cipher_12: |_| true,
-        features: [OPENSSL, OPENSSL],
-        passive: &[],
-    },
+    OPENSSL_STACK,
     Stack {
         name: "gnutls",
         build: Build::C("gnutls.c", &["-lgnutls"]),
@@ -256,23 +276,7 @@ pub const STACKS: &[Stack] = &[
         features: [GO, GO],
         passive: &[KeyUpdate, Padding],
     },
-    Stack {
-        name: "rustls",
-        build: Build::Rust,
-        quick: false,
-        private_tag: false,
-        spelling: Spelling::Iana,
-        // KeyLogFile of the library reads the environment.
-        keylog: KeyLogBy::Environment,
-        logs_keys: |_, _| true,
-        versions: BOTH,
-        chooses_13: true,
-        ciphers_13: GCM_AND_CHACHA,
-        exchanges: &["ECDHE_RSA", "ECDHE_ECDSA"],
-        has_cipher_12: |suite| !suite.is_cbc() && !suite.cipher.contains("CCM"),
-        features: [RUSTLS, RUSTLS],
-        passive: &[Padding],
-    },
+    RUSTLS_STACK,
     Stack {
         name: "java",
         build: Build::Java,
@@ -394,38 +398,8 @@ pub const STACKS: &[Stack] = &[
         features: [&[Http], &[]],
         passive: &[],
     },
-    Stack {
-        name: "openssl-tag",
-        build: Build::C("openssl.c", &["-lssl", "-lcrypto"]),
-        quick: false,
-        private_tag: true,
-        spelling: Spelling::OpenSsl,
-        keylog: KeyLogBy::Argument,
-        logs_keys: |_, _| true,
-        versions: BOTH,
-        chooses_13: true,
-        ciphers_13: CIPHERS_13,
-        exchanges: EVERY_EXCHANGE,
-        has_cipher_12: |_| true,
-        features: [OPENSSL, OPENSSL],
-        passive: &[],
-    },
-    Stack {
-        name: "rustls-tag",
-        build: Build::Rust,
-        quick: false,
-        private_tag: true,
-        spelling: Spelling::Iana,
-        keylog: KeyLogBy::Environment,
-        logs_keys: |_, _| true,
-        versions: BOTH,
-        chooses_13: true,
-        ciphers_13: GCM_AND_CHACHA,
-        exchanges: &["ECDHE_RSA", "ECDHE_ECDSA"],
-        has_cipher_12: |suite| !suite.is_cbc() && !suite.cipher.contains("CCM"),
-        features: [RUSTLS, RUSTLS],
-        passive: &[Padding],
-    },
+    Stack { name: "openssl-tag", quick: false, private_tag: true, ..OPENSSL_STACK },
+    Stack { name: "rustls-tag", quick: false, private_tag: true, ..RUSTLS_STACK },
 ];
 
 /// Cases in which two stacks cannot talk to each other, with or without mmTLS.

@@ -239,7 +239,7 @@ impl<H: Handler> Engine<H> {
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         let [shared, unshared] =
-            [0, 1].map(|queue: usize| self.stalls[queue].front().map(|check| check.deadline_ns));
+            self.stalls.each_ref().map(|queue| queue.front().map(|check| check.deadline_ns));
         [shared, unshared, self.flows.next_deadline(), self.pending.next_deadline()]
             .into_iter()
             .flatten()

@@ -13,8 +13,9 @@ use super::event::{Anomaly, RequestHead, ResponseHead, Side};
 pub const MAX_HEAD_LEN: usize = 64 << 10;
 /// Most fields in a head.
 pub const MAX_FIELDS: usize = 128;
-/// Longest method that is still taken for one.
-const MAX_METHOD_LEN: usize = 32;
+/// So many bytes of a method are looked at to tell a request from another protocol. Methods have no
+/// limit: a page chooses its own, and must not make its session no HTTP.
+const METHOD_BYTES_CHECKED: usize = 32;
 /// An idle connection keeps no larger buffer than this.
 const KEPT_CAPACITY: usize = 2048;
 
@@ -110,10 +111,9 @@ impl HeadBuffer {
 fn plausible(side: Side, bytes: &[u8]) -> bool {
     match side {
         Side::Client => {
-            let method = bytes.split(|&byte| byte == b' ').next().unwrap_or_default();
-            let shown = &method[..method.len().min(MAX_METHOD_LEN + 1)];
-            shown.len() <= MAX_METHOD_LEN
-                && (!shown.is_empty() || bytes.is_empty())
+            let start = &bytes[..bytes.len().min(METHOD_BYTES_CHECKED)];
+            let shown = start.split(|&byte| byte == b' ').next().unwrap_or_default();
+            (!shown.is_empty() || bytes.is_empty())
                 && shown
                     .iter()
                     .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))

@@ -346,6 +346,17 @@ fn refuses_bad_and_oversized_heads() {
     assert_eq!(events[2..], ["200 unasked", "< ok", "end <", "end >"]);
 }
 
+/// `fetch` lets a page choose any method.
+#[test]
+fn accepts_methods_of_any_length() {
+    let method = "M".repeat(5000);
+    let response = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    assert_eq!(
+        exchange(&format!("{method} / HTTP/1.1\r\n\r\n"), response),
+        [&format!("{method} /"), "end >", "200", "< ok", "end <"]
+    );
+}
+
 #[test]
 fn accepts_deep_pipelines_within_the_cap() {
     let requests = GET.repeat(5000);
