@@ -7,7 +7,9 @@ use crate::config::Policy;
 use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Phase};
 use crate::output::{PortId, Verdict};
 use crate::recognition::{Beginning, Found};
-use crate::session::{EndReason, Fate, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession};
+use crate::session::{
+    EndReason, Fate, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession, recycle,
+};
 use crate::tls::{Direction, ProtocolVersion};
 use crate::wire::Segment;
 
@@ -334,11 +336,12 @@ impl<H: Handler> Engine<H> {
             && is_followed(flow)
         {
             let half = flow.half(direction);
-            if half.sent.capacity() == 0
-                && bytes.len() >= WORTH_A_LARGE_BUFFER
+            let needed = half.sent.len() + bytes.len();
+            if needed > half.sent.capacity()
+                && needed >= WORTH_A_LARGE_BUFFER
                 && let Some(memory) = self.spare.pop()
             {
-                half.sent.reuse(memory);
+                recycle(&mut self.spare, half.sent.move_to(memory));
             }
             half.sent.push(half.assembler.next(), bytes);
         }

@@ -53,12 +53,17 @@ impl Unacknowledged {
         (self.bytes.capacity() > 0).then(|| core::mem::take(&mut self.bytes).into())
     }
 
-    /// Gives memory to start with.
-    pub(crate) fn reuse(&mut self, memory: Vec<u8>) {
-        if self.bytes.capacity() == 0 {
-            self.bytes = memory.into();
-            self.bytes.clear();
+    /// Moves to other memory if that is larger. Returns what is not used any more.
+    pub(crate) fn move_to(&mut self, memory: Vec<u8>) -> Vec<u8> {
+        if memory.capacity() <= self.bytes.capacity() {
+            return memory;
         }
+        let mut larger = VecDeque::from(memory);
+        larger.clear();
+        let (front, back) = self.bytes.as_slices();
+        larger.extend(front);
+        larger.extend(back);
+        core::mem::replace(&mut self.bytes, larger).into()
     }
 
     /// Forgets the oldest bytes until at most `len` are left.
@@ -109,6 +114,18 @@ mod tests {
         sent.shrink_to(1);
         assert!(!sent.contradicts(10, b"XX"));
         assert!(sent.contradicts(10, b"deX"));
+    }
+
+    #[test]
+    fn accepts_larger_memory_and_returns_the_other() {
+        let mut sent = Unacknowledged::default();
+        sent.push(0, b"abc");
+        sent.acknowledge(1);
+        let capacity = sent.capacity();
+        assert_eq!(sent.move_to(Vec::with_capacity(100)).capacity(), capacity);
+        assert_eq!(sent.move_to(Vec::with_capacity(50)).capacity(), 50);
+        assert!((sent.len(), sent.capacity()) == (2, 100) && !sent.contradicts(1, b"bc"));
+        assert!(sent.contradicts(1, b"bX"));
     }
 
     proptest! {

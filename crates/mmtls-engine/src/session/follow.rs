@@ -786,8 +786,16 @@ impl<S: Default> TlsSession<S> {
 /// Keeps a buffer's allocation for the next bytes that have to be kept.
 pub(crate) fn recycle(spare: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
     const MAX_SPARE: usize = 32;
-    const MAX_SPARE_CAPACITY: usize = 1 << 16;
-    if spare.len() < MAX_SPARE && buffer.capacity() <= MAX_SPARE_CAPACITY {
+    const MAX_SPARE_BYTES: usize = 1 << 24;
+    /// Bytes in flight on a fast path; what is larger goes back to the system, page by page.
+    const MAX_SPARE_CAPACITY: usize = 1 << 20;
+    /// What is smaller saves nobody a step, and would stand in front of what does.
+    const MIN_SPARE_CAPACITY: usize = 1 << 12;
+    let capacity = buffer.capacity();
+    let room = MAX_SPARE_BYTES - spare.iter().map(Vec::capacity).sum::<usize>();
+    if spare.len() < MAX_SPARE
+        && (MIN_SPARE_CAPACITY..=MAX_SPARE_CAPACITY.min(room)).contains(&capacity)
+    {
         buffer.clear();
         spare.push(buffer);
     }
