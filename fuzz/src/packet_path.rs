@@ -12,11 +12,12 @@
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use mmtls_engine::session::EndReason;
 use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch};
 use mmtls_engine::{
-    Config, Engine, FrameInput, HoldId, Link, Output, Policy, PortId, SharedKeys, Verdict,
+    Awaited, Config, Engine, FrameInput, HoldId, Link, Output, Policy, PortId, SharedKeys, Verdict,
 };
 use mmtls_testkit::segments::{Endpoints, flag};
 use mmtls_testkit::synthesis::{NullKeys, side};
@@ -32,6 +33,7 @@ const MAX_REASSEMBLY: usize = 4096;
 const MAX_SEARCH: usize = 4096;
 const STALL_MAX_BYTES: usize = 4096;
 const STALL_TIMEOUT_NS: u64 = 500_000_000;
+const UNSHARED_TIMEOUT_NS: u64 = 50_000_000;
 const TOMBSTONE_TIMEOUT_NS: u64 = 180_000_000_000;
 const MAX_BUFFERED: usize = 4 * MAX_REASSEMBLY;
 const MAX_HELD: usize = 12;
@@ -39,7 +41,7 @@ const CONNECTIONS: usize = 6;
 
 const POLICIES: [Policy; 4] = [Policy::Reset, Policy::Bypass, Policy::Forward, Policy::Drop];
 
-/// Input: policies, settings, VLANs, eight actions of the handler, then operations.
+/// Input: policies, settings, perhaps more of both, VLANs, eight actions of the handler, then operations.
 pub fn packet_path(data: &[u8]) {
     let _ = drive(data);
 }
@@ -78,6 +80,13 @@ fn config(input: &mut Input<'_>) -> Config {
     if settings & 0x10 == 0 {
         config.supports = |_, _| true;
     }
+    if settings & 0x20 != 0 {
+        let more = input.u8();
+        config.policies.require_private_tag = policy(more, 0);
+        config.policies.multipath = policy(more, 2);
+        config.policies.udp_tls = policy(more, 4);
+        config.awaited = (more & 0x40 != 0).then(|| Awaited(Arc::new(is_awaited)));
+    }
     config.limits.max_flows = MAX_FLOWS;
     config.limits.max_reassembly_bytes = MAX_REASSEMBLY;
     config.limits.max_buffered_bytes = MAX_BUFFERED;
@@ -87,9 +96,15 @@ fn config(input: &mut Input<'_>) -> Config {
     config.limits.stall_max_packets = 6;
     config.limits.stall_max_bytes = STALL_MAX_BYTES;
     config.limits.stall_timeout_ns = STALL_TIMEOUT_NS;
+    config.limits.unshared_stall_timeout_ns = UNSHARED_TIMEOUT_NS;
     config.limits.max_pending_keys = 40;
     config.limits.tombstone_timeout_ns = TOMBSTONE_TIMEOUT_NS;
     config
+}
+
+/// Where some clients have nobody to share their keys.
+fn is_awaited(client: IpAddr) -> bool {
+    client.is_ipv6()
 }
 
 /// Connection `at`, and the number of the script whose bytes it carries.
@@ -132,6 +147,8 @@ struct Segment {
 struct Path {
     engine: Engine<Recorder>,
     any_sender: bool,
+    /// Clients without an agent wait less.
+    knows_agents: bool,
     /// Two bits for each connection, going round: its VLAN, which does not change.
     vlans: u8,
     /// A raw frame has begun a flow: what ends is perhaps not one of ours.
@@ -156,6 +173,7 @@ impl Path {
     fn new(input: &mut Input<'_>) -> Self {
         let config = config(input);
         let any_sender = config.any_key_sender;
+        let knows_agents = config.awaited.is_some();
         let vlans = input.u8();
         let actions = input.take(8);
         Self {
@@ -164,6 +182,7 @@ impl Path {
             longest: 0,
             engine: Engine::new(config, Recorder::new(actions)),
             any_sender,
+            knows_agents,
             now_ns: 1,
             held: HashSet::new(),
             released: 0,
@@ -450,8 +469,10 @@ impl Path {
         self.dead.retain(|key| {
             last_ns.get(key).is_some_and(|last_ns| last_ns + TOMBSTONE_TIMEOUT_NS > now_ns)
         });
-        for (stall, since_ns) in &self.engine.handler().stalls {
-            assert!(since_ns + STALL_TIMEOUT_NS > now_ns, "stall {stall:?} outlived its limit");
+        for (stall, (since_ns, client)) in &self.engine.handler().stalls {
+            let awaited = !self.knows_agents || is_awaited(*client);
+            let limit_ns = if awaited { STALL_TIMEOUT_NS } else { UNSHARED_TIMEOUT_NS };
+            assert!(since_ns + limit_ns > now_ns, "stall {stall:?} outlived its limit");
         }
         assert!(self.engine.next_timeout().is_none_or(|due| due > now_ns), "due at once again");
     }

@@ -1,12 +1,13 @@
 //! A handler that opens every record, writes down what it sees, does what the input tells it to,
 //! and checks the order of events on the way.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mmtls_engine::session::{
-    EndReason, FlowEnd, Handler, Record, Session, SessionError, SessionId,
+    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, MAX_CERTIFICATE_BYTES, Record, Session,
+    SessionError, SessionId,
 };
 use mmtls_engine::tls::{Direction, KeyEpoch};
 
@@ -33,6 +34,7 @@ pub(crate) struct Order {
     started: bool,
     handshake_started: bool,
     handshake_ended: bool,
+    early_data_settled: bool,
     ended: bool,
 }
 
@@ -44,8 +46,9 @@ pub(crate) struct Recorder {
     pub(crate) at: usize,
     /// Flows that ended since somebody took them.
     pub(crate) ended: Vec<(SocketAddr, SocketAddr, EndReason)>,
-    /// Stalls that have not ended, as far as events tell, and since when.
-    pub(crate) stalls: BTreeMap<(SessionId, usize), u64>,
+    /// Stalls that have not ended, as far as events tell: since when, and whose.
+    pub(crate) stalls: BTreeMap<(SessionId, usize), (u64, IpAddr)>,
+    anomalies: BTreeSet<(SessionId, SocketAddr, String)>,
     open_sessions: BTreeMap<SessionId, ()>,
 }
 
@@ -113,6 +116,27 @@ impl Handler for Recorder {
         self.act(session);
     }
 
+    fn early_data(&mut self, session: &mut Session<'_>, order: &mut Order, _accepted: bool) {
+        self.in_order(session, order);
+        assert!(order.handshake_started && !order.early_data_settled, "settled once");
+        order.early_data_settled = true;
+        self.act(session);
+    }
+
+    fn certificates(
+        &mut self,
+        session: &mut Session<'_>,
+        order: &mut Order,
+        _direction: Direction,
+        certificates: &Certificates<'_>,
+    ) {
+        self.in_order(session, order);
+        assert!(order.handshake_started);
+        let shown: usize = certificates.chain().iter().map(|it| it.len()).sum();
+        assert!(shown <= MAX_CERTIFICATE_BYTES);
+        self.act(session);
+    }
+
     fn new_record(
         &mut self,
         session: &mut Session<'_>,
@@ -159,7 +183,9 @@ impl Handler for Recorder {
 
     fn stall(&mut self, session: &mut Session<'_>, order: &mut Order, direction: Direction) {
         self.in_order(session, order);
-        self.stalls.insert((session.info().id, direction as usize), session.now_ns());
+        let info = session.info();
+        let stall = (session.now_ns(), info.client.ip());
+        self.stalls.insert((info.id, direction as usize), stall);
         self.events.push(Event::Stall(direction));
         self.act(session);
     }
@@ -187,6 +213,17 @@ impl Handler for Recorder {
         self.stalls.retain(|(of, _), _| *of != id);
         self.events.push(Event::SessionEnd(why));
         self.act(session);
+    }
+
+    fn flow_anomaly(&mut self, anomaly: &FlowAnomaly) {
+        // Roles may change in a flow's life, senders do not.
+        let sender = match anomaly.direction {
+            Direction::ClientToServer => anomaly.client,
+            Direction::ServerToClient => anomaly.server,
+        };
+        let new = self.anomalies.insert((anomaly.id, sender, format!("{:?}", anomaly.kind)));
+        let nameless = anomaly.client == anomaly.server;
+        assert!(new || nameless, "{:?} is told once for each flow and sender", anomaly.kind);
     }
 
     fn flow_end(&mut self, flow: &FlowEnd) {

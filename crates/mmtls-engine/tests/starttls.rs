@@ -216,7 +216,7 @@ fn refused_starttls_must_not_disturb_the_protocol() {
 
 #[test]
 fn urgent_data_must_pass_in_telnet_and_not_behind_starttls() {
-    let urgent = flag::ACK | 0x20;
+    let urgent = flag::ACK | flag::URG;
     let mut t = T::new();
     t.open();
     t.send(S, 0, 0, flag::ACK, b"\xff\xfd\x18login: ");

@@ -59,6 +59,8 @@ pub mod flag {
     pub const RST: u8 = 4;
     /// The acknowledgment number counts.
     pub const ACK: u8 = 16;
+    /// There are urgent data.
+    pub const URG: u8 = 32;
 }
 
 impl Endpoints {

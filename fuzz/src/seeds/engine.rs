@@ -75,6 +75,10 @@ pub(super) fn packet_path(add: Add<'_>) {
     stalled.extend(turns(&SCRIPTS[0], 0));
     stalled.extend([9, 0x02, 13, 0, 9, 0x01, 13, 0]);
     add("packet_path", "stall-without-keys", stalled.clone());
+    // The same where this client has no agent, and more policies differ.
+    let mut unshared = vec![0, 0, 0x22, 0x79];
+    unshared.extend_from_slice(&stalled[3..]);
+    add("packet_path", "stall-without-an-agent", unshared);
     stalled.extend([12, 0x10, 6, 0, 7, 0, 0, 0, 0]);
     add("packet_path", "null-keys-and-another-connection", stalled);
     let mut made = calm.to_vec();

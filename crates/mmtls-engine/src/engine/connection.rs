@@ -5,11 +5,11 @@
 
 use super::{Context, Engine, context};
 use crate::config::Policy;
-use crate::flow::{Carries, Flow, FlowIndex, Origin, PendingSyn, Phase};
+use crate::flow::{Carries, Flow, FlowIndex, Half, Origin, PendingSyn, Phase};
 use crate::output::Verdict;
 use crate::recognition::Watch;
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly, recycle};
-use crate::tls::{Direction, Recognition, recognise};
+use crate::tls::{ContentType, Direction, RECORD_HEADER_LEN, Recognition, recognise};
 use crate::wire::Segment;
 
 impl<H: Handler> Engine<H> {
@@ -104,9 +104,8 @@ impl<H: Handler> Engine<H> {
             Phase::Opening if answer => self.handle_syn_ack(index, direction, segment),
             Phase::Opening => self.handle_first_syn(index, direction, segment),
             Phase::Open => {
-                let repeated = repeats(flow, direction, segment);
-                if repeated {
-                    return Verdict::Forward;
+                if repeats(flow, direction, segment) {
+                    return self.judge_repeated(index, direction, segment);
                 }
                 self.stray(index, direction, TcpAnomaly::StraySyn);
                 // A live peer answers a bare SYN with a challenge (RFC 5961, section 4), and one
@@ -162,17 +161,34 @@ impl<H: Handler> Engine<H> {
             return Verdict::Forward;
         };
         let initial = segment.tcp.sequence().wrapping_add(1);
+        let payload = segment.tcp.payload();
         let [half, other] = flow.halves_from(direction);
         if half.initial == Some(initial) && half.origin == Origin::Syn {
-            return Verdict::Forward;
+            return self.judge_repeated(index, direction, segment);
         }
         if half.assembler.next() > 0 || other.assembler.next() > 0 {
             // Data on the earlier SYN was acknowledged already.
             self.stray(index, direction, TcpAnomaly::StraySyn);
             return Verdict::Drop;
         }
+        if self.config.inline && carries_early_data(payload) {
+            // Its server may read them before the answer tells that they arrived. Senders repeat a
+            // SYN that was lost without data (RFC 7413, section 4.1.3).
+            self.stray(index, direction, TcpAnomaly::StraySyn);
+            return Verdict::Drop;
+        }
+        if !payload.is_empty() && self.buffered + payload.len() > self.syn_data_cap() {
+            self.counters.buffer_full += 1;
+            if self.config.inline {
+                return Verdict::Drop;
+            }
+        }
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Forward;
+        };
+        let [half, other] = flow.halves_from(direction);
         half.begin(initial, Origin::Syn, segment.tcp.window_scale());
-        half.syn_data = segment.tcp.payload().to_vec();
+        half.syn_data = payload.to_vec();
         // What answered another SYN does not answer this one.
         if other.origin != Origin::Syn {
             other.unlearn();
@@ -189,15 +205,19 @@ impl<H: Handler> Engine<H> {
         direction: Direction,
         segment: &Segment<'_>,
     ) -> Verdict {
+        let (inline, cap) = (self.config.inline, self.syn_data_cap());
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Forward;
         };
         let initial = segment.tcp.sequence().wrapping_add(1);
         let acknowledged = segment.tcp.acknowledgment();
+        let payload = segment.tcp.payload();
         let [half, other] = flow.halves_from(direction);
-        let beyond_syn = other.initial.map(|syn| acknowledged.wrapping_sub(syn) as usize);
+        let beyond_syn = other.initial.map(|syn| u64::from(acknowledged.wrapping_sub(syn)));
+        // Data on the SYN that an earlier answer has acknowledged are part of the stream.
+        let sent = other.assembler.next().max(other.syn_data.len() as u64);
         match (other.origin, beyond_syn) {
-            (Origin::Syn, Some(beyond)) if beyond <= other.syn_data.len() => {}
+            (Origin::Syn, Some(beyond)) if beyond <= sent => {}
             // It answers a SYN that was not seen; a SYN that is seen later counts more.
             (Origin::Unknown | Origin::Learned, _) => {
                 other.begin(acknowledged, Origin::Learned, None);
@@ -213,9 +233,16 @@ impl<H: Handler> Engine<H> {
             self.stray(index, direction, TcpAnomaly::StraySyn);
             return Verdict::Drop;
         }
-        if half.origin != Origin::SynAck {
+        if half.origin == Origin::SynAck {
+            if !repeats_data(half, payload) {
+                return self.judge_repeated(index, direction, segment);
+            }
+        } else if !payload.is_empty() && inline && self.buffered + payload.len() > cap {
+            self.counters.buffer_full += 1;
+            return Verdict::Drop;
+        } else {
             half.begin(initial, Origin::SynAck, segment.tcp.window_scale());
-            half.syn_data = segment.tcp.payload().to_vec();
+            half.syn_data = payload.to_vec();
         }
         half.last_ack = Some(acknowledged);
         if half.window_scale.is_none() || other.window_scale.is_none() {
@@ -248,9 +275,34 @@ impl<H: Handler> Engine<H> {
         let data = core::mem::take(&mut half.syn_data);
         let accepted = half.offset_of(acknowledged).is_some_and(|it| it >= data.len() as i64);
         if accepted {
-            // It was forwarded on the SYN; a ClientHello or a greeting, judged now.
-            let _ = self.reassemble(index, direction, 0, &data);
+            // It was forwarded on the SYN; a ClientHello or a greeting, judged now. The frame at
+            // hand is another one.
+            if let Verdict::Hold(id) = self.reassemble(index, direction, 0, &data) {
+                self.take_back(index, direction, id);
+            }
         }
+    }
+
+    /// A SYN or SYN-ACK again: with other data than before, nobody knows which its receiver takes.
+    fn judge_repeated(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        segment: &Segment<'_>,
+    ) -> Verdict {
+        let payload = segment.tcp.payload();
+        if self.flows.get(index).is_none_or(|flow| repeats_data(flow.half(direction), payload)) {
+            return Verdict::Forward;
+        }
+        self.counters.conflicting_overlaps += 1;
+        self.note(index, direction, TcpAnomaly::ConflictingOverlap);
+        if self.config.inline { Verdict::Drop } else { Verdict::Forward }
+    }
+
+    /// What may be kept in all before data on SYNs are refused, which anybody can send in anybody's
+    /// name: their senders repeat them without.
+    fn syn_data_cap(&self) -> usize {
+        self.config.limits.max_buffered_bytes / 4
     }
 
     /// A new connection has taken over the four-tuple of an old one.
@@ -355,16 +407,22 @@ impl<H: Handler> Engine<H> {
                 session.fail(direction, SessionError::LostSynchronisation, &mut ctx);
                 self.settle(index);
             }
-            Some(carries @ Carries::Undecided(_)) => {
-                // What it carries will not be known any more.
-                *carries = Carries::Plain(Watch::default());
-                self.counters.mid_stream += 1;
-                self.bypass(index);
+            Some(Carries::Undecided(_)) => {
                 self.note(index, direction, TcpAnomaly::UnseenBytes);
-                let _ = self.judge_mid_stream(index);
+                self.give_up(index);
             }
             _ => {}
         }
+    }
+
+    /// What an undecided connection carries will not be known any more.
+    pub(super) fn give_up(&mut self, index: FlowIndex) {
+        if let Some(flow) = self.flows.get(index) {
+            flow.carries = Carries::Plain(Watch::default());
+        }
+        self.counters.mid_stream += 1;
+        self.bypass(index);
+        let _ = self.judge_mid_stream(index);
     }
 
     /// The client's acknowledgment of the SYN-ACK opens the connection; false when it does not
@@ -427,6 +485,26 @@ impl<H: Handler> Engine<H> {
         }
         Verdict::Forward
     }
+}
+
+/// Whether a ClientHello and records of early data are in the payload of a SYN.
+fn carries_early_data(payload: &[u8]) -> bool {
+    let mut rest = payload;
+    while let Some((&[kind, _, _, high, low], behind)) =
+        rest.split_first_chunk::<RECORD_HEADER_LEN>()
+    {
+        if kind == ContentType::APPLICATION_DATA.0 {
+            return recognise(payload) == Recognition::Tls;
+        }
+        rest = behind.get(usize::from(u16::from_be_bytes([high, low]))..).unwrap_or_default();
+    }
+    false
+}
+
+/// Whether the data of a repeated SYN or SYN-ACK are those of the first one, or none.
+fn repeats_data(half: &Half, payload: &[u8]) -> bool {
+    let known = payload.len() as u64 <= half.assembler.next();
+    payload.is_empty() || half.syn_data == payload || known && !half.contradicts(0, payload)
 }
 
 /// Whether a SYN or SYN-ACK is a copy of the one that this connection began with.

@@ -54,6 +54,7 @@ impl<H: Handler> Engine<H> {
         self.end_session(index, reason);
         if reason != EndReason::Closed {
             self.report_end(index, reason);
+            self.let_go(index);
         }
         let deadline = self.now_ns.saturating_add(self.config.limits.closed_timeout_ns);
         self.flows.check_at(deadline, index, id);
@@ -78,19 +79,26 @@ impl<H: Handler> Engine<H> {
         }
         self.end_session(index, reason);
         self.report_end(index, reason);
+        self.let_go(index);
+        let deadline = self.now_ns.saturating_add(self.config.limits.tombstone_timeout_ns);
+        self.flows.check_at(deadline, index, id);
+    }
+
+    /// Frees what was kept for a connection that is over.
+    fn let_go(&mut self, index: FlowIndex) {
         if let Some(flow) = self.flows.get(index) {
             for half in &mut flow.halves {
                 half.assembler.clear();
                 half.sent = Unacknowledged::default();
                 half.syn_data = Vec::new();
             }
-            if let Carries::Undecided(_) = flow.carries {
-                flow.carries = Carries::Plain(Watch::default());
+            match &mut flow.carries {
+                Carries::Tls(session) => session.forget(),
+                Carries::Undecided(_) => flow.carries = Carries::Plain(Watch::default()),
+                Carries::Plain(_) => {}
             }
         }
         self.charge(index);
-        let deadline = self.now_ns.saturating_add(self.config.limits.tombstone_timeout_ns);
-        self.flows.check_at(deadline, index, id);
     }
 
     /// Forgets a flow; ends what has not ended yet.

@@ -9,6 +9,7 @@ use crate::output::{PortId, Verdict};
 use crate::recognition::{Beginning, Found};
 use crate::session::{
     EndReason, Fate, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession, recycle,
+    take_spare,
 };
 use crate::tls::{Direction, ProtocolVersion};
 use crate::wire::Segment;
@@ -150,7 +151,15 @@ impl<H: Handler> Engine<H> {
         let payload = segment.tcp.payload();
         let sequence = segment.tcp.sequence();
         let fin = segment.tcp.flags().fin();
-        watch(flow, direction, sequence, payload);
+        let from_client = direction == Direction::ClientToServer;
+        match &mut flow.carries {
+            // The receiver may take the byte out: the client's turn goes on behind it.
+            Carries::Plain(_) if segment.tcp.flags().urg() && from_client => {}
+            Carries::Undecided(recogniser) if segment.tcp.flags().urg() && from_client => {
+                recogniser.note_urgent();
+            }
+            _ => watch(flow, direction, sequence, payload),
+        }
         if !is_followed(flow) {
             if is_changed(flow.half(direction), sequence, payload) {
                 // The bytes that showed what the connection carries, sent again as others.
@@ -323,9 +332,24 @@ impl<H: Handler> Engine<H> {
             let mut ctx = context!(self);
             session.handle_fin(direction, &mut ctx);
         }
-        let grown = self.charge(index);
-        if grown > 0 && self.buffered > self.config.limits.max_buffered_bytes {
-            self.fail(index, direction, SessionError::MemoryCap);
+        if self.charge(index) > 0 {
+            self.meet_cap(index, direction);
+        }
+    }
+
+    /// Ends the following of a connection that has grown when there is no room. While it is not known
+    /// what they carry, connections share half of it.
+    fn meet_cap(&mut self, index: FlowIndex, direction: Direction) {
+        let max = self.config.limits.max_buffered_bytes;
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        match &flow.carries {
+            Carries::Undecided(_) if self.buffered > max / 2 => self.give_up(index),
+            Carries::Tls(_) if self.buffered > max => {
+                self.fail(index, direction, SessionError::MemoryCap);
+            }
+            _ => {}
         }
     }
 
@@ -339,7 +363,7 @@ impl<H: Handler> Engine<H> {
             let needed = half.sent.len() + bytes.len();
             if needed > half.sent.capacity()
                 && needed >= WORTH_A_LARGE_BUFFER
-                && let Some(memory) = self.spare.pop()
+                && let Some(memory) = take_spare(&mut self.spare, needed)
             {
                 recycle(&mut self.spare, half.sent.move_to(memory));
             }
@@ -457,9 +481,10 @@ pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
     }
 }
 
-/// Whether urgent data must not pass: where TLS is followed or may begin. Telnet and FTP use it.
+/// Whether urgent data must not pass: where TLS is followed or may begin, perhaps behind a byte that
+/// the receiver takes out. Telnet, FTP and others use them.
 fn refuses_urgent<S>(flow: &Flow<S>, payload: &[u8]) -> bool {
-    let begins = matches!(payload.first(), Some(20..=22));
+    let begins = payload.iter().take(4).any(|byte| matches!(byte, 20..=22));
     match &flow.carries {
         Carries::Undecided(recogniser) => recogniser.refuses_urgent() || begins,
         Carries::Plain(watch) => watch.refuses_urgent() || begins,
@@ -470,9 +495,16 @@ fn refuses_urgent<S>(flow: &Flow<S>, payload: &[u8]) -> bool {
 /// Looks at a segment of a flow that is not followed: TLS may begin in it.
 fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[u8]) {
     let half = &flow.halves[direction.index()];
+    let Carries::Plain(watch) = &mut flow.carries else {
+        return;
+    };
+    if direction == Direction::ServerToClient {
+        // Wherever they stand: a segment that died behind the monitor may have moved the stream on.
+        watch.handle_segment(direction, payload);
+        return;
+    }
     // A segment may repeat bytes in front of its new ones.
-    if let Carries::Plain(watch) = &mut flow.carries
-        && let Some(offset) = half.offset_of(sequence)
+    if let Some(offset) = half.offset_of(sequence)
         && let Ok(repeated) = usize::try_from(half.assembler.next() as i64 - offset)
         && let Some(new) = payload.get(repeated..)
         && let Some(recogniser) = watch.handle_segment(direction, new)

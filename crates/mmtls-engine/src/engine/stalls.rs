@@ -5,7 +5,7 @@
 use super::{Context, Engine, StallCheck, context};
 use crate::config::{Awaited, Limits};
 use crate::flow::{Carries, Flow, FlowIndex, Held, Unacknowledged};
-use crate::output::{Output, Verdict};
+use crate::output::{HoldId, Output, Verdict};
 use crate::session::{Fate, Handler};
 use crate::tls::Direction;
 
@@ -44,6 +44,19 @@ impl<H: Handler> Engine<H> {
         self.note_stalls(index);
         self.charge(index);
         Verdict::Hold(id)
+    }
+
+    /// Takes back a hold of a frame that there is none of: its bytes were forwarded before.
+    pub(super) fn take_back(&mut self, index: FlowIndex, direction: Direction, id: HoldId) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        let half = &mut flow.halves[direction.index()];
+        if let Some(held) = half.held.pop_back_if(|held| held.id == id) {
+            half.held_bytes -= held.len;
+            half.released = half.released.max(held.contiguous);
+            self.held_frames -= 1;
+        }
     }
 
     /// Gives each stall that has begun a deadline.

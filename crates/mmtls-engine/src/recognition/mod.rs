@@ -30,6 +30,9 @@ pub(crate) const MAX_BYTES: usize = 16 << 10;
 /// The first byte of a record that begins a ClientHello.
 const HANDSHAKE: u8 = 22;
 
+/// Most bytes behind which a ClientHello is looked for wherever it may stand.
+const MAX_FRONT: usize = 1024;
+
 /// What a connection turned out to carry.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -69,6 +72,8 @@ pub(crate) struct Recogniser {
     server_lost: bool,
     /// The client has left the first bytes of the connection behind.
     in_dialog: bool,
+    /// There were urgent data in the client's turn, which are part of the stream or not.
+    urgent: bool,
     /// What the client asked for before the server spoke last.
     asked: Option<Upgrade>,
     /// Bytes that have passed, per direction.
@@ -89,6 +94,11 @@ impl Recogniser {
     /// Whether urgent data could hide a ClientHello here.
     pub(crate) fn refuses_urgent(&self) -> bool {
         !self.in_dialog || self.asked.is_some() || self.plain < self.client.len()
+    }
+
+    /// The client's next bytes are urgent data.
+    pub(crate) fn note_urgent(&mut self) {
+        self.urgent = true;
     }
 
     /// Whether these bytes of the server, the first of the connection in order, are a client's.
@@ -125,7 +135,13 @@ impl Recogniser {
             // The beginnings of a record and of a hello of SSL 2.0.
             let possible = matches!(rest[0], 20..=22 | 0x80..)
                 && (before.is_empty() || Upgrade::may_follow(before));
-            let mut begins = if possible { hello::generous(rest) } else { Begins::Other };
+            let mut begins = if possible {
+                hello::generous(rest)
+            } else if self.urgent && before.len() <= MAX_FRONT || is_behind_binary(before) {
+                hello::strict(rest)
+            } else {
+                Begins::Other
+            };
             // Only now is it worth a search what the client asked for.
             if begins != Begins::Other {
                 if !before.is_empty() {
@@ -176,6 +192,7 @@ impl Recogniser {
             self.asked = Upgrade::asked_by(&self.client);
             self.client.clear();
             self.plain = 0;
+            self.urgent = false;
         }
         self.limit()
     }
@@ -189,6 +206,12 @@ impl Recogniser {
             false => Watch { asked: Upgrade::asked_by(&self.client), turn: false },
         })
     }
+}
+
+/// Whether the beginning of a client's turn is a short message of a protocol that is no text, as
+/// SOCKS (RFC 1928) and the PROXY protocol send in front of a ClientHello without waiting.
+fn is_behind_binary(before: &[u8]) -> bool {
+    before.len() <= MAX_FRONT && before.first().is_some_and(|it| !(b' '..=b'~').contains(it))
 }
 
 /// What is remembered of a connection that is not looked at in order any more: enough to notice

@@ -179,7 +179,7 @@ impl<S: Default> TlsSession<S> {
             return false;
         }
         let sequence = self.early.keys.sequence;
-        let Some(opened) = self.early.keys.open(header, fragment, ctx.plaintext, ctx.counters)
+        let Some(opened) = self.early.keys.open(0, header, fragment, ctx.plaintext, ctx.counters)
         else {
             return false;
         };

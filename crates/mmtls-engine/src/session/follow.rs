@@ -255,7 +255,7 @@ impl<S: Default> TlsSession<S> {
         self.event(ctx, |handler, session, state| {
             handler.keys(session, state, direction, epoch, Duration::from_nanos(waited));
         });
-        self.search_backlog(direction, ctx);
+        self.search_backlog(direction, epoch, ctx);
         self.resume(direction, Some(waited), ctx);
         true
     }
@@ -501,6 +501,12 @@ impl<S: Default> TlsSession<S> {
         ctx: &mut Context<'_, H>,
     ) -> Step {
         let protected = header.content_type == ContentType::APPLICATION_DATA;
+        if protected && header.bytes[1..3] != [3, 3] && !self.is_tls12() {
+            // Senders have no choice (RFC 8446, section 5.1), and receivers may authenticate what
+            // they must be rather than what they are, so that the record opens only there.
+            self.fail(direction, SessionError::MalformedRecord, ctx);
+            return Step::Stop;
+        }
         match &self.streams[direction.index()].read {
             Read::Plaintext => match header.content_type {
                 ContentType::HANDSHAKE => self.handle_handshake_content(direction, fragment, ctx),
@@ -710,7 +716,10 @@ impl<S: Default> TlsSession<S> {
         let (used, ending) = self.handle_records(direction, &buffer[start..], ctx);
         let stream = &mut self.streams[direction.index()];
         if ending != Ending::Stop {
-            stream.put_buffer(buffer, start + used);
+            match start + used == buffer.len() {
+                true => recycle(ctx.spare, buffer),
+                false => stream.put_buffer(buffer, start + used),
+            }
             if ending == Ending::NeedKeys && used == 0 {
                 // These keys were for a later epoch, or do not fit: the stall goes on.
                 return;
@@ -763,7 +772,7 @@ impl<S: Default> TlsSession<S> {
         };
     }
 
-    /// Buffers bytes. A small beginning gets a small buffer: what is kept is what is charged.
+    /// Buffers bytes. A small beginning gets a small buffer, since capacity is what is charged.
     fn keep<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
@@ -774,13 +783,20 @@ impl<S: Default> TlsSession<S> {
         let buffer = &mut self.streams[direction.index()].buffer;
         if buffer.len() + bytes.len() >= WORTH_A_LARGE_BUFFER
             && buffer.capacity() < MAX_TLS13_FRAGMENT_LEN
-            && let Some(mut large) = ctx.spare.pop()
+            && let Some(mut large) = take_spare(ctx.spare, MAX_TLS13_FRAGMENT_LEN)
         {
             large.extend_from_slice(buffer);
             *buffer = large;
         }
         buffer.extend_from_slice(bytes);
     }
+}
+
+/// Memory for so many bytes, and not for many more: who gets it is charged for all of it.
+pub(crate) fn take_spare(spare: &mut Vec<Vec<u8>>, needed: usize) -> Option<Vec<u8>> {
+    let fitting = spare.iter().enumerate().map(|(at, buffer)| (buffer.capacity(), at));
+    let (_, at) = fitting.filter(|(len, _)| (needed..=needed * 4).contains(len)).min()?;
+    Some(spare.swap_remove(at))
 }
 
 /// Keeps a buffer's allocation for the next bytes that have to be kept.

@@ -15,7 +15,7 @@ mod stream;
 mod tls12;
 
 pub use certificates::{Certificates, MAX_CERTIFICATE_BYTES};
-pub(crate) use follow::{Context, Fate, TlsSession, recycle};
+pub(crate) use follow::{Context, Fate, TlsSession, recycle, take_spare};
 pub(crate) use handler::Control;
 pub use handler::{Handler, Session};
 pub use info::{

@@ -10,10 +10,12 @@ use super::{Certificates, Handler, SessionError};
 use crate::tls::{ContentType, Direction, EncryptedExtensions, HandshakeType, RecordHeader};
 
 impl<S: Default> TlsSession<S> {
-    /// Tries a record as the next one of the handshake; true when that settled what it is.
+    /// Tries a record as the next one of the handshake, with the keys from number `from` on; true
+    /// when that settled what it is.
     pub(super) fn try_handshake<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
+        from: usize,
         header: RecordHeader,
         fragment: &[u8],
         ctx: &mut Context<'_, H>,
@@ -23,7 +25,7 @@ impl<S: Default> TlsSession<S> {
         if keys.is_empty() {
             return false;
         }
-        let Some(opened) = keys.open(header, fragment, ctx.plaintext, ctx.counters) else {
+        let Some(opened) = keys.open(from, header, fragment, ctx.plaintext, ctx.counters) else {
             if !keys.is_confirmed() {
                 return false;
             }

@@ -8,7 +8,9 @@ use core::mem;
 use super::follow::{Context, Step, TlsSession};
 use super::stream::{Read, Search};
 use super::{Handler, SessionError};
-use crate::tls::{Deframed, Direction, OpenRecord, RECORD_HEADER_LEN, RecordHeader, deframe};
+use crate::tls::{
+    Deframed, Direction, KeyEpoch, OpenRecord, RECORD_HEADER_LEN, RecordHeader, deframe,
+};
 
 /// Keys that are tried side by side: one secret of early data may belong to eight suites.
 pub(super) const MAX_CANDIDATES: usize = 8;
@@ -16,6 +18,10 @@ pub(super) const MAX_CANDIDATES: usize = 8;
 /// Protected records of a client's last flight: EndOfEarlyData, Certificate, CertificateVerify,
 /// Finished, and some room for fragments (RFC 8446, section 2).
 const MAX_CLIENT_RECORDS: u32 = 8;
+
+/// Protected records of a server's first flight, however it is cut: each key that comes is tried on
+/// all of them.
+const MAX_SERVER_RECORDS: u32 = 1024;
 
 impl<S: Default> TlsSession<S> {
     /// A protected record before the switch is known: it is a handshake record under keys that
@@ -29,7 +35,7 @@ impl<S: Default> TlsSession<S> {
     ) -> Step {
         let of_client = direction == Direction::ClientToServer;
         let settled = (of_client && self.try_early(header, fragment, ctx))
-            || self.try_handshake(direction, header, fragment, ctx);
+            || self.try_handshake(direction, 0, header, fragment, ctx);
         if settled {
             return self.step();
         }
@@ -43,7 +49,7 @@ impl<S: Default> TlsSession<S> {
                 return Step::Stop;
             }
         }
-        if self.try_switch(direction, header, fragment, ctx) {
+        if self.try_switch(direction, 0, header, fragment, ctx) {
             return self.step();
         }
         if of_client {
@@ -77,6 +83,7 @@ impl<S: Default> TlsSession<S> {
                 let is_application = search.finished && !search.candidates.is_empty();
                 !self.client_flight_seen
                     && !is_application
+                    && search.records < MAX_SERVER_RECORDS
                     && search.backlog.len() + len <= max_bytes
             }
         };
@@ -89,10 +96,12 @@ impl<S: Default> TlsSession<S> {
         Step::Done
     }
 
-    /// Tries a record as number 0 of the application epoch; true when it was.
+    /// Tries a record as number 0 of the application epoch, with the candidates from number `from`
+    /// on; true when it was.
     fn try_switch<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
+        from: usize,
         header: RecordHeader,
         fragment: &[u8],
         ctx: &mut Context<'_, H>,
@@ -101,7 +110,7 @@ impl<S: Default> TlsSession<S> {
         let Read::Searching(Search { candidates, .. }) = &mut stream.read else {
             return false;
         };
-        for at in 0..candidates.len() {
+        for at in from..candidates.len() {
             let outcome = candidates[at].open(0, header.bytes, fragment, ctx.plaintext);
             if outcome.is_err() {
                 ctx.counters.trials_failed += 1;
@@ -154,14 +163,23 @@ impl<S: Default> TlsSession<S> {
         awaited && stream.handshake_keys.add(opener)
     }
 
-    /// Searches the records that have passed, with keys that have come.
+    /// Searches the records that have passed, with the keys that have come last. All others were
+    /// tried on them.
     pub(super) fn search_backlog<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
+        epoch: KeyEpoch,
         ctx: &mut Context<'_, H>,
     ) {
-        let Read::Searching(search) = &mut self.streams[direction.index()].read else {
+        let stream = &mut self.streams[direction.index()];
+        let Read::Searching(search) = &mut stream.read else {
             return;
+        };
+        let (candidates, handshake_keys) = (search.candidates.len(), stream.handshake_keys.len());
+        let (candidate, handshake_key) = match epoch {
+            KeyEpoch::EarlyData => return,
+            KeyEpoch::Handshake => (candidates, handshake_keys.saturating_sub(1)),
+            KeyEpoch::Application(_) => (candidates.saturating_sub(1), handshake_keys),
         };
         let backlog = mem::take(&mut search.backlog);
         let mut unknown = Vec::new();
@@ -179,9 +197,9 @@ impl<S: Default> TlsSession<S> {
             }
             if !searching {
                 self.handle_application_record(direction, header, fragment, None, ctx);
-            } else if self.try_handshake(direction, header, fragment, ctx) {
+            } else if self.try_handshake(direction, handshake_key, header, fragment, ctx) {
                 // It is known now, and need not be kept.
-            } else if !self.try_switch(direction, header, fragment, ctx) {
+            } else if !self.try_switch(direction, candidate, header, fragment, ctx) {
                 unknown.extend_from_slice(whole);
                 records += 1;
             }

@@ -52,6 +52,11 @@ impl Trial {
         self.openers.is_empty()
     }
 
+    /// How many keys there are.
+    pub(super) fn len(&self) -> usize {
+        self.openers.len()
+    }
+
     /// Whether a record has been opened.
     pub(super) fn is_confirmed(&self) -> bool {
         self.sequence > 0
@@ -66,15 +71,18 @@ impl Trial {
         room
     }
 
-    /// Opens the next record into `plaintext`.
+    /// Opens the next record into `plaintext`, with the keys from number `from` on.
     pub(super) fn open(
         &mut self,
+        from: usize,
         header: RecordHeader,
         fragment: &[u8],
         plaintext: &mut [u8],
         counters: &mut Counters,
     ) -> Option<Opened> {
-        for at in 0..self.openers.len() {
+        // Once one has opened a record it is the only one.
+        let from = if self.is_confirmed() { 0 } else { from };
+        for at in from..self.openers.len() {
             match self.openers[at].open(self.sequence, header.bytes, fragment, plaintext) {
                 Ok(opened) => {
                     self.openers.swap(0, at);
@@ -145,16 +153,20 @@ impl Stream {
             buffer.drain(..start);
             self.start = 0;
         }
+        if buffer.len() < buffer.capacity() / 8 {
+            // What waited behind a stall has gone.
+            buffer.shrink_to(buffer.len() * 2);
+        }
         self.buffer = buffer;
     }
 
-    /// Bytes that are kept.
+    /// Memory that is taken, in bytes.
     pub(super) fn kept_bytes(&self) -> usize {
         let searched = match &self.read {
-            Read::Searching(search) => search.backlog.len(),
+            Read::Searching(search) => search.backlog.capacity(),
             _ => 0,
         };
-        self.buffer.len() + self.messages.len() + searched
+        self.buffer.capacity() + self.messages.capacity() + searched
     }
 
     /// The handshake is over, or its keys are of no use.

@@ -41,11 +41,20 @@ impl MessageBuffer {
         let Some(body) = rest.get(..len) else {
             return Ok(None);
         };
+        let body = body.to_vec();
         self.taken += 4 + len;
-        Ok(Some((HandshakeType(kind), body.to_vec())))
+        if self.taken == self.bytes.len() {
+            self.clear();
+        }
+        Ok(Some((HandshakeType(kind), body)))
     }
 
-    /// Bytes that are kept.
+    /// Memory that is taken, in bytes.
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Bytes that are not taken.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.taken
     }

@@ -19,22 +19,37 @@ pub enum Link {
     Ip,
 }
 
-/// Splits a frame into link header (VLAN tags included) and IP packet; `None` when it carries
-/// something else.
-pub(crate) fn strip_link(link: Link, frame: &[u8]) -> Option<(&[u8], &[u8])> {
+/// What is behind the link header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stripped<'a> {
+    /// The link header, VLAN tags included, and the IP packet.
+    Ip(&'a [u8], &'a [u8]),
+    /// No IP.
+    Other,
+    /// More VLAN tags than are looked behind, where receivers may find anything.
+    TooManyTags,
+}
+
+/// Splits a frame.
+pub(crate) fn strip_link(link: Link, frame: &[u8]) -> Stripped<'_> {
     if link == Link::Ip {
-        return Some((&[], frame));
+        return Stripped::Ip(&[], frame);
     }
     let mut at = 12;
     for _ in 0..=MAX_VLAN_TAGS {
-        let ether_type = u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]);
-        match ether_type {
-            IPV4 | IPV6 => return frame.split_at_checked(at + 2),
+        let Some(&[high, low]) = frame.get(at..at + 2) else {
+            return Stripped::Other;
+        };
+        match u16::from_be_bytes([high, low]) {
+            IPV4 | IPV6 => {
+                let (header, packet) = frame.split_at(at + 2);
+                return Stripped::Ip(header, packet);
+            }
             VLAN | QINQ | QINQ_OLD => at += 4,
-            _ => return None,
+            _ => return Stripped::Other,
         }
     }
-    None
+    Stripped::TooManyTags
 }
 
 /// A link header for the way back: its two addresses change places.
@@ -46,7 +61,8 @@ pub(crate) fn turned(link_header: &[u8]) -> Vec<u8> {
     header
 }
 
-/// VLAN identifiers of a link header, outer in the upper half; zero without tags.
+/// VLAN identifiers of a link header, outer in the upper half; zero without tags. Identifier 0 is
+/// no VLAN, only a priority: receivers pass over such a tag.
 pub(crate) fn vlan_of(link_header: &[u8]) -> u32 {
     let id = |at: usize| match link_header.get(at..at + 4) {
         // The last two bytes of a header are its EtherType: no tag starts there.
@@ -56,6 +72,7 @@ pub(crate) fn vlan_of(link_header: &[u8]) -> u32 {
     match link_header.len() {
         0..=14 => 0,
         18 => id(12),
+        _ if id(12) == 0 || id(16) == 0 => id(12) | id(16),
         _ => id(12) << 16 | id(16),
     }
 }
@@ -79,7 +96,9 @@ mod tests {
     fn accepts_plain_vlan_and_qinq() {
         for (tags, header) in [(&[][..], 14), (&[VLAN], 18), (&[QINQ, VLAN], 22)] {
             let frame = frame(tags);
-            let (link, ip) = strip_link(Link::Ethernet, &frame).unwrap();
+            let Stripped::Ip(link, ip) = strip_link(Link::Ethernet, &frame) else {
+                panic!("IP");
+            };
             assert_eq!((link.len(), ip), (header, &[0x45][..]));
             let expected = [0, 5, 5 << 16 | 5][tags.len()];
             assert_eq!(vlan_of(link), expected);
@@ -88,12 +107,22 @@ mod tests {
 
     #[test]
     fn refuses_three_tags_other_types_and_short_frames() {
-        assert!(strip_link(Link::Ethernet, &frame(&[QINQ, VLAN, VLAN])).is_none());
+        let three = frame(&[QINQ, VLAN, VLAN]);
+        assert_eq!(strip_link(Link::Ethernet, &three), Stripped::TooManyTags);
         let mut arp = frame(&[]);
         arp[13] = 6;
-        assert!(strip_link(Link::Ethernet, &arp).is_none());
+        assert_eq!(strip_link(Link::Ethernet, &arp), Stripped::Other);
         for len in 0..14 {
-            assert!(strip_link(Link::Ethernet, &frame(&[])[..len]).is_none());
+            assert_eq!(strip_link(Link::Ethernet, &frame(&[])[..len]), Stripped::Other);
         }
+    }
+
+    #[test]
+    fn accepts_priority_tags_as_no_vlan() {
+        let mut tagged = frame(&[VLAN, VLAN]);
+        tagged[19] = 0;
+        assert_eq!(vlan_of(&tagged[..22]), 5);
+        tagged[15] = 0;
+        assert_eq!(vlan_of(&tagged[..22]), 0);
     }
 }

@@ -17,7 +17,7 @@ pub use partial::finishes_in_place;
 pub(crate) use tcp::{Flags, TcpView};
 
 use core::net::SocketAddr;
-use link::{strip_link, vlan_of};
+use link::{Stripped, strip_link, vlan_of};
 use network::{Network, parse_network};
 
 /// What a frame turned out to be.
@@ -30,7 +30,8 @@ pub(crate) enum Parsed<'a> {
     Udp(&'a [u8]),
     /// Anything that is not TCP over IP: forwarded.
     Other,
-    /// Claims to be TCP over IP, but its lengths contradict each other.
+    /// Claims to be TCP over IP, but its lengths contradict each other, or has more VLAN tags than
+    /// are looked behind.
     Malformed,
 }
 
@@ -54,8 +55,10 @@ impl Segment<'_> {
 
 /// Parses a frame down to TCP; `strict` as for [`parse_network`].
 pub(crate) fn parse(link: Link, frame: &[u8], strict: bool) -> Parsed<'_> {
-    let Some((link_header, ip)) = strip_link(link, frame) else {
-        return Parsed::Other;
+    let (link_header, ip) = match strip_link(link, frame) {
+        Stripped::Ip(link_header, ip) => (link_header, ip),
+        Stripped::Other => return Parsed::Other,
+        Stripped::TooManyTags => return Parsed::Malformed,
     };
     match parse_network(ip, strict) {
         Network::Tcp { source, destination, segment } => match TcpView::parse(segment) {

@@ -95,6 +95,16 @@ impl T {
         }
         at
     }
+    /// Plays a dialog from the start of an open connection; stream offsets.
+    pub fn say(&mut self, dialog: &[(Direction, &[u8])]) -> [u64; 2] {
+        let mut at = [0u64; 2];
+        for (direction, bytes) in dialog {
+            let s = side(*direction);
+            self.send(*direction, at[s] as i64, at[1 - s], flag::ACK, bytes);
+            at[s] += bytes.len() as u64;
+        }
+        at
+    }
     pub fn started(&self) -> bool {
         self.engine.handler().events.contains(&Event::SessionStart)
     }

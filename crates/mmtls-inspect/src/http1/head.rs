@@ -177,7 +177,7 @@ pub(super) fn without_control_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
     let bad = |at: usize| match bytes[at] {
         b'\t' | b'\n' => false,
         b'\r' => bytes.get(at + 1) != Some(&b'\n'),
-        byte => byte < b' ',
+        byte => byte < b' ' || byte == 0x7f,
     };
     (0..bytes.len())
         .any(bad)

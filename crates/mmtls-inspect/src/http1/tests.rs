@@ -321,6 +321,11 @@ fn refuses_control_bytes_that_hide_a_coding() {
             "{value:?}"
         );
     }
+    // A parser passes over this field, curl reads its number.
+    assert_eq!(
+        exchange(GET, "HTTP/1.1 200 OK\r\nContent-Length: 5\x7f\r\n\r\nhello")[2..],
+        ["Server http_control_in_head", "200", "< hello", "end <"]
+    );
 }
 
 #[test]

@@ -1,0 +1,277 @@
+//! Ways past the monitor and into its memory, found by the second review. Each test says what must
+//! hold.
+
+mod harness;
+use harness::attack::*;
+use harness::{RANDOM, SUITE, keys};
+use mmtls_engine::session::*;
+use mmtls_engine::tls::*;
+use mmtls_engine::*;
+use mmtls_testkit::segments::flag;
+use mmtls_testkit::synthesis::*;
+
+const VLAN: u16 = 0x8100;
+
+/// The frame behind VLAN tags with these identifiers.
+fn tagged(frame: &[u8], identifiers: &[u16]) -> Vec<u8> {
+    let tags = identifiers.iter().flat_map(|id| [VLAN.to_be_bytes(), id.to_be_bytes()].concat());
+    [&frame[..12], &tags.collect::<Vec<_>>(), &frame[12..]].concat()
+}
+
+/// Plays a script behind these bytes of the client, which stand in its first segment.
+fn play_behind(t: &mut T, before: &[u8], at: [u64; 2], flags: u8) {
+    let mut at = at;
+    let mut before = before.to_vec();
+    for turn in &simple().turns {
+        let s = side(turn.direction);
+        let flags = if before.is_empty() { flag::ACK } else { flags };
+        let bytes = [core::mem::take(&mut before), turn.bytes.clone()].concat();
+        t.send(turn.direction, at[s] as i64, at[1 - s], flags, &bytes);
+        at[s] += bytes.len() as u64;
+    }
+}
+
+// Frames.
+
+#[test]
+fn vlan_tags_must_not_hide_tcp() {
+    let mut t = T::new();
+    let frame = t.ep.frame(C, -1, 0, flag::SYN, &[]);
+    assert_eq!(t.raw(0, &tagged(&frame, &[0, 0, 0])), Verdict::Drop);
+    assert_eq!(t.raw(0, &tagged(&frame, &[0, 0])), Verdict::Forward);
+}
+
+#[test]
+fn priority_tags_must_not_make_another_connection() {
+    let mut t = T::new();
+    let frames = [
+        (0, t.ep.frame(C, -1, 0, flag::SYN, &[])),
+        (1, t.ep.frame(S, -1, 0, flag::SYN | flag::ACK, &[])),
+        (0, t.ep.frame(C, 0, 0, flag::ACK, &[])),
+        (0, t.ep.frame(C, 0, 0, flag::ACK, &hello())),
+    ];
+    for ((port, frame), tags) in frames.iter().zip([&[5][..], &[5, 0], &[0, 5], &[5, 0]]) {
+        assert_eq!(t.raw(*port, &tagged(frame, tags)), Verdict::Forward);
+    }
+    assert!(t.started());
+    assert_eq!(t.engine.flow_count(), 1);
+}
+
+// Data on SYNs.
+
+#[test]
+fn data_on_a_syn_must_not_change_before_they_are_acknowledged() {
+    let mut t = T::new();
+    let hello = hello();
+    let decoy = vec![b'G'; hello.len()];
+    assert_eq!(t.send(C, -1, 0, flag::SYN, &decoy), Verdict::Forward);
+    assert_eq!(t.send(C, -1, 0, flag::SYN, &hello), Verdict::Drop);
+    assert_eq!(t.send(C, -1, 0, flag::SYN, &decoy), Verdict::Forward);
+    assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward);
+    let syn_ack = flag::SYN | flag::ACK;
+    let sent = hello.len() as u64;
+    assert_eq!(t.send(S, -1, sent, syn_ack, &[]), Verdict::Forward);
+    // Neither after that, on either side.
+    assert_eq!(t.send(C, -1, 0, flag::SYN, &hello), Verdict::Drop);
+    assert_eq!(t.send(S, -1, sent, syn_ack, b"other"), Verdict::Drop);
+    assert_eq!(t.send(S, -1, sent, syn_ack, &[]), Verdict::Forward);
+    assert_eq!(t.engine.counters().conflicting_overlaps, 3);
+}
+
+#[test]
+fn syn_ack_must_not_be_repeated_with_data() {
+    let mut t = T::new();
+    established(&mut t);
+    assert_eq!(t.send(S, -1, 0, flag::SYN | flag::ACK, &[0; 5000]), Verdict::Drop);
+    assert_eq!(t.send(S, -1, 0, flag::SYN | flag::ACK, &[]), Verdict::Forward);
+    assert!(t.alive());
+}
+
+#[test]
+fn early_data_on_a_syn_must_not_reach_the_server_unjudged() {
+    let early = EarlyScript {
+        fate: EarlyFate::Accepted,
+        before: vec![b"GET /evil".to_vec()],
+        after: vec![],
+    };
+    let keys = keys as fn(_, _) -> _;
+    let script = ScriptBuilder::early(RANDOM, SUITE, &[900, 100], &early, keys).build();
+    let client = script.turns.iter().take_while(|turn| turn.direction == C);
+    let payload: Vec<u8> = client.flat_map(|turn| turn.bytes.clone()).collect();
+    let mut t = T::new();
+    assert_eq!(t.send(C, -1, 0, flag::SYN, &payload), Verdict::Drop);
+    assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward);
+    // The ClientHello alone may stand there.
+    let mut t = T::new();
+    let hello = hello();
+    assert_eq!(t.send(C, -1, 0, flag::SYN, &hello), Verdict::Forward);
+    t.send(S, -1, hello.len() as u64, flag::SYN | flag::ACK, &[]);
+    assert!(t.started());
+}
+
+// Where TLS begins.
+
+#[test]
+fn hello_must_be_found_behind_what_does_not_wait() {
+    let socks = [5, 1, 0, 5, 1, 0, 1, 10, 0, 0, 9, 1, 0xbb];
+    let proxy = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\0\0\x01\x0a\0\0\x02\x9c\x40\x01\xbb";
+    for before in [&socks[..], proxy] {
+        let mut t = T::new();
+        t.open();
+        let _ = (t.keys(C, 0), t.keys(S, 0));
+        play_behind(&mut t, before, [0; 2], flag::ACK);
+        assert!(t.started(), "{before:x?}");
+        assert_eq!(t.judged(), 2);
+    }
+}
+
+#[test]
+fn urgent_bytes_must_not_hide_a_hello() {
+    let urgent = flag::ACK | flag::URG;
+    let mut t = T::new();
+    t.open();
+    let at = t.say(&[(C, &[5, 1, 0][..]), (S, &[5, 0]), (C, &[5, 1]), (S, &[5, 0])]);
+    let [client, server] = at;
+    let with = [b"A", &hello()[..]].concat();
+    assert_eq!(t.send(C, client as i64, server, urgent, &with), Verdict::Drop);
+    // The byte may be in a segment of its own.
+    assert_eq!(t.send(C, client as i64, server, urgent, b"A"), Verdict::Forward);
+    play_behind(&mut t, &[], [client + 1, server], flag::ACK);
+    assert!(t.started());
+    // Also long after the beginning.
+    let mut t = T::new();
+    t.open();
+    let at = t.say(&[(C, &[5, 1, 0][..]), (S, &[5; 20_000]), (C, &[5, 1]), (S, &[5, 0])]);
+    assert_eq!(t.send(C, at[0] as i64, at[1], urgent, b"A"), Verdict::Forward);
+    play_behind(&mut t, &[], [at[0] + 1, at[1]], flag::ACK);
+    assert!(t.started());
+}
+
+#[test]
+fn segment_that_died_behind_the_monitor_must_not_hide_turns() {
+    let mut t = T::new();
+    t.open();
+    let mut at = t.say(&[(C, &[7, 1, 0][..]), (S, &[9; 20_000])]);
+    t.send(S, at[1] as i64 + 20_000, at[0], flag::ACK, &[1]);
+    for (direction, bytes) in [(C, [7, 2]), (S, [9, 9])] {
+        let s = side(direction);
+        t.send(direction, at[s] as i64, at[1 - s], flag::ACK, &bytes);
+        at[s] += 2;
+    }
+    play_behind(&mut t, &[], at, flag::ACK);
+    assert!(t.started());
+}
+
+// Records.
+
+#[test]
+fn records_of_another_version_must_not_count_as_handshake() {
+    for version in [0x0301u16, 0x0304] {
+        let mut t = T::new();
+        let at = established(&mut t);
+        let judged = t.judged();
+        let mut record = sealed(C, 1);
+        record[1..3].copy_from_slice(&version.to_be_bytes());
+        assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, &record), Verdict::Drop);
+        assert_eq!(t.judged(), judged);
+        assert_eq!(t.engine.handler().errors(), [(C, SessionError::MalformedRecord)]);
+    }
+}
+
+#[test]
+fn keys_that_fit_nothing_must_not_cost_much() {
+    let mut t = T::new();
+    t.open();
+    let hello = hello();
+    let answer = plain(ContentType::HANDSHAKE, &server_hello(&[9; 32], SUITE));
+    t.send(C, 0, 0, flag::ACK, &hello);
+    let tiny = [&[23, 3, 3, 0, 16][..], &[7; 16]].concat();
+    let flight = [answer, tiny.repeat(3000)].concat();
+    let mut at = 0;
+    for piece in flight.chunks(30_000) {
+        t.send(S, at, hello.len() as u64, flag::ACK, piece);
+        at += piece.len() as i64;
+        t.send(C, hello.len() as i64, at as u64, flag::ACK, &[]);
+    }
+    let before = t.engine.counters().trials_failed;
+    let sender = Some(t.ep.client.ip());
+    for number in 0..8 {
+        let _ = t.keys_with(S, 0, Box::new(NullKeys(7000 + number)), RANDOM, sender);
+    }
+    let tried = t.engine.counters().trials_failed - before;
+    assert!((1024..10_000).contains(&tried), "{tried} trials");
+}
+
+// Memory.
+
+fn with_room(bytes: usize) -> T {
+    let mut config = T::config();
+    config.limits.max_buffered_bytes = bytes;
+    T::with(config)
+}
+
+#[test]
+fn data_on_syns_must_not_take_the_memory_of_sessions() {
+    let mut t = with_room(1 << 20);
+    let at = established(&mut t);
+    let honest = t.ep;
+    for number in 0..800u16 {
+        t.ep.client = ([10, 9, 0, 1], 1000 + number).into();
+        t.send(C, -1, 0, flag::SYN, &[b'x'; 1440]);
+    }
+    assert!(t.engine.buffered_bytes() <= 1 << 18);
+    assert!(t.engine.counters().buffer_full > 0);
+    t.ep = honest;
+    assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1)), Verdict::Forward);
+    assert!(t.alive());
+}
+
+#[test]
+fn undecided_connections_must_not_take_the_memory_of_sessions() {
+    let mut t = with_room(1 << 20);
+    let at = established(&mut t);
+    let honest = t.ep;
+    for number in 0..200 {
+        t.ep.client.set_port(1000 + number);
+        t.open();
+        for piece in 0..11 {
+            t.send(C, piece * 1440, 0, flag::ACK, &[b'x'; 1440]);
+            t.send(S, 0, (piece as u64 + 1) * 1440, flag::ACK, &[]);
+        }
+    }
+    assert!(t.engine.buffered_bytes() <= (1 << 19) + (1 << 15));
+    t.ep = honest;
+    assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1)), Verdict::Forward);
+    assert!(t.alive());
+}
+
+#[test]
+fn reset_connection_must_not_keep_memory() {
+    let mut t = T::new();
+    let mut script = builder();
+    for _ in 0..6 {
+        script.record(C, ContentType::APPLICATION_DATA, &[7; 16_000], 0);
+    }
+    t.open();
+    let at = t.play(&script.build());
+    assert!(t.engine.buffered_bytes() > 90_000, "it waits for keys");
+    t.send(C, at[0] as i64, at[1], flag::RST, &[]);
+    assert_eq!(t.engine.buffered_bytes(), 0);
+}
+
+#[test]
+fn ended_stall_must_not_keep_memory() {
+    let mut t = T::new();
+    let mut script = builder();
+    for _ in 0..30 {
+        script.record(C, ContentType::APPLICATION_DATA, &[7; 16_000], 0);
+    }
+    t.open();
+    let at = t.play(&script.build());
+    assert!(t.engine.buffered_bytes() > 400_000, "it waits for keys");
+    let _ = (t.keys(C, 0), t.keys(S, 0));
+    t.send(S, at[1] as i64, at[0], flag::ACK, &[]);
+    t.send(C, at[0] as i64, at[1], flag::ACK, &[]);
+    assert!(t.alive());
+    assert!(t.engine.buffered_bytes() < 4096, "{} bytes", t.engine.buffered_bytes());
+}
