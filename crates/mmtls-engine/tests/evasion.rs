@@ -260,6 +260,15 @@ fn reset_connection_must_not_keep_memory() {
 }
 
 #[test]
+fn refused_connection_must_not_pass_what_follows() {
+    let mut t = T::new();
+    t.send(C, -1, 0, flag::SYN, &[]);
+    t.send(S, -1, 0, flag::SYN | flag::ACK, &[]);
+    t.send(S, 1, 0, flag::RST | flag::ACK, &[]);
+    assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Drop);
+}
+
+#[test]
 fn ended_stall_must_not_keep_memory() {
     let mut t = T::new();
     let mut script = builder();

@@ -5,7 +5,7 @@
 use super::{Context, Engine, context};
 use crate::flow::{Carries, FlowIndex, Phase, Unacknowledged};
 use crate::output::{Exit, Output, Verdict};
-use crate::recognition::Watch;
+use crate::recognition::Recogniser;
 use crate::session::{EndReason, Fate, FlowAnomaly, Handler, SessionError, TcpAnomaly};
 use crate::tls::Direction;
 use crate::wire::{Reset, build_reset, turned};
@@ -94,7 +94,8 @@ impl<H: Handler> Engine<H> {
             }
             match &mut flow.carries {
                 Carries::Tls(session) => session.forget(),
-                Carries::Undecided(_) => flow.carries = Carries::Plain(Watch::default()),
+                // Still undecided: what comes behind a RST is dropped, and not passed as unknown.
+                Carries::Undecided(recogniser) => *recogniser = Recogniser::default(),
                 Carries::Plain(_) => {}
             }
         }
