@@ -188,5 +188,11 @@ fn sha256(path: &Path) -> Result<String, TestbedError> {
         .output()
         .map_err(|source| TestbedError::Io { path: path.to_owned(), source })?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    Ok(text.split(' ').next().unwrap_or_default().to_owned())
+    match text.split_once(' ') {
+        Some((sum, _)) if output.status.success() => Ok(sum.to_owned()),
+        _ => Err(TestbedError::Failed {
+            what: format!("sha256sum {}", path.display()),
+            detail: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        }),
+    }
 }

@@ -12,7 +12,7 @@ use mmtls_testkit::{
 };
 use serde::Serialize;
 
-use super::live::{Directory, Done, Load, children_cpu};
+use super::live::{Directory, Done, Load, children_cpu, negotiated};
 use super::report::{Samples, table};
 
 /// The ordinary suites; with "MMTLS" in front they have the private tag.
@@ -140,7 +140,7 @@ fn transfer(
     };
     let text = String::from_utf8_lossy(&output.stdout);
     let done = Done::parse(&text).filter(|done| {
-        output.status.success() && done.succeeded == requests && text.contains(&suite)
+        output.status.success() && done.succeeded == requests && negotiated(&text, &suite)
     });
     let done = done.ok_or_else(|| {
         format!("h2load: {}{}", text.trim(), String::from_utf8_lossy(&output.stderr).trim())

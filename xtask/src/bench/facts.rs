@@ -63,7 +63,8 @@ fn busy(cores: usize) -> f64 {
     (share * 1000.0).round() / 1000.0
 }
 
-fn commit() -> String {
+/// The commit that is checked out, and whether files differ from it.
+pub fn commit() -> String {
     let commit = said("git", &["rev-parse", "--short=12", "HEAD"]);
     let changes = said("git", &["status", "--porcelain", "--untracked-files=no"]);
     if changes.is_empty() || commit == "unknown" {
@@ -74,7 +75,7 @@ fn commit() -> String {
 }
 
 /// The first line that a program prints.
-fn said(program: &str, arguments: &[&str]) -> String {
+pub fn said(program: &str, arguments: &[&str]) -> String {
     let Ok(output) = Command::new(program).args(arguments).output() else {
         return unknown();
     };

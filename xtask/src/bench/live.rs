@@ -127,10 +127,12 @@ impl Lane {
             return Err(format!("{}: the server was talking to {peers:?}", VARIANTS[variant]));
         }
         let text = String::from_utf8_lossy(&output.stdout);
-        if !text.contains(SUITE) {
+        if !negotiated(&text, SUITE) {
             return Err(format!("{}: another suite: {text}", VARIANTS[variant]));
         }
-        let done = Done::parse(&text).ok_or_else(|| format!("h2load: {text}"))?;
+        let done = Done::parse(&text)
+            .filter(|done| output.status.success() && done.succeeded == WARM_UP_BYTES / length)
+            .ok_or_else(|| format!("h2load: {text}"))?;
         let bytes = done.bytes as f64 / done.seconds * load.seconds;
         Ok(((bytes / length as f64) as u64).max(u64::from(load.connections)))
     }
@@ -163,6 +165,12 @@ pub struct Load {
     pub seconds: f64,
     /// Receive packet steering on the middlebox's ports.
     pub steering: bool,
+}
+
+/// Whether h2load says that it negotiated just this suite: those with the private tag have names
+/// that end like others.
+pub fn negotiated(text: &str, suite: &str) -> bool {
+    text.lines().any(|line| line.trim().strip_prefix("Cipher: ") == Some(suite))
 }
 
 /// What h2load says at its end.
@@ -406,7 +414,8 @@ impl Directory {
     /// An empty one.
     pub fn create() -> Result<Self, String> {
         let path = std::env::temp_dir().join(format!("mmtls-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        // Not one that is there already: it could be somebody else's, with links in it.
+        std::fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self(path))
     }
 }

@@ -13,7 +13,7 @@
 mod callgrind;
 mod endtoend;
 mod engine;
-mod facts;
+pub mod facts;
 mod live;
 mod monitor;
 mod replayer;
@@ -37,7 +37,7 @@ pub struct BenchArgs {
     /// the private tag end to end, or engines on two threads.
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
-    /// How often each live measurement is repeated; the engine gets at least five rounds.
+    /// How often each measurement is repeated; parts (a), (d), (e) and (f) get at least five rounds.
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     /// Length of each live transfer in seconds; in memory, each measurement gets a tenth of it.

@@ -100,6 +100,11 @@ pub fn run(args: &CorpusArgs) -> Result<(), String> {
             results.failures.push(format!("{}: {error}", entry.id));
         }
     }
+    // What tshark cannot read is told one by one. Where it agrees on little, it was not asked right.
+    let differing = results.tshark_differs.len() as u64;
+    if args.tshark && differing * 10 > results.tshark_connections {
+        results.failures.push("tshark differs in more than a tenth of the connections".to_owned());
+    }
     results.print();
     results.write(&args.json)?;
     match results.failures.len() {

@@ -3,8 +3,9 @@
 use super::stacks::STACKS;
 use super::suite::{Suite, Version};
 
-/// What a case is about. Each is proved to have happened: by the endpoints, which fail when it
-/// did not, and where mmTLS reports it, by the report.
+/// What a case is about. Most are proved to have happened: by the endpoints, which fail when they
+/// did not, and where mmTLS reports them, by the report. Sizes, paddings and the extensions behind
+/// `MacThenEncrypt` and `NoExtendedMasterSecret` are asked for, and stacks may do as they like.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Feature {
     /// A full handshake, and data both ways.

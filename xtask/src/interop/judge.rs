@@ -98,8 +98,13 @@ pub fn judge(
         let sum = |names: [&str; 2]| -> u64 {
             names.iter().filter_map(|name| tls["decrypted"][name].as_u64()).sum()
         };
-        seen.records += sum(["seen_toserver", "seen_toclient"]);
-        seen.opened += sum(["records_toserver", "records_toclient"]);
+        let records = sum(["seen_toserver", "seen_toclient"]);
+        let opened = sum(["records_toserver", "records_toclient"]);
+        if opened != records {
+            faults.push(format!("session {number}: {opened} records opened of {records}"));
+        }
+        seen.records += records;
+        seen.opened += opened;
         seen.bytes += sum(["bytes_toserver", "bytes_toclient"]);
         let suite = tls["cipher_suite"].as_str().unwrap_or("none").to_owned();
         if !seen.suites.contains(&suite) {

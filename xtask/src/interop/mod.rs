@@ -23,10 +23,11 @@ mod suite;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
 use mmtls_testkit::{Capture, Middle, Options, Testbed, TestbedError};
+
+use crate::bench::facts;
 
 use case::Case;
 use drive::{Built, Driven, FIRST_PORT, NotDriven};
@@ -78,6 +79,14 @@ pub fn run(args: &InteropArgs) -> Result<(), String> {
     let used =
         |index: usize| cases.iter().any(|(_, case)| case.client == index || case.server == index);
     let (built, facts) = build(&source, &out.join("build"), used);
+    let unfit: Vec<&StackFacts> = facts
+        .iter()
+        .filter(|it| it.missing.as_ref().is_some_and(|reason| !may_be_missing(set, it, reason)))
+        .collect();
+    if !unfit.is_empty() {
+        let names: Vec<&str> = unfit.iter().map(|it| it.name).collect();
+        return Err(format!("endpoints that are not as they must be: {}", names.join(", ")));
+    }
     if args.build {
         return Ok(());
     }
@@ -101,8 +110,8 @@ pub fn run(args: &InteropArgs) -> Result<(), String> {
 
     let totals = Totals::of(&outcomes);
     let report = Report {
-        date: said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
-        commit: said("git", &["rev-parse", "--short", "HEAD"]),
+        date: facts::said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
+        commit: facts::commit(),
         seconds: start.elapsed().as_secs(),
         quick: args.quick,
         totals,
@@ -138,6 +147,14 @@ pub fn run(args: &InteropArgs) -> Result<(), String> {
         0 => Ok(()),
         count => Err(format!("{count} cases are not as they must be")),
     }
+}
+
+/// Whether a run may go on without a stack: one that this machine does not have, and not one whose
+/// endpoint is broken, or that the run is about.
+fn may_be_missing(set: Set, stack: &StackFacts, reason: &str) -> bool {
+    let wanted =
+        set == Set::PrivateTag && STACKS.iter().any(|it| it.name == stack.name && it.private_tag);
+    !wanted && stack::is_absent(reason)
 }
 
 /// `openssl-gnutls-1.3-TLS_AES_128_GCM_SHA256-full`
@@ -279,11 +296,4 @@ fn judge_all(
         outcomes.push(outcome);
     }
     Ok((outcomes, entries))
-}
-
-/// The first line of what a program says.
-fn said(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    let text = output.map(|it| String::from_utf8_lossy(&it.stdout).into_owned());
-    text.unwrap_or_default().lines().next().unwrap_or("unknown").to_owned()
 }

@@ -236,6 +236,21 @@ impl Stack {
     }
 }
 
+/// Whether an endpoint could not be made because the machine lacks its stack, or has one that is too
+/// old, rather than because our source is wrong.
+pub fn is_absent(reason: &str) -> bool {
+    [
+        "is not installed",
+        "not built: run",
+        "No such file or directory",
+        "cannot find -l",
+        "pkg-config",
+        "requires go",
+    ]
+    .iter()
+    .any(|known| reason.contains(known))
+}
+
 /// Where a program is: what runs in the testbed is started by its path.
 fn program_path(name: &str) -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -275,6 +290,9 @@ fn output(command: &mut Command) -> Result<String, String> {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let first = text.lines().find(|line| line.contains("error")).or(text.lines().next());
+    // An old Go stumbles over a source first, and names the reason last.
+    let telling = ["requires go", "error"];
+    let telling = telling.iter().find_map(|it| text.lines().find(|line| line.contains(it)));
+    let first = telling.or(text.lines().next());
     Err(format!("{program}: {}", first.unwrap_or("failed")))
 }
