@@ -52,7 +52,10 @@ impl<H: Handler> Engine<H> {
             return;
         };
         let half = &mut flow.halves[direction.index()];
-        if let Some(held) = half.held.pop_back_if(|held| held.id == id) {
+        if let Some(&held) = half.held.back()
+            && held.id == id
+        {
+            half.held.pop_back();
             half.held_bytes -= held.len;
             half.released = half.released.max(held.contiguous);
             self.held_frames -= 1;
