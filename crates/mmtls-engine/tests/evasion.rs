@@ -112,17 +112,30 @@ fn early_data_on_a_syn_must_not_reach_the_server_unjudged() {
 // Where TLS begins.
 
 #[test]
-fn hello_must_be_found_behind_what_does_not_wait() {
-    let socks = [5, 1, 0, 5, 1, 0, 1, 10, 0, 0, 9, 1, 0xbb];
-    let proxy = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\0\0\x01\x0a\0\0\x02\x9c\x40\x01\xbb";
-    for before in [&socks[..], proxy] {
-        let mut t = T::new();
-        t.open();
-        let _ = (t.keys(C, 0), t.keys(S, 0));
-        play_behind(&mut t, before, [0; 2], flag::ACK);
-        assert!(t.started(), "{before:x?}");
-        assert_eq!(t.judged(), 2);
-    }
+fn hello_must_be_found_behind_a_proxy_header() {
+    let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\0\0\x01\x0a\0\0\x02\x9c\x40\x01\xbb";
+    let mut t = T::new();
+    t.open();
+    let _ = (t.keys(C, 0), t.keys(S, 0));
+    play_behind(&mut t, header, [0; 2], flag::ACK);
+    assert!(t.started());
+    assert_eq!(t.judged(), 2);
+}
+
+#[test]
+fn protocols_that_wrap_tls_must_not_be_taken_for_it() {
+    // SQL Server's TDS carries the records inside of its own packets.
+    let wrapped = [&[0x12, 1, 0, 0xa0, 0, 0, 0, 0][..], &hello()].concat();
+    let mut t = T::new();
+    t.open();
+    t.say(&[
+        (C, &[0x12, 1, 0, 9, 0, 0, 1, 0, 1][..]),
+        (S, &[4, 1, 0, 9, 0, 0, 1, 0, 1]),
+        (C, &wrapped),
+        (S, &[0x12, 1, 0, 0x20, 0, 0, 0, 0, 22, 3, 3, 0, 20, 2]),
+    ]);
+    assert!(!t.started());
+    assert_eq!(t.engine.handler().anomalies, []);
 }
 
 #[test]

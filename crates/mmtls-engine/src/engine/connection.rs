@@ -171,18 +171,10 @@ impl<H: Handler> Engine<H> {
             self.stray(index, direction, TcpAnomaly::StraySyn);
             return Verdict::Drop;
         }
-        if self.config.inline && carries_early_data(payload) {
-            // Its server may read them before the answer tells that they arrived. Senders repeat a
-            // SYN that was lost without data (RFC 7413, section 4.1.3).
-            self.stray(index, direction, TcpAnomaly::StraySyn);
+        if self.refuses_syn_data(index, direction, payload) {
             return Verdict::Drop;
         }
-        if !payload.is_empty() && self.buffered + payload.len() > self.syn_data_cap() {
-            self.counters.buffer_full += 1;
-            if self.config.inline {
-                return Verdict::Drop;
-            }
-        }
+        let payload = if self.has_room_for_syn(payload) { payload } else { &[] };
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Forward;
         };
@@ -205,7 +197,6 @@ impl<H: Handler> Engine<H> {
         direction: Direction,
         segment: &Segment<'_>,
     ) -> Verdict {
-        let (inline, cap) = (self.config.inline, self.syn_data_cap());
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Forward;
         };
@@ -237,13 +228,22 @@ impl<H: Handler> Engine<H> {
             if !repeats_data(half, payload) {
                 return self.judge_repeated(index, direction, segment);
             }
-        } else if !payload.is_empty() && inline && self.buffered + payload.len() > cap {
-            self.counters.buffer_full += 1;
-            return Verdict::Drop;
         } else {
+            if self.refuses_syn_data(index, direction, payload) {
+                return Verdict::Drop;
+            }
+            let payload = if self.has_room_for_syn(payload) { payload } else { &[] };
+            let Some(flow) = self.flows.get(index) else {
+                return Verdict::Forward;
+            };
+            let half = flow.half(direction);
             half.begin(initial, Origin::SynAck, segment.tcp.window_scale());
             half.syn_data = payload.to_vec();
         }
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Forward;
+        };
+        let [half, other] = flow.halves_from(direction);
         half.last_ack = Some(acknowledged);
         if half.window_scale.is_none() || other.window_scale.is_none() {
             // Scaling needs both sides (RFC 7323, section 2.2).
@@ -278,7 +278,7 @@ impl<H: Handler> Engine<H> {
             // It was forwarded on the SYN; a ClientHello or a greeting, judged now. The frame at
             // hand is another one.
             if let Verdict::Hold(id) = self.reassemble(index, direction, 0, &data) {
-                self.take_back(index, direction, id);
+                self.take_back(index, id);
             }
         }
     }
@@ -299,10 +299,26 @@ impl<H: Handler> Engine<H> {
         if self.config.inline { Verdict::Drop } else { Verdict::Forward }
     }
 
-    /// What may be kept in all before data on SYNs are refused, which anybody can send in anybody's
-    /// name: their senders repeat them without.
-    fn syn_data_cap(&self) -> usize {
-        self.config.limits.max_buffered_bytes / 4
+    /// Whether a SYN or SYN-ACK must not pass for its data. Senders repeat one that was lost without
+    /// them (RFC 7413, section 4.1.3).
+    fn refuses_syn_data(&mut self, index: FlowIndex, direction: Direction, payload: &[u8]) -> bool {
+        if !self.config.inline {
+            return false;
+        }
+        if carries_early_data(payload) {
+            // Its receiver may read them before an answer tells that they arrived.
+            self.stray(index, direction, TcpAnomaly::StraySyn);
+            return true;
+        }
+        let refused = !self.has_room_for_syn(payload);
+        self.counters.buffer_full += u64::from(refused);
+        refused
+    }
+
+    /// Whether data on a SYN may be kept. Anybody can send them in anybody's name.
+    fn has_room_for_syn(&self, payload: &[u8]) -> bool {
+        let cap = self.config.limits.max_buffered_bytes / 4;
+        payload.is_empty() || self.buffered + payload.len() <= cap
     }
 
     /// A new connection has taken over the four-tuple of an old one.
@@ -382,8 +398,13 @@ impl<H: Handler> Engine<H> {
         let freed = other.open_window(acknowledgment, window);
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
+        let mut direction = direction;
         if !other.syn_data.is_empty() {
             self.accept_syn_data(index, direction.reverse(), acknowledgment);
+            // It may have shown that roles are the other way round.
+            if let Some(flow) = self.flows.get(index) {
+                direction = flow.direction_from(segment.source);
+            }
         }
         if let Some(memory) = freed {
             recycle(&mut self.spare, memory);

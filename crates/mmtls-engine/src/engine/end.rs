@@ -109,6 +109,9 @@ impl<H: Handler> Engine<H> {
         self.report_end(index, reason);
         if let Some(flow) = self.flows.remove(index) {
             self.buffered = self.buffered.saturating_sub(flow.charged);
+            if flow.charged_undecided {
+                self.undecided = self.undecided.saturating_sub(flow.charged);
+            }
         }
     }
 

@@ -46,6 +46,8 @@ pub struct Engine<H: Handler> {
     plaintext: Vec<u8>,
     spare: Vec<Vec<u8>>,
     buffered: usize,
+    /// Of these, those of connections of which it is not known yet what they carry.
+    undecided: usize,
     held_frames: usize,
     next_hold: u64,
     /// Bytes of the frame that is being handled.
@@ -84,6 +86,7 @@ impl<H: Handler> Engine<H> {
             plaintext: vec![0; MAX_CIPHERTEXT_LEN],
             spare: Vec::new(),
             buffered: 0,
+            undecided: 0,
             held_frames: 0,
             next_hold: 0,
             frame_len: 0,

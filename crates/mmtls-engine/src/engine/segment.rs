@@ -59,7 +59,7 @@ impl<H: Handler> Engine<H> {
         }
         let followed = is_followed(flow);
         // Receivers take urgent bytes out of the stream, or not: two streams. TLS has none.
-        if flags.urg() && refuses_urgent(flow, segment.tcp.payload()) {
+        if flags.urg() && refuses_urgent(flow, direction, segment.tcp.payload()) {
             self.counters.urgent += 1;
             self.note(index, direction, TcpAnomaly::UrgentData);
             return Verdict::Drop;
@@ -68,6 +68,11 @@ impl<H: Handler> Engine<H> {
         if self.is_dead(index) {
             return Verdict::Drop;
         }
+        // Data on a SYN, acknowledged just now, may have shown that roles are the other way round.
+        let direction = match self.flows.get(index) {
+            Some(flow) => flow.direction_from(segment.source),
+            None => direction,
+        };
         if flags.rst() {
             return self.handle_rst(index, direction, segment);
         }
@@ -153,8 +158,9 @@ impl<H: Handler> Engine<H> {
         let fin = segment.tcp.flags().fin();
         let from_client = direction == Direction::ClientToServer;
         match &mut flow.carries {
-            // The receiver may take the byte out: the client's turn goes on behind it.
-            Carries::Plain(_) if segment.tcp.flags().urg() && from_client => {}
+            Carries::Plain(watch) if segment.tcp.flags().urg() && from_client => {
+                watch.handle_urgent(payload);
+            }
             Carries::Undecided(recogniser) if segment.tcp.flags().urg() && from_client => {
                 recogniser.note_urgent();
             }
@@ -345,7 +351,9 @@ impl<H: Handler> Engine<H> {
             return;
         };
         match &flow.carries {
-            Carries::Undecided(_) if self.buffered > max / 2 => self.give_up(index),
+            Carries::Undecided(_) if self.undecided > max / 2 || self.buffered > max => {
+                self.give_up(index);
+            }
             Carries::Tls(_) if self.buffered > max => {
                 self.fail(index, direction, SessionError::MemoryCap);
             }
@@ -483,8 +491,11 @@ pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
 
 /// Whether urgent data must not pass: where TLS is followed or may begin, perhaps behind a byte that
 /// the receiver takes out. Telnet, FTP and others use them.
-fn refuses_urgent<S>(flow: &Flow<S>, payload: &[u8]) -> bool {
-    let begins = payload.iter().take(4).any(|byte| matches!(byte, 20..=22));
+fn refuses_urgent<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bool {
+    let from_client = direction == Direction::ClientToServer;
+    let begins = (0..if from_client { 4 } else { 1 }).any(|at| {
+        matches!(payload.get(at), Some(20..=22)) && matches!(payload.get(at + 1), None | Some(3))
+    });
     match &flow.carries {
         Carries::Undecided(recogniser) => recogniser.refuses_urgent() || begins,
         Carries::Plain(watch) => watch.refuses_urgent() || begins,

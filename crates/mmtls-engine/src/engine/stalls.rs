@@ -47,18 +47,19 @@ impl<H: Handler> Engine<H> {
     }
 
     /// Takes back a hold of a frame that there is none of: its bytes were forwarded before.
-    pub(super) fn take_back(&mut self, index: FlowIndex, direction: Direction, id: HoldId) {
+    pub(super) fn take_back(&mut self, index: FlowIndex, id: HoldId) {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let half = &mut flow.halves[direction.index()];
-        if let Some(&held) = half.held.back()
-            && held.id == id
-        {
-            half.held.pop_back();
-            half.held_bytes -= held.len;
-            half.released = half.released.max(held.contiguous);
-            self.held_frames -= 1;
+        for half in &mut flow.halves {
+            if let Some(&held) = half.held.back()
+                && held.id == id
+            {
+                half.held.pop_back();
+                half.held_bytes -= held.len;
+                half.released = half.released.max(held.contiguous);
+                self.held_frames -= 1;
+            }
         }
     }
 
@@ -204,7 +205,13 @@ impl<H: Handler> Engine<H> {
         };
         let bytes = kept_bytes(flow);
         let before = core::mem::replace(&mut flow.charged, bytes);
+        let undecided = matches!(flow.carries, Carries::Undecided(_));
+        let was_undecided = core::mem::replace(&mut flow.charged_undecided, undecided);
         self.buffered = self.buffered.saturating_sub(before).saturating_add(bytes);
+        self.undecided = self
+            .undecided
+            .saturating_sub(if was_undecided { before } else { 0 })
+            .saturating_add(if undecided { bytes } else { 0 });
         bytes.saturating_sub(before)
     }
 }

@@ -70,6 +70,8 @@ pub(crate) struct Flow<S> {
     pub(crate) pending_syns: [Option<PendingSyn>; 2],
     /// Bytes this flow is charged for in the engine's total.
     pub(crate) charged: usize,
+    /// Whether they count as those of a connection that carries nobody knows what.
+    pub(crate) charged_undecided: bool,
     pub(crate) end_reported: bool,
 }
 
@@ -94,6 +96,7 @@ impl<S> Flow<S> {
             carries: Carries::Undecided(Recogniser::default()),
             pending_syns: [None; 2],
             charged: 0,
+            charged_undecided: false,
             end_reported: false,
         }
     }

@@ -30,8 +30,12 @@ pub(crate) const MAX_BYTES: usize = 16 << 10;
 /// The first byte of a record that begins a ClientHello.
 const HANDSHAKE: u8 = 22;
 
-/// Most bytes behind which a ClientHello is looked for wherever it may stand.
-const MAX_FRONT: usize = 1024;
+/// Most bytes of a client's turn among which there may be urgent ones in front of a ClientHello.
+const MAX_URGENT: usize = 16;
+
+/// What a header of the PROXY protocol, version 2, begins with. It is followed by a byte that says
+/// version and command, one for the address family, and the length of the rest.
+const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// What a connection turned out to carry.
 #[derive(Debug, PartialEq, Eq)]
@@ -137,7 +141,7 @@ impl Recogniser {
                 && (before.is_empty() || Upgrade::may_follow(before));
             let mut begins = if possible {
                 hello::generous(rest)
-            } else if self.urgent && before.len() <= MAX_FRONT || is_behind_binary(before) {
+            } else if self.urgent && before.len() <= MAX_URGENT || is_proxy_header(before) {
                 hello::strict(rest)
             } else {
                 Begins::Other
@@ -208,10 +212,13 @@ impl Recogniser {
     }
 }
 
-/// Whether the beginning of a client's turn is a short message of a protocol that is no text, as
-/// SOCKS (RFC 1928) and the PROXY protocol send in front of a ClientHello without waiting.
-fn is_behind_binary(before: &[u8]) -> bool {
-    before.len() <= MAX_FRONT && before.first().is_some_and(|it| !(b' '..=b'~').contains(it))
+/// Whether these bytes are the header that load balancers put in front of a client's stream: there is
+/// no answer to it, so a ClientHello follows at once. (That of version 1 is a line.)
+fn is_proxy_header(before: &[u8]) -> bool {
+    before.starts_with(PROXY_SIGNATURE)
+        && before.get(14..16).is_some_and(|length| {
+            before.len() == 16 + usize::from(u16::from_be_bytes([length[0], length[1]]))
+        })
 }
 
 /// What is remembered of a connection that is not looked at in order any more: enough to notice
@@ -227,6 +234,12 @@ impl Watch {
     /// Whether urgent data could hide a ClientHello here.
     pub(crate) fn refuses_urgent(&self) -> bool {
         self.asked.is_some()
+    }
+
+    /// Takes urgent data of the client: its receiver may take a byte out, and the client's turn goes
+    /// on behind it.
+    pub(crate) fn handle_urgent(&mut self, payload: &[u8]) {
+        self.asked = Upgrade::asked_by(payload).or(self.asked);
     }
 
     /// Takes a segment's payload, which continues the stream; the recogniser to go on with, when

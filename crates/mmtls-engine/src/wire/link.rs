@@ -9,6 +9,8 @@ const QINQ_OLD: u16 = 0x9100;
 
 /// Most VLAN tags that are looked behind.
 const MAX_VLAN_TAGS: usize = 2;
+/// Most VLAN tags behind which it is looked what there is.
+const MAX_VLAN_TAGS_SEEN: usize = 16;
 
 /// What a frame begins with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,7 +28,7 @@ pub(crate) enum Stripped<'a> {
     Ip(&'a [u8], &'a [u8]),
     /// No IP.
     Other,
-    /// More VLAN tags than are looked behind, where receivers may find anything.
+    /// IP behind more VLAN tags than are followed, or so many tags that receivers may find anything.
     TooManyTags,
 }
 
@@ -36,15 +38,16 @@ pub(crate) fn strip_link(link: Link, frame: &[u8]) -> Stripped<'_> {
         return Stripped::Ip(&[], frame);
     }
     let mut at = 12;
-    for _ in 0..=MAX_VLAN_TAGS {
+    for tags in 0..=MAX_VLAN_TAGS_SEEN {
         let Some(&[high, low]) = frame.get(at..at + 2) else {
             return Stripped::Other;
         };
         match u16::from_be_bytes([high, low]) {
-            IPV4 | IPV6 => {
+            IPV4 | IPV6 if tags <= MAX_VLAN_TAGS => {
                 let (header, packet) = frame.split_at(at + 2);
                 return Stripped::Ip(header, packet);
             }
+            IPV4 | IPV6 => return Stripped::TooManyTags,
             VLAN | QINQ | QINQ_OLD => at += 4,
             _ => return Stripped::Other,
         }
@@ -109,6 +112,10 @@ mod tests {
     fn refuses_three_tags_other_types_and_short_frames() {
         let three = frame(&[QINQ, VLAN, VLAN]);
         assert_eq!(strip_link(Link::Ethernet, &three), Stripped::TooManyTags);
+        assert_eq!(strip_link(Link::Ethernet, &frame(&[VLAN; 17])), Stripped::TooManyTags);
+        let mut tagged_arp = three;
+        tagged_arp[25] = 6;
+        assert_eq!(strip_link(Link::Ethernet, &tagged_arp), Stripped::Other);
         let mut arp = frame(&[]);
         arp[13] = 6;
         assert_eq!(strip_link(Link::Ethernet, &arp), Stripped::Other);
