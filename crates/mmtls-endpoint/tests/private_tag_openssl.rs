@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::ops::DerefMut;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{client_config, name, pki, server_config};
@@ -149,8 +149,12 @@ fn with_client(pki: &Pki, openssl: &PrivateTagOpenssl, suite: Option<u16>, piece
     suite
 }
 
+/// OpenSSL's servers get a port that was free a moment ago: no other test may take it meanwhile.
+static PORTS: Mutex<()> = Mutex::new(());
+
 #[test]
 fn accepts_openssl_with_a_private_tag_on_every_suite_both_ways() {
+    let _alone = PORTS.lock();
     let (Some(openssl), Some(pki)) = (PrivateTagOpenssl::require(), pki()) else {
         return;
     };
@@ -206,6 +210,7 @@ fn resume(
 /// Any ticket of the same hash resumes; early data only in the very same suite.
 #[test]
 fn accepts_resumption_by_hash_and_early_data_by_suite_with_openssl_private_tag() {
+    let _alone = PORTS.lock();
     let (Some(openssl), Some(pki)) = (PrivateTagOpenssl::require(), pki()) else {
         return;
     };
@@ -243,6 +248,7 @@ fn accepts_resumption_by_hash_and_early_data_by_suite_with_openssl_private_tag()
 #[test]
 #[ignore = "moves 8 GB; part of `make private-tag`"]
 fn accepts_1_gb_each_way_with_openssl() {
+    let _alone = PORTS.lock();
     let (Some(openssl), Some(pki)) = (PrivateTagOpenssl::require(), pki()) else {
         return;
     };

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 
 use super::early::Early;
 use super::handshake::Negotiation;
+use super::spare::{recycle, take_spare};
 use super::stream::{Read, Stream};
 use super::{Control, EndReason, Handler, KeyStatus, Record, Session, SessionError, SessionInfo};
 use crate::config::{Config, Policy};
@@ -789,30 +790,5 @@ impl<S: Default> TlsSession<S> {
             *buffer = large;
         }
         buffer.extend_from_slice(bytes);
-    }
-}
-
-/// Memory for so many bytes, and not for many more: who gets it is charged for all of it.
-pub(crate) fn take_spare(spare: &mut Vec<Vec<u8>>, needed: usize) -> Option<Vec<u8>> {
-    let fitting = spare.iter().enumerate().map(|(at, buffer)| (buffer.capacity(), at));
-    let (_, at) = fitting.filter(|(len, _)| (needed..=needed * 4).contains(len)).min()?;
-    Some(spare.swap_remove(at))
-}
-
-/// Keeps a buffer's allocation for the next bytes that have to be kept.
-pub(crate) fn recycle(spare: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
-    const MAX_SPARE: usize = 32;
-    const MAX_SPARE_BYTES: usize = 1 << 24;
-    /// Bytes in flight on a fast path; what is larger goes back to the system, page by page.
-    const MAX_SPARE_CAPACITY: usize = 1 << 20;
-    /// What is smaller saves nobody a step, and would stand in front of what does.
-    const MIN_SPARE_CAPACITY: usize = 1 << 12;
-    let capacity = buffer.capacity();
-    let room = MAX_SPARE_BYTES - spare.iter().map(Vec::capacity).sum::<usize>();
-    if spare.len() < MAX_SPARE
-        && (MIN_SPARE_CAPACITY..=MAX_SPARE_CAPACITY.min(room)).contains(&capacity)
-    {
-        buffer.clear();
-        spare.push(buffer);
     }
 }

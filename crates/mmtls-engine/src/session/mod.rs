@@ -11,11 +11,12 @@ mod info;
 mod opened;
 mod record;
 mod search;
+mod spare;
 mod stream;
 mod tls12;
 
 pub use certificates::{Certificates, MAX_CERTIFICATE_BYTES};
-pub(crate) use follow::{Context, Fate, TlsSession, recycle, take_spare};
+pub(crate) use follow::{Context, Fate, TlsSession};
 pub(crate) use handler::Control;
 pub use handler::{Handler, Session};
 pub use info::{
@@ -23,5 +24,6 @@ pub use info::{
     SessionInfo, TcpAnomaly,
 };
 pub use record::{Plaintext, Record};
+pub(crate) use spare::{recycle, take_spare};
 
 pub use crate::recognition::Upgrade;
