@@ -41,7 +41,8 @@ const CONNECTIONS: usize = 6;
 
 const POLICIES: [Policy; 4] = [Policy::Reset, Policy::Bypass, Policy::Forward, Policy::Drop];
 
-/// Input: policies, settings, perhaps more of both, VLANs, eight actions of the handler, then operations.
+/// Input: policies, settings, perhaps more of both, VLANs, eight actions of the handler, then
+/// operations.
 pub fn packet_path(data: &[u8]) {
     let _ = drive(data);
 }

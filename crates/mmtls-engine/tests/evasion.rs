@@ -19,14 +19,12 @@ fn tagged(frame: &[u8], identifiers: &[u16]) -> Vec<u8> {
 }
 
 /// Plays a script behind these bytes of the client, which stand in its first segment.
-fn play_behind(t: &mut T, before: &[u8], at: [u64; 2], flags: u8) {
-    let mut at = at;
+fn play_behind(t: &mut T, before: &[u8], mut at: [u64; 2]) {
     let mut before = before.to_vec();
     for turn in &simple().turns {
         let s = side(turn.direction);
-        let flags = if before.is_empty() { flag::ACK } else { flags };
         let bytes = [core::mem::take(&mut before), turn.bytes.clone()].concat();
-        t.send(turn.direction, at[s] as i64, at[1 - s], flags, &bytes);
+        t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &bytes);
         at[s] += bytes.len() as u64;
     }
 }
@@ -109,6 +107,29 @@ fn early_data_on_a_syn_must_not_reach_the_server_unjudged() {
     assert!(t.started());
 }
 
+#[test]
+fn early_data_on_a_syn_ack_must_not_pass() {
+    let payload = [hello(), sealed(C, 0)].concat();
+    let mut t = T::new();
+    t.send(C, -1, 0, flag::SYN, &[]);
+    assert_eq!(t.send(S, -1, 0, flag::SYN | flag::ACK, &payload), Verdict::Drop);
+    assert_eq!(t.send(S, -1, 0, flag::SYN | flag::ACK, &hello()), Verdict::Forward);
+}
+
+#[test]
+fn hello_on_a_syn_ack_must_turn_roles_round_at_once() {
+    let mut t = T::new();
+    let hello = hello();
+    t.send(C, -1, 0, flag::SYN, &[]);
+    t.send(S, -1, 0, flag::SYN | flag::ACK, &hello);
+    t.send(C, 0, hello.len() as u64, flag::ACK, &[]);
+    assert!(t.started());
+    // Its acknowledgment is not taken for one of bytes that were not seen.
+    t.send(C, 0, hello.len() as u64, flag::ACK, &[]);
+    assert_eq!(t.engine.handler().errors(), []);
+    assert!(t.alive());
+}
+
 // Where TLS begins.
 
 #[test]
@@ -117,7 +138,7 @@ fn hello_must_be_found_behind_a_proxy_header() {
     let mut t = T::new();
     t.open();
     let _ = (t.keys(C, 0), t.keys(S, 0));
-    play_behind(&mut t, header, [0; 2], flag::ACK);
+    play_behind(&mut t, header, [0; 2]);
     assert!(t.started());
     assert_eq!(t.judged(), 2);
 }
@@ -149,14 +170,20 @@ fn urgent_bytes_must_not_hide_a_hello() {
     assert_eq!(t.send(C, client as i64, server, urgent, &with), Verdict::Drop);
     // The byte may be in a segment of its own.
     assert_eq!(t.send(C, client as i64, server, urgent, b"A"), Verdict::Forward);
-    play_behind(&mut t, &[], [client + 1, server], flag::ACK);
+    play_behind(&mut t, &[], [client + 1, server]);
     assert!(t.started());
+    // What servers send as urgent hides nothing.
+    let mut t = T::new();
+    t.open();
+    let at = t.say(&[(C, &[5, 1, 0][..]), (S, &[5, 0])]);
+    let binary = [1, 22, 3, 1, 9];
+    assert_eq!(t.send(S, at[1] as i64, at[0], urgent, &binary), Verdict::Forward);
     // Also long after the beginning.
     let mut t = T::new();
     t.open();
     let at = t.say(&[(C, &[5, 1, 0][..]), (S, &[5; 20_000]), (C, &[5, 1]), (S, &[5, 0])]);
     assert_eq!(t.send(C, at[0] as i64, at[1], urgent, b"A"), Verdict::Forward);
-    play_behind(&mut t, &[], [at[0] + 1, at[1]], flag::ACK);
+    play_behind(&mut t, &[], [at[0] + 1, at[1]]);
     assert!(t.started());
 }
 
@@ -171,7 +198,7 @@ fn segment_that_died_behind_the_monitor_must_not_hide_turns() {
         t.send(direction, at[s] as i64, at[1 - s], flag::ACK, &bytes);
         at[s] += 2;
     }
-    play_behind(&mut t, &[], at, flag::ACK);
+    play_behind(&mut t, &[], at);
     assert!(t.started());
 }
 
@@ -258,16 +285,22 @@ fn undecided_connections_must_not_take_the_memory_of_sessions() {
     assert!(t.alive());
 }
 
-#[test]
-fn reset_connection_must_not_keep_memory() {
+/// A session in which so many records of the client wait for keys, and its stream offsets.
+fn stalled(records: usize) -> (T, [u64; 2]) {
     let mut t = T::new();
     let mut script = builder();
-    for _ in 0..6 {
+    for _ in 0..records {
         script.record(C, ContentType::APPLICATION_DATA, &[7; 16_000], 0);
     }
     t.open();
     let at = t.play(&script.build());
-    assert!(t.engine.buffered_bytes() > 90_000, "it waits for keys");
+    assert!(t.engine.buffered_bytes() > records * 15_000);
+    (t, at)
+}
+
+#[test]
+fn reset_connection_must_not_keep_memory() {
+    let (mut t, at) = stalled(6);
     t.send(C, at[0] as i64, at[1], flag::RST, &[]);
     assert_eq!(t.engine.buffered_bytes(), 0);
 }
@@ -283,14 +316,7 @@ fn refused_connection_must_not_pass_what_follows() {
 
 #[test]
 fn ended_stall_must_not_keep_memory() {
-    let mut t = T::new();
-    let mut script = builder();
-    for _ in 0..30 {
-        script.record(C, ContentType::APPLICATION_DATA, &[7; 16_000], 0);
-    }
-    t.open();
-    let at = t.play(&script.build());
-    assert!(t.engine.buffered_bytes() > 400_000, "it waits for keys");
+    let (mut t, at) = stalled(30);
     let _ = (t.keys(C, 0), t.keys(S, 0));
     t.send(S, at[1] as i64, at[0], flag::ACK, &[]);
     t.send(C, at[0] as i64, at[1], flag::ACK, &[]);

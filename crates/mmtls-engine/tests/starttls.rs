@@ -37,13 +37,8 @@ fn behind(dialog: &Dialog, mut script: Script) -> Script {
 
 /// Plays a dialog on an open connection; stream offsets.
 fn say(t: &mut T, dialog: &Dialog) -> [u64; 2] {
-    let mut at = [0u64; 2];
-    for (from_client, bytes) in &dialog.turns {
-        let s = side(way(*from_client));
-        t.send(way(*from_client), at[s] as i64, at[1 - s], flag::ACK, bytes);
-        at[s] += bytes.len() as u64;
-    }
-    at
+    let turns = dialog.turns.iter().map(|(from_client, bytes)| (way(*from_client), &bytes[..]));
+    t.say(&turns.collect::<Vec<_>>())
 }
 
 /// Plays a script from given offsets on; which frames were forwarded.

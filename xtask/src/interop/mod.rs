@@ -27,7 +27,7 @@ use std::time::Instant;
 
 use mmtls_testkit::{Capture, Middle, Options, Testbed, TestbedError};
 
-use crate::bench::facts;
+use crate::bench::facts::{commit, said};
 
 use case::Case;
 use drive::{Built, Driven, FIRST_PORT, NotDriven};
@@ -79,13 +79,13 @@ pub fn run(args: &InteropArgs) -> Result<(), String> {
     let used =
         |index: usize| cases.iter().any(|(_, case)| case.client == index || case.server == index);
     let (built, facts) = build(&source, &out.join("build"), used);
-    let unfit: Vec<&StackFacts> = facts
-        .iter()
-        .filter(|it| it.missing.as_ref().is_some_and(|reason| !may_be_missing(set, it, reason)))
+    let unfit = facts.iter().filter_map(|it| it.missing.as_ref().map(|reason| (it.name, reason)));
+    let unfit: Vec<String> = unfit
+        .filter(|(name, reason)| !may_be_missing(set, name, reason))
+        .map(|(name, reason)| format!("{name}: {reason}"))
         .collect();
     if !unfit.is_empty() {
-        let names: Vec<&str> = unfit.iter().map(|it| it.name).collect();
-        return Err(format!("endpoints that are not as they must be: {}", names.join(", ")));
+        return Err(format!("endpoints that there must be: {}", unfit.join("; ")));
     }
     if args.build {
         return Ok(());
@@ -110,8 +110,8 @@ pub fn run(args: &InteropArgs) -> Result<(), String> {
 
     let totals = Totals::of(&outcomes);
     let report = Report {
-        date: facts::said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
-        commit: facts::commit(),
+        date: said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
+        commit: commit(),
         seconds: start.elapsed().as_secs(),
         quick: args.quick,
         totals,
@@ -150,11 +150,13 @@ pub fn run(args: &InteropArgs) -> Result<(), String> {
 }
 
 /// Whether a run may go on without a stack: one that this machine does not have, and not one whose
-/// endpoint is broken, or that the run is about.
-fn may_be_missing(set: Set, stack: &StackFacts, reason: &str) -> bool {
-    let wanted =
-        set == Set::PrivateTag && STACKS.iter().any(|it| it.name == stack.name && it.private_tag);
-    !wanted && stack::is_absent(reason)
+/// endpoint is broken, that the run is about, or that `scripts/setup test` has installed.
+fn may_be_missing(set: Set, name: &str, reason: &str) -> bool {
+    match set {
+        Set::Quick => stack::is_too_old(reason),
+        Set::PrivateTag if STACKS.iter().any(|it| it.name == name && it.private_tag) => false,
+        _ => stack::is_absent(reason),
+    }
 }
 
 /// `openssl-gnutls-1.3-TLS_AES_128_GCM_SHA256-full`

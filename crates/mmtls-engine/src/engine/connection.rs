@@ -171,10 +171,9 @@ impl<H: Handler> Engine<H> {
             self.stray(index, direction, TcpAnomaly::StraySyn);
             return Verdict::Drop;
         }
-        if self.refuses_syn_data(index, direction, payload) {
+        let Some(payload) = self.admit_syn_data(index, direction, payload) else {
             return Verdict::Drop;
-        }
-        let payload = if self.has_room_for_syn(payload) { payload } else { &[] };
+        };
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Forward;
         };
@@ -224,26 +223,23 @@ impl<H: Handler> Engine<H> {
             self.stray(index, direction, TcpAnomaly::StraySyn);
             return Verdict::Drop;
         }
-        if half.origin == Origin::SynAck {
-            if !repeats_data(half, payload) {
-                return self.judge_repeated(index, direction, segment);
-            }
-        } else {
-            if self.refuses_syn_data(index, direction, payload) {
-                return Verdict::Drop;
-            }
-            let payload = if self.has_room_for_syn(payload) { payload } else { &[] };
-            let Some(flow) = self.flows.get(index) else {
-                return Verdict::Forward;
-            };
-            let half = flow.half(direction);
-            half.begin(initial, Origin::SynAck, segment.tcp.window_scale());
-            half.syn_data = payload.to_vec();
-        }
+        let repeated = half.origin == Origin::SynAck;
+        let admitted = match repeated {
+            true => (self.judge_repeated(index, direction, segment) == Verdict::Forward)
+                .then_some(payload),
+            false => self.admit_syn_data(index, direction, payload),
+        };
+        let Some(payload) = admitted else {
+            return Verdict::Drop;
+        };
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Forward;
         };
         let [half, other] = flow.halves_from(direction);
+        if !repeated {
+            half.begin(initial, Origin::SynAck, segment.tcp.window_scale());
+            half.syn_data = payload.to_vec();
+        }
         half.last_ack = Some(acknowledged);
         if half.window_scale.is_none() || other.window_scale.is_none() {
             // Scaling needs both sides (RFC 7323, section 2.2).
@@ -299,26 +295,27 @@ impl<H: Handler> Engine<H> {
         if self.config.inline { Verdict::Drop } else { Verdict::Forward }
     }
 
-    /// Whether a SYN or SYN-ACK must not pass for its data. Senders repeat one that was lost without
-    /// them (RFC 7413, section 4.1.3).
-    fn refuses_syn_data(&mut self, index: FlowIndex, direction: Direction, payload: &[u8]) -> bool {
-        if !self.config.inline {
-            return false;
-        }
-        if carries_early_data(payload) {
+    /// What to keep of the data on a SYN or SYN-ACK; `None` when it must not pass. Senders repeat one
+    /// that was lost without them (RFC 7413, section 4.1.3).
+    fn admit_syn_data<'p>(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        payload: &'p [u8],
+    ) -> Option<&'p [u8]> {
+        let inline = self.config.inline;
+        if inline && carries_early_data(payload) {
             // Its receiver may read them before an answer tells that they arrived.
             self.stray(index, direction, TcpAnomaly::StraySyn);
-            return true;
+            return None;
         }
-        let refused = !self.has_room_for_syn(payload);
-        self.counters.buffer_full += u64::from(refused);
-        refused
-    }
-
-    /// Whether data on a SYN may be kept. Anybody can send them in anybody's name.
-    fn has_room_for_syn(&self, payload: &[u8]) -> bool {
+        // Anybody can send them in anybody's name.
         let cap = self.config.limits.max_buffered_bytes / 4;
-        payload.is_empty() || self.buffered + payload.len() <= cap
+        if payload.is_empty() || self.buffered + payload.len() <= cap {
+            return Some(payload);
+        }
+        self.counters.buffer_full += 1;
+        if inline { None } else { Some(&[]) }
     }
 
     /// A new connection has taken over the four-tuple of an old one.

@@ -8,8 +8,8 @@ use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Phase};
 use crate::output::{PortId, Verdict};
 use crate::recognition::{Beginning, Found};
 use crate::session::{
-    EndReason, Fate, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession, recycle,
-    take_spare,
+    EndReason, Fate, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession,
+    WORTH_A_LARGE_BUFFER, recycle, take_spare,
 };
 use crate::tls::{Direction, ProtocolVersion};
 use crate::wire::Segment;
@@ -20,9 +20,6 @@ const MAX_AHEAD: i64 = 1 << 30;
 
 /// One direction's unacknowledged bytes may take one part in so many of the memory that is left.
 const UNACKNOWLEDGED_SHARE: usize = 8;
-
-/// Fewer bytes than these get memory of their own size.
-const WORTH_A_LARGE_BUFFER: usize = 1024;
 
 impl<H: Handler> Engine<H> {
     pub(super) fn handle_segment(&mut self, port: PortId, segment: &Segment<'_>) -> Verdict {

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use super::early::Early;
 use super::handshake::Negotiation;
-use super::spare::{recycle, take_spare};
+use super::spare::{WORTH_A_LARGE_BUFFER, recycle, take_spare};
 use super::stream::{Read, Stream};
 use super::{Control, EndReason, Handler, KeyStatus, Record, Session, SessionError, SessionInfo};
 use crate::config::{Config, Policy};
@@ -780,7 +780,6 @@ impl<S: Default> TlsSession<S> {
         bytes: &[u8],
         ctx: &mut Context<'_, H>,
     ) {
-        const WORTH_A_LARGE_BUFFER: usize = 1024;
         let buffer = &mut self.streams[direction.index()].buffer;
         if buffer.len() + bytes.len() >= WORTH_A_LARGE_BUFFER
             && buffer.capacity() < MAX_TLS13_FRAGMENT_LEN
