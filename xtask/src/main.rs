@@ -7,6 +7,7 @@ mod corpus;
 mod demo;
 mod fuzz;
 mod interop;
+mod progress;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -11,16 +11,6 @@ use mmtls_testkit::synthesis::*;
 
 const PRIVATE: [u16; 5] = [0xff31, 0xff32, 0xff33, 0xff34, 0xff35];
 
-/// A ServerHello of TLS 1.2 that names any suite.
-fn tls12_hello(suite: u16) -> Vec<u8> {
-    let mut body = vec![2, 0, 0, 38, 3, 3];
-    body.extend_from_slice(&[0x5a; 32]);
-    body.push(0);
-    body.extend_from_slice(&suite.to_be_bytes());
-    body.push(0);
-    body
-}
-
 /// Hellos under a policy: what becomes of the ServerHello, and the errors.
 fn hellos(policy: Policy, message: &[u8]) -> (Verdict, T) {
     let mut config = T::config();

@@ -80,7 +80,7 @@ pub struct Options {
     pub middle: Middle,
     /// MTU in bytes of the data path; `None` leaves 1500.
     pub mtu: Option<u32>,
-    /// Segmentation offload (GSO, TSO, GRO) on all four data ports; the default is on.
+    /// Segmentation offload (GSO, TSO) on all four data ports; the default is on. GRO is off on veth.
     pub gso: bool,
     /// Receive packet steering over all cores on the middlebox's ports: without it veth reorders
     /// (see the packet I/O notes). On by default; see [`Testbed::rps_active`].

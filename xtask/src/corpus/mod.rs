@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::progress::Progress;
+
 use recorder::Recorder;
 use tamper::Tampered;
 use trace::Trace;
@@ -94,7 +96,9 @@ pub fn run(args: &CorpusArgs) -> Result<(), String> {
         ..Results::default()
     };
     let each = args.tampered.div_ceil(followed.len() as u64);
+    let mut progress = Progress::new("captures checked", followed.len());
     for (number, entry) in followed.iter().enumerate() {
+        progress.step();
         let seed = args.seed.wrapping_mul(1 << 32).wrapping_add(number as u64 * 10_000);
         if let Err(error) = check(args, entry, seed, each, &mut results) {
             results.failures.push(format!("{}: {error}", entry.id));

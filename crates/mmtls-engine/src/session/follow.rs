@@ -571,10 +571,14 @@ impl<S: Default> TlsSession<S> {
             _ => fragment.len(),
         } as u64;
         let left = &mut self.control.paused[direction.index()];
-        let skipped = *left > 0 && content <= *left;
+        // TLS 1.2 tells alerts from content: they do not count.
+        let counts = header.content_type == ContentType::APPLICATION_DATA;
+        let skipped = counts && *left > 0 && content <= *left;
         if !skipped {
-            // Nothing is paused, or this record crosses the edge.
-            *left = 0;
+            if counts {
+                // Nothing is paused, or this record crosses the edge.
+                *left = 0;
+            }
             self.deliver(direction, header, fragment, outcome, ctx);
             return;
         }

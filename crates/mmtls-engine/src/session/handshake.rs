@@ -37,6 +37,8 @@ pub(super) struct Negotiation {
     pub(super) client_random: [u8; 32],
     pub(super) server_random: Option<[u8; 32]>,
     pub(super) encrypt_then_mac: bool,
+    /// ServerHelloDone was seen: a session is not being resumed (RFC 5246, section 7.3).
+    pub(super) in_full: bool,
     session_id: Vec<u8>,
 }
 
@@ -48,6 +50,7 @@ impl Negotiation {
             client_random: [0; 32],
             server_random: None,
             encrypt_then_mac: false,
+            in_full: false,
             session_id: Vec::new(),
         }
     }
@@ -100,6 +103,10 @@ impl<S: Default> TlsSession<S> {
             }
             // TLS 1.2 goes on in the clear; TLS 1.3 shows nothing but hellos.
             (Direction::ServerToClient, HandshakeType::HELLO_REQUEST) => true,
+            (Direction::ServerToClient, HandshakeType::SERVER_HELLO_DONE) if self.is_tls12() => {
+                self.negotiation.in_full = true;
+                true
+            }
             _ if self.is_tls12() => self.handle_opened_message(direction, kind, body, ctx),
             _ => false,
         };
@@ -184,6 +191,7 @@ impl<S: Default> TlsSession<S> {
         negotiation.turn = Turn::Settled;
         negotiation.server_random = Some(hello.random);
         negotiation.encrypt_then_mac = hello.encrypt_then_mac;
+        negotiation.in_full = false;
         info.cipher_suite = Some(hello.cipher_suite);
         if negotiation.number == 0 {
             info.version = Some(hello.version);

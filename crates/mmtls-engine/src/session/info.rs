@@ -13,15 +13,15 @@ use crate::tls::{CipherSuite, Direction, ProtocolVersion};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SessionId(pub u64);
 
-/// What the hellos say about resumption (RFC 8446, section 2.2).
+/// What the handshake says about resumption (RFC 8446, section 2.2; RFC 5246, section 7.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Resumption {
-    /// No pre-shared key was offered.
+    /// No pre-shared key, session or ticket was offered.
     #[default]
     None,
     /// The client offered a pre-shared key; the server did not take it (or has not answered).
     Offered,
-    /// The server selected a pre-shared key.
+    /// The server selected a pre-shared key, or went on with a session of TLS 1.2.
     Accepted,
 }
 

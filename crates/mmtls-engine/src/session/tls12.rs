@@ -5,13 +5,20 @@
 //! the endpoints verify it.
 
 use super::follow::{Context, Step, TlsSession};
+use super::handshake::Negotiation;
 use super::stream::Read;
-use super::{Handler, SessionError};
+use super::{Handler, Resumption, SessionError};
 use crate::tls::{ContentType, Direction, RecordHeader};
 
 impl<S: Default> TlsSession<S> {
     /// A ChangeCipherSpec in the clear or opened: the next record is number 0 of the new epoch.
     pub(super) fn change_cipher(&mut self, direction: Direction) {
+        let Negotiation { number, in_full, .. } = self.negotiation;
+        if direction == Direction::ServerToClient && number == 0 && !in_full {
+            // Only this tells where a client offers a ticket without a session id (RFC 5077,
+            // section 3.4).
+            self.info.resumption = Resumption::Accepted;
+        }
         let stream = &mut self.streams[direction.index()];
         let epoch = match stream.read {
             Read::Application { epoch, .. } => epoch.saturating_add(1),

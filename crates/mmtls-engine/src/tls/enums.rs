@@ -63,6 +63,7 @@ wire_enum! {
         END_OF_EARLY_DATA = 5, "end_of_early_data";
         ENCRYPTED_EXTENSIONS = 8, "encrypted_extensions";
         CERTIFICATE = 11, "certificate";
+        SERVER_HELLO_DONE = 14, "server_hello_done";
         FINISHED = 20, "finished";
         KEY_UPDATE = 24, "key_update";
         COMPRESSED_CERTIFICATE = 25, "compressed_certificate";

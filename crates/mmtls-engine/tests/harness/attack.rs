@@ -117,6 +117,16 @@ impl T {
     }
 }
 
+/// A ServerHello of TLS 1.2 that names any suite.
+pub fn tls12_hello(suite: u16) -> Vec<u8> {
+    let mut body = vec![2, 0, 0, 38, 3, 3];
+    body.extend_from_slice(&[0x5a; 32]);
+    body.push(0);
+    body.extend_from_slice(&suite.to_be_bytes());
+    body.push(0);
+    body
+}
+
 pub fn builder() -> ScriptBuilder<NullKeys, Keys> {
     ScriptBuilder::new(RANDOM, SUITE, false, &[1000], keys as fn(_, _) -> _)
 }

@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mmtls_engine::session::{
-    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, Record, Session, SessionError,
-    TcpAnomaly, Upgrade,
+    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, Record, Resumption, Session,
+    SessionError, TcpAnomaly, Upgrade,
 };
 use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch, OpenRecord};
 use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId, SharedKeys, Verdict};
@@ -159,6 +159,8 @@ pub struct Recorder {
     pub early: usize,
     pub reset_at: Option<usize>,
     pub pause_all: bool,
+    /// What its end says of resumption.
+    pub resumption: Resumption,
     /// What the session began behind.
     pub starttls: Option<Upgrade>,
     /// Kinds of strange segments.
@@ -275,7 +277,8 @@ impl Handler for Recorder {
         self.events.push(Event::Certificates(direction, lengths));
     }
 
-    fn session_end(&mut self, _: &mut Session<'_>, (): &mut (), reason: EndReason) {
+    fn session_end(&mut self, session: &mut Session<'_>, (): &mut (), reason: EndReason) {
+        self.resumption = session.info().resumption;
         self.events.push(Event::SessionEnd(reason));
     }
 
