@@ -5,7 +5,8 @@
  *
  * Responses have a length here, or go on to the end of the connection; those in chunks are searched
  * as they stand, to the end. Requests are not looked at, so the answer to HEAD is not understood:
- * the Rust example of the same name does all that. */
+ * the Rust example of the same name does all that. As in the paper, it trusts servers not to pad:
+ * a pause counts at most too much, and a server that makes it do so can hide its next response. */
 #include <mmtls.h>
 
 #include <limits.h>

@@ -114,6 +114,7 @@ fn open(
     let opened = opener.open(sequence, header, fragment, &mut plaintext)?;
     let announced = opener.content_len(fragment.len());
     assert!(opened.len <= announced, "longer than announced");
+    assert!(opened.len == announced || !opener.content_len_is_exact(), "shorter than announced");
     plaintext.truncate(opened.len);
     Ok((opened, plaintext))
 }

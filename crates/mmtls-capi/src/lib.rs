@@ -119,7 +119,9 @@ pub extern "C" fn mmtls_deregister_callback(mmctx: mmctx_t, event: mmtls_event_t
 /// The record that crosses the edge is delivered whole (`mmtls_get_skipped`). -1 skips until
 /// `mmtls_resume_monitor`, 0 nothing. Replaces an earlier pause of the side.
 ///
-/// Bytes are counted without decryption, so padding counts, and post-handshake messages do.
+/// Bytes are counted without decryption, so padding counts, and post-handshake messages do: the
+/// count is exact only in the suites of TLS 1.2 without CBC. Where a peer must not be able to hide
+/// what follows, do not pause in the middle of a stream.
 ///
 /// Returns 0, MMTLS_ERR_ARGUMENT, MMTLS_ERR_CONTEXT, MMTLS_ERR_THREAD, MMTLS_ERR_SESSION,
 /// MMTLS_ERR_OTHER_SESSION, MMTLS_ERR_RESET, or MMTLS_ERR_EVENT in ON_TLS_SESSION_END. Inside the

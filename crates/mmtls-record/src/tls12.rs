@@ -65,6 +65,10 @@ impl OpenRecord for AeadOpener {
         };
         fragment_len.saturating_sub(explicit + self.key.tag_len())
     }
+
+    fn content_len_is_exact(&self) -> bool {
+        true
+    }
 }
 
 /// How a record's nonce is made.

@@ -1,6 +1,10 @@
 //! Searches the first kilobytes of every HTTP/1.1 response for literal patterns, skips the rest
 //! without decrypting it, and resets the session on a match (figure 9 of the paper).
 //!
+//! As in the paper, it trusts servers not to pad: a pause counts at most too much, and a server that
+//! makes it do so can hide its next response. Where that matters, pause only where
+//! `Record::announced_len_is_exact`, as `mmtls run` does.
+//!
 //! `cargo run --example ips -- PATTERNS CAPTURE [KEYLOG]`
 
 use std::path::Path;

@@ -122,7 +122,7 @@ impl Monitor {
         let streams = open_streams(config)?;
         Ok(Self {
             reports: Reports { eve, now_ns: 0, summary: Summary::default() },
-            inspect_limit_bytes: config.inspect_limit_bytes.filter(|_| streams.is_none()),
+            inspect_limit_bytes: config.inspect_limit_bytes,
             streams,
             patterns,
             inspect: config.inspect,
@@ -326,6 +326,7 @@ impl Monitor {
         let (reports, patterns) = (&mut self.reports, self.patterns.as_deref());
         let mut reset = false;
         let inspection = state.inspection.get_or_insert_default();
+        inspection.limit(self.inspect_limit_bytes);
         inspection.bytes(direction, bytes, patterns, &mut |finding| {
             if let Finding::NotHttp { http2 } = finding {
                 state.not_http = true;
@@ -361,18 +362,16 @@ impl Monitor {
         }
     }
 
-    /// When enough of the current response was looked at: how much may be skipped. Without a
-    /// length that is everything.
-    fn past_limit(&self, state: &MonitorState) -> Option<Option<u64>> {
-        let limit = self.inspect_limit_bytes?;
-        match state.inspection.as_ref()?.response_body()? {
-            (seen, _) if seen < limit => None,
+    /// When enough of the current response was looked at: how much need not even be decrypted.
+    /// Where a body of another framing ends can only be read.
+    fn past_limit(&self, state: &MonitorState) -> Option<u64> {
+        if self.streams.is_some() {
+            return None;
+        }
+        match state.inspection.as_ref()?.searched_enough(self.inspect_limit_bytes?)? {
             // Within the record at hand nothing can be skipped any more.
-            (_, BodyLeft::Length(0) | BodyLeft::None) => None,
-            (_, BodyLeft::Length(left)) => Some(Some(left)),
-            // Where a chunked body ends can only be read.
-            (_, BodyLeft::Chunked) => None,
-            (_, BodyLeft::UntilClose) => Some(None),
+            BodyLeft::Length(left) if left > 0 => Some(left),
+            _ => None,
         }
     }
 }
@@ -399,6 +398,7 @@ impl Handler for Monitor {
         if record.skipped_bytes() > 0 {
             self.skipped(session.info(), state, record.skipped_bytes());
         }
+        let exact = record.announced_len_is_exact();
         match record.open() {
             Ok(plaintext) => {
                 self.reports.summary.records_opened += 1;
@@ -409,9 +409,10 @@ impl Handler for Monitor {
                 if self.inspect(session.info(), state, direction, plaintext.bytes) {
                     session.reset();
                 } else if direction == Direction::ServerToClient
+                    && exact
                     && let Some(skip) = self.past_limit(state)
                 {
-                    session.pause(Direction::ServerToClient, skip);
+                    session.pause(Direction::ServerToClient, Some(skip));
                 }
             }
             Err(_) => {

@@ -67,11 +67,18 @@ impl Record<'_> {
         ContentType(self.header[0])
     }
 
-    /// At most how many content bytes it has, without opening it; exact where the suite has neither
-    /// padding nor a variable overhead.
+    /// At most how many content bytes it has, without opening it.
     #[must_use]
     pub fn announced_len(&self) -> usize {
         self.opener.content_len(self.fragment.len())
+    }
+
+    /// Whether [`Record::announced_len`], and with it what a pause counts, is exact: in the suites
+    /// of TLS 1.2 without padding. Elsewhere a sender can make the count run ahead of the content,
+    /// and who must know where in the content a pause has ended must not pause.
+    #[must_use]
+    pub fn announced_len_is_exact(&self) -> bool {
+        self.opener.content_len_is_exact()
     }
 
     /// Whether [`Record::open`] was called, and what it returned.

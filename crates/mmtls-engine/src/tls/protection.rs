@@ -50,11 +50,16 @@ pub trait OpenRecord: Send {
         plaintext: &mut [u8],
     ) -> Result<Opened, OpenError>;
 
-    /// At most how many content bytes a fragment of this length has. Exact where the suite has
-    /// neither padding nor a variable overhead.
+    /// At most how many content bytes a fragment of this length has.
     fn content_len(&self, fragment_len: usize) -> usize {
         // TLS 1.3: inner content type and tag.
         fragment_len.saturating_sub(17)
+    }
+
+    /// Whether [`OpenRecord::content_len`] is the length and no bound of it, whatever the sender
+    /// does. In TLS 1.3 it never is.
+    fn content_len_is_exact(&self) -> bool {
+        false
     }
 
     /// The hellos agreed on encrypt-then-MAC (RFC 7366), which changes the CBC suites of TLS 1.2.

@@ -65,6 +65,12 @@ pub struct Inspection {
 }
 
 impl Inspection {
+    /// From so many bytes of a response's body on, the rest of it is not searched.
+    pub fn limit(&mut self, limit: Option<u64>) {
+        let enough = limit.and_then(|limit| self.searched_enough(limit));
+        self.exchange.searched_enough = enough.is_some();
+    }
+
     /// The next decrypted bytes of one direction.
     pub fn bytes(
         &mut self,
@@ -110,11 +116,15 @@ impl Inspection {
         }
     }
 
-    /// Body bytes of the current response that were seen, and what is left of it.
+    /// What is left of the current response's body, once so many bytes of it were seen. Never where
+    /// a client may find another end of it: what one takes for the rest, another may take for a
+    /// response.
     #[must_use]
-    pub fn response_body(&self) -> Option<(u64, BodyLeft)> {
+    pub fn searched_enough(&self, limit: u64) -> Option<BodyLeft> {
         let response = self.exchange.response.as_ref()?;
-        Some((response.length, self.http.response_body_left()))
+        let left = self.http.response_body_left();
+        let framed = matches!(left, BodyLeft::Length(_) | BodyLeft::Chunked);
+        (framed && !self.exchange.doubtful && response.length >= limit).then_some(left)
     }
 
     /// Whether there is no more HTTP to expect.
@@ -151,6 +161,10 @@ struct Exchange {
     is_http: bool,
     /// A response was faulty such that clients disagree; not told yet.
     hides_body: bool,
+    /// Something was wrong with the framing of a response.
+    doubtful: bool,
+    /// The rest of the current body is not searched.
+    searched_enough: bool,
 }
 
 impl Exchange {
@@ -182,6 +196,8 @@ impl Exchange {
             Event::Anomaly(Side::Server, anomaly) => {
                 out(Finding::Anomaly { from: Direction::ServerToClient, anomaly });
                 self.hides_body |= anomaly.hides_body();
+                self.doubtful = true;
+                self.searched_enough = false;
                 if self.is_http {
                     self.is_http(out);
                 }
@@ -238,6 +254,7 @@ impl Exchange {
             out(Finding::EncodedBody);
         }
         self.search.restart();
+        self.searched_enough = false;
         self.response = Some(Response {
             request,
             status: head.status,
@@ -261,7 +278,7 @@ impl Exchange {
             }
             None => None,
         };
-        let Some(patterns) = patterns else {
+        let Some(patterns) = patterns.filter(|_| !self.searched_enough) else {
             return;
         };
         self.search.search(patterns, bytes, |pattern, offset| {
@@ -394,6 +411,10 @@ mod tests {
     }
 
     fn run(parts: &[(Direction, &[u8])], closed: bool) -> Vec<String> {
+        run_within(None, parts, closed)
+    }
+
+    fn run_within(limit: Option<u64>, parts: &[(Direction, &[u8])], closed: bool) -> Vec<String> {
         let patterns = Patterns {
             set: PatternSet::from_lines("EVIL\nbad").unwrap(),
             action: PatternAction::Alert,
@@ -402,6 +423,7 @@ mod tests {
         let mut log = Vec::new();
         let mut out = |finding: Finding<'_>| log.extend(show(&finding));
         for (direction, bytes) in parts {
+            inspection.limit(limit);
             inspection.bytes(*direction, bytes, Some(&patterns), &mut out);
         }
         inspection.end(closed, &mut out);
@@ -484,11 +506,36 @@ mod tests {
         inspection.bytes(CLIENT, b"GET / HTTP/1.1\r\n\r\n", None, &mut out);
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n0123456789";
         inspection.bytes(SERVER, head, None, &mut out);
-        assert_eq!(inspection.response_body(), Some((10, BodyLeft::Length(990))));
+        assert_eq!(inspection.searched_enough(11), None);
+        assert_eq!(inspection.searched_enough(10), Some(BodyLeft::Length(990)));
         inspection.skip_response(985, &mut out);
         inspection.bytes(SERVER, b"12345", None, &mut out);
-        assert_eq!(inspection.response_body(), None);
+        assert_eq!(inspection.searched_enough(0), None);
         assert_eq!(log, ["0 GET / Some(200) 1000 true"]);
+    }
+
+    #[test]
+    fn limit_spares_the_rest_of_a_body_and_nothing_else() {
+        const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
+        let matches = |parts: &[&[u8]]| {
+            let parts = parts.iter().map(|part| (SERVER, *part));
+            let parts: Vec<_> = [(CLIENT, GET), (CLIENT, GET)].into_iter().chain(parts).collect();
+            let log = run_within(Some(4), &parts, true);
+            log.iter().filter(|line| line.starts_with("match")).count()
+        };
+        let long: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n0123";
+        let chunked: &[u8] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0123";
+        let next: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nEVIL";
+        assert_eq!(matches(&[long, b"EVIL"]), 0);
+        assert_eq!(matches(&[chunked, b"\r\n4\r\nEVIL\r\n0\r\n\r\n"]), 0);
+        // The next response may stand in the same record.
+        assert_eq!(matches(&[long, &[b"EVIL", next].concat()]), 1);
+        // Nobody knows where these end for the client.
+        let close: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n0123";
+        assert_eq!(matches(&[close, b"EVIL"]), 1);
+        let both: &[u8] =
+            b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0123";
+        assert_eq!(matches(&[both, b"\r\n4\r\nEVIL\r\n0\r\n\r\n"]), 1);
     }
 
     #[test]
