@@ -10,8 +10,9 @@ use zeroize::Zeroize;
 pub(super) const MAX_SECRET_LEN: usize = 48;
 
 const BLOCK_LEN: usize = 64 << 10;
-/// Label, length of the secret, position of the next older entry of the session.
-const ENTRY_HEADER: usize = 6;
+/// Label, length of the secret, room for it, position of the next older entry of the session.
+const ENTRY_HEADER: usize = 7;
+const NEXT: usize = 3;
 /// Marks the oldest entry. No entry can be there: it would not fit into the block.
 const NO_ENTRY: u32 = u32::MAX;
 
@@ -28,18 +29,19 @@ impl Store {
     /// Keeps a secret; false when there is no room.
     pub(super) fn insert(&mut self, random: [u8; 32], label: u8, secret: &[u8]) -> bool {
         let newest = self.index.get(&random).copied().unwrap_or(NO_ENTRY);
-        if let Some(at) = self.find(newest, label)
-            && let Some(old) = self.secret_mut(at)
-            && old.len() == secret.len()
-        {
-            old.copy_from_slice(secret);
-            return true;
+        let mut room = secret.len();
+        if let Some(at) = self.find(newest, label) {
+            if self.overwrite(at, secret) {
+                return true;
+            }
+            // A newer entry hides the older one. It has room for every length, so that lines that
+            // are repeated with one length after another take no more.
+            room = room.max(MAX_SECRET_LEN);
         }
-        // A newer entry of another length hides the older one.
-        let Ok(len) = u8::try_from(secret.len()) else {
+        let (Ok(len), Ok(room)) = (u8::try_from(secret.len()), u8::try_from(room)) else {
             return false;
         };
-        let size = ENTRY_HEADER + secret.len();
+        let size = ENTRY_HEADER + usize::from(room);
         if self.blocks.is_empty() || self.used + size > BLOCK_LEN {
             if (self.blocks.len() + 1) * BLOCK_LEN > u32::MAX as usize {
                 return false;
@@ -54,8 +56,9 @@ impl Store {
         let entry = &mut self.blocks[block][self.used..self.used + size];
         entry[0] = label;
         entry[1] = len;
-        entry[2..ENTRY_HEADER].copy_from_slice(&newest.to_ne_bytes());
-        entry[ENTRY_HEADER..].copy_from_slice(secret);
+        entry[2] = room;
+        entry[NEXT..ENTRY_HEADER].copy_from_slice(&newest.to_ne_bytes());
+        entry[ENTRY_HEADER..][..secret.len()].copy_from_slice(secret);
         self.used += size;
         self.index.insert(random, position);
         true
@@ -83,7 +86,7 @@ impl Store {
             if entry[0] == label {
                 return Some(at);
             }
-            at = u32::from_ne_bytes(entry[2..ENTRY_HEADER].try_into().ok()?);
+            at = u32::from_ne_bytes(entry[NEXT..ENTRY_HEADER].try_into().ok()?);
         }
         None
     }
@@ -94,11 +97,26 @@ impl Store {
         (entry.len() >= ENTRY_HEADER).then_some(entry)
     }
 
-    fn secret_mut(&mut self, at: u32) -> Option<&mut [u8]> {
+    /// Puts a secret in the place of another; false when it has no room there.
+    fn overwrite(&mut self, at: u32, secret: &[u8]) -> bool {
         let at = at as usize;
-        let entry = self.blocks.get_mut(at / BLOCK_LEN)?.get_mut(at % BLOCK_LEN..)?;
-        let len = usize::from(*entry.get(1)?);
-        entry.get_mut(ENTRY_HEADER..ENTRY_HEADER + len)
+        let block = self.blocks.get_mut(at / BLOCK_LEN);
+        let Some(entry) = block.and_then(|block| block.get_mut(at % BLOCK_LEN..)) else {
+            return false;
+        };
+        let room = usize::from(entry[2]);
+        let (Ok(len), Some(place)) =
+            (u8::try_from(secret.len()), entry.get_mut(ENTRY_HEADER..ENTRY_HEADER + room))
+        else {
+            return false;
+        };
+        if secret.len() > room {
+            return false;
+        }
+        place[..secret.len()].copy_from_slice(secret);
+        place[secret.len()..].zeroize();
+        entry[1] = len;
+        true
     }
 }
 
@@ -107,5 +125,25 @@ impl Drop for Store {
         for block in &mut self.blocks {
             block.zeroize();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_to_grow_from_lines_that_are_repeated() {
+        let mut store = Store::default();
+        for round in 0..100_000 {
+            let secret = [round as u8; MAX_SECRET_LEN];
+            for label in [1, 2] {
+                let secret = &secret[..32 + (round * 7) % 17];
+                assert!(store.insert([9; 32], label, secret));
+                assert_eq!(store.get(&[9; 32], label), Some(secret));
+            }
+        }
+        assert_eq!((store.blocks.len(), store.sessions()), (1, 1));
+        assert!(store.used < 1024, "{} bytes", store.used);
     }
 }
