@@ -82,14 +82,23 @@ pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
+/// Whether this process may run on a processor.
+///
+/// # Errors
+/// [`Error::Usage`] when there is no such processor for this process.
+pub fn check_cpu(cpu: usize) -> Result<(), Error> {
+    match allowed_cpus()?.contains(&cpu) {
+        true => Ok(()),
+        false => Err(Error::Usage(format!("this process may not run on processor {cpu}"))),
+    }
+}
+
 /// Keeps the calling thread on one processor.
 ///
 /// # Errors
 /// [`Error::Usage`] when there is no such processor for this process.
 pub fn bind_to_cpu(cpu: usize) -> Result<(), Error> {
-    if !allowed_cpus()?.contains(&cpu) {
-        return Err(Error::Usage(format!("this process may not run on processor {cpu}")));
-    }
+    check_cpu(cpu)?;
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).map_err(system("sched_setaffinity"))

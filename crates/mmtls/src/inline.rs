@@ -45,6 +45,8 @@ pub struct KeyInput {
     pub inbox: Inbox,
     /// Who sits where.
     pub desk: Arc<KeyDesk>,
+    /// Keys may come from any address, not only from the client's.
+    pub any_sender: bool,
     /// The way back to the endpoints; set once the server runs.
     pub server: Option<ServerHandle>,
     /// A key log that is followed.
@@ -330,7 +332,7 @@ impl<H: Handler> Worker<H> {
                     let _ = self.engine.handle_null_keys(now_ns, Some(sender), client_random);
                 }
                 Delivery::Lines(lines) => {
-                    for keys in self.keys.log.iter_mut().flat_map(|log| log.add(&lines)) {
+                    for keys in self.keys.log.iter_mut().flat_map(|log| log.add(lines.text())) {
                         let _ = self.engine.handle_keys(now_ns, keys);
                     }
                 }
@@ -408,7 +410,8 @@ fn drain<H: Handler>(
                 } else if let (Some(server), Some(message)) = (&keys.server, keys::request(&wanted))
                 {
                     // Those that do not know the session say so, which is ignored.
-                    for connection in keys.desk.connections_of(wanted.client.ip()) {
+                    let address = wanted.client.ip();
+                    for connection in keys.desk.connections_to_ask(address, keys.any_sender) {
                         // A full queue means that the endpoint is slow; its keys come unasked too.
                         let _ = server.send_to(connection, &message);
                     }

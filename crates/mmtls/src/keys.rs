@@ -11,9 +11,10 @@
 //! then meets the missing-key policy).
 
 use std::collections::HashMap;
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,8 +27,23 @@ use mmtls_packet_io::af_packet::{Steering, WakeFd};
 use mmtls_record::open_record;
 use zeroize::Zeroizing;
 
+use crate::keylog::follow::LineSink;
+
 /// Deliveries that may wait for one worker.
 const QUEUE: usize = 1 << 16;
+
+/// Bytes of a key log's lines that may wait, for all workers together; then its follower waits.
+const MAX_LINE_BYTES: usize = 4 << 20;
+
+/// Most connections that are asked for the keys of one session: any client can make the monitor
+/// ask, with one record.
+const MAX_ASKED: usize = 256;
+
+/// What a parcel of lines is charged beside its text, so that short ones cannot fill the queues.
+const PARCEL_COST: usize = 256;
+
+/// Bytes of a key log that cost a worker as much as a delivery: the shortest line with a secret.
+const BYTES_PER_DELIVERY: usize = 128;
 
 /// A delivery on its way to a worker.
 pub enum Delivery {
@@ -41,7 +57,33 @@ pub enum Delivery {
         client_random: [u8; 32],
     },
     /// Lines of a key log.
-    Lines(Zeroizing<Vec<u8>>),
+    Lines(Arc<Lines>),
+}
+
+/// Lines of a key log that wait for the workers, and room that is free again when the last one has
+/// them.
+pub struct Lines {
+    text: Zeroizing<Vec<u8>>,
+    desk: Arc<KeyDesk>,
+}
+
+impl Lines {
+    fn new(text: Zeroizing<Vec<u8>>, desk: Arc<KeyDesk>) -> Self {
+        desk.line_bytes.fetch_add(text.len() + PARCEL_COST, Ordering::Relaxed);
+        Self { text, desk }
+    }
+
+    /// Whole lines.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.desk.line_bytes.fetch_sub(self.text.len() + PARCEL_COST, Ordering::Relaxed);
+    }
 }
 
 impl Delivery {
@@ -51,6 +93,14 @@ impl Delivery {
             Self::Keys(keys) => Some((keys.sender, keys.client_random)),
             Self::Null { sender, client_random } => Some((Some(*sender), *client_random)),
             Self::Lines(_) => None,
+        }
+    }
+
+    /// What it takes of a turn. Lines are as many deliveries as there may be secrets in them.
+    fn cost(&self) -> usize {
+        match self {
+            Self::Keys(_) | Self::Null { .. } => 1,
+            Self::Lines(lines) => 1 + lines.text.len() / BYTES_PER_DELIVERY,
         }
     }
 }
@@ -92,8 +142,9 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// The next delivery that is this worker's, of at most `limit` that are looked at. `knows` says
-    /// whether a sender's session is.
+    /// The next delivery that is this worker's, of at most `limit` that are looked at; a key log's
+    /// lines count as many, and the last ones may go beyond the limit. `knows` says whether a
+    /// sender's session is.
     pub fn take(
         &mut self,
         limit: &mut usize,
@@ -102,7 +153,7 @@ impl Inbox {
         while *limit > 0
             && let Ok(Parcel { delivery, passed }) = self.queue.try_recv()
         {
-            *limit -= 1;
+            *limit = limit.saturating_sub(delivery.cost());
             let round = self.workers == 1 || passed >= self.workers;
             match delivery.session() {
                 Some((sender, random)) if !round && !knows(sender, &random) => {
@@ -145,6 +196,10 @@ pub struct KeyDesk {
     pub queue_full: AtomicU64,
     /// Deliveries whose keys fit no supported suite.
     pub unusable: AtomicU64,
+    /// What the lines take that wait for workers.
+    line_bytes: AtomicUsize,
+    /// Why the key log cannot be read; not told yet.
+    log_error: Mutex<Option<io::Error>>,
     connections: Mutex<HashMap<IpAddr, Vec<ConnectionId>>>,
 }
 
@@ -156,11 +211,29 @@ impl KeyDesk {
         connections.get(&address).cloned().unwrap_or_default()
     }
 
+    /// Who is asked for keys of a client at this address: the connections from there; where there
+    /// are none and any sender may deliver, some of the others.
+    #[must_use]
+    pub fn connections_to_ask(&self, address: IpAddr, any_sender: bool) -> Vec<ConnectionId> {
+        let own = self.connections_of(address);
+        if !own.is_empty() || !any_sender {
+            return own;
+        }
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.values().flatten().take(MAX_ASKED).copied().collect()
+    }
+
     /// Whether anybody could deliver keys of a client at this address, or at any.
     #[must_use]
     pub fn is_connected(&self, address: Option<IpAddr>) -> bool {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         address.map_or(!connections.is_empty(), |address| connections.contains_key(&address))
+    }
+
+    /// Why the key log cannot be read, once.
+    #[must_use]
+    pub fn take_log_error(&self) -> Option<io::Error> {
+        self.log_error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn count_lost(&self) {
@@ -187,7 +260,7 @@ pub fn supports(version: ProtocolVersion, suite: CipherSuite) -> bool {
 ///
 /// # Errors
 /// The system's, when out of descriptors.
-pub fn queues(steering: Steering) -> std::io::Result<(WorkerSink, Vec<Inbox>, Arc<KeyDesk>)> {
+pub fn queues(steering: Steering) -> io::Result<(WorkerSink, Vec<Inbox>, Arc<KeyDesk>)> {
     let desk = Arc::new(KeyDesk::default());
     let mut mailboxes = Vec::new();
     let mut receivers = Vec::new();
@@ -213,18 +286,9 @@ pub fn queues(steering: Steering) -> std::io::Result<(WorkerSink, Vec<Inbox>, Ar
 
 impl WorkerSink {
     /// A second way into the queues, for the lines of a key log.
-    pub fn lines(&self) -> impl FnMut(Zeroizing<Vec<u8>>) + Send + use<> {
-        let (mailboxes, desk) = (self.mailboxes.clone(), Arc::clone(&self.desk));
-        move |lines| {
-            for mailbox in &mailboxes {
-                let delivery = Delivery::Lines(lines.clone());
-                match mailbox.queue.try_send(Parcel { delivery, passed: 0 }) {
-                    Ok(()) => mailbox.ring(),
-                    Err(TrySendError::Full(_)) => desk.count_lost(),
-                    Err(TrySendError::Disconnected(_)) => {}
-                }
-            }
-        }
+    #[must_use]
+    pub fn lines(&self) -> WorkerLines {
+        WorkerLines { mailboxes: self.mailboxes.clone(), desk: Arc::clone(&self.desk) }
     }
 
     /// The worker that a delivery goes to first.
@@ -233,6 +297,34 @@ impl WorkerSink {
             Some(flow) => self.steering.bridge_of(flow.client(), flow.server()) as usize,
             None => usize::from(random[0]) % self.mailboxes.len(),
         }
+    }
+}
+
+/// The key log's side of the queues: every worker gets every line.
+pub struct WorkerLines {
+    mailboxes: Vec<Mailbox>,
+    desk: Arc<KeyDesk>,
+}
+
+impl LineSink for WorkerLines {
+    fn has_room(&self) -> bool {
+        self.desk.line_bytes.load(Ordering::Relaxed) < MAX_LINE_BYTES
+    }
+
+    fn lines(&mut self, lines: Zeroizing<Vec<u8>>) {
+        let lines = Arc::new(Lines::new(lines, Arc::clone(&self.desk)));
+        for mailbox in &self.mailboxes {
+            let delivery = Delivery::Lines(Arc::clone(&lines));
+            match mailbox.queue.try_send(Parcel { delivery, passed: 0 }) {
+                Ok(()) => mailbox.ring(),
+                Err(TrySendError::Full(_)) => self.desk.count_lost(),
+                Err(TrySendError::Disconnected(_)) => {}
+            }
+        }
+    }
+
+    fn failed(&mut self, error: io::Error) {
+        *self.desk.log_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 }
 
@@ -413,6 +505,44 @@ mod tests {
     }
 
     #[test]
+    fn refuses_more_of_a_key_log_than_workers_take() {
+        let (sink, mut inboxes, desk) = queues(Steering { bridges: 2, seed: 0 }).unwrap();
+        let mut log = sink.lines();
+        let mut parcels = 0;
+        while log.has_room() {
+            log.lines(Zeroizing::new(vec![b'\n'; 64 << 10]));
+            parcels += 1;
+        }
+        assert!((60..=64).contains(&parcels), "{parcels} parcels of 64 KB");
+        // A turn is not spent on them: packets wait.
+        for inbox in &mut inboxes {
+            let mut left = parcels;
+            while left > 0 {
+                let mut limit = 1024;
+                let mut turn = 0;
+                while inbox.take(&mut limit, |_, _| true).is_some() {
+                    turn += 1;
+                }
+                assert!((1..=2).contains(&turn), "{turn} in a turn");
+                left -= turn;
+            }
+        }
+        assert!(log.has_room());
+        assert_eq!(desk.line_bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(desk.queue_full.load(Ordering::Relaxed), 0);
+        // Not even the shortest lines take the place of keys.
+        parcels = 0;
+        while log.has_room() {
+            log.lines(Zeroizing::new(vec![b'\n']));
+            parcels += 1;
+        }
+        assert!(parcels < QUEUE / 2, "{parcels} parcels");
+        // A worker that is gone keeps nothing.
+        drop(inboxes);
+        assert!(log.has_room());
+    }
+
+    #[test]
     fn accepts_two_agents_of_one_address() {
         if !require_program("openssl") {
             return;
@@ -446,6 +576,11 @@ mod tests {
         };
         let (first, second) = (connect(), connect());
         known(2);
+        let elsewhere = [192, 0, 2, 1].into();
+        assert_eq!(desk.connections_to_ask(address.ip(), false).len(), 2);
+        assert_eq!(desk.connections_to_ask(elsewhere, false).len(), 0);
+        // Behind address translation the key channel has another address than the session.
+        assert_eq!(desk.connections_to_ask(elsewhere, true).len(), 2);
         drop(second);
         known(1);
         drop(first);

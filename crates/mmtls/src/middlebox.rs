@@ -33,7 +33,7 @@
 //! longer needs.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -47,7 +47,8 @@ use mmtls_packet_io::af_packet::{
 
 use crate::config::{self, BypassRule, File, PolicyName};
 use crate::inline::{self, KeyInput, Worker};
-use crate::keylog::{follow::Follower, live::LiveKeys};
+use crate::keylog::follow::{self, Follower};
+use crate::keylog::live::LiveKeys;
 use crate::keys::{self, Inbox, KeyDesk};
 use crate::{Error, harden};
 
@@ -150,6 +151,51 @@ fn missing(option: &str, key: &str) -> Error {
     Error::Usage(format!("{option} is needed, or {key} in the configuration file"))
 }
 
+    /// Finds what a start would find wrong on this machine, without opening a socket; not the key
+    /// log, see [`Settings::check_key_log`].
+    ///
+    /// # Errors
+    /// Those that [`Middlebox::open`] and [`Middlebox::run`] would give.
+    pub fn check(&self) -> Result<(), Error> {
+        self.server.check().map_err(|error| Error::KeyServer(error.to_string()))?;
+        if i32::try_from(self.socket_buffer()).is_err() {
+            let text = "inline.socket_buffer_bytes must be below 2 GiB for each worker";
+            return Err(Error::Usage(text.to_owned()));
+        }
+        self.cpus.iter().try_for_each(|cpu| harden::check_cpu(*cpu))
+    }
+
+    /// Finds out whether the key log could be followed, if it is there. What counts is what the
+    /// caller may do: a middlebox has dropped its capabilities then.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub fn check_key_log(&self) -> Result<(), Error> {
+        match &self.key_log {
+            Some(path) => follow::check(path).map_err(key_log_error(path)),
+            None => Ok(()),
+        }
+    }
+
+    /// One worker's share of the socket buffers.
+    fn socket_buffer(&self) -> usize {
+        let buffer = self.bridge.socket_buffer_bytes;
+        (buffer / self.workers.max(1) as usize).max(buffer.min(MIN_SOCKET_BUFFER))
+    }
+}
+
+/// What is wrong with a key log that is there and cannot be followed.
+fn key_log_error(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
+    |error| {
+        let hint = match error.kind() {
+            std::io::ErrorKind::PermissionDenied => {
+                " (capabilities are given up before it is opened: its mode must let this user)"
+            }
+            _ => "",
+        };
+        Error::Usage(format!("key log {}: {error}{hint}", path.display()))
+    }
+
 /// An opened middlebox: frames are being received, and wait for [`Middlebox::run`].
 pub struct Middlebox {
     bridges: Vec<Bridge>,
@@ -194,6 +240,12 @@ impl KeyMeter {
 /// What a worker has counted, and what it keeps at the moment.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Status {
+
+    /// Why the key log that is followed cannot be read, once. It is tried again in any case.
+    #[must_use]
+    pub fn take_key_log_error(&self) -> Option<std::io::Error> {
+        self.desk.take_log_error()
+    }
     /// The engine's counters.
     pub engine: Counters,
     /// The interfaces' counters, as this worker's sockets saw them.
@@ -262,10 +314,7 @@ impl Middlebox {
         harden::drop_capabilities()?;
         let server = server.start().map_err(key_server)?;
         let follower = match &settings.key_log {
-            Some(path) => {
-                let thread = |error| Error::System { what: "key log thread", error };
-                Some(Follower::start(path.clone(), lines).map_err(thread)?)
-            }
+            Some(path) => Some(Follower::start(path.clone(), lines).map_err(key_log_error(path))?),
             None => None,
         };
         Ok(Self { bridges, inboxes, desk, server, settings, steering, follower })
@@ -315,7 +364,7 @@ impl Middlebox {
             let log = settings.key_log.as_ref().map(|_| LiveKeys::default());
             let (desk, watched) = (Arc::clone(&desk), Arc::clone(&desk));
             let any_sender = settings.engine.any_key_sender;
-            let keys = KeyInput { inbox, desk, server: Some(server.handle()), log };
+            let keys = KeyInput { inbox, desk, any_sender, server: Some(server.handle()), log };
             move || {
                 let ending = StopAtEnd(stop);
                 let mut config = engine_config(settings, steering, number);

@@ -203,6 +203,9 @@ impl Board {
         if signals.reopen.swap(false, Ordering::Relaxed)
             && let Err(error) = worker.handler_mut().reopen_log()
         {
+        if let Some(error) = self.keys.take_key_log_error() {
+            say(&format!("the key log cannot be read: {error}; going on when it can"));
+        }
             say(&format!("the log goes on in the old file: {error}"));
         }
         // An interface that went down is the same for all workers.
