@@ -5,6 +5,7 @@
 //! network that are not UTF-8 are replaced, control characters are escaped.
 
 mod community_id;
+mod escape;
 mod line_file;
 mod records;
 mod time;
@@ -18,6 +19,7 @@ use mmtls_engine::tls::Direction;
 use serde::Serialize;
 
 use community_id::community_id;
+use escape::Escaping;
 use line_file::LineFile;
 pub(crate) use line_file::create_private_dir;
 pub(crate) use records::hex;
@@ -150,13 +152,14 @@ impl EveWriter {
         self.file.reopen()
     }
 
-    /// The first error of writing, once. Afterwards writing is still tried at every flush, and
-    /// lines that do not fit into the buffer meanwhile are counted.
+    /// The first error of writing, once until something could be written again. Afterwards
+    /// writing is still tried at every flush, and lines that are not written are counted.
     pub fn take_error(&mut self) -> Option<io::Error> {
         self.file.take_error()
     }
 
-    /// Lines that were lost because they could not be written for too long.
+    /// Lines that are not in the file because writing failed. Those that are still kept, and come
+    /// into it when it works again, count as long as it fails.
     #[must_use]
     pub fn lost_lines(&self) -> u64 {
         self.file.lost_lines()
@@ -203,7 +206,8 @@ impl EveWriter {
     fn end(&mut self, name: &str, body: &impl Serialize) {
         let _ = write!(self.line, ",\"{name}\":");
         // Only the caller's own counters could fail here: a map whose keys are not text.
-        if serde_json::to_writer(&mut self.line, body).is_ok() {
+        let mut json = serde_json::Serializer::with_formatter(&mut self.line, Escaping);
+        if body.serialize(&mut json).is_ok() {
             self.line.extend_from_slice(b"}\n");
             self.file.push(&self.line);
         }

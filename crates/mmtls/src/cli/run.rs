@@ -119,25 +119,21 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     });
     let mut monitors = Vec::new();
     for (number, (mut monitor, status)) in finished.workers.into_iter().enumerate() {
-        let failed = monitor.flush();
-        for error in &failed {
-            say(&error.to_string());
-        }
-        board.lost.fetch_add(failed.len(), Ordering::Relaxed);
+        board.flush(&mut monitor);
         board.put(number, status, monitor.summary());
-        monitors.push(monitor);
+        monitors.push((monitor, status));
     }
-    if let Some(first) = monitors.first_mut() {
+    if let Some((first, _)) = monitors.first_mut() {
         board.write_stats(first);
-        for error in first.flush() {
-            say(&error.to_string());
-            board.lost.fetch_add(1, Ordering::Relaxed);
-        }
+    }
+    // What all of them wrote is in the file now, or is lost.
+    for (number, (monitor, status)) in monitors.iter_mut().enumerate() {
+        board.flush(monitor);
+        board.put(number, *status, monitor.summary());
     }
     board.print(&mut std::io::stdout());
     finished.result?;
-    let lost = board.lost.load(Ordering::Relaxed) > 0;
-    Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if board.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Signals {
@@ -219,6 +215,28 @@ impl Board {
 
     fn sum(&self) -> (Status, Summary) {
         let mut sum = (Status::default(), Summary::default());
+    /// Writes what a monitor has buffered, at the end: an error is one of the outputs.
+    fn flush(&self, monitor: &mut Monitor) {
+        let failed = monitor.flush();
+        for error in &failed {
+            say(&error.to_string());
+        }
+        self.lost.fetch_add(failed.len(), Ordering::Relaxed);
+    }
+
+    /// Whether the outputs hold all that they should; says what they lack.
+    fn is_complete(&self) -> bool {
+        let (_, summary) = self.sum();
+        if summary.lost_log_lines > 0 {
+            say(&format!("{} lines are missing in eve.json", summary.lost_log_lines));
+        }
+        if summary.failed_streams > 0 {
+            say(&format!("the streams of {} sessions are incomplete", summary.failed_streams));
+        }
+        let errors = self.lost.load(Ordering::Relaxed) as u64;
+        errors + summary.lost_log_lines + summary.failed_streams == 0
+    }
+
         for worker in &self.workers {
             let worker = lock(worker);
             sum.0 += &worker.0;

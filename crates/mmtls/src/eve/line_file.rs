@@ -1,14 +1,16 @@
 //! A file of whole lines that survives a full disk.
 //!
 //! Refuses to lose what it took, as long as it fits into a bounded buffer, and to fail: an error
-//! is kept to be told once, later lines are counted as lost when the buffer is full, and writing
-//! goes on when the disk has room again.
+//! is kept to be told once, lines that are not written count as lost, those that the buffer had no
+//! room for will stay so, and writing goes on when the disk has room again.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 /// Buffered bytes that make it write.
 const WRITE_AT: usize = 64 << 10;
@@ -22,6 +24,7 @@ pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
 
 /// One writer of the file. Its lines are gathered without a lock, and written together.
 pub(super) struct LineFile {
+    path: Arc<Path>,
     gathered: Vec<u8>,
     lines: u64,
     shared: Arc<Mutex<Shared>>,
@@ -29,7 +32,6 @@ pub(super) struct LineFile {
 
 /// What all writers of a file share.
 struct Shared {
-    path: PathBuf,
     file: File,
     buffer: Buffer,
 }
@@ -37,13 +39,24 @@ struct Shared {
 impl LineFile {
     /// Opens a file to append to; a new one is readable by its owner only.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let shared = Shared { path: path.to_owned(), file: open(path)?, buffer: Buffer::default() };
-        Ok(Self { gathered: Vec::new(), lines: 0, shared: Arc::new(Mutex::new(shared)) })
+        let file = options().open(path)?;
+        let shared = Shared { file, buffer: Buffer::default() };
+        Ok(Self {
+            path: path.into(),
+            gathered: Vec::new(),
+            lines: 0,
+            shared: Arc::new(Mutex::new(shared)),
+        })
     }
 
     /// Another writer of the same file.
     pub(super) fn share(&self) -> Self {
-        Self { gathered: Vec::new(), lines: 0, shared: Arc::clone(&self.shared) }
+        Self {
+            path: Arc::clone(&self.path),
+            gathered: Vec::new(),
+            lines: 0,
+            shared: Arc::clone(&self.shared),
+        }
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
@@ -53,10 +66,11 @@ impl LineFile {
     /// Writes what is buffered, then goes on in a file that is opened anew under the same name:
     /// for all its writers.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
+        // Before anything is locked: a file system that hangs must not stop the other writers.
+        let new = open_at_once(&self.path)?;
         self.flush();
         let mut shared = self.shared();
-        let Shared { path, file, buffer } = &mut *shared;
-        let new = open(path)?;
+        let Shared { file, buffer } = &mut *shared;
         buffer.cut_torn(file);
         *file = new;
         Ok(())
@@ -78,7 +92,7 @@ impl LineFile {
 
     fn hand_over(&mut self, again: bool) {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let Shared { file, buffer, .. } = &mut *shared;
+        let Shared { file, buffer } = &mut *shared;
         buffer.push(&self.gathered, self.lines);
         if again || !buffer.failing {
             buffer.drain(file);
@@ -92,8 +106,12 @@ impl LineFile {
         self.shared().buffer.error.take()
     }
 
+    /// Lines that are not in the file: what found no room in the buffer, and what waits there
+    /// while writing fails.
     pub(super) fn lost_lines(&self) -> u64 {
-        self.shared().buffer.lost
+        let buffer = &self.shared().buffer;
+        let waiting = if buffer.failing { count_lines(&buffer.pending) } else { 0 };
+        buffer.lost + waiting
     }
 }
 
@@ -109,8 +127,23 @@ impl Drop for Shared {
     }
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+fn count_lines(text: &[u8]) -> u64 {
+    text.iter().filter(|&&byte| byte == b'\n').count() as u64
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600);
+    options
+}
+
+/// Opens the file without waiting for the reader of a FIFO, which is an error then.
+fn open_at_once(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = options().custom_flags(flags).open(path)?;
+    // A slow reader is waited for, as before.
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 #[derive(Default)]
@@ -119,8 +152,9 @@ struct Buffer {
     failing: bool,
     /// Bytes written since the last line end.
     torn: u64,
-    /// The first error that was not told yet.
+    /// The first error that was not taken yet.
     error: Option<io::Error>,
+    /// This failure was told; the next one, after something could be written, is told again.
     told: bool,
     lost: u64,
 }
@@ -147,6 +181,7 @@ impl Buffer {
         self.pending.clear();
         self.torn = 0;
         self.failing = false;
+        self.told = false;
     }
 
     /// Cuts off a torn last line, which would break readers of the whole file. Needs no space.
@@ -182,6 +217,8 @@ impl Buffer {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     /// Has room for so many bytes, then fails.
@@ -226,6 +263,11 @@ mod tests {
         buffer.drain(&mut disk);
         assert_eq!(disk.data, b"12345678\nabcdefgh\nlater\n");
         assert_eq!((buffer.failing, buffer.torn, buffer.lost), (false, 0, 0));
+        // Full once more: that is another failure.
+        disk.room = 0;
+        buffer.push(b"again\n", 1);
+        buffer.drain(&mut disk);
+        assert!(buffer.error.is_some());
     }
 
     #[test]
@@ -267,6 +309,28 @@ mod tests {
         file.push(b"{}\n");
         file.flush();
         assert!(file.take_error().is_some());
+        file.push(b"{}\n");
+        file.flush();
         assert!(file.take_error().is_none());
+        assert_eq!(file.lost_lines(), 2, "they are nowhere when the program ends now");
+    }
+
+    #[test]
+    fn refuses_to_wait_for_the_reader_of_a_fifo_when_it_opens_again() {
+        let dir = std::env::temp_dir().join(format!("mmtls-reopen-fifo-{}", std::process::id()));
+        create_private_dir(&dir).unwrap();
+        let path = dir.join("eve.json");
+        let mut file = LineFile::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = file.reopen().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENXIO));
+        // With a reader it is a file like any other.
+        let both = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        file.reopen().unwrap();
+        let flags = fcntl_getfl(&file.shared().file).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK));
+        drop(both);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

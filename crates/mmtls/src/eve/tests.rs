@@ -86,6 +86,21 @@ pub(crate) fn session() -> SessionInfo {
 }
 
 #[test]
+fn accepts_every_character_and_writes_no_control_character() {
+    let dir = TempDir::new("eve-controls");
+    let mut eve = EveWriter::create(&dir.0).unwrap();
+    let all: String = ('\0'..='\u{a1}').chain("\u{2028}\u{fffd}\u{1f512}".chars()).collect();
+    eve.http(0, key(), &transaction(&all, "\u{9b}2J\u{7f}"));
+    eve.flush();
+    let text = std::fs::read_to_string(dir.0.join("eve.json")).unwrap();
+    assert_eq!(text.chars().filter(|it| it.is_control()).collect::<String>(), "\n");
+    assert!(text.contains("\\u009b2J\\u007f"), "{text}");
+    let http = &dir.lines()[0]["http"];
+    assert_eq!(http["url"], all.as_str());
+    assert_eq!(http["http_user_agent"], "\u{9b}2J\u{7f}");
+}
+
+#[test]
 fn accepts_sessions_known_in_full_and_not_at_all() {
     let dir = TempDir::new("eve-tls");
     let mut eve = EveWriter::create(&dir.0).unwrap();
