@@ -366,6 +366,35 @@ impl PoliciesSection {
     }
 }
 
+impl File {
+    /// Finds settings for `mmtls run` of which one switches off what the other asks for. Options
+    /// of the command line are among them, so this is not a matter of the file alone.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] names both.
+    pub fn check_inspection(&self) -> Result<(), Error> {
+        let InspectSection { decrypt, patterns_file, pattern_action, limit_bytes } = &self.inspect;
+        let streams = self.log.streams_directory.is_some();
+        let patterns = patterns_file.is_some();
+        let text = if !decrypt && patterns {
+            "inspect.decrypt = false excludes inspect.patterns_file (--patterns)"
+        } else if !decrypt && streams {
+            "inspect.decrypt = false excludes log.streams_directory (--streams)"
+        } else if !decrypt && *pattern_action == ActionName::Reset {
+            "inspect.decrypt = false excludes inspect.pattern_action = \"reset\""
+        } else if !decrypt && limit_bytes.is_some() {
+            "inspect.decrypt = false excludes inspect.limit_bytes"
+        } else if !patterns && *pattern_action == ActionName::Reset {
+            "inspect.pattern_action = \"reset\" needs inspect.patterns_file (--patterns)"
+        } else if streams && limit_bytes.is_some() {
+            "inspect.limit_bytes excludes log.streams_directory (--streams): streams are whole"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Usage(text.to_owned()))
+    }
+}
+
 /// Reads and checks a configuration file.
 ///
 /// # Errors
@@ -435,6 +464,29 @@ mod tests {
     use super::*;
 
     const SAMPLE: &str = include_str!("../mmtls.toml");
+
+    #[test]
+    fn refuses_settings_that_switch_each_other_off() {
+        for (text, words) in [
+            ("[inspect]\ndecrypt = false\npatterns_file = \"p\"\n", "inspect.patterns_file"),
+            ("[inspect]\ndecrypt = false\npattern_action = \"reset\"\n", "pattern_action"),
+            ("[inspect]\ndecrypt = false\nlimit_bytes = 1\n", "limit_bytes"),
+            ("[inspect]\ndecrypt = false\n[log]\nstreams_directory = \"s\"\n", "--streams"),
+            ("[inspect]\npattern_action = \"reset\"\n", "needs inspect.patterns_file"),
+            ("[inspect]\nlimit_bytes = 1\n[log]\nstreams_directory = \"s\"\n", "--streams"),
+        ] {
+            let error = parse(text).unwrap().check_inspection().unwrap_err().to_string();
+            assert!(error.contains(words) && !error.contains('\n'), "{text}: {error}");
+        }
+        for text in [
+            "",
+            "[inspect]\ndecrypt = false\npattern_action = \"alert\"\n[log]\ndirectory = \"l\"\n",
+            "[inspect]\npatterns_file = \"p\"\npattern_action = \"reset\"\nlimit_bytes = 1\n",
+            "[inspect]\npatterns_file = \"p\"\n[log]\nstreams_directory = \"s\"\n",
+        ] {
+            parse(text).unwrap().check_inspection().unwrap();
+        }
+    }
 
     #[test]
     fn accepts_the_sample_whose_values_are_the_defaults() {

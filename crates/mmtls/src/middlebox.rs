@@ -96,10 +96,15 @@ impl Settings {
         bridge.batch = file.inline.batch_frames;
         bridge.socket_buffer_bytes = file.inline.socket_buffer_bytes;
 
-        let missing_keys = file.policies.missing_keys.map(|PolicyName(policy)| policy);
-        let missing_keys = missing_keys
-            .filter(|policy| matches!(policy, Policy::Forward | Policy::Reset))
-            .ok_or_else(|| missing("--missing-keys forward|reset", "policies.missing_keys"))?;
+        let missing_keys = match file.policies.missing_keys {
+            Some(PolicyName(policy @ (Policy::Forward | Policy::Reset))) => policy,
+            Some(PolicyName(policy)) => {
+                let name = policy.name();
+                let text = format!("policies.missing_keys must be forward or reset, not {name}");
+                return Err(Error::Usage(text));
+            }
+            None => return Err(missing("--missing-keys forward|reset", "policies.missing_keys")),
+        };
         let mut engine = Config::new(missing_keys);
         engine.policies = file.policies.policies(missing_keys);
         engine.limits = file.limits.limits();
@@ -145,11 +150,6 @@ impl Settings {
         let key_log = file.keys.log_file.clone();
         Ok(Self { bridge, server, engine, worker, workers, cpus, key_log })
     }
-}
-
-fn missing(option: &str, key: &str) -> Error {
-    Error::Usage(format!("{option} is needed, or {key} in the configuration file"))
-}
 
     /// Finds what a start would find wrong on this machine, without opening a socket; not the key
     /// log, see [`Settings::check_key_log`].
@@ -195,6 +195,11 @@ fn key_log_error(path: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
         };
         Error::Usage(format!("key log {}: {error}{hint}", path.display()))
     }
+}
+
+fn missing(option: &str, key: &str) -> Error {
+    Error::Usage(format!("{option} is needed, or {key} in the configuration file"))
+}
 
 /// An opened middlebox: frames are being received, and wait for [`Middlebox::run`].
 pub struct Middlebox {
@@ -235,17 +240,17 @@ impl KeyMeter {
             unusable: self.desk.unusable.load(Ordering::Relaxed),
         }
     }
-}
-
-/// What a worker has counted, and what it keeps at the moment.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Status {
 
     /// Why the key log that is followed cannot be read, once. It is tried again in any case.
     #[must_use]
     pub fn take_key_log_error(&self) -> Option<std::io::Error> {
         self.desk.take_log_error()
     }
+}
+
+/// What a worker has counted, and what it keeps at the moment.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Status {
     /// The engine's counters.
     pub engine: Counters,
     /// The interfaces' counters, as this worker's sockets saw them.
@@ -292,9 +297,7 @@ impl Middlebox {
     pub fn open(settings: Settings) -> Result<Self, Error> {
         let mut settings = settings;
         settings.workers = settings.workers.max(1);
-        let buffer = settings.bridge.socket_buffer_bytes;
-        settings.bridge.socket_buffer_bytes =
-            (buffer / settings.workers as usize).max(buffer.min(MIN_SOCKET_BUFFER));
+        settings.bridge.socket_buffer_bytes = settings.socket_buffer();
         harden::forbid_dumps()?;
         let workers = u64::from(settings.workers) * DESCRIPTORS_PER_WORKER;
         let connections = settings.server.max_connections as u64;

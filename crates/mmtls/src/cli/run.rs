@@ -75,6 +75,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         None => File::default(),
     };
     apply(args, &mut file)?;
+    file.check_inspection()?;
     let settings = Settings::from_file(&file)?;
     let monitor_config = monitor_config(&file);
     if args.test_config {
@@ -279,13 +280,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a start would find wrong in files, without opening sockets or writing anything.
+/// What a start would find wrong in files and on this machine, without opening sockets or writing
+/// anything.
 fn check(settings: &Settings, monitor: &MonitorConfig) -> Result<(), Error> {
-    settings.server.check().map_err(|error| Error::KeyServer(error.to_string()))?;
+    settings.check()?;
     if let Some(patterns) = &monitor.patterns {
         Patterns::load(patterns).map_err(|error| Error::Usage(error.to_string()))?;
     }
-    Ok(())
+    // Read without them, as the middlebox does.
+    mmtls::harden::drop_capabilities()?;
+    settings.check_key_log()
 }
 
 /// One line for the operator. Where nobody reads it any more, the bridge goes on.
