@@ -344,7 +344,9 @@ int mmtls_destroy(void);
 
 /**
  * Asks every context to end, so that `mmtls_app_join` returns. It takes up to a quarter of a
- * second. Can be called at any time from any thread, in a signal handler, and inside a callback.
+ * second. Can be called at any time from any thread, in a signal handler, and inside a callback;
+ * also before `mmtls_init`, or before the contexts run: they end at once then. `mmtls_destroy`
+ * forgets it.
  */
 void mmtls_stop(void);
 

@@ -58,7 +58,9 @@ pub extern "C" fn mmtls_destroy() -> c_int {
 }
 
 /// Asks every context to end, so that `mmtls_app_join` returns. It takes up to a quarter of a
-/// second. Can be called at any time from any thread, in a signal handler, and inside a callback.
+/// second. Can be called at any time from any thread, in a signal handler, and inside a callback;
+/// also before `mmtls_init`, or before the contexts run: they end at once then. `mmtls_destroy`
+/// forgets it.
 #[unsafe(no_mangle)]
 pub extern "C" fn mmtls_stop() {
     library::STOP.store(true, Ordering::Relaxed);

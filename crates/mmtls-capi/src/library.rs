@@ -24,7 +24,8 @@ use crate::types::{EVENTS, mmctx_t, mmtls_cb};
 /// Most contexts; as many workers a configuration may have.
 const MAX_CONTEXTS: c_int = 128;
 
-/// Set to end the contexts; all a signal handler touches.
+/// Set to end the contexts; all a signal handler touches. Only the end of what it was meant for
+/// clears it: a signal that comes while `init` runs, or before, must not be lost.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 
 static LIBRARY: Mutex<Option<Library>> = Mutex::new(None);
@@ -137,7 +138,6 @@ pub(crate) fn init(file: File, num_cpus: c_int) -> Result<(), Failure> {
     if library.is_some() {
         return Err(MMTLS_ERR_INITIALISED.into());
     }
-    STOP.store(false, Ordering::Relaxed);
     *library = Some(Library {
         number: new_number(),
         file,
@@ -163,6 +163,7 @@ pub(crate) fn destroy() -> Result<(), Failure> {
         if !library.started {
             // At once, so that nobody starts the contexts meanwhile.
             *guard = None;
+            STOP.store(false, Ordering::Relaxed);
             return Ok(());
         }
         let ends: Vec<Arc<End>> =
@@ -181,6 +182,7 @@ pub(crate) fn destroy() -> Result<(), Failure> {
     // Another thread may have destroyed it meanwhile, and even begun anew.
     if library.as_ref().is_some_and(|library| library.number == number) {
         *library = None;
+        STOP.store(false, Ordering::Relaxed);
     }
     Ok(())
 }

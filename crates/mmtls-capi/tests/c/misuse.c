@@ -453,6 +453,29 @@ static void stopped_by_a_callback(void)
     CHECK(mmtls_destroy(), 0);
 }
 
+static void stopped_before_it_began(void)
+{
+    int early;
+    /* Before mmtls_init, and between it and the start. */
+    for (early = 0; early < 2; early++) {
+        mmctx_t mmctx;
+        starts = 0;
+        if (early)
+            mmtls_stop();
+        CHECK(mmtls_init(config, 1), 0);
+        if (!early)
+            mmtls_stop();
+        mmctx = mmtls_create_context(0);
+        CHECK(mmtls_register_callback(mmctx, ON_TLS_SESSION_START, cb_count_start), 0);
+        CHECK_JOIN(mmctx, 0);
+        CHECK(starts, 0);
+        CHECK(mmtls_destroy(), 0);
+    }
+    /* What is destroyed before it ran takes the stop along, too. */
+    mmtls_stop();
+    never_joined();
+}
+
 /* ---- what the input does wrong ---- */
 
 static int errors, opened, damaged;
@@ -506,6 +529,7 @@ int main(int argc, char **argv)
     destroy_with_living_sessions();
     never_joined();
     stopped_by_a_callback();
+    stopped_before_it_began();
     bad_input(argv[2], 0);
     CHECK(damaged, 1);
     CHECK(errors, 1);
