@@ -2,11 +2,12 @@
 //!
 //! Refuses to let a context end without saying so: whoever waits for it would wait for ever.
 
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use mmtls::config::{File, OfflineSection};
+use mmtls::config::{self, OfflineSection};
 use mmtls::keylog::KeyLog;
 use mmtls::middlebox::{Middlebox, Settings};
 use mmtls::offline::{self, Replay};
@@ -16,7 +17,7 @@ use crate::application::Application;
 use crate::library::{End, STOP, Start};
 
 /// What [`start`] would find missing in the configuration.
-pub(crate) fn check(file: &File) -> Result<(), String> {
+pub(crate) fn check(file: &config::File) -> Result<(), String> {
     match file.offline.capture_file {
         Some(_) => Ok(()),
         None => Settings::from_file(file).map(drop).map_err(|error| error.to_string()),
@@ -24,7 +25,7 @@ pub(crate) fn check(file: &File) -> Result<(), String> {
 }
 
 /// Starts these contexts.
-pub(crate) fn start(file: &File, contexts: Vec<Start>) -> Vec<JoinHandle<()>> {
+pub(crate) fn start(file: &config::File, contexts: Vec<Start>) -> Vec<JoinHandle<()>> {
     if file.offline.capture_file.is_none() {
         let ends = contexts.iter().map(|context| Arc::clone(&context.end)).collect();
         let file = file.clone();
@@ -65,7 +66,7 @@ fn spawn(
 }
 
 /// Bridges interfaces, one worker for each context.
-fn bridge(file: &File, contexts: Vec<Start>) -> Result<(), Error> {
+fn bridge(file: &config::File, contexts: Vec<Start>) -> Result<(), Error> {
     let mut settings = Settings::from_file(file)?;
     settings.workers = u32::try_from(contexts.len()).unwrap_or(u32::MAX);
     let allowed = harden::allowed_cpus()?;
@@ -94,9 +95,18 @@ fn replay(context: Start, capture: &OfflineSection) -> Result<(), Error> {
         Some(keylog) => offline::load_keylog(keylog)?,
         None => KeyLog::new(),
     };
+    let file = match &capture.capture_file {
+        Some(path) => {
+            let error = |error| Error::File { path: path.clone(), error };
+            Some((path, File::open(path).map_err(error)?))
+        }
+        None => None,
+    };
+    // A capture is what an attacker sent.
+    harden::drop_capabilities()?;
     let mut replay: Replay<Application> = Replay::new(offline::config(), keys, context.application);
-    let result = match &capture.capture_file {
-        Some(capture) => replay.run_until(capture, &STOP).map(drop),
+    let result = match file {
+        Some((path, file)) => replay.run_file(path, file, &STOP).map(drop),
         None => Ok(()),
     };
     replay.end();

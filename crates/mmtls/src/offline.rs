@@ -3,6 +3,7 @@
 //! Refuses nothing that is readable: packets before a damaged place are handled, then the damage
 //! is reported.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,7 +48,7 @@ pub fn replay<H: Handler>(capture: &Path, keylog: Option<&Path>, handler: H) -> 
 /// # Errors
 /// When it cannot be read. Malformed lines are counted, not errors.
 pub fn load_keylog(path: &Path) -> Result<KeyLog, Error> {
-    let file = std::fs::File::open(path).map_err(Error::file(path))?;
+    let file = File::open(path).map_err(Error::file(path))?;
     KeyLog::load(file).map_err(Error::file(path))
 }
 
@@ -87,7 +88,22 @@ impl<H: Handler> Replay<H> {
         path: &Path,
         stop: &AtomicBool,
     ) -> Result<Vec<capture::CaptureWarning>, Error> {
-        let file = std::fs::File::open(path).map_err(Error::file(path))?;
+        let file = File::open(path).map_err(Error::file(path))?;
+        self.run_file(path, file, stop)
+    }
+
+    /// As [`Replay::run_until`], with a file that was opened before: for those who drop their
+    /// capabilities in between, as nobody should have any who reads captures of others. `path` is
+    /// what errors call it.
+    ///
+    /// # Errors
+    /// As [`Replay::run`].
+    pub fn run_file(
+        &mut self,
+        path: &Path,
+        file: File,
+        stop: &AtomicBool,
+    ) -> Result<Vec<capture::CaptureWarning>, Error> {
         let damaged = |error| Error::Capture { path: path.to_owned(), error };
         let mut reader = CaptureReader::new(file).map_err(damaged)?;
         while let Some(item) = reader.next().map_err(damaged)? {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use mmtls_engine::session::SessionId;
 use mmtls_engine::tls::Direction;
+use rustix::fs::{Access, access};
 
 use crate::eve::{create_private_dir, hex};
 
@@ -31,6 +32,14 @@ pub enum StreamFiles {
     Numbered(u32),
     /// Writing failed; nothing more is written.
     Broken,
+}
+
+/// Whether this process may create files in a directory.
+///
+/// # Errors
+/// Why it may not.
+pub fn check(dir: &Path) -> io::Result<()> {
+    Ok(access(dir, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
 /// Writes the streams of all sessions.

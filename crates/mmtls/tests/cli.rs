@@ -6,6 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -114,6 +115,12 @@ fn refuses_bad_arguments_and_files() {
     let below = format!("{capture}/logs");
     fails(read(&["-l", &below]), &[&below]);
     fails(read(&["--streams", &below]), &[&below]);
+    // Files come into it when capabilities are gone: those of root, too.
+    let closed = place.path("closed");
+    fs::create_dir_all(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).unwrap();
+    let closed = closed.to_str().unwrap();
+    fails(read(&["--streams", closed]), &["streams directory", closed, "ermission denied"]);
     let taken = place.path("logs");
     fs::create_dir_all(taken.join("eve.json")).unwrap();
     fails(read(&["-l", taken.to_str().unwrap()]), &[taken.to_str().unwrap()]);
@@ -258,6 +265,32 @@ fn refuses_to_run_with_bad_settings() {
         fails(run().with("-c", &config).flag("-T").command(), &words);
     }
     fails(run().with("-c", "/nonexistent/mmtls.toml").command(), &["/nonexistent/mmtls.toml"]);
+    // What only the machine, or the command line too, can tell.
+    let secret = place.path("secret.keys");
+    fs::write(&secret, "").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).unwrap();
+    let log = format!("[keys]\nlog_file = {secret:?}\n");
+    for (text, words) in [
+        ("[workers]\ncpus = [1023]\n", vec!["processor 1023"]),
+        ("[inline]\nsocket_buffer_bytes = 2147483648\n", vec!["socket_buffer_bytes", "2 GiB"]),
+        (&log, vec!["key log", secret.to_str().unwrap(), "ermission denied"]),
+        ("[keys]\nlog_file = \"/tmp\"\n", vec!["key log /tmp", "irectory"]),
+        ("[inspect]\ndecrypt = false\npatterns_file = \"p\"\n", vec!["inspect.decrypt"]),
+        ("[inspect]\npattern_action = \"reset\"\n", vec!["--patterns"]),
+    ] {
+        let config = place.write("bad.toml", text);
+        fails(run().with("-c", &config).flag("-T").command(), &words);
+        if !text.starts_with("[workers]") && !text.starts_with("[inline]") {
+            fails(run().with("-c", &config).command(), &words);
+        }
+    }
+    let config = place.write("bad.toml", "[policies]\nmissing_keys = \"drop\"\n");
+    let without = || run().without("--missing-keys").with("-c", &config);
+    fails(without().flag("-T").command(), &["must be forward or reset, not drop"]);
+    let config = place.write("bad.toml", "[inspect]\ndecrypt = false\n");
+    let streams = run().with("-c", &config).with("--streams", place.path("s"));
+    fails(streams.flag("-T").command(), &["inspect.decrypt", "--streams"]);
+    assert!(!place.path("s").exists());
 
     // The port is taken.
     let mut other = bed.middlebox.command("openssl");
@@ -276,6 +309,28 @@ fn refuses_to_run_with_bad_settings() {
     let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/mmtls.toml");
     let output = run().with("-c", sample).flag("-T").command().output().unwrap();
     assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn refuses_to_call_it_a_success_when_the_log_was_lost() {
+    if !can_run(&["openssl", "timeout"]) {
+        return;
+    }
+    let bed = Testbed::new(Middle::Empty).unwrap();
+    let place = Place::new("full");
+    let logs = place.path("logs");
+    fs::create_dir_all(&logs).unwrap();
+    std::os::unix::fs::symlink("/dev/full", logs.join("eve.json")).unwrap();
+    let config = place.write("fast.toml", "[log]\nstats_interval_seconds = 1\n");
+    let command = Run::new(&bed).with("-c", &config).with("-l", &logs).command();
+    let mut monitor = bed.background("full", command).unwrap();
+    monitor.wait_for_line("writing eve.json", Duration::from_secs(4)).unwrap();
+    monitor.signal("TERM");
+    let status = monitor.wait(Duration::from_secs(5)).unwrap();
+    let said = monitor.stderr_text();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("lines are missing in eve.json"), "{said}");
+    assert_eq!(said.matches("writing eve.json").count(), 1, "told once: {said}");
 }
 
 #[test]
@@ -521,6 +576,19 @@ fn refuses_to_be_looked_into() {
     wait_until_closed("mmtls read", reader.id());
     reader.kill().unwrap();
     reader.wait().unwrap();
+
+    // As root, it has nothing left when it reads what others sent.
+    let mut reader = read(mmtls(&[]).stdout(Stdio::null()).stderr(Stdio::null()));
+    let mut capture = fs::File::options().write(true).open(&fifo).unwrap();
+    capture.write_all(&empty_capture()).unwrap();
+    let status = format!("/proc/{}/status", reader.id());
+    let end = Instant::now() + Duration::from_secs(5);
+    while !fs::read_to_string(&status).unwrap().contains("CapEff:\t0000000000000000\n") {
+        assert!(Instant::now() < end, "mmtls read keeps capabilities");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(capture);
+    assert!(reader.wait().unwrap().success());
 
     let mut agent = bed.client.command("setpriv");
     agent.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(mmtls_program());

@@ -6,7 +6,7 @@ mod read;
 mod run;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -109,4 +109,14 @@ impl ExecArgs {
         })?;
         Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
     }
+}
+
+/// Whether streams can be written now that capabilities are gone: root has to own the directory
+/// then, as everybody else.
+fn check_streams(dir: Option<&Path>) -> Result<(), Error> {
+    dir.map_or(Ok(()), mmtls::streams::check).map_err(|error| {
+        let dir = dir.unwrap_or(Path::new("")).display();
+        let hint = "files come into it after capabilities are given up: let this user own it";
+        Error::Usage(format!("streams directory {dir}: {error} ({hint})"))
+    })
 }

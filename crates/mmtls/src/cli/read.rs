@@ -1,9 +1,12 @@
 //! `mmtls read`: a capture file through the engine.
 //!
-//! Refuses nothing that was readable: what came before a damaged place is reported first.
+//! Refuses nothing that was readable: what came before a damaged place is reported first. Keeps no
+//! capabilities while it reads it.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
@@ -13,8 +16,8 @@ use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
 use mmtls::offline::{self, Replay};
 use mmtls::patterns::PatternConfig;
 
-use super::ReportArgs;
 use super::run::{counter_map, print_summary};
+use super::{ReportArgs, check_streams};
 
 #[derive(Args)]
 pub struct ReadArgs {
@@ -63,8 +66,14 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     })
     .map_err(|error| Error::Usage(error.to_string()))?;
 
+    let capture = File::open(&args.capture)
+        .map_err(|error| Error::File { path: args.capture.clone(), error });
+    // A capture is what an attacker sent: everything that needs privileges is open by now.
+    mmtls::harden::drop_capabilities()?;
+    check_streams(args.report.streams.as_deref())?;
     let mut replay = Replay::new(offline::config(), keys, monitor);
-    let outcome = replay.run(&args.capture);
+    let outcome =
+        capture.and_then(|file| replay.run_file(&args.capture, file, &AtomicBool::new(false)));
     replay.end();
     let counters = *replay.engine().counters();
     let mut monitor = replay.finish();
@@ -78,5 +87,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     for error in &lost {
         eprintln!("mmtls: {error}");
     }
-    Ok(if lost.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let summary = monitor.summary();
+    let complete = lost.is_empty() && summary.lost_log_lines + summary.failed_streams == 0;
+    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -23,7 +23,7 @@ use mmtls::summary::Summary;
 use mmtls_engine::{Counters, Policy};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-use super::ReportArgs;
+use super::{ReportArgs, check_streams};
 
 #[derive(Args)]
 pub struct RunArgs {
@@ -99,6 +99,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let interfaces = [settings.bridge.left.clone(), settings.bridge.right.clone()];
 
     let middlebox = Middlebox::open(settings)?;
+    check_streams(monitor_config.streams_dir.as_deref())?;
     for warning in middlebox.warnings() {
         say(&format!("warning: {warning}"));
     }
@@ -200,10 +201,10 @@ impl Board {
         if signals.reopen.swap(false, Ordering::Relaxed)
             && let Err(error) = worker.handler_mut().reopen_log()
         {
+            say(&format!("the log goes on in the old file: {error}"));
+        }
         if let Some(error) = self.keys.take_key_log_error() {
             say(&format!("the key log cannot be read: {error}; going on when it can"));
-        }
-            say(&format!("the log goes on in the old file: {error}"));
         }
         // An interface that went down is the same for all workers.
         if let Some(message) = worker.take_message() {
@@ -214,8 +215,6 @@ impl Board {
         }
     }
 
-    fn sum(&self) -> (Status, Summary) {
-        let mut sum = (Status::default(), Summary::default());
     /// Writes what a monitor has buffered, at the end: an error is one of the outputs.
     fn flush(&self, monitor: &mut Monitor) {
         let failed = monitor.flush();
@@ -238,6 +237,8 @@ impl Board {
         errors + summary.lost_log_lines + summary.failed_streams == 0
     }
 
+    fn sum(&self) -> (Status, Summary) {
+        let mut sum = (Status::default(), Summary::default());
         for worker in &self.workers {
             let worker = lock(worker);
             sum.0 += &worker.0;
