@@ -11,7 +11,7 @@ use mio::net::TcpStream;
 use rustls::ServerConnection;
 
 use super::server::Peer;
-use super::tls::{ReadError, read_messages};
+use super::tls::{Output, ReadError, read_messages};
 use crate::message::{self, ALPN, Decoder, Message};
 
 /// Reads from the socket before the other connections get their turn; each is 4 KiB or more.
@@ -61,6 +61,8 @@ pub(super) struct Connection {
     /// A ping was sent since then.
     pinged: bool,
     skipped_before: u64,
+    /// The socket failed, so there is nobody to say goodbye to.
+    failed: bool,
 }
 
 impl Connection {
@@ -82,6 +84,7 @@ impl Connection {
             last_heard: now,
             pinged: false,
             skipped_before: 0,
+            failed: false,
         })
     }
 
@@ -132,8 +135,10 @@ impl Connection {
                     return self.flush(Fate::Keep);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) if self.open => return Fate::Gone,
-                Err(_) => return Fate::HandshakeFailed,
+                Err(_) => {
+                    self.failed = true;
+                    return if self.open { Fate::Gone } else { Fate::HandshakeFailed };
+                }
             }
             let fate = self.process(welcome, &mut deliver);
             if fate != Fate::Keep || exhausted && !ending {
@@ -221,7 +226,7 @@ impl Connection {
 
     fn flush(&mut self, fate: Fate) -> Fate {
         while self.tls.wants_write() {
-            match self.tls.write_tls(&mut self.stream) {
+            match self.tls.write_tls(&mut Output(&mut self.stream)) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -234,7 +239,9 @@ impl Connection {
 
     /// One attempt to say that the end is intended.
     pub(super) fn say_goodbye(&mut self) {
-        self.tls.send_close_notify();
-        let _ = self.flush(Fate::Gone);
+        if !self.failed {
+            self.tls.send_close_notify();
+            let _ = self.flush(Fate::Gone);
+        }
     }
 }

@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::client::{ClientCounters, RequestHandler, SendError};
 use super::socket;
-use super::tls::read_messages;
+use super::tls::{Output, read_messages};
 use crate::message::{self, Decoder, Message};
 
 const SOCKET: Token = Token(0);
@@ -448,7 +448,7 @@ impl Session {
 
     fn flush(&mut self) -> io::Result<()> {
         while self.tls.wants_write() {
-            match self.tls.write_tls(&mut self.stream) {
+            match self.tls.write_tls(&mut Output(&mut self.stream)) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -2,7 +2,7 @@
 //! and peers that a configured authority did not certify.
 
 use std::fmt;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -150,6 +150,22 @@ impl fmt::Display for ReadError {
     }
 }
 
+/// A socket to write TLS to. The standard library writes one buffer with `send` and
+/// `MSG_NOSIGNAL`, but several with `writev`, which has no such flag: on a connection that the
+/// peer reset, SIGPIPE would end a host that does not ignore it, as C programs do not. So the
+/// default `write_vectored` stays, which writes the first buffer alone.
+pub(super) struct Output<'a, W>(pub(super) &'a mut W);
+
+impl<W: Write> Write for Output<'_, W> {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.0.write(buffer)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// Takes what was decrypted and cuts it into messages.
 pub(super) fn read_messages<S: SideData>(
     tls: &mut ConnectionCommon<S>,
@@ -169,5 +185,44 @@ pub(super) fn read_messages<S: SideData>(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(ReadError::Tls(error)),
         }
+    }
+}
+
+#[cfg(all(test, feature = "client"))]
+mod tests {
+    use super::*;
+
+    struct NoVectors(usize);
+
+    impl Write for NoVectors {
+        fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+            self.0 += buffer.len();
+            Ok(buffer.len())
+        }
+
+        fn write_vectored(&mut self, _: &[io::IoSlice<'_>]) -> io::Result<usize> {
+            panic!("writev raises SIGPIPE");
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn accepts_output_without_vectors() {
+        let config = rustls::ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&version::TLS13])
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let name = "localhost".try_into().unwrap();
+        let mut tls = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+        tls.send_close_notify();
+        let mut socket = NoVectors(0);
+        while tls.wants_write() {
+            assert!(tls.write_tls(&mut Output(&mut socket)).unwrap() > 0);
+        }
+        assert!(socket.0 > 0);
     }
 }
