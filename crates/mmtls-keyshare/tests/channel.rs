@@ -317,6 +317,47 @@ fn accepts_requests_and_their_answers() {
     wait_for(&server, |c| c.undelivered == 1);
 }
 
+#[test]
+fn accepts_a_burst_of_requests() {
+    const COUNT: u32 = 500;
+    let pki = Pki::new("burst");
+    let inbox = Inbox::new();
+    let server = server(&pki, loopback(), &inbox);
+    let first = Mutex::new(true);
+    let client = Client::start(
+        config(&pki, server.local_addr()),
+        Box::new(move |message| match message {
+            Message::KeyRequest(_) => {
+                // So that the others are there when this one is answered.
+                if std::mem::take(&mut *first.lock().unwrap()) {
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+                Some(keys())
+            }
+            _ => None,
+        }),
+    )
+    .unwrap();
+    client.send(&null(1)).unwrap();
+    inbox.wait(1);
+    let peer = inbox.0.lock().unwrap().messages[0].0.clone();
+    for number in 0..COUNT {
+        let request = Message::KeyRequest(KeyRequest {
+            client_random: [9; 32],
+            server_random: [8; 32],
+            version: 0x0304,
+            cipher_suite: 0x1301,
+            direction: Direction::ServerToClient,
+            epoch: Epoch(number),
+        });
+        server.handle().send_to(peer.connection, &request).unwrap();
+    }
+    inbox.wait(1 + COUNT as usize);
+    let counters = client.counters();
+    assert_eq!((counters.requests, counters.connects), (u64::from(COUNT), 1));
+    assert_eq!((counters.failures, counters.dropped), (0, 0));
+}
+
 /// Speaks TLS with the openssl command and sends `bytes` inside.
 fn openssl_sends(server: &Server, alpn: &str, bytes: &[u8]) {
     let mut child = Command::new("openssl")

@@ -26,6 +26,9 @@ const SOCKET: Token = Token(0);
 const WAKE: Token = Token(1);
 /// Plaintext handed to TLS at a time: what fits one record (RFC 8446, section 5.1).
 const BATCH_BYTES: usize = 16 * 1024;
+/// Answers that wait for a middlebox that does not read: beyond that nothing more is read from it,
+/// so that one that only asks cannot make this side's memory grow.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 type Bytes = Arc<Zeroizing<Vec<u8>>>;
 
@@ -314,6 +317,9 @@ impl Worker {
             decoder: Decoder::new(),
             welcome: false,
             under_way: Vec::new(),
+            answers: VecDeque::new(),
+            answer_bytes: 0,
+            pongs: Vec::new(),
         };
         let end = self.serve(&mut session, deadline);
         session.give_back();
@@ -339,7 +345,7 @@ impl Worker {
                 Ok(()) => {}
                 Err(reason) => return End::Broken(reason),
             }
-            if self.must_stop(session.under_way.is_empty()) {
+            if self.must_stop(session.is_idle()) {
                 self.say_goodbye(session);
                 return End::Stopped;
             }
@@ -425,13 +431,28 @@ struct Session {
     welcome: bool,
     /// Taken from the queue but not yet written to the socket in full.
     under_way: Vec<Bytes>,
+    /// Answers to key requests, before what is queued.
+    answers: VecDeque<Bytes>,
+    answer_bytes: usize,
+    /// Answers to pings. Unlike the others they mean nothing to the next connection.
+    pongs: Vec<u8>,
 }
 
 impl Session {
     /// Reads what there is and writes what can be written.
     fn turn(&mut self) -> Result<(), String> {
-        self.flush().map_err(|error| error.to_string())?;
-        self.receive()?;
+        loop {
+            // Answers go out before more is read: a burst of requests must not pile them up.
+            self.send()?;
+            // When there is no room, the poll reports the socket once it takes more.
+            if self.answer_bytes + self.pongs.len() > MAX_ANSWER_BYTES || !self.receive()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes what can be written.
+    fn send(&mut self) -> Result<(), String> {
         loop {
             self.flush().map_err(|error| error.to_string())?;
             if self.tls.wants_write() {
@@ -446,6 +467,11 @@ impl Session {
         }
     }
 
+    /// Nothing is left of what was taken from the queue or answered.
+    fn is_idle(&self) -> bool {
+        self.under_way.is_empty() && self.answers.is_empty()
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut Output(&mut self.stream)) {
@@ -458,9 +484,21 @@ impl Session {
         Ok(())
     }
 
-    /// Moves what is queued, up to one record, into TLS; `false` when nothing was queued.
+    /// Moves answers and what is queued, up to one record, into TLS; `false` when there was nothing.
     fn take_batch(&mut self) -> Result<bool, String> {
         let mut plain = Zeroizing::new(Vec::with_capacity(BATCH_BYTES));
+        let pongs = self.pongs.len().min(BATCH_BYTES);
+        plain.extend(self.pongs.drain(..pongs));
+        while let Some(next) = self.answers.front() {
+            if plain.len() + next.len() > BATCH_BYTES {
+                break;
+            }
+            if let Some(bytes) = self.answers.pop_front() {
+                self.answer_bytes -= bytes.len();
+                plain.extend_from_slice(&bytes);
+                self.under_way.push(bytes);
+            }
+        }
         let mut state = self.shared.lock();
         while let Some(next) = state.queue.front() {
             if plain.len() + next.len() > BATCH_BYTES {
@@ -480,27 +518,27 @@ impl Session {
         Ok(true)
     }
 
-    fn receive(&mut self) -> Result<(), String> {
-        loop {
-            match self.tls.read_tls(&mut self.stream) {
-                Ok(0) => return Err("closed by the middlebox".to_owned()),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error.to_string()),
-            }
-            if let Err(error) = self.tls.process_new_packets() {
-                // Tell the peer why, as TLS asks for, before giving up.
-                let _ = self.flush();
-                return Err(error.to_string());
-            }
-            let mut incoming = Vec::new();
-            read_messages(&mut self.tls, &mut self.decoder, |m| incoming.push(m))
-                .map_err(|error| error.to_string())?;
-            for message in incoming {
-                self.handle(message)?;
-            }
+    /// Reads once; `false` when there is nothing to read.
+    fn receive(&mut self) -> Result<bool, String> {
+        match self.tls.read_tls(&mut self.stream) {
+            Ok(0) => return Err("closed by the middlebox".to_owned()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            Err(error) => return Err(error.to_string()),
         }
+        if let Err(error) = self.tls.process_new_packets() {
+            // Tell the peer why, as TLS asks for, before giving up.
+            let _ = self.flush();
+            return Err(error.to_string());
+        }
+        let mut incoming = Vec::new();
+        read_messages(&mut self.tls, &mut self.decoder, |m| incoming.push(m))
+            .map_err(|error| error.to_string())?;
+        for message in incoming {
+            self.handle(message)?;
+        }
+        Ok(true)
     }
 
     fn handle(&mut self, message: Message) -> Result<(), String> {
@@ -515,7 +553,11 @@ impl Session {
                 self.shared.changed.notify_all();
                 None
             }
-            Message::Ping(number) => Some(Message::Pong(number)),
+            Message::Ping(number) => {
+                let pong = message::encode(&Message::Pong(number));
+                self.pongs.extend_from_slice(&pong.map_err(|error| error.to_string())?);
+                None
+            }
             Message::KeyRequest(_) => {
                 self.shared.requests.fetch_add(1, Ordering::Relaxed);
                 (self.on_request)(message)
@@ -527,21 +569,18 @@ impl Session {
             Message::Pong(_) => None,
             other => return Err(format!("unexpected message of type {}", other.kind())),
         };
-        let Some(answer) = answer else {
-            return Ok(());
-        };
-        let bytes = message::encode(&answer).map_err(|error| error.to_string())?;
-        // A middlebox that asks without reading must not make this side's memory grow.
-        self.tls
-            .writer()
-            .write_all(&bytes)
-            .map_err(|_| "the middlebox does not read its answers".to_owned())
+        if let Some(answer) = answer {
+            let bytes = message::encode(&answer).map_err(|error| error.to_string())?;
+            self.answer_bytes += bytes.len();
+            self.answers.push_back(Arc::new(bytes));
+        }
+        Ok(())
     }
 
     /// Puts what was under way back in front of the queue, for the next connection.
     fn give_back(&mut self) {
         let mut state = self.shared.lock();
-        for bytes in self.under_way.drain(..).rev() {
+        for bytes in self.under_way.drain(..).chain(self.answers.drain(..)).rev() {
             if state.queue.len() >= self.shared.capacity {
                 self.shared.dropped.fetch_add(1, Ordering::Relaxed);
             } else {
