@@ -35,11 +35,28 @@ struct Derived {
     len: usize,
 }
 
+impl Derived {
+    fn private_key(&self, suite: u16, record_key: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let fits = self.suite == suite && self.record_key.get(..self.len)? == record_key;
+        fits.then(|| self.private.get(..self.len).map(|key| Zeroizing::new(key.to_vec())))?
+    }
+
+    fn fill(&mut self, key: &[u8], secret: &dyn HkdfExpander) -> Result<(), OutputLengthError> {
+        let too_short = || OutputLengthError;
+        let key = key.get(..self.len).ok_or_else(too_short)?;
+        self.record_key.get_mut(..self.len).ok_or_else(too_short)?.copy_from_slice(key);
+        expand_private(secret, self.private.get_mut(..self.len).ok_or_else(too_short)?)
+    }
+}
+
 /// The private-tag key that belongs to a record key of `suite` that this thread has just derived.
 pub fn take_private_key(suite: u16, record_key: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-    let derived = DERIVED.take()?;
-    let fits = derived.suite == suite && derived.record_key.get(..derived.len)? == record_key;
-    fits.then(|| derived.private.get(..derived.len).map(|key| Zeroizing::new(key.to_vec())))?
+    DERIVED.with_borrow_mut(|place| {
+        let key = place.as_ref().and_then(|derived| derived.private_key(suite, record_key));
+        // Where it is: moved out, it would leave a copy behind that nobody wipes.
+        place.zeroize();
+        key
+    })
 }
 
 /// The suite of a secret of application traffic or early data that this thread has just derived.
@@ -115,18 +132,21 @@ impl HkdfExpander for WatchingExpander {
             return Ok(());
         };
         if label(info).as_deref() == Some(b"key") {
-            let mut derived = Derived {
-                suite: self.suite,
-                record_key: [0; MAX_KEY_LEN],
-                private: [0; MAX_KEY_LEN],
-                len,
-            };
-            let too_short = || OutputLengthError;
-            let key = output.get(..len).ok_or_else(too_short)?;
-            derived.record_key.get_mut(..len).ok_or_else(too_short)?.copy_from_slice(key);
-            let private = derived.private.get_mut(..len).ok_or_else(too_short)?;
-            expand_private(self.inner.as_ref(), private)?;
-            DERIVED.set(Some(derived));
+            DERIVED.with_borrow_mut(|place| {
+                // In place, for the same reason as it is taken there.
+                place.zeroize();
+                let derived = place.insert(Derived {
+                    suite: self.suite,
+                    record_key: [0; MAX_KEY_LEN],
+                    private: [0; MAX_KEY_LEN],
+                    len,
+                });
+                let filled = derived.fill(output, self.inner.as_ref());
+                if filled.is_err() {
+                    place.zeroize();
+                }
+                filled
+            })?;
         }
         Ok(())
     }
@@ -161,4 +181,29 @@ fn expand_private(secret: &dyn HkdfExpander, key: &mut [u8]) -> Result<(), Outpu
     let len = u16::try_from(key.len()).map_err(too_long)?.to_be_bytes();
     let label_len = u8::try_from(PREFIX.len() + private_tag::LABEL.len()).map_err(too_long)?;
     secret.expand_slice(&[&len, &[label_len], PREFIX, private_tag::LABEL, &[0]], key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
+
+    #[test]
+    fn refuses_to_hand_out_a_private_key_twice_or_for_another_record_key() {
+        let suite = 0xff31;
+        let base = TLS13_AES_128_GCM_SHA256.tls13().unwrap().hkdf_provider;
+        let hkdf = WatchingHkdf { suite, key_len: Some(16), base };
+        let secret = hkdf.extract_from_zero_ikm(None);
+        let info: [&[u8]; 5] = [&[0, 16], &[9], PREFIX, b"key", &[0]];
+        let mut key = [0; 16];
+        secret.expand_slice(&info, &mut key).unwrap();
+        assert_eq!(take_private_key(suite, &key).map(|key| key.len()), Some(16));
+        assert!(DERIVED.with_borrow(Option::is_none));
+        assert!(take_private_key(suite, &key).is_none());
+        for (suite, record_key) in [(suite, [1; 16]), (0xff32, key)] {
+            secret.expand_slice(&info, &mut key).unwrap();
+            assert!(take_private_key(suite, &record_key).is_none());
+            assert!(take_private_key(0xff31, &key).is_none());
+        }
+    }
 }
