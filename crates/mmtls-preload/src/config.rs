@@ -29,12 +29,13 @@ static CONFIG: OnceLock<Option<Config>> = OnceLock::new();
 
 /// Reads the environment.
 pub fn load() {
-    CONFIG.get_or_init(read);
+    get();
 }
 
 /// The configuration, or nothing when keys are not to be shared.
 pub fn get() -> Option<&'static Config> {
-    CONFIG.get()?.as_ref()
+    // Another library's constructor may make a context before ours runs.
+    CONFIG.get_or_init(read).as_ref()
 }
 
 fn read() -> Option<Config> {

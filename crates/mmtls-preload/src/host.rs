@@ -69,6 +69,20 @@ pub fn flow(fd: libc::c_int, host_is_client: bool) -> Option<Flow> {
     if host_is_client { Flow::new(own, peer) } else { Flow::new(peer, own) }
 }
 
+/// Whether `fd` is a socket of another kind than TCP's; `false` when that is not known.
+pub fn is_no_stream(fd: libc::c_int) -> bool {
+    if fd < 0 {
+        return false;
+    }
+    let mut kind: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into the integer; any `fd` is allowed.
+    let status = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &mut length)
+    };
+    status == 0 && kind != libc::SOCK_STREAM
+}
+
 type AddressCall =
     unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int;
 
@@ -118,6 +132,7 @@ mod tests {
             let (own, peer) = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
             assert_eq!(flow(stream.as_raw_fd(), true), Flow::new(own, peer));
             assert_eq!(flow(stream.as_raw_fd(), false), Flow::new(peer, own));
+            assert!(!is_no_stream(stream.as_raw_fd()));
         }
     }
 
@@ -126,5 +141,8 @@ mod tests {
         assert_eq!(flow(-1, true), None);
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(flow(file.as_raw_fd(), true), None);
+        assert!(!is_no_stream(-1) && !is_no_stream(file.as_raw_fd()));
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(is_no_stream(socket.as_raw_fd()));
     }
 }

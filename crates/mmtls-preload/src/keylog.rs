@@ -9,11 +9,13 @@ use std::ptr::null_mut;
 use mmtls_keyshare::agent::{Datagram, Exempt, Role, SecretKind, TrafficSecret};
 use zeroize::Zeroizing;
 
-use crate::library::{Api, KeylogCallback, Library, MAX_LIBRARIES};
+use crate::library::{self, Api, KeylogCallback, Library, MAX_LIBRARIES};
 use crate::{agent, config, guarded, host};
 
 /// `TLSEXT_NAMETYPE_host_name`.
 const HOST_NAME: i32 = 0;
+/// The first version whose resumed sessions name the server again.
+const TLS_1_3: i32 = 0x0304;
 /// Longest secret in a key log: the master secret of TLS 1.2 and SHA-384 both have 48 bytes.
 const MAX_SECRET: usize = 64;
 
@@ -21,11 +23,14 @@ const MAX_SECRET: usize = 64;
 const CALLBACKS: [KeylogCallback; MAX_LIBRARIES] =
     [on_line::<0>, on_line::<1>, on_line::<2>, on_line::<3>];
 
-/// Puts our callback into a context that its library has just made.
-pub fn install_in_new(library: &'static Library, context: *mut c_void) {
+/// Puts our callback into a context that its library has just made; not where the library has no
+/// slot.
+pub fn install_in_new(library: Option<&'static Library>, context: *mut c_void) {
     if !context.is_null() {
-        library.adopt(context);
-        install(library, context);
+        library::adopt(library, context);
+        if let Some(library) = library {
+            install(library, context);
+        }
     }
 }
 
@@ -114,7 +119,9 @@ fn share(api: &Api, ssl: *const c_void, line: *const c_char) {
     }
     // SAFETY: libssl passes a C string that lives during the call.
     let line = unsafe { CStr::from_ptr(line) };
-    let (Some(line), Some(config)) = (Line::parse(line.to_bytes()), config::get()) else {
+    let mut secret = Zeroizing::new([0; MAX_SECRET]);
+    let line = Line::parse(line.to_bytes(), &mut secret);
+    let (Some(line), Some(config)) = (line, config::get()) else {
         return;
     };
     // SAFETY: libssl passes a live session.
@@ -123,17 +130,21 @@ fn share(api: &Api, ssl: *const c_void, line: *const c_char) {
         _ if config.share_server => Role::Server,
         _ => return,
     };
+    let descriptor = descriptor(api, ssl);
+    if host::is_no_stream(descriptor) {
+        // DTLS or QUIC: the monitor reads TCP, and their keys are not those of TLS records.
+        return;
+    }
+    let flow = || host::flow(descriptor, role == Role::Client);
     let server_name = server_name(api, ssl);
-    let exempt = config.exempt.matches(server_name);
+    let exempt = config.exempt.matches(server_name)
+        || (!config.exempt.is_empty() && server_name.is_empty() && is_unnamed(api, ssl, role));
     let datagram = match line.kind {
         // The first secrets that a session logs: before early data, before any application data.
         SecretKind::ClientEarly | SecretKind::ClientHandshake | SecretKind::Tls12Master
             if exempt =>
         {
-            Datagram::Exempt(Exempt {
-                client_random: &line.client_random,
-                flow: flow(api, ssl, role),
-            })
+            Datagram::Exempt(Exempt { client_random: &line.client_random, flow: flow() })
         }
         _ if exempt => return,
         // The monitor can do without; they show certificates.
@@ -151,19 +162,35 @@ fn share(api: &Api, ssl: *const c_void, line: *const c_char) {
                 server_random: &session.server_random,
                 version: session.version,
                 cipher_suite: session.cipher_suite,
-                secret: line.secret(),
+                secret: line.secret,
                 server_name,
-                flow: flow(api, ssl, role),
+                flow: flow(),
             }));
         }
     };
     agent::send(&datagram);
 }
 
-fn flow(api: &Api, ssl: *const c_void, role: Role) -> Option<mmtls_keyshare::Flow> {
+/// The session's descriptor, or -1 where it has none.
+fn descriptor(api: &Api, ssl: *const c_void) -> i32 {
+    // SAFETY: a live session; the call only looks.
+    if unsafe { (api.get_read_bio)(ssl) }.is_null() {
+        // The next call would put an error into the host's queue.
+        return -1;
+    }
     // SAFETY: a live session; the call only looks at its BIO.
-    let fd = unsafe { (api.get_read_fd)(ssl) };
-    host::flow(fd, role == Role::Client)
+    unsafe { (api.get_read_fd)(ssl) }
+}
+
+/// Whether libssl may hide the name that the client sent: of a resumed session before TLS 1.3 a
+/// server gets to see the name in the session, and that is missing where the server's callback
+/// did not acknowledge it.
+fn is_unnamed(api: &Api, ssl: *const c_void, role: Role) -> bool {
+    // SAFETY: a live session; the call only looks.
+    let version = unsafe { (api.get_version)(ssl) };
+    // SAFETY: as above.
+    let reused = unsafe { (api.get_session_reused)(ssl) };
+    role == Role::Server && version < TLS_1_3 && reused != 0
 }
 
 /// Empty when the client sent none. Valid during the callback.
@@ -212,34 +239,25 @@ impl Session {
     }
 }
 
-/// A line of the key log: label, client random, secret.
-struct Line {
+/// A line of the key log: label, client random, secret. The secret stays in the caller's buffer,
+/// because moving it would leave copies behind.
+struct Line<'a> {
     kind: SecretKind,
     client_random: [u8; 32],
-    secret: Zeroizing<[u8; MAX_SECRET]>,
-    secret_length: usize,
+    secret: &'a [u8],
 }
 
-impl Line {
-    fn parse(line: &[u8]) -> Option<Self> {
+impl<'a> Line<'a> {
+    fn parse(line: &[u8], buffer: &'a mut [u8; MAX_SECRET]) -> Option<Self> {
         let mut parts = line.split(|&byte| byte == b' ');
         let kind = SecretKind::from_label(parts.next()?)?;
         let mut client_random = [0; 32];
         if unhex(parts.next()?, &mut client_random)? != 32 {
             return None;
         }
-        let mut secret = Zeroizing::new([0; MAX_SECRET]);
-        let secret_length = unhex(parts.next()?, &mut secret[..])?;
-        (secret_length > 0 && parts.next().is_none()).then_some(Self {
-            kind,
-            client_random,
-            secret,
-            secret_length,
-        })
-    }
-
-    fn secret(&self) -> &[u8] {
-        self.secret.get(..self.secret_length).unwrap_or_default()
+        let length = unhex(parts.next()?, &mut buffer[..])?;
+        let secret = buffer.get(..length)?;
+        (length > 0 && parts.next().is_none()).then_some(Self { kind, client_random, secret })
     }
 }
 
@@ -263,9 +281,12 @@ mod tests {
     #[test]
     fn accepts_key_log_lines() {
         let text = format!("CLIENT_TRAFFIC_SECRET_0 {} {}", "aB".repeat(32), "01".repeat(48));
-        let line = Line::parse(text.as_bytes()).unwrap();
+        let mut secret = [0; MAX_SECRET];
+        let line = Line::parse(text.as_bytes(), &mut secret).unwrap();
         assert_eq!(line.kind, SecretKind::ClientTraffic0);
-        assert_eq!((line.client_random, line.secret()), ([0xAB; 32], &[1; 48][..]));
+        assert_eq!((line.client_random, line.secret), ([0xAB; 32], &[1; 48][..]));
+        // The caller wipes it.
+        assert_eq!(secret[..48], [1; 48]);
     }
 
     #[test]
@@ -284,7 +305,7 @@ mod tests {
             format!("CLIENT_RANDOM {random} {}", "00".repeat(65)),
             format!("CLIENT_RANDOM {random} 00 00"),
         ] {
-            assert!(Line::parse(text.as_bytes()).is_none(), "{text}");
+            assert!(Line::parse(text.as_bytes(), &mut [0; MAX_SECRET]).is_none(), "{text}");
         }
     }
 }

@@ -10,12 +10,14 @@
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// Versions of libssl in one process.
 pub const MAX_LIBRARIES: usize = 4;
 /// Contexts that can be told apart when there is more than one libssl.
 const MAX_FOREIGN: usize = 4096;
+/// Methods whose library is remembered; OpenSSL 3 has some thirty.
+const MAX_METHODS: usize = 64;
 /// `CRYPTO_EX_INDEX_SSL_CTX` of OpenSSL 1.1.1 and 3.
 const EX_INDEX_SSL_CTX: c_int = 1;
 
@@ -58,6 +60,15 @@ pub struct Library {
     pub api: Option<Api>,
 }
 
+/// What makes the contexts of a method.
+#[derive(Clone, Copy)]
+pub struct Maker {
+    pub new: Option<New>,
+    pub new_ex: Option<NewEx>,
+    /// Missing when there was no slot left for this libssl; nothing of it is shared.
+    pub library: Option<&'static Library>,
+}
+
 /// What sharing needs of libssl, all or nothing. Those with "get" in the name only look.
 pub struct Api {
     pub set_keylog: SetKeylog,
@@ -68,6 +79,8 @@ pub struct Api {
     pub get_cipher_id: GetId,
     pub get_version: GetInt,
     pub get_server_name: GetName,
+    pub get_session_reused: GetInt,
+    pub get_read_bio: GetPointer,
     pub get_read_fd: GetInt,
     pub get_context: GetPointer,
     pub get_is_server: GetInt,
@@ -79,25 +92,53 @@ pub struct Api {
 
 static LIBRARIES: [AtomicPtr<Library>; MAX_LIBRARIES] =
     [const { AtomicPtr::new(null_mut()) }; MAX_LIBRARIES];
-/// Contexts of libraries other than the first, with the slot in the low bits.
+/// Contexts of libraries other than the first, with the slot in the low bits. Slot 0 stands for a
+/// library without a slot.
 static FOREIGN: [AtomicUsize; MAX_FOREIGN] = [const { AtomicUsize::new(0) }; MAX_FOREIGN];
+/// A context found no room there: any context that is not in it may be anybody's.
+static OVERFLOWN: AtomicBool = AtomicBool::new(false);
+/// Methods with the slot of their library in the low bits: `dladdr` takes the dynamic linker's
+/// lock, which another thread may hold while it waits for this one. A library with a slot is never
+/// unloaded, so an entry stays true.
+static METHODS: [AtomicUsize; MAX_METHODS] = [const { AtomicUsize::new(0) }; MAX_METHODS];
+/// Where this library was loaded; 0 before it is known.
+static OWN_BASE: AtomicUsize = AtomicUsize::new(0);
 const SLOT_BITS: usize = MAX_LIBRARIES - 1;
 
 impl Library {
     /// The library that `SSL_CTX_new(method)` is meant for.
-    pub fn of_method(method: *const c_void) -> Option<&'static Self> {
-        locate(method).and_then(Self::of_object).or_else(Self::any)
+    pub fn of_method(method: *const c_void) -> Option<Maker> {
+        if let Some(library) = known_method(method) {
+            return Some(library.maker());
+        }
+        let Some(object) = locate(method) else {
+            // Null, or no constant of a library: libssl is to say itself what it thinks of it.
+            return Self::any().map(Self::maker);
+        };
+        if let Some(library) = Self::of_object(&object) {
+            remember_method(method, library.slot);
+            return Some(library.maker());
+        }
+        // No slot left. Its own function all the same: another libssl's would misread the method.
+        Maker::of(&object).or_else(|| Self::any().map(Self::maker))
     }
 
-    /// The library that made `context`.
+    fn maker(&'static self) -> Maker {
+        Maker { new: self.new, new_ex: self.new_ex, library: Some(self) }
+    }
+
+    /// The library that made `context`, where that is certain.
     pub fn of_context(context: *const c_void) -> Option<&'static Self> {
         if Self::in_slot(1).is_some() {
             let foreign = FOREIGN
                 .iter()
                 .map(|entry| entry.load(Ordering::Acquire))
                 .find(|entry| entry & !SLOT_BITS == context as usize && *entry != 0);
-            if let Some(entry) = foreign {
-                return Self::in_slot(entry & SLOT_BITS);
+            match foreign.map(|entry| entry & SLOT_BITS) {
+                Some(0) => return None,
+                Some(slot) => return Self::in_slot(slot),
+                None if OVERFLOWN.load(Ordering::Acquire) => return None,
+                None => {}
             }
         }
         Self::in_slot(0).or_else(Self::any)
@@ -110,42 +151,26 @@ impl Library {
         unsafe { pointer.as_ref() }
     }
 
-    /// Notes which library made a new context, where it is not the first one.
-    pub fn adopt(&self, context: *mut c_void) {
-        // Not every library says when it frees a context, so another's may have stood here.
-        disown(context);
-        if self.slot == 0 {
-            return;
-        }
-        let value = context as usize | self.slot;
-        for entry in &FOREIGN {
-            let free = entry.compare_exchange(0, value, Ordering::AcqRel, Ordering::Relaxed);
-            if free.is_ok() {
-                return;
-            }
-        }
-    }
-
     /// The libssl that the dynamic linker would choose, or any that is loaded.
     fn any() -> Option<&'static Self> {
         let next = symbol(libc::RTLD_NEXT, c"SSL_CTX_new");
         if let Some(object) = next.and_then(|address| locate(address.cast_const())) {
-            return Self::of_object(object);
+            return Self::of_object(&object);
         }
         [c"libssl.so.3", c"libssl.so.1.1", c"libssl.so"].into_iter().find_map(|name| {
             let handle = open_loaded(name.as_ptr())?;
             let address = symbol(handle, c"SSL_CTX_new")?;
-            locate(address.cast_const()).and_then(Self::of_object)
+            Self::of_object(&locate(address.cast_const())?)
         })
     }
 
-    fn of_object(object: Object) -> Option<&'static Self> {
+    fn of_object(object: &Object) -> Option<&'static Self> {
         for (slot, place) in LIBRARIES.iter().enumerate() {
             match Self::in_slot(slot) {
                 Some(known) if known.base == object.base => return Some(known),
                 Some(_) => {}
                 None => {
-                    let new = Box::into_raw(Box::new(Self::resolve(&object, slot)?));
+                    let new = Box::into_raw(Box::new(Self::resolve(object, slot)?));
                     let placed = place.compare_exchange(
                         null_mut(),
                         new,
@@ -184,6 +209,18 @@ impl Library {
     }
 }
 
+impl Maker {
+    /// Not kept anywhere. `None` when the object is no libssl.
+    fn of(object: &Object) -> Option<Self> {
+        let handle = open_loaded(object.name)?;
+        // SAFETY: the type is the one that OpenSSL's headers give this name.
+        let new = unsafe { function(handle, c"SSL_CTX_new") }?;
+        // SAFETY: as above.
+        let new_ex = unsafe { function(handle, c"SSL_CTX_new_ex") };
+        Some(Self { new: Some(new), new_ex, library: None })
+    }
+}
+
 impl Api {
     fn resolve(handle: *mut c_void) -> Option<Self> {
         if !is_openssl(handle) {
@@ -208,6 +245,10 @@ impl Api {
             get_version: unsafe { function(handle, c"SSL_version") }?,
             // SAFETY: as above.
             get_server_name: unsafe { function(handle, c"SSL_get_servername") }?,
+            // SAFETY: as above.
+            get_session_reused: unsafe { function(handle, c"SSL_session_reused") }?,
+            // SAFETY: as above.
+            get_read_bio: unsafe { function(handle, c"SSL_get_rbio") }?,
             // SAFETY: as above.
             get_read_fd: unsafe { function(handle, c"SSL_get_rfd") }?,
             // SAFETY: as above.
@@ -254,6 +295,49 @@ unsafe extern "C-unwind" fn forget(
     disown(context);
 }
 
+/// Notes which library made a new context, where it is not the first one. `None`: one without a
+/// slot.
+pub fn adopt(library: Option<&Library>, context: *mut c_void) {
+    // Not every library says when it frees a context, so another's may have stood here.
+    disown(context);
+    let slot = library.map(|library| library.slot);
+    if slot == Some(0) {
+        return;
+    }
+    let value = context as usize | slot.unwrap_or(0);
+    for entry in &FOREIGN {
+        let free = entry.compare_exchange(0, value, Ordering::AcqRel, Ordering::Relaxed);
+        if free.is_ok() {
+            return;
+        }
+    }
+    OVERFLOWN.store(true, Ordering::Release);
+}
+
+/// The library of a method that was seen before.
+fn known_method(method: *const c_void) -> Option<&'static Library> {
+    METHODS
+        .iter()
+        .map(|entry| entry.load(Ordering::Acquire))
+        .take_while(|entry| *entry != 0)
+        .find(|entry| entry & !SLOT_BITS == method as usize)
+        .and_then(|entry| Library::in_slot(entry & SLOT_BITS))
+}
+
+fn remember_method(method: *const c_void, slot: usize) {
+    if method as usize & SLOT_BITS != 0 {
+        return;
+    }
+    let value = method as usize | slot;
+    for entry in &METHODS {
+        match entry.compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return,
+            Err(other) if other == value => return,
+            Err(_) => {}
+        }
+    }
+}
+
 fn disown(context: *mut c_void) {
     if Library::in_slot(1).is_none() {
         return;
@@ -276,9 +360,18 @@ struct Object {
 /// The object that `address` lies in, unless it is this library.
 fn locate(address: *const c_void) -> Option<Object> {
     let info = object_info(address)?;
-    let own = object_info(crate::SSL_CTX_new as *const c_void)?;
-    (info.dli_fbase != own.dli_fbase && !info.dli_fname.is_null())
+    (info.dli_fbase as usize != own_base()? && !info.dli_fname.is_null())
         .then_some(Object { name: info.dli_fname, base: info.dli_fbase as usize })
+}
+
+fn own_base() -> Option<usize> {
+    let known = OWN_BASE.load(Ordering::Relaxed);
+    if known != 0 {
+        return Some(known);
+    }
+    let base = object_info(crate::SSL_CTX_new as *const c_void)?.dli_fbase as usize;
+    OWN_BASE.store(base, Ordering::Relaxed);
+    Some(base)
 }
 
 fn object_info(address: *const c_void) -> Option<libc::Dl_info> {
@@ -303,9 +396,8 @@ fn symbol(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: a live handle (or RTLD_NEXT) and a C string.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
     let info = object_info(address)?;
-    let own = object_info(crate::SSL_CTX_new as *const c_void)?;
     // A handle of the main program finds our own functions first; they are not the real ones.
-    (!address.is_null() && info.dli_fbase != own.dli_fbase).then_some(address)
+    (!address.is_null() && info.dli_fbase as usize != own_base()?).then_some(address)
 }
 
 /// A function of the library behind `handle`.
@@ -317,4 +409,44 @@ unsafe fn function<F: Copy>(handle: *mut c_void, name: &CStr) -> Option<F> {
     let address = symbol(handle, name)?;
     // SAFETY: of the same size, and of the right type according to the caller.
     Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(slot: usize) -> &'static Library {
+        let library = Box::leak(Box::new(Library {
+            slot,
+            base: slot + 1,
+            new: None,
+            new_ex: None,
+            set_keylog: None,
+            get_keylog: None,
+            api: None,
+        }));
+        LIBRARIES[slot].store(library, Ordering::Release);
+        library
+    }
+
+    #[test]
+    fn refuses_to_guess_whose_a_context_or_a_method_is() {
+        let libraries = [put(0), put(1)];
+        let slot = |address: usize| {
+            Library::of_context(address as *const c_void).map(|library| library.slot)
+        };
+        adopt(Some(libraries[0]), 0x1000 as *mut c_void);
+        adopt(Some(libraries[1]), 0x2000 as *mut c_void);
+        adopt(None, 0x3000 as *mut c_void);
+        assert_eq!((slot(0x1000), slot(0x2000), slot(0x3000)), (Some(0), Some(1), None));
+        for number in 0..MAX_FOREIGN {
+            adopt(Some(libraries[1]), (0x10000 + 16 * number) as *mut c_void);
+        }
+        // Not all of them are known, so any other may be one of them.
+        assert_eq!((slot(0x1000), slot(0x2000), slot(0x3000)), (None, Some(1), None));
+        // A method that was seen before costs no look into the list of objects: none has this.
+        remember_method(0x4000 as *const c_void, 1);
+        let maker = Library::of_method(0x4000 as *const c_void).unwrap();
+        assert_eq!(maker.library.map(|library| library.slot), Some(1));
+    }
 }

@@ -1,5 +1,6 @@
 /* What a host sees through SSL_CTX_{new,set_keylog_callback,get_keylog_callback}, and its errno.
  * With an argument, a second copy of libssl at that path is used in turn with the first one.
+ * Of the copies after that the fourth has no slot in our library.
  * Declared by hand, so that no OpenSSL headers are needed. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -49,6 +50,21 @@ int main(int count, char **arguments)
         other_get = (keylog (*)(const void *))dlsym(library, "SSL_CTX_get_keylog_callback");
         CHECK(other_method != NULL && other_free != NULL && other_get != NULL);
         CHECK(other_method() != TLS_method());
+    }
+    for (int number = 2; number < count; number++) {
+        void *library = dlopen(arguments[number], RTLD_NOW | RTLD_LOCAL);
+        CHECK(library != NULL);
+        method_function method = (method_function)dlsym(library, "TLS_method");
+        keylog (*get)(const void *) =
+            (keylog (*)(const void *))dlsym(library, "SSL_CTX_get_keylog_callback");
+        CHECK(method != NULL && get != NULL && method() != TLS_method());
+        /* All slots are to be taken in the order of the copies. */
+        CHECK(SSL_CTX_new(TLS_method()) != NULL && SSL_CTX_new(other_method()) != NULL);
+        void *context = SSL_CTX_new(method());
+        CHECK(context != NULL);
+        /* Made by its own library, so without our callback where that has no slot. */
+        CHECK((get(context) != NULL) == (number < 4));
+        CHECK(SSL_CTX_get_keylog_callback(context) == NULL);
     }
     /* Enough rounds to run out of room, if freed contexts were not forgotten. */
     for (int round = 0; round < 6000; round++) {

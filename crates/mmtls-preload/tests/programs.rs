@@ -323,10 +323,17 @@ fn refuses_to_hide_the_hosts_callback() {
     let maps = place.plain("ldd").arg(&program).output().unwrap();
     let maps = String::from_utf8_lossy(&maps.stdout).into_owned();
     let line = maps.lines().find(|line| line.contains("libssl.so.3 =>")).unwrap();
-    let copy = place.path("libssl.so.3");
-    std::fs::copy(line.split_whitespace().nth(2).unwrap(), &copy).unwrap();
-    let output = place.preloaded(program.to_str().unwrap()).arg(&copy).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    // One more, and then more than there are slots for.
+    for count in [1, 4] {
+        let mut command = place.preloaded(program.to_str().unwrap());
+        for number in 0..count {
+            let copy = place.path(&format!("libssl.so.3.{number}"));
+            std::fs::copy(line.split_whitespace().nth(2).unwrap(), &copy).unwrap();
+            command.arg(&copy);
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
 }
 
 /// Compiles a C program or library; `false` without a compiler.
@@ -357,7 +364,7 @@ fn accepts_a_relative_of_openssl_without_sharing_its_keys() {
     for name in "SSL_CTX_set_keylog_callback SSL_CTX_get_keylog_callback SSL_get_server_random \
                  SSL_get_pending_cipher SSL_get_current_cipher SSL_CIPHER_get_id SSL_version \
                  SSL_get_servername SSL_get_rfd SSL_get_SSL_CTX SSL_is_server SSL_CTX_get_ex_data \
-                 SSL_CTX_set_ex_data"
+                 SSL_CTX_set_ex_data SSL_session_reused SSL_get_rbio"
         .split_whitespace()
     {
         library.push_str(&format!("void *{name}(void) {{ return 0; }}\n"));
@@ -373,6 +380,117 @@ fn accepts_a_relative_of_openssl_without_sharing_its_keys() {
     let status = place.preloaded(path.to_str().unwrap()).status().unwrap();
     assert_eq!(status.code(), Some(7), "{status:?}");
     assert!(agent.wait(0).is_empty());
+}
+
+/// A libssl that shares one secret whenever it is told to.
+const FAKE_LIBSSL: &str = r#"
+    #include <stdio.h>
+    #include <stdlib.h>
+    #include <string.h>
+    typedef void (*keylog)(const void *, const char *);
+    static int method, context, bio, fd;
+    static keylog callback;
+    static void *extra;
+    const void *TLS_method(void) { return &method; }
+    void *SSL_CTX_new(const void *m) { return m == &method ? &context : 0; }
+    const char *OpenSSL_version(int which) { return "OpenSSL 3.9.9"; }
+    int CRYPTO_get_ex_new_index(int a, long b, void *c, void *d, void *e, void *f) { return 1; }
+    int SSL_CTX_set_ex_data(void *c, int index, void *data) { extra = data; return 1; }
+    void *SSL_CTX_get_ex_data(const void *c, int index) { return extra; }
+    void SSL_CTX_set_keylog_callback(void *c, keylog k) { callback = k; }
+    keylog SSL_CTX_get_keylog_callback(const void *c) { return callback; }
+    size_t SSL_get_server_random(const void *s, unsigned char *out, size_t size) {
+        memset(out, 2, 32);
+        return 32;
+    }
+    const void *SSL_get_pending_cipher(const void *s) { return &method; }
+    const void *SSL_get_current_cipher(const void *s) { return &method; }
+    unsigned SSL_CIPHER_get_id(const void *c) { return 0x03001301; }
+    int SSL_version(const void *s) { return 0x0304; }
+    const char *SSL_get_servername(const void *s, int type) { return 0; }
+    void *SSL_get_rbio(const void *s) { return fd < 0 ? 0 : &bio; }
+    /* As OpenSSL's, it is not to be called without a BIO: it would leave an error behind. */
+    int SSL_get_rfd(const void *s) { if (fd < 0) abort(); return fd; }
+    const void *SSL_get_SSL_CTX(const void *s) { return &context; }
+    int SSL_is_server(const void *s) { return 0; }
+    int SSL_session_reused(const void *s) { return 0; }
+    void share(int number, int descriptor) {
+        char line[256];
+        fd = descriptor;
+        sprintf(line, "CLIENT_TRAFFIC_SECRET_0 %064x %064x", number, 7);
+        callback(&context, line);
+    }"#;
+
+#[test]
+fn accepts_sessions_without_a_descriptor_and_refuses_those_of_datagrams() {
+    let place = Place::new();
+    let agent = place.agent();
+    let program = "#include <sys/socket.h>
+        const void *TLS_method(void); void *SSL_CTX_new(const void *); void share(int, int);
+        int main(void) {
+            SSL_CTX_new(TLS_method());
+            share(1, -1);
+            share(2, socket(AF_INET, SOCK_DGRAM, 0));
+            share(3, socket(AF_INET, SOCK_STREAM, 0));
+            return 7;
+        }";
+    if !compiled(&place, FAKE_LIBSSL, "-shared -fPIC -w -o libfake.so")
+        || !compiled(&place, program, "-o program -L. -lfake -Wl,-rpath,$ORIGIN")
+    {
+        return;
+    }
+    let path = place.path("program");
+    let status = place.preloaded(path.to_str().unwrap()).status().unwrap();
+    assert_eq!(status.code(), Some(7), "{status:?}");
+    let got = agent.wait(2);
+    let shared: Vec<_> = got.iter().map(|got| &got.client_random()[63..]).collect();
+    assert_eq!(shared, ["1", "3"]);
+}
+
+#[test]
+fn accepts_a_context_of_a_constructor_that_runs_first() {
+    let place = Place::new();
+    let agent = place.agent();
+    // The loader runs a dependency's constructors before those of a preloaded library.
+    let early = "const void *TLS_method(void); void *SSL_CTX_new(const void *);
+        __attribute__((constructor)) static void make(void) { SSL_CTX_new(TLS_method()); }
+        void early(void) {}";
+    let program = "void early(void), share(int, int);
+        int main(void) { early(); share(1, -1); return 7; }";
+    let link = "-L. -lfake -Wl,-rpath,$ORIGIN";
+    if !compiled(&place, FAKE_LIBSSL, "-shared -fPIC -w -o libfake.so")
+        || !compiled(&place, early, &format!("-shared -fPIC -o libearly.so {link}"))
+        || !compiled(&place, program, &format!("-o program -L. -learly {link}"))
+    {
+        return;
+    }
+    let path = place.path("program");
+    let status = place.preloaded(path.to_str().unwrap()).status().unwrap();
+    assert_eq!(status.code(), Some(7), "{status:?}");
+    assert_eq!(agent.wait(1).len(), 1);
+}
+
+#[test]
+fn refuses_to_share_resumed_sessions_that_hide_an_exempt_name() {
+    let place = Place::new();
+    let agent = place.agent();
+    let mut command = place.preloaded("openssl");
+    command.env("MMTLS_SHARE_SERVER", "1").env("MMTLS_EXEMPT", "private.example");
+    // Without a callback for names the server does not acknowledge any.
+    let server = place.server_of(command, "-www");
+    for session in ["-sess_out", "-sess_in"] {
+        let output = place
+            .plain("openssl")
+            .args(["s_client", "-tls1_2", "-servername", "private.example", session, "session"])
+            .args(["-connect", &format!("127.0.0.1:{}", server.port)])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said.contains("Reused, TLSv1.2"), session == "-sess_in", "{said}");
+    }
+    let got = agent.wait(2);
+    assert!(matches!(&got[..], [Got::Exempt { .. }, Got::Exempt { .. }]), "{got:?}");
 }
 
 #[test]
