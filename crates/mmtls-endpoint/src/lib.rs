@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod chain;
 mod hkdf;
 mod protection;
 mod sessions;

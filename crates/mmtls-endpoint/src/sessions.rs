@@ -1,8 +1,8 @@
 //! The sessions whose keys are shared: secrets in, record keys out.
 //!
-//! Keeps the latest traffic secret of each direction, because a middlebox may ask for the keys
-//! after a KeyUpdate (RFC 8446, section 7.2), which rustls does not log. Refuses: more than
-//! [`MAX_SESSIONS`] (the oldest goes first), and to walk more than [`MAX_STEPS`] updates at once.
+//! Keeps traffic secrets of each direction, because a middlebox may ask for the keys after a
+//! KeyUpdate, which rustls does not log. Refuses more than [`MAX_SESSIONS`] (the oldest goes
+//! first).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,11 +12,10 @@ use mmtls_keyshare::message::{
 };
 use mmtls_record::{key_schedule, suite};
 
+use crate::chain::Chain;
+
 /// Sessions whose secrets are kept.
 const MAX_SESSIONS: usize = 4096;
-
-/// KeyUpdates to catch up with at once.
-const MAX_STEPS: u32 = 8;
 
 /// The sessions. Not `Debug`, because it holds secrets.
 pub struct Sessions {
@@ -31,39 +30,17 @@ struct Session {
     chains: [Option<Chain>; 2],
 }
 
-/// The latest secret of one direction.
-struct Chain {
-    updates: u32,
-    secret: SecretBytes<64>,
-}
-
-impl Chain {
-    fn next(&self, suite: u16) -> Option<Self> {
-        let next = key_schedule::next_secret(suite, self.secret.as_bytes()).ok()?;
-        let secret = SecretBytes::new(next.as_bytes())?;
-        Some(Self { updates: self.updates.checked_add(1)?, secret })
-    }
-
-    fn keys(&self, suite: u16, direction: Direction) -> Option<KeyEntry> {
-        record_keys(suite, direction, Epoch::application(self.updates)?, self.secret.as_bytes())
-    }
-}
-
-fn record_keys(suite: u16, direction: Direction, epoch: Epoch, secret: &[u8]) -> Option<KeyEntry> {
-    let keys = key_schedule::traffic_keys(suite, secret).ok()?;
-    Some(KeyEntry {
-        direction,
-        epoch,
-        key: SecretBytes::new(keys.key())?,
-        iv: SecretBytes::new(keys.iv())?,
-        mac_key: SecretBytes::empty(),
-    })
-}
-
 /// The record keys of a session's early data for the middleboxes. `None` when the suite has no key
 /// schedule here.
 pub fn early(client_random: Random, suite: u16, secret: &[u8]) -> Option<Message> {
-    let keys = record_keys(suite, Direction::ClientToServer, Epoch::EARLY_DATA, secret)?;
+    let keys = key_schedule::traffic_keys(suite, secret).ok()?;
+    let keys = KeyEntry {
+        direction: Direction::ClientToServer,
+        epoch: Epoch::EARLY_DATA,
+        key: SecretBytes::new(keys.key())?,
+        iv: SecretBytes::new(keys.iv())?,
+        mac_key: SecretBytes::empty(),
+    };
     Some(message(client_random, suite, keys))
 }
 
@@ -101,8 +78,7 @@ impl Sessions {
         direction: Direction,
         secret: &[u8],
     ) -> Option<Message> {
-        let chain = Chain { updates: 0, secret: SecretBytes::new(secret)? };
-        let keys = chain.keys(suite, direction)?;
+        let (chain, keys) = Chain::start(suite, direction, secret)?;
         let session = self.known.entry(client_random).or_insert_with(|| {
             self.order.push_back(client_random);
             Session { suite, chains: [None, None] }
@@ -128,15 +104,7 @@ impl Sessions {
         let suite = session.suite;
         let chain = session.chains[index(request.direction)].as_mut();
         let chain = chain.ok_or(Reason::UNKNOWN_SESSION)?;
-        // Older secrets are gone, and far future ones are nobody's business yet.
-        let steps = wanted.checked_sub(chain.updates).ok_or(Reason::UNKNOWN_SESSION)?;
-        if steps > MAX_STEPS {
-            return Err(Reason::POLICY);
-        }
-        for _ in 0..steps {
-            *chain = chain.next(suite).ok_or(Reason::UNSUPPORTED)?;
-        }
-        let keys = chain.keys(suite, request.direction).ok_or(Reason::UNSUPPORTED)?;
+        let keys = chain.keys(wanted)?;
         Ok(message(request.client_random, suite, keys))
     }
 }
@@ -182,6 +150,30 @@ mod tests {
             assert_eq!(session.keys[0].mac_key.as_bytes(), b"");
             secret = key_schedule::next_secret(0xff31, &secret).unwrap().as_bytes().to_vec();
         }
+    }
+
+    #[test]
+    fn accepts_requests_of_middleboxes_at_different_paces() {
+        let mut sessions = Sessions::new();
+        start(&mut sessions, 1);
+        let mut key = |updates| match ask(&mut sessions, 1, Epoch::application(updates).unwrap()) {
+            Message::SessionKeys(session) => session.keys[0].key.as_bytes().to_vec(),
+            _ => panic!("refused: {updates}"),
+        };
+        let first = [key(1), key(2), key(3)];
+        // One asks as far ahead as it can, again and again.
+        for updates in (8..=64).step_by(8) {
+            key(updates);
+        }
+        // The other one still gets what it needs, then and later.
+        assert_eq!([key(1), key(2), key(3)], first);
+        assert_eq!(key(60), key(60));
+        let mut secret = vec![7; 32];
+        for _ in 0..60 {
+            secret = key_schedule::next_secret(0xff31, &secret).unwrap().as_bytes().to_vec();
+        }
+        assert_eq!(key(60), key_schedule::traffic_keys(0xff31, &secret).unwrap().key());
+        assert!(matches!(ask(&mut sessions, 1, Epoch(2 + 73)), Message::Refused(_)));
     }
 
     #[test]

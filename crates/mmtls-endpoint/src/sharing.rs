@@ -6,7 +6,8 @@
 //!
 //! Refuses: to block a connection for the network, to write secrets anywhere, TLS 1.2 (rustls
 //! does not say which suite and server random a master secret belongs to), and suites of
-//! providers other than [`crate::provider`].
+//! providers other than [`crate::provider`]. Not for QUIC: a key log does not say what transport a
+//! secret is for, so its keys would be sent as if they were those of TLS records.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,8 @@
 //! The sessions that the agent knows: secrets in, record keys out.
 //!
-//! Keeps the latest traffic secret of each direction, because the middlebox may ask for the keys
-//! after a KeyUpdate (RFC 8446, section 7.2). Refuses: more than [`MAX_SESSIONS`] (the least
-//! recently used goes first), keys of the handshake unless asked for, suites without a key
-//! schedule here, and to walk more than [`MAX_STEPS`] updates at once.
+//! Keeps traffic secrets of each direction, because a middlebox may ask for the keys after a
+//! KeyUpdate. Refuses: more than [`MAX_SESSIONS`] (the least recently used goes first), keys of
+//! the handshake unless asked for, and versions and suites without a key schedule here.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -13,12 +12,12 @@ use mmtls_keyshare::message::{
     Direction, Epoch, KeyEntry, KeyRequest, Message, NullKeys, Random, Reason, Refused, SessionKeys,
 };
 use mmtls_keyshare::{Flow, SecretBytes};
-use mmtls_record::key_schedule;
+use mmtls_record::{key_schedule, suite};
+
+use super::chain::Chain;
 
 /// Sessions whose secrets are kept.
 const MAX_SESSIONS: usize = 4096;
-/// KeyUpdates to catch up with at once.
-const MAX_STEPS: u32 = 8;
 
 /// What the agent did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +44,7 @@ impl fmt::Display for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} sessions shared, {} exempt", self.shared, self.exempt)?;
         for (count, what) in [
-            (self.unsupported, "secrets of unsupported suites"),
+            (self.unsupported, "secrets of unsupported versions or suites"),
             (self.lost, "updates lost"),
             (self.denied, "requests denied"),
             (self.refused, "refusals by a middlebox"),
@@ -79,34 +78,6 @@ struct Session {
     /// By direction, client to server first.
     chains: [Option<Chain>; 2],
     stamp: u64,
-}
-
-/// The latest secret of one direction.
-struct Chain {
-    updates: u32,
-    secret: SecretBytes<64>,
-}
-
-impl Chain {
-    /// The secret after the next KeyUpdate.
-    fn next(&self, cipher_suite: u16) -> Option<Self> {
-        let next = key_schedule::next_secret(cipher_suite, self.secret.as_bytes()).ok()?;
-        Some(Self {
-            updates: self.updates.checked_add(1)?,
-            secret: SecretBytes::new(next.as_bytes())?,
-        })
-    }
-
-    fn keys(&self, cipher_suite: u16, direction: Direction) -> Option<KeyEntry> {
-        let keys = key_schedule::traffic_keys(cipher_suite, self.secret.as_bytes()).ok()?;
-        Some(KeyEntry {
-            direction,
-            epoch: Epoch::application(self.updates)?,
-            key: SecretBytes::new(keys.key())?,
-            iv: SecretBytes::new(keys.iv())?,
-            mac_key: SecretBytes::empty(),
-        })
-    }
 }
 
 fn index(direction: Direction) -> usize {
@@ -200,20 +171,8 @@ impl Sessions {
         if session.server_random != request.server_random {
             return Err(Reason::UNKNOWN_SESSION);
         }
-        let cipher_suite = session.cipher_suite;
-        let chain = &mut session.chains[index(request.direction)];
-        let current = chain.as_ref().ok_or(Reason::UNKNOWN_SESSION)?.updates;
-        // Older secrets are gone, and far future ones are nobody's business yet.
-        let steps = wanted.checked_sub(current).ok_or(Reason::UNKNOWN_SESSION)?;
-        if steps > MAX_STEPS {
-            return Err(Reason::POLICY);
-        }
-        for _ in 0..steps {
-            let next = chain.as_ref().and_then(|chain| chain.next(cipher_suite));
-            *chain = Some(next.ok_or(Reason::UNSUPPORTED)?);
-        }
-        let keys = chain.as_ref().and_then(|chain| chain.keys(cipher_suite, request.direction));
-        let keys = keys.ok_or(Reason::UNSUPPORTED)?;
+        let chain = session.chains[index(request.direction)].as_mut();
+        let keys = chain.ok_or(Reason::UNKNOWN_SESSION)?.keys(wanted)?;
         Ok(session.message(request.client_random, vec![keys]))
     }
 
@@ -223,8 +182,8 @@ impl Sessions {
     }
 
     fn first(&mut self, secret: &TrafficSecret<'_>, direction: Direction) -> Option<Message> {
-        let chain = Chain { updates: 0, secret: SecretBytes::new(secret.secret)? };
-        let Some(keys) = chain.keys(secret.cipher_suite, direction) else {
+        let chain = Chain::start(secret.cipher_suite, direction, secret.secret);
+        let Some((chain, keys)) = chain.filter(|_| secret.version == suite::TLS13) else {
             self.counters.unsupported += 1;
             return None;
         };
@@ -260,6 +219,10 @@ impl Sessions {
     }
 
     fn handshake(&mut self, secret: &TrafficSecret<'_>, direction: Direction) -> Option<Message> {
+        if self.share_handshake && secret.version != suite::TLS13 {
+            self.counters.unsupported += 1;
+            return None;
+        }
         self.share_handshake.then(|| self.single(secret, direction, Epoch::HANDSHAKE))?
     }
 
@@ -279,7 +242,7 @@ impl Sessions {
             client_random: *secret.client_random,
             // There is none yet when early data begin, and the version may not be agreed on.
             server_random: (!early).then_some(*secret.server_random),
-            version: mmtls_record::suite::TLS13,
+            version: suite::TLS13,
             cipher_suite: secret.cipher_suite,
             flow: secret.flow,
             keys: vec![KeyEntry {
@@ -300,7 +263,8 @@ impl Sessions {
             secret.client_random,
             secret.server_random,
         );
-        let Ok(keys) = keys else {
+        // TLS 1.1 and DTLS log master secrets, too, and derive other keys from them.
+        let Some(keys) = keys.ok().filter(|_| secret.version == suite::TLS12) else {
             self.counters.unsupported += 1;
             return None;
         };
@@ -328,40 +292,17 @@ impl Sessions {
     }
 
     fn later(&mut self, secret: &TrafficSecret<'_>, direction: Direction) -> Option<Message> {
-        let message = self.follow(secret, direction);
-        if message.is_none() {
+        self.touch(secret.client_random);
+        let session = self.known.get_mut(secret.client_random);
+        let keys = session.and_then(|session| {
+            let keys = session.chains[index(direction)].as_mut()?.follow(secret.secret)?;
+            Some((session, keys))
+        });
+        let Some((session, keys)) = keys else {
             self.counters.lost += 1;
-        }
-        message?
-    }
-
-    /// `None` when the secret does not follow from what is known, `Some(None)` when it is known.
-    fn follow(
-        &mut self,
-        secret: &TrafficSecret<'_>,
-        direction: Direction,
-    ) -> Option<Option<Message>> {
-        let client_random = *secret.client_random;
-        self.touch(&client_random);
-        let session = self.known.get_mut(&client_random)?;
-        let place = &mut session.chains[index(direction)];
-        // Updates are counted by following the chain, so that a lost datagram (or an answered
-        // request in between) cannot shift the epochs.
-        let is_it = |chain: &Chain| chain.secret.as_bytes() == secret.secret;
-        if place.as_ref().is_some_and(is_it) {
-            return Some(None);
-        }
-        let mut keys = Vec::new();
-        let mut chain = place.as_ref()?.next(session.cipher_suite)?;
-        for _ in 0..MAX_STEPS {
-            keys.push(chain.keys(session.cipher_suite, direction)?);
-            if is_it(&chain) {
-                *place = Some(chain);
-                return Some(Some(session.message(client_random, keys)));
-            }
-            chain = chain.next(session.cipher_suite)?;
-        }
-        None
+            return None;
+        };
+        (!keys.is_empty()).then(|| session.message(*secret.client_random, keys))
     }
 
     /// Marks a session as used and lets the least recently used ones go.
@@ -391,6 +332,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exec::chain::MAX_STEPS;
     use mmtls_keyshare::agent::Role;
 
     const AES_128: u16 = 0x1301;
@@ -500,11 +442,56 @@ mod tests {
             let epoch = Epoch::application(updates).unwrap();
             assert_eq!(epochs(Some(ask(&mut sessions, 1, epoch))), [epoch.0]);
         }
-        // The program's own report comes after the request was answered.
+        // The program's own report comes after the request was answered; other middleboxes did
+        // not ask.
+        assert_eq!(epochs(tell(&mut sessions, 1, SecretKind::ClientTrafficN, &after(1))), [3]);
         assert!(tell(&mut sessions, 1, SecretKind::ClientTrafficN, &after(1)).is_none());
         assert_eq!(epochs(tell(&mut sessions, 1, SecretKind::ClientTrafficN, &after(2))), [4]);
         let counters = sessions.counters();
         assert_eq!((counters.granted, counters.denied, counters.lost), (3, 0, 0));
+    }
+
+    #[test]
+    fn accepts_requests_of_middleboxes_at_different_paces() {
+        let mut sessions = Sessions::new(false);
+        tell(&mut sessions, 1, SecretKind::ClientTraffic0, &after(0));
+        // One is ahead of the other, or asks for more and more of what is to come.
+        for updates in [1, 2, 1, 8, 16, 24, 32, 1, 30] {
+            let epoch = Epoch::application(updates).unwrap();
+            assert_eq!(epochs(Some(ask(&mut sessions, 1, epoch))), [epoch.0], "{updates}");
+        }
+        // What the program reports still follows.
+        let kind = SecretKind::ClientTrafficN;
+        assert_eq!(epochs(tell(&mut sessions, 1, kind, &after(2))), [3, 4]);
+        assert_eq!(reason(ask(&mut sessions, 1, Epoch(3))), Some(Reason::UNKNOWN_SESSION));
+        assert_eq!(sessions.counters().lost, 0);
+    }
+
+    #[test]
+    fn refuses_secrets_of_other_versions() {
+        let mut sessions = Sessions::new(true);
+        let mut tell = |kind, version, cipher_suite, secret: &[u8]| {
+            sessions.datagram(&Datagram::TrafficSecret(TrafficSecret {
+                kind,
+                role: Role::Client,
+                client_random: &random(1),
+                server_random: &[2; 32],
+                version,
+                cipher_suite,
+                secret,
+                server_name: b"",
+                flow: None,
+            }))
+        };
+        for version in [0x0301, 0x0302, 0x0303, 0x0304, 0xfefd, 0xfefc] {
+            let told = tell(SecretKind::Tls12Master, version, 0xc02f, &[8; 48]);
+            assert_eq!(epochs(told).len(), if version == 0x0303 { 2 } else { 0 }, "{version:x}");
+            for kind in [SecretKind::ClientHandshake, SecretKind::ServerTraffic0] {
+                let told = tell(kind, version, AES_128, &after(0));
+                assert_eq!(told.is_some(), version == 0x0304, "{version:x}");
+            }
+        }
+        assert_eq!((sessions.counters().shared, sessions.counters().unsupported), (2, 15));
     }
 
     #[test]
