@@ -42,7 +42,8 @@ pub enum Direction {
 /// A period during which one direction uses one key.
 ///
 /// 0 is early data, 1 the handshake, 2 + n the application traffic after n KeyUpdates
-/// (RFC 8446, section 4.6.3); in TLS 1.2, 2 + n follows the n-th renegotiation.
+/// (RFC 8446, section 4.6.3). In TLS 1.2 it is always 2: a renegotiation has a client random of
+/// its own, and with it keys of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub u32);
 
