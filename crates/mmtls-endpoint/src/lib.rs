@@ -30,7 +30,6 @@
 
 #![forbid(unsafe_code)]
 
-mod chain;
 mod hkdf;
 mod protection;
 mod sessions;

@@ -10,9 +10,9 @@ use mmtls_keyshare::SecretBytes;
 use mmtls_keyshare::message::{
     Direction, Epoch, KeyEntry, KeyRequest, Message, Random, Reason, Refused, SessionKeys,
 };
-use mmtls_record::{key_schedule, suite};
-
-use crate::chain::Chain;
+use mmtls_record::key_schedule::{self, TrafficKeys};
+use mmtls_record::suite;
+use mmtls_record::updates::{Unavailable, Updates};
 
 /// Sessions whose secrets are kept.
 const MAX_SESSIONS: usize = 4096;
@@ -27,21 +27,25 @@ pub struct Sessions {
 struct Session {
     suite: u16,
     /// By direction, client to server first.
-    chains: [Option<Chain>; 2],
+    chains: [Option<Updates>; 2],
 }
 
 /// The record keys of a session's early data for the middleboxes. `None` when the suite has no key
 /// schedule here.
 pub fn early(client_random: Random, suite: u16, secret: &[u8]) -> Option<Message> {
     let keys = key_schedule::traffic_keys(suite, secret).ok()?;
-    let keys = KeyEntry {
-        direction: Direction::ClientToServer,
-        epoch: Epoch::EARLY_DATA,
+    let keys = entry(Direction::ClientToServer, Epoch::EARLY_DATA, &keys)?;
+    Some(message(client_random, suite, keys))
+}
+
+fn entry(direction: Direction, epoch: Epoch, keys: &TrafficKeys) -> Option<KeyEntry> {
+    Some(KeyEntry {
+        direction,
+        epoch,
         key: SecretBytes::new(keys.key())?,
         iv: SecretBytes::new(keys.iv())?,
         mac_key: SecretBytes::empty(),
-    };
-    Some(message(client_random, suite, keys))
+    })
 }
 
 fn index(direction: Direction) -> usize {
@@ -78,7 +82,8 @@ impl Sessions {
         direction: Direction,
         secret: &[u8],
     ) -> Option<Message> {
-        let (chain, keys) = Chain::start(suite, direction, secret)?;
+        let mut chain = Updates::new(suite, secret).ok()?;
+        let keys = entry(direction, Epoch::APPLICATION, &chain.keys(0).ok()?)?;
         let session = self.known.entry(client_random).or_insert_with(|| {
             self.order.push_back(client_random);
             Session { suite, chains: [None, None] }
@@ -104,7 +109,11 @@ impl Sessions {
         let suite = session.suite;
         let chain = session.chains[index(request.direction)].as_mut();
         let chain = chain.ok_or(Reason::UNKNOWN_SESSION)?;
-        let keys = chain.keys(wanted)?;
+        let keys = chain.keys(wanted).map_err(|why| match why {
+            Unavailable::Past => Reason::UNKNOWN_SESSION,
+            Unavailable::TooFar => Reason::POLICY,
+        })?;
+        let keys = entry(request.direction, request.epoch, &keys).ok_or(Reason::UNSUPPORTED)?;
         Ok(message(request.client_random, suite, keys))
     }
 }

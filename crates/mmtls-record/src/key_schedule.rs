@@ -71,6 +71,17 @@ pub struct Secret {
 }
 
 impl Secret {
+    /// A traffic secret of a suite of TLS 1.3.
+    pub(crate) fn of_suite(suite: u16, secret: &[u8]) -> Result<Self, KeyError> {
+        let len = suite::find(TLS13, suite)?.hash().output_len();
+        if secret.len() != len {
+            return Err(KeyError::SecretLength { expected: len, actual: secret.len() });
+        }
+        let mut copy = Self { bytes: [0; 48], len };
+        copy.bytes[..len].copy_from_slice(secret);
+        Ok(copy)
+    }
+
     /// The secret's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {

@@ -14,6 +14,7 @@ mod seal;
 pub mod suite;
 mod tls12;
 mod tls13;
+pub mod updates;
 
 pub use error::KeyError;
 pub use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened};

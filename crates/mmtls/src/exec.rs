@@ -7,7 +7,6 @@
 //! users, and to keep secrets of more than a bounded number of sessions.
 
 mod agent;
-mod chain;
 mod place;
 mod sessions;
 

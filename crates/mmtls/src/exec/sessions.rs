@@ -12,9 +12,9 @@ use mmtls_keyshare::message::{
     Direction, Epoch, KeyEntry, KeyRequest, Message, NullKeys, Random, Reason, Refused, SessionKeys,
 };
 use mmtls_keyshare::{Flow, SecretBytes};
-use mmtls_record::{key_schedule, suite};
-
-use super::chain::Chain;
+use mmtls_record::key_schedule::{self, RecordKeys};
+use mmtls_record::suite;
+use mmtls_record::updates::{Unavailable, Updates};
 
 /// Sessions whose secrets are kept.
 const MAX_SESSIONS: usize = 4096;
@@ -76,8 +76,18 @@ struct Session {
     cipher_suite: u16,
     flow: Option<Flow>,
     /// By direction, client to server first.
-    chains: [Option<Chain>; 2],
+    chains: [Option<Updates>; 2],
     stamp: u64,
+}
+
+fn entry(direction: Direction, epoch: Epoch, keys: &RecordKeys) -> Option<KeyEntry> {
+    Some(KeyEntry {
+        direction,
+        epoch,
+        key: SecretBytes::new(keys.key())?,
+        iv: SecretBytes::new(keys.iv())?,
+        mac_key: SecretBytes::new(keys.mac_key())?,
+    })
 }
 
 fn index(direction: Direction) -> usize {
@@ -172,7 +182,11 @@ impl Sessions {
             return Err(Reason::UNKNOWN_SESSION);
         }
         let chain = session.chains[index(request.direction)].as_mut();
-        let keys = chain.ok_or(Reason::UNKNOWN_SESSION)?.keys(wanted)?;
+        let keys = chain.ok_or(Reason::UNKNOWN_SESSION)?.keys(wanted).map_err(|why| match why {
+            Unavailable::Past => Reason::UNKNOWN_SESSION,
+            Unavailable::TooFar => Reason::POLICY,
+        })?;
+        let keys = entry(request.direction, request.epoch, &keys).ok_or(Reason::UNSUPPORTED)?;
         Ok(session.message(request.client_random, vec![keys]))
     }
 
@@ -182,11 +196,12 @@ impl Sessions {
     }
 
     fn first(&mut self, secret: &TrafficSecret<'_>, direction: Direction) -> Option<Message> {
-        let chain = Chain::start(secret.cipher_suite, direction, secret.secret);
-        let Some((chain, keys)) = chain.filter(|_| secret.version == suite::TLS13) else {
+        let chain = Updates::new(secret.cipher_suite, secret.secret).ok();
+        let Some(mut chain) = chain.filter(|_| secret.version == suite::TLS13) else {
             self.counters.unsupported += 1;
             return None;
         };
+        let keys = entry(direction, Epoch::APPLICATION, &chain.keys(0).ok()?)?;
         let client_random = *secret.client_random;
         // Another server random is another session, however unlikely.
         if self.known.get(&client_random).is_some_and(|s| s.server_random != *secret.server_random)
@@ -245,13 +260,7 @@ impl Sessions {
             version: suite::TLS13,
             cipher_suite: secret.cipher_suite,
             flow: secret.flow,
-            keys: vec![KeyEntry {
-                direction,
-                epoch,
-                key: SecretBytes::new(keys.key())?,
-                iv: SecretBytes::new(keys.iv())?,
-                mac_key: SecretBytes::empty(),
-            }],
+            keys: vec![entry(direction, epoch, &keys)?],
         }))
     }
 
@@ -273,13 +282,7 @@ impl Sessions {
         for (direction, keys) in
             [Direction::ClientToServer, Direction::ServerToClient].into_iter().zip(&keys)
         {
-            entries.push(KeyEntry {
-                direction,
-                epoch: Epoch::APPLICATION,
-                key: SecretBytes::new(keys.key())?,
-                iv: SecretBytes::new(keys.iv())?,
-                mac_key: SecretBytes::new(keys.mac_key())?,
-            });
+            entries.push(entry(direction, Epoch::APPLICATION, keys)?);
         }
         Some(Message::SessionKeys(SessionKeys {
             client_random: *secret.client_random,
@@ -296,9 +299,12 @@ impl Sessions {
         let session = self.known.get_mut(secret.client_random);
         let keys = session.and_then(|session| {
             let keys = session.chains[index(direction)].as_mut()?.follow(secret.secret)?;
-            Some((session, keys))
+            let entries = keys
+                .iter()
+                .map(|(updates, keys)| entry(direction, Epoch::application(*updates)?, keys));
+            Some((entries.collect::<Option<Vec<_>>>()?, session))
         });
-        let Some((session, keys)) = keys else {
+        let Some((keys, session)) = keys else {
             self.counters.lost += 1;
             return None;
         };
@@ -332,8 +338,8 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::chain::MAX_STEPS;
     use mmtls_keyshare::agent::Role;
+    use mmtls_record::updates::MAX_STEPS;
 
     const AES_128: u16 = 0x1301;
 
