@@ -6,7 +6,6 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use mmtls_keyshare::SecretBytes;
 use mmtls_keyshare::message::{
     Direction, Epoch, KeyEntry, KeyRequest, Message, Random, Reason, Refused, SessionKeys,
 };
@@ -39,13 +38,7 @@ pub fn early(client_random: Random, suite: u16, secret: &[u8]) -> Option<Message
 }
 
 fn entry(direction: Direction, epoch: Epoch, keys: &TrafficKeys) -> Option<KeyEntry> {
-    Some(KeyEntry {
-        direction,
-        epoch,
-        key: SecretBytes::new(keys.key())?,
-        iv: SecretBytes::new(keys.iv())?,
-        mac_key: SecretBytes::empty(),
-    })
+    KeyEntry::new(direction, epoch, keys.key(), keys.iv(), keys.mac_key())
 }
 
 fn index(direction: Direction) -> usize {

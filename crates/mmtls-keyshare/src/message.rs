@@ -82,6 +82,21 @@ pub struct KeyEntry {
     pub mac_key: SecretBytes<64>,
 }
 
+impl KeyEntry {
+    /// Copies the keys; `None` when one is too long for any suite.
+    #[must_use]
+    pub fn new(
+        direction: Direction,
+        epoch: Epoch,
+        key: &[u8],
+        iv: &[u8],
+        mac_key: &[u8],
+    ) -> Option<Self> {
+        let (key, iv) = (SecretBytes::new(key)?, SecretBytes::new(iv)?);
+        Some(Self { direction, epoch, key, iv, mac_key: SecretBytes::new(mac_key)? })
+    }
+}
+
 /// Body of [`Message::Hello`] and [`Message::Welcome`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {

@@ -276,6 +276,17 @@ fn refuses_to_grow_beyond_the_queue() {
     assert_eq!(numbers, (15..25).collect::<Vec<_>>());
 }
 
+fn request(updates: u32) -> Message {
+    Message::KeyRequest(KeyRequest {
+        client_random: [9; 32],
+        server_random: [8; 32],
+        version: 0x0304,
+        cipher_suite: 0x1301,
+        direction: Direction::ServerToClient,
+        epoch: Epoch::application(updates).unwrap(),
+    })
+}
+
 #[test]
 fn accepts_requests_and_their_answers() {
     let pki = Pki::new("request");
@@ -295,15 +306,7 @@ fn accepts_requests_and_their_answers() {
     client.send(&null(1)).unwrap();
     inbox.wait(1);
     let peer = inbox.0.lock().unwrap().messages[0].0.clone();
-    let request = Message::KeyRequest(KeyRequest {
-        client_random: [9; 32],
-        server_random: [8; 32],
-        version: 0x0304,
-        cipher_suite: 0x1301,
-        direction: Direction::ServerToClient,
-        epoch: Epoch::application(1).unwrap(),
-    });
-    server.handle().send_to(peer.connection, &request).unwrap();
+    server.handle().send_to(peer.connection, &request(1)).unwrap();
     inbox.wait(2);
     let received = inbox.0.lock().unwrap();
     assert!(
@@ -313,7 +316,7 @@ fn accepts_requests_and_their_answers() {
     assert_eq!(client.counters().requests, 1);
     drop(client);
     until(|| server.counters().open == 0);
-    server.handle().send_to(peer.connection, &request).unwrap();
+    server.handle().send_to(peer.connection, &request(1)).unwrap();
     wait_for(&server, |c| c.undelivered == 1);
 }
 
@@ -342,15 +345,7 @@ fn accepts_a_burst_of_requests() {
     inbox.wait(1);
     let peer = inbox.0.lock().unwrap().messages[0].0.clone();
     for number in 0..COUNT {
-        let request = Message::KeyRequest(KeyRequest {
-            client_random: [9; 32],
-            server_random: [8; 32],
-            version: 0x0304,
-            cipher_suite: 0x1301,
-            direction: Direction::ServerToClient,
-            epoch: Epoch(number),
-        });
-        server.handle().send_to(peer.connection, &request).unwrap();
+        server.handle().send_to(peer.connection, &request(number)).unwrap();
     }
     inbox.wait(1 + COUNT as usize);
     let counters = client.counters();

@@ -30,6 +30,9 @@ const BATCH_BYTES: usize = 16 * 1024;
 /// so that one that only asks cannot make this side's memory grow.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
+/// Reads in a turn: whoever never stops sending must not keep this side from being stopped.
+const MAX_READS: usize = 64;
+
 type Bytes = Arc<Zeroizing<Vec<u8>>>;
 
 pub(super) struct Settings {
@@ -341,10 +344,10 @@ impl Worker {
             return End::Broken(error.to_string());
         }
         loop {
-            match session.turn() {
-                Ok(()) => {}
+            let more = match session.turn() {
+                Ok(more) => more,
                 Err(reason) => return End::Broken(reason),
-            }
+            };
             if self.must_stop(session.is_idle()) {
                 self.say_goodbye(session);
                 return End::Stopped;
@@ -358,7 +361,7 @@ impl Worker {
                 }
                 Some(left)
             };
-            if let Err(error) = self.wait(limit) {
+            if !more && let Err(error) = self.wait(limit) {
                 return End::Broken(error.to_string());
             }
         }
@@ -378,6 +381,7 @@ impl Worker {
         loop {
             match session.stream.read(&mut scratch) {
                 Ok(0) => return,
+                Ok(_) if self.must_stop(false) => return,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if self.must_stop(false) || self.wait(None).is_err() {
@@ -439,16 +443,17 @@ struct Session {
 }
 
 impl Session {
-    /// Reads what there is and writes what can be written.
-    fn turn(&mut self) -> Result<(), String> {
-        loop {
+    /// Reads what there is and writes what can be written; `true` when there may be more to read.
+    fn turn(&mut self) -> Result<bool, String> {
+        for _ in 0..MAX_READS {
             // Answers go out before more is read: a burst of requests must not pile them up.
             self.send()?;
             // When there is no room, the poll reports the socket once it takes more.
             if self.answer_bytes + self.pongs.len() > MAX_ANSWER_BYTES || !self.receive()? {
-                return Ok(());
+                return Ok(false);
             }
         }
+        Ok(true)
     }
 
     /// Writes what can be written.

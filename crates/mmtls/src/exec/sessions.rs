@@ -7,11 +7,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
+use mmtls_keyshare::Flow;
 use mmtls_keyshare::agent::{Datagram, Exempt, SecretKind, TrafficSecret};
 use mmtls_keyshare::message::{
     Direction, Epoch, KeyEntry, KeyRequest, Message, NullKeys, Random, Reason, Refused, SessionKeys,
 };
-use mmtls_keyshare::{Flow, SecretBytes};
 use mmtls_record::key_schedule::{self, RecordKeys};
 use mmtls_record::suite;
 use mmtls_record::updates::{Unavailable, Updates};
@@ -81,13 +81,7 @@ struct Session {
 }
 
 fn entry(direction: Direction, epoch: Epoch, keys: &RecordKeys) -> Option<KeyEntry> {
-    Some(KeyEntry {
-        direction,
-        epoch,
-        key: SecretBytes::new(keys.key())?,
-        iv: SecretBytes::new(keys.iv())?,
-        mac_key: SecretBytes::new(keys.mac_key())?,
-    })
+    KeyEntry::new(direction, epoch, keys.key(), keys.iv(), keys.mac_key())
 }
 
 fn index(direction: Direction) -> usize {
@@ -234,11 +228,14 @@ impl Sessions {
     }
 
     fn handshake(&mut self, secret: &TrafficSecret<'_>, direction: Direction) -> Option<Message> {
-        if self.share_handshake && secret.version != suite::TLS13 {
+        if !self.share_handshake {
+            return None;
+        }
+        if secret.version != suite::TLS13 {
             self.counters.unsupported += 1;
             return None;
         }
-        self.share_handshake.then(|| self.single(secret, direction, Epoch::HANDSHAKE))?
+        self.single(secret, direction, Epoch::HANDSHAKE)
     }
 
     /// A secret of TLS 1.3 that has no successor, and nothing to ask for later.
