@@ -353,7 +353,9 @@ impl Path {
             _ => {}
         }
         let port = PortId(side(direction) as u8);
-        let frame = FrameInput { port, link, bytes: &bytes, checksum_trusted: true };
+        let bytes: Arc<[u8]> = bytes.into();
+        let memory = (bytes.len().is_multiple_of(2)).then_some(&bytes);
+        let frame = FrameInput { port, link, bytes: &bytes, memory, checksum_trusted: true };
         self.longest = self.longest.max(bytes.len());
         let key = pair(endpoints.client, endpoints.server);
         let was_dead = self.dead.contains(&key) && !self.foreign;
@@ -385,7 +387,7 @@ impl Path {
         let checksum_trusted = operation & 0x40 != 0;
         let flows = self.engine.counters().flows;
         self.longest = self.longest.max(bytes.len());
-        let frame = FrameInput { port, link, bytes, checksum_trusted };
+        let frame = FrameInput { port, link, bytes, memory: None, checksum_trusted };
         let verdict = self.engine.handle_frame(self.now_ns, &frame);
         self.note_ends();
         self.foreign |= self.engine.counters().flows != flows;

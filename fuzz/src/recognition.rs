@@ -76,6 +76,7 @@ fn run(turns: &[(Direction, Vec<u8>)], lengths: &[u8]) -> Option<(usize, Option<
             port: PortId(at as u8),
             link: Link::Ethernet,
             bytes: &frame,
+            memory: None,
             checksum_trusted: true,
         };
         let _ = engine.handle_frame(1, &frame);

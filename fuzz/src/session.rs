@@ -9,6 +9,7 @@
 //! * behind a reset nothing passes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use mmtls_engine::session::EndReason;
 use mmtls_engine::tls::{Direction, KeyEpoch};
@@ -314,10 +315,12 @@ impl Path {
     }
 
     fn input(&mut self, direction: Direction, frame: &[u8]) -> Verdict {
+        let memory: Arc<[u8]> = frame.into();
         let input = FrameInput {
             port: PortId(side(direction) as u8),
             link: Link::Ethernet,
-            bytes: frame,
+            bytes: &memory,
+            memory: (frame.len().is_multiple_of(2)).then_some(&memory),
             checksum_trusted: true,
         };
         self.engine.handle_frame(self.now_ns, &input)

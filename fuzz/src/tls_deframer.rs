@@ -109,6 +109,7 @@ impl Wire {
             port: PortId(side(direction) as u8),
             link: Link::Ethernet,
             bytes,
+            memory: None,
             checksum_trusted: true,
         };
         let _ = self.engine.handle_frame(1, &input);

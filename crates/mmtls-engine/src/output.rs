@@ -1,8 +1,10 @@
 //! What the engine asks the I/O layer to do, besides the verdict on each frame.
 //!
-//! Refuses to own buffers: held frames stay with the I/O layer, known by number.
+//! Refuses to own buffers: held frames stay with the I/O layer, known by number, and memory of
+//! frames is kept only where it is offered.
 
 use core::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::tls::{CipherSuite, Direction, KeyEpoch, ProtocolVersion};
 use crate::wire::Link;
@@ -24,6 +26,9 @@ pub struct FrameInput<'a> {
     pub link: Link,
     /// The whole frame; GSO super-frames are welcome.
     pub bytes: &'a [u8],
+    /// The memory that `bytes` are in, when the engine may keep it until they are acknowledged,
+    /// instead of copying a large frame. It is charged for all of it ([`Limits`](crate::Limits)).
+    pub memory: Option<&'a Arc<[u8]>>,
     /// The TCP checksum needs no check: filled in later by hardware, or checked by it already.
     pub checksum_trusted: bool,
 }

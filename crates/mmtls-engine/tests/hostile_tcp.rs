@@ -68,6 +68,61 @@ fn acknowledged_bytes_need_no_memory_and_no_comparison() {
 }
 
 #[test]
+fn large_frames_are_kept_until_they_are_acknowledged_and_no_longer() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    let records: Vec<u8> = (1..30).flat_map(|number| sealed(S, number)).collect();
+    let (large, rest) = records.split_at(8000);
+    let (small, last) = rest.split_at(100);
+    let mut from = at[1] as i64;
+    for part in [large, small, last] {
+        assert_eq!(t.send(S, from, at[0], flag::ACK, part), Verdict::Forward);
+        from += part.len() as i64;
+    }
+    assert_eq!(t.kept_frames(), 1, "others are copied");
+    assert!(t.engine.buffered_bytes() >= records.len());
+    assert_eq!(t.judged(), 2 + 29);
+    // A retransmission over all three, whichever byte is another.
+    for changed in [0, 7999, 8000, 8099, 8100, records.len() - 1] {
+        let mut other = records.clone();
+        other[changed] ^= 1;
+        assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &other), Verdict::Drop, "{changed}");
+        assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &records), Verdict::Forward);
+    }
+    assert_eq!(t.kept_frames(), 1);
+    let before = t.engine.buffered_bytes();
+    t.send(C, at[0] as i64, at[1] + 7999, flag::ACK, &[]);
+    assert_eq!((t.kept_frames(), t.engine.buffered_bytes()), (1, before));
+    t.send(C, at[0] as i64, at[1] + 8000, flag::ACK, &[]);
+    assert_eq!(t.kept_frames(), 0);
+    assert!(t.engine.buffered_bytes() < before - 8000);
+    t.send(C, at[0] as i64, at[1] + records.len() as u64, flag::ACK, &[]);
+    assert!(t.engine.buffered_bytes() < 2000, "{} bytes kept", t.engine.buffered_bytes());
+}
+
+#[test]
+fn memory_of_frames_is_charged_and_given_back_with_the_connection() {
+    let mut c = T::config();
+    c.limits.max_buffered_bytes = 1 << 20;
+    let mut t = T::with(c);
+    let at = established(&mut t);
+    let mut from = at[1] as i64;
+    let mut dropped = 0;
+    for number in 1..1000 {
+        let record = keys_of_server().seal(number, ContentType::APPLICATION_DATA, &[9; 8000], 0);
+        match t.send(S, from, at[0], flag::ACK, &record) {
+            Verdict::Forward => from += record.len() as i64,
+            _ => dropped += 1,
+        }
+    }
+    assert!(dropped > 0 && t.kept_frames() > 10, "{dropped} dropped, {} kept", t.kept_frames());
+    assert!(t.engine.buffered_bytes() >= t.kept_frames() * 8000);
+    assert!(t.engine.buffered_bytes() < 1 << 20);
+    t.engine.finish();
+    assert_eq!((t.kept_frames(), t.engine.buffered_bytes()), (0, 0));
+}
+
+#[test]
 fn packet_that_dies_on_the_way_must_not_open_a_way_for_another() {
     // Time to live 1: forwarded and judged, but its receiver never gets it. Nor does a packet
     // with an old timestamp, an option that routers drop, or somebody else's link address.

@@ -3,6 +3,8 @@
 //! Frames are read-only here: nothing in this module changes a byte of one. The only header it interprets is the
 //! kernel's own `virtio_net_hdr`.
 
+use std::sync::Arc;
+
 /// One of the two ports of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Port {
@@ -123,6 +125,9 @@ pub struct Frame<'a> {
     /// The Ethernet frame from the destination address on, without FCS, with its VLAN tags in place. Up to 64 KiB and
     /// headers when [`Self::gso_size`] says that it is a super-frame.
     pub bytes: &'a [u8],
+    /// The memory that `bytes` are in, where cloning it keeps them: the next frames come into other memory then. Tens of
+    /// kilobytes, however small the frame.
+    pub memory: Option<&'a Arc<[u8]>>,
     /// Offload header, relative to `bytes`.
     pub vnet: VnetHeader,
     /// The port that it came in by.
@@ -220,7 +225,12 @@ mod tests {
 
     #[test]
     fn accepts_hold_towards_the_other_port() {
-        let frame = Frame { bytes: &[1, 2, 3], vnet: VnetHeader::default(), ingress: Port::Left };
+        let frame = Frame {
+            bytes: &[1, 2, 3],
+            memory: None,
+            vnet: VnetHeader::default(),
+            ingress: Port::Left,
+        };
         let held = frame.hold();
         assert_eq!(held.egress(), Port::Right);
         assert_eq!(held.bytes(), &[1, 2, 3]);

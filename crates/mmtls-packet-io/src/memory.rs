@@ -46,7 +46,12 @@ impl MemoryPorts {
     {
         let Some(next) = self.input.pop_front() else { return false };
         self.now_ns = next.at_ns;
-        let frame = Frame { bytes: &next.bytes, vnet: VnetHeader::default(), ingress: next.port };
+        let frame = Frame {
+            bytes: &next.bytes,
+            memory: None,
+            vnet: VnetHeader::default(),
+            ingress: next.port,
+        };
         let mut outbox = MemoryOutbox { at_ns: next.at_ns, output: &mut self.output };
         if decide(&frame, &mut outbox) == Action::Forward {
             self.output.push(TimedFrame { port: next.port.other(), ..next });

@@ -3,8 +3,10 @@
 
 mod testbed;
 
+use std::collections::{HashSet, VecDeque};
 use std::net::UdpSocket;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mmtls_packet_io::af_packet::{
@@ -37,6 +39,31 @@ fn accepts_tcp_both_ways_with_offloads_intact() {
         }
         assert!(!warnings.iter().any(|w| matches!(w, Warning::HasAddress { .. })), "{warnings:?}");
     }
+}
+
+/// Whoever keeps the memory of frames sees them as they were, whatever is received since.
+#[test]
+fn accepts_keeping_frames_without_copying_them() {
+    const KEPT: usize = 100;
+    let Some(bed) = Testbed::create() else { return };
+    let mut kept: VecDeque<(Arc<[u8]>, usize, Vec<u8>)> = VecDeque::new();
+    let (mut checked, mut addresses) = (0, HashSet::new());
+    let decide = |frame: &Frame<'_>, _: &mut Outbox<'_>| {
+        let memory = frame.memory.expect("sockets receive into memory that can be kept");
+        let start = frame.bytes.as_ptr().addr() - memory.as_ptr().addr();
+        addresses.insert(memory.as_ptr().addr());
+        kept.push_back((memory.clone(), start, frame.bytes.to_vec()));
+        if kept.len() > KEPT
+            && let Some((memory, start, copy)) = kept.pop_front()
+        {
+            assert!(memory[start..start + copy.len()] == copy, "a frame that is kept has changed");
+            checked += 1;
+        }
+        Action::Forward
+    };
+    bed.bridged(&bed.config(), decide, || exchange(&bed, "10.77.0.2:5001", 32 * MEGABYTE));
+    assert!(checked > 1000, "{checked} frames");
+    assert!(addresses.len() < 3 * KEPT, "{} buffers for {KEPT}", addresses.len());
 }
 
 /// A bridge from the untagged `outer` to the tagged `inner` side: what a kernel with VLAN interfaces would do.

@@ -300,6 +300,7 @@ impl<H: Handler> Worker<H> {
                 port: port_id(port),
                 link: Link::Ethernet,
                 bytes: frame.bytes,
+                memory: frame.memory,
                 checksum_trusted: checksum_trusted(frame),
             };
             let action = match engine.handle_frame(now_ns, &input) {
@@ -454,7 +455,7 @@ mod tests {
         let judged = |flags, checksum_start, checksum_offset| {
             let vnet =
                 VnetHeader { flags, checksum_start, checksum_offset, ..VnetHeader::default() };
-            finishes_as_judged(&Frame { bytes: &bytes, vnet, ingress: Port::Left })
+            finishes_as_judged(&Frame { bytes: &bytes, memory: None, vnet, ingress: Port::Left })
         };
         assert!(judged(VnetHeader::NEEDS_CHECKSUM, 34, 16));
         // Into the first bytes of the payload.

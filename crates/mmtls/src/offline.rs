@@ -133,7 +133,8 @@ impl<H: Handler> Replay<H> {
             self.engine.handle_timeout(timestamp_ns);
             self.drain(timestamp_ns);
         }
-        let frame = FrameInput { port: PortId(0), link, bytes, checksum_trusted: false };
+        let frame =
+            FrameInput { port: PortId(0), link, bytes, memory: None, checksum_trusted: false };
         // Whatever the verdict, the packet has long been where it was going.
         let _ = self.engine.handle_frame(timestamp_ns, &frame);
         self.drain(timestamp_ns);

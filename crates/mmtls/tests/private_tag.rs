@@ -135,8 +135,13 @@ fn accepts_private_tag_records_of_rustls() {
             }
         }
         for (time, bytes) in frames.iter().enumerate() {
-            let input =
-                FrameInput { port: PortId(0), link: Link::Ethernet, bytes, checksum_trusted: true };
+            let input = FrameInput {
+                port: PortId(0),
+                link: Link::Ethernet,
+                bytes,
+                memory: None,
+                checksum_trusted: true,
+            };
             let now_ns = 1 + time as u64 * 1000;
             engine.handle_frame(now_ns, &input);
             while let Some(output) = engine.poll_output() {

@@ -140,6 +140,7 @@ fn with_printed_keys(trace: &Trace) -> (Counters, Seen) {
             port: PortId(0),
             link: Link::Ethernet,
             bytes: &frame,
+            memory: None,
             checksum_trusted: true,
         };
         let _ = engine.handle_frame(now_ns, &input);

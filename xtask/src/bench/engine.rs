@@ -11,6 +11,7 @@
 //! Refuses figures of an engine that held, dropped or failed to open anything.
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -66,15 +67,22 @@ impl Cut {
     }
 }
 
+/// Where a frame is.
+enum Place {
+    Ring(std::ops::Range<usize>),
+    /// In memory of its own, which is lent, as packet input lends its buffers.
+    Own(Arc<[u8]>),
+}
+
 /// A download that is ready to be played, over one or more flows.
 pub(super) struct Download {
     /// Per flow, what happens before the clock runs.
     openings: Vec<Vec<Sent>>,
-    /// Data and acknowledgments of all flows in the order of play, in one piece as in a receive
-    /// ring: in scattered memory, waiting for each frame's first bytes would be the main cost.
+    /// Small frames of all flows in the order of play, in one piece as in a receive ring: in
+    /// scattered memory, waiting for each frame's first bytes would be the main cost.
     ring: Vec<u8>,
-    /// Sender and place in the ring.
-    frames: Vec<(Direction, std::ops::Range<usize>)>,
+    /// Data and acknowledgments of all flows in the order of play, and their senders.
+    frames: Vec<(Direction, Place)>,
     records: u64,
     /// TCP payload bytes in `frames`.
     payload_bytes: u64,
@@ -112,7 +120,11 @@ impl Download {
             let before = frames.len();
             for lane in &mut lanes {
                 for (way, frame) in lane.take(burst) {
-                    frames.push((way, ring.len()..ring.len() + frame.len()));
+                    if cut == Cut::Super && way == Direction::ServerToClient {
+                        frames.push((way, Place::Own(frame.into())));
+                        continue;
+                    }
+                    frames.push((way, Place::Ring(ring.len()..ring.len() + frame.len())));
                     ring.extend_from_slice(&frame);
                 }
             }
@@ -134,7 +146,7 @@ impl Download {
         let mut engine = Engine::new(Config::new(Policy::Reset), application);
         for (session, frames) in (0u32..).zip(&self.openings) {
             for (way, frame) in frames {
-                play(&mut engine, *way, frame)?;
+                play(&mut engine, *way, frame, None)?;
                 if core::mem::take(engine.handler_mut().keys_wanted()) > 0 {
                     deliver(&mut engine, session)?;
                 }
@@ -162,7 +174,11 @@ impl Download {
         let opened = engine.handler().opened();
         let start = clock();
         for (way, place) in &self.frames {
-            play(&mut engine, *way, self.ring.get(place.clone()).unwrap_or_default())?;
+            let (bytes, memory) = match place {
+                Place::Ring(place) => (self.ring.get(place.clone()).unwrap_or_default(), None),
+                Place::Own(memory) => (&**memory, Some(memory)),
+            };
+            play(&mut engine, *way, bytes, memory)?;
         }
         let elapsed = clock().saturating_sub(start);
         let (opened, paused) =
@@ -218,12 +234,14 @@ impl Application for OpenAll {
 fn play<A: Application>(
     engine: &mut Engine<A>,
     way: Direction,
-    frame: &[u8],
+    bytes: &[u8],
+    memory: Option<&Arc<[u8]>>,
 ) -> Result<(), String> {
     let input = FrameInput {
         port: PortId(side(way) as u8),
         link: Link::Ethernet,
-        bytes: frame,
+        bytes,
+        memory,
         // What the kernel or the hardware says of every good frame.
         checksum_trusted: true,
     };

@@ -392,7 +392,9 @@ impl<H: Handler> Engine<H> {
             _ => 0,
         });
         let window = u64::from(segment.tcp.window()) << scale;
+        let kept = other.sent.capacity();
         let freed = other.open_window(acknowledgment, window);
+        let fewer = freed.is_some() || other.sent.capacity() < kept;
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
         let mut direction = direction;
@@ -405,6 +407,8 @@ impl<H: Handler> Engine<H> {
         }
         if let Some(memory) = freed {
             recycle(&mut self.spare, memory);
+        }
+        if fewer {
             self.charge(index);
         }
         if inline

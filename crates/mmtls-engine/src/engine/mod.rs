@@ -9,13 +9,14 @@ mod segment;
 mod stalls;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use keys::PendingKeys;
 pub use keys::{KeyRefusal, SharedKeys};
 
 use crate::config::{Config, Policy};
 use crate::counters::Counters;
-use crate::flow::{FlowIndex, FlowTable};
+use crate::flow::{FlowIndex, FlowTable, Lent};
 use crate::output::{FrameInput, HoldId, Output, Verdict};
 use crate::recognition::{Datagram, classify};
 use crate::session::{Context, Handler, SessionId};
@@ -52,6 +53,8 @@ pub struct Engine<H: Handler> {
     next_hold: u64,
     /// Bytes of the frame that is being handled.
     frame_len: usize,
+    /// Memory of the frame that is being handled, where it may be kept.
+    frame_memory: Option<Arc<[u8]>>,
     /// Time of the first frame.
     started_ns: Option<u64>,
     now_ns: u64,
@@ -90,6 +93,7 @@ impl<H: Handler> Engine<H> {
             held_frames: 0,
             next_hold: 0,
             frame_len: 0,
+            frame_memory: None,
             started_ns: None,
             now_ns: 0,
             config,
@@ -147,6 +151,7 @@ impl<H: Handler> Engine<H> {
         self.counters.frames += 1;
         self.started_ns.get_or_insert(self.now_ns);
         self.frame_len = frame.bytes.len();
+        self.frame_memory = frame.memory.filter(|it| Lent::is_worth(it, frame.bytes)).cloned();
         // What its receiver drops need not pass: it may be meant to mislead.
         let unacceptable = if self.config.inline { Verdict::Drop } else { Verdict::Forward };
         let verdict = match parse(frame.link, frame.bytes, self.config.inline) {
@@ -193,6 +198,7 @@ impl<H: Handler> Engine<H> {
                 unacceptable
             }
         };
+        self.frame_memory = None;
         match verdict {
             Verdict::Forward => self.counters.forwarded += 1,
             Verdict::Hold(_) => self.counters.held += 1,

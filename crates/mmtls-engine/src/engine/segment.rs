@@ -4,7 +4,7 @@
 
 use super::{Context, Engine, context};
 use crate::config::Policy;
-use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Phase};
+use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Lent, Phase};
 use crate::output::{PortId, Verdict};
 use crate::recognition::{Beginning, Found};
 use crate::session::{
@@ -365,14 +365,19 @@ impl<H: Handler> Engine<H> {
             && is_followed(flow)
         {
             let half = flow.half(direction);
-            let needed = half.sent.len() + bytes.len();
-            if needed > half.sent.capacity()
-                && needed >= WORTH_A_LARGE_BUFFER
-                && let Some(memory) = take_spare(&mut self.spare, needed)
-            {
-                recycle(&mut self.spare, half.sent.move_to(memory));
+            let offset = half.assembler.next();
+            let needed = half.sent.copied_len() + bytes.len();
+            if let Some(lent) = self.frame_memory.as_ref().and_then(|it| Lent::new(it, bytes)) {
+                half.sent.push_lent(offset, lent);
+            } else {
+                if needed > half.sent.copied_capacity()
+                    && needed >= WORTH_A_LARGE_BUFFER
+                    && let Some(memory) = take_spare(&mut self.spare, needed)
+                {
+                    recycle(&mut self.spare, half.sent.move_to(memory));
+                }
+                half.sent.push(offset, bytes);
             }
-            half.sent.push(half.assembler.next(), bytes);
         }
         self.feed(index, direction, bytes);
     }

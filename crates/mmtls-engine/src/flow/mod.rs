@@ -11,7 +11,7 @@ mod unacknowledged;
 pub(crate) use half::{Half, Held, Origin};
 pub(crate) use reassembly::{Assembler, Insert};
 pub(crate) use table::{FlowIndex, FlowKey, FlowTable};
-pub(crate) use unacknowledged::Unacknowledged;
+pub(crate) use unacknowledged::{Lent, Unacknowledged};
 
 use core::net::SocketAddr;
 

@@ -8,76 +8,190 @@
 //! Refuses to interpret, and to keep what the receiver has acknowledged.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Fewer bytes are copied faster than they are lent.
+const MIN_LENT: usize = 4096;
+
+/// What is left of lists that are longer goes back to the system.
+const MAX_SPARE_LENT: usize = 16;
+
+/// Bytes in the memory that their frame came in. It is kept instead of a copy of them.
+pub(crate) struct Lent {
+    memory: Arc<[u8]>,
+    start: usize,
+    len: usize,
+    /// Copied bytes between these and the lent ones before them.
+    copied_before: usize,
+}
+
+impl Lent {
+    /// Whether so much of the memory is used that keeping all of it is better than copying.
+    pub(crate) fn is_worth(memory: &Arc<[u8]>, bytes: &[u8]) -> bool {
+        bytes.len() >= memory.len().div_ceil(2).max(MIN_LENT)
+    }
+
+    /// Lends bytes that are in this memory, if it is worth it.
+    pub(crate) fn new(memory: &Arc<[u8]>, bytes: &[u8]) -> Option<Self> {
+        if !Self::is_worth(memory, bytes) {
+            return None;
+        }
+        let start = bytes.as_ptr().addr().checked_sub(memory.as_ptr().addr())?;
+        memory.get(start..start.checked_add(bytes.len())?)?;
+        Some(Self { memory: memory.clone(), start, len: bytes.len(), copied_before: 0 })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.len]
+    }
+}
 
 /// Literal bytes of a stream, the last of them at `end`.
 #[derive(Default)]
 pub(crate) struct Unacknowledged {
-    bytes: VecDeque<u8>,
+    /// Copies, in order.
+    copied: VecDeque<u8>,
+    /// How many of them are behind everything that is lent.
+    copied_last: usize,
+    lent: VecDeque<Lent>,
+    len: usize,
+    /// Memory that is lent, in bytes.
+    lent_memory: usize,
     end: u64,
 }
 
 impl Unacknowledged {
     /// Bytes that are kept.
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
+        self.len
+    }
+
+    /// Bytes of them that are copies.
+    pub(crate) fn copied_len(&self) -> usize {
+        self.copied.len()
+    }
+
+    /// How many copies there is memory for.
+    pub(crate) fn copied_capacity(&self) -> usize {
+        self.copied.capacity()
     }
 
     /// Memory that is taken, in bytes.
     pub(crate) fn capacity(&self) -> usize {
-        self.bytes.capacity()
+        self.copied.capacity() + self.lent_memory
     }
 
     fn start(&self) -> u64 {
-        self.end - self.bytes.len() as u64
+        self.end - self.len as u64
     }
 
-    /// Adds the bytes at a stream offset: behind those that are kept, or after a gap, before which
-    /// nothing can be compared any more.
+    /// Adds a copy of the bytes at a stream offset: behind those that are kept, or after a gap,
+    /// before which nothing can be compared any more.
     pub(crate) fn push(&mut self, offset: u64, data: &[u8]) {
-        if offset != self.end {
-            self.bytes.clear();
-        }
-        self.bytes.extend(data);
-        self.end = offset + data.len() as u64;
+        self.extend_to(offset, data.len());
+        self.copied.extend(data);
+        self.copied_last += data.len();
     }
 
-    /// The receiver has everything before a stream offset. Returns the memory, to be used again,
-    /// once nothing is left.
+    /// As [`Self::push`], without copying.
+    pub(crate) fn push_lent(&mut self, offset: u64, lent: Lent) {
+        self.extend_to(offset, lent.len);
+        self.lent_memory += lent.memory.len();
+        let copied_before = core::mem::take(&mut self.copied_last);
+        self.lent.push_back(Lent { copied_before, ..lent });
+    }
+
+    fn extend_to(&mut self, offset: u64, len: usize) {
+        if offset != self.end {
+            self.forget(self.len);
+        }
+        self.len += len;
+        self.end = offset + len as u64;
+    }
+
+    /// The receiver has everything before a stream offset. Returns the memory of copies, to be
+    /// used again, once nothing is left.
     pub(crate) fn acknowledge(&mut self, offset: u64) -> Option<Vec<u8>> {
         let known = usize::try_from(offset.saturating_sub(self.start())).unwrap_or(usize::MAX);
-        if known < self.bytes.len() {
-            self.bytes.drain(..known);
-            return None;
-        }
-        self.bytes.clear();
-        (self.bytes.capacity() > 0).then(|| core::mem::take(&mut self.bytes).into())
+        self.forget(known.min(self.len));
+        (self.len == 0 && self.copied.capacity() > 0)
+            .then(|| core::mem::take(&mut self.copied).into())
     }
 
-    /// Moves to other memory. Returns that which is not used any more.
+    /// Moves copies to other memory. Returns that which is not used any more.
     pub(crate) fn move_to(&mut self, memory: Vec<u8>) -> Vec<u8> {
         let mut larger = VecDeque::from(memory);
         larger.clear();
-        let (front, back) = self.bytes.as_slices();
+        let (front, back) = self.copied.as_slices();
         larger.extend(front);
         larger.extend(back);
-        core::mem::replace(&mut self.bytes, larger).into()
+        core::mem::replace(&mut self.copied, larger).into()
     }
 
     /// Forgets the oldest bytes until at most `len` are left.
     pub(crate) fn shrink_to(&mut self, len: usize) {
-        self.bytes.drain(..self.bytes.len().saturating_sub(len));
+        self.forget(self.len.saturating_sub(len));
+    }
+
+    /// Forgets the oldest bytes, at most as many as there are.
+    fn forget(&mut self, mut count: usize) {
+        self.len -= count;
+        while let Some(lent) = self.lent.front_mut() {
+            let copied = count.min(lent.copied_before);
+            self.copied.drain(..copied);
+            lent.copied_before -= copied;
+            count -= copied;
+            let from_lent = count.min(lent.len);
+            lent.start += from_lent;
+            lent.len -= from_lent;
+            count -= from_lent;
+            if lent.len > 0 {
+                return;
+            }
+            self.lent_memory -= lent.memory.len();
+            self.lent.pop_front();
+        }
+        if self.lent.capacity() > MAX_SPARE_LENT {
+            self.lent = VecDeque::new();
+        }
+        self.copied.drain(..count);
+        self.copied_last -= count;
     }
 
     /// Whether bytes at a stream offset differ from those that are kept.
     pub(crate) fn contradicts(&self, offset: u64, data: &[u8]) -> bool {
-        let (from, to) = (offset.max(self.start()), (offset + data.len() as u64).min(self.end));
-        if from >= to {
+        if offset + data.len() as u64 <= self.start() || offset >= self.end {
             return false;
         }
-        // Within usize: both lie inside of what is in memory.
-        let [kept_from, kept_to] = [from, to].map(|it| (it - self.start()) as usize);
-        let [data_from, data_to] = [from, to].map(|it| (it - offset) as usize);
-        !self.bytes.range(kept_from..kept_to).eq(&data[data_from..data_to])
+        // The bytes of `data` that overlap so many at a stream offset, and where in those they are.
+        let overlap = |at: u64, len: usize| {
+            let from = offset.max(at);
+            let to = (offset + data.len() as u64).min(at + len as u64);
+            // Within usize: both lie inside of what is in memory.
+            (from < to).then(|| {
+                let [kept_from, kept_to] = [from, to].map(|it| (it - at) as usize);
+                (&data[(from - offset) as usize..(to - offset) as usize], kept_from, kept_to)
+            })
+        };
+        let copy_differs = |at: u64, first: usize, len: usize| {
+            overlap(at, len).is_some_and(|(part, from, to)| {
+                !self.copied.range(first + from..first + to).eq(part)
+            })
+        };
+        let (mut at, mut copied) = (self.start(), 0);
+        for lent in &self.lent {
+            if copy_differs(at, copied, lent.copied_before) {
+                return true;
+            }
+            at += lent.copied_before as u64;
+            copied += lent.copied_before;
+            let bytes = lent.bytes();
+            if overlap(at, bytes.len()).is_some_and(|(part, from, to)| bytes[from..to] != *part) {
+                return true;
+            }
+            at += bytes.len() as u64;
+        }
+        copy_differs(at, copied, self.copied_last)
     }
 }
 
@@ -124,15 +238,57 @@ mod tests {
         assert!(sent.contradicts(1, b"bX"));
     }
 
+    /// Bytes in the middle of memory of their own.
+    fn lent(bytes: &[u8]) -> Lent {
+        let memory = [b"head", bytes, b"tail"].concat().into();
+        Lent { memory, start: 4, len: bytes.len(), copied_before: 0 }
+    }
+
+    #[test]
+    fn accepts_memory_that_is_mostly_used() {
+        let memory: Arc<[u8]> = vec![0; 10_000].into();
+        assert!(Lent::new(&memory, &memory[54..]).is_some_and(|it| it.start == 54));
+        assert!(Lent::new(&memory, &memory[5_001..]).is_none(), "less than half of it");
+        assert!(Lent::new(&memory, &[0; 10_000]).is_none(), "somewhere else");
+        let small: Arc<[u8]> = vec![0; MIN_LENT - 1].into();
+        assert!(Lent::new(&small, &small).is_none());
+    }
+
+    #[test]
+    fn accepts_memory_back_when_its_bytes_are_acknowledged() {
+        let mut sent = Unacknowledged::default();
+        let bytes = lent(b"0123456789");
+        let memory = bytes.memory.clone();
+        sent.push_lent(0, bytes);
+        sent.push(10, b"copied");
+        assert!(sent.capacity() >= 18 + 6);
+        assert!(sent.acknowledge(9).is_none());
+        assert_eq!(Arc::strong_count(&memory), 2);
+        assert!(sent.acknowledge(10).is_none());
+        assert_eq!(Arc::strong_count(&memory), 1);
+        assert_eq!((sent.len(), sent.copied_len()), (6, 6));
+        sent.push_lent(100, lent(b"behind a gap"));
+        assert_eq!((sent.len(), sent.copied_len()), (12, 0));
+        assert!(sent.contradicts(100, b"before") && !sent.contradicts(10, b"COPIED"));
+        assert!(sent.acknowledge(112).is_some());
+        assert_eq!(sent.capacity(), 0);
+    }
+
     proptest! {
         #[test]
         fn accepts_any_part_of_what_was_sent(
-            cuts in proptest::collection::vec((1usize..60, 0usize..100, 1usize..80), 1..60),
+            cuts in proptest::collection::vec(
+                (1usize..60, 0usize..100, 1usize..80, any::<bool>()), 1..60,
+            ),
         ) {
             let stream: Vec<u8> = (0..4000u32).map(|i| (i * 7 % 251) as u8).collect();
             let (mut sent, mut end, mut acknowledged) = (Unacknowledged::default(), 0, 0);
-            for (len, back, again) in cuts {
-                sent.push(end as u64, &stream[end..end + len]);
+            for (len, back, again, lend) in cuts {
+                let bytes = &stream[end..end + len];
+                match lend {
+                    true => sent.push_lent(end as u64, lent(bytes)),
+                    false => sent.push(end as u64, bytes),
+                }
                 end += len;
                 acknowledged = acknowledged.max(end.saturating_sub(back * 2));
                 sent.acknowledge(acknowledged as u64);

@@ -1,5 +1,7 @@
 //! An attacker's view of the engine: frames of its choice, one connection, and what came of it.
 
+use std::sync::{Arc, Weak};
+
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::{Endpoints, flag};
@@ -15,6 +17,7 @@ pub struct T {
     pub ep: Endpoints,
     pub now: u64,
     pub out: Vec<Output>,
+    frames: Vec<Weak<[u8]>>,
 }
 
 impl T {
@@ -24,7 +27,13 @@ impl T {
             server: "10.0.0.3:443".parse().unwrap(),
             initial: [1_000_000, 2_000_000_000],
         };
-        Self { engine: Engine::new(config, Recorder::default()), ep, now: 1, out: Vec::new() }
+        Self {
+            engine: Engine::new(config, Recorder::default()),
+            ep,
+            now: 1,
+            out: Vec::new(),
+            frames: Vec::new(),
+        }
     }
     pub fn new() -> Self {
         Self::with(Self::config())
@@ -36,13 +45,24 @@ impl T {
     }
     pub fn raw(&mut self, port: u8, bytes: &[u8]) -> Verdict {
         self.now += 1000;
-        let input =
-            FrameInput { port: PortId(port), link: Link::Ethernet, bytes, checksum_trusted: true };
+        let memory: Arc<[u8]> = bytes.into();
+        self.frames.push(Arc::downgrade(&memory));
+        let input = FrameInput {
+            port: PortId(port),
+            link: Link::Ethernet,
+            bytes: &memory,
+            memory: Some(&memory),
+            checksum_trusted: true,
+        };
         let v = self.engine.handle_frame(self.now, &input);
         while let Some(o) = self.engine.poll_output() {
             self.out.push(o);
         }
         v
+    }
+    /// Frames whose memory the engine keeps.
+    pub fn kept_frames(&self) -> usize {
+        self.frames.iter().filter(|it| it.strong_count() > 0).count()
     }
     pub fn send(&mut self, d: Direction, offset: i64, ack: u64, flags: u8, data: &[u8]) -> Verdict {
         let f = self.ep.frame(d, offset, ack, flags, data);

@@ -6,6 +6,7 @@ pub mod attack;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mmtls_engine::session::{
@@ -552,10 +553,13 @@ impl Path {
 
     fn input(&mut self, frame: &[u8], direction: Direction) -> Verdict {
         self.now_ns += 1000;
+        // Large ones are kept, others are not: both ways must come to the same.
+        let memory: Arc<[u8]> = frame.into();
         let input = FrameInput {
             port: PortId(side(direction) as u8),
             link: Link::Ethernet,
-            bytes: frame,
+            bytes: &memory,
+            memory: (frame.len().is_multiple_of(2)).then_some(&memory),
             checksum_trusted: true,
         };
         self.engine.handle_frame(self.now_ns, &input)

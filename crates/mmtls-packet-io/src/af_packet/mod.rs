@@ -12,6 +12,7 @@
 //! need an MTU on both ports that is 4 octets larger than the endpoints' MTU, since the kernel lets one tag pass
 //! without counting it, not two.
 
+mod buffers;
 mod counters;
 mod error;
 mod interface;
@@ -274,8 +275,8 @@ impl Bridge {
                     continue;
                 }
             };
-            let frame =
-                Frame { bytes: self.slots.bytes(received), vnet: received.vnet, ingress: port };
+            let (bytes, memory) = self.slots.bytes(received);
+            let frame = Frame { bytes, memory: Some(memory), vnet: received.vnet, ingress: port };
             counters.received_frames += 1;
             counters.received_bytes += received.length as u64;
             counters.received_super_frames += u64::from(frame.gso_size().is_some());

@@ -6,7 +6,9 @@
 use std::io;
 use std::mem::size_of;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
+use super::buffers::Buffers;
 use super::system::{MessageVector, Region};
 use crate::VnetHeader;
 
@@ -28,15 +30,19 @@ const ETHERTYPE_VLAN: u16 = 0x8100;
 
 /// Buffers for one batch.
 pub(super) struct ReceiveSlots {
-    // Declared before the region: the headers point into it.
+    // Declared before the memory: the headers point into it.
     messages: MessageVector,
-    region: Region,
+    buffers: Buffers,
+    control: Region,
+    /// Slots that were received into since they were last made ready.
+    used: usize,
 }
 
 /// A received frame in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Received {
-    /// Where the offload header starts in the region; the frame follows it.
+    index: usize,
+    /// Where the offload header starts in the slot; the frame follows it.
     start: usize,
     /// Octets of the frame.
     pub(super) length: usize,
@@ -53,71 +59,78 @@ pub(super) enum Unusable {
 
 impl ReceiveSlots {
     pub(super) fn new(batch: usize) -> io::Result<Self> {
-        let region = Region::new(batch * (SLOT_BYTES + CONTROL_BYTES))?;
-        let mut slots = Self { messages: MessageVector::new(batch), region };
-        for index in 0..batch {
-            let length = SLOT_BYTES - VNET_OFFSET;
-            let buffer = slots.region.address(index * SLOT_BYTES + VNET_OFFSET, length);
-            // SAFETY: the region lives as long as the headers, and is referred to only between calls.
-            unsafe { slots.messages.set_buffer(index, buffer, length) };
-            slots.reset_control(index);
-        }
+        let mut slots = Self {
+            messages: MessageVector::new(batch),
+            buffers: Buffers::new(batch, SLOT_BYTES),
+            control: Region::new(batch * CONTROL_BYTES)?,
+            used: batch,
+        };
+        slots.make_ready();
         Ok(slots)
     }
 
-    fn control_offset(&self, index: usize) -> usize {
-        self.messages.capacity() * SLOT_BYTES + index * CONTROL_BYTES
+    /// Readies the slots that have been used: memory that somebody keeps is replaced, and the length of the control
+    /// data, which the kernel overwrites, is set back.
+    fn make_ready(&mut self) {
+        for index in 0..std::mem::take(&mut self.used) {
+            let buffer = &mut self.buffers.writable(index)[VNET_OFFSET..];
+            // SAFETY: the buffers live as long as the headers; this one is ours alone, and is not referred to before
+            // something was received into it.
+            unsafe { self.messages.set_buffer(index, buffer.as_mut_ptr().cast(), buffer.len()) };
+            let control = self.control.address(index * CONTROL_BYTES, CONTROL_BYTES);
+            // SAFETY: the region lives as long as the headers, and is referred to only between calls.
+            unsafe { self.messages.set_control(index, control, CONTROL_BYTES) };
+        }
     }
 
-    /// The kernel overwrites the length of the control data; this sets it back.
-    fn reset_control(&mut self, index: usize) {
-        let control = self.region.address(self.control_offset(index), CONTROL_BYTES);
-        // SAFETY: the region lives as long as the headers, and is referred to only between calls.
-        unsafe { self.messages.set_control(index, control, CONTROL_BYTES) };
-    }
-
-    /// Fills the first slots and returns how many. Each of them must be taken with [`Self::take`] before the next call.
+    /// Fills the first slots and returns how many. Each of them may be taken with [`Self::take`] before the next call.
     pub(super) fn receive(&mut self, socket: &OwnedFd) -> io::Result<usize> {
-        self.messages.receive(socket, self.messages.capacity())
+        self.make_ready();
+        self.buffers.trim();
+        self.used = self.messages.receive(socket, self.messages.capacity())?;
+        Ok(self.used)
     }
 
-    /// Looks at what was received into a slot, puts its VLAN tag back, and readies the slot for the next batch.
+    /// Looks at what was received into a slot, and puts its VLAN tag back. Once for each slot and batch.
     pub(super) fn take(&mut self, index: usize) -> Result<Received, Unusable> {
         let (length, control_length, truncated) = self.messages.received(index);
         let control_length = control_length.min(CONTROL_BYTES);
-        let tag = stripped_tag(self.region.bytes(self.control_offset(index), control_length));
-        self.reset_control(index);
+        let tag = stripped_tag(self.control.bytes(index * CONTROL_BYTES, control_length));
         if truncated {
             return Err(Unusable::Truncated);
         }
-        let start = index * SLOT_BYTES + VNET_OFFSET;
-        let Some(frame_length) =
+        let start = VNET_OFFSET;
+        let Some(length) =
             length.checked_sub(VnetHeader::LEN).filter(|length| *length >= ETHERNET_HEADER)
         else {
             return Err(Unusable::Runt);
         };
         let mut header = [0; VnetHeader::LEN];
-        header.copy_from_slice(self.region.bytes(start, VnetHeader::LEN));
+        header.copy_from_slice(&self.buffers.get(index)[start..start + VnetHeader::LEN]);
         let vnet = VnetHeader::from_bytes(header);
         let Some(tag) = tag else {
-            return Ok(Received { start, length: frame_length, vnet, tag_restored: false });
+            return Ok(Received { index, start, length, vnet, tag_restored: false });
         };
         let start = start - VLAN_TAG;
         let vnet = vnet.shifted(VLAN_TAG as u16);
-        let front = self.region.bytes_mut(start, VnetHeader::LEN + MAC_ADDRESSES + VLAN_TAG);
-        restore_tag(front, vnet, tag);
-        Ok(Received { start, length: frame_length + VLAN_TAG, vnet, tag_restored: true })
+        let front = start..start + VnetHeader::LEN + MAC_ADDRESSES + VLAN_TAG;
+        restore_tag(&mut self.buffers.writable(index)[front], vnet, tag);
+        Ok(Received { index, start, length: length + VLAN_TAG, vnet, tag_restored: true })
     }
 
-    /// The frame's octets.
-    pub(super) fn bytes(&self, received: Received) -> &[u8] {
-        self.region.bytes(received.start + VnetHeader::LEN, received.length)
+    /// The frame's octets, and the memory that they are in.
+    pub(super) fn bytes(&self, received: Received) -> (&[u8], &Arc<[u8]>) {
+        let memory = self.buffers.get(received.index);
+        let start = received.start + VnetHeader::LEN;
+        (&memory[start..start + received.length], memory)
     }
 
     /// Offload header and frame, for sending. Valid until the next [`Self::receive`].
     pub(super) fn packet(&self, received: Received) -> (*mut libc::c_void, usize) {
         let length = VnetHeader::LEN + received.length;
-        (self.region.address(received.start, length), length)
+        let packet = &self.buffers.get(received.index)[received.start..received.start + length];
+        // The kernel only reads what it sends.
+        (packet.as_ptr().cast_mut().cast(), length)
     }
 }
 
