@@ -491,32 +491,33 @@ impl Session {
 
     /// Moves answers and what is queued, up to one record, into TLS; `false` when there was nothing.
     fn take_batch(&mut self) -> Result<bool, String> {
-        let mut plain = Zeroizing::new(Vec::with_capacity(BATCH_BYTES));
         let pongs = self.pongs.len().min(BATCH_BYTES);
-        plain.extend(self.pongs.drain(..pongs));
-        while let Some(next) = self.answers.front() {
-            if plain.len() + next.len() > BATCH_BYTES {
-                break;
-            }
-            if let Some(bytes) = self.answers.pop_front() {
-                self.answer_bytes -= bytes.len();
-                plain.extend_from_slice(&bytes);
-                self.under_way.push(bytes);
-            }
+        let mut size = pongs;
+        while let Some(next) = self.answers.front()
+            && size + next.len() <= BATCH_BYTES
+            && let Some(bytes) = self.answers.pop_front()
+        {
+            size += bytes.len();
+            self.answer_bytes -= bytes.len();
+            self.under_way.push(bytes);
         }
         let mut state = self.shared.lock();
-        while let Some(next) = state.queue.front() {
-            if plain.len() + next.len() > BATCH_BYTES {
-                break;
-            }
-            if let Some(bytes) = state.queue.pop_front() {
-                plain.extend_from_slice(&bytes);
-                self.under_way.push(bytes);
-            }
+        while let Some(next) = state.queue.front()
+            && size + next.len() <= BATCH_BYTES
+            && let Some(bytes) = state.queue.pop_front()
+        {
+            size += bytes.len();
+            self.under_way.push(bytes);
         }
         drop(state);
-        if plain.is_empty() {
+        if size == 0 {
             return Ok(false);
+        }
+        // Of the right size at once: growing would leave copies behind.
+        let mut plain = Zeroizing::new(Vec::with_capacity(size));
+        plain.extend(self.pongs.drain(..pongs));
+        for bytes in &self.under_way {
+            plain.extend_from_slice(bytes);
         }
         // The TLS buffer is empty here and its limit is above one batch, so all of it fits.
         self.tls.writer().write_all(&plain).map_err(|error| error.to_string())?;
