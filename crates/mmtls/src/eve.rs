@@ -11,7 +11,7 @@ mod records;
 mod time;
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use mmtls_engine::session::{FlowAnomaly, FlowEnd, SessionInfo};
@@ -29,6 +29,9 @@ use time::Timestamps;
 
 /// Longest line that keeps its buffer for the next one.
 const KEPT_LINE: usize = 64 << 10;
+
+/// Flows whose Community ID is kept for their next record.
+const KEPT_COMMUNITIES: usize = 256;
 
 /// The flow that a record is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,8 +67,8 @@ pub struct EveWriter {
     file: LineFile,
     line: Vec<u8>,
     times: Timestamps,
-    /// The last flow written about: the records of one flow come in groups.
-    community: Option<(FlowKey, String)>,
+    /// Flows written about last, by number: the records of a flow come soon after another.
+    communities: Box<[Option<(FlowKey, String)>; KEPT_COMMUNITIES]>,
 }
 
 impl EveWriter {
@@ -79,7 +82,7 @@ impl EveWriter {
             file: LineFile::open(&dir.join("eve.json"))?,
             line: Vec::with_capacity(2048),
             times: Timestamps::default(),
-            community: None,
+            communities: Box::new([const { None }; KEPT_COMMUNITIES]),
         })
     }
 
@@ -90,7 +93,7 @@ impl EveWriter {
             file: self.file.share(),
             line: Vec::with_capacity(2048),
             times: Timestamps::default(),
-            community: None,
+            communities: Box::new([const { None }; KEPT_COMMUNITIES]),
         }
     }
 
@@ -103,7 +106,7 @@ impl EveWriter {
     /// An HTTP/1 request and its response, as far as they were seen.
     pub fn http(&mut self, now_ns: u64, flow: FlowKey, http: &HttpTransaction<'_>) {
         self.begin(now_ns, "http", Some((flow, Direction::ClientToServer)));
-        let _ = write!(self.line, ",\"tx_id\":{}", http.tx_id);
+        self.number("tx_id", http.tx_id);
         self.end("http", http);
     }
 
@@ -113,7 +116,7 @@ impl EveWriter {
         let end = self.times.text(flow.last_ns);
         self.begin(now_ns, "flow", Some((flow.into(), Direction::ClientToServer)));
         if flow.tls {
-            self.line.extend_from_slice(b",\"app_proto\":\"tls\"");
+            self.text("app_proto", "tls");
         }
         self.end("flow", &FlowBody::new(flow, &start, &end));
     }
@@ -129,7 +132,8 @@ impl EveWriter {
     pub fn alert(&mut self, now_ns: u64, flow: FlowKey, from: Direction, alert: &Alert<'_>) {
         self.begin(now_ns, "alert", Some((flow, from)));
         self.direction(from);
-        let _ = write!(self.line, ",\"tx_id\":{},\"app_proto\":\"http\"", alert.tx_id);
+        self.number("tx_id", alert.tx_id);
+        self.text("app_proto", "http");
         self.end("alert", alert);
     }
 
@@ -172,39 +176,76 @@ impl EveWriter {
         self.times.write(&mut self.line, now_ns);
         self.line.push(b'"');
         if let Some((flow, _)) = flow {
-            let _ = write!(self.line, ",\"flow_id\":{}", flow.id);
+            self.number("flow_id", flow.id);
         }
-        let _ = write!(self.line, ",\"event_type\":\"{event_type}\"");
+        self.text("event_type", event_type);
         if let Some((flow, from)) = flow {
             let (source, destination) = match from {
                 Direction::ClientToServer => (flow.client, flow.server),
                 Direction::ServerToClient => (flow.server, flow.client),
             };
-            let community = match self.community.take() {
-                Some((known, text)) if known == flow => text,
-                _ => community_id(flow.client, flow.server),
+            self.address("src_ip", source.ip());
+            self.number("src_port", source.port().into());
+            self.address("dest_ip", destination.ip());
+            self.number("dest_port", destination.port().into());
+            self.text("proto", "TCP");
+            // Within usize: below 256.
+            let kept = (flow.id % KEPT_COMMUNITIES as u64) as usize;
+            let (_, community) = match self.communities[kept].take() {
+                Some(known) if known.0 == flow => known,
+                _ => (flow, community_id(flow.client, flow.server)),
             };
-            // Addresses, ports and base64 need no escaping.
-            let _ = write!(
-                self.line,
-                ",\"src_ip\":\"{}\",\"src_port\":{},\"dest_ip\":\"{}\",\"dest_port\":{},\
-                 \"proto\":\"TCP\",\"community_id\":\"{community}\"",
-                source.ip(),
-                source.port(),
-                destination.ip(),
-                destination.port(),
-            );
-            self.community = Some((flow, community));
+            self.text("community_id", &community);
+            self.communities[kept] = Some((flow, community));
         }
+    }
+
+    /// Appends a member's name, which needs no escaping.
+    fn name(&mut self, name: &str) {
+        for part in [",\"", name, "\":"] {
+            self.line.extend_from_slice(part.as_bytes());
+        }
+    }
+
+    /// Appends a member whose text needs no escaping.
+    fn text(&mut self, name: &str, text: &str) {
+        self.name(name);
+        for part in ["\"", text, "\""] {
+            self.line.extend_from_slice(part.as_bytes());
+        }
+    }
+
+    fn number(&mut self, name: &str, number: u64) {
+        self.name(name);
+        self.line.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    }
+
+    fn address(&mut self, name: &str, address: IpAddr) {
+        self.name(name);
+        self.line.push(b'"');
+        match address {
+            IpAddr::V4(address) => {
+                for (at, octet) in address.octets().into_iter().enumerate() {
+                    if at > 0 {
+                        self.line.push(b'.');
+                    }
+                    self.line.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
+                }
+            }
+            IpAddr::V6(address) => {
+                let _ = write!(self.line, "{address}");
+            }
+        }
+        self.line.push(b'"');
     }
 
     fn direction(&mut self, from: Direction) {
         // What Suricata calls it; `Direction` is displayed the same way.
-        let _ = write!(self.line, ",\"direction\":\"{from}\"");
+        self.text("direction", &from.to_string());
     }
 
     fn end(&mut self, name: &str, body: &impl Serialize) {
-        let _ = write!(self.line, ",\"{name}\":");
+        self.name(name);
         // Only the caller's own counters could fail here: a map whose keys are not text.
         let mut json = serde_json::Serializer::with_formatter(&mut self.line, Escaping);
         if body.serialize(&mut json).is_ok() {

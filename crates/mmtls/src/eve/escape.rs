@@ -16,6 +16,11 @@ impl Formatter for Escaping {
         writer: &mut W,
         fragment: &str,
     ) -> io::Result<()> {
+        // Nearly every text. Controls below DEL are escaped by serde_json. No early end: that
+        // would cost more than it saves.
+        if fragment.bytes().fold(true, |plain, byte| plain & (byte < 0x7f)) {
+            return writer.write_all(fragment.as_bytes());
+        }
         let mut written = 0;
         for (at, control) in fragment.match_indices(char::is_control) {
             writer.write_all(&fragment.as_bytes()[written..at])?;
