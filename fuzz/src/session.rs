@@ -297,9 +297,15 @@ impl Path {
         let frame =
             self.endpoints.frame(direction, from as i64, acknowledged, flags, &packet.bytes);
         let verdict = self.input(direction, &frame);
-        self.note_end();
         match verdict {
-            Verdict::Forward => self.arrive(&packet),
+            Verdict::Forward => {
+                // Its verdict came last. What it released may have gone before the session ended.
+                assert!(
+                    !self.has_ended() || packet.bytes.is_empty(),
+                    "passed although it ended it"
+                );
+                self.arrive(&packet);
+            }
             Verdict::Hold(id) => {
                 assert!(self.held.insert(id, packet).is_none(), "hold numbers are new");
             }
@@ -350,10 +356,10 @@ impl Path {
     }
 
     /// Whether the session has been reset by the monitor.
-    fn note_end(&mut self) {
-        self.dead |= self.engine.handler().ended.iter().any(|(_, _, reason)| {
+    fn has_ended(&self) -> bool {
+        self.engine.handler().ended.iter().any(|(_, _, reason)| {
             matches!(reason, EndReason::ResetByHandler | EndReason::ResetByPolicy(_))
-        });
+        })
     }
 
     fn act(&mut self) {
@@ -383,7 +389,7 @@ impl Path {
                 }
             }
         }
-        self.note_end();
+        self.dead |= self.has_ended();
     }
 
     fn arrive(&mut self, packet: &Packet) {

@@ -30,8 +30,9 @@ use time::Timestamps;
 /// Longest line that keeps its buffer for the next one.
 const KEPT_LINE: usize = 64 << 10;
 
-/// Flows whose Community ID is kept for their next record.
-const KEPT_COMMUNITIES: usize = 256;
+/// Flows whose Community ID is kept for their next record. A prime: with several workers, each
+/// one's flow numbers have a step.
+const KEPT_COMMUNITIES: usize = 251;
 
 /// The flow that a record is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,7 +190,7 @@ impl EveWriter {
             self.address("dest_ip", destination.ip());
             self.number("dest_port", destination.port().into());
             self.text("proto", "TCP");
-            // Within usize: below 256.
+            // Within usize: below 251.
             let kept = (flow.id % KEPT_COMMUNITIES as u64) as usize;
             let (_, community) = match self.communities[kept].take() {
                 Some(known) if known.0 == flow => known,

@@ -394,7 +394,7 @@ impl<H: Handler> Engine<H> {
         let window = u64::from(segment.tcp.window()) << scale;
         let kept = other.sent.capacity();
         let freed = other.open_window(acknowledgment, window);
-        let fewer = freed.is_some() || other.sent.capacity() < kept;
+        let fewer = other.sent.capacity() < kept;
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
         let mut direction = direction;

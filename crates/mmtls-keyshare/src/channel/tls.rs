@@ -10,7 +10,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ConnectionCommon, RootCertStore, SideData, version};
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::message::{ALPN, DecodeError, Decoder, Message};
 
@@ -172,10 +172,10 @@ pub(super) fn read_messages<S: SideData>(
     decoder: &mut Decoder,
     mut each: impl FnMut(Message),
 ) -> Result<(), ReadError> {
-    // Wiped where something was read into it: all of it each time would cost more than the rest.
-    let mut buffer = [0; 4096];
+    // Small, since all of it is wiped at the end, however little was read.
+    let mut buffer = Zeroizing::new([0; 1024]);
     loop {
-        match tls.reader().read(&mut buffer) {
+        match tls.reader().read(&mut buffer[..]) {
             // The peer's close_notify; the end of the stream follows and is handled there.
             Ok(0) => return Ok(()),
             Ok(length) => {

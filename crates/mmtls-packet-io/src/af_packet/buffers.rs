@@ -9,13 +9,16 @@ use std::sync::Arc;
 /// Buffers put aside that are looked at for one that has come back.
 const LOOKS: usize = 4;
 
-/// Buffers that may lie idle; what a burst needed beyond them goes back to the system.
+/// Buffers that may lie idle; what a burst needed beyond them is given up.
 const MAX_IDLE: usize = 64;
+
+/// Buffers put aside, at most. One beyond them is left to those who keep it.
+const MAX_ASIDE: usize = 1024;
 
 /// Equally large buffers, by number.
 pub(super) struct Buffers {
     current: Vec<Arc<[u8]>>,
-    /// Those that were kept by somebody, in order of time. They come back in about the same order.
+    /// Those that were kept by somebody, in order of time. Most come back in about the same order.
     aside: VecDeque<Arc<[u8]>>,
     size: usize,
 }
@@ -35,36 +38,38 @@ impl Buffers {
     pub(super) fn writable(&mut self, index: usize) -> &mut [u8] {
         if Arc::get_mut(&mut self.current[index]).is_none() {
             let other = self.returned().unwrap_or_else(|| zeroed(self.size));
+            if self.aside.len() == MAX_ASIDE {
+                self.aside.pop_front();
+            }
             self.aside.push_back(std::mem::replace(&mut self.current[index], other));
         }
         // Copies nothing, since nobody else has it.
         Arc::make_mut(&mut self.current[index])
     }
 
-    /// Lets go of one idle buffer when there are many.
+    /// Lets go of one buffer when there are more than enough: of the oldest one, or, where that is still kept, of the
+    /// claim to it.
     pub(super) fn trim(&mut self) {
-        if self.aside.get_mut(MAX_IDLE).is_some_and(|it| Arc::get_mut(it).is_some())
-            && self.aside.front_mut().is_some_and(|it| Arc::get_mut(it).is_some())
-        {
+        let more = self.aside.len().saturating_sub(MAX_IDLE);
+        // Here and there, since some that are kept for long may stand together.
+        if more > 0 && (0..LOOKS).any(|part| self.is_idle(MAX_IDLE + more * part / LOOKS)) {
             self.aside.pop_front();
         }
     }
 
     /// A buffer that was put aside and has come back.
     fn returned(&mut self) -> Option<Arc<[u8]>> {
-        for _ in 0..LOOKS.min(self.aside.len()) {
-            let mut buffer = self.aside.pop_front()?;
-            if Arc::get_mut(&mut buffer).is_some() {
-                return Some(buffer);
-            }
-            self.aside.push_back(buffer);
-        }
-        None
+        (0..LOOKS).find(|&at| self.is_idle(at)).and_then(|at| self.aside.remove(at))
+    }
+
+    /// Whether there is a buffer at this place, and nobody else has it.
+    fn is_idle(&mut self, at: usize) -> bool {
+        self.aside.get_mut(at).is_some_and(|it| Arc::get_mut(it).is_some())
     }
 }
 
 fn zeroed(size: usize) -> Arc<[u8]> {
-    vec![0; size].into()
+    std::iter::repeat_n(0, size).collect()
 }
 
 #[cfg(test)]
@@ -87,23 +92,54 @@ mod tests {
         assert_eq!(buffers.writable(0).as_ptr(), address);
     }
 
+    fn keep(buffers: &mut Buffers) -> Arc<[u8]> {
+        buffers.writable(0);
+        buffers.get(0).clone()
+    }
+
     #[test]
     fn accepts_a_burst_and_lets_go_of_it() {
-        let mut buffers = Buffers::new(1, 10);
-        let mut kept: VecDeque<_> = (0..10 * MAX_IDLE)
-            .map(|_| {
-                buffers.writable(0);
-                buffers.get(0).clone()
-            })
-            .collect();
-        for _ in 0..20 * MAX_IDLE {
-            buffers.trim();
+        // Some are kept for ever, wherever they are.
+        for stragglers in [0..0, 0..1, 0..LOOKS + 1, 60..70, 300..302] {
+            let mut buffers = Buffers::new(1, 10);
+            let mut kept: Vec<_> = (0..10 * MAX_IDLE).map(|_| keep(&mut buffers)).collect();
+            for _ in 0..20 * MAX_IDLE {
+                buffers.trim();
+            }
+            assert_eq!(buffers.aside.len(), 10 * MAX_IDLE - 1, "all of it is kept by others");
+            kept = kept.drain(stragglers.clone()).collect();
+            for _ in 0..20 * MAX_IDLE {
+                buffers.trim();
+            }
+            assert!(buffers.aside.len() <= MAX_IDLE + LOOKS, "{}", buffers.aside.len());
+            assert_eq!(kept.len(), stragglers.len());
         }
-        assert_eq!(buffers.aside.len(), 10 * MAX_IDLE - 1, "all of it is kept by others");
-        kept.clear();
-        for _ in 0..20 * MAX_IDLE {
-            buffers.trim();
+    }
+
+    #[test]
+    fn refuses_to_grow_with_those_who_never_give_back() {
+        for forever in [10, 1000, 4000] {
+            let mut buffers = Buffers::new(1, 10);
+            let kept: Vec<_> = (0..forever).map(|_| keep(&mut buffers)).collect();
+            let mut passing = VecDeque::new();
+            let mut addresses = std::collections::HashSet::new();
+            for turn in 0..50_000 {
+                passing.push_back(keep(&mut buffers));
+                if passing.len() > 100 {
+                    passing.pop_front();
+                }
+                if turn % 32 == 0 {
+                    buffers.trim();
+                }
+                if turn > 25_000 {
+                    addresses.insert(buffers.get(0).as_ptr().addr());
+                }
+                assert!(buffers.aside.len() <= MAX_ASIDE);
+            }
+            let idle = buffers.aside.iter_mut().filter_map(Arc::get_mut).count();
+            assert!(idle <= 2 * MAX_IDLE, "{idle} of {forever}");
+            assert!(addresses.len() < 500, "{} buffers are used", addresses.len());
+            drop(kept);
         }
-        assert_eq!(buffers.aside.len(), MAX_IDLE);
     }
 }

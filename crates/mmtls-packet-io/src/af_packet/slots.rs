@@ -18,7 +18,7 @@ pub const MAX_FRAME_BYTES: usize = SLOT_BYTES - FRAME_OFFSET;
 
 /// Not a power of two, so that the starts of the slots do not compete for the same cache sets.
 const SLOT_BYTES: usize = 66 * 1024;
-/// The frame starts on a cache line; the offload header and, if need be, a VLAN tag go in front of it.
+/// The offload header and, if need be, a VLAN tag go in front of the frame.
 const FRAME_OFFSET: usize = 64;
 const VNET_OFFSET: usize = FRAME_OFFSET - VnetHeader::LEN;
 const CONTROL_BYTES: usize = 64;
