@@ -34,6 +34,8 @@ pub struct MmtlsOptions {
     pub config: Option<String>,
     /// `--keylog FILE`.
     pub keylog: Option<PathBuf>,
+    /// Interfaces for `--passive`, in place of `--inline` and `--missing-keys`.
+    pub passive: Option<String>,
 }
 
 impl MmtlsOptions {
@@ -48,6 +50,7 @@ impl MmtlsOptions {
             patterns: None,
             config: None,
             keylog: None,
+            passive: None,
         }
     }
 }
@@ -75,7 +78,7 @@ pub struct MmtlsReport {
 }
 
 impl Mmtls {
-    /// Starts it on the middlebox's two ports and waits until it bridges.
+    /// Starts it on the middlebox's two ports and waits until it bridges them, or watches them.
     ///
     /// # Errors
     /// [`TestbedError`], with its output when it ends early.
@@ -85,7 +88,17 @@ impl Mmtls {
         let directory = bed.directory().join(format!("mmtls{count}"));
         std::fs::create_dir_all(&directory).map_err(TestbedError::io(&directory))?;
         let mut command = bed.middlebox.command(options.binaries.join("mmtls"));
-        command.args(["run", "--inline", "left:right", "--missing-keys", &options.missing_keys]);
+        let ready = match &options.passive {
+            Some(interfaces) => {
+                command.args(["run", "--passive", interfaces]);
+                "mmtls: watching"
+            }
+            None => {
+                command.args(["run", "--inline", "left:right"]);
+                command.args(["--missing-keys", &options.missing_keys]);
+                "mmtls: bridging"
+            }
+        };
         command.arg("--keys-listen").arg(format!("[::]:{KEYS_PORT}"));
         command.arg("--key-cert").arg(&bed.pki().middlebox.certificate);
         command.arg("--key-key").arg(&bed.pki().middlebox.key);
@@ -107,7 +120,7 @@ impl Mmtls {
             command.arg("-c").arg(path);
         }
         let mut process = bed.background(&format!("mmtls{count}"), command)?;
-        process.wait_for_line("mmtls: bridging", Duration::from_secs(10))?;
+        process.wait_for_line(ready, Duration::from_secs(10))?;
         Ok(Self {
             process,
             binaries: options.binaries.clone(),

@@ -17,6 +17,8 @@ use crate::patterns::PatternAction;
 pub struct File {
     /// The bridged interfaces.
     pub inline: InlineSection,
+    /// Interfaces that are only looked at, in place of the bridged ones.
+    pub passive: PassiveSection,
     /// The threads that move frames.
     pub workers: WorkersSection,
     /// The key channel.
@@ -45,6 +47,15 @@ pub struct InlineSection {
     pub socket_buffer_bytes: usize,
     /// How long to let frames gather where many come.
     pub moderation_microseconds: u64,
+}
+
+/// `[passive]`: nothing is held, dropped or sent. A handler's reset only ends the following of a
+/// session.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PassiveSection {
+    /// One interface or two.
+    pub interfaces: Option<Vec<String>>,
 }
 
 /// `[workers]`
@@ -341,11 +352,12 @@ impl LimitsSection {
 }
 
 impl PoliciesSection {
-    /// The engine's policies around an answer to missing keys.
+    /// The engine's policies: the defaults, and what is said here.
     #[must_use]
-    pub fn policies(&self, missing_keys: Policy) -> Policies {
-        let mut policies = Policies::new(missing_keys);
+    pub fn policies(&self, defaults: Policies) -> Policies {
+        let mut policies = defaults;
         for (slot, name) in [
+            (&mut policies.missing_keys, self.missing_keys),
             (&mut policies.null_keys, self.null_keys),
             (&mut policies.unsupported, self.unsupported),
             (&mut policies.require_private_tag, self.require_private_tag),
@@ -434,6 +446,9 @@ fn parse(text: &str) -> Result<File, String> {
         }
         OfflineSection { capture_file: Some(_), .. } if file.inline.interfaces.is_some() => {
             return Err("offline.capture_file excludes inline.interfaces".to_owned());
+        }
+        OfflineSection { capture_file: Some(_), .. } if file.passive.interfaces.is_some() => {
+            return Err("offline.capture_file excludes passive.interfaces".to_owned());
         }
         _ => {}
     }
@@ -539,6 +554,8 @@ mod tests {
         assert_eq!(error(keys_only), "offline.keylog_file needs offline.capture_file");
         let both = "[inline]\ninterfaces = [\"a\", \"b\"]\n[offline]\ncapture_file = \"c\"";
         assert_eq!(error(both), "offline.capture_file excludes inline.interfaces");
+        let both = "[passive]\ninterfaces = [\"a\"]\n[offline]\ncapture_file = \"c\"";
+        assert_eq!(error(both), "offline.capture_file excludes passive.interfaces");
     }
 
     #[test]

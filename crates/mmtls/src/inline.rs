@@ -33,6 +33,9 @@ const BUSY_FRAMES: usize = 100;
 /// How long frames are counted for [`BUSY_FRAMES`]: 100 of them are 100,000 a second.
 const SLOT: Duration = Duration::from_millis(1);
 
+/// How long frames gather that somebody else forwards.
+const PASSIVE_PAUSE: Duration = Duration::from_millis(1);
+
 /// An interface that was down less than so long ago is still the same trouble.
 const DOWN_AGAIN: Duration = Duration::from_secs(1);
 
@@ -60,6 +63,8 @@ pub struct Settings {
     pub batch: usize,
     /// How long to let frames gather where many come; zero never waits.
     pub moderation: Duration,
+    /// Somebody else forwards the frames, and nothing is sent.
+    pub passive: bool,
 }
 
 /// One inline worker.
@@ -71,6 +76,7 @@ pub struct Worker<H: Handler> {
     clock: Clock,
     moderation: Moderation,
     batch: usize,
+    passive: bool,
     trouble: Trouble,
 }
 
@@ -90,14 +96,21 @@ struct Trouble {
 /// for each costs more than the frame. A short pause lets them gather into batches.
 struct Moderation {
     pause: Duration,
+    /// Frames per [`SLOT`] from which on there are pauses.
+    busy_frames: usize,
     slot_end: Instant,
     /// Frames in this slot and in the one before.
     frames: [usize; 2],
 }
 
 impl Moderation {
-    fn new(pause: Duration) -> Self {
-        Self { pause, slot_end: Instant::now() + SLOT, frames: [0; 2] }
+    fn new(settings: Settings) -> Self {
+        let (pause, busy_frames) = match settings.passive {
+            // Nobody waits for what is only looked at.
+            true if !settings.moderation.is_zero() => (PASSIVE_PAUSE, 1),
+            _ => (settings.moderation, BUSY_FRAMES),
+        };
+        Self { pause, busy_frames, slot_end: Instant::now() + SLOT, frames: [0; 2] }
     }
 
     /// Takes note of a turn's frames and pauses when many come in small turns.
@@ -111,7 +124,7 @@ impl Moderation {
             self.slot_end = now + SLOT;
         }
         self.frames[0] += frames;
-        let busy = self.frames.iter().any(|&frames| frames >= BUSY_FRAMES);
+        let busy = self.frames.iter().any(|&frames| frames >= self.busy_frames);
         if busy && frames < batch {
             std::thread::sleep(self.pause);
         }
@@ -149,8 +162,9 @@ impl<H: Handler> Worker<H> {
             held: HashMap::new(),
             keys,
             clock: Clock::new(),
-            moderation: Moderation::new(settings.moderation),
+            moderation: Moderation::new(settings),
             batch: settings.batch,
+            passive: settings.passive,
             trouble: Trouble::default(),
         }
     }
@@ -290,9 +304,9 @@ impl<H: Handler> Worker<H> {
     }
 
     fn receive(&mut self, port: Port, now_ns: u64) -> Result<usize, BridgeError> {
-        let Self { bridge, engine, held, keys, trouble, .. } = self;
+        let Self { bridge, engine, held, keys, trouble, passive, .. } = self;
         bridge.receive_with(port, |frame, outbox| {
-            if !finishes_as_judged(frame) {
+            if !*passive && !finishes_as_judged(frame) {
                 trouble.refused_offloads += 1;
                 return Action::Drop;
             }
@@ -304,6 +318,8 @@ impl<H: Handler> Worker<H> {
                 checksum_trusted: checksum_trusted(frame),
             };
             let action = match engine.handle_frame(now_ns, &input) {
+                // It is on its way already.
+                _ if *passive => Action::Drop,
                 Verdict::Forward => Action::Forward,
                 Verdict::Drop => Action::Drop,
                 Verdict::Hold(id) => {

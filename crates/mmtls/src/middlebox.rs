@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mmtls_engine::session::Handler;
-use mmtls_engine::{Awaited, Config, Counters, Engine, Limits, Policy, Share};
+use mmtls_engine::{Awaited, Config, Counters, Engine, Limits, Policies, Policy, Share};
 use mmtls_keyshare::server::{Identity, Server, ServerConfig, ServerCounters, StartError};
 use mmtls_packet_io::af_packet::{
     Bridge, BridgeConfig, Counters as BridgeCounters, Steering, Warning,
@@ -50,7 +50,7 @@ use crate::inline::{self, KeyInput, Worker};
 use crate::keylog::follow::{self, Follower};
 use crate::keylog::live::LiveKeys;
 use crate::keys::{self, Inbox, KeyDesk};
-use crate::{Error, harden};
+use crate::{Error, harden, offline};
 
 /// Descriptors that one worker may need: its sockets, its wake, its application's stream files.
 const DESCRIPTORS_PER_WORKER: u64 = 192;
@@ -89,14 +89,10 @@ impl Settings {
                         with `mmtls read`";
             return Err(Error::Usage(text.to_owned()));
         }
-        let interfaces = file.inline.interfaces.clone();
-        let [left, right] =
-            interfaces.ok_or_else(|| missing("--inline IF1:IF2", "inline.interfaces"))?;
-        let mut bridge = BridgeConfig::new(left, right);
-        bridge.batch = file.inline.batch_frames;
-        bridge.socket_buffer_bytes = file.inline.socket_buffer_bytes;
-
+        let bridge = bridge(file)?;
+        let passive = bridge.passive;
         let missing_keys = match file.policies.missing_keys {
+            None if passive => Policy::Forward,
             Some(PolicyName(policy @ (Policy::Forward | Policy::Reset))) => policy,
             Some(PolicyName(policy)) => {
                 let name = policy.name();
@@ -106,7 +102,11 @@ impl Settings {
             None => return Err(missing("--missing-keys forward|reset", "policies.missing_keys")),
         };
         let mut engine = Config::new(missing_keys);
-        engine.policies = file.policies.policies(missing_keys);
+        engine.inline = !passive;
+        engine.policies = match passive {
+            true => passive_policies(file)?,
+            false => file.policies.policies(Policies::new(missing_keys)),
+        };
         engine.limits = file.limits.limits();
         engine.mid_stream_grace_ns =
             file.limits.mid_stream_grace_seconds.saturating_mul(1_000_000_000);
@@ -135,7 +135,7 @@ impl Settings {
         }
 
         let moderation = Duration::from_micros(file.inline.moderation_microseconds);
-        let worker = inline::Settings { batch: bridge.batch, moderation };
+        let worker = inline::Settings { batch: bridge.batch, moderation, passive };
         let workers = file.workers.count;
         let cpus = match &file.workers.cpus {
             Some(cpus) if !cpus.is_empty() && cpus.len() != workers as usize => {
@@ -181,6 +181,56 @@ impl Settings {
     fn socket_buffer(&self) -> usize {
         let buffer = self.bridge.socket_buffer_bytes;
         (buffer / self.workers.max(1) as usize).max(buffer.min(MIN_SOCKET_BUFFER))
+    }
+}
+
+/// The interfaces.
+fn bridge(file: &File) -> Result<BridgeConfig, Error> {
+    let mut bridge = match (&file.inline.interfaces, &file.passive.interfaces) {
+        (Some([left, right]), None) => BridgeConfig::new(left, right),
+        (None, Some(interfaces)) => {
+            let (left, right) = match interfaces.as_slice() {
+                [one] => (one, None),
+                [left, right] => (left, Some(right.clone())),
+                _ => {
+                    let text = "passive.interfaces must name one interface or two";
+                    return Err(Error::Usage(text.to_owned()));
+                }
+            };
+            BridgeConfig { right, passive: true, ..BridgeConfig::new(left, "") }
+        }
+        (Some(_), Some(_)) => {
+            let text = "inline.interfaces (--inline) excludes passive.interfaces (--passive)";
+            return Err(Error::Usage(text.to_owned()));
+        }
+        (None, None) => {
+            let option = "--inline IF1:IF2 (or --passive IF1[:IF2])";
+            return Err(missing(option, "inline.interfaces"));
+        }
+    };
+    bridge.batch = file.inline.batch_frames;
+    bridge.socket_buffer_bytes = file.inline.socket_buffer_bytes;
+    Ok(bridge)
+}
+
+/// The policies of a middlebox that only looks: it can stop nothing, and must not be asked to.
+fn passive_policies(file: &File) -> Result<Policies, Error> {
+    // As for captures, which have been where they were going, too.
+    let defaults = Policies { missing_keys: Policy::Forward, ..offline::config().policies };
+    let policies = file.policies.policies(defaults);
+    let impossible = |(name, policy): &(&str, Policy)| match policy {
+        Policy::Drop | Policy::Reset => Some(format!("policies.{name} = \"{}\"", policy.name())),
+        Policy::Forward | Policy::Bypass => None,
+    };
+    let asked = policies.list().iter().find_map(impossible).or_else(|| {
+        let reset = file.inspect.pattern_action == config::ActionName::Reset;
+        reset.then(|| "inspect.pattern_action = \"reset\" (--pattern-action)".to_owned())
+    });
+    match asked {
+        Some(setting) => Err(Error::Usage(format!(
+            "{setting} needs --inline: a passive monitor can stop nothing"
+        ))),
+        None => Ok(policies),
     }
 }
 

@@ -208,6 +208,47 @@ impl<'a> Run<'a> {
     }
 }
 
+/// It can stop nothing, so it must not be asked to.
+#[test]
+fn refuses_what_a_passive_monitor_cannot_do() {
+    if !can_run(&["timeout"]) {
+        return;
+    }
+    let bed = Testbed::new(Middle::Empty).unwrap();
+    let place = Place::new("passive");
+    let run = || {
+        let run = Run::new(&bed).without("--inline").without("--missing-keys");
+        run.with("--passive", "left:right").flag("-T")
+    };
+    fails(run().with("--inline", "left:right").command(), &["--inline", "--passive"]);
+    fails(run().with("--missing-keys", "reset").command(), &["policies.missing_keys", "--inline"]);
+    let patterns = place.write("patterns", "secret\n");
+    let resetting = run().with("--patterns", patterns).with("--pattern-action", "reset");
+    fails(resetting.command(), &["--pattern-action", "--inline"]);
+    for bad in ["", ":", "left:", "left:right:left"] {
+        fails(run().with("--passive", bad).command(), &["--passive takes one"]);
+    }
+    for (text, words) in [
+        ("[policies]\nunsupported = \"reset\"\n", ["policies.unsupported", "--inline"]),
+        ("[policies]\nudp_tls = \"drop\"\n", ["policies.udp_tls", "--inline"]),
+    ] {
+        let config = place.write("bad.toml", text);
+        fails(run().with("-c", &config).command(), &words);
+    }
+    let both = "[inline]\ninterfaces = [\"a\", \"b\"]\n[passive]\ninterfaces = [\"a\"]\n";
+    let none = "[passive]\ninterfaces = []\n";
+    for (text, words) in [(both, ["inline.interfaces", "passive"]), (none, ["one", "two"])] {
+        let config = place.write("bad.toml", text);
+        fails(run().without("--passive").with("-c", &config).command(), &words);
+    }
+    // The command line wins.
+    let config = place.write("good.toml", both);
+    let output = run().with("-c", &config).command().output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let started = Run::new(&bed).without("--inline").without("--missing-keys");
+    fails(started.with("--passive", "nosuch0").command(), &["nosuch0"]);
+}
+
 #[test]
 fn refuses_to_run_with_bad_settings() {
     if !can_run(&["openssl", "timeout"]) {

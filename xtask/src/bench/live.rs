@@ -1,8 +1,9 @@
-//! Part (b): the same downloads over persistent connections through three middles, each in its own
+//! Part (b): the same downloads over persistent connections through four middles, each in its own
 //! namespaces: the kernel's bridge (end to end, nothing added), mmTLS (keys shared by `mmtls exec`,
-//! every record opened, HTTP followed, logs on), and nginx as split-TLS proxy.
+//! every record opened, HTTP followed, logs on), the same as a passive monitor beside the kernel's
+//! bridge, and nginx as split-TLS proxy.
 //!
-//! All three stand during the whole run and are measured in turn, in rotating order. What counts
+//! All of them stand during the whole run and are measured in turn, in rotating order. What counts
 //! is the busy time of all cores: on veth, part of a forwarder's work is billed to others and
 //! part of others' work to it.
 //!
@@ -28,10 +29,11 @@ use super::report::{Samples, table};
 /// The suite on every leg.
 pub const SUITE: &str = "TLS_AES_256_GCM_SHA384";
 
-const VARIANTS: [&str; 3] = ["kernel bridge", "mmTLS", "nginx split TLS"];
+const VARIANTS: [&str; 4] = ["kernel bridge", "mmTLS", "nginx split TLS", "mmTLS passive"];
 const BRIDGE: usize = 0;
 const MMTLS: usize = 1;
 const SPLIT: usize = 2;
+const PASSIVE: usize = 3;
 
 /// Served files: name and length.
 const OBJECTS: [(&str, u64); 2] = [("64k", 64 << 10), ("1m", 1 << 20)];
@@ -51,13 +53,18 @@ struct Lane {
 
 impl Lane {
     fn start(variant: usize, load: Load, files: &Path) -> Result<Self, String> {
-        let middle = [Middle::KernelBridge, Middle::Empty, Middle::Routed][variant];
+        let middle = match variant {
+            MMTLS => Middle::Empty,
+            SPLIT => Middle::Routed,
+            _ => Middle::KernelBridge,
+        };
         let options = Options { middle, rps: load.steering, ..Options::default() };
         let bed = Testbed::with_options(&options).map_err(|error| error.to_string())?;
         let server = Nginx::start(&bed, server_options(files)).map_err(|e| e.to_string())?;
         let mut lane = Self { bed, server, mmtls: None, split: None, sessions: 0 };
         match variant {
-            MMTLS => lane.mmtls = Some(monitor::start(&lane.bed)?),
+            MMTLS => lane.mmtls = Some(monitor::start(&lane.bed, None)?),
+            PASSIVE => lane.mmtls = Some(monitor::start(&lane.bed, Some("left:right"))?),
             SPLIT => lane.split = Some(start_split(&lane.bed, SplitOptions::default())?),
             _ => {}
         }
@@ -263,6 +270,10 @@ struct Headline {
     ratio: f64,
     /// The same of each repetition.
     per_repetition: Samples,
+    /// Of the passive monitor.
+    passive_ratio: f64,
+    /// The same of each repetition.
+    passive_per_repetition: Samples,
     /// As `ratio`, of the processes' CPU: to be compared with, when the machine was not idle.
     processes_ratio: f64,
 }
@@ -276,6 +287,7 @@ pub struct LiveResults {
     variants: Vec<Variant>,
     headlines: Vec<Headline>,
     mmtls: Monitored,
+    passive: Monitored,
 }
 
 /// Measures everything `repetitions` times.
@@ -327,9 +339,11 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
             });
         }
     }
-    let sessions = lanes[MMTLS].sessions;
-    let mmtls = lanes[MMTLS].mmtls.take().ok_or("mmtls is not running")?;
-    let mmtls = monitor::stop(mmtls, sessions)?;
+    let mut stop = |variant: usize| {
+        let mmtls = lanes[variant].mmtls.take().ok_or("mmtls is not running")?;
+        monitor::stop(mmtls, lanes[variant].sessions)
+    };
+    let (mmtls, passive) = (stop(MMTLS)?, stop(PASSIVE)?);
     let headlines = variants.chunks_exact(VARIANTS.len()).map(headline).collect();
     Ok(LiveResults {
         suite: SUITE,
@@ -338,20 +352,27 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
         variants,
         headlines,
         mmtls,
+        passive,
     })
 }
 
 fn headline(variants: &[Variant]) -> Headline {
     let cpu = |variant: usize| &variants[variant].machine_cpu_s_per_gb;
     let ratio = |bridge: f64, mmtls: f64, split: f64| (split - bridge) / (mmtls - bridge);
-    let each = (0..cpu(BRIDGE).samples.len())
-        .map(|at| ratio(cpu(BRIDGE).samples[at], cpu(MMTLS).samples[at], cpu(SPLIT).samples[at]));
+    let each = |variant: usize| {
+        let of = |it: usize, at: usize| cpu(it).samples[at];
+        let all = 0..cpu(BRIDGE).samples.len();
+        Samples::new(all.map(|at| ratio(of(BRIDGE, at), of(variant, at), of(SPLIT, at))).collect())
+    };
+    let median = |variant: usize| ratio(cpu(BRIDGE).median, cpu(variant).median, cpu(SPLIT).median);
     let processes = |variant: usize| variants[variant].processes_cpu_s_per_gb.median;
     Headline {
         processes_ratio: ratio(processes(BRIDGE), processes(MMTLS), processes(SPLIT)),
         object_bytes: variants[BRIDGE].object_bytes,
-        ratio: ratio(cpu(BRIDGE).median, cpu(MMTLS).median, cpu(SPLIT).median),
-        per_repetition: Samples::new(each.collect()),
+        ratio: median(MMTLS),
+        per_repetition: each(MMTLS),
+        passive_ratio: median(PASSIVE),
+        passive_per_repetition: each(PASSIVE),
     }
 }
 
@@ -392,18 +413,22 @@ impl LiveResults {
             .headlines
             .iter()
             .map(|it| {
-                let each = &it.per_repetition;
+                let (each, passive) = (&it.per_repetition, &it.passive_per_repetition);
                 vec![
                     format!("{} KB", it.object_bytes >> 10),
                     format!("{:.1}", it.ratio),
                     format!("{:.1}–{:.1}", each.min, each.max),
                     format!("{:.1}", it.processes_ratio),
+                    format!("{:.1}", it.passive_ratio),
+                    format!("{:.1}–{:.1}", passive.min, passive.max),
                 ]
             })
             .collect();
         let title = "(b) added machine CPU: (split − bridge) / (mmTLS − bridge)";
-        table(title, &["object", "ratio", "range", "of processes"], &rows);
-        self.mmtls.print();
+        let columns = ["object", "ratio", "range", "of processes", "passive", "range"];
+        table(title, &columns, &rows);
+        self.mmtls.print(VARIANTS[MMTLS]);
+        self.passive.print(VARIANTS[PASSIVE]);
     }
 }
 

@@ -24,9 +24,10 @@ pub struct Monitored {
     pub cpu_s: f64,
 }
 
-/// Starts it with logs on.
-pub fn start(bed: &Testbed) -> Result<Mmtls, String> {
-    let options = MmtlsOptions::new(crate::binaries()?);
+/// Starts it with logs on: inline, or passive at these interfaces.
+pub fn start(bed: &Testbed, passive: Option<&str>) -> Result<Mmtls, String> {
+    let passive = passive.map(str::to_owned);
+    let options = MmtlsOptions { passive, ..MmtlsOptions::new(crate::binaries()?) };
     Mmtls::start(bed, &options).map_err(|error| error.to_string())
 }
 
@@ -78,9 +79,9 @@ fn last_stats(mmtls: &Mmtls) -> Option<Value> {
 
 impl Monitored {
     /// Prints one line.
-    pub fn print(&self) {
+    pub fn print(&self, name: &str) {
         println!(
-            "mmTLS: {} of {} sessions decrypted, {} records opened, {} frames, {} dropped by the \
+            "{name}: {} of {} sessions decrypted, {} records opened, {} frames, {} dropped by the \
              kernel, {} stalls, the longest {} µs",
             self.decrypted,
             self.sessions,

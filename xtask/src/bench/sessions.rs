@@ -221,7 +221,7 @@ fn replay_bed() -> Result<Testbed, mmtls_testkit::TestbedError> {
 }
 
 fn replay(bed: &Testbed, cores: usize, load: Load) -> Result<Replay, String> {
-    let mut mmtls = monitor::start(bed)?;
+    let mut mmtls = monitor::start(bed, None)?;
     let me = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
     let mut command = if cores > 1 {
         let mut pin = Command::new("taskset");

@@ -108,10 +108,14 @@ impl Interface {
         })
     }
 
-    /// Adds what is suspicious about it. Failing to find out is not.
-    pub(super) fn warn(&self, socket: &OwnedFd, warnings: &mut Vec<Warning>) {
+    /// Adds what is suspicious about it. Failing to find out is not. Whoever forwards in place of a passive one may
+    /// have addresses.
+    pub(super) fn warn(&self, socket: &OwnedFd, passive: bool, warnings: &mut Vec<Warning>) {
         if !self.running {
             warnings.push(Warning::NoCarrier { interface: self.name.clone() });
+        }
+        if passive {
+            return;
         }
         if let Some(address) = self.ipv4_address(socket) {
             let (interface, address) = (self.name.clone(), address.into());

@@ -2,7 +2,7 @@
 //!
 //! Frames are received in batches from AF_PACKET sockets with `PACKET_VNET_HDR`, shown to the caller one by one, and
 //! sent out of the other port as they came: segmentation-offload super-frames stay whole and unfinished checksums stay
-//! unfinished. Nothing is allocated or copied for a frame that is forwarded.
+//! unfinished. A frame that is forwarded is not copied, and memory is allocated only in place of what the caller keeps.
 //!
 //! It refuses to change frames, to look into them, and to queue them: what an interface does not take is dropped and
 //! counted ([`Counters`]). It does not stop the host's own stack from seeing the frames too; give it interfaces without
@@ -45,9 +45,14 @@ const MAX_BATCH: usize = 1024;
 pub struct BridgeConfig {
     /// Name of the interface of the left port.
     pub left: String,
-    /// Name of the interface of the right port.
-    pub right: String,
-    /// Frames received and sent per system call, 1 to 1024. Each has a 66 KiB buffer.
+    /// Name of the interface of the right port; only a passive one may have none.
+    pub right: Option<String>,
+    /// Only look at what comes in, and send nothing at all: somebody else forwards the frames (a bridge or router of
+    /// the kernel), or they are copies that a switch sends here. All frames are shown as the left port's, in the order in
+    /// which they came.
+    pub passive: bool,
+    /// Frames received and sent per system call, 1 to 1024. Each has a 66 KiB buffer; at most 1024 more are kept for
+    /// those that the caller has not given back.
     pub batch: usize,
     /// Receive and send buffer of each socket, octets. The usual default of 212 KB holds six super-frames.
     pub socket_buffer_bytes: usize,
@@ -61,7 +66,8 @@ impl BridgeConfig {
     pub fn new(left: impl Into<String>, right: impl Into<String>) -> Self {
         Self {
             left: left.into(),
-            right: right.into(),
+            right: Some(right.into()),
+            passive: false,
             batch: 32,
             socket_buffer_bytes: 64 << 20,
             promiscuous: true,
@@ -133,7 +139,7 @@ impl Bridge {
         let opening = Opening::new(config, &interfaces)?;
         // Both together: a frame seen by one side only would be an unanswered one.
         opening.bind(&interfaces)?;
-        Ok(opening.finish(interfaces, config.batch))
+        Ok(opening.finish(interfaces, config))
     }
 
     /// Opens bridges that share both interfaces: each gets the frames that [`Steering::bridge_of`] says are its own,
@@ -157,13 +163,12 @@ impl Bridge {
             }
             openings.push(opening);
         }
-        for (at, interface) in [left, right].into_iter().enumerate() {
+        for (at, interface) in [left, right].into_iter().take(first.sockets()).enumerate() {
             let mut group = None;
             // The same order in both groups: the place in it is what the program's result means.
             for opening in &openings {
                 let socket = &opening.sockets[at];
-                system::bind(socket, interface.index)
-                    .map_err(|e| Error::system("bind", &interface.name, e))?;
+                first.bind(socket, interface)?;
                 let joined = system::join_group(socket, group).map_err(|error| {
                     match error.raw_os_error() {
                         Some(libc::EINVAL) => Error::Unsupported { option: "PACKET_FANOUT" },
@@ -178,15 +183,15 @@ impl Bridge {
             }
         }
         for socket in openings.iter().flat_map(|opening| &opening.sockets) {
-            system::accept_received(socket)
+            system::accept_received(socket, &first.watched())
                 .map_err(|e| Error::system("SO_ATTACH_FILTER", "", e))?;
         }
         let warnings = first.warnings;
         let mut bridges: Vec<Self> = Vec::new();
         for opening in openings {
             let interfaces = first.interfaces.clone();
-            bridges
-                .push(opening.finish(Checked { interfaces, warnings: Vec::new() }, config.batch));
+            let checked = Checked { interfaces, warnings: Vec::new(), passive: first.passive };
+            bridges.push(opening.finish(checked, config));
         }
         // The others' sockets are like the first one's.
         for bridge in bridges.iter_mut().skip(1) {
@@ -239,6 +244,7 @@ impl Bridge {
 
     /// Receives one batch from a port without blocking, calls `decide` once per frame in order of arrival, and sends
     /// the forwarded frames out of the other port before it returns. Returns how many frames came, 0 when none waited.
+    /// A passive one sends nothing, whatever is decided.
     ///
     /// # Errors
     /// [`Error::InterfaceDown`], [`Error::InterfaceGone`]: of the receiving port, or of a sending port after the whole
@@ -325,6 +331,9 @@ impl Bridge {
 impl Bridge {
     fn receive_batch(&mut self, port: Port) -> Result<usize, Error> {
         let state = &mut self.ports[port.index()];
+        if state.is_deaf() {
+            return Ok(0);
+        }
         // Each EINVAL is one frame that the kernel could not hand over, and more may wait behind it.
         for _ in 0..MAX_BATCH {
             let error = match self.slots.receive(&state.socket) {
@@ -345,7 +354,10 @@ impl Bridge {
 
 /// Both interfaces, as they may be bridged.
 struct Checked {
+    /// The second is the first once more where there is only one.
     interfaces: [Interface; 2],
+    /// Both are watched by the first socket, so that what comes is in order; the other stays unbound.
+    passive: bool,
     warnings: Vec<Warning>,
 }
 
@@ -359,18 +371,42 @@ fn prepare(config: &BridgeConfig) -> Result<Checked, Error> {
     }
     let socket = interface::open_socket()?;
     let left = Interface::check(&socket, &config.left)?;
-    let right = Interface::check(&socket, &config.right)?;
-    if left.index == right.index {
-        return Err(Error::SameInterface { interface: config.right.clone() });
+    let right = match &config.right {
+        Some(right) => Interface::check(&socket, right)?,
+        None if config.passive => left.clone(),
+        None => return Err(Error::InvalidConfig { reason: "a bridge needs two interfaces" }),
+    };
+    if left.index == right.index && config.right.is_some() {
+        return Err(Error::SameInterface { interface: right.name });
     }
     let mut warnings = Vec::new();
-    if left.mtu != right.mtu {
+    if left.mtu != right.mtu && !config.passive {
         warnings.push(Warning::MtuDiffers { left: left.mtu, right: right.mtu });
     }
-    for interface in [&left, &right] {
-        interface.warn(&socket, &mut warnings);
+    let both = if config.right.is_some() { 2 } else { 1 };
+    for interface in [&left, &right].into_iter().take(both) {
+        interface.warn(&socket, config.passive, &mut warnings);
     }
-    Ok(Checked { interfaces: [left, right], warnings })
+    Ok(Checked { interfaces: [left, right], passive: config.passive, warnings })
+}
+
+impl Checked {
+    /// How many sockets receive.
+    fn sockets(&self) -> usize {
+        if self.passive { 1 } else { 2 }
+    }
+
+    /// Of which interfaces a socket that is bound to none takes frames.
+    fn watched(&self) -> Vec<i32> {
+        let both = self.interfaces.iter().filter(|_| self.passive);
+        both.map(|interface| interface.index).collect()
+    }
+
+    fn bind(&self, socket: &OwnedFd, interface: &Interface) -> Result<(), Error> {
+        // Index 0: all of them.
+        let index = if self.passive { 0 } else { interface.index };
+        system::bind(socket, index).map_err(|e| Error::system("bind", &interface.name, e))
+    }
 }
 
 /// A bridge whose sockets are not bound yet.
@@ -392,20 +428,23 @@ impl Opening {
     }
 
     fn bind(&self, checked: &Checked) -> Result<(), Error> {
-        for (socket, interface) in self.sockets.iter().zip(&checked.interfaces) {
-            system::bind(socket, interface.index)
-                .map_err(|e| Error::system("bind", &interface.name, e))?;
+        let receiving = self.sockets.iter().zip(&checked.interfaces).take(checked.sockets());
+        for (socket, interface) in receiving {
+            if checked.passive {
+                system::accept_received(socket, &checked.watched())
+                    .map_err(|e| Error::system("SO_ATTACH_FILTER", &interface.name, e))?;
+            }
+            checked.bind(socket, interface)?;
         }
         Ok(())
     }
 
-    fn finish(self, checked: Checked, batch: usize) -> Bridge {
-        let Checked { interfaces: [left, right], mut warnings } = checked;
+    fn finish(self, checked: Checked, config: &BridgeConfig) -> Bridge {
+        let Checked { interfaces: [left, right], mut warnings, .. } = checked;
         warnings.extend(self.warnings);
         let [left_socket, right_socket] = self.sockets;
-        let state = |port, socket, interface: Interface| {
-            PortState::new(port, socket, interface.name, interface.index, batch)
-        };
+        let state =
+            |port, socket, interface: Interface| PortState::new(port, socket, interface, config);
         let ports = [state(Port::Left, left_socket, left), state(Port::Right, right_socket, right)];
         Bridge { slots: self.slots, ports, warnings }
     }

@@ -71,17 +71,24 @@ pub(super) fn refuse_all(socket: &OwnedFd) -> io::Result<()> {
     set_program(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &[ret])
 }
 
-/// Lets the socket receive what comes in by its interface, in place of [`refuse_all`]. What this host sends there would
-/// come back too: a group's members ignore that by themselves only since Linux 6.2.
-pub(super) fn accept_received(socket: &OwnedFd) -> io::Result<()> {
+/// Lets the socket receive what comes in by its interface, or, if it is bound to none, by these ones; in place of
+/// [`refuse_all`]. What this host sends there would come back too: a group's members ignore that by themselves only
+/// since Linux 6.2.
+pub(super) fn accept_received(socket: &OwnedFd, interfaces: &[i32]) -> io::Result<()> {
     let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let program = [
-        // SKF_AD_OFF + SKF_AD_PKTTYPE
-        op(0x20, 0, 0, 0xffff_f004),
-        op(0x15, 0, 1, libc::PACKET_OUTGOING.into()),
-        op(0x06, 0, 0, 0),
-        op(0x06, 0, 0, u32::MAX),
-    ];
+    let (refuse, accept) = (op(0x06, 0, 0, 0), op(0x06, 0, 0, u32::MAX));
+    // SKF_AD_OFF + SKF_AD_PKTTYPE
+    let mut program =
+        vec![op(0x20, 0, 0, 0xffff_f004), op(0x15, 0, 1, libc::PACKET_OUTGOING.into()), refuse];
+    if !interfaces.is_empty() {
+        // SKF_AD_OFF + SKF_AD_IFINDEX
+        program.push(op(0x20, 0, 0, 0xffff_f008));
+        for &index in interfaces {
+            program.extend([op(0x15, 0, 1, index.cast_unsigned()), accept]);
+        }
+        program.push(refuse);
+    }
+    program.push(accept);
     set_program(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
@@ -248,9 +255,6 @@ impl Region {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // Fewer TLB misses; only advice, so its failure is of no interest.
-        // SAFETY: the range was just mapped.
-        unsafe { libc::madvise(base, length, libc::MADV_HUGEPAGE) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { base, length })
     }
@@ -308,8 +312,8 @@ impl MessageVector {
     /// Points entry `index` at the buffer to receive into or to send from.
     ///
     /// # Safety
-    /// The memory must stay valid, and must not be referred to elsewhere during the calls of [`Self::receive`] and
-    /// [`Self::send`] that cover this entry, until the entry is set anew or never used again.
+    /// The memory must stay valid until the entry is set anew or never used again. During calls that cover this entry
+    /// it must not be referred to elsewhere ([`Self::receive`]), or not be written to ([`Self::send`]).
     pub(super) unsafe fn set_buffer(&mut self, index: usize, base: *mut c_void, length: usize) {
         self.vectors[index] = iovec { iov_base: base, iov_len: length };
     }

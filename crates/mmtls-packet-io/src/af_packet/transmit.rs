@@ -8,8 +8,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use super::BridgeConfig;
 use super::counters::PortCounters;
 use super::error::Error;
+use super::interface::Interface;
 use super::system::{self, MessageVector};
 use crate::{Port, VnetHeader};
 
@@ -36,21 +38,23 @@ pub(super) struct PortState {
     congested: bool,
     /// The interface was found down or gone in a flush whose caller could not be told.
     down: bool,
+    /// Nothing is sent here.
+    passive: bool,
 }
 
 impl PortState {
     pub(super) fn new(
         port: Port,
         socket: OwnedFd,
-        interface: String,
-        interface_index: i32,
-        capacity: usize,
+        interface: Interface,
+        config: &BridgeConfig,
     ) -> Self {
+        let capacity = config.batch;
         Self {
             port,
             socket,
-            interface,
-            interface_index,
+            interface: interface.name,
+            interface_index: interface.index,
             counters: PortCounters::default(),
             kernel_dropped: Cell::new(0),
             messages: MessageVector::new(capacity),
@@ -58,7 +62,13 @@ impl PortState {
             owned: Vec::with_capacity(capacity),
             congested: false,
             down: false,
+            passive: config.passive,
         }
+    }
+
+    /// Whether its socket receives nothing: another one watches this interface too.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.passive && self.port == Port::Right
     }
 
     /// Counters, the kernel's included.
@@ -74,6 +84,9 @@ impl PortState {
     /// # Safety
     /// The memory must stay valid and unchanged until the next [`Self::flush`].
     pub(super) unsafe fn push_borrowed(&mut self, base: *mut libc::c_void, length: usize) {
+        if self.passive {
+            return;
+        }
         if self.queued == self.messages.capacity() {
             self.send_all();
         }
@@ -84,6 +97,9 @@ impl PortState {
 
     /// Queues offload header and frame.
     pub(super) fn push_owned(&mut self, mut packet: Vec<u8>) {
+        if self.passive {
+            return;
+        }
         if self.queued == self.messages.capacity() {
             self.send_all();
         }

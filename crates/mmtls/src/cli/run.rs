@@ -1,6 +1,6 @@
-//! `mmtls run`: the inline monitor.
+//! `mmtls run`: the inline monitor, or a passive one.
 //!
-//! Refuses to start without an explicit answer to missing keys, and to keep privileges that it no
+//! Refuses to start without an explicit answer to missing keys where it can give one, and to keep privileges that it no
 //! longer needs.
 
 use std::collections::BTreeMap;
@@ -30,6 +30,9 @@ pub struct RunArgs {
     /// The two interfaces to bridge.
     #[arg(long, value_name = "IF1:IF2")]
     inline: Option<String>,
+    /// Instead: interfaces that are only looked at; somebody else forwards, and nothing is sent.
+    #[arg(long, value_name = "IF1[:IF2]", conflicts_with = "inline")]
+    passive: Option<String>,
     /// Take keys from endpoints at this address.
     #[arg(long, value_name = "ADDR:PORT")]
     keys_listen: Option<SocketAddr>,
@@ -96,7 +99,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let policies = settings.engine.policies.list();
     let policies: Vec<String> =
         policies.iter().map(|(name, policy)| format!("{name}={}", policy.name())).collect();
-    let interfaces = [settings.bridge.left.clone(), settings.bridge.right.clone()];
+    let interfaces = match (&settings.bridge.left, &settings.bridge.right) {
+        (left, Some(right)) => format!("{left} and {right}"),
+        (left, None) => left.clone(),
+    };
+    let doing = if settings.bridge.passive { "watching" } else { "bridging" };
 
     let middlebox = Middlebox::open(settings)?;
     check_streams(monitor_config.streams_dir.as_deref())?;
@@ -111,8 +118,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     if middlebox.workers() > 1 {
         say(&format!("{} workers", middlebox.workers()));
     }
-    let [left, right] = interfaces;
-    say(&format!("bridging {left} and {right}, keys on {}", middlebox.keys_address()));
+    say(&format!("{doing} {interfaces}, keys on {}", middlebox.keys_address()));
 
     let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
     let board = Board::new(middlebox.workers(), middlebox.key_meter(), stats_interval);
@@ -300,7 +306,17 @@ fn say(text: &str) {
 
 /// Lets options win over the file.
 fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
+    if let Some(names) = &args.passive {
+        file.inline.interfaces = None;
+        let names: Vec<String> = names.split(':').map(str::to_owned).collect();
+        if names.len() > 2 || names.iter().any(String::is_empty) {
+            let text = "--passive takes one interface name or two: IF1[:IF2]";
+            return Err(Error::Usage(text.to_owned()));
+        }
+        file.passive.interfaces = Some(names);
+    }
     if let Some(pair) = &args.inline {
+        file.passive.interfaces = None;
         file.inline.interfaces = match pair.split_once(':') {
             Some((left, right)) if !left.is_empty() && !right.is_empty() => {
                 Some([left.to_owned(), right.to_owned()])

@@ -105,7 +105,11 @@ impl Stage {
     }
 
     pub fn with(options: NginxOptions) -> Self {
-        let bed = Testbed::new(Middle::Empty).unwrap();
+        Self::around(Middle::Empty, options)
+    }
+
+    pub fn around(middle: Middle, options: NginxOptions) -> Self {
+        let bed = Testbed::new(middle).unwrap();
         Self { nginx: Nginx::start(&bed, options).unwrap(), bed }
     }
 
