@@ -105,3 +105,75 @@ impl Updates {
         Some(Step { updates: step.updates.checked_add(1)?, secret })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// TLS_AES_128_GCM_SHA256
+    const SUITE: u16 = 0x1301;
+
+    /// The secrets of the first epochs, derived one by one.
+    fn secrets(count: usize) -> Vec<Vec<u8>> {
+        let mut all = vec![vec![7; 32]];
+        while all.len() < count {
+            all.push(next_secret(SUITE, &all[all.len() - 1]).unwrap().as_bytes().to_vec());
+        }
+        all
+    }
+
+    fn key_of(secret: &[u8]) -> Vec<u8> {
+        traffic_keys(SUITE, secret).unwrap().key().to_vec()
+    }
+
+    fn asked_for(updates: &mut Updates, at: u32) -> Result<Vec<u8>, Unavailable> {
+        updates.keys(at).map(|keys| keys.key().to_vec())
+    }
+
+    #[test]
+    fn accepts_askers_at_their_own_pace() {
+        let secrets = secrets(40);
+        let mut updates = Updates::new(SUITE, &secrets[0]).unwrap();
+        // One runs ahead, within what may be caught up with; the others still get everything near.
+        for at in [0, 3, 1, 8, 2, 16, 24, 8, 0, 25] {
+            let key = asked_for(&mut updates, at);
+            assert_eq!(key, Ok(key_of(&secrets[at as usize])), "{at}");
+        }
+        assert_eq!(asked_for(&mut updates, 25 + MAX_STEPS + 1), Err(Unavailable::TooFar));
+        assert_eq!(asked_for(&mut updates, u32::MAX), Err(Unavailable::TooFar));
+        // What is known does not grow without end.
+        for at in 26..40 {
+            asked_for(&mut updates, at).unwrap();
+        }
+        assert_eq!(updates.asked.len(), MAX_ASKED);
+        assert_eq!(asked_for(&mut updates, 1), Ok(key_of(&secrets[1])));
+    }
+
+    #[test]
+    fn accepts_reports_of_which_some_were_lost() {
+        let secrets = secrets(40);
+        let mut updates = Updates::new(SUITE, &secrets[0]).unwrap();
+        assert!(updates.follow(&secrets[0]).is_some_and(|keys| keys.is_empty()));
+        asked_for(&mut updates, 2).unwrap();
+        asked_for(&mut updates, 7).unwrap();
+        let keys = updates.follow(&secrets[5]).unwrap();
+        let keys: Vec<_> = keys.iter().map(|(at, keys)| (*at, keys.key().to_vec())).collect();
+        let expected: Vec<_> = (1..=5).map(|at| (at as u32, key_of(&secrets[at]))).collect();
+        assert_eq!(keys, expected);
+        // What is over is gone; what was asked for ahead of the report stays.
+        assert_eq!(asked_for(&mut updates, 4), Err(Unavailable::Past));
+        assert_eq!(updates.asked.len(), 1);
+        assert_eq!(asked_for(&mut updates, 5 + MAX_STEPS), Ok(key_of(&secrets[13])));
+    }
+
+    #[test]
+    fn refuses_reports_that_do_not_follow() {
+        let secrets = secrets(20);
+        let mut updates = Updates::new(SUITE, &secrets[3]).unwrap();
+        assert!(updates.follow(&secrets[2]).is_none(), "an earlier one");
+        assert!(updates.follow(&[9; 32]).is_none(), "another connection's");
+        assert!(updates.follow(&secrets[3 + MAX_STEPS as usize + 1]).is_none(), "too far");
+        assert_eq!(asked_for(&mut updates, 0), Ok(key_of(&secrets[3])));
+        assert!(updates.follow(&secrets[3 + MAX_STEPS as usize]).is_some());
+    }
+}
