@@ -324,15 +324,16 @@ extern "C" {
 
 /**
  * Reads the configuration: a TOML file as `mmtls run -c` takes it, with [inline], [keys] and
- * [policies] missing_keys; or one with [offline], which replays a capture in place of bridging
- * interfaces. [workers], [inspect] and [log] are for `mmtls run`.
+ * [policies] missing_keys; with [passive] in place of [inline], which can stop nothing; or with
+ * [offline], which replays a capture in place of bridging interfaces. [workers], [inspect] and [log] are for `mmtls run`.
  *
  * `num_cpus`: how many contexts there may be, 1 to 128.
  *
  * Returns 0, MMTLS_ERR_ARGUMENT, MMTLS_ERR_CONFIG, or MMTLS_ERR_INITIALISED when called twice
  * without `mmtls_destroy`. Not inside a callback.
  */
-int mmtls_init(const char *fname, int num_cpus);
+int mmtls_init(const char *fname,
+               int num_cpus);
 
 /**
  * Ends the contexts, waits for them, and forgets everything. Sessions that live then get their
@@ -481,7 +482,8 @@ void *mmtls_get_uctx(mmctx_t mmctx, int cid);
 /**
  * Resets the session: the packet that raised this event and everything after it is dropped, and
  * both endpoints get a RST. No more records come, and ON_TLS_SESSION_END does, perhaps much later.
- * (A capture that is replayed has been delivered long ago; there the session only ends.)
+ * (What is read with [passive] or [offline] has been delivered already; there the session only
+ * ends.)
  *
  * Returns 0, MMTLS_ERR_RESET the second time, MMTLS_ERR_EVENT in ON_TLS_SESSION_END,
  * MMTLS_ERR_CONTEXT, MMTLS_ERR_THREAD, MMTLS_ERR_SESSION or MMTLS_ERR_OTHER_SESSION. Inside the

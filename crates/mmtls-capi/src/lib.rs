@@ -26,8 +26,8 @@ pub use error::*;
 pub use types::*;
 
 /// Reads the configuration: a TOML file as `mmtls run -c` takes it, with [inline], [keys] and
-/// [policies] missing_keys; or one with [offline], which replays a capture in place of bridging
-/// interfaces. [workers], [inspect] and [log] are for `mmtls run`.
+/// [policies] missing_keys; with [passive] in place of [inline], which can stop nothing; or with
+/// [offline], which replays a capture in place of bridging interfaces. [workers], [inspect] and [log] are for `mmtls run`.
 ///
 /// `num_cpus`: how many contexts there may be, 1 to 128.
 ///
@@ -282,7 +282,8 @@ pub extern "C" fn mmtls_get_uctx(mmctx: mmctx_t, cid: c_int) -> *mut c_void {
 
 /// Resets the session: the packet that raised this event and everything after it is dropped, and
 /// both endpoints get a RST. No more records come, and ON_TLS_SESSION_END does, perhaps much later.
-/// (A capture that is replayed has been delivered long ago; there the session only ends.)
+/// (What is read with [passive] or [offline] has been delivered already; there the session only
+/// ends.)
 ///
 /// Returns 0, MMTLS_ERR_RESET the second time, MMTLS_ERR_EVENT in ON_TLS_SESSION_END,
 /// MMTLS_ERR_CONTEXT, MMTLS_ERR_THREAD, MMTLS_ERR_SESSION or MMTLS_ERR_OTHER_SESSION. Inside the

@@ -366,6 +366,66 @@ fn refuses_to_go_on_when_an_interface_goes() {
     });
 }
 
+/// Whatever its caller wants sent.
+#[test]
+fn refuses_to_send_anything_when_passive() {
+    let Some(bed) = Testbed::create() else { return };
+    for right in [Some("mr".to_owned()), None] {
+        let config = BridgeConfig { passive: true, right, ..bed.config() };
+        let mut seen = Vec::new();
+        let decide = |frame: &Frame<'_>, outbox: &mut Outbox<'_>| {
+            if let Some(value) = udp_value(frame.bytes) {
+                seen.push(value);
+                outbox.inject(Port::Right, frame.bytes).expect("a whole frame");
+                outbox.send_held(frame.hold());
+            }
+            Action::Forward
+        };
+        let (arrived, counters, warnings) =
+            bed.bridged(&config, decide, || datagrams(&bed, 0..100));
+        assert_eq!(arrived, [], "{counters:?}");
+        assert_eq!(seen, Vec::from_iter(0..100), "{counters:?}");
+        assert_eq!(counters.left.sent_frames + counters.right.sent_frames, 0, "{counters:?}");
+        assert!(warnings.len() <= 1, "{warnings:?}");
+    }
+}
+
+/// Both interfaces by one socket, which does not hear of one that goes down.
+#[test]
+fn accepts_what_a_bridge_forwards_and_tells_of_links_when_passive() {
+    let Some(bed) = Testbed::create() else { return };
+    for command in [
+        "link add name br0 type bridge stp_state 0 forward_delay 0",
+        "link set ml master br0",
+        "link set mr master br0",
+        "link set br0 up",
+    ] {
+        ip(&format!("-n {} {command}", bed.middle));
+    }
+    let config = BridgeConfig { passive: true, ..bed.config() };
+    let (mut seen, mut frames) = (Vec::new(), 0u64);
+    let decide = |frame: &Frame<'_>, _: &mut Outbox<'_>| {
+        frames += 1;
+        seen.extend(udp_value(frame.bytes));
+        Action::Drop
+    };
+    let (arrived, counters, _) = bed.bridged(&config, decide, || datagrams(&bed, 0..100));
+    assert_eq!(arrived, Vec::from_iter(0..100), "forwarded by the kernel");
+    assert_eq!(seen, arrived, "once, in order");
+    assert_eq!(counters.left.received_frames, frames);
+    in_namespace(&bed.middle, || {
+        let bridge = Bridge::open(&config).expect("bridge");
+        assert!(bridge.check().is_ok());
+        ip(&format!("-n {} link set mr down", bed.middle));
+        let error = bridge.check();
+        assert!(matches!(&error, Err(Error::InterfaceDown { interface }) if interface == "mr"));
+        ip(&format!("-n {} link set mr up", bed.middle));
+        assert!(bridge.check().is_ok());
+        ip(&format!("-n {} link del mr", bed.middle));
+        assert!(matches!(bridge.check(), Err(Error::InterfaceGone { port: Port::Right, .. })));
+    });
+}
+
 #[test]
 fn accepts_the_forward_example_as_a_process() {
     let example = std::env::current_exe().ok().and_then(|path| {

@@ -235,7 +235,8 @@ impl<H: Handler> Worker<H> {
             }
             if now >= next_tick {
                 next_tick = now + TICK;
-                self.bridge.check().map_err(Error::Interface)?;
+                let checked = self.bridge.check();
+                self.outlive(checked, now)?;
                 each_tick(self);
             }
             // Waiting is a system call that says nothing new while frames keep coming.

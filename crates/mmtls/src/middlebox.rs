@@ -59,6 +59,12 @@ const DESCRIPTORS_PER_WORKER: u64 = 192;
 /// super-frames.
 const MIN_SOCKET_BUFFER: usize = 4 << 20;
 
+/// A passive monitor's least `stall_max_bytes`.
+const PASSIVE_STALL_BYTES: usize = 64 << 20;
+
+/// A passive monitor's longest idle timeout, which is Suricata's usual one.
+const PASSIVE_IDLE_NS: u64 = 600_000_000_000;
+
 /// Everything that a middlebox is started with; the application's own settings are not among it.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -93,6 +99,8 @@ impl Settings {
         let passive = bridge.passive;
         let missing_keys = match file.policies.missing_keys {
             None if passive => Policy::Forward,
+            // What it cannot do is refused below.
+            Some(PolicyName(policy)) if passive => policy,
             Some(PolicyName(policy @ (Policy::Forward | Policy::Reset))) => policy,
             Some(PolicyName(policy)) => {
                 let name = policy.name();
@@ -108,6 +116,13 @@ impl Settings {
             false => file.policies.policies(Policies::new(missing_keys)),
         };
         engine.limits = file.limits.limits();
+        if passive {
+            // Nothing slows a sender down whose keys are late, and nothing depends on knowing who
+            // has long been silent.
+            let Limits { stall_max_bytes, idle_timeout_ns, .. } = &mut engine.limits;
+            *stall_max_bytes = (*stall_max_bytes).max(PASSIVE_STALL_BYTES);
+            *idle_timeout_ns = (*idle_timeout_ns).min(PASSIVE_IDLE_NS);
+        }
         engine.mid_stream_grace_ns =
             file.limits.mid_stream_grace_seconds.saturating_mul(1_000_000_000);
         engine.supports = keys::supports;

@@ -38,7 +38,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
     /// How often each measurement is repeated; parts (a), (d), (e) and (f) get at least five rounds.
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     /// Length of each live transfer in seconds; in memory, each measurement gets a tenth of it.
     #[arg(long, default_value_t = 5.0, value_name = "S")]

@@ -3,6 +3,7 @@
 //! Refuses to believe control segments that their receiver would not believe, and roles and
 //! sequence numbers that only one side vouches for.
 
+use super::segment::is_followed;
 use super::{Context, Engine, context};
 use crate::config::Policy;
 use crate::flow::{Carries, Flow, FlowIndex, Half, Origin, PendingSyn, Phase};
@@ -11,6 +12,10 @@ use crate::recognition::Watch;
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly, recycle};
 use crate::tls::{ContentType, Direction, RECORD_HEADER_LEN, Recognition, recognise};
 use crate::wire::Segment;
+
+/// How long copies of a connection's two directions may come out of order, at most: what was
+/// acknowledged longer ago and has not been seen was lost.
+const GAP_GRACE_NS: u64 = 1_000_000_000;
 
 impl<H: Handler> Engine<H> {
     /// Creates the flow of a segment whose four-tuple is new.
@@ -103,10 +108,10 @@ impl<H: Handler> Engine<H> {
         match flow.phase {
             Phase::Opening if answer => self.handle_syn_ack(index, direction, segment),
             Phase::Opening => self.handle_first_syn(index, direction, segment),
-            Phase::Open => {
-                if repeats(flow, direction, segment) {
-                    return self.judge_repeated(index, direction, segment);
-                }
+            Phase::Open if repeats(flow, direction, segment) => {
+                self.judge_repeated(index, direction, segment)
+            }
+            Phase::Open if self.config.inline => {
                 self.stray(index, direction, TcpAnomaly::StraySyn);
                 // A live peer answers a bare SYN with a challenge (RFC 5961, section 4), and one
                 // that has restarted then resets the old connection properly.
@@ -116,7 +121,8 @@ impl<H: Handler> Engine<H> {
                     Verdict::Forward
                 }
             }
-            Phase::Closed(_) | Phase::Dead { .. } if answer => {
+            // Of an open one, the copies of its end may have been lost.
+            Phase::Open | Phase::Closed(_) | Phase::Dead { .. } if answer => {
                 let wanted = segment.tcp.acknowledgment().wrapping_sub(1);
                 let begun = flow
                     .pending_syns
@@ -131,7 +137,7 @@ impl<H: Handler> Engine<H> {
                     }
                 }
             }
-            Phase::Closed(_) | Phase::Dead { .. } => {
+            Phase::Open | Phase::Closed(_) | Phase::Dead { .. } => {
                 if !segment.tcp.payload().is_empty() {
                     return Verdict::Drop;
                 }
@@ -397,6 +403,7 @@ impl<H: Handler> Engine<H> {
         let fewer = other.sent.capacity() < kept;
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
+        let current = offset >= half.seen();
         let mut direction = direction;
         if !other.syn_data.is_empty() {
             self.accept_syn_data(index, direction.reverse(), acknowledgment);
@@ -411,14 +418,35 @@ impl<H: Handler> Engine<H> {
         if fewer {
             self.charge(index);
         }
-        if inline
-            && exact
-            && let Some(flow) = self.flows.get(index)
-            && flow.half(direction.reverse()).is_acknowledged_beyond(acknowledgment)
+        if let Some(flow) = self.flows.get(index)
+            && current
         {
-            self.handle_unseen(index, direction.reverse());
+            let half = flow.half(direction.reverse());
+            let beyond = half.is_acknowledged_beyond(acknowledgment);
+            if !inline {
+                let since = half.gap_since_ns.filter(|_| beyond).unwrap_or(self.now_ns);
+                half.gap_since_ns = beyond.then_some(since);
+                if beyond && self.now_ns.saturating_sub(since) >= GAP_GRACE_NS {
+                    self.skip_gap(index, direction.reverse(), acknowledgment);
+                }
+            } else if beyond && exact {
+                self.handle_unseen(index, direction.reverse());
+            }
         }
         true
+    }
+
+    /// A copy of bytes was lost on its way to the monitor. What follows is not understood any more,
+    /// but the connection is followed to its end.
+    fn skip_gap(&mut self, index: FlowIndex, direction: Direction, acknowledgment: u32) {
+        self.handle_unseen(index, direction);
+        if let Some(flow) = self.flows.get(index)
+            && !is_followed(flow)
+        {
+            flow.half(direction).skip_to(acknowledgment);
+            self.charge(index);
+            self.close_if_finished(index);
+        }
     }
 
     /// Bytes of a direction have passed some other way.

@@ -138,7 +138,7 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// Injects a RST along a direction.
+    /// Injects a RST along a direction; not where everything has happened already.
     pub(super) fn inject_reset(
         &mut self,
         index: FlowIndex,
@@ -146,7 +146,7 @@ impl<H: Handler> Engine<H> {
         sequence: u32,
         acknowledgment: u32,
     ) {
-        let Some(flow) = self.flows.get(index) else {
+        let Some(flow) = self.flows.get(index).filter(|_| self.config.inline) else {
             return;
         };
         let (source, destination) = match direction {

@@ -17,6 +17,9 @@ impl<H: Handler> Engine<H> {
         direction: Direction,
         contiguous: u64,
     ) -> Verdict {
+        if !self.config.inline {
+            return self.wait_unheld(index, direction, contiguous);
+        }
         let id = self.next_hold();
         let len = self.frame_len;
         let Some(flow) = self.flows.get(index) else {
@@ -44,6 +47,22 @@ impl<H: Handler> Engine<H> {
         self.note_stalls(index);
         self.charge(index);
         Verdict::Hold(id)
+    }
+
+    /// As [`Self::hold`], of a frame that is on its way already: only its bytes wait.
+    fn wait_unheld(&mut self, index: FlowIndex, direction: Direction, contiguous: u64) -> Verdict {
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Forward;
+        };
+        flow.half(direction).released = contiguous;
+        if let Carries::Tls(session) = &mut flow.carries
+            && session.stalled_bytes(direction) > self.config.limits.stall_max_bytes
+        {
+            let mut ctx = context!(self);
+            session.handle_missing_keys(direction, &mut ctx);
+        }
+        self.settle(index);
+        Verdict::Forward
     }
 
     /// Takes back a hold of a frame that there is none of: its bytes were forwarded before.

@@ -71,6 +71,9 @@ pub(crate) struct Half {
     pub(crate) window_end: Option<u64>,
     pub(crate) held: VecDeque<Held>,
     pub(crate) held_bytes: usize,
+    /// Since when the receiver has acknowledged bytes that were not seen, where that means that a
+    /// copy of them was lost.
+    pub(crate) gap_since_ns: Option<u64>,
     /// The stall whose deadline has been noted.
     pub(crate) stall_checked_ns: Option<u64>,
     pub(crate) packets: u64,
@@ -182,6 +185,22 @@ impl Half {
     /// Whether the receiver acknowledges bytes that have not been seen in order.
     pub(crate) fn is_acknowledged_beyond(&self, acknowledgment: u32) -> bool {
         self.offset_of(acknowledgment).is_some_and(|offset| offset > self.seen())
+    }
+
+    /// Goes on behind bytes that will not be seen any more, which the receiver has acknowledged.
+    pub(crate) fn skip_to(&mut self, acknowledgment: u32) {
+        let next = self.assembler.next();
+        if let Some(offset) = self.offset_of(acknowledgment).and_then(|it| u64::try_from(it).ok())
+            && let Some(missing) = offset.min(self.fin.unwrap_or(offset)).checked_sub(next)
+            && let Ok(missing) = usize::try_from(missing)
+        {
+            self.assembler.clear();
+            self.assembler.advance(missing);
+            self.sent = Unacknowledged::default();
+            self.released = self.assembler.next();
+            self.window_end = None;
+        }
+        self.gap_since_ns = None;
     }
 
     /// Whether bytes are known to be missing: later ones were seen, or the FIN, or the receiver

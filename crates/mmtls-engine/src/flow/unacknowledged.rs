@@ -13,6 +13,10 @@ use std::sync::Arc;
 /// Fewer bytes are copied faster than they are lent. Fuzzing is to see both ways with what it has.
 const MIN_LENT: usize = if cfg!(fuzzing) { 16 } else { 4096 };
 
+/// Full segments: their receivers acknowledge every second one (RFC 9293, section 3.8.6.3), so there
+/// is room for two from the start.
+const PAIRS: core::ops::RangeInclusive<usize> = 1024..=2048;
+
 /// What is left of lists that are longer goes back to the system.
 const MAX_SPARE_LENT: usize = 16;
 
@@ -89,6 +93,9 @@ impl Unacknowledged {
     /// before which nothing can be compared any more.
     pub(crate) fn push(&mut self, offset: u64, data: &[u8]) {
         self.extend_to(offset, data.len());
+        if self.copied.capacity() == 0 && PAIRS.contains(&data.len()) {
+            self.copied.reserve_exact(2 * data.len());
+        }
         self.copied.extend(data);
         self.copied_last += data.len();
     }

@@ -77,7 +77,7 @@ impl fmt::Display for Error {
         match self {
             Self::InvalidConfig { reason } => write!(f, "bridge configuration: {reason}"),
             Self::SameInterface { interface } => {
-                write!(f, "both ports are {interface}; a bridge needs two interfaces")
+                write!(f, "both interfaces are {interface}")
             }
             Self::NoSuchInterface { interface } => {
                 write!(f, "there is no interface {interface:?} in this network namespace")

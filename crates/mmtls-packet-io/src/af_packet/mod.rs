@@ -190,7 +190,8 @@ impl Bridge {
         let mut bridges: Vec<Self> = Vec::new();
         for opening in openings {
             let interfaces = first.interfaces.clone();
-            let checked = Checked { interfaces, warnings: Vec::new(), passive: first.passive };
+            let Checked { passive, together, .. } = first;
+            let checked = Checked { interfaces, warnings: Vec::new(), passive, together };
             bridges.push(opening.finish(checked, config));
         }
         // The others' sockets are like the first one's.
@@ -209,10 +210,11 @@ impl Bridge {
         &self.warnings
     }
 
-    /// Whether both interfaces still exist; one that was down before it was deleted says so in no other way.
+    /// Whether both interfaces still exist; one that was down before it was deleted says so in no other way. Of a
+    /// passive one, also whether they are up.
     ///
     /// # Errors
-    /// [`Error::InterfaceGone`].
+    /// [`Error::InterfaceGone`], [`Error::InterfaceDown`].
     pub fn check(&self) -> Result<(), Error> {
         self.ports.iter().try_for_each(PortState::check)
     }
@@ -356,8 +358,10 @@ impl Bridge {
 struct Checked {
     /// The second is the first once more where there is only one.
     interfaces: [Interface; 2],
-    /// Both are watched by the first socket, so that what comes is in order; the other stays unbound.
+    /// Only the first socket receives; the other stays unbound.
     passive: bool,
+    /// It watches both, so that what comes is in order.
+    together: bool,
     warnings: Vec<Warning>,
 }
 
@@ -387,7 +391,9 @@ fn prepare(config: &BridgeConfig) -> Result<Checked, Error> {
     for interface in [&left, &right].into_iter().take(both) {
         interface.warn(&socket, config.passive, &mut warnings);
     }
-    Ok(Checked { interfaces: [left, right], passive: config.passive, warnings })
+    let passive = config.passive;
+    let together = passive && config.right.is_some();
+    Ok(Checked { interfaces: [left, right], passive, together, warnings })
 }
 
 impl Checked {
@@ -398,13 +404,13 @@ impl Checked {
 
     /// Of which interfaces a socket that is bound to none takes frames.
     fn watched(&self) -> Vec<i32> {
-        let both = self.interfaces.iter().filter(|_| self.passive);
+        let both = self.interfaces.iter().filter(|_| self.together);
         both.map(|interface| interface.index).collect()
     }
 
     fn bind(&self, socket: &OwnedFd, interface: &Interface) -> Result<(), Error> {
         // Index 0: all of them.
-        let index = if self.passive { 0 } else { interface.index };
+        let index = if self.together { 0 } else { interface.index };
         system::bind(socket, index).map_err(|e| Error::system("bind", &interface.name, e))
     }
 }
@@ -420,8 +426,9 @@ impl Opening {
     fn new(config: &BridgeConfig, checked: &Checked) -> Result<Self, Error> {
         let sockets = [interface::open_socket()?, interface::open_socket()?];
         let mut warnings = Vec::new();
-        for (socket, interface) in sockets.iter().zip(&checked.interfaces) {
-            configure(socket, interface, config, &mut warnings)?;
+        for (at, (socket, interface)) in sockets.iter().zip(&checked.interfaces).enumerate() {
+            let receives = at < checked.sockets();
+            configure(socket, interface, config, receives, &mut warnings)?;
         }
         let slots = ReceiveSlots::new(config.batch).map_err(|e| Error::system("mmap", "", e))?;
         Ok(Self { sockets, slots, warnings })
@@ -430,7 +437,7 @@ impl Opening {
     fn bind(&self, checked: &Checked) -> Result<(), Error> {
         let receiving = self.sockets.iter().zip(&checked.interfaces).take(checked.sockets());
         for (socket, interface) in receiving {
-            if checked.passive {
+            if checked.together {
                 system::accept_received(socket, &checked.watched())
                     .map_err(|e| Error::system("SO_ATTACH_FILTER", &interface.name, e))?;
             }
@@ -450,11 +457,12 @@ impl Opening {
     }
 }
 
-/// Sets all options of an unbound socket.
+/// Sets all options of an unbound socket. One that receives nothing makes its interface promiscuous.
 fn configure(
     socket: &OwnedFd,
     interface: &Interface,
     config: &BridgeConfig,
+    receives: bool,
     warnings: &mut Vec<Warning>,
 ) -> Result<(), Error> {
     let switch_on = |option: libc::c_int, name: &'static str| {
@@ -472,6 +480,9 @@ fn configure(
     if config.promiscuous {
         system::promiscuous(socket, interface.index)
             .map_err(|e| Error::system("PACKET_ADD_MEMBERSHIP", &interface.name, e))?;
+    }
+    if !receives {
+        return Ok(());
     }
     let bytes = config.socket_buffer_bytes as libc::c_int;
     for (force, plain) in

@@ -121,9 +121,16 @@ impl PortState {
         if std::mem::take(&mut self.down) { Err(self.down_error()) } else { Ok(()) }
     }
 
-    /// Whether the interface exists.
+    /// Whether the interface exists, and is up where its socket would not hear of it.
     pub(super) fn check(&self) -> Result<(), Error> {
         match self.down_error() {
+            Error::InterfaceDown { .. } if self.passive => {
+                match Interface::check(&self.socket, &self.interface) {
+                    Err(down @ Error::InterfaceDown { .. }) => Err(down),
+                    // It has another name now.
+                    Ok(_) | Err(_) => Ok(()),
+                }
+            }
             Error::InterfaceDown { .. } => Ok(()),
             gone => Err(gone),
         }

@@ -103,7 +103,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         (left, Some(right)) => format!("{left} and {right}"),
         (left, None) => left.clone(),
     };
-    let doing = if settings.bridge.passive { "watching" } else { "bridging" };
+    let passive = settings.bridge.passive;
+    let doing = if passive { "watching" } else { "bridging" };
 
     let middlebox = Middlebox::open(settings)?;
     check_streams(monitor_config.streams_dir.as_deref())?;
@@ -121,7 +122,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     say(&format!("{doing} {interfaces}, keys on {}", middlebox.keys_address()));
 
     let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
-    let board = Board::new(middlebox.workers(), middlebox.key_meter(), stats_interval);
+    let board = Board::new(middlebox.workers(), middlebox.key_meter(), stats_interval, passive);
     let finished = middlebox.run(monitors, &signals.stop, |number, worker| {
         board.tick(number, worker, &signals);
     });
@@ -164,12 +165,15 @@ struct Board {
     keys: KeyMeter,
     stats_interval: Duration,
     next_stats: Mutex<Instant>,
+    passive: bool,
+    /// The operator knows that the kernel drops frames.
+    drops_told: AtomicBool,
     /// Outputs that could not be written at the end.
     lost: AtomicUsize,
 }
 
 impl Board {
-    fn new(workers: usize, keys: KeyMeter, stats_interval: Duration) -> Self {
+    fn new(workers: usize, keys: KeyMeter, stats_interval: Duration, passive: bool) -> Self {
         let start = Instant::now();
         Self {
             start,
@@ -177,6 +181,8 @@ impl Board {
             keys,
             stats_interval,
             next_stats: Mutex::new(start + stats_interval),
+            passive,
+            drops_told: AtomicBool::new(false),
             lost: AtomicUsize::new(0),
         }
     }
@@ -196,6 +202,12 @@ impl Board {
         }
         let status = worker.status();
         self.put(number, status, worker.handler_mut().summary());
+        if kernel_drops(&status) > 0 && !self.drops_told.swap(true, Ordering::Relaxed) {
+            say(
+                "frames come faster than they are read, and the kernel drops some (kernel_drops in \
+                 stats): more workers or a larger inline.socket_buffer_bytes may help",
+            );
+        }
         if number > 0 {
             return;
         }
@@ -267,7 +279,12 @@ impl Board {
     /// Prints the sum, and what each of several workers had of it.
     fn print(&self, out: &mut impl Write) {
         let (status, summary) = self.sum();
-        print_summary(out, &summary, &status.engine);
+        if self.passive {
+            let (frames, lost) = (status.engine.frames, kernel_drops(&status));
+            let _ = writeln!(out, "{summary}frames: {frames} (lost by the kernel {lost})");
+        } else {
+            print_summary(out, &summary, &status.engine);
+        }
         if self.workers.len() == 1 {
             return;
         }
@@ -373,6 +390,10 @@ const LEFT: [&str; 4] =
     ["left_kernel_drops", "left_bad_length", "left_bad_offload", "left_send_errors"];
 const RIGHT: [&str; 4] =
     ["right_kernel_drops", "right_bad_length", "right_bad_offload", "right_send_errors"];
+
+fn kernel_drops(status: &Status) -> u64 {
+    status.bridge.left.kernel_dropped + status.bridge.right.kernel_dropped
+}
 
 fn status_map(status: &Status) -> BTreeMap<&'static str, u64> {
     let mut all = counter_map(&status.engine);

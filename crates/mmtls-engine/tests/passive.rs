@@ -1,0 +1,135 @@
+//! Copies of live traffic, of which some are lost for good and whose end may never come: nothing is
+//! held or sent, and what was lost must not be waited for. Each test says what must hold.
+
+mod harness;
+use harness::Event;
+use harness::attack::*;
+use mmtls_engine::session::*;
+use mmtls_engine::*;
+use mmtls_testkit::segments::flag;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn passive() -> T {
+    let mut config = T::config();
+    config.inline = false;
+    config.policies = Policies {
+        integrity_failure: Policy::Forward,
+        lost_synchronisation: Policy::Bypass,
+        memory_cap: Policy::Bypass,
+        ..Policies::new(Policy::Forward)
+    };
+    T::with(config)
+}
+
+fn ended(t: &T) -> Vec<EndReason> {
+    let events = t.engine.handler().events.iter();
+    events
+        .filter_map(|it| if let Event::SessionEnd(why) = it { Some(*why) } else { None })
+        .collect()
+}
+
+/// The server's record `number` at this offset.
+fn say(t: &mut T, at: [u64; 2], number: u64) -> u64 {
+    let record = sealed(S, number);
+    t.send(S, at[1] as i64, at[0], flag::ACK, &record);
+    at[1] + record.len() as u64
+}
+
+#[test]
+fn lost_copy_must_be_declared_and_not_waited_for() {
+    let mut t = passive();
+    let mut at = established(&mut t);
+    // One record is lost on its way to the monitor, many more come.
+    at[1] += sealed(S, 1).len() as u64;
+    for number in 2..50 {
+        at[1] = say(&mut t, at, number);
+        t.send(C, at[0] as i64, at[1], flag::ACK, &[]);
+    }
+    assert!(t.engine.handler().errors().is_empty(), "copies may only be late");
+    assert!(t.engine.buffered_bytes() > 10_000);
+    t.now += SECOND;
+    at[1] = say(&mut t, at, 50);
+    t.send(C, at[0] as i64, at[1], flag::ACK, &[]);
+    assert_eq!(t.engine.handler().errors(), [(S, SessionError::LostSynchronisation)]);
+    assert_eq!(t.engine.buffered_bytes(), 0);
+    // It goes on, is not understood, and its end is seen.
+    for number in 51..60 {
+        at[1] = say(&mut t, at, number);
+        t.send(C, at[0] as i64, at[1], flag::ACK, &[]);
+    }
+    assert_eq!(t.engine.counters().out_of_window, 0);
+    t.send(S, at[1] as i64, at[0], flag::FIN | flag::ACK, &[]);
+    t.send(C, at[0] as i64, at[1] + 1, flag::FIN | flag::ACK, &[]);
+    t.send(S, at[1] as i64 + 1, at[0] + 1, flag::ACK, &[]);
+    assert_eq!(ended(&t), [EndReason::Closed]);
+    assert_eq!(t.judged(), 2);
+}
+
+#[test]
+fn late_copies_must_fill_the_gap() {
+    let mut t = passive();
+    let at = established(&mut t);
+    let first = sealed(S, 1).len() as u64;
+    let end = say(&mut t, [at[0], at[1] + first], 2);
+    // The other direction's copies are faster.
+    t.send(C, at[0] as i64, end, flag::ACK, &[]);
+    t.now += SECOND / 2;
+    t.send(C, at[0] as i64, end, flag::ACK, &[]);
+    say(&mut t, at, 1);
+    assert_eq!(t.judged(), 4);
+    t.now += 2 * SECOND;
+    t.send(C, at[0] as i64, end, flag::ACK, &[]);
+    say(&mut t, [at[0], end], 3);
+    assert_eq!(t.judged(), 5);
+    assert!(t.engine.handler().errors().is_empty());
+}
+
+#[test]
+fn lost_end_must_not_hide_the_next_connection() {
+    let mut t = passive();
+    established(&mut t);
+    t.ep.initial = [7_000_000, 3_000_000_000];
+    t.open();
+    let _ = (t.keys(C, 0), t.keys(S, 0));
+    t.play(&simple());
+    assert_eq!(t.judged(), 4, "{:?}", t.engine.handler().events);
+    assert_eq!(ended(&t), [EndReason::Replaced]);
+    // A SYN that nobody answers replaces nothing, nor does an answer to another one.
+    t.ep.initial = [9_000_000, 4_000_000_000];
+    t.send(C, -1, 0, flag::SYN, &[]);
+    t.ep.initial[0] += 1;
+    t.send(S, -1, 0, flag::SYN | flag::ACK, &[]);
+    assert_eq!(ended(&t).len(), 1);
+}
+
+#[test]
+fn late_keys_must_open_what_has_long_passed() {
+    let mut t = passive();
+    t.open();
+    let mut at = t.play(&simple());
+    for number in 1..3000 {
+        let record = sealed(S, number);
+        let verdict = t.send(S, at[1] as i64, at[0], flag::ACK, &record);
+        assert_eq!(verdict, Verdict::Forward, "nothing is held");
+        at[1] += record.len() as u64;
+        t.send(C, at[0] as i64, at[1], flag::ACK, &[]);
+    }
+    // The bytes themselves, once, in a buffer that doubles.
+    assert!(t.engine.buffered_bytes() < 3 << 20, "{} bytes", t.engine.buffered_bytes());
+    let _ = (t.keys(C, 0), t.keys(S, 0));
+    assert_eq!(t.judged(), 2 + 2999);
+    assert!(t.engine.handler().errors().is_empty());
+}
+
+#[test]
+fn reset_by_the_application_must_send_nothing() {
+    let mut t = passive();
+    t.engine.handler_mut().reset_at = Some(1);
+    t.open();
+    let _ = (t.keys(C, 0), t.keys(S, 0));
+    t.play(&simple());
+    assert_eq!(ended(&t), [EndReason::ResetByHandler]);
+    assert!(!t.out.iter().any(|it| matches!(it, Output::Inject { .. })), "{:?}", t.out);
+    assert_eq!(t.engine.counters().resets_injected, 0);
+}
