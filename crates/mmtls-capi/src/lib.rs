@@ -26,8 +26,8 @@ pub use error::*;
 pub use types::*;
 
 /// Reads the configuration: a TOML file as `mmtls run -c` takes it, with [inline], [keys] and
-/// [policies] missing_keys; with [passive] in place of [inline], which can stop nothing; or with
-/// [offline], which replays a capture in place of bridging interfaces. [workers], [inspect] and [log] are for `mmtls run`.
+/// [policies] missing_keys; or one with [passive], which can stop nothing, or with [offline], which
+/// replays a capture, in place of [inline]. [workers], [inspect] and [log] are for `mmtls run`.
 ///
 /// `num_cpus`: how many contexts there may be, 1 to 128.
 ///

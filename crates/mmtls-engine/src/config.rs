@@ -257,8 +257,9 @@ pub struct Config {
     /// Caps on memory and time.
     pub limits: Limits,
     /// The engine's verdicts are obeyed: a dropped packet does not arrive. So the receiver cannot
-    /// acknowledge what was not seen, and a full buffer costs a retransmission. Off for captures,
-    /// where packets of the two directions may be out of order and a full buffer is a loss.
+    /// acknowledge what was not seen, and a full buffer costs a retransmission. Off where packets
+    /// have arrived already, in captures and for a passive monitor: those of the two directions may
+    /// be out of order, some may be missing, a full buffer is a loss, and nothing is held or sent.
     pub inline: bool,
     /// Ignore TCP segments with a wrong checksum (their receiver does). Off for captures, where
     /// checksums are often wrong because of offloading.

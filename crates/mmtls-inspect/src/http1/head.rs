@@ -174,19 +174,14 @@ pub(super) fn names_http1(start: &[u8]) -> bool {
 /// The head with a space for each control byte that has no business in one; `None` when there are
 /// none. Clients pass over some of them around `chunked`, where a parser refuses the field.
 pub(super) fn without_control_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
-    let bad = |byte: u8, next: Option<u8>| match byte {
+    let bad = |at: usize| match bytes[at] {
         b'\t' | b'\n' => false,
-        b'\r' => next != Some(b'\n'),
+        b'\r' => bytes.get(at + 1) != Some(&b'\n'),
         byte => byte < b' ' || byte == 0x7f,
     };
-    // No early end: most heads have none, and all at once is faster.
-    let any = bytes.windows(2).fold(false, |any, pair| any | bad(pair[0], Some(pair[1])));
-    let last = bytes.last().is_some_and(|&byte| bad(byte, None));
-    let replaced = |at: usize| match bad(bytes[at], bytes.get(at + 1).copied()) {
-        true => b' ',
-        false => bytes[at],
-    };
-    (any || last).then(|| (0..bytes.len()).map(replaced).collect())
+    (0..bytes.len())
+        .any(bad)
+        .then(|| (0..bytes.len()).map(|at| if bad(at) { b' ' } else { bytes[at] }).collect())
 }
 
 pub(super) fn parse_request(bytes: &[u8]) -> Option<(RequestHead<'_>, Fields<'_>)> {

@@ -1,7 +1,7 @@
 //! `mmtls run`: the inline monitor, or a passive one.
 //!
-//! Refuses to start without an explicit answer to missing keys where it can give one, and to keep privileges that it no
-//! longer needs.
+//! Refuses to start without an explicit answer to missing keys where it can give one, and to keep
+//! privileges that it no longer needs.
 
 use std::collections::BTreeMap;
 use std::io::Write;
