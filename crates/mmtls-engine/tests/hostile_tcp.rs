@@ -53,6 +53,70 @@ fn retransmission_that_goes_on_must_not_change_what_was_sent() {
     assert_eq!(t.judged(), 4);
 }
 
+/// Sends bytes of the server in parts that long, from an offset on.
+fn send_parts(t: &mut T, at: [u64; 2], from: usize, bytes: &[u8], len: usize) {
+    for (number, part) in bytes.chunks(len).enumerate() {
+        let offset = (at[1] as usize + from + number * len) as i64;
+        assert_eq!(t.send(S, offset, at[0], flag::ACK, part), Verdict::Forward);
+    }
+}
+
+/// Whether a retransmission is dropped when, and only when, a byte of it is another.
+fn assert_compared(t: &mut T, at: [u64; 2], from: usize, bytes: &[u8]) {
+    let offset = (at[1] as usize + from) as i64;
+    for changed in 0..bytes.len() {
+        let mut other = bytes.to_vec();
+        other[changed] ^= 1;
+        assert_eq!(t.send(S, offset, at[0], flag::ACK, &other), Verdict::Drop, "{changed}");
+    }
+    assert_eq!(t.send(S, offset, at[0], flag::ACK, bytes), Verdict::Forward);
+}
+
+#[test]
+fn parts_of_an_incomplete_record_must_not_be_changed() {
+    for len in [1, 3, 7, 100] {
+        let mut t = T::new();
+        let at = established(&mut t);
+        let records = [sealed(S, 1), sealed(S, 2)].concat();
+        let first = sealed(S, 1).len();
+        // Within the first record, at its end, and within the second one.
+        let mut sent = 0;
+        for upto in [4, first / 2, first - 1, first, first + 3, records.len() - 1] {
+            send_parts(&mut t, at, sent, &records[sent..upto], len);
+            sent = upto;
+            assert_compared(&mut t, at, 0, &records[..sent]);
+        }
+        // What has arrived is not compared any more, and the rest still is.
+        for arrived in [2, first - 2, first + 1, sent - 1] {
+            t.send(C, at[0] as i64, at[1] + arrived as u64, flag::ACK, &[]);
+            assert_compared(&mut t, at, arrived, &records[arrived..sent]);
+            let mut other = records[..sent].to_vec();
+            other[arrived - 1] ^= 1;
+            assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &other), Verdict::Forward);
+        }
+        send_parts(&mut t, at, sent, &records[sent..], len);
+        assert_compared(&mut t, at, sent, &records[sent..]);
+        assert_eq!(t.judged(), 4);
+        t.send(C, at[0] as i64, at[1] + records.len() as u64, flag::ACK, &[]);
+        assert!(t.engine.buffered_bytes() < 2000, "{} bytes kept", t.engine.buffered_bytes());
+    }
+}
+
+#[test]
+fn a_record_that_its_connection_has_cut_must_not_be_changed_either() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    let record = sealed(S, 1);
+    let part = &record[..record.len() - 1];
+    send_parts(&mut t, at, 0, part, 100);
+    let end = at[1] as i64 + part.len() as i64;
+    t.send(S, end, at[0], flag::ACK | flag::FIN, &[]);
+    assert_compared(&mut t, at, 0, part);
+    // Both sides have finished, and the session has ended.
+    t.send(C, at[0] as i64, at[1], flag::ACK | flag::FIN, &[]);
+    assert_compared(&mut t, at, 0, part);
+}
+
 #[test]
 fn acknowledged_bytes_need_no_memory_and_no_comparison() {
     let mut t = T::new();

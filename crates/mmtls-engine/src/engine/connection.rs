@@ -6,10 +6,10 @@
 use super::segment::is_followed;
 use super::{Context, Engine, context};
 use crate::config::Policy;
-use crate::flow::{Carries, Flow, FlowIndex, Half, Origin, PendingSyn, Phase};
+use crate::flow::{Carries, Flow, FlowIndex, Origin, PendingSyn, Phase};
 use crate::output::Verdict;
 use crate::recognition::Watch;
-use crate::session::{EndReason, Handler, SessionError, TcpAnomaly, recycle};
+use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
 use crate::tls::{ContentType, Direction, RECORD_HEADER_LEN, Recognition, recognise};
 use crate::wire::Segment;
 
@@ -293,7 +293,7 @@ impl<H: Handler> Engine<H> {
         segment: &Segment<'_>,
     ) -> Verdict {
         let payload = segment.tcp.payload();
-        if self.flows.get(index).is_none_or(|flow| repeats_data(flow.half(direction), payload)) {
+        if self.flows.get(index).is_none_or(|flow| repeats_data(flow, direction, payload)) {
             return Verdict::Forward;
         }
         self.counters.conflicting_overlaps += 1;
@@ -413,7 +413,7 @@ impl<H: Handler> Engine<H> {
             }
         }
         if let Some(memory) = freed {
-            recycle(&mut self.spare, memory);
+            self.spare.give(memory);
         }
         if fewer {
             self.charge(index);
@@ -552,9 +552,12 @@ fn carries_early_data(payload: &[u8]) -> bool {
 }
 
 /// Whether the data of a repeated SYN or SYN-ACK are those of the first one, or none.
-fn repeats_data(half: &Half, payload: &[u8]) -> bool {
+fn repeats_data<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bool {
+    let half = &flow.halves[direction.index()];
     let known = payload.len() as u64 <= half.assembler.next();
-    payload.is_empty() || half.syn_data == payload || known && !half.contradicts(0, payload)
+    payload.is_empty()
+        || half.syn_data == payload
+        || known && !flow.contradicts(direction, 0, payload)
 }
 
 /// Whether a SYN or SYN-ACK is a copy of the one that this connection began with.

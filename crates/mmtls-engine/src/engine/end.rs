@@ -26,13 +26,16 @@ impl<H: Handler> Engine<H> {
             }
             return;
         }
+        if !flow.halves.iter().all(crate::flow::Half::fin_reached) {
+            return;
+        }
         let stalled = match &flow.carries {
             Carries::Tls(session) => {
                 Direction::BOTH.into_iter().any(|direction| session.is_stalled(direction))
             }
             _ => false,
         };
-        if !stalled && flow.halves.iter().all(crate::flow::Half::fin_reached) {
+        if !stalled {
             self.close(index, EndReason::Closed);
         }
     }
@@ -173,6 +176,9 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
+        for direction in Direction::BOTH {
+            flow.copy_partial(direction, &mut self.spare);
+        }
         if let Carries::Tls(session) = &mut flow.carries {
             let mut ctx = context!(self);
             if session.fate == Fate::Follow {

@@ -19,7 +19,7 @@ use crate::counters::Counters;
 use crate::flow::{FlowIndex, FlowTable, Lent};
 use crate::output::{FrameInput, HoldId, Output, Verdict};
 use crate::recognition::{Datagram, classify};
-use crate::session::{Context, Handler, SessionId};
+use crate::session::{Context, Handler, SessionId, Spare};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
 use crate::wire::{Parsed, Segment, parse};
 
@@ -45,7 +45,7 @@ pub struct Engine<H: Handler> {
     stalls: [VecDeque<StallCheck>; 2],
     outputs: VecDeque<Output>,
     plaintext: Vec<u8>,
-    spare: Vec<Vec<u8>>,
+    spare: Spare,
     buffered: usize,
     /// Of these, those of connections of which it is not known yet what they carry.
     undecided: usize,
@@ -87,7 +87,7 @@ impl<H: Handler> Engine<H> {
             stalls: Default::default(),
             outputs: VecDeque::new(),
             plaintext: vec![0; MAX_CIPHERTEXT_LEN],
-            spare: Vec::new(),
+            spare: Spare::default(),
             buffered: 0,
             undecided: 0,
             held_frames: 0,
@@ -208,6 +208,9 @@ impl<H: Handler> Engine<H> {
     }
 
     fn is_bypassed(&self, segment: &Segment<'_>) -> bool {
+        if self.config.bypass.is_empty() {
+            return false;
+        }
         let ends = [segment.source, segment.destination];
         self.config.bypass.iter().any(|rule| ends.into_iter().any(|end| rule.contains(end)))
     }

@@ -7,10 +7,7 @@ use crate::config::Policy;
 use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Lent, Phase};
 use crate::output::{PortId, Verdict};
 use crate::recognition::{Beginning, Found};
-use crate::session::{
-    EndReason, Fate, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession,
-    WORTH_A_LARGE_BUFFER, recycle, take_spare,
-};
+use crate::session::{EndReason, Fate, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession};
 use crate::tls::{Direction, ProtocolVersion};
 use crate::wire::Segment;
 
@@ -54,7 +51,6 @@ impl<H: Handler> Engine<H> {
         if let Phase::Dead { .. } = flow.phase {
             return self.handle_tombstone(index, direction, segment);
         }
-        let followed = is_followed(flow);
         // Receivers take urgent bytes out of the stream, or not: two streams. TLS has none.
         if flags.urg() && refuses_urgent(flow, direction, segment.tcp.payload()) {
             self.counters.urgent += 1;
@@ -76,7 +72,8 @@ impl<H: Handler> Engine<H> {
         let verdict = if segment.tcp.payload().is_empty() && !flags.fin() {
             // Its receiver knows what to do with one that does not fit.
             Verdict::Forward
-        } else if followed && (!fits || !flags.ack()) {
+        } else if (!fits || !flags.ack()) && self.flows.get(index).is_some_and(|it| is_followed(it))
+        {
             self.out_of_window(index, direction)
         } else {
             self.handle_payload(index, direction, segment)
@@ -164,7 +161,7 @@ impl<H: Handler> Engine<H> {
             _ => watch(flow, direction, sequence, payload),
         }
         if !is_followed(flow) {
-            if is_changed(flow.half(direction), sequence, payload) {
+            if is_changed(flow, direction, sequence, payload) {
                 // The bytes that showed what the connection carries, sent again as others.
                 self.counters.conflicting_overlaps += 1;
                 self.note(index, direction, TcpAnomaly::ConflictingOverlap);
@@ -228,7 +225,9 @@ impl<H: Handler> Engine<H> {
             }
             half.sent.shrink_to(sent_room.saturating_sub(payload.len()));
         }
-        let inserted = match half.contradicts(start, payload) {
+        let contradicts = flow.contradicts(direction, start, payload);
+        let half = flow.half(direction);
+        let inserted = match contradicts {
             true => Insert::Conflict,
             false => half.assembler.insert(start, payload, room),
         };
@@ -236,8 +235,8 @@ impl<H: Handler> Engine<H> {
             Insert::InOrder(bytes) => {
                 let len = bytes.len();
                 let direction = self.role(index, direction, bytes);
-                self.hand_on(index, direction, bytes);
-                self.advance(index, direction, len);
+                let more_memory = self.hand_on(index, direction, bytes);
+                self.advance(index, direction, len, more_memory);
                 self.judge(index, direction)
             }
             Insert::Duplicate => {
@@ -249,7 +248,7 @@ impl<H: Handler> Engine<H> {
                     }
                 }
                 if half.fin == Some(end) {
-                    self.advance(index, direction, 0);
+                    self.advance(index, direction, 0, false);
                     return self.judge(index, direction);
                 }
                 Verdict::Forward
@@ -316,7 +315,14 @@ impl<H: Handler> Engine<H> {
     }
 
     /// Moves the stream on behind delivered bytes and delivers what has become contiguous.
-    fn advance(&mut self, index: FlowIndex, direction: Direction, len: usize) {
+    /// `more_memory` as [`Self::hand_on`] has returned it.
+    fn advance(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        len: usize,
+        mut more_memory: bool,
+    ) {
         let mut delivered = len;
         while let Some(flow) = self.flows.get(index) {
             let half = flow.half(direction);
@@ -325,6 +331,7 @@ impl<H: Handler> Engine<H> {
                 break;
             };
             self.hand_on(index, direction, &piece);
+            more_memory = true;
             delivered = piece.len();
         }
         if let Some(flow) = self.flows.get(index)
@@ -335,7 +342,7 @@ impl<H: Handler> Engine<H> {
             let mut ctx = context!(self);
             session.handle_fin(direction, &mut ctx);
         }
-        if self.charge(index) > 0 {
+        if more_memory && self.charge(index) > 0 {
             self.meet_cap(index, direction);
         }
     }
@@ -359,27 +366,30 @@ impl<H: Handler> Engine<H> {
     }
 
     /// Hands contiguous bytes to whatever the flow carries, and keeps them until they are
-    /// acknowledged.
-    fn hand_on(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) {
+    /// acknowledged. Returns whether the flow may take other memory now than before.
+    fn hand_on(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) -> bool {
         if let Some(flow) = self.flows.get(index)
             && is_followed(flow)
         {
-            let half = flow.half(direction);
+            let half = &mut flow.halves[direction.index()];
             let offset = half.assembler.next();
-            let needed = half.sent.copied_len() + bytes.len();
+            if let Carries::Tls(session) = &mut flow.carries
+                && let Some(more_memory) = session.keep_partial(direction, bytes, &mut self.spare)
+            {
+                half.sent.push_partial(offset, bytes.len());
+                return more_memory;
+            }
+            flow.copy_partial(direction, &mut self.spare);
+            let half = flow.half(direction);
             if let Some(lent) = self.frame_memory.as_ref().and_then(|it| Lent::new(it, bytes)) {
                 half.sent.push_lent(offset, lent);
             } else {
-                if needed > half.sent.copied_capacity()
-                    && needed >= WORTH_A_LARGE_BUFFER
-                    && let Some(memory) = take_spare(&mut self.spare, needed)
-                {
-                    recycle(&mut self.spare, half.sent.move_to(memory));
-                }
+                half.sent.make_room(bytes.len(), &mut self.spare);
                 half.sent.push(offset, bytes);
             }
         }
         self.feed(index, direction, bytes);
+        true
     }
 
     /// Lets whatever the flow carries see contiguous bytes.
@@ -527,14 +537,15 @@ fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[
 }
 
 /// Whether a segment repeats bytes as others than those that were handed on.
-fn is_changed(half: &crate::flow::Half, sequence: u32, payload: &[u8]) -> bool {
+fn is_changed<S>(flow: &Flow<S>, direction: Direction, sequence: u32, payload: &[u8]) -> bool {
+    let half = &flow.halves[direction.index()];
     if half.sent.len() == 0 {
         return false;
     }
     let offset = half.offset_of(sequence).unwrap_or(0);
     let before = usize::try_from(offset.min(0).unsigned_abs()).unwrap_or(usize::MAX);
     let start = offset.max(0).unsigned_abs();
-    half.contradicts(start, payload.get(before..).unwrap_or(&[]))
+    flow.contradicts(direction, start, payload.get(before..).unwrap_or(&[]))
 }
 
 /// Where a segment's payload stands in the stream, and how many of its first bytes are before

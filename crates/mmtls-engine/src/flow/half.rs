@@ -176,12 +176,6 @@ impl Half {
         self.sent.acknowledge(offset.min(self.released))
     }
 
-    /// Whether bytes at a stream offset differ from those that were handed on there and may not
-    /// have arrived.
-    pub(crate) fn contradicts(&self, offset: u64, data: &[u8]) -> bool {
-        offset < self.assembler.next() && self.sent.contradicts(offset, data)
-    }
-
     /// Whether the receiver acknowledges bytes that have not been seen in order.
     pub(crate) fn is_acknowledged_beyond(&self, acknowledgment: u32) -> bool {
         self.offset_of(acknowledgment).is_some_and(|offset| offset > self.seen())

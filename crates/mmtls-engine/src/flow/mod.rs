@@ -17,7 +17,7 @@ use core::net::SocketAddr;
 
 use crate::output::PortId;
 use crate::recognition::{Recogniser, Watch};
-use crate::session::{EndReason, FlowEnd, SessionId, TlsSession};
+use crate::session::{EndReason, FlowEnd, SessionId, Spare, TlsSession};
 use crate::tls::Direction;
 
 /// What a connection carries.
@@ -124,6 +124,38 @@ impl<S> Flow<S> {
     pub(crate) fn swap_roles(&mut self) {
         core::mem::swap(&mut self.client, &mut self.server);
         self.halves.swap(0, 1);
+    }
+
+    /// Whether bytes at a stream offset differ from those that were handed on there and may not
+    /// have arrived.
+    pub(crate) fn contradicts(&self, direction: Direction, offset: u64, data: &[u8]) -> bool {
+        let half = &self.halves[direction.index()];
+        if offset >= half.assembler.next() {
+            return false;
+        }
+        half.sent.contradicts(offset, data, self.partial(direction))
+    }
+
+    /// Bytes that [`Half::sent`] has left to the session, as part of an incomplete record.
+    fn partial(&self, direction: Direction) -> &[u8] {
+        match &self.carries {
+            Carries::Tls(session) => {
+                session.partial(direction, self.halves[direction.index()].sent.partial_len())
+            }
+            _ => &[],
+        }
+    }
+
+    /// Keeps those bytes apart from the session, which is about to use them or to let go of them.
+    pub(crate) fn copy_partial(&mut self, direction: Direction, spare: &mut Spare) {
+        let half = &mut self.halves[direction.index()];
+        if half.sent.partial_len() > 0
+            && let Carries::Tls(session) = &self.carries
+        {
+            let bytes = session.partial(direction, half.sent.partial_len());
+            half.sent.make_room(bytes.len(), spare);
+            half.sent.copy_partial(bytes);
+        }
     }
 
     /// The half of a direction and the other one.

@@ -60,7 +60,7 @@ impl Assembler {
         if end <= self.next {
             return Insert::Duplicate;
         }
-        if self.contradicts(offset, data) {
+        if !self.pieces.is_empty() && self.contradicts(offset, data) {
             return Insert::Conflict;
         }
         if offset <= self.next {
@@ -79,7 +79,7 @@ impl Assembler {
     /// The next buffered piece that has become in order, without what was delivered already.
     /// It is removed; call [`Assembler::advance`] once it is delivered.
     pub(crate) fn pop_ready(&mut self) -> Option<Vec<u8>> {
-        loop {
+        while !self.pieces.is_empty() {
             let entry = self.pieces.first_entry()?;
             let offset = *entry.key();
             if offset > self.next {
@@ -93,6 +93,7 @@ impl Assembler {
                 return Some(piece);
             }
         }
+        None
     }
 
     /// Forgets everything that is buffered.

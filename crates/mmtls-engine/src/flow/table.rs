@@ -5,7 +5,7 @@
 //! and those that count for nothing are thrown out when they are the most.
 
 use core::cmp::Reverse;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use super::{Flow, Phase};
@@ -19,14 +19,33 @@ const SPARE: usize = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct FlowIndex(u32);
 
-/// A four-tuple on a VLAN, the same for both directions.
+/// A four-tuple on a VLAN, the same for both directions. Numbers, since every packet's is hashed and
+/// compared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct FlowKey(u32, SocketAddr, SocketAddr);
+pub(crate) struct FlowKey {
+    addresses: [u128; 2],
+    /// VLAN, family and, of IPv6, ports.
+    rest: u64,
+}
 
 impl FlowKey {
     pub(crate) fn new(vlan: u32, a: SocketAddr, b: SocketAddr) -> Self {
-        // Flow label and scope are not part of a parsed address; they are always zero here.
-        if a <= b { Self(vlan, a, b) } else { Self(vlan, b, a) }
+        /// Identifiers leave it free: they have 12 bits of each half.
+        const IPV6: u64 = 1 << 63;
+        let vlan = u64::from(vlan) << 32;
+        if let (SocketAddr::V4(a), SocketAddr::V4(b)) = (a, b) {
+            let [a, b] =
+                [a, b].map(|end| u64::from(u32::from(*end.ip())) << 16 | u64::from(end.port()));
+            return Self { addresses: [a.min(b).into(), a.max(b).into()], rest: vlan };
+        }
+        // Flow label and scope are not part of a parsed address.
+        let [a, b] = [a, b].map(|end| match end.ip() {
+            IpAddr::V4(ip) => (u128::from(ip.to_bits()), end.port()),
+            IpAddr::V6(ip) => (u128::from(ip), end.port()),
+        });
+        let (low, high) = (a.min(b), a.max(b));
+        let ports = u64::from(low.1) << 16 | u64::from(high.1);
+        Self { addresses: [low.0, high.0], rest: IPV6 | vlan | ports }
     }
 }
 
@@ -34,6 +53,8 @@ pub(crate) struct FlowTable<S> {
     slots: Vec<Option<Flow<S>>>,
     free: Vec<FlowIndex>,
     index: HashMap<FlowKey, FlowIndex, ahash::RandomState>,
+    /// What was found last: packets come in bursts.
+    latest: Option<(FlowKey, FlowIndex)>,
     deadlines: BinaryHeap<Reverse<(u64, FlowIndex, SessionId)>>,
     /// Flows that began one-sided, in the order they came; some have become connections.
     opening: VecDeque<(FlowIndex, SessionId)>,
@@ -49,6 +70,7 @@ impl<S> FlowTable<S> {
             slots: Vec::new(),
             free: Vec::new(),
             index: HashMap::with_hasher(hasher),
+            latest: None,
             deadlines: BinaryHeap::new(),
             opening: VecDeque::new(),
             next_id: first_id,
@@ -60,8 +82,15 @@ impl<S> FlowTable<S> {
         self.index.len()
     }
 
-    pub(crate) fn find(&self, key: &FlowKey) -> Option<FlowIndex> {
-        self.index.get(key).copied()
+    pub(crate) fn find(&mut self, key: &FlowKey) -> Option<FlowIndex> {
+        if let Some((latest, index)) = &self.latest
+            && latest == key
+        {
+            return Some(*index);
+        }
+        let index = *self.index.get(key)?;
+        self.latest = Some((*key, index));
+        Some(index)
     }
 
     pub(crate) fn get(&mut self, index: FlowIndex) -> Option<&mut Flow<S>> {
@@ -129,6 +158,7 @@ impl<S> FlowTable<S> {
     pub(crate) fn remove(&mut self, index: FlowIndex) -> Option<Flow<S>> {
         let flow = self.slots.get_mut(index.0 as usize)?.take()?;
         self.index.remove(&flow.key());
+        self.latest = None;
         self.free.push(index);
         Some(flow)
     }
@@ -216,6 +246,26 @@ fn is_one_sided<S>(flow: &Flow<S>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_four_tuples_the_same_from_both_sides() {
+        let key =
+            |vlan, a: &str, b: &str| FlowKey::new(vlan, a.parse().unwrap(), b.parse().unwrap());
+        let keys = [
+            key(0, "10.0.0.1:1", "10.0.0.2:2"),
+            key(0, "10.0.0.1:2", "10.0.0.2:1"),
+            key(5, "10.0.0.1:1", "10.0.0.2:2"),
+            key(5 << 16, "10.0.0.1:1", "10.0.0.2:2"),
+            key(0, "[::10.0.0.1]:1", "[::10.0.0.2]:2"),
+            key(0, "[::ffff:10.0.0.1]:1", "[::ffff:10.0.0.2]:2"),
+            key(0, "10.0.0.1:1", "10.0.0.1:2"),
+        ];
+        for (at, one) in keys.iter().enumerate() {
+            assert!(keys[..at].iter().all(|other| other != one), "{at}");
+        }
+        assert!(keys[0] == key(0, "10.0.0.2:2", "10.0.0.1:1"));
+        assert!(keys[6] == key(0, "10.0.0.1:2", "10.0.0.1:1"));
+    }
 
     #[test]
     fn refuses_to_pile_up_deadlines() {

@@ -10,12 +10,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::session::{Spare, WORTH_A_LARGE_BUFFER};
+
 /// Fewer bytes are copied faster than they are lent. Fuzzing is to see both ways with what it has.
 const MIN_LENT: usize = if cfg!(fuzzing) { 16 } else { 4096 };
-
-/// Full segments: their receivers acknowledge every second one (RFC 9293, section 3.8.6.3), so there
-/// is room for two from the start.
-const PAIRS: core::ops::RangeInclusive<usize> = 1024..=2048;
 
 /// What is left of lists that are longer goes back to the system.
 const MAX_SPARE_LENT: usize = 16;
@@ -50,7 +48,8 @@ impl Lent {
     }
 }
 
-/// Literal bytes of a stream, the last of them at `end`.
+/// Literal bytes of a stream, the last of them at `end`. In front those that are copied and lent, behind
+/// them those of a record that is not complete: whoever puts it together has them already.
 #[derive(Default)]
 pub(crate) struct Unacknowledged {
     /// Copies, in order.
@@ -58,6 +57,8 @@ pub(crate) struct Unacknowledged {
     /// How many of them are behind everything that is lent.
     copied_last: usize,
     lent: VecDeque<Lent>,
+    /// How many bytes at the end belong to an incomplete record, and are not here.
+    partial: usize,
     len: usize,
     /// Memory that is lent, in bytes.
     lent_memory: usize,
@@ -70,14 +71,9 @@ impl Unacknowledged {
         self.len
     }
 
-    /// Bytes of them that are copies.
-    pub(crate) fn copied_len(&self) -> usize {
-        self.copied.len()
-    }
-
-    /// How many copies there is memory for.
-    pub(crate) fn copied_capacity(&self) -> usize {
-        self.copied.capacity()
+    /// Bytes of them at the end that are not here, but in an incomplete record.
+    pub(crate) fn partial_len(&self) -> usize {
+        self.partial
     }
 
     /// Memory that is taken, in bytes.
@@ -93,9 +89,7 @@ impl Unacknowledged {
     /// before which nothing can be compared any more.
     pub(crate) fn push(&mut self, offset: u64, data: &[u8]) {
         self.extend_to(offset, data.len());
-        if self.copied.capacity() == 0 && PAIRS.contains(&data.len()) {
-            self.copied.reserve_exact(2 * data.len());
-        }
+        debug_assert_eq!(self.partial, 0, "a record's bytes come first");
         self.copied.extend(data);
         self.copied_last += data.len();
     }
@@ -103,41 +97,82 @@ impl Unacknowledged {
     /// As [`Self::push`], without copying.
     pub(crate) fn push_lent(&mut self, offset: u64, lent: Lent) {
         self.extend_to(offset, lent.len);
+        debug_assert_eq!(self.partial, 0, "a record's bytes come first");
         self.lent_memory += lent.memory.len();
         let copied_before = core::mem::take(&mut self.copied_last);
         self.lent.push_back(Lent { copied_before, ..lent });
     }
 
+    /// As [`Self::push`], of bytes that become part of an incomplete record.
+    pub(crate) fn push_partial(&mut self, offset: u64, len: usize) {
+        self.extend_to(offset, len);
+        self.partial += len;
+    }
+
+    /// Copies the bytes of an incomplete record, which will not be there any more.
+    pub(crate) fn copy_partial(&mut self, partial: &[u8]) {
+        debug_assert_eq!(self.partial, partial.len(), "all of them");
+        if self.partial != partial.len() {
+            return self.forget_all();
+        }
+        self.copied.extend(partial);
+        self.copied_last += partial.len();
+        self.partial = 0;
+    }
+
     fn extend_to(&mut self, offset: u64, len: usize) {
         if offset != self.end {
-            self.forget(self.len);
+            self.forget_all();
         }
         self.len += len;
         self.end = offset + len as u64;
     }
 
     /// The receiver has everything before a stream offset. Returns the memory of copies, to be
-    /// used again, once nothing is left.
+    /// used again, once there are none.
     pub(crate) fn acknowledge(&mut self, offset: u64) -> Option<Vec<u8>> {
-        let known = usize::try_from(offset.saturating_sub(self.start())).unwrap_or(usize::MAX);
-        self.forget(known.min(self.len));
-        (self.len == 0 && self.copied.capacity() > 0)
+        if offset >= self.end {
+            self.forget_all();
+        } else {
+            let known = usize::try_from(offset.saturating_sub(self.start())).unwrap_or(usize::MAX);
+            self.forget(known);
+        }
+        (self.copied.is_empty() && self.copied.capacity() > 0)
             .then(|| core::mem::take(&mut self.copied).into())
     }
 
-    /// Moves copies to other memory. Returns that which is not used any more.
-    pub(crate) fn move_to(&mut self, memory: Vec<u8>) -> Vec<u8> {
-        let mut larger = VecDeque::from(memory);
-        larger.clear();
-        let (front, back) = self.copied.as_slices();
-        larger.extend(front);
-        larger.extend(back);
-        core::mem::replace(&mut self.copied, larger).into()
+    /// Makes room for so many copies more, in spare memory if there is some.
+    pub(crate) fn make_room(&mut self, len: usize, spare: &mut Spare) {
+        let needed = self.copied.len() + len;
+        if needed > self.copied.capacity()
+            && needed >= WORTH_A_LARGE_BUFFER
+            && let Some(memory) = spare.take(needed)
+        {
+            let mut larger = VecDeque::from(memory);
+            let (front, back) = self.copied.as_slices();
+            larger.extend(front);
+            larger.extend(back);
+            spare.give(core::mem::replace(&mut self.copied, larger).into());
+        }
     }
 
     /// Forgets the oldest bytes until at most `len` are left.
     pub(crate) fn shrink_to(&mut self, len: usize) {
         self.forget(self.len.saturating_sub(len));
+    }
+
+    fn forget_all(&mut self) {
+        self.len = 0;
+        self.partial = 0;
+        if !self.copied.is_empty() {
+            self.copied.clear();
+            self.copied_last = 0;
+        }
+        if !self.lent.is_empty() {
+            self.lent.clear();
+            self.lent.shrink_to(MAX_SPARE_LENT);
+            self.lent_memory = 0;
+        }
     }
 
     /// Forgets the oldest bytes, at most as many as there are.
@@ -161,12 +196,15 @@ impl Unacknowledged {
         if self.lent.capacity() > MAX_SPARE_LENT {
             self.lent = VecDeque::new();
         }
-        self.copied.drain(..count);
-        self.copied_last -= count;
+        let copied = count.min(self.copied_last);
+        self.copied.drain(..copied);
+        self.copied_last -= copied;
+        self.partial -= count - copied;
     }
 
-    /// Whether bytes at a stream offset differ from those that are kept.
-    pub(crate) fn contradicts(&self, offset: u64, data: &[u8]) -> bool {
+    /// Whether bytes at a stream offset differ from those that are kept; `partial` are those of an
+    /// incomplete record, [`Self::partial_len`] of them.
+    pub(crate) fn contradicts(&self, offset: u64, data: &[u8], partial: &[u8]) -> bool {
         if offset + data.len() as u64 <= self.start() || offset >= self.end {
             return false;
         }
@@ -198,7 +236,12 @@ impl Unacknowledged {
             }
             at += bytes.len() as u64;
         }
-        copy_differs(at, copied, self.copied_last)
+        if copy_differs(at, copied, self.copied_last) {
+            return true;
+        }
+        at += self.copied_last as u64;
+        overlap(at, self.partial)
+            .is_some_and(|(part, from, to)| partial.get(from..to) != Some(part))
     }
 }
 
@@ -211,14 +254,14 @@ mod tests {
     fn refuses_other_bytes_until_they_are_acknowledged() {
         let mut sent = Unacknowledged::default();
         sent.push(10, b"abcdef");
-        assert!(!sent.contradicts(8, b"xxabcd"));
-        assert!(!sent.contradicts(14, b"efXX"));
-        assert!(sent.contradicts(14, b"eX"));
+        assert!(!sent.contradicts(8, b"xxabcd", &[]));
+        assert!(!sent.contradicts(14, b"efXX", &[]));
+        assert!(sent.contradicts(14, b"eX", &[]));
         assert!(sent.acknowledge(12).is_none());
-        assert!(!sent.contradicts(10, b"XXcd"));
-        assert!(sent.contradicts(10, b"XXcX"));
+        assert!(!sent.contradicts(10, b"XXcd", &[]));
+        assert!(sent.contradicts(10, b"XXcX", &[]));
         assert!(sent.acknowledge(16).is_some());
-        assert!(!sent.contradicts(10, b"XXXXXX"));
+        assert!(!sent.contradicts(10, b"XXXXXX", &[]));
         assert_eq!(sent.capacity(), 0);
     }
 
@@ -227,22 +270,43 @@ mod tests {
         let mut sent = Unacknowledged::default();
         sent.push(0, b"abc");
         sent.push(10, b"def");
-        assert!(!sent.contradicts(0, b"XXX"));
-        assert!(sent.contradicts(0, b"..........dXf"));
+        assert!(!sent.contradicts(0, b"XXX", &[]));
+        assert!(sent.contradicts(0, b"..........dXf", &[]));
         sent.shrink_to(1);
-        assert!(!sent.contradicts(10, b"XX"));
-        assert!(sent.contradicts(10, b"deX"));
+        assert!(!sent.contradicts(10, b"XX", &[]));
+        assert!(sent.contradicts(10, b"deX", &[]));
     }
 
     #[test]
     fn accepts_larger_memory_and_returns_the_other() {
-        let mut sent = Unacknowledged::default();
+        let (mut sent, mut spare) = (Unacknowledged::default(), Spare::default());
         sent.push(0, b"abc");
         sent.acknowledge(1);
-        let capacity = sent.capacity();
-        assert_eq!(sent.move_to(Vec::with_capacity(100)).capacity(), capacity);
-        assert!((sent.len(), sent.capacity()) == (2, 100) && !sent.contradicts(1, b"bc"));
-        assert!(sent.contradicts(1, b"bX"));
+        sent.make_room(WORTH_A_LARGE_BUFFER, &mut spare);
+        assert!((sent.len(), sent.capacity()) == (2, 4096) && !sent.contradicts(1, b"bc", &[]));
+        assert!(sent.contradicts(1, b"bX", &[]));
+        spare.give(Vec::with_capacity(1 << 14));
+        sent.push(3, &[b'd'; 4000]);
+        sent.make_room(4000, &mut spare);
+        assert_eq!(sent.capacity(), 1 << 14);
+        assert!(!sent.contradicts(1, b"bcd", &[]) && sent.contradicts(1, b"bcX", &[]));
+    }
+
+    #[test]
+    fn refuses_other_bytes_of_an_incomplete_record() {
+        let mut sent = Unacknowledged::default();
+        sent.push(0, b"abc");
+        sent.push_partial(3, 2);
+        sent.push_partial(5, 1);
+        assert!(!sent.contradicts(2, b"cdef", b"def"));
+        assert!(sent.contradicts(2, b"cdeX", b"def"));
+        assert!(sent.contradicts(2, b"cdef", b"de"), "what is not there cannot be compared");
+        assert!(sent.acknowledge(4).is_some(), "the copies are not needed");
+        assert_eq!((sent.len(), sent.partial_len(), sent.capacity()), (2, 2, 0));
+        assert!(!sent.contradicts(2, b"XXef", b"ef") && sent.contradicts(2, b"XXeX", b"ef"));
+        sent.copy_partial(b"ef");
+        assert!(!sent.contradicts(2, b"XXef", &[]) && sent.contradicts(2, b"XXeX", &[]));
+        assert_eq!((sent.len(), sent.partial_len()), (2, 0));
     }
 
     /// Bytes in the middle of memory of their own.
@@ -273,10 +337,10 @@ mod tests {
         assert_eq!(Arc::strong_count(&memory), 2);
         assert!(sent.acknowledge(10).is_none());
         assert_eq!(Arc::strong_count(&memory), 1);
-        assert_eq!((sent.len(), sent.copied_len()), (6, 6));
+        assert_eq!((sent.len(), sent.copied.len()), (6, 6));
         sent.push_lent(100, lent(b"behind a gap"));
-        assert_eq!((sent.len(), sent.copied_len()), (12, 0));
-        assert!(sent.contradicts(100, b"before") && !sent.contradicts(10, b"COPIED"));
+        assert_eq!((sent.len(), sent.copied.len()), (12, 0));
+        assert!(sent.contradicts(100, b"before", &[]) && !sent.contradicts(10, b"COPIED", &[]));
         assert!(sent.acknowledge(112).is_some());
         assert_eq!(sent.capacity(), 0);
     }
@@ -285,16 +349,20 @@ mod tests {
         #[test]
         fn accepts_any_part_of_what_was_sent(
             cuts in proptest::collection::vec(
-                (1usize..60, 0usize..100, 1usize..80, any::<bool>()), 1..60,
+                (1usize..60, 0usize..100, 1usize..80, 0..3), 1..60,
             ),
         ) {
             let stream: Vec<u8> = (0..4000u32).map(|i| (i * 7 % 251) as u8).collect();
             let (mut sent, mut end, mut acknowledged) = (Unacknowledged::default(), 0, 0);
-            for (len, back, again, lend) in cuts {
+            for (len, back, again, way) in cuts {
                 let bytes = &stream[end..end + len];
-                match lend {
-                    true => sent.push_lent(end as u64, lent(bytes)),
-                    false => sent.push(end as u64, bytes),
+                if way < 2 && sent.partial_len() > 0 {
+                    sent.copy_partial(&stream[end - sent.partial_len()..end]);
+                }
+                match way {
+                    0 => sent.push_lent(end as u64, lent(bytes)),
+                    1 => sent.push(end as u64, bytes),
+                    _ => sent.push_partial(end as u64, len),
                 }
                 end += len;
                 acknowledged = acknowledged.max(end.saturating_sub(back * 2));
@@ -302,11 +370,12 @@ mod tests {
                 prop_assert_eq!(sent.len(), end - acknowledged);
                 let from = end.saturating_sub(back);
                 let to = (from + again).min(end);
-                prop_assert!(!sent.contradicts(from as u64, &stream[from..to]));
+                let partial = &stream[end - sent.partial_len()..end];
+                prop_assert!(!sent.contradicts(from as u64, &stream[from..to], partial));
                 for at in from.max(acknowledged)..to {
                     let mut other = stream[from..to].to_vec();
                     other[at - from] ^= 1;
-                    prop_assert!(sent.contradicts(from as u64, &other));
+                    prop_assert!(sent.contradicts(from as u64, &other, partial));
                 }
             }
         }

@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 
 use super::early::Early;
 use super::handshake::Negotiation;
-use super::spare::{WORTH_A_LARGE_BUFFER, recycle, take_spare};
-use super::stream::{Read, Stream};
+use super::spare::Spare;
+use super::stream::{MAX_TLS13_FRAGMENT_LEN, Read, Stream};
 use super::{Control, EndReason, Handler, KeyStatus, Record, Session, SessionError, SessionInfo};
 use crate::config::{Config, Policy};
 use crate::counters::Counters;
@@ -30,9 +30,6 @@ use crate::tls::{
 /// (5 bytes of message, 1 of type, 16 of tag, and some padding).
 const PEEK_FRAGMENT_LEN: usize = 64;
 
-/// Longest fragment of TLS 1.3 in bytes: 2^14 + 256 (RFC 8446, section 5.2).
-const MAX_TLS13_FRAGMENT_LEN: usize = 16384 + 256;
-
 /// What the engine lends to a session while it handles one input.
 pub(crate) struct Context<'a, H: Handler> {
     pub(crate) handler: &'a mut H,
@@ -40,7 +37,7 @@ pub(crate) struct Context<'a, H: Handler> {
     pub(crate) config: &'a Config,
     pub(crate) plaintext: &'a mut [u8],
     pub(crate) outputs: &'a mut VecDeque<Output>,
-    pub(crate) spare: &'a mut Vec<Vec<u8>>,
+    pub(crate) spare: &'a mut Spare,
     pub(crate) now_ns: u64,
 }
 
@@ -93,6 +90,15 @@ pub(crate) struct TlsSession<S> {
     /// The endpoint refuses to share, which counts once the ServerHello is known.
     pub(super) refused: bool,
     ended: bool,
+}
+
+impl<S> TlsSession<S> {
+    /// The last so many bytes that are kept of a direction.
+    pub(crate) fn partial(&self, direction: Direction, len: usize) -> &[u8] {
+        let pending = self.streams[direction.index()].pending();
+        debug_assert!(len <= pending.len(), "{len} of {}", pending.len());
+        pending.get(pending.len().saturating_sub(len)..).unwrap_or(&[])
+    }
 }
 
 impl<S: Default> TlsSession<S> {
@@ -175,6 +181,28 @@ impl<S: Default> TlsSession<S> {
 
     // Inputs.
 
+    /// As [`Self::handle_bytes`], if these bytes are only kept: they belong to an incomplete record, and
+    /// do not complete it. Returns whether more memory is taken now; `None`, and nothing done, if they
+    /// are not.
+    pub(crate) fn keep_partial(
+        &mut self,
+        direction: Direction,
+        bytes: &[u8],
+        spare: &mut Spare,
+    ) -> Option<bool> {
+        let following = self.following();
+        let stream = &mut self.streams[direction.index()];
+        let only_kept = following
+            && stream.stalled_since_ns.is_none()
+            && !stream.buffer.is_empty()
+            && matches!(deframe(stream.pending()), Deframed::NeedMore(it) if it > bytes.len());
+        only_kept.then(|| {
+            let before = stream.buffer.capacity();
+            stream.keep(bytes, spare);
+            stream.buffer.capacity() != before
+        })
+    }
+
     /// Takes the next contiguous bytes of a direction.
     pub(crate) fn handle_bytes<H: Handler<State = S>>(
         &mut self,
@@ -194,7 +222,7 @@ impl<S: Default> TlsSession<S> {
         while !self.streams[side].buffer.is_empty() {
             if let Deframed::NeedMore(missing) = deframe(self.streams[side].pending()) {
                 let (head, rest) = data.split_at(missing.min(data.len()));
-                self.keep(direction, head, ctx);
+                self.streams[side].keep(head, ctx.spare);
                 data = rest;
                 if head.len() < missing {
                     return;
@@ -203,7 +231,7 @@ impl<S: Default> TlsSession<S> {
             }
             let (buffer, start) = self.streams[side].take_buffer();
             match self.handle_records(direction, &buffer[start..], ctx).1 {
-                Ending::NeedMore => recycle(ctx.spare, buffer),
+                Ending::NeedMore => ctx.spare.give(buffer),
                 Ending::NeedKeys => {
                     self.streams[side].put_buffer(buffer, start);
                     self.streams[side].buffer.extend_from_slice(data);
@@ -217,7 +245,7 @@ impl<S: Default> TlsSession<S> {
         let (used, ending) = self.handle_records(direction, data, ctx);
         let rest = &data[used..];
         if ending != Ending::Stop && !rest.is_empty() {
-            self.keep(direction, rest, ctx);
+            self.streams[side].keep(rest, ctx.spare);
         }
         if ending == Ending::NeedKeys {
             self.stall(direction, ctx);
@@ -722,7 +750,7 @@ impl<S: Default> TlsSession<S> {
         let stream = &mut self.streams[direction.index()];
         if ending != Ending::Stop {
             match start + used == buffer.len() {
-                true => recycle(ctx.spare, buffer),
+                true => ctx.spare.give(buffer),
                 false => stream.put_buffer(buffer, start + used),
             }
             if ending == Ending::NeedKeys && used == 0 {
@@ -775,23 +803,5 @@ impl<S: Default> TlsSession<S> {
             Policy::Drop => Fate::Kill { reset: false, reason },
             Policy::Reset => Fate::Kill { reset: true, reason },
         };
-    }
-
-    /// Buffers bytes. A small beginning gets a small buffer, since capacity is what is charged.
-    fn keep<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        bytes: &[u8],
-        ctx: &mut Context<'_, H>,
-    ) {
-        let buffer = &mut self.streams[direction.index()].buffer;
-        if buffer.len() + bytes.len() >= WORTH_A_LARGE_BUFFER
-            && buffer.capacity() < MAX_TLS13_FRAGMENT_LEN
-            && let Some(mut large) = take_spare(ctx.spare, MAX_TLS13_FRAGMENT_LEN)
-        {
-            large.extend_from_slice(buffer);
-            *buffer = large;
-        }
-        buffer.extend_from_slice(bytes);
     }
 }

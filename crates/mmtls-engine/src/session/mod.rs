@@ -24,6 +24,6 @@ pub use info::{
     SessionInfo, TcpAnomaly,
 };
 pub use record::{Plaintext, Record};
-pub(crate) use spare::{WORTH_A_LARGE_BUFFER, recycle, take_spare};
+pub(crate) use spare::{Spare, WORTH_A_LARGE_BUFFER};
 
 pub use crate::recognition::Upgrade;

@@ -3,8 +3,12 @@
 //! Refuses to act: what happens is decided by the session.
 
 use super::search::MAX_CANDIDATES;
+use super::spare::{Spare, WORTH_A_LARGE_BUFFER};
 use crate::counters::Counters;
 use crate::tls::{MessageBuffer, MessageWalker, OpenRecord, Opened, RecordHeader};
+
+/// Longest fragment of TLS 1.3 in bytes: 2^14 + 256 (RFC 8446, section 5.2).
+pub(super) const MAX_TLS13_FRAGMENT_LEN: usize = 16384 + 256;
 
 /// Keys kept ahead of their epoch.
 const MAX_FUTURE_KEYS: usize = 8;
@@ -158,6 +162,19 @@ impl Stream {
             buffer.shrink_to(buffer.len() * 2);
         }
         self.buffer = buffer;
+    }
+
+    /// Buffers bytes. A small beginning gets a small buffer, since capacity is what is charged.
+    pub(super) fn keep(&mut self, bytes: &[u8], spare: &mut Spare) {
+        let buffer = &mut self.buffer;
+        if buffer.len() + bytes.len() >= WORTH_A_LARGE_BUFFER
+            && buffer.capacity() < MAX_TLS13_FRAGMENT_LEN
+            && let Some(mut large) = spare.take(MAX_TLS13_FRAGMENT_LEN)
+        {
+            large.extend_from_slice(buffer);
+            *buffer = large;
+        }
+        buffer.extend_from_slice(bytes);
     }
 
     /// Memory that is taken, in bytes.

@@ -37,6 +37,7 @@ pub(crate) enum Network<'a> {
 
 /// Parses a packet as its receiver would. `strict` refuses what receivers drop and captures may
 /// hold all the same: a wrong IPv4 header checksum, a total length that was never filled in.
+#[inline]
 pub(crate) fn parse_network(packet: &[u8], strict: bool) -> Network<'_> {
     match packet.first().map(|byte| byte >> 4) {
         Some(4) => parse_ipv4(packet, strict),
