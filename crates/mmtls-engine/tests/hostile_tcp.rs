@@ -118,6 +118,113 @@ fn a_record_that_its_connection_has_cut_must_not_be_changed_either() {
 }
 
 #[test]
+fn parts_behind_a_stall_must_not_be_changed() {
+    let mut t = T::new();
+    t.open();
+    let at = t.play(&builder().build());
+    let records = [sealed(S, 0), sealed(S, 1)].concat();
+    let halves = records.split_at(sealed(S, 0).len() + 50);
+    let (offset, next) = (at[1] as i64, at[1] as i64 + halves.0.len() as i64);
+    assert!(matches!(t.send(S, offset, at[0], flag::ACK, halves.0), Verdict::Hold(_)));
+    assert_eq!(t.keys(S, 0), Ok(true));
+    assert!(t.out.iter().any(|it| matches!(it, Output::Release(_))));
+    assert_eq!(t.judged(), 1);
+    // More of the record that the stall has left, in parts.
+    let upto = halves.1.len() - 1;
+    for (number, part) in halves.1[..upto].chunks(30).enumerate() {
+        let from = next + number as i64 * 30;
+        assert_eq!(t.send(S, from, at[0], flag::ACK, part), Verdict::Forward);
+        assert_compared(&mut t, at, 0, &records[..halves.0.len() + number * 30 + part.len()]);
+    }
+    send_parts(&mut t, at, records.len() - 1, &records[records.len() - 1..], 1);
+    assert_compared(&mut t, at, 0, &records);
+    assert_eq!(t.judged(), 2);
+}
+
+#[test]
+fn whatever_way_bytes_are_kept_they_must_not_be_changed() {
+    let stream: Vec<u8> = (1..60).flat_map(|number| sealed(S, number)).collect();
+    for seed in 0..200 {
+        let mut random = fastrand(seed);
+        let mut t = T::new();
+        let at = established(&mut t);
+        let (mut sent, mut arrived) = (0, 0);
+        while sent < stream.len() {
+            // Large frames are lent, others copied or left to the session.
+            let len = [1, 20, 150, 400, 1448, 6000][random(6)].min(stream.len() - sent);
+            let from = at[1] as i64 + sent as i64;
+            let bytes = &stream[sent..sent + len];
+            if random(4) == 0 && len > 2 {
+                // Out of order first, whole or in pieces that the rest covers.
+                for piece in [1 + random(len - 2), 1 + random(len - 2)] {
+                    t.send(S, from + piece as i64, at[0], flag::ACK, &bytes[piece..=piece]);
+                }
+            }
+            assert_eq!(t.send(S, from, at[0], flag::ACK, bytes), Verdict::Forward);
+            sent += len;
+            if random(3) == 0 {
+                arrived += random(sent - arrived + 1);
+                t.send(C, at[0] as i64, at[1] + arrived as u64, flag::ACK, &[]);
+            }
+            let back = random(sent + 1).min(random(3000));
+            let again = &stream[sent - back..sent];
+            let offset = at[1] as i64 + (sent - back) as i64;
+            assert_eq!(t.send(S, offset, at[0], flag::ACK, again), Verdict::Forward);
+            if sent > arrived {
+                let changed = arrived.max(sent - back) + random(sent - arrived.max(sent - back));
+                let mut other = again.to_vec();
+                if let Some(byte) = other.get_mut(changed + back - sent) {
+                    *byte ^= 1;
+                    let verdict = t.send(S, offset, at[0], flag::ACK, &other);
+                    assert_eq!(verdict, Verdict::Drop, "seed {seed}: {changed} of {sent}");
+                }
+            }
+        }
+        assert_eq!(t.judged(), 2 + 59);
+        t.send(C, at[0] as i64, at[1] + sent as u64, flag::ACK, &[]);
+        assert!(t.engine.buffered_bytes() < 2000, "{} bytes kept", t.engine.buffered_bytes());
+        assert_eq!(t.kept_frames(), 0);
+    }
+}
+
+#[test]
+fn memory_of_what_is_covered_or_cut_must_be_given_back() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    let record = sealed(S, 1);
+    // One byte more doubles the buffer: what comes then has room.
+    send_parts(&mut t, at, 0, &record[..61], 60);
+    let before = t.engine.buffered_bytes();
+    for piece in (62..120).step_by(2) {
+        let bytes = &record[piece..=piece];
+        t.send(S, at[1] as i64 + piece as i64, at[0], flag::ACK, bytes);
+    }
+    assert!(t.engine.buffered_bytes() > before + 29 * 90);
+    send_parts(&mut t, at, 61, &record[61..120], 60);
+    assert_eq!(t.engine.buffered_bytes(), before);
+    // The end of the connection copies the part, and lets go of the session's memory.
+    let end = at[1] as i64 + 120;
+    t.send(S, end, at[0], flag::ACK | flag::FIN, &[]);
+    t.send(C, at[0] as i64, at[1], flag::ACK | flag::FIN, &[]);
+    assert!(!t.alive());
+    let kept = t.engine.buffered_bytes();
+    assert!((120..before).contains(&kept), "{kept}");
+    t.send(C, at[0] as i64 + 1, end as u64 + 1, flag::ACK, &[]);
+    assert!(t.engine.buffered_bytes() < kept - 120, "{}", t.engine.buffered_bytes());
+}
+
+/// Numbers below a bound, the same for the same seed.
+fn fastrand(seed: u64) -> impl FnMut(usize) -> usize {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0xd1b5_4a32_d192_ed03;
+    move |bound| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 16) as usize % bound.max(1)
+    }
+}
+
+#[test]
 fn acknowledged_bytes_need_no_memory_and_no_comparison() {
     let mut t = T::new();
     let (at, mut record) = unacknowledged(&mut t);

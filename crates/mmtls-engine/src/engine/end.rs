@@ -50,12 +50,17 @@ impl<H: Handler> Engine<H> {
         }
         flow.phase = Phase::Closed(reason);
         let id = flow.id;
-        if reason != EndReason::Closed {
+        if reason == EndReason::Closed {
+            // What was sent may still be repeated.
+            for direction in Direction::BOTH {
+                flow.copy_partial(direction, 0, &mut self.spare);
+            }
+            self.end_session(index, reason);
+            self.charge(index);
+        } else {
             // Held bytes of a dead connection were never judged: nobody needs them.
             self.discard_held(index);
-        }
-        self.end_session(index, reason);
-        if reason != EndReason::Closed {
+            self.end_session(index, reason);
             self.report_end(index, reason);
             self.let_go(index);
         }
@@ -176,9 +181,6 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        for direction in Direction::BOTH {
-            flow.copy_partial(direction, &mut self.spare);
-        }
         if let Carries::Tls(session) = &mut flow.carries {
             let mut ctx = context!(self);
             if session.fate == Fate::Follow {

@@ -224,7 +224,11 @@ impl<H: Handler> Engine<H> {
                 return Verdict::Drop;
             }
             half.sent.shrink_to(sent_room.saturating_sub(payload.len()));
+            self.charge(index);
         }
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Forward;
+        };
         let contradicts = flow.contradicts(direction, start, payload);
         let half = flow.half(direction);
         let inserted = match contradicts {
@@ -235,8 +239,8 @@ impl<H: Handler> Engine<H> {
             Insert::InOrder(bytes) => {
                 let len = bytes.len();
                 let direction = self.role(index, direction, bytes);
-                let more_memory = self.hand_on(index, direction, bytes);
-                self.advance(index, direction, len, more_memory);
+                let changed = self.hand_on(index, direction, bytes);
+                self.advance(index, direction, len, changed);
                 self.judge(index, direction)
             }
             Insert::Duplicate => {
@@ -315,23 +319,17 @@ impl<H: Handler> Engine<H> {
     }
 
     /// Moves the stream on behind delivered bytes and delivers what has become contiguous.
-    /// `more_memory` as [`Self::hand_on`] has returned it.
-    fn advance(
-        &mut self,
-        index: FlowIndex,
-        direction: Direction,
-        len: usize,
-        mut more_memory: bool,
-    ) {
+    /// `changed`: whether the flow may take other memory than when it was charged last.
+    fn advance(&mut self, index: FlowIndex, direction: Direction, len: usize, mut changed: bool) {
         let mut delivered = len;
         while let Some(flow) = self.flows.get(index) {
             let half = flow.half(direction);
             half.assembler.advance(delivered);
+            changed |= half.assembler.buffered() > 0;
             let Some(piece) = half.assembler.pop_ready() else {
                 break;
             };
             self.hand_on(index, direction, &piece);
-            more_memory = true;
             delivered = piece.len();
         }
         if let Some(flow) = self.flows.get(index)
@@ -342,7 +340,7 @@ impl<H: Handler> Engine<H> {
             let mut ctx = context!(self);
             session.handle_fin(direction, &mut ctx);
         }
-        if more_memory && self.charge(index) > 0 {
+        if changed && self.charge(index) > 0 {
             self.meet_cap(index, direction);
         }
     }
@@ -374,14 +372,16 @@ impl<H: Handler> Engine<H> {
             let half = &mut flow.halves[direction.index()];
             let offset = half.assembler.next();
             if let Carries::Tls(session) = &mut flow.carries
-                && let Some(more_memory) = session.keep_partial(direction, bytes, &mut self.spare)
+                && let Some(changed) = session.keep_partial(direction, bytes, &mut self.spare)
             {
                 half.sent.push_partial(offset, bytes.len());
-                return more_memory;
+                return changed;
             }
-            flow.copy_partial(direction, &mut self.spare);
+            let lent = self.frame_memory.as_ref().and_then(|it| Lent::new(it, bytes));
+            let more = if lent.is_some() { 0 } else { bytes.len() };
+            flow.copy_partial(direction, more, &mut self.spare);
             let half = flow.half(direction);
-            if let Some(lent) = self.frame_memory.as_ref().and_then(|it| Lent::new(it, bytes)) {
+            if let Some(lent) = lent {
                 half.sent.push_lent(offset, lent);
             } else {
                 half.sent.make_room(bytes.len(), &mut self.spare);

@@ -136,7 +136,7 @@ impl<S> Flow<S> {
         half.sent.contradicts(offset, data, self.partial(direction))
     }
 
-    /// Bytes that [`Half::sent`] has left to the session, as part of an incomplete record.
+    /// The latest bytes, those that [`Half::sent`] has left to the session.
     fn partial(&self, direction: Direction) -> &[u8] {
         match &self.carries {
             Carries::Tls(session) => {
@@ -146,14 +146,15 @@ impl<S> Flow<S> {
         }
     }
 
-    /// Keeps those bytes apart from the session, which is about to use them or to let go of them.
-    pub(crate) fn copy_partial(&mut self, direction: Direction, spare: &mut Spare) {
+    /// Keeps those bytes apart from the session, which is about to use them or to let go of them;
+    /// `more` will be copied right after them.
+    pub(crate) fn copy_partial(&mut self, direction: Direction, more: usize, spare: &mut Spare) {
         let half = &mut self.halves[direction.index()];
         if half.sent.partial_len() > 0
             && let Carries::Tls(session) = &self.carries
         {
             let bytes = session.partial(direction, half.sent.partial_len());
-            half.sent.make_room(bytes.len(), spare);
+            half.sent.make_room(bytes.len() + more, spare);
             half.sent.copy_partial(bytes);
         }
     }

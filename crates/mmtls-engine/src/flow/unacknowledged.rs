@@ -48,8 +48,8 @@ impl Lent {
     }
 }
 
-/// Literal bytes of a stream, the last of them at `end`. In front those that are copied and lent, behind
-/// them those of a record that is not complete: whoever puts it together has them already.
+/// Literal bytes of a stream, the last of them at `end`. Those that are copied or lent come first. Behind
+/// them come those that only continue an incomplete record: whoever puts it together has them.
 #[derive(Default)]
 pub(crate) struct Unacknowledged {
     /// Copies, in order.
@@ -57,7 +57,7 @@ pub(crate) struct Unacknowledged {
     /// How many of them are behind everything that is lent.
     copied_last: usize,
     lent: VecDeque<Lent>,
-    /// How many bytes at the end belong to an incomplete record, and are not here.
+    /// How many bytes at the end are not here, but where their record is put together.
     partial: usize,
     len: usize,
     /// Memory that is lent, in bytes.
@@ -71,7 +71,7 @@ impl Unacknowledged {
         self.len
     }
 
-    /// Bytes of them at the end that are not here, but in an incomplete record.
+    /// Bytes of them at the end that are not here, but where their record is put together.
     pub(crate) fn partial_len(&self) -> usize {
         self.partial
     }
@@ -89,7 +89,7 @@ impl Unacknowledged {
     /// before which nothing can be compared any more.
     pub(crate) fn push(&mut self, offset: u64, data: &[u8]) {
         self.extend_to(offset, data.len());
-        debug_assert_eq!(self.partial, 0, "a record's bytes come first");
+        debug_assert_eq!(self.partial, 0, "copied before");
         self.copied.extend(data);
         self.copied_last += data.len();
     }
@@ -97,22 +97,23 @@ impl Unacknowledged {
     /// As [`Self::push`], without copying.
     pub(crate) fn push_lent(&mut self, offset: u64, lent: Lent) {
         self.extend_to(offset, lent.len);
-        debug_assert_eq!(self.partial, 0, "a record's bytes come first");
+        debug_assert_eq!(self.partial, 0, "copied before");
         self.lent_memory += lent.memory.len();
         let copied_before = core::mem::take(&mut self.copied_last);
         self.lent.push_back(Lent { copied_before, ..lent });
     }
 
-    /// As [`Self::push`], of bytes that become part of an incomplete record.
+    /// As [`Self::push`], of bytes that stay where their record is put together.
     pub(crate) fn push_partial(&mut self, offset: u64, len: usize) {
         self.extend_to(offset, len);
         self.partial += len;
     }
 
-    /// Copies the bytes of an incomplete record, which will not be there any more.
+    /// Copies those bytes, which will not be there any more.
     pub(crate) fn copy_partial(&mut self, partial: &[u8]) {
         debug_assert_eq!(self.partial, partial.len(), "all of them");
         if self.partial != partial.len() {
+            // Cannot be. What is not there cannot be compared; refusing it would hang the connection.
             return self.forget_all();
         }
         self.copied.extend(partial);
@@ -141,7 +142,7 @@ impl Unacknowledged {
             .then(|| core::mem::take(&mut self.copied).into())
     }
 
-    /// Makes room for so many copies more, in spare memory if there is some.
+    /// Makes room for so many copies more.
     pub(crate) fn make_room(&mut self, len: usize, spare: &mut Spare) {
         let needed = self.copied.len() + len;
         if needed > self.copied.capacity()
@@ -152,7 +153,9 @@ impl Unacknowledged {
             let (front, back) = self.copied.as_slices();
             larger.extend(front);
             larger.extend(back);
-            spare.give(core::mem::replace(&mut self.copied, larger).into());
+            let mut smaller = core::mem::replace(&mut self.copied, larger);
+            smaller.clear();
+            spare.give(smaller.into());
         }
     }
 
@@ -202,8 +205,8 @@ impl Unacknowledged {
         self.partial -= count - copied;
     }
 
-    /// Whether bytes at a stream offset differ from those that are kept; `partial` are those of an
-    /// incomplete record, [`Self::partial_len`] of them.
+    /// Whether bytes at a stream offset differ from those that are kept; `partial` are those that are not
+    /// here, [`Self::partial_len`] of them.
     pub(crate) fn contradicts(&self, offset: u64, data: &[u8], partial: &[u8]) -> bool {
         if offset + data.len() as u64 <= self.start() || offset >= self.end {
             return false;

@@ -181,9 +181,8 @@ impl<S: Default> TlsSession<S> {
 
     // Inputs.
 
-    /// As [`Self::handle_bytes`], if these bytes are only kept: they belong to an incomplete record, and
-    /// do not complete it. Returns whether more memory is taken now; `None`, and nothing done, if they
-    /// are not.
+    /// As [`Self::handle_bytes`], of bytes that continue an incomplete record and do not complete it.
+    /// Returns whether other memory is taken now; `None`, and nothing done, if they do more than that.
     pub(crate) fn keep_partial(
         &mut self,
         direction: Direction,

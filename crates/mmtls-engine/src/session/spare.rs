@@ -6,31 +6,35 @@
 /// Fewer bytes than these get memory of their own size.
 pub(crate) const WORTH_A_LARGE_BUFFER: usize = 1024;
 
-/// Two full segments: their receivers acknowledge every second one (RFC 9293, section 3.8.6.3).
-const PAIR: usize = 4096;
+/// Some segments: receivers acknowledge every second one (RFC 9293, section 3.8.6.3). Such buffers
+/// come and go so often that even the heap's work shows.
+const SMALL: [usize; 2] = [4096, 8192];
+/// Most small buffers of each size: a burst of as many connections.
+const MAX_SMALL: usize = 128;
 
-/// Most buffers for a pair of segments: a burst of as many connections.
-const MAX_PAIRS: usize = 256;
 /// Most larger buffers, and their bytes.
 const MAX_LARGE: usize = 32;
 const MAX_LARGE_BYTES: usize = 1 << 24;
 /// Bytes in flight on a fast path; what is larger goes back to the system, page by page.
 const MAX_LARGE_CAPACITY: usize = 1 << 20;
-/// What is smaller comes cheaply from the heap, and would take the place of what does not.
+/// Between small and large comes little, which would take the place of what is worth more.
 const MIN_LARGE_CAPACITY: usize = 1 << 14;
 
 /// Buffers that nobody uses at the moment.
 #[derive(Default)]
 pub(crate) struct Spare {
-    pairs: Vec<Vec<u8>>,
+    small: [Vec<Vec<u8>>; SMALL.len()],
     large: Vec<Vec<u8>>,
 }
 
 impl Spare {
-    /// Memory for so many bytes, and not for many more: who gets it is charged for all of it.
+    /// Memory for so many bytes, and not for many more: who gets it is charged for all of it. A small
+    /// buffer is made if there is none.
     pub(crate) fn take(&mut self, needed: usize) -> Option<Vec<u8>> {
-        if (WORTH_A_LARGE_BUFFER..=PAIR).contains(&needed) {
-            return Some(self.pairs.pop().unwrap_or_else(|| Vec::with_capacity(PAIR)));
+        if needed >= WORTH_A_LARGE_BUFFER
+            && let Some(at) = SMALL.iter().position(|&size| size >= needed)
+        {
+            return Some(self.small[at].pop().unwrap_or_else(|| Vec::with_capacity(SMALL[at])));
         }
         let fitting = self.large.iter().enumerate().map(|(at, buffer)| (buffer.capacity(), at));
         let (_, at) = fitting.filter(|(len, _)| (needed..=needed * 4).contains(len)).min()?;
@@ -41,9 +45,9 @@ impl Spare {
     pub(crate) fn give(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
         buffer.clear();
-        if capacity == PAIR {
-            if self.pairs.len() < MAX_PAIRS {
-                self.pairs.push(buffer);
+        if let Some(at) = SMALL.iter().position(|&size| size == capacity) {
+            if self.small[at].len() < MAX_SMALL {
+                self.small[at].push(buffer);
             }
             return;
         }
@@ -82,17 +86,21 @@ mod tests {
     }
 
     #[test]
-    fn accepts_pairs_of_segments_apart_from_the_rest() {
+    fn accepts_small_buffers_of_two_sizes() {
         let mut spare = Spare::default();
-        let pair = spare.take(1448).expect("made when there is none");
-        assert_eq!(pair.capacity(), PAIR);
-        spare.give(pair);
-        assert!(spare.take(PAIR + 1).is_none());
-        assert!(spare.take(2 * 1448).is_some() && spare.pairs.is_empty());
-        for _ in 0..=MAX_PAIRS {
-            spare.give(vec![1; PAIR]);
+        for (size, needed) in [(4096, 1448), (4096, 4096), (8192, 4097), (8192, 8192)] {
+            let buffer = spare.take(needed).expect("made when there is none");
+            assert_eq!(buffer.capacity(), size);
+            spare.give(buffer);
         }
-        assert_eq!(spare.pairs.len(), MAX_PAIRS);
-        assert!(spare.take(1448).is_some_and(|it| it.is_empty()));
+        assert_eq!(spare.small.each_ref().map(Vec::len), [1, 1]);
+        assert!(spare.take(8193).is_none() && spare.take(1023).is_none());
+        for size in [4096, 8192] {
+            for _ in 0..=MAX_SMALL {
+                spare.give(vec![1; size]);
+            }
+            assert!(spare.take(size).is_some_and(|it| it.is_empty()));
+        }
+        assert_eq!(spare.small.each_ref().map(Vec::len), [MAX_SMALL - 1; 2]);
     }
 }
