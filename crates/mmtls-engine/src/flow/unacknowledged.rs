@@ -290,7 +290,7 @@ mod tests {
         assert!(sent.contradicts(1, b"bX", &[]));
         spare.give(Vec::with_capacity(1 << 14));
         sent.push(3, &[b'd'; 4000]);
-        sent.make_room(4000, &mut spare);
+        sent.make_room(5000, &mut spare);
         assert_eq!(sent.capacity(), 1 << 14);
         assert!(!sent.contradicts(1, b"bcd", &[]) && sent.contradicts(1, b"bcX", &[]));
     }
