@@ -144,17 +144,33 @@ impl EveWriter {
         self.end("stats", counters);
     }
 
+    /// Has a thread write from here on, for this writer and those that share its file: a disk that
+    /// hangs then stops nobody. The thread has the privileges of the calling one.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn write_behind(&mut self) -> io::Result<()> {
+        self.file.write_behind()
+    }
+
     /// Writes what is buffered: about once a second, and at the end (dropping does it too).
     pub fn flush(&mut self) {
         self.file.flush();
     }
 
+    /// As [`Self::flush`], and waits up to five seconds for a thread that writes.
+    pub fn finish(&mut self) {
+        self.file.finish();
+    }
+
     /// Writes what is buffered and opens the file again, for tools that rotate logs.
-    ///
-    /// # Errors
-    /// When the file cannot be created; the old one stays in use then.
-    pub fn reopen(&mut self) -> io::Result<()> {
-        self.file.reopen()
+    pub fn reopen(&mut self) {
+        self.file.reopen();
+    }
+
+    /// Why the file could not be opened again, once; the old one stays in use then.
+    pub fn take_reopen_error(&mut self) -> Option<io::Error> {
+        self.file.take_reopen_error()
     }
 
     /// The first error of writing, once until something could be written again. Afterwards

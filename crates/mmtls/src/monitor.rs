@@ -176,12 +176,28 @@ impl Monitor {
         }
     }
 
-    /// Opens `eve.json` again under its name: what was renamed meanwhile is complete.
+    /// Opens `eve.json` again under its name. [`Self::flush`] says later whether it failed.
+    pub fn reopen_log(&mut self) {
+        if let Some(eve) = &mut self.reports.eve {
+            eve.reopen();
+        }
+    }
+
+    /// Has a thread write `eve.json` from here on, with the privileges of the calling one: for all
+    /// monitors that share it, each of which must say so.
     ///
     /// # Errors
-    /// What the system says; the old file stays in use then.
-    pub fn reopen_log(&mut self) -> io::Result<()> {
-        self.reports.eve.as_mut().map_or(Ok(()), EveWriter::reopen)
+    /// When the thread cannot be started.
+    pub fn write_behind(&mut self) -> io::Result<()> {
+        self.reports.eve.as_mut().map_or(Ok(()), EveWriter::write_behind)
+    }
+
+    /// As [`Self::flush`], and waits up to five seconds until everything is written.
+    pub fn finish(&mut self) -> Vec<MonitorIoError> {
+        if let Some(eve) = &mut self.reports.eve {
+            eve.finish();
+        }
+        self.flush()
     }
 
     /// Writes what is buffered: about once a second, and at the end. Errors of writing are
@@ -192,6 +208,7 @@ impl Monitor {
             eve.flush();
             self.reports.summary.lost_log_lines = eve.lost_lines();
             errors.extend(eve.take_error().map(MonitorIoError::Log));
+            errors.extend(eve.take_reopen_error().map(MonitorIoError::Reopen));
         }
         if let Some(streams) = &mut self.streams {
             self.reports.summary.failed_streams = streams.failed();
@@ -206,6 +223,8 @@ impl Monitor {
 pub enum MonitorIoError {
     /// `eve.json`.
     Log(io::Error),
+    /// `eve.json` could not be opened again, and goes on in the old file. Nothing is lost.
+    Reopen(io::Error),
     /// A stream file.
     Streams(io::Error),
 }
@@ -214,6 +233,7 @@ impl fmt::Display for MonitorIoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Log(error) => write!(f, "writing eve.json: {error}"),
+            Self::Reopen(error) => write!(f, "the log goes on in the old file: {error}"),
             Self::Streams(error) => write!(f, "writing a stream file: {error}"),
         }
     }

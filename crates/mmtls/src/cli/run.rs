@@ -17,7 +17,7 @@ use mmtls::Error;
 use mmtls::config::{self, File, PolicyName};
 use mmtls::inline::Worker;
 use mmtls::middlebox::{KeyCounters, KeyMeter, Middlebox, Settings, Status};
-use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
+use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError};
 use mmtls::patterns::{PatternConfig, Patterns};
 use mmtls::summary::Summary;
 use mmtls_engine::{Counters, Policy};
@@ -123,6 +123,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
 
     let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
     let board = Board::new(middlebox.workers(), middlebox.key_meter(), stats_interval, passive);
+    // Privileges have been dropped, and processors not been chosen: the thread has neither.
+    for monitor in &mut monitors {
+        let what = "the thread that writes eve.json";
+        monitor.write_behind().map_err(|error| Error::System { what, error })?;
+    }
     let finished = middlebox.run(monitors, &signals.stop, |number, worker| {
         board.tick(number, worker, &signals);
     });
@@ -216,10 +221,8 @@ impl Board {
             *lock(&self.next_stats) += self.stats_interval;
             self.write_stats(worker.handler_mut());
         }
-        if signals.reopen.swap(false, Ordering::Relaxed)
-            && let Err(error) = worker.handler_mut().reopen_log()
-        {
-            say(&format!("the log goes on in the old file: {error}"));
+        if signals.reopen.swap(false, Ordering::Relaxed) {
+            worker.handler_mut().reopen_log();
         }
         if let Some(error) = self.keys.take_key_log_error() {
             say(&format!("the key log cannot be read: {error}; going on when it can"));
@@ -235,11 +238,12 @@ impl Board {
 
     /// Writes what a monitor has buffered, at the end: an error is one of the outputs.
     fn flush(&self, monitor: &mut Monitor) {
-        let failed = monitor.flush();
+        let failed = monitor.finish();
         for error in &failed {
             say(&error.to_string());
         }
-        self.lost.fetch_add(failed.len(), Ordering::Relaxed);
+        let lost = failed.iter().filter(|error| !matches!(error, MonitorIoError::Reopen(_)));
+        self.lost.fetch_add(lost.count(), Ordering::Relaxed);
     }
 
     /// Whether the outputs hold all that they should; says what they lack.
