@@ -158,7 +158,8 @@ impl EveWriter {
         self.file.flush();
     }
 
-    /// As [`Self::flush`], and waits up to five seconds for a thread that writes.
+    /// As [`Self::flush`], and waits for a thread that writes, but not for a disk that does nothing for
+    /// five seconds.
     pub fn finish(&mut self) {
         self.file.finish();
     }

@@ -192,7 +192,8 @@ impl Monitor {
         self.reports.eve.as_mut().map_or(Ok(()), EveWriter::write_behind)
     }
 
-    /// As [`Self::flush`], and waits up to five seconds until everything is written.
+    /// As [`Self::flush`], and waits until everything is written, but not for a disk that does nothing
+    /// for five seconds.
     pub fn finish(&mut self) -> Vec<MonitorIoError> {
         if let Some(eve) = &mut self.reports.eve {
             eve.finish();

@@ -123,7 +123,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
 
     let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
     let board = Board::new(middlebox.workers(), middlebox.key_meter(), stats_interval, passive);
-    // Privileges have been dropped, and processors not been chosen: the thread has neither.
+    // Here, so that it inherits no capabilities and is bound to no worker's processor.
     for monitor in &mut monitors {
         let what = "the thread that writes eve.json";
         monitor.write_behind().map_err(|error| Error::System { what, error })?;
@@ -141,6 +141,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         board.write_stats(first);
     }
     // What all of them wrote is in the file now, or is lost.
+    for (monitor, _) in &mut monitors {
+        board.flush(monitor);
+    }
     for (number, (monitor, status)) in monitors.iter_mut().enumerate() {
         board.flush(monitor);
         board.put(number, *status, monitor.summary());

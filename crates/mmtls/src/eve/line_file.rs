@@ -2,8 +2,8 @@
 //!
 //! Refuses to lose what it took, as long as it fits into a bounded buffer, and to fail: an error
 //! is kept to be told once, lines that are not written count as lost, those that the buffer had no
-//! room for will stay so, and writing goes on when the disk has room again. With a thread of its own
-//! ([`LineFile::write_behind`]) it also refuses to let anybody wait for the disk.
+//! room for will stay so, and writing goes on when the disk has room again. With a thread that
+//! writes ([`LineFile::write_behind`]), handing lines over does not wait for the disk.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-/// Buffered bytes that make it write.
+/// Buffered bytes that make it write, and most that it writes at once.
 const WRITE_AT: usize = 64 << 10;
 /// Most bytes that are kept while writing fails or takes its time.
 const MAX_PENDING: usize = 16 << 20;
-/// What is waited at the end for a disk that hangs.
+/// How long a disk that does nothing is waited for at the end.
 const LAST_WAIT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 
 /// Creates a directory for output, readable by its owner only, unless it exists.
@@ -32,7 +32,6 @@ pub(super) struct LineFile {
     gathered: Vec<u8>,
     lines: u64,
     shared: Arc<Shared>,
-    /// Ends the thread with the last writer.
     thread: Option<Arc<Thread>>,
 }
 
@@ -47,41 +46,50 @@ struct Shared {
 }
 
 struct State {
-    /// Not there while the thread writes.
-    file: Option<File>,
-    buffer: Buffer,
-    /// Lines that the thread is writing.
-    in_hand: u64,
-    /// The thread that writes, where there is one.
+    /// The thread has it while there is one.
+    out: Option<Out>,
     thread: Weak<Thread>,
-    /// After a failure, try again.
+    /// A thread writes, and not who has the lines.
+    behind: bool,
+    /// The thread does something.
+    busy: bool,
+    /// Lines that nobody writes yet.
+    pending: Vec<u8>,
+    pending_lines: u64,
+    /// What is being written, or waits there for the disk to have room.
+    in_hand: usize,
+    in_hand_lines: u64,
+    lost: u64,
+    /// Writing failed, and is tried again when somebody asks for it.
+    failing: bool,
     again: bool,
+    /// The first error that was not taken yet.
+    error: Option<io::Error>,
+    /// This trouble was told; the next one, after something could be written, is told again.
+    told: bool,
     reopen: bool,
     reopen_error: Option<io::Error>,
     end: bool,
-    ended: bool,
+    /// The end was waited for in vain.
+    gave_up: bool,
+    /// Grows when something is written.
+    progress: u64,
 }
 
-/// The end of the thread.
+/// Ends the thread when the last writer that has it goes, and waits for that.
 struct Thread(Arc<Shared>);
 
 impl LineFile {
     /// Opens a file to append to; a new one is readable by its owner only.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let state = State {
-            file: Some(options().open(path)?),
-            buffer: Buffer::default(),
-            in_hand: 0,
-            thread: Weak::new(),
-            again: false,
-            reopen: false,
-            reopen_error: None,
-            end: false,
-            ended: false,
+        let file = options().open(path)?;
+        let shared = Shared {
+            path: path.into(),
+            state: Mutex::new(State::new(Out::new(file))),
+            work: Condvar::new(),
+            done: Condvar::new(),
         };
-        let (work, done) = (Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { path: path.into(), state: Mutex::new(state), work, done });
-        Ok(Self { gathered: Vec::new(), lines: 0, shared, thread: None })
+        Ok(Self { gathered: Vec::new(), lines: 0, shared: Arc::new(shared), thread: None })
     }
 
     /// Another writer of the same file.
@@ -90,18 +98,22 @@ impl LineFile {
         Self { gathered: Vec::new(), lines: 0, shared, thread: self.thread.clone() }
     }
 
-    /// From here on, a thread writes: handing lines over does not wait for the disk. It has the
-    /// privileges of the calling thread. Others that share the file do so too.
+    /// From here on, a thread writes: for all that share the file, as long as one of those lives
+    /// that have asked for it. It has the privileges of the calling thread.
     pub(super) fn write_behind(&mut self) -> io::Result<()> {
-        self.thread = self.shared.lock().thread.upgrade();
-        if self.thread.is_some() {
-            return Ok(());
+        let mut state = self.shared.lock();
+        let mut running = state.thread.upgrade();
+        if running.is_none() && !state.behind {
+            let shared = Arc::clone(&self.shared);
+            // It takes the file once the lock is free.
+            thread::Builder::new().name("eve-log".to_owned()).spawn(move || shared.write_on())?;
+            let thread = Arc::new(Thread(Arc::clone(&self.shared)));
+            state.thread = Arc::downgrade(&thread);
+            (state.behind, state.end) = (true, false);
+            running = Some(thread);
         }
-        let shared = Arc::clone(&self.shared);
-        thread::Builder::new().name("eve-log".to_owned()).spawn(move || shared.write_on())?;
-        let thread = Arc::new(Thread(Arc::clone(&self.shared)));
-        self.shared.lock().thread = Arc::downgrade(&thread);
-        self.thread = Some(thread);
+        drop(state);
+        self.thread = running;
         Ok(())
     }
 
@@ -110,15 +122,13 @@ impl LineFile {
     pub(super) fn reopen(&mut self) {
         self.flush();
         let mut state = self.shared.lock();
-        state.reopen = true;
-        if state.is_behind() {
+        if state.behind {
+            state.reopen = true;
             self.shared.work.notify_one();
-        } else {
-            let State { file, buffer, .. } = &mut *state;
-            let failed =
-                file.as_mut().map_or(Ok(()), |file| open_anew(&self.shared.path, file, buffer));
-            state.reopen = false;
-            state.reopen_error = failed.err();
+        } else if let Some(mut out) = state.out.take() {
+            let opened = out.open_anew(&self.shared.path);
+            state.out = Some(out);
+            state.opened(opened);
         }
     }
 
@@ -136,36 +146,37 @@ impl LineFile {
         self.hand_over(true);
     }
 
-    /// As [`Self::flush`], and waits until it is written, but not for ever.
+    /// As [`Self::flush`], and waits until it is written, as long as the disk does something.
     pub(super) fn finish(&mut self) {
         self.flush();
-        if self.thread.is_some() {
-            self.shared.wait_until(|state| state.file.is_some() && !state.has_work());
-        }
+        self.shared.wait_until(|state| !state.busy && !state.has_work());
     }
 
     fn hand_over(&mut self, again: bool) {
         let mut state = self.shared.lock();
-        let behind = state.is_behind();
-        let State { file, buffer, .. } = &mut *state;
-        buffer.push(&self.gathered, self.lines);
-        if behind {
-            state.again |= again;
+        state.take(&self.gathered, self.lines);
+        self.gathered.clear();
+        self.lines = 0;
+        if state.behind {
+            state.again |= again && state.failing;
             if state.has_work() {
                 self.shared.work.notify_one();
             }
-        } else if let Some(file) = file
-            && (again || !buffer.failing)
-        {
-            buffer.drain(file);
+        } else if let Some(mut out) = state.out.take() {
+            if again || !state.failing {
+                while state.fill(&mut out) {
+                    let written = out.write_piece();
+                    if !state.wrote(written) {
+                        break;
+                    }
+                }
+            }
+            state.out = Some(out);
         }
-        drop(state);
-        self.gathered.clear();
-        self.lines = 0;
     }
 
     pub(super) fn take_error(&mut self) -> Option<io::Error> {
-        self.shared.lock().buffer.error.take()
+        self.shared.lock().error.take()
     }
 
     /// Why the file could not be opened anew.
@@ -174,84 +185,11 @@ impl LineFile {
     }
 
     /// Lines that are not in the file: what found no room in the buffer, and what waits there
-    /// while writing fails.
+    /// while writing fails, or was waited for in vain.
     pub(super) fn lost_lines(&self) -> u64 {
         let state = self.shared.lock();
-        let failing = state.buffer.failing;
-        state.buffer.lost + if failing { state.waiting() } else { 0 }
-    }
-}
-
-impl State {
-    /// Whether a thread writes, and not who has the lines.
-    fn is_behind(&self) -> bool {
-        self.thread.strong_count() > 0
-    }
-
-    fn has_work(&self) -> bool {
-        let waiting = !self.buffer.pending.is_empty();
-        self.end || self.reopen || self.again || (waiting && !self.buffer.failing)
-    }
-
-    /// Lines that wait to be written.
-    fn waiting(&self) -> u64 {
-        count_lines(&self.buffer.pending) + self.in_hand
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for the thread, if there is one. Whoever hangs may be lost.
-    fn wait_until(&self, is_done: impl Fn(&State) -> bool) {
-        let wait = |state: &mut State| !state.ended && !is_done(state);
-        let waited = self.done.wait_timeout_while(self.lock(), LAST_WAIT, wait);
-        let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        if timeout.timed_out() {
-            state.buffer.failing = true;
-            state.buffer.error.get_or_insert_with(|| io::ErrorKind::TimedOut.into());
-        }
-    }
-
-    /// The thread's life: takes what has come together, and writes it without the lock.
-    fn write_on(&self) {
-        let mut state = self.lock();
-        while !state.ended {
-            state = self
-                .work
-                .wait_while(state, |it| !it.has_work())
-                .unwrap_or_else(PoisonError::into_inner);
-            let Some(mut file) = state.file.take() else {
-                break;
-            };
-            let mut buffer = core::mem::take(&mut state.buffer);
-            state.in_hand = count_lines(&buffer.pending);
-            state.buffer.failing = buffer.failing;
-            let try_it = core::mem::take(&mut state.again) || !buffer.failing;
-            let (reopen, end) = (core::mem::take(&mut state.reopen), state.end);
-            drop(state);
-
-            if try_it {
-                buffer.drain(&mut file);
-            }
-            let opened =
-                if reopen { open_anew(&self.path, &mut file, &mut buffer) } else { Ok(()) };
-            if end {
-                buffer.cut_torn(&file);
-            }
-
-            state = self.lock();
-            let came = core::mem::take(&mut state.buffer);
-            buffer.follow(came);
-            state.buffer = buffer;
-            state.in_hand = 0;
-            state.file = Some(file);
-            state.reopen_error = opened.err().or(state.reopen_error.take());
-            state.ended = end;
-            self.done.notify_all();
-        }
+        let waits = state.failing || state.gave_up;
+        state.lost + if waits { state.pending_lines + state.in_hand_lines } else { 0 }
     }
 }
 
@@ -269,24 +207,258 @@ impl Drop for Thread {
     }
 }
 
-impl Drop for State {
-    fn drop(&mut self) {
-        if let Some(file) = &self.file {
-            self.buffer.cut_torn(file);
+impl State {
+    fn new(out: Out) -> Self {
+        Self {
+            out: Some(out),
+            thread: Weak::new(),
+            behind: false,
+            busy: false,
+            pending: Vec::new(),
+            pending_lines: 0,
+            in_hand: 0,
+            in_hand_lines: 0,
+            lost: 0,
+            failing: false,
+            again: false,
+            error: None,
+            told: false,
+            reopen: false,
+            reopen_error: None,
+            end: false,
+            gave_up: false,
+            progress: 0,
+        }
+    }
+
+    /// Whether the thread has something to do beside what it does.
+    fn has_work(&self) -> bool {
+        let waiting = !self.pending.is_empty() && !self.failing;
+        self.end || self.reopen || self.again || waiting
+    }
+
+    /// Takes lines, or loses them.
+    fn take(&mut self, lines: &[u8], count: u64) {
+        let waits = self.failing || self.behind;
+        if waits && self.in_hand + self.pending.len() + lines.len() > MAX_PENDING {
+            self.lost += count;
+            self.tell(|| io::Error::other("the disk does not keep up, lines are lost"));
+        } else {
+            self.pending.extend_from_slice(lines);
+            self.pending_lines += count;
+        }
+    }
+
+    /// Gives what is to be written next; false when there is nothing.
+    fn fill(&mut self, out: &mut Out) -> bool {
+        if out.rest.is_empty() {
+            core::mem::swap(&mut out.rest, &mut self.pending);
+            // Swapped, both would stay as large as the worst that came.
+            self.pending.shrink_to(4 * WRITE_AT);
+            self.in_hand = out.rest.len();
+            self.in_hand_lines = core::mem::take(&mut self.pending_lines);
+        }
+        !out.rest.is_empty()
+    }
+
+    /// Takes the bytes and lines that were written into account; false when writing failed.
+    fn wrote(&mut self, written: io::Result<(usize, u64)>) -> bool {
+        match written {
+            Ok((bytes, lines)) => {
+                self.in_hand -= bytes;
+                self.in_hand_lines = self.in_hand_lines.saturating_sub(lines);
+                self.progress += 1;
+                (self.failing, self.gave_up) = (false, false);
+                if self.in_hand == 0 && self.pending.len() < MAX_PENDING / 2 {
+                    self.told = false;
+                }
+                true
+            }
+            Err(error) => {
+                self.failing = true;
+                self.tell(|| error);
+                false
+            }
+        }
+    }
+
+    fn opened(&mut self, opened: io::Result<Cut>) {
+        match opened {
+            Ok(cut) => {
+                self.forget(&cut);
+                self.reopen_error = None;
+            }
+            Err(error) => self.reopen_error = Some(error),
+        }
+    }
+
+    /// The rest of a line was cut off.
+    fn forget(&mut self, cut: &Cut) {
+        self.in_hand -= cut.0;
+        if cut.0 > 0 {
+            self.in_hand_lines = self.in_hand_lines.saturating_sub(1);
+            self.lost += 1;
+        }
+    }
+
+    fn tell(&mut self, error: impl FnOnce() -> io::Error) {
+        if !core::mem::replace(&mut self.told, true) {
+            self.error = Some(error());
         }
     }
 }
 
-/// Goes on in a new file under the same name.
-fn open_anew(path: &Path, file: &mut File, buffer: &mut Buffer) -> io::Result<()> {
-    let new = open_at_once(path)?;
-    buffer.cut_torn(file);
-    *file = new;
-    Ok(())
+impl Drop for State {
+    fn drop(&mut self) {
+        if let Some(out) = &mut self.out {
+            out.cut_torn();
+        }
+    }
 }
 
-fn count_lines(text: &[u8]) -> u64 {
-    text.iter().filter(|&&byte| byte == b'\n').count() as u64
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the thread, if there is one; not for a disk that does nothing, and for that one
+    /// only once.
+    fn wait_until(&self, is_done: impl Fn(&State) -> bool) {
+        let mut state = self.lock();
+        while state.behind && !is_done(&state) && !state.gave_up {
+            let before = state.progress;
+            let same =
+                |state: &mut State| state.behind && !is_done(state) && state.progress == before;
+            let waited = self.done.wait_timeout_while(state, LAST_WAIT, same);
+            let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = now;
+            if timeout.timed_out() {
+                state.gave_up = true;
+                if state.pending_lines + state.in_hand_lines > 0 {
+                    state.tell(|| io::ErrorKind::TimedOut.into());
+                }
+            }
+        }
+    }
+
+    /// The thread's life: it writes without the lock.
+    fn write_on(&self) {
+        let mut state = self.lock();
+        let Some(mut out) = state.out.take() else {
+            return;
+        };
+        loop {
+            state.busy = false;
+            self.done.notify_all();
+            let waited = self.work.wait_while(state, |state| !state.has_work());
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+            state.busy = true;
+            let (reopen, end) = (core::mem::take(&mut state.reopen), state.end);
+            let mut going = core::mem::take(&mut state.again) || !state.failing || end;
+            while going && state.fill(&mut out) {
+                drop(state);
+                let written = out.write_piece();
+                state = self.lock();
+                going = state.wrote(written);
+                self.done.notify_all();
+            }
+            if reopen {
+                drop(state);
+                let opened = out.open_anew(&self.path);
+                state = self.lock();
+                state.opened(opened);
+            } else if end {
+                break;
+            }
+        }
+        let cut = out.cut_torn();
+        state.forget(&cut);
+        state.out = Some(out);
+        (state.behind, state.busy) = (false, false);
+        self.done.notify_all();
+    }
+}
+
+/// The file, and what it has got of the latest lines.
+struct Out {
+    file: File,
+    rest: Vec<u8>,
+    /// How much of that is written.
+    written: usize,
+    /// Bytes written since the last line end.
+    torn: u64,
+}
+
+/// So many bytes of a line will not be written: its beginning was cut off.
+struct Cut(usize);
+
+impl Out {
+    fn new(file: File) -> Self {
+        Self { file, rest: Vec::new(), written: 0, torn: 0 }
+    }
+
+    /// Writes some of the rest. Returns how many bytes, and how many lines have ended there.
+    fn write_piece(&mut self) -> io::Result<(usize, u64)> {
+        write_piece(&mut self.file, &mut self.rest, &mut self.written, &mut self.torn)
+    }
+
+    /// Goes on in a new file under the same name.
+    fn open_anew(&mut self, path: &Path) -> io::Result<Cut> {
+        let new = open_at_once(path)?;
+        let cut = self.cut_torn();
+        self.file = new;
+        Ok(cut)
+    }
+
+    /// Cuts off a torn last line, which would break readers of the whole file. Needs no space.
+    fn cut_torn(&mut self) -> Cut {
+        if self.torn == 0 || !self.file.metadata().is_ok_and(|it| it.is_file()) {
+            return Cut(0);
+        }
+        if let Ok(metadata) = self.file.metadata() {
+            let _ = self.file.set_len(metadata.len().saturating_sub(self.torn));
+        }
+        self.torn = 0;
+        // The rest of that line would be the first one elsewhere.
+        let rest = &self.rest[self.written..];
+        let len = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1);
+        self.written += len;
+        if self.written == self.rest.len() {
+            self.rest.clear();
+            self.written = 0;
+        }
+        Cut(len)
+    }
+}
+
+/// As [`Out::write_piece`], to anything.
+fn write_piece(
+    out: &mut impl Write,
+    rest: &mut Vec<u8>,
+    written: &mut usize,
+    torn: &mut u64,
+) -> io::Result<(usize, u64)> {
+    let left = &rest[*written..];
+    let piece = &left[..left.len().min(WRITE_AT)];
+    let count = loop {
+        match out.write(piece) {
+            Ok(0) if !piece.is_empty() => return Err(io::ErrorKind::WriteZero.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => break other?,
+        }
+    };
+    let gone = &piece[..count];
+    *torn = match gone.iter().rposition(|&byte| byte == b'\n') {
+        Some(at) => (count - at - 1) as u64,
+        None => *torn + count as u64,
+    };
+    let lines = gone.iter().filter(|&&byte| byte == b'\n').count() as u64;
+    *written += count;
+    if *written == rest.len() {
+        rest.clear();
+        *written = 0;
+    }
+    Ok((count, lines))
 }
 
 fn options() -> OpenOptions {
@@ -302,87 +474,6 @@ fn open_at_once(path: &Path) -> io::Result<File> {
     // A slow reader is waited for, as before.
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     Ok(file)
-}
-
-#[derive(Default)]
-struct Buffer {
-    pending: Vec<u8>,
-    failing: bool,
-    /// Bytes written since the last line end.
-    torn: u64,
-    /// The first error that was not taken yet.
-    error: Option<io::Error>,
-    /// This failure was told; the next one, after something could be written, is told again.
-    told: bool,
-    lost: u64,
-}
-
-impl Buffer {
-    fn push(&mut self, lines: &[u8], count: u64) {
-        if self.pending.len() + lines.len() > MAX_PENDING {
-            self.lost += count;
-        } else {
-            self.pending.extend_from_slice(lines);
-        }
-    }
-
-    /// Takes what came while this was written.
-    fn follow(&mut self, came: Self) {
-        self.lost += came.lost;
-        if self.pending.is_empty() {
-            self.pending = came.pending;
-        } else {
-            self.push(&came.pending, count_lines(&came.pending));
-        }
-        self.error = self.error.take().or(came.error);
-    }
-
-    fn drain(&mut self, out: &mut impl Write) {
-        let mut written = 0;
-        while written < self.pending.len() {
-            match out.write(&self.pending[written..]) {
-                Ok(0) => return self.failed(written, io::ErrorKind::WriteZero.into()),
-                Ok(count) => written += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return self.failed(written, error),
-            }
-        }
-        self.pending.clear();
-        self.pending.shrink_to(4 * WRITE_AT);
-        self.torn = 0;
-        self.failing = false;
-        self.told = false;
-    }
-
-    /// Cuts off a torn last line, which would break readers of the whole file. Needs no space.
-    fn cut_torn(&mut self, file: &File) {
-        if self.torn > 0
-            && let Ok(metadata) = file.metadata()
-            && metadata.is_file()
-        {
-            let _ = file.set_len(metadata.len().saturating_sub(self.torn));
-            self.torn = 0;
-            // The rest of that line would be the first one elsewhere.
-            if let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') {
-                self.pending.drain(..=end);
-                self.lost += 1;
-            }
-        }
-    }
-
-    fn failed(&mut self, written: usize, error: io::Error) {
-        let gone = &self.pending[..written];
-        self.torn = match gone.iter().rposition(|&byte| byte == b'\n') {
-            Some(at) => (written - at - 1) as u64,
-            None => self.torn + written as u64,
-        };
-        self.pending.drain(..written);
-        self.failing = true;
-        if !self.told {
-            self.told = true;
-            self.error = Some(error);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -416,41 +507,41 @@ mod tests {
     #[test]
     fn accepts_a_full_disk_that_gets_room_again() {
         let mut disk = Disk { room: 12, data: Vec::new() };
-        let mut buffer = Buffer::default();
-        for line in ["12345678\n", "abcdefgh\n"] {
-            buffer.push(line.as_bytes(), 1);
-        }
-        buffer.drain(&mut disk);
-        assert!(buffer.failing);
-        assert_eq!(buffer.torn, 3);
-        assert_eq!(buffer.error.take().map(|e| e.kind()), Some(io::ErrorKind::StorageFull));
+        let mut rest = b"12345678\nabcdefgh\n".to_vec();
+        let (mut written, mut torn) = (0, 0);
+        let mut write = |disk: &mut Disk, rest: &mut Vec<u8>| {
+            let mut lines = 0;
+            while !rest.is_empty() {
+                match write_piece(disk, rest, &mut written, &mut torn) {
+                    Ok((_, more)) => lines += more,
+                    Err(error) => return (lines, torn, Some(error.kind())),
+                }
+            }
+            (lines, torn, None)
+        };
+        assert_eq!(write(&mut disk, &mut rest), (1, 3, Some(io::ErrorKind::StorageFull)));
         disk.room = 1;
-        buffer.push(b"later\n", 1);
-        buffer.drain(&mut disk);
-        assert_eq!(buffer.torn, 4);
-        assert!(buffer.error.is_none(), "told once");
+        assert_eq!(write(&mut disk, &mut rest), (0, 4, Some(io::ErrorKind::StorageFull)));
         disk.room = 100;
-        buffer.drain(&mut disk);
-        assert_eq!(disk.data, b"12345678\nabcdefgh\nlater\n");
-        assert_eq!((buffer.failing, buffer.torn, buffer.lost), (false, 0, 0));
-        // Full once more: that is another failure.
-        disk.room = 0;
-        buffer.push(b"again\n", 1);
-        buffer.drain(&mut disk);
-        assert!(buffer.error.is_some());
+        assert_eq!(write(&mut disk, &mut rest), (1, 0, None));
+        assert_eq!(disk.data, b"12345678\nabcdefgh\n");
     }
 
     #[test]
-    fn refuses_to_grow_without_bound() {
-        let mut disk = Disk { room: 0, data: Vec::new() };
-        let mut buffer = Buffer::default();
+    fn refuses_to_grow_without_bound_and_tells_each_trouble_once() {
+        let mut file = LineFile::open(Path::new("/dev/full")).unwrap();
         let line = [b'x'; 1 << 16];
         for _ in 0..512 {
-            buffer.push(&line, 1);
-            buffer.drain(&mut disk);
+            file.push(&line);
+            file.flush();
         }
-        assert_eq!(buffer.pending.len(), MAX_PENDING);
-        assert_eq!(buffer.lost, 256);
+        let pending = {
+            let state = file.shared.lock();
+            state.pending.len() + state.in_hand
+        };
+        assert_eq!(pending, MAX_PENDING);
+        assert_eq!(file.lost_lines(), 512);
+        assert!(file.take_error().is_some() && file.take_error().is_none());
     }
 
     #[test]
@@ -502,7 +593,7 @@ mod tests {
         let both = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         file.reopen();
         assert!(file.take_reopen_error().is_none());
-        let flags = fcntl_getfl(file.shared.lock().file.as_ref().unwrap()).unwrap();
+        let flags = fcntl_getfl(&file.shared.lock().out.as_ref().unwrap().file).unwrap();
         assert!(!flags.contains(OFlags::NONBLOCK));
         drop(both);
         std::fs::remove_dir_all(&dir).unwrap();
@@ -577,16 +668,23 @@ mod tests {
         file.flush();
         let lost = file.lost_lines();
         assert!((1..40_000).contains(&lost), "{lost}");
+        assert!(file.take_error().is_some(), "who does not keep up is told of");
         // The end does not wait for ever, and counts what it leaves behind.
-        file.finish();
-        assert_eq!(file.take_error().map(|it| it.kind()), Some(io::ErrorKind::TimedOut));
+        let begun = std::time::Instant::now();
+        for _ in 0..20 {
+            file.finish();
+        }
+        assert!(begun.elapsed() < 2 * LAST_WAIT, "waited for once");
         let left = file.lost_lines();
         assert!(left > lost && left <= 40_000, "{left}");
         // When it works again, only what found no room is lost.
         let reader = thread::spawn(move || read_lines(reader, 40_000 - lost));
         while file.lost_lines() != lost {
+            assert!(file.lost_lines() >= lost);
             file.finish();
         }
+        file.finish();
+        assert_eq!(file.lost_lines(), lost);
         let reader = reader.join().unwrap();
         drop((file, reader));
         std::fs::remove_dir_all(&dir).unwrap();
