@@ -189,17 +189,10 @@ impl<S: Default> TlsSession<S> {
         bytes: &[u8],
         spare: &mut Spare,
     ) -> Option<bool> {
-        let following = self.following();
-        let stream = &mut self.streams[direction.index()];
-        let only_kept = following
-            && stream.stalled_since_ns.is_none()
-            && !stream.buffer.is_empty()
-            && matches!(deframe(stream.pending()), Deframed::NeedMore(it) if it > bytes.len());
-        only_kept.then(|| {
-            let before = stream.buffer.capacity();
-            stream.keep(bytes, spare);
-            stream.buffer.capacity() != before
-        })
+        if !self.following() {
+            return None;
+        }
+        self.streams[direction.index()].keep_partial(bytes, spare)
     }
 
     /// Takes the next contiguous bytes of a direction.

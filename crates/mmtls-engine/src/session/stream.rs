@@ -5,7 +5,9 @@
 use super::search::MAX_CANDIDATES;
 use super::spare::{Spare, WORTH_A_LARGE_BUFFER};
 use crate::counters::Counters;
-use crate::tls::{MessageBuffer, MessageWalker, OpenRecord, Opened, RecordHeader};
+use crate::tls::{
+    Deframed, MessageBuffer, MessageWalker, OpenRecord, Opened, RecordHeader, deframe,
+};
 
 /// Longest fragment of TLS 1.3 in bytes: 2^14 + 256 (RFC 8446, section 5.2).
 pub(super) const MAX_TLS13_FRAGMENT_LEN: usize = 16384 + 256;
@@ -175,6 +177,19 @@ impl Stream {
             *buffer = large;
         }
         buffer.extend_from_slice(bytes);
+    }
+
+    /// Buffers bytes, if they continue an incomplete record and do not complete it. Returns whether
+    /// other memory is taken now; `None`, and nothing done, if they do more than that.
+    pub(super) fn keep_partial(&mut self, bytes: &[u8], spare: &mut Spare) -> Option<bool> {
+        let only_kept = self.stalled_since_ns.is_none()
+            && !self.buffer.is_empty()
+            && matches!(deframe(self.pending()), Deframed::NeedMore(it) if it > bytes.len());
+        only_kept.then(|| {
+            let before = self.buffer.capacity();
+            self.keep(bytes, spare);
+            self.buffer.capacity() != before
+        })
     }
 
     /// Memory that is taken, in bytes.
