@@ -7,6 +7,7 @@
 mod community_id;
 mod escape;
 mod line_file;
+mod out;
 mod records;
 mod time;
 

@@ -208,11 +208,9 @@ impl<H: Handler> Engine<H> {
     }
 
     fn is_bypassed(&self, segment: &Segment<'_>) -> bool {
-        if self.config.bypass.is_empty() {
-            return false;
-        }
-        let ends = [segment.source, segment.destination];
-        self.config.bypass.iter().any(|rule| ends.into_iter().any(|end| rule.contains(end)))
+        let Segment { source, destination, .. } = segment;
+        let bypass = &self.config.bypass;
+        bypass.iter().any(|rule| rule.contains(*source) || rule.contains(*destination))
     }
 
     fn is_misplaced(&self, segment: &Segment<'_>) -> bool {

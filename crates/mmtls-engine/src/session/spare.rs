@@ -1,7 +1,7 @@
 //! Memory that is used again: bytes in flight, and records that span packets.
 //!
-//! Refuses to keep more than a few buffers, very small and very large ones, and to give much more
-//! than is needed.
+//! Refuses to keep more than some hundred buffers and 18 MB, very small and very large ones, and to
+//! give much more than is needed.
 
 /// Fewer bytes than these get memory of their own size.
 pub(crate) const WORTH_A_LARGE_BUFFER: usize = 1024;

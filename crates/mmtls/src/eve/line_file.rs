@@ -5,17 +5,17 @@
 //! room for will stay so, and writing goes on when the disk has room again. With a thread that
 //! writes ([`LineFile::write_behind`]), handing lines over does not wait for the disk.
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use super::out::{Cut, Out, Written, open_at_once};
 
-/// Buffered bytes that make it write, and most that it writes at once.
+/// Buffered bytes that make it write.
 const WRITE_AT: usize = 64 << 10;
 /// Most bytes that are kept while writing fails or takes its time.
 const MAX_PENDING: usize = 16 << 20;
@@ -86,10 +86,9 @@ struct Thread(Arc<Shared>);
 impl LineFile {
     /// Opens a file to append to; a new one is readable by its owner only.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = options().open(path)?;
         let shared = Shared {
             path: path.into(),
-            state: Mutex::new(State::new(Out::new(file))),
+            state: Mutex::new(State::new(Out::open(path)?)),
             work: Condvar::new(),
             done: Condvar::new(),
         };
@@ -265,18 +264,18 @@ impl State {
 
     /// Gives what is to be written next; false when there is nothing.
     fn fill(&mut self, out: &mut Out) -> bool {
-        if out.rest.is_empty() {
-            core::mem::swap(&mut out.rest, &mut self.pending);
-            self.in_hand = out.rest.len();
+        if out.is_empty() {
+            self.in_hand = self.pending.len();
             self.in_hand_lines = core::mem::take(&mut self.pending_lines);
+            out.take(&mut self.pending);
         }
-        !out.rest.is_empty()
+        !out.is_empty()
     }
 
-    /// Takes the bytes and lines that were written into account; false when writing failed.
-    fn wrote(&mut self, written: io::Result<(usize, u64)>) -> bool {
+    /// Takes what was written into account; false when writing failed.
+    fn wrote(&mut self, written: io::Result<Written>) -> bool {
         match written {
-            Ok((bytes, lines)) => {
+            Ok(Written { bytes, lines }) => {
                 self.in_hand -= bytes;
                 self.in_hand_lines = self.in_hand_lines.saturating_sub(lines);
                 self.proceed();
@@ -380,7 +379,7 @@ impl Shared {
             let mut going = core::mem::take(&mut state.again) || !state.failing || end;
             // More may come for ever: what asks for another file is for what came before.
             let mut asked = false;
-            while going && !(asked && out.rest.is_empty()) && state.fill(&mut out) {
+            while going && !(asked && out.is_empty()) && state.fill(&mut out) {
                 drop(state);
                 let written = out.write_piece();
                 state = self.lock();
@@ -407,168 +406,17 @@ impl Shared {
     }
 }
 
-/// The file, and what it has got of the latest lines.
-struct Out {
-    file: File,
-    rest: Vec<u8>,
-    /// How much of that is written.
-    written: usize,
-    /// Bytes written since the last line end.
-    torn: u64,
-}
-
-/// So many bytes of a line will not be written: its beginning was cut off.
-struct Cut(usize);
-
-impl Out {
-    fn new(file: File) -> Self {
-        Self { file, rest: Vec::new(), written: 0, torn: 0 }
-    }
-
-    /// Writes some of the rest. Returns how many bytes, and how many lines have ended there.
-    fn write_piece(&mut self) -> io::Result<(usize, u64)> {
-        let written =
-            write_piece(&mut self.file, &mut self.rest, &mut self.written, &mut self.torn);
-        if self.rest.is_empty() {
-            // It would stay as large as the most that ever waited.
-            self.rest.shrink_to(4 * WRITE_AT);
-        }
-        written
-    }
-
-    /// Goes on in a new file.
-    fn go_on(&mut self, file: File) -> Cut {
-        let cut = self.cut_torn();
-        self.file = file;
-        self.torn = 0;
-        cut
-    }
-
-    /// Cuts off a torn last line, which would break readers of the whole file. Needs no space.
-    fn cut_torn(&mut self) -> Cut {
-        if self.torn == 0 || !self.file.metadata().is_ok_and(|it| it.is_file()) {
-            return Cut(0);
-        }
-        if let Ok(metadata) = self.file.metadata() {
-            let _ = self.file.set_len(metadata.len().saturating_sub(self.torn));
-        }
-        self.torn = 0;
-        // The rest of that line would be the first one elsewhere.
-        let rest = &self.rest[self.written..];
-        let len = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1);
-        self.written += len;
-        if self.written == self.rest.len() {
-            self.rest.clear();
-            self.written = 0;
-        }
-        Cut(len)
-    }
-}
-
-/// As [`Out::write_piece`], to anything.
-fn write_piece(
-    out: &mut impl Write,
-    rest: &mut Vec<u8>,
-    written: &mut usize,
-    torn: &mut u64,
-) -> io::Result<(usize, u64)> {
-    let left = &rest[*written..];
-    // Whole lines, for those who read or write the same file.
-    let is_end = |&byte: &u8| byte == b'\n';
-    let piece = match left.get(..WRITE_AT).map(|most| most.iter().rposition(is_end)) {
-        Some(Some(end)) => &left[..=end],
-        Some(None) => left.split_inclusive(is_end).next().unwrap_or(left),
-        None => left,
-    };
-    let count = loop {
-        match out.write(piece) {
-            Ok(0) if !piece.is_empty() => return Err(io::ErrorKind::WriteZero.into()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => break other?,
-        }
-    };
-    let gone = &piece[..count];
-    *torn = match gone.iter().rposition(|&byte| byte == b'\n') {
-        Some(at) => (count - at - 1) as u64,
-        None => *torn + count as u64,
-    };
-    let lines = gone.iter().filter(|&&byte| byte == b'\n').count() as u64;
-    *written += count;
-    if *written == rest.len() {
-        rest.clear();
-        *written = 0;
-    }
-    Ok((count, lines))
-}
-
-fn options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o600);
-    options
-}
-
-/// Opens the file without waiting for the reader of a FIFO, which is an error then.
-fn open_at_once(path: &Path) -> io::Result<File> {
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = options().custom_flags(flags).open(path)?;
-    // A slow reader is waited for, as before.
-    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
-    Ok(file)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::{File, OpenOptions};
     use std::process::Command;
+
+    use rustix::fs::{OFlags, fcntl_getfl};
 
     use super::*;
 
-    /// Has room for so many bytes, then fails.
-    struct Disk {
-        room: usize,
-        data: Vec<u8>,
-    }
-
-    impl Write for Disk {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            if self.room == 0 {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            let count = bytes.len().min(self.room).min(7);
-            self.room -= count;
-            self.data.extend_from_slice(&bytes[..count]);
-            Ok(count)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
-    fn accepts_a_full_disk_that_gets_room_again() {
-        let mut disk = Disk { room: 12, data: Vec::new() };
-        let mut rest = b"12345678\nabcdefgh\n".to_vec();
-        let (mut written, mut torn) = (0, 0);
-        let mut write = |disk: &mut Disk, rest: &mut Vec<u8>| {
-            let mut lines = 0;
-            while !rest.is_empty() {
-                match write_piece(disk, rest, &mut written, &mut torn) {
-                    Ok((_, more)) => lines += more,
-                    Err(error) => return (lines, torn, Some(error.kind())),
-                }
-            }
-            (lines, torn, None)
-        };
-        assert_eq!(write(&mut disk, &mut rest), (1, 3, Some(io::ErrorKind::StorageFull)));
-        disk.room = 1;
-        assert_eq!(write(&mut disk, &mut rest), (0, 4, Some(io::ErrorKind::StorageFull)));
-        disk.room = 100;
-        assert_eq!(write(&mut disk, &mut rest), (1, 0, None));
-        assert_eq!(disk.data, b"12345678\nabcdefgh\n");
-    }
-
-    #[test]
-    fn refuses_to_grow_without_bound_and_tells_each_trouble_once() {
+    fn refuses_to_grow_without_bound() {
         let mut file = LineFile::open(Path::new("/dev/full")).unwrap();
         let line = [b'x'; 1 << 16];
         for _ in 0..512 {
@@ -585,25 +433,33 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_file_that_was_renamed() {
-        let dir = std::env::temp_dir().join(format!("mmtls-reopen-{}", std::process::id()));
-        create_private_dir(&dir).unwrap();
-        let (path, rotated) = (dir.join("a"), dir.join("b"));
-        let mut file = LineFile::open(&path).unwrap();
-        file.push(b"1\n");
-        std::fs::rename(&path, &rotated).unwrap();
-        file.reopen();
-        assert!(file.take_reopen_error().is_none());
-        file.push(b"2\n");
-        file.flush();
-        assert_eq!(std::fs::read(&rotated).unwrap(), b"1\n");
-        assert_eq!(std::fs::read(&path).unwrap(), b"2\n");
-        std::fs::remove_dir_all(&dir).unwrap();
-        file.reopen();
-        assert!(file.take_reopen_error().is_some());
-        file.push(b"3\n");
-        file.flush();
-        assert!(file.take_error().is_none(), "the old file is still there");
+    fn accepts_a_file_that_was_renamed_with_a_thread_and_without() {
+        for behind in [false, true] {
+            let name = format!("mmtls-reopen-{behind}-{}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            create_private_dir(&dir).unwrap();
+            let (path, rotated) = (dir.join("a"), dir.join("b"));
+            let mut file = LineFile::open(&path).unwrap();
+            if behind {
+                file.write_behind().unwrap();
+            }
+            file.push(b"1\n");
+            std::fs::rename(&path, &rotated).unwrap();
+            file.reopen();
+            file.finish();
+            assert!(file.take_reopen_error().is_none());
+            file.push(b"2\n");
+            file.finish();
+            assert_eq!(std::fs::read(&rotated).unwrap(), b"1\n");
+            assert_eq!(std::fs::read(&path).unwrap(), b"2\n");
+            std::fs::remove_dir_all(&dir).unwrap();
+            file.reopen();
+            file.finish();
+            assert!(file.take_reopen_error().is_some());
+            file.push(b"3\n");
+            file.finish();
+            assert!(file.take_error().is_none(), "the old file is still there");
+        }
     }
 
     #[test]
@@ -633,7 +489,7 @@ mod tests {
         let both = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         file.reopen();
         assert!(file.take_reopen_error().is_none());
-        let flags = fcntl_getfl(&file.shared.lock().out.as_ref().unwrap().file).unwrap();
+        let flags = fcntl_getfl(open_at_once(&path).unwrap()).unwrap();
         assert!(!flags.contains(OFlags::NONBLOCK));
         drop(both);
         std::fs::remove_dir_all(&dir).unwrap();
@@ -735,45 +591,12 @@ mod tests {
     }
 
     #[test]
-    fn accepts_a_rename_while_a_thread_writes() {
-        let dir = std::env::temp_dir().join(format!("mmtls-behind-reopen-{}", std::process::id()));
-        create_private_dir(&dir).unwrap();
-        let (path, rotated) = (dir.join("a"), dir.join("b"));
-        let mut file = LineFile::open(&path).unwrap();
-        file.write_behind().unwrap();
-        file.push(b"1\n");
-        std::fs::rename(&path, &rotated).unwrap();
-        file.reopen();
-        file.finish();
-        file.push(b"2\n");
-        file.finish();
-        assert_eq!(std::fs::read(&rotated).unwrap(), b"1\n");
-        assert_eq!(std::fs::read(&path).unwrap(), b"2\n");
-        std::fs::remove_dir_all(&dir).unwrap();
-        file.reopen();
-        file.finish();
-        assert!(file.take_reopen_error().is_some());
-    }
-
-    #[test]
-    fn names_each_trouble_once_and_writes_whole_lines() {
-        let mut state = State::new(Out::new(File::open("/dev/null").unwrap()));
+    fn names_each_trouble_once() {
+        let mut state = State::new(Out::open(Path::new("/dev/null")).unwrap());
         let full = || Err(io::ErrorKind::StorageFull.into());
         assert!(!state.wrote(full()) && !state.wrote(full()));
         assert!(state.error.take().is_some() && state.error.is_none());
-        assert!(state.wrote(Ok((0, 0))) && !state.failing);
+        assert!(state.wrote(Ok(Written { bytes: 0, lines: 0 })) && !state.failing);
         assert!(!state.wrote(full()) && state.error.is_some(), "another one");
-
-        let mut rest = vec![b'x'; WRITE_AT - 10];
-        rest.extend_from_slice(b"\n0123456789abcdef\n");
-        rest.extend(vec![b'y'; 2 * WRITE_AT]);
-        rest.extend_from_slice(b"\nend\n");
-        let (mut disk, mut written, mut torn) = (Vec::new(), 0, 0);
-        let all = rest.clone();
-        while !rest.is_empty() {
-            write_piece(&mut disk, &mut rest, &mut written, &mut torn).unwrap();
-            assert_eq!((torn, disk.last()), (0, Some(&b'\n')));
-        }
-        assert!(disk == all);
     }
 }

@@ -1,0 +1,245 @@
+//! The file that lines go to: whole lines, also when it is full, and cut where one is torn.
+//!
+//! Refuses to try again by itself, and to wait for the reader of a FIFO when it opens.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+/// Most bytes that are written at once, unless a line is longer.
+const MAX_PIECE: usize = 64 << 10;
+/// Memory that is not given back between two batches.
+const KEPT_CAPACITY: usize = 4 * MAX_PIECE;
+
+/// A file, and what it has got of the latest lines.
+pub(super) struct Out<W = File> {
+    to: W,
+    lines: Vec<u8>,
+    /// How much of them is written.
+    written: usize,
+    /// Bytes written since the last line end.
+    torn: u64,
+}
+
+/// So many bytes of a line will not be written: its beginning was cut off.
+pub(super) struct Cut(pub(super) usize);
+
+/// What was written: bytes, and lines that ended there.
+pub(super) struct Written {
+    pub(super) bytes: usize,
+    pub(super) lines: u64,
+}
+
+impl<W: Write> Out<W> {
+    pub(super) fn new(to: W) -> Self {
+        Self { to, lines: Vec::new(), written: 0, torn: 0 }
+    }
+
+    /// Nothing is left to be written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Takes lines when nothing is left, and gives empty memory for them.
+    pub(super) fn take(&mut self, lines: &mut Vec<u8>) {
+        debug_assert!(self.is_empty(), "they would come back as new ones");
+        core::mem::swap(&mut self.lines, lines);
+    }
+
+    /// Writes some of what is left: whole lines, for those who read or write the same file.
+    pub(super) fn write_piece(&mut self) -> io::Result<Written> {
+        let left = &self.lines[self.written..];
+        let is_end = |&byte: &u8| byte == b'\n';
+        let piece = match left.get(..MAX_PIECE).map(|most| most.iter().rposition(is_end)) {
+            Some(Some(end)) => &left[..=end],
+            Some(None) => left.split_inclusive(is_end).next().unwrap_or(left),
+            None => left,
+        };
+        let bytes = loop {
+            match self.to.write(piece) {
+                Ok(0) if !piece.is_empty() => return Err(io::ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => break other?,
+            }
+        };
+        let gone = &piece[..bytes];
+        self.torn = match gone.iter().rposition(is_end) {
+            Some(at) => (bytes - at - 1) as u64,
+            None => self.torn + bytes as u64,
+        };
+        let lines = gone.iter().filter(|byte| is_end(byte)).count() as u64;
+        self.pass_over(bytes);
+        Ok(Written { bytes, lines })
+    }
+
+    fn pass_over(&mut self, bytes: usize) {
+        self.written += bytes;
+        if self.written == self.lines.len() {
+            self.lines.clear();
+            // It would stay as large as the most that ever waited.
+            self.lines.shrink_to(KEPT_CAPACITY);
+            self.written = 0;
+        }
+    }
+
+    /// Passes over the rest of a torn line.
+    fn pass_over_line(&mut self) -> Cut {
+        let left = &self.lines[self.written..];
+        let len = left.iter().position(|&byte| byte == b'\n').map_or(left.len(), |end| end + 1);
+        self.torn = 0;
+        self.pass_over(len);
+        Cut(len)
+    }
+}
+
+impl Out {
+    /// Opens a file to append to; a new one is readable by its owner only.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self::new(options().open(path)?))
+    }
+
+    /// Goes on in another file.
+    pub(super) fn go_on(&mut self, file: File) -> Cut {
+        let mut cut = self.cut_torn();
+        if self.torn > 0 {
+            // A FIFO has half a line; its rest would be the first line here.
+            cut = self.pass_over_line();
+        }
+        self.to = file;
+        cut
+    }
+
+    /// Cuts off a torn last line, which would break readers of the whole file. Needs no space.
+    pub(super) fn cut_torn(&mut self) -> Cut {
+        if self.torn > 0
+            && let Ok(metadata) = self.to.metadata()
+            && metadata.is_file()
+        {
+            let _ = self.to.set_len(metadata.len().saturating_sub(self.torn));
+            return self.pass_over_line();
+        }
+        Cut(0)
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(0o600);
+    options
+}
+
+/// Opens the file without waiting for the reader of a FIFO, which is an error then.
+pub(super) fn open_at_once(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = options().custom_flags(flags).open(path)?;
+    // A slow reader is waited for, as before.
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// Has room for so many bytes, then fails.
+    struct Disk {
+        room: usize,
+        data: Vec<u8>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.room == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let count = bytes.len().min(self.room).min(7);
+            self.room -= count;
+            self.data.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Writes until nothing is left, or an error; lines that ended.
+    fn write_all<W: Write>(out: &mut Out<W>) -> (u64, Option<io::ErrorKind>) {
+        let mut lines = 0;
+        while !out.is_empty() {
+            match out.write_piece() {
+                Ok(written) => lines += written.lines,
+                Err(error) => return (lines, Some(error.kind())),
+            }
+        }
+        (lines, None)
+    }
+
+    #[test]
+    fn accepts_a_full_disk_that_gets_room_again() {
+        let mut out = Out::new(Disk { room: 12, data: Vec::new() });
+        out.take(&mut b"12345678\nabcdefgh\n".to_vec());
+        let full = Some(io::ErrorKind::StorageFull);
+        assert_eq!((write_all(&mut out), out.torn), ((1, full), 3));
+        out.to.room = 1;
+        assert_eq!((write_all(&mut out), out.torn), ((0, full), 4));
+        out.to.room = 100;
+        assert_eq!((write_all(&mut out), out.torn), ((1, None), 0));
+        assert_eq!(out.to.data, b"12345678\nabcdefgh\n");
+    }
+
+    #[test]
+    fn accepts_lines_and_writes_them_whole() {
+        let mut lines = vec![b'x'; MAX_PIECE - 10];
+        lines.extend_from_slice(b"\n0123456789abcdef\n");
+        lines.extend(vec![b'y'; 2 * MAX_PIECE]);
+        lines.extend_from_slice(b"\nend\n");
+        let all = lines.clone();
+        let mut out = Out::new(Vec::new());
+        out.take(&mut lines);
+        let mut pieces = 0;
+        while !out.is_empty() {
+            out.write_piece().unwrap();
+            assert_eq!((out.torn, out.to.last()), (0, Some(&b'\n')));
+            pieces += 1;
+        }
+        assert!(out.to == all && pieces == 4, "{pieces}");
+    }
+
+    #[test]
+    fn refuses_to_leave_half_a_line_in_a_file_or_to_begin_one_with_it() {
+        let dir = std::env::temp_dir().join(format!("mmtls-torn-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let mut out = Out::open(&dir.join("a")).unwrap();
+        for lines in [&b"whole\n"[..], b"to"] {
+            out.take(&mut lines.to_vec());
+            assert_eq!(write_all(&mut out).1, None);
+        }
+        out.take(&mut b"rn\nnext\n".to_vec());
+        let file = open_at_once(&dir.join("b")).unwrap();
+        assert_eq!(out.go_on(file).0, 3);
+        assert_eq!(write_all(&mut out), (1, None));
+        let [a, b] = ["a", "b"].map(|name| std::fs::read(dir.join(name)).unwrap());
+        assert_eq!((a, b), (b"whole\n".to_vec(), b"next\n".to_vec()));
+
+        // A pipe cannot be cut.
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut out = Out::new(File::from(std::os::fd::OwnedFd::from(writer)));
+        out.take(&mut b"to".to_vec());
+        assert_eq!(write_all(&mut out).1, None);
+        out.take(&mut b"rn\nlast\n".to_vec());
+        assert_eq!(out.cut_torn().0, 0);
+        assert_eq!(out.go_on(open_at_once(&dir.join("b")).unwrap()).0, 3);
+        assert_eq!(write_all(&mut out), (1, None));
+        let mut piped = Vec::new();
+        reader.read_to_end(&mut piped).unwrap();
+        assert_eq!(piped, b"to");
+        assert_eq!(std::fs::read(dir.join("b")).unwrap(), b"next\nlast\n");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
