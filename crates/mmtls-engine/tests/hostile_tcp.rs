@@ -293,6 +293,32 @@ fn memory_of_frames_is_charged_and_given_back_with_the_connection() {
     assert_eq!((t.kept_frames(), t.engine.buffered_bytes()), (0, 0));
 }
 
+/// Memory of which little is used is kept as long as there is plenty of it, and no longer.
+#[test]
+fn memory_must_not_be_wasted_where_it_is_scarce() {
+    const ROOM: usize = 66 << 10;
+    for (max, kept) in [(1 << 30, 16), (4 << 20, 4)] {
+        let mut c = T::config();
+        c.limits.max_buffered_bytes = max;
+        let mut t = T::with(c);
+        let at = established(&mut t);
+        t.room = ROOM;
+        let mut from = at[1];
+        for number in 1..60 {
+            let data = [9; 5000];
+            let record = keys_of_server().seal(number, ContentType::APPLICATION_DATA, &data, 0);
+            let verdict = t.send(S, from as i64, at[0], flag::ACK, &record);
+            assert_eq!(verdict, Verdict::Forward);
+            from += record.len() as u64;
+        }
+        assert_eq!(t.kept_frames(), kept, "of 59, with {max} bytes");
+        assert!(t.engine.buffered_bytes() >= kept * ROOM + (59 - kept) * 5000, "all is charged");
+        t.room = 0;
+        t.send(C, at[0] as i64, from, flag::ACK, &[]);
+        assert_eq!(t.kept_frames(), 0);
+    }
+}
+
 #[test]
 fn packet_that_dies_on_the_way_must_not_open_a_way_for_another() {
     // Time to live 1: forwarded and judged, but its receiver never gets it. Nor does a packet

@@ -58,8 +58,9 @@ pub enum Action {
 
 /// The kernel's offload header (`struct virtio_net_hdr`, 10 bytes, host byte order) of one frame.
 ///
-/// It is passed from the receiving to the sending socket unchanged, so that a segmentation-offload frame stays one
-/// frame and an unfinished checksum is finished by whoever would have finished it without us.
+/// It is passed from the receiving to the sending socket, so that a segmentation-offload frame stays one frame and an
+/// unfinished checksum is finished by whoever would have finished it without us. It changes only where frames are
+/// joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
     /// [`Self::NEEDS_CHECKSUM`], [`Self::DATA_VALID`].

@@ -47,6 +47,8 @@ pub struct InlineSection {
     pub socket_buffer_bytes: usize,
     /// How long to let frames gather where many come.
     pub moderation_microseconds: u64,
+    /// Let consecutive TCP segments of a connection leave as one super-frame.
+    pub coalesce: bool,
 }
 
 /// `[passive]`: nothing is held, dropped or sent. A handler's reset only ends the following of a
@@ -249,6 +251,7 @@ impl Default for InlineSection {
             batch_frames: 32,
             socket_buffer_bytes: 64 << 20,
             moderation_microseconds: 50,
+            coalesce: true,
         }
     }
 }

@@ -225,6 +225,7 @@ fn bridge(file: &File) -> Result<BridgeConfig, Error> {
     };
     bridge.batch = file.inline.batch_frames;
     bridge.socket_buffer_bytes = file.inline.socket_buffer_bytes;
+    bridge.coalesce = file.inline.coalesce;
     Ok(bridge)
 }
 

@@ -151,7 +151,7 @@ impl<H: Handler> Engine<H> {
         self.counters.frames += 1;
         self.started_ns.get_or_insert(self.now_ns);
         self.frame_len = frame.bytes.len();
-        self.frame_memory = frame.memory.filter(|it| Lent::is_worth(it, frame.bytes)).cloned();
+        self.frame_memory = frame.memory.filter(|_| Lent::is_possible(frame.bytes)).cloned();
         // What its receiver drops need not pass: it may be meant to mislead.
         let unacceptable = if self.config.inline { Verdict::Drop } else { Verdict::Forward };
         let verdict = match parse(frame.link, frame.bytes, self.config.inline) {

@@ -18,6 +18,9 @@ const MAX_AHEAD: i64 = 1 << 30;
 /// One direction's unacknowledged bytes may take one part in so many of the memory that is left.
 const UNACKNOWLEDGED_SHARE: usize = 8;
 
+/// As long as no more than one part in so many of the memory is taken, some of it is wasted where that saves time.
+const WASTE_SHARE: usize = 16;
+
 impl<H: Handler> Engine<H> {
     pub(super) fn handle_segment(&mut self, port: PortId, segment: &Segment<'_>) -> Verdict {
         if segment.tcp.flags().syn() && segment.tcp.is_multipath() {
@@ -377,7 +380,9 @@ impl<H: Handler> Engine<H> {
                 half.sent.push_partial(offset, bytes.len());
                 return changed;
             }
-            let lent = self.frame_memory.as_ref().and_then(|it| Lent::new(it, bytes));
+            let affordable = self.buffered < self.config.limits.max_buffered_bytes / WASTE_SHARE;
+            let waste = affordable && half.sent.is_small();
+            let lent = self.frame_memory.as_ref().and_then(|it| Lent::new(it, bytes, waste));
             let more = if lent.is_some() { 0 } else { bytes.len() };
             flow.copy_partial(direction, more, &mut self.spare);
             let half = flow.half(direction);

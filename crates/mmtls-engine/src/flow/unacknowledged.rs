@@ -15,6 +15,9 @@ use crate::session::{Spare, WORTH_A_LARGE_BUFFER};
 /// Fewer bytes are copied faster than they are lent. Fuzzing is to see both ways with what it has.
 const MIN_LENT: usize = if cfg!(fuzzing) { 16 } else { 4096 };
 
+/// Below this much memory a direction keeps that of a frame also where less than half of it is used.
+const GENEROUS: usize = 1 << 20;
+
 /// What is left of lists that are longer goes back to the system.
 const MAX_SPARE_LENT: usize = 16;
 
@@ -28,14 +31,14 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Whether so much of the memory is used that keeping all of it is better than copying.
-    pub(crate) fn is_worth(memory: &Arc<[u8]>, bytes: &[u8]) -> bool {
-        bytes.len() >= memory.len().div_ceil(2).max(MIN_LENT)
+    /// Whether there may be reason to keep the memory.
+    pub(crate) fn is_possible(bytes: &[u8]) -> bool {
+        bytes.len() >= MIN_LENT
     }
 
-    /// Lends bytes that are in this memory, if it is worth it.
-    pub(crate) fn new(memory: &Arc<[u8]>, bytes: &[u8]) -> Option<Self> {
-        if !Self::is_worth(memory, bytes) {
+    /// Lends bytes that are in this memory, if most of it is used, or a waste of it is affordable.
+    pub(crate) fn new(memory: &Arc<[u8]>, bytes: &[u8], waste: bool) -> Option<Self> {
+        if !Self::is_possible(bytes) || !(waste || bytes.len() >= memory.len().div_ceil(2)) {
             return None;
         }
         let start = bytes.as_ptr().addr().checked_sub(memory.as_ptr().addr())?;
@@ -79,6 +82,11 @@ impl Unacknowledged {
     /// Memory that is taken, in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.copied.capacity() + self.lent_memory
+    }
+
+    /// Whether so little is kept here that more of it may be wasted, rather than time.
+    pub(crate) fn is_small(&self) -> bool {
+        self.capacity() < GENEROUS
     }
 
     fn start(&self) -> u64 {
@@ -321,11 +329,13 @@ mod tests {
     #[test]
     fn accepts_memory_that_is_mostly_used() {
         let memory: Arc<[u8]> = vec![0; 10_000].into();
-        assert!(Lent::new(&memory, &memory[54..]).is_some_and(|it| it.start == 54));
-        assert!(Lent::new(&memory, &memory[5_001..]).is_none(), "less than half of it");
-        assert!(Lent::new(&memory, &[0; 10_000]).is_none(), "somewhere else");
+        assert!(Lent::new(&memory, &memory[54..], false).is_some_and(|it| it.start == 54));
+        assert!(Lent::new(&memory, &memory[5_001..], false).is_none(), "less than half of it");
+        assert!(Lent::new(&memory, &memory[5_001..], true).is_some(), "a waste");
+        assert!(Lent::new(&memory, &memory[5_905..], true).is_none(), "copied faster");
+        assert!(Lent::new(&memory, &[0; 10_000], true).is_none(), "somewhere else");
         let small: Arc<[u8]> = vec![0; MIN_LENT - 1].into();
-        assert!(Lent::new(&small, &small).is_none());
+        assert!(Lent::new(&small, &small, true).is_none());
     }
 
     #[test]

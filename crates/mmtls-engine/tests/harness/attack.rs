@@ -18,6 +18,8 @@ pub struct T {
     pub now: u64,
     pub out: Vec<Output>,
     frames: Vec<Weak<[u8]>>,
+    /// Memory that each frame comes in, at least.
+    pub room: usize,
 }
 
 impl T {
@@ -33,6 +35,7 @@ impl T {
             now: 1,
             out: Vec::new(),
             frames: Vec::new(),
+            room: 0,
         }
     }
     pub fn new() -> Self {
@@ -45,12 +48,14 @@ impl T {
     }
     pub fn raw(&mut self, port: u8, bytes: &[u8]) -> Verdict {
         self.now += 1000;
-        let memory: Arc<[u8]> = bytes.into();
+        let mut memory = bytes.to_vec();
+        memory.resize(self.room.max(bytes.len()), 0);
+        let memory: Arc<[u8]> = memory.into();
         self.frames.push(Arc::downgrade(&memory));
         let input = FrameInput {
             port: PortId(port),
             link: Link::Ethernet,
-            bytes: &memory,
+            bytes: &memory[..bytes.len()],
             memory: Some(&memory),
             checksum_trusted: true,
         };

@@ -31,8 +31,10 @@ pub struct PortCounters {
     pub received_vlan_frames: u64,
     /// Frames accepted by this port's interface for sending.
     pub sent_frames: u64,
-    /// Their octets.
+    /// Their octets; of frames that were joined, the headers count once.
     pub sent_bytes: u64,
+    /// Of those frames, the ones that left as part of the frame before them ([`super::BridgeConfig::coalesce`]).
+    pub coalesced_frames: u64,
     /// Frames that the kernel lost because the receive buffer was full.
     pub kernel_dropped: u64,
     /// Received frames dropped because they exceed the receive buffer ([`super::MAX_FRAME_BYTES`]).
@@ -56,6 +58,7 @@ impl std::ops::AddAssign for PortCounters {
         self.received_vlan_frames += other.received_vlan_frames;
         self.sent_frames += other.sent_frames;
         self.sent_bytes += other.sent_bytes;
+        self.coalesced_frames += other.coalesced_frames;
         self.kernel_dropped += other.kernel_dropped;
         self.truncated += other.truncated;
         self.runts += other.runts;

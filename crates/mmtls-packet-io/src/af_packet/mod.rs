@@ -2,9 +2,11 @@
 //!
 //! Frames are received in batches from AF_PACKET sockets with `PACKET_VNET_HDR`, shown to the caller one by one, and
 //! sent out of the other port as they came: segmentation-offload super-frames stay whole and unfinished checksums stay
-//! unfinished. A frame that is forwarded is not copied, and memory is allocated only in place of what the caller keeps.
+//! unfinished. Only where one sender's segments follow each other, several frames may leave as one super-frame
+//! ([`BridgeConfig::coalesce`]). A frame that is forwarded is not copied, and memory is allocated only in place of what
+//! the caller keeps.
 //!
-//! It refuses to change frames, to look into them, and to queue them: what an interface does not take is dropped and
+//! It refuses to change what frames carry, and to queue them: what an interface does not take is dropped and
 //! counted ([`Counters`]). It does not stop the host's own stack from seeing the frames too; give it interfaces without
 //! addresses, best in a network namespace of their own ([`Bridge::warnings`] says what stands out).
 //!
@@ -13,9 +15,11 @@
 //! without counting it, not two.
 
 mod buffers;
+mod coalesce;
 mod counters;
 mod error;
 mod interface;
+mod queue;
 mod slots;
 mod steering;
 mod system;
@@ -58,10 +62,14 @@ pub struct BridgeConfig {
     pub socket_buffer_bytes: usize,
     /// Receive frames for other stations' addresses too. A bridge needs that.
     pub promiscuous: bool,
+    /// Let consecutive TCP segments of a connection leave as one super-frame when they leave together and their
+    /// checksum is left to the kernel. No octet of TCP payload changes, nor does its sequence number; segments end
+    /// elsewhere.
+    pub coalesce: bool,
 }
 
 impl BridgeConfig {
-    /// The defaults: batches of 32, buffers of 64 MiB, promiscuous.
+    /// The defaults: batches of 32, buffers of 64 MiB, promiscuous, coalescing.
     #[must_use]
     pub fn new(left: impl Into<String>, right: impl Into<String>) -> Self {
         Self {
@@ -71,6 +79,7 @@ impl BridgeConfig {
             batch: 32,
             socket_buffer_bytes: 64 << 20,
             promiscuous: true,
+            coalesce: true,
         }
     }
 }
@@ -291,10 +300,12 @@ impl Bridge {
             counters.received_vlan_frames += u64::from(received.tag_restored);
             match decide(&frame, &mut Outbox { ports: &mut self.ports }) {
                 Action::Forward => {
-                    let (base, length) = self.slots.packet(received);
+                    let packet = self.slots.packet(received);
                     // SAFETY: the slots stay as they are until the next batch, and the queue is flushed below; should
                     // `decide` panic, it is flushed before the next batch.
-                    unsafe { self.ports[port.other().index()].push_borrowed(base, length) };
+                    unsafe {
+                        self.ports[port.other().index()].push_borrowed(received.vnet, packet)
+                    };
                 }
                 Action::Drop | Action::Taken => {}
             }

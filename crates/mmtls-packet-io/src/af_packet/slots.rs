@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::buffers::Buffers;
-use super::system::{MessageVector, Region};
+use super::system::{ReceiveVector, Region};
 use crate::VnetHeader;
 
 /// Octets of the largest frame that is received whole: 64 KiB of IP packet (GSO without BIG TCP), Ethernet header, VLAN
@@ -31,7 +31,7 @@ const ETHERTYPE_VLAN: u16 = 0x8100;
 /// Buffers for one batch.
 pub(super) struct ReceiveSlots {
     // Declared before the memory: the headers point into it.
-    messages: MessageVector,
+    messages: ReceiveVector,
     buffers: Buffers,
     control: Region,
     /// Slots that were received into since they were last made ready.
@@ -60,7 +60,7 @@ pub(super) enum Unusable {
 impl ReceiveSlots {
     pub(super) fn new(batch: usize) -> io::Result<Self> {
         let mut slots = Self {
-            messages: MessageVector::new(batch),
+            messages: ReceiveVector::new(batch),
             buffers: Buffers::new(batch, SLOT_BYTES),
             control: Region::new(batch * CONTROL_BYTES)?,
             used: batch,
@@ -125,12 +125,10 @@ impl ReceiveSlots {
         (&memory[start..start + received.length], memory)
     }
 
-    /// Offload header and frame, for sending. Valid until the next [`Self::receive`].
-    pub(super) fn packet(&self, received: Received) -> (*mut libc::c_void, usize) {
+    /// Offload header and frame, for sending. As they are until the next [`Self::receive`].
+    pub(super) fn packet(&self, received: Received) -> &[u8] {
         let length = VnetHeader::LEN + received.length;
-        let packet = &self.buffers.get(received.index)[received.start..received.start + length];
-        // The kernel only reads what it sends.
-        (packet.as_ptr().cast_mut().cast(), length)
+        &self.buffers.get(received.index)[received.start..received.start + length]
     }
 }
 

@@ -282,16 +282,16 @@ impl Drop for Region {
     }
 }
 
-/// Message headers with one I/O vector each, at fixed addresses, for `recvmmsg` and `sendmmsg`.
-pub(super) struct MessageVector {
+/// Message headers with one I/O vector each, at fixed addresses, for `recvmmsg`.
+pub(super) struct ReceiveVector {
     headers: Box<[mmsghdr]>,
     vectors: Box<[iovec]>,
 }
 
 // SAFETY: the pointers inside lead to this value's own vectors and to memory that its owner keeps alive and owns too.
-unsafe impl Send for MessageVector {}
+unsafe impl Send for ReceiveVector {}
 
-impl MessageVector {
+impl ReceiveVector {
     pub(super) fn new(capacity: usize) -> Self {
         let mut vectors: Box<[iovec]> =
             vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; capacity].into();
@@ -309,18 +309,13 @@ impl MessageVector {
         self.headers.len()
     }
 
-    /// Points entry `index` at the buffer to receive into or to send from.
+    /// Points entry `index` at the buffer to receive into.
     ///
     /// # Safety
-    /// The memory must stay valid until the entry is set anew or never used again. During calls that cover this entry
-    /// it must not be referred to elsewhere ([`Self::receive`]), or not be written to ([`Self::send`]).
+    /// The memory must stay valid until the entry is set anew or never used again. During calls of [`Self::receive`]
+    /// that cover this entry it must not be referred to elsewhere.
     pub(super) unsafe fn set_buffer(&mut self, index: usize, base: *mut c_void, length: usize) {
         self.vectors[index] = iovec { iov_base: base, iov_len: length };
-    }
-
-    /// Octets of the buffer of entry `index`.
-    pub(super) fn buffer_length(&self, index: usize) -> usize {
-        self.vectors[index].iov_len
     }
 
     /// Points entry `index` at room for control data.
@@ -354,14 +349,83 @@ impl MessageVector {
         })?;
         Ok(received as usize)
     }
+}
 
-    /// Sends entries `from..to` without blocking, and returns how many went. An error is that of entry `from`.
-    pub(super) fn send(&mut self, socket: &OwnedFd, from: usize, to: usize) -> io::Result<usize> {
-        let entries = &mut self.headers[from..to];
+/// Octets somewhere in memory, to be sent.
+#[derive(Clone, Copy)]
+pub(super) struct Memory {
+    base: *const u8,
+    length: usize,
+}
+
+// SAFETY: an address and a number; who reads what is there promises that it may be read.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    pub(super) const fn of(octets: &[u8]) -> Self {
+        Self { base: octets.as_ptr(), length: octets.len() }
+    }
+
+    /// Without its first octets.
+    pub(super) fn from(self, octets: usize) -> Self {
+        let skipped = octets.min(self.length);
+        Self { base: self.base.wrapping_add(skipped), length: self.length - skipped }
+    }
+}
+
+/// Messages for `sendmmsg`, each gathered from several places.
+#[derive(Default)]
+pub(super) struct SendVector {
+    headers: Vec<mmsghdr>,
+    vectors: Vec<iovec>,
+}
+
+// SAFETY: the pointers inside lead to this value's own vectors and to memory of which `send`'s caller promises that it
+// may be read.
+unsafe impl Send for SendVector {}
+
+impl SendVector {
+    pub(super) fn clear(&mut self) {
+        self.headers.clear();
+        self.vectors.clear();
+    }
+
+    /// Adds a message.
+    pub(super) fn push(&mut self, places: impl Iterator<Item = Memory>) {
+        let before = self.vectors.len();
+        // The kernel only reads what it sends.
+        self.vectors.extend(
+            places.map(|it| iovec { iov_base: it.base.cast_mut().cast(), iov_len: it.length }),
+        );
+        // SAFETY: all-zero is a valid mmsghdr: no name, no vectors, no control data.
+        let mut header: mmsghdr = unsafe { zeroed() };
+        header.msg_hdr.msg_iovlen = (self.vectors.len() - before) as _;
+        self.headers.push(header);
+    }
+
+    /// Octets of a message that was sent: all of it, since packets go whole or not at all.
+    pub(super) fn sent_octets(&self, message: usize) -> usize {
+        self.headers[message].msg_len as usize
+    }
+
+    /// Sends the messages from `from` on without blocking, and returns how many went. An error is that of `from`.
+    ///
+    /// # Safety
+    /// All places of all messages must be readable, and not be written to meanwhile.
+    pub(super) unsafe fn send(&mut self, socket: &OwnedFd, from: usize) -> io::Result<usize> {
+        let mut rest = self.vectors.as_mut_slice();
+        for header in &mut self.headers {
+            // Its type depends on the C library.
+            let places: usize = header.msg_hdr.msg_iovlen as _;
+            let (own, others) = rest.split_at_mut(places);
+            header.msg_hdr.msg_iov = own.as_mut_ptr();
+            rest = others;
+        }
+        let entries = &mut self.headers[from..];
         let count = entries.len() as _;
         let headers = entries.as_mut_ptr();
         let fd = socket.as_raw_fd();
-        // SAFETY: `count` headers exist; whoever set their buffers promised that those are valid now.
+        // SAFETY: `count` headers exist, each with its vectors; for what those lead to, see above.
         let sent = check(unsafe { libc::sendmmsg(fd, headers, count, libc::MSG_DONTWAIT as _) })?;
         Ok(sent as usize)
     }

@@ -12,7 +12,8 @@ use super::BridgeConfig;
 use super::counters::PortCounters;
 use super::error::Error;
 use super::interface::Interface;
-use super::system::{self, MessageVector};
+use super::queue::Queue;
+use super::system;
 use crate::{Port, VnetHeader};
 
 /// How often, and how long, one flush waits for a congested interface: 0.2 ms in all, since the other direction waits
@@ -29,11 +30,8 @@ pub(super) struct PortState {
     pub(super) counters: PortCounters,
     /// What the kernel told so far; asking it resets its own number.
     kernel_dropped: Cell<u64>,
-    messages: MessageVector,
-    /// Frames waiting: the first so many entries of `messages`.
-    queued: usize,
-    /// The packets among them that are ours, which `messages` points at.
-    owned: Vec<Vec<u8>>,
+    /// Frames waiting.
+    queue: Queue,
     /// The last flush dropped frames. The next one does not wait: only after one that dropped none is that worth it.
     congested: bool,
     /// The interface was found down or gone in a flush whose caller could not be told.
@@ -49,7 +47,6 @@ impl PortState {
         interface: Interface,
         config: &BridgeConfig,
     ) -> Self {
-        let capacity = config.batch;
         Self {
             port,
             socket,
@@ -57,9 +54,7 @@ impl PortState {
             interface_index: interface.index,
             counters: PortCounters::default(),
             kernel_dropped: Cell::new(0),
-            messages: MessageVector::new(capacity),
-            queued: 0,
-            owned: Vec::with_capacity(capacity),
+            queue: Queue::new(config.batch, config.coalesce),
             congested: false,
             down: false,
             passive: config.passive,
@@ -82,32 +77,27 @@ impl PortState {
     /// Queues offload header and frame in someone else's memory.
     ///
     /// # Safety
-    /// The memory must stay valid and unchanged until the next [`Self::flush`].
-    pub(super) unsafe fn push_borrowed(&mut self, base: *mut libc::c_void, length: usize) {
+    /// `packet` must stay valid and unchanged until the next [`Self::flush`].
+    pub(super) unsafe fn push_borrowed(&mut self, vnet: VnetHeader, packet: &[u8]) {
         if self.passive {
             return;
         }
-        if self.queued == self.messages.capacity() {
+        if self.queue.is_full() {
             self.send_all();
         }
-        // SAFETY: the caller promises validity until the flush, and entries are not used after that.
-        unsafe { self.messages.set_buffer(self.queued, base, length) };
-        self.queued += 1;
+        // SAFETY: as the caller promises.
+        unsafe { self.queue.push_borrowed(vnet, packet) };
     }
 
     /// Queues offload header and frame.
-    pub(super) fn push_owned(&mut self, mut packet: Vec<u8>) {
+    pub(super) fn push_owned(&mut self, packet: Vec<u8>) {
         if self.passive {
             return;
         }
-        if self.queued == self.messages.capacity() {
+        if self.queue.is_full() {
             self.send_all();
         }
-        let (base, length) = (packet.as_mut_ptr(), packet.len());
-        self.owned.push(packet);
-        // SAFETY: moving the vector did not move its heap memory; it is kept until the flush and not used meanwhile.
-        unsafe { self.messages.set_buffer(self.queued, base.cast(), length) };
-        self.queued += 1;
+        self.queue.push_owned(packet);
     }
 
     /// Sends all that is queued.
@@ -115,7 +105,7 @@ impl PortState {
     /// # Errors
     /// The interface is down or gone; what could not be sent is counted and forgotten.
     pub(super) fn flush(&mut self) -> Result<(), Error> {
-        if self.queued > 0 {
+        if self.queue.messages() > 0 {
             self.send_all();
         }
         if std::mem::take(&mut self.down) { Err(self.down_error()) } else { Ok(()) }
@@ -151,22 +141,21 @@ impl PortState {
         let mut waits_left = if self.congested { 0 } else { MAX_WAITS };
         self.congested = false;
         let mut failed_once = None;
-        while next < self.queued {
-            let error = match self.messages.send(&self.socket, next, self.queued) {
-                Ok(sent) if sent > 0 => {
-                    let end = (next + sent).min(self.queued);
-                    for index in next..end {
-                        let octets = self.messages.buffer_length(index) - VnetHeader::LEN;
-                        self.counters.sent_bytes += octets as u64;
-                    }
-                    self.counters.sent_frames += (end - next) as u64;
-                    next = end;
+        self.queue.gather();
+        while next < self.queue.messages() {
+            let error = match self.queue.send(&self.socket, next) {
+                Ok(sent) if sent.messages > 0 => {
+                    next += sent.messages;
+                    self.counters.sent_bytes += sent.octets;
+                    self.counters.sent_frames += sent.frames;
+                    self.counters.coalesced_frames += sent.frames - sent.messages as u64;
                     continue;
                 }
                 Ok(_) => io::Error::from_raw_os_error(libc::EIO),
                 Err(error) => error,
             };
             let errors = &mut self.counters.send_errors;
+            let frames = self.queue.frames(next..next + 1);
             match error.raw_os_error() {
                 Some(libc::EINTR) => continue,
                 Some(libc::EAGAIN | libc::ENOBUFS) if waits_left > 0 => {
@@ -177,13 +166,13 @@ impl PortState {
                 }
                 Some(libc::EAGAIN) => {
                     self.congested = true;
-                    errors.would_block += 1;
+                    errors.would_block += frames;
                 }
                 Some(libc::ENOBUFS) => {
                     self.congested = true;
-                    errors.no_buffers += 1;
+                    errors.no_buffers += frames;
                 }
-                Some(libc::EMSGSIZE) => errors.too_long += 1,
+                Some(libc::EMSGSIZE) => errors.too_long += frames,
                 // The first send after an interface event or a failed receive is told about that instead of itself.
                 _ if failed_once != Some(next) => {
                     failed_once = Some(next);
@@ -191,15 +180,14 @@ impl PortState {
                 }
                 Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => {
                     self.down = true;
-                    errors.interface_down += (self.queued - next) as u64;
+                    errors.interface_down += self.queue.frames(next..self.queue.messages());
                     break;
                 }
-                _ => errors.refused += 1,
+                _ => errors.refused += frames,
             }
             next += 1;
         }
-        self.queued = 0;
-        self.owned.clear();
+        self.queue.clear();
     }
 
     fn wait_for_room(&self, send_buffer_full: bool) {

@@ -101,6 +101,27 @@ impl Testbed {
         self.bridged_in(&self.middle, config, decide, body)
     }
 
+    /// Lets the endpoints' super-frames have 8 KB at most.
+    pub fn make_super_frames_small(&self) {
+        for (namespace, link) in [(&self.client, "lc"), (&self.server, "ls")] {
+            ip(&format!("-n {namespace} link set {link} gso_max_size 8192"));
+        }
+    }
+
+    /// Leaves segmentation and checksums of what the middle sends to its kernel. False, loudly, where that cannot be
+    /// done.
+    pub fn switch_offloads_off(&self) -> bool {
+        for link in ["ml", "mr"] {
+            let mut ethtool = Command::new("ip");
+            ethtool.args(["netns", "exec", &self.middle, "ethtool", "-K", link, "tx", "off"]);
+            if !ethtool.output().is_ok_and(|output| output.status.success()) {
+                eprintln!("SKIP: cannot switch offloads off with ethtool");
+                return false;
+            }
+        }
+        true
+    }
+
     /// Runs a bridge in any namespace for as long as `body` takes.
     pub fn bridged_in<T>(
         &self,
