@@ -380,9 +380,11 @@ impl<H: Handler> Engine<H> {
                 half.sent.push_partial(offset, bytes.len());
                 return changed;
             }
-            let affordable = self.buffered < self.config.limits.max_buffered_bytes / WASTE_SHARE;
-            let waste = affordable && half.sent.is_small();
-            let lent = self.frame_memory.as_ref().and_then(|it| Lent::new(it, bytes, waste));
+            let lent = self.frame_memory.as_ref().and_then(|memory| {
+                let affordable = self.config.limits.max_buffered_bytes / WASTE_SHARE;
+                let waste = self.buffered < affordable && half.sent.is_small();
+                Lent::new(memory, bytes, waste)
+            });
             let more = if lent.is_some() { 0 } else { bytes.len() };
             flow.copy_partial(direction, more, &mut self.spare);
             let half = flow.half(direction);

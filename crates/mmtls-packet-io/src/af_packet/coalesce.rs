@@ -66,16 +66,12 @@ impl Piece {
             return None;
         }
         let segment = if is_super_frame { vnet.gso_size } else { u16::try_from(payload).ok()? };
-        let word = |at: usize| {
-            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
-        let (ports, sequence) = (word(0), word(4));
-        // The ends of both addresses, in either version of IP: the destination's last octets are the header's last.
-        let destination = frame[tcp - 4..tcp].first_chunk().map_or(0, |it| u32::from_be_bytes(*it));
-        let source = if tcp - ip == IPV4_HEADER { tcp - 8 } else { tcp - 20 };
-        let source =
-            frame[source..source + 4].first_chunk().map_or(0, |it| u32::from_be_bytes(*it));
-        let connection = u64::from(ports) << 32 | u64::from(source.rotate_left(16) ^ destination);
+        let word = |at: usize| Some(u32::from_be_bytes(*frame.get(at..)?.first_chunk()?));
+        let (ports, sequence) = (word(tcp)?, word(tcp + 4)?);
+        // The ends of both addresses: the destination's is the end of the header in either version of IP.
+        let source = if gso_type == GSO_TCPV4 { word(ip + 12)? } else { word(ip + 20)? };
+        let ends = source.rotate_left(16) ^ word(tcp - 4)?;
+        let connection = u64::from(ports) << 32 | u64::from(ends);
         Some(Self { ip, tcp, headers, payload, segment, is_super_frame, sequence, connection })
     }
 
@@ -104,10 +100,10 @@ impl Piece {
             return false;
         }
         // So far each is the sum of its pseudo-header, of which the length is a part. A wrong one stays wrong.
-        let sums =
+        let [ours, theirs] =
             [headers, frame].map(|it| u16::from_be_bytes([it[self.tcp + 16], it[self.tcp + 17]]));
-        let sum = add(sums[0], next.payload as u16);
-        if sum % u16::MAX != add(sums[1], self.payload as u16) % u16::MAX {
+        let seed = add(ours, next.payload as u16);
+        if seed % u16::MAX != add(theirs, self.payload as u16) % u16::MAX {
             return false;
         }
         let (ip, tcp) = headers.split_at_mut(self.tcp);
@@ -116,14 +112,12 @@ impl Piece {
         if ip.len() == IPV4_HEADER {
             put(ip, 2, (IPV4_HEADER + octets) as u16);
             put(ip, 10, 0);
-            let sum =
-                ip.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).fold(0, add);
-            put(ip, 10, !sum);
+            put(ip, 10, !sum(ip, 0));
         } else {
             put(ip, 4, octets as u16);
         }
         tcp[13] |= frame[self.tcp + 13] & PSH;
-        put(tcp, 16, sum);
+        put(tcp, 16, seed);
         let gso_type = if ip.len() == IPV4_HEADER { GSO_TCPV4 } else { GSO_TCPV6 };
         let vnet = VnetHeader {
             flags: VnetHeader::NEEDS_CHECKSUM,
@@ -200,6 +194,12 @@ fn put(bytes: &mut [u8], at: usize, value: u16) {
 fn add(one: u16, other: u16) -> u16 {
     let (sum, carry) = one.overflowing_add(other);
     sum + u16::from(carry)
+}
+
+/// Adds an even number of octets as 16-bit words.
+fn sum(octets: &[u8], start: u16) -> u16 {
+    let words = octets.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
+    words.fold(start, add)
 }
 
 #[cfg(test)]
@@ -279,10 +279,6 @@ mod tests {
         }
     }
 
-    fn sum(octets: &[u8], start: u16) -> u16 {
-        octets.chunks(2).fold(start, |sum, pair| add(sum, u16::from_be_bytes([pair[0], pair[1]])))
-    }
-
     fn piece(packet: &[u8]) -> Option<Piece> {
         let vnet = VnetHeader::from_bytes(*packet.first_chunk()?);
         Piece::of(vnet, &packet[VnetHeader::LEN..])
@@ -350,7 +346,7 @@ mod tests {
             Segment { sequence: sequence.wrapping_add(1), ..next.clone() },
             Segment { sequence: sequence.wrapping_sub(1), ..next.clone() },
             first.clone(),
-            // Together above the largest IP packet.
+            // Together larger than interfaces take; the second by one octet.
             first.next(61_500, 1448),
             first.next(65_535 - 66 - 3999, 1448),
             // Its segments are larger, or of another size.

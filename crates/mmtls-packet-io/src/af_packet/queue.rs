@@ -88,11 +88,9 @@ impl Queue {
         let Some(piece) = self.coalesce.then(|| Piece::of(vnet, frame)).flatten() else {
             return self.push(Memory::of(packet), None);
         };
-        let open = self.messages.iter().enumerate().skip(self.open_from).rev();
-        let latest =
-            open.filter(|(_, message)| message.piece.is_some_and(|it| it.may_precede(piece)));
-        if let Some(at) = latest.map(|(at, _)| at).next()
-            && self.append(at, piece, packet)
+        let precedes = |message: &Message| message.piece.is_some_and(|it| it.may_precede(piece));
+        if let Some(latest) = self.messages[self.open_from..].iter().rposition(precedes)
+            && self.append(self.open_from + latest, piece, packet)
         {
             return;
         }
@@ -132,9 +130,9 @@ impl Queue {
         if message.frames == 1 {
             // Its own headers stay as they are, since somebody may keep them; ours take their place.
             let first = &mut self.places[message.first].memory;
-            *first = first.from(headers.len());
+            *first = first.skip(headers.len());
         }
-        let payload = Memory::of(packet).from(headers.len());
+        let payload = Memory::of(packet).skip(headers.len());
         message.link(&mut self.places, payload);
         message.frames += 1;
         true
@@ -157,7 +155,8 @@ impl Queue {
         // SAFETY: who pushed frames promised that they stay as they are; ours and the headers do.
         let messages = unsafe { self.vector.send(socket, from) }?;
         let sent = from..(from + messages).min(self.messages.len());
-        let octets = sent.clone().map(|at| self.vector.sent_octets(at) - VnetHeader::LEN);
+        let octets =
+            sent.clone().map(|at| self.vector.sent_octets(at).saturating_sub(VnetHeader::LEN));
         Ok(Sent {
             messages: sent.len(),
             octets: octets.sum::<usize>() as u64,
@@ -218,12 +217,16 @@ mod tests {
         }
     }
 
-    /// What leaves: ports and payload of each frame.
-    fn sent(queue: &mut Queue, packets: &[Vec<u8>]) -> Vec<(u8, Vec<u8>)> {
+    fn push(queue: &mut Queue, packets: &[Vec<u8>]) {
         for packet in packets {
-            // SAFETY: the packets outlive this function, and so the queue's use of them.
+            // SAFETY: no test sends from its queue after its packets are gone.
             unsafe { queue.push_borrowed(vnet(), packet) };
         }
+    }
+
+    /// What leaves: ports and payload of each frame.
+    fn sent(queue: &mut Queue, packets: &[Vec<u8>]) -> Vec<(u8, Vec<u8>)> {
+        push(queue, packets);
         let (out, input) = UnixDatagram::pair().expect("sockets");
         queue.gather();
         let all = queue.messages();
@@ -281,10 +284,7 @@ mod tests {
             packet(1, 30_000, ACK, &long),
             packet(2, 1, ACK, b"b"),
         ];
-        for packet in &packets {
-            // SAFETY: the packets outlive the queue's use of them.
-            unsafe { queue.push_borrowed(vnet(), packet) };
-        }
+        push(&mut queue, &packets);
         let (out, input) = UnixDatagram::pair().expect("sockets");
         let out: OwnedFd = out.into();
         super::super::system::set_option(&out, libc::SOL_SOCKET, libc::SO_SNDBUF, &20_000i32)
@@ -331,8 +331,7 @@ mod tests {
     fn refuses_to_join_across_a_frame_of_ours() {
         let mut queue = Queue::new(8, true);
         let packets = [packet(1, 100, ACK, b"a"), packet(1, 101, ACK, b"b")];
-        // SAFETY: the packets outlive the queue's use of them.
-        unsafe { queue.push_borrowed(vnet(), &packets[0]) };
+        push(&mut queue, &packets[..1]);
         queue.push_owned(packet(1, 100, ACK, b"held"));
         let frames = sent(&mut queue, &packets[1..]);
         let texts: Vec<_> = frames.iter().map(|(_, text)| text.as_slice()).collect();
@@ -343,10 +342,7 @@ mod tests {
     fn accepts_frames_until_it_is_full() {
         let mut queue = Queue::new(2, true);
         let packets = [packet(1, 1, ACK, b"a"), packet(2, 1, ACK, b"a"), packet(1, 2, ACK, b"b")];
-        for packet in &packets {
-            // SAFETY: the packets outlive the queue's use of them.
-            unsafe { queue.push_borrowed(vnet(), packet) };
-        }
+        push(&mut queue, &packets);
         assert!(queue.is_full());
         assert_eq!(queue.frames(0..2), 3);
     }

@@ -367,7 +367,7 @@ impl Memory {
     }
 
     /// Without its first octets.
-    pub(super) fn from(self, octets: usize) -> Self {
+    pub(super) fn skip(self, octets: usize) -> Self {
         let skipped = octets.min(self.length);
         Self { base: self.base.wrapping_add(skipped), length: self.length - skipped }
     }
