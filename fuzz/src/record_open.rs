@@ -7,7 +7,7 @@
 //! claims are for the endpoint's opener too, which has both keys.
 
 use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
-use mmtls_record::private_tag::PRIVATE_TAG_LEN;
+use mmtls_record::private_tag::{self, PRIVATE_TAG_LEN};
 use mmtls_record::{PrivateTagOpener, PrivateTagSealer, Sealer, open_record, suite};
 
 use crate::input::Input;
@@ -25,8 +25,8 @@ pub fn record_open(data: &[u8]) {
     let mac_key = vec![0x33; cipher.mac_key_len()];
     let (version, number) = (suite.version(), suite.number());
     let mut opener = open_record(version, number, &key, &iv, &mac_key).expect("lengths that fit");
-    let private_key = vec![0x44; key.len()];
-    let endpoint = suite.has_private_tag().then(|| {
+    let endpoint = private_tag::key_len(number).ok().map(|len| {
+        let private_key = vec![0x44; len];
         let sealer = PrivateTagSealer::new(number, &key, &iv, &private_key);
         let opener = PrivateTagOpener::new(number, &key, &iv, &private_key);
         (sealer.expect("lengths that fit"), opener.expect("lengths that fit"))

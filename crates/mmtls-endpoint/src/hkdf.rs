@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hasher};
 
 use mmtls_record::private_tag;
+use mmtls_record::suite::{self, TLS13};
 use rustls::Error;
 use rustls::crypto::ActiveKeyExchange;
 use rustls::crypto::hmac::Tag;
@@ -31,21 +32,24 @@ const MAX_KEY_LEN: usize = 32;
 struct Derived {
     suite: u16,
     record_key: [u8; MAX_KEY_LEN],
+    record_key_len: usize,
     private: [u8; MAX_KEY_LEN],
-    len: usize,
+    private_len: usize,
 }
 
 impl Derived {
     fn private_key(&self, suite: u16, record_key: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-        let fits = self.suite == suite && self.record_key.get(..self.len)? == record_key;
-        fits.then(|| self.private.get(..self.len).map(|key| Zeroizing::new(key.to_vec())))?
+        let fits = self.suite == suite && self.record_key.get(..self.record_key_len)? == record_key;
+        fits.then(|| self.private.get(..self.private_len).map(|key| Zeroizing::new(key.to_vec())))?
     }
 
     fn fill(&mut self, key: &[u8], secret: &dyn HkdfExpander) -> Result<(), OutputLengthError> {
         let too_short = || OutputLengthError;
-        let key = key.get(..self.len).ok_or_else(too_short)?;
-        self.record_key.get_mut(..self.len).ok_or_else(too_short)?.copy_from_slice(key);
-        expand_private(secret, self.private.get_mut(..self.len).ok_or_else(too_short)?)
+        let len = self.record_key_len;
+        // rustls derives as many bytes as any suite needs, and takes what this one does.
+        let key = key.get(..len).ok_or_else(too_short)?;
+        self.record_key.get_mut(..len).ok_or_else(too_short)?.copy_from_slice(key);
+        expand_private(secret, self.private.get_mut(..self.private_len).ok_or_else(too_short)?)
     }
 }
 
@@ -76,14 +80,12 @@ fn fingerprint(secret: &[u8]) -> u64 {
 /// A suite's key schedule.
 pub struct WatchingHkdf {
     pub suite: u16,
-    /// Length of the private-tag key; `None` for a suite without one.
-    pub key_len: Option<usize>,
     pub base: &'static dyn Hkdf,
 }
 
 impl WatchingHkdf {
     fn watch(&self, inner: Box<dyn HkdfExpander>) -> Box<dyn HkdfExpander> {
-        Box::new(WatchingExpander { suite: self.suite, key_len: self.key_len, inner })
+        Box::new(WatchingExpander { suite: self.suite, inner })
     }
 }
 
@@ -121,25 +123,25 @@ impl Hkdf for WatchingHkdf {
 
 struct WatchingExpander {
     suite: u16,
-    key_len: Option<usize>,
     inner: Box<dyn HkdfExpander>,
 }
 
 impl HkdfExpander for WatchingExpander {
     fn expand_slice(&self, info: &[&[u8]], output: &mut [u8]) -> Result<(), OutputLengthError> {
         self.inner.expand_slice(info, output)?;
-        let Some(len) = self.key_len else {
-            return Ok(());
-        };
-        if label(info).as_deref() == Some(b"key") {
+        if label(info).as_deref() == Some(b"key")
+            && let Ok(found) = suite::find(TLS13, self.suite)
+            && let Ok(private_len) = private_tag::key_len(self.suite)
+        {
             DERIVED.with_borrow_mut(|place| {
                 // In place, for the same reason as it is taken there.
                 place.zeroize();
                 let derived = place.insert(Derived {
                     suite: self.suite,
                     record_key: [0; MAX_KEY_LEN],
+                    record_key_len: found.cipher().key_len(),
                     private: [0; MAX_KEY_LEN],
-                    len,
+                    private_len,
                 });
                 let filled = derived.fill(output, self.inner.as_ref());
                 if filled.is_err() {
@@ -175,7 +177,7 @@ fn label(info: &[&[u8]]) -> Option<Vec<u8>> {
     rest.get(..usize::from(*len))?.strip_prefix(PREFIX).map(<[u8]>::to_vec)
 }
 
-/// k2 = HKDF-Expand-Label(traffic secret, "mmtls ptag", "", key length).
+/// k2 = HKDF-Expand-Label(traffic secret, "mmtls ptag", "", bytes of k2).
 fn expand_private(secret: &dyn HkdfExpander, key: &mut [u8]) -> Result<(), OutputLengthError> {
     let too_long = |_| OutputLengthError;
     let len = u16::try_from(key.len()).map_err(too_long)?.to_be_bytes();
@@ -190,20 +192,31 @@ mod tests {
 
     #[test]
     fn refuses_to_hand_out_a_private_key_twice_or_for_another_record_key() {
-        let suite = 0xff31;
         let base = TLS13_AES_128_GCM_SHA256.tls13().unwrap().hkdf_provider;
-        let hkdf = WatchingHkdf { suite, key_len: Some(16), base };
-        let secret = hkdf.extract_from_zero_ikm(None);
-        let info: [&[u8]; 5] = [&[0, 16], &[9], PREFIX, b"key", &[0]];
-        let mut key = [0; 16];
-        secret.expand_slice(&info, &mut key).unwrap();
-        assert_eq!(take_private_key(suite, &key).map(|key| key.len()), Some(16));
-        assert!(DERIVED.with_borrow(Option::is_none));
-        assert!(take_private_key(suite, &key).is_none());
-        for (suite, record_key) in [(suite, [1; 16]), (0xff32, key)] {
+        // The keys are as long as each other, or not.
+        for (suite, record_len, private_len) in
+            [(0xff31, 16, 16), (0xff32, 32, 16), (0xff33, 32, 32)]
+        {
+            let secret = WatchingHkdf { suite, base }.extract_from_zero_ikm(None);
+            let info: [&[u8]; 5] = [&[0, record_len as u8], &[9], PREFIX, b"key", &[0]];
+            // rustls asks for as much as any suite needs.
+            let mut key = [0; MAX_KEY_LEN];
             secret.expand_slice(&info, &mut key).unwrap();
-            assert!(take_private_key(suite, &record_key).is_none());
-            assert!(take_private_key(0xff31, &key).is_none());
+            let taken = take_private_key(suite, &key[..record_len]).unwrap();
+            assert_eq!(taken.len(), private_len);
+            assert!(DERIVED.with_borrow(Option::is_none));
+            assert!(take_private_key(suite, &key[..record_len]).is_none());
+            let wrong = [1; MAX_KEY_LEN];
+            for (suite, record_key) in [
+                (suite, &wrong[..record_len]),
+                (suite, &key[..record_len - 1]),
+                (suite, &[]),
+                (suite ^ 7, &key[..record_len]),
+            ] {
+                secret.expand_slice(&info, &mut key.clone()).unwrap();
+                assert!(take_private_key(suite, record_key).is_none());
+                assert!(take_private_key(suite ^ 7, &key[..record_len]).is_none());
+            }
         }
     }
 }

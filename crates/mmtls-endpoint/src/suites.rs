@@ -32,11 +32,8 @@ macro_rules! private_tag_suite {
                     confidentiality_limit: $records,
                 },
                 hkdf_provider: {
-                    static HKDF: WatchingHkdf = WatchingHkdf {
-                        suite: $number,
-                        key_len: Some($key_len),
-                        base: tls13(&$base).hkdf_provider,
-                    };
+                    static HKDF: WatchingHkdf =
+                        WatchingHkdf { suite: $number, base: tls13(&$base).hkdf_provider };
                     &HKDF
                 },
                 aead_alg: &PrivateTagAead { suite: $number, key_len: $key_len },
@@ -65,11 +62,8 @@ macro_rules! watched_suite {
                     confidentiality_limit: base.common.confidentiality_limit,
                 },
                 hkdf_provider: {
-                    static HKDF: WatchingHkdf = WatchingHkdf {
-                        suite: $number,
-                        key_len: None,
-                        base: tls13(&$base).hkdf_provider,
-                    };
+                    static HKDF: WatchingHkdf =
+                        WatchingHkdf { suite: $number, base: tls13(&$base).hkdf_provider };
                     &HKDF
                 },
                 aead_alg: base.aead_alg,

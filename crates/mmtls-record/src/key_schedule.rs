@@ -108,13 +108,10 @@ pub fn traffic_keys(suite: u16, secret: &[u8]) -> Result<TrafficKeys, KeyError> 
 /// # Errors
 /// [`KeyError::PrivateTag`] for a suite without one, and as [`traffic_keys`].
 pub fn private_tag_key(suite: u16, secret: &[u8]) -> Result<Secret, KeyError> {
-    let found = suite::find(TLS13, suite)?;
-    if !found.has_private_tag() {
-        return Err(KeyError::PrivateTag(suite));
-    }
-    let prk = prk(found.hash(), secret)?;
-    let mut key = Secret { bytes: [0; 48], len: found.cipher().key_len() };
-    expand_label(&prk, private_tag::LABEL, &mut key.bytes[..found.cipher().key_len()])?;
+    let len = private_tag::key_len(suite)?;
+    let prk = prk(suite::find(TLS13, suite)?.hash(), secret)?;
+    let mut key = Secret { bytes: [0; 48], len };
+    expand_label(&prk, private_tag::LABEL, &mut key.bytes[..len])?;
     Ok(key)
 }
 

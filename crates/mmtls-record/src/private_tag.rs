@@ -6,8 +6,10 @@
 //!
 //! Refuses to release a byte unless both tags match, and suites that have no private tag.
 
+use aegis::aegis128x2::Aegis128X2Mac;
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use mmtls_engine::tls::{ContentType, OpenError, Opened, RECORD_HEADER_LEN};
+use zeroize::Zeroizing;
 
 use crate::KeyError;
 use crate::aead::{AeadKey, BadTag, Iv};
@@ -23,8 +25,31 @@ pub const LABEL: &[u8] = b"mmtls ptag";
 /// The suites with a private tag, the one that most servers prefer first.
 pub const SUITES: [u16; 5] = [0xff32, 0xff31, 0xff33, 0xff34, 0xff35];
 
-/// The key of the private tag, ready for use. The library wipes it when it is dropped.
-pub struct PrivateTagKey(LessSafeKey);
+const AEGIS_KEY_LEN: usize = 16;
+
+/// Bytes of a suite's key for the private tag.
+///
+/// # Errors
+/// [`KeyError`] when there is no such suite or it has no private tag.
+pub fn key_len(suite: u16) -> Result<usize, KeyError> {
+    Ok(match find(suite)?.cipher() {
+        Cipher::ChaCha20Poly1305 => 32,
+        _ => AEGIS_KEY_LEN,
+    })
+}
+
+/// The key of the private tag, ready for use, and wiped when it is dropped. What the libraries leave
+/// of a record's MAC on the stack is not: with that, the tag of this one nonce could be forged.
+pub struct PrivateTagKey(Mac);
+
+/// The MAC of a suite (`docs/private-tag.md`, section 4), with its key.
+enum Mac {
+    /// AEGISMAC-128X2 (RFC 10032), with the AES suites.
+    /// In a place of its own: moves would leave copies.
+    Aegis(Box<Zeroizing<[u8; AEGIS_KEY_LEN]>>),
+    /// ChaCha20-Poly1305 without plaintext. The library wipes the key.
+    ChaCha20Poly1305(LessSafeKey),
+}
 
 impl PrivateTagKey {
     /// Sets up a key of [`crate::key_schedule::private_tag_key`].
@@ -32,37 +57,68 @@ impl PrivateTagKey {
     /// # Errors
     /// [`KeyError`] when the suite has no private tag or the length is wrong.
     pub fn new(suite: u16, key: &[u8]) -> Result<Self, KeyError> {
-        let cipher = find(suite)?.cipher();
-        let (expected, actual) = (cipher.key_len(), key.len());
+        let (expected, actual) = (key_len(suite)?, key.len());
         if actual != expected {
             return Err(KeyError::KeyLength { expected, actual });
         }
-        let algorithm = match cipher {
-            Cipher::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
-            _ if expected == 16 => &aead::AES_128_GCM,
-            _ => &aead::AES_256_GCM,
-        };
-        let key = UnboundKey::new(algorithm, key).map_err(|_| KeyError::Library)?;
-        Ok(Self(LessSafeKey::new(key)))
+        Ok(Self(match find(suite)?.cipher() {
+            Cipher::ChaCha20Poly1305 => {
+                let key = UnboundKey::new(&aead::CHACHA20_POLY1305, key);
+                Mac::ChaCha20Poly1305(LessSafeKey::new(key.map_err(|_| KeyError::Library)?))
+            }
+            _ => {
+                let mut own = Box::new(Zeroizing::new([0; AEGIS_KEY_LEN]));
+                own.copy_from_slice(key);
+                Mac::Aegis(own)
+            }
+        }))
     }
 
     /// The private tag of `text`: record header, ciphertext and tag. A nonce must not be used for
     /// two texts. `None` when the library refuses, which no length of a record can cause.
     #[must_use]
     pub fn tag(&self, nonce: [u8; IV_LEN], text: &[u8]) -> Option<[u8; PRIVATE_TAG_LEN]> {
-        let nonce = Nonce::assume_unique_for_key(nonce);
-        let tag = self.0.seal_in_place_separate_tag(nonce, Aad::from(text), &mut []).ok()?;
-        tag.as_ref().try_into().ok()
+        match &self.0 {
+            Mac::Aegis(key) => Some(aegis(key, nonce, text).finalize()),
+            Mac::ChaCha20Poly1305(key) => {
+                let nonce = Nonce::assume_unique_for_key(nonce);
+                let tag = key.seal_in_place_separate_tag(nonce, Aad::from(text), &mut []).ok()?;
+                tag.as_ref().try_into().ok()
+            }
+        }
     }
 
     /// Whether `tag` is the private tag of `text`, compared in constant time.
     #[must_use]
     pub fn verify(&self, nonce: [u8; IV_LEN], text: &[u8], tag: &[u8]) -> bool {
-        // The library takes shorter tags for wrong ones too, but this must not depend on it.
-        let nonce = Nonce::assume_unique_for_key(nonce);
-        tag.len() == PRIVATE_TAG_LEN
-            && self.0.open_separate_gather(nonce, Aad::from(text), &[], tag, &mut []).is_ok()
+        // The libraries take other lengths for wrong ones too, but this must not depend on it.
+        let Ok(tag) = <&[u8; PRIVATE_TAG_LEN]>::try_from(tag) else {
+            return false;
+        };
+        match &self.0 {
+            Mac::Aegis(key) => aegis(key, nonce, text).verify(tag).is_ok(),
+            Mac::ChaCha20Poly1305(key) => {
+                let nonce = Nonce::assume_unique_for_key(nonce);
+                key.open_separate_gather(nonce, Aad::from(text), &[], tag, &mut []).is_ok()
+            }
+        }
     }
+}
+
+/// The MAC with the whole text taken in.
+fn aegis(
+    key: &[u8; AEGIS_KEY_LEN],
+    nonce: [u8; IV_LEN],
+    text: &[u8],
+) -> Aegis128X2Mac<PRIVATE_TAG_LEN> {
+    // AEGIS has longer nonces.
+    let mut padded = [0; 16];
+    for (to, from) in padded.iter_mut().zip(nonce) {
+        *to = from;
+    }
+    let mut mac = Aegis128X2Mac::new_with_nonce(key, &padded);
+    mac.update(text);
+    mac
 }
 
 /// What both sides hold for one direction and epoch.
@@ -301,7 +357,8 @@ mod tests {
             let side = side(suite);
             let secret = vec![7; find(suite).unwrap().hash().output_len()];
             let keys = key_schedule::traffic_keys(suite, &secret).unwrap();
-            for wrong in [keys.key().to_vec(), vec![0; keys.key().len()]] {
+            let len = key_len(suite).unwrap();
+            for wrong in [keys.key()[..len].to_vec(), vec![0; len]] {
                 let forger = PrivateTagSealer::new(suite, keys.key(), keys.iv(), &wrong).unwrap();
                 let record = forger.seal(0, DATA, b"forged", 0).unwrap();
                 let (header, fragment) = record.split_first_chunk().unwrap();
@@ -313,13 +370,33 @@ mod tests {
         }
     }
 
+    /// RFC 10032, appendix A: the tag of 128 bits of AEGISMAC-128X2. The nonce there ends in
+    /// zeroes, as ours do.
+    #[test]
+    fn accepts_the_test_vector_of_the_rfc() {
+        let data: Vec<u8> = (0..=0x22).collect();
+        let (mut key, mut nonce) = ([0; AEGIS_KEY_LEN], [0; IV_LEN]);
+        (key[0], key[1]) = (0x10, 0x01);
+        (nonce[0], nonce[2]) = (0x10, 0x02);
+        let tag = 0x6873_ee34_e6b5_c591_43b6_d35c_5e4f_2c6e_u128;
+        let key = PrivateTagKey::new(0xff32, &key).unwrap();
+        assert_eq!(key.tag(nonce, &data), Some(tag.to_be_bytes()));
+        assert!(key.verify(nonce, &data, &tag.to_be_bytes()));
+        assert!(!key.verify(nonce, &data, &(tag ^ 1).to_be_bytes()));
+        assert!(!key.verify(nonce, &data, &tag.to_be_bytes()[..15]));
+    }
+
     #[test]
     fn refuses_wrong_suites_and_lengths() {
         let (key, iv) = ([0; 16], [0; 12]);
         let error = PrivateTagSealer::new(0x1301, &key, &iv, &key).err();
         assert_eq!(error, Some(KeyError::PrivateTag(0x1301)));
-        let error = PrivateTagOpener::new(0xff31, &key, &iv, &[0; 32]).err();
-        assert_eq!(error, Some(KeyError::KeyLength { expected: 16, actual: 32 }));
+        for (suite, record, wrong, expected) in
+            [(0xff31, 16, 32, 16), (0xff32, 32, 32, 16), (0xff33, 32, 16, 32)]
+        {
+            let error = PrivateTagOpener::new(suite, &vec![0; record], &iv, &vec![0; wrong]).err();
+            assert_eq!(error, Some(KeyError::KeyLength { expected, actual: wrong }));
+        }
         assert_eq!(
             key_schedule::private_tag_key(0x1301, &[0; 32]).err(),
             Some(KeyError::PrivateTag(0x1301))

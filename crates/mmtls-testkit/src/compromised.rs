@@ -13,7 +13,7 @@ mod field;
 pub mod relay;
 
 use mmtls_engine::tls::{ContentType, OpenRecord, RECORD_HEADER_LEN};
-use mmtls_record::private_tag::PRIVATE_TAG_LEN;
+use mmtls_record::private_tag::{self, PRIVATE_TAG_LEN};
 use mmtls_record::suite::{self, Cipher, TLS13};
 use mmtls_record::{PrivateTagSealer, Tls13Opener, Tls13Sealer};
 
@@ -83,7 +83,7 @@ impl RecordKey {
             let sealer = Tls13Sealer::new(self.suite, &self.key, &self.iv).ok()?;
             return sealer.seal(sequence, plain.content_type, &plain.content, 0);
         }
-        let unknown = vec![0; self.key.len()];
+        let unknown = vec![0; private_tag::key_len(self.suite).ok()?];
         let sealer = PrivateTagSealer::new(self.suite, &self.key, &self.iv, &unknown).ok()?;
         let mut record = sealer.seal(sequence, plain.content_type, &plain.content, 0)?;
         *record.last_chunk_mut()? = plain.private_tag;

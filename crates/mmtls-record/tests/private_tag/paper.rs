@@ -5,7 +5,7 @@
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use mmtls_engine::tls::{ContentType, OpenError};
-use mmtls_record::private_tag::{PRIVATE_TAG_LEN, PrivateTagKey, SUITES};
+use mmtls_record::private_tag::{self, PRIVATE_TAG_LEN, PrivateTagKey, SUITES};
 use mmtls_record::suite::{self, Cipher, TLS13};
 use mmtls_record::{PrivateTagOpener, PrivateTagSealer, open_record};
 use mmtls_testkit::compromised::collision::collide;
@@ -34,7 +34,8 @@ fn refuses_what_the_papers_tag_lets_pass() {
         let found = suite::find(TLS13, number).unwrap();
         let key_len = found.cipher().key_len();
         for attempt in 0..20u8 {
-            let (k1, iv, k2) = (vec![attempt; key_len], [0xa5; 12], vec![0x3c; key_len]);
+            let (k1, iv) = (vec![attempt; key_len], [0xa5; 12]);
+            let k2 = vec![0x3c; private_tag::key_len(number).unwrap()];
             let sequence = u64::from(attempt);
             let sealer = PrivateTagSealer::new(number, &k1, &iv, &k2).unwrap();
             let record = sealer.seal(sequence, ContentType::APPLICATION_DATA, ORDER, 0).unwrap();

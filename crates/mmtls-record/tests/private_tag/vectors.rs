@@ -1,7 +1,7 @@
 //! The test vectors of `docs/private-tag.md`: `docs/private-tag-vectors.json`.
 //!
 //! `MMTLS_WRITE_VECTORS=1` writes the file anew. `scripts/check-private-tag.py` computes every
-//! value again with Python's HMAC and the `cryptography` package.
+//! value again with Python's HMAC, the `cryptography` package, and an AEGIS of its own.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
