@@ -356,9 +356,13 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
     })
 }
 
+/// The headline, of three figures of a kind. Infinite where mmTLS took no more than the bridge.
+fn ratio(bridge: f64, mmtls: f64, split: f64) -> f64 {
+    if mmtls > bridge { (split - bridge) / (mmtls - bridge) } else { f64::INFINITY }
+}
+
 fn headline(variants: &[Variant]) -> Headline {
     let cpu = |variant: usize| &variants[variant].machine_cpu_s_per_gb;
-    let ratio = |bridge: f64, mmtls: f64, split: f64| (split - bridge) / (mmtls - bridge);
     let each = |variant: usize| {
         let of = |it: usize, at: usize| cpu(it).samples[at];
         let all = 0..cpu(BRIDGE).samples.len();
@@ -454,6 +458,12 @@ impl Drop for Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn accepts_less_than_the_bridge_takes() {
+        assert_eq!(ratio(1.0, 1.5, 3.0), 4.0);
+        assert_eq!(format!("{:.1}", ratio(1.0, 0.9, 3.0)), "inf");
+    }
 
     #[test]
     fn accepts_what_h2load_prints() {
