@@ -1,7 +1,7 @@
 //! Part (e): what the private tag costs end to end, as figure 17 of the paper. nginx and h2load,
 //! both on OpenSSL with the private tag (`make openssl`), through a kernel bridge: each suite with
-//! and without, in turn, from one server that stays up. Each side seals or opens every record, so
-//! the cost is there twice.
+//! and without, in turn, from one server that stays up. With two processors or more nginx and h2load
+//! have one each: where the scheduler puts them moves the figures by more than the tag does.
 //!
 //! Refuses a run in which a request failed or another suite was negotiated.
 
@@ -10,6 +10,7 @@ use std::process::Stdio;
 use mmtls_testkit::{
     Middle, Nginx, NginxOptions, Options, PrivateTagOpenssl, Testbed, address, files, machine_cpu,
 };
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 
 use super::live::{Directory, Done, Load, children_cpu, negotiated};
@@ -22,8 +23,11 @@ const CIPHERS: [&str; 2] = ["AES_256_GCM_SHA384", "CHACHA20_POLY1305_SHA256"];
 const OBJECTS: [(&str, u64); 4] =
     [("1k", 1 << 10), ("16k", 16 << 10), ("64k", 64 << 10), ("1m", 1 << 20)];
 
-/// Requests of the warm-up, which finds out how many fill the time.
+/// Requests of the warm-up, which finds out how many fill the time: so many, or of large objects
+/// those that make up [`WARM_UP_BYTES`].
 const WARM_UP: u64 = 4000;
+
+const WARM_UP_BYTES: u64 = 256 << 20;
 
 /// One transfer.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -63,6 +67,8 @@ struct Comparison {
 #[derive(Debug, Serialize)]
 pub struct EndToEndResults {
     connections: u32,
+    /// Whether server and client had a processor each.
+    pinned: bool,
     comparisons: Vec<Comparison>,
 }
 
@@ -86,16 +92,26 @@ pub fn measure(repetitions: u32, load: Load) -> Result<Option<EndToEndResults>, 
         openssl: Some(openssl.clone()),
         ..NginxOptions::default()
     };
+    let pinned = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+    let place = Place::remember().map_err(|error| format!("sched_getaffinity: {error}"))?;
+    let pin = |nth: usize| match pinned {
+        true => place.pin(nth).map_err(|error| format!("sched_setaffinity: {error}")),
+        false => Ok(()),
+    };
+    // What is started from here on runs where this thread may.
+    pin(0)?;
     let mut server = Nginx::start(&bed, options).map_err(failed)?;
+    pin(1)?;
     let mut comparisons = Vec::new();
     for cipher in CIPHERS {
         for (name, object_bytes) in OBJECTS {
             let mut run = |private_tag: bool, requests: u64| {
                 transfer(&bed, &mut server, &openssl, load, (cipher, private_tag), name, requests)
             };
-            let warm = [run(false, WARM_UP)?, run(true, WARM_UP)?];
+            let least = WARM_UP.min(WARM_UP_BYTES / object_bytes);
+            let warm = [run(false, least)?, run(true, least)?];
             let slowest = warm[0].per_s().min(warm[1].per_s());
-            let requests = ((slowest * load.seconds) as u64).max(WARM_UP);
+            let requests = ((slowest * load.seconds) as u64).max(least);
             let mut transfers = [Vec::new(), Vec::new()];
             for repetition in 0..repetitions {
                 // Neither is always the first.
@@ -109,7 +125,31 @@ pub fn measure(repetitions: u32, load: Load) -> Result<Option<EndToEndResults>, 
             comparisons.push(comparison);
         }
     }
-    Ok(Some(EndToEndResults { connections: load.connections, comparisons }))
+    Ok(Some(EndToEndResults { connections: load.connections, pinned, comparisons }))
+}
+
+/// Where this thread, and what it starts, may run; as before once it is dropped.
+struct Place(CpuSet);
+
+impl Place {
+    fn remember() -> rustix::io::Result<Self> {
+        sched_getaffinity(None).map(Self)
+    }
+
+    /// On the so-many-th processor of those, from now on.
+    fn pin(&self, nth: usize) -> rustix::io::Result<()> {
+        let mut one = CpuSet::new();
+        let usable = (0..CpuSet::MAX_CPU).filter(|&cpu| self.0.is_set(cpu)).nth(nth);
+        one.set(usable.ok_or(rustix::io::Errno::INVAL)?);
+        sched_setaffinity(None, &one)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // It was so before.
+        let _ = sched_setaffinity(None, &self.0);
+    }
 }
 
 fn transfer(
@@ -203,7 +243,8 @@ impl EndToEndResults {
             .collect();
         table(
             &format!(
-                "(e) the private tag end to end, nginx and h2load, {} connections: medians of rounds",
+                "(e) the private tag end to end, nginx and h2load{}, {} connections: medians of rounds",
+                if self.pinned { " on a processor each" } else { "" },
                 self.connections
             ),
             &["suite, object", "Gbit/s", "with tag", "loss", "nginx CPU", "h2load CPU", "machine"],
