@@ -49,7 +49,9 @@ pub mod address {
     pub const KEYS_V4: &str = "10.78.0.1";
     /// The middlebox on the key channel.
     pub const KEYS_V6: &str = "fd78::1";
-    /// The server behind a split proxy ([`super::Middle::Routed`]).
+    /// A split proxy, as its server sees it ([`super::Middle::Routed`]).
+    pub const PROXY_V4: &str = "10.79.0.1";
+    /// The server behind a split proxy.
     pub const ORIGIN_V4: &str = "10.79.0.3";
     /// The server behind a split proxy.
     pub const ORIGIN_V6: &str = "fd79::3";
@@ -105,6 +107,7 @@ pub struct Testbed {
     middle: Middle,
     ipv6: bool,
     rps_active: bool,
+    cubic: bool,
     pki: Arc<Pki>,
     directory: ScratchDir,
 }
@@ -136,6 +139,7 @@ impl Testbed {
             middle: options.middle,
             ipv6: Path::new("/proc/sys/net/ipv6").exists(),
             rps_active: false,
+            cubic: false,
             pki,
             directory,
         };
@@ -146,6 +150,7 @@ impl Testbed {
         if options.middle == Middle::KernelBridge {
             unavailable(bed.bridge())?;
         }
+        bed.cubic = bed.use_cubic().is_ok();
         if options.rps {
             bed.rps_active = bed.steer_receive().is_ok();
         }
@@ -168,6 +173,13 @@ impl Testbed {
     #[must_use]
     pub fn rps_active(&self) -> bool {
         self.rps_active
+    }
+
+    /// Whether IPv4 connections over the data path use CUBIC, Linux's own default, as they should:
+    /// it is missing where the kernel was built without it.
+    #[must_use]
+    pub fn uses_cubic(&self) -> bool {
+        self.cubic
     }
 
     /// Certificates and keys, shared by the testbeds of this process.
@@ -298,8 +310,9 @@ impl Testbed {
 
     fn address_the_proxy(&self) -> Result<(), TestbedError> {
         self.middlebox.ip(&format!(
-            "addr add {}/24 dev left\naddr add 10.79.0.1/24 dev right\n",
-            address::SERVER_V4
+            "addr add {}/24 dev left\naddr add {}/24 dev right\n",
+            address::SERVER_V4,
+            address::PROXY_V4
         ))?;
         if self.ipv6 {
             self.middlebox.ip(&format!(
@@ -335,6 +348,24 @@ impl Testbed {
     fn bridge(&self) -> Result<(), TestbedError> {
         self.middlebox.ip("link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
              link set left master br0\nlink set right master br0\nlink set br0 up\n")
+    }
+
+    /// Some kernels come with BBR as default: its pacing sends by timers, and in small pieces. By
+    /// route, since a namespace may not choose an algorithm that the machine does not allow everybody.
+    fn use_cubic(&self) -> Result<(), TestbedError> {
+        let net = |namespace: &Namespace, port: &str, own: &str| {
+            let (net, _) = own.rsplit_once('.').unwrap_or_default();
+            namespace.ip(&format!(
+                "route replace {net}.0/24 dev {port} proto kernel scope link src {own} congctl cubic\n"
+            ))
+        };
+        net(&self.client, "eth0", address::CLIENT_V4)?;
+        if self.middle == Middle::Routed {
+            net(&self.middlebox, "left", address::SERVER_V4)?;
+            net(&self.middlebox, "right", address::PROXY_V4)?;
+            return net(&self.server, "eth0", address::ORIGIN_V4);
+        }
+        net(&self.server, "eth0", address::SERVER_V4)
     }
 
     fn steer_receive(&self) -> Result<(), TestbedError> {

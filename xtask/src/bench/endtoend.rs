@@ -10,10 +10,10 @@ use std::process::Stdio;
 use mmtls_testkit::{
     Middle, Nginx, NginxOptions, Options, PrivateTagOpenssl, Testbed, address, files, machine_cpu,
 };
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 
 use super::live::{Directory, Done, Load, children_cpu, negotiated};
+use super::places::Places;
 use super::report::{Samples, table};
 
 /// The ordinary suites; with "MMTLS" in front they have the private tag.
@@ -92,16 +92,10 @@ pub fn measure(repetitions: u32, load: Load) -> Result<Option<EndToEndResults>, 
         openssl: Some(openssl.clone()),
         ..NginxOptions::default()
     };
-    let pinned = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
-    let place = Place::remember().map_err(|error| format!("sched_getaffinity: {error}"))?;
-    let pin = |nth: usize| match pinned {
-        true => place.pin(nth).map_err(|error| format!("sched_setaffinity: {error}")),
-        false => Ok(()),
-    };
-    // What is started from here on runs where this thread may.
-    pin(0)?;
+    let places = Places::choose(load.floating)?;
+    places.server()?;
     let mut server = Nginx::start(&bed, options).map_err(failed)?;
-    pin(1)?;
+    places.client()?;
     let mut comparisons = Vec::new();
     for cipher in CIPHERS {
         for (name, object_bytes) in OBJECTS {
@@ -125,31 +119,11 @@ pub fn measure(repetitions: u32, load: Load) -> Result<Option<EndToEndResults>, 
             comparisons.push(comparison);
         }
     }
-    Ok(Some(EndToEndResults { connections: load.connections, pinned, comparisons }))
-}
-
-/// Where this thread, and what it starts, may run; as before once it is dropped.
-struct Place(CpuSet);
-
-impl Place {
-    fn remember() -> rustix::io::Result<Self> {
-        sched_getaffinity(None).map(Self)
-    }
-
-    /// On the so-many-th processor of those, from now on.
-    fn pin(&self, nth: usize) -> rustix::io::Result<()> {
-        let mut one = CpuSet::new();
-        let usable = (0..CpuSet::MAX_CPU).filter(|&cpu| self.0.is_set(cpu)).nth(nth);
-        one.set(usable.ok_or(rustix::io::Errno::INVAL)?);
-        sched_setaffinity(None, &one)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        // It was so before.
-        let _ = sched_setaffinity(None, &self.0);
-    }
+    Ok(Some(EndToEndResults {
+        connections: load.connections,
+        pinned: places.are_fixed(),
+        comparisons,
+    }))
 }
 
 fn transfer(

@@ -3,7 +3,8 @@
 //! every record opened, HTTP followed, logs on), the same as a passive monitor beside the kernel's
 //! bridge, and nginx as split-TLS proxy.
 //!
-//! All of them stand during the whole run and are measured in turn, in rotating order. What counts
+//! All of them stand during the whole run and are measured in turn, in rotating order, with
+//! processors of their own as far as there are enough ([`super::places`]). What counts
 //! is the busy time of all cores: on veth, part of a forwarder's work is billed to others and
 //! part of others' work to it.
 //!
@@ -18,12 +19,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use mmtls_testkit::{
-    Middle, Mmtls, Nginx, NginxOptions, NginxSplit, Options, SplitOptions, Testbed, address, files,
-    machine_cpu,
+    Background, Middle, Mmtls, Nginx, NginxOptions, NginxSplit, Options, SplitOptions, Testbed,
+    address, files, machine_cpu,
 };
 use serde::Serialize;
 
 use super::monitor::{self, Monitored};
+use super::places::Places;
 use super::report::{Samples, table};
 
 /// The suite on every leg.
@@ -52,7 +54,7 @@ struct Lane {
 }
 
 impl Lane {
-    fn start(variant: usize, load: Load, files: &Path) -> Result<Self, String> {
+    fn start(variant: usize, load: Load, files: &Path, places: &Places) -> Result<Self, String> {
         let middle = match variant {
             MMTLS => Middle::Empty,
             SPLIT => Middle::Routed,
@@ -60,7 +62,9 @@ impl Lane {
         };
         let options = Options { middle, rps: load.steering, ..Options::default() };
         let bed = Testbed::with_options(&options).map_err(|error| error.to_string())?;
+        places.server()?;
         let server = Nginx::start(&bed, server_options(files)).map_err(|e| e.to_string())?;
+        places.anywhere()?;
         let mut lane = Self { bed, server, mmtls: None, split: None, sessions: 0 };
         match variant {
             MMTLS => lane.mmtls = Some(monitor::start(&lane.bed, None)?),
@@ -84,13 +88,18 @@ impl Lane {
         command
     }
 
-    /// What stands in the middle: its processor time so far.
-    fn middle_cpu(&mut self) -> f64 {
+    /// What stands in the middle, if that is a process.
+    fn middle(&mut self) -> Option<&mut Background> {
         match (&mut self.mmtls, &mut self.split) {
-            (Some(mmtls), _) => mmtls.process.cpu_seconds(),
-            (_, Some(split)) => split.process.cpu_seconds(),
-            _ => 0.0,
+            (Some(mmtls), _) => Some(&mut mmtls.process),
+            (_, Some(split)) => Some(&mut split.process),
+            _ => None,
         }
+    }
+
+    /// Its processor time so far.
+    fn middle_cpu(&mut self) -> f64 {
+        self.middle().map_or(0.0, Background::cpu_seconds)
     }
 
     fn run(&mut self, load: Load, object: usize, requests: u64) -> Result<Sample, String> {
@@ -172,6 +181,8 @@ pub struct Load {
     pub seconds: f64,
     /// Receive packet steering on the middlebox's ports.
     pub steering: bool,
+    /// Everything runs where the scheduler puts it.
+    pub floating: bool,
 }
 
 /// Whether h2load says that it negotiated just this suite: those with the private tag have names
@@ -284,6 +295,10 @@ pub struct LiveResults {
     suite: &'static str,
     connections: u32,
     receive_steering: bool,
+    /// Congestion control on every leg.
+    cubic: bool,
+    /// Whether server, client and middlebox had places, or ran where the scheduler put them.
+    placed: bool,
     variants: Vec<Variant>,
     headlines: Vec<Headline>,
     mmtls: Monitored,
@@ -296,13 +311,20 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
     for (name, length) in OBJECTS {
         files::pattern(&files.0.join(name), length, 1).map_err(|error| error.to_string())?;
     }
+    let places = Places::choose(load.floating)?;
     let mut lanes = Vec::new();
     for variant in 0..VARIANTS.len() {
-        lanes.push(Lane::start(variant, load, &files.0)?);
+        lanes.push(Lane::start(variant, load, &files.0, &places)?);
     }
+    // Everything that is started from here on is a client.
+    places.client()?;
     let receive_steering = lanes.iter().all(|lane| lane.bed.rps_active());
     if load.steering && !receive_steering {
         println!("WARNING: receive packet steering is off here; veth reorders, figures are lower");
+    }
+    let cubic = lanes.iter().all(|lane| lane.bed.uses_cubic());
+    if !cubic {
+        println!("WARNING: this kernel has no CUBIC; its own congestion control is used");
     }
     let mut variants = Vec::new();
     for (object, (name, object_bytes)) in OBJECTS.into_iter().enumerate() {
@@ -314,7 +336,11 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
         for repetition in 0..repetitions as usize {
             for turn in 0..lanes.len() {
                 let variant = (turn + repetition) % lanes.len();
-                let sample = lanes[variant].run(load, object, requests[variant])?;
+                let lane = &mut lanes[variant];
+                if let Some(middle) = lane.middle() {
+                    places.middle(repetition, middle)?;
+                }
+                let sample = lane.run(load, object, requests[variant])?;
                 eprintln!(
                     "  {name} {}: {:.1} Gbit/s, {:.2} machine CPU-s/GB",
                     VARIANTS[variant],
@@ -349,6 +375,8 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
         suite: SUITE,
         connections: load.connections,
         receive_steering,
+        cubic,
+        placed: places.are_fixed(),
         variants,
         headlines,
         mmtls,
@@ -407,8 +435,10 @@ impl LiveResults {
             .collect();
         table(
             &format!(
-                "(b) h2load HTTP/1.1, {} persistent connections, {}; CPU-s/GB, medians",
-                self.connections, self.suite
+                "(b) h2load HTTP/1.1, {} persistent connections, {}, {}; CPU-s/GB, medians",
+                self.connections,
+                self.suite,
+                if self.placed { "everybody placed" } else { "nobody placed" }
             ),
             &["object, middle", "Gbit/s", "machine", "range", "added", "processes", "box alone"],
             &rows,

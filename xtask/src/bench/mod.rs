@@ -16,6 +16,7 @@ mod engine;
 pub mod facts;
 mod live;
 mod monitor;
+mod places;
 mod replayer;
 mod report;
 mod scaling;
@@ -50,6 +51,10 @@ pub struct BenchArgs {
     /// veth then reorders.
     #[arg(long)]
     no_steering: bool,
+    /// Let server, client and middlebox of live transfers run wherever the scheduler puts them,
+    /// instead of giving them processors.
+    #[arg(long)]
+    floating: bool,
     /// New connections of each replay.
     #[arg(long, default_value_t = 20_000, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     sessions: u32,
@@ -132,6 +137,7 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         connections: args.connections,
         seconds: args.seconds,
         steering: !args.no_steering,
+        floating: args.floating,
     };
     if wanted(Part::A) {
         let measured = engine::measure(args.repetitions.max(5), args.seconds / 10.0)?;

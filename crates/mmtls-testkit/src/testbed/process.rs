@@ -244,6 +244,12 @@ impl Background {
         self.cpu_seconds
     }
 
+    /// Threads of the process and of its descendants.
+    #[must_use]
+    pub fn threads(&self) -> Vec<u32> {
+        cpu::process_tree(self.pid()).into_iter().flat_map(cpu::threads).collect()
+    }
+
     /// Resident memory in bytes of the process and its descendants; 0 after the end.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
