@@ -39,10 +39,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
     /// How often each measurement is repeated; parts (a), (d), (e) and (f) get at least five rounds.
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     /// Length of each live transfer in seconds; in memory, each measurement gets a tenth of it.
-    #[arg(long, default_value_t = 5.0, value_name = "S")]
+    #[arg(long, default_value_t = 3.0, value_name = "S")]
     seconds: f64,
     /// Persistent connections of live transfers.
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]

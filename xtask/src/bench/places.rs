@@ -89,3 +89,37 @@ fn only(cpu: usize) -> CpuSet {
 fn failed(error: Errno) -> String {
     format!("placing processes on processors: {error}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> Vec<usize> {
+        let set = sched_getaffinity(None).unwrap();
+        (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+    }
+
+    #[test]
+    fn accepts_places_and_gives_them_back() {
+        let before = here();
+        let places = Places::choose(false).unwrap();
+        assert_eq!(places.are_fixed(), before.len() > 1);
+        if places.are_fixed() {
+            places.server().unwrap();
+            assert_eq!(here(), before[..1]);
+            places.client().unwrap();
+            assert_eq!(here(), before[1..2]);
+        }
+        drop(places);
+        assert_eq!(here(), before);
+    }
+
+    #[test]
+    fn refuses_to_place_what_floats() {
+        let before = here();
+        let places = Places::choose(true).unwrap();
+        places.client().unwrap();
+        assert!(!places.are_fixed());
+        assert_eq!(here(), before);
+    }
+}
