@@ -295,7 +295,7 @@ pub struct LiveResults {
     suite: &'static str,
     connections: u32,
     receive_steering: bool,
-    /// Congestion control on every leg.
+    /// Whether every leg used CUBIC.
     cubic: bool,
     /// Whether server, client and middlebox had places, or ran where the scheduler put them.
     placed: bool,
@@ -324,7 +324,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
     }
     let cubic = lanes.iter().all(|lane| lane.bed.uses_cubic());
     if !cubic {
-        println!("WARNING: this kernel has no CUBIC; its own congestion control is used");
+        println!("WARNING: CUBIC could not be chosen; the congestion control is the kernel's own");
     }
     let mut variants = Vec::new();
     for (object, (name, object_bytes)) in OBJECTS.into_iter().enumerate() {

@@ -82,9 +82,9 @@ pub(crate) fn tree_cpu_seconds(root: u32) -> Option<f64> {
 /// Busy seconds of all processors together: what was neither idle nor stolen by a hypervisor. Only
 /// the difference of two readings means anything; it is the "machine" column of a benchmark.
 ///
-/// The kernel measures how long a processor was idle, to the microsecond, but only samples what the
-/// others did, at ticks; where processors often sleep, samples are off by several percent. Returns 0
-/// where `/proc/stat` cannot be read.
+/// The kernel measures how long a processor was idle (unless it was built without `NO_HZ`), and tells
+/// it in hundredths of a second, but only samples at ticks what the others did; where processors often
+/// sleep, samples are off by several percent. Returns 0 where `/proc/stat` cannot be read.
 #[must_use]
 pub fn machine_cpu() -> f64 {
     static START: OnceLock<Instant> = OnceLock::new();
