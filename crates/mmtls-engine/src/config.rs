@@ -59,9 +59,13 @@ pub struct Policies {
     pub integrity_failure: Policy,
     /// Malformed records or handshake messages, gaps, and full reassembly buffers.
     pub lost_synchronisation: Policy,
-    /// A TCP connection first seen after its SYN and not at its ClientHello. During
-    /// `Config::mid_stream_grace_ns` it is bypassed whatever this says.
+    /// A TCP connection whose SYN was not seen. During `Config::mid_stream_grace_ns`, and with
+    /// `Forward` or `Bypass`, it passes, and is followed where a ClientHello begins in it. `Drop` and
+    /// `Reset` keep no state for it.
     pub mid_stream: Policy,
+    /// A connection to one of `Config::tls_ports` that does not begin as TLS does, or with the header
+    /// of a load balancer (PROXY protocol) in front. `Bypass` means `Forward` here.
+    pub not_tls: Policy,
     /// A connection that no longer fits in the flow table. `Reset` means `Drop` here.
     pub table_full: Policy,
     /// A session whose bytes would exceed `Limits::max_buffered_bytes`.
@@ -96,6 +100,7 @@ impl Policies {
             integrity_failure: Policy::Reset,
             lost_synchronisation: Policy::Reset,
             mid_stream: unseen,
+            not_tls: unseen,
             table_full: unseen,
             fragments: unseen,
             multipath: unseen,
@@ -105,7 +110,7 @@ impl Policies {
 
     /// Name and value of each policy, for printing at start.
     #[must_use]
-    pub fn list(&self) -> [(&'static str, Policy); 12] {
+    pub fn list(&self) -> [(&'static str, Policy); 13] {
         [
             ("missing_keys", self.missing_keys),
             ("null_keys", self.null_keys),
@@ -114,6 +119,7 @@ impl Policies {
             ("integrity_failure", self.integrity_failure),
             ("lost_synchronisation", self.lost_synchronisation),
             ("mid_stream", self.mid_stream),
+            ("not_tls", self.not_tls),
             ("table_full", self.table_full),
             ("memory_cap", self.memory_cap),
             ("fragments", self.fragments),
@@ -156,7 +162,8 @@ pub struct Limits {
     pub max_pending_keys: usize,
     /// Nanoseconds such a delivery is kept.
     pub pending_keys_timeout_ns: u64,
-    /// Nanoseconds until a connection attempt is forgotten.
+    /// Nanoseconds of silence until a connection attempt is forgotten, and what only one side vouches
+    /// for. Anybody can make those in anybody's name.
     pub opening_timeout_ns: u64,
     /// Nanoseconds of silence until an established flow is forgotten. The default is longer than the
     /// two hours between keep-alives (RFC 9293, section 3.8.4; RFC 5382, REQ-5).
@@ -166,6 +173,10 @@ pub struct Limits {
     /// Nanoseconds of silence until the tombstone of a reset session is forgotten.
     pub tombstone_timeout_ns: u64,
 }
+
+/// HTTPS, and TLS from the first byte for SMTP, NNTP, LDAP, DNS, FTP, TELNET, IMAP, POP3, SIP, and
+/// HTTPS again (the registry of service names and port numbers).
+pub const TLS_PORTS: [u16; 12] = [443, 465, 563, 636, 853, 989, 990, 992, 993, 995, 5061, 8443];
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -184,7 +195,7 @@ impl Default for Limits {
             unshared_stall_timeout_ns: SECOND_NS / 20,
             max_pending_keys: 1 << 16,
             pending_keys_timeout_ns: 5 * SECOND_NS,
-            opening_timeout_ns: 60 * SECOND_NS,
+            opening_timeout_ns: 10 * SECOND_NS,
             idle_timeout_ns: 7500 * SECOND_NS,
             closed_timeout_ns: 30 * SECOND_NS,
             tombstone_timeout_ns: 180 * SECOND_NS,
@@ -273,6 +284,8 @@ pub struct Config {
     /// Which connections are this engine's; all without it. Segments of others are dropped: state
     /// for them would be half of what another engine has.
     pub share: Option<Share>,
+    /// Ports on which nothing but TLS is expected; see `Policies::not_tls`.
+    pub tls_ports: Vec<u16>,
     /// Accept keys for a session whatever address delivered them.
     pub any_key_sender: bool,
     /// Asked when packets of a client begin to wait for keys; without it, any client may share.
@@ -285,6 +298,13 @@ pub struct Config {
 }
 
 impl Config {
+    /// Whether a connection between these ends meets a policy if it does not carry TLS.
+    pub(crate) fn meets_not_tls(&self, client: SocketAddr, server: SocketAddr) -> bool {
+        self.inline
+            && matches!(self.policies.not_tls, Policy::Drop | Policy::Reset)
+            && [client.port(), server.port()].iter().any(|port| self.tls_ports.contains(port))
+    }
+
     /// The defaults around an explicit answer to missing keys.
     #[must_use]
     pub fn new(missing_keys: Policy) -> Self {
@@ -296,6 +316,7 @@ impl Config {
             verify_checksums: true,
             bypass: Vec::new(),
             share: None,
+            tls_ports: TLS_PORTS.to_vec(),
             any_key_sender: false,
             awaited: None,
             supports: |version, suite| {

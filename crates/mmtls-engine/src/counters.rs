@@ -54,11 +54,15 @@ counters! {
     fragments,
     /// SYNs that ask for multipath TCP.
     multipath,
+    /// SYNs and SYN-ACKs dropped because they carry data, FIN or RST: senders repeat them without.
+    syn_data,
+    /// Connections to TLS ports that carry something else.
+    not_tls,
     /// Segments ignored for a wrong checksum.
     bad_checksums,
     /// Flows created.
     flows,
-    /// Flows picked up after their SYN.
+    /// Segments of connections whose beginning was not seen.
     mid_stream,
     /// Segments dropped because they came from the other side than their sender's.
     wrong_side,
@@ -78,7 +82,7 @@ counters! {
     conflicting_overlaps,
     /// Segments dropped because a buffer was full.
     buffer_full,
-    /// RST and SYN segments that did not fit the connection: forwarded, without effect.
+    /// RST and SYN segments that did not fit the connection: without effect.
     stray_control,
     /// Data segments dropped behind a FIN, a RST, or far outside the window.
     out_of_window,

@@ -19,7 +19,7 @@ pub mod session;
 pub mod tls;
 mod wire;
 
-pub use config::{Awaited, Bypass, Config, Limits, Policies, Policy, Share};
+pub use config::{Awaited, Bypass, Config, Limits, Policies, Policy, Share, TLS_PORTS};
 pub use counters::Counters;
 pub use engine::{Engine, KeyRefusal, SharedKeys};
 pub use output::{Exit, FrameInput, HoldId, KeysNeeded, Output, PortId, Verdict};

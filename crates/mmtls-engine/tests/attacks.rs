@@ -36,17 +36,6 @@ fn c1_server_speaking_first_must_not_blind() {
 }
 
 #[test]
-fn c1_data_on_syn_ack_must_not_blind() {
-    let mut t = T::new();
-    t.send(C, -1, 0, flag::SYN, &[]);
-    // Linux clients ignore data on a SYN-ACK.
-    t.send(S, -1, 0, flag::SYN | flag::ACK, b"x");
-    t.send(C, 0, 0, flag::ACK, &[]);
-    t.send(C, 0, 0, flag::ACK, &hello());
-    assert!(t.started(), "session unseen");
-}
-
-#[test]
 fn c2_other_side_must_not_speak_for_the_client() {
     let mut t = T::new();
     t.open();

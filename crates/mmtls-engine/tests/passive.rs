@@ -7,6 +7,7 @@ use harness::attack::*;
 use mmtls_engine::session::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
+use mmtls_testkit::synthesis::side;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -132,4 +133,44 @@ fn reset_by_the_application_must_send_nothing() {
     assert_eq!(ended(&t), [EndReason::ResetByHandler]);
     assert!(!t.out.iter().any(|it| matches!(it, Output::Inject { .. })), "{:?}", t.out);
     assert_eq!(t.engine.counters().resets_injected, 0);
+}
+
+#[test]
+fn syn_data_must_count_when_it_is_acknowledged_and_only_then() {
+    // TCP Fast Open (RFC 7413): the ClientHello on the SYN.
+    let script = simple();
+    let hello = &script.turns[0].bytes;
+    for accepted in [true, false] {
+        let mut t = passive();
+        t.send(C, -1, 0, flag::SYN, hello);
+        let taken = if accepted { hello.len() as u64 } else { 0 };
+        t.send(S, -1, taken, flag::SYN | flag::ACK, &[]);
+        assert_eq!(t.started(), accepted);
+        if !accepted {
+            // Now something else may come in its place.
+            t.send(C, 0, 0, flag::ACK, b"GET / HTTP/1.1");
+            assert!(!t.started());
+            continue;
+        }
+        let _ = t.keys(C, 0);
+        let _ = t.keys(S, 0);
+        let mut at = [hello.len() as u64, 0];
+        for turn in &script.turns[1..] {
+            let s = side(turn.direction);
+            t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
+            at[s] += turn.bytes.len() as u64;
+        }
+        assert_eq!(t.judged(), 2);
+    }
+}
+
+#[test]
+fn accepted_syn_data_must_not_change() {
+    let hello = hello();
+    let mut t = passive();
+    t.send(C, -1, 0, flag::SYN, &vec![b'G'; hello.len()]);
+    t.send(S, -1, hello.len() as u64, flag::SYN | flag::ACK, &[]);
+    // The first bytes are settled; these are old ones, whatever they say.
+    t.send(C, 0, 0, flag::ACK, &hello);
+    assert!(!t.started());
 }

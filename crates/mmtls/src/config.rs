@@ -103,11 +103,14 @@ pub struct PoliciesSection {
     pub integrity_failure: Option<PolicyName>,
     pub lost_synchronisation: Option<PolicyName>,
     pub mid_stream: Option<PolicyName>,
+    pub not_tls: Option<PolicyName>,
     pub table_full: Option<PolicyName>,
     pub memory_cap: Option<PolicyName>,
     pub fragments: Option<PolicyName>,
     pub multipath: Option<PolicyName>,
     pub udp_tls: Option<PolicyName>,
+    /// Ports for `not_tls`; [`mmtls_engine::TLS_PORTS`] without it.
+    pub tls_ports: Option<Vec<u16>>,
     /// Endpoints that are left alone.
     pub bypass: Vec<BypassRule>,
 }
@@ -367,6 +370,7 @@ impl PoliciesSection {
             (&mut policies.integrity_failure, self.integrity_failure),
             (&mut policies.lost_synchronisation, self.lost_synchronisation),
             (&mut policies.mid_stream, self.mid_stream),
+            (&mut policies.not_tls, self.not_tls),
             (&mut policies.table_full, self.table_full),
             (&mut policies.memory_cap, self.memory_cap),
             (&mut policies.fragments, self.fragments),
@@ -519,6 +523,8 @@ mod tests {
             integrity_failure: Some(PolicyName(policies.integrity_failure)),
             lost_synchronisation: Some(PolicyName(policies.lost_synchronisation)),
             mid_stream: None,
+            not_tls: None,
+            tls_ports: Some(mmtls_engine::TLS_PORTS.to_vec()),
             table_full: None,
             memory_cap: Some(PolicyName(policies.memory_cap)),
             bypass: Vec::new(),

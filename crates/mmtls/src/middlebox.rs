@@ -125,6 +125,9 @@ impl Settings {
         }
         engine.mid_stream_grace_ns =
             file.limits.mid_stream_grace_seconds.saturating_mul(1_000_000_000);
+        if let Some(ports) = &file.policies.tls_ports {
+            engine.tls_ports.clone_from(ports);
+        }
         engine.supports = keys::supports;
         engine.any_key_sender = file.keys.accept_any_sender;
 

@@ -1,16 +1,17 @@
-//! TCP connections from SYN to RST: which segments begin, acknowledge and end them.
+//! TCP connections from SYN to RST: which segments begin, acknowledge and end them. Inline, how they
+//! begin is in [`super::opening`]; here it is for copies of packets, which may be out of order or
+//! missing and prevent nothing: there the latest SYN counts.
 //!
-//! Refuses to believe control segments that their receiver would not believe, and roles and
-//! sequence numbers that only one side vouches for.
+//! Refuses to believe control segments that their receiver would not believe.
 
 use super::segment::is_followed;
 use super::{Context, Engine, context};
 use crate::config::Policy;
-use crate::flow::{Carries, Flow, FlowIndex, Origin, PendingSyn, Phase};
-use crate::output::Verdict;
-use crate::recognition::Watch;
+use crate::flow::{Carries, Flow, FlowIndex, NewFlow, Origin, Phase, Syn};
+use crate::output::{PortId, Verdict};
+use crate::recognition::{Watch, begins_hello};
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
-use crate::tls::{ContentType, Direction, RECORD_HEADER_LEN, Recognition, recognise};
+use crate::tls::Direction;
 use crate::wire::Segment;
 
 /// How long copies of a connection's two directions may come out of order, at most: what was
@@ -19,23 +20,29 @@ const GAP_GRACE_NS: u64 = 1_000_000_000;
 
 impl<H: Handler> Engine<H> {
     /// Creates the flow of a segment whose four-tuple is new.
-    pub(super) fn new_flow(&mut self, segment: &Segment<'_>) -> Result<FlowIndex, Verdict> {
+    pub(super) fn new_flow(
+        &mut self,
+        port: PortId,
+        segment: &Segment<'_>,
+    ) -> Result<FlowIndex, Verdict> {
+        if self.config.inline {
+            return self.new_flow_inline(port, segment);
+        }
         let flags = segment.tcp.flags();
         let payload = segment.tcp.payload();
         let (from, to) = (segment.source, segment.destination);
+        let key = |client, server| NewFlow { vlan: segment.vlan, client, server, turned: false };
         if flags.syn() {
-            let (client, server) = if flags.ack() { (to, from) } else { (from, to) };
-            return self.insert(segment.vlan, client, server);
+            return self.insert(&if flags.ack() { key(to, from) } else { key(from, to) });
         }
         if payload.is_empty() || flags.rst() {
             return Err(Verdict::Forward);
         }
         self.counters.mid_stream += 1;
-        let at_hello = recognise(payload) == Recognition::Tls;
+        let at_hello = begins_hello(payload);
         // Without a SYN the lower port is taken for the server's.
         let from_client = at_hello || from.port() > to.port();
-        let (client, server) = if from_client { (from, to) } else { (to, from) };
-        let index = self.insert(segment.vlan, client, server)?;
+        let index = self.insert(&if from_client { key(from, to) } else { key(to, from) })?;
         let Some(flow) = self.flows.get(index) else {
             return Err(Verdict::Forward);
         };
@@ -52,35 +59,24 @@ impl<H: Handler> Engine<H> {
         Ok(index)
     }
 
-    /// What becomes of a connection that was picked up behind its start.
-    pub(super) fn judge_mid_stream(&mut self, index: FlowIndex) -> Verdict {
-        let in_grace = self.started_ns.is_some_and(|started| {
-            self.now_ns.saturating_sub(started) < self.config.mid_stream_grace_ns
-        });
-        let policy = self.config.policies.mid_stream;
-        match policy {
-            Policy::Drop | Policy::Reset if !in_grace => {
-                let reason = EndReason::ResetByPolicy(SessionError::LostSynchronisation);
-                self.kill(index, policy == Policy::Reset, reason);
-                Verdict::Drop
-            }
-            _ => Verdict::Forward,
+    /// What becomes of a connection whose copies began behind its start.
+    pub(super) fn judge_mid_stream(&mut self, index: FlowIndex) {
+        if matches!(self.config.policies.mid_stream, Policy::Drop | Policy::Reset)
+            && !self.is_in_grace()
+        {
+            let reason = EndReason::ResetByPolicy(SessionError::LostSynchronisation);
+            self.kill(index, true, reason);
         }
     }
 
-    fn insert(
-        &mut self,
-        vlan: u32,
-        client: core::net::SocketAddr,
-        server: core::net::SocketAddr,
-    ) -> Result<FlowIndex, Verdict> {
+    pub(super) fn insert(&mut self, key: &NewFlow) -> Result<FlowIndex, Verdict> {
         if self.flows.len() >= self.config.limits.max_flows
             && let Some(oldest) = self.flows.oldest_opening()
         {
             self.counters.evicted += 1;
             self.remove(oldest, EndReason::TimedOut);
         }
-        match self.flows.insert(vlan, client, server, self.now_ns, &self.config.limits) {
+        match self.flows.insert(key, self.now_ns, &self.config.limits) {
             Some(index) => {
                 self.counters.flows += 1;
                 Ok(index)
@@ -95,12 +91,16 @@ impl<H: Handler> Engine<H> {
         }
     }
 
+    /// The copy of a SYN or SYN-ACK.
     pub(super) fn handle_syn(
         &mut self,
         index: FlowIndex,
         direction: Direction,
         segment: &Segment<'_>,
     ) -> Verdict {
+        if self.config.inline {
+            return self.handle_syn_inline(index, direction, segment);
+        }
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Forward;
         };
@@ -109,62 +109,31 @@ impl<H: Handler> Engine<H> {
             Phase::Opening if answer => self.handle_syn_ack(index, direction, segment),
             Phase::Opening => self.handle_first_syn(index, direction, segment),
             Phase::Open if repeats(flow, direction, segment) => {
-                self.judge_repeated(index, direction, segment)
-            }
-            Phase::Open if self.config.inline => {
-                self.stray(index, direction, TcpAnomaly::StraySyn);
-                // A live peer answers a bare SYN with a challenge (RFC 5961, section 4), and one
-                // that has restarted then resets the old connection properly.
-                if answer || !segment.tcp.payload().is_empty() {
-                    Verdict::Drop
-                } else {
-                    Verdict::Forward
-                }
+                self.judge_repeated(index, direction, segment);
             }
             // Of an open one, the copies of its end may have been lost.
             Phase::Open | Phase::Closed(_) | Phase::Dead { .. } if answer => {
-                let wanted = segment.tcp.acknowledgment().wrapping_sub(1);
-                let begun = flow
-                    .pending_syns
-                    .iter()
-                    .flatten()
-                    .find(|syn| syn.direction == direction.reverse() && syn.sequence == wanted);
-                match begun.copied() {
+                match flow.opening.answered_by(direction, segment.tcp.acknowledgment()) {
                     Some(syn) => self.replace(index, syn, segment),
-                    None => {
-                        self.stray(index, direction, TcpAnomaly::StraySyn);
-                        Verdict::Drop
-                    }
+                    None => self.stray(index, direction, TcpAnomaly::StraySyn),
                 }
             }
             Phase::Open | Phase::Closed(_) | Phase::Dead { .. } => {
-                if !segment.tcp.payload().is_empty() {
-                    return Verdict::Drop;
-                }
-                let syn = PendingSyn {
+                flow.opening.push_syn(Syn {
                     direction,
                     sequence: segment.tcp.sequence(),
                     window: segment.tcp.window(),
                     window_scale: segment.tcp.window_scale(),
-                };
-                if flow.pending_syns[0] != Some(syn) {
-                    flow.pending_syns.swap(0, 1);
-                    flow.pending_syns[0] = Some(syn);
-                }
-                Verdict::Forward
+                });
             }
         }
+        Verdict::Forward
     }
 
     /// A SYN of a connection whose answer has not been acknowledged: the latest one counts.
-    fn handle_first_syn(
-        &mut self,
-        index: FlowIndex,
-        direction: Direction,
-        segment: &Segment<'_>,
-    ) -> Verdict {
+    fn handle_first_syn(&mut self, index: FlowIndex, direction: Direction, segment: &Segment<'_>) {
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return;
         };
         let initial = segment.tcp.sequence().wrapping_add(1);
         let payload = segment.tcp.payload();
@@ -174,14 +143,11 @@ impl<H: Handler> Engine<H> {
         }
         if half.assembler.next() > 0 || other.assembler.next() > 0 {
             // Data on the earlier SYN was acknowledged already.
-            self.stray(index, direction, TcpAnomaly::StraySyn);
-            return Verdict::Drop;
+            return self.stray(index, direction, TcpAnomaly::StraySyn);
         }
-        let Some(payload) = self.admit_syn_data(index, direction, payload) else {
-            return Verdict::Drop;
-        };
+        let payload = self.admit_syn_data(payload);
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return;
         };
         let [half, other] = flow.halves_from(direction);
         half.begin(initial, Origin::Syn, segment.tcp.window_scale());
@@ -192,18 +158,12 @@ impl<H: Handler> Engine<H> {
         }
         other.window_end = Some(u64::from(segment.tcp.window()));
         self.charge(index);
-        Verdict::Forward
     }
 
     /// The answer to a SYN. Its sender is the server.
-    fn handle_syn_ack(
-        &mut self,
-        index: FlowIndex,
-        direction: Direction,
-        segment: &Segment<'_>,
-    ) -> Verdict {
+    fn handle_syn_ack(&mut self, index: FlowIndex, direction: Direction, segment: &Segment<'_>) {
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return;
         };
         let initial = segment.tcp.sequence().wrapping_add(1);
         let acknowledged = segment.tcp.acknowledgment();
@@ -218,28 +178,19 @@ impl<H: Handler> Engine<H> {
             (Origin::Unknown | Origin::Learned, _) => {
                 other.begin(acknowledged, Origin::Learned, None);
             }
-            _ => {
-                // Its receiver refuses it with a RST.
-                self.stray(index, direction, TcpAnomaly::StraySyn);
-                return Verdict::Forward;
-            }
+            // Its receiver refuses it with a RST.
+            _ => return self.stray(index, direction, TcpAnomaly::StraySyn),
         }
-        if half.origin == Origin::SynAck && half.initial != Some(initial) {
-            // Which of two answers the client takes cannot be known: the first one stays.
-            self.stray(index, direction, TcpAnomaly::StraySyn);
-            return Verdict::Drop;
+        let repeated = half.origin == Origin::SynAck && half.initial == Some(initial);
+        if repeated {
+            self.judge_repeated(index, direction, segment);
+        } else if half.origin == Origin::SynAck && half.assembler.next() > 0 {
+            // Which of two answers the client took is known by what was read.
+            return self.stray(index, direction, TcpAnomaly::StraySyn);
         }
-        let repeated = half.origin == Origin::SynAck;
-        let admitted = match repeated {
-            true => (self.judge_repeated(index, direction, segment) == Verdict::Forward)
-                .then_some(payload),
-            false => self.admit_syn_data(index, direction, payload),
-        };
-        let Some(payload) = admitted else {
-            return Verdict::Drop;
-        };
+        let payload = self.admit_syn_data(payload);
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return;
         };
         let [half, other] = flow.halves_from(direction);
         if !repeated {
@@ -262,7 +213,6 @@ impl<H: Handler> Engine<H> {
         }
         self.accept_syn_data(index, Direction::ClientToServer, acknowledged);
         self.charge(index);
-        Verdict::Forward
     }
 
     /// Data on a SYN counts when it is acknowledged (RFC 7413), and only then.
@@ -277,59 +227,37 @@ impl<H: Handler> Engine<H> {
         let data = core::mem::take(&mut half.syn_data);
         let accepted = half.offset_of(acknowledged).is_some_and(|it| it >= data.len() as i64);
         if accepted {
-            // It was forwarded on the SYN; a ClientHello or a greeting, judged now. The frame at
-            // hand is another one.
-            if let Verdict::Hold(id) = self.reassemble(index, direction, 0, &data) {
-                self.take_back(index, id);
-            }
+            // It was on the SYN; a ClientHello or a greeting.
+            self.reassemble(index, direction, 0, &data);
         }
     }
 
-    /// A SYN or SYN-ACK again: with other data than before, nobody knows which its receiver takes.
-    fn judge_repeated(
-        &mut self,
-        index: FlowIndex,
-        direction: Direction,
-        segment: &Segment<'_>,
-    ) -> Verdict {
+    /// A SYN or SYN-ACK again: with other data than before, nobody knows which its receiver took.
+    fn judge_repeated(&mut self, index: FlowIndex, direction: Direction, segment: &Segment<'_>) {
         let payload = segment.tcp.payload();
-        if self.flows.get(index).is_none_or(|flow| repeats_data(flow, direction, payload)) {
-            return Verdict::Forward;
+        if self.flows.get(index).is_some_and(|flow| !repeats_data(flow, direction, payload)) {
+            self.counters.conflicting_overlaps += 1;
+            self.note(index, direction, TcpAnomaly::ConflictingOverlap);
         }
-        self.counters.conflicting_overlaps += 1;
-        self.note(index, direction, TcpAnomaly::ConflictingOverlap);
-        if self.config.inline { Verdict::Drop } else { Verdict::Forward }
     }
 
-    /// What to keep of the data on a SYN or SYN-ACK; `None` when it must not pass. Senders repeat one
-    /// that was lost without them (RFC 7413, section 4.1.3).
-    fn admit_syn_data<'p>(
-        &mut self,
-        index: FlowIndex,
-        direction: Direction,
-        payload: &'p [u8],
-    ) -> Option<&'p [u8]> {
-        let inline = self.config.inline;
-        if inline && carries_early_data(payload) {
-            // Its receiver may read them before an answer tells that they arrived.
-            self.stray(index, direction, TcpAnomaly::StraySyn);
-            return None;
-        }
-        // Anybody can send them in anybody's name.
+    /// What to keep of the data on a SYN or SYN-ACK: anybody can send them in anybody's name.
+    fn admit_syn_data<'p>(&mut self, payload: &'p [u8]) -> &'p [u8] {
         let cap = self.config.limits.max_buffered_bytes / 4;
         if payload.is_empty() || self.buffered + payload.len() <= cap {
-            return Some(payload);
+            return payload;
         }
         self.counters.buffer_full += 1;
-        if inline { None } else { Some(&[]) }
+        &[]
     }
 
     /// A new connection has taken over the four-tuple of an old one.
-    fn replace(&mut self, index: FlowIndex, syn: PendingSyn, segment: &Segment<'_>) -> Verdict {
+    fn replace(&mut self, index: FlowIndex, syn: Syn, segment: &Segment<'_>) {
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return;
         };
         let (client, server) = (segment.destination, segment.source);
+        let key = NewFlow { vlan: segment.vlan, client, server, turned: false };
         let same_sides = flow.client == client;
         let mut paths = Direction::BOTH
             .map(|way| flow.half(way).path().map(|(port, header)| (port, header.to_vec())));
@@ -337,9 +265,8 @@ impl<H: Handler> Engine<H> {
             paths.swap(0, 1);
         }
         self.remove(index, EndReason::Replaced);
-        let index = match self.insert(segment.vlan, client, server) {
-            Ok(index) => index,
-            Err(verdict) => return verdict,
+        let Ok(index) = self.insert(&key) else {
+            return;
         };
         if let Some(flow) = self.flows.get(index) {
             for (half, path) in flow.halves.iter_mut().zip(paths) {
@@ -352,7 +279,7 @@ impl<H: Handler> Engine<H> {
             flow.halves[0].begin(initial, Origin::Syn, syn.window_scale);
             flow.halves[1].window_end = Some(u64::from(syn.window));
         }
-        self.handle_syn_ack(index, Direction::ServerToClient, segment)
+        self.handle_syn_ack(index, Direction::ServerToClient, segment);
     }
 
     /// Notes an acknowledgment; false when the segment cannot be its sender's. Inline, an
@@ -401,6 +328,11 @@ impl<H: Handler> Engine<H> {
         let kept = other.sent.capacity();
         let freed = other.open_window(acknowledgment, window);
         let fewer = other.sent.capacity() < kept;
+        // What acknowledges bytes that were never sent is not the sender's, and its receiver drops it
+        // (RFC 9293, section 3.10.7.4).
+        let sane = !inline
+            || other.origin == Origin::Learned
+            || other.offset_of(acknowledgment).is_none_or(|it| (0..=other.seen()).contains(&it));
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
         let current = offset >= half.seen();
@@ -433,7 +365,7 @@ impl<H: Handler> Engine<H> {
                 self.handle_unseen(index, direction.reverse());
             }
         }
-        true
+        sane
     }
 
     /// A copy of bytes was lost on its way to the monitor. What follows is not understood any more,
@@ -459,32 +391,39 @@ impl<H: Handler> Engine<H> {
             }
             Some(Carries::Undecided(_)) => {
                 self.note(index, direction, TcpAnomaly::UnseenBytes);
-                self.give_up(index);
+                self.give_up(index, SessionError::LostSynchronisation);
             }
             _ => {}
         }
     }
 
     /// What an undecided connection carries will not be known any more.
-    pub(super) fn give_up(&mut self, index: FlowIndex) {
+    pub(super) fn give_up(&mut self, index: FlowIndex, error: SessionError) {
+        if self.config.inline {
+            let policies = &self.config.policies;
+            let policy = match error {
+                SessionError::MemoryCap => policies.memory_cap,
+                _ => policies.lost_synchronisation,
+            };
+            return self.refuse(index, policy, error);
+        }
         if let Some(flow) = self.flows.get(index) {
             flow.carries = Carries::Plain(Watch::default());
         }
         self.counters.mid_stream += 1;
         self.bypass(index);
-        let _ = self.judge_mid_stream(index);
+        self.judge_mid_stream(index);
     }
 
     /// The client's acknowledgment of the SYN-ACK opens the connection; false when it does not
     /// fit.
     fn handle_first_ack(&mut self, index: FlowIndex, segment: &Segment<'_>) -> bool {
-        let inline = self.config.inline;
         let Some(flow) = self.flows.get(index) else {
             return false;
         };
         let [client, server] = &mut flow.halves;
         let acknowledgment = segment.tcp.acknowledgment();
-        if server.initial.is_none() && !inline {
+        if server.initial.is_none() {
             // A capture may miss the answer: the acknowledgment tells it.
             server.begin(acknowledgment, Origin::Learned, None);
         }
@@ -535,20 +474,6 @@ impl<H: Handler> Engine<H> {
         }
         Verdict::Forward
     }
-}
-
-/// Whether a ClientHello and records of early data are in the payload of a SYN.
-fn carries_early_data(payload: &[u8]) -> bool {
-    let mut rest = payload;
-    while let Some((&[kind, _, _, high, low], behind)) =
-        rest.split_first_chunk::<RECORD_HEADER_LEN>()
-    {
-        if kind == ContentType::APPLICATION_DATA.0 {
-            return recognise(payload) == Recognition::Tls;
-        }
-        rest = behind.get(usize::from(u16::from_be_bytes([high, low]))..).unwrap_or_default();
-    }
-    false
 }
 
 /// Whether the data of a repeated SYN or SYN-ACK are those of the first one, or none.

@@ -6,7 +6,7 @@ use super::{Context, Engine, context};
 use crate::config::Policy;
 use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Lent, Phase};
 use crate::output::{PortId, Verdict};
-use crate::recognition::{Beginning, Found};
+use crate::recognition::{Beginning, Found, Noticed, may_begin};
 use crate::session::{EndReason, Fate, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession};
 use crate::tls::{Direction, ProtocolVersion};
 use crate::wire::Segment;
@@ -30,12 +30,21 @@ impl<H: Handler> Engine<H> {
                 return Verdict::Drop;
             }
         }
+        let flags = segment.tcp.flags();
+        if self.config.inline
+            && flags.syn()
+            && (flags.fin() || flags.rst() || !segment.tcp.payload().is_empty())
+        {
+            // Which of it counts, its receiver alone knows.
+            self.counters.syn_data += 1;
+            return Verdict::Drop;
+        }
         let (index, is_new) = match self.find_flow(port, segment) {
             Ok(found) => found,
             Err(verdict) => return verdict,
         };
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return Verdict::Drop;
         };
         let direction = flow.direction_from(segment.source);
         flow.last_ns = self.now_ns;
@@ -43,17 +52,29 @@ impl<H: Handler> Engine<H> {
         half.packets += 1;
         half.bytes += segment.tcp.payload().len() as u64;
         half.remember_path(port, segment.link_header);
-        if is_new && matches!(flow.carries, Carries::Plain(_)) {
-            return self.judge_mid_stream(index);
+        flow.one_sided &= flow.halves.iter().any(|half| half.packets == 0);
+        if is_new && !self.config.inline && matches!(flow.carries, Carries::Plain(_)) {
+            self.judge_mid_stream(index);
+            return Verdict::Forward;
         }
 
-        let flags = segment.tcp.flags();
         if flags.syn() {
             return self.handle_syn(index, direction, segment);
         }
         if let Phase::Dead { .. } = flow.phase {
             return self.handle_tombstone(index, direction, segment);
         }
+        if flow.phase == Phase::Opening
+            && self.config.inline
+            && let Some(verdict) = self.handle_opening(index, direction, segment)
+        {
+            return verdict;
+        }
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Drop;
+        };
+        // Whoever has sent the SYN is the client now.
+        let direction = flow.direction_from(segment.source);
         // Receivers take urgent bytes out of the stream, or not: two streams. TLS has none.
         if flags.urg() && refuses_urgent(flow, direction, segment.tcp.payload()) {
             self.counters.urgent += 1;
@@ -91,29 +112,12 @@ impl<H: Handler> Engine<H> {
         port: PortId,
         segment: &Segment<'_>,
     ) -> Result<(FlowIndex, bool), Verdict> {
-        let key = FlowKey::new(segment.vlan, segment.source, segment.destination);
-        let Some(index) = self.flows.find(&key) else {
-            return self.new_flow(segment).map(|index| (index, true));
-        };
-        if !self.config.inline {
-            return Ok((index, false));
+        let key = FlowKey::new(segment.vlan, segment.source, segment.destination)
+            .turned(self.is_turned(port, segment));
+        match self.flows.find(&key) {
+            Some(index) => Ok((index, false)),
+            None => self.new_flow(port, segment).map(|index| (index, true)),
         }
-        let Some(flow) = self.flows.get(index) else {
-            return Ok((index, false));
-        };
-        let direction = flow.direction_from(segment.source);
-        if !flow.is_wrong_side(direction, port) {
-            return Ok((index, false));
-        }
-        let flags = segment.tcp.flags();
-        if flow.phase == Phase::Opening && flags.syn() && !flags.ack() {
-            // An attempt that nobody has answered says nothing about sides.
-            self.remove(index, EndReason::Replaced);
-            return self.new_flow(segment).map(|index| (index, true));
-        }
-        self.counters.wrong_side += 1;
-        self.note(index, direction, TcpAnomaly::WrongSide);
-        Err(Verdict::Drop)
     }
 
     /// A packet of a connection that was reset: never forwarded, answered a few times.
@@ -153,18 +157,24 @@ impl<H: Handler> Engine<H> {
         let payload = segment.tcp.payload();
         let sequence = segment.tcp.sequence();
         let fin = segment.tcp.flags().fin();
-        let from_client = direction == Direction::ClientToServer;
+        let urgent = segment.tcp.flags().urg();
         match &mut flow.carries {
-            Carries::Plain(watch) if segment.tcp.flags().urg() && from_client => {
-                watch.handle_urgent(payload);
+            Carries::Plain(watch) if urgent => watch.handle_urgent(direction, payload),
+            Carries::Undecided(recogniser) if urgent => recogniser.note_urgent(direction),
+            _ => {
+                if watch(flow, direction, sequence, payload) {
+                    self.miss(index, direction);
+                }
+                if self.is_dead(index) {
+                    return Verdict::Drop;
+                }
             }
-            Carries::Undecided(recogniser) if segment.tcp.flags().urg() && from_client => {
-                recogniser.note_urgent();
-            }
-            _ => watch(flow, direction, sequence, payload),
         }
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Drop;
+        };
         if !is_followed(flow) {
-            if is_changed(flow, direction, sequence, payload) {
+            if is_changed(flow, direction, sequence, payload) && may_begin(payload) {
                 // The bytes that showed what the connection carries, sent again as others.
                 self.counters.conflicting_overlaps += 1;
                 self.note(index, direction, TcpAnomaly::ConflictingOverlap);
@@ -241,8 +251,13 @@ impl<H: Handler> Engine<H> {
         match inserted {
             Insert::InOrder(bytes) => {
                 let len = bytes.len();
-                let direction = self.role(index, direction, bytes);
+                let client = self.client_of(index);
                 let changed = self.hand_on(index, direction, bytes);
+                // Roles may have turned out to be the other way round.
+                let direction = match client == self.client_of(index) {
+                    true => direction,
+                    false => direction.reverse(),
+                };
                 self.advance(index, direction, len, changed);
                 self.judge(index, direction)
             }
@@ -283,20 +298,14 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// The direction of in-order bytes. Whoever begins with a ClientHello is the client, although
-    /// the other one has opened the connection: FTP servers open data connections (RFC 4217,
-    /// section 7), and with simultaneous open nobody can tell.
-    fn role(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) -> Direction {
-        if direction == Direction::ServerToClient
-            && let Some(flow) = self.flows.get(index)
-            && let Carries::Undecided(recogniser) = &mut flow.carries
-            && recogniser.is_reversed(bytes)
-        {
-            recogniser.swap_roles();
-            flow.swap_roles();
-            return Direction::ClientToServer;
-        }
-        direction
+    fn client_of(&mut self, index: FlowIndex) -> Option<core::net::SocketAddr> {
+        self.flows.get(index).map(|flow| flow.client)
+    }
+
+    /// A side has answered as a TLS server does to something that was not recognised.
+    fn miss(&mut self, index: FlowIndex, direction: Direction) {
+        self.note(index, direction, TcpAnomaly::MissedTls);
+        self.give_up(index, SessionError::LostSynchronisation);
     }
 
     /// Tells of bytes that were sent again as others.
@@ -323,7 +332,13 @@ impl<H: Handler> Engine<H> {
 
     /// Moves the stream on behind delivered bytes and delivers what has become contiguous.
     /// `changed`: whether the flow may take other memory than when it was charged last.
-    fn advance(&mut self, index: FlowIndex, direction: Direction, len: usize, mut changed: bool) {
+    fn advance(
+        &mut self,
+        index: FlowIndex,
+        mut direction: Direction,
+        len: usize,
+        mut changed: bool,
+    ) {
         let mut delivered = len;
         while let Some(flow) = self.flows.get(index) {
             let half = flow.half(direction);
@@ -332,7 +347,11 @@ impl<H: Handler> Engine<H> {
             let Some(piece) = half.assembler.pop_ready() else {
                 break;
             };
+            let client = self.client_of(index);
             self.hand_on(index, direction, &piece);
+            if client != self.client_of(index) {
+                direction = direction.reverse();
+            }
             delivered = piece.len();
         }
         if let Some(flow) = self.flows.get(index)
@@ -357,7 +376,7 @@ impl<H: Handler> Engine<H> {
         };
         match &flow.carries {
             Carries::Undecided(_) if self.undecided > max / 2 || self.buffered > max => {
-                self.give_up(index);
+                self.give_up(index, SessionError::MemoryCap);
             }
             Carries::Tls(_) if self.buffered > max => {
                 self.fail(index, direction, SessionError::MemoryCap);
@@ -421,9 +440,21 @@ impl<H: Handler> Engine<H> {
                 }
             }
             Carries::Undecided(recogniser) => match recogniser.handle_bytes(direction, bytes) {
-                Found::Unsure => {}
+                Found::Unsure if !self.config.meets_not_tls(flow.client, flow.server) => {}
+                Found::Unsure if !recogniser.is_excluded() => {}
+                Found::Unsure => {
+                    let policy = self.config.policies.not_tls;
+                    self.counters.not_tls += 1;
+                    self.refuse(index, policy, SessionError::NotTls);
+                }
                 Found::Plain(watch) => flow.carries = Carries::Plain(watch),
-                Found::Tls(beginning) => self.begin_session(index, beginning, bytes.len()),
+                Found::Tls(beginning) => {
+                    if beginning.reversed {
+                        flow.swap_roles();
+                    }
+                    self.begin_session(index, beginning, bytes.len());
+                }
+                Found::Missed => self.miss(index, direction),
             },
         }
     }
@@ -522,24 +553,25 @@ fn refuses_urgent<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bo
     }
 }
 
-/// Looks at a segment of a flow that is not followed: TLS may begin in it.
-fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[u8]) {
+/// Looks at a segment of a flow that is not followed: TLS may begin in it. Whether it shows that TLS
+/// was missed.
+fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[u8]) -> bool {
     let half = &flow.halves[direction.index()];
     let Carries::Plain(watch) = &mut flow.carries else {
-        return;
+        return false;
     };
-    if direction == Direction::ServerToClient {
-        // Wherever they stand: a segment that died behind the monitor may have moved the stream on.
-        watch.handle_segment(direction, payload);
-        return;
-    }
     // A segment may repeat bytes in front of its new ones.
-    if let Some(offset) = half.offset_of(sequence)
-        && let Ok(repeated) = usize::try_from(half.assembler.next() as i64 - offset)
-        && let Some(new) = payload.get(repeated..)
-        && let Some(recogniser) = watch.handle_segment(direction, new)
-    {
-        flow.carries = Carries::Undecided(recogniser);
+    let new = half
+        .offset_of(sequence)
+        .and_then(|offset| usize::try_from(half.assembler.next() as i64 - offset).ok())
+        .and_then(|repeated| payload.get(repeated..));
+    match watch.handle_segment(direction, payload, new) {
+        Noticed::Nothing => false,
+        Noticed::Missed => true,
+        Noticed::Beginning(recogniser) => {
+            flow.carries = Carries::Undecided(recogniser);
+            false
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 use super::{Context, Engine, StallCheck, context};
 use crate::config::{Awaited, Limits};
 use crate::flow::{Carries, Flow, FlowIndex, Held, Unacknowledged};
-use crate::output::{HoldId, Output, Verdict};
+use crate::output::{Output, Verdict};
 use crate::session::{Fate, Handler};
 use crate::tls::Direction;
 
@@ -63,23 +63,6 @@ impl<H: Handler> Engine<H> {
         }
         self.settle(index);
         Verdict::Forward
-    }
-
-    /// Takes back a hold of a frame that there is none of: its bytes were forwarded before.
-    pub(super) fn take_back(&mut self, index: FlowIndex, id: HoldId) {
-        let Some(flow) = self.flows.get(index) else {
-            return;
-        };
-        for half in &mut flow.halves {
-            if let Some(&held) = half.held.back()
-                && held.id == id
-            {
-                half.held.pop_back();
-                half.held_bytes -= held.len;
-                half.released = half.released.max(held.contiguous);
-                self.held_frames -= 1;
-            }
-        }
     }
 
     /// Gives each stall that has begun a deadline.

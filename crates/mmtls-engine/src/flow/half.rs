@@ -11,7 +11,7 @@ use crate::output::{HoldId, PortId};
 const MAX_LINK_HEADER: usize = 22;
 
 /// What a sender may be ahead of the window that the monitor knows of, in bytes.
-const WINDOW_SLACK: u64 = 1 << 16;
+pub(crate) const WINDOW_SLACK: u64 = 1 << 16;
 
 /// The largest window (RFC 7323, section 2.3): where the scale is not known.
 const MAX_WINDOW: u64 = 1 << 30;
@@ -62,7 +62,7 @@ pub(crate) struct Half {
     pub(crate) fin_reported: bool,
     pub(crate) conflict_reported: bool,
     /// Kinds of anomalies that were told, by bit.
-    pub(crate) told: u8,
+    pub(crate) told: u16,
     /// Acknowledgment number of the last segment sent in this direction.
     pub(crate) last_ack: Option<u32>,
     /// Window scale that this direction's sender announced for what it receives.
@@ -109,11 +109,6 @@ impl Half {
             // At most 22.
             self.link_header_len = link_header.len() as u8;
         }
-    }
-
-    /// Where the direction's frames come in.
-    pub(crate) fn port(&self) -> Option<PortId> {
-        self.port
     }
 
     /// Port and link header of this direction, once a frame of it was seen.

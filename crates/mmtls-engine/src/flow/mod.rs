@@ -4,21 +4,32 @@
 //! Refuses to look into TLS.
 
 mod half;
+mod opening;
 mod reassembly;
 mod table;
 mod unacknowledged;
 
-pub(crate) use half::{Half, Held, Origin};
+pub(crate) use half::{Half, Held, Origin, WINDOW_SLACK};
+pub(crate) use opening::{Opening, Syn, SynAck};
 pub(crate) use reassembly::{Assembler, Insert};
 pub(crate) use table::{FlowIndex, FlowKey, FlowTable};
 pub(crate) use unacknowledged::{Lent, Unacknowledged};
 
 use core::net::SocketAddr;
 
-use crate::output::PortId;
 use crate::recognition::{Recogniser, Watch};
 use crate::session::{EndReason, FlowEnd, SessionId, Spare, TlsSession};
 use crate::tls::Direction;
+
+/// Which flow to make: who sent its first segment to whom.
+#[derive(Clone, Copy)]
+pub(crate) struct NewFlow {
+    pub(crate) vlan: u32,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    /// See [`FlowKey::turned`].
+    pub(crate) turned: bool,
+}
 
 /// What a connection carries.
 pub(crate) enum Carries<S> {
@@ -30,19 +41,10 @@ pub(crate) enum Carries<S> {
     Plain(Watch),
 }
 
-/// A SYN that may begin a new connection on a used four-tuple.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PendingSyn {
-    pub(crate) direction: Direction,
-    pub(crate) sequence: u32,
-    pub(crate) window: u16,
-    pub(crate) window_scale: Option<u8>,
-}
-
 /// Where a connection is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// A SYN was seen; the client has not acknowledged the answer.
+    /// A SYN was seen; its sender has not acknowledged the answer.
     Opening,
     /// Data may flow.
     Open,
@@ -66,8 +68,13 @@ pub(crate) struct Flow<S> {
     /// Client to server first.
     pub(crate) halves: [Half; 2],
     pub(crate) carries: Carries<S>,
-    /// The latest SYNs on an ended connection; believed only when the other side answers.
-    pub(crate) pending_syns: [Option<PendingSyn>; 2],
+    /// Handshakes that may open the connection, or a new one on its four-tuple.
+    pub(crate) opening: Opening,
+    /// See [`FlowKey::turned`].
+    pub(crate) turned: bool,
+    /// Picked up behind its beginning, and only one side has spoken since: anybody can make it look
+    /// like that.
+    pub(crate) one_sided: bool,
     /// Bytes this flow is charged for in the engine's total.
     pub(crate) charged: usize,
     /// Whether they count as those of a connection that carries nobody knows what.
@@ -76,25 +83,22 @@ pub(crate) struct Flow<S> {
 }
 
 impl<S> Flow<S> {
-    pub(crate) fn new(
-        id: SessionId,
-        vlan: u32,
-        client: SocketAddr,
-        server: SocketAddr,
-        now_ns: u64,
-    ) -> Self {
+    pub(crate) fn new(id: SessionId, key: &NewFlow, now_ns: u64) -> Self {
+        let NewFlow { vlan, client, server, turned } = *key;
         Self {
             id,
             vlan,
             client,
             server,
+            turned,
+            one_sided: false,
             started_ns: now_ns,
             last_ns: now_ns,
             check_ns: u64::MAX,
             phase: Phase::Opening,
             halves: [Half::default(), Half::default()],
             carries: Carries::Undecided(Recogniser::default()),
-            pending_syns: [None; 2],
+            opening: Opening::default(),
             charged: 0,
             charged_undecided: false,
             end_reported: false,
@@ -110,14 +114,14 @@ impl<S> Flow<S> {
     }
 
     pub(crate) fn key(&self) -> FlowKey {
-        FlowKey::new(self.vlan, self.client, self.server)
+        FlowKey::new(self.vlan, self.client, self.server).turned(self.turned)
     }
 
-    /// Whether a frame of this direction cannot come from there: each side has its own port.
-    pub(crate) fn is_wrong_side(&self, direction: Direction, port: PortId) -> bool {
-        let here = self.halves[direction.index()].port();
-        let there = self.halves[direction.reverse().index()].port();
-        here.is_some_and(|known| known != port) || there == Some(port)
+    /// Whether both sides have vouched for the numbers of the connection: SYN, SYN-ACK and the
+    /// acknowledgment of that were seen.
+    pub(crate) fn is_established(&self) -> bool {
+        self.phase == Phase::Open
+            && self.halves.iter().all(|half| matches!(half.origin, Origin::Syn | Origin::SynAck))
     }
 
     /// Client and server turn out to be the other way round; nothing has been processed yet.

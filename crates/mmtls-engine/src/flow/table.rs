@@ -8,7 +8,7 @@ use core::cmp::Reverse;
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-use super::{Flow, Phase};
+use super::{Flow, NewFlow, Phase};
 use crate::config::Limits;
 use crate::session::{EndReason, SessionId};
 
@@ -46,6 +46,16 @@ impl FlowKey {
         let (low, high) = (a.min(b), a.max(b));
         let ports = u64::from(low.1) << 16 | u64::from(high.1);
         Self { addresses: [low.0, high.0], rest: IPV6 | vlan | ports }
+    }
+
+    /// The same four-tuple with its ends on the other sides of the monitor: another connection, since
+    /// each end is on one side. So nobody speaks for somebody on the other side, and what is routed
+    /// through the monitor twice is followed twice.
+    pub(crate) fn turned(mut self, turned: bool) -> Self {
+        /// Identifiers of VLANs leave it free.
+        const TURNED: u64 = 1 << 62;
+        self.rest = self.rest & !TURNED | if turned { TURNED } else { 0 };
+        self
     }
 }
 
@@ -105,9 +115,7 @@ impl<S> FlowTable<S> {
     /// Adds a flow; `None` when the table is full.
     pub(crate) fn insert(
         &mut self,
-        vlan: u32,
-        client: SocketAddr,
-        server: SocketAddr,
+        key: &NewFlow,
         now_ns: u64,
         limits: &Limits,
     ) -> Option<FlowIndex> {
@@ -116,7 +124,8 @@ impl<S> FlowTable<S> {
         }
         let id = SessionId(self.next_id);
         self.next_id += self.id_step;
-        let flow = Flow::new(id, vlan, client, server, now_ns);
+        let flow = Flow::new(id, key, now_ns);
+        let key = flow.key();
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -126,7 +135,7 @@ impl<S> FlowTable<S> {
             }
         };
         *self.slots.get_mut(index.0 as usize)? = Some(flow);
-        self.index.insert(FlowKey::new(vlan, client, server), index);
+        self.index.insert(key, index);
         self.opening.push_back((index, id));
         self.trim_opening();
         self.check_at(now_ns.saturating_add(limits.opening_timeout_ns), index, id);
@@ -204,6 +213,7 @@ impl<S> FlowTable<S> {
             }
             let (timeout, reason) = match flow.phase {
                 Phase::Opening => (limits.opening_timeout_ns, EndReason::TimedOut),
+                Phase::Open if flow.one_sided => (limits.opening_timeout_ns, EndReason::TimedOut),
                 Phase::Open => (limits.idle_timeout_ns, EndReason::TimedOut),
                 // A RST that only the monitor saw must not make it forget the session early.
                 Phase::Closed(reason @ EndReason::ResetByPeer(_)) if flow.is_tls() => {
@@ -238,7 +248,9 @@ impl<S> FlowTable<S> {
 fn is_one_sided<S>(flow: &Flow<S>) -> bool {
     match flow.phase {
         Phase::Opening => true,
-        Phase::Open => !flow.is_tls() && flow.halves.iter().any(|half| half.packets == 0),
+        Phase::Open => {
+            flow.one_sided || !flow.is_tls() && flow.halves.iter().any(|half| half.packets == 0)
+        }
         Phase::Closed(_) | Phase::Dead { .. } => false,
     }
 }
@@ -259,6 +271,9 @@ mod tests {
             key(0, "[::10.0.0.1]:1", "[::10.0.0.2]:2"),
             key(0, "[::ffff:10.0.0.1]:1", "[::ffff:10.0.0.2]:2"),
             key(0, "10.0.0.1:1", "10.0.0.1:2"),
+            key(0, "10.0.0.1:1", "10.0.0.2:2").turned(true),
+            key(5, "10.0.0.1:1", "10.0.0.2:2").turned(true),
+            key(0, "[::10.0.0.1]:1", "[::10.0.0.2]:2").turned(true),
         ];
         for (at, one) in keys.iter().enumerate() {
             assert!(keys[..at].iter().all(|other| other != one), "{at}");
@@ -272,8 +287,9 @@ mod tests {
         let limits = Limits { max_flows: 10, ..Limits::default() };
         let mut table = FlowTable::<()>::new(ahash::RandomState::with_seeds(1, 2, 3, 4), 0, 1);
         let [client, server] = ["10.0.0.1:1", "10.0.0.2:2"].map(|it| it.parse().unwrap());
+        let key = NewFlow { vlan: 0, client, server, turned: false };
         for now in 0..100_000 {
-            let index = table.insert(0, client, server, now, &limits).unwrap();
+            let index = table.insert(&key, now, &limits).unwrap();
             let id = table.get(index).unwrap().id;
             table.check_at(now + 50, index, id);
             table.check_at(now + 70, index, id);
@@ -281,7 +297,7 @@ mod tests {
             table.remove(index);
             assert!(table.deadlines.len() <= SPARE + 3);
         }
-        let index = table.insert(0, client, server, 0, &limits).unwrap();
+        let index = table.insert(&key, 0, &limits).unwrap();
         let id = table.get(index).unwrap().id;
         table.check_at(5, index, id);
         table.get(index).unwrap().phase = Phase::Closed(EndReason::Closed);

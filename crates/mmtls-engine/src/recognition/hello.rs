@@ -1,9 +1,14 @@
-//! Whether bytes begin a ClientHello: generously where one is due or the client's turn begins,
-//! strictly in the middle of what it says, so that no other protocol is taken for TLS.
+//! Whether bytes begin a ClientHello: as generously as servers take it where one is due, strictly in
+//! the middle of what a client says, so that no other protocol is taken for TLS.
+//!
+//! Servers skip records in front of the hello and look at few fields (OpenSSL, Go, Java and GnuTLS
+//! differ): records of any version and any length up to 2^16, empty ones of any type, warning alerts,
+//! change_cipher_spec. Whatever the session's reader cannot follow of this meets a policy there, since
+//! it was recognised here.
 //!
 //! Refuses to read more than the beginning.
 
-use crate::tls::{Recognition, recognise};
+use crate::tls::{ContentType, HandshakeType, RECORD_HEADER_LEN};
 
 /// What a client's bytes begin with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,39 +23,129 @@ pub(super) enum Begins {
     Unsure,
 }
 
+/// So many empty records are TLS, whatever comes behind them: OpenSSL takes 32, Java any number.
+const MANY_EMPTY_RECORDS: usize = 8;
+
+/// Longest alert record that may stand in front of a hello; more than the two bytes of one alert.
+const MAX_ALERT_LEN: usize = 16;
+
+/// Shortest body of a ClientHello: version, random, three lengths, a suite, a compression method.
+const MIN_HELLO_LEN: u16 = 41;
+
+/// Message type, length, version.
+const HEAD_LEN: usize = 6;
+
+/// How much is asked of a hello.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Demand {
+    /// The connection's first bytes, or TLS was asked for.
+    Generous,
+    /// The whole head of the message, and records of known types only.
+    Strict,
+}
+
 /// As servers take it.
 pub(super) fn generous(bytes: &[u8]) -> Begins {
-    match recognise(bytes) {
-        Recognition::Tls => Begins::Tls,
-        Recognition::Unsure => Begins::Unsure,
-        Recognition::Other => ssl2(bytes),
+    match scan(bytes, Demand::Generous) {
+        Begins::Other => ssl2(bytes),
+        found => found,
     }
 }
 
-/// As honest clients send it: the head of a handshake message in the head of a record.
+/// The head of a handshake message as honest clients send it, in records as servers take them.
 pub(super) fn strict(bytes: &[u8]) -> Begins {
-    // Record type and version, length; message type, length below 2^16; legacy version.
-    let legal: [fn(u8) -> bool; 11] = [
-        |it| it == 22,
-        |it| it == 3,
-        |it| it <= 4,
-        |it| it <= 0x40,
-        |_| true,
-        |it| it == 1,
-        |it| it == 0,
-        |_| true,
-        |_| true,
-        |it| it == 3,
-        |it| it <= 3,
+    scan(bytes, Demand::Strict)
+}
+
+/// Walks over records until there is enough of a handshake message.
+fn scan(bytes: &[u8], demand: Demand) -> Begins {
+    let mut head = [0; HEAD_LEN];
+    let (mut known, mut empty, mut plain_versions) = (0, 0, true);
+    let mut rest = bytes;
+    loop {
+        let Some((&[kind, major, _, high, low], behind)) =
+            rest.split_first_chunk::<RECORD_HEADER_LEN>()
+        else {
+            return if may_be_header(rest, demand) { Begins::Unsure } else { Begins::Other };
+        };
+        let len = usize::from(u16::from_be_bytes([high, low]));
+        if !may_be_header(&rest[..RECORD_HEADER_LEN], demand) {
+            return Begins::Other;
+        }
+        plain_versions &= major == 3;
+        let content = behind.get(..len).unwrap_or(behind);
+        match ContentType(kind) {
+            ContentType::HANDSHAKE => {
+                let taken = content.len().min(HEAD_LEN - known);
+                head[known..known + taken].copy_from_slice(&content[..taken]);
+                known += taken;
+            }
+            // Servers that take neither in front of a hello answer with an alert.
+            ContentType::ALERT | ContentType::CHANGE_CIPHER_SPEC
+                if demand == Demand::Generous && plain_versions && len > 0 && known == 0 =>
+            {
+                return Begins::Tls;
+            }
+            _ => {}
+        }
+        empty += usize::from(len == 0);
+        match judge(&head[..known], demand, plain_versions) {
+            Begins::Unsure if empty < MANY_EMPTY_RECORDS => {}
+            Begins::Unsure => return Begins::Tls,
+            found => return found,
+        }
+        let Some(next) = behind.get(len..) else {
+            return Begins::Unsure;
+        };
+        rest = next;
+    }
+}
+
+/// Whether these bytes, five at most, can be the header of a record in front of a hello, or of its
+/// own.
+fn may_be_header(bytes: &[u8], demand: Demand) -> bool {
+    let len = match bytes {
+        [_, _, _, high, low] => Some(usize::from(u16::from_be_bytes([*high, *low]))),
+        _ => None,
+    };
+    match bytes.first().map(|kind| ContentType(*kind)) {
+        None => true,
+        Some(ContentType::HANDSHAKE) => true,
+        Some(ContentType::CHANGE_CIPHER_SPEC) => len.is_none_or(|it| it <= 1),
+        Some(ContentType::ALERT) => len.is_none_or(|it| it <= MAX_ALERT_LEN),
+        // Of any type, as long as it is empty.
+        Some(_) => {
+            demand == Demand::Generous
+                && bytes.get(1).is_none_or(|major| *major == 3)
+                && bytes.get(3..).is_none_or(|len| len.iter().all(|byte| *byte == 0))
+        }
+    }
+}
+
+/// What the head of a handshake message is, as far as it is known.
+fn judge(head: &[u8], demand: Demand, plain_versions: bool) -> Begins {
+    if demand == Demand::Generous && plain_versions && !head.is_empty() {
+        // With a version that TLS has, the record says enough.
+        let is_hello = head[0] == HandshakeType::CLIENT_HELLO.0;
+        return if is_hello { Begins::Tls } else { Begins::Other };
+    }
+    // Lengths below 2^16 from honest clients; what servers take ends somewhere below 2^18.
+    let most = if demand == Demand::Strict { 0 } else { 3 };
+    let legal: [fn(u8, u8) -> bool; HEAD_LEN] = [
+        |it, _| it == HandshakeType::CLIENT_HELLO.0,
+        |it, most| it <= most,
+        |_, _| true,
+        |_, _| true,
+        |it, _| it == 3,
+        |it, most| most > 0 || it <= 4,
     ];
-    if !bytes.iter().zip(legal).all(|(byte, legal)| legal(*byte)) {
+    if !head.iter().zip(legal).all(|(byte, legal)| legal(*byte, most)) {
         return Begins::Other;
     }
-    match bytes {
-        [_, _, _, _, _, _, _, high, low, _, _, ..] => {
-            // No hello is shorter: version, random, three lengths, a suite, a compression method.
-            let len = u16::from_be_bytes([*high, *low]);
-            if len >= 41 { Begins::Tls } else { Begins::Other }
+    match *head {
+        [_, long, high, low, _, _] => {
+            let fits = long > 0 || u16::from_be_bytes([high, low]) >= MIN_HELLO_LEN;
+            if fits { Begins::Tls } else { Begins::Other }
         }
         _ => Begins::Unsure,
     }
@@ -75,6 +170,19 @@ fn ssl2(bytes: &[u8]) -> Begins {
     if version_known && fits && sizes { Begins::Ssl2 } else { Begins::Other }
 }
 
+/// Bytes that [`is_answer`] needs.
+pub(super) const ANSWER_LEN: usize = 11;
+
+/// Whether a side answers as a TLS server does: with a ServerHello or an alert in the clear. Too short
+/// bytes are no answer.
+pub(super) fn is_answer(bytes: &[u8]) -> bool {
+    match *bytes {
+        [22, 3, 0..=4, high, _, 2, 0, _, _, 3, 0..=4, ..] => high <= 0x40,
+        [21, 3, 0..=4, 0, 2, 1 | 2, _, ..] => true,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,6 +200,54 @@ mod tests {
                 assert_eq!(generous(&OLD[..len]), Begins::Unsure, "{len}");
             }
         }
+        assert_eq!(generous(&HELLO[..5]), Begins::Unsure);
+        assert_eq!(generous(&HELLO[..6]), Begins::Tls);
+    }
+
+    #[test]
+    fn accepts_records_of_any_version_and_length() {
+        for version in [[0, 1], [4, 1], [9, 0], [0x10, 3], [0xff, 0xff], [2, 0], [3, 0x7f]] {
+            for len in [[2, 0], [0x42, 0xbd], [0xff, 0xff]] {
+                let record = [&[22], &version[..], &len, &HELLO[5..]].concat();
+                assert_eq!(generous(&record), Begins::Tls, "{record:?}");
+                assert_eq!(strict(&record), Begins::Tls, "{record:?}");
+                // However it is cut, it is never something else.
+                for cut in 0..record.len() {
+                    assert_ne!(generous(&record[..cut]), Begins::Other, "{cut}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn accepts_what_servers_skip_in_front() {
+        let empty = |kind| [kind, 3, 1, 0, 0];
+        let fronts: [&[u8]; 7] = [
+            &empty(20),
+            &empty(22).repeat(7),
+            &empty(23),
+            &empty(99),
+            &[21, 3, 1, 0, 2, 1, 90],
+            &[20, 3, 1, 0, 1, 1],
+            &[22, 9, 0, 0, 0],
+        ];
+        for front in fronts {
+            let all = [front, &HELLO].concat();
+            assert_eq!(generous(&all), Begins::Tls, "{front:?}");
+            for cut in 0..front.len() {
+                assert_ne!(generous(&all[..cut]), Begins::Other, "{front:?} {cut}");
+            }
+        }
+        // Behind another protocol, too, where their types are known.
+        for front in [0, 1, 4, 5] {
+            assert_eq!(strict(&[fronts[front], &HELLO].concat()), Begins::Tls);
+        }
+        assert_eq!(strict(&[fronts[3], &HELLO].concat()), Begins::Other);
+        for kind in [20, 22] {
+            assert_eq!(strict(&empty(kind).repeat(MANY_EMPTY_RECORDS)), Begins::Tls);
+        }
+        let cut = [22, 3, 1, 0, 1, 1, 22, 3, 1, 0, 9, 0, 0, 60, 3, 3];
+        assert_eq!((strict(&cut), generous(&cut)), (Begins::Tls, Begins::Tls));
     }
 
     #[test]
@@ -106,7 +262,7 @@ mod tests {
 
     #[test]
     fn refuses_any_changed_byte_that_matters() {
-        for at in [0, 1, 2, 3, 5, 6, 7, 9, 10] {
+        for at in [0, 5, 6, 7, 9, 10] {
             let mut other = HELLO;
             other[at] = if at == 7 { 0 } else { 0x77 };
             other[8] = 40;
@@ -119,5 +275,36 @@ mod tests {
             assert_eq!(generous(&other), Begins::Other, "{at}");
         }
         assert_eq!(strict(&OLD), Begins::Other);
+    }
+
+    #[test]
+    fn refuses_other_protocols() {
+        let others: [&[u8]; 10] = [
+            b"GET / HTTP/1.1\r\n",
+            b"SSH-2.0-x\r\n",
+            &[22, 3, 1, 2, 0, 2],
+            // SOCKS, MySQL, DNS, MQTT, PostgreSQL, a command of 22 bytes in MySQL, RDP.
+            &[5, 3, 0, 1, 2],
+            &[0x4a, 0, 0, 0, 10],
+            &[0, 0x1d, 0x12, 0x34, 1, 0],
+            &[0x10, 0x1a, 0, 4, b'M'],
+            &[0, 0, 0, 8, 4],
+            &[22, 0, 0, 0, 3, b's'],
+            &[3, 0, 0, 0x13, 0x0e],
+        ];
+        for other in others {
+            assert_eq!(generous(other), Begins::Other, "{other:?}");
+            assert_eq!(strict(other), Begins::Other, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn accepts_answers_of_servers_only() {
+        assert!(is_answer(&[22, 3, 3, 0, 122, 2, 0, 0, 118, 3, 3, 9]));
+        assert!(is_answer(&[21, 3, 1, 0, 2, 2, 40]));
+        for other in [&HELLO[..], &[22, 3, 3, 0, 122, 2], &[21, 3, 1, 0, 2, 3, 40], b"HTTP/1.1 200"]
+        {
+            assert!(!is_answer(other), "{other:?}");
+        }
     }
 }

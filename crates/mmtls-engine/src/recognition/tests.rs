@@ -31,6 +31,11 @@ fn feed(it: &mut Recogniser, to: Direction, bytes: &[u8], cuts: &mut Seeded) -> 
     (Found::Unsure, 0)
 }
 
+/// Whether a segment in its place makes TLS possible again.
+fn begins(watch: &mut Watch, direction: Direction, payload: &[u8]) -> bool {
+    matches!(watch.handle_segment(direction, payload, Some(payload)), Noticed::Beginning(_))
+}
+
 #[test]
 fn accepts_tls_behind_every_protocol_however_it_is_cut() {
     for seed in 0..300 {
@@ -108,12 +113,13 @@ fn accepts_disguises_where_the_turn_begins() {
         panic!("not found");
     };
     assert_eq!(beginning.upgrade, Some(Upgrade::Other));
-    let mut watch = Watch { asked: None, turn: true };
-    assert!(watch.handle_segment(C, &disguise).is_some());
+    let mut watch = Watch::default();
+    assert!(!begins(&mut watch, S, b"+OK"));
+    assert!(begins(&mut watch, C, &disguise));
     // In a segment of its own behind a request that does not wait for the answer.
-    let mut watch = Watch { asked: None, turn: true };
-    assert!(watch.handle_segment(C, b"STARTTLS\r\n").is_none());
-    assert!(watch.handle_segment(C, &disguise).is_some());
+    let mut watch = Watch::default();
+    assert!(!begins(&mut watch, C, b"STARTTLS\r\n"));
+    assert!(begins(&mut watch, C, &disguise));
 }
 
 #[test]
@@ -149,23 +155,23 @@ fn refuses_to_keep_more_than_its_share() {
     let mut passed = 0;
     while it.handle_bytes(S, &[b'x'; 1000]) == Found::Unsure {
         passed += 1000;
-        assert!(it.kept_bytes() == 0 && passed <= MAX_BYTES);
+        assert!(it.kept_bytes() <= MAX_BYTES && passed <= MAX_BYTES);
     }
     // A server may talk before the client does, as long as it wants.
     let mut it = Recogniser::default();
-    for _ in 0..100 {
-        assert_eq!(it.handle_bytes(S, &[b'x'; 1000]), Found::Unsure);
-        assert!(it.kept_bytes() <= MAX_BYTES);
-    }
-    let Found::Tls(beginning) = it.handle_bytes(C, &hello()) else {
-        panic!("not found");
+    let mut watch = loop {
+        match it.handle_bytes(S, &[b'x'; 1000]) {
+            Found::Plain(watch) => break watch,
+            found => assert_eq!(found, Found::Unsure),
+        }
+        assert!(it.kept_bytes() <= 2 * MAX_BYTES);
     };
-    assert!(beginning.server_lost);
+    assert!(begins(&mut watch, C, &hello()));
     // A client that sends much.
     let mut it = Recogniser::default();
     let line = [b'y'; 999];
     while it.handle_bytes(C, &line) == Found::Unsure {
-        assert!(it.kept_bytes() <= MAX_BYTES);
+        assert!(it.kept_bytes() <= 2 * MAX_BYTES);
     }
 }
 
@@ -179,19 +185,113 @@ fn accepts_a_turn_long_after_the_beginning() {
             break watch;
         }
     };
-    assert!(watch.handle_segment(C, b"NOOP\r\n").is_none());
-    assert!(watch.handle_segment(C, &hello()).is_none(), "not its turn");
-    watch.handle_segment(S, b"250 ok\r\n");
-    watch.handle_segment(C, b"STARTTLS\r\n");
-    watch.handle_segment(S, b"220 go\r\n");
-    let mut it = watch.handle_segment(C, &hello()[..1]).unwrap();
+    assert!(!begins(&mut watch, C, b"NOOP\r\n"));
+    assert!(!begins(&mut watch, C, &hello()), "not its turn");
+    assert!(!begins(&mut watch, S, b"250 ok\r\n"));
+    assert!(!begins(&mut watch, C, b"STARTTLS\r\n"));
+    assert!(!begins(&mut watch, S, b"220 go\r\n"));
+    let first = &hello()[..1];
+    let Noticed::Beginning(mut it) = watch.handle_segment(C, first, Some(first)) else {
+        panic!("not noticed");
+    };
     assert_eq!(it.handle_bytes(C, &hello()[..1]), Found::Unsure);
     let Found::Tls(beginning) = it.handle_bytes(C, &hello()[1..]) else {
         panic!("not found");
     };
     assert_eq!((beginning.client, beginning.upgrade), (hello(), Some(Upgrade::Smtp)));
     // And what only looked like it.
-    let mut it = Recogniser::at_turn(None);
+    watch = Watch::default();
+    assert!(!begins(&mut watch, S, b"250 ok\r\n"));
+    let Noticed::Beginning(mut it) = watch.handle_segment(C, &[22, 3], Some(&[22, 3])) else {
+        panic!("not noticed");
+    };
     assert_eq!(it.handle_bytes(C, &[22, 3]), Found::Unsure);
     assert!(matches!(it.handle_bytes(C, b"other"), Found::Plain(_)));
+}
+
+#[test]
+fn accepts_a_client_on_either_side() {
+    let server_first =
+        [b"220 hello\r\n".to_vec(), vec![0, 1, 2, 3, 4], vec![22, 3, 3, 0, 4, 0, 0, 0, 0]];
+    for junk in server_first {
+        // Whoever has opened the connection says something else first.
+        let mut it = Recogniser::default();
+        assert_eq!(it.handle_bytes(C, &junk), Found::Unsure);
+        let mut found = Found::Unsure;
+        for byte in hello() {
+            found = it.handle_bytes(S, &[byte]);
+            if found != Found::Unsure {
+                break;
+            }
+        }
+        let Found::Tls(beginning) = found else {
+            panic!("{junk:?}: {found:?}");
+        };
+        assert!(beginning.reversed);
+        assert!(hello().starts_with(&beginning.client));
+        // And long after the beginning.
+        let mut watch = Watch::default();
+        assert!(!begins(&mut watch, C, &junk));
+        assert!(begins(&mut watch, S, &hello()));
+    }
+}
+
+#[test]
+fn accepts_answers_to_what_was_missed() {
+    let answers = [&[22, 3, 3, 0, 122, 2, 0, 0, 118, 3, 3][..], &[21, 3, 1, 0, 2, 2, 40]];
+    for answer in answers {
+        for piece in [1, answer.len()] {
+            let mut it = Recogniser::default();
+            assert_eq!(it.handle_bytes(C, b"something else"), Found::Unsure);
+            let found: Vec<Found> =
+                answer.chunks(piece).map(|bytes| it.handle_bytes(S, bytes)).collect();
+            assert!(found.contains(&Found::Missed), "{found:?}");
+            let mut watch = Watch::default();
+            assert!(!begins(&mut watch, C, b"something else"));
+            let mut it = None;
+            let noticed = answer.chunks(piece).any(|bytes| match &mut it {
+                None => match watch.handle_segment(S, bytes, Some(bytes)) {
+                    Noticed::Missed => true,
+                    Noticed::Nothing => false,
+                    Noticed::Beginning(mut recogniser) => {
+                        let found = recogniser.handle_bytes(S, bytes);
+                        it = Some(recogniser);
+                        found == Found::Missed
+                    }
+                },
+                Some(it) => it.handle_bytes(S, bytes) == Found::Missed,
+            });
+            assert!(noticed);
+        }
+        // In the middle of what a server says, it is content.
+        let mut it = Recogniser::default();
+        it.handle_bytes(C, b"GET / HTTP/1.1\r\n\r\n");
+        it.handle_bytes(S, b"HTTP/1.1 200 OK\r\n\r\n");
+        assert_eq!(it.handle_bytes(S, answer), Found::Unsure);
+    }
+}
+
+#[test]
+fn accepts_only_tls_and_load_balancers_on_its_ports() {
+    let excluded = |bytes: &[u8]| {
+        let mut it = Recogniser::default();
+        it.handle_bytes(C, bytes);
+        it.is_excluded()
+    };
+    let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\0\0\x01\x0a\0\0\x02\x9c\x40\x01\xbb";
+    let line = b"PROXY TCP4 192.0.2.1 192.0.2.2 5000 443\r\n";
+    for front in [&header[..], line] {
+        for cut in 0..=front.len() {
+            assert!(!excluded(&front[..cut]), "{cut}");
+        }
+        assert!(excluded(&[front, b"GET /"].concat()));
+    }
+    assert!(!excluded(&hello()[..4]));
+    for other in [&b"GET / HTTP/1.1\r\n"[..], b"SSH-2.0-x", &[5, 1, 0], b"P ROXY"] {
+        assert!(excluded(other));
+    }
+    // A server that speaks first is none of TLS.
+    let mut it = Recogniser::default();
+    it.handle_bytes(S, b"SSH-2.0-x\r\n");
+    assert!(it.is_excluded());
 }

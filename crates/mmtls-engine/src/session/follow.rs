@@ -430,6 +430,7 @@ impl<S: Default> TlsSession<S> {
             SessionError::EarlyFin
             | SessionError::ConflictingOverlap
             | SessionError::JudgedLate
+            | SessionError::NotTls
             | SessionError::NothingOpened => Policy::Forward,
         };
         self.apply(policy, error);

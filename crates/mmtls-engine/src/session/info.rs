@@ -172,6 +172,8 @@ pub enum SessionError {
     JudgedLate = -37,
     /// The session has no private tag where `Policies::require_private_tag` asks for one.
     NoPrivateTag = -38,
+    /// A connection to one of `Config::tls_ports` that does not carry TLS. Told of flows only.
+    NotTls = -39,
     /// No keys within the stall limits.
     MissingKeys = -1,
 }
@@ -201,6 +203,7 @@ impl SessionError {
             Self::MemoryCap => "memory_cap",
             Self::JudgedLate => "judged_late",
             Self::NoPrivateTag => "no_private_tag",
+            Self::NotTls => "not_tls",
             Self::MissingKeys => "missing_keys",
         }
     }
@@ -270,8 +273,11 @@ pub enum TcpAnomaly {
     /// An acknowledgment far from the stream. Forwarded, without effect.
     StrayAcknowledgment,
     /// The receiver has acknowledged bytes that were never seen, before it was clear what the flow
-    /// carries. It meets `Policies::mid_stream`.
+    /// carries. It meets `Policies::lost_synchronisation`.
     UnseenBytes,
+    /// An answer as TLS servers give it, to something that was not recognised as TLS. It meets
+    /// `Policies::lost_synchronisation`.
+    MissedTls,
 }
 
 impl TcpAnomaly {
@@ -287,12 +293,13 @@ impl TcpAnomaly {
             Self::StraySyn => "stray_syn",
             Self::StrayAcknowledgment => "stray_acknowledgment",
             Self::UnseenBytes => "unseen_bytes",
+            Self::MissedTls => "missed_tls",
         }
     }
 
     /// One bit per kind.
-    pub(crate) const fn bit(self) -> u8 {
-        1 << self as u8
+    pub(crate) const fn bit(self) -> u16 {
+        1 << self as u16
     }
 }
 

@@ -56,51 +56,6 @@ impl RecordHeader {
     }
 }
 
-/// Whether a stream that begins with these bytes carries TLS.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Recognition {
-    /// A ClientHello begins here.
-    Tls,
-    /// Something else.
-    Other,
-    /// Too few bytes to tell.
-    Unsure,
-}
-
-/// Most bytes that [`recognise`] looks at: some empty records, and the head of one with content.
-pub(crate) const RECOGNITION_LEN: usize = 32 * RECORD_HEADER_LEN + 6;
-
-/// Recognises the beginning of a client's first flight by content, as generously as servers take
-/// it: the record version says nothing (RFC 8446, section 5.1), empty handshake records may stand
-/// in front, and an alert or a change_cipher_spec is for the hello's reader to judge.
-pub(crate) fn recognise(bytes: &[u8]) -> Recognition {
-    let mut rest = bytes;
-    loop {
-        let (kind, len) = match *rest {
-            [] => return Recognition::Unsure,
-            [kind, ..] if !matches!(kind, 20..=22) => return Recognition::Other,
-            [_, major, ..] if major != 3 => return Recognition::Other,
-            [kind, _, _, high, low, ..] => (kind, u16::from_be_bytes([high, low])),
-            _ => return Recognition::Unsure,
-        };
-        rest = &rest[RECORD_HEADER_LEN..];
-        match (ContentType(kind), len) {
-            (ContentType::HANDSHAKE, 0) if bytes.len() - rest.len() < RECOGNITION_LEN - 6 => {}
-            (ContentType::HANDSHAKE, 1..=0x4000) => {
-                return match rest.first() {
-                    None => Recognition::Unsure,
-                    Some(&1) => Recognition::Tls,
-                    Some(_) => Recognition::Other,
-                };
-            }
-            (ContentType::CHANGE_CIPHER_SPEC, 1) | (ContentType::ALERT, 2) => {
-                return Recognition::Tls;
-            }
-            _ => return Recognition::Other,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,17 +73,5 @@ mod tests {
         for bad in [[19, 3, 3, 0, 1], [23, 2, 0, 0, 1], [23, 3, 3, 0x48, 1]] {
             assert_eq!(deframe(&bad), Deframed::Malformed);
         }
-    }
-
-    #[test]
-    fn recognises_client_hellos_only() {
-        assert_eq!(recognise(&[22, 3]), Recognition::Unsure);
-        assert_eq!(recognise(&[22, 3, 1, 2, 0, 1]), Recognition::Tls);
-        assert_eq!(recognise(b"GET / HTTP/1.1"), Recognition::Other);
-        assert_eq!(recognise(&[22, 3, 1, 2, 0, 2]), Recognition::Other);
-        assert_eq!(recognise(&[22, 3, 0x7f, 2, 0, 1]), Recognition::Tls);
-        assert_eq!(recognise(&[22, 3, 1, 0, 0, 22, 3, 1, 0, 9, 1]), Recognition::Tls);
-        assert_eq!(recognise(&[21, 3, 1, 0, 2]), Recognition::Tls);
-        assert_eq!(recognise(&[22, 3, 1, 0, 0].repeat(32)), Recognition::Other);
     }
 }

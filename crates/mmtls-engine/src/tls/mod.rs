@@ -8,9 +8,7 @@ mod handshake;
 mod hello;
 mod protection;
 
-pub(crate) use deframer::{
-    Deframed, RECOGNITION_LEN, Recognition, RecordHeader, deframe, recognise,
-};
+pub(crate) use deframer::{Deframed, RecordHeader, deframe};
 pub use enums::{
     CipherSuite, ContentType, Direction, ExtensionType, HandshakeType, KeyEpoch, ProtocolVersion,
 };

@@ -44,6 +44,8 @@ impl T {
     pub fn config() -> Config {
         let mut c = Config::new(Policy::Reset);
         c.verify_checksums = false;
+        // Other protocols are spoken to port 443 here.
+        c.tls_ports = Vec::new();
         c
     }
     pub fn raw(&mut self, port: u8, bytes: &[u8]) -> Verdict {

@@ -1,0 +1,343 @@
+//! How connections begin, inline: what two stacks could read differently is not let through.
+//!
+//! Each endpoint's numbers are proven by its own packet: the answerer's by a SYN-ACK that acknowledges
+//! a SYN exactly, those of whoever sent the SYN by the acknowledgment of that. Everything before is a
+//! candidate, whoever's name it bears, and blocks nobody.
+//!
+//! | known of the four-tuple | segment | what happens | source |
+//! |---|---|---|---|
+//! | anything | SYN with data, FIN or RST | dropped; senders repeat it without | RFC 7413, section 4.1.3; RFC 9293, section 3.10.7.2 |
+//! | nothing | SYN | a flow, and a candidate | RFC 9293, section 3.5 |
+//! | nothing | SYN-ACK, data | policy `mid_stream` | section 3.10.7.1 |
+//! | nothing | RST, empty ACK or FIN | forwarded | section 3.10.7.1 |
+//! | opening | SYN, from either side | one more candidate (simultaneous open is two of them) | section 3.5 |
+//! | opening | SYN-ACK that acknowledges a candidate's number + 1 | a candidate answer | section 3.5 |
+//! | opening | other SYN-ACK | dropped, and its sender reset as its receiver would | section 3.10.7.3 |
+//! | opening | ACK in place, of exactly one answer's number + 1 | open, with these numbers; the rest is void | section 3.10.7.4 |
+//! | opening | RST in answer to a candidate | that candidate is over, and with the last one the flow | section 3.10.7.3 |
+//! | opening | data or FIN beside these | dropped | section 3.10.7.3 |
+//! | opening | empty ACK beside these | forwarded: its receiver resets what is not its own | section 3.10.7.3 |
+//! | open | copy of its SYN or SYN-ACK | forwarded | section 3.10.7.4 |
+//! | open | other SYN | forwarded, a candidate: a live peer answers with a challenge | RFC 5961, section 4 |
+//! | open, both sides proven | other SYN-ACK | dropped | RFC 5961, section 4 |
+//! | open, picked up mid-stream; closed; reset | SYN-ACK that acknowledges a candidate | a new flow, opening | RFC 9293, section 3.6.1 |
+//!
+//! Refuses to take one side's word for the other's numbers, and to keep state for segments that
+//! policy does not let pass.
+
+use super::Engine;
+use crate::config::Policy;
+use crate::flow::{
+    Carries, FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck, WINDOW_SLACK,
+};
+use crate::output::{Exit, Output, PortId, Verdict};
+use crate::recognition::{Watch, begins_hello};
+use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
+use crate::tls::Direction;
+use crate::wire::{Reset, Segment, build_reset, turned};
+
+impl<H: Handler> Engine<H> {
+    /// Which of two connections between the same ends a frame may belong to: each end is on one side.
+    pub(super) fn is_turned(&self, port: PortId, segment: &Segment<'_>) -> bool {
+        self.config.inline && (segment.source <= segment.destination) == (port.0 & 1 == 0)
+    }
+
+    /// Creates the flow of a segment whose four-tuple is new.
+    pub(super) fn new_flow_inline(
+        &mut self,
+        port: PortId,
+        segment: &Segment<'_>,
+    ) -> Result<FlowIndex, Verdict> {
+        let flags = segment.tcp.flags();
+        let payload = segment.tcp.payload();
+        let turned = self.is_turned(port, segment);
+        let (from, to) = (segment.source, segment.destination);
+        let key = NewFlow { vlan: segment.vlan, client: from, server: to, turned };
+        if flags.syn() && !flags.ack() {
+            return self.insert(&key);
+        }
+        let other = FlowKey::new(segment.vlan, from, to).turned(!turned);
+        if let Some(index) = self.flows.find(&other)
+            && let Some(flow) = self.flows.get(index)
+            && flow.is_established()
+        {
+            let direction = flow.direction_from(from);
+            self.counters.wrong_side += 1;
+            self.note(index, direction, TcpAnomaly::WrongSide);
+            return Err(Verdict::Drop);
+        }
+        if flags.rst() || (payload.is_empty() && !flags.syn()) {
+            return Err(Verdict::Forward);
+        }
+        self.counters.mid_stream += 1;
+        let policy = self.config.policies.mid_stream;
+        if matches!(policy, Policy::Drop | Policy::Reset) && !self.is_in_grace() {
+            if policy == Policy::Reset && !flags.syn() {
+                self.reset_both(port, segment);
+            }
+            return Err(Verdict::Drop);
+        }
+        if flags.syn() {
+            return Err(Verdict::Forward);
+        }
+        // Its keys may be shared and its beginning be lost: only a real ClientHello tells.
+        let at_hello = begins_hello(payload);
+        // Without a SYN the lower port is taken for the server's.
+        let from_client = at_hello || from.port() > to.port();
+        let (client, server) = if from_client { (from, to) } else { (to, from) };
+        let index = self.insert(&NewFlow { client, server, ..key })?;
+        let Some(flow) = self.flows.get(index) else {
+            return Err(Verdict::Drop);
+        };
+        flow.phase = Phase::Open;
+        flow.one_sided = true;
+        let direction = flow.direction_from(from);
+        flow.half(direction).begin(segment.tcp.sequence(), Origin::Learned, None);
+        if flags.ack() {
+            let reverse = flow.half(direction.reverse());
+            reverse.begin(segment.tcp.acknowledgment(), Origin::Learned, None);
+        }
+        if !at_hello {
+            flow.carries = Carries::Plain(Watch::default());
+        }
+        Ok(index)
+    }
+
+    /// Connections that were there before the monitor are left alone.
+    pub(super) fn is_in_grace(&self) -> bool {
+        self.started_ns.is_some_and(|started| {
+            self.now_ns.saturating_sub(started) < self.config.mid_stream_grace_ns
+        })
+    }
+
+    /// Sends a RST to both ends of a segment that no flow is kept for.
+    fn reset_both(&mut self, port: PortId, segment: &Segment<'_>) {
+        let (source, destination) = (segment.source, segment.destination);
+        let tcp = &segment.tcp;
+        // Bounded: less than a packet.
+        let end = tcp.sequence().wrapping_add(tcp.payload().len() as u32);
+        let to_sender = Reset {
+            source: destination,
+            destination: source,
+            sequence: tcp.acknowledgment(),
+            acknowledgment: end,
+        };
+        let to_receiver = Reset {
+            source,
+            destination,
+            sequence: tcp.sequence(),
+            acknowledgment: tcp.acknowledgment(),
+        };
+        let frames = [
+            (Exit::Through(port), build_reset(&turned(segment.link_header), &to_sender)),
+            (Exit::AwayFrom(port), build_reset(segment.link_header, &to_receiver)),
+        ];
+        for (exit, frame) in frames {
+            if let Some(frame) = frame {
+                self.counters.resets_injected += 1;
+                self.outputs.push_back(Output::Inject { exit, frame });
+            }
+        }
+    }
+
+    /// A SYN or SYN-ACK without data.
+    pub(super) fn handle_syn_inline(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        segment: &Segment<'_>,
+    ) -> Verdict {
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Drop;
+        };
+        let syn = Syn {
+            direction,
+            sequence: segment.tcp.sequence(),
+            window: segment.tcp.window(),
+            window_scale: segment.tcp.window_scale(),
+        };
+        let half = &flow.halves[direction.index()];
+        let (is_open, is_established) = (flow.phase == Phase::Open, flow.is_established());
+        let answer = segment.tcp.flags().ack();
+        if !answer {
+            let copy = half.origin == Origin::Syn && half.initial == Some(syn.initial());
+            if is_open && copy {
+                return Verdict::Forward;
+            }
+            flow.opening.push_syn(syn);
+            if is_open {
+                self.stray(index, direction, TcpAnomaly::StraySyn);
+            }
+            return Verdict::Forward;
+        }
+        let acknowledgment = segment.tcp.acknowledgment();
+        let known = half.origin == Origin::SynAck && half.initial == Some(syn.initial());
+        let answered = flow.opening.answered_by(direction, acknowledgment);
+        match (flow.phase, answered) {
+            (Phase::Open, _) if known => Verdict::Forward,
+            (Phase::Opening, Some(begun)) => {
+                if !flow.opening.push_syn_ack(SynAck { syn: begun, answer: syn }) {
+                    self.stray(index, direction, TcpAnomaly::StraySyn);
+                    return Verdict::Drop;
+                }
+                Verdict::Forward
+            }
+            (_, Some(begun)) if !is_established => {
+                self.replace_inline(index, SynAck { syn: begun, answer: syn })
+            }
+            (phase, _) => {
+                self.stray(index, direction, TcpAnomaly::StraySyn);
+                if phase == Phase::Opening {
+                    // What its receiver would answer, who may be waiting for another one: a server
+                    // remembers an earlier attempt.
+                    let end = syn.initial();
+                    self.inject_reset(index, direction.reverse(), acknowledgment, end);
+                }
+                Verdict::Drop
+            }
+        }
+    }
+
+    /// A new connection takes over the four-tuple of one that has ended, or that was never proven.
+    fn replace_inline(&mut self, index: FlowIndex, answered: SynAck) -> Verdict {
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Drop;
+        };
+        let mut ends = (flow.client, flow.server);
+        let mut paths = Direction::BOTH
+            .map(|way| flow.half(way).path().map(|(port, header)| (port, header.to_vec())));
+        if answered.syn.direction == Direction::ServerToClient {
+            ends = (ends.1, ends.0);
+            paths.swap(0, 1);
+        }
+        let (client, server) = ends;
+        let key = NewFlow { vlan: flow.vlan, client, server, turned: flow.turned };
+        self.remove(index, EndReason::Replaced);
+        let index = match self.insert(&key) {
+            Ok(index) => index,
+            Err(verdict) => return verdict,
+        };
+        if let Some(flow) = self.flows.get(index) {
+            let towards = |direction, syn| Syn { direction, ..syn };
+            flow.opening = Opening::answered(SynAck {
+                syn: towards(Direction::ClientToServer, answered.syn),
+                answer: towards(Direction::ServerToClient, answered.answer),
+            });
+            for (half, path) in flow.halves.iter_mut().zip(paths) {
+                half.packets = 1;
+                if let Some((port, header)) = path {
+                    half.remember_path(port, &header);
+                }
+            }
+        }
+        Verdict::Forward
+    }
+
+    /// A segment without SYN of a connection that is not open: its verdict, or `None` when it has
+    /// opened it and is to be handled further.
+    pub(super) fn handle_opening(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        segment: &Segment<'_>,
+    ) -> Option<Verdict> {
+        let flags = segment.tcp.flags();
+        if flags.rst() {
+            return Some(self.handle_refusal(index, direction, segment));
+        }
+        if flags.ack() && self.open(index, direction, segment) {
+            return None;
+        }
+        if segment.tcp.payload().is_empty() && !flags.fin() {
+            return Some(Verdict::Forward);
+        }
+        Some(self.out_of_window(index, direction))
+    }
+
+    /// Opens a connection if this is the acknowledgment of a SYN-ACK by whoever sent the SYN.
+    fn open(&mut self, index: FlowIndex, direction: Direction, segment: &Segment<'_>) -> bool {
+        let Some(flow) = self.flows.get(index) else {
+            return false;
+        };
+        let (sequence, acknowledgment) = (segment.tcp.sequence(), segment.tcp.acknowledgment());
+        let fits = |it: &SynAck| {
+            // Data may overtake the acknowledgment.
+            let ahead = sequence.wrapping_sub(it.syn.initial());
+            it.answer.initial() == acknowledgment
+                && u64::from(ahead) <= u64::from(it.answer.window) + WINDOW_SLACK
+        };
+        let (first, second) = {
+            let mut fitting = flow.opening.answers_to(direction).copied().filter(fits);
+            (fitting.next(), fitting.next())
+        };
+        let exact =
+            |it: &SynAck| it.syn.initial() == sequence && it.answer.initial() == acknowledgment;
+        let exact = flow.opening.answers_to(direction).copied().find(exact);
+        let SynAck { syn, answer } = match (exact, first, second) {
+            (Some(exact), ..) => exact,
+            (None, Some(only), None) => only,
+            // Which of two it means cannot be told, and its sender repeats it.
+            _ => return false,
+        };
+        flow.phase = Phase::Open;
+        flow.opening = Opening::default();
+        // Scaling needs both sides (RFC 7323, section 2.2).
+        let scaled = syn.window_scale.is_some() && answer.window_scale.is_some();
+        let scale = |of: &Syn| of.window_scale.filter(|_| scaled);
+        let [half, other] = flow.halves_from(direction);
+        half.begin(syn.initial(), Origin::Syn, scale(&syn));
+        other.begin(answer.initial(), Origin::SynAck, scale(&answer));
+        // The windows of a SYN and its answer are never scaled.
+        half.window_end = Some(u64::from(answer.window));
+        other.window_end = Some(u64::from(syn.window));
+        if direction == Direction::ServerToClient {
+            flow.swap_roles();
+        }
+        true
+    }
+
+    /// A RST of a connection that is not open.
+    fn handle_refusal(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        segment: &Segment<'_>,
+    ) -> Verdict {
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Forward;
+        };
+        let (sequence, acknowledgment) = (segment.tcp.sequence(), segment.tcp.acknowledgment());
+        let own = flow.opening.reset(direction, sequence);
+        // In answer to a SYN it has sequence number 0 and acknowledges the SYN.
+        let refused =
+            segment.tcp.flags().ack() && flow.opening.reset(direction.reverse(), acknowledgment);
+        // Whoever has answered may change its mind.
+        let begun = flow
+            .opening
+            .answers_to(direction.reverse())
+            .find(|it| it.answer.initial() == sequence)
+            .map(|it| it.syn.initial());
+        let taken_back = begun.is_some_and(|it| flow.opening.reset(direction.reverse(), it));
+        if !(own || refused || taken_back) {
+            self.stray(index, direction, TcpAnomaly::StrayReset);
+        } else if flow.opening.is_over() {
+            self.close(index, EndReason::ResetByPeer(direction));
+        }
+        Verdict::Forward
+    }
+
+    /// A flow that does not carry TLS, as far as is known, meets a policy.
+    pub(super) fn refuse(&mut self, index: FlowIndex, policy: Policy, error: SessionError) {
+        let reason = EndReason::ResetByPolicy(error);
+        match policy {
+            Policy::Forward | Policy::Bypass => {
+                if let Some(flow) = self.flows.get(index) {
+                    flow.carries = Carries::Plain(Watch::default());
+                }
+                self.bypass(index);
+            }
+            Policy::Drop => self.kill(index, false, reason),
+            Policy::Reset => self.kill(index, true, reason),
+        }
+    }
+}

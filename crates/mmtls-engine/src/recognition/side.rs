@@ -1,0 +1,294 @@
+//! One reading of a connection: who is the client of TLS, if there is TLS in it.
+//!
+//! Refuses to know which side has opened the connection.
+
+use super::hello::{self, ANSWER_LEN, Begins};
+use super::{Beginning, MAX_BYTES, Upgrade};
+
+/// The first byte of a record that begins a ClientHello.
+const HANDSHAKE: u8 = 22;
+
+/// Most bytes of a client's turn among which there may be urgent ones in front of a ClientHello.
+const MAX_URGENT: usize = 16;
+
+/// What a header of the PROXY protocol, version 2, begins with. It is followed by a byte that says
+/// version and command, one for the address family, and the length of the rest.
+const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// What bytes have shown.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// It cannot be told yet.
+    Unsure,
+    /// Nothing that is followed.
+    Plain(SideWatch),
+    /// TLS.
+    Tls(Beginning),
+    /// The answer of a TLS server to something that was not recognised.
+    Answer,
+}
+
+/// Looks for the beginning of TLS in the bytes of a connection, in order.
+#[derive(Default)]
+pub(super) struct Side {
+    /// What the client has sent since the server spoke last.
+    client: Vec<u8>,
+    /// How many of them are not TLS for certain.
+    plain: usize,
+    /// The server's bytes that are TLS if the client's next ones are.
+    server: Vec<u8>,
+    server_lost: bool,
+    /// The client has left the first bytes of the connection behind.
+    in_dialog: bool,
+    /// There were urgent data in the client's turn, which are part of the stream or not.
+    urgent: bool,
+    /// What the client asked for before the server spoke last.
+    asked: Option<Upgrade>,
+    /// How the server's turn begins.
+    answer: Answer,
+    /// What is in front of TLS here, if it comes, is no header of a load balancer.
+    excluded: bool,
+    /// Bytes that have passed, per direction.
+    passed: [usize; 2],
+}
+
+/// The first bytes of a server's turn, however they are cut: a client's window can make them arrive
+/// one by one.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+struct Answer {
+    bytes: [u8; ANSWER_LEN],
+    len: u8,
+}
+
+impl Answer {
+    /// Takes the next bytes of the turn; whether it is the answer of a TLS server.
+    fn push(&mut self, bytes: &[u8]) -> bool {
+        let known = usize::from(self.len);
+        let taken = bytes.len().min(ANSWER_LEN - known);
+        self.bytes[known..known + taken].copy_from_slice(&bytes[..taken]);
+        // At most 11.
+        self.len = (known + taken) as u8;
+        taken > 0 && hello::is_answer(&self.bytes[..known + taken])
+    }
+}
+
+impl Side {
+    /// Goes on where a [`SideWatch`] has seen a turn of the client.
+    pub(super) fn at_turn(asked: Option<Upgrade>) -> Self {
+        let passed = [MAX_BYTES; 2];
+        Self { in_dialog: true, excluded: true, asked, passed, ..Self::default() }
+    }
+
+    /// Bytes that are kept.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.client.len() + self.server.len()
+    }
+
+    /// Whether urgent data could hide a ClientHello here.
+    pub(super) fn refuses_urgent(&self) -> bool {
+        !self.in_dialog || self.asked.is_some() || self.plain < self.client.len()
+    }
+
+    /// The client's next bytes are urgent data.
+    pub(super) fn note_urgent(&mut self) {
+        self.urgent = true;
+    }
+
+    /// Whether there are bytes in front that are neither TLS nor a load balancer's header.
+    pub(super) fn is_excluded(&self) -> bool {
+        self.excluded
+    }
+
+    /// Whether the client has spoken.
+    pub(super) fn has_begun(&self) -> bool {
+        self.in_dialog || !self.client.is_empty()
+    }
+
+    /// Takes the next bytes of a direction.
+    pub(super) fn handle_bytes(&mut self, from_client: bool, bytes: &[u8]) -> Seen {
+        let passed = &mut self.passed[usize::from(!from_client)];
+        *passed = passed.saturating_add(bytes.len());
+        match from_client {
+            true => self.handle_client(bytes),
+            false => self.handle_server(bytes),
+        }
+    }
+
+    fn handle_client(&mut self, bytes: &[u8]) -> Seen {
+        self.client.extend_from_slice(bytes);
+        self.answer = Answer::default();
+        while self.plain < self.client.len() {
+            let (before, rest) = self.client.split_at(self.plain);
+            let mut asked = self.asked;
+            // The beginnings of a record and of a hello of SSL 2.0.
+            let possible = match before {
+                [] if !self.in_dialog => true,
+                [] => matches!(rest[0], 20..=22 | 0x80..),
+                _ => matches!(rest[0], 20..=22 | 0x80..) && Upgrade::may_follow(before),
+            };
+            // Alerts in front count where nobody has spoken: elsewhere they may be answers.
+            let spoken = self.server_lost || !self.server.is_empty();
+            let strictly = match possible {
+                true => spoken && matches!(rest[0], 20 | 21),
+                false => self.urgent && before.len() <= MAX_URGENT || is_proxy_header(before),
+            };
+            let mut begins = match (possible, strictly) {
+                (_, true) => hello::strict(rest),
+                (true, false) => hello::generous(rest),
+                (false, false) => Begins::Other,
+            };
+            // Only now is it worth a search what the client asked for.
+            if begins != Begins::Other {
+                if !before.is_empty() {
+                    asked = Upgrade::asked_by(before);
+                }
+                if self.in_dialog && asked.is_none() && !(before.is_empty() && rest[0] == HANDSHAKE)
+                {
+                    begins = hello::strict(rest);
+                }
+            }
+            match begins {
+                Begins::Unsure => return Seen::Unsure,
+                Begins::Tls | Begins::Ssl2 => {
+                    let client = self.client.split_off(self.plain);
+                    return Seen::Tls(Beginning {
+                        client,
+                        server: core::mem::take(&mut self.server),
+                        server_lost: self.server_lost,
+                        upgrade: self.in_dialog.then_some(asked.unwrap_or(Upgrade::Other)),
+                        ssl2: begins == Begins::Ssl2,
+                        reversed: false,
+                    });
+                }
+                Begins::Other => {
+                    self.plain += 1;
+                    self.in_dialog = true;
+                    self.excluded |= !may_be_proxy_header(&self.client[..self.plain]);
+                }
+            }
+        }
+        // Nothing of this can become TLS any more, and neither what the server has said so far.
+        self.server = Vec::new();
+        self.server_lost = false;
+        self.limit()
+    }
+
+    fn handle_server(&mut self, bytes: &[u8]) -> Seen {
+        let in_hello = self.plain < self.client.len();
+        if (in_hello || self.in_dialog) && self.answer.push(bytes) {
+            return Seen::Answer;
+        }
+        if in_hello || !self.in_dialog {
+            // The client's next bytes tell whether these are TLS.
+            if self.server_lost || self.server.len() + bytes.len() > MAX_BYTES {
+                if self.client.is_empty() {
+                    // No server of TLS talks like this before the client does.
+                    return Seen::Plain(SideWatch { turn: true, ..SideWatch::default() });
+                }
+                self.server_lost = true;
+                self.server = Vec::new();
+            } else {
+                self.server.extend_from_slice(bytes);
+            }
+            return Seen::Unsure;
+        }
+        if !self.client.is_empty() {
+            self.asked = Upgrade::asked_by(&self.client);
+            self.client.clear();
+            self.plain = 0;
+            self.urgent = false;
+            self.excluded = true;
+        }
+        self.limit()
+    }
+
+    fn limit(&self) -> Seen {
+        if self.passed.iter().all(|passed| *passed <= MAX_BYTES) {
+            return Seen::Unsure;
+        }
+        Seen::Plain(match self.client.is_empty() {
+            true => SideWatch { asked: self.asked, turn: true, answer: self.answer },
+            false => SideWatch {
+                asked: Upgrade::asked_by(&self.client),
+                turn: false,
+                answer: Answer::default(),
+            },
+        })
+    }
+}
+
+/// Whether these bytes are the header that load balancers put in front of a client's stream: there is
+/// no answer to it, so a ClientHello follows at once. (That of version 1 is a line.)
+fn is_proxy_header(before: &[u8]) -> bool {
+    before.starts_with(PROXY_SIGNATURE)
+        && before.get(14..16).is_some_and(|length| {
+            before.len() == 16 + usize::from(u16::from_be_bytes([length[0], length[1]]))
+        })
+}
+
+/// Whether these bytes begin such a header, of either version, or are one. That of version 1 is a line
+/// of at most 107 bytes.
+fn may_be_proxy_header(before: &[u8]) -> bool {
+    const LINE: &[u8] = b"PROXY ";
+    const MAX_LINE: usize = 107;
+    let begins = |with: &[u8]| before.iter().zip(with).all(|(one, other)| one == other);
+    let line_end = before.iter().position(|byte| *byte == b'\n').map_or(before.len(), |at| at + 1);
+    if begins(LINE) {
+        return before.len() <= MAX_LINE && line_end == before.len();
+    }
+    begins(PROXY_SIGNATURE)
+        && before.get(14..16).is_none_or(|length| {
+            before.len() <= 16 + usize::from(u16::from_be_bytes([length[0], length[1]]))
+        })
+}
+
+/// What is remembered of a connection that is not looked at in order any more: enough to notice
+/// a client's turn that begins with a ClientHello.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub(super) struct SideWatch {
+    asked: Option<Upgrade>,
+    /// The server has spoken since the client did.
+    turn: bool,
+    answer: Answer,
+}
+
+impl SideWatch {
+    /// Whether urgent data could hide a ClientHello here.
+    pub(super) fn refuses_urgent(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Takes urgent data of the client: its receiver may take a byte out, and the client's turn goes
+    /// on behind it.
+    pub(super) fn handle_urgent(&mut self, payload: &[u8]) {
+        self.asked = Upgrade::asked_by(payload).or(self.asked);
+    }
+
+    /// Takes a segment's payload of the server; whether it answers as a TLS server does.
+    pub(super) fn handle_server(&mut self, payload: &[u8]) -> bool {
+        if payload.is_empty() {
+            return false;
+        }
+        self.turn = true;
+        self.answer.push(payload)
+    }
+
+    /// Takes bytes that continue the client's stream; how to go on when TLS may begin in them.
+    pub(super) fn handle_client(&mut self, bytes: &[u8]) -> Option<Side> {
+        let first = *bytes.first()?;
+        self.answer = Answer::default();
+        let turn = core::mem::take(&mut self.turn);
+        if turn || self.asked.is_some() {
+            let begins = match (self.asked, first) {
+                (_, HANDSHAKE) | (Some(_), 20 | 21 | 0x80..) => hello::generous(bytes),
+                (None, 20 | 21) => hello::strict(bytes),
+                _ => Begins::Other,
+            };
+            if begins != Begins::Other {
+                return Some(Side::at_turn(self.asked));
+            }
+        }
+        self.asked = Upgrade::asked_by(bytes);
+        None
+    }
+}
