@@ -64,7 +64,7 @@ pub struct Policies {
     pub mid_stream: Policy,
     /// A connection that no longer fits in the flow table. `Reset` means `Drop` here.
     pub table_full: Policy,
-    /// A session whose bytes would exceed `Limits::max_buffered_bytes`.
+    /// A session that has to make room, since `Limits::max_buffered_bytes` are taken.
     pub memory_cap: Policy,
     /// IP fragments that carry TCP: they are not reassembled, so what they carry passes unseen.
     /// `Bypass` means `Forward` and `Reset` means `Drop` here.
@@ -126,14 +126,20 @@ impl Policies {
 /// Caps on memory and time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Flows in the table; beyond it `Policies::table_full` decides. About 1 KB each.
+    // Of these, what many connections share is accounted by client address, IPv6 by /64. Where all of
+    // it is taken, who has the most makes room.
+    /// Flows in the table. Beyond it the oldest one goes that only one side vouches for, of the
+    /// client that has the most of those; without any, `Policies::table_full` decides. About 1 KB
+    /// each.
     pub max_flows: usize,
     /// Bytes kept per direction: out of order, and as much again forwarded and not acknowledged.
     /// A packet beyond it is dropped: its sender repeats it, and nothing passes unseen.
     pub max_reassembly_bytes: usize,
     /// Kept bytes of all flows together: out of order, not acknowledged, partial records, stalls,
-    /// held frames. Beyond it out-of-order packets are dropped, and a session that needs more meets
-    /// `Policies::memory_cap`.
+    /// held frames. Of bytes that can be sent again, one client is given no more than is left for
+    /// all others. Where seven eighths are taken, the connection that keeps the most, of the client
+    /// that does, meets `Policies::memory_cap` (`Policies::mid_stream` if it is not known to carry
+    /// TLS).
     pub max_buffered_bytes: usize,
     /// Bytes of plaintext handshake messages kept per direction.
     pub max_handshake_bytes: usize,
@@ -141,7 +147,9 @@ pub struct Limits {
     /// is sought; half of that, in at most 8 records, for the client, or all of it where there may
     /// be early data that nobody opens. What comes beyond waits for keys that open it.
     pub max_search_bytes: usize,
-    /// Held frames of all flows together; beyond it the flow at hand meets the missing-key policy.
+    /// Held frames of all flows together. Beyond it the session that holds the most, of the client
+    /// that does, meets the missing-key policy; among clients that hold few, the one that has
+    /// waited longest.
     pub max_held_frames: usize,
     /// Held packets per flow until the missing-key policy is applied.
     pub stall_max_packets: usize,

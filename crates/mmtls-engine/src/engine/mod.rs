@@ -5,6 +5,7 @@
 mod connection;
 mod end;
 mod keys;
+mod room;
 mod segment;
 mod stalls;
 

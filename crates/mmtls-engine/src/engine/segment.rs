@@ -43,6 +43,10 @@ impl<H: Handler> Engine<H> {
         half.packets += 1;
         half.bytes += segment.tcp.payload().len() as u64;
         half.remember_path(port, segment.link_header);
+        self.flows.settle_attempt(index);
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Forward;
+        };
         if is_new && matches!(flow.carries, Carries::Plain(_)) {
             return self.judge_mid_stream(index);
         }
@@ -207,12 +211,12 @@ impl<H: Handler> Engine<H> {
         start: u64,
         payload: &[u8],
     ) -> Verdict {
+        let left = self.room_for(index);
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Forward;
         };
         let limits = &self.config.limits;
         let half = &mut flow.halves[direction.index()];
-        let left = limits.max_buffered_bytes.saturating_sub(self.buffered);
         let room = limits.max_reassembly_bytes.saturating_sub(half.assembler.buffered()).min(left);
         let end = start + payload.len() as u64;
         // A share of what is left, so that a few who never acknowledge do not take all of it.
@@ -311,7 +315,7 @@ impl<H: Handler> Engine<H> {
     }
 
     /// Raises an error and carries out its policy.
-    fn fail(&mut self, index: FlowIndex, direction: Direction, error: SessionError) {
+    pub(super) fn fail(&mut self, index: FlowIndex, direction: Direction, error: SessionError) {
         if let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index)
             && session.following()
         {
@@ -348,9 +352,10 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// Ends the following of a connection that has grown when there is no room. While it is not known
-    /// what they carry, connections share half of it.
+    /// Makes room where a connection has grown; if that cannot be done, ends its following. While it
+    /// is not known what they carry, connections share half of it.
     fn meet_cap(&mut self, index: FlowIndex, direction: Direction) {
+        self.make_room();
         let max = self.config.limits.max_buffered_bytes;
         let Some(flow) = self.flows.get(index) else {
             return;

@@ -3,17 +3,23 @@
 //!
 //! Refuses to look into TLS.
 
+mod attempts;
 mod half;
 mod reassembly;
+mod shares;
 mod table;
 mod unacknowledged;
 
 pub(crate) use half::{Half, Held, Origin};
 pub(crate) use reassembly::{Assembler, Insert};
+pub(crate) use shares::Resource;
 pub(crate) use table::{FlowIndex, FlowKey, FlowTable};
 pub(crate) use unacknowledged::{Lent, Unacknowledged};
 
 use core::net::SocketAddr;
+
+use attempts::Neighbours;
+use shares::Stake;
 
 use crate::output::PortId;
 use crate::recognition::{Recogniser, Watch};
@@ -72,6 +78,11 @@ pub(crate) struct Flow<S> {
     pub(crate) charged: usize,
     /// Whether they count as those of a connection that carries nobody knows what.
     pub(crate) charged_undecided: bool,
+    /// What it counts for in its client's shares.
+    stake: Stake,
+    /// Where it stands among those that only one side vouches for, of everybody and of its
+    /// client; nothing once both do.
+    attempt: Option<[Neighbours; 2]>,
     pub(crate) end_reported: bool,
 }
 
@@ -97,6 +108,8 @@ impl<S> Flow<S> {
             pending_syns: [None; 2],
             charged: 0,
             charged_undecided: false,
+            stake: Stake::default(),
+            attempt: None,
             end_reported: false,
         }
     }
@@ -184,6 +197,11 @@ impl<S> Flow<S> {
             bytes: [self.halves[0].bytes, self.halves[1].bytes],
             reason,
         }
+    }
+
+    /// Frames of it that are held.
+    pub(crate) fn held_frames(&self) -> usize {
+        self.halves.iter().map(|half| half.held.len()).sum()
     }
 
     /// Both FINs have been reached and each has been acknowledged.
