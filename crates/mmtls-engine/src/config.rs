@@ -123,11 +123,10 @@ impl Policies {
     }
 }
 
-/// Caps on memory and time.
+/// Caps on memory and time. What all connections share is accounted by client address (IPv6: by
+/// /64): where all of it is taken, who has the most makes room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    // Of these, what many connections share is accounted by client address, IPv6 by /64. Where all of
-    // it is taken, who has the most makes room.
     /// Flows in the table. Beyond it the oldest one goes that only one side vouches for, of the
     /// client that has the most of those; without any, `Policies::table_full` decides. About 1 KB
     /// each.
