@@ -12,7 +12,7 @@ mod unacknowledged;
 
 pub(crate) use half::{Half, Held, Origin};
 pub(crate) use reassembly::{Assembler, Insert};
-pub(crate) use shares::Resource;
+pub(crate) use shares::{Client, Resource};
 pub(crate) use table::{FlowIndex, FlowKey, FlowTable};
 pub(crate) use unacknowledged::{Lent, Unacknowledged};
 
