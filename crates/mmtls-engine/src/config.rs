@@ -199,14 +199,15 @@ impl Default for Limits {
     }
 }
 
-/// An endpoint, or a network of them, whose connections are none of the monitor's business.
+/// An endpoint, or a network of them, whose connections are none of the monitor's business; with a
+/// port, a server: only connections that others open to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bypass {
     /// The address, or any of the network.
     pub address: IpAddr,
     /// How many of its bits count.
     pub prefix_len: u8,
-    /// Only connections from or to this port of it.
+    /// Only connections that are opened to this port of it.
     pub port: Option<u16>,
 }
 
@@ -274,7 +275,8 @@ pub struct Config {
     /// Nanoseconds after the first frame during which connections that were there before are
     /// bypassed, so that starting the monitor disturbs nobody.
     pub mid_stream_grace_ns: u64,
-    /// Connections with one of these ends are forwarded and not looked at. IP fragments have no
+    /// Connections with one of these ends, or to one of these servers, are forwarded and not looked
+    /// at. IP fragments have no
     /// ports and are not looked up here.
     pub bypass: Vec<Bypass>,
     /// Which connections are this engine's; all without it. Segments of others are dropped: state

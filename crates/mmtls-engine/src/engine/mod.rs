@@ -17,7 +17,7 @@ pub use keys::{KeyRefusal, SharedKeys};
 
 use crate::config::{Config, Policy};
 use crate::counters::Counters;
-use crate::flow::{FlowIndex, FlowTable, Lent};
+use crate::flow::{FlowIndex, FlowKey, FlowTable, Lent};
 use crate::output::{FrameInput, HoldId, Output, Verdict};
 use crate::recognition::{Datagram, classify};
 use crate::session::{Context, Handler, SessionId, Spare};
@@ -208,10 +208,33 @@ impl<H: Handler> Engine<H> {
         verdict
     }
 
-    fn is_bypassed(&self, segment: &Segment<'_>) -> bool {
+    /// Whether a segment is of a connection that is left alone. A rule with a port means a server:
+    /// otherwise any client could take that port for its own.
+    fn is_bypassed(&mut self, segment: &Segment<'_>) -> bool {
         let Segment { source, destination, .. } = segment;
-        let bypass = &self.config.bypass;
-        bypass.iter().any(|rule| rule.contains(*source) || rule.contains(*destination))
+        let (mut from, mut to) = (false, false);
+        for rule in &self.config.bypass {
+            let ends = [source, destination].map(|end| rule.contains(*end));
+            if rule.port.is_none() && ends != [false; 2] {
+                return true;
+            }
+            from |= ends[0];
+            to |= ends[1];
+        }
+        let flags = segment.tcp.flags();
+        match (from || to, flags.syn(), flags.ack()) {
+            (false, ..) => false,
+            (true, true, false) => to,
+            // An answer to it: then it has asked.
+            (true, true, true) if !from => false,
+            // Flows that it began itself are followed once they were answered. Before that they may
+            // be anybody's, in its name, and must not take away what is left alone.
+            _ => {
+                let key = FlowKey::new(segment.vlan, *source, *destination);
+                let flow = self.flows.find(&key).and_then(|index| self.flows.get(index));
+                flow.is_none_or(|flow| flow.halves.iter().any(|half| half.packets == 0))
+            }
+        }
     }
 
     fn is_misplaced(&self, segment: &Segment<'_>) -> bool {
