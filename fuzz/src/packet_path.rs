@@ -414,6 +414,7 @@ impl Path {
         };
         let shared = SharedKeys {
             sender,
+            source: 0,
             client_random: if what & 4 == 0 { random(script) } else { [input.u8(); 32] },
             server_random: match what >> 6 {
                 0 => None,
@@ -444,6 +445,7 @@ impl Path {
         let (client_random, number, opener) = delivery(connection(at).1, direction, epoch);
         let shared = SharedKeys {
             sender,
+            source: 0,
             client_random,
             server_random: Some(SERVER_RANDOM),
             cipher_suite: SUITE,

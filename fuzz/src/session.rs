@@ -346,6 +346,7 @@ impl Path {
     ) {
         let shared = SharedKeys {
             sender: Some(self.endpoints.client.ip()),
+            source: 0,
             client_random,
             server_random: Some(SERVER_RANDOM),
             cipher_suite: SUITE,

@@ -123,6 +123,7 @@ impl Wire {
                     let (client_random, epoch, opener) = delivery(script, direction, epoch(number));
                     let shared = SharedKeys {
                         sender: Some(self.endpoints.client.ip()),
+                        source: 0,
                         client_random,
                         server_random: Some(SERVER_RANDOM),
                         cipher_suite: SUITE,

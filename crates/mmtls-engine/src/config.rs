@@ -68,7 +68,7 @@ pub struct Policies {
     pub not_tls: Policy,
     /// A connection that no longer fits in the flow table. `Reset` means `Drop` here.
     pub table_full: Policy,
-    /// A session whose bytes would exceed `Limits::max_buffered_bytes`.
+    /// A session that has to make room, since `Limits::max_buffered_bytes` are taken.
     pub memory_cap: Policy,
     /// IP fragments that carry TCP: they are not reassembled, so what they carry passes unseen.
     /// `Bypass` means `Forward` and `Reset` means `Drop` here.
@@ -129,17 +129,22 @@ impl Policies {
     }
 }
 
-/// Caps on memory and time.
+/// Caps on memory and time. What all connections share is accounted by client address (IPv6: by
+/// /64): where all of it is taken, who has the most makes room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Flows in the table; beyond it `Policies::table_full` decides. About 1 KB each.
+    /// Flows in the table. Beyond it the oldest one goes that only one side vouches for, of the
+    /// client that has the most of those; without any, `Policies::table_full` decides. About 1 KB
+    /// each.
     pub max_flows: usize,
     /// Bytes kept per direction: out of order, and as much again forwarded and not acknowledged.
     /// A packet beyond it is dropped: its sender repeats it, and nothing passes unseen.
     pub max_reassembly_bytes: usize,
     /// Kept bytes of all flows together: out of order, not acknowledged, partial records, stalls,
-    /// held frames. Beyond it out-of-order packets are dropped, and a session that needs more meets
-    /// `Policies::memory_cap`.
+    /// held frames. Of bytes that can be sent again, one client is given no more than is left for
+    /// all others. Where seven eighths are taken, the connection that keeps the most, of the client
+    /// that does, meets `Policies::memory_cap` (`Policies::mid_stream` if it is not known to carry
+    /// TLS).
     pub max_buffered_bytes: usize,
     /// Bytes of plaintext handshake messages kept per direction.
     pub max_handshake_bytes: usize,
@@ -147,7 +152,9 @@ pub struct Limits {
     /// is sought; half of that, in at most 8 records, for the client, or all of it where there may
     /// be early data that nobody opens. What comes beyond waits for keys that open it.
     pub max_search_bytes: usize,
-    /// Held frames of all flows together; beyond it the flow at hand meets the missing-key policy.
+    /// Held frames of all flows together. Beyond it the session that holds the most, of the client
+    /// that does, meets the missing-key policy; among clients that hold few, the one that has
+    /// waited longest.
     pub max_held_frames: usize,
     /// Held packets per flow until the missing-key policy is applied.
     pub stall_max_packets: usize,
@@ -203,14 +210,15 @@ impl Default for Limits {
     }
 }
 
-/// An endpoint, or a network of them, whose connections are none of the monitor's business.
+/// An endpoint, or a network of them, whose connections are none of the monitor's business; with a
+/// port, a server: only connections that others open to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bypass {
     /// The address, or any of the network.
     pub address: IpAddr,
     /// How many of its bits count.
     pub prefix_len: u8,
-    /// Only connections from or to this port of it.
+    /// Only connections that are opened to this port of it.
     pub port: Option<u16>,
 }
 
@@ -278,7 +286,8 @@ pub struct Config {
     /// Nanoseconds after the first frame during which connections that were there before are
     /// bypassed, so that starting the monitor disturbs nobody.
     pub mid_stream_grace_ns: u64,
-    /// Connections with one of these ends are forwarded and not looked at. IP fragments have no
+    /// Connections with one of these ends, or to one of these servers, are forwarded and not looked
+    /// at. IP fragments have no
     /// ports and are not looked up here.
     pub bypass: Vec<Bypass>,
     /// Which connections are this engine's; all without it. Segments of others are dropped: state

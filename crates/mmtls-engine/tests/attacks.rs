@@ -324,6 +324,81 @@ fn h7_junk_keys_first_must_not_lock_out_the_real_ones() {
     assert_eq!(t.judged(), 2);
 }
 
+/// Plays a session for whose random somebody at the client's address delivers junk, before the hello
+/// or behind it, and the client the right keys after that.
+fn judged_behind_junk(before_hello: bool, sources: u64) -> usize {
+    let mut t = T::new();
+    t.open();
+    let junk = |t: &mut T| {
+        for source in 0..sources {
+            t.source = 100 + source;
+            for number in 0..20 {
+                for direction in [C, S] {
+                    let opener = Box::new(NullKeys(7000 + number));
+                    let _ = t.keys_with(direction, 0, opener, RANDOM, Some(t.ep.client.ip()));
+                }
+            }
+        }
+        t.source = 1;
+    };
+    let mut at = [0u64; 2];
+    for (number, turn) in simple().turns.iter().enumerate() {
+        if number == usize::from(!before_hello) {
+            junk(&mut t);
+            if before_hello {
+                let _ = (t.keys(C, 0), t.keys(S, 0));
+            }
+        }
+        if number == 2 && !before_hello {
+            let _ = (t.keys(C, 0), t.keys(S, 0));
+            // It does not help to come last, either.
+            junk(&mut t);
+        }
+        let s = side(turn.direction);
+        t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
+        at[s] += turn.bytes.len() as u64;
+    }
+    t.judged()
+}
+
+#[test]
+fn h7_many_junk_keys_must_not_lock_out_the_real_ones() {
+    for before_hello in [false, true] {
+        for sources in [1, 2, 5] {
+            assert_eq!(judged_behind_junk(before_hello, sources), 2, "{before_hello} {sources}");
+        }
+    }
+}
+
+#[test]
+fn early_keys_of_many_networks_must_not_displace_those_of_others() {
+    let mut c = T::config();
+    c.limits.max_pending_keys = 1024;
+    let mut t = T::with(c);
+    let deliver = |t: &mut T, sender: &str, random: [u8; 32]| {
+        let _ = t.keys_with(C, 0, Box::new(NullKeys(1)), random, Some(sender.parse().unwrap()));
+    };
+    deliver(&mut t, "10.0.0.2", [9; 32]);
+    // As many addresses of a network as one likes, and many networks.
+    for number in 0..2000u32 {
+        let mut random = [1; 32];
+        random[..4].copy_from_slice(&number.to_be_bytes());
+        deliver(&mut t, &format!("2001:db8::{number:x}"), random);
+    }
+    assert!(t.engine.pending_claims() <= 1 + 1024 / 16, "{} claims", t.engine.pending_claims());
+    for number in 0..20_000u32 {
+        let mut random = [2; 32];
+        random[..4].copy_from_slice(&number.to_be_bytes());
+        deliver(&mut t, &format!("2001:db8:0:{:x}::1", number % 100), random);
+    }
+    deliver(&mut t, "10.0.0.4", [8; 32]);
+    // Both are there, and nobody's was displaced.
+    let pending = t.engine.pending_claims();
+    assert_eq!(t.engine.counters().keys_expired + pending as u64, 22_002);
+    deliver(&mut t, "10.0.0.4", [7; 32]);
+    assert_eq!(t.engine.pending_claims(), pending + 1);
+}
+
 #[test]
 fn h8_blind_bytes_far_ahead_must_not_block_the_stream() {
     let mut t = T::new();
@@ -485,6 +560,7 @@ fn p1_pending_keys_must_be_capped_by_amount() {
                 1,
                 SharedKeys {
                     sender: None,
+                    source: 0,
                     client_random: [n; 32],
                     server_random: None,
                     cipher_suite: CipherSuite(SUITE),

@@ -11,6 +11,7 @@ mod connection;
 #[cfg(feature = "client")]
 mod link;
 #[cfg(feature = "server")]
+mod places;
 pub mod server;
 mod socket;
 mod tls;

@@ -445,6 +445,64 @@ fn refuses_one_address_the_places_of_others() {
 }
 
 #[test]
+fn refuses_the_largest_holder_what_a_newcomer_needs() {
+    let pki = Pki::new("site");
+    let inbox = Inbox::new();
+    let mut tight = ServerConfig::new("[::]:0".parse().unwrap(), pki.identity("server"));
+    tight.max_connections = 12;
+    let server = Server::start(tight, inbox.clone()).unwrap();
+    let port = server.local_addr().port();
+    let at = |text: &str| client(config(&pki, SocketAddr::new(text.parse().unwrap(), port)));
+    // All of them have said hello.
+    let first: Vec<Client> = (0..8).map(|_| at("::1")).collect();
+    let second: Vec<Client> = (0..4).map(|_| at("127.0.0.1")).collect();
+    assert!(first.iter().chain(&second).all(|client| client.wait_connected(PATIENCE)));
+    wait_for(&server, |c| c.open == 12 && c.over_limit == 0);
+    let third = at("127.0.0.1");
+    assert!(third.wait_connected(PATIENCE), "{:?}", third.troubles());
+    // The one that had to go tries again, and is not let in.
+    wait_for(&server, |c| c.open == 12 && c.over_limit >= 2);
+    assert!(second.iter().chain([&third]).all(|client| client.wait_connected(PATIENCE)));
+}
+
+/// A sink that has enough of whoever has sent it a few.
+#[derive(Clone, Default)]
+struct Shy(Arc<Mutex<(usize, bool)>>);
+
+impl KeySink for Shy {
+    fn message(&mut self, _: &Peer, _: Message) {
+        self.0.lock().unwrap().0 += 1;
+    }
+
+    fn is_crowded(&self, _: &Peer) -> bool {
+        let (count, open) = *self.0.lock().unwrap();
+        !open && count >= 10
+    }
+}
+
+#[test]
+fn refuses_to_read_what_the_sink_has_no_room_for() {
+    let pki = Pki::new("shy");
+    let shy = Shy::default();
+    let config_of = ServerConfig::new(loopback(), pki.identity("server"));
+    let server = Server::start(config_of, shy.clone()).unwrap();
+    let client = client(config(&pki, server.local_addr()));
+    assert!(client.wait_connected(PATIENCE), "{:?}", client.troubles());
+    for n in 0..20_000 {
+        let _ = client.send(&null(n));
+        if n % 100 == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    // At most what one read gives.
+    let count = shy.0.lock().unwrap().0;
+    assert!((10..1000).contains(&count), "{count} messages");
+    shy.0.lock().unwrap().1 = true;
+    until(|| shy.0.lock().unwrap().0 > 5000);
+}
+
+#[test]
 fn refuses_to_keep_silent_peers_that_answer_no_ping() {
     let pki = Pki::new("idle");
     let inbox = Inbox::new();

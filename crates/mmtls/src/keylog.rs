@@ -200,6 +200,7 @@ impl KeyLog {
         let keys: Vec<_> = openers.map(|opener| (wanted.direction, wanted.epoch, opener)).collect();
         (!keys.is_empty()).then_some(SharedKeys {
             sender: None,
+            source: 0,
             client_random: wanted.client_random,
             server_random: wanted.server_random,
             cipher_suite: suites[0],

@@ -7,15 +7,17 @@
 //! where it came first, since its session may be yet to come.
 //!
 //! Refuses to keep key bytes once their opener is set up, to share anything but queues between
-//! workers, and to wait for a slow one: a full queue drops the delivery and counts it (the session
-//! then meets the missing-key policy).
+//! workers, and to wait for a slow one. No sender fills a queue ([`queue`]): of one that has much in it
+//! nothing is read for a while, and what comes all the same is dropped and counted (the session then
+//! meets the missing-key policy).
+
+mod queue;
 
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
@@ -26,6 +28,8 @@ use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
 use mmtls_packet_io::af_packet::{Steering, WakeFd};
 use mmtls_record::open_record;
 use zeroize::Zeroizing;
+
+use queue::Queue;
 
 use crate::keylog::follow::LineSink;
 
@@ -114,7 +118,7 @@ struct Parcel {
 /// The way into one worker's queue.
 #[derive(Clone)]
 struct Mailbox {
-    queue: SyncSender<Parcel>,
+    queue: Arc<Queue<Parcel>>,
     wake: Arc<WakeFd>,
     /// The worker sleeps, or is about to: it has to be woken for a delivery.
     sleeps: Arc<AtomicBool>,
@@ -133,7 +137,6 @@ impl Mailbox {
 
 /// One worker's end of the queues.
 pub struct Inbox {
-    queue: Receiver<Parcel>,
     own: Mailbox,
     /// Who gets what this worker does not know.
     next: Mailbox,
@@ -151,13 +154,14 @@ impl Inbox {
         mut knows: impl FnMut(Option<IpAddr>, &[u8; 32]) -> bool,
     ) -> Option<Delivery> {
         while *limit > 0
-            && let Ok(Parcel { delivery, passed }) = self.queue.try_recv()
+            && let Some(Parcel { delivery, passed }) = self.own.queue.pop()
         {
             *limit = limit.saturating_sub(delivery.cost());
             let round = self.workers == 1 || passed >= self.workers;
             match delivery.session() {
                 Some((sender, random)) if !round && !knows(sender, &random) => {
-                    match self.next.queue.try_send(Parcel { delivery, passed: passed + 1 }) {
+                    let parcel = Parcel { delivery, passed: passed + 1 };
+                    match self.next.queue.push(sender, parcel) {
                         Ok(()) => self.next.ring(),
                         Err(_) => self.desk.count_lost(),
                     }
@@ -186,6 +190,12 @@ impl Inbox {
     /// Takes note that it fired.
     pub fn woken(&self) {
         self.own.wake.drain();
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.own.queue.close();
     }
 }
 
@@ -263,16 +273,13 @@ pub fn supports(version: ProtocolVersion, suite: CipherSuite) -> bool {
 pub fn queues(steering: Steering) -> io::Result<(WorkerSink, Vec<Inbox>, Arc<KeyDesk>)> {
     let desk = Arc::new(KeyDesk::default());
     let mut mailboxes = Vec::new();
-    let mut receivers = Vec::new();
     for _ in 0..steering.bridges.max(1) {
-        let (queue, receiver) = sync_channel(QUEUE);
+        let queue = Arc::new(Queue::new(QUEUE));
         let wake = Arc::new(WakeFd::new()?);
         mailboxes.push(Mailbox { queue, wake, sleeps: Arc::default() });
-        receivers.push(receiver);
     }
     let workers = mailboxes.len();
-    let inboxes = receivers.into_iter().enumerate().map(|(at, queue)| Inbox {
-        queue,
+    let inboxes = (0..workers).map(|at| Inbox {
         own: mailboxes[at].clone(),
         next: mailboxes[(at + 1) % workers].clone(),
         workers,
@@ -315,10 +322,9 @@ impl LineSink for WorkerLines {
         let lines = Arc::new(Lines::new(lines, Arc::clone(&self.desk)));
         for mailbox in &self.mailboxes {
             let delivery = Delivery::Lines(Arc::clone(&lines));
-            match mailbox.queue.try_send(Parcel { delivery, passed: 0 }) {
-                Ok(()) => mailbox.ring(),
-                Err(TrySendError::Full(_)) => self.desk.count_lost(),
-                Err(TrySendError::Disconnected(_)) => {}
+            // What of these waits is limited by its bytes; a worker that is gone takes none.
+            if mailbox.queue.push(None, Parcel { delivery, passed: 0 }).is_ok() {
+                mailbox.ring();
             }
         }
     }
@@ -339,7 +345,7 @@ impl KeySink for WorkerSink {
         let (home, delivery) = match message {
             Message::SessionKeys(keys) => {
                 let home = self.home(keys.flow.as_ref(), &keys.client_random);
-                match open_keys(sender, &keys) {
+                match open_keys(sender, peer.connection.number(), &keys) {
                     Some(keys) => (home, Delivery::Keys(keys)),
                     None => {
                         self.desk.unusable.fetch_add(1, Ordering::Relaxed);
@@ -353,10 +359,15 @@ impl KeySink for WorkerSink {
             }
             _ => return,
         };
-        match self.mailboxes[home].queue.try_send(Parcel { delivery, passed: 0 }) {
+        match self.mailboxes[home].queue.push(Some(sender), Parcel { delivery, passed: 0 }) {
             Ok(()) => self.unrung[home] = true,
             Err(_) => self.desk.count_lost(),
         }
+    }
+
+    fn is_crowded(&self, peer: &Peer) -> bool {
+        let sender = peer.address.ip();
+        self.mailboxes.iter().any(|mailbox| mailbox.queue.is_crowded(sender))
     }
 
     fn batch_end(&mut self) {
@@ -379,7 +390,7 @@ impl KeySink for WorkerSink {
 }
 
 /// Sets up the openers of a message; `None` when nothing in it can be used.
-fn open_keys(sender: IpAddr, message: &SessionKeys) -> Option<SharedKeys> {
+fn open_keys(sender: IpAddr, source: u64, message: &SessionKeys) -> Option<SharedKeys> {
     let mut keys: Vec<(Direction, KeyEpoch, Box<dyn OpenRecord>)> = Vec::new();
     for entry in &message.keys {
         let direction = match entry.direction {
@@ -408,6 +419,7 @@ fn open_keys(sender: IpAddr, message: &SessionKeys) -> Option<SharedKeys> {
     }
     (!keys.is_empty()).then_some(SharedKeys {
         sender: Some(sender),
+        source,
         client_random: message.client_random,
         server_random: message.server_random,
         cipher_suite: CipherSuite(message.cipher_suite),
@@ -446,6 +458,8 @@ mod tests {
 
     use super::*;
 
+    const SENDER: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)));
+
     fn null(random: u8) -> Parcel {
         let sender = [10, 0, 0, 2].into();
         Parcel { delivery: Delivery::Null { sender, client_random: [random; 32] }, passed: 0 }
@@ -456,7 +470,7 @@ mod tests {
         let (sink, mut inboxes, desk) = queues(Steering { bridges: 3, seed: 0 }).unwrap();
         for home in 0..3 {
             for owner in 0..3 {
-                sink.mailboxes[home].queue.try_send(null(7)).unwrap();
+                sink.mailboxes[home].queue.push(SENDER, null(7)).ok().unwrap();
                 let mut taken = Vec::new();
                 for turn in 0..6 {
                     let at = turn % 3;
@@ -475,7 +489,7 @@ mod tests {
     #[test]
     fn accepts_deliveries_for_sessions_that_nobody_knows_yet_where_they_came_first() {
         let (sink, mut inboxes, _desk) = queues(Steering { bridges: 3, seed: 0 }).unwrap();
-        sink.mailboxes[1].queue.try_send(null(7)).unwrap();
+        sink.mailboxes[1].queue.push(SENDER, null(7)).ok().unwrap();
         let mut taken = Vec::new();
         for turn in 0..9 {
             let mut limit = 10;
@@ -490,14 +504,14 @@ mod tests {
     fn refuses_to_look_at_more_than_the_limit() {
         let (sink, mut inboxes, desk) = queues(Steering { bridges: 2, seed: 0 }).unwrap();
         for _ in 0..10 {
-            sink.mailboxes[0].queue.try_send(null(1)).unwrap();
+            sink.mailboxes[0].queue.push(SENDER, null(1)).ok().unwrap();
         }
         let mut limit = 4;
         assert!(inboxes[0].take(&mut limit, |_, _| false).is_none());
         assert_eq!(limit, 0);
         // Who is told of what does not fit is the operator.
         for _ in 0..QUEUE {
-            let _ = sink.mailboxes[1].queue.try_send(null(2));
+            let _ = sink.mailboxes[1].queue.push(SENDER, null(2));
         }
         let mut limit = 6;
         assert!(inboxes[0].take(&mut limit, |_, _| false).is_none());

@@ -159,6 +159,7 @@ fn with_printed_keys(trace: &Trace) -> (Counters, Seen) {
             let [key, iv] = &trace.keys[label];
             let keys = SharedKeys {
                 sender: None,
+                source: 0,
                 client_random: wanted.client_random,
                 server_random: wanted.server_random,
                 cipher_suite: CipherSuite(SUITE),

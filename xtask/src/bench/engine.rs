@@ -263,6 +263,7 @@ fn deliver<A: Application>(engine: &mut Engine<A>, session: u32) -> Result<(), S
     }
     let shared = SharedKeys {
         sender: None,
+        source: 0,
         client_random: synthetic::client_random(session),
         server_random: Some(synthetic::SERVER_RANDOM),
         cipher_suite: CipherSuite(synthetic::SUITE),

@@ -236,6 +236,7 @@ impl<H: Handler> Engine<H> {
     fn report_end(&mut self, index: FlowIndex, reason: EndReason) {
         if let Some(flow) = self.flows.get(index)
             && !core::mem::replace(&mut flow.end_reported, true)
+            && !flow.exempt
         {
             self.handler.flow_end(&flow.end(reason));
         }

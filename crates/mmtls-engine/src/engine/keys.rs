@@ -1,7 +1,8 @@
 //! Keys from the key channel: matching them to sessions, keeping those that come early.
 //!
 //! Refuses keys whose sender is not the session's client, unless configured; keys for other
-//! randoms or suites; and more early deliveries than its cap.
+//! randoms or suites; and more early deliveries than its cap, of which nobody has more than is left
+//! for all others.
 
 use core::net::IpAddr;
 use std::collections::hash_map::Entry;
@@ -10,14 +11,17 @@ use std::collections::{HashMap, VecDeque};
 use super::segment::is_followed;
 use super::{Context, Engine, context};
 use crate::config::Limits;
-use crate::flow::{Carries, FlowIndex, Phase};
-use crate::session::{Handler, SessionId};
+use crate::flow::{Carries, Client, FlowIndex, Phase};
+use crate::session::{Candidates, Handler, SessionId};
 use crate::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord};
 
 /// One delivery of record keys.
 pub struct SharedKeys {
     /// Address of whoever delivered them; `None` for a trusted local source (a key log).
     pub sender: Option<IpAddr>,
+    /// Over which of its connections they came, 0 if there are none. Those that fit nothing take no
+    /// places of other connections' keys.
+    pub source: u64,
     /// Which session: `ClientHello.random`.
     pub client_random: [u8; 32],
     /// `ServerHello.random`, when the sender knows it; must match.
@@ -54,26 +58,31 @@ impl Delivery {
             Self::Null => 1,
         }
     }
+
+    /// Over which connection it came. Refusals all say the same.
+    fn source(&self) -> u64 {
+        match self {
+            Self::Keys(keys) => keys.source,
+            Self::Null => 0,
+        }
+    }
 }
 
 /// A sender that may claim a random: with `None`, any.
 type PendingKey = (Option<IpAddr>, [u8; 32]);
 
-/// Deliveries for one random: early data, handshake and application by direction, and some more.
-const MAX_DELIVERIES: usize = 8;
-
 /// Share of the cap that one sender may have: one part in so many.
 const SENDER_SHARE: usize = 16;
 
 struct Claim {
-    deliveries: Vec<Delivery>,
+    deliveries: Candidates<Delivery>,
     serial: u64,
 }
 
 pub(super) struct PendingKeys {
     claims: HashMap<PendingKey, Claim, ahash::RandomState>,
-    /// Keys kept per sender; without an entry none.
-    per_sender: HashMap<Option<IpAddr>, usize, ahash::RandomState>,
+    /// Keys kept per sender, of IPv6 per network; without an entry none.
+    per_sender: HashMap<Option<Client>, usize, ahash::RandomState>,
     /// In order of time. An entry whose serial is not the claim's is stale.
     order: VecDeque<(u64, PendingKey, u64)>,
     cost: usize,
@@ -112,14 +121,19 @@ impl PendingKeys {
             shared.keys.retain(|(_, epoch, _)| *epoch <= KeyEpoch::Application(0));
         }
         let cost = delivery.cost();
-        let of_sender = self.per_sender.get(&key.0).copied().unwrap_or(0);
-        let quota = match key.0 {
-            Some(_) => (limits.max_pending_keys / SENDER_SHARE).max(1),
+        let sender = key.0.map(Client::new);
+        let of_sender = self.per_sender.get(&sender).copied().unwrap_or(0);
+        // As much as is left for all others: senders who together have everything cannot be.
+        let left = limits.max_pending_keys.saturating_sub(self.cost);
+        let quota = match sender {
+            Some(_) => (limits.max_pending_keys / SENDER_SHARE).max(1).min(left),
             None => limits.max_pending_keys,
         };
+        let source = delivery.source();
         // Before anything is kept: refused deliveries must cost nothing.
-        let known = self.claims.get(&key).map_or(0, |claim| claim.deliveries.len());
-        if known >= MAX_DELIVERIES || of_sender + cost > quota {
+        let known = self.claims.get(&key);
+        let taken = known.is_none_or(|claim| claim.deliveries.takes(source));
+        if !taken || of_sender + cost > quota {
             return 1;
         }
         let claim = match self.claims.entry(key) {
@@ -128,13 +142,18 @@ impl PendingKeys {
                 self.next_serial += 1;
                 let deadline = now_ns.saturating_add(limits.pending_keys_timeout_ns);
                 self.order.push_back((deadline, key, self.next_serial));
-                place.insert(Claim { deliveries: Vec::new(), serial: self.next_serial })
+                place.insert(Claim { deliveries: Candidates::default(), serial: self.next_serial })
             }
         };
-        claim.deliveries.push(delivery);
-        self.cost += cost;
-        *self.per_sender.entry(key.0).or_default() += cost;
         let mut displaced = 0;
+        let mut freed = 0;
+        if let Ok(Some(other)) = claim.deliveries.add(source, delivery) {
+            freed = other.cost();
+            displaced = 1;
+        }
+        self.cost = self.cost + cost - freed;
+        let of_sender = self.per_sender.entry(sender).or_default();
+        *of_sender = *of_sender + cost - freed;
         while self.cost > limits.max_pending_keys {
             match self.order.pop_front() {
                 Some((_, oldest, serial)) => displaced += self.forget(&oldest, serial),
@@ -144,13 +163,13 @@ impl PendingKeys {
         displaced
     }
 
-    fn take(&mut self, key: &PendingKey) -> Vec<Delivery> {
+    fn take(&mut self, key: &PendingKey) -> Candidates<Delivery> {
         let Some(claim) = self.claims.remove(key) else {
-            return Vec::new();
+            return Candidates::default();
         };
         let cost: usize = claim.deliveries.iter().map(Delivery::cost).sum();
         self.cost = self.cost.saturating_sub(cost);
-        if let Entry::Occupied(mut of_sender) = self.per_sender.entry(key.0) {
+        if let Entry::Occupied(mut of_sender) = self.per_sender.entry(key.0.map(Client::new)) {
             *of_sender.get_mut() = of_sender.get().saturating_sub(cost);
             if *of_sender.get() == 0 {
                 of_sender.remove();
@@ -278,10 +297,11 @@ impl<H: Handler> Engine<H> {
                 if all > 0 && shared.keys.is_empty() {
                     return Err(KeyRefusal::Mismatch);
                 }
+                let source = shared.source;
                 // Early data first: what they are is decided before later keys are looked at.
                 shared.keys.sort_by_key(|(_, epoch, _)| *epoch);
                 for (direction, epoch, opener) in shared.keys {
-                    used |= session.handle_keys(direction, epoch, opener, &mut ctx);
+                    used |= session.handle_keys(direction, epoch, source, opener, &mut ctx);
                 }
             }
         }
@@ -317,7 +337,7 @@ impl<H: Handler> Engine<H> {
         }
         self.by_random.insert(random, (index, id));
         for sender in [Some(client), None] {
-            for delivery in self.pending.take(&(sender, random)) {
+            for (_, delivery) in self.pending.take(&(sender, random)).into_items() {
                 if self.deliver(index, id, sender, delivery).is_err() {
                     self.counters.keys_refused += 1;
                 }

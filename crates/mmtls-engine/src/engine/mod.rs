@@ -6,6 +6,7 @@ mod connection;
 mod end;
 mod keys;
 mod opening;
+mod room;
 mod segment;
 mod stalls;
 
@@ -208,10 +209,15 @@ impl<H: Handler> Engine<H> {
         verdict
     }
 
+    /// Whether a segment is of a connection that is left alone, whoever has begun it. Inline, rules
+    /// with a port mean a server and are looked at when a connection opens: otherwise any client could
+    /// take that port for its own.
     fn is_bypassed(&self, segment: &Segment<'_>) -> bool {
         let Segment { source, destination, .. } = segment;
-        let bypass = &self.config.bypass;
-        bypass.iter().any(|rule| rule.contains(*source) || rule.contains(*destination))
+        self.config.bypass.iter().any(|rule| {
+            (rule.port.is_none() || !self.config.inline)
+                && (rule.contains(*source) || rule.contains(*destination))
+        })
     }
 
     fn is_misplaced(&self, segment: &Segment<'_>) -> bool {

@@ -293,6 +293,11 @@ impl<H: Handler> Engine<H> {
         if direction == Direction::ServerToClient {
             flow.swap_roles();
         }
+        let server = flow.server;
+        if self.config.bypass.iter().any(|rule| rule.port.is_some() && rule.contains(server)) {
+            flow.carries = Carries::Plain(Watch::default());
+            flow.exempt = true;
+        }
         true
     }
 

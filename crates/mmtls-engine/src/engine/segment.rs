@@ -53,6 +53,10 @@ impl<H: Handler> Engine<H> {
         half.bytes += segment.tcp.payload().len() as u64;
         half.remember_path(port, segment.link_header);
         flow.one_sided &= flow.halves.iter().any(|half| half.packets == 0);
+        self.flows.settle_attempt(index);
+        let Some(flow) = self.flows.get(index) else {
+            return Verdict::Drop;
+        };
         if is_new && !self.config.inline && matches!(flow.carries, Carries::Plain(_)) {
             self.judge_mid_stream(index);
             return Verdict::Forward;
@@ -75,6 +79,7 @@ impl<H: Handler> Engine<H> {
         };
         // Whoever has sent the SYN is the client now.
         let direction = flow.direction_from(segment.source);
+        self.counters.bypassed += u64::from(flow.exempt);
         // Receivers take urgent bytes out of the stream, or not: two streams. TLS has none.
         if flags.urg() && refuses_urgent(flow, direction, segment.tcp.payload()) {
             self.counters.urgent += 1;
@@ -217,12 +222,12 @@ impl<H: Handler> Engine<H> {
         start: u64,
         payload: &[u8],
     ) -> Verdict {
+        let left = self.room_for(index);
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Forward;
         };
         let limits = &self.config.limits;
         let half = &mut flow.halves[direction.index()];
-        let left = limits.max_buffered_bytes.saturating_sub(self.buffered);
         let room = limits.max_reassembly_bytes.saturating_sub(half.assembler.buffered()).min(left);
         let end = start + payload.len() as u64;
         // A share of what is left, so that a few who never acknowledge do not take all of it.
@@ -320,7 +325,7 @@ impl<H: Handler> Engine<H> {
     }
 
     /// Raises an error and carries out its policy.
-    fn fail(&mut self, index: FlowIndex, direction: Direction, error: SessionError) {
+    pub(super) fn fail(&mut self, index: FlowIndex, direction: Direction, error: SessionError) {
         if let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index)
             && session.following()
         {
@@ -367,9 +372,10 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// Ends the following of a connection that has grown when there is no room. While it is not known
-    /// what they carry, connections share half of it.
+    /// Makes room where a connection has grown; if that cannot be done, ends its following. While it
+    /// is not known what they carry, connections share half of it.
     fn meet_cap(&mut self, index: FlowIndex, direction: Direction) {
+        self.make_room();
         let max = self.config.limits.max_buffered_bytes;
         let Some(flow) = self.flows.get(index) else {
             return;
@@ -548,7 +554,7 @@ fn refuses_urgent<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bo
     });
     match &flow.carries {
         Carries::Undecided(recogniser) => recogniser.refuses_urgent() || begins,
-        Carries::Plain(watch) => watch.refuses_urgent() || begins,
+        Carries::Plain(watch) => !flow.exempt && (watch.refuses_urgent() || begins),
         Carries::Tls(session) => session.fate != Fate::Bypass,
     }
 }
@@ -560,6 +566,9 @@ fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[
     let Carries::Plain(watch) = &mut flow.carries else {
         return false;
     };
+    if flow.exempt {
+        return false;
+    }
     // A segment may repeat bytes in front of its new ones.
     let new = half
         .offset_of(sequence)

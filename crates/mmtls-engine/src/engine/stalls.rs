@@ -4,7 +4,7 @@
 
 use super::{Context, Engine, StallCheck, context};
 use crate::config::{Awaited, Limits};
-use crate::flow::{Carries, Flow, FlowIndex, Held, Unacknowledged};
+use crate::flow::{Carries, Flow, FlowIndex, Held, Resource, Unacknowledged};
 use crate::output::{Output, Verdict};
 use crate::session::{Fate, Handler};
 use crate::tls::Direction;
@@ -30,8 +30,7 @@ impl<H: Handler> Engine<H> {
         half.held_bytes += len;
         self.held_frames += 1;
         let limits = &self.config.limits;
-        let too_many =
-            half.held.len() > limits.stall_max_packets || self.held_frames > limits.max_held_frames;
+        let too_many = half.held.len() > limits.stall_max_packets;
         if let Carries::Tls(session) = &mut flow.carries {
             if session.fate == Fate::Bypass {
                 self.bypass(index);
@@ -46,6 +45,9 @@ impl<H: Handler> Engine<H> {
         }
         self.note_stalls(index);
         self.charge(index);
+        if self.held_frames > self.config.limits.max_held_frames {
+            self.end_largest_stall(index, direction);
+        }
         Verdict::Hold(id)
     }
 
@@ -208,12 +210,16 @@ impl<H: Handler> Engine<H> {
         let bytes = kept_bytes(flow);
         let before = core::mem::replace(&mut flow.charged, bytes);
         let undecided = matches!(flow.carries, Carries::Undecided(_));
+        let held = flow.held_frames();
         let was_undecided = core::mem::replace(&mut flow.charged_undecided, undecided);
         self.buffered = self.buffered.saturating_sub(before).saturating_add(bytes);
         self.undecided = self
             .undecided
             .saturating_sub(if was_undecided { before } else { 0 })
             .saturating_add(if undecided { bytes } else { 0 });
+        self.flows.account(index, Resource::HeldFrames, held);
+        self.flows.account(index, Resource::KeptBytes, bytes);
+        self.flows.account(index, Resource::UndecidedBytes, if undecided { bytes } else { 0 });
         bytes.saturating_sub(before)
     }
 }

@@ -3,19 +3,25 @@
 //!
 //! Refuses to look into TLS.
 
+mod attempts;
 mod half;
 mod opening;
 mod reassembly;
+mod shares;
 mod table;
 mod unacknowledged;
 
 pub(crate) use half::{Half, Held, Origin, WINDOW_SLACK};
 pub(crate) use opening::{Opening, Syn, SynAck};
 pub(crate) use reassembly::{Assembler, Insert};
+pub(crate) use shares::{Client, Resource};
 pub(crate) use table::{FlowIndex, FlowKey, FlowTable};
 pub(crate) use unacknowledged::{Lent, Unacknowledged};
 
 use core::net::SocketAddr;
+
+use attempts::Neighbours;
+use shares::Stake;
 
 use crate::recognition::{Recogniser, Watch};
 use crate::session::{EndReason, FlowEnd, SessionId, Spare, TlsSession};
@@ -72,6 +78,8 @@ pub(crate) struct Flow<S> {
     pub(crate) opening: Opening,
     /// See [`FlowKey::turned`].
     pub(crate) turned: bool,
+    /// It is left alone, whatever it carries.
+    pub(crate) exempt: bool,
     /// Picked up behind its beginning, and only one side has spoken since: anybody can make it look
     /// like that.
     pub(crate) one_sided: bool,
@@ -79,6 +87,11 @@ pub(crate) struct Flow<S> {
     pub(crate) charged: usize,
     /// Whether they count as those of a connection that carries nobody knows what.
     pub(crate) charged_undecided: bool,
+    /// What it counts for in its client's shares.
+    stake: Stake,
+    /// Where it stands among those that only one side vouches for, of everybody and of its
+    /// client; nothing once both do.
+    attempt: Option<[Neighbours; 2]>,
     pub(crate) end_reported: bool,
 }
 
@@ -91,6 +104,7 @@ impl<S> Flow<S> {
             client,
             server,
             turned,
+            exempt: false,
             one_sided: false,
             started_ns: now_ns,
             last_ns: now_ns,
@@ -101,6 +115,8 @@ impl<S> Flow<S> {
             opening: Opening::default(),
             charged: 0,
             charged_undecided: false,
+            stake: Stake::default(),
+            attempt: None,
             end_reported: false,
         }
     }
@@ -188,6 +204,11 @@ impl<S> Flow<S> {
             bytes: [self.halves[0].bytes, self.halves[1].bytes],
             reason,
         }
+    }
+
+    /// Frames of it that are held.
+    pub(crate) fn held_frames(&self) -> usize {
+        self.halves.iter().map(|half| half.held.len()).sum()
     }
 
     /// Both FINs have been reached and each has been acknowledged.

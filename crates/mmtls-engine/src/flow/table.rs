@@ -1,23 +1,32 @@
 //! The flow table: a slab of flows, a hash index over four-tuples, and their deadlines.
 //!
-//! Refuses flows beyond its cap. Deadlines are checked lazily: a packet costs no timer work; an
+//! Refuses flows beyond its cap; what flows hold is added up by client ([`Shares`]). Deadlines are checked lazily: a packet costs no timer work; an
 //! entry whose flow has lived on is put back. Of the entries of a flow only the earliest counts,
 //! and those that count for nothing are thrown out when they are the most.
 
 use core::cmp::Reverse;
 use core::net::{IpAddr, SocketAddr};
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
 
+use super::attempts::{List, Neighbours, Of};
+use super::shares::{Client, Largest, Resource, Shares};
 use super::{Flow, NewFlow, Phase};
 use crate::config::Limits;
 use crate::session::{EndReason, SessionId};
 
-/// Entries beyond two a flow that a list may have before it is tidied up.
+/// Entries beyond two a flow that the deadlines may have before they are tidied up.
 const SPARE: usize = 1024;
+
+/// Flows whose amounts are put right in one question for the largest, at most.
+const MAX_CORRECTIONS: usize = 256;
 
 /// A place in the slab. May be reused: compare [`Flow::id`] when it was kept for later.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct FlowIndex(u32);
+pub(crate) struct FlowIndex(pub(super) u32);
+
+impl FlowIndex {
+    pub(super) const MAX: Self = Self(u32::MAX);
+}
 
 /// A four-tuple on a VLAN, the same for both directions. Numbers, since every packet's is hashed and
 /// compared.
@@ -66,8 +75,10 @@ pub(crate) struct FlowTable<S> {
     /// What was found last: packets come in bursts.
     latest: Option<(FlowKey, FlowIndex)>,
     deadlines: BinaryHeap<Reverse<(u64, FlowIndex, SessionId)>>,
-    /// Flows that began one-sided, in the order they came; some have become connections.
-    opening: VecDeque<(FlowIndex, SessionId)>,
+    /// Flows that only one side vouches for, in the order they came; some have become connections
+    /// since their last packet.
+    attempts: List,
+    shares: Shares,
     next_id: u64,
     id_step: u64,
 }
@@ -79,10 +90,11 @@ impl<S> FlowTable<S> {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
-            index: HashMap::with_hasher(hasher),
+            index: HashMap::with_hasher(hasher.clone()),
             latest: None,
             deadlines: BinaryHeap::new(),
-            opening: VecDeque::new(),
+            attempts: List::default(),
+            shares: Shares::new(hasher),
             next_id: first_id,
             id_step,
         }
@@ -136,36 +148,117 @@ impl<S> FlowTable<S> {
         };
         *self.slots.get_mut(index.0 as usize)? = Some(flow);
         self.index.insert(key, index);
-        self.opening.push_back((index, id));
-        self.trim_opening();
+        self.link(index);
         self.check_at(now_ns.saturating_add(limits.opening_timeout_ns), index, id);
         Some(index)
     }
 
-    /// The oldest flow that only one side vouches for: an attempt that has not become a
-    /// connection, or a segment out of nowhere. Anybody can make those in any number.
+    /// The flow that has to go when there is no room: the oldest that only one side vouches for
+    /// (an attempt that has not become a connection, or a segment out of nowhere), of the client
+    /// that has the most of them. Anybody can make those in any number.
     pub(crate) fn oldest_opening(&mut self) -> Option<FlowIndex> {
-        while let Some((index, id)) = self.opening.pop_front() {
-            if self.get_if(index, id).is_some_and(|flow| is_one_sided(flow)) {
-                return Some(index);
+        loop {
+            let oldest = self.shares.largest_attempts().or(self.attempts.first)?;
+            if self.get(oldest).is_some_and(|flow| is_one_sided(flow)) {
+                return Some(oldest);
+            }
+            self.unlink(oldest);
+        }
+    }
+
+    /// Notes whether both sides vouch for a flow by now: to be asked with each of its packets.
+    pub(crate) fn settle_attempt(&mut self, index: FlowIndex) {
+        if self.get(index).is_some_and(|flow| flow.attempt.is_some() && !is_one_sided(flow)) {
+            self.unlink(index);
+        }
+    }
+
+    /// Counts a new flow as its client's, and as an attempt.
+    fn link(&mut self, index: FlowIndex) {
+        let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        self.shares.join(index, &mut flow.stake, Client::new(flow.client.ip()));
+        self.shares.set(index, &mut flow.stake, Resource::Attempts, 1);
+        flow.attempt = Some([Neighbours::default(); 2]);
+        let stake = flow.stake;
+        self.attempts.push(&mut self.slots, index, Of::Everybody);
+        if let Some(own) = self.shares.attempts_of(&stake) {
+            own.push(&mut self.slots, index, Of::Client);
+        }
+    }
+
+    /// A flow is no attempt any more.
+    fn unlink(&mut self, index: FlowIndex) {
+        let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        if flow.attempt.is_none() {
+            return;
+        }
+        self.shares.set(index, &mut flow.stake, Resource::Attempts, 0);
+        let stake = flow.stake;
+        self.attempts.remove(&mut self.slots, index, Of::Everybody);
+        if let Some(own) = self.shares.attempts_of(&stake) {
+            own.remove(&mut self.slots, index, Of::Client);
+        }
+        if let Some(flow) = self.get(index) {
+            flow.attempt = None;
+        }
+    }
+
+    /// Notes what a flow holds now.
+    pub(crate) fn account(&mut self, index: FlowIndex, resource: Resource, amount: usize) {
+        let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        if flow.stake.amount(resource) == amount {
+            return;
+        }
+        let client = Client::new(flow.client.ip());
+        if self.shares.is_anothers(&flow.stake, client) {
+            // Roles have turned out to be the other way round.
+            let attempt = flow.attempt.is_some();
+            self.unlink(index);
+            if let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) {
+                self.shares.join(index, &mut flow.stake, client);
+            }
+            if attempt {
+                self.link(index);
+            }
+        }
+        if let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) {
+            self.shares.set(index, &mut flow.stake, resource, amount);
+        }
+    }
+
+    /// What the client of a flow holds, all its flows together.
+    pub(crate) fn held_by_client(&self, index: FlowIndex, resource: Resource) -> usize {
+        let flow = self.slots.get(index.0 as usize).and_then(Option::as_ref);
+        flow.map_or(0, |flow| self.shares.of_client(&flow.stake, resource))
+    }
+
+    /// The flow that holds the most, of the client that holds the most.
+    pub(crate) fn largest(&mut self, resource: Resource) -> Option<FlowIndex> {
+        for _ in 0..MAX_CORRECTIONS {
+            let Self { shares, slots, .. } = self;
+            let stake_of = |at: FlowIndex| slots.get(at.0 as usize)?.as_ref().map(|it| it.stake);
+            match shares.largest(resource, stake_of) {
+                Largest::Flow(index) => return Some(index),
+                Largest::Nobody => return None,
+                Largest::Outdated(index) => {
+                    let flow = slots.get_mut(index.0 as usize).and_then(Option::as_mut)?;
+                    shares.correct(index, &mut flow.stake, resource);
+                }
             }
         }
         None
     }
 
-    /// Attempts that were settled must not pile up behind one that was not.
-    fn trim_opening(&mut self) {
-        if self.opening.len() > 2 * self.index.len() + SPARE {
-            let mut opening = core::mem::take(&mut self.opening);
-            opening.retain(|&(index, id)| {
-                self.get_if(index, id).is_some_and(|flow| is_one_sided(flow))
-            });
-            self.opening = opening;
-        }
-    }
-
     pub(crate) fn remove(&mut self, index: FlowIndex) -> Option<Flow<S>> {
-        let flow = self.slots.get_mut(index.0 as usize)?.take()?;
+        self.unlink(index);
+        let mut flow = self.slots.get_mut(index.0 as usize)?.take()?;
+        self.shares.leave(index, &mut flow.stake);
         self.index.remove(&flow.key());
         self.latest = None;
         self.free.push(index);

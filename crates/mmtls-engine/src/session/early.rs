@@ -53,8 +53,8 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// Adds keys; false when they are not needed.
-    pub(super) fn add_early_keys(&mut self, opener: Box<dyn OpenRecord>) -> bool {
-        self.early.open && !self.early.waived && self.early.keys.add(opener)
+    pub(super) fn add_early_keys(&mut self, source: u64, opener: Box<dyn OpenRecord>) -> bool {
+        self.early.open && !self.early.waived && self.early.keys.add(source, opener)
     }
 
     /// What the server does with the early data has become known.
@@ -133,7 +133,7 @@ impl<S: Default> TlsSession<S> {
         let Read::Searching(search) = &self.streams[Direction::ClientToServer.index()].read else {
             return Step::NeedKeys;
         };
-        let Some(keys) = search.candidates.first() else {
+        let Some(keys) = search.candidates.get(0) else {
             return Step::NeedKeys;
         };
         if search.records == 0 && FINISHED_LEN.contains(&keys.content_len(fragment.len())) {

@@ -244,11 +244,13 @@ impl<S: Default> TlsSession<S> {
         }
     }
 
-    /// Installs keys; false when they are not needed (any more).
+    /// Installs keys that came over the connection `source`; false when they are not needed (any
+    /// more).
     pub(crate) fn handle_keys<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
         epoch: KeyEpoch,
+        source: u64,
         opener: Box<dyn OpenRecord>,
         ctx: &mut Context<'_, H>,
     ) -> bool {
@@ -257,11 +259,11 @@ impl<S: Default> TlsSession<S> {
         }
         let taken = match epoch {
             KeyEpoch::EarlyData => {
-                direction == Direction::ClientToServer && self.add_early_keys(opener)
+                direction == Direction::ClientToServer && self.add_early_keys(source, opener)
             }
-            KeyEpoch::Handshake => self.add_handshake_keys(direction, opener),
+            KeyEpoch::Handshake => self.add_handshake_keys(direction, source, opener),
             KeyEpoch::Application(number) => {
-                self.add_application_keys(direction, number, opener, ctx)
+                self.add_application_keys(direction, number, source, opener, ctx)
             }
         };
         if !taken {
@@ -285,6 +287,7 @@ impl<S: Default> TlsSession<S> {
         &mut self,
         direction: Direction,
         number: u32,
+        source: u64,
         mut opener: Box<dyn OpenRecord>,
         ctx: &mut Context<'_, H>,
     ) -> bool {
@@ -296,7 +299,7 @@ impl<S: Default> TlsSession<S> {
         let encrypt_then_mac = self.negotiation.encrypt_then_mac;
         let stream = &mut self.streams[direction.index()];
         match &mut stream.read {
-            Read::Searching(_) if number == 0 => self.add_candidate(direction, opener, ctx),
+            Read::Searching(_) if number == 0 => self.add_candidate(direction, source, opener, ctx),
             Read::Application { opener: slot @ None, epoch, .. } if number == *epoch => {
                 if encrypt_then_mac {
                     opener.set_encrypt_then_mac();
@@ -305,7 +308,7 @@ impl<S: Default> TlsSession<S> {
                 true
             }
             Read::Application { epoch, .. } if number <= *epoch => false,
-            _ => stream.add_future_keys(number, opener),
+            _ => stream.add_future_keys(number, source, opener),
         }
     }
 
@@ -707,7 +710,7 @@ impl<S: Default> TlsSession<S> {
             return;
         };
         let next = epoch.saturating_add(1);
-        let opener = stream.future_keys(next).into_iter().next();
+        let opener = stream.future_keys(next).take(0);
         let wanted = opener.is_none();
         stream.read = Read::Application { opener, epoch: next, sequence: 0 };
         if wanted {

@@ -6,7 +6,6 @@
 use core::mem;
 
 use super::follow::{Context, TlsSession};
-use super::search::MAX_CANDIDATES;
 use super::stream::{Read, Search};
 use super::{Handler, Resumption, SessionError};
 use crate::config::Policy;
@@ -262,8 +261,7 @@ impl<S: Default> TlsSession<S> {
         for direction in Direction::BOTH {
             let stream = &mut self.streams[direction.index()];
             stream.messages.clear();
-            let mut candidates = stream.future_keys(0);
-            candidates.truncate(MAX_CANDIDATES);
+            let candidates = stream.future_keys(0);
             let wanted = candidates.is_empty();
             stream.read = Read::Searching(Search { candidates, ..Search::default() });
             let without = stream.handshake_keys.is_empty();

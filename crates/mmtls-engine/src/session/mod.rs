@@ -2,6 +2,7 @@
 //!
 //! Refuses to expose packets, keys, or bytes that have not been authenticated.
 
+mod candidates;
 mod certificates;
 mod early;
 mod follow;
@@ -15,6 +16,7 @@ mod spare;
 mod stream;
 mod tls12;
 
+pub(crate) use candidates::Candidates;
 pub use certificates::{Certificates, MAX_CERTIFICATE_BYTES};
 pub(crate) use follow::{Context, Fate, TlsSession};
 pub(crate) use handler::Control;

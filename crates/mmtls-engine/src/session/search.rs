@@ -12,9 +12,6 @@ use crate::tls::{
     Deframed, Direction, KeyEpoch, OpenRecord, RECORD_HEADER_LEN, RecordHeader, deframe,
 };
 
-/// Keys that are tried side by side: one secret of early data may belong to eight suites.
-pub(super) const MAX_CANDIDATES: usize = 8;
-
 /// Protected records of a client's last flight: EndOfEarlyData, Certificate, CertificateVerify,
 /// Finished, and some room for fragments (RFC 8446, section 2).
 const MAX_CLIENT_RECORDS: u32 = 8;
@@ -111,13 +108,16 @@ impl<S: Default> TlsSession<S> {
             return false;
         };
         for at in from..candidates.len() {
-            let outcome = candidates[at].open(0, header.bytes, fragment, ctx.plaintext);
+            let Some(candidate) = candidates.get_mut(at) else {
+                break;
+            };
+            let outcome = candidate.open(0, header.bytes, fragment, ctx.plaintext);
             if outcome.is_err() {
                 ctx.counters.trials_failed += 1;
                 continue;
             }
-            let opener = candidates.swap_remove(at);
-            stream.read = Read::Application { opener: Some(opener), epoch: 0, sequence: 0 };
+            let opener = candidates.take(at);
+            stream.read = Read::Application { opener, epoch: 0, sequence: 0 };
             stream.drop_handshake_keys();
             if direction == Direction::ClientToServer {
                 self.client_flight_seen = true;
@@ -133,25 +133,23 @@ impl<S: Default> TlsSession<S> {
     pub(super) fn add_candidate<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
+        source: u64,
         opener: Box<dyn OpenRecord>,
         ctx: &mut Context<'_, H>,
     ) -> bool {
-        match &mut self.streams[direction.index()].read {
-            Read::Searching(search) if search.candidates.len() < MAX_CANDIDATES => {
-                search.candidates.push(opener);
-                true
-            }
-            _ => {
-                ctx.counters.keys_refused += 1;
-                false
-            }
-        }
+        let added = match &mut self.streams[direction.index()].read {
+            Read::Searching(search) => search.candidates.add(source, opener).is_ok(),
+            _ => false,
+        };
+        ctx.counters.keys_refused += u64::from(!added);
+        added
     }
 
     /// Adds keys of the handshake; false when they are of no use (any more).
     pub(super) fn add_handshake_keys(
         &mut self,
         direction: Direction,
+        source: u64,
         opener: Box<dyn OpenRecord>,
     ) -> bool {
         let stream = &mut self.streams[direction.index()];
@@ -160,7 +158,7 @@ impl<S: Default> TlsSession<S> {
             Read::Searching(search) => !search.finished,
             Read::Application { .. } => false,
         };
-        awaited && stream.handshake_keys.add(opener)
+        awaited && stream.handshake_keys.add(source, opener)
     }
 
     /// Searches the records that have passed, with the keys that have come last. All others were

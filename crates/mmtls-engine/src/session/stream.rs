@@ -2,7 +2,7 @@
 //!
 //! Refuses to act: what happens is decided by the session.
 
-use super::search::MAX_CANDIDATES;
+use super::candidates::Candidates;
 use super::spare::{Spare, WORTH_A_LARGE_BUFFER};
 use crate::counters::Counters;
 use crate::tls::{
@@ -11,9 +11,6 @@ use crate::tls::{
 
 /// Longest fragment of TLS 1.3 in bytes: 2^14 + 256 (RFC 8446, section 5.2).
 pub(super) const MAX_TLS13_FRAGMENT_LEN: usize = 16384 + 256;
-
-/// Keys kept ahead of their epoch.
-const MAX_FUTURE_KEYS: usize = 8;
 
 /// How one direction's records are read.
 pub(super) enum Read {
@@ -30,7 +27,7 @@ pub(super) enum Read {
 pub(super) struct Search {
     /// Keys that have not opened anything yet. Several, since junk may be delivered before the
     /// right ones.
-    pub(super) candidates: Vec<Box<dyn OpenRecord>>,
+    pub(super) candidates: Candidates<Box<dyn OpenRecord>>,
     /// Records that did not open, or came before keys, whole, in order. They were forwarded.
     pub(super) backlog: Vec<u8>,
     /// How many they are.
@@ -43,7 +40,7 @@ pub(super) struct Search {
 /// record.
 #[derive(Default)]
 pub(super) struct Trial {
-    openers: Vec<Box<dyn OpenRecord>>,
+    openers: Candidates<Box<dyn OpenRecord>>,
     /// Number of the next record.
     pub(super) sequence: u64,
 }
@@ -51,7 +48,7 @@ pub(super) struct Trial {
 impl Trial {
     /// The keys that opened the latest record.
     pub(super) fn opener(&self) -> Option<&dyn OpenRecord> {
-        self.openers.first().map(|opener| &**opener)
+        self.openers.get(0).map(|opener| &**opener)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -69,12 +66,8 @@ impl Trial {
     }
 
     /// Adds keys; false when the right ones are known, or when they are too many.
-    pub(super) fn add(&mut self, opener: Box<dyn OpenRecord>) -> bool {
-        let room = !self.is_confirmed() && self.openers.len() < MAX_CANDIDATES;
-        if room {
-            self.openers.push(opener);
-        }
-        room
+    pub(super) fn add(&mut self, source: u64, opener: Box<dyn OpenRecord>) -> bool {
+        !self.is_confirmed() && self.openers.add(source, opener).is_ok()
     }
 
     /// Opens the next record into `plaintext`, with the keys from number `from` on.
@@ -89,10 +82,12 @@ impl Trial {
         // Once one has opened a record it is the only one.
         let from = if self.is_confirmed() { 0 } else { from };
         for at in from..self.openers.len() {
-            match self.openers[at].open(self.sequence, header.bytes, fragment, plaintext) {
+            let Some(opener) = self.openers.get_mut(at) else {
+                break;
+            };
+            match opener.open(self.sequence, header.bytes, fragment, plaintext) {
                 Ok(opened) => {
-                    self.openers.swap(0, at);
-                    self.openers.truncate(1);
+                    self.openers.keep_only(at);
                     self.sequence += 1;
                     return Some(opened);
                 }
@@ -118,7 +113,8 @@ pub(super) struct Stream {
     pub(super) read: Read,
     /// Keys of the encrypted handshake (TLS 1.3), where an endpoint shares them.
     pub(super) handshake_keys: Trial,
-    future: Vec<(u32, Box<dyn OpenRecord>)>,
+    /// Keys that came ahead of their epoch.
+    future: Candidates<(u32, Box<dyn OpenRecord>)>,
     /// Set while a complete record at the front waits for keys.
     pub(super) stalled_since_ns: Option<u64>,
     pub(super) early_fin_raised: bool,
@@ -135,7 +131,7 @@ impl Stream {
             skipped: 0,
             read: Read::Plaintext,
             handshake_keys: Trial::default(),
-            future: Vec::new(),
+            future: Candidates::default(),
             stalled_since_ns: None,
             early_fin_raised: false,
         }
@@ -207,12 +203,13 @@ impl Stream {
     }
 
     /// Keeps keys for an epoch that has not begun; false when there are too many already.
-    pub(super) fn add_future_keys(&mut self, epoch: u32, opener: Box<dyn OpenRecord>) -> bool {
-        let room = self.future.len() < MAX_FUTURE_KEYS;
-        if room {
-            self.future.push((epoch, opener));
-        }
-        room
+    pub(super) fn add_future_keys(
+        &mut self,
+        epoch: u32,
+        source: u64,
+        opener: Box<dyn OpenRecord>,
+    ) -> bool {
+        self.future.add(source, (epoch, opener)).is_ok()
     }
 
     /// Whether keys of this epoch came ahead of it.
@@ -221,13 +218,14 @@ impl Stream {
     }
 
     /// Takes the keys of an epoch that came ahead of it; those of earlier ones are forgotten.
-    pub(super) fn future_keys(&mut self, epoch: u32) -> Vec<Box<dyn OpenRecord>> {
-        let mut now = Vec::new();
-        for (of, opener) in core::mem::take(&mut self.future) {
+    pub(super) fn future_keys(&mut self, epoch: u32) -> Candidates<Box<dyn OpenRecord>> {
+        let mut now = Candidates::default();
+        for (source, (of, opener)) in core::mem::take(&mut self.future).into_items() {
+            // As many as there were: each of them finds a place.
             if of == epoch {
-                now.push(opener);
+                let _ = now.add(source, opener);
             } else if of > epoch {
-                self.future.push((of, opener));
+                let _ = self.future.add(source, (of, opener));
             }
         }
         now

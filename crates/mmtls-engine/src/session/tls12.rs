@@ -24,7 +24,7 @@ impl<S: Default> TlsSession<S> {
             Read::Application { epoch, .. } => epoch.saturating_add(1),
             _ => 0,
         };
-        let mut opener = stream.future_keys(epoch).into_iter().next();
+        let mut opener = stream.future_keys(epoch).take(0);
         if let Some(opener) = &mut opener
             && self.negotiation.encrypt_then_mac
         {

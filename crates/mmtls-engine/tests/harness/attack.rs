@@ -20,6 +20,8 @@ pub struct T {
     frames: Vec<Weak<[u8]>>,
     /// Memory that each frame comes in, at least.
     pub room: usize,
+    /// The connection that keys come over.
+    pub source: u64,
 }
 
 impl T {
@@ -36,6 +38,7 @@ impl T {
             out: Vec::new(),
             frames: Vec::new(),
             room: 0,
+            source: 0,
         }
     }
     pub fn new() -> Self {
@@ -101,6 +104,7 @@ impl T {
             self.now,
             SharedKeys {
                 sender,
+                source: self.source,
                 client_random: random,
                 server_random: None,
                 cipher_suite: CipherSuite(SUITE),

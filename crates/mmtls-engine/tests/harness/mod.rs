@@ -651,6 +651,7 @@ impl Path {
     ) {
         let shared = SharedKeys {
             sender: Some(self.endpoints.client.ip()),
+            source: 0,
             client_random: random,
             server_random: (epoch != KeyEpoch::EarlyData).then_some([0x5a; 32]),
             cipher_suite: CipherSuite(SUITE),

@@ -3,6 +3,7 @@
 //! Refuses: other application protocols, anything before the hello, messages that only a
 //! middlebox sends, and peers that ask without reading the answers.
 
+use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Instant;
@@ -115,14 +116,18 @@ impl Connection {
     }
 
     /// Reads, delivers and writes. `ending`: the poll saw that the peer sends no more, and will
-    /// not say so again.
+    /// not say so again. `deliver` says whether more is wanted: without it the turn ends.
     pub(super) fn turn(
         &mut self,
         now: Instant,
         ending: bool,
         welcome: &[u8],
-        mut deliver: impl FnMut(&Peer, Message),
+        mut deliver: impl FnMut(&Peer, Message) -> bool,
     ) -> Fate {
+        let wanted = Cell::new(true);
+        let mut deliver = |peer: &Peer, message: Message| {
+            wanted.set(deliver(peer, message) && wanted.get());
+        };
         for _ in 0..TURN {
             let mut input = Input { stream: &mut self.stream, exhausted: false };
             let read = self.tls.read_tls(&mut input);
@@ -141,6 +146,9 @@ impl Connection {
                 }
             }
             let fate = self.process(welcome, &mut deliver);
+            if fate == Fate::Keep && !wanted.get() {
+                break;
+            }
             if fate != Fate::Keep || exhausted && !ending {
                 return self.flush(fate);
             }

@@ -4,12 +4,13 @@
 //! of each batch. Refuses: peers without the configured certificate, other protocols, anything
 //! before a hello, malformed messages (the connection is closed and counted), more connections
 //! than the limit or than an address may have, handshakes that take too long, peers that do not
-//! read what they are sent or do not answer a ping.
+//! read what they are sent or do not answer a ping. Does not read on where the sink says that it has
+//! enough of a peer.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,8 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use zeroize::Zeroizing;
 
 use super::connection::{Connection, Fate};
+pub use super::places::network;
+use super::places::{payer, payer_of_strangers, share};
 pub use super::tls::{Identity, TlsError};
 use crate::message::{self, EncodeError, Greeting, Message};
 
@@ -28,6 +31,8 @@ const LISTENER: Token = Token(0);
 const WAKE: Token = Token(1);
 /// Tokens of connections start here.
 const FIRST: usize = 2;
+/// How soon it is asked again whether the sink takes more of a peer.
+const PAUSE: Duration = Duration::from_millis(2);
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(250);
 /// Messages to peers that may wait for the thread.
@@ -46,9 +51,10 @@ pub struct ServerConfig {
     pub client_ca_file: Option<PathBuf>,
     /// Name and version of this program, for the peers' logs.
     pub software: String,
-    /// When so many are open, the oldest without a hello gives way to a new one; where all have
-    /// one, the new one is closed. An IPv4 address may have a sixteenth of them, an IPv6 network
-    /// of 64 bits a quarter, and either has at least 8.
+    /// When so many are open, one of whoever has the most gives way to a new one, or the new one is
+    /// closed if that is its own: of sites (48 bits of IPv6, 24 of IPv4), in it of networks (56), in
+    /// it of hosts (64, 32). Those without a hello go first. An IPv4 address may have a sixteenth
+    /// of all, an IPv6 network of 64 bits a quarter, and either has at least 8.
     pub max_connections: usize,
     /// Limit from accepting a connection to its hello.
     pub handshake_timeout: Duration,
@@ -88,6 +94,14 @@ impl ServerConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionId(pub(super) u64);
 
+impl ConnectionId {
+    /// A number for it, never 0.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// Who sent a message.
 #[derive(Clone, Debug)]
 pub struct Peer {
@@ -106,6 +120,12 @@ pub trait KeySink: Send {
 
     /// One message: session keys, null keys, closed, or refused.
     fn message(&mut self, peer: &Peer, message: Message);
+
+    /// Whether so much of this peer waits already that no more is to be read from it. It is asked
+    /// again soon; meanwhile the network slows the peer down.
+    fn is_crowded(&self, _peer: &Peer) -> bool {
+        false
+    }
 
     /// No more messages for now: the time to wake who waits for them.
     fn batch_end(&mut self) {}
@@ -169,7 +189,7 @@ pub struct ServerCounters {
     pub accepted: u64,
     /// Connections open now.
     pub open: u64,
-    /// Connections closed at once because of a limit.
+    /// Connections closed because of a limit: new ones at once, or others in their place.
     pub over_limit: u64,
     /// Connections that did not get to a hello: TLS failed, it took too long, or they gave way.
     pub failed_handshakes: u64,
@@ -351,6 +371,7 @@ impl Server {
             free: Vec::new(),
             crowds: HashMap::new(),
             unfinished: HashSet::new(),
+            paused: HashSet::new(),
             accept_again: false,
             generation: 0,
         };
@@ -411,6 +432,8 @@ struct Worker {
     crowds: HashMap<IpAddr, usize>,
     /// Slots that used up their turn with input left. A set, so that nobody has two turns in one.
     unfinished: HashSet<usize>,
+    /// Slots from which nothing is read, since enough of them waits.
+    paused: HashSet<usize>,
     /// The listener used up its turn, or the system had no descriptor left.
     accept_again: bool,
     /// Upper half of the next connection's id.
@@ -422,10 +445,11 @@ impl Worker {
         let mut events = Events::with_capacity(1024);
         let mut next_tick = Instant::now() + TICK;
         while !self.shared.stop.load(Ordering::Acquire) {
-            let timeout = if self.unfinished.is_empty() {
-                next_tick.saturating_duration_since(Instant::now())
-            } else {
-                Duration::ZERO
+            let tick = next_tick.saturating_duration_since(Instant::now());
+            let timeout = match (self.unfinished.is_empty(), self.paused.is_empty()) {
+                (false, _) => Duration::ZERO,
+                (true, false) => tick.min(PAUSE),
+                (true, true) => tick,
             };
             match self.poll.poll(&mut events, Some(timeout)) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
@@ -436,6 +460,9 @@ impl Worker {
             self.shared.woken.store(false, Ordering::Release);
             let now = Instant::now();
             let mut delivered = 0;
+            for slot in std::mem::take(&mut self.paused) {
+                delivered += self.serve(slot, true, now);
+            }
             for slot in std::mem::take(&mut self.unfinished) {
                 delivered += self.serve(slot, true, now);
             }
@@ -445,7 +472,7 @@ impl Worker {
                     WAKE => {}
                     Token(token) => {
                         let slot = token - FIRST;
-                        if !self.unfinished.contains(&slot) {
+                        if !self.unfinished.contains(&slot) && !self.paused.contains(&slot) {
                             let ending = event.is_read_closed() || event.is_error();
                             delivered += self.serve(slot, ending, now);
                         }
@@ -489,7 +516,7 @@ impl Worker {
     fn admit(&mut self, mut stream: mio::net::TcpStream, address: SocketAddr, now: Instant) {
         let ip = address.ip().to_canonical();
         let crowd = self.crowds.get(&network(ip)).copied().unwrap_or(0);
-        if crowd >= share(ip, self.config.max_connections) || !self.make_room() {
+        if crowd >= share(ip, self.config.max_connections) || !self.make_room(ip) {
             add(&self.shared.tally.over_limit, 1);
             return;
         }
@@ -500,7 +527,7 @@ impl Worker {
         });
         let interest = Interest::READABLE | Interest::WRITABLE;
         let registered = self.poll.registry().register(&mut stream, Token(slot + FIRST), interest);
-        self.generation = self.generation.wrapping_add(1);
+        self.generation = self.generation.wrapping_add(1).max(1);
         let peer = Peer {
             address: SocketAddr::new(ip, address.port()),
             connection: ConnectionId(u64::from(self.generation) << 32 | slot as u64),
@@ -520,21 +547,39 @@ impl Worker {
         }
     }
 
-    /// Whether there is a free place. One that has not said hello costs its owner next to
-    /// nothing, so it gives way.
-    fn make_room(&mut self) -> bool {
+    /// Whether there is a place for a newcomer. One that has not said hello costs its owner next to
+    /// nothing, so it gives way; else one of whoever has the most.
+    fn make_room(&mut self, newcomer: IpAddr) -> bool {
         if self.connections.len() - self.free.len() < self.config.max_connections {
             return true;
         }
-        let opened = |slot: &usize| self.connections[*slot].as_ref().map(Connection::opened);
-        let oldest = (0..self.connections.len())
-            .filter(|slot| self.connections[*slot].as_ref().is_some_and(|c| !c.is_open()))
-            .min_by_key(opened);
-        if let Some(slot) = oldest {
-            add(&self.shared.tally.failed_handshakes, 1);
-            self.close(slot);
-        }
-        oldest.is_some()
+        let mut all: Vec<(usize, &Connection)> = self
+            .connections
+            .iter()
+            .enumerate()
+            .filter_map(|(slot, connection)| Some((slot, connection.as_ref()?)))
+            .collect();
+        all.sort_by_key(|(_, connection)| connection.opened());
+        let places = |is_open: bool| -> Vec<(usize, IpAddr)> {
+            let these = all.iter().filter(|(_, connection)| connection.is_open() == is_open);
+            these.map(|(slot, connection)| (*slot, connection.peer().address.ip())).collect()
+        };
+        let tally = &self.shared.tally;
+        let slot = match payer_of_strangers(places(false)) {
+            Some(slot) => {
+                add(&tally.failed_handshakes, 1);
+                slot
+            }
+            None => match payer(places(true), newcomer) {
+                Some(slot) => {
+                    add(&tally.over_limit, 1);
+                    slot
+                }
+                None => return false,
+            },
+        };
+        self.close(slot);
+        true
     }
 
     /// Reads, delivers and writes what one connection has; returns how many messages there were.
@@ -544,12 +589,19 @@ impl Worker {
         };
         let mut count = 0;
         let sink = &mut self.sink;
-        let fate = connection.turn(now, ending, &self.welcome, |peer, message| match message {
-            Message::Hello(_) => sink.opened(peer),
-            _ => {
-                count += 1;
-                sink.message(peer, message);
+        if connection.is_open() && sink.is_crowded(connection.peer()) {
+            self.paused.insert(slot);
+            return 0;
+        }
+        let fate = connection.turn(now, ending, &self.welcome, |peer, message| {
+            match message {
+                Message::Hello(_) => sink.opened(peer),
+                _ => {
+                    count += 1;
+                    sink.message(peer, message);
+                }
             }
+            !sink.is_crowded(peer)
         });
         let tally = &self.shared.tally;
         add(&tally.messages, count);
@@ -578,6 +630,7 @@ impl Worker {
         };
         self.free.push(slot);
         self.unfinished.remove(&slot);
+        self.paused.remove(&slot);
         let network = network(connection.peer().address.ip());
         if let Some(crowd) = self.crowds.get_mut(&network) {
             *crowd -= 1;
@@ -627,19 +680,4 @@ impl Worker {
             }
         }
     }
-}
-
-/// Whose connections are counted together: an IPv4 address or, since a host has as many addresses
-/// of its network as it likes, the first 64 bits of an IPv6 address.
-fn network(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
-    }
-}
-
-/// How many connections the network of this address may have.
-fn share(address: IpAddr, max_connections: usize) -> usize {
-    let networks = if address.is_ipv4() { 16 } else { 4 };
-    (max_connections / networks).max(8)
 }

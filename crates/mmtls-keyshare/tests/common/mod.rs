@@ -11,13 +11,13 @@ pub struct Pki {
 }
 
 impl Pki {
-    /// An authority with a server certificate (`localhost`, `127.0.0.1`) and a client one.
+    /// An authority with a server certificate (`localhost`, `127.0.0.1`, `::1`) and a client one.
     pub fn new(name: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("mmtls-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let pki = Self { directory };
         pki.openssl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem -addext basicConstraints=critical,CA:TRUE");
-        pki.leaf("server", "DNS:localhost,IP:127.0.0.1");
+        pki.leaf("server", "DNS:localhost,IP:127.0.0.1,IP:::1");
         pki.leaf("client", "DNS:client.test");
         pki
     }

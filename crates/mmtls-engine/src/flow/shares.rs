@@ -1,0 +1,490 @@
+//! Who holds how much of what is shared: held frames, kept bytes, connection attempts, by client
+//! address (of IPv6 the first 64 bits: a host has as many addresses of its network as it likes).
+//!
+//! Refuses to decide: it tells who holds the most, and the caller what that costs them.
+//!
+//! Amounts are exact. Places in the order are not: they are by powers of two, and one that has
+//! shrunk stays where it is until it is asked for. So a packet costs an addition, and only one in
+//! many a change of order.
+
+use core::cmp::Reverse;
+use core::net::IpAddr;
+use std::collections::{BTreeSet, HashMap};
+
+use super::FlowIndex;
+use super::attempts::List;
+
+/// What is shared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Resource {
+    /// Frames that wait for keys.
+    HeldFrames,
+    /// Bytes that are kept.
+    KeptBytes,
+    /// Of these, those of connections of which it is not known yet what they carry.
+    UndecidedBytes,
+    /// Flows that only one side vouches for.
+    Attempts,
+}
+
+const RESOURCES: usize = 4;
+
+/// From which amount on holders and flows have a place in the order, and below which amount places
+/// are by age alone.
+struct Scale {
+    least_of_client: usize,
+    least_of_flow: usize,
+    unit: usize,
+}
+
+const SCALES: [Scale; RESOURCES] = [
+    // A few frames wait in every session whose keys come a little later.
+    Scale { least_of_client: 1, least_of_flow: 1, unit: 64 },
+    // What an ordinary connection keeps until it is acknowledged changes no order.
+    Scale { least_of_client: 32 << 10, least_of_flow: 1 << 10, unit: 32 << 10 },
+    Scale { least_of_client: 32 << 10, least_of_flow: 1 << 10, unit: 32 << 10 },
+    // Flows need no places: the oldest attempt goes first.
+    Scale { least_of_client: 16, least_of_flow: usize::MAX, unit: 16 },
+];
+
+/// Places that are put right in one question, at most.
+const MAX_CORRECTIONS: usize = 256;
+
+/// Whose amounts are added up.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Client {
+    v6: bool,
+    network: u64,
+}
+
+impl Client {
+    pub(crate) fn new(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(ip) => Self { v6: false, network: ip.to_bits().into() },
+            // The lower half goes: truncation after the shift loses nothing.
+            IpAddr::V6(ip) => Self { v6: true, network: (ip.to_bits() >> 64) as u64 },
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct ClientIndex(u32);
+
+/// An amount, and its place in the order: `class` is zero without one.
+#[derive(Clone, Copy, Default, Debug)]
+struct Amount {
+    amount: usize,
+    class: u8,
+    /// When it was given its place. Of the same class the oldest comes first: who has waited for
+    /// a moment is not who fills the table.
+    since: u64,
+}
+
+/// What one flow holds, for its client.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Stake {
+    client: Option<ClientIndex>,
+    amounts: [Amount; RESOURCES],
+}
+
+impl Stake {
+    pub(crate) fn amount(&self, resource: Resource) -> usize {
+        self.amounts[resource as usize].amount
+    }
+}
+
+struct Holder {
+    client: Client,
+    flows: usize,
+    amounts: [Amount; RESOURCES],
+    /// Of its flows those that only one side vouches for.
+    attempts: List,
+}
+
+/// The order of one resource.
+#[derive(Default)]
+struct Order {
+    clients: BTreeSet<(u8, Reverse<u64>, ClientIndex)>,
+    flows: BTreeSet<(ClientIndex, u8, Reverse<u64>, FlowIndex)>,
+}
+
+pub(crate) struct Shares {
+    index: HashMap<Client, ClientIndex, ahash::RandomState>,
+    holders: Vec<Option<Holder>>,
+    free: Vec<ClientIndex>,
+    orders: [Order; RESOURCES],
+    serial: u64,
+}
+
+/// Who holds the most.
+pub(crate) enum Largest {
+    /// This flow, of the client that holds the most.
+    Flow(FlowIndex),
+    /// The flow has no such amount any more, or another client: bring it up to date and ask again.
+    Outdated(FlowIndex),
+    /// Nobody holds a notable amount.
+    Nobody,
+}
+
+impl Shares {
+    pub(crate) fn new(hasher: ahash::RandomState) -> Self {
+        Self {
+            index: HashMap::with_hasher(hasher),
+            holders: Vec::new(),
+            free: Vec::new(),
+            orders: Default::default(),
+            serial: 0,
+        }
+    }
+
+    /// What the client of a flow holds, all its flows together.
+    pub(crate) fn of_client(&self, stake: &Stake, resource: Resource) -> usize {
+        self.holder(stake.client).map_or(0, |it| it.amounts[resource as usize].amount)
+    }
+
+    /// Whether a flow counts as somebody else's.
+    pub(crate) fn is_anothers(&self, stake: &Stake, client: Client) -> bool {
+        self.holder(stake.client).is_none_or(|holder| holder.client != client)
+    }
+
+    /// Counts a flow as its client's, which may have become another one. It is no attempt.
+    pub(crate) fn join(&mut self, flow: FlowIndex, stake: &mut Stake, client: Client) {
+        if !self.is_anothers(stake, client) {
+            return;
+        }
+        let amounts = stake.amounts.map(|it| it.amount);
+        self.leave(flow, stake);
+        let at = match self.index.get(&client) {
+            Some(&at) => at,
+            None => {
+                let holder = Holder {
+                    client,
+                    flows: 0,
+                    amounts: Default::default(),
+                    attempts: List::default(),
+                };
+                let at = match self.free.pop() {
+                    Some(at) => at,
+                    None => {
+                        // As many as flows, which are numbered in the same way.
+                        self.holders.push(None);
+                        ClientIndex((self.holders.len() - 1) as u32)
+                    }
+                };
+                if let Some(place) = self.holders.get_mut(at.0 as usize) {
+                    *place = Some(holder);
+                }
+                self.index.insert(client, at);
+                at
+            }
+        };
+        if let Some(holder) = self.holders.get_mut(at.0 as usize).and_then(Option::as_mut) {
+            holder.flows += 1;
+        }
+        stake.client = Some(at);
+        for (number, amount) in amounts.into_iter().enumerate() {
+            self.set_number(flow, stake, number, amount);
+        }
+    }
+
+    /// Takes a flow away from its client, with everything that it holds.
+    pub(crate) fn leave(&mut self, flow: FlowIndex, stake: &mut Stake) {
+        for number in 0..RESOURCES {
+            self.set_number(flow, stake, number, 0);
+        }
+        let Some(at) = stake.client.take() else {
+            return;
+        };
+        let Some(place) = self.holders.get_mut(at.0 as usize) else {
+            return;
+        };
+        if let Some(holder) = place {
+            holder.flows -= 1;
+            if holder.flows == 0 {
+                self.index.remove(&holder.client);
+                *place = None;
+                self.free.push(at);
+            }
+        }
+    }
+
+    /// Notes what a flow holds now.
+    pub(crate) fn set(
+        &mut self,
+        flow: FlowIndex,
+        stake: &mut Stake,
+        resource: Resource,
+        amount: usize,
+    ) {
+        self.set_number(flow, stake, resource as usize, amount);
+    }
+
+    fn set_number(&mut self, flow: FlowIndex, stake: &mut Stake, number: usize, amount: usize) {
+        let own = &mut stake.amounts[number];
+        let before = own.amount;
+        if before == amount {
+            return;
+        }
+        let Some(at) = stake.client else {
+            return;
+        };
+        let Some(holder) = self.holders.get_mut(at.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let scale = &SCALES[number];
+        let order = &mut self.orders[number];
+        if let Some([old, new]) = own.set(amount, scale.least_of_flow, scale.unit, &mut self.serial)
+        {
+            if old.class > 0 {
+                order.flows.remove(&(at, old.class, Reverse(old.since), flow));
+            }
+            if new.class > 0 {
+                order.flows.insert((at, new.class, Reverse(new.since), flow));
+            }
+        }
+        let all = &mut holder.amounts[number];
+        let sum = all.amount.saturating_sub(before).saturating_add(amount);
+        if let Some(change) = all.set(sum, scale.least_of_client, scale.unit, &mut self.serial) {
+            order.move_client(at, change);
+        }
+    }
+
+    /// Who holds the most: of the client that holds the most, the flow that does. A few times at
+    /// most it is found that a place is not right any more.
+    pub(crate) fn largest(
+        &mut self,
+        resource: Resource,
+        stake_of: impl Fn(FlowIndex) -> Option<Stake>,
+    ) -> Largest {
+        let number = resource as usize;
+        let scale = &SCALES[number];
+        for _ in 0..MAX_CORRECTIONS {
+            let Some(at) = self.largest_client(number) else {
+                return Largest::Nobody;
+            };
+            let order = &mut self.orders[number];
+            let last = (at, u8::MAX, Reverse(0), FlowIndex::MAX);
+            let flow = order.flows.range(..=last).next_back().filter(|(of, ..)| *of == at);
+            let Some(&(_, class, _, flow)) = flow else {
+                // Each of its flows holds next to nothing.
+                let Some(holder) = self.holders.get_mut(at.0 as usize).and_then(Option::as_mut)
+                else {
+                    return Largest::Nobody;
+                };
+                let all = &mut holder.amounts[number];
+                let old = *all;
+                all.class = 0;
+                order.move_client(at, [old, *all]);
+                continue;
+            };
+            let now = stake_of(flow).map_or(0, |stake| stake.amounts[number].amount);
+            return match class_of(now, scale.least_of_flow, scale.unit) == class {
+                true => Largest::Flow(flow),
+                false => Largest::Outdated(flow),
+            };
+        }
+        Largest::Nobody
+    }
+
+    /// The client that holds the most.
+    fn largest_client(&mut self, number: usize) -> Option<ClientIndex> {
+        let scale = &SCALES[number];
+        let order = &mut self.orders[number];
+        for _ in 0..MAX_CORRECTIONS {
+            let &(class, _, at) = order.clients.last()?;
+            let holder = self.holders.get_mut(at.0 as usize).and_then(Option::as_mut)?;
+            let all = &mut holder.amounts[number];
+            let right = class_of(all.amount, scale.least_of_client, scale.unit);
+            if right == class {
+                return Some(at);
+            }
+            let old = *all;
+            all.class = right;
+            order.move_client(at, [old, *all]);
+        }
+        None
+    }
+
+    /// The oldest attempt of the client that has the most, where one has notably many.
+    pub(crate) fn largest_attempts(&mut self) -> Option<FlowIndex> {
+        let at = self.largest_client(Resource::Attempts as usize)?;
+        self.holder(Some(at)).and_then(|holder| holder.attempts.first)
+    }
+
+    /// The attempts of a flow's client.
+    pub(crate) fn attempts_of(&mut self, stake: &Stake) -> Option<&mut List> {
+        let holder = self.holders.get_mut(stake.client?.0 as usize)?.as_mut()?;
+        Some(&mut holder.attempts)
+    }
+
+    /// Puts a flow into its right place, where it holds less than that place says.
+    pub(crate) fn correct(&mut self, flow: FlowIndex, stake: &mut Stake, resource: Resource) {
+        let number = resource as usize;
+        let scale = &SCALES[number];
+        let own = &mut stake.amounts[number];
+        let old = *own;
+        own.class = class_of(own.amount, scale.least_of_flow, scale.unit);
+        if let Some(at) = stake.client
+            && old.class != own.class
+        {
+            let order = &mut self.orders[number];
+            order.flows.remove(&(at, old.class, Reverse(old.since), flow));
+            if own.class > 0 {
+                order.flows.insert((at, own.class, Reverse(own.since), flow));
+            }
+        }
+    }
+
+    fn holder(&self, at: Option<ClientIndex>) -> Option<&Holder> {
+        self.holders.get(at?.0 as usize)?.as_ref()
+    }
+
+    /// Clients that have a flow.
+    #[cfg(test)]
+    fn clients(&self) -> usize {
+        self.index.len()
+    }
+}
+
+impl Order {
+    fn move_client(&mut self, at: ClientIndex, [old, new]: [Amount; 2]) {
+        if old.class > 0 {
+            self.clients.remove(&(old.class, Reverse(old.since), at));
+        }
+        if new.class > 0 {
+            self.clients.insert((new.class, Reverse(new.since), at));
+        }
+    }
+}
+
+impl Amount {
+    /// Sets the amount; where the place changes with it, says from where to where. It changes
+    /// upwards at once, and downwards only when next to nothing is left.
+    fn set(
+        &mut self,
+        amount: usize,
+        least: usize,
+        unit: usize,
+        serial: &mut u64,
+    ) -> Option<[Self; 2]> {
+        let old = *self;
+        self.amount = amount;
+        let class = class_of(amount, least, unit);
+        if class > old.class {
+            if old.class == 0 {
+                *serial += 1;
+                self.since = *serial;
+            }
+            self.class = class;
+        } else if old.class > 0 && amount <= least / 8 {
+            self.class = 0;
+        }
+        (self.class != old.class).then_some([old, *self])
+    }
+}
+
+/// Zero below `least`, one up to `unit`, and one more for each doubling.
+fn class_of(amount: usize, least: usize, unit: usize) -> u8 {
+    match amount < least {
+        true => 0,
+        // At most the bits of a number.
+        false => 1 + (usize::BITS - (amount / unit).leading_zeros()) as u8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Resource::HeldFrames;
+
+    fn client(last: u8) -> Client {
+        Client::new([10, 0, 0, last].into())
+    }
+
+    struct Flows(Shares, Vec<Stake>);
+
+    impl Flows {
+        fn new() -> Self {
+            Self(Shares::new(ahash::RandomState::with_seeds(1, 2, 3, 4)), Vec::new())
+        }
+        fn add(&mut self, client: Client) -> u32 {
+            let mut stake = Stake::default();
+            let number = self.1.len() as u32;
+            self.0.join(FlowIndex(number), &mut stake, client);
+            self.1.push(stake);
+            number
+        }
+        fn set(&mut self, flow: u32, amount: usize) {
+            self.0.set(FlowIndex(flow), &mut self.1[flow as usize], HeldFrames, amount);
+        }
+        fn largest(&mut self) -> Option<u32> {
+            loop {
+                let Self(shares, stakes) = self;
+                match shares.largest(HeldFrames, |it| stakes.get(it.0 as usize).copied()) {
+                    Largest::Flow(FlowIndex(flow)) => return Some(flow),
+                    Largest::Nobody => return None,
+                    Largest::Outdated(flow) => {
+                        shares.correct(flow, &mut stakes[flow.0 as usize], HeldFrames);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn accepts_the_largest_flow_of_the_largest_client() {
+        let mut flows = Flows::new();
+        let (one, other, third) = (client(1), client(2), client(3));
+        // Four flows of 100 are more than one of 300.
+        let many: Vec<u32> = (0..4).map(|_| flows.add(one)).collect();
+        let single = flows.add(other);
+        assert_eq!(flows.largest(), None);
+        flows.set(single, 500);
+        for &flow in &many {
+            flows.set(flow, 300);
+        }
+        flows.set(many[2], 600);
+        assert_eq!(flows.largest(), Some(many[2]));
+        // It shrinks, as do the others: places follow when they are asked for.
+        flows.set(many[2], 3);
+        assert_eq!(flows.largest(), Some(many[0]));
+        for &flow in &many {
+            flows.set(flow, 2);
+        }
+        assert_eq!(flows.largest(), Some(single));
+        flows.set(single, 0);
+        // Among those that hold little the oldest comes first.
+        let young = flows.add(third);
+        flows.set(young, 60);
+        assert!(many.contains(&flows.largest().unwrap()));
+        for &flow in &many {
+            flows.set(flow, 0);
+        }
+        assert_eq!(flows.largest(), Some(young));
+        flows.set(young, 0);
+        assert_eq!(flows.largest(), None);
+    }
+
+    #[test]
+    fn accepts_flows_that_turn_out_to_be_anothers() {
+        let mut flows = Flows::new();
+        let flow = flows.add(client(1));
+        flows.set(flow, 7);
+        flows.0.join(FlowIndex(flow), &mut flows.1[0], client(2));
+        assert_eq!(flows.largest(), Some(flow));
+        assert_eq!(flows.0.clients(), 1);
+        assert_eq!(flows.0.of_client(&flows.1[0], HeldFrames), 7);
+        flows.0.leave(FlowIndex(flow), &mut flows.1[0]);
+        assert_eq!((flows.0.clients(), flows.largest()), (0, None));
+        assert!(flows.0.orders.iter().all(|it| it.clients.is_empty() && it.flows.is_empty()));
+    }
+
+    #[test]
+    fn names_networks_of_ipv6() {
+        let of = |text: &str| Client::new(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        assert_ne!(of("0:0:a00:1::"), of("10.0.0.1"));
+    }
+}

@@ -1,0 +1,138 @@
+//! Whose connections are counted together, and who gives way when all places are taken.
+//!
+//! Refuses nothing by itself. An endpoint has as many addresses of its IPv6 network as it likes,
+//! and whoever has a site's network has many of those: so the largest holder is sought from sites
+//! down to addresses.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Whose connections and messages are counted together: those of an IPv4 address or, since a host
+/// has as many addresses of its network as it likes, of the first 64 bits of an IPv6 address.
+#[must_use]
+pub fn network(address: IpAddr) -> IpAddr {
+    prefix(address, [32, 64])
+}
+
+/// How many connections the network of this address may have.
+pub(super) fn share(address: IpAddr, max_connections: usize) -> usize {
+    let networks = if address.is_ipv4() { 16 } else { 4 };
+    (max_connections / networks).max(8)
+}
+
+/// Bits of IPv4 and IPv6 that are compared, from sites to hosts.
+const LEVELS: [[u32; 2]; 3] = [[24, 48], [32, 56], [32, 64]];
+
+fn prefix(address: IpAddr, [v4, v6]: [u32; 2]) -> IpAddr {
+    match address {
+        IpAddr::V4(it) => {
+            let mask = u32::MAX.checked_shl(32 - v4).unwrap_or(0);
+            Ipv4Addr::from_bits(it.to_bits() & mask).into()
+        }
+        IpAddr::V6(it) => {
+            let mask = u128::MAX.checked_shl(128 - v6).unwrap_or(0);
+            Ipv6Addr::from_bits(it.to_bits() & mask).into()
+        }
+    }
+}
+
+/// Who gives way to a newcomer, of `holders` (places with their addresses, oldest first): the
+/// newest of the network that has the most places, in the site that has the most. `None` when the
+/// newcomer would be that one.
+pub(super) fn payer(holders: Vec<(usize, IpAddr)>, newcomer: IpAddr) -> Option<usize> {
+    largest(holders, Some(newcomer))?.last().map(|(place, _)| *place)
+}
+
+/// The same of those that have not said who they are: the oldest, since it is the slowest.
+pub(super) fn payer_of_strangers(strangers: Vec<(usize, IpAddr)>) -> Option<usize> {
+    largest(strangers, None)?.first().map(|(place, _)| *place)
+}
+
+/// The places of the network that has the most of them, a newcomer's counted; `None` when that is
+/// the newcomer's own.
+fn largest(
+    mut left: Vec<(usize, IpAddr)>,
+    newcomer: Option<IpAddr>,
+) -> Option<Vec<(usize, IpAddr)>> {
+    let mut newcomer = newcomer;
+    for level in LEVELS {
+        let mut sizes: HashMap<IpAddr, usize> = HashMap::new();
+        for (_, address) in &left {
+            *sizes.entry(prefix(*address, level)).or_default() += 1;
+        }
+        let own = newcomer.map(|it| prefix(it, level));
+        if let Some(own) = own {
+            *sizes.entry(own).or_default() += 1;
+        }
+        let most = sizes.values().copied().max()?;
+        // Equals do not displace each other in turn.
+        let largest = match own.filter(|own| sizes.get(own) == Some(&most)) {
+            Some(own) => own,
+            None => {
+                newcomer = None;
+                sizes.into_iter().filter(|(_, size)| *size == most).map(|(it, _)| it).max()?
+            }
+        };
+        left.retain(|(_, address)| prefix(*address, level) == largest);
+    }
+    newcomer.is_none().then_some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plays so many connections, from addresses in turn, into a house with 64 places; who has them.
+    fn fill(house: &mut Vec<(usize, IpAddr)>, addresses: &[&str], count: usize) -> usize {
+        let mut admitted = 0;
+        for number in 0..count {
+            let address = addresses[number % addresses.len()].parse().unwrap();
+            if house.len() >= 64 {
+                match payer(house.clone(), address) {
+                    Some(place) => house.retain(|(at, _)| *at != place),
+                    None => continue,
+                }
+            }
+            let next = house.last().map_or(0, |(at, _)| at + 1);
+            house.push((next, address));
+            admitted += 1;
+        }
+        admitted
+    }
+
+    fn of(house: &[(usize, IpAddr)], start: &str) -> usize {
+        house.iter().filter(|(_, address)| address.to_string().starts_with(start)).count()
+    }
+
+    #[test]
+    fn refuses_to_let_networks_of_one_site_take_every_place() {
+        let mut house = Vec::new();
+        let site = ["2001:db8:1:0::1", "2001:db8:1:1::1", "2001:db8:1:2::1", "2001:db8:1:3::1"];
+        assert_eq!(fill(&mut house, &site, 1000), 64);
+        // Others get in, each with as many as the site has left.
+        assert_eq!(fill(&mut house, &["2001:db8:2::1"], 10), 10);
+        assert_eq!(fill(&mut house, &["10.0.0.1"], 10), 10);
+        assert_eq!(of(&house, "2001:db8:1:"), 44);
+        // The site cannot take them back.
+        assert_eq!(fill(&mut house, &site, 1000), 0);
+        assert_eq!((of(&house, "2001:db8:2"), of(&house, "10.")), (10, 10));
+        // Nor can one of its networks take another's.
+        let networks: Vec<usize> =
+            ["2001:db8:1::", "2001:db8:1:1:", "2001:db8:1:2:", "2001:db8:1:3:"]
+                .map(|it| of(&house, it))
+                .to_vec();
+        assert!(networks.iter().all(|it| *it == 11), "{networks:?}");
+    }
+
+    #[test]
+    fn refuses_addresses_of_a_small_ipv4_network_the_same() {
+        let mut house = Vec::new();
+        let addresses: Vec<String> = (1..17).map(|last| format!("10.0.0.{last}")).collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        assert_eq!(fill(&mut house, &addresses, 1000), 64);
+        assert_eq!(fill(&mut house, &["10.1.0.1", "192.0.2.1"], 40), 40);
+        // The oldest of whoever gives way stay.
+        assert!((0..20).all(|place| house.iter().any(|(at, _)| *at == place)));
+        assert_eq!(network("10.0.0.1".parse().unwrap()), "10.0.0.1".parse::<IpAddr>().unwrap());
+    }
+}

@@ -1,0 +1,159 @@
+//! A bounded queue from several threads to one worker that serves senders in turn.
+//!
+//! Refuses to let one sender fill it: each may have as much as is left for all others, so that one
+//! that floods has half of it, two a third each, and there is always room for the next one.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use mmtls_keyshare::server::network;
+
+/// What waits, of one sender each.
+struct Lanes<T> {
+    lanes: HashMap<Option<IpAddr>, VecDeque<T>>,
+    /// Senders of whom something waits, in the order of their turns.
+    turns: VecDeque<Option<IpAddr>>,
+}
+
+/// The queue.
+pub(super) struct Queue<T> {
+    lanes: Mutex<Lanes<T>>,
+    /// How much waits: whoever polls an empty queue needs no lock.
+    waiting: AtomicUsize,
+    /// Nobody takes anything any more.
+    closed: AtomicBool,
+    capacity: usize,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            lanes: Mutex::new(Lanes { lanes: HashMap::new(), turns: VecDeque::new() }),
+            waiting: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            capacity,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lanes<T>> {
+        // Consistent between any two statements, so poison means nothing here.
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many of a sender may wait now.
+    fn allowance(&self) -> usize {
+        self.capacity.saturating_sub(self.waiting.load(Ordering::Relaxed))
+    }
+
+    /// Whether a sender (an IPv6 network counts as one) has so much here that it should send no
+    /// more for a while.
+    pub(super) fn is_crowded(&self, sender: IpAddr) -> bool {
+        // Whoever may have this much cannot be crowded.
+        let allowance = self.allowance();
+        if self.waiting.load(Ordering::Relaxed) < allowance / 2 {
+            return false;
+        }
+        let lanes = self.lock();
+        lanes.lanes.get(&Some(network(sender))).is_some_and(|lane| lane.len() >= allowance / 2)
+    }
+
+    /// Adds what a sender sent; `None` is this host, whose lines are limited elsewhere.
+    ///
+    /// # Errors
+    /// It, where the sender has too much here already.
+    pub(super) fn push(&self, sender: Option<IpAddr>, item: T) -> Result<(), T> {
+        let lane = sender.map(network);
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(item);
+        }
+        let mut lanes = self.lock();
+        let allowance = self.allowance();
+        let Lanes { lanes, turns } = &mut *lanes;
+        if lane.is_some() && lanes.get(&lane).map_or(0, VecDeque::len) >= allowance {
+            return Err(item);
+        }
+        let own = lanes.entry(lane).or_insert_with(|| {
+            turns.push_back(lane);
+            VecDeque::new()
+        });
+        own.push_back(item);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The next one of the sender whose turn it is.
+    pub(super) fn pop(&self) -> Option<T> {
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut lanes = self.lock();
+        let Lanes { lanes, turns } = &mut *lanes;
+        let lane = turns.pop_front()?;
+        let own = lanes.get_mut(&lane)?;
+        let item = own.pop_front();
+        match own.is_empty() {
+            true => drop(lanes.remove(&lane)),
+            false => turns.push_back(lane),
+        }
+        self.waiting.fetch_sub(usize::from(item.is_some()), Ordering::Relaxed);
+        item
+    }
+
+    /// Nobody will take anything any more: what waits goes, and nothing is added.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        let mut lanes = self.lock();
+        lanes.lanes.clear();
+        lanes.turns.clear();
+        self.waiting.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_to_let_a_flood_take_the_place_of_others() {
+        let queue = Queue::new(1000);
+        let sender = |last: u8| Some(IpAddr::from([10, 0, 0, last]));
+        let flood = |last, count| {
+            (0..count).filter(|number| queue.push(sender(last), *number).is_ok()).count()
+        };
+        assert_eq!(flood(1, 5000), 500);
+        assert!(queue.is_crowded([10, 0, 0, 1].into()));
+        assert!(!queue.is_crowded([10, 0, 0, 2].into()));
+        assert_eq!(flood(2, 5000), 250);
+        assert_eq!(flood(3, 5000), 125);
+        // An honest one has room for more than it needs, and its turn soon.
+        assert_eq!(flood(4, 20), 20);
+        let first: Vec<u32> = (0..80).filter_map(|_| queue.pop()).collect();
+        for number in 0..20 {
+            assert_eq!(first.iter().filter(|it| **it == number).count(), 4, "{number}");
+        }
+        let rest = std::iter::from_fn(|| queue.pop()).count();
+        assert_eq!(rest, 500 + 250 + 125 + 20 - 80);
+        assert!(queue.lock().lanes.is_empty() && queue.lock().turns.is_empty());
+    }
+
+    #[test]
+    fn refuses_to_count_addresses_of_a_network_apart() {
+        let queue = Queue::new(1000);
+        let taken = (0..5000u16).filter(|number| {
+            let sender = IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, *number]);
+            queue.push(Some(sender), ()).is_ok()
+        });
+        assert_eq!(taken.count(), 500);
+    }
+
+    #[test]
+    fn accepts_nothing_where_nobody_takes_it() {
+        let queue = Queue::new(10);
+        queue.push(None, 1).unwrap();
+        queue.close();
+        assert_eq!(queue.push(None, 2), Err(2));
+        assert_eq!(queue.pop(), None);
+    }
+}
