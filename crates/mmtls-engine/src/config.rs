@@ -70,8 +70,9 @@ pub struct Policies {
     pub table_full: Policy,
     /// A session that has to make room, since `Limits::max_buffered_bytes` are taken.
     pub memory_cap: Policy,
-    /// IP fragments that carry TCP: they are not reassembled, so what they carry passes unseen.
-    /// `Bypass` means `Forward` and `Reset` means `Drop` here.
+    /// IP fragments that may carry TCP and cannot be put together: they overlap or contradict each
+    /// other, their packet stays incomplete for 30 seconds, or there are too many. `Bypass` means
+    /// `Forward` and `Reset` means `Drop` here.
     pub fragments: Policy,
     /// SYNs that ask for multipath TCP (RFC 8684), whose subflows are no streams of their own:
     /// `Drop` and `Reset` both drop them, and their senders fall back to plain TCP.

@@ -50,8 +50,10 @@ counters! {
     bypassed,
     /// Segments dropped because their connection is another engine's.
     misplaced,
-    /// IP fragments that carry TCP.
+    /// IP fragments that may carry TCP.
     fragments,
+    /// Those of them that were put together.
+    fragments_joined,
     /// SYNs that ask for multipath TCP.
     multipath,
     /// SYNs and SYN-ACKs dropped because they carry data, FIN or RST: senders repeat them without.

@@ -645,22 +645,6 @@ fn hosts_of_one_vlan_must_not_speak_for_another() {
     assert!(t.engine.handler().errors().is_empty());
 }
 
-#[test]
-fn fragments_must_meet_their_policy() {
-    for (policy, verdict) in [(Policy::Reset, Verdict::Drop), (Policy::Forward, Verdict::Forward)] {
-        let mut t = T::with(Config::new(policy));
-        // A fragment that carries the first bytes, and a later one.
-        for (flags, offset) in [(0x20, 0), (0, 3)] {
-            let mut frame = t.ep.frame(C, 0, 0, flag::ACK, &hello());
-            frame[14 + 6] = flags;
-            frame[14 + 7] = offset;
-            fix_header_checksum(&mut frame);
-            assert_eq!(t.raw(0, &frame), verdict);
-        }
-        assert_eq!(t.engine.counters().fragments, 2);
-    }
-}
-
 fn established_again(t: &mut T) -> [u64; 2] {
     t.open();
     let _ = t.keys(C, 0);

@@ -4,6 +4,7 @@
 
 mod connection;
 mod end;
+mod fragments;
 mod keys;
 mod opening;
 mod room;
@@ -13,13 +14,14 @@ mod stalls;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use fragments::Fragments;
 use keys::PendingKeys;
 pub use keys::{KeyRefusal, SharedKeys};
 
 use crate::config::{Config, Policy};
 use crate::counters::Counters;
 use crate::flow::{FlowIndex, FlowTable, Lent};
-use crate::output::{FrameInput, HoldId, Output, Verdict};
+use crate::output::{FrameInput, HoldId, Output, PortId, Verdict};
 use crate::recognition::{Datagram, classify};
 use crate::session::{Context, Handler, SessionId, Spare};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
@@ -45,6 +47,7 @@ pub struct Engine<H: Handler> {
     pending: PendingKeys,
     /// Of clients that may share, and of others; see [`StallCheck`].
     stalls: [VecDeque<StallCheck>; 2],
+    fragments: Fragments,
     outputs: VecDeque<Output>,
     plaintext: Vec<u8>,
     spare: Spare,
@@ -85,7 +88,8 @@ impl<H: Handler> Engine<H> {
             counters: Counters::default(),
             flows: FlowTable::new(hasher.clone(), first_id, id_step),
             by_random: HashMap::with_hasher(hasher.clone()),
-            pending: PendingKeys::new(hasher),
+            pending: PendingKeys::new(hasher.clone()),
+            fragments: Fragments::new(hasher),
             stalls: Default::default(),
             outputs: VecDeque::new(),
             plaintext: vec![0; MAX_CIPHERTEXT_LEN],
@@ -157,29 +161,11 @@ impl<H: Handler> Engine<H> {
         // What its receiver drops need not pass: it may be meant to mislead.
         let unacceptable = if self.config.inline { Verdict::Drop } else { Verdict::Forward };
         let verdict = match parse(frame.link, frame.bytes, self.config.inline) {
-            Parsed::Tcp(segment) if self.is_bypassed(&segment) => {
-                self.counters.bypassed += 1;
-                Verdict::Forward
-            }
-            Parsed::Tcp(segment) if self.is_misplaced(&segment) => {
-                self.counters.misplaced += 1;
-                Verdict::Drop
-            }
             Parsed::Tcp(segment) => {
-                let check = self.config.verify_checksums && !frame.checksum_trusted;
-                if check && !segment.checksum_ok() {
-                    self.counters.bad_checksums += 1;
-                    unacceptable
-                } else {
-                    self.handle_segment(frame.port, &segment)
-                }
+                self.handle_parsed(frame.port, &segment, frame.checksum_trusted)
             }
-            Parsed::TcpFragment => {
-                self.counters.fragments += 1;
-                match self.config.policies.fragments {
-                    Policy::Forward | Policy::Bypass => Verdict::Forward,
-                    Policy::Drop | Policy::Reset => Verdict::Drop,
-                }
+            Parsed::Fragment(fragment, link_header) => {
+                self.handle_fragment(frame.port, &fragment, link_header)
             }
             Parsed::Udp(payload) => {
                 self.counters.not_tcp += 1;
@@ -207,6 +193,28 @@ impl<H: Handler> Engine<H> {
             Verdict::Drop => self.counters.dropped += 1,
         }
         verdict
+    }
+
+    /// Judges a segment, wherever it was found.
+    fn handle_parsed(
+        &mut self,
+        port: PortId,
+        segment: &Segment<'_>,
+        checksum_trusted: bool,
+    ) -> Verdict {
+        if self.is_bypassed(segment) {
+            self.counters.bypassed += 1;
+            return Verdict::Forward;
+        }
+        if self.is_misplaced(segment) {
+            self.counters.misplaced += 1;
+            return Verdict::Drop;
+        }
+        if self.config.verify_checksums && !checksum_trusted && !segment.checksum_ok() {
+            self.counters.bad_checksums += 1;
+            return if self.config.inline { Verdict::Drop } else { Verdict::Forward };
+        }
+        self.handle_segment(port, segment)
     }
 
     /// Whether a segment is of a connection that is left alone, whoever has begun it. Inline, rules
@@ -241,10 +249,12 @@ impl<H: Handler> Engine<H> {
             self.remove(index, reason);
         }
         self.counters.keys_expired += self.pending.expire(self.now_ns);
+        self.expire_fragments(Some(self.now_ns));
     }
 
     /// Ends every session and forgets every flow.
     pub fn finish(&mut self) {
+        self.expire_fragments(None);
         for index in self.flows.all() {
             self.remove(index, crate::session::EndReason::Shutdown);
         }
@@ -257,15 +267,23 @@ impl<H: Handler> Engine<H> {
     pub fn next_timeout(&self) -> Option<u64> {
         let [shared, unshared] =
             self.stalls.each_ref().map(|queue| queue.front().map(|check| check.deadline_ns));
-        [shared, unshared, self.flows.next_deadline(), self.pending.next_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        let [flows, keys] = [self.flows.next_deadline(), self.pending.next_deadline()];
+        [shared, unshared, flows, keys, self.fragments.next_deadline()].into_iter().flatten().min()
     }
 
     /// The next thing to do.
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+        let output = self.outputs.pop_front()?;
+        // Fragments of a packet go where the last one goes.
+        let (id, act): (_, fn(HoldId) -> Output) = match output {
+            Output::Release(id) => (id, Output::Release),
+            Output::Discard(id) => (id, Output::Discard),
+            _ => return Some(output),
+        };
+        for other in self.fragments.together_with(id) {
+            self.outputs.push_front(act(other));
+        }
+        Some(output)
     }
 
     fn next_hold(&mut self) -> HoldId {

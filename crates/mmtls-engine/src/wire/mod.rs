@@ -16,16 +16,18 @@ pub(crate) use link::turned;
 pub use partial::finishes_in_place;
 pub(crate) use tcp::{Flags, TcpView};
 
-use core::net::SocketAddr;
-use link::{Stripped, strip_link, vlan_of};
-use network::{Network, parse_network};
+use core::net::{IpAddr, SocketAddr};
+pub(crate) use link::vlan_of;
+use link::{Stripped, strip_link};
+pub(crate) use network::Fragment;
+use network::{Network, parse_network, segment_of};
 
 /// What a frame turned out to be.
 pub(crate) enum Parsed<'a> {
     /// A TCP segment.
     Tcp(Segment<'a>),
-    /// A fragment of an IP packet that carries TCP, first or later.
-    TcpFragment,
+    /// A fragment of an IP packet that may carry TCP, first or later, and the link header in front.
+    Fragment(Fragment<'a>, &'a [u8]),
     /// The payload of a UDP datagram.
     Udp(&'a [u8]),
     /// Anything that is not TCP over IP: forwarded.
@@ -46,7 +48,38 @@ pub(crate) struct Segment<'a> {
     pub(crate) vlan: u32,
 }
 
-impl Segment<'_> {
+impl<'a> Segment<'a> {
+    fn of(
+        link_header: &'a [u8],
+        source: IpAddr,
+        destination: IpAddr,
+        segment: &'a [u8],
+    ) -> Option<Self> {
+        let tcp = TcpView::parse(segment)?;
+        Some(Self {
+            source: SocketAddr::new(source, tcp.source_port()),
+            destination: SocketAddr::new(destination, tcp.destination_port()),
+            tcp,
+            link_header,
+            vlan: vlan_of(link_header),
+        })
+    }
+
+    /// The segment in a packet that was put together from fragments; `payload` is behind the IP
+    /// header, or behind that of the fragments.
+    pub(crate) fn reassembled(
+        link_header: &'a [u8],
+        of: &Fragment<'_>,
+        next: u8,
+        payload: &'a [u8],
+    ) -> Parsed<'a> {
+        match segment_of(next, payload) {
+            Some(segment) => Self::of(link_header, of.source, of.destination, segment)
+                .map_or(Parsed::Malformed, Parsed::Tcp),
+            None => Parsed::Other,
+        }
+    }
+
     /// Whether the TCP checksum over the pseudo header is right.
     pub(crate) fn checksum_ok(&self) -> bool {
         checksum::tcp_ok(self.source.ip(), self.destination.ip(), self.tcp.bytes())
@@ -61,17 +94,13 @@ pub(crate) fn parse(link: Link, frame: &[u8], strict: bool) -> Parsed<'_> {
         Stripped::TooManyTags => return Parsed::Malformed,
     };
     match parse_network(ip, strict) {
-        Network::Tcp { source, destination, segment } => match TcpView::parse(segment) {
-            Some(tcp) => Parsed::Tcp(Segment {
-                source: SocketAddr::new(source, tcp.source_port()),
-                destination: SocketAddr::new(destination, tcp.destination_port()),
-                tcp,
-                link_header,
-                vlan: vlan_of(link_header),
-            }),
-            None => Parsed::Malformed,
-        },
-        Network::TcpFragment => Parsed::TcpFragment,
+        Network::Tcp { source, destination, segment } => {
+            match Segment::of(link_header, source, destination, segment) {
+                Some(segment) => Parsed::Tcp(segment),
+                None => Parsed::Malformed,
+            }
+        }
+        Network::Fragment(fragment) => Parsed::Fragment(fragment, link_header),
         Network::Udp(payload) => Parsed::Udp(payload),
         Network::Other => Parsed::Other,
         Network::Malformed => Parsed::Malformed,

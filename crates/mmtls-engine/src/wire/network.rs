@@ -22,13 +22,29 @@ const SHIM6: u8 = 140;
 /// many more, so stopping early would be a way to hide.
 const MAX_EXTENSION_HEADERS: usize = 64;
 
+/// A fragment of an IP packet (RFC 791, section 3.2; RFC 8200, section 4.5).
+#[derive(Clone, Copy)]
+pub(crate) struct Fragment<'a> {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) identification: u32,
+    /// The protocol of what was cut, as this fragment says.
+    pub(crate) next: u8,
+    /// Where its payload stands, in bytes.
+    pub(crate) offset: usize,
+    /// It is not the last one.
+    pub(crate) more: bool,
+    pub(crate) payload: &'a [u8],
+}
+
 pub(crate) enum Network<'a> {
     Tcp {
         source: IpAddr,
         destination: IpAddr,
         segment: &'a [u8],
     },
-    TcpFragment,
+    /// A fragment of a packet that may carry TCP.
+    Fragment(Fragment<'a>),
     /// The payload of a UDP datagram.
     Udp(&'a [u8]),
     Other,
@@ -59,10 +75,6 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     if header[9] != TCP {
         return Network::Other;
     }
-    // More fragments, or a fragment offset (RFC 791, section 3.1).
-    if fragment & 0x3fff != 0 {
-        return Network::TcpFragment;
-    }
     // Captures taken before segmentation offload filled it in say total length 0, and so do
     // super-frames that are too long for it.
     let unfilled = total_len == 0 && (!strict || packet.len() > usize::from(u16::MAX));
@@ -74,14 +86,24 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     if strict && !unfilled && !packet.get(..header_len).is_some_and(sum_ok) {
         return Network::Malformed;
     }
-    match packet.get(header_len..end) {
-        Some(segment) => Network::Tcp {
-            source: IpAddr::V4(Ipv4Addr::new(header[12], header[13], header[14], header[15])),
-            destination: IpAddr::V4(Ipv4Addr::new(header[16], header[17], header[18], header[19])),
-            segment,
-        },
-        None => Network::Malformed,
+    let source = IpAddr::V4(Ipv4Addr::new(header[12], header[13], header[14], header[15]));
+    let destination = IpAddr::V4(Ipv4Addr::new(header[16], header[17], header[18], header[19]));
+    let Some(payload) = packet.get(header_len..end) else {
+        return Network::Malformed;
+    };
+    // More fragments, or a fragment offset (RFC 791, section 3.1).
+    if fragment & 0x3fff != 0 {
+        return Network::Fragment(Fragment {
+            source,
+            destination,
+            identification: u16::from_be_bytes([header[4], header[5]]).into(),
+            next: TCP,
+            offset: usize::from(fragment & 0x1fff) * 8,
+            more: fragment & 0x2000 != 0,
+            payload,
+        });
     }
+    Network::Tcp { source, destination, segment: payload }
 }
 
 fn udp(datagram: Option<&[u8]>) -> Network<'_> {
@@ -106,59 +128,96 @@ fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
     let Some(mut rest) = packet.get(40..end) else {
         return Network::Malformed;
     };
-    let mut next = header[6];
-    let mut fragmented = false;
+    match walk(header[6], &mut rest) {
+        Walked::Tcp => Network::Tcp {
+            source: IpAddr::V6(Ipv6Addr::from(source)),
+            destination: IpAddr::V6(Ipv6Addr::from(destination)),
+            segment: rest,
+        },
+        Walked::Udp => udp(Some(rest)),
+        Walked::Fragment { next, offset, more, identification } => Network::Fragment(Fragment {
+            source: IpAddr::V6(Ipv6Addr::from(source)),
+            destination: IpAddr::V6(Ipv6Addr::from(destination)),
+            identification,
+            next,
+            offset,
+            more,
+            payload: rest,
+        }),
+        Walked::Other => Network::Other,
+        Walked::Malformed => Network::Malformed,
+    }
+}
+
+/// The segment in the payload of a packet that was put together again; `next` names its first header.
+/// `None` when it does not carry TCP.
+pub(crate) fn segment_of(next: u8, mut payload: &[u8]) -> Option<&[u8]> {
+    match walk(next, &mut payload) {
+        Walked::Tcp => Some(payload),
+        _ => None,
+    }
+}
+
+/// What stands behind extension headers.
+enum Walked {
+    Tcp,
+    Udp,
+    Fragment { next: u8, offset: usize, more: bool, identification: u32 },
+    Other,
+    Malformed,
+}
+
+/// Steps over extension headers; `rest` is what is behind them then.
+fn walk(mut next: u8, rest: &mut &[u8]) -> Walked {
     for _ in 0..=MAX_EXTENSION_HEADERS {
         let len = match next {
-            UDP if !fragmented => return udp(Some(rest)),
-            TCP if fragmented => return Network::TcpFragment,
-            TCP => {
-                return Network::Tcp {
-                    source: IpAddr::V6(Ipv6Addr::from(source)),
-                    destination: IpAddr::V6(Ipv6Addr::from(destination)),
-                    segment: rest,
-                };
-            }
+            UDP => return Walked::Udp,
+            TCP => return Walked::Tcp,
             HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | MOBILITY | HIP | SHIM6 => {
                 match rest.get(1) {
                     Some(&units) => usize::from(units) * 8 + 8,
-                    None => return Network::Malformed,
+                    None => return Walked::Malformed,
                 }
             }
             AUTHENTICATION => match rest.get(1) {
                 Some(&units) => usize::from(units) * 4 + 8,
-                None => return Network::Malformed,
+                None => return Walked::Malformed,
             },
-            FRAGMENT => match rest.first_chunk::<8>() {
+            FRAGMENT => match rest.split_first_chunk::<8>() {
                 // Offset 0 without more fragments is an atomic fragment (RFC 6946): whole.
-                Some(head) if u16::from_be_bytes([head[2], head[3]]) & 0xfff9 == 0 => 8,
-                // The first one names the protocol, perhaps behind more headers; those headers must
-                // be in it whole (RFC 7112).
-                Some(head) if u16::from_be_bytes([head[2], head[3]]) & 0xfff8 == 0 => {
-                    fragmented = true;
-                    8
-                }
-                // In a later one only the first header's name is left, and does not count
-                // (RFC 8200, section 4.5).
-                Some(head) => match head[0] {
+                Some((head, _)) if u16::from_be_bytes([head[2], head[3]]) & 0xfff9 == 0 => 8,
+                // TCP may be behind more headers. Of a later one only the first header's name is
+                // there, and does not count (RFC 8200, section 4.5).
+                Some((head, payload)) => match head[0] {
                     TCP | HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION
-                    | DESTINATION_OPTIONS | MOBILITY | HIP | SHIM6 => return Network::TcpFragment,
-                    _ => return Network::Other,
+                    | DESTINATION_OPTIONS | MOBILITY | HIP | SHIM6 => {
+                        *rest = payload;
+                        let place = u16::from_be_bytes([head[2], head[3]]);
+                        return Walked::Fragment {
+                            next: head[0],
+                            offset: usize::from(place & 0xfff8),
+                            more: place & 1 != 0,
+                            identification: u32::from_be_bytes([
+                                head[4], head[5], head[6], head[7],
+                            ]),
+                        };
+                    }
+                    _ => return Walked::Other,
                 },
-                None => return Network::Malformed,
+                None => return Walked::Malformed,
             },
-            _ => return Network::Other,
+            _ => return Walked::Other,
         };
         match (rest.first(), rest.get(len..)) {
             (Some(&following), Some(after)) => {
                 next = following;
-                rest = after;
+                *rest = after;
             }
-            _ => return Network::Malformed,
+            _ => return Walked::Malformed,
         }
     }
     // A longer chain than anybody sends is an attempt to hide.
-    Network::Malformed
+    Walked::Malformed
 }
 
 #[cfg(test)]
@@ -190,19 +249,19 @@ mod tests {
     #[test]
     fn names_fragments() {
         let rest = [TCP, 0, 0, 1, 0, 0, 0, 9, 1, 2, 3];
-        assert!(matches!(parse_network(&ipv6(FRAGMENT, &rest), false), Network::TcpFragment));
+        assert!(matches!(parse_network(&ipv6(FRAGMENT, &rest), false), Network::Fragment(_)));
         // The first one, behind another header; a later one; and those of a ping.
         let first = [DESTINATION_OPTIONS, 0, 0, 1, 0, 0, 0, 9, TCP, 0, 1, 4, 0, 0, 0, 0, 1, 2];
-        assert!(matches!(parse_network(&ipv6(FRAGMENT, &first), false), Network::TcpFragment));
+        assert!(matches!(parse_network(&ipv6(FRAGMENT, &first), false), Network::Fragment(_)));
         let later = [TCP, 0, 1, 0, 0, 0, 0, 9, 1, 2, 3];
-        assert!(matches!(parse_network(&ipv6(FRAGMENT, &later), false), Network::TcpFragment));
+        assert!(matches!(parse_network(&ipv6(FRAGMENT, &later), false), Network::Fragment(_)));
         for offset in [0, 1] {
             let ping = [58, 0, offset, 1, 0, 0, 0, 9, 1, 2, 3];
             assert!(matches!(parse_network(&ipv6(FRAGMENT, &ping), false), Network::Other));
         }
         let mut v4 = vec![0x45, 0, 0, 24, 0, 0, 0x20, 0, 64, TCP];
         v4.resize(24, 0);
-        assert!(matches!(parse_network(&v4, false), Network::TcpFragment));
+        assert!(matches!(parse_network(&v4, false), Network::Fragment(_)));
         v4[6] = 0x40;
         assert!(matches!(parse_network(&v4, false), Network::Tcp { .. }));
     }

@@ -1,0 +1,330 @@
+//! IP fragments that may carry TCP: put together, and judged as the packet that they are.
+//!
+//! Inline a fragment waits until its packet is complete; then all of them share its verdict. What
+//! receivers read differently is not put together: fragments that overlap (RFC 5722; Linux drops them
+//! for IPv4, too, others take the first copy, or the last), that contradict each other's length, or
+//! that end in the middle of eight bytes. Those, and what is over the cap or never complete, meet
+//! policy `fragments`.
+//!
+//! Refuses to keep more than its caps, and to let one source take everything: who has the most makes
+//! room.
+
+use core::net::IpAddr;
+use std::collections::{HashMap, VecDeque};
+
+use super::Engine;
+use crate::config::Policy;
+use crate::output::{HoldId, Output, PortId, Verdict};
+use crate::session::Handler;
+use crate::wire::{Fragment, Parsed, Segment, vlan_of};
+
+/// The longest IP packet (RFC 791, section 3.1).
+const MAX_PACKET_LEN: usize = 65_535;
+
+/// Packets that are put together at a time.
+const MAX_PACKETS: usize = 512;
+
+/// Bytes of their fragments.
+const MAX_BYTES: usize = 8 << 20;
+
+/// Pieces of a packet: of 1,280 bytes each, which every link of IPv6 takes (RFC 8200, section 5), and some more.
+const MAX_PIECES: usize = 64;
+
+/// How long an incomplete packet is kept; Linux does so (`ipfrag_time`).
+const TIMEOUT_NS: u64 = 30_000_000_000;
+
+/// What says that fragments belong together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    port: PortId,
+    vlan: u32,
+    source: IpAddr,
+    destination: IpAddr,
+    identification: u32,
+    /// Of IPv4 alone: in IPv6 only the first fragment's counts.
+    protocol: u8,
+}
+
+/// A packet that is incomplete.
+struct Packet {
+    serial: u64,
+    /// Ranges in order, which do not overlap.
+    pieces: Vec<(usize, usize)>,
+    /// The whole of it so far, with holes.
+    bytes: Vec<u8>,
+    len: Option<usize>,
+    /// The protocol that the first fragment names.
+    next: Option<u8>,
+    held: Vec<HoldId>,
+    /// It will not be put together: what comes meets the policy.
+    refused: bool,
+}
+
+pub(super) struct Fragments {
+    packets: HashMap<Key, Packet, ahash::RandomState>,
+    order: VecDeque<(u64, Key, u64)>,
+    bytes: usize,
+    next_serial: u64,
+    /// Frames that wait together with another one, whose number is the key.
+    together: HashMap<HoldId, Vec<HoldId>, ahash::RandomState>,
+}
+
+/// What a fragment leads to.
+enum Added {
+    /// It was seen before.
+    Again,
+    /// The packet is not complete.
+    Waiting,
+    Complete,
+    /// It cannot be put together.
+    Refused,
+}
+
+impl Packet {
+    fn add(&mut self, fragment: &Fragment<'_>) -> Added {
+        let (start, end) = (fragment.offset, fragment.offset + fragment.payload.len());
+        let ragged = fragment.more && !fragment.payload.len().is_multiple_of(8);
+        let last = (!fragment.more).then_some(end);
+        let beyond = self.len.or(last).is_some_and(|len| {
+            end > len || self.pieces.last().is_some_and(|(_, highest)| *highest > len)
+        });
+        let other_end = last.is_some() && self.len.is_some() && self.len != last;
+        if end > MAX_PACKET_LEN || start == end || ragged || beyond || other_end {
+            return Added::Refused;
+        }
+        let at = self.pieces.partition_point(|piece| piece.0 < start);
+        if let Some(&(known_start, known_end)) = self.pieces.get(at)
+            && (known_start, known_end) == (start, end)
+        {
+            let same = self.bytes[start..end] == *fragment.payload;
+            return if same { Added::Again } else { Added::Refused };
+        }
+        let overlaps = self.pieces.get(at).is_some_and(|piece| piece.0 < end)
+            || at > 0 && self.pieces[at - 1].1 > start;
+        if overlaps || self.pieces.len() >= MAX_PIECES {
+            return Added::Refused;
+        }
+        self.pieces.insert(at, (start, end));
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[start..end].copy_from_slice(fragment.payload);
+        self.len = self.len.or(last);
+        if start == 0 {
+            self.next = Some(fragment.next);
+        }
+        let known: usize = self.pieces.iter().map(|(start, end)| end - start).sum();
+        if self.len == Some(known) { Added::Complete } else { Added::Waiting }
+    }
+}
+
+impl Fragments {
+    pub(super) fn new(hasher: ahash::RandomState) -> Self {
+        Self {
+            packets: HashMap::with_hasher(hasher.clone()),
+            order: VecDeque::new(),
+            bytes: 0,
+            next_serial: 0,
+            together: HashMap::with_hasher(hasher),
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<u64> {
+        self.order.front().map(|(deadline, ..)| *deadline)
+    }
+
+    /// Frames that go where this one goes.
+    pub(super) fn together_with(&mut self, id: HoldId) -> Vec<HoldId> {
+        if self.together.is_empty() {
+            Vec::new()
+        } else {
+            self.together.remove(&id).unwrap_or_default()
+        }
+    }
+
+    /// The packet that has to go when there is no room: of the source that has the most, the oldest.
+    fn largest(&self) -> Option<Key> {
+        let mut held: HashMap<IpAddr, usize, ahash::RandomState> =
+            HashMap::with_hasher(self.packets.hasher().clone());
+        for (key, packet) in &self.packets {
+            *held.entry(key.source).or_default() += packet.bytes.len().max(1);
+        }
+        let (source, _) = held.into_iter().max_by_key(|(_, bytes)| *bytes)?;
+        let mut own = self.order.iter().filter(|(_, key, serial)| {
+            key.source == source
+                && self.packets.get(key).is_some_and(|packet| packet.serial == *serial)
+        });
+        own.next().map(|(_, key, _)| *key)
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Packet> {
+        let packet = self.packets.remove(key)?;
+        self.bytes = self.bytes.saturating_sub(packet.bytes.len());
+        while let Some((_, front, serial)) = self.order.front()
+            && self.packets.get(front).is_none_or(|packet| packet.serial != *serial)
+        {
+            self.order.pop_front();
+        }
+        Some(packet)
+    }
+}
+
+impl<H: Handler> Engine<H> {
+    /// A fragment: it waits, or completes its packet, or meets the policy.
+    pub(super) fn handle_fragment(
+        &mut self,
+        port: PortId,
+        fragment: &Fragment<'_>,
+        link_header: &[u8],
+    ) -> Verdict {
+        self.counters.fragments += 1;
+        let key = Key {
+            port,
+            vlan: vlan_of(link_header),
+            source: fragment.source,
+            destination: fragment.destination,
+            identification: fragment.identification,
+            protocol: if fragment.source.is_ipv4() { fragment.next } else { 0 },
+        };
+        if !self.fragments.packets.contains_key(&key) {
+            self.begin_packet(key);
+        }
+        let fragments = &mut self.fragments;
+        let Some(packet) = fragments.packets.get_mut(&key) else {
+            return self.refuse_fragment();
+        };
+        if packet.refused {
+            return self.refuse_fragment();
+        }
+        let before = packet.bytes.len();
+        let added = packet.add(fragment);
+        fragments.bytes += packet.bytes.len() - before;
+        match added {
+            Added::Again => Verdict::Drop,
+            Added::Refused => {
+                packet.refused = true;
+                fragments.bytes -= packet.bytes.len();
+                packet.bytes = Vec::new();
+                let held = core::mem::take(&mut packet.held);
+                self.end_fragments(&held, self.config.policies.fragments);
+                self.refuse_fragment()
+            }
+            Added::Waiting => self.wait_for_more(&key),
+            Added::Complete => {
+                let Some(packet) = self.fragments.remove(&key) else {
+                    return self.refuse_fragment();
+                };
+                self.judge_packet(port, fragment, link_header, packet)
+            }
+        }
+    }
+
+    /// Makes room for one more packet.
+    fn begin_packet(&mut self, key: Key) {
+        while self.fragments.packets.len() >= MAX_PACKETS || self.fragments.bytes >= MAX_BYTES {
+            let Some(largest) = self.fragments.largest() else {
+                return;
+            };
+            self.forget_packet(&largest);
+        }
+        let fragments = &mut self.fragments;
+        fragments.next_serial += 1;
+        let serial = fragments.next_serial;
+        fragments.order.push_back((self.now_ns.saturating_add(TIMEOUT_NS), key, serial));
+        let packet = Packet {
+            serial,
+            pieces: Vec::new(),
+            bytes: Vec::new(),
+            len: None,
+            next: None,
+            held: Vec::new(),
+            refused: false,
+        };
+        fragments.packets.insert(key, packet);
+    }
+
+    fn wait_for_more(&mut self, key: &Key) -> Verdict {
+        if !self.config.inline {
+            return Verdict::Forward;
+        }
+        let id = self.next_hold();
+        if let Some(packet) = self.fragments.packets.get_mut(key) {
+            packet.held.push(id);
+        }
+        Verdict::Hold(id)
+    }
+
+    /// All fragments are there: the last one's verdict is that of all.
+    fn judge_packet(
+        &mut self,
+        port: PortId,
+        fragment: &Fragment<'_>,
+        link_header: &[u8],
+        packet: Packet,
+    ) -> Verdict {
+        let Packet { bytes, next, held, .. } = packet;
+        // Memory of this frame alone is not where the segment is.
+        self.frame_memory = None;
+        let next = next.unwrap_or(fragment.next);
+        self.counters.fragments_joined += held.len() as u64 + 1;
+        let verdict = match Segment::reassembled(link_header, fragment, next, &bytes) {
+            // No card checks the checksum of a packet that comes in pieces.
+            Parsed::Tcp(segment) => self.handle_parsed(port, &segment, false),
+            Parsed::Other => Verdict::Forward,
+            _ if self.config.inline => Verdict::Drop,
+            _ => Verdict::Forward,
+        };
+        match verdict {
+            Verdict::Forward => self.end_fragments(&held, Policy::Forward),
+            Verdict::Drop => self.end_fragments(&held, Policy::Drop),
+            Verdict::Hold(_) if held.is_empty() => {}
+            Verdict::Hold(id) => {
+                self.fragments.together.insert(id, held);
+            }
+        }
+        verdict
+    }
+
+    /// The policy's answer to a fragment that is not put together.
+    fn refuse_fragment(&self) -> Verdict {
+        match self.config.policies.fragments {
+            Policy::Forward | Policy::Bypass => Verdict::Forward,
+            Policy::Drop | Policy::Reset => Verdict::Drop,
+        }
+    }
+
+    fn end_fragments(&mut self, held: &[HoldId], policy: Policy) {
+        for &id in held {
+            match policy {
+                Policy::Forward | Policy::Bypass => {
+                    self.counters.released += 1;
+                    self.outputs.push_back(Output::Release(id));
+                }
+                Policy::Drop | Policy::Reset => {
+                    self.counters.dropped += 1;
+                    self.outputs.push_back(Output::Discard(id));
+                }
+            }
+        }
+    }
+
+    fn forget_packet(&mut self, key: &Key) {
+        if let Some(packet) = self.fragments.remove(key) {
+            self.end_fragments(&packet.held, self.config.policies.fragments);
+        }
+    }
+
+    /// Ends what has not become complete in time; with `None` everything.
+    pub(super) fn expire_fragments(&mut self, now_ns: Option<u64>) {
+        while let Some(&(deadline, key, serial)) = self.fragments.order.front()
+            && now_ns.is_none_or(|now| deadline <= now)
+        {
+            match self.fragments.packets.get(&key) {
+                Some(packet) if packet.serial == serial => self.forget_packet(&key),
+                _ => {
+                    self.fragments.order.pop_front();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! IP fragments: put together where every receiver reads them alike, else policy. Each test says what
+//! must hold.
+
+mod harness;
+use harness::attack::*;
+use mmtls_engine::tls::Direction;
+use mmtls_engine::*;
+use mmtls_testkit::segments::{Seeded, flag};
+use mmtls_testkit::synthesis::side;
+
+const IPV4_HEADER: usize = 20;
+const LINK: usize = 14;
+const SECOND: u64 = 1_000_000_000;
+
+/// A fragment of a frame's packet: these bytes behind its IP header.
+fn fragment(frame: &[u8], from: usize, to: usize, last: bool, id: u16) -> Vec<u8> {
+    let payload = &frame[LINK + IPV4_HEADER..];
+    let mut piece = frame[..LINK + IPV4_HEADER].to_vec();
+    let len = (IPV4_HEADER + to - from) as u16;
+    piece[LINK + 2..LINK + 4].copy_from_slice(&len.to_be_bytes());
+    piece[LINK + 4..LINK + 6].copy_from_slice(&id.to_be_bytes());
+    let place = (from / 8) as u16 | if last { 0 } else { 0x2000 };
+    piece[LINK + 6..LINK + 8].copy_from_slice(&place.to_be_bytes());
+    piece[LINK + 10..LINK + 12].fill(0);
+    let sum = piece[LINK..]
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum::<u32>();
+    let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+    piece[LINK + 10..LINK + 12].copy_from_slice(&sum.to_be_bytes());
+    piece.extend_from_slice(&payload[from..to]);
+    piece
+}
+
+/// A frame's packet in fragments of at most so many bytes.
+fn cut(frame: &[u8], len: usize, id: u16) -> Vec<Vec<u8>> {
+    let all = frame.len() - LINK - IPV4_HEADER;
+    (0..all)
+        .step_by(len)
+        .map(|from| fragment(frame, from, (from + len).min(all), from + len >= all, id))
+        .collect()
+}
+
+/// Numbers that were held and where they went.
+fn ends(t: &T) -> (Vec<HoldId>, Vec<HoldId>) {
+    let released = t.out.iter().filter_map(|it| match it {
+        Output::Release(id) => Some(*id),
+        _ => None,
+    });
+    let discarded = t.out.iter().filter_map(|it| match it {
+        Output::Discard(id) => Some(*id),
+        _ => None,
+    });
+    (released.collect(), discarded.collect())
+}
+
+#[test]
+fn sessions_in_fragments_must_be_judged_whatever_their_order() {
+    for seed in 0..50 {
+        let mut rng = Seeded::new(seed);
+        let mut t = T::new();
+        t.open();
+        let _ = (t.keys(C, 0), t.keys(S, 0));
+        let mut at = [0u64; 2];
+        let mut held = 0;
+        for (number, turn) in simple().turns.iter().enumerate() {
+            let s = side(turn.direction);
+            let frame = t.ep.frame(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
+            let mut pieces =
+                cut(&frame, 8 * (1 + rng.below(40)).max(frame.len() / 400 + 1), number as u16);
+            if rng.one_in(2) {
+                // The last one first.
+                pieces.reverse();
+            }
+            let last = pieces.len() - 1;
+            for (n, piece) in pieces.iter().enumerate() {
+                match t.raw(s as u8, piece) {
+                    Verdict::Hold(_) => held += 1,
+                    verdict => assert_eq!((verdict, n), (Verdict::Forward, last), "{seed}"),
+                }
+                if n < last && rng.one_in(4) {
+                    assert_eq!(t.raw(s as u8, piece), Verdict::Drop, "a copy");
+                }
+            }
+            at[s] += turn.bytes.len() as u64;
+        }
+        assert_eq!(t.judged(), 2);
+        assert_eq!((ends(&t).0.len(), ends(&t).1.len()), (held, 0));
+    }
+}
+
+#[test]
+fn fragments_must_share_the_fate_of_their_packet() {
+    for keys in [true, false] {
+        let mut t = T::new();
+        t.open();
+        let script = simple();
+        let mut at = [0u64; 2];
+        for turn in &script.turns[..script.turns.len() - 1] {
+            let s = side(turn.direction);
+            t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
+            at[s] += turn.bytes.len() as u64;
+        }
+        let response = &script.turns[script.turns.len() - 1].bytes;
+        let frame = t.ep.frame(S, at[1] as i64, at[0], flag::ACK, response);
+        let mut held = Vec::new();
+        for piece in cut(&frame, 64, 7) {
+            let Verdict::Hold(id) = t.raw(1, &piece) else {
+                panic!("forwarded before it was judged");
+            };
+            held.push(id);
+        }
+        t.out.clear();
+        if keys {
+            let _ = (t.keys(C, 0), t.keys(S, 0));
+        }
+        let now = t.now + SECOND;
+        t.engine.handle_timeout(now);
+        while let Some(output) = t.engine.poll_output() {
+            t.out.push(output);
+        }
+        let (released, discarded) = ends(&t);
+        let (mine, others) = if keys { (released, discarded) } else { (discarded, released) };
+        assert!(held.iter().all(|id| mine.contains(id) && !others.contains(id)), "{keys}");
+    }
+}
+
+#[test]
+fn fragments_that_receivers_read_differently_must_meet_the_policy() {
+    for policy in [Policy::Reset, Policy::Forward] {
+        // Overlaps with the same and with other bytes; two ends; beyond the end; a ragged one.
+        for case in 0..6 {
+            let mut config = T::config();
+            config.policies.fragments = policy;
+            let mut t = T::with(config);
+            t.open();
+            let frame = t.ep.frame(C, 0, 0, flag::ACK, &hello());
+            let all = frame.len() - LINK - IPV4_HEADER;
+            let first = fragment(&frame, 0, 24, false, 9);
+            let mut other = fragment(&frame, 0, 24, false, 9);
+            let last_byte = other.len() - 1;
+            other[last_byte] ^= 1;
+            let second = match case {
+                0 => fragment(&frame, 16, 32, false, 9),
+                1 => other,
+                2 => fragment(&frame, 16, all, true, 9),
+                3 => fragment(&frame, 8, 16, true, 9),
+                4 => fragment(&frame, 24, 30, false, 9),
+                _ => fragment(&frame, 0, 32, false, 9),
+            };
+            assert!(matches!(t.raw(0, &first), Verdict::Hold(_)));
+            let passes = policy == Policy::Forward;
+            let expected = if passes { Verdict::Forward } else { Verdict::Drop };
+            assert_eq!(t.raw(0, &second), expected, "{case}");
+            // And what comes later, as if nothing had been.
+            for piece in cut(&frame, 24, 9) {
+                assert_eq!(t.raw(0, &piece), expected, "{case}");
+            }
+            let (released, discarded) = ends(&t);
+            assert_eq!((released.len(), discarded.len()), if passes { (1, 0) } else { (0, 1) });
+            assert!(!t.started());
+            // Long enough after it the number is free.
+            t.now += 31 * SECOND;
+            let now = t.now;
+            t.engine.handle_timeout(now);
+            for piece in cut(&frame, 24, 9) {
+                t.raw(0, &piece);
+            }
+            assert!(t.started(), "{case}");
+        }
+    }
+}
+
+#[test]
+fn incomplete_packets_must_not_be_kept_for_long_nor_without_end() {
+    let mut t = T::new();
+    t.open();
+    let frame = t.ep.frame(C, 0, 0, flag::ACK, &[7; 1400]);
+    let honest = cut(&frame, 400, 1);
+    let mut flood = t.ep;
+    flood.client = "10.0.0.99:1".parse().unwrap();
+    let forged = flood.frame(C, 0, 0, flag::ACK, &[7; 60_000]);
+    let (mut held, mut ended) = (0usize, 0usize);
+    for id in 0..3000u16 {
+        if id == 1500 {
+            for piece in &honest[..3] {
+                assert!(matches!(t.raw(0, piece), Verdict::Hold(_)));
+            }
+            ended += ends(&t).1.len();
+            t.out.clear();
+        }
+        held += usize::from(matches!(
+            t.raw(0, &fragment(&forged, 40_000, 60_000, false, id)),
+            Verdict::Hold(_)
+        ));
+        ended += ends(&t).1.len();
+        t.out.clear();
+    }
+    assert!(held - ended <= 512, "{held} {ended}");
+    // Who sends many does not take the place of others.
+    assert_eq!(t.raw(0, &honest[3]), Verdict::Forward);
+    assert_eq!(ends(&t), (ends(&t).0, Vec::new()));
+    t.out.clear();
+    let now = t.now + 31 * SECOND;
+    t.engine.handle_timeout(now);
+    while let Some(output) = t.engine.poll_output() {
+        t.out.push(output);
+    }
+    assert_eq!(ends(&t).1.len(), held - ended);
+    assert_eq!(t.engine.next_timeout().filter(|due| *due <= now), None);
+}
+
+#[test]
+fn fragments_of_ipv6_must_be_put_together_behind_other_headers() {
+    let mut t = T::new();
+    t.ep.client = "[fd00::2]:40000".parse().unwrap();
+    t.ep.server = "[fd00::3]:443".parse().unwrap();
+    t.open();
+    let frame = t.ep.frame(C, 0, 0, flag::ACK, &hello());
+    let (head, tcp) = frame.split_at(LINK + 40);
+    // Destination options in the part that is cut.
+    let part = [&[6, 0, 1, 4, 0, 0, 0, 0][..], tcp].concat();
+    let middle = 16;
+    for (from, to) in [(middle, part.len()), (0, middle)] {
+        let mut piece = head.to_vec();
+        piece[LINK + 6] = 44;
+        let len = (8 + to - from) as u16;
+        piece[LINK + 4..LINK + 6].copy_from_slice(&len.to_be_bytes());
+        let place = from as u16 | u16::from(to < part.len());
+        piece.extend_from_slice(&[60, 0, (place >> 8) as u8, place as u8, 0, 0, 0, 5]);
+        piece.extend_from_slice(&part[from..to]);
+        t.raw(0, &piece);
+    }
+    assert!(t.started());
+}
+
+#[test]
+fn fragments_of_copies_must_be_read_and_never_held() {
+    let mut config = T::config();
+    config.inline = false;
+    let mut t = T::with(config);
+    t.open();
+    let frame = t.ep.frame(Direction::ClientToServer, 0, 0, flag::ACK, &hello());
+    for piece in cut(&frame, 24, 3) {
+        assert_eq!(t.raw(0, &piece), Verdict::Forward);
+    }
+    assert!(t.started() && t.out.iter().all(|it| !matches!(it, Output::Release(_))));
+}
