@@ -52,6 +52,8 @@ counters! {
     misplaced,
     /// IP fragments that carry TCP.
     fragments,
+    /// Frames that carry IP in a form that is not followed: tunnels, other frame formats.
+    encapsulated,
     /// SYNs that ask for multipath TCP.
     multipath,
     /// Segments ignored for a wrong checksum.

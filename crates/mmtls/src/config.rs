@@ -108,6 +108,7 @@ pub struct PoliciesSection {
     pub fragments: Option<PolicyName>,
     pub multipath: Option<PolicyName>,
     pub udp_tls: Option<PolicyName>,
+    pub encapsulated: Option<PolicyName>,
     /// Endpoints that are left alone.
     pub bypass: Vec<BypassRule>,
 }
@@ -372,6 +373,7 @@ impl PoliciesSection {
             (&mut policies.fragments, self.fragments),
             (&mut policies.multipath, self.multipath),
             (&mut policies.udp_tls, self.udp_tls),
+            (&mut policies.encapsulated, self.encapsulated),
         ] {
             if let Some(PolicyName(policy)) = name {
                 *slot = policy;
@@ -525,6 +527,7 @@ mod tests {
             fragments: None,
             multipath: None,
             udp_tls: Some(PolicyName(policies.udp_tls)),
+            encapsulated: None,
         };
         assert_eq!(sample, format!("{defaults:?}"));
         assert_eq!(File::default().limits.limits(), Limits::default());

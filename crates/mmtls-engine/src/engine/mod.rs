@@ -190,6 +190,14 @@ impl<H: Handler> Engine<H> {
                     _ => Verdict::Forward,
                 }
             }
+            Parsed::Encapsulated => {
+                self.counters.not_tcp += 1;
+                self.counters.encapsulated += 1;
+                match self.config.policies.encapsulated {
+                    Policy::Forward | Policy::Bypass => Verdict::Forward,
+                    Policy::Drop | Policy::Reset => Verdict::Drop,
+                }
+            }
             Parsed::Other => {
                 self.counters.not_tcp += 1;
                 Verdict::Forward

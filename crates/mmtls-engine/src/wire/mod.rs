@@ -1,7 +1,7 @@
 //! Views of frames: Ethernet with VLAN tags, IPv4, IPv6, TCP. One length check per header; after
 //! it no accessor can go out of bounds.
 //!
-//! Refuses to reassemble IP fragments, to change a byte, and to panic on any input.
+//! Refuses to unpack tunnels, to reassemble IP fragments, to change a byte, and to panic on any input.
 
 mod build;
 mod checksum;
@@ -9,6 +9,7 @@ mod link;
 mod network;
 mod partial;
 mod tcp;
+mod tunnel;
 
 pub(crate) use build::{Reset, build_reset};
 pub use link::Link;
@@ -28,7 +29,9 @@ pub(crate) enum Parsed<'a> {
     TcpFragment,
     /// The payload of a UDP datagram.
     Udp(&'a [u8]),
-    /// Anything that is not TCP over IP: forwarded.
+    /// IP in a form that is not followed: a tunnel, another frame format.
+    Encapsulated,
+    /// Anything else that is not TCP over IP: forwarded.
     Other,
     /// Claims to be TCP over IP, but its lengths contradict each other, or has more VLAN tags than
     /// are looked behind.
@@ -57,6 +60,7 @@ impl Segment<'_> {
 pub(crate) fn parse(link: Link, frame: &[u8], strict: bool) -> Parsed<'_> {
     let (link_header, ip) = match strip_link(link, frame) {
         Stripped::Ip(link_header, ip) => (link_header, ip),
+        Stripped::Encapsulated => return Parsed::Encapsulated,
         Stripped::Other => return Parsed::Other,
         Stripped::TooManyTags => return Parsed::Malformed,
     };
@@ -73,6 +77,7 @@ pub(crate) fn parse(link: Link, frame: &[u8], strict: bool) -> Parsed<'_> {
         },
         Network::TcpFragment => Parsed::TcpFragment,
         Network::Udp(payload) => Parsed::Udp(payload),
+        Network::Encapsulated => Parsed::Encapsulated,
         Network::Other => Parsed::Other,
         Network::Malformed => Parsed::Malformed,
     }

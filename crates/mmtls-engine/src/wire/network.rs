@@ -4,7 +4,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::checksum;
+use super::{checksum, tunnel};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -31,6 +31,8 @@ pub(crate) enum Network<'a> {
     TcpFragment,
     /// The payload of a UDP datagram.
     Udp(&'a [u8]),
+    /// Another packet, in a form that is not followed.
+    Encapsulated,
     Other,
     Malformed,
 }
@@ -53,11 +55,14 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     let header_len = usize::from(header[0] & 0x0f) * 4;
     let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
     let fragment = u16::from_be_bytes([header[6], header[7]]);
-    if header[9] == UDP && fragment & 0x3fff == 0 {
-        return udp(packet.get(header_len..));
-    }
     if header[9] != TCP {
-        return Network::Other;
+        // Of fragments the first one has the ports; the protocol is in each.
+        return match header[9] {
+            UDP if fragment & 0x1fff != 0 => Network::Other,
+            UDP => udp(packet.get(header_len..), fragment & 0x3fff != 0),
+            tunnel if tunnel::by_protocol(tunnel) => Network::Encapsulated,
+            _ => Network::Other,
+        };
     }
     // More fragments, or a fragment offset (RFC 791, section 3.1).
     if fragment & 0x3fff != 0 {
@@ -84,10 +89,15 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     }
 }
 
-fn udp(datagram: Option<&[u8]>) -> Network<'_> {
-    datagram
-        .and_then(|datagram| datagram.get(UDP_HEADER_LEN..))
-        .map_or(Network::Other, Network::Udp)
+/// A datagram, or the first fragment of one: of that only the ports are told.
+fn udp(datagram: Option<&[u8]>, fragmented: bool) -> Network<'_> {
+    match datagram {
+        Some(datagram) if tunnel::by_udp(datagram) => Network::Encapsulated,
+        Some(datagram) if !fragmented => {
+            datagram.get(UDP_HEADER_LEN..).map_or(Network::Other, Network::Udp)
+        }
+        _ => Network::Other,
+    }
 }
 
 fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
@@ -110,7 +120,8 @@ fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
     let mut fragmented = false;
     for _ in 0..=MAX_EXTENSION_HEADERS {
         let len = match next {
-            UDP if !fragmented => return udp(Some(rest)),
+            UDP => return udp(Some(rest), fragmented),
+            tunnel if tunnel::by_protocol(tunnel) => return Network::Encapsulated,
             TCP if fragmented => return Network::TcpFragment,
             TCP => {
                 return Network::Tcp {
@@ -143,6 +154,7 @@ fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
                 Some(head) => match head[0] {
                     TCP | HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION
                     | DESTINATION_OPTIONS | MOBILITY | HIP | SHIM6 => return Network::TcpFragment,
+                    tunnel if tunnel::by_protocol(tunnel) => return Network::Encapsulated,
                     _ => return Network::Other,
                 },
                 None => return Network::Malformed,

@@ -33,7 +33,7 @@ pub fn finishes_in_place(link: Link, frame: &[u8], start: usize, offset: usize) 
         }
         // Dropped anyway.
         Parsed::Malformed => true,
-        before @ (Parsed::TcpFragment | Parsed::Other) => {
+        before @ (Parsed::TcpFragment | Parsed::Encapsulated | Parsed::Other) => {
             let mut finished = frame.to_vec();
             let Some(tail) = frame.get(start..) else {
                 return false;
