@@ -86,6 +86,7 @@ fn config(input: &mut Input<'_>) -> Config {
         config.policies.require_private_tag = policy(more, 0);
         config.policies.multipath = policy(more, 2);
         config.policies.udp_tls = policy(more, 4);
+        config.policies.encapsulated = policy(more, 4);
         config.awaited = (more & 0x40 != 0).then(|| Awaited(Arc::new(is_awaited)));
     }
     config.limits.max_flows = MAX_FLOWS;

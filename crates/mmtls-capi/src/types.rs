@@ -178,7 +178,7 @@ impl SessionInfo {
             info.client_port = of.client.port();
             info.server_port = of.server.port();
         }
-        if tell(MMTLS_INFO_CLIENT_RANDOM, of.client_random != [0; 32]) {
+        if tell(MMTLS_INFO_CLIENT_RANDOM, of.client_hello) {
             info.client_random = of.client_random;
         }
         if let Some(random) = of.server_random

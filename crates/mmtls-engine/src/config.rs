@@ -80,6 +80,9 @@ pub struct Policies {
     /// DTLS and QUIC, which are not followed: `Drop` and `Reset` both drop the packets by which
     /// connections are opened, so that programs fall back to TCP.
     pub udp_tls: Policy,
+    /// IP in a form that is not followed: in other packets (GRE, IP in IP, VXLAN and other tunnels
+    /// over UDP), behind MPLS, PPPoE or LLC. `Bypass` means `Forward` and `Reset` means `Drop` here.
+    pub encapsulated: Policy,
 }
 
 impl Policies {
@@ -106,12 +109,16 @@ impl Policies {
             fragments: unseen,
             multipath: unseen,
             udp_tls: Policy::Forward,
+            encapsulated: match missing_keys {
+                Policy::Forward | Policy::Bypass => Policy::Forward,
+                Policy::Drop | Policy::Reset => Policy::Drop,
+            },
         }
     }
 
     /// Name and value of each policy, for printing at start.
     #[must_use]
-    pub fn list(&self) -> [(&'static str, Policy); 13] {
+    pub fn list(&self) -> [(&'static str, Policy); 14] {
         [
             ("missing_keys", self.missing_keys),
             ("null_keys", self.null_keys),
@@ -126,6 +133,7 @@ impl Policies {
             ("fragments", self.fragments),
             ("multipath", self.multipath),
             ("udp_tls", self.udp_tls),
+            ("encapsulated", self.encapsulated),
         ]
     }
 }

@@ -54,6 +54,8 @@ counters! {
     fragments,
     /// Those of them that were put together.
     fragments_joined,
+    /// Frames that carry IP in a form that is not followed: tunnels, other frame formats.
+    encapsulated,
     /// SYNs that ask for multipath TCP.
     multipath,
     /// SYNs and SYN-ACKs dropped because they carry data, FIN or RST: senders repeat them without.

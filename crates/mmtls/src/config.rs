@@ -109,6 +109,7 @@ pub struct PoliciesSection {
     pub fragments: Option<PolicyName>,
     pub multipath: Option<PolicyName>,
     pub udp_tls: Option<PolicyName>,
+    pub encapsulated: Option<PolicyName>,
     /// Ports for `not_tls`; [`mmtls_engine::TLS_PORTS`] without it.
     pub tls_ports: Option<Vec<u16>>,
     /// Endpoints that are left alone.
@@ -376,6 +377,7 @@ impl PoliciesSection {
             (&mut policies.fragments, self.fragments),
             (&mut policies.multipath, self.multipath),
             (&mut policies.udp_tls, self.udp_tls),
+            (&mut policies.encapsulated, self.encapsulated),
         ] {
             if let Some(PolicyName(policy)) = name {
                 *slot = policy;
@@ -383,6 +385,40 @@ impl PoliciesSection {
         }
         policies
     }
+}
+
+/// What passes uninspected although sessions without keys do not, and what would stop it; `None`
+/// where nothing does. Told at start, since the name `reset` promises more than it holds.
+#[must_use]
+pub fn exceptions(policies: &Policies) -> Option<String> {
+    let passes = |policy| matches!(policy, Policy::Forward | Policy::Bypass);
+    if passes(policies.missing_keys) {
+        return None;
+    }
+    let found: Vec<String> = [
+        ("null_keys", policies.null_keys, "sessions whose endpoint refuses to share", "reset"),
+        ("udp_tls", policies.udp_tls, "DTLS and QUIC", "drop"),
+        ("encapsulated", policies.encapsulated, "IP in tunnels and other frames", "drop"),
+        ("fragments", policies.fragments, "TCP in IP fragments", "drop"),
+        ("multipath", policies.multipath, "multipath TCP", "drop"),
+        ("unsupported", policies.unsupported, "what cannot be followed", "reset"),
+        ("integrity_failure", policies.integrity_failure, "what keys do not open", "reset"),
+        ("lost_synchronisation", policies.lost_synchronisation, "broken streams", "reset"),
+        ("mid_stream", policies.mid_stream, "connections without their start", "reset"),
+        ("not_tls", policies.not_tls, "what is not TLS on its ports", "reset"),
+        ("table_full", policies.table_full, "connections beyond max_flows", "drop"),
+        ("memory_cap", policies.memory_cap, "sessions beyond max_buffered_bytes", "reset"),
+    ]
+    .into_iter()
+    .filter(|(_, policy, ..)| passes(*policy))
+    .map(|(name, policy, what, stop)| {
+        format!("{what} ({name}={}; policies.{name} = \"{stop}\" stops them)", policy.name())
+    })
+    .collect();
+    (!found.is_empty()).then(|| {
+        let missing = policies.missing_keys.name();
+        format!("although missing_keys={missing}, these pass: {}", found.join(", "))
+    })
 }
 
 impl File {
@@ -531,9 +567,39 @@ mod tests {
             fragments: None,
             multipath: None,
             udp_tls: Some(PolicyName(policies.udp_tls)),
+            encapsulated: None,
         };
         assert_eq!(sample, format!("{defaults:?}"));
         assert_eq!(File::default().limits.limits(), Limits::default());
+    }
+
+    #[test]
+    fn names_what_passes_where_sessions_without_keys_do_not() {
+        let mut policies = Policies::new(Policy::Reset);
+        let text = exceptions(&policies).unwrap();
+        assert_eq!(
+            text,
+            "although missing_keys=reset, these pass: sessions whose endpoint refuses to share \
+             (null_keys=bypass; policies.null_keys = \"reset\" stops them), DTLS and QUIC \
+             (udp_tls=forward; policies.udp_tls = \"drop\" stops them)"
+        );
+        policies.null_keys = Policy::Reset;
+        policies.udp_tls = Policy::Drop;
+        assert_eq!(exceptions(&policies), None);
+        policies.fragments = Policy::Forward;
+        assert!(exceptions(&policies).unwrap().contains("fragments=forward"));
+        assert_eq!(exceptions(&Policies::new(Policy::Forward)), None);
+        // Every policy has a sentence, apart from the condition and one that is off by default.
+        let mut all = Policies::new(Policy::Forward);
+        all.missing_keys = Policy::Reset;
+        all.memory_cap = Policy::Forward;
+        all.integrity_failure = Policy::Forward;
+        all.lost_synchronisation = Policy::Forward;
+        let text = exceptions(&all).unwrap();
+        for (name, _) in all.list() {
+            let told = text.contains(&format!("({name}="));
+            assert_eq!(told, !["missing_keys", "require_private_tag"].contains(&name), "{name}");
+        }
     }
 
     #[test]

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mmtls_engine::session::{
-    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, Record, Session, SessionError,
-    SessionInfo,
+    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, KeyStatus, Record, Session,
+    SessionError, SessionInfo,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_inspect::http1::BodyLeft;
@@ -90,6 +90,10 @@ pub struct Monitor {
 pub struct MonitorState {
     inspection: Option<Box<Inspection>>,
     files: StreamFiles,
+    /// Why bytes of the client are missing before the first ones that came.
+    hole_ahead: Option<SessionError>,
+    /// What may have ended the following of both directions, and in which one it was found.
+    lost: Option<(SessionError, Direction)>,
     /// Session errors reported already; a handful of kinds at most.
     told: Vec<(SessionError, Direction)>,
     /// The first certificate of each side, client's first.
@@ -337,8 +341,13 @@ impl Monitor {
         bytes: &[u8],
     ) -> bool {
         if let Some(streams) = &mut self.streams {
-            let files = &mut state.files;
-            streams.append(info.id, &info.client_random, files, direction, bytes);
+            let (random, files) = (&info.client_random, &mut state.files);
+            // An empty one creates nothing: the hole is before what creates the files.
+            let ahead = state.hole_ahead.take_if(|_| !bytes.is_empty());
+            if let Some(error) = ahead {
+                streams.hole_ahead(info.id, random, files, error.name());
+            }
+            streams.append(info.id, random, files, direction, bytes);
         }
         if state.not_http {
             return false;
@@ -359,6 +368,37 @@ impl Monitor {
             state.inspection = None;
         }
         reset
+    }
+
+    /// Bytes that an error has kept from being decrypted are missing in the streams.
+    fn hole(
+        &mut self,
+        info: &SessionInfo,
+        state: &mut MonitorState,
+        direction: Direction,
+        error: SessionError,
+    ) {
+        let Some(streams) = &mut self.streams else {
+            return;
+        };
+        match error {
+            // What a failed record had is told where it fails.
+            SessionError::Integrity
+            | SessionError::UnsupportedVersion
+            | SessionError::UnsupportedCipherSuite
+            | SessionError::NoPrivateTag
+            | SessionError::EarlyFin
+            | SessionError::ConflictingOverlap
+            | SessionError::NothingOpened
+            | SessionError::JudgedLate => return,
+            SessionError::EarlyDataNotInspected => {
+                if state.files == StreamFiles::None {
+                    state.hole_ahead = Some(error);
+                }
+            }
+            _ => drop(state.lost.get_or_insert((error, direction))),
+        }
+        streams.hole(&info.client_random, &mut state.files, direction, error.name());
     }
 
     fn gap(&mut self, info: &SessionInfo, state: &mut MonitorState, direction: Direction) {
@@ -439,6 +479,11 @@ impl Handler for Monitor {
             Err(_) => {
                 // The engine raises the error event and applies the policy.
                 self.reports.summary.records_failed += 1;
+                if let Some(streams) = &mut self.streams {
+                    let reason = SessionError::Integrity.name();
+                    let random = session.info().client_random;
+                    streams.hole(&random, &mut state.files, direction, reason);
+                }
                 self.gap(session.info(), state, direction);
             }
         }
@@ -499,6 +544,7 @@ impl Handler for Monitor {
             state.told.push((error, direction));
             let anomaly = Anomaly { kind: "stream", event: error.name(), code: Some(error.code()) };
             self.reports.anomaly(session.info().into(), direction, &anomaly);
+            self.hole(session.info(), state, direction, error);
         }
         if error == SessionError::LostSynchronisation {
             self.gap(session.info(), state, direction);
@@ -535,6 +581,12 @@ impl Handler for Monitor {
             });
         }
         if let Some(streams) = &mut self.streams {
+            let bypassed = matches!(info.key_status, KeyStatus::Missing | KeyStatus::Unusable);
+            if let Some((error, direction)) = state.lost.filter(|_| bypassed) {
+                // The other direction went on as well, and nobody looked at it.
+                let other = direction.reverse();
+                streams.hole(&info.client_random, &mut state.files, other, error.name());
+            }
             streams.close(info.id);
         }
         let reset = matches!(why, EndReason::ResetByHandler | EndReason::ResetByPolicy(_));

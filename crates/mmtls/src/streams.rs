@@ -3,8 +3,10 @@
 //! `<client random in hex>.client` and `….server`, readable by their owner only. Both are created
 //! when the first byte of the session comes. A name that exists already, from an earlier run or
 //! from another session with the same random, is never touched: the session's files then are
-//! `<random>-2.client` and so on. Refuses to keep more than a few files open, to follow symbolic
-//! links, and to leave holes: after an error a stream ends there, and the error is kept to be told.
+//! `<random>-2.client` and so on. Where bytes are missing in the middle or at the end of one, a line of
+//! `<random>.holes` says so: `client 1234 integrity_failure`, by file, offset and reason. Refuses to
+//! keep more than a few files open, to follow symbolic links, and to leave holes of its own: after an
+//! error a stream ends there, and the error is kept to be told.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -19,6 +21,8 @@ use crate::eve::{create_private_dir, hex};
 
 /// Most files that are open at a time.
 const MAX_OPEN: usize = 128;
+/// Most bytes of a file of holes: a peer can make one with each record.
+const MAX_HOLES_BYTES: u64 = 64 << 10;
 /// Most sessions with the same client random that get files.
 const MAX_COPIES: u32 = 1000;
 
@@ -88,6 +92,60 @@ impl Streams {
         }
     }
 
+    /// Notes that behind what was appended bytes are missing, and why. Nothing where no byte has come:
+    /// then there are no files.
+    pub fn hole(
+        &mut self,
+        client_random: &[u8; 32],
+        files: &mut StreamFiles,
+        direction: Direction,
+        reason: &str,
+    ) {
+        let StreamFiles::Numbered(number) = *files else {
+            return;
+        };
+        if let Err(error) = self.try_hole(client_random, number, direction, reason) {
+            *files = StreamFiles::Broken;
+            self.failed += 1;
+            self.error.get_or_insert(error);
+        }
+    }
+
+    /// As [`Self::hole`], of bytes of the client before the first ones that will be appended.
+    pub fn hole_ahead(
+        &mut self,
+        session: SessionId,
+        client_random: &[u8; 32],
+        files: &mut StreamFiles,
+        reason: &str,
+    ) {
+        if *files == StreamFiles::None {
+            match self.claim(session, client_random) {
+                Ok(number) => *files = StreamFiles::Numbered(number),
+                // Appending will fail as well, and say so.
+                Err(_) => return,
+            }
+        }
+        self.hole(client_random, files, Direction::ClientToServer, reason);
+    }
+
+    fn try_hole(
+        &self,
+        random: &[u8; 32],
+        number: u32,
+        direction: Direction,
+        reason: &str,
+    ) -> io::Result<()> {
+        let offset = std::fs::symlink_metadata(self.path(random, number, side(direction)))?.len();
+        let path = self.path(random, number, "holes");
+        let mut file = options().create(true).open(path)?;
+        if file.metadata()?.len() < MAX_HOLES_BYTES {
+            // One call, so that a line is whole or not there.
+            file.write_all(format!("{} {offset} {reason}\n", side(direction)).as_bytes())?;
+        }
+        Ok(())
+    }
+
     /// The session ended: its files are closed.
     pub fn close(&mut self, session: SessionId) {
         self.open.retain(|open| open.session != session);
@@ -130,7 +188,7 @@ impl Streams {
                 self.open.last_mut()
             }
             None => {
-                let file = options().open(self.path(random, number, direction))?;
+                let file = options().open(self.path(random, number, side(direction)))?;
                 self.keep_open(session, direction, file);
                 self.open.last_mut()
             }
@@ -145,7 +203,7 @@ impl Streams {
     fn claim(&mut self, session: SessionId, random: &[u8; 32]) -> io::Result<u32> {
         for number in 1..=MAX_COPIES {
             let [client, server] =
-                Direction::BOTH.map(|direction| self.path(random, number, direction));
+                Direction::BOTH.map(|direction| self.path(random, number, side(direction)));
             let client_file = match options().create_new(true).open(&client) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -175,16 +233,19 @@ impl Streams {
         self.open.push(OpenFile { session, direction, file });
     }
 
-    fn path(&self, random: &[u8; 32], number: u32, direction: Direction) -> PathBuf {
-        let side = match direction {
-            Direction::ClientToServer => "client",
-            Direction::ServerToClient => "server",
-        };
+    fn path(&self, random: &[u8; 32], number: u32, what: &str) -> PathBuf {
         let random = hex(random);
         self.dir.join(match number {
-            1 => format!("{random}.{side}"),
-            _ => format!("{random}-{number}.{side}"),
+            1 => format!("{random}.{what}"),
+            _ => format!("{random}-{number}.{what}"),
         })
+    }
+}
+
+fn side(direction: Direction) -> &'static str {
+    match direction {
+        Direction::ClientToServer => "client",
+        Direction::ServerToClient => "server",
     }
 }
 
@@ -269,6 +330,29 @@ mod tests {
             streams.close(SessionId(u64::from(number)));
         }
         assert!(streams.open.is_empty());
+    }
+
+    #[test]
+    fn names_what_is_missing() {
+        let dir = TempDir::new("streams-holes");
+        let mut streams = Streams::create(&dir.0).unwrap();
+        let mut files = StreamFiles::default();
+        streams.hole(&[5; 32], &mut files, SERVER, "integrity_failure");
+        assert_eq!(std::fs::read_dir(&dir.0).unwrap().count(), 0);
+        for (direction, text) in [(SERVER, "12345"), (CLIENT, "1"), (SERVER, "678")] {
+            streams.append(SessionId(1), &[5; 32], &mut files, direction, text.as_bytes());
+            streams.hole(&[5; 32], &mut files, direction, "integrity_failure");
+        }
+        let name = "05".repeat(32);
+        let expected = "server 5 integrity_failure\nclient 1 integrity_failure\n\
+                        server 8 integrity_failure\n";
+        assert_eq!(read(&dir, &format!("{name}.holes")), expected);
+        for _ in 0..10_000 {
+            streams.hole(&[5; 32], &mut files, CLIENT, "integrity_failure");
+        }
+        let len = read(&dir, &format!("{name}.holes")).len() as u64;
+        assert!((MAX_HOLES_BYTES..MAX_HOLES_BYTES + 100).contains(&len), "{len} bytes");
+        assert_eq!(streams.failed(), 0);
     }
 
     #[test]

@@ -192,8 +192,9 @@ impl<H: Handler> Engine<H> {
                 }
             }
             session.end(reason, &mut ctx);
-            let (random, id) = (session.key_random(), session.info.id);
-            self.unregister(&random, id);
+            if let (Some(random), id) = (session.key_random(), session.info.id) {
+                self.unregister(&random, id);
+            }
         }
     }
 

@@ -270,6 +270,7 @@ impl<H: Handler> Engine<H> {
         let verdict = match Segment::reassembled(link_header, fragment, next, &bytes) {
             // No card checks the checksum of a packet that comes in pieces.
             Parsed::Tcp(segment) => self.handle_parsed(port, &segment, false),
+            Parsed::Encapsulated => self.handle_encapsulated(),
             Parsed::Other => Verdict::Forward,
             _ if self.config.inline => Verdict::Drop,
             _ => Verdict::Forward,

@@ -314,7 +314,7 @@ impl<H: Handler> Engine<H> {
     }
 
     /// A session's client random has become known: keys can find it, and some may be waiting.
-    pub(super) fn register(&mut self, index: FlowIndex, before: [u8; 32]) {
+    pub(super) fn register(&mut self, index: FlowIndex, before: Option<[u8; 32]>) {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
@@ -322,8 +322,12 @@ impl<H: Handler> Engine<H> {
         let Carries::Tls(session) = &flow.carries else {
             return;
         };
-        let random = session.key_random();
-        self.unregister(&before, id);
+        let Some(random) = session.key_random() else {
+            return;
+        };
+        if let Some(before) = before {
+            self.unregister(&before, id);
+        }
         if let Some(&(other, other_id)) = self.by_random.get(&random) {
             // A replayed random must not take the keys away from a session that lives: no client
             // uses one twice.

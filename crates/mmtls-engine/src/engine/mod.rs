@@ -177,6 +177,10 @@ impl<H: Handler> Engine<H> {
                     _ => Verdict::Forward,
                 }
             }
+            Parsed::Encapsulated => {
+                self.counters.not_tcp += 1;
+                self.handle_encapsulated()
+            }
             Parsed::Other => {
                 self.counters.not_tcp += 1;
                 Verdict::Forward
@@ -193,6 +197,14 @@ impl<H: Handler> Engine<H> {
             Verdict::Drop => self.counters.dropped += 1,
         }
         verdict
+    }
+
+    fn handle_encapsulated(&mut self) -> Verdict {
+        self.counters.encapsulated += 1;
+        match self.config.policies.encapsulated {
+            Policy::Forward | Policy::Bypass => Verdict::Forward,
+            Policy::Drop | Policy::Reset => Verdict::Drop,
+        }
     }
 
     /// Judges a segment, wherever it was found.

@@ -165,8 +165,8 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// The client random by which keys are found: that of the latest handshake.
-    pub(crate) fn key_random(&self) -> [u8; 32] {
-        self.negotiation.client_random
+    pub(crate) fn key_random(&self) -> Option<[u8; 32]> {
+        self.info.client_hello.then_some(self.negotiation.client_random)
     }
 
     /// The server random of the latest handshake, once it is known.

@@ -149,6 +149,7 @@ impl<S: Default> TlsSession<S> {
         }
         let info = &mut self.info;
         info.client_random = hello.random;
+        info.client_hello = true;
         info.server_name = hello.server_name;
         info.alpn_offered = hello.alpn;
         info.resumption = if hello.offers_psk { Resumption::Offered } else { Resumption::None };

@@ -68,6 +68,9 @@ pub struct SessionInfo {
     pub started_ns: u64,
     /// `ClientHello.random`; all zero before it was seen.
     pub client_random: [u8; 32],
+    /// Whether a ClientHello was read: otherwise that random means nothing. One that was may be all
+    /// zero.
+    pub client_hello: bool,
     /// `ServerHello.random`, not that of a HelloRetryRequest.
     pub server_random: Option<[u8; 32]>,
     /// Server name indication (RFC 6066), when it is a legal host name; the outer one under ECH.
@@ -111,6 +114,7 @@ impl SessionInfo {
             server,
             started_ns,
             client_random: [0; 32],
+            client_hello: false,
             server_random: None,
             server_name: None,
             alpn_offered: Vec::new(),

@@ -1,5 +1,7 @@
 //! The link header. Refuses frames that carry no IP.
 
+use super::tunnel;
+
 /// EtherTypes that matter here (IEEE 802).
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -28,6 +30,8 @@ pub(crate) enum Stripped<'a> {
     Ip(&'a [u8], &'a [u8]),
     /// No IP.
     Other,
+    /// IP in a form that is not followed.
+    Encapsulated,
     /// IP behind more VLAN tags than are followed, or so many tags that receivers may find anything.
     TooManyTags,
 }
@@ -49,7 +53,13 @@ pub(crate) fn strip_link(link: Link, frame: &[u8]) -> Stripped<'_> {
             }
             IPV4 | IPV6 => return Stripped::TooManyTags,
             VLAN | QINQ | QINQ_OLD => at += 4,
-            _ => return Stripped::Other,
+            other => {
+                let rest = frame.get(at + 2..).unwrap_or(&[]);
+                return match tunnel::by_ether_type(other, rest) {
+                    true => Stripped::Encapsulated,
+                    false => Stripped::Other,
+                };
+            }
         }
     }
     Stripped::TooManyTags

@@ -1,7 +1,7 @@
 //! Views of frames: Ethernet with VLAN tags, IPv4, IPv6, TCP. One length check per header; after
 //! it no accessor can go out of bounds.
 //!
-//! Refuses to reassemble IP fragments, to change a byte, and to panic on any input.
+//! Refuses to unpack tunnels, to reassemble IP fragments, to change a byte, and to panic on any input.
 
 mod build;
 mod checksum;
@@ -9,6 +9,7 @@ mod link;
 mod network;
 mod partial;
 mod tcp;
+mod tunnel;
 
 pub(crate) use build::{Reset, build_reset};
 pub use link::Link;
@@ -20,7 +21,7 @@ use core::net::{IpAddr, SocketAddr};
 pub(crate) use link::vlan_of;
 use link::{Stripped, strip_link};
 pub(crate) use network::Fragment;
-use network::{Network, parse_network, segment_of};
+use network::{Network, Reassembled, parse_network, parse_reassembled};
 
 /// What a frame turned out to be.
 pub(crate) enum Parsed<'a> {
@@ -30,7 +31,9 @@ pub(crate) enum Parsed<'a> {
     Fragment(Fragment<'a>, &'a [u8]),
     /// The payload of a UDP datagram.
     Udp(&'a [u8]),
-    /// Anything that is not TCP over IP: forwarded.
+    /// IP in a form that is not followed: a tunnel, another frame format.
+    Encapsulated,
+    /// Anything else that is not TCP over IP: forwarded.
     Other,
     /// Claims to be TCP over IP, but its lengths contradict each other, or has more VLAN tags than
     /// are looked behind.
@@ -73,10 +76,12 @@ impl<'a> Segment<'a> {
         next: u8,
         payload: &'a [u8],
     ) -> Parsed<'a> {
-        match segment_of(next, payload) {
-            Some(segment) => Self::of(link_header, of.source, of.destination, segment)
+        match parse_reassembled(next, payload) {
+            Reassembled::Tcp(segment) => Self::of(link_header, of.source, of.destination, segment)
                 .map_or(Parsed::Malformed, Parsed::Tcp),
-            None => Parsed::Other,
+            Reassembled::Encapsulated => Parsed::Encapsulated,
+            Reassembled::Malformed => Parsed::Malformed,
+            Reassembled::Other => Parsed::Other,
         }
     }
 
@@ -90,6 +95,7 @@ impl<'a> Segment<'a> {
 pub(crate) fn parse(link: Link, frame: &[u8], strict: bool) -> Parsed<'_> {
     let (link_header, ip) = match strip_link(link, frame) {
         Stripped::Ip(link_header, ip) => (link_header, ip),
+        Stripped::Encapsulated => return Parsed::Encapsulated,
         Stripped::Other => return Parsed::Other,
         Stripped::TooManyTags => return Parsed::Malformed,
     };
@@ -102,6 +108,7 @@ pub(crate) fn parse(link: Link, frame: &[u8], strict: bool) -> Parsed<'_> {
         }
         Network::Fragment(fragment) => Parsed::Fragment(fragment, link_header),
         Network::Udp(payload) => Parsed::Udp(payload),
+        Network::Encapsulated => Parsed::Encapsulated,
         Network::Other => Parsed::Other,
         Network::Malformed => Parsed::Malformed,
     }

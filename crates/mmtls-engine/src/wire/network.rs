@@ -4,7 +4,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::checksum;
+use super::{checksum, tunnel};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -47,6 +47,8 @@ pub(crate) enum Network<'a> {
     Fragment(Fragment<'a>),
     /// The payload of a UDP datagram.
     Udp(&'a [u8]),
+    /// Another packet, in a form that is not followed.
+    Encapsulated,
     Other,
     Malformed,
 }
@@ -69,11 +71,14 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     let header_len = usize::from(header[0] & 0x0f) * 4;
     let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
     let fragment = u16::from_be_bytes([header[6], header[7]]);
-    if header[9] == UDP && fragment & 0x3fff == 0 {
-        return udp(packet.get(header_len..));
-    }
     if header[9] != TCP {
-        return Network::Other;
+        // Of fragments the first one has the ports; the protocol is in each.
+        return match header[9] {
+            UDP if fragment & 0x1fff != 0 => Network::Other,
+            UDP => udp(packet.get(header_len..), fragment & 0x3fff != 0),
+            tunnel if tunnel::by_protocol(tunnel) => Network::Encapsulated,
+            _ => Network::Other,
+        };
     }
     // Captures taken before segmentation offload filled it in say total length 0, and so do
     // super-frames that are too long for it.
@@ -106,10 +111,15 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     Network::Tcp { source, destination, segment: payload }
 }
 
-fn udp(datagram: Option<&[u8]>) -> Network<'_> {
-    datagram
-        .and_then(|datagram| datagram.get(UDP_HEADER_LEN..))
-        .map_or(Network::Other, Network::Udp)
+/// A datagram, or the first fragment of one: of that only the ports are told.
+fn udp(datagram: Option<&[u8]>, fragmented: bool) -> Network<'_> {
+    match datagram {
+        Some(datagram) if tunnel::by_udp(datagram) => Network::Encapsulated,
+        Some(datagram) if !fragmented => {
+            datagram.get(UDP_HEADER_LEN..).map_or(Network::Other, Network::Udp)
+        }
+        _ => Network::Other,
+    }
 }
 
 fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
@@ -134,7 +144,9 @@ fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
             destination: IpAddr::V6(Ipv6Addr::from(destination)),
             segment: rest,
         },
-        Walked::Udp => udp(Some(rest)),
+        Walked::Udp => udp(Some(rest), false),
+        Walked::UdpFragment => udp(Some(rest), true),
+        Walked::Encapsulated => Network::Encapsulated,
         Walked::Fragment { next, offset, more, identification } => Network::Fragment(Fragment {
             source: IpAddr::V6(Ipv6Addr::from(source)),
             destination: IpAddr::V6(Ipv6Addr::from(destination)),
@@ -149,12 +161,22 @@ fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
     }
 }
 
-/// The segment in the payload of a packet that was put together again; `next` names its first header.
-/// `None` when it does not carry TCP.
-pub(crate) fn segment_of(next: u8, mut payload: &[u8]) -> Option<&[u8]> {
+/// What is in a packet that was put together again; `next` names its first header.
+pub(crate) enum Reassembled<'a> {
+    Tcp(&'a [u8]),
+    Encapsulated,
+    /// Fragments again, or headers that are cut off.
+    Malformed,
+    Other,
+}
+
+/// Looks at the payload of a packet that was put together again.
+pub(crate) fn parse_reassembled(next: u8, mut payload: &[u8]) -> Reassembled<'_> {
     match walk(next, &mut payload) {
-        Walked::Tcp => Some(payload),
-        _ => None,
+        Walked::Tcp => Reassembled::Tcp(payload),
+        Walked::Encapsulated => Reassembled::Encapsulated,
+        Walked::Fragment { .. } | Walked::UdpFragment | Walked::Malformed => Reassembled::Malformed,
+        Walked::Udp | Walked::Other => Reassembled::Other,
     }
 }
 
@@ -162,6 +184,8 @@ pub(crate) fn segment_of(next: u8, mut payload: &[u8]) -> Option<&[u8]> {
 enum Walked {
     Tcp,
     Udp,
+    UdpFragment,
+    Encapsulated,
     Fragment { next: u8, offset: usize, more: bool, identification: u32 },
     Other,
     Malformed,
@@ -173,6 +197,7 @@ fn walk(mut next: u8, rest: &mut &[u8]) -> Walked {
         let len = match next {
             UDP => return Walked::Udp,
             TCP => return Walked::Tcp,
+            tunnel if tunnel::by_protocol(tunnel) => return Walked::Encapsulated,
             HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS | MOBILITY | HIP | SHIM6 => {
                 match rest.get(1) {
                     Some(&units) => usize::from(units) * 8 + 8,
@@ -202,6 +227,12 @@ fn walk(mut next: u8, rest: &mut &[u8]) -> Walked {
                             ]),
                         };
                     }
+                    // The first one has the ports.
+                    UDP if u16::from_be_bytes([head[2], head[3]]) & 0xfff8 == 0 => {
+                        *rest = payload;
+                        return Walked::UdpFragment;
+                    }
+                    tunnel if tunnel::by_protocol(tunnel) => return Walked::Encapsulated,
                     _ => return Walked::Other,
                 },
                 None => return Walked::Malformed,

@@ -35,7 +35,7 @@ pub fn finishes_in_place(link: Link, frame: &[u8], start: usize, offset: usize) 
         Parsed::Malformed => true,
         // Stacks finish a packet's checksum before they cut it; here it would change what was judged.
         Parsed::Fragment(..) => false,
-        before @ Parsed::Other => {
+        before @ (Parsed::Encapsulated | Parsed::Other) => {
             let mut finished = frame.to_vec();
             let Some(tail) = frame.get(start..) else {
                 return false;

@@ -96,6 +96,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         monitors.push(first.share(&monitor_config).map_err(mistake)?);
     }
     monitors.insert(0, first);
+    let exceptions = config::exceptions(&settings.engine.policies);
     let policies = settings.engine.policies.list();
     let policies: Vec<String> =
         policies.iter().map(|(name, policy)| format!("{name}={}", policy.name())).collect();
@@ -112,6 +113,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         say(&format!("warning: {warning}"));
     }
     say(&format!("policies: {}", policies.join(" ")));
+    if let Some(exceptions) = exceptions {
+        say(&exceptions);
+    }
     if middlebox.keys_address().ip().is_unspecified() {
         say("warning: keys are taken on every address of this host; if clients reach one across \
              the bridge, name it in policies.bypass");

@@ -148,8 +148,7 @@ impl<'a> TlsBody<'a> {
             version: info.version.map(Version),
             cipher_suite: info.cipher_suite.map(Suite),
             private_tag: info.private_tag(),
-            // All zero says that no ClientHello was seen.
-            client_random: (info.client_random != [0; 32]).then_some(Random(&info.client_random)),
+            client_random: info.client_hello.then_some(Random(&info.client_random)),
             server_random: info.server_random.as_ref().map(Random),
             client_alpns: Names(&info.alpn_offered),
             alpn: info.alpn.as_deref().map(Lossy),

@@ -68,6 +68,7 @@ pub(crate) fn session() -> SessionInfo {
         server: key().server,
         started_ns: 0,
         client_random: [0xab; 32],
+        client_hello: true,
         server_random: Some([0xcd; 32]),
         server_name: Some("example.org".into()),
         alpn_offered: vec![b"h2".to_vec(), b"\xff\"".to_vec()],
@@ -114,6 +115,7 @@ fn accepts_sessions_known_in_full_and_not_at_all() {
     eve.tls(0, &full, &end);
     let unknown = SessionInfo {
         client_random: [0; 32],
+        client_hello: false,
         server_random: None,
         server_name: None,
         alpn_offered: Vec::new(),
@@ -123,6 +125,9 @@ fn accepts_sessions_known_in_full_and_not_at_all() {
         ..full
     };
     eve.tls(0, &unknown, &end);
+    // A random like any other, where a hello had it.
+    let zero = SessionInfo { client_hello: true, ..unknown.clone() };
+    eve.tls(0, &zero, &end);
     drop(eve);
     let lines = dir.lines();
     let tls = &lines[0]["tls"];
@@ -147,6 +152,7 @@ fn accepts_sessions_known_in_full_and_not_at_all() {
     {
         assert!(tls.get(absent).is_none(), "{absent}");
     }
+    assert_eq!(lines[2]["tls"]["client_random"], "0".repeat(64));
 }
 
 #[test]
