@@ -18,6 +18,8 @@ const IN_FLIGHT_BYTES: usize = 40_000;
 const RETRANSMIT: Duration = Duration::from_millis(300);
 /// Nothing in order for so long is the end.
 const IDLE: Duration = Duration::from_millis(1300);
+/// Nobody connecting for so long is the end.
+const NOBODY: Duration = Duration::from_secs(8);
 /// Bytes out of order that are kept.
 const MAX_AHEAD: i32 = 1 << 20;
 
@@ -280,6 +282,14 @@ impl Attack {
     /// Goes on with the script. Frames to send are appended.
     pub fn poll(&mut self, now: Instant, frames: &mut Vec<Vec<u8>>) {
         let case = Arc::clone(&self.case);
+        if self.remote.is_none() {
+            // Nobody has connected yet.
+            self.due = now + Duration::from_millis(20);
+            if now >= self.last_progress + NOBODY {
+                self.outcome = Some(Outcome::Silent);
+            }
+            return;
+        }
         while self.outcome.is_none() {
             let begun = *self.begun.get_or_insert(now);
             let done = match case.steps.get(self.step) {

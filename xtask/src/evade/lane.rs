@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mmtls_testkit::{Middle, Mmtls, MmtlsOptions, Options, Testbed, TestbedError};
 
-use super::attack::Outcome;
 use super::peers::{self, Program, Servers};
 use super::script::Case;
-use super::station::{Job, Station};
+use super::station::{ATTACKERS, Job, Station};
 use super::tls::Settings;
 
 /// The kernels' Ethernet addresses, so that nobody has to ask.
@@ -45,7 +44,7 @@ pub struct Lane {
     // In this order: what is inside ends before the testbed.
     pub client_side: Station,
     pub server_side: Station,
-    pub servers: Servers,
+    _servers: Servers,
     pub mmtls: Option<Mmtls>,
     pub bed: Testbed,
     used: AtomicUsize,
@@ -76,10 +75,10 @@ impl Lane {
             None => None,
         };
         let servers = Servers::start(&bed, programs, &settings)?;
-        let client_side = Station::start(bed.client.path(), settings.clone(), SERVER)?;
-        let server_side = Station::start(bed.server.path(), settings, CLIENT)?;
+        let client_side = Station::start(bed.client.path(), settings.clone(), (ATTACKERS[0], SERVER))?;
+        let server_side = Station::start(bed.server.path(), settings, (ATTACKERS[1], CLIENT))?;
         let used = AtomicUsize::new(0);
-        Ok(Self { client_side, server_side, servers, mmtls, bed, used, seed })
+        Ok(Self { client_side, server_side, _servers: servers, mmtls, bed, used, seed })
     }
 
     /// A job against one of the servers.
@@ -108,11 +107,6 @@ impl Lane {
         }
     }
 
-    /// Runs attacks against servers.
-    pub fn attack(&self, jobs: Vec<Job>, parallel: usize) -> Result<Vec<Outcome>, String> {
-        self.client_side.run(jobs, parallel)
-    }
-
     fn local(&self, case: &Case, v6: bool) -> SocketAddr {
         let own = case.source.as_ref().and_then(|it| it.parse::<SocketAddr>().ok());
         if let Some(own) = own {
@@ -133,7 +127,7 @@ impl Lane {
 
 /// Interfaces, addresses and neighbours.
 fn prepare(bed: &Testbed) -> Result<(), TestbedError> {
-    let attacker = text(super::station::ATTACKER);
+    let [attacker, listener] = ATTACKERS.map(text);
     for (namespace, own) in [(&bed.client, CLIENT), (&bed.server, SERVER)] {
         namespace.ip(&format!(
             "link set eth0 address {}\nlink add nowhere0 type veth peer name nowhere1\n\
@@ -153,7 +147,7 @@ fn prepare(bed: &Testbed) -> Result<(), TestbedError> {
             at_server += &neighbour(host(10 + number, *v6), &attacker);
         }
         for number in 0..LISTENERS as u16 {
-            at_client += &neighbour(host(FIRST_SERVER + number, *v6), &attacker);
+            at_client += &neighbour(host(FIRST_SERVER + number, *v6), &listener);
         }
         at_server += &neighbour(host(2, *v6), &text(CLIENT));
         at_client += &neighbour(host(3, *v6), &text(SERVER));

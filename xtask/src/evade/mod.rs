@@ -2,36 +2,63 @@
 //!
 //! Every attack runs twice: over a plain bridge, which says whether it works at all with this peer, and through
 //! mmTLS, where it must fail. The oracle is the application: without shared keys and with
-//! `--missing-keys reset`, no byte of a response may arrive.
+//! `--missing-keys reset`, no byte of a response may arrive; with keys and a pattern, its record
+//! never does.
+//!
+//! 1. [`cases`]: attacks with a name, by clients and by servers.
+//! 2. [`generate`]: attacks from a seed.
+//! 3. [`script`] says what an attack is, [`attack`] carries it out over [`station`]'s raw frames.
+//! 4. [`trial`]: both runs, the verdict, and the shortest script that escapes.
 //!
 //! Refuses to count what proves nothing: an attack that fails over the bridge, and a run whose
-//! controls (an ordinary session, which must be reset) did not hold.
+//! controls (ordinary sessions, which must be reset) did not hold.
 
 mod attack;
 mod cases;
+mod generate;
 mod lane;
 mod peers;
+mod report;
 mod script;
 mod station;
 mod tls;
+mod trial;
+mod victims;
 mod wire;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use attack::Outcome;
+use mmtls_testkit::{MmtlsOptions, Testbed};
+
 use lane::Lane;
+use report::Tally;
 use script::Case;
+use tls::{PATTERN, Settings};
+use trial::{Arena, Target, Trial, Verdict};
+use victims::Victim;
 
 /// `xtask evade`
 #[derive(clap::Args)]
 pub struct EvadeArgs {
-    /// Only cases whose name contains this.
+    /// A short run for `make test`: the servers that `scripts/setup test` installs, each named case
+    /// with one address family, generated ones until so many seconds have passed.
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
+    /// Generated cases; without it and --seconds there are none.
+    #[arg(long, value_name = "N", conflicts_with = "seconds")]
+    cases: Option<u64>,
+    /// What generated cases come from.
+    #[arg(long, default_value_t = 1, value_name = "S")]
+    seed: u64,
+    /// Only named cases whose name contains this; `generated/S/N` is a generated one.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// This case, as it was printed.
+    #[arg(long, value_name = "TEXT", conflicts_with = "only")]
+    script: Option<String>,
     /// Only these servers.
     #[arg(long, value_delimiter = ',', value_name = "NAME,…")]
     servers: Vec<String>,
@@ -41,24 +68,30 @@ pub struct EvadeArgs {
     /// IPv6 alone.
     #[arg(long)]
     v6: bool,
+    /// The cases that take most of a minute, too.
+    #[arg(long)]
+    slow: bool,
     /// Attacks at a time.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_name = "N")]
     parallel: usize,
     /// Print the named cases, and do nothing.
     #[arg(long)]
     list: bool,
+    /// Print every trial with its outcomes.
+    #[arg(long)]
+    verbose: bool,
+    /// Write the table of cases by targets here.
+    #[arg(long, value_name = "FILE")]
+    table: Option<PathBuf>,
     /// Where the servers' programs are built.
     #[arg(long, default_value = "out/interop/build", value_name = "DIR")]
     build: PathBuf,
 }
 
-/// One attack on one server.
-struct Trial {
-    name: String,
-    case: Arc<Case>,
-    server: &'static str,
-    v6: bool,
-}
+/// Trials that are judged together.
+const BATCH: u64 = 400;
+/// Of a generated run's escapes so many are made small: each takes seconds.
+const MINIMISED: usize = 12;
 
 /// Runs it.
 pub fn run(args: &EvadeArgs) -> Result<(), String> {
@@ -72,60 +105,88 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
     }
     fs::create_dir_all(&args.build).map_err(|error| error.to_string())?;
     let build = args.build.canonicalize().map_err(|error| error.to_string())?;
+    let quick = args.seconds.is_some();
+    let asked = |name: &str| args.servers.is_empty() || args.servers.iter().any(|it| it == name);
     let wanted: Vec<&str> = peers::NAMES
         .iter()
+        .filter(|(name, in_quick)| asked(name) && (*in_quick || !quick))
         .map(|it| it.0)
-        .filter(|it| args.servers.is_empty() || args.servers.iter().any(|name| name == it))
         .collect();
     let (programs, missing) = peers::build(&wanted, &build);
-    for reason in &missing {
-        println!("evade: SKIP: {reason}");
+    for (count, reason) in missing.iter().enumerate() {
+        println!("evade: SKIP: {reason} (skip {} of this run)", count + 1);
     }
+    let targets: Vec<Target> = programs.iter().map(|it| Target::Server(it.name)).collect();
     let binaries = crate::binaries()?;
-    let configure = |_: &_, mut options: mmtls_testkit::MmtlsOptions| {
-        options.config = Some("[policies]\nbypass = [\"10.78.0.1:4433\", \"[fd78::1]:4433\"]\n".to_owned());
-        Ok(options)
-    };
-    let plain = Lane::start(&programs, None, &configure, 1)?;
-    let guarded = Lane::start(&programs, Some(&binaries), &configure, 1)?;
-    let mut trials = Vec::new();
-    for v6 in [false, true] {
-        if v6 && args.v4 || !v6 && args.v6 {
-            continue;
-        }
-        for program in &programs {
-            let control = Arc::new("stream".parse::<Case>()?);
-            trials.push(Trial { name: "control".to_owned(), case: control, server: program.name, v6 });
-            for (name, case) in &named {
-                let (name, case) = (name.clone(), Arc::clone(case));
-                trials.push(Trial { name, case, server: program.name, v6 });
-            }
-        }
+    let plain = Lane::start(&programs, None, &guard, args.seed)?;
+    let guarded = Lane::start(&programs, Some(&binaries), &guard, args.seed)?;
+    let settings = Settings::new(plain.bed.pki())?;
+    let arena =
+        Arena { plain: &plain, guarded: &guarded, settings: &settings, parallel: args.parallel };
+    let families: Vec<bool> = [false, true]
+        .into_iter()
+        .filter(|v6| if *v6 { !args.v4 && plain.bed.has_ipv6() } else { !args.v6 })
+        .collect();
+    let mut run = Run { args, arena, targets, families, tally: Tally::default() };
+    run.warm_up()?;
+    run.control()?;
+    let prepared = start.elapsed();
+    run.named(&named)?;
+    let after_named = start.elapsed();
+    run.generated(start)?;
+    let generated = run.tally.trials();
+    run.control()?;
+
+    if let Some(path) = &args.table {
+        fs::write(path, run.tally.table()).map_err(|error| error.to_string())?;
     }
-    let both = run_both(&plain, &guarded, &trials, args.parallel)?;
-    let mut counts = BTreeMap::<&str, usize>::new();
-    for (trial, (bridge, through)) in trials.iter().zip(&both) {
-        let verdict = match (bridge.is_success(), through.is_success()) {
-            (true, true) => "ESCAPED",
-            (true, false) => "held",
-            (false, false) => "refused",
-            (false, true) => "ESCAPED (not over the bridge)",
-        };
-        *counts.entry(verdict).or_default() += 1;
-        println!(
-            "{verdict:8} {} {} {}: bridge {bridge:?}, mmtls {through:?}",
-            trial.server,
-            if trial.v6 { "v6" } else { "v4" },
-            trial.name
-        );
+    let tally = run.tally;
+    println!(
+        "evade: seed {}: {generated} trials, {} held, {} refused by their peer, {} escaped; {} stacks missing",
+        args.seed,
+        tally.count(Verdict::Held),
+        tally.count(Verdict::Refused),
+        tally.count(Verdict::Escaped),
+        missing.len(),
+    );
+    println!(
+        "evade: {:.1} s: {:.1} to prepare, {:.1} for named cases, {:.1} for generated ones",
+        start.elapsed().as_secs_f64(),
+        prepared.as_secs_f64(),
+        (after_named - prepared).as_secs_f64(),
+        (start.elapsed() - after_named).as_secs_f64(),
+    );
+    if tally.escapes.is_empty() && tally.harm.is_empty() {
+        return Ok(());
     }
-    println!("evade: {} trials in {:.1} s: {counts:?}", trials.len(), start.elapsed().as_secs_f64());
-    Ok(())
+    Err(format!("{} escapes, {} honest connections harmed", tally.escapes.len(), tally.harm.len()))
+}
+
+/// The key channel's address is bypassed, as it is where it has one; patterns are reset.
+fn guard(bed: &Testbed, mut options: MmtlsOptions) -> Result<MmtlsOptions, String> {
+    let patterns = bed.directory().join("patterns.txt");
+    fs::write(&patterns, format!("{PATTERN}\n")).map_err(|error| error.to_string())?;
+    let bypass = "[policies]\nbypass = [\"10.78.0.1:4433\", \"[fd78::1]:4433\"]\n";
+    options.config = Some(bypass.to_owned());
+    options.patterns = Some((patterns, "reset".to_owned()));
+    Ok(options)
 }
 
 fn named(args: &EvadeArgs) -> Result<Vec<(String, Arc<Case>)>, String> {
-    let all = cases::CLIENT.iter().copied().flatten();
-    all.filter(|it| args.only.as_ref().is_none_or(|text| it.0.contains(text)))
+    if let Some(text) = &args.script {
+        return Ok(vec![("script".to_owned(), Arc::new(text.parse()?))]);
+    }
+    if let Some(place) = args.only.as_ref().and_then(|it| it.strip_prefix("generated/")) {
+        let numbers: Option<Vec<u64>> = place.split('/').map(|it| it.parse().ok()).collect();
+        let Some(&[seed, number]) = numbers.as_deref() else {
+            return Err(format!("{place} is not SEED/NUMBER"));
+        };
+        let case = generate::case(seed, number, generate::is_server(number));
+        return Ok(vec![(format!("generated/{place}"), Arc::new(case))]);
+    }
+    let slow: &[&[cases::Named]] = if args.slow { &[cases::SLOW] } else { &[] };
+    let all = cases::ALL.iter().chain(slow).copied().flatten();
+    all.filter(|it| args.only.as_ref().is_none_or(|text| it.0.contains(text.as_str())))
         .map(|(name, script)| {
             let case = script.parse().map_err(|error| format!("{name}: {error}"))?;
             Ok(((*name).to_owned(), Arc::new(case)))
@@ -133,24 +194,146 @@ fn named(args: &EvadeArgs) -> Result<Vec<(String, Arc<Case>)>, String> {
         .collect()
 }
 
-fn run_both(
-    plain: &Lane,
-    guarded: &Lane,
-    trials: &[Trial],
-    parallel: usize,
-) -> Result<Vec<(Outcome, Outcome)>, String> {
-    let jobs = |lane: &Lane| {
-        trials
-            .iter()
-            .enumerate()
-            .map(|(at, it)| lane.job(&it.case, &at.to_string(), it.server, it.v6))
-            .collect::<Vec<_>>()
-    };
-    let (one, other) = std::thread::scope(|scope| {
-        let one = scope.spawn(|| plain.attack(jobs(plain), parallel));
-        let other = guarded.attack(jobs(guarded), parallel);
-        (one.join(), other)
-    });
-    let one = one.map_err(|_| "a thread has panicked")??;
-    Ok(one.into_iter().zip(other?).collect())
+struct Run<'a> {
+    args: &'a EvadeArgs,
+    arena: Arena<'a>,
+    targets: Vec<Target>,
+    families: Vec<bool>,
+    tally: Tally,
+}
+
+const CLIENTS: [Target; 3] = [
+    Target::Client(Victim::Rustls),
+    Target::Client(Victim::Curl),
+    Target::Client(Victim::SharingCurl),
+];
+
+impl Run<'_> {
+    fn ordinary(&self, name: &str, target: Target, v6: bool) -> Trial {
+        let server = matches!(target, Target::Client(_));
+        let steps = vec![script::Step::Stream(script::Until::End)];
+        let case = Arc::new(Case { server, steps, ..Case::default() });
+        Trial { name: name.to_owned(), case, target, v6 }
+    }
+
+    /// A cold Java answers later than an attack waits.
+    fn warm_up(&self) -> Result<(), String> {
+        let java = Target::Server("java");
+        if self.targets.contains(&java) {
+            let one = self.ordinary("warm-up", java, false);
+            for _ in 0..15 {
+                self.arena.judge(&vec![one.clone(); 10])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The ordinary session works over the bridge, and not through mmTLS.
+    fn control(&self) -> Result<(), String> {
+        let mut trials = vec![];
+        for v6 in &self.families {
+            for target in self.targets.iter().chain(&CLIENTS) {
+                trials.push(self.ordinary("control", *target, *v6));
+            }
+        }
+        let results = self.arena.judge(&trials)?;
+        for (trial, result) in trials.iter().zip(results) {
+            if result.verdict != Verdict::Held {
+                let (bridge, through) = (result.bridge, result.through);
+                return Err(format!(
+                    "void: the control of {} is not held: bridge {bridge:?}, mmTLS {through:?}",
+                    trial.target.name()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn named(&mut self, named: &[(String, Arc<Case>)]) -> Result<(), String> {
+        let mut trials = vec![];
+        for (number, (name, case)) in named.iter().enumerate() {
+            let targets = if case.server { &CLIENTS[..] } else { &self.targets };
+            for (at, target) in targets.iter().enumerate() {
+                for v6 in &self.families {
+                    let other_half = (number + at) % 2 == usize::from(*v6);
+                    if self.args.seconds.is_none() || self.families.len() == 1 || other_half {
+                        let (name, case) = (name.clone(), Arc::clone(case));
+                        trials.push(Trial { name, case, target: *target, v6: *v6 });
+                    }
+                }
+            }
+        }
+        let results = self.arena.judge(&trials)?;
+        self.tally.add(&trials, &results, true);
+        for (trial, result) in trials.iter().zip(&results) {
+            let family = if trial.v6 { "IPv6" } else { "IPv4" };
+            let line = format!(
+                "{}: {} {family} {}: bridge {:?}, mmTLS {:?}",
+                result.verdict.name(),
+                trial.target.name(),
+                trial.name,
+                result.bridge,
+                result.through
+            );
+            if result.verdict == Verdict::Escaped {
+                println!("evade: {line}: {}", trial.case);
+                self.tally.escapes.push(line);
+            } else if self.args.verbose {
+                println!("evade: {line}");
+            }
+        }
+        Ok(())
+    }
+
+    fn generated(&mut self, start: Instant) -> Result<(), String> {
+        let limit = match (self.args.seconds, self.args.cases) {
+            (Some(_), _) => u64::MAX,
+            (None, Some(count)) => count,
+            (None, None) => 0,
+        };
+        let end = self.args.seconds.map(|it| start + Duration::from_secs(it));
+        let mut minimised: Vec<String> = vec![];
+        let mut number = 0;
+        while number < limit && end.is_none_or(|end| Instant::now() < end) {
+            let batch = number..(number + BATCH).min(limit);
+            let trials: Vec<Trial> = batch.clone().map(|number| self.generate(number)).collect();
+            number = batch.end;
+            let results = self.arena.judge(&trials)?;
+            self.tally.add(&trials, &results, false);
+            for (trial, result) in trials.iter().zip(&results) {
+                if self.args.verbose {
+                    let (bridge, through) = (&result.bridge, &result.through);
+                    println!("{}: bridge {bridge:?}, mmTLS {through:?}: {}", trial.name, trial.case);
+                }
+                if result.verdict != Verdict::Escaped {
+                    continue;
+                }
+                let (name, target) = (&trial.name, trial.target.name());
+                self.tally.escapes.push(format!("{name}: {target}"));
+                if minimised.len() < MINIMISED {
+                    let small = self.arena.minimise(trial)?.to_string();
+                    if !minimised.contains(&small) {
+                        println!("evade: ESCAPED: {target} {name}: {small}");
+                        minimised.push(small);
+                    }
+                } else {
+                    println!("evade: ESCAPED: {target} {name}: {}", trial.case);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn generate(&self, number: u64) -> Trial {
+        let server = generate::is_server(number);
+        let case = generate::case(self.args.seed, number, server);
+        let at = number as usize;
+        let target = match self.targets.get(at % self.targets.len().max(1)) {
+            Some(target) if !server => *target,
+            _ => CLIENTS[0],
+        };
+        let v6 = self.families[at / 7 % self.families.len()];
+        let name = format!("generated/{}/{number}", self.args.seed);
+        Trial { name, case: Arc::new(case), target, v6 }
+    }
 }

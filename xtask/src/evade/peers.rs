@@ -160,13 +160,6 @@ impl Servers {
         }));
         started.recv().unwrap_or_else(|_| Err("rustls: no thread".to_owned()))
     }
-
-    /// Requests that reached an application of another process, by line.
-    pub fn requests(&self) -> Vec<String> {
-        let texts = self.processes.iter().map(Background::stdout_text);
-        let lines = texts.flat_map(|it| it.lines().map(str::to_owned).collect::<Vec<_>>());
-        lines.filter_map(|it| it.strip_prefix("request ").map(str::to_owned)).collect()
-    }
 }
 
 impl Drop for Servers {

@@ -21,8 +21,9 @@ use super::script::Case;
 use super::tls::Settings;
 use super::wire::{self, Mac, flag};
 
-/// The attacker's own Ethernet address, on whichever side.
-pub const ATTACKER: Mac = [2, 0, 0, 0, 0, 0xaa];
+/// The attacker's Ethernet addresses on the clients' and on the servers' side: a bridge learns on which
+/// side each is.
+pub const ATTACKERS: [Mac; 2] = [[2, 0, 0, 0, 0, 0xaa], [2, 0, 0, 0, 0, 0xbb]];
 
 /// An attack to run.
 #[derive(Clone, Debug)]
@@ -45,8 +46,9 @@ pub struct Station {
 }
 
 impl Station {
-    /// Starts one on `eth0` of a namespace that also has `nowhere0`. `peer`: the other end's address.
-    pub fn start(namespace: PathBuf, settings: Settings, peer: Mac) -> Result<Self, String> {
+    /// Starts one on `eth0` of a namespace that also has `nowhere0`. `macs`: its own address and
+    /// the other end's.
+    pub fn start(namespace: PathBuf, settings: Settings, macs: (Mac, Mac)) -> Result<Self, String> {
         let (orders, inbox) = channel();
         let (ready, started) = channel();
         let thread = std::thread::spawn(move || {
@@ -56,7 +58,7 @@ impl Station {
             config.coalesce = false;
             let bridge = Bridge::open(&config).map_err(|error| error.to_string())?;
             let _ = ready.send(());
-            Work::new(bridge, settings, peer).run(&inbox)
+            Work::new(bridge, settings, macs).run(&inbox)
         });
         let mut station = Self { orders: Some(orders), thread: Some(thread) };
         match started.recv() {
@@ -134,7 +136,7 @@ struct Running {
 struct Work {
     bridge: Bridge,
     settings: Settings,
-    peer: Mac,
+    macs: (Mac, Mac),
     running: BTreeMap<u64, Running>,
     next: u64,
     /// By own and other end; without the latter while it listens.
@@ -142,11 +144,11 @@ struct Work {
 }
 
 impl Work {
-    fn new(bridge: Bridge, settings: Settings, peer: Mac) -> Self {
+    fn new(bridge: Bridge, settings: Settings, macs: (Mac, Mac)) -> Self {
         Self {
             bridge,
             settings,
-            peer,
+            macs,
             running: BTreeMap::new(),
             next: 0,
             by_ends: HashMap::new(),
@@ -205,7 +207,7 @@ impl Work {
             &self.settings,
             job.name,
             ends,
-            (ATTACKER, self.peer),
+            self.macs,
             job.iss,
             now,
         );
