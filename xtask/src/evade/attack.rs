@@ -17,7 +17,7 @@ const SEGMENT_BYTES: usize = 1400;
 const IN_FLIGHT_BYTES: usize = 40_000;
 const RETRANSMIT: Duration = Duration::from_millis(300);
 /// Nothing in order for so long is the end.
-const IDLE: Duration = Duration::from_millis(1300);
+const IDLE: Duration = Duration::from_millis(1000);
 /// Nobody connecting for so long is the end.
 const NOBODY: Duration = Duration::from_secs(8);
 /// Bytes out of order that are kept.

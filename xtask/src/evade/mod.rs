@@ -72,7 +72,7 @@ pub struct EvadeArgs {
     #[arg(long)]
     slow: bool,
     /// Attacks at a time.
-    #[arg(long, default_value_t = 200, value_name = "N")]
+    #[arg(long, default_value_t = 800, value_name = "N")]
     parallel: usize,
     /// Print the named cases, and do nothing.
     #[arg(long)]
@@ -89,9 +89,11 @@ pub struct EvadeArgs {
 }
 
 /// Trials that are judged together.
-const BATCH: u64 = 400;
+const BATCH: u64 = 2500;
+/// And where the time is short.
+const SHORT_BATCH: u64 = 600;
 /// Of a generated run's escapes so many are made small: each takes seconds.
-const MINIMISED: usize = 12;
+const MINIMISED: usize = 8;
 
 /// Runs it.
 pub fn run(args: &EvadeArgs) -> Result<(), String> {
@@ -295,7 +297,8 @@ impl Run<'_> {
         let mut minimised: Vec<String> = vec![];
         let mut number = 0;
         while number < limit && end.is_none_or(|end| Instant::now() < end) {
-            let batch = number..(number + BATCH).min(limit);
+            let size = if end.is_some() { SHORT_BATCH } else { BATCH };
+            let batch = number..(number + size).min(limit);
             let trials: Vec<Trial> = batch.clone().map(|number| self.generate(number)).collect();
             number = batch.end;
             let results = self.arena.judge(&trials)?;

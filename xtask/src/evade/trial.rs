@@ -147,12 +147,14 @@ impl Arena<'_> {
                 }
             }
         }
-        for (at, outcome) in places.into_iter().zip(lane.client_side.run(jobs, self.parallel)?) {
-            outcomes[at] = outcome;
-        }
-        let parallel = self.parallel.min(40);
-        let met = victims::run(lane, self.settings, &meetings, parallel)?;
-        for (at, outcome) in victims.into_iter().zip(met) {
+        let (answers, met) = std::thread::scope(|scope| {
+            let answers = scope.spawn(|| lane.client_side.run(jobs, self.parallel));
+            // Each has a thread of its own, and some have a process.
+            let met = victims::run(lane, self.settings, &meetings, self.parallel.div_ceil(5));
+            (answers.join(), met)
+        });
+        let answers = answers.map_err(|_| "a thread has panicked")??;
+        for (at, outcome) in places.into_iter().zip(answers).chain(victims.into_iter().zip(met?)) {
             outcomes[at] = outcome;
         }
         Ok(outcomes)

@@ -7,8 +7,9 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mmtls_testkit::address;
 
@@ -41,7 +42,7 @@ impl Victim {
 }
 
 /// Time for a connection, with one SYN sent again.
-const PATIENCE: Duration = Duration::from_millis(2500);
+const PATIENCE: Duration = Duration::from_millis(2000);
 
 /// Runs cases with a victim each, so many at a time; outcomes are the victims'.
 pub fn run(
@@ -84,19 +85,25 @@ fn meet(lane: &Lane, settings: &Settings, job: Job, victim: Victim) -> Result<Ou
     // The order must be there before the SYN is.
     std::thread::sleep(Duration::from_millis(6));
     let outcome = match victim {
-        Victim::Rustls => connect(settings, at).unwrap_or_else(Outcome::Refused),
+        Victim::Rustls => connect(settings, at, &attacker).unwrap_or_else(Outcome::Refused),
         Victim::Curl | Victim::SharingCurl => curl(lane, at, victim)?,
     };
     let _ = attacker.recv_timeout(Duration::from_millis(5));
     Ok(outcome)
 }
 
-fn connect(settings: &Settings, at: SocketAddr) -> Result<Outcome, String> {
+fn connect(
+    settings: &Settings,
+    at: SocketAddr,
+    attacker: &Receiver<(usize, Outcome)>,
+) -> Result<Outcome, String> {
     let text = |error: std::io::Error| error.to_string();
     let mut stream = TcpStream::connect_timeout(&at, PATIENCE).map_err(text)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(text)?;
+    stream.set_read_timeout(Some(Duration::from_millis(100))).map_err(text)?;
     let mut session = Session::new(settings, &Case::default(), "victim")?;
     let mut buffer = [0; 4096];
+    let end = Instant::now() + PATIENCE;
+    let mut is_over = false;
     loop {
         stream.write_all(&session.output()).map_err(text)?;
         let count = match stream.read(&mut buffer) {
@@ -105,7 +112,12 @@ fn connect(settings: &Settings, at: SocketAddr) -> Result<Outcome, String> {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
                 return Ok(Outcome::Reset);
             }
-            Err(_) => return Ok(Outcome::Silent),
+            Err(_) if is_over || Instant::now() >= end => return Ok(Outcome::Silent),
+            Err(_) => {
+                // What the attacker has sent last may be on its way still: once more.
+                is_over = attacker.try_recv().is_ok();
+                continue;
+            }
         };
         session.input(&buffer[..count])?;
         if !session.plaintext.is_empty() {
