@@ -327,7 +327,7 @@ impl Attack {
             self.step += 1;
             self.begun = None;
         }
-        if self.outcome.is_some() && self.irs.is_some() {
+        if self.outcome.is_some() && self.irs.is_some() && !self.case.third {
             // So that the peer's memory is free again.
             self.segment(flag::RST | flag::ACK, self.sent, &[], frames);
         }

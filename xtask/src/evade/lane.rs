@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mmtls_testkit::{Middle, Mmtls, MmtlsOptions, Options, Testbed, TestbedError};
 
+use super::honest::Echo;
 use super::peers::{self, Program, Servers};
 use super::script::Case;
 use super::station::{ATTACKERS, Job, Station};
@@ -45,6 +46,7 @@ pub struct Lane {
     pub client_side: Station,
     pub server_side: Station,
     _servers: Servers,
+    _echo: Echo,
     pub mmtls: Option<Mmtls>,
     pub bed: Testbed,
     used: AtomicUsize,
@@ -56,7 +58,7 @@ impl Lane {
     pub fn start(
         programs: &[Program],
         binaries: Option<&Path>,
-        configure: &dyn Fn(&Testbed, MmtlsOptions) -> Result<MmtlsOptions, String>,
+        configure: &mut dyn FnMut(&Testbed, MmtlsOptions) -> Result<MmtlsOptions, String>,
         seed: u64,
     ) -> Result<Self, String> {
         let failed = |error: TestbedError| error.to_string();
@@ -75,10 +77,11 @@ impl Lane {
             None => None,
         };
         let servers = Servers::start(&bed, programs, &settings)?;
+        let echo = Echo::start(&bed, &settings)?;
         let client_side = Station::start(bed.client.path(), settings.clone(), (ATTACKERS[0], SERVER))?;
         let server_side = Station::start(bed.server.path(), settings, (ATTACKERS[1], CLIENT))?;
         let used = AtomicUsize::new(0);
-        Ok(Self { client_side, server_side, _servers: servers, mmtls, bed, used, seed })
+        Ok(Self { client_side, server_side, _servers: servers, _echo: echo, mmtls, bed, used, seed })
     }
 
     /// A job against one of the servers.

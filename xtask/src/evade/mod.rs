@@ -16,26 +16,32 @@
 mod attack;
 mod cases;
 mod generate;
+mod honest;
+mod impair;
 mod lane;
 mod peers;
 mod report;
 mod script;
 mod station;
+mod third;
 mod tls;
 mod trial;
 mod victims;
 mod wire;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use mmtls_testkit::{MmtlsOptions, Testbed};
 
+use impair::{Badness, Links};
 use lane::Lane;
 use report::Tally;
 use script::Case;
+use third::Forgery;
 use tls::{PATTERN, Settings};
 use trial::{Arena, Target, Trial, Verdict};
 use victims::Victim;
@@ -53,6 +59,9 @@ pub struct EvadeArgs {
     /// What generated cases come from.
     #[arg(long, default_value_t = 1, value_name = "S")]
     seed: u64,
+    /// So many honest connections over links that lose, reorder and repeat, with keys shared.
+    #[arg(long, value_name = "N")]
+    honest: Option<usize>,
     /// Only named cases whose name contains this; `generated/S/N` is a generated one.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -120,8 +129,8 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
     }
     let targets: Vec<Target> = programs.iter().map(|it| Target::Server(it.name)).collect();
     let binaries = crate::binaries()?;
-    let plain = Lane::start(&programs, None, &guard, args.seed)?;
-    let guarded = Lane::start(&programs, Some(&binaries), &guard, args.seed)?;
+    let plain = Lane::start(&programs, None, &mut guard, args.seed)?;
+    let guarded = Lane::start(&programs, Some(&binaries), &mut guard, args.seed)?;
     let settings = Settings::new(plain.bed.pki())?;
     let arena =
         Arena { plain: &plain, guarded: &guarded, settings: &settings, parallel: args.parallel };
@@ -134,22 +143,28 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
     run.control()?;
     let prepared = start.elapsed();
     run.named(&named)?;
+    run.third()?;
     let after_named = start.elapsed();
     run.generated(start)?;
     let generated = run.tally.trials();
     run.control()?;
+    if let Some(count) = args.honest {
+        run.honest(count, &binaries)?;
+    }
 
     if let Some(path) = &args.table {
         fs::write(path, run.tally.table()).map_err(|error| error.to_string())?;
     }
     let tally = run.tally;
     println!(
-        "evade: seed {}: {generated} trials, {} held, {} refused by their peer, {} escaped; {} stacks missing",
+        "evade: seed {}: {generated} trials, {} held, {} refused by their peer, {} escaped; {} stacks missing; {} honest connections unharmed, {} harmed",
         args.seed,
         tally.count(Verdict::Held),
         tally.count(Verdict::Refused),
         tally.count(Verdict::Escaped),
         missing.len(),
+        tally.unharmed,
+        tally.harm.len(),
     );
     println!(
         "evade: {:.1} s: {:.1} to prepare, {:.1} for named cases, {:.1} for generated ones",
@@ -324,6 +339,107 @@ impl Run<'_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Forgeries in the name of others harm nobody.
+    fn third(&mut self) -> Result<(), String> {
+        let mut names = vec![];
+        let mut forgeries = vec![];
+        for (number, (name, script)) in cases::THIRD.iter().enumerate() {
+            if self.args.script.is_some()
+                || self.args.only.as_ref().is_some_and(|text| !name.contains(text.as_str()))
+            {
+                continue;
+            }
+            let case = Arc::new(script.parse::<Case>().map_err(|error| format!("{name}: {error}"))?);
+            for tls in [false, true] {
+                for v6 in &self.families {
+                    let other_half = (number + usize::from(tls)) % 2 == usize::from(*v6);
+                    if self.args.seconds.is_none() || self.families.len() == 1 || other_half {
+                        names.push(*name);
+                        forgeries.push(third::Forgery { case: Arc::clone(&case), tls, v6: *v6 });
+                    }
+                }
+            }
+        }
+        let (plain, guarded) = (self.arena.plain, self.arena.guarded);
+        let (one, other) = std::thread::scope(|scope| {
+            let one = scope.spawn(|| third::run(plain, &forgeries, 60));
+            let other = third::run(guarded, &forgeries, 60);
+            (one.join(), other)
+        });
+        let one = one.map_err(|_| "a thread has panicked")??;
+        for (at, (bridge, through)) in one.into_iter().zip(other?).enumerate() {
+            let Forgery { case, tls, v6 } = &forgeries[at];
+            let kind = if *tls { "TLS with keys" } else { "plain" };
+            let family = if *v6 { "IPv6" } else { "IPv4" };
+            let what = format!("{} {kind} {family}", names[at]);
+            match (bridge, through) {
+                (Ok(()), Ok(())) => self.tally.unharmed += 1,
+                (Ok(()), Err(error)) => {
+                    println!("evade: HARMED: {what}: {error}: {case}");
+                    self.tally.harm.push(what);
+                }
+                (Err(error), _) if self.args.verbose => {
+                    println!("evade: harmed without mmTLS too: {what}: {error}");
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Honest connections over bad links.
+    fn honest(&mut self, count: usize, binaries: &Path) -> Result<(), String> {
+        let mut links = None;
+        let badness = Badness { lost: 25, late: 25, twice: 15 };
+        let seed = self.args.seed;
+        let mut configure = |bed: &Testbed, mut options: MmtlsOptions| {
+            links = Some(Links::install(bed, badness, seed)?);
+            // Keys travel on another way, but the machine may be busy.
+            let patience = "[limits]\nstall_timeout_milliseconds = 20000\n\
+                            unshared_stall_timeout_milliseconds = 20000\n";
+            options.config = Some(patience.to_owned());
+            Ok(options)
+        };
+        let lane = Lane::start(&[], Some(binaries), &mut configure, seed)?;
+        let plan = |number: usize| honest::Plan {
+            tls: number % 10 != 9,
+            v6: self.families[number % self.families.len()],
+            port: None,
+            bytes: [100, 3000, 20_000, 60_000][number / 2 % 4],
+            seed: seed ^ number as u64,
+            limit: Duration::from_secs(60),
+        };
+        let plans: Vec<_> = (0..count).map(plan).collect();
+        let start = Instant::now();
+        let results = honest::run(&lane, &plans, 100)?;
+        let mut harmed = 0;
+        for (plan, result) in plans.iter().zip(results) {
+            match result {
+                Ok(()) => self.tally.unharmed += 1,
+                Err(error) => {
+                    harmed += 1;
+                    println!("evade: HARMED: honest connection {plan:?}: {error}");
+                    self.tally.harm.push(error);
+                }
+            }
+        }
+        if let Some(links) = &links {
+            let counts = &links.counts;
+            println!(
+                "evade: {count} honest connections over bad links in {:.1} s: {harmed} harmed; {} frames lost, \
+                 {} late, {} twice",
+                start.elapsed().as_secs_f64(),
+                counts.lost.load(Ordering::Relaxed),
+                counts.late.load(Ordering::Relaxed),
+                counts.twice.load(Ordering::Relaxed),
+            );
+        }
+        // Before the interfaces that they are bound to.
+        drop(links);
+        drop(lane);
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 //! One statement a line, or several with semicolons between. Sequence numbers count from the first
 //! byte of the own stream (-1 is the SYN), acknowledgments from the peer's; `@` is the next one.
 //!
+//! * `third`: the connection is somebody else's; nothing is tidied up behind it.
 //! * `server`: the attacker listens. `deaf`: does not heed RST. `source HOST:PORT`: sends from there.
 //! * `big N`: the ClientHello is made longer by N bytes. `lead HEX`: the stream starts with these.
 //! * `flight TOKEN…`: the records of the first flight ([`Token`]).
@@ -29,6 +30,8 @@ pub struct Case {
     pub server: bool,
     /// RST does not end it.
     pub deaf: bool,
+    /// The connection is somebody else's.
+    pub third: bool,
     /// Sends from this address and port.
     pub source: Option<String>,
     /// Bytes by which the ClientHello is longer.
@@ -502,6 +505,7 @@ impl FromStr for Case {
                 _ if word.starts_with('#') => {}
                 "server" => case.server = true,
                 "deaf" => case.deaf = true,
+                "third" => case.third = true,
                 "source" => case.source = Some(rest.to_owned()),
                 "big" => case.big = number(rest)?,
                 "lead" => case.lead = hex(rest)?,
@@ -538,6 +542,9 @@ impl fmt::Display for Case {
         let mut lines = Vec::new();
         if self.server {
             lines.push("server".to_owned());
+        }
+        if self.third {
+            lines.push("third".to_owned());
         }
         if self.deaf {
             lines.push("deaf".to_owned());
@@ -584,7 +591,7 @@ mod tests {
     fn accepts_what_it_prints() {
         for text in [
             "send S; wait synack; send S seq=-101 data=fill*100; pause 10; stream",
-            "server; deaf; lead 160303; wait syn; send SA; wait data 900; stream handshake; again",
+            "server; third; deaf; lead 160303; wait syn; send SA; wait data 900; stream handshake; again",
             "big 17000; flight empty:0301*40 eccs:0303 hello:0900[0..100] hello:0900[100..] raw:00ff; stream",
             "send PA seq=@-5 ack=@+7 data=out[3..9]+open+hex:0102 win=0 urg=3 ttl=1 ts=9 opt=0101 as=peer badsum lost",
             "source 10.78.0.1:4433; send -",

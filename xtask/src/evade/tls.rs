@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use mmtls_testkit::{Pki, address};
 use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{
@@ -30,16 +31,7 @@ impl Settings {
     pub fn new(pki: &Pki) -> Result<Self, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut roots = RootCertStore::empty();
-        let ca = CertificateDer::from_pem_file(&pki.ca).map_err(|e| text(&e))?;
-        roots.add(ca).map_err(|e| text(&e))?;
-        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|e| text(&e))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        // Every case is a full handshake, whatever ran before it.
-        client.resumption = Resumption::disabled();
+        let client = client_config(pki, CryptoProvider::clone(&provider))?;
         let own = &pki.server;
         let chain = CertificateDer::from_pem_file(&own.certificate).map_err(|e| text(&e))?;
         let key = PrivateKeyDer::from_pem_file(&own.key).map_err(|e| text(&e))?;
@@ -52,6 +44,22 @@ impl Settings {
         server.send_tls13_tickets = 0;
         Ok(Self { client: Arc::new(client), server: Arc::new(server) })
     }
+}
+
+/// A client's: it trusts the testbed's authority.
+pub fn client_config(pki: &Pki, provider: CryptoProvider) -> Result<ClientConfig, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let mut roots = RootCertStore::empty();
+    let ca = CertificateDer::from_pem_file(&pki.ca).map_err(|e| text(&e))?;
+    roots.add(ca).map_err(|e| text(&e))?;
+    let mut client = ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|e| text(&e))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    // Every case is a full handshake, whatever ran before it.
+    client.resumption = Resumption::disabled();
+    Ok(client)
 }
 
 /// One side of a TLS connection.
@@ -91,7 +99,7 @@ impl Session {
             flight: case.flight.clone(),
             begun: false,
             plaintext: vec![],
-            answered: case.server.then_some(false).unwrap_or(true),
+            answered: !case.server,
         })
     }
 
