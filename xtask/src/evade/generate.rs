@@ -145,7 +145,7 @@ impl Maker {
             self.maybe_data(&mut syn);
             steps.push(Step::Send(syn));
             if flags == flag::SYN {
-                steps.push(Step::Wait(Event::SynAck, 300));
+                steps.push(Step::Wait(Event::SynAck, 1500));
             }
         } else {
             self.extras(steps, own);
@@ -159,7 +159,7 @@ impl Maker {
             syn.timestamp = self.random.one_in(8).then_some(700_000);
             steps.push(Step::Send(syn));
             self.extras(steps, own);
-            steps.push(Step::Wait(Event::SynAck, 400));
+            steps.push(Step::Wait(Event::SynAck, 1500));
         }
         self.extras(steps, own);
         if self.random.one_in(2) {

@@ -33,11 +33,7 @@ fn text(mac: [u8; 6]) -> String {
 }
 
 fn host(number: u16, v6: bool) -> IpAddr {
-    if v6 {
-        [0xfd77, 0, 0, 0, 0, 0, 0, number].into()
-    } else {
-        [10, 77, 0, number as u8].into()
-    }
+    if v6 { [0xfd77, 0, 0, 0, 0, 0, 0, number].into() } else { [10, 77, 0, number as u8].into() }
 }
 
 /// See the module.
@@ -78,10 +74,20 @@ impl Lane {
         };
         let servers = Servers::start(&bed, programs, &settings)?;
         let echo = Echo::start(&bed, &settings)?;
-        let client_side = Station::start(bed.client.path(), settings.clone(), (ATTACKERS[0], SERVER))?;
+        let client_side =
+            Station::start(bed.client.path(), settings.clone(), (ATTACKERS[0], SERVER))?;
         let server_side = Station::start(bed.server.path(), settings, (ATTACKERS[1], CLIENT))?;
         let used = AtomicUsize::new(0);
-        Ok(Self { client_side, server_side, _servers: servers, _echo: echo, mmtls, bed, used, seed })
+        Ok(Self {
+            client_side,
+            server_side,
+            _servers: servers,
+            _echo: echo,
+            mmtls,
+            bed,
+            used,
+            seed,
+        })
     }
 
     /// A job against one of the servers.
@@ -162,9 +168,15 @@ fn prepare(bed: &Testbed) -> Result<(), TestbedError> {
     bed.server.ip(&at_server)?;
     bed.client.ip(&at_client)?;
     // Many half-open connections at a time are the attacker's daily work.
-    bed.server.shell(
-        "cd /proc/sys/net; echo 8192 >ipv4/tcp_max_syn_backlog; echo 8192 >core/somaxconn; \
-         echo 0 >ipv4/tcp_syncookies; echo 3 >ipv4/tcp_synack_retries",
-    )?;
+    for setting in [
+        "ipv4/tcp_max_syn_backlog=8192",
+        "core/somaxconn=8192",
+        "ipv4/tcp_syncookies=0",
+        "ipv4/tcp_synack_retries=3",
+    ] {
+        let (name, value) = setting.split_once('=').unwrap_or_default();
+        // A user namespace may not have them all.
+        bed.server.shell(&format!("echo {value} >/proc/sys/net/{name} || true"))?;
+    }
     Ok(())
 }

@@ -20,7 +20,8 @@ use crate::interop::stack::Stack;
 use crate::interop::stacks::STACKS;
 
 /// What every server answers.
-pub const RESPONSE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 21\r\nConnection: close\r\n\r\nmmtls-evade-response\n";
+pub const RESPONSE: &str =
+    "HTTP/1.1 200 OK\r\nContent-Length: 21\r\nConnection: close\r\n\r\nmmtls-evade-response\n";
 
 /// Servers of TLS 1.3, those of `make test` first. mbedTLS 2.28 speaks TLS 1.2 alone.
 pub const NAMES: &[(&str, bool)] = &[

@@ -37,6 +37,9 @@ pub struct Job {
     pub iss: u32,
 }
 
+/// Between the beginnings of two attacks.
+const PACE: Duration = Duration::from_millis(2);
+
 type Order = (Job, usize, Sender<(usize, Outcome)>);
 
 /// A running thread; ends when dropped.
@@ -91,6 +94,8 @@ impl Station {
             {
                 self.order((job, number, reply.clone()))?;
                 open += 1;
+                // All at once they would wait for the processor, and take that for silence.
+                std::thread::sleep(PACE);
             }
             if open == 0 {
                 return Ok(results);
@@ -145,14 +150,7 @@ struct Work {
 
 impl Work {
     fn new(bridge: Bridge, settings: Settings, macs: (Mac, Mac)) -> Self {
-        Self {
-            bridge,
-            settings,
-            macs,
-            running: BTreeMap::new(),
-            next: 0,
-            by_ends: HashMap::new(),
-        }
+        Self { bridge, settings, macs, running: BTreeMap::new(), next: 0, by_ends: HashMap::new() }
     }
 
     fn run(mut self, inbox: &Receiver<Order>) -> Result<(), String> {
@@ -192,7 +190,8 @@ impl Work {
             }
             let due = self.running.values().map(|it| it.attack.due()).min();
             // Orders come by another way than frames do.
-            let rest = due.map_or(Duration::from_millis(2), |due| due.saturating_duration_since(now));
+            let rest =
+                due.map_or(Duration::from_millis(2), |due| due.saturating_duration_since(now));
             let rest = rest.min(Duration::from_millis(2));
             self.bridge.wait(Some(rest), None).map_err(failed)?;
         }
@@ -202,15 +201,7 @@ impl Work {
         let now = Instant::now();
         let give_up = now + Duration::from_secs(60);
         let ends = (job.local, job.remote);
-        let attack = Attack::new(
-            job.case,
-            &self.settings,
-            job.name,
-            ends,
-            self.macs,
-            job.iss,
-            now,
-        );
+        let attack = Attack::new(job.case, &self.settings, job.name, ends, self.macs, job.iss, now);
         self.by_ends.insert(ends, self.next);
         self.running.insert(self.next, Running { attack, number, reply, give_up });
         self.next += 1;

@@ -2,6 +2,7 @@
 //!
 //! Refuses to call anything an escape that does not happen twice.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::attack::Outcome;
@@ -66,9 +67,12 @@ pub struct Judged {
     pub verdict: Verdict,
     pub bridge: Outcome,
     pub through: Outcome,
+    /// The attacker's own address in the run through mmTLS, to find it in `eve.json`.
+    pub local: Option<SocketAddr>,
 }
 
 /// The two lanes, and how many attacks run at a time in each.
+#[derive(Clone, Copy)]
 pub struct Arena<'a> {
     pub plain: &'a Lane,
     pub guarded: &'a Lane,
@@ -88,20 +92,20 @@ impl Arena<'_> {
         let mut results: Vec<Judged> = plain
             .into_iter()
             .zip(guarded?)
-            .map(|(bridge, through)| {
+            .map(|((bridge, _), (through, local))| {
                 let verdict = match (bridge.is_success(), through.is_success()) {
                     (_, true) => Verdict::Escaped,
                     (true, false) => Verdict::Held,
                     (false, false) => Verdict::Refused,
                 };
-                Judged { verdict, bridge, through }
+                Judged { verdict, bridge, through, local }
             })
             .collect();
         // Some attacks are races, and a busy machine makes others fail over the bridge.
         let again: Vec<usize> =
             (0..trials.len()).filter(|at| results[*at].verdict == Verdict::Escaped).collect();
         let repeated: Vec<Trial> = again.iter().map(|at| trials[*at].clone()).collect();
-        for (at, outcome) in again.into_iter().zip(self.run(self.guarded, &repeated)?) {
+        for (at, (outcome, _)) in again.into_iter().zip(self.run(self.guarded, &repeated)?) {
             if !outcome.is_success() {
                 // Once is enough for an attacker, but it is to be told from what always works.
                 results[at].through = Outcome::Response("now and then".to_owned());
@@ -120,7 +124,7 @@ impl Arena<'_> {
                 .map(|case| Trial { case: Arc::new(case), ..trial.clone() })
                 .collect();
             let outcomes = self.run(self.guarded, &shorter)?;
-            let escaped = shorter.iter().zip(outcomes).find(|(_, it)| it.is_success());
+            let escaped = shorter.iter().zip(outcomes).find(|(_, it)| it.0.is_success());
             match escaped {
                 Some((trial, _)) => best = Case::clone(&trial.case),
                 None => break,
@@ -129,8 +133,12 @@ impl Arena<'_> {
         Ok(best)
     }
 
-    fn run(&self, lane: &Lane, trials: &[Trial]) -> Result<Vec<Outcome>, String> {
-        let mut outcomes = vec![Outcome::Silent; trials.len()];
+    fn run(
+        &self,
+        lane: &Lane,
+        trials: &[Trial],
+    ) -> Result<Vec<(Outcome, Option<SocketAddr>)>, String> {
+        let mut outcomes = vec![(Outcome::Silent, None); trials.len()];
         let mut places = vec![];
         let mut jobs = vec![];
         let mut meetings = vec![];
@@ -138,7 +146,9 @@ impl Arena<'_> {
         for (at, trial) in trials.iter().enumerate() {
             match trial.target {
                 Target::Server(server) => {
-                    jobs.push(lane.job(&trial.case, &at.to_string(), server, trial.v6));
+                    let job = lane.job(&trial.case, &at.to_string(), server, trial.v6);
+                    outcomes[at].1 = Some(job.local);
+                    jobs.push(job);
                     places.push(at);
                 }
                 Target::Client(victim) => {
@@ -155,7 +165,7 @@ impl Arena<'_> {
         });
         let answers = answers.map_err(|_| "a thread has panicked")??;
         for (at, outcome) in places.into_iter().zip(answers).chain(victims.into_iter().zip(met?)) {
-            outcomes[at] = outcome;
+            outcomes[at].0 = outcome;
         }
         Ok(outcomes)
     }

@@ -78,12 +78,26 @@ pub fn frames(segment: &Segment<'_>, from: Mac, to: Mac) -> Vec<Vec<u8>> {
                 (IpAddr::V4(source), IpAddr::V4(destination)) => {
                     frame.extend([8, 0]);
                     let fragment = (offset, more);
-                    ip4(&mut frame, segment, source.octets(), destination.octets(), fragment, bytes);
+                    ip4(
+                        &mut frame,
+                        segment,
+                        source.octets(),
+                        destination.octets(),
+                        fragment,
+                        bytes,
+                    );
                 }
                 (IpAddr::V6(source), IpAddr::V6(destination)) => {
                     frame.extend([0x86, 0xdd]);
                     let fragment = (odd.fragments).then_some((offset, more));
-                    ip6(&mut frame, segment, source.octets(), destination.octets(), fragment, bytes);
+                    ip6(
+                        &mut frame,
+                        segment,
+                        source.octets(),
+                        destination.octets(),
+                        fragment,
+                        bytes,
+                    );
                 }
                 _ => {}
             }
