@@ -84,6 +84,7 @@ pub struct Attack {
     owes_ack: bool,
     retransmit_at: Instant,
     last_progress: Instant,
+    last_activity: Instant,
     due: Instant,
     outcome: Option<Outcome>,
 }
@@ -127,6 +128,7 @@ impl Attack {
             owes_ack: false,
             retransmit_at: now,
             last_progress: now,
+            last_activity: now,
             due: now,
             outcome: None,
         };
@@ -137,6 +139,11 @@ impl Attack {
     /// When it wants to be polled again.
     pub fn due(&self) -> Instant {
         self.due
+    }
+
+    /// When something was sent or came in.
+    pub fn last_activity(&self) -> Instant {
+        self.last_activity
     }
 
     /// How it ended.
@@ -168,6 +175,7 @@ impl Attack {
     /// Takes a segment from the peer.
     pub fn handle_segment(&mut self, seen: &Seen<'_>, now: Instant) {
         self.due = now;
+        self.last_activity = now;
         if seen.flags & flag::RST != 0 {
             let exact = self.irs.is_none_or(|_| {
                 let ahead = seen.sequence.wrapping_sub(self.rcv_next).cast_signed();
@@ -282,6 +290,7 @@ impl Attack {
     /// Goes on with the script. Frames to send are appended.
     pub fn poll(&mut self, now: Instant, frames: &mut Vec<Vec<u8>>) {
         let case = Arc::clone(&self.case);
+        let before = frames.len();
         if self.remote.is_none() {
             // Nobody has connected yet.
             self.due = now + Duration::from_millis(20);
@@ -326,6 +335,9 @@ impl Attack {
             }
             self.step += 1;
             self.begun = None;
+        }
+        if frames.len() > before {
+            self.last_activity = now;
         }
         if self.outcome.is_some() && self.irs.is_some() && !self.case.third {
             // So that the peer's memory is free again.

@@ -82,7 +82,7 @@ pub struct EvadeArgs {
     #[arg(long)]
     slow: bool,
     /// Attacks at a time.
-    #[arg(long, default_value_t = 300, value_name = "N")]
+    #[arg(long, default_value_t = 600, value_name = "N")]
     parallel: usize,
     /// Print the named cases, and do nothing.
     #[arg(long)]
@@ -212,17 +212,17 @@ fn named(args: &EvadeArgs) -> Result<Vec<(String, Arc<Case>)>, String> {
         let case = generate::case(seed, number, generate::is_server(number));
         return Ok(vec![(format!("generated/{place}"), Arc::new(case))]);
     }
-    let slow: &[&[cases::Named]] = if args.slow { &[cases::SLOW] } else { &[] };
-    let own = cases::ALL.iter().chain(slow).copied().flatten();
+    let own = cases::ALL.iter().copied().flatten().chain(cases::SLOW);
     let own = own.map(|(name, script)| ((*name).to_owned(), *script));
     let published = cases::PUBLISHED.lines().filter(|line| !line.starts_with('#'));
     let published = published.filter_map(|line| line.split_once(": "));
     own.chain(published.map(|(name, script)| (format!("published/{name}"), script)))
         .filter(|it| args.only.as_ref().is_none_or(|text| it.0.contains(text.as_str())))
         .map(|(name, script)| {
-            let case = script.parse().map_err(|error| format!("{name}: {error}"))?;
+            let case: Case = script.parse().map_err(|error| format!("{name}: {error}"))?;
             Ok((name, Arc::new(case)))
         })
+        .filter(|it| args.slow || args.list || it.as_ref().map_or(true, |it| !it.1.is_slow()))
         .collect()
 }
 
@@ -290,7 +290,7 @@ impl Run<'_> {
             let short = self.args.seconds.is_some();
             let published = short && name.starts_with("published/");
             let spared = |at: usize| match case.server {
-                true => short && at != 0 && at != 1 + number % 2,
+                true => short && at != 0 && (published || at != 1 + number % 2),
                 false => published && at != number % targets.len(),
             };
             for (at, target) in targets.iter().enumerate().filter(|(at, _)| !spared(*at)) {
@@ -308,7 +308,10 @@ impl Run<'_> {
         let silent = |it: &Judged| it.bridge == Outcome::Silent && it.verdict == Verdict::Refused;
         let again: Vec<usize> = (0..trials.len()).filter(|at| silent(&results[*at])).collect();
         let repeated: Vec<Trial> = again.iter().map(|at| trials[*at].clone()).collect();
-        let calm = Arena { parallel: 60, ..self.arena };
+        if self.args.verbose {
+            println!("evade: {} of {} trials again, with less at a time", again.len(), trials.len());
+        }
+        let calm = Arena { parallel: 100, ..self.arena };
         for (at, result) in again.into_iter().zip(calm.judge(&repeated)?) {
             results[at] = result;
         }

@@ -171,6 +171,11 @@ pub enum Part {
 }
 
 impl Case {
+    /// Whether it takes most of a minute.
+    pub fn is_slow(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Pause(5000..)))
+    }
+
     /// Every case that is this one without one statement or one record.
     pub fn shorter(&self) -> Vec<Self> {
         let mut all = Vec::new();

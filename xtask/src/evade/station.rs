@@ -3,7 +3,7 @@
 //! Frames go through the packet I/O of mmTLS, whose second port is an interface that leads nowhere.
 //! Refuses to answer for addresses: neighbours are told of them beforehand ([`super::lane`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -37,8 +37,11 @@ pub struct Job {
     pub iss: u32,
 }
 
-/// Between the beginnings of two attacks.
-const PACE: Duration = Duration::from_millis(2);
+/// Attacks in which something happens at a time: more would wait for the processor, and take that for
+/// silence. Those that only wait for a silent peer come on top.
+const BUSY: usize = 20;
+/// Nothing has happened for so long: it waits.
+const QUIET: Duration = Duration::from_millis(150);
 
 type Order = (Job, usize, Sender<(usize, Outcome)>);
 
@@ -94,8 +97,6 @@ impl Station {
             {
                 self.order((job, number, reply.clone()))?;
                 open += 1;
-                // All at once they would wait for the processor, and take that for silence.
-                std::thread::sleep(PACE);
             }
             if open == 0 {
                 return Ok(results);
@@ -146,11 +147,13 @@ struct Work {
     next: u64,
     /// By own and other end; without the latter while it listens.
     by_ends: HashMap<(SocketAddr, Option<SocketAddr>), u64>,
+    /// Orders that have not begun.
+    queue: VecDeque<Order>,
 }
 
 impl Work {
     fn new(bridge: Bridge, settings: Settings, macs: (Mac, Mac)) -> Self {
-        Self { bridge, settings, macs, running: BTreeMap::new(), next: 0, by_ends: HashMap::new() }
+        Self { bridge, settings, macs, running: BTreeMap::new(), next: 0, by_ends: HashMap::new(), queue: VecDeque::new() }
     }
 
     fn run(mut self, inbox: &Receiver<Order>) -> Result<(), String> {
@@ -159,7 +162,9 @@ impl Work {
         loop {
             loop {
                 match inbox.try_recv() {
-                    Ok(order) => self.begin(order),
+                    // Somebody is about to connect to one that listens.
+                    Ok(order) if order.0.remote.is_none() => self.begin(order),
+                    Ok(order) => self.queue.push_back(order),
                     Err(TryRecvError::Empty) => break,
                     Err(TryRecvError::Disconnected) => return Ok(()),
                 }
@@ -183,6 +188,12 @@ impl Work {
             let now = Instant::now();
             for frame in &seen {
                 self.take(frame, now);
+            }
+            let busy = |it: &&Running| it.attack.last_activity() + QUIET > now;
+            let busy = self.running.values().filter(busy).count();
+            for _ in busy..BUSY {
+                let Some(order) = self.queue.pop_front() else { break };
+                self.begin(order);
             }
             self.poll(now, &mut frames);
             for frame in frames.drain(..) {

@@ -26,7 +26,7 @@ pub struct Forgery {
 }
 
 /// An honest connection may need its SYN twice more.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(4);
 
 /// Source ports of honest clients; each is used once.
 static PORT: AtomicU16 = AtomicU16::new(20_000);

@@ -71,6 +71,9 @@ pub struct Judged {
     pub local: Option<SocketAddr>,
 }
 
+/// Clients with a process of their own, at a time and lane.
+const PROCESSES: usize = 6;
+
 /// The two lanes, and how many attacks run at a time in each.
 #[derive(Clone, Copy)]
 pub struct Arena<'a> {
@@ -141,8 +144,10 @@ impl Arena<'_> {
         let mut outcomes = vec![(Outcome::Silent, None); trials.len()];
         let mut places = vec![];
         let mut jobs = vec![];
-        let mut meetings = vec![];
-        let mut victims = vec![];
+        // Those in this process, and those that are processes, of which few at a time are enough to
+        // keep a small machine busy.
+        let mut meetings = [vec![], vec![]];
+        let mut victims = [vec![], vec![]];
         for (at, trial) in trials.iter().enumerate() {
             match trial.target {
                 Target::Server(server) => {
@@ -152,19 +157,23 @@ impl Arena<'_> {
                     places.push(at);
                 }
                 Target::Client(victim) => {
-                    meetings.push((Arc::clone(&trial.case), victim, trial.v6));
-                    victims.push(at);
+                    let kind = usize::from(victim != Victim::Rustls);
+                    meetings[kind].push((Arc::clone(&trial.case), victim, trial.v6));
+                    victims[kind].push(at);
                 }
             }
         }
-        let (answers, met) = std::thread::scope(|scope| {
+        let (answers, met, others) = std::thread::scope(|scope| {
             let answers = scope.spawn(|| lane.client_side.run(jobs, self.parallel));
-            // Each has a thread of its own, and some have a process.
-            let met = victims::run(lane, self.settings, &meetings, self.parallel.div_ceil(5));
-            (answers.join(), met)
+            let threads = self.parallel.div_ceil(5);
+            let met = victims::run(lane, self.settings, &meetings[0], threads);
+            let others = victims::run(lane, self.settings, &meetings[1], PROCESSES);
+            (answers.join(), met, others)
         });
         let answers = answers.map_err(|_| "a thread has panicked")??;
-        for (at, outcome) in places.into_iter().zip(answers).chain(victims.into_iter().zip(met?)) {
+        let [one, other] = victims;
+        let met = one.into_iter().zip(met?).chain(other.into_iter().zip(others?));
+        for (at, outcome) in places.into_iter().zip(answers).chain(met) {
             outcomes[at].0 = outcome;
         }
         Ok(outcomes)

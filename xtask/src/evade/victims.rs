@@ -135,7 +135,7 @@ fn curl(lane: &Lane, at: SocketAddr, victim: Victim) -> Result<Outcome, String> 
     let host = if at.is_ipv6() { format!("[{}]", at.ip()) } else { at.ip().to_string() };
     command.arg("--resolve").arg(format!("{}:{}:{host}", address::SERVER_NAME, at.port()));
     command.arg("--cacert").arg(&lane.bed.pki().ca);
-    command.args(["-sS", "-i", "--http1.1", "--max-time", "4"]);
+    command.args(["-sS", "-i", "--http1.1", "--max-time", "3"]);
     command.arg(format!("https://{}:{}/victim", address::SERVER_NAME, at.port()));
     let limit = Duration::from_secs(20);
     let done = lane.bed.run("curl", command, limit).map_err(|error| error.to_string())?;
