@@ -5,6 +5,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
 FUZZ_SECONDS ?= 10
+EVADE_SECONDS ?= 30
 # Testbed tests start servers and move traffic: more at a time than this only disturbs them.
 RUST_TEST_THREADS ?= 2
 export RUST_TEST_THREADS
@@ -18,7 +19,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 STEP := scripts/step
 XTASK := scripts/with-testbed $(TARGET_DIR)/release/xtask
 
-.PHONY: help setup build demo test bench interop openssl openssl-test private-tag install clean
+.PHONY: help setup build demo test bench interop evade openssl openssl-test private-tag install clean
 
 help: ## List the targets
 	@echo "mmTLS"
@@ -36,7 +37,7 @@ demo: ## Show mmTLS between a real client and a real server
 	@$(STEP) build $(CARGO) build --release --locked --workspace
 	@$(STEP) demo $(XTASK) demo
 
-test: setup ## Run everything that must hold: format, clippy, tests, arrows, fuzzing, TLS stacks, demo
+test: setup ## Run everything that must hold: format, clippy, tests, arrows, fuzzing, TLS stacks, attacks, demo
 	@$(STEP) format $(CARGO) fmt --all --check
 	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --release --locked -- -D warnings
 	@$(STEP) build $(CARGO) build --workspace --release --locked
@@ -46,6 +47,7 @@ test: setup ## Run everything that must hold: format, clippy, tests, arrows, fuz
 	@$(STEP) fuzz $(TARGET_DIR)/release/xtask fuzz --seconds $(FUZZ_SECONDS)
 	@$(STEP) interop $(XTASK) interop --quick
 	@$(STEP) corpus $(TARGET_DIR)/release/xtask corpus --networks 1 --tampered 2000
+	@$(STEP) evade $(XTASK) evade --seconds $(EVADE_SECONDS)
 	@$(STEP) demo $(XTASK) demo
 	@echo
 	@echo "all tests passed"
@@ -62,6 +64,12 @@ interop: ## Let every TLS stack talk to every other, and check that mmTLS follow
 	@$(STEP) "build endpoints" $(TARGET_DIR)/release/xtask interop --build
 	@$(STEP) interop $(XTASK) interop
 	@$(STEP) corpus $(TARGET_DIR)/release/xtask corpus --tshark
+
+# Named attacks, slow ones too, 100,000 generated ones, 10,000 honest connections: most of an hour.
+evade: ## Attack the inspection with everything there is, against every TLS stack
+	@$(STEP) setup scripts/setup interop
+	@$(STEP) build $(CARGO) build --release --locked --workspace
+	@$(STEP) evade $(XTASK) evade --slow --cases 100000 --honest 10000 --table out/evade.md
 
 openssl: ## Build OpenSSL with the private tag into target/openssl (minutes, once)
 	@$(STEP) openssl openssl/build $(TARGET_DIR)/openssl

@@ -5,6 +5,7 @@ mod arrows;
 mod bench;
 mod corpus;
 mod demo;
+mod evade;
 mod fuzz;
 mod interop;
 mod progress;
@@ -33,6 +34,8 @@ enum Task {
     Corpus(corpus::CorpusArgs),
     /// Let real TLS stacks talk to each other, and check that mmTLS follows.
     Interop(interop::InteropArgs),
+    /// Attack the inspection, live: every attack that works without mmTLS must fail with it.
+    Evade(evade::EvadeArgs),
     /// Show the whole thing on real traffic.
     Demo(demo::DemoArgs),
 }
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Task::Bench(args) => bench::run(&args),
         Task::Corpus(args) => corpus::run(&args),
         Task::Interop(args) => interop::run(&args),
+        Task::Evade(args) => evade::run(&args),
         Task::Demo(args) => demo::run(&args),
     };
     match outcome {

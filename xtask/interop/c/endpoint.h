@@ -145,6 +145,8 @@ static int receive_some(void *session, FILE *out) {
         if (!memcmp(last, "\r\n\r\n", 4))
             request_ended = 1;
     }
+    if (number("forever", 0) && received_length == (size_t)count)
+        printf("request %.*s\n", (int)strcspn((char *)buffer, "\r"), buffer);
     return 1;
 }
 
@@ -220,7 +222,8 @@ static int connect_to(void) {
     int on = 1;
     if (is_server) {
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, 8))
+        if (bind(fd, found->ai_addr, found->ai_addrlen) ||
+            listen(fd, number("forever", 0) ? 4096 : 8))
             fail("cannot listen");
         printf("ready\n");
         fflush(stdout);
@@ -246,6 +249,21 @@ int main(int count, char **values) {
     setup();
     long connections = number("connections", 1);
     int listener = is_server ? connect_to() : -1;
+    /* Whatever happens to one connection, the others go on: each has a process of its own. */
+    if (is_server && number("forever", 0)) {
+        signal(SIGCHLD, SIG_IGN);
+        alarm(0);
+        for (;;) {
+            int fd = accept(listener, NULL, NULL);
+            if (fd >= 0 && fork() == 0) {
+                close(listener);
+                alarm(90);
+                serve(fd);
+                return 0;
+            }
+            close(fd);
+        }
+    }
     for (connection = 0; connection < connections; connection++) {
         int fd = is_server ? accept(listener, NULL, NULL) : connect_to();
         if (fd < 0)

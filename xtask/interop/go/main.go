@@ -179,6 +179,30 @@ func exchange(connection *tls.Conn, index int) {
 	check(os.WriteFile(path, received.Bytes(), 0o600), "received")
 }
 
+// Takes connections until it is ended, all at a time. One that fails is nobody else's concern.
+func serveForever(listener net.Listener, config *tls.Config) {
+	payload, err := os.ReadFile(arguments["send"] + ".0")
+	check(err, "payload")
+	for {
+		raw, err := listener.Accept()
+		check(err, "accept")
+		go func() {
+			defer raw.Close()
+			raw.SetDeadline(time.Now().Add(90 * time.Second))
+			connection := tls.Server(raw, config)
+			buffer := make([]byte, 4096)
+			count, err := connection.Read(buffer)
+			if err != nil {
+				return
+			}
+			line, _, _ := strings.Cut(string(buffer[:count]), "\r")
+			fmt.Println("request " + line)
+			connection.Write(payload)
+			connection.CloseWrite()
+		}()
+	}
+}
+
 func main() {
 	if role == "version" {
 		fmt.Println(runtime.Version())
@@ -188,7 +212,10 @@ func main() {
 		name, value, _ := strings.Cut(argument, "=")
 		arguments[name] = value
 	}
-	time.AfterFunc(50*time.Second, func() { fail("out of time") })
+	forever := isServer && number("forever", 0) != 0
+	if !forever {
+		time.AfterFunc(50*time.Second, func() { fail("out of time") })
+	}
 	config := makeConfig()
 	address := net.JoinHostPort(arguments["host"], arguments["port"])
 	connections := number("connections", 1)
@@ -196,6 +223,9 @@ func main() {
 		listener, err := net.Listen("tcp", address)
 		check(err, "listen")
 		fmt.Println("ready")
+		if forever {
+			serveForever(listener, config)
+		}
 		for index := 0; index < connections; index++ {
 			raw, err := listener.Accept()
 			check(err, "accept")

@@ -151,6 +151,32 @@ public final class Endpoint {
         Files.write(Path.of(arguments.get("received") + "." + index), received.toByteArray());
     }
 
+    /** Takes connections until it is ended, all at a time. One that fails is nobody else's concern. */
+    private static void serveForever(SSLServerSocket listener) throws Exception {
+        byte[] payload = Files.readAllBytes(Path.of(arguments.get("send") + ".0"));
+        while (true) {
+            SSLSocket socket = (SSLSocket) listener.accept();
+            Thread thread =
+                    new Thread(
+                            () -> {
+                                try (socket) {
+                                    socket.setSoTimeout(90000);
+                                    byte[] buffer = new byte[4096];
+                                    int count = socket.getInputStream().read(buffer);
+                                    if (count > 0) {
+                                        String text = new String(buffer, 0, count, "US-ASCII");
+                                        System.out.println("request " + text.split("\r")[0]);
+                                        socket.getOutputStream().write(payload);
+                                        socket.getOutputStream().flush();
+                                    }
+                                } catch (Exception error) {
+                                    // The peer's doing, and what the peer sees of it is what counts.
+                                }
+                            });
+            thread.start();
+        }
+    }
+
     public static void main(String[] values) throws Exception {
         if (values[0].equals("version")) {
             System.out.println(
@@ -194,9 +220,12 @@ public final class Endpoint {
         if (isServer) {
             InetAddress address = InetAddress.getByName(host);
             SSLServerSocket listener = (SSLServerSocket)
-                    context.getServerSocketFactory().createServerSocket(port, 8, address);
+                    context.getServerSocketFactory().createServerSocket(port, number("forever", 0) != 0 ? 4096 : 8, address);
             listener.setSSLParameters(parameters(listener.getSSLParameters()));
             System.out.println("ready");
+            if (number("forever", 0) != 0) {
+                serveForever(listener);
+            }
             for (int i = 0; i < connections; i++) {
                 exchange((SSLSocket) listener.accept(), i);
             }

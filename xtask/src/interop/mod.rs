@@ -15,8 +15,8 @@ mod judge;
 mod matrix;
 mod report;
 mod split;
-mod stack;
-mod stacks;
+pub mod stack;
+pub mod stacks;
 mod suite;
 
 use std::collections::BTreeMap;
