@@ -101,6 +101,8 @@ const SESSION_ERRORS: &[(SessionError, &CStr)] = &[
     (SessionError::MemoryCap, c"memory cap"),
     (SessionError::JudgedLate, c"judged late"),
     (SessionError::NoPrivateTag, c"no private tag"),
+    (SessionError::UnsupportedCompression, c"unsupported compression"),
+    (SessionError::NotTls, c"not TLS"),
     (SessionError::MissingKeys, c"missing keys"),
 ];
 

@@ -692,3 +692,25 @@ fn refuses_to_be_silent_about_records_behind_an_early_key_update() {
     assert_eq!(t.engine.handler().errors(), [(S, SessionError::LostSynchronisation)]);
     assert!(!t.alive());
 }
+
+#[test]
+fn compression_and_drafts_must_be_named() {
+    let script = simple();
+    for (body, error) in [
+        // DEFLATE.
+        ([&tls12_hello(SUITE)[..41], &[1]].concat(), SessionError::UnsupportedCompression),
+        // Draft 18: no session, no compression.
+        (
+            [&[2, 0, 0, 36, 0x7f, 0x12][..], &[0x5a; 32], &SUITE.to_be_bytes()].concat(),
+            SessionError::UnsupportedVersion,
+        ),
+    ] {
+        let mut t = T::new();
+        t.open();
+        let hello = &script.turns[0].bytes;
+        t.send(C, 0, 0, flag::ACK, hello);
+        let answer = plain(ContentType::HANDSHAKE, &body);
+        assert_eq!(t.send(S, 0, hello.len() as u64, flag::ACK, &answer), Verdict::Drop);
+        assert_eq!(t.engine.handler().errors(), [(S, error)]);
+    }
+}

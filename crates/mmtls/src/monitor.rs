@@ -386,6 +386,7 @@ impl Monitor {
             SessionError::Integrity
             | SessionError::UnsupportedVersion
             | SessionError::UnsupportedCipherSuite
+            | SessionError::UnsupportedCompression
             | SessionError::NoPrivateTag
             | SessionError::EarlyFin
             | SessionError::ConflictingOverlap

@@ -309,7 +309,11 @@ impl Run<'_> {
         let again: Vec<usize> = (0..trials.len()).filter(|at| silent(&results[*at])).collect();
         let repeated: Vec<Trial> = again.iter().map(|at| trials[*at].clone()).collect();
         if self.args.verbose {
-            println!("evade: {} of {} trials again, with less at a time", again.len(), trials.len());
+            println!(
+                "evade: {} of {} trials again, with less at a time",
+                again.len(),
+                trials.len()
+            );
         }
         let calm = Arena { parallel: 100, ..self.arena };
         for (at, result) in again.into_iter().zip(calm.judge(&repeated)?) {

@@ -407,9 +407,9 @@ impl<S: Default> TlsSession<S> {
                 Policy::Forward => Policy::Bypass,
                 other => other,
             },
-            SessionError::UnsupportedVersion | SessionError::UnsupportedCipherSuite => {
-                policies.unsupported
-            }
+            SessionError::UnsupportedVersion
+            | SessionError::UnsupportedCipherSuite
+            | SessionError::UnsupportedCompression => policies.unsupported,
             SessionError::NoPrivateTag => policies.require_private_tag,
             SessionError::MissingKeys => match policies.missing_keys {
                 Policy::Forward => Policy::Bypass,

@@ -229,6 +229,8 @@ impl<S: Default> TlsSession<S> {
         let followed = matches!(hello.version, ProtocolVersion::TLS_1_2 | ProtocolVersion::TLS_1_3);
         if !followed {
             self.fail(Direction::ServerToClient, SessionError::UnsupportedVersion, ctx);
+        } else if hello.compression != 0 {
+            self.fail(Direction::ServerToClient, SessionError::UnsupportedCompression, ctx);
         } else if !(ctx.config.supports)(hello.version, hello.cipher_suite) {
             self.fail(Direction::ServerToClient, SessionError::UnsupportedCipherSuite, ctx);
         } else if hello.version == ProtocolVersion::TLS_1_3 {

@@ -176,6 +176,8 @@ pub enum SessionError {
     JudgedLate = -37,
     /// The session has no private tag where `Policies::require_private_tag` asks for one.
     NoPrivateTag = -38,
+    /// Compression was negotiated (RFC 3749), which nobody should use (RFC 7525, section 3.3).
+    UnsupportedCompression = -40,
     /// A connection to one of `Config::tls_ports` that does not carry TLS. Told of flows only.
     NotTls = -39,
     /// No keys within the stall limits.
@@ -207,6 +209,7 @@ impl SessionError {
             Self::MemoryCap => "memory_cap",
             Self::JudgedLate => "judged_late",
             Self::NoPrivateTag => "no_private_tag",
+            Self::UnsupportedCompression => "unsupported_compression",
             Self::NotTls => "not_tls",
             Self::MissingKeys => "missing_keys",
         }

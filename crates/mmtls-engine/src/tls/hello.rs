@@ -35,6 +35,8 @@ pub(crate) struct ServerHello {
     pub(crate) session_id: Vec<u8>,
     pub(crate) version: ProtocolVersion,
     pub(crate) cipher_suite: CipherSuite,
+    /// 0 is none.
+    pub(crate) compression: u8,
     /// Which of the offered pre-shared keys it takes.
     pub(crate) selected_psk: Option<u16>,
     pub(crate) encrypt_then_mac: bool,
@@ -89,14 +91,17 @@ impl ServerHello {
         let mut reader = Reader(body);
         let legacy_version = ProtocolVersion(reader.u16()?);
         let random = reader.array()?;
-        let session_id = reader.vector8()?.0.to_vec();
+        // Drafts of TLS 1.3 up to the 21st had neither session nor compression.
+        let is_draft = legacy_version.0 >> 8 == 0x7f;
+        let session_id = if is_draft { Vec::new() } else { reader.vector8()?.0.to_vec() };
         let cipher_suite = CipherSuite(reader.u16()?);
-        reader.array::<1>()?; // legacy_compression_method
+        let [compression] = if is_draft { [0] } else { reader.array()? };
         let mut hello = Self {
             random,
             session_id,
             version: legacy_version,
             cipher_suite,
+            compression,
             selected_psk: None,
             encrypt_then_mac: false,
             alpn: None,
