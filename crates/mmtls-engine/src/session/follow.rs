@@ -283,35 +283,6 @@ impl<S: Default> TlsSession<S> {
         true
     }
 
-    fn add_application_keys<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        number: u32,
-        source: u64,
-        mut opener: Box<dyn OpenRecord>,
-        ctx: &mut Context<'_, H>,
-    ) -> bool {
-        // In TLS 1.2 each handshake has its own random, and one epoch.
-        let number = match self.negotiation.number {
-            0 => number,
-            renegotiated => renegotiated,
-        };
-        let encrypt_then_mac = self.negotiation.encrypt_then_mac;
-        let stream = &mut self.streams[direction.index()];
-        match &mut stream.read {
-            Read::Searching(_) if number == 0 => self.add_candidate(direction, source, opener, ctx),
-            Read::Application { opener: slot @ None, epoch, .. } if number == *epoch => {
-                if encrypt_then_mac {
-                    opener.set_encrypt_then_mac();
-                }
-                *slot = Some(opener);
-                true
-            }
-            Read::Application { epoch, .. } if number <= *epoch => false,
-            _ => stream.add_future_keys(number, source, opener),
-        }
-    }
-
     /// The endpoint refuses to share.
     pub(crate) fn handle_null_keys<H: Handler<State = S>>(
         &mut self,

@@ -129,8 +129,39 @@ impl<S: Default> TlsSession<S> {
         false
     }
 
+    /// Adds keys of the application epochs: the present one's, the next ones', or candidates for the
+    /// first.
+    pub(super) fn add_application_keys<H: Handler<State = S>>(
+        &mut self,
+        direction: Direction,
+        number: u32,
+        source: u64,
+        mut opener: Box<dyn OpenRecord>,
+        ctx: &mut Context<'_, H>,
+    ) -> bool {
+        // In TLS 1.2 each handshake has its own random, and one epoch.
+        let number = match self.negotiation.number {
+            0 => number,
+            renegotiated => renegotiated,
+        };
+        let encrypt_then_mac = self.negotiation.encrypt_then_mac;
+        let stream = &mut self.streams[direction.index()];
+        match &mut stream.read {
+            Read::Searching(_) if number == 0 => self.add_candidate(direction, source, opener, ctx),
+            Read::Application { opener: slot @ None, epoch, .. } if number == *epoch => {
+                if encrypt_then_mac {
+                    opener.set_encrypt_then_mac();
+                }
+                *slot = Some(opener);
+                true
+            }
+            Read::Application { epoch, .. } if number <= *epoch => false,
+            _ => stream.add_future_keys(number, source, opener),
+        }
+    }
+
     /// Adds keys to a search, and searches what has passed already; false when they are too many.
-    pub(super) fn add_candidate<H: Handler<State = S>>(
+    fn add_candidate<H: Handler<State = S>>(
         &mut self,
         direction: Direction,
         source: u64,
