@@ -318,7 +318,6 @@ impl<H: Handler> Engine<H> {
             }
             return false;
         }
-        half.last_ack = Some(acknowledgment);
         let scale = half.window_scale.unwrap_or(match half.origin {
             // Not known: it may have been anything.
             Origin::Learned => 14,
@@ -330,9 +329,14 @@ impl<H: Handler> Engine<H> {
         let fewer = other.sent.capacity() < kept;
         // What acknowledges bytes that were never sent is not the sender's, and its receiver drops it
         // (RFC 9293, section 3.10.7.4).
+        let acknowledged = other.offset_of(acknowledgment);
+        let beyond = acknowledged.is_some_and(|it| it > other.seen());
         let sane = !inline
             || other.origin == Origin::Learned
-            || other.offset_of(acknowledgment).is_none_or(|it| (0..=other.seen()).contains(&it));
+            || !beyond && acknowledged.is_none_or(|it| it >= 0);
+        if sane {
+            half.last_ack = Some(acknowledgment);
+        }
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
         let current = offset >= half.seen();
@@ -353,9 +357,9 @@ impl<H: Handler> Engine<H> {
         if let Some(flow) = self.flows.get(index)
             && current
         {
-            let half = flow.half(direction.reverse());
-            let beyond = half.is_acknowledged_beyond(acknowledgment);
             if !inline {
+                let half = flow.half(direction.reverse());
+                let beyond = half.is_acknowledged_beyond(acknowledgment);
                 let since = half.gap_since_ns.filter(|_| beyond).unwrap_or(self.now_ns);
                 half.gap_since_ns = beyond.then_some(since);
                 if beyond && self.now_ns.saturating_sub(since) >= GAP_GRACE_NS {

@@ -208,6 +208,7 @@ impl<H: Handler> Engine<H> {
     }
 
     /// Judges a segment, wherever it was found.
+    #[inline]
     fn handle_parsed(
         &mut self,
         port: PortId,

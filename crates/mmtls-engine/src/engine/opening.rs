@@ -37,11 +37,6 @@ use crate::tls::Direction;
 use crate::wire::{Reset, Segment, build_reset, turned};
 
 impl<H: Handler> Engine<H> {
-    /// Which of two connections between the same ends a frame may belong to: each end is on one side.
-    pub(super) fn is_turned(&self, port: PortId, segment: &Segment<'_>) -> bool {
-        self.config.inline && (segment.source <= segment.destination) == (port.0 & 1 == 0)
-    }
-
     /// Creates the flow of a segment whose four-tuple is new.
     pub(super) fn new_flow_inline(
         &mut self,
@@ -50,8 +45,8 @@ impl<H: Handler> Engine<H> {
     ) -> Result<FlowIndex, Verdict> {
         let flags = segment.tcp.flags();
         let payload = segment.tcp.payload();
-        let turned = self.is_turned(port, segment);
         let (from, to) = (segment.source, segment.destination);
+        let turned = FlowKey::of(segment.vlan, from, to, port).is_turned();
         let key = NewFlow { vlan: segment.vlan, client: from, server: to, turned };
         if flags.syn() && !flags.ack() {
             return self.insert(&key);

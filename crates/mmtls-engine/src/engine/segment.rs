@@ -46,14 +46,18 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Drop;
         };
-        let direction = flow.direction_from(segment.source);
+        let mut direction = flow.direction_from(segment.source);
         flow.last_ns = self.now_ns;
         let half = flow.half(direction);
         half.packets += 1;
         half.bytes += segment.tcp.payload().len() as u64;
         half.remember_path(port, segment.link_header);
-        flow.one_sided &= flow.halves.iter().any(|half| half.packets == 0);
-        self.flows.settle_attempt(index);
+        if flow.one_sided {
+            flow.one_sided = flow.halves.iter().any(|half| half.packets == 0);
+        }
+        if flow.is_attempt() {
+            self.flows.settle_attempt(index);
+        }
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Drop;
         };
@@ -68,17 +72,16 @@ impl<H: Handler> Engine<H> {
         if let Phase::Dead { .. } = flow.phase {
             return self.handle_tombstone(index, direction, segment);
         }
-        if flow.phase == Phase::Opening
-            && self.config.inline
-            && let Some(verdict) = self.handle_opening(index, direction, segment)
-        {
-            return verdict;
+        if flow.phase == Phase::Opening && self.config.inline {
+            if let Some(verdict) = self.handle_opening(index, direction, segment) {
+                return verdict;
+            }
+            // Whoever has sent the SYN is the client now.
+            direction = self.direction_of(index, segment);
         }
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Drop;
         };
-        // Whoever has sent the SYN is the client now.
-        let direction = flow.direction_from(segment.source);
         self.counters.bypassed += u64::from(flow.exempt);
         // Receivers take urgent bytes out of the stream, or not: two streams. TLS has none.
         if flags.urg() && refuses_urgent(flow, direction, segment.tcp.payload()) {
@@ -90,11 +93,10 @@ impl<H: Handler> Engine<H> {
         if self.is_dead(index) {
             return Verdict::Drop;
         }
-        // Data on a SYN, acknowledged just now, may have shown that roles are the other way round.
-        let direction = match self.flows.get(index) {
-            Some(flow) => flow.direction_from(segment.source),
-            None => direction,
-        };
+        if !self.config.inline {
+            // Data on a SYN, acknowledged just now, may have shown that roles are the other way round.
+            direction = self.direction_of(index, segment);
+        }
         if flags.rst() {
             return self.handle_rst(index, direction, segment);
         }
@@ -111,14 +113,22 @@ impl<H: Handler> Engine<H> {
         verdict
     }
 
+    fn direction_of(&mut self, index: FlowIndex, segment: &Segment<'_>) -> Direction {
+        let flow = self.flows.get(index);
+        flow.map_or(Direction::ClientToServer, |flow| flow.direction_from(segment.source))
+    }
+
     /// The flow of a segment, new or known, and whether it is new.
     fn find_flow(
         &mut self,
         port: PortId,
         segment: &Segment<'_>,
     ) -> Result<(FlowIndex, bool), Verdict> {
-        let key = FlowKey::new(segment.vlan, segment.source, segment.destination)
-            .turned(self.is_turned(port, segment));
+        let (from, to) = (segment.source, segment.destination);
+        let key = match self.config.inline {
+            true => FlowKey::of(segment.vlan, from, to, port),
+            false => FlowKey::new(segment.vlan, from, to),
+        };
         match self.flows.find(&key) {
             Some(index) => Ok((index, false)),
             None => self.new_flow(port, segment).map(|index| (index, true)),
@@ -166,12 +176,13 @@ impl<H: Handler> Engine<H> {
         match &mut flow.carries {
             Carries::Plain(watch) if urgent => watch.handle_urgent(direction, payload),
             Carries::Undecided(recogniser) if urgent => recogniser.note_urgent(direction),
+            Carries::Tls(_) => {}
             _ => {
                 if watch(flow, direction, sequence, payload) {
                     self.miss(index, direction);
-                }
-                if self.is_dead(index) {
-                    return Verdict::Drop;
+                    if self.is_dead(index) {
+                        return Verdict::Drop;
+                    }
                 }
             }
         }
@@ -256,12 +267,13 @@ impl<H: Handler> Engine<H> {
         match inserted {
             Insert::InOrder(bytes) => {
                 let len = bytes.len();
-                let client = self.client_of(index);
+                let undecided = matches!(flow.carries, Carries::Undecided(_));
+                let client = flow.client;
                 let changed = self.hand_on(index, direction, bytes);
                 // Roles may have turned out to be the other way round.
-                let direction = match client == self.client_of(index) {
-                    true => direction,
-                    false => direction.reverse(),
+                let direction = match undecided && self.client_of(index) != Some(client) {
+                    true => direction.reverse(),
+                    false => direction,
                 };
                 self.advance(index, direction, len, changed);
                 self.judge(index, direction)

@@ -133,6 +133,11 @@ impl<S> Flow<S> {
         FlowKey::new(self.vlan, self.client, self.server).turned(self.turned)
     }
 
+    /// Whether it counts as an attempt: only one side has vouched for it.
+    pub(crate) fn is_attempt(&self) -> bool {
+        self.attempt.is_some()
+    }
+
     /// Whether both sides have vouched for the numbers of the connection: SYN, SYN-ACK and the
     /// acknowledgment of that were seen.
     pub(crate) fn is_established(&self) -> bool {

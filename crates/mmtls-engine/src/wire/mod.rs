@@ -52,6 +52,7 @@ pub(crate) struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
+    #[inline(always)]
     fn of(
         link_header: &'a [u8],
         source: IpAddr,
