@@ -339,7 +339,13 @@ impl Attack {
         if frames.len() > before {
             self.last_activity = now;
         }
-        if self.outcome.is_some() && self.irs.is_some() && !self.case.third {
+        let tidy = match self.outcome {
+            None => false,
+            // A reset would take from the client what its kernel has and it has not read.
+            Some(Outcome::Served) => false,
+            Some(_) => self.irs.is_some() && !self.case.third,
+        };
+        if tidy {
             // So that the peer's memory is free again.
             self.segment(flag::RST | flag::ACK, self.sent, &[], frames);
         }

@@ -90,6 +90,43 @@ pub const OPENING: &[Named] = &[
         "syn/late-earlier",
         "send S; wait synack; pause 1300; send S seq=-101 data=fill*100; pause 5; stream",
     ),
+    (
+        "syn/earlier-100-timer",
+        "send S; wait synack; send S seq=-101 data=fill*100; pause 1300; stream",
+    ),
+    (
+        "syn/earlier-100-timer-lost",
+        "send S; wait synack; send S seq=-101 data=fill*100 lost; pause 1300; stream",
+    ),
+    (
+        "syn/earlier-1-timer-lost",
+        "send S; wait synack; send S seq=-2 data=fill*1 lost; pause 1300; stream",
+    ),
+    (
+        "syn/earlier-empty-timer-lost",
+        "send S; wait synack; send S seq=-101 lost; pause 1300; stream",
+    ),
+    ("syn/later-timer-lost", "send S; wait synack; send S seq=1000 lost; pause 1300; stream"),
+    ("syn/other-timer-lost", "send S; wait synack; send S seq=100000000 lost; pause 1300; stream"),
+    (
+        "syn/three-at-once",
+        "send S; send S seq=-101 data=fill*100 lost; send S seq=-601 data=fill*500 lost; wait synack; stream",
+    ),
+    (
+        "syn/three-and-first-again-at-once",
+        "send S; send S seq=-101 data=fill*100 lost; send S lost; wait synack; stream",
+    ),
+    ("syn/earlier-1-at-once-lost", "send S; send S seq=-2 data=fill*1 lost; wait synack; stream"),
+    (
+        "syn/earlier-100-at-once-lost",
+        "send S; send S seq=-101 data=fill*100 lost; wait synack; stream",
+    ),
+    ("syn/later-at-once-lost", "send S; send S seq=1000 lost; wait synack; stream"),
+    (
+        "syn/hello-then-later-at-once",
+        "send S data=out[0..500]; send S seq=250 lost; wait synack; stream",
+    ),
+    ("syn/decoy-then-later-at-once", "send S data=decoy; send S seq=55 lost; wait synack; stream"),
     ("syn/later-lost", "send S; wait synack; send S seq=1000 lost; stream"),
     ("syn/later-data-lost", "send S; wait synack; send S seq=1000 data=fill*100 lost; stream"),
     ("syn/other-lost", "send S; wait synack; send S seq=100000000 lost; stream"),

@@ -23,6 +23,7 @@ mod peers;
 mod report;
 mod script;
 mod station;
+mod text;
 mod third;
 mod tls;
 mod trial;
@@ -107,6 +108,8 @@ const BATCH: u64 = 2500;
 const SHORT_BATCH: u64 = 600;
 /// Of a generated run's escapes so many are made small: each takes seconds.
 const MINIMISED: usize = 8;
+/// And where the time is short.
+const SHORT_MINIMISED: usize = 2;
 
 /// Runs it.
 pub fn run(args: &EvadeArgs) -> Result<(), String> {
@@ -149,7 +152,12 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
         .into_iter()
         .filter(|v6| if *v6 { !args.v4 && plain.bed.has_ipv6() } else { !args.v6 })
         .collect();
-    let mut run = Run { args, arena, targets, families, tally: Tally::default() };
+    let mut clients = CLIENTS.to_vec();
+    if !quick {
+        let others = programs.iter().filter(|it| !["openssl", "rustls"].contains(&it.name));
+        clients.extend(others.map(|it| Target::Client(Victim::Stack(it.name))));
+    }
+    let mut run = Run { args, arena, targets, clients, families, tally: Tally::default() };
     run.warm_up()?;
     run.control()?;
     let prepared = start.elapsed();
@@ -229,11 +237,14 @@ fn named(args: &EvadeArgs) -> Result<Vec<(String, Arc<Case>)>, String> {
 struct Run<'a> {
     args: &'a EvadeArgs,
     arena: Arena<'a>,
+    /// Servers, and clients.
     targets: Vec<Target>,
+    clients: Vec<Target>,
     families: Vec<bool>,
     tally: Tally,
 }
 
+/// Clients of hostile servers that are always there; the first is also that of generated cases.
 const CLIENTS: [Target; 3] = [
     Target::Client(Victim::Rustls),
     Target::Client(Victim::Curl),
@@ -264,7 +275,7 @@ impl Run<'_> {
     fn control(&self) -> Result<(), String> {
         let mut trials = vec![];
         for v6 in &self.families {
-            for target in self.targets.iter().chain(&CLIENTS) {
+            for target in self.targets.iter().chain(&self.clients) {
                 trials.push(self.ordinary("control", *target, *v6));
             }
         }
@@ -284,7 +295,7 @@ impl Run<'_> {
     fn named(&mut self, named: &[(String, Arc<Case>)]) -> Result<(), String> {
         let mut trials = vec![];
         for (number, (name, case)) in named.iter().enumerate() {
-            let targets = if case.server { &CLIENTS[..] } else { &self.targets };
+            let targets = if case.server { &self.clients } else { &self.targets };
             // Where the time is short, what others have published goes to one server each, and to
             // the client that costs least and one more.
             let short = self.args.seconds.is_some();
@@ -309,7 +320,11 @@ impl Run<'_> {
         let again: Vec<usize> = (0..trials.len()).filter(|at| silent(&results[*at])).collect();
         let repeated: Vec<Trial> = again.iter().map(|at| trials[*at].clone()).collect();
         if self.args.verbose {
-            println!("evade: {} of {} trials again, with less at a time", again.len(), trials.len());
+            println!(
+                "evade: {} of {} trials again, with less at a time",
+                again.len(),
+                trials.len()
+            );
         }
         let calm = Arena { parallel: 100, ..self.arena };
         for (at, result) in again.into_iter().zip(calm.judge(&repeated)?) {
@@ -366,7 +381,8 @@ impl Run<'_> {
                 }
                 let (name, target) = (&trial.name, trial.target.name());
                 self.tally.escapes.push(format!("{name}: {target}"));
-                if minimised.len() < MINIMISED {
+                let most = if end.is_some() { SHORT_MINIMISED } else { MINIMISED };
+                if minimised.len() < most {
                     let small = self.arena.minimise(trial)?.to_string();
                     if !minimised.contains(&small) {
                         println!("evade: ESCAPED: {target} {name}: {small}");

@@ -153,7 +153,15 @@ struct Work {
 
 impl Work {
     fn new(bridge: Bridge, settings: Settings, macs: (Mac, Mac)) -> Self {
-        Self { bridge, settings, macs, running: BTreeMap::new(), next: 0, by_ends: HashMap::new(), queue: VecDeque::new() }
+        Self {
+            bridge,
+            settings,
+            macs,
+            running: BTreeMap::new(),
+            next: 0,
+            by_ends: HashMap::new(),
+            queue: VecDeque::new(),
+        }
     }
 
     fn run(mut self, inbox: &Receiver<Order>) -> Result<(), String> {
