@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use mmtls_testkit::{MmtlsOptions, Testbed};
+use mmtls_testkit::{Mmtls, MmtlsOptions, Testbed};
 
 use attack::Outcome;
 use impair::{Badness, Links};
@@ -345,6 +345,9 @@ impl Run<'_> {
             if result.verdict == Verdict::Escaped {
                 println!("evade: {line}: {}", trial.case);
                 self.tally.escapes.push(line);
+                if self.args.script.is_some() || trial.name.starts_with("generated/") {
+                    println!("evade: made small: {}", self.arena.minimise(trial)?);
+                }
             } else if self.args.verbose {
                 println!("evade: {line}");
             }
@@ -458,7 +461,7 @@ impl Run<'_> {
             options.config = Some(patience.to_owned());
             Ok(options)
         };
-        let lane = Lane::start(&[], Some(binaries), &mut configure, seed)?;
+        let mut lane = Lane::start(&[], Some(binaries), &mut configure, seed)?;
         let plan = |number: usize| honest::Plan {
             tls: number % 10 != 9,
             v6: self.families[number % self.families.len()],
@@ -491,6 +494,15 @@ impl Run<'_> {
                 counts.late.load(Ordering::Relaxed),
                 counts.twice.load(Ordering::Relaxed),
             );
+        }
+        let encrypted = plans.iter().filter(|plan| plan.tls).count() as u64;
+        let report = lane.mmtls.take().map(Mmtls::stop).transpose();
+        let report = report.map_err(|error| error.to_string())?.ok_or("no mmTLS")?;
+        // A client whose SYN-ACK came too late for it connects again, so there may be more.
+        if report.count("decrypted") < encrypted || report.count("failed") > 0 {
+            let summary = &report.summary;
+            self.tally.harm.push(format!("{encrypted} sessions, not all decrypted: {summary:?}"));
+            println!("evade: HARMED: {encrypted} sessions, not all decrypted: {summary:?}");
         }
         // Before the interfaces that they are bound to.
         drop(links);

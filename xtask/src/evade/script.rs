@@ -211,6 +211,9 @@ impl Case {
             simpler(&|it| it.options.clear());
             simpler(&|it| it.data.clear());
             simpler(&|it| it.ttl = 64);
+            simpler(&|it| it.as_peer = false);
+            simpler(&|it| it.acknowledgment = None);
+            simpler(&|it| it.sequence = None);
         }
         all
     }
