@@ -88,6 +88,13 @@ pub struct EvadeArgs {
     /// Print the named cases, and do nothing.
     #[arg(long)]
     list: bool,
+    /// Seconds after its start in which mmTLS lets sessions pass that it has not seen begin: its
+    /// default is 60, and attackers may use them.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    grace: u32,
+    /// The policy `mid_stream` of mmTLS, instead of its default.
+    #[arg(long, value_name = "POLICY")]
+    mid_stream: Option<String>,
     /// Let mmTLS write `eve.json`; with MMTLS_KEEP_TESTBED=1 the testbed's directory stays.
     #[arg(long)]
     log: bool,
@@ -142,7 +149,14 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
     let plain = Lane::start(&programs, None, &mut guard, args.seed)?;
     let mut guard_and_log = |bed: &Testbed, mut options: MmtlsOptions| {
         options.log = args.log;
-        guard(bed, options)
+        let mut options = guard(bed, options)?;
+        if let (Some(policy), Some(config)) = (&args.mid_stream, &mut options.config) {
+            config.push_str(&format!("mid_stream = \"{policy}\"\n"));
+        }
+        if let Some(config) = &mut options.config {
+            config.push_str(&format!("[limits]\nmid_stream_grace_seconds = {}\n", args.grace));
+        }
+        Ok(options)
     };
     let guarded = Lane::start(&programs, Some(&binaries), &mut guard_and_log, args.seed)?;
     let settings = Settings::new(plain.bed.pki())?;
@@ -279,17 +293,26 @@ impl Run<'_> {
                 trials.push(self.ordinary("control", *target, *v6));
             }
         }
-        let results = self.arena.judge(&trials)?;
-        for (trial, result) in trials.iter().zip(results) {
-            if result.verdict != Verdict::Held {
+        let mut failure = String::new();
+        for _ in 0..4 {
+            let results = self.arena.judge(&trials)?;
+            let mut rest = vec![];
+            for (trial, result) in trials.into_iter().zip(results) {
+                if result.verdict == Verdict::Held {
+                    continue;
+                }
                 let (bridge, through) = (result.bridge, result.through);
-                return Err(format!(
-                    "void: the control of {} is not held: bridge {bridge:?}, mmTLS {through:?}",
-                    trial.target.name()
-                ));
+                let name = trial.target.name();
+                failure = format!("{name}: bridge {bridge:?}, mmTLS {through:?}");
+                rest.push(trial);
             }
+            // A busy machine may fail one of them; what is wrong stays wrong.
+            if rest.is_empty() {
+                return Ok(());
+            }
+            trials = rest;
         }
-        Ok(())
+        Err(format!("void: a control is not held: {failure}"))
     }
 
     fn named(&mut self, named: &[(String, Arc<Case>)]) -> Result<(), String> {
