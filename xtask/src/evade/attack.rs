@@ -18,6 +18,8 @@ const IN_FLIGHT_BYTES: usize = 40_000;
 const RETRANSMIT: Duration = Duration::from_millis(300);
 /// Nothing in order for so long is the end.
 const IDLE: Duration = Duration::from_millis(1000);
+/// And of a client, which may be a process that is still starting.
+const CLIENT_IDLE: Duration = Duration::from_millis(2000);
 /// Nobody connecting for so long is the end.
 const NOBODY: Duration = Duration::from_secs(8);
 /// Bytes out of order that are kept.
@@ -339,7 +341,13 @@ impl Attack {
         if frames.len() > before {
             self.last_activity = now;
         }
-        if self.outcome.is_some() && self.irs.is_some() && !self.case.third {
+        let tidy = match self.outcome {
+            None => false,
+            // A reset would take from the client what its kernel has and it has not read.
+            Some(Outcome::Served) => false,
+            Some(_) => self.irs.is_some() && !self.case.third,
+        };
+        if tidy {
             // So that the peer's memory is free again.
             self.segment(flag::RST | flag::ACK, self.sent, &[], frames);
         }
@@ -388,12 +396,16 @@ impl Attack {
             Outcome::Refused(failure.clone())
         } else if self.peer_fin {
             Outcome::Closed
-        } else if now >= self.last_progress + IDLE {
+        } else if now >= self.last_progress + self.idle() {
             Outcome::Silent
         } else {
             return;
         };
         self.outcome = Some(outcome);
+    }
+
+    fn idle(&self) -> Duration {
+        if self.case.server { CLIENT_IDLE } else { IDLE }
     }
 
     /// The ordinary endpoint. True when it came as far as asked.
@@ -402,7 +414,7 @@ impl Attack {
         if self.outcome.is_some() {
             return false;
         }
-        self.due = self.last_progress + IDLE;
+        self.due = self.last_progress + self.idle();
         if self.irs.is_none() {
             if !self.case.server {
                 if now >= self.retransmit_at {

@@ -90,6 +90,43 @@ pub const OPENING: &[Named] = &[
         "syn/late-earlier",
         "send S; wait synack; pause 1300; send S seq=-101 data=fill*100; pause 5; stream",
     ),
+    (
+        "syn/earlier-100-timer",
+        "send S; wait synack; send S seq=-101 data=fill*100; pause 1300; stream",
+    ),
+    (
+        "syn/earlier-100-timer-lost",
+        "send S; wait synack; send S seq=-101 data=fill*100 lost; pause 1300; stream",
+    ),
+    (
+        "syn/earlier-1-timer-lost",
+        "send S; wait synack; send S seq=-2 data=fill*1 lost; pause 1300; stream",
+    ),
+    (
+        "syn/earlier-empty-timer-lost",
+        "send S; wait synack; send S seq=-101 lost; pause 1300; stream",
+    ),
+    ("syn/later-timer-lost", "send S; wait synack; send S seq=1000 lost; pause 1300; stream"),
+    ("syn/other-timer-lost", "send S; wait synack; send S seq=100000000 lost; pause 1300; stream"),
+    (
+        "syn/three-at-once",
+        "send S; send S seq=-101 data=fill*100 lost; send S seq=-601 data=fill*500 lost; wait synack; stream",
+    ),
+    (
+        "syn/three-and-first-again-at-once",
+        "send S; send S seq=-101 data=fill*100 lost; send S lost; wait synack; stream",
+    ),
+    ("syn/earlier-1-at-once-lost", "send S; send S seq=-2 data=fill*1 lost; wait synack; stream"),
+    (
+        "syn/earlier-100-at-once-lost",
+        "send S; send S seq=-101 data=fill*100 lost; wait synack; stream",
+    ),
+    ("syn/later-at-once-lost", "send S; send S seq=1000 lost; wait synack; stream"),
+    (
+        "syn/hello-then-later-at-once",
+        "send S data=out[0..500]; send S seq=250 lost; wait synack; stream",
+    ),
+    ("syn/decoy-then-later-at-once", "send S data=decoy; send S seq=55 lost; wait synack; stream"),
     ("syn/later-lost", "send S; wait synack; send S seq=1000 lost; stream"),
     ("syn/later-data-lost", "send S; wait synack; send S seq=1000 data=fill*100 lost; stream"),
     ("syn/other-lost", "send S; wait synack; send S seq=100000000 lost; stream"),
@@ -254,6 +291,32 @@ pub const FORGETTING: &[Named] = &[
     ),
 ];
 
+/// What the generator found, made small.
+pub const FOUND: &[Named] = &[
+    ("found/1-67", "send S; pause 3; send FA seq=@ ack=@+60000 lost; stream"),
+    (
+        "found/2-633",
+        "send S data=fill*100; send S seq=-501 ack=@+2; stream connected; send SA seq=-3 ack=-1001 lost; stream",
+    ),
+    ("found/3-93", "send S; wait synack; send S seq=@ lost; send SA seq=@-1073741824; stream"),
+    ("found/3-196", "send S; wait synack; send A seq=@ ack=@+10 lost; stream"),
+    ("found/3-389", "send S; send SA seq=-1 ack=0; wait synack; stream"),
+    ("found/3-768", "send S; send S seq=@-1000; wait synack; send SAU seq=-501; stream"),
+    ("found/3-776", "send S; send SA seq=-1 win=0; wait ack 50; stream"),
+    ("found/3-919", "server; send SA; send S seq=-70001; stream"),
+    ("found/3-935", "server; send SA; send S seq=-101; stream"),
+    ("found/3-1175", "server; send SA; send FS seq=@-100; stream"),
+    ("found/3-1242", "send S; send SA; pause 30; stream"),
+    ("found/3-2255", "server; send SA; send FS seq=-3; stream"),
+    ("found/3-6283", "send S; send SA seq=@-2 lost; wait synack; stream"),
+    ("found/3-8382", "send S; wait synack; send S seq=999999; send SA seq=@-1073741824; stream"),
+    ("found/1-459", "server; send SA; send SR seq=-1000001; stream"),
+    (
+        "found/busy-machine",
+        "send S; send A seq=0 ack=0; send PA seq=0 ack=0 data=out; pause 30; stream",
+    ),
+];
+
 /// Cases that take most of a minute.
 pub const SLOW: &[Named] = &[
     (
@@ -287,7 +350,7 @@ pub const SLOW: &[Named] = &[
 pub const PUBLISHED: &str = include_str!("../../evade/strategies.txt");
 
 /// All of ours but the slow ones.
-pub const ALL: &[&[Named]] = &[HELLO, OPENING, ROLES, FORGETTING, SERVER];
+pub const ALL: &[&[Named]] = &[HELLO, OPENING, ROLES, FORGETTING, SERVER, FOUND];
 
 /// What a hostile server does to an honest client.
 pub const SERVER: &[Named] = &[

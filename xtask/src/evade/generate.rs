@@ -279,7 +279,7 @@ impl Maker {
             _ => {}
         }
         if self.random.one_in(25) {
-            let field = self.pick(&super::script::ODDITIES).1;
+            let field = self.pick(&super::text::ODDITIES).1;
             *field(&mut send.oddity) = true;
         }
     }

@@ -210,16 +210,25 @@ fn there_and_back(mut stream: impl Read + Write, plan: &Plan) -> Result<(), Stri
     if received == sent { Ok(()) } else { Err("other bytes came back".to_owned()) }
 }
 
-/// Runs plans, so many at a time; what went wrong by number.
+/// Runs plans, so many at a time; what became of each.
 pub fn run(
     lane: &Lane,
     plans: &[Plan],
     parallel: usize,
 ) -> Result<Vec<Result<(), String>>, String> {
-    let results = Mutex::new(vec![Err("not begun".to_owned()); plans.len()]);
-    let next = AtomicUsize::new(0);
-    let clients = Mutex::new(None);
+    each(lane, plans, parallel, |clients, plan| clients.run(plan))
+}
+
+/// Does something with clients in their namespace, for every item, so many at a time.
+pub fn each<T: Sync>(
+    lane: &Lane,
+    items: &[T],
+    parallel: usize,
+    work: impl Fn(&Clients, &T) -> Result<(), String> + Sync,
+) -> Result<Vec<Result<(), String>>, String> {
     let namespace = lane.bed.client.path();
+    let results = Mutex::new(vec![Err("not begun".to_owned()); items.len()]);
+    let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         // The channel's threads begin where the thread is that starts them.
         let starter = scope.spawn(|| {
@@ -227,24 +236,21 @@ pub fn run(
             Clients::start(lane)
         });
         let made = starter.join().unwrap_or_else(|_| Err("a thread has panicked".to_owned()))?;
-        *clients.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(made));
-        let Some(clients) = clients.lock().unwrap_or_else(PoisonError::into_inner).clone() else {
-            return Err("no clients".to_owned());
-        };
-        for _ in 0..parallel.min(plans.len()) {
+        let clients = Arc::new(made);
+        for _ in 0..parallel.min(items.len()) {
             let clients = Arc::clone(&clients);
-            let (next, results, namespace) = (&next, &results, &namespace);
+            let (next, results, namespace, work) = (&next, &results, &namespace, &work);
             scope.spawn(move || {
                 let entered = enter(namespace);
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(plan) = plans.get(at) else { return };
-                    let result = entered.clone().and_then(|()| clients.run(plan));
+                    let Some(item) = items.get(at) else { return };
+                    let result = entered.clone().and_then(|()| work(&clients, item));
                     results.lock().unwrap_or_else(PoisonError::into_inner)[at] = result;
                 }
             });
         }
-        Ok(())
+        Ok::<(), String>(())
     })?;
     Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner))
 }

@@ -45,6 +45,7 @@ pub struct Lane {
     _echo: Echo,
     pub mmtls: Option<Mmtls>,
     pub bed: Testbed,
+    pub programs: Vec<Program>,
     used: AtomicUsize,
     seed: u64,
 }
@@ -85,6 +86,7 @@ impl Lane {
             _echo: echo,
             mmtls,
             bed,
+            programs: programs.to_vec(),
             used,
             seed,
         })

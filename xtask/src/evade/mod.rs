@@ -23,6 +23,7 @@ mod peers;
 mod report;
 mod script;
 mod station;
+mod text;
 mod third;
 mod tls;
 mod trial;
@@ -35,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use mmtls_testkit::{MmtlsOptions, Testbed};
+use mmtls_testkit::{Mmtls, MmtlsOptions, Testbed};
 
 use attack::Outcome;
 use impair::{Badness, Links};
@@ -87,6 +88,13 @@ pub struct EvadeArgs {
     /// Print the named cases, and do nothing.
     #[arg(long)]
     list: bool,
+    /// Seconds after its start in which mmTLS lets sessions pass that it has not seen begin: its
+    /// default is 60, and attackers may use them.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    grace: u32,
+    /// The policy `mid_stream` of mmTLS, instead of its default.
+    #[arg(long, value_name = "POLICY")]
+    mid_stream: Option<String>,
     /// Let mmTLS write `eve.json`; with MMTLS_KEEP_TESTBED=1 the testbed's directory stays.
     #[arg(long)]
     log: bool,
@@ -107,6 +115,8 @@ const BATCH: u64 = 2500;
 const SHORT_BATCH: u64 = 600;
 /// Of a generated run's escapes so many are made small: each takes seconds.
 const MINIMISED: usize = 8;
+/// And where the time is short.
+const SHORT_MINIMISED: usize = 2;
 
 /// Runs it.
 pub fn run(args: &EvadeArgs) -> Result<(), String> {
@@ -139,7 +149,14 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
     let plain = Lane::start(&programs, None, &mut guard, args.seed)?;
     let mut guard_and_log = |bed: &Testbed, mut options: MmtlsOptions| {
         options.log = args.log;
-        guard(bed, options)
+        let mut options = guard(bed, options)?;
+        if let (Some(policy), Some(config)) = (&args.mid_stream, &mut options.config) {
+            config.push_str(&format!("mid_stream = \"{policy}\"\n"));
+        }
+        if let Some(config) = &mut options.config {
+            config.push_str(&format!("[limits]\nmid_stream_grace_seconds = {}\n", args.grace));
+        }
+        Ok(options)
     };
     let guarded = Lane::start(&programs, Some(&binaries), &mut guard_and_log, args.seed)?;
     let settings = Settings::new(plain.bed.pki())?;
@@ -149,7 +166,12 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
         .into_iter()
         .filter(|v6| if *v6 { !args.v4 && plain.bed.has_ipv6() } else { !args.v6 })
         .collect();
-    let mut run = Run { args, arena, targets, families, tally: Tally::default() };
+    let mut clients = CLIENTS.to_vec();
+    if !quick {
+        let others = programs.iter().filter(|it| !["openssl", "rustls"].contains(&it.name));
+        clients.extend(others.map(|it| Target::Client(Victim::Stack(it.name))));
+    }
+    let mut run = Run { args, arena, targets, clients, families, tally: Tally::default() };
     run.warm_up()?;
     run.control()?;
     let prepared = start.elapsed();
@@ -229,11 +251,14 @@ fn named(args: &EvadeArgs) -> Result<Vec<(String, Arc<Case>)>, String> {
 struct Run<'a> {
     args: &'a EvadeArgs,
     arena: Arena<'a>,
+    /// Servers, and clients.
     targets: Vec<Target>,
+    clients: Vec<Target>,
     families: Vec<bool>,
     tally: Tally,
 }
 
+/// Clients of hostile servers that are always there; the first is also that of generated cases.
 const CLIENTS: [Target; 3] = [
     Target::Client(Victim::Rustls),
     Target::Client(Victim::Curl),
@@ -264,27 +289,36 @@ impl Run<'_> {
     fn control(&self) -> Result<(), String> {
         let mut trials = vec![];
         for v6 in &self.families {
-            for target in self.targets.iter().chain(&CLIENTS) {
+            for target in self.targets.iter().chain(&self.clients) {
                 trials.push(self.ordinary("control", *target, *v6));
             }
         }
-        let results = self.arena.judge(&trials)?;
-        for (trial, result) in trials.iter().zip(results) {
-            if result.verdict != Verdict::Held {
+        let mut failure = String::new();
+        for _ in 0..4 {
+            let results = self.arena.judge(&trials)?;
+            let mut rest = vec![];
+            for (trial, result) in trials.into_iter().zip(results) {
+                if result.verdict == Verdict::Held {
+                    continue;
+                }
                 let (bridge, through) = (result.bridge, result.through);
-                return Err(format!(
-                    "void: the control of {} is not held: bridge {bridge:?}, mmTLS {through:?}",
-                    trial.target.name()
-                ));
+                let name = trial.target.name();
+                failure = format!("{name}: bridge {bridge:?}, mmTLS {through:?}");
+                rest.push(trial);
             }
+            // A busy machine may fail one of them; what is wrong stays wrong.
+            if rest.is_empty() {
+                return Ok(());
+            }
+            trials = rest;
         }
-        Ok(())
+        Err(format!("void: a control is not held: {failure}"))
     }
 
     fn named(&mut self, named: &[(String, Arc<Case>)]) -> Result<(), String> {
         let mut trials = vec![];
         for (number, (name, case)) in named.iter().enumerate() {
-            let targets = if case.server { &CLIENTS[..] } else { &self.targets };
+            let targets = if case.server { &self.clients } else { &self.targets };
             // Where the time is short, what others have published goes to one server each, and to
             // the client that costs least and one more.
             let short = self.args.seconds.is_some();
@@ -334,6 +368,9 @@ impl Run<'_> {
             if result.verdict == Verdict::Escaped {
                 println!("evade: {line}: {}", trial.case);
                 self.tally.escapes.push(line);
+                if self.args.script.is_some() || trial.name.starts_with("generated/") {
+                    println!("evade: made small: {}", self.arena.minimise(trial)?);
+                }
             } else if self.args.verbose {
                 println!("evade: {line}");
             }
@@ -370,7 +407,8 @@ impl Run<'_> {
                 }
                 let (name, target) = (&trial.name, trial.target.name());
                 self.tally.escapes.push(format!("{name}: {target}"));
-                if minimised.len() < MINIMISED {
+                let most = if end.is_some() { SHORT_MINIMISED } else { MINIMISED };
+                if minimised.len() < most {
                     let small = self.arena.minimise(trial)?.to_string();
                     if !minimised.contains(&small) {
                         println!("evade: ESCAPED: {target} {name}: {small}");
@@ -446,7 +484,7 @@ impl Run<'_> {
             options.config = Some(patience.to_owned());
             Ok(options)
         };
-        let lane = Lane::start(&[], Some(binaries), &mut configure, seed)?;
+        let mut lane = Lane::start(&[], Some(binaries), &mut configure, seed)?;
         let plan = |number: usize| honest::Plan {
             tls: number % 10 != 9,
             v6: self.families[number % self.families.len()],
@@ -479,6 +517,15 @@ impl Run<'_> {
                 counts.late.load(Ordering::Relaxed),
                 counts.twice.load(Ordering::Relaxed),
             );
+        }
+        let encrypted = plans.iter().filter(|plan| plan.tls).count() as u64;
+        let report = lane.mmtls.take().map(Mmtls::stop).transpose();
+        let report = report.map_err(|error| error.to_string())?.ok_or("no mmTLS")?;
+        // A client whose SYN-ACK came too late for it connects again, so there may be more.
+        if report.count("decrypted") < encrypted || report.count("failed") > 0 {
+            let summary = &report.summary;
+            self.tally.harm.push(format!("{encrypted} sessions, not all decrypted: {summary:?}"));
+            println!("evade: HARMED: {encrypted} sessions, not all decrypted: {summary:?}");
         }
         // Before the interfaces that they are bound to.
         drop(links);

@@ -39,7 +39,7 @@ pub const NAMES: &[(&str, bool)] = &[
 pub struct Program {
     pub name: &'static str,
     /// Empty for rustls.
-    command: Vec<PathBuf>,
+    pub command: Vec<PathBuf>,
 }
 
 /// Builds what is asked for; what is missing comes back with the reason.

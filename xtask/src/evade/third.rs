@@ -6,8 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use mmtls_testkit::address;
@@ -15,7 +14,7 @@ use mmtls_testkit::address;
 use super::honest::{self, Clients, PLAIN_PORT, Plan};
 use super::lane::Lane;
 use super::script::{Case, Event, Step};
-use super::station::{Job, enter};
+use super::station::Job;
 
 /// A forgery, and the connection that it is aimed at.
 #[derive(Clone, Debug)]
@@ -37,32 +36,7 @@ pub fn run(
     forgeries: &[Forgery],
     parallel: usize,
 ) -> Result<Vec<Result<(), String>>, String> {
-    let namespace = lane.bed.client.path();
-    let results = Mutex::new(vec![Err("not begun".to_owned()); forgeries.len()]);
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        let starter = scope.spawn(|| {
-            enter(&namespace)?;
-            Clients::start(lane)
-        });
-        let made = starter.join().unwrap_or_else(|_| Err("a thread has panicked".to_owned()))?;
-        let clients = Arc::new(made);
-        for _ in 0..parallel.min(forgeries.len()) {
-            let clients = Arc::clone(&clients);
-            let (next, results, namespace) = (&next, &results, &namespace);
-            scope.spawn(move || {
-                let entered = enter(namespace);
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(forgery) = forgeries.get(at) else { return };
-                    let result = entered.clone().and_then(|()| one(lane, &clients, forgery));
-                    results.lock().unwrap_or_else(PoisonError::into_inner)[at] = result;
-                }
-            });
-        }
-        Ok::<(), String>(())
-    })?;
-    Ok(results.into_inner().unwrap_or_else(PoisonError::into_inner))
+    honest::each(lane, forgeries, parallel, |clients, forgery| one(lane, clients, forgery))
 }
 
 fn one(lane: &Lane, clients: &Clients, forgery: &Forgery) -> Result<(), String> {

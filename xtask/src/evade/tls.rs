@@ -62,6 +62,13 @@ pub fn client_config(pki: &Pki, provider: CryptoProvider) -> Result<ClientConfig
     Ok(client)
 }
 
+/// What the attacker answers as a server.
+pub fn response() -> String {
+    let body = format!("{PATTERN} is what this body has\n");
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", body.len());
+    format!("{head}Connection: close\r\n\r\n{body}")
+}
+
 /// One side of a TLS connection.
 pub struct Session {
     connection: Connection,
@@ -148,10 +155,7 @@ impl Session {
         }
         if !self.answered && self.plaintext.windows(4).any(|it| it == b"\r\n\r\n") {
             self.answered = true;
-            let body = format!("{PATTERN} is what this body has\n");
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", body.len());
-            let answer = format!("{head}Connection: close\r\n\r\n{body}");
-            let written = self.connection.writer().write_all(answer.as_bytes());
+            let written = self.connection.writer().write_all(response().as_bytes());
             written.map_err(|error| error.to_string())?;
             self.connection.send_close_notify();
         }

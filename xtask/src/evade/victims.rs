@@ -17,7 +17,7 @@ use super::attack::Outcome;
 use super::lane::Lane;
 use super::script::Case;
 use super::station::{Job, enter};
-use super::tls::{PATTERN, Session, Settings};
+use super::tls::{PATTERN, Session, Settings, response};
 
 /// Who connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +28,8 @@ pub enum Victim {
     Curl,
     /// curl that shares its keys, where there is somebody to share them with.
     SharingCurl,
+    /// The endpoint of a stack; shares nothing.
+    Stack(&'static str),
 }
 
 impl Victim {
@@ -37,6 +39,12 @@ impl Victim {
             Self::Rustls => "rustls client",
             Self::Curl => "curl",
             Self::SharingCurl => "curl with keys",
+            Self::Stack("go") => "Go client",
+            Self::Stack("java") => "Java client",
+            Self::Stack("gnutls") => "GnuTLS client",
+            Self::Stack("nss") => "NSS client",
+            Self::Stack("wolfssl") => "wolfSSL client",
+            Self::Stack(name) => name,
         }
     }
 }
@@ -87,6 +95,7 @@ fn meet(lane: &Lane, settings: &Settings, job: Job, victim: Victim) -> Result<Ou
     let outcome = match victim {
         Victim::Rustls => connect(settings, at, &attacker).unwrap_or_else(Outcome::Refused),
         Victim::Curl | Victim::SharingCurl => curl(lane, at, victim)?,
+        Victim::Stack(name) => endpoint(lane, at, name)?,
     };
     let _ = attacker.recv_timeout(Duration::from_millis(5));
     Ok(outcome)
@@ -151,4 +160,41 @@ fn curl(lane: &Lane, at: SocketAddr, victim: Victim) -> Result<Outcome, String> 
         Some(28) => Outcome::Silent,
         _ => Outcome::Refused(done.stderr.trim().to_owned()),
     })
+}
+
+fn endpoint(lane: &Lane, at: SocketAddr, name: &str) -> Result<Outcome, String> {
+    let program = lane.programs.iter().find(|it| it.name == name);
+    let Some((executable, arguments)) = program.and_then(|it| it.command.split_first()) else {
+        return Err(format!("no {name}"));
+    };
+    let directory = lane.bed.directory();
+    // Every attacker has an address and port of its own.
+    let unique = format!("{name}-{}-{}", at.ip(), at.port()).replace(':', "_");
+    let send = directory.join("request");
+    let received = directory.join(unique);
+    let text = |error: std::io::Error| error.to_string();
+    let request = "GET /victim HTTP/1.1\r\nHost: server.test\r\n\r\n";
+    std::fs::write(send.with_extension("0"), request).map_err(text)?;
+    let mut command = lane.bed.client.command(executable);
+    command.env_remove("SSLKEYLOGFILE").args(arguments).arg("client");
+    command.arg(format!("host={}", at.ip())).arg(format!("port={}", at.port()));
+    command.arg(format!("send={}", send.display()));
+    command.arg(format!("received={}", received.display()));
+    command.arg(format!("expect={}", response().len()));
+    command.arg(format!("ca={}", lane.bed.pki().ca.display()));
+    command.arg(if name == "gnutls" {
+        "priority=NORMAL:-VERS-ALL:+VERS-TLS1.3"
+    } else {
+        "version=1.3"
+    });
+    let finished = lane.bed.run(name, command, Duration::from_secs(6));
+    let got = std::fs::read(format!("{}.0", received.display())).unwrap_or_default();
+    let _ = std::fs::remove_file(format!("{}.0", received.display()));
+    if !got.is_empty() {
+        let text = String::from_utf8_lossy(&got).into_owned();
+        return Ok(Outcome::Response(text.lines().next().unwrap_or_default().to_owned()));
+    }
+    // One that waits for ever was ended.
+    let Ok(finished) = finished else { return Ok(Outcome::Silent) };
+    Ok(Outcome::Refused(finished.stderr.trim().to_owned()))
 }
