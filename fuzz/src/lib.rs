@@ -12,6 +12,7 @@ mod key_message;
 mod keylog;
 mod literal;
 mod material;
+mod openings;
 mod packet_path;
 mod recognition;
 mod record_open;
@@ -26,6 +27,7 @@ pub use http1::http1;
 pub use key_message::key_message;
 pub use keylog::keylog;
 pub use literal::literal;
+pub use openings::openings;
 pub use packet_path::packet_path;
 pub use recognition::recognition;
 pub use record_open::record_open;
@@ -36,8 +38,9 @@ pub use tls_deframer::tls_deframer;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, in the order in which `cargo xtask fuzz` runs them.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     ("packet_path", packet_path),
+    ("openings", openings),
     ("session", session),
     ("tls_deframer", tls_deframer),
     ("recognition", recognition),

@@ -88,6 +88,16 @@ fn config(input: &mut Input<'_>) -> Config {
         config.policies.udp_tls = policy(more, 4);
         config.policies.encapsulated = policy(more, 4);
         config.awaited = (more & 0x40 != 0).then(|| Awaited(Arc::new(is_awaited)));
+        if more & 0x80 != 0 {
+            let ports = input.u8();
+            config.policies.not_tls = policy(ports, 0);
+            // All those of the defaults, or none, or one that is never the server's.
+            match ports >> 2 & 3 {
+                0 | 1 => {}
+                2 => config.tls_ports.clear(),
+                _ => config.tls_ports = vec![40000],
+            }
+        }
     }
     config.limits.max_flows = MAX_FLOWS;
     config.limits.max_reassembly_bytes = MAX_REASSEMBLY;

@@ -44,6 +44,8 @@ pub(crate) struct Recorder {
     /// What to do at each event, going round; 0 is nothing.
     pub(crate) actions: Vec<u8>,
     pub(crate) at: usize,
+    /// What no record may hold: its session is reset.
+    pub(crate) forbidden: Option<&'static [u8]>,
     /// Flows that ended since somebody took them.
     pub(crate) ended: Vec<(SocketAddr, SocketAddr, EndReason)>,
     /// Stalls that have not ended, as far as events tell: since when, and whose.
@@ -159,6 +161,14 @@ impl Handler for Recorder {
             });
             if opened.is_some() {
                 assert_eq!(opened, Witness::last(), "only what was authenticated is shown");
+            }
+            let holds = |pattern: &[u8], it: &Authentic| {
+                it.content.windows(pattern.len()).any(|part| part == pattern)
+            };
+            if let (Some(pattern), Some(it)) = (self.forbidden, &opened)
+                && holds(pattern, it)
+            {
+                session.reset();
             }
             let again = record.open().ok().map(|it| (it.content_type, it.bytes.to_vec()));
             assert_eq!(again, opened.clone().map(|it| (it.kind, it.content)), "opened once");

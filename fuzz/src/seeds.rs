@@ -4,6 +4,7 @@
 //! compares. Refuses to be random.
 
 mod engine;
+mod openings;
 mod parsers;
 
 /// One seed: target, name, bytes.
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Seed> {
         seeds.push(Seed { target, name: name.to_owned(), bytes });
     };
     engine::packet_path(&mut add);
+    openings::openings(&mut add);
     engine::session(&mut add);
     engine::tls_deframer(&mut add);
     engine::recognition(&mut add);

@@ -1,0 +1,504 @@
+//! The engine with its two sides, what is on its way, and the claims about what passes.
+//!
+//! Refuses to deliver what the engine has not let through.
+
+use core::net::SocketAddr;
+use core::ops::Range;
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write;
+
+use mmtls_engine::tls::{Direction, KeyEpoch};
+use mmtls_engine::{
+    Config, Engine, Exit, FrameInput, HoldId, Link, Output, PortId, SharedKeys, Verdict,
+};
+
+use super::app::{self, App, PATTERN};
+use super::packet::{ACK, Packet, SYN};
+use super::tcp::Tcp;
+use crate::material::{Witness, keys};
+use crate::recorder::Recorder;
+
+/// Frames that one operation may set in motion.
+pub(super) const MANY: usize = 48;
+/// Frames on their way; the oldest one gives way.
+const MAX_QUEUE: usize = 96;
+
+const MAX_FLOWS: usize = 8;
+const MAX_BUFFERED: usize = 1 << 16;
+const MAX_HELD: usize = 64;
+
+/// Small limits, that two ends with a short session stay below.
+pub(super) fn limit(config: &mut Config) {
+    config.limits.max_flows = MAX_FLOWS;
+    config.limits.max_reassembly_bytes = 1 << 14;
+    config.limits.max_buffered_bytes = MAX_BUFFERED;
+    config.limits.max_held_frames = MAX_HELD;
+    config.limits.max_handshake_bytes = 4096;
+    config.limits.max_search_bytes = 4096;
+    config.limits.stall_max_packets = 32;
+    config.limits.stall_max_bytes = 1 << 14;
+    config.limits.max_pending_keys = 64;
+}
+
+/// Which records must not pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Guard {
+    Nothing,
+    /// Those with the pattern.
+    Pattern,
+    /// All in the application epoch.
+    Everything,
+}
+
+/// An honest end.
+pub(super) struct End {
+    pub(super) tcp: Tcp,
+    pub(super) app: App,
+    is_client: bool,
+    pattern: bool,
+    connection: u32,
+    /// The connection whose keys were shared.
+    shared: u32,
+    /// Bytes of its stream may have passed before there were keys, application data among them.
+    early: bool,
+}
+
+impl End {
+    pub(super) fn new(tcp: Tcp, is_client: bool, pattern: bool) -> Self {
+        let app = App::new(is_client, pattern);
+        Self { tcp, app, is_client, pattern, connection: 0, shared: 0, early: false }
+    }
+
+    /// Lets the program see what has come.
+    fn run(&mut self) {
+        if self.connection != self.tcp.connection {
+            self.connection = self.tcp.connection;
+            self.app = App::new(self.is_client, self.pattern);
+        }
+        if self.tcp.is_open() {
+            // A program that has shut its side down may read on, but has nothing left to write.
+            if !self.tcp.is_closing() || self.app.has_written() {
+                self.app.run(&self.tcp.input.bytes, &mut self.tcp.output);
+            }
+            if self.tcp.peer_has_finished() {
+                self.tcp.close();
+            }
+            self.tcp.transmit();
+        }
+    }
+}
+
+/// A frame on its way to the engine.
+#[derive(Clone, Debug)]
+pub(super) struct Flying {
+    pub(super) packet: Packet,
+    /// The side that it comes from.
+    pub(super) port: usize,
+    /// It is lost behind the engine.
+    pub(super) dies: bool,
+}
+
+/// A stretch of an honest end's stream, and which of its bytes were not forwarded.
+struct Mark {
+    side: usize,
+    connection: u32,
+    /// An application record, that must not be forwarded whole; otherwise the first flight, without
+    /// which no peer can make its own.
+    is_record: bool,
+    range: Range<usize>,
+    missing: Vec<bool>,
+}
+
+/// One line of the script that is printed when a claim fails.
+enum Line {
+    Operation(u8),
+    Wait(u64),
+    Frame(usize, Packet, Verdict, bool),
+    Released(HoldId),
+    Injected(usize, Packet),
+    Keys(bool),
+}
+
+/// What a hostile end has seen of the honest one.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// Its first numbers behind SYN or SYN-ACK, in the order in which they came.
+    pub(super) initials: Vec<u32>,
+    /// What it acknowledged last, and in a SYN-ACK.
+    pub(super) expected: u32,
+    pub(super) answered: Option<(u32, u32)>,
+    /// Behind what it sent last.
+    pub(super) end: u32,
+}
+
+/// The engine, its sides, and what is on its way.
+pub(super) struct Net {
+    engine: Engine<Recorder>,
+    pub(super) ends: [Option<End>; 2],
+    pub(super) queue: VecDeque<Flying>,
+    pub(super) seen: Seen,
+    held: HashMap<HoldId, Flying>,
+    pub(super) now_ns: u64,
+    guard: Guard,
+    shares_keys: bool,
+    marks: Vec<Mark>,
+    released: u64,
+    discarded: u64,
+    longest: usize,
+    lines: Vec<Line>,
+}
+
+/// Addresses of the two sides.
+const ADDRESSES: [SocketAddr; 2] = [
+    SocketAddr::new(core::net::IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 2)), 40000),
+    SocketAddr::new(core::net::IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 3)), 443),
+];
+
+impl Net {
+    pub(super) fn new(
+        config: Config,
+        guard: Guard,
+        shares_keys: bool,
+        ends: [Option<End>; 2],
+    ) -> Self {
+        let forbidden = (guard == Guard::Pattern).then_some(PATTERN);
+        let mut recorder = Recorder::new(&[]);
+        recorder.forbidden = forbidden;
+        Self {
+            engine: Engine::new(config, recorder),
+            ends,
+            queue: VecDeque::new(),
+            seen: Seen::default(),
+            held: HashMap::new(),
+            now_ns: 1,
+            guard,
+            shares_keys,
+            marks: Vec::new(),
+            released: 0,
+            discarded: 0,
+            longest: 0,
+            lines: Vec::new(),
+        }
+    }
+
+    pub(super) fn begin_step(&mut self, operation: u8) {
+        self.lines.push(Line::Operation(operation));
+        self.ends.iter_mut().flatten().for_each(|end| end.tcp.step());
+    }
+
+    /// Puts a frame on its way.
+    pub(super) fn send(&mut self, packet: Packet, port: usize, dies: bool) {
+        if self.queue.len() >= MAX_QUEUE {
+            self.queue.pop_front();
+        }
+        self.queue.push_back(Flying { packet, port, dies });
+    }
+
+    /// Puts what the honest ends have to say on its way.
+    pub(super) fn collect(&mut self) {
+        for side in [0, 1] {
+            let Some(end) = &mut self.ends[side] else {
+                continue;
+            };
+            end.run();
+            if end.connection != end.shared
+                && let Some(session) = end.app.session
+            {
+                end.shared = end.connection;
+                end.early = !end.app.got.is_empty() || end.tcp.input.has_ahead();
+                self.share(session);
+            }
+            self.mark(side);
+            let Some(end) = &mut self.ends[side] else {
+                continue;
+            };
+            for packet in core::mem::take(&mut end.tcp.outbox) {
+                self.send(packet, side, false);
+            }
+        }
+    }
+
+    /// Notes the first flight and the application record that the program has written.
+    fn mark(&mut self, side: usize) {
+        let Some(end) = &self.ends[side] else {
+            return;
+        };
+        let concerned = match self.guard {
+            Guard::Nothing => false,
+            Guard::Pattern => end.pattern,
+            Guard::Everything => true,
+        };
+        let connection = end.connection;
+        let record = end.app.marked.as_ref().filter(|_| concerned);
+        for (is_record, range) in [(false, end.app.first.as_ref()), (true, record)] {
+            let known =
+                |it: &Mark| (it.side, it.connection, it.is_record) == (side, connection, is_record);
+            if let Some(range) = range
+                && !self.marks.iter().any(known)
+            {
+                let (range, missing) = (range.clone(), vec![true; range.len()]);
+                self.marks.push(Mark { side, connection, is_record, range, missing });
+            }
+        }
+    }
+
+    /// Whether the first flight of an honest end has come through, so that its peer can answer.
+    pub(super) fn is_heard(&self, side: usize) -> bool {
+        let connection = self.ends[side].as_ref().map(|end| end.connection);
+        self.marks.iter().any(|it| {
+            it.side == side
+                && !it.is_record
+                && Some(it.connection) == connection
+                && !it.missing.contains(&true)
+        })
+    }
+
+    fn share(&mut self, (client_random, server_random): ([u8; 32], [u8; 32])) {
+        if !self.shares_keys {
+            return;
+        }
+        let epoch = KeyEpoch::Application(0);
+        let key = |direction| -> (Direction, KeyEpoch, Box<dyn mmtls_engine::tls::OpenRecord>) {
+            (direction, epoch, Box::new(Witness(Box::new(keys(direction, epoch)))))
+        };
+        let shared = SharedKeys {
+            sender: None,
+            source: 0,
+            client_random,
+            server_random: Some(server_random),
+            cipher_suite: app::CHOSEN,
+            keys: Direction::BOTH.map(key).into(),
+        };
+        let taken = self.engine.handle_keys(self.now_ns, shared).is_ok();
+        self.lines.push(Line::Keys(taken));
+        self.drain();
+    }
+
+    /// Lets frames through the engine, at most so many.
+    pub(super) fn settle(&mut self, most: usize) {
+        self.collect();
+        for _ in 0..most {
+            let Some(flying) = self.queue.pop_front() else {
+                break;
+            };
+            self.pass(flying);
+            self.collect();
+        }
+    }
+
+    fn pass(&mut self, flying: Flying) {
+        self.now_ns += 1000;
+        let bytes = flying.packet.frame(ADDRESSES);
+        self.longest = self.longest.max(bytes.len());
+        // One or the other.
+        let port = PortId(flying.port as u8);
+        let frame = FrameInput {
+            port,
+            link: Link::Ethernet,
+            bytes: &bytes,
+            memory: None,
+            checksum_trusted: true,
+        };
+        let verdict = self.engine.handle_frame(self.now_ns, &frame);
+        let line = Line::Frame(flying.port, flying.packet.clone(), verdict, flying.dies);
+        self.lines.push(line);
+        match verdict {
+            Verdict::Forward => self.forward(flying),
+            Verdict::Drop => {}
+            Verdict::Hold(id) => {
+                let known = self.held.insert(id, flying);
+                self.claim(known.is_none(), "hold numbers are new");
+            }
+        }
+        self.drain();
+    }
+
+    /// A frame leaves the engine, away from where it came from.
+    fn forward(&mut self, flying: Flying) {
+        let Flying { packet, port, dies } = flying;
+        if let Some((connection, at)) = packet.place {
+            self.note_passed(packet.from, connection, at, packet.data.len());
+        }
+        if !dies && packet.from == port {
+            self.deliver(1 - port, &packet);
+        }
+    }
+
+    fn note_passed(&mut self, side: usize, connection: u32, at: usize, len: usize) {
+        let mut whole = false;
+        for mark in &mut self.marks {
+            if (mark.side, mark.connection) != (side, connection) {
+                continue;
+            }
+            for place in mark.range.start.max(at)..mark.range.end.min(at + len) {
+                mark.missing[place - mark.range.start] = false;
+            }
+            whole |= mark.is_record && !mark.missing.contains(&true);
+        }
+        self.claim(!whole, "an application record of an honest end was forwarded");
+    }
+
+    fn deliver(&mut self, side: usize, packet: &Packet) {
+        let now_ns = self.now_ns;
+        let Some(end) = &mut self.ends[side] else {
+            return self.learn(packet);
+        };
+        end.tcp.handle(packet, now_ns);
+        end.run();
+        let got = &end.app.got;
+        let read = match self.guard {
+            Guard::Nothing => false,
+            // A server's first flight passes before there can be keys, and what it sends in it.
+            Guard::Pattern if end.is_client && (end.early || end.shared != end.connection) => false,
+            Guard::Pattern => got.windows(PATTERN.len()).any(|it| it == PATTERN),
+            Guard::Everything => !end.is_client && !got.is_empty(),
+        };
+        self.claim(!read, "an honest end has read an application record");
+    }
+
+    /// A hostile end sees what comes to it.
+    fn learn(&mut self, packet: &Packet) {
+        let seen = &mut self.seen;
+        seen.end = packet.end();
+        if packet.has(SYN) {
+            seen.initials.push(packet.end());
+        }
+        if packet.has(ACK) {
+            seen.expected = packet.acknowledgment;
+            if packet.has(SYN) {
+                seen.answered = Some((packet.acknowledgment, packet.end()));
+            }
+        }
+    }
+
+    /// Time passes; the engine is called whenever it asked for that.
+    pub(super) fn wait(&mut self, ns: u64) {
+        self.lines.push(Line::Wait(ns));
+        let until_ns = self.now_ns + ns;
+        while let Some(due_ns) = self.engine.next_timeout().filter(|due_ns| *due_ns < until_ns) {
+            self.now_ns = self.now_ns.max(due_ns);
+            self.engine.handle_timeout(self.now_ns);
+            self.drain();
+        }
+        self.now_ns = until_ns;
+        self.engine.handle_timeout(until_ns);
+        self.drain();
+        let later = self.engine.next_timeout().is_none_or(|due_ns| due_ns > until_ns);
+        self.claim(later, "due at once again");
+    }
+
+    /// The honest ends' retransmission timers.
+    pub(super) fn time_out(&mut self) {
+        self.ends.iter_mut().flatten().for_each(|end| end.tcp.time_out());
+        self.collect();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.engine.poll_output() {
+            match output {
+                Output::Release(id) => {
+                    self.released += 1;
+                    self.lines.push(Line::Released(id));
+                    match self.held.remove(&id) {
+                        Some(flying) => self.forward(flying),
+                        None => self.claim(false, "released without being held"),
+                    }
+                }
+                Output::Discard(id) => {
+                    self.discarded += 1;
+                    let known = self.held.remove(&id);
+                    self.claim(known.is_some(), "discarded without being held");
+                }
+                Output::Inject { exit, frame } => {
+                    let packet = Packet::parse(&frame, ADDRESSES);
+                    let side = match exit {
+                        Exit::AwayFrom(port) => 1 - usize::from(port.0),
+                        Exit::Through(port) => usize::from(port.0),
+                    };
+                    self.lines.push(Line::Injected(side, packet.clone()));
+                    if side != packet.from {
+                        self.deliver(side, &packet);
+                    }
+                }
+                Output::KeysNeeded(_) => {}
+            }
+        }
+        self.engine.handler_mut().ended.clear();
+    }
+
+    /// What packet_path claims, too.
+    pub(super) fn check(&self) {
+        let buffered = self.engine.buffered_bytes();
+        self.claim(buffered <= MAX_BUFFERED + self.longest, "too many bytes are buffered");
+        self.claim(self.held.len() <= MAX_HELD + 1, "too many frames are held");
+        self.claim(self.engine.flow_count() <= MAX_FLOWS, "too many flows");
+        let it = self.engine.counters();
+        let held = self.held.len() as u64;
+        self.claim(it.held == it.released + self.discarded + held, "held frames add up");
+        self.claim(it.released == self.released, "released frames add up");
+        let judged = it.forwarded + it.held + it.dropped - self.discarded;
+        self.claim(it.frames == judged, "frames add up");
+        self.claim(it.records_opened <= it.records_seen, "records add up");
+    }
+
+    pub(super) fn finish(mut self) {
+        // What is let go in the end is not on its way any more.
+        self.ends = [None, None];
+        self.marks.clear();
+        self.engine.finish();
+        self.drain();
+        self.check();
+        self.claim(self.held.is_empty(), "what is held is released or discarded");
+        self.claim(self.engine.buffered_bytes() == 0, "nothing stays buffered");
+        self.claim(self.engine.flow_count() == 0, "no flow stays");
+        self.claim(self.engine.handler().open_sessions() == 0, "every session ends");
+    }
+
+    /// Panics with the script where a claim does not hold.
+    pub(super) fn claim(&self, holds: bool, what: &str) {
+        assert!(holds, "{what}\n{}", self.script());
+    }
+
+    fn script(&self) -> String {
+        let mut text = String::new();
+        for line in &self.lines {
+            let _ = match line {
+                Line::Operation(it) => writeln!(text, "operation {it:#04x}"),
+                Line::Wait(ns) => writeln!(text, "    wait {} ms", ns / 1_000_000),
+                Line::Frame(port, packet, verdict, dies) => {
+                    let dies = if *dies { ", dies behind it" } else { "" };
+                    writeln!(text, "    port {port} {}: {verdict:?}{dies}", told(packet))
+                }
+                Line::Released(id) => writeln!(text, "    released {id:?}"),
+                Line::Injected(side, packet) => {
+                    writeln!(text, "    injected to side {side} {}", told(packet))
+                }
+                Line::Keys(taken) => writeln!(text, "    keys, taken: {taken}"),
+            };
+        }
+        for end in self.ends.iter().flatten() {
+            let _ = writeln!(text, "{:?} {:?}", end.tcp, end.app);
+        }
+        let _ = writeln!(text, "{:?}", self.engine.handler().events);
+        text
+    }
+}
+
+/// A segment in a few words.
+fn told(it: &Packet) -> String {
+    let flags: String =
+        [(SYN, 'S'), (super::packet::FIN, 'F'), (super::packet::RST, 'R'), (ACK, 'A')]
+            .iter()
+            .filter_map(|(flag, name)| it.has(*flag).then_some(*name))
+            .collect();
+    let data = it.data.get(..it.data.len().min(12)).unwrap_or(&[]);
+    format!(
+        "from {} {flags} seq {:#x} ack {:#x} window {} len {} {data:02x?} {:?}",
+        it.from,
+        it.sequence,
+        it.acknowledgment,
+        it.window,
+        it.data.len(),
+        it.place,
+    )
+}
