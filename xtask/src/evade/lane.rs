@@ -18,10 +18,10 @@ use super::tls::Settings;
 
 /// The kernels' Ethernet addresses, so that nobody has to ask.
 pub const CLIENT: [u8; 6] = [2, 0, 0, 0, 0, 2];
-const SERVER: [u8; 6] = [2, 0, 0, 0, 0, 3];
+pub const SERVER: [u8; 6] = [2, 0, 0, 0, 0, 3];
 
 /// The attacker's addresses as a client: so many from 10.77.0.10 and fd77::a on.
-const CLIENTS: usize = 16;
+pub const CLIENTS: usize = 16;
 /// And as a server, from 10.77.0.200 and fd77::c8 on.
 const FIRST_SERVER: u16 = 200;
 const LISTENERS: usize = 8;
@@ -32,7 +32,8 @@ fn text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-fn host(number: u16, v6: bool) -> IpAddr {
+/// The address of a station.
+pub fn host(number: u16, v6: bool) -> IpAddr {
     if v6 { [0xfd77, 0, 0, 0, 0, 0, 0, number].into() } else { [10, 77, 0, number as u8].into() }
 }
 

@@ -8,13 +8,15 @@
 //! 1. [`cases`]: attacks with a name, by clients and by servers.
 //! 2. [`generate`]: attacks from a seed.
 //! 3. [`script`] says what an attack is, [`attack`] carries it out over [`station`]'s raw frames.
-//! 4. [`trial`]: both runs, the verdict, and the shortest script that escapes.
+//! 4. [`crowd`]: honest connections beside many hostile ones that hold all that they may.
+//! 5. [`trial`]: both runs, the verdict, and the shortest script that escapes.
 //!
 //! Refuses to count what proves nothing: an attack that fails over the bridge, and a run whose
 //! controls (ordinary sessions, which must be reset) did not hold.
 
 mod attack;
 mod cases;
+mod crowd;
 mod generate;
 mod honest;
 mod impair;
@@ -64,6 +66,10 @@ pub struct EvadeArgs {
     /// So many honest connections over links that lose, reorder and repeat, with keys shared.
     #[arg(long, value_name = "N")]
     honest: Option<usize>,
+    /// So many hostile connections that hold all that they may, and 1,000 honest ones before, beside and
+    /// after them, timed; nothing else.
+    #[arg(long, value_name = "N")]
+    crowd: Option<u32>,
     /// Only named cases whose name contains this; `generated/S/N` is a generated one.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -155,11 +161,22 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
         }
         if let Some(config) = &mut options.config {
             config.push_str(&format!("[limits]\nmid_stream_grace_seconds = {}\n", args.grace));
+            if args.crowd.is_some() {
+                // So little that they take all of it.
+                config.push_str("max_buffered_bytes = 67108864\n");
+            }
         }
         Ok(options)
     };
     let guarded = Lane::start(&programs, Some(&binaries), &mut guard_and_log, args.seed)?;
     let settings = Settings::new(plain.bed.pki())?;
+    if let Some(count) = args.crowd {
+        let harm = crowd::run(&guarded, count, 1000, args.seed)?;
+        return match harm.first() {
+            None => Ok(()),
+            Some(first) => Err(format!("{} honest connections harmed: {first}", harm.len())),
+        };
+    }
     let arena =
         Arena { plain: &plain, guarded: &guarded, settings: &settings, parallel: args.parallel };
     let families: Vec<bool> = [false, true]
