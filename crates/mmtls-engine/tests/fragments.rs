@@ -246,3 +246,18 @@ fn fragments_of_copies_must_be_read_and_never_held() {
     }
     assert!(t.started() && t.out.iter().all(|it| !matches!(it, Output::Release(_))));
 }
+
+#[test]
+fn engines_that_share_must_not_guess_whose_a_fragment_is() {
+    for (policy, verdict) in [(Policy::Reset, Verdict::Drop), (Policy::Forward, Verdict::Forward)] {
+        let mut config = T::config();
+        config.policies.fragments = policy;
+        config.share = Some(Share { own: 0, owner: |_, _, _, _| 0, engines: 2, seed: 0 });
+        let mut t = T::with(config);
+        t.open();
+        let frame = t.ep.frame(C, 0, 0, flag::ACK, &hello());
+        for piece in cut(&frame, 24, 3) {
+            assert_eq!(t.raw(0, &piece), verdict);
+        }
+    }
+}

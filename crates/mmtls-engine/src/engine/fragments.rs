@@ -3,8 +3,8 @@
 //! Inline a fragment waits until its packet is complete; then all of them share its verdict. What
 //! receivers read differently is not put together: fragments that overlap (RFC 5722; Linux drops them
 //! for IPv4, too, others take the first copy, or the last), that contradict each other's length, or
-//! that end in the middle of eight bytes. Those, and what is over the cap or never complete, meet
-//! policy `fragments`.
+//! that end in the middle of eight bytes. Those, what is over the cap or never complete, and all of them
+//! where engines share interfaces, meet policy `fragments`.
 //!
 //! Refuses to keep more than its caps, and to let one source take everything: who has the most makes
 //! room.
@@ -178,6 +178,10 @@ impl<H: Handler> Engine<H> {
         link_header: &[u8],
     ) -> Verdict {
         self.counters.fragments += 1;
+        if self.config.share.is_some_and(|share| share.engines > 1) {
+            // Only the first one has the ports that tell whose the connection is.
+            return self.refuse_fragment();
+        }
         let key = Key {
             port,
             vlan: vlan_of(link_header),
