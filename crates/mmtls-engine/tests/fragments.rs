@@ -160,7 +160,7 @@ fn fragments_that_receivers_read_differently_must_meet_the_policy() {
             assert_eq!((released.len(), discarded.len()), if passes { (1, 0) } else { (0, 1) });
             assert!(!t.started());
             // Long enough after it the number is free.
-            t.now += 31 * SECOND;
+            t.now += 96 * SECOND;
             let now = t.now;
             t.engine.handle_timeout(now);
             for piece in cut(&frame, 24, 9) {
@@ -260,4 +260,75 @@ fn engines_that_share_must_not_guess_whose_a_fragment_is() {
             assert_eq!(t.raw(0, &piece), verdict);
         }
     }
+}
+
+#[test]
+fn fragments_of_two_packets_must_not_meet_at_the_receiver() {
+    // Of each packet one half dies behind the monitor; the receiver would make a third of the others.
+    let mut t = T::new();
+    t.open();
+    let [first, second] = [[7u8; 64], [9; 64]].map(|data| t.ep.frame(C, 0, 0, flag::ACK, &data));
+    for piece in cut(&first, 48, 4) {
+        assert_ne!(t.raw(0, &piece), Verdict::Drop);
+    }
+    let released = ends(&t).0.len();
+    for wait in [1, 30, 60] {
+        t.now += wait * SECOND;
+        let now = t.now;
+        t.engine.handle_timeout(now);
+        for piece in cut(&second, 48, 4) {
+            assert_eq!(t.raw(0, &piece), Verdict::Drop);
+        }
+    }
+    assert_eq!(ends(&t).0.len(), released);
+    // IPv6: whatever a later fragment calls itself.
+    let mut t = T::new();
+    t.ep.client = "[fd00::2]:40000".parse().unwrap();
+    t.ep.server = "[fd00::3]:443".parse().unwrap();
+    t.open();
+    let frame = t.ep.frame(C, 0, 0, flag::ACK, &hello());
+    let (head, tcp) = frame.split_at(LINK + 40);
+    let mut verdicts = Vec::new();
+    for (from, to, next) in
+        [(0, 16, 6), (16, tcp.len(), 6), (16, tcp.len(), 59), (16, tcp.len(), 17)]
+    {
+        let mut piece = head.to_vec();
+        piece[LINK + 6] = 44;
+        let len = (8 + to - from) as u16;
+        piece[LINK + 4..LINK + 6].copy_from_slice(&len.to_be_bytes());
+        let place = from as u16 | u16::from(to < tcp.len());
+        piece.extend_from_slice(&[next, 0, (place >> 8) as u8, place as u8, 0, 0, 0, 5]);
+        piece.extend_from_slice(&tcp[from..to]);
+        verdicts.push(t.raw(0, &piece));
+    }
+    assert!(matches!(verdicts[0], Verdict::Hold(_)));
+    assert_eq!(verdicts[1..], [Verdict::Forward, Verdict::Drop, Verdict::Drop]);
+}
+
+#[test]
+fn completed_packets_must_not_take_memory_without_end() {
+    let mut config = T::config();
+    config.limits.opening_timeout_ns = SECOND;
+    let mut t = T::with(config);
+    // One that stays incomplete in front of many.
+    let mut other = t.ep;
+    other.client = "10.0.0.99:1".parse().unwrap();
+    let frame = other.frame(C, 0, 0, flag::ACK, &[7; 100]);
+    t.raw(0, &fragment(&frame, 0, 24, false, 1));
+    let mut refused = 0;
+    for n in 0..140_000u32 {
+        let mut ep = t.ep;
+        ep.client = ([10, 1, (n >> 16) as u8, 1], 5).into();
+        let frame = ep.frame(C, 0, 0, flag::ACK, &[]);
+        let mut verdict = Verdict::Forward;
+        for piece in cut(&frame, 16, n as u16) {
+            verdict = t.raw(0, &piece);
+        }
+        refused += usize::from(verdict == Verdict::Drop);
+        t.out.clear();
+    }
+    assert!(refused > 140_000 - (1 << 17) - 2 && refused < 20_000, "{refused}");
+    let now = t.now + 100 * SECOND;
+    t.engine.handle_timeout(now);
+    assert_eq!(t.engine.next_timeout(), None);
 }

@@ -165,6 +165,7 @@ fn nothing_must_pass_before_the_connection_is_open() {
     let data = hello();
     for (d, at, flags) in [
         (C, (0, 0), flag::ACK),
+        (C, (3, 0), flag::ACK),
         (C, (0, 0), 0),
         (C, (0, 7), flag::ACK),
         (C, (-5, 0), flag::ACK),
@@ -192,15 +193,113 @@ fn nothing_must_pass_before_the_connection_is_open() {
 }
 
 #[test]
-fn data_may_overtake_the_acknowledgment_and_bring_it() {
+fn data_may_bring_the_acknowledgment_and_nothing_may_overtake_it() {
     let hello = hello();
     let mut t = strict();
     t.send(C, -1, 0, SYN, &[]);
     t.send(S, -1, 0, SYN_ACK, &[]);
     let (head, tail) = hello.split_at(20);
-    assert_eq!(t.send(C, 20, 0, flag::ACK, tail), Verdict::Forward);
+    assert_eq!(t.send(C, 20, 0, flag::ACK, tail), Verdict::Drop);
     assert_eq!(t.send(C, 0, 0, flag::ACK, head), Verdict::Forward);
+    assert_eq!(t.send(C, 20, 0, flag::ACK, tail), Verdict::Forward);
     assert!(t.started());
+}
+
+#[test]
+fn numbers_close_to_a_cookie_must_not_be_taken() {
+    // A server behind SYN cookies goes on from up to three bytes later, or one earlier.
+    for beside in [-1i64, 1, 2, 3] {
+        for (first, data) in [(true, false), (false, false), (false, true)] {
+            let mut t = strict();
+            t.send(C, -1, 0, SYN, &[]);
+            t.send(S, -1, 0, SYN_ACK, &[]);
+            if !first {
+                // The right one dies behind the monitor.
+                t.send(C, 0, 0, flag::ACK, &[]);
+            }
+            let bytes = if data { hello() } else { Vec::new() };
+            assert_eq!(t.send(C, beside, 0, flag::ACK, &bytes), Verdict::Drop, "{beside} {first}");
+            t.send(C, 0, 0, flag::ACK, &[]);
+            assert_eq!(judged(&mut t), 2);
+        }
+    }
+    // Where a server stands, its first segment tells; from then on what is early may come.
+    let mut t = strict();
+    t.open();
+    t.send(S, 0, 0, flag::ACK, &[]);
+    assert_eq!(t.send(C, 5, 0, flag::ACK, &hello()[5..]), Verdict::Forward);
+}
+
+#[test]
+fn a_server_must_not_hear_of_numbers_that_were_not_chosen() {
+    // Two attempts are answered, and the wrong one opens the connection here: the acknowledgment of the
+    // other one does not pass, empty as it is.
+    let mut t = strict();
+    let other = numbered(&t, 1000, 5000);
+    t.send(C, -1, 0, SYN, &[]);
+    t.send(S, -1, 0, SYN_ACK, &[]);
+    send_as(&mut t, other, C, (-1, 0), SYN, &[]);
+    send_as(&mut t, other, S, (-1, 0), SYN_ACK, &[]);
+    t.send(C, 0, 0, flag::ACK, &[]);
+    assert_eq!(send_as(&mut t, other, C, (0, 0), flag::ACK, &[]), Verdict::Drop);
+    t.send(S, 0, 0, flag::ACK, &[]);
+    assert_eq!(send_as(&mut t, other, C, (0, 0), flag::ACK, &[]), Verdict::Drop);
+}
+
+#[test]
+fn a_hello_out_of_order_behind_a_long_dialog_must_be_found() {
+    let mut t = strict();
+    t.open();
+    let mut at = [0u64; 2];
+    for _ in 0..9 {
+        for (d, bytes) in [(C, vec![b'x'; 2000]), (S, b"250 ok, ok, ok\r\n".to_vec())] {
+            let s = side(d);
+            t.send(d, at[s] as i64, at[1 - s], flag::ACK, &bytes);
+            at[s] += bytes.len() as u64;
+        }
+    }
+    for (d, bytes) in [(C, &b"STARTTLS\r\n"[..]), (S, b"220 Ready to start TLS\r\n")] {
+        let s = side(d);
+        t.send(d, at[s] as i64, at[1 - s], flag::ACK, bytes);
+        at[s] += bytes.len() as u64;
+    }
+    assert_eq!(t.engine.buffered_bytes(), 0, "not looked at in order any more");
+    let hello = hello();
+    let (client, server) = (at[0] as i64, at[1]);
+    assert_eq!(t.send(C, client + 20, server, flag::ACK, &hello[20..]), Verdict::Drop);
+    t.send(C, client, server, flag::ACK, &hello[..20]);
+    t.send(C, client + 20, server, flag::ACK, &hello[20..]);
+    assert!(t.started());
+}
+
+#[test]
+fn answers_must_show_however_the_client_lets_them_arrive() {
+    // Five bytes at a time, sent again; and with a byte of the client in between.
+    let answer = plain(ContentType::HANDSHAKE, &server_hello(&[9; 32], 0x1301));
+    for front in [20usize, 20_000] {
+        for interrupts in [false, true] {
+            let mut t = strict();
+            t.open();
+            let passed = if front > 16_384 { front as u64 } else { 0 };
+            t.send(C, 0, 0, flag::ACK, &vec![7; front]);
+            t.send(S, 0, front as u64, flag::ACK, &vec![9; passed as usize]);
+            t.send(C, front as i64, passed, flag::ACK, b"what nobody knows");
+            let mut sent = front as u64 + 17;
+            let mut verdicts = Vec::new();
+            for (n, piece) in answer.chunks(5).enumerate() {
+                let place = passed as i64 + 5 * n as i64;
+                for _ in 0..2 {
+                    verdicts.push(t.send(S, place, sent, flag::ACK, piece));
+                }
+                if interrupts && n == 0 {
+                    t.send(C, sent as i64, passed + 5, flag::ACK, &[0x14]);
+                    sent += 1;
+                }
+            }
+            assert_eq!(verdicts.last(), Some(&Verdict::Drop), "{front} {interrupts}");
+            assert!(t.engine.handler().anomalies.contains(&(S, TcpAnomaly::MissedTls)));
+        }
+    }
 }
 
 #[test]
@@ -418,6 +517,10 @@ fn what_a_server_answers_must_show_tls_that_was_missed() {
 #[test]
 fn ports_of_tls_must_carry_nothing_else() {
     let front = b"PROXY TCP4 192.0.2.1 192.0.2.2 5000 443\r\n";
+    // More at once than is kept.
+    let mut t = T::with(Config { verify_checksums: false, ..Config::new(Policy::Reset) });
+    t.open();
+    assert_eq!(t.send(C, 0, 0, flag::ACK, &[7; 17_000]), Verdict::Drop);
     for (policy, verdict) in [(Policy::Reset, Verdict::Drop), (Policy::Bypass, Verdict::Forward)] {
         let config = || {
             let mut config = Config::new(policy);

@@ -158,6 +158,7 @@ fn what_can_be_sent_again_must_leave_as_much_to_others() {
         t.ep = from("10.6.6.6:1000");
         t.ep.client.set_port(1000 + port);
         t.open();
+        t.send(S, 0, 0, flag::ACK, &[]);
         for piece in 0..20i64 {
             t.send(C, 1 + piece * 1400, 0, flag::ACK, &[b'x'; 1400]);
         }
@@ -167,6 +168,7 @@ fn what_can_be_sent_again_must_leave_as_much_to_others() {
     // The next client finds room for as long a flight.
     t.ep = from("10.0.0.2:40000");
     t.open();
+    t.send(S, 0, 0, flag::ACK, &[]);
     for piece in 0..40i64 {
         let verdict = t.send(C, 1 + piece * 1400, 0, flag::ACK, &[b'x'; 1400]);
         assert_eq!(verdict, Verdict::Forward);

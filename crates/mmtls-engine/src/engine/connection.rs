@@ -334,12 +334,24 @@ impl<H: Handler> Engine<H> {
         let sane = !inline
             || other.origin == Origin::Learned
             || !beyond && acknowledged.is_none_or(|it| it >= 0);
+        let early = half.origin == Origin::Syn && !(0..=half.seen()).contains(&offset);
+        let answers = half.origin == Origin::SynAck && offset >= 0;
         if sane {
             half.last_ack = Some(acknowledgment);
         }
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
         let current = offset >= half.seen();
+        if inline && !flow.confirmed {
+            flow.confirmed = answers && sane;
+            if early {
+                return false;
+            }
+        }
+        let Some(flow) = self.flows.get(index) else {
+            return false;
+        };
+        let [_, other] = flow.halves_from(direction);
         let mut direction = direction;
         if !other.syn_data.is_empty() {
             self.accept_syn_data(index, direction.reverse(), acknowledgment);

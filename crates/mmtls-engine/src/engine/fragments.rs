@@ -6,10 +6,16 @@
 //! that end in the middle of eight bytes. Those, what is over the cap or never complete, and all of them
 //! where engines share interfaces, meet policy `fragments`.
 //!
-//! Refuses to keep more than its caps, and to let one source take everything: who has the most makes
-//! room.
+//! Receivers know fragments by addresses and identification alone. Of a packet that was put together,
+//! some may have died behind the monitor, and fragments of a later packet with the same identification
+//! would fill the holes: so an identification is remembered for longer than receivers do, and what comes
+//! with it again meets the policy, too.
+//!
+//! Refuses to keep more than its caps, and to let one source take everything: who waits for the most
+//! makes room.
 
 use core::net::IpAddr;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
 use super::Engine;
@@ -21,17 +27,25 @@ use crate::wire::{Fragment, Parsed, Segment, vlan_of};
 /// The longest IP packet (RFC 791, section 3.1).
 const MAX_PACKET_LEN: usize = 65_535;
 
-/// Packets that are put together at a time.
-const MAX_PACKETS: usize = 512;
+/// Packets that wait to be complete at a time.
+const MAX_WAITING: usize = 512;
 
 /// Bytes of their fragments.
 const MAX_BYTES: usize = 8 << 20;
 
-/// Pieces of a packet: of 1,280 bytes each, which every link of IPv6 takes (RFC 8200, section 5), and some more.
+/// Pieces of a packet: of 1,280 bytes each, which every link of IPv6 takes (RFC 8200, section 5), and some
+/// more.
 const MAX_PIECES: usize = 64;
 
-/// How long an incomplete packet is kept; Linux does so (`ipfrag_time`).
-const TIMEOUT_NS: u64 = 30_000_000_000;
+/// Identifications that are remembered, those of waiting packets among them.
+const MAX_KNOWN: usize = 1 << 17;
+
+/// How long a packet waits, which is Linux's own limit (`ipfrag_time`).
+const WAIT_NS: u64 = 30_000_000_000;
+
+/// How long its identification is remembered from its first fragment on: receivers keep the last one
+/// for 60 seconds at most (RFC 8200, section 4.5).
+const TIMEOUT_NS: u64 = WAIT_NS + 65_000_000_000;
 
 /// What says that fragments belong together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,8 +60,8 @@ struct Key {
 }
 
 /// A packet that is incomplete.
+#[derive(Default)]
 struct Packet {
-    serial: u64,
     /// Ranges in order, which do not overlap.
     pieces: Vec<(usize, usize)>,
     /// The whole of it so far, with holes.
@@ -56,15 +70,21 @@ struct Packet {
     /// The protocol that the first fragment names.
     next: Option<u8>,
     held: Vec<HoldId>,
-    /// It will not be put together: what comes meets the policy.
-    refused: bool,
+    since_ns: u64,
+    /// It is not put together any more: what comes meets the policy.
+    over: bool,
 }
 
 pub(super) struct Fragments {
     packets: HashMap<Key, Packet, ahash::RandomState>,
-    order: VecDeque<(u64, Key, u64)>,
+    /// When each of them is forgotten, in order of time.
+    order: VecDeque<(u64, Key)>,
+    /// Those that wait, in order of time; some are over.
+    waiting: VecDeque<Key>,
+    /// How many wait, by source (IPv6: /64).
+    by_source: HashMap<IpAddr, usize, ahash::RandomState>,
+    count: usize,
     bytes: usize,
-    next_serial: u64,
     /// Frames that wait together with another one, whose number is the key.
     together: HashMap<HoldId, Vec<HoldId>, ahash::RandomState>,
 }
@@ -123,49 +143,70 @@ impl Fragments {
         Self {
             packets: HashMap::with_hasher(hasher.clone()),
             order: VecDeque::new(),
+            waiting: VecDeque::new(),
+            by_source: HashMap::with_hasher(hasher.clone()),
+            count: 0,
             bytes: 0,
-            next_serial: 0,
             together: HashMap::with_hasher(hasher),
         }
     }
 
     pub(super) fn next_deadline(&self) -> Option<u64> {
-        self.order.front().map(|(deadline, ..)| *deadline)
+        let oldest = self.waiting.front().and_then(|key| self.packets.get(key));
+        let waits = oldest.map(|packet| packet.since_ns.saturating_add(WAIT_NS));
+        let known = self.order.front().map(|(deadline, _)| *deadline);
+        [waits, known].into_iter().flatten().min()
     }
 
     /// Frames that go where this one goes.
     pub(super) fn together_with(&mut self, id: HoldId) -> Vec<HoldId> {
-        if self.together.is_empty() {
-            Vec::new()
-        } else {
-            self.together.remove(&id).unwrap_or_default()
+        match self.together.is_empty() {
+            true => Vec::new(),
+            false => self.together.remove(&id).unwrap_or_default(),
         }
     }
 
-    /// The packet that has to go when there is no room: of the source that has the most, the oldest.
+    /// The packet that has to go when there is no room: of the source that waits for the most, the
+    /// oldest.
     fn largest(&self) -> Option<Key> {
-        let mut held: HashMap<IpAddr, usize, ahash::RandomState> =
-            HashMap::with_hasher(self.packets.hasher().clone());
-        for (key, packet) in &self.packets {
-            *held.entry(key.source).or_default() += packet.bytes.len().max(1);
-        }
-        let (source, _) = held.into_iter().max_by_key(|(_, bytes)| *bytes)?;
-        let mut own = self.order.iter().filter(|(_, key, serial)| {
-            key.source == source
-                && self.packets.get(key).is_some_and(|packet| packet.serial == *serial)
-        });
-        own.next().map(|(_, key, _)| *key)
+        let (source, _) = self.by_source.iter().max_by_key(|(_, count)| **count)?;
+        let waits = |key: &&Key| {
+            network_of(key.source) == *source && self.packets.get(key).is_some_and(|it| !it.over)
+        };
+        self.waiting.iter().find(waits).copied()
     }
 
-    fn remove(&mut self, key: &Key) -> Option<Packet> {
-        let packet = self.packets.remove(key)?;
-        self.bytes = self.bytes.saturating_sub(packet.bytes.len());
-        while let Some((_, front, serial)) = self.order.front()
-            && self.packets.get(front).is_none_or(|packet| packet.serial != *serial)
-        {
-            self.order.pop_front();
+    /// A packet waits no longer; its frames.
+    fn end(&mut self, key: &Key) -> Option<Packet> {
+        let packet = self.packets.get_mut(key).filter(|packet| !packet.over)?;
+        let ended = core::mem::replace(packet, Packet { over: true, ..Packet::default() });
+        self.count -= 1;
+        self.bytes = self.bytes.saturating_sub(ended.bytes.len());
+        if let Entry::Occupied(mut of_source) = self.by_source.entry(network_of(key.source)) {
+            *of_source.get_mut() -= 1;
+            if *of_source.get() == 0 {
+                of_source.remove();
+            }
         }
-        Some(packet)
+        // At most as many as are over since: each is looked at once.
+        while let Some(front) = self.waiting.front()
+            && self.packets.get(front).is_none_or(|packet| packet.over)
+        {
+            self.waiting.pop_front();
+        }
+        if self.waiting.len() > 4 * MAX_WAITING {
+            let packets = &self.packets;
+            self.waiting.retain(|key| packets.get(key).is_some_and(|packet| !packet.over));
+        }
+        Some(ended)
+    }
+}
+
+/// Whose it is: an address, or a network that one host may have all of.
+fn network_of(source: IpAddr) -> IpAddr {
+    match source {
+        IpAddr::V4(_) => source,
+        IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
     }
 }
 
@@ -180,7 +221,10 @@ impl<H: Handler> Engine<H> {
         self.counters.fragments += 1;
         if self.config.share.is_some_and(|share| share.engines > 1) {
             // Only the first one has the ports that tell whose the connection is.
-            return self.refuse_fragment();
+            return match fragment.may_carry_tcp() {
+                true => self.refuse_fragment(),
+                false => Verdict::Forward,
+            };
         }
         let key = Key {
             port,
@@ -190,32 +234,32 @@ impl<H: Handler> Engine<H> {
             identification: fragment.identification,
             protocol: if fragment.source.is_ipv4() { fragment.next } else { 0 },
         };
-        if !self.fragments.packets.contains_key(&key) {
-            self.begin_packet(key);
+        if !self.fragments.packets.contains_key(&key) && !self.begin_packet(key) {
+            return self.refuse_fragment();
+        }
+        let end = fragment.offset + fragment.payload.len();
+        while self.fragments.bytes + end > MAX_BYTES
+            && let Some(largest) = self.fragments.largest()
+        {
+            self.forget_packet(&largest);
         }
         let fragments = &mut self.fragments;
-        let Some(packet) = fragments.packets.get_mut(&key) else {
+        let Some(packet) = fragments.packets.get_mut(&key).filter(|packet| !packet.over) else {
             return self.refuse_fragment();
         };
-        if packet.refused {
-            return self.refuse_fragment();
-        }
         let before = packet.bytes.len();
         let added = packet.add(fragment);
         fragments.bytes += packet.bytes.len() - before;
         match added {
-            Added::Again => Verdict::Drop,
+            Added::Again if self.config.inline => Verdict::Drop,
+            Added::Again => Verdict::Forward,
             Added::Refused => {
-                packet.refused = true;
-                fragments.bytes -= packet.bytes.len();
-                packet.bytes = Vec::new();
-                let held = core::mem::take(&mut packet.held);
-                self.end_fragments(&held, self.config.policies.fragments);
+                self.forget_packet(&key);
                 self.refuse_fragment()
             }
             Added::Waiting => self.wait_for_more(&key),
             Added::Complete => {
-                let Some(packet) = self.fragments.remove(&key) else {
+                let Some(packet) = self.fragments.end(&key) else {
                     return self.refuse_fragment();
                 };
                 self.judge_packet(port, fragment, link_header, packet)
@@ -223,28 +267,23 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// Makes room for one more packet.
-    fn begin_packet(&mut self, key: Key) {
-        while self.fragments.packets.len() >= MAX_PACKETS || self.fragments.bytes >= MAX_BYTES {
-            let Some(largest) = self.fragments.largest() else {
-                return;
-            };
+    /// Makes room for one more packet; false when too many are known.
+    fn begin_packet(&mut self, key: Key) -> bool {
+        if self.fragments.packets.len() >= MAX_KNOWN {
+            return false;
+        }
+        while self.fragments.count >= MAX_WAITING
+            && let Some(largest) = self.fragments.largest()
+        {
             self.forget_packet(&largest);
         }
         let fragments = &mut self.fragments;
-        fragments.next_serial += 1;
-        let serial = fragments.next_serial;
-        fragments.order.push_back((self.now_ns.saturating_add(TIMEOUT_NS), key, serial));
-        let packet = Packet {
-            serial,
-            pieces: Vec::new(),
-            bytes: Vec::new(),
-            len: None,
-            next: None,
-            held: Vec::new(),
-            refused: false,
-        };
-        fragments.packets.insert(key, packet);
+        fragments.order.push_back((self.now_ns.saturating_add(TIMEOUT_NS), key));
+        fragments.waiting.push_back(key);
+        fragments.count += 1;
+        *fragments.by_source.entry(network_of(key.source)).or_default() += 1;
+        fragments.packets.insert(key, Packet { since_ns: self.now_ns, ..Packet::default() });
+        true
     }
 
     fn wait_for_more(&mut self, key: &Key) -> Verdict {
@@ -284,6 +323,8 @@ impl<H: Handler> Engine<H> {
             Verdict::Drop => self.end_fragments(&held, Policy::Drop),
             Verdict::Hold(_) if held.is_empty() => {}
             Verdict::Hold(id) => {
+                // They count as what they are.
+                self.held_frames += held.len();
                 self.fragments.together.insert(id, held);
             }
         }
@@ -314,22 +355,25 @@ impl<H: Handler> Engine<H> {
     }
 
     fn forget_packet(&mut self, key: &Key) {
-        if let Some(packet) = self.fragments.remove(key) {
+        if let Some(packet) = self.fragments.end(key) {
             self.end_fragments(&packet.held, self.config.policies.fragments);
         }
     }
 
     /// Ends what has not become complete in time; with `None` everything.
     pub(super) fn expire_fragments(&mut self, now_ns: Option<u64>) {
-        while let Some(&(deadline, key, serial)) = self.fragments.order.front()
+        while let Some(&key) = self.fragments.waiting.front()
+            && let Some(packet) = self.fragments.packets.get(&key)
+            && now_ns.is_none_or(|now| packet.since_ns.saturating_add(WAIT_NS) <= now)
+        {
+            self.forget_packet(&key);
+        }
+        while let Some(&(deadline, key)) = self.fragments.order.front()
             && now_ns.is_none_or(|now| deadline <= now)
         {
-            match self.fragments.packets.get(&key) {
-                Some(packet) if packet.serial == serial => self.forget_packet(&key),
-                _ => {
-                    self.fragments.order.pop_front();
-                }
-            }
+            self.forget_packet(&key);
+            self.fragments.order.pop_front();
+            self.fragments.packets.remove(&key);
         }
     }
 }

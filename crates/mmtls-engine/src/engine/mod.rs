@@ -294,6 +294,7 @@ impl<H: Handler> Engine<H> {
             _ => return Some(output),
         };
         for other in self.fragments.together_with(id) {
+            self.held_frames = self.held_frames.saturating_sub(1);
             self.outputs.push_front(act(other));
         }
         Some(output)

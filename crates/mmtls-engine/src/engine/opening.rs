@@ -13,10 +13,12 @@
 //! | opening | SYN, from either side | one more candidate (simultaneous open is two of them) | section 3.5 |
 //! | opening | SYN-ACK that acknowledges a candidate's number + 1 | a candidate answer | section 3.5 |
 //! | opening | other SYN-ACK | dropped, and its sender reset as its receiver would | section 3.10.7.3 |
-//! | opening | ACK in place, of exactly one answer's number + 1 | open, with these numbers; the rest is void | section 3.10.7.4 |
+//! | opening | ACK of exactly an answer's number + 1, exactly at that SYN's number + 1 | open, with these numbers; the rest is void | section 3.10.7.4 |
 //! | opening | RST in answer to a candidate | that candidate is over, and with the last one the flow | section 3.10.7.3 |
-//! | opening | data or FIN beside these | dropped | section 3.10.7.3 |
+//! | opening | data, FIN, or the ACK of an answer, beside these | dropped | section 3.10.7.3 |
 //! | opening | empty ACK beside these | forwarded: its receiver resets what is not its own | section 3.10.7.3 |
+//! | open, the answerer has not spoken since | segment of the other side before or beyond what is next | dropped: senders repeat it | Linux takes numbers close to a SYN cookie's |
+//! | open, while its bytes are looked at | acknowledgment of what was never sent, or from before the stream | dropped | section 3.10.7.4 |
 //! | open | copy of its SYN or SYN-ACK | forwarded | section 3.10.7.4 |
 //! | open | other SYN | forwarded, a candidate: a live peer answers with a challenge | RFC 5961, section 4 |
 //! | open, both sides proven | other SYN-ACK | dropped | RFC 5961, section 4 |
@@ -27,9 +29,7 @@
 
 use super::Engine;
 use crate::config::Policy;
-use crate::flow::{
-    Carries, FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck, WINDOW_SLACK,
-};
+use crate::flow::{Carries, FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck};
 use crate::output::{Exit, Output, PortId, Verdict};
 use crate::recognition::{Watch, begins_hello};
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
@@ -243,7 +243,11 @@ impl<H: Handler> Engine<H> {
         if flags.ack() && self.open(index, direction, segment) {
             return None;
         }
-        if segment.tcp.payload().is_empty() && !flags.fin() {
+        let acknowledgment = segment.tcp.acknowledgment();
+        let almost = self.flows.get(index).is_some_and(|flow| {
+            flow.opening.answers_to(direction).any(|it| it.answer.initial() == acknowledgment)
+        });
+        if segment.tcp.payload().is_empty() && !flags.fin() && !almost {
             return Some(Verdict::Forward);
         }
         Some(self.out_of_window(index, direction))
@@ -255,24 +259,13 @@ impl<H: Handler> Engine<H> {
             return false;
         };
         let (sequence, acknowledgment) = (segment.tcp.sequence(), segment.tcp.acknowledgment());
-        let fits = |it: &SynAck| {
-            // Data may overtake the acknowledgment.
-            let ahead = sequence.wrapping_sub(it.syn.initial());
-            it.answer.initial() == acknowledgment
-                && u64::from(ahead) <= u64::from(it.answer.window) + WINDOW_SLACK
-        };
-        let (first, second) = {
-            let mut fitting = flow.opening.answers_to(direction).copied().filter(fits);
-            (fitting.next(), fitting.next())
-        };
+        // Servers behind SYN cookies take other numbers close by (Linux: up to three more), and go on
+        // from there: nothing but the exact one opens a connection.
         let exact =
             |it: &SynAck| it.syn.initial() == sequence && it.answer.initial() == acknowledgment;
-        let exact = flow.opening.answers_to(direction).copied().find(exact);
-        let SynAck { syn, answer } = match (exact, first, second) {
-            (Some(exact), ..) => exact,
-            (None, Some(only), None) => only,
-            // Which of two it means cannot be told, and its sender repeats it.
-            _ => return false,
+        let Some(SynAck { syn, answer }) = flow.opening.answers_to(direction).copied().find(exact)
+        else {
+            return false;
         };
         flow.phase = Phase::Open;
         flow.opening = Opening::default();

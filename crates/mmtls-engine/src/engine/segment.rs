@@ -101,8 +101,13 @@ impl<H: Handler> Engine<H> {
             return self.handle_rst(index, direction, segment);
         }
         let verdict = if segment.tcp.payload().is_empty() && !flags.fin() {
-            // Its receiver knows what to do with one that does not fit.
-            Verdict::Forward
+            let judged = |flow: &mut Flow<H::State>| {
+                self.config.inline && flow.is_established() && is_followed(flow)
+            };
+            match fits || !self.flows.get(index).is_some_and(judged) {
+                true => Verdict::Forward,
+                false => self.out_of_window(index, direction),
+            }
         } else if (!fits || !flags.ack()) && self.flows.get(index).is_some_and(|it| is_followed(it))
         {
             self.out_of_window(index, direction)
@@ -173,6 +178,17 @@ impl<H: Handler> Engine<H> {
         let sequence = segment.tcp.sequence();
         let fin = segment.tcp.flags().fin();
         let urgent = segment.tcp.flags().urg();
+        if inline
+            && !flow.exempt
+            && let Carries::Plain(watch) = &flow.carries
+            && watch.may_begin(direction)
+            && flow.halves[direction.index()]
+                .offset_of(sequence)
+                .is_some_and(|it| it > flow.halves[direction.index()].assembler.next() as i64)
+        {
+            // TLS may begin in what is missing before it.
+            return self.out_of_window(index, direction);
+        }
         match &mut flow.carries {
             Carries::Plain(watch) if urgent => watch.handle_urgent(direction, payload),
             Carries::Undecided(recogniser) if urgent => recogniser.note_urgent(direction),
@@ -458,13 +474,15 @@ impl<H: Handler> Engine<H> {
                 }
             }
             Carries::Undecided(recogniser) => match recogniser.handle_bytes(direction, bytes) {
-                Found::Unsure if !self.config.meets_not_tls(flow.client, flow.server) => {}
-                Found::Unsure if !recogniser.is_excluded() => {}
-                Found::Unsure => {
+                Found::Unsure | Found::Plain(_)
+                    if recogniser.is_excluded()
+                        && self.config.meets_not_tls(flow.client, flow.server) =>
+                {
                     let policy = self.config.policies.not_tls;
                     self.counters.not_tls += 1;
                     self.refuse(index, policy, SessionError::NotTls);
                 }
+                Found::Unsure => {}
                 Found::Plain(watch) => flow.carries = Carries::Plain(watch),
                 Found::Tls(beginning) => {
                     if beginning.reversed {
@@ -620,6 +638,10 @@ fn place(
     let offset = half.offset_of(sequence)?;
     // Only a keep-alive repeats the byte before the stream (RFC 9293, section 3.8.4).
     if offset < -1 || (offset == -1 && len > 1) {
+        return None;
+    }
+    if offset == -1 && inline && half.assembler.next() == 0 && len > 0 {
+        // Nothing was sent yet that could be kept alive.
         return None;
     }
     let skip = usize::from(offset == -1);

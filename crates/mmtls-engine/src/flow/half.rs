@@ -11,7 +11,7 @@ use crate::output::{HoldId, PortId};
 const MAX_LINK_HEADER: usize = 22;
 
 /// What a sender may be ahead of the window that the monitor knows of, in bytes.
-pub(crate) const WINDOW_SLACK: u64 = 1 << 16;
+const WINDOW_SLACK: u64 = 1 << 16;
 
 /// The largest window (RFC 7323, section 2.3): where the scale is not known.
 const MAX_WINDOW: u64 = 1 << 30;

@@ -11,7 +11,7 @@ mod shares;
 mod table;
 mod unacknowledged;
 
-pub(crate) use half::{Half, Held, Origin, WINDOW_SLACK};
+pub(crate) use half::{Half, Held, Origin};
 pub(crate) use opening::{Opening, Syn, SynAck};
 pub(crate) use reassembly::{Assembler, Insert};
 pub(crate) use shares::{Client, Resource};
@@ -80,6 +80,9 @@ pub(crate) struct Flow<S> {
     pub(crate) turned: bool,
     /// It is left alone, whatever it carries.
     pub(crate) exempt: bool,
+    /// Whoever answered the SYN has spoken on the open connection, and acknowledged nothing that was
+    /// not seen: it stands where the other one's bytes are counted from.
+    pub(crate) confirmed: bool,
     /// Picked up behind its beginning, and only one side has spoken since: anybody can make it look
     /// like that.
     pub(crate) one_sided: bool,
@@ -105,6 +108,7 @@ impl<S> Flow<S> {
             server,
             turned,
             exempt: false,
+            confirmed: false,
             one_sided: false,
             started_ns: now_ns,
             last_ns: now_ns,

@@ -183,6 +183,24 @@ pub(super) fn is_answer(bytes: &[u8]) -> bool {
     }
 }
 
+/// Whether these bytes, fewer than [`ANSWER_LEN`], may become an answer.
+pub(super) fn may_be_answer(bytes: &[u8]) -> bool {
+    let legal: [fn(u8) -> bool; ANSWER_LEN] = [
+        |it| matches!(it, 21 | 22),
+        |it| it == 3,
+        |it| it <= 4,
+        |it| it <= 0x40,
+        |_| true,
+        |it| matches!(it, 1 | 2),
+        |_| true,
+        |_| true,
+        |_| true,
+        |it| it == 3,
+        |it| it <= 4,
+    ];
+    bytes.iter().zip(legal).all(|(byte, legal)| legal(*byte))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

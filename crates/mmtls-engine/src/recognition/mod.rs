@@ -146,7 +146,7 @@ impl Recogniser {
                         return self.handle_again(client, bytes);
                     }
                 }
-                Looking::Past(watch) => missed |= watch.handle_server(bytes),
+                Looking::Past(watch) => missed |= watch.handle_server(bytes, Some(bytes)),
             }
         }
         match &self.sides {
@@ -200,6 +200,11 @@ impl Watch {
         self.sides.iter().any(SideWatch::refuses_urgent)
     }
 
+    /// Whether TLS may begin with the next bytes of a direction.
+    pub(crate) fn may_begin(&self, direction: Direction) -> bool {
+        self.sides[direction.index()].may_begin()
+    }
+
     /// Takes urgent data: its receiver may take a byte out, and its sender's turn goes on behind it.
     pub(crate) fn handle_urgent(&mut self, direction: Direction, payload: &[u8]) {
         self.sides[direction.index()].handle_urgent(payload);
@@ -218,7 +223,7 @@ impl Watch {
             if CLIENTS[at] != direction {
                 // Wherever they stand: a segment that died behind the monitor may have moved the
                 // stream on.
-                missed |= self.sides[at].handle_server(payload);
+                missed |= self.sides[at].handle_server(payload, new);
             } else if let Some(new) = new
                 && let Some(side) = self.sides[at].handle_client(new)
             {

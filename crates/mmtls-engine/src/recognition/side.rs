@@ -15,6 +15,9 @@ const MAX_URGENT: usize = 16;
 /// version and command, one for the address family, and the length of the rest.
 const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
+/// Longest such header behind its first 16 bytes: addresses take 216, certificates' names some more.
+const MAX_PROXY_LEN: usize = 2048;
+
 /// What bytes have shown.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Seen {
@@ -70,6 +73,14 @@ impl Answer {
         self.len = (known + taken) as u8;
         taken > 0 && hello::is_answer(&self.bytes[..known + taken])
     }
+
+    /// The client speaks: the turn is over, unless it may be in the middle of an answer.
+    fn interrupt(&mut self) {
+        let known = usize::from(self.len);
+        if known == ANSWER_LEN || !hello::may_be_answer(&self.bytes[..known]) {
+            *self = Self::default();
+        }
+    }
 }
 
 impl Side {
@@ -116,13 +127,13 @@ impl Side {
 
     fn handle_client(&mut self, bytes: &[u8]) -> Seen {
         self.client.extend_from_slice(bytes);
-        self.answer = Answer::default();
+        self.answer.interrupt();
         while self.plain < self.client.len() {
             let (before, rest) = self.client.split_at(self.plain);
             let mut asked = self.asked;
             // The beginnings of a record and of a hello of SSL 2.0.
             let possible = match before {
-                [] if !self.in_dialog => true,
+                [] if !self.in_dialog || self.asked.is_some() => true,
                 [] => matches!(rest[0], 20..=22 | 0x80..),
                 _ => matches!(rest[0], 20..=22 | 0x80..) && Upgrade::may_follow(before),
             };
@@ -238,7 +249,8 @@ fn may_be_proxy_header(before: &[u8]) -> bool {
     }
     begins(PROXY_SIGNATURE)
         && before.get(14..16).is_none_or(|length| {
-            before.len() <= 16 + usize::from(u16::from_be_bytes([length[0], length[1]]))
+            let len = usize::from(u16::from_be_bytes([length[0], length[1]]));
+            len <= MAX_PROXY_LEN && before.len() <= 16 + len
         })
 }
 
@@ -264,28 +276,34 @@ impl SideWatch {
         self.asked = Upgrade::asked_by(payload).or(self.asked);
     }
 
-    /// Takes a segment's payload of the server; whether it answers as a TLS server does.
-    pub(super) fn handle_server(&mut self, payload: &[u8]) -> bool {
+    /// Whether TLS may begin with the client's next bytes.
+    pub(super) fn may_begin(&self) -> bool {
+        self.turn || self.asked.is_some()
+    }
+
+    /// Takes a segment's payload of the server, and which of it continues the stream; whether it answers
+    /// as a TLS server does.
+    pub(super) fn handle_server(&mut self, payload: &[u8], new: Option<&[u8]>) -> bool {
         if payload.is_empty() {
             return false;
         }
         self.turn = true;
-        self.answer.push(payload)
+        self.answer.push(new.unwrap_or_default()) || hello::is_answer(payload)
     }
 
     /// Takes bytes that continue the client's stream; how to go on when TLS may begin in them.
     pub(super) fn handle_client(&mut self, bytes: &[u8]) -> Option<Side> {
         let first = *bytes.first()?;
-        self.answer = Answer::default();
+        self.answer.interrupt();
         let turn = core::mem::take(&mut self.turn);
         if turn || self.asked.is_some() {
             let begins = match (self.asked, first) {
-                (_, HANDSHAKE) | (Some(_), 20 | 21 | 0x80..) => hello::generous(bytes),
+                (_, HANDSHAKE) | (Some(_), _) => hello::generous(bytes),
                 (None, 20 | 21) => hello::strict(bytes),
                 _ => Begins::Other,
             };
             if begins != Begins::Other {
-                return Some(Side::at_turn(self.asked));
+                return Some(Side { answer: self.answer, ..Side::at_turn(self.asked) });
             }
         }
         self.asked = Upgrade::asked_by(bytes);

@@ -37,6 +37,23 @@ pub(crate) struct Fragment<'a> {
     pub(crate) payload: &'a [u8],
 }
 
+impl Fragment<'_> {
+    /// Whether TCP may be in it, if it is the first one.
+    pub(crate) fn may_carry_tcp(&self) -> bool {
+        matches!(
+            self.next,
+            TCP | HOP_BY_HOP
+                | ROUTING
+                | FRAGMENT
+                | AUTHENTICATION
+                | DESTINATION_OPTIONS
+                | MOBILITY
+                | HIP
+                | SHIM6
+        )
+    }
+}
+
 pub(crate) enum Network<'a> {
     Tcp {
         source: IpAddr,
@@ -145,7 +162,6 @@ fn parse_ipv6(packet: &[u8], strict: bool) -> Network<'_> {
             segment: rest,
         },
         Walked::Udp => udp(Some(rest), false),
-        Walked::UdpFragment => udp(Some(rest), true),
         Walked::Encapsulated => Network::Encapsulated,
         Walked::Fragment { next, offset, more, identification } => Network::Fragment(Fragment {
             source: IpAddr::V6(Ipv6Addr::from(source)),
@@ -175,7 +191,8 @@ pub(crate) fn parse_reassembled(next: u8, mut payload: &[u8]) -> Reassembled<'_>
     match walk(next, &mut payload) {
         Walked::Tcp => Reassembled::Tcp(payload),
         Walked::Encapsulated => Reassembled::Encapsulated,
-        Walked::Fragment { .. } | Walked::UdpFragment | Walked::Malformed => Reassembled::Malformed,
+        Walked::Fragment { .. } | Walked::Malformed => Reassembled::Malformed,
+        Walked::Udp if tunnel::by_udp(payload) => Reassembled::Encapsulated,
         Walked::Udp | Walked::Other => Reassembled::Other,
     }
 }
@@ -184,7 +201,6 @@ pub(crate) fn parse_reassembled(next: u8, mut payload: &[u8]) -> Reassembled<'_>
 enum Walked {
     Tcp,
     Udp,
-    UdpFragment,
     Encapsulated,
     Fragment { next: u8, offset: usize, more: bool, identification: u32 },
     Other,
@@ -211,30 +227,18 @@ fn walk(mut next: u8, rest: &mut &[u8]) -> Walked {
             FRAGMENT => match rest.split_first_chunk::<8>() {
                 // Offset 0 without more fragments is an atomic fragment (RFC 6946): whole.
                 Some((head, _)) if u16::from_be_bytes([head[2], head[3]]) & 0xfff9 == 0 => 8,
-                // TCP may be behind more headers. Of a later one only the first header's name is
-                // there, and does not count (RFC 8200, section 4.5).
-                Some((head, payload)) => match head[0] {
-                    TCP | HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION
-                    | DESTINATION_OPTIONS | MOBILITY | HIP | SHIM6 => {
-                        *rest = payload;
-                        let place = u16::from_be_bytes([head[2], head[3]]);
-                        return Walked::Fragment {
-                            next: head[0],
-                            offset: usize::from(place & 0xfff8),
-                            more: place & 1 != 0,
-                            identification: u32::from_be_bytes([
-                                head[4], head[5], head[6], head[7],
-                            ]),
-                        };
-                    }
-                    // The first one has the ports.
-                    UDP if u16::from_be_bytes([head[2], head[3]]) & 0xfff8 == 0 => {
-                        *rest = payload;
-                        return Walked::UdpFragment;
-                    }
-                    tunnel if tunnel::by_protocol(tunnel) => return Walked::Encapsulated,
-                    _ => return Walked::Other,
-                },
+                // Of a later one only the first header's name is there, and does not count: whatever
+                // it says, it may be part of a segment (RFC 8200, section 4.5).
+                Some((head, payload)) => {
+                    *rest = payload;
+                    let place = u16::from_be_bytes([head[2], head[3]]);
+                    return Walked::Fragment {
+                        next: head[0],
+                        offset: usize::from(place & 0xfff8),
+                        more: place & 1 != 0,
+                        identification: u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
+                    };
+                }
                 None => return Walked::Malformed,
             },
             _ => return Walked::Other,
@@ -287,8 +291,12 @@ mod tests {
         let later = [TCP, 0, 1, 0, 0, 0, 0, 9, 1, 2, 3];
         assert!(matches!(parse_network(&ipv6(FRAGMENT, &later), false), Network::Fragment(_)));
         for offset in [0, 1] {
-            let ping = [58, 0, offset, 1, 0, 0, 0, 9, 1, 2, 3];
-            assert!(matches!(parse_network(&ipv6(FRAGMENT, &ping), false), Network::Other));
+            let ping = ipv6(FRAGMENT, &[58, 0, offset, 1, 0, 0, 0, 9, 1, 2, 3]);
+            // What the later one says does not count.
+            let Network::Fragment(ping) = parse_network(&ping, false) else {
+                panic!("no fragment");
+            };
+            assert!(!ping.may_carry_tcp());
         }
         let mut v4 = vec![0x45, 0, 0, 24, 0, 0, 0x20, 0, 64, TCP];
         v4.resize(24, 0);
