@@ -270,6 +270,9 @@ impl World {
             for _ in 0..10 {
                 self.attacker.go_on(&mut self.net, side, 0);
                 self.net.settle(network::MANY);
+                // What is held is let go, or its session is reset.
+                self.net.wait(SECOND);
+                self.net.settle(network::MANY);
                 self.net.check();
             }
             return;

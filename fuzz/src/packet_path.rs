@@ -158,6 +158,7 @@ struct Segment {
 
 struct Path {
     engine: Engine<Recorder>,
+    inline: bool,
     any_sender: bool,
     /// Clients without an agent wait less.
     knows_agents: bool,
@@ -184,7 +185,7 @@ struct Path {
 impl Path {
     fn new(input: &mut Input<'_>) -> Self {
         let config = config(input);
-        let any_sender = config.any_key_sender;
+        let (inline, any_sender) = (config.inline, config.any_key_sender);
         let knows_agents = config.awaited.is_some();
         let vlans = input.u8();
         let actions = input.take(8);
@@ -193,6 +194,7 @@ impl Path {
             foreign: false,
             longest: 0,
             engine: Engine::new(config, Recorder::new(actions)),
+            inline,
             any_sender,
             knows_agents,
             now_ns: 1,
@@ -382,7 +384,8 @@ impl Path {
             if was_dead && answer && verdict == Verdict::Forward {
                 // A new connection has replaced the dead one.
                 self.dead.remove(&key);
-            } else if verdict == Verdict::Forward {
+            } else if verdict == Verdict::Forward && self.inline {
+                // Elsewhere nobody obeys: it has arrived already.
                 assert!(payload.is_empty(), "bytes of a reset connection were forwarded");
             }
         }
@@ -527,7 +530,10 @@ impl Path {
 
     fn note_ends(&mut self) {
         for (client, server, reason) in self.engine.handler_mut().ended.drain(..) {
-            if let EndReason::ResetByHandler | EndReason::ResetByPolicy(_) = reason {
+            // From an endpoint to itself there are two, one on each side, and no end says which.
+            if client != server
+                && let EndReason::ResetByHandler | EndReason::ResetByPolicy(_) = reason
+            {
                 self.dead.insert(pair(client, server));
             }
         }

@@ -111,7 +111,7 @@ impl Attacker {
         let dies = operation & 0x80 != 0;
         let mut packet = Packet::new(side, 0, 0, ACK);
         match operation & 0x0f {
-            // As somebody who wants to be understood.
+            // As somebody who wants to be understood; 0x20: with a harmless request.
             1 => return self.go_on(net, side, operation),
             2 => {
                 packet.flags = SYN;
@@ -263,14 +263,15 @@ impl Attacker {
             (State::Established, Some(_)) => {
                 packet.sequence = end.tcp.expected().unwrap_or_default();
                 packet.acknowledgment = numbers.1;
-                let request = usize::from(self.choices.pattern == Some(0));
+                let has_pattern = operation & 0x20 == 0 && self.choices.pattern == Some(side);
+                let form = usize::from(has_pattern);
                 let words = match (end.app.stage, side) {
                     (Stage::Hello, 0) => FORMS[self.choices.form].clone(),
-                    (Stage::Flight, 0) => [&WORDS.finished[..], &WORDS.requests[request]].concat(),
-                    (Stage::Data, 0) => WORDS.requests[request].clone(),
+                    (Stage::Flight, 0) => [&WORDS.finished[..], &WORDS.requests[form]].concat(),
+                    (Stage::Data, 0) => WORDS.requests[form].clone(),
                     (Stage::Hello, _) => WORDS.flight.clone(),
                     (Stage::Flight, _) => WORDS.flight[WORDS.server_hello.len()..].to_vec(),
-                    (Stage::Data, _) => WORDS.responses[usize::from(request == 0)].clone(),
+                    (Stage::Data, _) => WORDS.responses[form].clone(),
                     (Stage::Broken, _) => Vec::new(),
                 };
                 let words = known(net, side, words);

@@ -3,7 +3,6 @@
 //! Refuses to deliver what the engine has not let through.
 
 use core::net::SocketAddr;
-use core::ops::Range;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write;
 
@@ -98,15 +97,24 @@ pub(super) struct Flying {
     pub(super) dies: bool,
 }
 
-/// A stretch of an honest end's stream, and which of its bytes were not forwarded.
-struct Mark {
+/// What was forwarded of one connection of an honest end.
+struct Passed {
     side: usize,
     connection: u32,
-    /// An application record, that must not be forwarded whole; otherwise the first flight, without
-    /// which no peer can make its own.
-    is_record: bool,
-    range: Range<usize>,
-    missing: Vec<bool>,
+    /// By place in its stream.
+    bytes: Vec<bool>,
+    /// Where its first flight ends, without which no peer can make its own.
+    first: Option<usize>,
+    /// Where an application record ends that must not be forwarded. Bytes behind a hole may pass: no
+    /// receiver that keeps to TCP can read them.
+    record: Option<usize>,
+}
+
+impl Passed {
+    fn is_whole(&self, end: Option<usize>) -> bool {
+        let known = end.and_then(|end| self.bytes.get(..end));
+        known.is_some_and(|bytes| !bytes.contains(&false))
+    }
 }
 
 /// One line of the script that is printed when a claim fails.
@@ -139,9 +147,9 @@ pub(super) struct Net {
     pub(super) seen: Seen,
     held: HashMap<HoldId, Flying>,
     pub(super) now_ns: u64,
-    guard: Guard,
+    pub(super) guard: Guard,
     shares_keys: bool,
-    marks: Vec<Mark>,
+    passed: Vec<Passed>,
     released: u64,
     discarded: u64,
     longest: usize,
@@ -173,7 +181,7 @@ impl Net {
             now_ns: 1,
             guard,
             shares_keys,
-            marks: Vec::new(),
+            passed: Vec::new(),
             released: 0,
             discarded: 0,
             longest: 0,
@@ -228,29 +236,30 @@ impl Net {
             Guard::Pattern => end.pattern,
             Guard::Everything => true,
         };
+        let first = end.app.first.as_ref().map(|it| it.end);
+        let record = end.app.marked.as_ref().filter(|_| concerned).map(|it| it.end);
         let connection = end.connection;
-        let record = end.app.marked.as_ref().filter(|_| concerned);
-        for (is_record, range) in [(false, end.app.first.as_ref()), (true, record)] {
-            let known =
-                |it: &Mark| (it.side, it.connection, it.is_record) == (side, connection, is_record);
-            if let Some(range) = range
-                && !self.marks.iter().any(known)
-            {
-                let (range, missing) = (range.clone(), vec![true; range.len()]);
-                self.marks.push(Mark { side, connection, is_record, range, missing });
-            }
+        if first.is_some() {
+            let passed = self.passed(side, connection);
+            (passed.first, passed.record) = (first, record);
         }
+    }
+
+    fn passed(&mut self, side: usize, connection: u32) -> &mut Passed {
+        let known = |it: &Passed| (it.side, it.connection) == (side, connection);
+        let at = self.passed.iter().rposition(known).unwrap_or_else(|| {
+            let (bytes, first, record) = (Vec::new(), None, None);
+            self.passed.push(Passed { side, connection, bytes, first, record });
+            self.passed.len() - 1
+        });
+        &mut self.passed[at]
     }
 
     /// Whether the first flight of an honest end has come through, so that its peer can answer.
     pub(super) fn is_heard(&self, side: usize) -> bool {
         let connection = self.ends[side].as_ref().map(|end| end.connection);
-        self.marks.iter().any(|it| {
-            it.side == side
-                && !it.is_record
-                && Some(it.connection) == connection
-                && !it.missing.contains(&true)
-        })
+        let own = |it: &&Passed| it.side == side && Some(it.connection) == connection;
+        self.passed.iter().find(own).is_some_and(|it| it.is_whole(it.first))
     }
 
     fn share(&mut self, (client_random, server_random): ([u8; 32], [u8; 32])) {
@@ -325,16 +334,12 @@ impl Net {
     }
 
     fn note_passed(&mut self, side: usize, connection: u32, at: usize, len: usize) {
-        let mut whole = false;
-        for mark in &mut self.marks {
-            if (mark.side, mark.connection) != (side, connection) {
-                continue;
-            }
-            for place in mark.range.start.max(at)..mark.range.end.min(at + len) {
-                mark.missing[place - mark.range.start] = false;
-            }
-            whole |= mark.is_record && !mark.missing.contains(&true);
-        }
+        let end = at + len;
+        let passed = self.passed(side, connection);
+        let len = passed.bytes.len().max(end);
+        passed.bytes.resize(len, false);
+        passed.bytes[at..end].fill(true);
+        let whole = passed.is_whole(passed.record);
         self.claim(!whole, "an application record of an honest end was forwarded");
     }
 
@@ -444,7 +449,7 @@ impl Net {
     pub(super) fn finish(mut self) {
         // What is let go in the end is not on its way any more.
         self.ends = [None, None];
-        self.marks.clear();
+        self.passed.clear();
         self.engine.finish();
         self.drain();
         self.check();
@@ -459,7 +464,7 @@ impl Net {
         assert!(holds, "{what}\n{}", self.script());
     }
 
-    fn script(&self) -> String {
+    pub(super) fn script(&self) -> String {
         let mut text = String::new();
         for line in &self.lines {
             let _ = match line {

@@ -293,6 +293,7 @@ impl Tcp {
         let initial = self.next_initial();
         self.begin(initial);
         self.begin_peer(it.sequence, it);
+        self.take_syn_data(it);
         self.state = State::SynReceived;
         self.send_syn_ack();
     }
@@ -316,6 +317,7 @@ impl Tcp {
             return;
         }
         self.begin_peer(it.sequence, it);
+        self.take_syn_data(it);
         if answers {
             self.establish(it);
             self.acknowledge();
@@ -517,6 +519,16 @@ impl Tcp {
         self.expected = initial.wrapping_add(1);
         self.peer_scale = it.scale.filter(|_| self.rules.scale.is_some());
         self.window = u32::from(it.window);
+    }
+
+    /// The program gets them when the connection is open (RFC 9293, section 3.10.7.2); Linux leaves
+    /// them for the sender to repeat.
+    fn take_syn_data(&mut self, it: &Packet) {
+        if !self.rules.linux {
+            self.input.insert(0, &it.data, self.rules.copies);
+            // Less than a packet.
+            self.expected = self.expected.wrapping_add(it.data.len() as u32);
+        }
     }
 
     fn establish(&mut self, it: &Packet) {

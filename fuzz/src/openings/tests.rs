@@ -32,3 +32,36 @@ fn refuses_honest_records_without_keys() {
         assert_eq!(stages.collect::<Vec<_>>(), [app::Stage::Data, app::Stage::Flight]);
     }
 }
+
+#[test]
+fn accepts_a_hostile_end_where_nothing_is_guarded() {
+    // What goes on behind the input brings every connection to its end, so that a way past the engine
+    // is one that ends like this.
+    for side in [0, 1] {
+        for how in 0..=255u8 {
+            for opener in [0, 0x80] {
+                let choices = [side | 0x60 | opener, how, 0];
+                let mut world = World::new(Choices::read(&mut Input::new(&choices)));
+                world.end();
+                let end = world.net.ends.iter().flatten().next().unwrap();
+                assert!(!end.app.got.is_empty(), "{choices:x?} {}", world.net.script());
+            }
+        }
+    }
+}
+
+#[test]
+fn refuses_an_engine_that_lets_everything_pass() {
+    for side in [0, 1] {
+        for guard in [network::Guard::Everything, network::Guard::Pattern] {
+            let keys = u8::from(guard == network::Guard::Pattern) * 0x0c;
+            let pattern = (1 - side) << 4;
+            let choices = Choices::read(&mut Input::new(&[side | 0x60 | keys | pattern, 0, 0]));
+            let mut world = World::new(choices);
+            world.net.guard = guard;
+            let run = std::panic::AssertUnwindSafe(|| world.end());
+            let found = std::panic::catch_unwind(run).is_err();
+            assert!(found, "{side} {guard:?} {}", world.net.script());
+        }
+    }
+}

@@ -41,6 +41,8 @@ pub(super) fn openings(add: Add<'_>) {
             0,
             &[&[2, OWN, 2 | DIES, OWN | 0x60, 13 | 0x10, 0, 0, 100], &[1, 1, 1]],
         );
+        // A harmless request that dies, and another one in its place.
+        seed(&format!("changed{name}"), CLIENT | keys, 0, 0, &[&[1, 1, 1, 1 | DIES | 0x20, 1, 1]]);
         // A SYN with another SYN as its answer, junk, then the server goes on.
         seed(
             &format!("simultaneous{name}"),
