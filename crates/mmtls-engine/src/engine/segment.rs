@@ -179,6 +179,7 @@ impl<H: Handler> Engine<H> {
         let fin = segment.tcp.flags().fin();
         let urgent = segment.tcp.flags().urg();
         if inline
+            && direction == Direction::ClientToServer
             && !flow.exempt
             && let Carries::Plain(watch) = &flow.carries
             && watch.may_begin(direction)
@@ -186,7 +187,8 @@ impl<H: Handler> Engine<H> {
                 .offset_of(sequence)
                 .is_some_and(|it| it > flow.halves[direction.index()].assembler.next() as i64)
         {
-            // TLS may begin in what is missing before it.
+            // TLS may begin in what is missing before it. Of whoever answered the SYN this is not asked:
+            // a lost segment would cost the whole flight behind it, for downloads in the clear.
             return self.out_of_window(index, direction);
         }
         match &mut flow.carries {
