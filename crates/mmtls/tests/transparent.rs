@@ -218,7 +218,11 @@ fn accepts_what_is_no_tls_unchanged() {
     assert_eq!(report.count("TLS sessions"), 0);
     assert_eq!(report.count("flows seen"), families.len() as u64);
     assert_eq!(report.count("resets"), 0);
-    assert_eq!(stat(&report, "engine", "held"), 0, "nothing of it waits");
+    // Nothing of it waits but what a later fragment of IPv6 does not say: three fragments for each way of
+    // the long ping, of which the last one completes the packet.
+    let waiting = if families.contains(&Family::V6) { 4 } else { 0 };
+    assert_eq!(stat(&report, "engine", "held"), waiting);
+    assert_eq!(stat(&report, "engine", "released"), waiting);
 
     let streams = wire::streams(&left);
     assert_eq!(streams.len(), 2 * families.len());
