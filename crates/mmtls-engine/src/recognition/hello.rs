@@ -23,8 +23,10 @@ pub(super) enum Begins {
     Unsure,
 }
 
-/// So many empty records are TLS, whatever comes behind them: OpenSSL takes 32, Java any number.
-const MANY_EMPTY_RECORDS: usize = 8;
+/// So many records without a byte of a handshake message are TLS, whatever comes behind them: OpenSSL
+/// takes 32 empty ones, Java any number. Without a bound a client could keep this search going, each
+/// time from its start.
+const MANY_RECORDS: usize = 8;
 
 /// Longest alert record that may stand in front of a hello; more than the two bytes of one alert.
 const MAX_ALERT_LEN: usize = 16;
@@ -60,7 +62,7 @@ pub(super) fn strict(bytes: &[u8]) -> Begins {
 /// Walks over records until there is enough of a handshake message.
 fn scan(bytes: &[u8], demand: Demand) -> Begins {
     let mut head = [0; HEAD_LEN];
-    let (mut known, mut empty, mut plain_versions) = (0, 0, true);
+    let (mut known, mut skipped, mut plain_versions) = (0, 0, true);
     let mut rest = bytes;
     loop {
         let Some((&[kind, major, _, high, low], behind)) =
@@ -74,6 +76,7 @@ fn scan(bytes: &[u8], demand: Demand) -> Begins {
         }
         plain_versions &= major == 3;
         let content = behind.get(..len).unwrap_or(behind);
+        skipped += usize::from(len == 0 || ContentType(kind) != ContentType::HANDSHAKE);
         match ContentType(kind) {
             ContentType::HANDSHAKE => {
                 let taken = content.len().min(HEAD_LEN - known);
@@ -88,9 +91,8 @@ fn scan(bytes: &[u8], demand: Demand) -> Begins {
             }
             _ => {}
         }
-        empty += usize::from(len == 0);
         match judge(&head[..known], demand, plain_versions) {
-            Begins::Unsure if empty < MANY_EMPTY_RECORDS => {}
+            Begins::Unsure if skipped < MANY_RECORDS => {}
             Begins::Unsure => return Begins::Tls,
             found => return found,
         }
@@ -262,7 +264,7 @@ mod tests {
         }
         assert_eq!(strict(&[fronts[3], &HELLO].concat()), Begins::Other);
         for kind in [20, 22] {
-            assert_eq!(strict(&empty(kind).repeat(MANY_EMPTY_RECORDS)), Begins::Tls);
+            assert_eq!(strict(&empty(kind).repeat(MANY_RECORDS)), Begins::Tls);
         }
         let cut = [22, 3, 1, 0, 1, 1, 22, 3, 1, 0, 9, 0, 0, 60, 3, 3];
         assert_eq!((strict(&cut), generous(&cut)), (Begins::Tls, Begins::Tls));

@@ -130,23 +130,28 @@ impl Recogniser {
         let mut missed = false;
         for (looking, client) in self.sides.iter_mut().zip(CLIENTS) {
             let from_client = direction == client;
-            match looking {
-                Looking::InOrder(side) => match side.handle_bytes(from_client, bytes) {
-                    Seen::Unsure => {}
-                    Seen::Answer => missed = true,
-                    Seen::Plain(watch) => *looking = Looking::Past(watch),
-                    Seen::Tls(mut beginning) => {
-                        beginning.reversed = client == Direction::ServerToClient;
-                        return Found::Tls(beginning);
-                    }
-                },
-                Looking::Past(watch) if from_client => {
-                    if let Some(side) = watch.handle_client(bytes) {
-                        *looking = Looking::InOrder(side);
-                        return self.handle_again(client, bytes);
-                    }
+            if let Looking::Past(watch) = looking {
+                if !from_client {
+                    missed |= watch.handle_server(bytes, Some(bytes));
+                    continue;
                 }
-                Looking::Past(watch) => missed |= watch.handle_server(bytes, Some(bytes)),
+                match watch.handle_client(bytes) {
+                    // From these bytes on it looks in order again.
+                    Some(side) => *looking = Looking::InOrder(side),
+                    None => continue,
+                }
+            }
+            let Looking::InOrder(side) = looking else {
+                continue;
+            };
+            match side.handle_bytes(from_client, bytes) {
+                Seen::Unsure => {}
+                Seen::Answer => missed = true,
+                Seen::Plain(watch) => *looking = Looking::Past(watch),
+                Seen::Tls(mut beginning) => {
+                    beginning.reversed = client == Direction::ServerToClient;
+                    return Found::Tls(beginning);
+                }
             }
         }
         match &self.sides {
@@ -155,24 +160,6 @@ impl Recogniser {
                 Found::Plain(Watch { sides: [one, other] })
             }
             _ => Found::Unsure,
-        }
-    }
-
-    /// A reading looks in order again, from these bytes on.
-    fn handle_again(&mut self, client: Direction, bytes: &[u8]) -> Found {
-        let Looking::InOrder(side) = &mut self.sides[client.index()] else {
-            return Found::Unsure;
-        };
-        match side.handle_bytes(true, bytes) {
-            Seen::Tls(mut beginning) => {
-                beginning.reversed = client == Direction::ServerToClient;
-                Found::Tls(beginning)
-            }
-            Seen::Plain(watch) => {
-                self.sides[client.index()] = Looking::Past(watch);
-                Found::Unsure
-            }
-            Seen::Unsure | Seen::Answer => Found::Unsure,
         }
     }
 }

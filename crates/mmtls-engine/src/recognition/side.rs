@@ -174,7 +174,9 @@ impl Side {
                 Begins::Other => {
                     self.plain += 1;
                     self.in_dialog = true;
-                    self.excluded |= !may_be_proxy_header(&self.client[..self.plain]);
+                    // Once it is excluded this costs nothing: the longest header bounds it.
+                    self.excluded =
+                        self.excluded || !may_be_proxy_header(&self.client[..self.plain]);
                 }
             }
         }

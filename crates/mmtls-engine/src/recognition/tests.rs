@@ -295,3 +295,27 @@ fn accepts_only_tls_and_load_balancers_on_its_ports() {
     it.handle_bytes(S, b"SSH-2.0-x\r\n");
     assert!(it.is_excluded());
 }
+
+#[test]
+fn refuses_to_stay_unsure_for_long() {
+    let fronts: [&[u8]; 6] = [
+        &[20, 9, 0, 0, 1, 1],
+        &[20, 9, 0, 0, 0],
+        &[21, 9, 0, 0, 2, 1, 90],
+        &[21, 9, 0, 0, 16, 1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        &[22, 9, 0, 0, 0],
+        &[99, 3, 1, 0, 0],
+    ];
+    for front in fronts {
+        for dialog in [true, false] {
+            let mut it = Recogniser::default();
+            if dialog {
+                assert_eq!(it.handle_bytes(C, b"HELLO\r\n"), Found::Unsure);
+                assert_eq!(it.handle_bytes(S, b"HELLO\r\n"), Found::Unsure);
+            }
+            let times = 3 * MAX_BYTES / front.len();
+            let found = (0..times).any(|_| it.handle_bytes(C, front) != Found::Unsure);
+            assert!(found, "{front:?} {dialog}, {} kept", it.kept_bytes());
+        }
+    }
+}
