@@ -86,7 +86,7 @@ counters! {
     conflicting_overlaps,
     /// Segments dropped because a buffer was full.
     buffer_full,
-    /// RST and SYN segments that did not fit the connection: without effect.
+    /// RST, SYN and empty segments that did not fit the connection: without effect.
     stray_control,
     /// Data segments dropped behind a FIN, a RST, or far outside the window.
     out_of_window,

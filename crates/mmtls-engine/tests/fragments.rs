@@ -241,8 +241,17 @@ fn fragments_of_copies_must_be_read_and_never_held() {
     let mut t = T::with(config);
     t.open();
     let frame = t.ep.frame(Direction::ClientToServer, 0, 0, flag::ACK, &hello());
-    for piece in cut(&frame, 24, 3) {
-        assert_eq!(t.raw(0, &piece), Verdict::Forward);
+    // Captures use identifications again: sooner than hosts do where their clock has been changed.
+    for times in 1..=3 {
+        if times == 3 {
+            let now = t.now + 200 * SECOND;
+            t.engine.handle_timeout(now);
+        }
+        let pieces = cut(&frame, 24, 3);
+        for piece in &pieces {
+            assert_eq!(t.raw(0, piece), Verdict::Forward);
+        }
+        assert_eq!(t.engine.counters().fragments_joined, times * pieces.len() as u64);
     }
     assert!(t.started() && t.out.iter().all(|it| !matches!(it, Output::Release(_))));
 }
@@ -318,7 +327,7 @@ fn completed_packets_must_not_take_memory_without_end() {
     let mut refused = 0;
     for n in 0..140_000u32 {
         let mut ep = t.ep;
-        ep.client = ([10, 1, (n >> 16) as u8, 1], 5).into();
+        ep.client = ([10, 1, (n >> 13) as u8, 1], 5).into();
         let frame = ep.frame(C, 0, 0, flag::ACK, &[]);
         let mut verdict = Verdict::Forward;
         for piece in cut(&frame, 16, n as u16) {
@@ -331,4 +340,50 @@ fn completed_packets_must_not_take_memory_without_end() {
     let now = t.now + 100 * SECOND;
     t.engine.handle_timeout(now);
     assert_eq!(t.engine.next_timeout(), None);
+}
+
+#[test]
+fn identifications_of_one_source_must_leave_room_to_others() {
+    let mut t = T::new();
+    let joined = |t: &mut T, client: [u8; 4], id: u32| {
+        let mut ep = t.ep;
+        ep.client = (client, 5).into();
+        ep.server.set_port((id >> 16) as u16 + 1);
+        ep.server.set_ip([10, 9, 9, (id >> 16) as u8].into());
+        let frame = ep.frame(C, 0, 0, flag::ACK, &[]);
+        let pieces = cut(&frame, 16, id as u16);
+        let verdicts = pieces.iter().map(|piece| t.raw(0, piece)).collect::<Vec<_>>();
+        t.out.clear();
+        verdicts.last() == Some(&Verdict::Forward)
+    };
+    let taken = (0..200_000).filter(|id| joined(&mut t, [10, 6, 6, 6], *id)).count();
+    assert_eq!(taken, (1 << 17) / 8);
+    assert!(joined(&mut t, [10, 0, 0, 2], 7));
+}
+
+#[test]
+fn frames_of_held_packets_must_count_as_what_they_are() {
+    let mut c = T::config();
+    c.limits.max_held_frames = 1000;
+    let mut t = T::with(c);
+    let mut clients = Vec::new();
+    // Sessions of a hundred clients with a record each that waits, in 11 to 13 fragments.
+    for number in 0..100u8 {
+        t.ep.client = ([10, 6, 6, number], 1000).into();
+        t.open();
+        let at = t.play(&builder().build());
+        let record = sealed(C, 0);
+        let frame = t.ep.frame(C, at[0] as i64, at[1], flag::ACK, &record);
+        let len = (frame.len() / 12).next_multiple_of(8);
+        let held = cut(&frame, len, number.into())
+            .iter()
+            .all(|piece| matches!(t.raw(0, piece), Verdict::Hold(_)));
+        assert!(held, "{number}");
+        clients.push(t.ep.client);
+    }
+    let counters = t.engine.counters();
+    let waiting = counters.held - counters.released - counters.dropped;
+    assert!((900..=1000).contains(&waiting), "{waiting}");
+    let paid = t.engine.handler().errors().len();
+    assert!((1..=40).contains(&paid), "{paid} sessions made room for 13 frames at a time");
 }

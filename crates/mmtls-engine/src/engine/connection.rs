@@ -39,17 +39,30 @@ impl<H: Handler> Engine<H> {
             return Err(Verdict::Forward);
         }
         self.counters.mid_stream += 1;
-        let at_hello = begins_hello(payload);
+        self.pick_up(segment, &key(from, to))
+    }
+
+    /// Creates the flow of a connection whose beginning was not seen; `key` is as if the segment's sender
+    /// were the client.
+    pub(super) fn pick_up(
+        &mut self,
+        segment: &Segment<'_>,
+        key: &NewFlow,
+    ) -> Result<FlowIndex, Verdict> {
+        // Its keys may be shared and its beginning be lost: only a real ClientHello tells.
+        let at_hello = begins_hello(segment.tcp.payload());
+        let (from, to) = (key.client, key.server);
         // Without a SYN the lower port is taken for the server's.
         let from_client = at_hello || from.port() > to.port();
-        let index = self.insert(&if from_client { key(from, to) } else { key(to, from) })?;
+        let (client, server) = if from_client { (from, to) } else { (to, from) };
+        let index = self.insert(&NewFlow { client, server, ..*key })?;
         let Some(flow) = self.flows.get(index) else {
-            return Err(Verdict::Forward);
+            return Err(Verdict::Drop);
         };
         flow.phase = Phase::Open;
         let direction = flow.direction_from(from);
         flow.half(direction).begin(segment.tcp.sequence(), Origin::Learned, None);
-        if flags.ack() {
+        if segment.tcp.flags().ack() {
             let reverse = flow.half(direction.reverse());
             reverse.begin(segment.tcp.acknowledgment(), Origin::Learned, None);
         }
@@ -312,10 +325,6 @@ impl<H: Handler> Engine<H> {
             return !inline;
         };
         if !half.is_acceptable(offset) {
-            let flags = segment.tcp.flags();
-            if segment.tcp.payload().is_empty() && !flags.fin() && !flags.rst() {
-                self.stray(index, direction, TcpAnomaly::StrayAcknowledgment);
-            }
             return false;
         }
         let scale = half.window_scale.unwrap_or(match half.origin {

@@ -2,8 +2,9 @@
 //!
 //! Refuses to forget a reset connection early: its tombstone keeps dropping what still comes.
 
+use super::segment::is_followed;
 use super::{Context, Engine, context};
-use crate::flow::{Carries, FlowIndex, Phase, Unacknowledged};
+use crate::flow::{Carries, Flow, FlowIndex, Phase, Unacknowledged};
 use crate::output::{Exit, Output, Verdict};
 use crate::recognition::Recogniser;
 use crate::session::{EndReason, Fate, FlowAnomaly, Handler, SessionError, TcpAnomaly};
@@ -225,6 +226,22 @@ impl<H: Handler> Engine<H> {
         {
             self.note(index, direction, kind);
         }
+    }
+
+    /// Counts an empty segment that does not belong to its connection. It does not pass where bytes are
+    /// looked at: a server that answers with SYN cookies may take it for the beginning.
+    pub(super) fn stray_acknowledgment(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+    ) -> Verdict {
+        let looked_at = |flow: &&mut Flow<H::State>| flow.phase == Phase::Open && is_followed(flow);
+        let Some(flow) = self.flows.get(index).filter(looked_at) else {
+            return Verdict::Forward;
+        };
+        let judged = self.config.inline && flow.is_established();
+        self.stray(index, direction, TcpAnomaly::StrayAcknowledgment);
+        if judged { Verdict::Drop } else { Verdict::Forward }
     }
 
     /// Counts data that no receiver takes.

@@ -9,10 +9,10 @@
 //! Receivers know fragments by addresses and identification alone. Of a packet that was put together,
 //! some may have died behind the monitor, and fragments of a later packet with the same identification
 //! would fill the holes: so an identification is remembered for longer than receivers do, and what comes
-//! with it again meets the policy, too.
+//! with it again meets the policy, too. Of copies, where nothing is prevented, it begins another packet.
 //!
 //! Refuses to keep more than its caps, and to let one source take everything: who waits for the most
-//! makes room.
+//! makes room, and one source's identifications take an eighth.
 
 use core::net::IpAddr;
 use std::collections::hash_map::Entry;
@@ -20,6 +20,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::Engine;
 use crate::config::Policy;
+use crate::flow::Client;
 use crate::output::{HoldId, Output, PortId, Verdict};
 use crate::session::Handler;
 use crate::wire::{Fragment, Parsed, Segment, vlan_of};
@@ -39,6 +40,9 @@ const MAX_PIECES: usize = 64;
 
 /// Identifications that are remembered, those of waiting packets among them.
 const MAX_KNOWN: usize = 1 << 17;
+
+/// Those of one source.
+const MAX_KNOWN_OF_SOURCE: usize = MAX_KNOWN / 8;
 
 /// How long a packet waits, which is Linux's own limit (`ipfrag_time`).
 const WAIT_NS: u64 = 30_000_000_000;
@@ -70,6 +74,8 @@ struct Packet {
     /// The protocol that the first fragment names.
     next: Option<u8>,
     held: Vec<HoldId>,
+    /// Bytes of these frames.
+    held_len: usize,
     since_ns: u64,
     /// It is not put together any more: what comes meets the policy.
     over: bool,
@@ -81,8 +87,10 @@ pub(super) struct Fragments {
     order: VecDeque<(u64, Key)>,
     /// Those that wait, in order of time; some are over.
     waiting: VecDeque<Key>,
-    /// How many wait, by source (IPv6: /64).
-    by_source: HashMap<IpAddr, usize, ahash::RandomState>,
+    /// How many wait, by source.
+    waiting_of: HashMap<Client, usize, ahash::RandomState>,
+    /// How many are known, by source.
+    known_of: HashMap<Client, usize, ahash::RandomState>,
     count: usize,
     bytes: usize,
     /// Frames that wait together with another one, whose number is the key.
@@ -144,7 +152,8 @@ impl Fragments {
             packets: HashMap::with_hasher(hasher.clone()),
             order: VecDeque::new(),
             waiting: VecDeque::new(),
-            by_source: HashMap::with_hasher(hasher.clone()),
+            waiting_of: HashMap::with_hasher(hasher.clone()),
+            known_of: HashMap::with_hasher(hasher.clone()),
             count: 0,
             bytes: 0,
             together: HashMap::with_hasher(hasher),
@@ -169,9 +178,9 @@ impl Fragments {
     /// The packet that has to go when there is no room: of the source that waits for the most, the
     /// oldest.
     fn largest(&self) -> Option<Key> {
-        let (source, _) = self.by_source.iter().max_by_key(|(_, count)| **count)?;
+        let (source, _) = self.waiting_of.iter().max_by_key(|(_, count)| **count)?;
         let waits = |key: &&Key| {
-            network_of(key.source) == *source && self.packets.get(key).is_some_and(|it| !it.over)
+            Client::new(key.source) == *source && self.packets.get(key).is_some_and(|it| !it.over)
         };
         self.waiting.iter().find(waits).copied()
     }
@@ -182,12 +191,7 @@ impl Fragments {
         let ended = core::mem::replace(packet, Packet { over: true, ..Packet::default() });
         self.count -= 1;
         self.bytes = self.bytes.saturating_sub(ended.bytes.len());
-        if let Entry::Occupied(mut of_source) = self.by_source.entry(network_of(key.source)) {
-            *of_source.get_mut() -= 1;
-            if *of_source.get() == 0 {
-                of_source.remove();
-            }
-        }
+        count_down(&mut self.waiting_of, key);
         // At most as many as are over since: each is looked at once.
         while let Some(front) = self.waiting.front()
             && self.packets.get(front).is_none_or(|packet| packet.over)
@@ -202,11 +206,13 @@ impl Fragments {
     }
 }
 
-/// Whose it is: an address, or a network that one host may have all of.
-fn network_of(source: IpAddr) -> IpAddr {
-    match source {
-        IpAddr::V4(_) => source,
-        IpAddr::V6(ip) => IpAddr::V6((u128::from(ip) >> 64 << 64).into()),
+/// One packet less of its source.
+fn count_down(of: &mut HashMap<Client, usize, ahash::RandomState>, key: &Key) {
+    if let Entry::Occupied(mut count) = of.entry(Client::new(key.source)) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
     }
 }
 
@@ -234,7 +240,11 @@ impl<H: Handler> Engine<H> {
             identification: fragment.identification,
             protocol: if fragment.source.is_ipv4() { fragment.next } else { 0 },
         };
-        if !self.fragments.packets.contains_key(&key) && !self.begin_packet(key) {
+        let begins = match self.fragments.packets.get(&key) {
+            None => true,
+            Some(packet) => packet.over && !self.config.inline,
+        };
+        if begins && !self.begin_packet(key) {
             return self.refuse_fragment();
         }
         let end = fragment.offset + fragment.payload.len();
@@ -269,7 +279,12 @@ impl<H: Handler> Engine<H> {
 
     /// Makes room for one more packet; false when too many are known.
     fn begin_packet(&mut self, key: Key) -> bool {
-        if self.fragments.packets.len() >= MAX_KNOWN {
+        let is_known = self.fragments.packets.contains_key(&key);
+        let of_source = self.fragments.known_of.get(&Client::new(key.source));
+        if !is_known
+            && (self.fragments.packets.len() >= MAX_KNOWN
+                || of_source.is_some_and(|count| *count >= MAX_KNOWN_OF_SOURCE))
+        {
             return false;
         }
         while self.fragments.count >= MAX_WAITING
@@ -278,10 +293,13 @@ impl<H: Handler> Engine<H> {
             self.forget_packet(&largest);
         }
         let fragments = &mut self.fragments;
-        fragments.order.push_back((self.now_ns.saturating_add(TIMEOUT_NS), key));
+        if !is_known {
+            fragments.order.push_back((self.now_ns.saturating_add(TIMEOUT_NS), key));
+            *fragments.known_of.entry(Client::new(key.source)).or_default() += 1;
+        }
         fragments.waiting.push_back(key);
         fragments.count += 1;
-        *fragments.by_source.entry(network_of(key.source)).or_default() += 1;
+        *fragments.waiting_of.entry(Client::new(key.source)).or_default() += 1;
         fragments.packets.insert(key, Packet { since_ns: self.now_ns, ..Packet::default() });
         true
     }
@@ -293,6 +311,7 @@ impl<H: Handler> Engine<H> {
         let id = self.next_hold();
         if let Some(packet) = self.fragments.packets.get_mut(key) {
             packet.held.push(id);
+            packet.held_len += self.frame_len;
         }
         Verdict::Hold(id)
     }
@@ -305,11 +324,13 @@ impl<H: Handler> Engine<H> {
         link_header: &[u8],
         packet: Packet,
     ) -> Verdict {
-        let Packet { bytes, next, held, .. } = packet;
+        let Packet { bytes, next, held, held_len, pieces, .. } = packet;
+        self.frame_count += held.len();
+        self.frame_len += held_len;
         // Memory of this frame alone is not where the segment is.
         self.frame_memory = None;
         let next = next.unwrap_or(fragment.next);
-        self.counters.fragments_joined += held.len() as u64 + 1;
+        self.counters.fragments_joined += pieces.len() as u64;
         let verdict = match Segment::reassembled(link_header, fragment, next, &bytes) {
             // No card checks the checksum of a packet that comes in pieces.
             Parsed::Tcp(segment) => self.handle_parsed(port, &segment, false),
@@ -323,8 +344,6 @@ impl<H: Handler> Engine<H> {
             Verdict::Drop => self.end_fragments(&held, Policy::Drop),
             Verdict::Hold(_) if held.is_empty() => {}
             Verdict::Hold(id) => {
-                // They count as what they are.
-                self.held_frames += held.len();
                 self.fragments.together.insert(id, held);
             }
         }
@@ -371,9 +390,16 @@ impl<H: Handler> Engine<H> {
         while let Some(&(deadline, key)) = self.fragments.order.front()
             && now_ns.is_none_or(|now| deadline <= now)
         {
-            self.forget_packet(&key);
             self.fragments.order.pop_front();
+            let again = self.fragments.packets.get(&key).map(|it| it.since_ns + TIMEOUT_NS);
+            if let Some(again) = again.filter(|it| now_ns.is_some_and(|now| *it > now)) {
+                // Another one has begun with it.
+                self.fragments.order.push_back((again, key));
+                continue;
+            }
+            self.forget_packet(&key);
             self.fragments.packets.remove(&key);
+            count_down(&mut self.fragments.known_of, &key);
         }
     }
 }

@@ -56,7 +56,9 @@ pub struct Engine<H: Handler> {
     undecided: usize,
     held_frames: usize,
     next_hold: u64,
-    /// Bytes of the frame that is being handled.
+    /// Frames of the packet that is being handled: one, or its fragments.
+    frame_count: usize,
+    /// Their bytes.
     frame_len: usize,
     /// Memory of the frame that is being handled, where it may be kept.
     frame_memory: Option<Arc<[u8]>>,
@@ -98,6 +100,7 @@ impl<H: Handler> Engine<H> {
             undecided: 0,
             held_frames: 0,
             next_hold: 0,
+            frame_count: 0,
             frame_len: 0,
             frame_memory: None,
             started_ns: None,
@@ -156,6 +159,7 @@ impl<H: Handler> Engine<H> {
         self.now_ns = self.now_ns.max(now_ns);
         self.counters.frames += 1;
         self.started_ns.get_or_insert(self.now_ns);
+        self.frame_count = 1;
         self.frame_len = frame.bytes.len();
         self.frame_memory = frame.memory.filter(|_| Lent::is_possible(frame.bytes)).cloned();
         // What its receiver drops need not pass: it may be meant to mislead.
@@ -294,7 +298,6 @@ impl<H: Handler> Engine<H> {
             _ => return Some(output),
         };
         for other in self.fragments.together_with(id) {
-            self.held_frames = self.held_frames.saturating_sub(1);
             self.outputs.push_front(act(other));
         }
         Some(output)

@@ -14,7 +14,7 @@
 //! | opening | SYN-ACK that acknowledges a candidate's number + 1 | a candidate answer | section 3.5 |
 //! | opening | other SYN-ACK | dropped, and its sender reset as its receiver would | section 3.10.7.3 |
 //! | opening | ACK of exactly an answer's number + 1, exactly at that SYN's number + 1 | open, with these numbers; the rest is void | section 3.10.7.4 |
-//! | opening | RST in answer to a candidate | that candidate is over, and with the last one the flow | section 3.10.7.3 |
+//! | opening | RST in answer to a candidate | that candidate is over, and with the last one the flow | section 3.10.7.3; Linux obeys any RST in the window there, and is left with fewer candidates than are kept here |
 //! | opening | data, FIN, or the ACK of an answer, beside these | dropped | section 3.10.7.3 |
 //! | opening | empty ACK beside these | forwarded: its receiver resets what is not its own | section 3.10.7.3 |
 //! | open, the answerer has not spoken since | segment of the other side before or beyond what is next | dropped: senders repeat it | Linux takes numbers close to a SYN cookie's |
@@ -31,7 +31,7 @@ use super::Engine;
 use crate::config::Policy;
 use crate::flow::{Carries, FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck};
 use crate::output::{Exit, Output, PortId, Verdict};
-use crate::recognition::{Watch, begins_hello};
+use crate::recognition::Watch;
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
 use crate::tls::Direction;
 use crate::wire::{Reset, Segment, build_reset, turned};
@@ -75,25 +75,9 @@ impl<H: Handler> Engine<H> {
         if flags.syn() {
             return Err(Verdict::Forward);
         }
-        // Its keys may be shared and its beginning be lost: only a real ClientHello tells.
-        let at_hello = begins_hello(payload);
-        // Without a SYN the lower port is taken for the server's.
-        let from_client = at_hello || from.port() > to.port();
-        let (client, server) = if from_client { (from, to) } else { (to, from) };
-        let index = self.insert(&NewFlow { client, server, ..key })?;
-        let Some(flow) = self.flows.get(index) else {
-            return Err(Verdict::Drop);
-        };
-        flow.phase = Phase::Open;
-        flow.one_sided = true;
-        let direction = flow.direction_from(from);
-        flow.half(direction).begin(segment.tcp.sequence(), Origin::Learned, None);
-        if flags.ack() {
-            let reverse = flow.half(direction.reverse());
-            reverse.begin(segment.tcp.acknowledgment(), Origin::Learned, None);
-        }
-        if !at_hello {
-            flow.carries = Carries::Plain(Watch::default());
+        let index = self.pick_up(segment, &key)?;
+        if let Some(flow) = self.flows.get(index) {
+            flow.one_sided = true;
         }
         Ok(index)
     }

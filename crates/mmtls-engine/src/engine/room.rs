@@ -4,7 +4,7 @@
 //! has notably much does it.
 
 use super::{Context, Engine, context};
-use crate::flow::{Carries, FlowIndex, Phase, Resource};
+use crate::flow::{Carries, FlowIndex, Half, Phase, Resource};
 use crate::session::{EndReason, Handler, SessionError};
 use crate::tls::Direction;
 
@@ -44,7 +44,7 @@ impl<H: Handler> Engine<H> {
                 break;
             };
             let before = self.held_frames;
-            let [client, server] = flow.halves.each_ref().map(|half| half.held.len());
+            let [client, server] = flow.halves.each_ref().map(Half::held_frames);
             let more = match client > server {
                 true => Direction::ClientToServer,
                 false => Direction::ServerToClient,

@@ -101,12 +101,9 @@ impl<H: Handler> Engine<H> {
             return self.handle_rst(index, direction, segment);
         }
         let verdict = if segment.tcp.payload().is_empty() && !flags.fin() {
-            let judged = |flow: &mut Flow<H::State>| {
-                self.config.inline && flow.is_established() && is_followed(flow)
-            };
-            match fits || !self.flows.get(index).is_some_and(judged) {
+            match fits {
                 true => Verdict::Forward,
-                false => self.out_of_window(index, direction),
+                false => self.stray_acknowledgment(index, direction),
             }
         } else if (!fits || !flags.ack()) && self.flows.get(index).is_some_and(|it| is_followed(it))
         {
@@ -482,6 +479,7 @@ impl<H: Handler> Engine<H> {
                 {
                     let policy = self.config.policies.not_tls;
                     self.counters.not_tls += 1;
+                    self.note(index, direction, TcpAnomaly::NotTls);
                     self.refuse(index, policy, SessionError::NotTls);
                 }
                 Found::Unsure => {}
@@ -550,12 +548,12 @@ impl<H: Handler> Engine<H> {
                 self.kill(index, reset, reason);
                 Verdict::Drop
             }
-            Fate::Bypass if half.held.is_empty() => {
+            Fate::Bypass if half.first_held().is_none() => {
                 half.released = contiguous;
                 self.bypass(index);
                 Verdict::Forward
             }
-            Fate::Follow if half.held.is_empty() && !session.is_stalled(direction) => {
+            Fate::Follow if half.first_held().is_none() && !session.is_stalled(direction) => {
                 half.released = contiguous;
                 Verdict::Forward
             }

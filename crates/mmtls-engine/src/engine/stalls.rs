@@ -1,4 +1,4 @@
-//! Held frames: when they are held, released, and when waiting ends.
+//! Held packets: when they are held, released, and when waiting ends.
 //!
 //! Refuses to release a frame that would complete an unjudged record.
 
@@ -10,7 +10,7 @@ use crate::session::{Fate, Handler};
 use crate::tls::Direction;
 
 impl<H: Handler> Engine<H> {
-    /// Holds the frame at hand behind those that are held already.
+    /// Holds the packet at hand behind those that are held already.
     pub(super) fn hold(
         &mut self,
         index: FlowIndex,
@@ -21,16 +21,15 @@ impl<H: Handler> Engine<H> {
             return self.wait_unheld(index, direction, contiguous);
         }
         let id = self.next_hold();
-        let len = self.frame_len;
+        let (frames, len) = (self.frame_count, self.frame_len);
         let Some(flow) = self.flows.get(index) else {
             return Verdict::Forward;
         };
         let half = &mut flow.halves[direction.index()];
-        half.held.push_back(Held { id, contiguous, len });
-        half.held_bytes += len;
-        self.held_frames += 1;
+        half.hold(Held { id, contiguous, frames, len });
+        self.held_frames += frames;
         let limits = &self.config.limits;
-        let too_many = half.held.len() > limits.stall_max_packets;
+        let too_many = half.held_frames() > limits.stall_max_packets;
         if let Carries::Tls(session) = &mut flow.carries {
             if session.fate == Fate::Bypass {
                 self.bypass(index);
@@ -156,16 +155,14 @@ impl<H: Handler> Engine<H> {
             _ => None,
         };
         let half = &mut flow.halves[direction.index()];
-        while let Some(held) = half.held.front() {
-            if barrier.is_some_and(|barrier| held.contiguous >= barrier) {
-                return;
-            }
+        let may_go = |held: &Held| barrier.is_none_or(|barrier| held.contiguous < barrier);
+        while half.first_held().is_some_and(may_go)
+            && let Some(held) = half.take_held()
+        {
             self.outputs.push_back(Output::Release(held.id));
-            self.counters.released += 1;
-            self.held_frames -= 1;
+            self.counters.released += held.frames as u64;
+            self.held_frames -= held.frames;
             half.released = half.released.max(held.contiguous);
-            half.held_bytes -= held.len;
-            half.held.pop_front();
         }
     }
 
@@ -191,12 +188,11 @@ impl<H: Handler> Engine<H> {
     pub(super) fn discard_held(&mut self, index: FlowIndex) {
         if let Some(flow) = self.flows.get(index) {
             for half in &mut flow.halves {
-                for held in half.held.drain(..) {
-                    self.counters.dropped += 1;
-                    self.held_frames -= 1;
+                while let Some(held) = half.take_held() {
+                    self.counters.dropped += held.frames as u64;
+                    self.held_frames -= held.frames;
                     self.outputs.push_back(Output::Discard(held.id));
                 }
-                half.held_bytes = 0;
             }
         }
     }

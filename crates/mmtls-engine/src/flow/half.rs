@@ -19,14 +19,16 @@ const MAX_WINDOW: u64 = 1 << 30;
 /// How far behind the stream an acceptable segment may begin: retransmissions, keep-alives.
 const MAX_BEHIND: i64 = 1 << 26;
 
-/// A held frame.
+/// A held packet.
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) id: HoldId,
     /// The contiguous stream end when it arrived. It may go once no unjudged record ends there
     /// or before.
     pub(crate) contiguous: u64,
-    /// Bytes of the frame.
+    /// Frames that it came in: one, or its fragments.
+    pub(crate) frames: usize,
+    /// Their bytes.
     pub(crate) len: usize,
 }
 
@@ -69,8 +71,9 @@ pub(crate) struct Half {
     pub(crate) window_scale: Option<u8>,
     /// Stream offset up to which the receiver has allowed sending; `None` when it is not known.
     pub(crate) window_end: Option<u64>,
-    pub(crate) held: VecDeque<Held>,
-    pub(crate) held_bytes: usize,
+    held: VecDeque<Held>,
+    held_frames: usize,
+    held_bytes: usize,
     /// Since when the receiver has acknowledged bytes that were not seen, where that means that a
     /// copy of them was lost.
     pub(crate) gap_since_ns: Option<u64>,
@@ -92,6 +95,31 @@ impl Half {
         self.window_end = None;
         self.last_ack = None;
         self.syn_data = Vec::new();
+    }
+
+    /// Puts a packet behind those that are held.
+    pub(crate) fn hold(&mut self, packet: Held) {
+        self.held_frames += packet.frames;
+        self.held_bytes += packet.len;
+        self.held.push_back(packet);
+    }
+
+    /// The packet that has been held for the longest time.
+    pub(crate) fn first_held(&self) -> Option<&Held> {
+        self.held.front()
+    }
+
+    /// Takes that packet out.
+    pub(crate) fn take_held(&mut self) -> Option<Held> {
+        let packet = self.held.pop_front()?;
+        self.held_frames -= packet.frames;
+        self.held_bytes -= packet.len;
+        Some(packet)
+    }
+
+    /// Frames that are held.
+    pub(crate) fn held_frames(&self) -> usize {
+        self.held_frames
     }
 
     /// Forgets the sequence space.

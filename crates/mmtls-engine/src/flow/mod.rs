@@ -217,7 +217,7 @@ impl<S> Flow<S> {
 
     /// Frames of it that are held.
     pub(crate) fn held_frames(&self) -> usize {
-        self.halves.iter().map(|half| half.held.len()).sum()
+        self.halves.iter().map(Half::held_frames).sum()
     }
 
     /// Both FINs have been reached and each has been acknowledged.

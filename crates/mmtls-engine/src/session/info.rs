@@ -176,7 +176,7 @@ pub enum SessionError {
     JudgedLate = -37,
     /// The session has no private tag where `Policies::require_private_tag` asks for one.
     NoPrivateTag = -38,
-    /// Compression was negotiated (RFC 3749), which nobody should use (RFC 7525, section 3.3).
+    /// Compression was negotiated (RFC 3749), which nobody should use (RFC 9325, section 3.3).
     UnsupportedCompression = -40,
     /// A connection to one of `Config::tls_ports` that does not carry TLS. Told of flows only.
     NotTls = -39,
@@ -277,7 +277,8 @@ pub enum TcpAnomaly {
     /// A SYN or SYN-ACK that does not belong to the connection. Forwarded without effect where
     /// its receiver answers with a challenge, else dropped.
     StraySyn,
-    /// An acknowledgment far from the stream. Forwarded, without effect.
+    /// An empty segment that is far from the stream, or acknowledges what was never sent, while the
+    /// connection's bytes are looked at. Dropped; before both sides are proven, forwarded without effect.
     StrayAcknowledgment,
     /// The receiver has acknowledged bytes that were never seen, before it was clear what the flow
     /// carries. It meets `Policies::lost_synchronisation`.
@@ -285,6 +286,8 @@ pub enum TcpAnomaly {
     /// An answer as TLS servers give it, to something that was not recognised as TLS. It meets
     /// `Policies::lost_synchronisation`.
     MissedTls,
+    /// Something else than TLS on a port of `Config::tls_ports`. It meets `Policies::not_tls`.
+    NotTls,
 }
 
 impl TcpAnomaly {
@@ -301,6 +304,7 @@ impl TcpAnomaly {
             Self::StrayAcknowledgment => "stray_acknowledgment",
             Self::UnseenBytes => "unseen_bytes",
             Self::MissedTls => "missed_tls",
+            Self::NotTls => "not_tls",
         }
     }
 

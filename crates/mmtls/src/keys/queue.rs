@@ -1,7 +1,7 @@
 //! A bounded queue from several threads to one worker that serves senders in turn.
 //!
 //! Refuses to let one sender fill it: each may have as much as is left for all others, so that one
-//! that floods has half of it, two a third each, and there is always room for the next one.
+//! that floods has half of it, two a third each. Seventeen who flood leave nothing to the next one.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
