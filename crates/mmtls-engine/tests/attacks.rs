@@ -714,3 +714,59 @@ fn compression_and_drafts_must_be_named() {
         assert_eq!(t.engine.handler().errors(), [(S, error)]);
     }
 }
+
+/// Copies of a connection: behind a NAT, or through the monitor twice.
+#[test]
+fn copies_of_a_connection_must_get_the_same_keys() {
+    for (copy, sender) in [("10.0.0.2:41000", Some("10.0.0.2")), ("192.0.2.9:40000", None)] {
+        for late in [false, true] {
+            let mut t = T::new();
+            let ends = [t.ep, Endpoints { client: copy.parse().unwrap(), ..t.ep }];
+            for ep in ends {
+                t.ep = ep;
+                t.open();
+            }
+            let script = simple();
+            let mut at = [[0u64; 2]; 2];
+            let mut stalled = 0;
+            for (number, turn) in script.turns.iter().enumerate() {
+                for (ep, at) in ends.iter().zip(&mut at) {
+                    t.ep = *ep;
+                    let s = side(turn.direction);
+                    let sent =
+                        t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
+                    stalled += usize::from(matches!(sent, Verdict::Hold(_)));
+                    at[s] += turn.bytes.len() as u64;
+                }
+                if number + 1 == if late { script.turns.len() } else { 2 } {
+                    let sender = sender.map(|it| it.parse().unwrap());
+                    for d in [C, S] {
+                        let keys = keys(d, KeyEpoch::Application(0));
+                        assert_eq!(t.keys_with(d, 0, Box::new(keys), RANDOM, sender), Ok(true));
+                    }
+                }
+            }
+            assert_eq!(t.judged(), 4, "{copy}, late {late}");
+            assert_eq!(stalled > 0, late);
+        }
+    }
+}
+
+#[test]
+fn copies_must_get_their_keys_when_the_first_is_over() {
+    let mut t = T::new();
+    let first = t.ep;
+    let second = Endpoints { client: "10.0.0.2:41000".parse().unwrap(), ..t.ep };
+    let script = simple();
+    let mut at = [0; 2];
+    for ep in [first, second] {
+        t.ep = ep;
+        t.open();
+        at = t.play(&script);
+    }
+    t.ep = first;
+    t.send(C, at[0] as i64, at[1], flag::RST | flag::ACK, &[]);
+    assert!(!t.alive(), "the first one is over");
+    assert_eq!((t.keys(C, 0), t.keys(S, 0)), (Ok(true), Ok(true)));
+    assert_eq!(t.judged(), 2);
+}

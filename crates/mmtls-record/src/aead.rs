@@ -177,7 +177,7 @@ fn copy(to: &mut [u8], from: &[u8]) -> Option<()> {
 
 /// The static IV of a direction where the nonce is IV xor sequence number: TLS 1.3 (RFC 8446,
 /// section 5.3), and ChaCha20-Poly1305 in TLS 1.2 (RFC 7905, section 2).
-#[derive(ZeroizeOnDrop)]
+#[derive(Clone, ZeroizeOnDrop)]
 pub(crate) struct Iv([u8; IV_LEN]);
 
 impl Iv {

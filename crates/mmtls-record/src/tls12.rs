@@ -6,6 +6,8 @@
 
 pub(crate) mod cbc;
 
+use std::sync::Arc;
+
 use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
 use zeroize::ZeroizeOnDrop;
 
@@ -24,15 +26,16 @@ pub(crate) const EXPLICIT_NONCE_LEN: usize = 8;
 const ADDITIONAL_LEN: usize = 13;
 
 /// The read keys of one direction of a TLS 1.2 session with an AEAD suite.
+#[derive(Clone)]
 pub(crate) struct AeadOpener {
-    key: AeadKey,
+    key: Arc<AeadKey>,
     nonces: Nonces,
 }
 
 impl AeadOpener {
     /// Takes keys whose lengths have been checked against the suite.
     pub(crate) fn new(suite: &Suite, key: &[u8], iv: &[u8]) -> Result<Self, KeyError> {
-        let key = AeadKey::new(suite.cipher(), key)?;
+        let key = Arc::new(AeadKey::new(suite.cipher(), key)?);
         Ok(Self { key, nonces: Nonces::new(suite, iv)? })
     }
 }
@@ -69,9 +72,14 @@ impl OpenRecord for AeadOpener {
     fn content_len_is_exact(&self) -> bool {
         true
     }
+
+    fn share(&self) -> Option<Box<dyn OpenRecord>> {
+        Some(Box::new(self.clone()))
+    }
 }
 
 /// How a record's nonce is made.
+#[derive(Clone)]
 pub(crate) enum Nonces {
     /// Four secret bytes, then eight that the record carries.
     Explicit(Salt),
@@ -80,7 +88,7 @@ pub(crate) enum Nonces {
 }
 
 /// The implicit part of a nonce of GCM and CCM.
-#[derive(ZeroizeOnDrop)]
+#[derive(Clone, ZeroizeOnDrop)]
 pub(crate) struct Salt([u8; SALT_LEN]);
 
 impl Salt {

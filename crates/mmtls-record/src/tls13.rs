@@ -2,6 +2,8 @@
 //!
 //! Refuses to release a byte before its tag has been verified.
 
+use std::sync::Arc;
+
 use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
 
 use crate::KeyError;
@@ -16,8 +18,9 @@ pub(crate) const MAX_CONTENT_LEN: usize = 16384;
 ///
 /// Of a suite with the private tag it verifies the AEAD's tag only, since the other key is not
 /// for middleboxes. The AEAD key is wiped by the crypto library, the IV by this type.
+#[derive(Clone)]
 pub struct Tls13Opener {
-    key: AeadKey,
+    key: Arc<AeadKey>,
     iv: Iv,
     tag_len: usize,
     private_tag_len: usize,
@@ -31,7 +34,7 @@ impl Tls13Opener {
     pub fn new(suite: u16, key: &[u8], iv: &[u8]) -> Result<Self, KeyError> {
         let (key, iv) = aead_key(suite, key, iv)?;
         let private_tag_len = if suite::has_private_tag(suite) { PRIVATE_TAG_LEN } else { 0 };
-        Ok(Self { tag_len: key.tag_len(), private_tag_len, key, iv })
+        Ok(Self { tag_len: key.tag_len(), private_tag_len, key: Arc::new(key), iv })
     }
 }
 
@@ -56,6 +59,10 @@ impl OpenRecord for Tls13Opener {
     fn content_len(&self, fragment_len: usize) -> usize {
         // The content type takes one byte.
         fragment_len.saturating_sub(1 + self.tag_len + self.private_tag_len)
+    }
+
+    fn share(&self) -> Option<Box<dyn OpenRecord>> {
+        Some(Box::new(self.clone()))
     }
 }
 

@@ -51,6 +51,18 @@ enum Delivery {
 }
 
 impl Delivery {
+    /// The same for another session.
+    fn share(&self) -> Option<Self> {
+        let Self::Keys(keys) = self else {
+            return Some(Self::Null);
+        };
+        let share = |(direction, epoch, opener): &(_, _, Box<dyn OpenRecord>)| {
+            opener.share().map(|opener| (*direction, *epoch, opener))
+        };
+        let shared: Option<Vec<_>> = keys.keys.iter().map(share).collect();
+        shared.map(|shared| Self::Keys(SharedKeys { keys: shared, ..*keys }))
+    }
+
     /// What it counts against the cap.
     fn cost(&self) -> usize {
         match self {
@@ -73,6 +85,9 @@ type PendingKey = (Option<IpAddr>, [u8; 32]);
 
 /// Share of the cap that one sender may have: one part in so many.
 const SENDER_SHARE: usize = 16;
+
+/// Sessions beside the first one that get the same keys.
+const MAX_TWINS: usize = 7;
 
 struct Claim {
     deliveries: Candidates<Delivery>,
@@ -209,12 +224,21 @@ impl<H: Handler> Engine<H> {
     /// does not know may be another engine's, or come later.
     #[must_use]
     pub fn has_session(&mut self, sender: Option<IpAddr>, client_random: &[u8; 32]) -> bool {
-        let Some(&(index, id)) = self.by_random.get(client_random) else {
-            return false;
-        };
         let sender = if self.config.any_key_sender { None } else { sender };
-        let flow = self.flows.get_if(index, id);
-        flow.is_some_and(|flow| sender.is_none_or(|sender| sender == flow.client.ip()))
+        self.sessions_of(client_random).any(|(index, id)| {
+            let flow = self.flows.get_if(index, id);
+            flow.is_some_and(|flow| sender.is_none_or(|sender| sender == flow.client.ip()))
+        })
+    }
+
+    /// Sessions with a random, the one that had it first in front.
+    fn sessions_of(
+        &self,
+        client_random: &[u8; 32],
+    ) -> impl Iterator<Item = (FlowIndex, SessionId)> + use<H> {
+        let first = self.by_random.get(client_random).copied();
+        let others = self.twins.get(client_random).cloned().unwrap_or_default();
+        first.into_iter().chain(others)
     }
 
     /// Takes a delivery of keys. `Ok(false)` when its session has not been seen yet and it is
@@ -255,7 +279,18 @@ impl<H: Handler> Engine<H> {
                 self.pending.push((sender, random), delivery, self.now_ns, &self.config.limits);
             return Ok(false);
         };
-        let outcome = self.deliver(index, id, sender, delivery);
+        let mut outcome = Err(KeyRefusal::NotNeeded);
+        if self.twins.contains_key(&random) {
+            for (index, id) in self.sessions_of(&random).skip(1) {
+                if let Some(share) = delivery.share()
+                    && self.deliver(index, id, sender, share).is_ok()
+                {
+                    outcome = Ok(());
+                    self.settle(index);
+                }
+            }
+        }
+        outcome = self.deliver(index, id, sender, delivery).or(outcome);
         if outcome.is_err() {
             self.counters.keys_refused += 1;
         }
@@ -328,18 +363,15 @@ impl<H: Handler> Engine<H> {
         if let Some(before) = before {
             self.unregister(&before, id);
         }
-        if let Some(&(other, other_id)) = self.by_random.get(&random) {
-            // A replayed random must not take the keys away from a session that lives: no client
-            // uses one twice.
-            let alive = self.flows.get_if(other, other_id).is_some_and(|flow| {
-                let open = matches!(flow.phase, Phase::Opening | Phase::Open);
-                open && is_followed(flow)
-            });
-            if alive {
-                return;
-            }
+        if let Some(&(other, other_id)) = self.by_random.get(&random)
+            && self.is_alive(other, other_id)
+        {
+            // A replayed random must not take the keys away from a session that lives. Where it is a
+            // copy, the same keys fit both.
+            self.add_twin(random, (index, id));
+        } else {
+            self.by_random.insert(random, (index, id));
         }
-        self.by_random.insert(random, (index, id));
         for sender in [Some(client), None] {
             for (_, delivery) in self.pending.take(&(sender, random)).into_items() {
                 if self.deliver(index, id, sender, delivery).is_err() {
@@ -349,10 +381,38 @@ impl<H: Handler> Engine<H> {
         }
     }
 
+    fn is_alive(&mut self, index: FlowIndex, id: SessionId) -> bool {
+        self.flows.get_if(index, id).is_some_and(|flow| {
+            matches!(flow.phase, Phase::Opening | Phase::Open) && is_followed(flow)
+        })
+    }
+
+    fn add_twin(&mut self, random: [u8; 32], twin: (FlowIndex, SessionId)) {
+        let mut twins = self.twins.remove(&random).unwrap_or_default();
+        twins.retain(|(index, id)| self.is_alive(*index, *id));
+        if twins.len() < MAX_TWINS {
+            twins.push(twin);
+        }
+        self.twins.insert(random, twins);
+    }
+
     /// Forgets a random, if it is still this session's.
     pub(super) fn unregister(&mut self, random: &[u8; 32], id: SessionId) {
+        if let Entry::Occupied(mut twins) = self.twins.entry(*random) {
+            twins.get_mut().retain(|(_, twin)| *twin != id);
+            if twins.get().is_empty() {
+                twins.remove();
+            }
+        }
         if self.by_random.get(random).is_some_and(|(_, owner)| *owner == id) {
             self.by_random.remove(random);
+            if let Some(mut twins) = self.twins.remove(random) {
+                // It has its keys, or waits for them as the first one now.
+                self.by_random.insert(*random, twins.remove(0));
+                if !twins.is_empty() {
+                    self.twins.insert(*random, twins);
+                }
+            }
         }
     }
 }

@@ -44,6 +44,8 @@ pub struct Engine<H: Handler> {
     counters: Counters,
     flows: FlowTable<H::State>,
     by_random: HashMap<[u8; 32], (FlowIndex, SessionId), ahash::RandomState>,
+    /// Others with the same one, while that is open: copies of a connection, such as behind a NAT.
+    twins: HashMap<[u8; 32], Vec<(FlowIndex, SessionId)>, ahash::RandomState>,
     pending: PendingKeys,
     /// Of clients that may share, and of others; see [`StallCheck`].
     stalls: [VecDeque<StallCheck>; 2],
@@ -90,6 +92,7 @@ impl<H: Handler> Engine<H> {
             counters: Counters::default(),
             flows: FlowTable::new(hasher.clone(), first_id, id_step),
             by_random: HashMap::with_hasher(hasher.clone()),
+            twins: HashMap::with_hasher(hasher.clone()),
             pending: PendingKeys::new(hasher.clone()),
             fragments: Fragments::new(hasher),
             stalls: Default::default(),

@@ -65,4 +65,10 @@ pub trait OpenRecord: Send {
     /// The hellos agreed on encrypt-then-MAC (RFC 7366), which changes the CBC suites of TLS 1.2.
     /// Told before the first record; means nothing to every other suite.
     fn set_encrypt_then_mac(&mut self) {}
+
+    /// The same keys once more, as they were given first: connections may be copies of one another, with
+    /// the same randoms. `None` where there can be no second one.
+    fn share(&self) -> Option<Box<dyn OpenRecord>> {
+        None
+    }
 }

@@ -6,6 +6,8 @@
 //! the time of a MAC too, as RFC 5246 asks of endpoints; the number of hashed bytes still depends
 //! on the padding, as in any code that is not constant-time throughout.
 
+use std::sync::Arc;
+
 use aws_lc_rs::cipher::{AES_128, AES_256, Algorithm, DecryptingKey, DecryptionContext};
 use aws_lc_rs::cipher::{EncryptingKey, EncryptionContext, UnboundCipherKey};
 use aws_lc_rs::iv::FixedLength;
@@ -21,7 +23,7 @@ pub(crate) const BLOCK_LEN: usize = 16;
 
 /// The read keys of one direction of a TLS 1.2 session with a CBC suite.
 pub(crate) struct CbcOpener {
-    key: DecryptingKey,
+    key: Arc<DecryptingKey>,
     mac: Mac,
     encrypt_then_mac: bool,
 }
@@ -30,7 +32,7 @@ impl CbcOpener {
     /// Takes keys whose lengths have been checked against the suite.
     pub(crate) fn new(suite: &Suite, key: &[u8], mac_key: &[u8]) -> Result<Self, KeyError> {
         let unbound = unbound(key)?;
-        let key = DecryptingKey::cbc(unbound).map_err(|_| KeyError::Library)?;
+        let key = Arc::new(DecryptingKey::cbc(unbound).map_err(|_| KeyError::Library)?);
         Ok(Self { key, mac: Mac::new(suite.cipher(), mac_key)?, encrypt_then_mac: false })
     }
 
@@ -114,6 +116,11 @@ impl OpenRecord for CbcOpener {
     fn set_encrypt_then_mac(&mut self) {
         self.encrypt_then_mac = true;
     }
+
+    fn share(&self) -> Option<Box<dyn OpenRecord>> {
+        let (key, mac) = (Arc::clone(&self.key), self.mac.clone());
+        Some(Box::new(Self { key, mac, encrypt_then_mac: false }))
+    }
 }
 
 /// Splits IV and ciphertext; `None` when they are not whole blocks, at least one of each.
@@ -134,6 +141,7 @@ fn padding(decrypted: &[u8]) -> Option<usize> {
 }
 
 /// The MAC of a CBC suite; the library wipes its key.
+#[derive(Clone)]
 pub(crate) struct Mac {
     key: hmac::Key,
     len: usize,
