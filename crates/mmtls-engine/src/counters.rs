@@ -74,6 +74,8 @@ counters! {
     urgent,
     /// Connection attempts forgotten early because the table was full.
     evicted,
+    /// Packets dropped because their flow was gone while they were handled: never, unless by a fault.
+    lost_flows,
     /// Packets of flows that did not fit in the table.
     table_full,
     /// Flows on which TLS was recognised.

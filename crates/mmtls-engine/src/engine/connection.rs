@@ -4,6 +4,7 @@
 //!
 //! Refuses to believe control segments that their receiver would not believe.
 
+use super::conclude::Passage;
 use super::segment::is_followed;
 use super::{Context, Engine, context};
 use crate::config::Policy;
@@ -110,12 +111,12 @@ impl<H: Handler> Engine<H> {
         index: FlowIndex,
         direction: Direction,
         segment: &Segment<'_>,
-    ) -> Verdict {
+    ) -> Passage {
         if self.config.inline {
             return self.handle_syn_inline(index, direction, segment);
         }
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return Passage::Free;
         };
         let answer = segment.tcp.flags().ack();
         match flow.phase {
@@ -140,7 +141,7 @@ impl<H: Handler> Engine<H> {
                 });
             }
         }
-        Verdict::Forward
+        Passage::Free
     }
 
     /// A SYN of a connection whose answer has not been acknowledged: the latest one counts.
@@ -412,7 +413,6 @@ impl<H: Handler> Engine<H> {
             Some(Carries::Tls(session)) if session.following() => {
                 let mut ctx = context!(self);
                 session.fail(direction, SessionError::LostSynchronisation, &mut ctx);
-                self.settle(index);
             }
             Some(Carries::Undecided(_)) => {
                 self.note(index, direction, TcpAnomaly::UnseenBytes);
@@ -473,9 +473,9 @@ impl<H: Handler> Engine<H> {
         index: FlowIndex,
         direction: Direction,
         segment: &Segment<'_>,
-    ) -> Verdict {
+    ) -> Passage {
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return Passage::Free;
         };
         let half = &flow.halves[direction.index()];
         let exact = match half.offset_of(segment.tcp.sequence()) {
@@ -497,7 +497,7 @@ impl<H: Handler> Engine<H> {
         } else {
             self.stray(index, direction, TcpAnomaly::StrayReset);
         }
-        Verdict::Forward
+        Passage::Free
     }
 }
 

@@ -2,12 +2,13 @@
 //!
 //! Refuses to forget a reset connection early: its tombstone keeps dropping what still comes.
 
+use super::conclude::Passage;
 use super::segment::is_followed;
 use super::{Context, Engine, context};
 use crate::flow::{Carries, Flow, FlowIndex, Phase, Unacknowledged};
-use crate::output::{Exit, Output, Verdict};
+use crate::output::{Exit, Output};
 use crate::recognition::Recogniser;
-use crate::session::{EndReason, Fate, FlowAnomaly, Handler, SessionError, TcpAnomaly};
+use crate::session::{EndReason, FlowAnomaly, Handler, SessionError, TcpAnomaly};
 use crate::tls::Direction;
 use crate::wire::{Reset, build_reset, turned};
 
@@ -62,6 +63,10 @@ impl<H: Handler> Engine<H> {
             // Held bytes of a dead connection were never judged: nobody needs them.
             self.discard_held(index);
             self.end_session(index, reason);
+            if self.is_over(index) {
+                // The handler wants it to be reset, which will be its end.
+                return;
+            }
             self.report_end(index, reason);
             self.let_go(index);
         }
@@ -109,6 +114,18 @@ impl<H: Handler> Engine<H> {
             }
         }
         self.charge(index);
+    }
+
+    /// A flow's time is over: it is forgotten, unless its handler wants it to be reset.
+    pub(super) fn expire(&mut self, index: FlowIndex, reason: EndReason) {
+        self.discard_held(index);
+        self.end_session(index, reason);
+        let dead =
+            self.flows.get(index).is_some_and(|flow| matches!(flow.phase, Phase::Dead { .. }));
+        match self.is_over(index) && !dead {
+            true => self.conclude(index),
+            false => self.remove(index, reason),
+        }
     }
 
     /// Forgets a flow; ends what has not ended yet.
@@ -184,7 +201,7 @@ impl<H: Handler> Engine<H> {
         };
         if let Carries::Tls(session) = &mut flow.carries {
             let mut ctx = context!(self);
-            if session.fate == Fate::Follow {
+            if session.following() {
                 for direction in Direction::BOTH {
                     let acknowledged = flow.halves[direction.reverse().index()].last_ack;
                     if flow.halves[direction.index()].has_gap(acknowledged) {
@@ -234,21 +251,21 @@ impl<H: Handler> Engine<H> {
         &mut self,
         index: FlowIndex,
         direction: Direction,
-    ) -> Verdict {
+    ) -> Passage {
         let looked_at = |flow: &&mut Flow<H::State>| flow.phase == Phase::Open && is_followed(flow);
         let Some(flow) = self.flows.get(index).filter(looked_at) else {
-            return Verdict::Forward;
+            return Passage::Free;
         };
         let judged = self.config.inline && flow.is_established();
         self.stray(index, direction, TcpAnomaly::StrayAcknowledgment);
-        if judged { Verdict::Drop } else { Verdict::Forward }
+        if judged { Passage::Refused } else { Passage::Free }
     }
 
     /// Counts data that no receiver takes.
-    pub(super) fn out_of_window(&mut self, index: FlowIndex, direction: Direction) -> Verdict {
+    pub(super) fn out_of_window(&mut self, index: FlowIndex, direction: Direction) -> Passage {
         self.counters.out_of_window += 1;
         self.note(index, direction, TcpAnomaly::OutOfWindow);
-        Verdict::Drop
+        Passage::Refused
     }
 
     fn report_end(&mut self, index: FlowIndex, reason: EndReason) {

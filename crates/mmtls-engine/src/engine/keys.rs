@@ -286,7 +286,7 @@ impl<H: Handler> Engine<H> {
                     && self.deliver(index, id, sender, share).is_ok()
                 {
                     outcome = Ok(());
-                    self.settle(index);
+                    self.conclude(index);
                 }
             }
         }
@@ -294,7 +294,7 @@ impl<H: Handler> Engine<H> {
         if outcome.is_err() {
             self.counters.keys_refused += 1;
         }
-        self.settle(index);
+        self.conclude(index);
         outcome.map(|()| true)
     }
 

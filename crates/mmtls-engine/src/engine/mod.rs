@@ -2,6 +2,7 @@
 //!
 //! Refuses to share anything with another engine.
 
+mod conclude;
 mod connection;
 mod end;
 mod fragments;
@@ -23,7 +24,7 @@ use crate::counters::Counters;
 use crate::flow::{FlowIndex, FlowTable, Lent};
 use crate::output::{FrameInput, HoldId, Output, PortId, Verdict};
 use crate::recognition::{Datagram, classify};
-use crate::session::{Context, Handler, SessionId, Spare};
+use crate::session::{Context, EndReason, Handler, SessionId, Spare};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
 use crate::wire::{Parsed, Segment, parse};
 
@@ -266,7 +267,7 @@ impl<H: Handler> Engine<H> {
             }
         }
         while let Some((index, reason)) = self.flows.pop_expired(self.now_ns, &self.config.limits) {
-            self.remove(index, reason);
+            self.expire(index, reason);
         }
         self.counters.keys_expired += self.pending.expire(self.now_ns);
         self.expire_fragments(Some(self.now_ns));
@@ -276,7 +277,10 @@ impl<H: Handler> Engine<H> {
     pub fn finish(&mut self) {
         self.expire_fragments(None);
         for index in self.flows.all() {
-            self.remove(index, crate::session::EndReason::Shutdown);
+            self.expire(index, EndReason::Shutdown);
+            if self.flows.get(index).is_some() {
+                self.remove(index, EndReason::Shutdown);
+            }
         }
     }
 

@@ -28,6 +28,7 @@
 //! policy does not let pass.
 
 use super::Engine;
+use super::conclude::Passage;
 use crate::config::Policy;
 use crate::flow::{Carries, FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck};
 use crate::output::{Exit, Output, PortId, Verdict};
@@ -125,9 +126,9 @@ impl<H: Handler> Engine<H> {
         index: FlowIndex,
         direction: Direction,
         segment: &Segment<'_>,
-    ) -> Verdict {
+    ) -> Passage {
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Drop;
+            return Passage::Refused;
         };
         let syn = Syn {
             direction,
@@ -141,25 +142,25 @@ impl<H: Handler> Engine<H> {
         if !answer {
             let copy = half.origin == Origin::Syn && half.initial == Some(syn.initial());
             if is_open && copy {
-                return Verdict::Forward;
+                return Passage::Free;
             }
             flow.opening.push_syn(syn);
             if is_open {
                 self.stray(index, direction, TcpAnomaly::StraySyn);
             }
-            return Verdict::Forward;
+            return Passage::Free;
         }
         let acknowledgment = segment.tcp.acknowledgment();
         let known = half.origin == Origin::SynAck && half.initial == Some(syn.initial());
         let answered = flow.opening.answered_by(direction, acknowledgment);
         match (flow.phase, answered) {
-            (Phase::Open, _) if known => Verdict::Forward,
+            (Phase::Open, _) if known => Passage::Free,
             (Phase::Opening, Some(begun)) => {
                 if !flow.opening.push_syn_ack(SynAck { syn: begun, answer: syn }) {
                     self.stray(index, direction, TcpAnomaly::StraySyn);
-                    return Verdict::Drop;
+                    return Passage::Refused;
                 }
-                Verdict::Forward
+                Passage::Free
             }
             (_, Some(begun)) if !is_established => {
                 self.replace_inline(index, SynAck { syn: begun, answer: syn })
@@ -172,15 +173,15 @@ impl<H: Handler> Engine<H> {
                     let end = syn.initial();
                     self.inject_reset(index, direction.reverse(), acknowledgment, end);
                 }
-                Verdict::Drop
+                Passage::Refused
             }
         }
     }
 
     /// A new connection takes over the four-tuple of one that has ended, or that was never proven.
-    fn replace_inline(&mut self, index: FlowIndex, answered: SynAck) -> Verdict {
+    fn replace_inline(&mut self, index: FlowIndex, answered: SynAck) -> Passage {
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Drop;
+            return Passage::Refused;
         };
         let mut ends = (flow.client, flow.server);
         let mut paths = Direction::BOTH
@@ -194,7 +195,8 @@ impl<H: Handler> Engine<H> {
         self.remove(index, EndReason::Replaced);
         let index = match self.insert(&key) {
             Ok(index) => index,
-            Err(verdict) => return verdict,
+            Err(Verdict::Forward) => return Passage::Free,
+            Err(_) => return Passage::Refused,
         };
         if let Some(flow) = self.flows.get(index) {
             let towards = |direction, syn| Syn { direction, ..syn };
@@ -209,7 +211,7 @@ impl<H: Handler> Engine<H> {
                 }
             }
         }
-        Verdict::Forward
+        Passage::Free
     }
 
     /// A segment without SYN of a connection that is not open: its verdict, or `None` when it has
@@ -219,7 +221,7 @@ impl<H: Handler> Engine<H> {
         index: FlowIndex,
         direction: Direction,
         segment: &Segment<'_>,
-    ) -> Option<Verdict> {
+    ) -> Option<Passage> {
         let flags = segment.tcp.flags();
         if flags.rst() {
             return Some(self.handle_refusal(index, direction, segment));
@@ -232,7 +234,7 @@ impl<H: Handler> Engine<H> {
             flow.opening.answers_to(direction).any(|it| it.answer.initial() == acknowledgment)
         });
         if segment.tcp.payload().is_empty() && !flags.fin() && !almost {
-            return Some(Verdict::Forward);
+            return Some(Passage::Free);
         }
         Some(self.out_of_window(index, direction))
     }
@@ -279,9 +281,9 @@ impl<H: Handler> Engine<H> {
         index: FlowIndex,
         direction: Direction,
         segment: &Segment<'_>,
-    ) -> Verdict {
+    ) -> Passage {
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return Passage::Free;
         };
         let (sequence, acknowledgment) = (segment.tcp.sequence(), segment.tcp.acknowledgment());
         let own = flow.opening.reset(direction, sequence);
@@ -300,7 +302,7 @@ impl<H: Handler> Engine<H> {
         } else if flow.opening.is_over() {
             self.close(index, EndReason::ResetByPeer(direction));
         }
-        Verdict::Forward
+        Passage::Free
     }
 
     /// A flow that does not carry TLS, as far as is known, meets a policy.

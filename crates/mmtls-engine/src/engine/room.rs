@@ -65,7 +65,7 @@ impl<H: Handler> Engine<H> {
         {
             let mut ctx = context!(self);
             session.handle_missing_keys(direction, &mut ctx);
-            self.settle(index);
+            self.conclude(index);
         }
     }
 
@@ -99,6 +99,7 @@ impl<H: Handler> Engine<H> {
         match &flow.carries {
             Carries::Tls(session) if session.following() => {
                 self.fail(index, Direction::ClientToServer, SessionError::MemoryCap);
+                self.conclude(index);
             }
             // Its end was seen, but what was kept could still be sent again as something else.
             Carries::Tls(_) if matches!(flow.phase, Phase::Closed(_)) => {

@@ -2,12 +2,15 @@
 //!
 //! Refuses to forward the segment that completes a record before the record was judged.
 
+use super::conclude::Passage;
 use super::{Context, Engine, context};
 use crate::config::Policy;
 use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Lent, Phase};
 use crate::output::{PortId, Verdict};
 use crate::recognition::{Beginning, Found, Noticed, may_begin};
-use crate::session::{EndReason, Fate, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession};
+use crate::session::{
+    Disposition, EndReason, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession,
+};
 use crate::tls::{Direction, ProtocolVersion};
 use crate::wire::Segment;
 
@@ -43,8 +46,21 @@ impl<H: Handler> Engine<H> {
             Ok(found) => found,
             Err(verdict) => return verdict,
         };
+        let passage = self.handle_segment_of(index, is_new, port, segment);
+        self.verdict_for(index, passage)
+    }
+
+    /// Handles a segment of a connection: what it may do, if the connection allows it.
+    fn handle_segment_of(
+        &mut self,
+        index: FlowIndex,
+        is_new: bool,
+        port: PortId,
+        segment: &Segment<'_>,
+    ) -> Passage {
+        let flags = segment.tcp.flags();
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Drop;
+            return Passage::Refused;
         };
         let mut direction = flow.direction_from(segment.source);
         flow.last_ns = self.now_ns;
@@ -59,11 +75,11 @@ impl<H: Handler> Engine<H> {
             self.flows.settle_attempt(index);
         }
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Drop;
+            return Passage::Refused;
         };
         if is_new && !self.config.inline && matches!(flow.carries, Carries::Plain(_)) {
             self.judge_mid_stream(index);
-            return Verdict::Forward;
+            return Passage::Free;
         }
 
         if flags.syn() {
@@ -73,25 +89,25 @@ impl<H: Handler> Engine<H> {
             return self.handle_tombstone(index, direction, segment);
         }
         if flow.phase == Phase::Opening && self.config.inline {
-            if let Some(verdict) = self.handle_opening(index, direction, segment) {
-                return verdict;
+            if let Some(passage) = self.handle_opening(index, direction, segment) {
+                return passage;
             }
             // Whoever has sent the SYN is the client now.
             direction = self.direction_of(index, segment);
         }
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Drop;
+            return Passage::Refused;
         };
         self.counters.bypassed += u64::from(flow.exempt);
         // Receivers take urgent bytes out of the stream, or not: two streams. TLS has none.
         if flags.urg() && refuses_urgent(flow, direction, segment.tcp.payload()) {
             self.counters.urgent += 1;
             self.note(index, direction, TcpAnomaly::UrgentData);
-            return Verdict::Drop;
+            return Passage::Refused;
         }
         let fits = !flags.ack() || self.handle_ack(index, direction, segment);
-        if self.is_dead(index) {
-            return Verdict::Drop;
+        if self.is_over(index) {
+            return Passage::Refused;
         }
         if !self.config.inline {
             // Data on a SYN, acknowledged just now, may have shown that roles are the other way round.
@@ -100,9 +116,9 @@ impl<H: Handler> Engine<H> {
         if flags.rst() {
             return self.handle_rst(index, direction, segment);
         }
-        let verdict = if segment.tcp.payload().is_empty() && !flags.fin() {
+        if segment.tcp.payload().is_empty() && !flags.fin() {
             match fits {
-                true => Verdict::Forward,
+                true => Passage::Free,
                 false => self.stray_acknowledgment(index, direction),
             }
         } else if (!fits || !flags.ack()) && self.flows.get(index).is_some_and(|it| is_followed(it))
@@ -110,9 +126,7 @@ impl<H: Handler> Engine<H> {
             self.out_of_window(index, direction)
         } else {
             self.handle_payload(index, direction, segment)
-        };
-        self.close_if_finished(index);
-        verdict
+        }
     }
 
     fn direction_of(&mut self, index: FlowIndex, segment: &Segment<'_>) -> Direction {
@@ -143,7 +157,7 @@ impl<H: Handler> Engine<H> {
         index: FlowIndex,
         direction: Direction,
         segment: &Segment<'_>,
-    ) -> Verdict {
+    ) -> Passage {
         let flags = segment.tcp.flags();
         if let Some(flow) = self.flows.get(index)
             && let Phase::Dead { answers, .. } = &mut flow.phase
@@ -157,7 +171,7 @@ impl<H: Handler> Engine<H> {
             let end = segment.tcp.sequence().wrapping_add(segment.tcp.payload().len() as u32);
             self.inject_reset(index, direction.reverse(), sequence, end);
         }
-        Verdict::Drop
+        Passage::Refused
     }
 
     /// Payload and FIN of a segment.
@@ -166,10 +180,10 @@ impl<H: Handler> Engine<H> {
         index: FlowIndex,
         direction: Direction,
         segment: &Segment<'_>,
-    ) -> Verdict {
+    ) -> Passage {
         let inline = self.config.inline;
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return Passage::Free;
         };
         let payload = segment.tcp.payload();
         let sequence = segment.tcp.sequence();
@@ -195,24 +209,24 @@ impl<H: Handler> Engine<H> {
             _ => {
                 if watch(flow, direction, sequence, payload) {
                     self.miss(index, direction);
-                    if self.is_dead(index) {
-                        return Verdict::Drop;
+                    if self.is_over(index) {
+                        return Passage::Refused;
                     }
                 }
             }
         }
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Drop;
+            return Passage::Refused;
         };
         if !is_followed(flow) {
             if is_changed(flow, direction, sequence, payload) && may_begin(payload) {
                 // The bytes that showed what the connection carries, sent again as others.
                 self.counters.conflicting_overlaps += 1;
                 self.note(index, direction, TcpAnomaly::ConflictingOverlap);
-                return Verdict::Drop;
+                return Passage::Refused;
             }
             handle_unfollowed(flow, direction, sequence, payload.len(), fin);
-            return Verdict::Forward;
+            return Passage::Free;
         }
         let reset = matches!(flow.phase, Phase::Closed(EndReason::ResetByPeer(_)));
         let half = &mut flow.halves[direction.index()];
@@ -230,27 +244,27 @@ impl<H: Handler> Engine<H> {
             half.fin = Some(end);
         }
         let buffered = self.counters.conflicting_overlaps + self.counters.buffer_full;
-        let verdict = self.reassemble(index, direction, start, payload);
+        let passage = self.reassemble(index, direction, start, payload);
         if buffered != self.counters.conflicting_overlaps + self.counters.buffer_full
             && let Some(flow) = self.flows.get(index)
         {
             // The segment was refused whole, and its FIN with it.
             flow.half(direction).fin = fin_before;
         }
-        verdict
+        passage
     }
 
-    /// Puts payload into order, feeds what became contiguous, and finds the verdict.
+    /// Puts payload into order and feeds what became contiguous.
     pub(super) fn reassemble(
         &mut self,
         index: FlowIndex,
         direction: Direction,
         start: u64,
         payload: &[u8],
-    ) -> Verdict {
+    ) -> Passage {
         let left = self.room_for(index);
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return Passage::Free;
         };
         let limits = &self.config.limits;
         let half = &mut flow.halves[direction.index()];
@@ -265,13 +279,13 @@ impl<H: Handler> Engine<H> {
             if self.config.inline {
                 // Its sender repeats it, more slowly.
                 self.counters.buffer_full += 1;
-                return Verdict::Drop;
+                return Passage::Refused;
             }
             half.sent.shrink_to(sent_room.saturating_sub(payload.len()));
             self.charge(index);
         }
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return Passage::Free;
         };
         let contradicts = flow.contradicts(direction, start, payload);
         let half = flow.half(direction);
@@ -291,26 +305,26 @@ impl<H: Handler> Engine<H> {
                     false => direction,
                 };
                 self.advance(index, direction, len, changed);
-                self.judge(index, direction)
+                Passage::Ordered(direction)
             }
             Insert::Duplicate => {
                 if !payload.is_empty() {
                     self.counters.retransmissions += 1;
                     // The original is held and will go, or be dropped, in its turn.
                     if end > half.released {
-                        return Verdict::Drop;
+                        return Passage::Refused;
                     }
                 }
                 if half.fin == Some(end) {
                     self.advance(index, direction, 0, false);
-                    return self.judge(index, direction);
+                    return Passage::Ordered(direction);
                 }
-                Verdict::Forward
+                Passage::Free
             }
             Insert::OutOfOrder => {
                 self.counters.out_of_order += 1;
                 self.charge(index);
-                self.judge(index, direction)
+                Passage::Ordered(direction)
             }
             Insert::Conflict => {
                 self.counters.conflicting_overlaps += 1;
@@ -318,14 +332,14 @@ impl<H: Handler> Engine<H> {
                 if !core::mem::replace(&mut half.conflict_reported, true) {
                     self.report_conflict(index, direction);
                 }
-                Verdict::Drop
+                Passage::Refused
             }
             Insert::Full => {
                 self.counters.buffer_full += 1;
                 if !self.config.inline {
                     self.fail(index, direction, SessionError::LostSynchronisation);
                 }
-                Verdict::Drop
+                Passage::Refused
             }
         }
     }
@@ -345,20 +359,18 @@ impl<H: Handler> Engine<H> {
         if let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index) {
             let mut ctx = context!(self);
             session.raise(direction, SessionError::ConflictingOverlap, &mut ctx);
-            self.settle(index);
         } else {
             self.note(index, direction, TcpAnomaly::ConflictingOverlap);
         }
     }
 
-    /// Raises an error and carries out its policy.
+    /// Raises an error; its policy is carried out when the connection is concluded.
     pub(super) fn fail(&mut self, index: FlowIndex, direction: Direction, error: SessionError) {
         if let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index)
             && session.following()
         {
             let mut ctx = context!(self);
             session.fail(direction, error, &mut ctx);
-            self.settle(index);
         }
     }
 
@@ -461,15 +473,9 @@ impl<H: Handler> Engine<H> {
             Carries::Tls(session) => {
                 let mut ctx = context!(self);
                 let known = session.key_random();
-                let barrier = session.barrier(direction.reverse());
                 session.handle_bytes(direction, bytes, &mut ctx);
-                let moved = barrier != session.barrier(direction.reverse());
                 if session.key_random() != known {
                     self.register(index, known);
-                }
-                if moved {
-                    // A server's answer can end what its client's early data waited for.
-                    self.settle(index);
                 }
             }
             Carries::Undecided(recogniser) => match recogniser.handle_bytes(direction, bytes) {
@@ -525,44 +531,12 @@ impl<H: Handler> Engine<H> {
         self.note_stalls(index);
     }
 
-    /// The verdict on a frame whose bytes have been handled.
-    fn judge(&mut self, index: FlowIndex, direction: Direction) -> Verdict {
-        let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
-        };
-        if let Phase::Dead { .. } = flow.phase {
-            return Verdict::Drop;
-        }
-        let half = &mut flow.halves[direction.index()];
-        let contiguous = half.assembler.next();
-        let Carries::Tls(session) = &mut flow.carries else {
-            half.released = contiguous;
-            if let Carries::Plain(_) = flow.carries {
-                flow.halves.iter_mut().for_each(|half| half.assembler.clear());
-                self.charge(index);
-            }
-            return Verdict::Forward;
-        };
-        match session.fate {
-            Fate::Kill { reset, reason } => {
-                self.kill(index, reset, reason);
-                Verdict::Drop
-            }
-            Fate::Bypass if half.first_held().is_none() => {
-                half.released = contiguous;
-                self.bypass(index);
-                Verdict::Forward
-            }
-            Fate::Follow if half.first_held().is_none() && !session.is_stalled(direction) => {
-                half.released = contiguous;
-                Verdict::Forward
-            }
-            Fate::Follow | Fate::Bypass => self.hold(index, direction, contiguous),
-        }
-    }
-
-    fn is_dead(&mut self, index: FlowIndex) -> bool {
-        self.flows.get(index).is_some_and(|flow| matches!(flow.phase, Phase::Dead { .. }))
+    /// Whether the connection has been reset, or will be.
+    pub(super) fn is_over(&mut self, index: FlowIndex) -> bool {
+        self.flows.get(index).is_some_and(|flow| match &flow.carries {
+            Carries::Tls(session) if session.disposition().is_kill() => true,
+            _ => matches!(flow.phase, Phase::Dead { .. }),
+        })
     }
 }
 
@@ -571,7 +545,7 @@ pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
     match &flow.carries {
         Carries::Plain(_) => false,
         Carries::Undecided(_) => true,
-        Carries::Tls(session) => session.fate != Fate::Bypass,
+        Carries::Tls(session) => session.disposition() != Disposition::Bypass,
     }
 }
 
@@ -585,7 +559,7 @@ fn refuses_urgent<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bo
     match &flow.carries {
         Carries::Undecided(recogniser) => recogniser.refuses_urgent() || begins,
         Carries::Plain(watch) => !flow.exempt && (watch.refuses_urgent() || begins),
-        Carries::Tls(session) => session.fate != Fate::Bypass,
+        Carries::Tls(session) => session.disposition() != Disposition::Bypass,
     }
 }
 

@@ -1,12 +1,12 @@
-//! Held packets: when they are held, released, and when waiting ends.
+//! Packets that wait for keys: how many, and for how long.
 //!
-//! Refuses to release a frame that would complete an unjudged record.
+//! Refuses to wait without a limit.
 
 use super::{Context, Engine, StallCheck, context};
 use crate::config::{Awaited, Limits};
-use crate::flow::{Carries, Flow, FlowIndex, Held, Resource, Unacknowledged};
-use crate::output::{Output, Verdict};
-use crate::session::{Fate, Handler};
+use crate::flow::{Carries, Flow, FlowIndex, Held, Resource};
+use crate::output::Verdict;
+use crate::session::Handler;
 use crate::tls::Direction;
 
 impl<H: Handler> Engine<H> {
@@ -17,53 +17,33 @@ impl<H: Handler> Engine<H> {
         direction: Direction,
         contiguous: u64,
     ) -> Verdict {
-        if !self.config.inline {
-            return self.wait_unheld(index, direction, contiguous);
-        }
         let id = self.next_hold();
         let (frames, len) = (self.frame_count, self.frame_len);
         let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
+            return Verdict::Drop;
         };
-        let half = &mut flow.halves[direction.index()];
-        half.hold(Held { id, contiguous, frames, len });
+        flow.half(direction).hold(Held { id, contiguous, frames, len });
         self.held_frames += frames;
-        let limits = &self.config.limits;
-        let too_many = half.held_frames() > limits.stall_max_packets;
-        if let Carries::Tls(session) = &mut flow.carries {
-            if session.fate == Fate::Bypass {
-                self.bypass(index);
-                return Verdict::Hold(id);
-            }
-            if too_many || session.stalled_bytes(direction) > limits.stall_max_bytes {
-                let mut ctx = context!(self);
-                session.handle_missing_keys(direction, &mut ctx);
-                self.settle(index);
-                return Verdict::Hold(id);
-            }
-        }
-        self.note_stalls(index);
         self.charge(index);
+        self.limit_stall(index, direction);
         if self.held_frames > self.config.limits.max_held_frames {
             self.end_largest_stall(index, direction);
         }
         Verdict::Hold(id)
     }
 
-    /// As [`Self::hold`], of a frame that is on its way already: only its bytes wait.
-    fn wait_unheld(&mut self, index: FlowIndex, direction: Direction, contiguous: u64) -> Verdict {
-        let Some(flow) = self.flows.get(index) else {
-            return Verdict::Forward;
-        };
-        flow.half(direction).released = contiguous;
-        if let Carries::Tls(session) = &mut flow.carries
-            && session.stalled_bytes(direction) > self.config.limits.stall_max_bytes
+    /// Ends a stall behind which too much waits.
+    pub(super) fn limit_stall(&mut self, index: FlowIndex, direction: Direction) {
+        let limits = &self.config.limits;
+        if let Some(flow) = self.flows.get(index)
+            && let Carries::Tls(session) = &mut flow.carries
+            && (flow.halves[direction.index()].held_frames() > limits.stall_max_packets
+                || session.stalled_bytes(direction) > limits.stall_max_bytes)
         {
             let mut ctx = context!(self);
             session.handle_missing_keys(direction, &mut ctx);
+            self.conclude(index);
         }
-        self.settle(index);
-        Verdict::Forward
     }
 
     /// Gives each stall that has begun a deadline.
@@ -104,96 +84,7 @@ impl<H: Handler> Engine<H> {
         {
             let mut ctx = context!(self);
             session.handle_missing_keys(check.direction, &mut ctx);
-            self.settle(check.index);
-        }
-    }
-
-    /// Acts on what a session has come to outside of a verdict: releases, bypasses or kills.
-    pub(super) fn settle(&mut self, index: FlowIndex) {
-        let Some(flow) = self.flows.get(index) else {
-            return;
-        };
-        let Carries::Tls(session) = &mut flow.carries else {
-            return;
-        };
-        match session.fate {
-            Fate::Kill { reset, reason } => self.kill(index, reset, reason),
-            Fate::Bypass => {
-                self.bypass(index);
-                self.close_if_finished(index);
-            }
-            Fate::Follow => {
-                for direction in Direction::BOTH {
-                    self.release(index, direction);
-                    self.report_fin(index, direction);
-                }
-                self.note_stalls(index);
-                self.charge(index);
-                self.close_if_finished(index);
-            }
-        }
-    }
-
-    /// A FIN that was reached while records waited may turn out to cut one.
-    fn report_fin(&mut self, index: FlowIndex, direction: Direction) {
-        if let Some(flow) = self.flows.get(index)
-            && flow.half(direction).fin_reported
-            && let Carries::Tls(session) = &mut flow.carries
-        {
-            let mut ctx = context!(self);
-            session.handle_fin(direction, &mut ctx);
-        }
-    }
-
-    /// Releases the held frames that no longer complete an unjudged record.
-    fn release(&mut self, index: FlowIndex, direction: Direction) {
-        let Some(flow) = self.flows.get(index) else {
-            return;
-        };
-        let barrier = match &flow.carries {
-            Carries::Tls(session) => session.barrier(direction),
-            _ => None,
-        };
-        let half = &mut flow.halves[direction.index()];
-        let may_go = |held: &Held| barrier.is_none_or(|barrier| held.contiguous < barrier);
-        while half.first_held().is_some_and(may_go)
-            && let Some(held) = half.take_held()
-        {
-            self.outputs.push_back(Output::Release(held.id));
-            self.counters.released += held.frames as u64;
-            self.held_frames -= held.frames;
-            half.released = half.released.max(held.contiguous);
-        }
-    }
-
-    /// Stops following: everything that is held goes on its way, everything kept is let go.
-    pub(super) fn bypass(&mut self, index: FlowIndex) {
-        for direction in Direction::BOTH {
-            self.release(index, direction);
-        }
-        if let Some(flow) = self.flows.get(index) {
-            for half in &mut flow.halves {
-                half.assembler.clear();
-                half.sent = Unacknowledged::default();
-                half.released = half.assembler.next();
-            }
-            if let Carries::Tls(session) = &mut flow.carries {
-                session.forget();
-            }
-        }
-        self.charge(index);
-    }
-
-    /// Throws away what is held.
-    pub(super) fn discard_held(&mut self, index: FlowIndex) {
-        if let Some(flow) = self.flows.get(index) {
-            for half in &mut flow.halves {
-                while let Some(held) = half.take_held() {
-                    self.counters.dropped += held.frames as u64;
-                    self.held_frames -= held.frames;
-                    self.outputs.push_back(Output::Discard(held.id));
-                }
-            }
+            self.conclude(check.index);
         }
     }
 

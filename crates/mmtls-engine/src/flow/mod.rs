@@ -78,6 +78,8 @@ pub(crate) struct Flow<S> {
     pub(crate) opening: Opening,
     /// See [`FlowKey::turned`].
     pub(crate) turned: bool,
+    /// Its session's bypass has been carried out.
+    pub(crate) bypassed: bool,
     /// It is left alone, whatever it carries.
     pub(crate) exempt: bool,
     /// Whoever answered the SYN has spoken on the open connection, and acknowledged nothing that was
@@ -107,6 +109,7 @@ impl<S> Flow<S> {
             client,
             server,
             turned,
+            bypassed: false,
             exempt: false,
             confirmed: false,
             one_sided: false,

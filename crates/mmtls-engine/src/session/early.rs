@@ -246,6 +246,6 @@ impl<S: Default> TlsSession<S> {
             ctx.handler.new_record(&mut session, &mut self.state, &mut record);
         }
         record.count(&mut self.info);
-        self.obey();
+        self.apply_control();
     }
 }

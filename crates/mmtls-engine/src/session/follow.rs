@@ -1,7 +1,7 @@
 //! Following one TLS session: from contiguous bytes to records, keys and events.
 //!
 //! The packets stay outside; what this room says about them is a direction being stalled and the
-//! session's fate. Refuses to buffer beyond its limits and to guess where application keys begin:
+//! session's disposition. Refuses to buffer beyond its limits and to guess where application keys begin:
 //! the switch is found by authentication.
 //!
 //! ```text
@@ -13,6 +13,7 @@ use core::mem;
 use core::time::Duration;
 use std::collections::VecDeque;
 
+use super::disposition::Disposition;
 use super::early::Early;
 use super::handshake::Negotiation;
 use super::spare::Spare;
@@ -41,17 +42,6 @@ pub(crate) struct Context<'a, H: Handler> {
     pub(crate) now_ns: u64,
 }
 
-/// What has been decided about a session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fate {
-    /// It is followed.
-    Follow,
-    /// Its packets are forwarded unseen.
-    Bypass,
-    /// Its packets are dropped, after a RST to both endpoints or silently.
-    Kill { reset: bool, reason: EndReason },
-}
-
 /// What became of one record.
 pub(super) enum Step {
     Done,
@@ -74,7 +64,7 @@ enum Ending {
 /// One session that is, or was, followed.
 pub(crate) struct TlsSession<S> {
     pub(crate) info: SessionInfo,
-    pub(crate) fate: Fate,
+    disposition: Disposition,
     pub(super) control: Control,
     pub(super) state: S,
     pub(super) streams: [Stream; 2],
@@ -93,6 +83,11 @@ pub(crate) struct TlsSession<S> {
 }
 
 impl<S> TlsSession<S> {
+    /// What has been decided about its packets.
+    pub(crate) fn disposition(&self) -> Disposition {
+        self.disposition
+    }
+
     /// The last so many bytes that are kept of a direction.
     pub(crate) fn partial(&self, direction: Direction, len: usize) -> &[u8] {
         let pending = self.streams[direction.index()].pending();
@@ -110,7 +105,7 @@ impl<S: Default> TlsSession<S> {
     ) -> Self {
         let mut session = Self {
             info,
-            fate: Fate::Follow,
+            disposition: Disposition::Follow,
             control: Control::default(),
             state: S::default(),
             streams: positions.map(Stream::new),
@@ -154,6 +149,9 @@ impl<S: Default> TlsSession<S> {
     /// The first stream offset that must not become complete at the receiver: the end of the
     /// first record that has not been judged. `None` when every complete record has been.
     pub(crate) fn barrier(&self, direction: Direction) -> Option<u64> {
+        if self.disposition.is_kill() {
+            return Some(0);
+        }
         self.stalled_since_ns(direction)?;
         let stream = &self.streams[direction.index()];
         match deframe(stream.pending()) {
@@ -176,7 +174,7 @@ impl<S: Default> TlsSession<S> {
 
     /// Whether its bytes are still looked at.
     pub(crate) fn following(&self) -> bool {
-        self.fate == Fate::Follow && !self.ended
+        self.disposition == Disposition::Follow && !self.ended
     }
 
     // Inputs.
@@ -357,9 +355,7 @@ impl<S: Default> TlsSession<S> {
         if self.following() {
             self.fail(Direction::ClientToServer, SessionError::UnsupportedVersion, ctx);
         }
-        if self.fate == Fate::Follow {
-            self.fate = Fate::Bypass;
-        }
+        self.disposition.decide(Disposition::Bypass);
     }
 
     /// Reports an error and applies its policy.
@@ -408,7 +404,7 @@ impl<S: Default> TlsSession<S> {
             | SessionError::NothingOpened => Policy::Forward,
         };
         self.apply(policy, error);
-        if self.fate == Fate::Bypass && self.info.key_status != KeyStatus::Missing {
+        if self.disposition == Disposition::Bypass && self.info.key_status != KeyStatus::Missing {
             self.info.key_status = KeyStatus::Unusable;
         }
     }
@@ -420,7 +416,7 @@ impl<S: Default> TlsSession<S> {
         error: SessionError,
         ctx: &mut Context<'_, H>,
     ) {
-        if self.ended || matches!(self.fate, Fate::Kill { .. }) {
+        if self.ended || self.disposition.is_kill() {
             return;
         }
         self.event(ctx, |handler, session, state| handler.error(session, state, direction, error));
@@ -657,7 +653,7 @@ impl<S: Default> TlsSession<S> {
                 }
             }
         }
-        self.obey();
+        self.apply_control();
         if failed {
             ctx.counters.records_failed += 1;
             if self.following() {
@@ -709,7 +705,7 @@ impl<S: Default> TlsSession<S> {
         ctx: &mut Context<'_, H>,
     ) {
         let stream = &mut self.streams[direction.index()];
-        if self.fate != Fate::Follow || stream.stalled_since_ns.is_none() {
+        if self.disposition != Disposition::Follow || stream.stalled_since_ns.is_none() {
             return;
         }
         let (buffer, start) = stream.take_buffer();
@@ -749,13 +745,14 @@ impl<S: Default> TlsSession<S> {
         let mut session =
             Session { info: &self.info, control: &mut self.control, now_ns: ctx.now_ns };
         raise(ctx.handler, &mut session, &mut self.state);
-        self.obey();
+        self.apply_control();
     }
 
-    /// Does what the handler asked for.
-    pub(super) fn obey(&mut self) {
-        if self.control.reset && !self.ended && !matches!(self.fate, Fate::Kill { .. }) {
-            self.fate = Fate::Kill { reset: true, reason: EndReason::ResetByHandler };
+    /// Does what the handler asked for, at the end, too: the packets that brought it have not gone on.
+    pub(super) fn apply_control(&mut self) {
+        if self.control.reset {
+            let reason = EndReason::ResetByHandler;
+            self.disposition.decide(Disposition::Kill { reset: true, reason });
         }
     }
 
@@ -764,11 +761,11 @@ impl<S: Default> TlsSession<S> {
             return;
         }
         let reason = EndReason::ResetByPolicy(error);
-        self.fate = match policy {
-            Policy::Forward if error != SessionError::MissingKeys => Fate::Follow,
-            Policy::Forward | Policy::Bypass => Fate::Bypass,
-            Policy::Drop => Fate::Kill { reset: false, reason },
-            Policy::Reset => Fate::Kill { reset: true, reason },
-        };
+        self.disposition.decide(match policy {
+            Policy::Forward if error != SessionError::MissingKeys => Disposition::Follow,
+            Policy::Forward | Policy::Bypass => Disposition::Bypass,
+            Policy::Drop => Disposition::Kill { reset: false, reason },
+            Policy::Reset => Disposition::Kill { reset: true, reason },
+        });
     }
 }

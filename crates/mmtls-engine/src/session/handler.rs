@@ -97,7 +97,8 @@ pub trait Handler {
         let _ = (session, state, direction, epoch, waited);
     }
 
-    /// ON_TLS_SESSION_END. Asking for anything has no effect any more.
+    /// ON_TLS_SESSION_END. A reset still stops the packet that ended the session, and what is held; where
+    /// another connection has taken the session's place ([`EndReason::Replaced`]) it has no effect.
     fn session_end(&mut self, session: &mut Session<'_>, state: &mut Self::State, why: EndReason) {
         let _ = (session, state, why);
     }

@@ -4,6 +4,7 @@
 
 mod candidates;
 mod certificates;
+mod disposition;
 mod early;
 mod follow;
 mod handler;
@@ -18,7 +19,8 @@ mod tls12;
 
 pub(crate) use candidates::Candidates;
 pub use certificates::{Certificates, MAX_CERTIFICATE_BYTES};
-pub(crate) use follow::{Context, Fate, TlsSession};
+pub(crate) use disposition::Disposition;
+pub(crate) use follow::{Context, TlsSession};
 pub(crate) use handler::Control;
 pub use handler::{Handler, Session};
 pub use info::{

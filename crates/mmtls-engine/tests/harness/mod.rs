@@ -159,6 +159,12 @@ pub struct Recorder {
     /// Records of early data among them.
     pub early: usize,
     pub reset_at: Option<usize>,
+    /// Resets inside this event of a session, counted from zero.
+    pub reset_in: Option<usize>,
+    /// Which event that was.
+    pub reset: Option<Event>,
+    /// Events of sessions so far.
+    pub raised: usize,
     pub pause_all: bool,
     /// What its end says of resumption.
     pub resumption: Resumption,
@@ -169,6 +175,15 @@ pub struct Recorder {
 }
 
 impl Recorder {
+    fn raise(&mut self, session: &mut Session<'_>, event: Event) {
+        if self.reset_in == Some(self.raised) {
+            session.reset();
+            self.reset = Some(event.clone());
+        }
+        self.raised += 1;
+        self.events.push(event);
+    }
+
     pub fn records(&self, direction: Direction) -> Vec<(u8, Vec<u8>)> {
         self.events
             .iter()
@@ -208,21 +223,21 @@ impl Recorder {
 impl Handler for Recorder {
     type State = ();
 
-    fn session_start(&mut self, _: &mut Session<'_>, (): &mut ()) {
-        self.events.push(Event::SessionStart);
+    fn session_start(&mut self, session: &mut Session<'_>, (): &mut ()) {
+        self.raise(session, Event::SessionStart);
     }
 
     fn handshake_start(&mut self, session: &mut Session<'_>, (): &mut ()) {
         assert_eq!(session.info().client_random, RANDOM);
         assert_eq!(session.info().server_name.as_deref(), Some("server.test"));
         self.starttls = session.info().starttls;
-        self.events.push(Event::HandshakeStart);
+        self.raise(session, Event::HandshakeStart);
     }
 
     fn handshake_end(&mut self, session: &mut Session<'_>, (): &mut ()) {
         assert_eq!(session.info().cipher_suite, Some(CipherSuite(SUITE)));
         assert_eq!(session.info().server_random, Some([0x5a; 32]));
-        self.events.push(Event::HandshakeEnd);
+        self.raise(session, Event::HandshakeEnd);
         if self.pause_all {
             for direction in Direction::BOTH {
                 session.pause(direction, None);
@@ -237,50 +252,50 @@ impl Handler for Recorder {
         if let Ok(plaintext) = record.open() {
             let event =
                 Event::Record(direction, plaintext.content_type.0, plaintext.bytes.to_vec());
-            self.events.push(event);
+            self.raise(session, event);
         }
         if self.reset_at == Some(self.judged[0] + self.judged[1]) {
             session.reset();
         }
     }
 
-    fn error(&mut self, _: &mut Session<'_>, (): &mut (), at: Direction, error: SessionError) {
-        self.events.push(Event::Error(at, error));
+    fn error(&mut self, it: &mut Session<'_>, (): &mut (), at: Direction, error: SessionError) {
+        self.raise(it, Event::Error(at, error));
     }
 
-    fn stall(&mut self, _: &mut Session<'_>, (): &mut (), direction: Direction) {
-        self.events.push(Event::Stall(direction));
+    fn stall(&mut self, session: &mut Session<'_>, (): &mut (), direction: Direction) {
+        self.raise(session, Event::Stall(direction));
     }
 
     fn keys(
         &mut self,
-        _: &mut Session<'_>,
+        session: &mut Session<'_>,
         (): &mut (),
         direction: Direction,
         epoch: KeyEpoch,
         _: Duration,
     ) {
-        self.events.push(Event::Keys(direction, epoch));
+        self.raise(session, Event::Keys(direction, epoch));
     }
 
-    fn early_data(&mut self, _: &mut Session<'_>, (): &mut (), accepted: bool) {
-        self.events.push(Event::EarlyData(accepted));
+    fn early_data(&mut self, session: &mut Session<'_>, (): &mut (), accepted: bool) {
+        self.raise(session, Event::EarlyData(accepted));
     }
 
     fn certificates(
         &mut self,
-        _: &mut Session<'_>,
+        session: &mut Session<'_>,
         (): &mut (),
         direction: Direction,
         certificates: &Certificates<'_>,
     ) {
         let lengths = certificates.chain().iter().map(|it| it.len()).collect();
-        self.events.push(Event::Certificates(direction, lengths));
+        self.raise(session, Event::Certificates(direction, lengths));
     }
 
     fn session_end(&mut self, session: &mut Session<'_>, (): &mut (), reason: EndReason) {
         self.resumption = session.info().resumption;
-        self.events.push(Event::SessionEnd(reason));
+        self.raise(session, Event::SessionEnd(reason));
     }
 
     fn flow_anomaly(&mut self, found: &FlowAnomaly) {

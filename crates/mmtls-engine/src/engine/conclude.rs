@@ -1,0 +1,193 @@
+//! The one place where what has happened to a connection becomes what its packets do.
+//!
+//! Everything that handles an input changes the connection and calls handlers, which may ask for a reset
+//! at any time; nothing of it lets a packet go. Then [`Engine::conclude`] raises what is still to be
+//! raised, reads what has been decided, and only then releases, discards or resets, in both directions
+//! at once. So a reset stops everything that has not been judged, whichever event asked for it.
+//!
+//! ```text
+//!  input ─► TCP, records, handlers ─► conclude: FINs, end of the session (handlers, for the last time)
+//!           └ disposition: Follow │ Bypass │ Kill ────────────┘ │
+//!                                                               ▼
+//!                                        discard and reset, or release ─► verdict on the frame at hand
+//! ```
+
+use super::{Context, Engine, context};
+use crate::flow::{Carries, Flow, FlowIndex, Half, Held, Phase, Unacknowledged};
+use crate::output::{Output, Verdict};
+use crate::session::{Disposition, Handler};
+use crate::tls::Direction;
+
+/// What the frame at hand may do, as far as it depends on itself. What its connection comes to has the
+/// last word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Passage {
+    /// It has nothing that is looked at.
+    Free,
+    /// It has bytes of this direction's stream, which go in order and when they have been judged.
+    Ordered(Direction),
+    /// It must not reach its receiver.
+    Refused,
+}
+
+impl<H: Handler> Engine<H> {
+    /// Concludes what a frame has led to, and its verdict.
+    pub(super) fn verdict_for(&mut self, index: FlowIndex, passage: Passage) -> Verdict {
+        let inline = self.config.inline;
+        let Some(flow) = self.flows.get(index) else {
+            return self.lost_flow();
+        };
+        // Of nearly every segment there is nothing to conclude.
+        if !is_settled(flow) {
+            self.conclude(index);
+        }
+        let Some(flow) = self.flows.get(index) else {
+            return self.lost_flow();
+        };
+        let direction = match (flow.phase, passage) {
+            (Phase::Dead { .. }, _) | (_, Passage::Refused) => return Verdict::Drop,
+            (_, Passage::Free) => return Verdict::Forward,
+            (_, Passage::Ordered(direction)) => direction,
+        };
+        let half = &mut flow.halves[direction.index()];
+        let contiguous = half.assembler.next();
+        let waits = match &flow.carries {
+            Carries::Tls(session) => half.first_held().is_some() || session.is_stalled(direction),
+            Carries::Plain(_) | Carries::Undecided(_) => false,
+        };
+        if waits && inline {
+            return self.hold(index, direction, contiguous);
+        }
+        half.released = contiguous;
+        if waits {
+            // It is on its way already: only its bytes wait.
+            self.limit_stall(index, direction);
+        } else if let Carries::Plain(_) = flow.carries {
+            flow.halves.iter_mut().for_each(|half| half.assembler.clear());
+            self.charge(index);
+        }
+        Verdict::Forward
+    }
+
+    /// A flow that was just there is gone, which cannot be: nothing passes that nobody can judge.
+    fn lost_flow(&mut self) -> Verdict {
+        self.counters.lost_flows += 1;
+        if self.config.inline { Verdict::Drop } else { Verdict::Forward }
+    }
+
+    /// Does to a connection's packets what has been decided about it.
+    pub(super) fn conclude(&mut self, index: FlowIndex) {
+        // First whatever may still call a handler.
+        self.report_fins(index);
+        self.close_if_finished(index);
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        let Carries::Tls(session) = &flow.carries else {
+            return;
+        };
+        if let Phase::Dead { .. } = flow.phase {
+            return;
+        }
+        match session.disposition() {
+            Disposition::Kill { reset, reason } => self.kill(index, reset, reason),
+            Disposition::Bypass if flow.bypassed => {}
+            Disposition::Bypass => self.bypass(index),
+            Disposition::Follow => {
+                for direction in Direction::BOTH {
+                    self.release(index, direction);
+                }
+                self.note_stalls(index);
+            }
+        }
+    }
+
+    /// FINs that were reached may cut a record, also one that has waited behind a stall until now.
+    fn report_fins(&mut self, index: FlowIndex) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        for direction in Direction::BOTH {
+            if flow.halves[direction.index()].fin_reached()
+                && let Carries::Tls(session) = &mut flow.carries
+                && session.following()
+            {
+                let mut ctx = context!(self);
+                session.handle_fin(direction, &mut ctx);
+            }
+        }
+    }
+
+    /// Releases the held packets that no longer complete an unjudged record.
+    fn release(&mut self, index: FlowIndex, direction: Direction) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        let half = &mut flow.halves[direction.index()];
+        if half.first_held().is_none() {
+            return;
+        }
+        let barrier = match &flow.carries {
+            Carries::Tls(session) => session.barrier(direction),
+            _ => None,
+        };
+        let may_go = |held: &Held| barrier.is_none_or(|barrier| held.contiguous < barrier);
+        while half.first_held().is_some_and(may_go)
+            && let Some(held) = half.take_held()
+        {
+            self.outputs.push_back(Output::Release(held.id));
+            self.counters.released += held.frames as u64;
+            self.held_frames -= held.frames;
+            half.released = half.released.max(held.contiguous);
+        }
+        self.charge(index);
+    }
+
+    /// Stops following: everything that is held goes on its way, everything kept is let go.
+    pub(super) fn bypass(&mut self, index: FlowIndex) {
+        for direction in Direction::BOTH {
+            self.release(index, direction);
+        }
+        if let Some(flow) = self.flows.get(index) {
+            for half in &mut flow.halves {
+                half.assembler.clear();
+                half.sent = Unacknowledged::default();
+                half.released = half.assembler.next();
+            }
+            if let Carries::Tls(session) = &mut flow.carries {
+                session.forget();
+                flow.bypassed = true;
+            }
+        }
+        self.charge(index);
+    }
+
+    /// Throws away what is held.
+    pub(super) fn discard_held(&mut self, index: FlowIndex) {
+        if let Some(flow) = self.flows.get(index) {
+            for half in &mut flow.halves {
+                while let Some(held) = half.take_held() {
+                    self.counters.dropped += held.frames as u64;
+                    self.held_frames -= held.frames;
+                    self.outputs.push_back(Output::Discard(held.id));
+                }
+            }
+        }
+    }
+}
+
+/// Whether nothing waits, nothing ends, and nothing has been decided that is not done.
+fn is_settled<S: Default>(flow: &Flow<S>) -> bool {
+    let ends = |half: &Half| half.fin.is_some() || half.first_held().is_some();
+    if flow.halves.iter().any(ends) {
+        return false;
+    }
+    match &flow.carries {
+        Carries::Tls(session) => match session.disposition() {
+            Disposition::Follow => !Direction::BOTH.into_iter().any(|it| session.is_stalled(it)),
+            Disposition::Bypass => flow.bypassed,
+            Disposition::Kill { .. } => false,
+        },
+        Carries::Plain(_) | Carries::Undecided(_) => true,
+    }
+}
