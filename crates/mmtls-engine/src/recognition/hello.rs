@@ -178,11 +178,12 @@ pub(super) const ANSWER_LEN: usize = 11;
 /// Whether a side answers as a TLS server does: with a ServerHello or an alert in the clear. Too short
 /// bytes are no answer.
 pub(super) fn is_answer(bytes: &[u8]) -> bool {
-    match *bytes {
-        [22, 3, 0..=4, high, _, 2, 0, _, _, 3, 0..=4, ..] => high <= 0x40,
-        [21, 3, 0..=4, 0, 2, 1 | 2, _, ..] => true,
-        _ => false,
-    }
+    is_server_hello(bytes) || matches!(bytes, [21, 3, 0..=4, 0, 2, 1 | 2, _, ..])
+}
+
+/// Whether these bytes begin a ServerHello in the clear.
+pub(super) fn is_server_hello(bytes: &[u8]) -> bool {
+    matches!(bytes, [22, 3, 0..=4, 0..=0x40, _, 2, 0, _, _, 3, 0..=4, ..])
 }
 
 /// Whether these bytes, fewer than [`ANSWER_LEN`], may become an answer.

@@ -18,6 +18,7 @@
 //! Refuses to take the word of a server, and to keep more than [`MAX_BYTES`] per direction and side.
 //! Beyond them a [`Watch`] goes on without reassembly.
 
+mod answer;
 mod datagram;
 mod hello;
 mod side;
@@ -211,6 +212,8 @@ impl Watch {
                 // Wherever they stand: a segment that died behind the monitor may have moved the
                 // stream on.
                 missed |= self.sides[at].handle_server(payload, new);
+            } else if new.is_none() && !payload.is_empty() {
+                self.sides[at].skip_client();
             } else if let Some(new) = new
                 && let Some(side) = self.sides[at].handle_client(new)
             {

@@ -2,7 +2,8 @@
 //!
 //! Refuses to know which side has opened the connection.
 
-use super::hello::{self, ANSWER_LEN, Begins};
+use super::answer::{Answer, has_server_hello};
+use super::hello::{self, Begins};
 use super::{Beginning, MAX_BYTES, Upgrade};
 
 /// The first byte of a record that begins a ClientHello.
@@ -55,34 +56,6 @@ pub(super) struct Side {
     passed: [usize; 2],
 }
 
-/// The first bytes of a server's turn, however they are cut: a client's window can make them arrive
-/// one by one.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-struct Answer {
-    bytes: [u8; ANSWER_LEN],
-    len: u8,
-}
-
-impl Answer {
-    /// Takes the next bytes of the turn; whether it is the answer of a TLS server.
-    fn push(&mut self, bytes: &[u8]) -> bool {
-        let known = usize::from(self.len);
-        let taken = bytes.len().min(ANSWER_LEN - known);
-        self.bytes[known..known + taken].copy_from_slice(&bytes[..taken]);
-        // At most 11.
-        self.len = (known + taken) as u8;
-        taken > 0 && hello::is_answer(&self.bytes[..known + taken])
-    }
-
-    /// The client speaks: the turn is over, unless it may be in the middle of an answer.
-    fn interrupt(&mut self) {
-        let known = usize::from(self.len);
-        if known == ANSWER_LEN || !hello::may_be_answer(&self.bytes[..known]) {
-            *self = Self::default();
-        }
-    }
-}
-
 impl Side {
     /// Goes on where a [`SideWatch`] has seen a turn of the client.
     pub(super) fn at_turn(asked: Option<Upgrade>) -> Self {
@@ -128,6 +101,7 @@ impl Side {
     fn handle_client(&mut self, bytes: &[u8]) -> Seen {
         self.client.extend_from_slice(bytes);
         self.answer.interrupt();
+        self.answer.note_client(bytes);
         while self.plain < self.client.len() {
             let (before, rest) = self.client.split_at(self.plain);
             let mut asked = self.asked;
@@ -224,7 +198,7 @@ impl Side {
             false => SideWatch {
                 asked: Upgrade::asked_by(&self.client),
                 turn: false,
-                answer: Answer::default(),
+                answer: self.answer,
             },
         })
     }
@@ -290,13 +264,20 @@ impl SideWatch {
             return false;
         }
         self.turn = true;
-        self.answer.push(new.unwrap_or_default()) || hello::is_answer(payload)
+        let behind = self.answer.hello_possible && new.is_none() && has_server_hello(payload);
+        behind || self.answer.push(new.unwrap_or_default()) || hello::is_answer(payload)
+    }
+
+    /// Bytes of the client that are not where its stream goes on: nobody knows what they are part of.
+    pub(super) fn skip_client(&mut self) {
+        self.answer.hello_possible = true;
     }
 
     /// Takes bytes that continue the client's stream; how to go on when TLS may begin in them.
     pub(super) fn handle_client(&mut self, bytes: &[u8]) -> Option<Side> {
         let first = *bytes.first()?;
         self.answer.interrupt();
+        self.answer.note_client(bytes);
         let turn = core::mem::take(&mut self.turn);
         if turn || self.asked.is_some() {
             let begins = match (self.asked, first) {

@@ -319,3 +319,47 @@ fn refuses_to_stay_unsure_for_long() {
         }
     }
 }
+
+#[test]
+fn accepts_answers_behind_those_of_a_dialog_that_was_not_waited_for() {
+    let server_hello = [22, 3, 3, 0, 122, 2, 0, 0, 118, 3, 3];
+    for early in [0, 3 * MAX_BYTES] {
+        for piece in [1, 5, 100] {
+            let mut it = Recogniser::default();
+            let mut watch = None;
+            let mut missed = false;
+            let mut say = |to: Direction, bytes: &[u8]| {
+                for bytes in bytes.chunks(piece) {
+                    if watch.is_none() {
+                        match it.handle_bytes(to, bytes) {
+                            Found::Plain(rest) => watch = Some(rest),
+                            Found::Missed => missed = true,
+                            Found::Unsure => {}
+                            found @ Found::Tls(_) => panic!("{found:?}"),
+                        }
+                    } else if let Some(now) = &mut watch {
+                        match now.handle_segment(to, bytes, Some(bytes)) {
+                            Noticed::Nothing => {}
+                            Noticed::Missed => missed = true,
+                            Noticed::Beginning(again) => {
+                                it = again;
+                                watch = None;
+                                match it.handle_bytes(to, bytes) {
+                                    Found::Plain(rest) => watch = Some(rest),
+                                    Found::Missed => missed = true,
+                                    _ => {}
+                                }
+                            }
+                        }
+                    }
+                }
+            };
+            say(C, b"hello");
+            say(S, &vec![b'x'; early]);
+            say(C, &[b"what nobody knows", &hello()[..]].concat());
+            say(S, b"fine");
+            say(S, &server_hello);
+            assert!(missed, "{early} bytes before, {piece} at a time");
+        }
+    }
+}
