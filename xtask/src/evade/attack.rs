@@ -241,9 +241,9 @@ impl Attack {
             }
             self.irs = Some(seen.sequence);
             self.rcv_next = seen.sequence.wrapping_add(1);
-        } else {
-            self.owes_ack = true;
         }
+        // Where the other side speaks first, nothing else brings it.
+        self.owes_ack = true;
     }
 
     fn handle_ack(&mut self, acknowledgment: u32, now: Instant) {
@@ -477,6 +477,7 @@ impl Attack {
                 self.sent = self.acked;
             }
             let stop = match until {
+                Until::Connected => self.sent,
                 Until::Dialog if self.tls_begun => self.tls_at,
                 _ => self.out.len(),
             };

@@ -194,7 +194,7 @@ pub const ACTIVE: &[Named] = &[
     ("active/syn-later-lost", "active; wait syn; send SA; wait ack; send S seq=-1001 lost; stream"),
     ("active/rst-lost", "active; wait syn; send SA; wait ack; send R lost; pause 10; stream"),
     ("active/fin-lost", "active; wait syn; send SA; wait ack; send FA lost; pause 10; stream"),
-    ("active/window-5", "active; window 5; stream"),
+    ("active/window-200", "active; window 200; stream"),
     ("active/split", "active; wait syn; send A seq=-1; send S; wait synack; send SA; stream"),
     ("active-server/plain", "server; active; stream"),
     (
@@ -243,12 +243,20 @@ pub const ACTIVE: &[Named] = &[
 
 /// Answers that arrive in small pieces, and fragments of which each may be lost.
 pub const PIECES: &[Named] = &[
-    ("answer/window-1", "window 1; stream"),
-    ("answer/window-5", "window 5; stream"),
-    ("answer/window-7", "window 7; stream"),
-    ("answer/window-60", "window 60; stream"),
+    ("answer/window-200", "window 200; stream"),
+    (
+        "answer/three-bytes",
+        "stream connected; send PA seq=0 data=out win=3; wait data 900; send A win=3; wait data 900; stream",
+    ),
+    (
+        "answer/five-bytes",
+        "stream connected; send PA seq=0 data=out win=5; wait data 900; send A win=5; wait data 900; stream",
+    ),
     ("answer/window-600", "window 600; stream"),
-    ("answer/window-5-version-0900", "window 5; flight hello:0900; stream"),
+    (
+        "answer/five-bytes-version-0900",
+        "flight hello:0900; stream connected; send PA seq=0 data=out win=5; wait data 900; send A win=5; wait data 900; stream",
+    ),
     (
         "answer/interrupted",
         "window 100; stream connected; send PA seq=0 data=out win=100; wait data; send A win=0; pause 20; stream",

@@ -44,14 +44,18 @@ pub const TRICKS: &[Named] = &[
     ("rst-lost", "stream dialog; send R lost; pause 10; stream"),
     ("syn-lost", "stream dialog; send S seq=90000000 lost; pause 10; stream"),
     ("answer-lost", "stream dialog; send PA data=shello+open as=peer lost; stream"),
-    ("window-5", "window 5; stream dialog; stream"),
+    ("window-200", "window 200; stream dialog; stream"),
     (
-        "window-60-out-of-order",
-        "window 60; stream dialog; send PA seq=tls+20 data=tls[20..] win=60; pause 5; send PA seq=tls data=tls[0..20] win=60; stream",
+        "answer-in-pieces",
+        "stream dialog; send PA seq=tls data=tls win=5; wait data 900; send A win=5; wait data 900; send A win=7; wait data 900; stream",
     ),
     (
-        "window-5-out-of-order",
-        "window 5; stream dialog; send PA seq=tls+20 data=tls[20..] win=5; pause 5; send PA seq=tls data=tls[0..20] win=5; stream",
+        "answer-in-pieces-out-of-order",
+        "stream dialog; send PA seq=tls+20 data=tls[20..] win=5; pause 5; send PA seq=tls data=tls[0..20] win=5; wait data 900; send A win=5; wait data 900; send A win=7; wait data 900; stream",
+    ),
+    (
+        "answer-interrupted-lost",
+        "stream dialog; send PA seq=tls data=tls win=3; wait data 900; send PA data=hex:14 win=3 lost; wait data 900; stream",
     ),
     (
         "fragments",

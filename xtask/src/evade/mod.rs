@@ -21,9 +21,11 @@ mod cases_fronts;
 mod crowd;
 mod front;
 mod generate;
+mod hold;
 mod honest;
 mod impair;
 mod lane;
+mod midstream;
 mod peers;
 mod report;
 mod script;
@@ -74,6 +76,13 @@ pub struct EvadeArgs {
     /// after them, timed; nothing else.
     #[arg(long, value_name = "N")]
     crowd: Option<u32>,
+    /// So many honest connections beside hostile ones that make mmTLS hold as many frames as it may;
+    /// nothing else.
+    #[arg(long, value_name = "N")]
+    hold: Option<usize>,
+    /// Connections that began before mmTLS did, with `mid_stream` at `bypass` and at `reset`; nothing else.
+    #[arg(long)]
+    restart: bool,
     /// Only named cases whose name contains this; `generated/S/N` is a generated one.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -157,6 +166,25 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
     let of = |name| peers::versions(name, quick).map(move |tls12| Target::Server(name, tls12));
     let targets: Vec<Target> = programs.iter().flat_map(|it| of(it.name)).collect();
     let binaries = crate::binaries()?;
+    if args.restart {
+        let mut bad = 0;
+        for program in &programs {
+            let findings = midstream::run(program, &binaries, args.seed)?;
+            for one in findings.escapes.iter().chain(&findings.harm) {
+                println!("evade: ESCAPED OR HARMED: {one}");
+            }
+            bad += findings.escapes.len() + findings.harm.len();
+        }
+        return if bad == 0 {
+            Ok(())
+        } else {
+            Err(format!("{bad} did not fare as mid_stream says"))
+        };
+    }
+    if let Some(count) = args.hold {
+        let program = programs.first().ok_or("no server")?;
+        return none_harmed(&hold::run(program, &binaries, count, args.seed)?);
+    }
     let plain = Lane::start(&programs, None, &mut guard, (args.seed, quick))?;
     let mut guard_and_log = |bed: &Testbed, mut options: MmtlsOptions| {
         options.log = args.log;
@@ -176,11 +204,7 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
     let guarded = Lane::start(&programs, Some(&binaries), &mut guard_and_log, (args.seed, quick))?;
     let settings = Settings::new(plain.bed.pki())?;
     if let Some(count) = args.crowd {
-        let harm = crowd::run(&guarded, count, 1000, args.seed)?;
-        return match harm.first() {
-            None => Ok(()),
-            Some(first) => Err(format!("{} honest connections harmed: {first}", harm.len())),
-        };
+        return none_harmed(&crowd::run(&guarded, count, 1000, args.seed)?);
     }
     let arena =
         Arena { plain: &plain, guarded: &guarded, settings: &settings, parallel: args.parallel };
@@ -237,6 +261,13 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{} escapes, {} honest connections harmed", tally.escapes.len(), tally.harm.len()))
+}
+
+fn none_harmed(harm: &[String]) -> Result<(), String> {
+    match harm.first() {
+        None => Ok(()),
+        Some(first) => Err(format!("{} honest connections harmed: {first}", harm.len())),
+    }
 }
 
 /// The key channel's address is bypassed, as it is where it has one; patterns are reset.
