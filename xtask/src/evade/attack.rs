@@ -71,7 +71,14 @@ pub struct Attack {
     fin_sent: bool,
     fin_acked: bool,
 
+    /// Where TLS begins in `out`.
+    tls_at: usize,
+    /// Whether it has begun.
+    tls_begun: bool,
+
     irs: Option<u32>,
+    /// Acknowledgment and sequence numbers of the answers to SYNs.
+    answers: Vec<(u32, u32)>,
     rcv_next: u32,
     ahead: BTreeMap<u32, Vec<u8>>,
     peer_fin: bool,
@@ -118,7 +125,10 @@ impl Attack {
             synced: false,
             fin_sent: false,
             fin_acked: false,
+            tls_at: 0,
+            tls_begun: false,
             irs: None,
+            answers: vec![],
             rcv_next: 0,
             ahead: BTreeMap::new(),
             peer_fin: false,
@@ -159,19 +169,32 @@ impl Attack {
         (self.sent, self.acked) = (0, 0);
         (self.syn_sent, self.synced, self.fin_sent, self.fin_acked) = (false, false, false, false);
         (self.irs, self.rcv_next) = (None, 0);
+        self.answers.clear();
         self.ahead.clear();
         (self.peer_fin, self.reset, self.owes_ack) = (false, false, false);
         self.failure = None;
         self.happened.clear();
         match Session::new(&self.settings, &self.case, &self.name) {
-            Ok(mut session) => {
-                if !self.case.server {
-                    self.out.extend(session.output());
-                }
+            Ok(session) => {
                 self.session = Some(session);
+                self.tls_begun = false;
+                self.say();
             }
             Err(error) => self.failure = Some(error),
         }
+    }
+
+    /// What the session has to say becomes part of the stream.
+    fn say(&mut self) {
+        let Some(session) = &mut self.session else { return };
+        self.out.extend(session.dialog_output());
+        if session.is_in_dialog() {
+            return;
+        }
+        if !self.tls_begun {
+            (self.tls_at, self.tls_begun) = (self.out.len(), true);
+        }
+        self.out.extend(session.output());
     }
 
     /// Takes a segment from the peer.
@@ -205,8 +228,11 @@ impl Attack {
     fn handle_syn(&mut self, seen: &Seen<'_>) {
         let answers = seen.flags & flag::ACK != 0;
         self.happened.push(if answers { Event::SynAck } else { Event::Syn });
+        if answers {
+            self.answers.push((seen.acknowledgment, seen.sequence));
+        }
         if self.irs.is_none() {
-            if answers && !self.case.server {
+            if answers && !self.case.listens() {
                 // Whichever of several SYNs the peer chose is the connection's.
                 let taken = seen.acknowledgment.wrapping_sub(self.iss.wrapping_add(1));
                 if taken as usize > self.out.len() {
@@ -215,9 +241,9 @@ impl Attack {
             }
             self.irs = Some(seen.sequence);
             self.rcv_next = seen.sequence.wrapping_add(1);
-        } else {
-            self.owes_ack = true;
         }
+        // Where the other side speaks first, nothing else brings it.
+        self.owes_ack = true;
     }
 
     fn handle_ack(&mut self, acknowledgment: u32, now: Instant) {
@@ -286,7 +312,7 @@ impl Attack {
         if let Err(error) = session.input(bytes) {
             self.failure.get_or_insert(error);
         }
-        self.out.extend(session.output());
+        self.say();
     }
 
     /// Goes on with the script. Frames to send are appended.
@@ -312,6 +338,21 @@ impl Attack {
                 Some(Step::Pause(time)) => self.wait_until(begun, *time, now),
                 Some(Step::Wait(event, time)) => {
                     self.has_happened(*event) || self.wait_until(begun, *time, now)
+                }
+                Some(Step::Choose(number)) => {
+                    if let Some((acknowledgment, sequence)) = self.answers.get(*number) {
+                        self.iss = acknowledgment.wrapping_sub(1);
+                        self.irs = Some(*sequence);
+                        self.rcv_next = sequence.wrapping_add(1);
+                    }
+                    true
+                }
+                Some(Step::Skip(peers, own)) => {
+                    // The modulus of sequence numbers.
+                    self.iss = self.iss.wrapping_add(*own as u32);
+                    self.irs = self.irs.map(|irs| irs.wrapping_add(*peers as u32));
+                    self.rcv_next = self.rcv_next.wrapping_add(*peers as u32);
+                    true
                 }
                 Some(Step::Again) => {
                     self.iss = self.iss.wrapping_add(1_000_003);
@@ -360,8 +401,8 @@ impl Attack {
 
     fn has_happened(&self, event: Event) -> bool {
         match event {
-            Event::SynAck => self.irs.is_some() && !self.case.server || self.seen(event),
-            Event::Syn => self.irs.is_some() && self.case.server || self.seen(event),
+            Event::SynAck => self.irs.is_some() && !self.case.listens() || self.seen(event),
+            Event::Syn => self.irs.is_some() && self.case.listens() || self.seen(event),
             Event::End => self.peer_fin || self.reset,
             _ => self.seen(event),
         }
@@ -416,7 +457,7 @@ impl Attack {
         }
         self.due = self.last_progress + self.idle();
         if self.irs.is_none() {
-            if !self.case.server {
+            if !self.case.listens() {
                 if now >= self.retransmit_at {
                     self.syn(flag::SYN, frames);
                     self.retransmit_at = now + RETRANSMIT;
@@ -425,17 +466,22 @@ impl Attack {
             }
             return false;
         }
-        if self.case.server && !self.syn_sent {
+        if self.case.listens() && !self.syn_sent {
             self.syn(flag::SYN | flag::ACK, frames);
             self.owes_ack = false;
         }
-        let connected = !self.case.server || self.synced;
+        let connected = !self.case.listens() || self.synced;
         let before = self.sent;
         if connected {
             if now >= self.retransmit_at && self.acked < self.sent {
                 self.sent = self.acked;
             }
-            self.transmit(now, frames);
+            let stop = match until {
+                Until::Connected => self.sent,
+                Until::Dialog if self.tls_begun => self.tls_at,
+                _ => self.out.len(),
+            };
+            self.transmit(stop, now, frames);
         }
         if self.owes_ack {
             if self.sent == before {
@@ -448,17 +494,19 @@ impl Attack {
         }
         match until {
             Until::Connected => connected,
+            Until::Dialog => self.tls_begun && self.acked >= self.tls_at,
             Until::Handshake => self.session.as_ref().is_some_and(|it| !it.is_handshaking()),
             Until::End => false,
         }
     }
 
-    fn transmit(&mut self, now: Instant, frames: &mut Vec<Vec<u8>>) {
-        while self.sent < self.out.len() && self.sent - self.acked < IN_FLIGHT_BYTES {
+    /// Sends the stream up to there.
+    fn transmit(&mut self, stop: usize, now: Instant, frames: &mut Vec<Vec<u8>>) {
+        while self.sent < stop && self.sent - self.acked < IN_FLIGHT_BYTES {
             if self.sent == self.acked {
                 self.retransmit_at = now + RETRANSMIT;
             }
-            let end = (self.sent + SEGMENT_BYTES).min(self.out.len());
+            let end = (self.sent + SEGMENT_BYTES).min(stop);
             let bytes = self.out[self.sent..end].to_vec();
             self.segment(flag::ACK | flag::PSH, self.sent, &bytes, frames);
             self.sent = end;
@@ -471,7 +519,8 @@ impl Attack {
     }
 
     fn syn(&mut self, flags: u8, frames: &mut Vec<Vec<u8>>) {
-        let send = Send { flags, ..Send::default() };
+        let window = self.case.window.unwrap_or(0xffff);
+        let send = Send { flags, window, ..Send::default() };
         self.send(&send, frames);
     }
 
@@ -483,7 +532,7 @@ impl Attack {
             sequence: self.iss.wrapping_add(1).wrapping_add(at as u32),
             acknowledgment: self.rcv_next,
             flags,
-            window: 0xffff,
+            window: self.case.window.unwrap_or(0xffff),
             urgent: 0,
             options: &[],
             payload,
@@ -508,6 +557,7 @@ impl Attack {
         let resolve = |place: Place, base: u32, next: u32| match place {
             // The modulus of sequence numbers.
             Place::At(at) => base.wrapping_add(at as u32),
+            Place::Tls(at) => base.wrapping_add(self.tls_at as u32).wrapping_add(at as u32),
             Place::Next(offset) => next.wrapping_add(offset as u32),
         };
         let usual = if is_syn { Place::At(-1) } else { Place::Next(0) };
@@ -530,11 +580,15 @@ impl Attack {
         let (source, destination) =
             if send.as_peer { (remote, self.local) } else { (self.local, remote) };
         // Longer ones than a frame takes are cut like any other data.
-        for (at, piece) in pieces(&payload).enumerate() {
+        let all = (0..send.times).flat_map(|time| {
+            let base = time * payload.len();
+            pieces(&payload).enumerate().map(move |(at, piece)| (base + at * SEGMENT_BYTES, piece))
+        });
+        for (at, piece) in all {
             let segment = Segment {
                 source,
                 destination,
-                sequence: sequence.wrapping_add((at * SEGMENT_BYTES) as u32),
+                sequence: sequence.wrapping_add(at as u32),
                 acknowledgment,
                 flags: send.flags,
                 window: send.window,
@@ -555,10 +609,17 @@ impl Attack {
             let to = to.unwrap_or(self.out.len()).min(self.out.len());
             &self.out[from.min(to)..to]
         };
+        let tls = |from: usize, to: Option<usize>| {
+            slice(self.tls_at + from, to.map(|to| self.tls_at + to))
+        };
         let mut bytes = Vec::new();
         for part in parts {
             match part {
                 Part::Out(from, to) => bytes.extend(slice(*from, *to)),
+                Part::Tls(from, to) => bytes.extend(tls(*from, *to)),
+                Part::Swap(from, to) => {
+                    bytes.extend(tls(*from, *to).chunks(2).rev().flatten());
+                }
                 Part::Flip(from, to) => bytes.extend(slice(*from, *to).iter().map(|it| !it)),
                 Part::Fill(count) => bytes.extend(std::iter::repeat_n(b'x', *count)),
                 Part::Zero(count) => bytes.extend(std::iter::repeat_n(0, *count)),

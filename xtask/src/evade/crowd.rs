@@ -193,7 +193,7 @@ pub fn run(lane: &Lane, hostile: u32, count: usize, seed: u64) -> Result<Vec<Str
     let Some(program) = lane.programs.iter().find(|it| it.name == "go") else {
         return Err("the hostile connections need the Go server".to_owned());
     };
-    let server = peers::address(program.name, false);
+    let server = peers::address(program.name, false, false);
     let mut harm = Vec::new();
     let mut part = |name: &str, open: usize| {
         let (times, harmed) = honest(lane, count, seed)?;

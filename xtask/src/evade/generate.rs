@@ -33,6 +33,10 @@ pub fn case(seed: u64, number: u64, server: bool) -> Case {
         maker.lead(&mut case);
     }
     case.deaf = maker.random.one_in(30);
+    if !server && maker.random.one_in(2) {
+        // Where no port says that it must be TLS.
+        case.front = Some("bare".to_owned());
+    }
     case.steps.push(Step::Stream(Until::End));
     case
 }

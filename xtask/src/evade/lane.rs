@@ -3,6 +3,7 @@
 //! The attacker has addresses that no kernel owns, on either side; the kernels know them as static
 //! neighbours. Refuses to reuse an address and port within a run.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,8 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mmtls_testkit::{Middle, Mmtls, MmtlsOptions, Options, Testbed, TestbedError};
 
+use super::front::{self, Fronts};
 use super::honest::Echo;
-use super::peers::{self, Program, Servers};
+use super::peers::{Program, Servers};
 use super::script::Case;
 use super::station::{ATTACKERS, Job, Station};
 use super::tls::Settings;
@@ -42,7 +44,8 @@ pub struct Lane {
     // In this order: what is inside ends before the testbed.
     pub client_side: Station,
     pub server_side: Station,
-    _servers: Servers,
+    servers: Servers,
+    pub fronts: Fronts,
     _echo: Echo,
     pub mmtls: Option<Mmtls>,
     pub bed: Testbed,
@@ -57,7 +60,7 @@ impl Lane {
         programs: &[Program],
         binaries: Option<&Path>,
         configure: &mut dyn FnMut(&Testbed, MmtlsOptions) -> Result<MmtlsOptions, String>,
-        seed: u64,
+        (seed, quick): (u64, bool),
     ) -> Result<Self, String> {
         let failed = |error: TestbedError| error.to_string();
         let middle = if binaries.is_some() { Middle::Empty } else { Middle::KernelBridge };
@@ -74,7 +77,8 @@ impl Lane {
             }
             None => None,
         };
-        let servers = Servers::start(&bed, programs, &settings)?;
+        let servers = Servers::start(&bed, programs, &settings, quick)?;
+        let fronts = Fronts::start(&bed)?;
         let echo = Echo::start(&bed, &settings)?;
         let client_side =
             Station::start(bed.client.path(), settings.clone(), (ATTACKERS[0], SERVER))?;
@@ -83,7 +87,8 @@ impl Lane {
         Ok(Self {
             client_side,
             server_side,
-            _servers: servers,
+            servers,
+            fronts,
             _echo: echo,
             mmtls,
             bed,
@@ -93,28 +98,50 @@ impl Lane {
         })
     }
 
-    /// A job against one of the servers.
-    pub fn job(&self, case: &Arc<Case>, name: &str, server: &str, v6: bool) -> Job {
-        let remote = peers::address(server, v6);
-        Job {
+    /// A job against one of the servers; one that waits for it to connect where the case is such.
+    pub fn job(&self, case: &Arc<Case>, server: SocketAddr) -> Result<Job, String> {
+        let port = match &case.front {
+            Some(front) => front::find(front)?.port,
+            None => server.port(),
+        };
+        let local = self.local(case, server.is_ipv6());
+        Ok(Job {
             case: Arc::clone(case),
-            name: name.to_owned(),
-            local: self.local(case, v6),
-            remote: Some(remote),
+            name: self.name(),
+            local,
+            remote: (!case.listens()).then_some((server.ip(), port).into()),
             iss: self.iss(),
-        }
+        })
     }
 
-    /// A job that listens; the address is where clients are to connect.
-    pub fn listener(&self, case: &Arc<Case>, name: &str, v6: bool) -> Job {
+    /// Nobody else's in this lane.
+    fn name(&self) -> String {
+        self.used.fetch_add(1, Ordering::Relaxed).to_string()
+    }
+
+    /// What servers were asked, by the names of the attacks.
+    pub fn asked(&self) -> HashSet<String> {
+        let name = |line: String| Some(line.split("/c/").nth(1)?.split(' ').next()?.to_owned());
+        self.servers.requests().into_iter().filter_map(name).collect()
+    }
+
+    /// Whether the server's kernel answers every SYN with a cookie.
+    pub fn set_cookies(&self, on: bool) -> Result<(), String> {
+        let value = if on { 2 } else { 0 };
+        let command = format!("echo {value} >/proc/sys/net/ipv4/tcp_syncookies");
+        self.bed.server.shell(&command).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// A job of a server: it listens at its address, or connects there.
+    pub fn listener(&self, case: &Arc<Case>, client: Option<SocketAddr>, v6: bool) -> Job {
         let number = self.used.fetch_add(1, Ordering::Relaxed);
         let port = 1024 + (number / LISTENERS % PORTS) as u16;
         let address = host(FIRST_SERVER + (number % LISTENERS) as u16, v6);
         Job {
             case: Arc::clone(case),
-            name: name.to_owned(),
+            name: number.to_string(),
             local: (address, port).into(),
-            remote: None,
+            remote: client,
             iss: self.iss(),
         }
     }

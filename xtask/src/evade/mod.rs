@@ -16,11 +16,16 @@
 
 mod attack;
 mod cases;
+mod cases_answers;
+mod cases_fronts;
 mod crowd;
+mod front;
 mod generate;
+mod hold;
 mod honest;
 mod impair;
 mod lane;
+mod midstream;
 mod peers;
 mod report;
 mod script;
@@ -28,6 +33,7 @@ mod station;
 mod text;
 mod third;
 mod tls;
+mod tls12;
 mod trial;
 mod victims;
 mod wire;
@@ -70,7 +76,14 @@ pub struct EvadeArgs {
     /// after them, timed; nothing else.
     #[arg(long, value_name = "N")]
     crowd: Option<u32>,
-    /// Only named cases whose name contains this; `generated/S/N` is a generated one.
+    /// So many honest connections beside hostile ones that make mmTLS hold as many frames as it may;
+    /// nothing else.
+    #[arg(long, value_name = "N")]
+    hold: Option<usize>,
+    /// Connections that began before mmTLS did, with `mid_stream` at `bypass` and at `reset`; nothing else.
+    #[arg(long)]
+    restart: bool,
+    /// Only named cases whose name contains one of these, with commas between; `generated/S/N` is a generated one.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// This case, as it was printed.
@@ -115,6 +128,12 @@ pub struct EvadeArgs {
     build: PathBuf,
 }
 
+impl EvadeArgs {
+    fn is_wanted(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|all| all.split(',').any(|text| name.contains(text)))
+    }
+}
+
 /// Trials that are judged together.
 const BATCH: u64 = 2500;
 /// And where the time is short.
@@ -141,18 +160,38 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
     let build = args.build.canonicalize().map_err(|error| error.to_string())?;
     let quick = args.seconds.is_some();
     let asked = |name: &str| args.servers.is_empty() || args.servers.iter().any(|it| it == name);
-    let wanted: Vec<&str> = peers::NAMES
+    let wanted: Vec<&str> = peers::PEERS
         .iter()
-        .filter(|(name, in_quick)| asked(name) && (*in_quick || !quick))
-        .map(|it| it.0)
+        .map(|it| it.name)
+        .filter(|name| asked(name) && peers::versions(name, quick).next().is_some())
         .collect();
     let (programs, missing) = peers::build(&wanted, &build);
     for (count, reason) in missing.iter().enumerate() {
         println!("evade: SKIP: {reason} (skip {} of this run)", count + 1);
     }
-    let targets: Vec<Target> = programs.iter().map(|it| Target::Server(it.name)).collect();
+    let of = |name| peers::versions(name, quick).map(move |tls12| Target::Server(name, tls12));
+    let targets: Vec<Target> = programs.iter().flat_map(|it| of(it.name)).collect();
     let binaries = crate::binaries()?;
-    let plain = Lane::start(&programs, None, &mut guard, args.seed)?;
+    if args.restart {
+        let mut bad = 0;
+        for program in &programs {
+            let findings = midstream::run(program, &binaries, args.seed)?;
+            for one in findings.escapes.iter().chain(&findings.harm) {
+                println!("evade: ESCAPED OR HARMED: {one}");
+            }
+            bad += findings.escapes.len() + findings.harm.len();
+        }
+        return if bad == 0 {
+            Ok(())
+        } else {
+            Err(format!("{bad} did not fare as mid_stream says"))
+        };
+    }
+    if let Some(count) = args.hold {
+        let program = programs.first().ok_or("no server")?;
+        return none_harmed(&hold::run(program, &binaries, count, args.seed)?);
+    }
+    let plain = Lane::start(&programs, None, &mut guard, (args.seed, quick))?;
     let mut guard_and_log = |bed: &Testbed, mut options: MmtlsOptions| {
         options.log = args.log;
         let mut options = guard(bed, options)?;
@@ -168,14 +207,10 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
         }
         Ok(options)
     };
-    let guarded = Lane::start(&programs, Some(&binaries), &mut guard_and_log, args.seed)?;
+    let guarded = Lane::start(&programs, Some(&binaries), &mut guard_and_log, (args.seed, quick))?;
     let settings = Settings::new(plain.bed.pki())?;
     if let Some(count) = args.crowd {
-        let harm = crowd::run(&guarded, count, 1000, args.seed)?;
-        return match harm.first() {
-            None => Ok(()),
-            Some(first) => Err(format!("{} honest connections harmed: {first}", harm.len())),
-        };
+        return none_harmed(&crowd::run(&guarded, count, 1000, args.seed)?);
     }
     let arena =
         Arena { plain: &plain, guarded: &guarded, settings: &settings, parallel: args.parallel };
@@ -185,8 +220,16 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
         .collect();
     let mut clients = CLIENTS.to_vec();
     if !quick {
+        clients.push(Target::Client(Victim::Curl, true));
+        clients.push(Target::Client(Victim::SharingCurl, true));
         let others = programs.iter().filter(|it| !["openssl", "rustls"].contains(&it.name));
-        clients.extend(others.map(|it| Target::Client(Victim::Stack(it.name))));
+        clients.extend(others.flat_map(|it| {
+            let victim = Victim::Stack(it.name);
+            peers::versions(it.name, false)
+                // It refuses the attacker's ServerHello ("Invalid Renegotiation Error").
+                .filter(move |tls12| !tls12 || it.name != "wolfssl")
+                .map(move |tls12| Target::Client(victim, tls12))
+        }));
     }
     let mut run = Run { args, arena, targets, clients, families, tally: Tally::default() };
     run.warm_up()?;
@@ -229,6 +272,13 @@ pub fn run(args: &EvadeArgs) -> Result<(), String> {
     Err(format!("{} escapes, {} honest connections harmed", tally.escapes.len(), tally.harm.len()))
 }
 
+fn none_harmed(harm: &[String]) -> Result<(), String> {
+    match harm.first() {
+        None => Ok(()),
+        Some(first) => Err(format!("{} honest connections harmed: {first}", harm.len())),
+    }
+}
+
 /// The key channel's address is bypassed, as it is where it has one; patterns are reset.
 fn guard(bed: &Testbed, mut options: MmtlsOptions) -> Result<MmtlsOptions, String> {
     let patterns = bed.directory().join("patterns.txt");
@@ -251,12 +301,17 @@ fn named(args: &EvadeArgs) -> Result<Vec<(String, Arc<Case>)>, String> {
         let case = generate::case(seed, number, generate::is_server(number));
         return Ok(vec![(format!("generated/{place}"), Arc::new(case))]);
     }
-    let own = cases::ALL.iter().copied().flatten().chain(cases::SLOW);
-    let own = own.map(|(name, script)| ((*name).to_owned(), *script));
+    use cases_answers::{ACTIVE, COOKIES, PIECES};
+    let own = cases::ALL.iter().copied().chain([PIECES, ACTIVE, COOKIES]).flatten();
+    let own = own.chain(cases::SLOW).chain(cases_answers::SLOW);
+    let own = own.map(|(name, script)| ((*name).to_owned(), (*script).to_owned()));
     let published = cases::PUBLISHED.lines().filter(|line| !line.starts_with('#'));
     let published = published.filter_map(|line| line.split_once(": "));
-    own.chain(published.map(|(name, script)| (format!("published/{name}"), script)))
-        .filter(|it| args.only.as_ref().is_none_or(|text| it.0.contains(text.as_str())))
+    let published =
+        published.map(|(name, script)| (format!("published/{name}"), script.to_owned()));
+    own.chain(cases_fronts::all())
+        .chain(published)
+        .filter(|it| args.is_wanted(&it.0))
         .map(|(name, script)| {
             let case: Case = script.parse().map_err(|error| format!("{name}: {error}"))?;
             Ok((name, Arc::new(case)))
@@ -277,14 +332,14 @@ struct Run<'a> {
 
 /// Clients of hostile servers that are always there; the first is also that of generated cases.
 const CLIENTS: [Target; 3] = [
-    Target::Client(Victim::Rustls),
-    Target::Client(Victim::Curl),
-    Target::Client(Victim::SharingCurl),
+    Target::Client(Victim::Rustls, false),
+    Target::Client(Victim::Curl, false),
+    Target::Client(Victim::SharingCurl, false),
 ];
 
 impl Run<'_> {
     fn ordinary(&self, name: &str, target: Target, v6: bool) -> Trial {
-        let server = matches!(target, Target::Client(_));
+        let server = matches!(target, Target::Client(..));
         let steps = vec![script::Step::Stream(script::Until::End)];
         let case = Arc::new(Case { server, steps, ..Case::default() });
         Trial { name: name.to_owned(), case, target, v6 }
@@ -292,8 +347,10 @@ impl Run<'_> {
 
     /// A cold Java answers later than an attack waits.
     fn warm_up(&self) -> Result<(), String> {
-        let java = Target::Server("java");
-        if self.targets.contains(&java) {
+        for java in [false, true].map(|tls12| Target::Server("java", tls12)) {
+            if !self.targets.contains(&java) {
+                continue;
+            }
             let one = self.ordinary("warm-up", java, false);
             for _ in 0..15 {
                 self.arena.judge(&vec![one.clone(); 10])?;
@@ -339,7 +396,9 @@ impl Run<'_> {
             // Where the time is short, what others have published goes to one server each, and to
             // the client that costs least and one more.
             let short = self.args.seconds.is_some();
-            let published = short && name.starts_with("published/");
+            let once =
+                ["published/", "front/", "bare/", "cookies/", "active", "answer/", "fragments/"];
+            let published = short && once.iter().any(|it| name.starts_with(it));
             let spared = |at: usize| match case.server {
                 true => short && at != 0 && (published || at != 1 + number % 2),
                 false => published && at != number % targets.len(),
@@ -347,15 +406,57 @@ impl Run<'_> {
             for (at, target) in targets.iter().enumerate().filter(|(at, _)| !spared(*at)) {
                 for v6 in &self.families {
                     let other_half = (number + at) % 2 == usize::from(*v6);
-                    if self.args.seconds.is_none() || self.families.len() == 1 || other_half {
+                    // What is in front is the same in both families.
+                    let both = self.args.seconds.is_none() && !name.starts_with("front/");
+                    if both || self.families.len() == 1 || other_half {
                         let (name, case) = (name.clone(), Arc::clone(case));
                         trials.push(Trial { name, case, target: *target, v6: *v6 });
                     }
                 }
             }
         }
-        let mut results = self.arena.judge(&trials)?;
-        // A busy machine looks like a silent peer.
+        // The kernel's setting is everybody's.
+        trials.sort_by_key(|trial| trial.case.cookies);
+        let (plain, cookies) = trials.split_at(trials.partition_point(|it| !it.case.cookies));
+        let mut results = self.judge_calmly(plain)?;
+        if !cookies.is_empty() {
+            self.set_cookies(true)?;
+            results.extend(self.judge_calmly(cookies)?);
+        }
+        self.tally.add(&trials, &results, true);
+        for (trial, result) in trials.iter().zip(&results) {
+            let family = if trial.v6 { "IPv6" } else { "IPv4" };
+            let line = format!(
+                "{}: {} {family} {}: bridge {:?}, mmTLS {:?}{}",
+                result.verdict.name(),
+                trial.target.name(),
+                trial.name,
+                result.bridge,
+                result.through,
+                result.local.map(|it| format!(" ({it})")).unwrap_or_default()
+            );
+            let line = if result.asked { format!("{line}, the server was asked") } else { line };
+            if result.verdict == Verdict::Escaped {
+                println!("evade: {line}: {}", trial.case);
+                self.tally.escapes.push(line);
+                if self.args.script.is_some() || trial.name.starts_with("generated/") {
+                    println!("evade: made small: {}", self.arena.minimise(trial)?);
+                }
+            } else if self.args.verbose {
+                println!("evade: {line}");
+            }
+        }
+        self.set_cookies(false)
+    }
+
+    fn set_cookies(&self, on: bool) -> Result<(), String> {
+        self.arena.plain.set_cookies(on)?;
+        self.arena.guarded.set_cookies(on)
+    }
+
+    /// A busy machine looks like a silent peer: those are tried again.
+    fn judge_calmly(&self, trials: &[Trial]) -> Result<Vec<Judged>, String> {
+        let mut results = self.arena.judge(trials)?;
         let silent = |it: &Judged| it.bridge == Outcome::Silent && it.verdict == Verdict::Refused;
         let again: Vec<usize> = (0..trials.len()).filter(|at| silent(&results[*at])).collect();
         let repeated: Vec<Trial> = again.iter().map(|at| trials[*at].clone()).collect();
@@ -370,29 +471,7 @@ impl Run<'_> {
         for (at, result) in again.into_iter().zip(calm.judge(&repeated)?) {
             results[at] = result;
         }
-        self.tally.add(&trials, &results, true);
-        for (trial, result) in trials.iter().zip(&results) {
-            let family = if trial.v6 { "IPv6" } else { "IPv4" };
-            let line = format!(
-                "{}: {} {family} {}: bridge {:?}, mmTLS {:?}{}",
-                result.verdict.name(),
-                trial.target.name(),
-                trial.name,
-                result.bridge,
-                result.through,
-                result.local.map(|it| format!(" ({it})")).unwrap_or_default()
-            );
-            if result.verdict == Verdict::Escaped {
-                println!("evade: {line}: {}", trial.case);
-                self.tally.escapes.push(line);
-                if self.args.script.is_some() || trial.name.starts_with("generated/") {
-                    println!("evade: made small: {}", self.arena.minimise(trial)?);
-                }
-            } else if self.args.verbose {
-                println!("evade: {line}");
-            }
-        }
-        Ok(())
+        Ok(results)
     }
 
     fn generated(&mut self, start: Instant) -> Result<(), String> {
@@ -444,9 +523,7 @@ impl Run<'_> {
         let mut names = vec![];
         let mut forgeries = vec![];
         for (number, (name, script)) in cases::THIRD.iter().enumerate() {
-            if self.args.script.is_some()
-                || self.args.only.as_ref().is_some_and(|text| !name.contains(text.as_str()))
-            {
+            if self.args.script.is_some() || !self.args.is_wanted(name) {
                 continue;
             }
             let case =
@@ -501,7 +578,7 @@ impl Run<'_> {
             options.config = Some(patience.to_owned());
             Ok(options)
         };
-        let mut lane = Lane::start(&[], Some(binaries), &mut configure, seed)?;
+        let mut lane = Lane::start(&[], Some(binaries), &mut configure, (seed, false))?;
         let plan = |number: usize| honest::Plan {
             tls: number % 10 != 9,
             v6: self.families[number % self.families.len()],

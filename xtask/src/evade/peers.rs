@@ -6,9 +6,9 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -23,16 +23,33 @@ use crate::interop::stacks::STACKS;
 pub const RESPONSE: &str =
     "HTTP/1.1 200 OK\r\nContent-Length: 21\r\nConnection: close\r\n\r\nmmtls-evade-response\n";
 
-/// Servers of TLS 1.3, those of `make test` first. mbedTLS 2.28 speaks TLS 1.2 alone.
-pub const NAMES: &[(&str, bool)] = &[
-    ("openssl", true),
-    ("gnutls", true),
-    ("go", true),
-    ("rustls", true),
-    ("java", false),
-    ("nss", false),
-    ("wolfssl", false),
+/// A stack, and whether it is there at TLS 1.2 and at 1.3, and in the short run of `make test`.
+pub struct Peer {
+    pub name: &'static str,
+    pub versions: [bool; 2],
+    pub quick: [bool; 2],
+}
+
+/// Every server.
+pub const PEERS: [Peer; 8] = [
+    Peer { name: "openssl", versions: [true, true], quick: [true, true] },
+    Peer { name: "gnutls", versions: [true, true], quick: [false, true] },
+    Peer { name: "go", versions: [true, true], quick: [false, true] },
+    // Its TLS 1.2 is a feature that the build of a workspace would give to what ships.
+    Peer { name: "rustls", versions: [false, true], quick: [false, true] },
+    Peer { name: "java", versions: [true, true], quick: [false, false] },
+    Peer { name: "nss", versions: [true, true], quick: [false, false] },
+    Peer { name: "wolfssl", versions: [true, true], quick: [false, false] },
+    // 2.28: TLS 1.3 came with version 3.
+    Peer { name: "mbedtls", versions: [true, false], quick: [false, false] },
 ];
+
+/// The versions of a stack that are wanted; `true` is TLS 1.2.
+pub fn versions(name: &str, quick: bool) -> impl Iterator<Item = bool> {
+    let peer = PEERS.iter().find(|it| it.name == name);
+    let [old, new] = peer.map_or([false; 2], |it| if quick { it.quick } else { it.versions });
+    [(true, old), (false, new)].into_iter().filter(|it| it.1).map(|it| it.0)
+}
 
 /// A stack that can be started.
 #[derive(Clone, Debug)]
@@ -47,10 +64,10 @@ pub fn build(wanted: &[&str], target: &Path) -> (Vec<Program>, Vec<String>) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop");
     let mut missing = Vec::new();
     let mut programs = Vec::new();
-    for (name, _) in NAMES.iter().filter(|it| wanted.contains(&it.0)) {
-        let stack: Option<&Stack> = STACKS.iter().find(|it| it.name == *name);
+    for name in PEERS.iter().map(|it| it.name).filter(|it| wanted.contains(it)) {
+        let stack: Option<&Stack> = STACKS.iter().find(|it| it.name == name);
         let command = match stack {
-            _ if *name == "rustls" => Ok(vec![]),
+            _ if name == "rustls" => Ok(vec![]),
             Some(stack) => stack.build(&source, target),
             None => Err("no such stack".to_owned()),
         };
@@ -62,11 +79,11 @@ pub fn build(wanted: &[&str], target: &Path) -> (Vec<Program>, Vec<String>) {
     (programs, missing)
 }
 
-/// A server's address: by its place in [`NAMES`].
-pub fn address(name: &str, v6: bool) -> SocketAddr {
-    let at = NAMES.iter().position(|it| it.0 == name).unwrap_or(NAMES.len());
+/// A server's address: by its place in [`PEERS`].
+pub fn address(name: &str, tls12: bool, v6: bool) -> SocketAddr {
+    let at = PEERS.iter().position(|it| it.name == name).unwrap_or(PEERS.len());
     // There are few stacks.
-    let number = 100 + at as u16;
+    let number = 100 + at as u16 + if tls12 { 20 } else { 0 };
     if v6 {
         ([0xfd77, 0, 0, 0, 0, 0, 0, 0x100 + number], 443).into()
     } else {
@@ -77,21 +94,33 @@ pub fn address(name: &str, v6: bool) -> SocketAddr {
 /// Running servers.
 pub struct Servers {
     processes: Vec<Background>,
+    /// The first lines of what rustls was asked.
+    asked: Arc<Mutex<Vec<String>>>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Servers {
     /// Starts them in the server's namespace and waits until they listen.
-    pub fn start(bed: &Testbed, programs: &[Program], settings: &Settings) -> Result<Self, String> {
+    pub fn start(
+        bed: &Testbed,
+        programs: &[Program],
+        settings: &Settings,
+        quick: bool,
+    ) -> Result<Self, String> {
         let directory = bed.directory();
         let payload = directory.join("response");
         std::fs::write(directory.join("response.0"), RESPONSE).map_err(|e| e.to_string())?;
-        let mut servers =
-            Self { processes: vec![], stop: Arc::new(AtomicBool::new(false)), threads: vec![] };
+        let mut servers = Self {
+            processes: vec![],
+            asked: Arc::default(),
+            stop: Arc::new(AtomicBool::new(false)),
+            threads: vec![],
+        };
         for program in programs {
-            for v6 in [false, true] {
-                let own = address(program.name, v6);
+            let both = versions(program.name, quick).flat_map(|it| [(it, false), (it, true)]);
+            for (tls12, v6) in both {
+                let own = address(program.name, tls12, v6);
                 let bits = if v6 { "64 nodad" } else { "24" };
                 bed.server
                     .ip(&format!("addr replace {}/{bits} dev eth0\n", own.ip()))
@@ -111,11 +140,7 @@ impl Servers {
                 command.arg(format!("ca={}", pki.ca.display()));
                 command.arg(format!("cert={}", pki.server.certificate.display()));
                 command.arg(format!("key={}", pki.server.key.display()));
-                if program.name == "gnutls" {
-                    command.arg("priority=NORMAL:-VERS-ALL:+VERS-TLS1.3");
-                } else {
-                    command.arg("version=1.3");
-                }
+                command.arg(version_argument(program.name, tls12));
                 let process = bed.background(program.name, command);
                 servers.processes.push(process.map_err(|error| error.to_string())?);
             }
@@ -127,6 +152,17 @@ impl Servers {
         Ok(servers)
     }
 
+    /// What the applications were asked: the first lines of requests.
+    pub fn requests(&self) -> Vec<String> {
+        let lines = |it: &Background| {
+            let text = it.stdout_text();
+            let lines = text.lines().filter_map(|it| it.strip_prefix("request "));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.processes.iter().flat_map(lines).chain(asked).collect()
+    }
+
     fn serve_rustls(
         &mut self,
         bed: &Testbed,
@@ -135,7 +171,7 @@ impl Servers {
     ) -> Result<(), String> {
         let (ready, started) = channel();
         let (namespace, stop) = (bed.server.path(), Arc::clone(&self.stop));
-        let config = Arc::clone(&settings.server);
+        let (config, asked) = (Arc::clone(&settings.server), Arc::clone(&self.asked));
         self.threads.push(std::thread::spawn(move || {
             let listener = enter(&namespace)
                 .and_then(|()| TcpListener::bind(own).map_err(|error| error.to_string()))
@@ -155,8 +191,8 @@ impl Servers {
                     std::thread::sleep(Duration::from_millis(2));
                     continue;
                 };
-                let config = Arc::clone(&config);
-                std::thread::spawn(move || drop(answer(stream, config)));
+                let (config, asked) = (Arc::clone(&config), Arc::clone(&asked));
+                std::thread::spawn(move || drop(answer(stream, config, &asked)));
             }
         }));
         started.recv().unwrap_or_else(|_| Err("rustls: no thread".to_owned()))
@@ -172,14 +208,29 @@ impl Drop for Servers {
     }
 }
 
-fn answer(mut stream: TcpStream, config: Arc<rustls::ServerConfig>) -> Result<(), String> {
+/// The argument of an endpoint that says which version of TLS it speaks.
+pub fn version_argument(name: &str, tls12: bool) -> String {
+    let version = if tls12 { "1.2" } else { "1.3" };
+    match name {
+        "gnutls" => format!("priority=NORMAL:-VERS-ALL:+VERS-TLS{version}"),
+        _ => format!("version={version}"),
+    }
+}
+
+fn answer(
+    mut stream: TcpStream,
+    config: Arc<rustls::ServerConfig>,
+    asked: &Mutex<Vec<String>>,
+) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     stream.set_nonblocking(false).map_err(text)?;
     stream.set_read_timeout(Some(Duration::from_secs(90))).map_err(text)?;
     let mut session = rustls::ServerConnection::new(config).map_err(|error| error.to_string())?;
     let mut tls = rustls::Stream::new(&mut session, &mut stream);
     let mut buffer = [0; 4096];
-    tls.read(&mut buffer).map_err(text)?;
+    let count = tls.read(&mut buffer).map_err(text)?;
+    let line = String::from_utf8_lossy(&buffer[..count]).lines().next().map(str::to_owned);
+    asked.lock().unwrap_or_else(PoisonError::into_inner).extend(line);
     tls.write_all(RESPONSE.as_bytes()).map_err(text)?;
     session.send_close_notify();
     session.write_tls(&mut stream).map_err(text)?;

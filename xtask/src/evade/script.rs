@@ -7,13 +7,18 @@
 //! One statement a line, or several with semicolons between. Sequence numbers count from the first
 //! byte of the own stream (-1 is the SYN), acknowledgments from the peer's; `@` is the next one.
 //!
+//! * `active`: the TLS server opens the TCP connection.
+//! * `front NAME`: through this front, with its dialog ([`super::front`]); `eager`: without waiting for its answers.
+//! * `cookies`: the server's kernel answers with SYN cookies. `window N`: the attacker's, in `stream`.
 //! * `third`: the connection is somebody else's; nothing is tidied up behind it.
 //! * `server`: the attacker listens. `deaf`: does not heed RST. `source HOST:PORT`: sends from there.
 //! * `big N`: the ClientHello is made longer by N bytes. `lead HEX`: the stream starts with these.
 //! * `flight TOKEN…`: the records of the first flight ([`Token`]).
 //! * `send FLAGS [seq=] [ack=] [data=] [win=] [urg=] [ttl=] [ts=] [opt=] [as=peer] [ODDITY…]`.
 //! * `wait syn|synack|ack|data|rst|end [MS]`, `pause MS`.
-//! * `stream [connected|handshake]`: goes on as an ordinary endpoint, to there or to the end.
+//! * `stream [connected|dialog|handshake]`: goes on as an ordinary endpoint, to there or to the end.
+//! * `choose N`: of the answers to several SYNs this one counts.
+//! * `skip PEERS [OWN]`: goes on with these numbers more.
 //! * `again`: forgets the connection and begins another one with the same ports.
 //!
 //! [`super::text`] reads and prints it, and refuses what it does not know.
@@ -25,6 +30,18 @@ use super::wire::{Oddity, flag};
 pub struct Case {
     /// The attacker is the TLS server.
     pub server: bool,
+    /// TLS 1.2: whom it is against says so, not the script.
+    pub tls12: bool,
+    /// The TLS server opens the TCP connection.
+    pub active: bool,
+    /// What stands in front of the server.
+    pub front: Option<String>,
+    /// The front's answers are not waited for.
+    pub eager: bool,
+    /// The server's kernel uses SYN cookies for every connection.
+    pub cookies: bool,
+    /// The window that an ordinary endpoint announces.
+    pub window: Option<u16>,
     /// RST does not end it.
     pub deaf: bool,
     /// The connection is somebody else's.
@@ -77,6 +94,10 @@ pub enum Step {
     Pause(u64),
     Stream(Until),
     Again,
+    /// The answer of this number.
+    Choose(usize),
+    /// The peer's numbers, and the own ones.
+    Skip(i64, i64),
 }
 
 /// What is waited for.
@@ -96,6 +117,8 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     Connected,
+    /// What is said before TLS has been said.
+    Dialog,
     Handshake,
     End,
 }
@@ -105,6 +128,8 @@ pub enum Until {
 pub enum Place {
     /// From the start of the stream.
     At(i64),
+    /// `tls+N`: from the start of TLS in it.
+    Tls(i64),
     /// From the next one.
     Next(i64),
 }
@@ -121,6 +146,8 @@ pub struct Send {
     pub ttl: u8,
     pub timestamp: Option<u32>,
     pub options: Vec<u8>,
+    /// So many times, each behind the one before.
+    pub times: usize,
     /// In the name of the other end.
     pub as_peer: bool,
     pub oddity: Oddity,
@@ -138,6 +165,7 @@ impl Default for Send {
             ttl: 64,
             timestamp: None,
             options: vec![],
+            times: 1,
             as_peer: false,
             oddity: Oddity::default(),
         }
@@ -149,6 +177,10 @@ impl Default for Send {
 pub enum Part {
     /// `out[A..B]`: of the own stream.
     Out(usize, Option<usize>),
+    /// `tls[A..B]`: of TLS in it.
+    Tls(usize, Option<usize>),
+    /// `swap[A..B]`: of TLS in it, with its pairs of bytes in the opposite order: the checksum stays.
+    Swap(usize, Option<usize>),
     /// `flip[A..B]`: the same with every bit changed.
     Flip(usize, Option<usize>),
     /// `fill*N`: letters.
@@ -168,6 +200,11 @@ pub enum Part {
 }
 
 impl Case {
+    /// Whether the attacker waits for a SYN.
+    pub fn listens(&self) -> bool {
+        self.server != self.active
+    }
+
     /// Whether it takes most of a minute.
     pub fn is_slow(&self) -> bool {
         self.steps.iter().any(|step| matches!(step, Step::Pause(5000..)))
@@ -197,6 +234,9 @@ impl Case {
         add(&|case| case.big = 0);
         add(&|case| case.deaf = false);
         add(&|case| case.lead.clear());
+        add(&|case| case.eager = false);
+        add(&|case| case.cookies = false);
+        add(&|case| case.window = None);
         for (at, step) in self.steps.iter().enumerate() {
             let Step::Send(send) = step else { continue };
             let mut simpler = |change: &dyn Fn(&mut Send)| {

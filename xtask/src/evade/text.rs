@@ -111,6 +111,8 @@ impl FromStr for Part {
         }
         match range(text)? {
             ("out", from, to) => Ok(Self::Out(from, to)),
+            ("tls", from, to) => Ok(Self::Tls(from, to)),
+            ("swap", from, to) => Ok(Self::Swap(from, to)),
             ("flip", from, to) => Ok(Self::Flip(from, to)),
             ("decoy", ..) => Ok(Self::Decoy),
             ("shello", ..) => Ok(Self::ServerHello),
@@ -126,6 +128,14 @@ impl fmt::Display for Part {
         match self {
             Self::Out(from, to) => {
                 f.write_str("out")?;
+                write_range(f, *from, *to)
+            }
+            Self::Tls(from, to) => {
+                f.write_str("tls")?;
+                write_range(f, *from, *to)
+            }
+            Self::Swap(from, to) => {
+                f.write_str("swap")?;
                 write_range(f, *from, *to)
             }
             Self::Flip(from, to) => {
@@ -147,6 +157,10 @@ impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(rest) = text.strip_prefix("tls") {
+            let offset = if rest.is_empty() { 0 } else { number(rest.trim_start_matches('+'))? };
+            return Ok(Self::Tls(offset));
+        }
         match text.strip_prefix('@') {
             Some("") => Ok(Self::Next(0)),
             Some(rest) => Ok(Self::Next(number(rest.trim_start_matches('+'))?)),
@@ -159,6 +173,8 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::At(at) => write!(f, "{at}"),
+            Self::Tls(0) => f.write_str("tls"),
+            Self::Tls(offset) => write!(f, "tls{offset:+}"),
             Self::Next(0) => f.write_str("@"),
             Self::Next(offset) => write!(f, "@{offset:+}"),
         }
@@ -178,7 +194,7 @@ const FLAGS: [(char, u8); 8] = [
 
 /// The names of oddities, and where each is kept.
 type Field = fn(&mut Oddity) -> &mut bool;
-pub const ODDITIES: [(&str, Field); 11] = [
+pub const ODDITIES: [(&str, Field); 13] = [
     ("badsum", |it| &mut it.bad_checksum),
     ("badipsum", |it| &mut it.bad_ip_checksum),
     ("badoff", |it| &mut it.bad_offset),
@@ -188,6 +204,8 @@ pub const ODDITIES: [(&str, Field); 11] = [
     ("ipopt", |it| &mut it.ip_option),
     ("badver", |it| &mut it.bad_version),
     ("frags", |it| &mut it.fragments),
+    ("lose1", |it| &mut it.lose_first),
+    ("lose2", |it| &mut it.lose_second),
     ("reserved", |it| &mut it.reserved),
     ("trailer", |it| &mut it.trailer),
 ];
@@ -217,6 +235,7 @@ impl FromStr for Send {
                 "ttl" => send.ttl = number(value)?,
                 "ts" => send.timestamp = Some(number(value)?),
                 "opt" => send.options = hex(value)?,
+                "times" => send.times = number(value)?,
                 "as" if value == "peer" => send.as_peer = true,
                 _ => return Err(format!("unknown word {word}")),
             }
@@ -254,6 +273,9 @@ impl fmt::Display for Send {
         }
         if !self.options.is_empty() {
             write!(f, " opt={}", to_hex(&self.options))?;
+        }
+        if self.times != 1 {
+            write!(f, " times={}", self.times)?;
         }
         if self.as_peer {
             f.write_str(" as=peer")?;
@@ -299,6 +321,19 @@ impl FromStr for Case {
                 _ if word.starts_with('#') => {}
                 "server" => case.server = true,
                 "deaf" => case.deaf = true,
+                "active" => case.active = true,
+                "eager" => case.eager = true,
+                "cookies" => case.cookies = true,
+                "front" => {
+                    super::front::find(rest)?;
+                    case.front = Some(rest.to_owned());
+                }
+                "window" => case.window = Some(number(rest)?),
+                "choose" => case.steps.push(Step::Choose(number(rest)?)),
+                "skip" => {
+                    let (peers, own) = rest.split_once(' ').unwrap_or((rest, "0"));
+                    case.steps.push(Step::Skip(number(peers)?, number(own)?));
+                }
                 "third" => case.third = true,
                 "source" => case.source = Some(rest.to_owned()),
                 "big" => case.big = number(rest)?,
@@ -320,6 +355,7 @@ impl FromStr for Case {
                 "stream" => case.steps.push(Step::Stream(match rest {
                     "" => Until::End,
                     "connected" => Until::Connected,
+                    "dialog" => Until::Dialog,
                     "handshake" => Until::Handshake,
                     _ => return Err(format!("unknown end {rest}")),
                 })),
@@ -339,6 +375,14 @@ impl fmt::Display for Case {
         }
         if self.third {
             lines.push("third".to_owned());
+        }
+        let words = [(self.active, "active"), (self.eager, "eager"), (self.cookies, "cookies")];
+        lines.extend(words.iter().filter(|it| it.0).map(|it| it.1.to_owned()));
+        if let Some(front) = &self.front {
+            lines.push(format!("front {front}"));
+        }
+        if let Some(window) = self.window {
+            lines.push(format!("window {window}"));
         }
         if self.deaf {
             lines.push("deaf".to_owned());
@@ -369,6 +413,10 @@ impl fmt::Display for Case {
                 }
                 Step::Pause(time) => format!("pause {time}"),
                 Step::Stream(Until::End) => "stream".to_owned(),
+                Step::Stream(Until::Dialog) => "stream dialog".to_owned(),
+                Step::Choose(number) => format!("choose {number}"),
+                Step::Skip(peers, 0) => format!("skip {peers}"),
+                Step::Skip(peers, own) => format!("skip {peers} {own}"),
                 Step::Stream(Until::Connected) => "stream connected".to_owned(),
                 Step::Stream(Until::Handshake) => "stream handshake".to_owned(),
                 Step::Again => "again".to_owned(),
@@ -390,6 +438,8 @@ mod tests {
             "big 17000; flight empty:0301*40 eccs:0303 hello:0900[0..100] hello:0900[100..] raw:00ff; stream",
             "send PA seq=@-5 ack=@+7 data=out[3..9]+open+hex:0102 win=0 urg=3 ttl=1 ts=9 opt=0101 as=peer badsum lost",
             "source 10.78.0.1:4433; send -",
+            "active; eager; cookies; front smtp; window 5; skip 1; skip -2 7; choose 1; stream dialog",
+            "send PA seq=tls+20 data=tls[20..]+swap[0..4] times=3 frags lose1; send A seq=tls frags lose2",
         ] {
             let case: Case = text.parse().unwrap();
             assert_eq!(case.to_string(), text);

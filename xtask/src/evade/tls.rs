@@ -1,7 +1,9 @@
-//! TLS 1.3 of the attacker: rustls, whose first flight may be cut into other records.
+//! TLS of the attacker: 1.3 by rustls, 1.2 by [`super::tls12`]; the first flight may be cut into other
+//! records, and a dialog in the clear may be in front.
 //!
-//! Refuses TLS 1.2: in rustls it is a feature, which the build of a workspace would give to what ships.
+//! Refuses to answer in a dialog: that is the part of [`super::front`].
 
+use std::collections::VecDeque;
 use std::io::{Cursor, Read, Write};
 use std::sync::Arc;
 
@@ -14,7 +16,9 @@ use rustls::{
     ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection,
 };
 
+use super::front::{self, Turn};
 use super::script::{Case, Kind, Token};
+use super::tls12::{Identity, Tls12};
 
 /// What a client must never read where a pattern file forbids it.
 pub const PATTERN: &str = "forbidden-fruit";
@@ -24,6 +28,8 @@ pub const PATTERN: &str = "forbidden-fruit";
 pub struct Settings {
     client: Arc<ClientConfig>,
     pub server: Arc<ServerConfig>,
+    /// The server's, for TLS 1.2.
+    identity: Arc<Identity>,
 }
 
 impl Settings {
@@ -35,6 +41,7 @@ impl Settings {
         let own = &pki.server;
         let chain = CertificateDer::from_pem_file(&own.certificate).map_err(|e| text(&e))?;
         let key = PrivateKeyDer::from_pem_file(&own.key).map_err(|e| text(&e))?;
+        let identity = Identity { certificate: chain.to_vec(), key: key.secret_der().to_vec() };
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|e| text(&e))?
@@ -42,7 +49,8 @@ impl Settings {
             .with_single_cert(vec![chain], key)
             .map_err(|e| text(&e))?;
         server.send_tls13_tickets = 0;
-        Ok(Self { client: Arc::new(client), server: Arc::new(server) })
+        let identity = Arc::new(identity);
+        Ok(Self { client: Arc::new(client), server: Arc::new(server), identity })
     }
 }
 
@@ -69,9 +77,113 @@ pub fn response() -> String {
     format!("{head}Connection: close\r\n\r\n{body}")
 }
 
-/// One side of a TLS connection.
+/// Either version.
+enum Tls {
+    V12(Box<Tls12>),
+    V13(Box<Connection>),
+}
+
+impl Tls {
+    fn new(settings: &Settings, case: &Case) -> Result<Self, String> {
+        let text = |error: rustls::Error| error.to_string();
+        let name = address::SERVER_NAME;
+        Ok(match (case.tls12, case.server) {
+            (true, true) => Self::V12(Box::new(Tls12::server(&settings.identity)?)),
+            (true, false) => Self::V12(Box::new(Tls12::client(name, case.big)?)),
+            (false, true) => {
+                let session = ServerConnection::new(Arc::clone(&settings.server)).map_err(text)?;
+                Self::V13(Box::new(session.into()))
+            }
+            (false, false) => {
+                let mut config = Arc::clone(&settings.client);
+                if case.big > 0 {
+                    // Protocols that nobody has heard of: a server without any of its own skips them.
+                    let filler = |at: usize| format!("{at:0>250}").into_bytes();
+                    Arc::make_mut(&mut config).alpn_protocols =
+                        (0..case.big.div_ceil(251)).map(filler).collect();
+                }
+                let name = ServerName::try_from(name).map_err(|e| e.to_string())?;
+                let session = ClientConnection::new(config, name).map_err(text)?;
+                Self::V13(Box::new(session.into()))
+            }
+        })
+    }
+
+    fn is_handshaking(&self) -> bool {
+        match self {
+            Self::V12(it) => it.is_handshaking(),
+            Self::V13(it) => it.is_handshaking(),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), String> {
+        match self {
+            Self::V12(it) => it.write(bytes),
+            Self::V13(it) => it.writer().write_all(bytes).map_err(|error| error.to_string()),
+        }
+    }
+
+    fn close(&mut self) -> Result<(), String> {
+        match self {
+            Self::V12(it) => it.close(),
+            Self::V13(it) => {
+                it.send_close_notify();
+                Ok(())
+            }
+        }
+    }
+
+    fn output(&mut self) -> Vec<u8> {
+        let connection = match self {
+            Self::V12(it) => return it.output(),
+            Self::V13(it) => it,
+        };
+        let mut bytes = Vec::new();
+        while connection.wants_write() {
+            // Into memory; an error would come again as one of the peer's.
+            if connection.write_tls(&mut bytes).is_err() {
+                break;
+            }
+        }
+        bytes
+    }
+
+    /// Takes what came; what it opens is added to the plaintext.
+    fn input(&mut self, bytes: &[u8], plaintext: &mut Vec<u8>) -> Result<(), String> {
+        let connection = match self {
+            Self::V12(it) => {
+                let done = it.input(bytes);
+                plaintext.append(&mut it.plaintext);
+                return done;
+            }
+            Self::V13(it) => it,
+        };
+        let mut rest = Cursor::new(bytes);
+        while (rest.position() as usize) < bytes.len() {
+            match connection.read_tls(&mut rest) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            connection.process_new_packets().map_err(|error| error.to_string())?;
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = connection.reader().read(&mut buffer) {
+                plaintext.extend(&buffer[..count]);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One side of a TLS connection, and the dialog in front of it.
 pub struct Session {
-    connection: Connection,
+    tls: Tls,
+    /// What is left of the dialog.
+    dialog: VecDeque<Turn>,
+    /// TLS does not wait for it.
+    eager: bool,
+    /// Bytes that the other side has said in its turn.
+    heard: usize,
     flight: Vec<Token>,
     /// The first flight has been taken.
     begun: bool,
@@ -83,26 +195,23 @@ pub struct Session {
 impl Session {
     /// A session of the role that the case has; the client asks for `/c/NAME`.
     pub fn new(settings: &Settings, case: &Case, name: &str) -> Result<Self, String> {
-        let text = |error: rustls::Error| error.to_string();
-        let mut connection = if case.server {
-            Connection::from(ServerConnection::new(Arc::clone(&settings.server)).map_err(text)?)
-        } else {
-            let mut config = Arc::clone(&settings.client);
-            if case.big > 0 {
-                // Protocols that nobody has heard of: a server without any of its own skips them.
-                let filler = |at: usize| format!("{at:0>250}").into_bytes();
-                Arc::make_mut(&mut config).alpn_protocols =
-                    (0..case.big.div_ceil(251)).map(filler).collect();
-            }
-            let server = ServerName::try_from(address::SERVER_NAME).map_err(|e| e.to_string())?;
-            Connection::from(ClientConnection::new(config, server).map_err(text)?)
-        };
+        let mut tls = Tls::new(settings, case)?;
         if !case.server {
-            let request = format!("GET /c/{name} HTTP/1.1\r\nHost: server.test\r\n\r\n");
-            connection.writer().write_all(request.as_bytes()).map_err(|e| e.to_string())?;
+            tls.write(format!("GET /c/{name} HTTP/1.1\r\nHost: server.test\r\n\r\n").as_bytes())?;
+        }
+        let mut dialog: VecDeque<Turn> = match &case.front {
+            Some(front) => front::find(front)?.turns.into(),
+            None => VecDeque::new(),
+        };
+        if case.eager {
+            // Whoever does not wait says everything first.
+            dialog.make_contiguous().sort_by_key(|turn| !turn.client);
         }
         Ok(Self {
-            connection,
+            tls,
+            dialog,
+            eager: case.eager,
+            heard: 0,
             flight: case.flight.clone(),
             begun: false,
             plaintext: vec![],
@@ -112,7 +221,7 @@ impl Session {
 
     /// Whether keys are not there yet.
     pub fn is_handshaking(&self) -> bool {
-        self.connection.is_handshaking()
+        self.tls.is_handshaking()
     }
 
     /// Whether everything that there is to say has been said.
@@ -120,15 +229,26 @@ impl Session {
         self.answered
     }
 
+    /// Whether TLS has not begun.
+    pub fn is_in_dialog(&self) -> bool {
+        !self.eager && !self.dialog.is_empty()
+    }
+
+    /// What is to be sent before TLS.
+    pub fn dialog_output(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while let Some(turn) = self.dialog.front()
+            && turn.client
+        {
+            bytes.extend(&turn.bytes);
+            self.dialog.pop_front();
+        }
+        bytes
+    }
+
     /// What is to be sent.
     pub fn output(&mut self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        while self.connection.wants_write() {
-            // Into memory; an error would come again as one of the peer's.
-            if self.connection.write_tls(&mut bytes).is_err() {
-                break;
-            }
-        }
+        let mut bytes = self.tls.output();
         if !self.begun && !bytes.is_empty() {
             self.begun = true;
             if !self.flight.is_empty() {
@@ -139,25 +259,24 @@ impl Session {
     }
 
     /// Takes what came.
-    pub fn input(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let mut rest = Cursor::new(bytes);
-        while (rest.position() as usize) < bytes.len() {
-            match self.connection.read_tls(&mut rest) {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) => return Err(error.to_string()),
-            }
-            self.connection.process_new_packets().map_err(|error| error.to_string())?;
-            let mut buffer = [0; 4096];
-            while let Ok(count @ 1..) = self.connection.reader().read(&mut buffer) {
-                self.plaintext.extend(&buffer[..count]);
+    pub fn input(&mut self, mut bytes: &[u8]) -> Result<(), String> {
+        while let Some(turn) = self.dialog.front()
+            && !turn.client
+            && !bytes.is_empty()
+        {
+            let taken = bytes.len().min(turn.bytes.len() - self.heard);
+            self.heard += taken;
+            bytes = &bytes[taken..];
+            if self.heard == turn.bytes.len() {
+                self.heard = 0;
+                self.dialog.pop_front();
             }
         }
+        self.tls.input(bytes, &mut self.plaintext)?;
         if !self.answered && self.plaintext.windows(4).any(|it| it == b"\r\n\r\n") {
             self.answered = true;
-            let written = self.connection.writer().write_all(response().as_bytes());
-            written.map_err(|error| error.to_string())?;
-            self.connection.send_close_notify();
+            self.tls.write(response().as_bytes())?;
+            self.tls.close()?;
         }
         Ok(())
     }

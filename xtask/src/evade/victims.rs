@@ -5,7 +5,7 @@
 //! application read.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,8 +15,9 @@ use mmtls_testkit::address;
 
 use super::attack::Outcome;
 use super::lane::Lane;
+use super::peers;
 use super::script::Case;
-use super::station::{Job, enter};
+use super::station::enter;
 use super::tls::{PATTERN, Session, Settings, response};
 
 /// Who connects.
@@ -44,6 +45,7 @@ impl Victim {
             Self::Stack("gnutls") => "GnuTLS client",
             Self::Stack("nss") => "NSS client",
             Self::Stack("wolfssl") => "wolfSSL client",
+            Self::Stack("mbedtls") => "mbedTLS client",
             Self::Stack(name) => name,
         }
     }
@@ -70,8 +72,7 @@ pub fn run(
                     loop {
                         let at = next.fetch_add(1, Ordering::Relaxed);
                         let Some((case, victim, v6)) = cases.get(at) else { return Ok(()) };
-                        let job = lane.listener(case, &at.to_string(), *v6);
-                        let outcome = meet(lane, settings, job, *victim)?;
+                        let outcome = meet(lane, settings, case, *victim, *v6)?;
                         results.lock().unwrap_or_else(PoisonError::into_inner)[at] = outcome;
                     }
                 };
@@ -87,27 +88,70 @@ pub fn run(
     }
 }
 
-fn meet(lane: &Lane, settings: &Settings, job: Job, victim: Victim) -> Result<Outcome, String> {
+fn meet(
+    lane: &Lane,
+    settings: &Settings,
+    case: &Arc<Case>,
+    victim: Victim,
+    v6: bool,
+) -> Result<Outcome, String> {
+    if case.active {
+        return match victim {
+            Victim::Rustls => be_called(lane, settings, case, v6),
+            _ => Ok(Outcome::Refused("accepts no connections".to_owned())),
+        };
+    }
+    let job = lane.listener(case, None, v6);
     let at = job.local;
     let attacker = lane.server_side.submit(job)?;
     // The order must be there before the SYN is.
     std::thread::sleep(Duration::from_millis(6));
     let outcome = match victim {
-        Victim::Rustls => connect(settings, at, &attacker).unwrap_or_else(Outcome::Refused),
-        Victim::Curl | Victim::SharingCurl => curl(lane, at, victim)?,
-        Victim::Stack(name) => endpoint(lane, at, name)?,
+        Victim::Rustls => {
+            let stream = TcpStream::connect_timeout(&at, PATIENCE);
+            let stream = stream.map_err(|error| error.to_string());
+            let outcome = stream.and_then(|stream| talk(settings, stream, &attacker));
+            outcome.unwrap_or_else(Outcome::Refused)
+        }
+        Victim::Curl | Victim::SharingCurl => curl(lane, at, victim, case.tls12)?,
+        Victim::Stack(name) => endpoint(lane, at, name, case.tls12)?,
     };
     let _ = attacker.recv_timeout(Duration::from_millis(5));
     Ok(outcome)
 }
 
-fn connect(
+/// The attacker connects, and is the TLS server all the same.
+fn be_called(
+    lane: &Lane,
     settings: &Settings,
-    at: SocketAddr,
+    case: &Arc<Case>,
+    v6: bool,
+) -> Result<Outcome, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let own = if v6 { address::CLIENT_V6 } else { address::CLIENT_V4 };
+    let own: IpAddr = own.parse().map_err(|error| format!("{own}: {error}"))?;
+    let listener = TcpListener::bind((own, 0)).map_err(text)?;
+    listener.set_nonblocking(true).map_err(text)?;
+    let at = listener.local_addr().map_err(text)?;
+    let attacker = lane.server_side.submit(lane.listener(case, Some(at), v6))?;
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        if let Ok((stream, _)) = listener.accept() {
+            stream.set_nonblocking(false).map_err(text)?;
+            let outcome = talk(settings, stream, &attacker);
+            return Ok(outcome.unwrap_or_else(Outcome::Refused));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(Outcome::Silent)
+}
+
+fn talk(
+    settings: &Settings,
+    mut stream: TcpStream,
     attacker: &Receiver<(usize, Outcome)>,
 ) -> Result<Outcome, String> {
     let text = |error: std::io::Error| error.to_string();
-    let mut stream = TcpStream::connect_timeout(&at, PATIENCE).map_err(text)?;
     stream.set_read_timeout(Some(Duration::from_millis(100))).map_err(text)?;
     let mut session = Session::new(settings, &Case::default(), "victim")?;
     let mut buffer = [0; 4096];
@@ -136,7 +180,7 @@ fn connect(
     }
 }
 
-fn curl(lane: &Lane, at: SocketAddr, victim: Victim) -> Result<Outcome, String> {
+fn curl(lane: &Lane, at: SocketAddr, victim: Victim, tls12: bool) -> Result<Outcome, String> {
     let mut command = match (&lane.mmtls, victim) {
         (Some(mmtls), Victim::SharingCurl) => mmtls.sharing(&lane.bed, at.is_ipv6(), &[], "curl"),
         _ => lane.bed.client.command("curl"),
@@ -144,6 +188,9 @@ fn curl(lane: &Lane, at: SocketAddr, victim: Victim) -> Result<Outcome, String> 
     let host = if at.is_ipv6() { format!("[{}]", at.ip()) } else { at.ip().to_string() };
     command.arg("--resolve").arg(format!("{}:{}:{host}", address::SERVER_NAME, at.port()));
     command.arg("--cacert").arg(&lane.bed.pki().ca);
+    if tls12 {
+        command.args(["--tls-max", "1.2"]);
+    }
     command.args(["-sS", "-i", "--http1.1", "--max-time", "3"]);
     command.arg(format!("https://{}:{}/victim", address::SERVER_NAME, at.port()));
     let limit = Duration::from_secs(20);
@@ -162,7 +209,7 @@ fn curl(lane: &Lane, at: SocketAddr, victim: Victim) -> Result<Outcome, String> 
     })
 }
 
-fn endpoint(lane: &Lane, at: SocketAddr, name: &str) -> Result<Outcome, String> {
+fn endpoint(lane: &Lane, at: SocketAddr, name: &str, tls12: bool) -> Result<Outcome, String> {
     let program = lane.programs.iter().find(|it| it.name == name);
     let Some((executable, arguments)) = program.and_then(|it| it.command.split_first()) else {
         return Err(format!("no {name}"));
@@ -182,11 +229,7 @@ fn endpoint(lane: &Lane, at: SocketAddr, name: &str) -> Result<Outcome, String> 
     command.arg(format!("received={}", received.display()));
     command.arg(format!("expect={}", response().len()));
     command.arg(format!("ca={}", lane.bed.pki().ca.display()));
-    command.arg(if name == "gnutls" {
-        "priority=NORMAL:-VERS-ALL:+VERS-TLS1.3"
-    } else {
-        "version=1.3"
-    });
+    command.arg(peers::version_argument(name, tls12));
     let finished = lane.bed.run(name, command, Duration::from_secs(6));
     let got = std::fs::read(format!("{}.0", received.display())).unwrap_or_default();
     let _ = std::fs::remove_file(format!("{}.0", received.display()));

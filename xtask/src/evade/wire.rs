@@ -37,6 +37,10 @@ pub struct Oddity {
     pub bad_version: bool,
     /// Two fragments of IP.
     pub fragments: bool,
+    /// Of these the first one is lost as above.
+    pub lose_first: bool,
+    /// And the second one.
+    pub lose_second: bool,
     /// The reserved bits of the TCP header are set.
     pub reserved: bool,
     /// Trailing octets behind the IP packet.
@@ -63,8 +67,6 @@ pub struct Segment<'a> {
 pub fn frames(segment: &Segment<'_>, from: Mac, to: Mac) -> Vec<Vec<u8>> {
     let tcp = tcp(segment);
     let odd = segment.oddity;
-    // Locally administered, and nobody's.
-    let to = if odd.lost { [2, 0, 0, 0, 0xee, 0xee] } else { to };
     let parts: Vec<(usize, bool, &[u8])> = if odd.fragments && tcp.len() > 24 {
         vec![(0, true, &tcp[..24]), (24, false, &tcp[24..])]
     } else {
@@ -73,6 +75,9 @@ pub fn frames(segment: &Segment<'_>, from: Mac, to: Mac) -> Vec<Vec<u8>> {
     parts
         .into_iter()
         .map(|(offset, more, bytes)| {
+            let lost = odd.lost || if offset == 0 { odd.lose_first } else { odd.lose_second };
+            // Locally administered, and nobody's.
+            let to = if lost { [2, 0, 0, 0, 0xee, 0xee] } else { to };
             let mut frame = [to, from].concat();
             match (segment.source.ip(), segment.destination.ip()) {
                 (IpAddr::V4(source), IpAddr::V4(destination)) => {
