@@ -9,17 +9,22 @@
 //! * without keys, and where policy lets nothing pass unseen, no record that an honest program writes
 //!   under application keys is forwarded whole, and none reaches an honest program;
 //! * with keys, and a handler that resets sessions for a pattern, no record with the pattern does;
+//! * where policy lets nothing pass unseen, data pass only behind numbers that both ends have proven, and
+//!   fragments that one receiver can put together have left the engine together;
+//! * no honest program can read what came on a SYN;
 //! * what packet_path claims of counters, held frames and memory;
 //!
 //! and in the end, where both ends are honest and policy permits it: the connection opens within a
 //! few rounds, whatever a third party has sent and the network has done, and all bytes arrive.
 //!
-//! Refuses urgent data, options and fragments, which other targets and tests have.
+//! Refuses urgent data, options and fragments of honest ends, which other targets and tests have.
 
 mod app;
 mod hostile;
 mod network;
 mod packet;
+mod pieces;
+mod proof;
 mod stream;
 mod tcp;
 #[cfg(test)]
@@ -30,7 +35,7 @@ use mmtls_engine::{Config, Policy};
 use crate::input::Input;
 use network::{Guard, Net};
 use stream::Copies;
-use tcp::{Rules, State, Tcp};
+use tcp::{Rules, State, SynData, Tcp};
 
 /// So that every run is short.
 const MAX_STEPS: usize = 60;
@@ -88,6 +93,12 @@ impl Choices {
             crossed: how & 0x10 == 0,
             // Two honest ends may lose a connection to them: the first acknowledgment counts alone.
             cookies: how & 0x20 != 0 && matches!(hostile, Hostile::End(_)),
+            syn_data: match what >> 6 {
+                1 => SynData::Queued,
+                2 => SynData::Read,
+                _ if linux => SynData::Dropped,
+                _ => SynData::Taken,
+            },
             copies: [Copies::First, Copies::Latest, Copies::Linux, Copies::Linux]
                 [usize::from(how >> 2 & 3)],
             mss: [1400, 536, 100, 40][usize::from(what & 3)],

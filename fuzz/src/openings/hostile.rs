@@ -19,6 +19,14 @@ const BASE: u32 = 0x2000_0000;
 /// How far from where it belongs a number is.
 const DELTAS: [i32; 16] =
     [0, 1, -1, -2, 5, -5, 100, -100, 517, -517, 1000, -1000, 65_535, 70_000, 1 << 20, -(1 << 20)];
+/// And just beside it, where numbers may be taken for others.
+const NEAR: [i32; 16] = [2, 3, -3, 4, -4, 7, -7, 8, 16, -16, 40, -40, 255, -256, 1999, -1999];
+
+/// The distance that four bits of a byte say, and one more which of the tables.
+fn delta(which: u8) -> u32 {
+    let table = if which & 8 == 0 { DELTAS } else { NEAR };
+    table[usize::from(which >> 4)].cast_unsigned()
+}
 
 /// Forms of a ClientHello that some server takes.
 static FORMS: LazyLock<[Vec<u8>; 8]> = LazyLock::new(|| {
@@ -117,12 +125,18 @@ impl Attacker {
                 packet.flags = SYN;
                 packet.scale = (operation & 0x10 != 0).then_some(7);
                 packet.sequence = self.sequence(net, input.u8() | 3);
+                if operation & 0x20 != 0 {
+                    self.text(net, &mut packet, input);
+                }
             }
             3 => {
                 packet.flags = SYN | ACK;
                 packet.scale = (operation & 0x10 != 0).then_some(7);
                 packet.sequence = self.sequence(net, input.u8() | 3);
                 packet.acknowledgment = self.acknowledgment(net, input.u8());
+                if operation & 0x20 != 0 {
+                    self.text(net, &mut packet, input);
+                }
             }
             4 | 5 => self.number(&mut packet, net, input),
             6 => {
@@ -135,6 +149,7 @@ impl Attacker {
             }
             // Data where they belong, and elsewhere.
             8 | 12 | 13 => {
+                // 8: in fragments.
                 packet.sequence = net.seen.expected;
                 packet.acknowledgment = net.seen.end;
                 if operation & 0x0f == 12 {
@@ -163,6 +178,12 @@ impl Attacker {
             self.syns.push(packet.sequence);
         }
         self.end = packet.end();
+        if operation & 0x0f == 8 {
+            let [size, how, dying] = [input.u8(), input.u8(), input.u8()];
+            let dying = if dies { u8::MAX } else { dying };
+            // All of the header is in the first one.
+            return net.send_pieces(&packet, 8 * (3 + usize::from(size & 31)), how, dying);
+        }
         net.send(packet, side, dies);
     }
 
@@ -177,7 +198,6 @@ impl Attacker {
     }
 
     fn sequence(&self, net: &Net, which: u8) -> u32 {
-        let delta = DELTAS[usize::from(which >> 4)].cast_unsigned();
         let of = match which & 7 {
             0 | 1 => net.seen.expected,
             2 => self.first(),
@@ -187,11 +207,10 @@ impl Attacker {
             6 => self.syns.first().copied().unwrap_or(BASE).wrapping_add(1),
             _ => net.seen.end,
         };
-        of.wrapping_add(delta)
+        of.wrapping_add(delta(which))
     }
 
     fn acknowledgment(&self, net: &Net, which: u8) -> u32 {
-        let delta = DELTAS[usize::from(which >> 4)].cast_unsigned();
         let initials = &net.seen.initials;
         let of = match which & 7 {
             0 | 1 => net.seen.end,
@@ -202,7 +221,7 @@ impl Attacker {
             6 => self.end,
             _ => net.seen.expected,
         };
-        of.wrapping_add(delta)
+        of.wrapping_add(delta(which))
     }
 
     /// Part of something to say, and where it begins there.
@@ -304,8 +323,7 @@ impl Attacker {
         let name = if operation & 0x10 == 0 { port } else { 1 - port };
         let which = input.u8();
         let blind = |side: usize, which: u8| {
-            let delta = DELTAS[usize::from(which >> 4)].cast_unsigned();
-            BASES[side].wrapping_add((u32::from(which & 7) + 1) << 24).wrapping_add(delta)
+            BASES[side].wrapping_add((u32::from(which & 7) + 1) << 24).wrapping_add(delta(which))
         };
         let sequence = blind(name, which);
         let acknowledgment = blind(1 - name, input.u8());

@@ -8,11 +8,13 @@ use std::fmt::Write;
 
 use mmtls_engine::tls::{Direction, KeyEpoch};
 use mmtls_engine::{
-    Config, Engine, Exit, FrameInput, HoldId, Link, Output, PortId, SharedKeys, Verdict,
+    Config, Engine, Exit, FrameInput, HoldId, Link, Output, Policy, PortId, SharedKeys, Verdict,
 };
 
 use super::app::{self, App, PATTERN};
 use super::packet::{ACK, Packet, SYN};
+use super::pieces::{self, Piece, Pieces};
+use super::proof::Proofs;
 use super::tcp::Tcp;
 use crate::material::{Witness, keys};
 use crate::recorder::Recorder;
@@ -95,6 +97,8 @@ pub(super) struct Flying {
     pub(super) port: usize,
     /// It is lost behind the engine.
     pub(super) dies: bool,
+    /// The part of the packet that it carries, if not all.
+    pub(super) piece: Option<Piece>,
 }
 
 /// What was forwarded of one connection of an honest end.
@@ -121,7 +125,7 @@ impl Passed {
 enum Line {
     Operation(u8),
     Wait(u64),
-    Frame(usize, Packet, Verdict, bool),
+    Frame(Flying, Verdict),
     Released(HoldId),
     Injected(usize, Packet),
     Keys(bool),
@@ -153,6 +157,13 @@ pub(super) struct Net {
     released: u64,
     discarded: u64,
     longest: usize,
+    proofs: Proofs,
+    pieces: Pieces,
+    /// Calls of the engine.
+    calls: u64,
+    /// Policy lets nothing pass unseen; nor anything that is not TLS.
+    is_strict: bool,
+    is_followed: bool,
     lines: Vec<Line>,
 }
 
@@ -169,6 +180,8 @@ impl Net {
         shares_keys: bool,
         ends: [Option<End>; 2],
     ) -> Self {
+        let is_strict = matches!(config.policies.mid_stream, Policy::Reset | Policy::Drop);
+        let is_followed = is_strict && !config.tls_ports.is_empty();
         let forbidden = (guard == Guard::Pattern).then_some(PATTERN);
         let mut recorder = Recorder::new(&[]);
         recorder.forbidden = forbidden;
@@ -185,6 +198,11 @@ impl Net {
             released: 0,
             discarded: 0,
             longest: 0,
+            proofs: Proofs::default(),
+            pieces: Pieces::default(),
+            calls: 0,
+            is_strict,
+            is_followed,
             lines: Vec::new(),
         }
     }
@@ -196,10 +214,38 @@ impl Net {
 
     /// Puts a frame on its way.
     pub(super) fn send(&mut self, packet: Packet, port: usize, dies: bool) {
+        self.send_flying(Flying { packet, port, dies, piece: None });
+    }
+
+    fn send_flying(&mut self, flying: Flying) {
         if self.queue.len() >= MAX_QUEUE {
             self.queue.pop_front();
         }
-        self.queue.push_back(Flying { packet, port, dies });
+        self.queue.push_back(flying);
+    }
+
+    /// Puts a packet on its way in fragments of this size; `how`: which identification, in which order,
+    /// and which of them is not sent, or alone is; `dying`: which of them die.
+    pub(super) fn send_pieces(&mut self, packet: &Packet, size: usize, how: u8, dying: u8) {
+        let len = pieces::len(&packet.frame(ADDRESSES));
+        let parts = pieces::cut(len, size, u16::from(how & 3));
+        let dies = |n: usize| dying >> n & 1 != 0;
+        let mut parts: Vec<_> = parts.into_iter().enumerate().collect();
+        if how & 4 != 0 {
+            parts.reverse();
+        }
+        for (n, piece) in parts {
+            let chosen = usize::from(how >> 3 & 0x0f) == n + 1;
+            if chosen == (how & 0x80 != 0) {
+                let (packet, port) = (packet.clone(), packet.from);
+                self.send_flying(Flying {
+                    packet,
+                    port,
+                    dies: dies(n),
+                    piece: Some(piece).filter(Piece::is_part),
+                });
+            }
+        }
     }
 
     /// Puts what the honest ends have to say on its way.
@@ -278,6 +324,7 @@ impl Net {
             cipher_suite: app::CHOSEN,
             keys: Direction::BOTH.map(key).into(),
         };
+        self.calls += 1;
         let taken = self.engine.handle_keys(self.now_ns, shared).is_ok();
         self.lines.push(Line::Keys(taken));
         self.drain();
@@ -297,7 +344,12 @@ impl Net {
 
     fn pass(&mut self, flying: Flying) {
         self.now_ns += 1000;
-        let bytes = flying.packet.frame(ADDRESSES);
+        let mut bytes = flying.packet.frame(ADDRESSES);
+        if let Some(piece) = &flying.piece {
+            bytes = piece.frame(&pieces::whole(&flying.packet, ADDRESSES));
+        }
+        let opens = self.proofs.see(&flying.packet, flying.port) && flying.piece.is_none();
+        self.calls += 1;
         self.longest = self.longest.max(bytes.len());
         // One or the other.
         let port = PortId(flying.port as u8);
@@ -309,8 +361,9 @@ impl Net {
             checksum_trusted: true,
         };
         let verdict = self.engine.handle_frame(self.now_ns, &frame);
-        let line = Line::Frame(flying.port, flying.packet.clone(), verdict, flying.dies);
-        self.lines.push(line);
+        self.lines.push(Line::Frame(flying.clone(), verdict));
+        let fine = !opens || verdict == Verdict::Forward;
+        self.claim(fine, "the exact acknowledgment of an answer has not passed");
         match verdict {
             Verdict::Forward => self.forward(flying),
             Verdict::Drop => {}
@@ -324,12 +377,37 @@ impl Net {
 
     /// A frame leaves the engine, away from where it came from.
     fn forward(&mut self, flying: Flying) {
-        let Flying { packet, port, dies } = flying;
+        let Flying { packet, port, dies, piece } = flying;
+        if let Some(piece) = piece {
+            return self.forward_piece(&packet, piece, dies);
+        }
+        self.claim_proven(&packet);
+        if packet.from != port {
+            return;
+        }
+        self.proofs.pass(&packet);
         if let Some((connection, at)) = packet.place {
             self.note_passed(packet.from, connection, at, packet.data.len());
         }
-        if !dies && packet.from == port {
+        if !dies {
             self.deliver(1 - port, &packet);
+        }
+    }
+
+    fn claim_proven(&self, packet: &Packet) {
+        let allowed = !self.is_strict || self.proofs.allows(packet, self.is_followed);
+        self.claim(allowed, "data have passed where no numbers were proven");
+    }
+
+    /// A fragment leaves the engine, and may be what its receiver has waited for.
+    fn forward_piece(&mut self, packet: &Packet, piece: Piece, dies: bool) {
+        let (from, when) = (packet.from, (self.now_ns, self.calls));
+        let fits = self.pieces.leave(from, piece, &pieces::whole(packet, ADDRESSES), when, dies);
+        let fine = fits || !self.is_strict;
+        self.claim(fine, "receivers can put fragments together that were not judged together");
+        if let Some(packet) = self.pieces.take(from, piece.identification) {
+            self.claim_proven(&packet);
+            self.deliver(1 - from, &packet);
         }
     }
 
@@ -350,6 +428,7 @@ impl Net {
         };
         end.tcp.handle(packet, now_ns);
         end.run();
+        let early = end.tcp.reads_syn_data();
         let got = &end.app.got;
         let read = match self.guard {
             Guard::Nothing => false,
@@ -359,6 +438,7 @@ impl Net {
             Guard::Everything => !end.is_client && !got.is_empty(),
         };
         self.claim(!read, "an honest end has read an application record");
+        self.claim(!early, "an honest program can read what came on a SYN");
     }
 
     /// A hostile end sees what comes to it.
@@ -379,13 +459,16 @@ impl Net {
     /// Time passes; the engine is called whenever it asked for that.
     pub(super) fn wait(&mut self, ns: u64) {
         self.lines.push(Line::Wait(ns));
+        self.proofs.disturb();
         let until_ns = self.now_ns + ns;
         while let Some(due_ns) = self.engine.next_timeout().filter(|due_ns| *due_ns < until_ns) {
             self.now_ns = self.now_ns.max(due_ns);
+            self.calls += 1;
             self.engine.handle_timeout(self.now_ns);
             self.drain();
         }
         self.now_ns = until_ns;
+        self.calls += 1;
         self.engine.handle_timeout(until_ns);
         self.drain();
         let later = self.engine.next_timeout().is_none_or(|due_ns| due_ns > until_ns);
@@ -435,21 +518,24 @@ impl Net {
     pub(super) fn check(&self) {
         let buffered = self.engine.buffered_bytes();
         self.claim(buffered <= MAX_BUFFERED + self.longest, "too many bytes are buffered");
-        self.claim(self.held.len() <= MAX_HELD + 1, "too many frames are held");
+        // Fragments wait beside them, as many as an input can send.
+        let whole = self.held.values().filter(|it| it.piece.is_none()).count();
+        self.claim(whole <= MAX_HELD + 1, "too many frames are held");
         self.claim(self.engine.flow_count() <= MAX_FLOWS, "too many flows");
         let it = self.engine.counters();
+        self.claim(it.records_opened <= it.records_seen, "records add up");
         let held = self.held.len() as u64;
         self.claim(it.held == it.released + self.discarded + held, "held frames add up");
         self.claim(it.released == self.released, "released frames add up");
         let judged = it.forwarded + it.held + it.dropped - self.discarded;
         self.claim(it.frames == judged, "frames add up");
-        self.claim(it.records_opened <= it.records_seen, "records add up");
     }
 
     pub(super) fn finish(mut self) {
         // What is let go in the end is not on its way any more.
         self.ends = [None, None];
         self.passed.clear();
+        self.calls += 1;
         self.engine.finish();
         self.drain();
         self.check();
@@ -470,9 +556,11 @@ impl Net {
             let _ = match line {
                 Line::Operation(it) => writeln!(text, "operation {it:#04x}"),
                 Line::Wait(ns) => writeln!(text, "    wait {} ms", ns / 1_000_000),
-                Line::Frame(port, packet, verdict, dies) => {
-                    let dies = if *dies { ", dies behind it" } else { "" };
-                    writeln!(text, "    port {port} {}: {verdict:?}{dies}", told(packet))
+                Line::Frame(it, verdict) => {
+                    let dies = if it.dies { ", dies behind it" } else { "" };
+                    let piece = it.piece.map(|it| format!(" {it:?}")).unwrap_or_default();
+                    let (port, packet) = (it.port, told(&it.packet));
+                    writeln!(text, "    port {port} {packet}{piece}: {verdict:?}{dies}")
                 }
                 Line::Released(id) => writeln!(text, "    released {id:?}"),
                 Line::Injected(side, packet) => {

@@ -71,6 +71,23 @@ impl Packet {
         frame
     }
 
+    /// As a receiver reads it behind an IP header, if it can.
+    pub(super) fn from_tcp(from: usize, tcp: &[u8]) -> Option<Self> {
+        let (header, _) = tcp.split_first_chunk::<20>()?;
+        let number = |at: usize| {
+            u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let len = usize::from(header[12] >> 4) * 4;
+        let options = tcp.get(20..len)?;
+        let mut packet = Self::new(from, number(4), number(8), header[13]);
+        packet.window = u16::from_be_bytes([header[14], header[15]]);
+        if let ([3, 3, scale, ..], true) = (options, packet.has(SYN)) {
+            packet.scale = Some(*scale);
+        }
+        packet.data = tcp[len..].to_vec();
+        Some(packet)
+    }
+
     /// What the engine has injected, which is never more than a RST.
     pub(super) fn parse(frame: &[u8], ends: [SocketAddr; 2]) -> Self {
         let tcp: &[u8; 20] = frame[TCP_AT..].first_chunk().expect("a TCP header");

@@ -6,6 +6,8 @@
 //! answered for the listener. Otherwise Linux follows the RFC, limits its challenges to one in half
 //! a second, and takes a crossed SYN-ACK since 6.11.
 //!
+//! Data on a SYN are one of the things that stacks treat in their own ways: see [`SynData`].
+//!
 //! Refuses what decides nothing here: congestion, delayed acknowledgments, timestamps, urgent data
 //! (a byte as any other).
 
@@ -18,6 +20,9 @@ const BETWEEN_CONNECTIONS: u32 = 250_000;
 const CHALLENGE_NS: u64 = 500_000_000;
 /// What has not been acknowledged then is given up; Linux does after five, which take a minute.
 const SYN_ACKS: u32 = 9;
+/// Linux: how many segment sizes a cookie can say (`msstab`), and the one that this peer's has.
+const COOKIE_SIZES: u32 = 4;
+const COOKIE_MSS: u32 = 2;
 /// Where nothing limits them, two ends that disagree answer each other for ever.
 const CHALLENGES: u32 = 3;
 
@@ -34,6 +39,19 @@ pub(super) enum State {
     TimeWait,
 }
 
+/// What becomes of data on a SYN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SynData {
+    /// Their sender repeats them (Linux).
+    Dropped,
+    /// They are acknowledged, and read when the connection is open.
+    Taken,
+    /// They wait, unacknowledged, until the connection is open (RFC 9293, section 3.10.7.2).
+    Queued,
+    /// The program has them at once (RFC 7413).
+    Read,
+}
+
 /// Which TCP this is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
@@ -42,6 +60,7 @@ pub(super) struct Rules {
     pub(super) crossed: bool,
     /// A listener keeps nothing before the third segment (RFC 4987, section 3.6).
     pub(super) cookies: bool,
+    pub(super) syn_data: SynData,
     pub(super) copies: Copies,
     pub(super) mss: usize,
     pub(super) scale: Option<u8>,
@@ -71,6 +90,9 @@ pub(super) struct Tcp {
     peer_scale: Option<u8>,
     peer_initial: u32,
     expected: u32,
+    /// Data of a SYN that wait, and how many of those the program can read.
+    queued: Vec<u8>,
+    syn_bytes: usize,
     /// The program's bytes, from `initial + 1` on.
     pub(super) output: Vec<u8>,
     closing: bool,
@@ -103,6 +125,8 @@ impl Tcp {
             peer_scale: None,
             peer_initial: 0,
             expected: 0,
+            queued: Vec::new(),
+            syn_bytes: 0,
             output: Vec::new(),
             closing: false,
             is_last: false,
@@ -119,6 +143,11 @@ impl Tcp {
 
     pub(super) fn is_open(&self) -> bool {
         self.state == State::Established
+    }
+
+    /// Whether the program can read what came on a SYN.
+    pub(super) fn reads_syn_data(&self) -> bool {
+        self.syn_bytes > 0 && (self.is_open() || self.rules.syn_data == SynData::Read)
     }
 
     /// Whether the peer has everything that was written.
@@ -271,7 +300,7 @@ impl Tcp {
         if it.has(ACK) {
             let initial = it.acknowledgment.wrapping_sub(1);
             let peer = it.sequence.wrapping_sub(1);
-            if !self.rules.cookies || it.has(SYN) || initial != self.cookie(peer) {
+            if !self.rules.cookies || it.has(SYN) || !self.is_cookie(peer, initial) {
                 return self.emit_at(it.acknowledgment, 0, RST);
             }
             self.begin(initial);
@@ -494,7 +523,19 @@ impl Tcp {
 
     /// What a listener that keeps nothing answers to a SYN.
     fn cookie(&self, peer: u32) -> u32 {
-        self.base.wrapping_add(peer.wrapping_mul(0x9e37_79b1) >> 12)
+        match self.rules.linux {
+            true => self.base.wrapping_add(peer).wrapping_add(COOKIE_MSS),
+            false => self.base.wrapping_add(peer.wrapping_mul(0x9e37_79b1) >> 12),
+        }
+    }
+
+    /// Whether it takes this for its answer. Linux (`__cookie_v4_check`): any of the segment sizes that
+    /// the lowest bits may say; and both numbers may be off by the same.
+    fn is_cookie(&self, peer: u32, initial: u32) -> bool {
+        match self.rules.linux {
+            true => initial.wrapping_sub(self.base).wrapping_sub(peer) < COOKIE_SIZES,
+            false => initial == self.cookie(peer),
+        }
     }
 
     fn begin(&mut self, initial: u32) {
@@ -507,6 +548,8 @@ impl Tcp {
         self.sent = initial;
         self.peer_scale = None;
         self.expected = 0;
+        self.queued.clear();
+        self.syn_bytes = 0;
         self.output.clear();
         self.closing = false;
         self.is_last = false;
@@ -521,14 +564,19 @@ impl Tcp {
         self.window = u32::from(it.window);
     }
 
-    /// The program gets them when the connection is open (RFC 9293, section 3.10.7.2); Linux leaves
-    /// them for the sender to repeat.
     fn take_syn_data(&mut self, it: &Packet) {
-        if !self.rules.linux {
-            self.input.insert(0, &it.data, self.rules.copies);
-            // Less than a packet.
-            self.expected = self.expected.wrapping_add(it.data.len() as u32);
+        match self.rules.syn_data {
+            SynData::Dropped => {}
+            SynData::Queued => self.queued.clone_from(&it.data),
+            SynData::Taken | SynData::Read => self.insert_syn_data(&it.data),
         }
+    }
+
+    fn insert_syn_data(&mut self, data: &[u8]) {
+        self.input.insert(0, data, self.rules.copies);
+        self.syn_bytes += data.len();
+        // Less than a packet.
+        self.expected = self.expected.wrapping_add(data.len() as u32);
     }
 
     fn establish(&mut self, it: &Packet) {
@@ -537,6 +585,11 @@ impl Tcp {
         self.next = it.acknowledgment;
         let scale = if it.has(SYN) { 0 } else { self.send_scale() };
         self.window = u32::from(it.window) << scale;
+        let queued = core::mem::take(&mut self.queued);
+        if !queued.is_empty() {
+            self.insert_syn_data(&queued);
+            self.acknowledge();
+        }
     }
 
     fn send_scale(&self) -> u8 {

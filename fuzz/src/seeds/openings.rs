@@ -18,10 +18,17 @@ const BYPASS: u8 = 0x60;
 const OTHER_OPENS: u8 = 0x80;
 
 const COOKIES: u8 = 0x20;
+const TLS_PORTS: u8 = 0x40;
+
+/// What an honest end makes of data on a SYN.
+const QUEUED: u8 = 0x40;
+const READ: u8 = 0x80;
 
 /// Anchors and distances of numbers: see `openings::hostile`.
 const OWN: u8 = 3;
 const OWN_FIRST: u8 = 2;
+/// The second table of distances, whose first is 2.
+const NEAR: u8 = 8;
 
 pub(super) fn openings(add: Add<'_>) {
     let mut seed = |name: &str, who: u8, how: u8, what: u8, operations: &[&[u8]]| {
@@ -75,6 +82,8 @@ pub(super) fn openings(add: Add<'_>) {
             &[&[2, OWN, 15, 0x12, 0, 0, 15, 5, 0, 0], &[1, 12, OWN_FIRST, 2, 14, 0, 50, 1, 14, 3]],
         );
     }
+    beside(&mut seed);
+    fragments(&mut seed);
     for (name, who) in [("keys", KEYS), ("bypass", BYPASS), ("turned", KEYS | OTHER_OPENS)] {
         for (rules, how) in [("linux", 0), ("rfc", 3)] {
             for side in [0, 0x20] {
@@ -90,6 +99,69 @@ pub(super) fn openings(add: Add<'_>) {
             }
             let lost = [10 | LATER, 11, 0, 9, 11 | 0x10, 0, 9 | 0x30, 11 | LATER | 0x30, 0, 11, 1];
             seed(&format!("network-{name}-{rules}"), NOBODY | who, how, 3, &[&lost, &lost]);
+        }
+    }
+}
+
+/// Takes name, who, how, what and operations of a seed.
+type Seed<'a> = &'a mut dyn FnMut(&str, u8, u8, u8, &[&[u8]]);
+
+/// Data on SYNs and their answers, and numbers that are nearly right.
+fn beside(seed: Seed<'_>) {
+    for (name, what) in [("taken", 0), ("queued", QUEUED), ("read", READ)] {
+        for (turned, opener) in [("", 0), ("-turned", OTHER_OPENS)] {
+            let how = 3 | TLS_PORTS;
+            // On a SYN before one without; as a second SYN; on the answer, and in both directions.
+            let syns: &[&[u8]] = &[&[2 | 0x20, OWN, 14, 0, 40, 2, OWN], &[1, 1, 1]];
+            seed(&format!("syn-data-{name}{turned}"), CLIENT | opener, how, what, syns);
+            let answers: &[&[u8]] = &[&[10, 3 | 0x20, OWN, 0, 1, 0, 40], &[1, 1, 1]];
+            seed(&format!("syn-ack-data-{name}{turned}"), SERVER | opener, how, what, answers);
+        }
+    }
+    for (name, number) in [("1", 0x10), ("2", NEAR), ("before", 0x70), ("1999", NEAR | 0xe0)] {
+        for (side, who) in [("client", CLIENT | OTHER_OPENS), ("server", SERVER)] {
+            for (cookies, how) in [("", 3), ("-cookies", COOKIES)] {
+                let how = how | TLS_PORTS;
+                // The acknowledgment is not exact: by whoever has sent the SYN, with either number or
+                // both; of two answers only one has come.
+                let off: &[&[u8]] = &[&[2, OWN, 4, 0, number], &[1, 1, 1]];
+                seed(&format!("{side}-off-{name}{cookies}"), who ^ OTHER_OPENS, how, 0, off);
+                let both: &[&[u8]] = &[&[2, OWN, 4, number, number], &[1, 1, 1]];
+                seed(&format!("{side}-both-off-{name}{cookies}"), who ^ OTHER_OPENS, how, 0, both);
+            }
+            // What belongs to the answer that has died: a byte, an alert, a HelloRequest.
+            for (text, len) in [(1, 1), (9, 0), (10, 0)] {
+                let answers: &[&[u8]] = &[
+                    &[10, 3 | DIES, OWN | number, 0, 3, OWN, 0],
+                    &[12, 4 | number, 0, text, 0, len, 1, 1, 1],
+                ];
+                seed(&format!("{side}-answers-{name}-{text}"), who, 3 | TLS_PORTS, 0, answers);
+            }
+        }
+    }
+}
+
+/// A ClientHello, and others in its place, in fragments.
+fn fragments(seed: Seed<'_>) {
+    for (name, keys) in [("", 0), ("-keys", KEYS | PATTERN)] {
+        let open: &[u8] = &[1, 1];
+        for (case, pieces) in [
+            ("whole", &[8, 14, 0, 0, 2, 0, 0][..]),
+            ("turned", &[8, 14, 0, 0, 2, 4, 0]),
+            ("one-dies", &[8, 14, 0, 0, 2, 0, 2, 8, 0, 0, 0, 2, 0, 1]),
+            ("again", &[8, 14, 0, 0, 2, 0, 2, 8, 14, 0, 0, 2, 0, 1]),
+            ("two-halves", &[8, 14, 0, 80, 2, 0, 4, 8 | 0x10, 14, 80, 0, 2, 0, 3]),
+            ("a-copy", &[8, 14, 0, 0, 2, 0x10, 0, 8, 14, 0, 0, 2, 0, 0]),
+            ("late", &[8, 14, 0, 80, 2, 0, 4, 9 | 0x50, 8 | 0x10, 14, 80, 0, 2, 0, 3]),
+            ("one-is-missing", &[8, 14, 0, 0, 2, 0x10, 0, 8, 0, 0, 0, 2, 0, 1]),
+            ("others", &[8, 14, 0, 0, 2, 0x10, 0, 8, 0, 0, 0, 5, 0, 0]),
+            ("beside-a-hole", &[8, 13, 0, 36, 0, 0x10, 0, 8, 13, 0, 36, 1, 0x90, 0]),
+            ("pause", &[8, 14, 0, 0, 2, 0, 2, 9 | 0x50, 8, 0, 0, 0, 2, 0, 1]),
+            ("request", &[1, 8, 3, 0, 0, 2, 0, 0]),
+        ] {
+            // Zeros are not TLS, and in a hole the same.
+            let how = if case == "beside-a-hole" { 0 } else { TLS_PORTS };
+            seed(&format!("pieces-{case}{name}"), CLIENT | keys, how, 0, &[open, pieces, &[1, 1]]);
         }
     }
 }
