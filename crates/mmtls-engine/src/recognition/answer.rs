@@ -117,7 +117,7 @@ mod tests {
         for bytes in [&[1, 22, 3][..], &[22], &[0x80, 46, 1], &[7, 0xff], &[7, 0x80, 46]] {
             assert!(may_have_hello(bytes), "{bytes:?}");
         }
-        for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[5, 1, 0], &[0xc3, 0xa4, 0x20, 1, 1]] {
+        for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[5, 1, 0], &[0xc3, 0xa4, 0x20, 0x20]] {
             assert!(!may_have_hello(bytes), "{bytes:?}");
         }
     }
