@@ -582,3 +582,59 @@ fn hellos_as_only_servers_take_them_must_be_seen() {
         }
     }
 }
+
+#[test]
+fn a_reset_connection_must_not_block_its_ports() {
+    let mut t = strict();
+    t.open();
+    let at = t.play(&simple());
+    assert!(matches!(t.send(C, at[0] as i64, at[1], flag::ACK, &sealed(C, 1)), Verdict::Hold(_)));
+    t.now += 10_000_000_000;
+    t.engine.handle_timeout(t.now);
+    assert!(!t.alive(), "no keys came");
+    // Both ends were told, and the client dials again.
+    let again = numbered(&t, 7_000_000, 3_000_000_000);
+    t.ep = again;
+    assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward);
+    assert_eq!(t.send(S, -1, 0, flag::SYN | flag::ACK, &[]), Verdict::Forward);
+    assert_eq!(t.send(C, 0, 0, flag::ACK, &[]), Verdict::Forward);
+    assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
+}
+
+#[test]
+fn what_came_out_of_order_must_not_block_a_connection_in_the_clear() {
+    for (hole_first, hello_inside) in [(false, false), (true, false), (false, true)] {
+        let mut t = strict();
+        t.open();
+        t.send(C, 0, 0, flag::ACK, b"a question\r\n");
+        t.send(S, 0, 12, flag::ACK, b"an answer\r\n");
+        let hello = hello();
+        let (hole, ahead) = match hello_inside {
+            true => hello.split_at(3),
+            false => (&b"one"[..], &b"another question\r\n"[..]),
+        };
+        // The second segment overtakes the first one, and what the server says meanwhile is enough for
+        // the connection not to be read in order any more.
+        assert_eq!(t.send(C, 15, 11, flag::ACK, ahead), Verdict::Forward);
+        let next = 15 + ahead.len() as u64;
+        if hole_first {
+            assert_eq!(t.send(C, 12, 11, flag::ACK, hole), Verdict::Forward);
+        }
+        for part in 0..20 {
+            let at = 11 + part * 1000;
+            assert_eq!(t.send(S, at, 12, flag::ACK, &[b'x'; 1000]), Verdict::Forward);
+        }
+        if !hole_first {
+            assert_eq!(t.send(C, 12, 20_011, flag::ACK, hole), Verdict::Forward);
+        }
+        let answer =
+            [&b"fine"[..], &plain(ContentType::HANDSHAKE, &server_hello(&[1; 32], 0x1301))];
+        if hello_inside {
+            assert_eq!(t.send(S, 20_011, next, flag::ACK, &answer.concat()), Verdict::Drop);
+        } else {
+            t.send(S, 20_011, next, flag::ACK, b"yes");
+            let more = t.send(C, next as i64, 20_014, flag::ACK, b"and more");
+            assert_eq!(more, Verdict::Forward, "hole first: {hole_first}");
+        }
+    }
+}

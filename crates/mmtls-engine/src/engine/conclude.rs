@@ -26,6 +26,8 @@ pub(super) enum Passage {
     Free,
     /// It has bytes of this direction's stream, which go in order and when they have been judged.
     Ordered(Direction),
+    /// It may begin another connection on this four-tuple: what this one comes to does not matter.
+    Beginning,
     /// It must not reach its receiver.
     Refused,
 }
@@ -45,6 +47,7 @@ impl<H: Handler> Engine<H> {
             return self.lost_flow();
         };
         let direction = match (flow.phase, passage) {
+            (_, Passage::Beginning) => return Verdict::Forward,
             (Phase::Dead { .. }, _) | (_, Passage::Refused) => return Verdict::Drop,
             (_, Passage::Free) => return Verdict::Forward,
             (_, Passage::Ordered(direction)) => direction,
@@ -62,8 +65,12 @@ impl<H: Handler> Engine<H> {
         if waits {
             // It is on its way already: only its bytes wait.
             self.limit_stall(index, direction);
-        } else if let Carries::Plain(_) = flow.carries {
-            flow.halves.iter_mut().for_each(|half| half.assembler.clear());
+        } else if let Carries::Plain(watch) = &mut flow.carries {
+            for direction in Direction::BOTH {
+                if flow.halves[direction.index()].assembler.skip_buffered() {
+                    watch.note_unread(direction);
+                }
+            }
             self.charge(index);
         }
         Verdict::Forward
@@ -150,7 +157,7 @@ impl<H: Handler> Engine<H> {
         }
         if let Some(flow) = self.flows.get(index) {
             for half in &mut flow.halves {
-                half.assembler.clear();
+                half.assembler.skip_buffered();
                 half.sent = Unacknowledged::default();
                 half.released = half.assembler.next();
             }

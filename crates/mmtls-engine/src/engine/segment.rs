@@ -83,7 +83,10 @@ impl<H: Handler> Engine<H> {
         }
 
         if flags.syn() {
-            return self.handle_syn(index, direction, segment);
+            return match self.handle_syn(index, direction, segment) {
+                Passage::Free => Passage::Beginning,
+                other => other,
+            };
         }
         if let Phase::Dead { .. } = flow.phase {
             return self.handle_tombstone(index, direction, segment);
@@ -582,7 +585,7 @@ fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[
         Noticed::Nothing => false,
         Noticed::Missed => true,
         Noticed::Beginning(recogniser) => {
-            flow.carries = Carries::Undecided(recogniser);
+            flow.carries = Carries::Undecided(*recogniser);
             false
         }
     }

@@ -116,6 +116,15 @@ impl Assembler {
         self.buffered = 0;
     }
 
+    /// Puts nothing in order any more: the stream goes on behind what is buffered, which has passed. Whether
+    /// anything was.
+    pub(crate) fn skip_buffered(&mut self) -> bool {
+        let skipped = !self.pieces.is_empty();
+        self.next = self.highest();
+        self.clear();
+        skipped
+    }
+
     fn contradicts(&self, offset: u64, data: &[u8]) -> bool {
         let end = offset + data.len() as u64;
         self.overlapping(offset, end).any(|(&at, piece)| {

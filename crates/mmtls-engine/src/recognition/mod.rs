@@ -177,7 +177,7 @@ pub(crate) enum Noticed {
     /// Nothing.
     Nothing,
     /// TLS may begin here.
-    Beginning(Recogniser),
+    Beginning(Box<Recogniser>),
     /// See [`Found::Missed`].
     Missed,
 }
@@ -191,6 +191,11 @@ impl Watch {
     /// Whether TLS may begin with the next bytes of a direction.
     pub(crate) fn may_begin(&self, direction: Direction) -> bool {
         self.sides[direction.index()].may_begin()
+    }
+
+    /// Bytes of a direction have passed that were not read in order.
+    pub(crate) fn note_unread(&mut self, direction: Direction) {
+        self.sides[direction.index()].skip_client();
     }
 
     /// Takes urgent data: its receiver may take a byte out, and its sender's turn goes on behind it.
@@ -220,7 +225,7 @@ impl Watch {
                 // The segment will be handed on in order: nothing of it counts yet.
                 let mut sides = before.map(Looking::Past);
                 sides[at] = Looking::InOrder(side);
-                begun = Some(Recogniser { sides });
+                begun = Some(Box::new(Recogniser { sides }));
             }
         }
         match begun {
