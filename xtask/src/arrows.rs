@@ -25,6 +25,7 @@ const fn room(name: &'static str, may_use: &'static [&'static str]) -> Room {
 }
 
 const EVERYTHING: &[&str] = &[
+    "mmtls-tls",
     "mmtls-engine",
     "mmtls-record",
     "mmtls-packet-io",
@@ -34,8 +35,9 @@ const EVERYTHING: &[&str] = &[
 ];
 
 const ROOMS: &[Room] = &[
-    room("mmtls-engine", &[]),
-    room("mmtls-record", &["mmtls-engine"]),
+    room("mmtls-tls", &[]),
+    room("mmtls-engine", &["mmtls-tls"]),
+    room("mmtls-record", &["mmtls-tls"]),
     Room { name: "mmtls-packet-io", may_use: &[], unsafe_code: true },
     room("mmtls-keyshare", &[]),
     room("mmtls-endpoint", &["mmtls-keyshare", "mmtls-record"]),

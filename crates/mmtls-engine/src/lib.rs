@@ -16,8 +16,10 @@ mod flow;
 mod output;
 mod recognition;
 pub mod session;
-pub mod tls;
 mod wire;
+
+/// TLS as it stands on the wire: what sessions, keys and records are made of.
+pub use mmtls_tls as tls;
 
 pub use config::{Awaited, Bypass, Config, Limits, Policies, Policy, Share, TLS_PORTS};
 pub use counters::Counters;

@@ -17,7 +17,7 @@ mod tls13;
 pub mod updates;
 
 pub use error::KeyError;
-pub use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened};
+pub use mmtls_tls::{ContentType, OpenError, OpenRecord, Opened};
 pub use open::open_record;
 pub use private_tag::{PrivateTagOpener, PrivateTagSealer};
 pub use seal::{Sealer, Tls13Sealer};

@@ -1,6 +1,6 @@
 //! One way to an opener for every version and suite. Refuses what [`suite`] does not list.
 
-use mmtls_engine::tls::OpenRecord;
+use mmtls_tls::OpenRecord;
 
 use crate::suite::{self, TLS13};
 use crate::tls12::{AeadOpener, cbc::CbcOpener};

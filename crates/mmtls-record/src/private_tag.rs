@@ -8,7 +8,7 @@
 
 use aegis::aegis128x2::Aegis128X2Mac;
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
-use mmtls_engine::tls::{ContentType, OpenError, Opened, RECORD_HEADER_LEN};
+use mmtls_tls::{ContentType, OpenError, Opened, RECORD_HEADER_LEN};
 use zeroize::Zeroizing;
 
 use crate::KeyError;
@@ -292,7 +292,7 @@ mod tests {
     struct Side {
         sealer: PrivateTagSealer,
         opener: PrivateTagOpener,
-        middlebox: Box<dyn mmtls_engine::tls::OpenRecord>,
+        middlebox: Box<dyn mmtls_tls::OpenRecord>,
     }
 
     fn side(suite: u16) -> Side {

@@ -4,7 +4,7 @@
 
 use aws_lc_rs::cipher::EncryptingKey;
 use aws_lc_rs::rand;
-use mmtls_engine::tls::{ContentType, RECORD_HEADER_LEN};
+use mmtls_tls::{ContentType, RECORD_HEADER_LEN};
 
 use crate::KeyError;
 use crate::aead::{AeadKey, Iv};

@@ -3,7 +3,7 @@
 mod table;
 
 use aws_lc_rs::{hkdf, tls_prf};
-use mmtls_engine::tls::CipherSuite;
+use mmtls_tls::CipherSuite;
 
 use crate::KeyError;
 

@@ -8,7 +8,7 @@ pub(crate) mod cbc;
 
 use std::sync::Arc;
 
-use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
+use mmtls_tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
 use zeroize::ZeroizeOnDrop;
 
 use crate::KeyError;

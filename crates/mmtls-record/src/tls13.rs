@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
+use mmtls_tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
 
 use crate::KeyError;
 use crate::aead::{AeadKey, Iv};

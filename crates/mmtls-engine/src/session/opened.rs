@@ -64,7 +64,7 @@ impl<S: Default> TlsSession<S> {
                 Err(_) => false,
                 Ok(Some((HandshakeType::FINISHED, _))) => {
                     // Keys change behind it, so it ends its record (RFC 8446, section 5.1).
-                    let last = stream.messages.len() == 0;
+                    let last = stream.messages.is_empty();
                     stream.drop_handshake_keys();
                     if let Read::Searching(search) = &mut stream.read {
                         search.finished = true;

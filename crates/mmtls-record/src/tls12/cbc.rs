@@ -12,7 +12,7 @@ use aws_lc_rs::cipher::{AES_128, AES_256, Algorithm, DecryptingKey, DecryptionCo
 use aws_lc_rs::cipher::{EncryptingKey, EncryptionContext, UnboundCipherKey};
 use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::{constant_time, hmac};
-use mmtls_engine::tls::{OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
+use mmtls_tls::{OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
 
 use super::{additional_data, check_length, opened};
 use crate::KeyError;

@@ -4,12 +4,12 @@
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use mmtls_engine::tls::{ContentType, OpenError};
 use mmtls_record::private_tag::{self, PRIVATE_TAG_LEN, PrivateTagKey, SUITES};
 use mmtls_record::suite::{self, Cipher, TLS13};
 use mmtls_record::{PrivateTagOpener, PrivateTagSealer, open_record};
 use mmtls_testkit::compromised::collision::collide;
 use mmtls_testkit::compromised::{FORGED, GARBAGE, ORDER, RecordKey};
+use mmtls_tls::{ContentType, OpenError};
 
 /// Tag2 = GHASH(H2, A, Tag) xor E(K2, Y), H2 = E(K2, 0): the tag of GCM for a ciphertext that is
 /// the original tag. Encrypting what decrypts to it, with counter 2, gives that.

@@ -7,10 +7,10 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use mmtls_engine::tls::ContentType;
 use mmtls_record::private_tag::SUITES;
 use mmtls_record::suite::{self, IV_LEN, TLS13};
 use mmtls_record::{PrivateTagOpener, PrivateTagSealer, key_schedule, open_record};
+use mmtls_tls::ContentType;
 use serde_json::{Value, json};
 
 fn root() -> PathBuf {

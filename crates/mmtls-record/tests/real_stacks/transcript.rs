@@ -1,9 +1,9 @@
 //! From recorded bytes and a key log to opened records, with the product's own room only.
 
-use mmtls_engine::tls::{ContentType, OpenRecord};
 use mmtls_record::key_schedule::{RecordKeys, tls12_keys, traffic_keys};
 use mmtls_record::open_record;
 use mmtls_record::suite::{TLS12, TLS13};
+use mmtls_tls::{ContentType, OpenRecord};
 
 use crate::relay::Recorded;
 

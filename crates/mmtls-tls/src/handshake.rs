@@ -2,11 +2,11 @@
 //!
 //! Refuses to keep more bytes than its cap.
 
-use super::HandshakeType;
+use crate::HandshakeType;
 
 /// Reassembles plaintext handshake messages over records (RFC 8446, section 5.1).
 #[derive(Default)]
-pub(crate) struct MessageBuffer {
+pub struct MessageBuffer {
     bytes: Vec<u8>,
     /// Bytes in front that were taken already. They go with the next push: a record may hold
     /// thousands of messages, and moving the rest for each would be quadratic.
@@ -15,11 +15,11 @@ pub(crate) struct MessageBuffer {
 
 /// A message is longer than the cap allows.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooLong;
+pub struct TooLong;
 
 impl MessageBuffer {
     /// Adds a record's content.
-    pub(crate) fn push(&mut self, content: &[u8], cap: usize) -> Result<(), TooLong> {
+    pub fn push(&mut self, content: &[u8], cap: usize) -> Result<(), TooLong> {
         if self.len() + content.len() > cap {
             return Err(TooLong);
         }
@@ -29,7 +29,7 @@ impl MessageBuffer {
     }
 
     /// Takes the next complete message: its type and body.
-    pub(crate) fn pop(&mut self, cap: usize) -> Result<Option<(HandshakeType, Vec<u8>)>, TooLong> {
+    pub fn pop(&mut self, cap: usize) -> Result<Option<(HandshakeType, Vec<u8>)>, TooLong> {
         let rest = self.bytes.get(self.taken..).unwrap_or_default();
         let Some((&[kind, a, b, c], rest)) = rest.split_first_chunk::<4>() else {
             return Ok(None);
@@ -50,23 +50,30 @@ impl MessageBuffer {
     }
 
     /// Memory that is taken, in bytes.
-    pub(crate) fn capacity(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
     /// Bytes that are not taken.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.bytes.len() - self.taken
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Whether all have been taken.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forgets what is kept.
+    pub fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
 /// Walks over post-handshake messages without keeping their bodies, to notice KeyUpdate.
 #[derive(Default)]
-pub(crate) struct MessageWalker {
+pub struct MessageWalker {
     header: [u8; 4],
     header_len: usize,
     body_left: usize,
@@ -74,13 +81,13 @@ pub(crate) struct MessageWalker {
 
 impl MessageWalker {
     /// Forgets where it was: content was passed over.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         *self = Self::default();
     }
 
     /// Walks over a handshake record's content; true when a KeyUpdate ended in it. By
     /// RFC 8446, section 5.1, it must then be the last thing in the record.
-    pub(crate) fn walk(&mut self, mut content: &[u8]) -> bool {
+    pub fn walk(&mut self, mut content: &[u8]) -> bool {
         let mut updated = false;
         while !content.is_empty() {
             if self.header_len < 4 {

@@ -3,22 +3,22 @@
 //!
 //! Refuses lengths over 2^14 + 2048, the largest that any followed version allows.
 
-use super::{ContentType, RECORD_HEADER_LEN};
+use crate::{ContentType, RECORD_HEADER_LEN};
 
 /// Longest fragment of any version in bytes (TLS 1.2: 2^14 + 2048, RFC 5246, section 6.2.3).
 const MAX_FRAGMENT_LEN: usize = 16384 + 2048;
 
 /// A record header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RecordHeader {
-    pub(crate) content_type: ContentType,
-    pub(crate) fragment_len: usize,
-    pub(crate) bytes: [u8; RECORD_HEADER_LEN],
+pub struct RecordHeader {
+    pub content_type: ContentType,
+    pub fragment_len: usize,
+    pub bytes: [u8; RECORD_HEADER_LEN],
 }
 
 /// What the front of a byte stream is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Deframed<'a> {
+pub enum Deframed<'a> {
     /// This many more bytes are needed before the question can be asked again.
     NeedMore(usize),
     /// Not a TLS record.
@@ -28,7 +28,7 @@ pub(crate) enum Deframed<'a> {
 }
 
 /// Looks at the front of `bytes`.
-pub(crate) fn deframe(bytes: &[u8]) -> Deframed<'_> {
+pub fn deframe(bytes: &[u8]) -> Deframed<'_> {
     let Some(&header) = bytes.first_chunk::<RECORD_HEADER_LEN>() else {
         return Deframed::NeedMore(RECORD_HEADER_LEN - bytes.len());
     };
@@ -43,7 +43,7 @@ pub(crate) fn deframe(bytes: &[u8]) -> Deframed<'_> {
 }
 
 impl RecordHeader {
-    pub(crate) fn parse(bytes: [u8; RECORD_HEADER_LEN]) -> Option<Self> {
+    pub fn parse(bytes: [u8; RECORD_HEADER_LEN]) -> Option<Self> {
         let content_type = ContentType(bytes[0]);
         let fragment_len = usize::from(u16::from_be_bytes([bytes[3], bytes[4]]));
         // Type 24 is heartbeat (RFC 6520): legal where negotiated, and passed over.

@@ -3,7 +3,7 @@
 //!
 //! Refuses to know any cipher.
 
-use super::enums::ContentType;
+use crate::ContentType;
 
 /// Length of a TLS record header in bytes (RFC 8446, section 5.1).
 pub const RECORD_HEADER_LEN: usize = 5;

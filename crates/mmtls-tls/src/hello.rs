@@ -2,7 +2,7 @@
 //!
 //! Refuses messages whose lengths contradict each other; unknown numbers and extensions pass.
 
-use super::{CipherSuite, ExtensionType, ProtocolVersion};
+use crate::{CipherSuite, ExtensionType, ProtocolVersion};
 
 /// `ServerHello.random` of a HelloRetryRequest (RFC 8446, section 4.1.3).
 const HELLO_RETRY_RANDOM: [u8; 32] = [
@@ -15,51 +15,51 @@ const MAX_ALPN: usize = 16;
 
 /// A message's lengths contradict each other.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub struct Malformed;
 
 /// What is kept of a ClientHello.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ClientHello {
-    pub(crate) random: [u8; 32],
-    pub(crate) session_id: Vec<u8>,
-    pub(crate) server_name: Option<String>,
-    pub(crate) alpn: Vec<Vec<u8>>,
-    pub(crate) offers_psk: bool,
-    pub(crate) offers_early_data: bool,
+pub struct ClientHello {
+    pub random: [u8; 32],
+    pub session_id: Vec<u8>,
+    pub server_name: Option<String>,
+    pub alpn: Vec<Vec<u8>>,
+    pub offers_psk: bool,
+    pub offers_early_data: bool,
 }
 
 /// What is kept of a ServerHello.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ServerHello {
-    pub(crate) random: [u8; 32],
-    pub(crate) session_id: Vec<u8>,
-    pub(crate) version: ProtocolVersion,
-    pub(crate) cipher_suite: CipherSuite,
+pub struct ServerHello {
+    pub random: [u8; 32],
+    pub session_id: Vec<u8>,
+    pub version: ProtocolVersion,
+    pub cipher_suite: CipherSuite,
     /// 0 is none.
-    pub(crate) compression: u8,
+    pub compression: u8,
     /// Which of the offered pre-shared keys it takes.
-    pub(crate) selected_psk: Option<u16>,
-    pub(crate) encrypt_then_mac: bool,
+    pub selected_psk: Option<u16>,
+    pub encrypt_then_mac: bool,
     /// The chosen protocol, in TLS 1.2.
-    pub(crate) alpn: Option<Vec<u8>>,
+    pub alpn: Option<Vec<u8>>,
 }
 
 /// What is kept of EncryptedExtensions (RFC 8446, section 4.3.1).
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct EncryptedExtensions {
-    pub(crate) alpn: Option<Vec<u8>>,
-    pub(crate) accepts_early_data: bool,
+pub struct EncryptedExtensions {
+    pub alpn: Option<Vec<u8>>,
+    pub accepts_early_data: bool,
 }
 
 impl ServerHello {
     /// Whether this is in truth a HelloRetryRequest.
-    pub(crate) fn is_hello_retry(&self) -> bool {
+    pub fn is_hello_retry(&self) -> bool {
         self.random == HELLO_RETRY_RANDOM
     }
 }
 
 impl ClientHello {
-    pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+    pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(body);
         reader.u16()?;
         let mut hello = Self {
@@ -87,7 +87,7 @@ impl ClientHello {
 }
 
 impl ServerHello {
-    pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+    pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(body);
         let legacy_version = ProtocolVersion(reader.u16()?);
         let random = reader.array()?;
@@ -121,7 +121,7 @@ impl ServerHello {
 }
 
 impl EncryptedExtensions {
-    pub(crate) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+    pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(body);
         let mut extensions = reader.vector16()?;
         reader.end()?;
@@ -138,24 +138,24 @@ impl EncryptedExtensions {
 }
 
 /// A borrowing reader over length-prefixed fields.
-pub(crate) struct Reader<'a>(&'a [u8]);
+pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+    pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// What has not been read.
-    pub(crate) fn rest(self) -> &'a [u8] {
+    pub fn rest(self) -> &'a [u8] {
         self.0
     }
 
     /// Refuses bytes that are left over.
-    pub(crate) fn end(&self) -> Result<(), Malformed> {
+    pub fn end(&self) -> Result<(), Malformed> {
         if self.0.is_empty() { Ok(()) } else { Err(Malformed) }
     }
 
@@ -165,27 +165,27 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
         self.0 = rest;
         Ok(*head)
     }
 
-    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
+    pub fn u16(&mut self) -> Result<u16, Malformed> {
         self.array().map(u16::from_be_bytes)
     }
 
-    pub(crate) fn vector8(&mut self) -> Result<Self, Malformed> {
+    pub fn vector8(&mut self) -> Result<Self, Malformed> {
         let [len] = self.array()?;
         self.take(usize::from(len)).map(Self)
     }
 
-    pub(crate) fn vector16(&mut self) -> Result<Self, Malformed> {
+    pub fn vector16(&mut self) -> Result<Self, Malformed> {
         let len = self.u16()?;
         self.take(usize::from(len)).map(Self)
     }
 
-    pub(crate) fn vector24(&mut self) -> Result<Self, Malformed> {
+    pub fn vector24(&mut self) -> Result<Self, Malformed> {
         let [a, b, c] = self.array()?;
         self.take(u32::from_be_bytes([0, a, b, c]) as usize).map(Self)
     }

@@ -140,7 +140,7 @@ impl Direction {
         }
     }
 
-    pub(crate) const fn index(self) -> usize {
+    pub const fn index(self) -> usize {
         match self {
             Self::ClientToServer => 0,
             Self::ServerToClient => 1,

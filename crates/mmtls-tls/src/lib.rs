@@ -1,0 +1,19 @@
+//! TLS as an observer of the wire sees it: record framing, handshake messages, hellos, key epochs.
+//!
+//! No cryptography: how records are opened is behind [`OpenRecord`], which `mmtls-record` implements.
+//! No dependencies, no unsafe code, nothing that waits; what is parsed is bounded by what TLS allows.
+#![forbid(unsafe_code)]
+
+mod deframer;
+mod enums;
+mod handshake;
+mod hello;
+mod protection;
+
+pub use deframer::{Deframed, RecordHeader, deframe};
+pub use enums::{
+    CipherSuite, ContentType, Direction, ExtensionType, HandshakeType, KeyEpoch, ProtocolVersion,
+};
+pub use handshake::{MessageBuffer, MessageWalker, TooLong};
+pub use hello::{ClientHello, EncryptedExtensions, Malformed, Reader, ServerHello};
+pub use protection::{MAX_CIPHERTEXT_LEN, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
