@@ -70,6 +70,8 @@ evade: ## Attack the inspection with everything there is, against every TLS stac
 	@$(STEP) setup scripts/setup interop
 	@$(STEP) build $(CARGO) build --release --locked --workspace
 	@$(STEP) evade $(XTASK) evade --slow --cases 100000 --honest 10000 --table out/evade.md
+	@$(STEP) "evade, held frames" $(XTASK) evade --hold 2000
+	@$(STEP) "evade, restarted" $(XTASK) evade --restart
 	@$(STEP) "evade, just started" $(XTASK) evade --grace 86400 --cases 10000 --table out/evade-grace.md
 
 openssl: ## Build OpenSSL with the private tag into target/openssl (minutes, once)
