@@ -109,7 +109,8 @@ typedef int event_t; /* mmtls_event_t */
 
 /**
  * The session is over, however it ended, by a reset too. The last event, and the place to free
- * what `mmtls_get_uctx` returns. Pause, resume and reset are refused.
+ * what `mmtls_get_uctx` returns. Pause and resume are refused; a reset still stops the packet that
+ * ended the session, and what is held.
  */
 #define ON_TLS_SESSION_END 1
 
@@ -484,9 +485,9 @@ void *mmtls_get_uctx(mmctx_t mmctx, int cid);
  * (What is read with [passive] or [offline] has been delivered already; there the session only
  * ends.)
  *
- * Returns 0, MMTLS_ERR_RESET the second time, MMTLS_ERR_EVENT in ON_TLS_SESSION_END,
- * MMTLS_ERR_CONTEXT, MMTLS_ERR_THREAD, MMTLS_ERR_SESSION or MMTLS_ERR_OTHER_SESSION. Inside the
- * callbacks of this session only.
+ * Returns 0, MMTLS_ERR_RESET the second time, MMTLS_ERR_CONTEXT, MMTLS_ERR_THREAD,
+ * MMTLS_ERR_SESSION or MMTLS_ERR_OTHER_SESSION. Inside the callbacks of this session only, in
+ * ON_TLS_SESSION_END too.
  */
 int mmtls_reset_session(mmctx_t mmctx, int cid);
 

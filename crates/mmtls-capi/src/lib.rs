@@ -285,14 +285,17 @@ pub extern "C" fn mmtls_get_uctx(mmctx: mmctx_t, cid: c_int) -> *mut c_void {
 /// (What is read with [passive] or [offline] has been delivered already; there the session only
 /// ends.)
 ///
-/// Returns 0, MMTLS_ERR_RESET the second time, MMTLS_ERR_EVENT in ON_TLS_SESSION_END,
-/// MMTLS_ERR_CONTEXT, MMTLS_ERR_THREAD, MMTLS_ERR_SESSION or MMTLS_ERR_OTHER_SESSION. Inside the
-/// callbacks of this session only.
+/// Returns 0, MMTLS_ERR_RESET the second time, MMTLS_ERR_CONTEXT, MMTLS_ERR_THREAD,
+/// MMTLS_ERR_SESSION or MMTLS_ERR_OTHER_SESSION. Inside the callbacks of this session only, in
+/// ON_TLS_SESSION_END too.
 #[unsafe(no_mangle)]
 pub extern "C" fn mmtls_reset_session(mmctx: mmctx_t, cid: c_int) -> c_int {
     call_for_code(|| {
         with_current(mmctx, |current| {
-            current.active(cid)?.reset = true;
+            let entry = current.own(cid)?;
+            if core::mem::replace(&mut entry.reset, true) {
+                return Err(MMTLS_ERR_RESET.into());
+            }
             current.session.reset();
             Ok(())
         })

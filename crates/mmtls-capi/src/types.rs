@@ -61,7 +61,8 @@ pub const MMTLS_MAX_RECORD_BYTES: c_int = 18432;
 /// MMTLS_TO_SERVER.
 pub const ON_TLS_SESSION_START: c_int = 0;
 /// The session is over, however it ended, by a reset too. The last event, and the place to free
-/// what `mmtls_get_uctx` returns. Pause, resume and reset are refused.
+/// what `mmtls_get_uctx` returns. Pause and resume are refused; a reset still stops the packet that
+/// ended the session, and what is held.
 pub const ON_TLS_SESSION_END: c_int = 1;
 /// The ClientHello is complete: server name and client random are known.
 pub const ON_TLS_HANDSHAKE_START: c_int = 2;
