@@ -43,6 +43,7 @@ on_each_back_end! {
     accepts_an_open_connection_in_order,
     accepts_held_records_in_order_once_their_keys_come,
     accepts_held_records_of_both_directions,
+    accepts_what_a_frame_releases_ahead_of_it,
     refuses_to_send_a_held_frame_twice,
     refuses_what_is_held_after_a_reset,
     refuses_the_record_that_is_judged_and_all_behind_it,
@@ -121,6 +122,24 @@ fn accepts_held_records_of_both_directions<N: Network>() {
     end.result.unwrap();
     assert_eq!(end.judge.records.len(), records.len());
     assert_eq!(end.status.held_frames, 0);
+}
+
+fn accepts_what_a_frame_releases_ahead_of_it<N: Network>() {
+    let session = Session::new(&[]);
+    let Some(mut stage) = Stage::<N>::new() else { return };
+    let (hello, opening) = session.handshake[..4].split_last().unwrap();
+    stage.pass(opening);
+    // A fragment is held until the others are there; the last one passes, behind what it released.
+    let [first, last] = hello.fragments();
+    stage.send(std::slice::from_ref(&first));
+    stage.expect_nothing_more();
+    stage.send(std::slice::from_ref(&last));
+    stage.expect(&[first, last]);
+    stage.expect_nothing_more();
+    let end = stage.stop();
+    end.result.unwrap();
+    assert_eq!(end.judge.ends, [EndReason::Shutdown], "the ClientHello was read");
+    assert_eq!((end.status.engine.held, end.status.held_frames), (1, 0));
 }
 
 fn refuses_to_send_a_held_frame_twice<N: Network>() {

@@ -26,6 +26,31 @@ pub struct Packet {
     pub frame: Vec<u8>,
 }
 
+impl Packet {
+    /// The packet as two IPv4 fragments.
+    pub fn fragments(&self) -> [Self; 2] {
+        const HEADERS: usize = 14 + 20;
+        // A multiple of eight, and behind the TCP header.
+        const FIRST: usize = 64;
+        let (headers, payload) = self.frame.split_at(HEADERS);
+        let (first, last) = payload.split_at(FIRST);
+        // The first one says that more follow, the last one how many bytes are before it.
+        [(first, 0x2000u16), (last, FIRST as u16 / 8)].map(|(part, place)| {
+            let mut frame = [headers, part].concat();
+            let length = (frame.len() - 14) as u16;
+            frame[16..18].copy_from_slice(&length.to_be_bytes());
+            frame[18..20].copy_from_slice(&[0x12, 0x34]);
+            frame[20..22].copy_from_slice(&place.to_be_bytes());
+            frame[24..26].fill(0);
+            let words = frame[14..HEADERS].chunks(2);
+            let sum: u32 = words.map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+            let folded = (sum & 0xffff) + (sum >> 16);
+            frame[24..26].copy_from_slice(&(!folded as u16).to_be_bytes());
+            Self { port: self.port, frame }
+        })
+    }
+}
+
 /// A connection from its SYN on: clients are on the left, servers on the right.
 pub struct Session {
     /// Opens the connection, and everything up to the client's Finished.
