@@ -171,8 +171,11 @@ fn refuses_to_send_a_held_frame_twice<N: Network>() {
 /// These are RSTs and nothing else; the ports that they left by.
 #[track_caller]
 fn resets(frames: &[Packet]) -> BTreeSet<Port> {
-    for Packet { frame, .. } in frames {
+    for Packet { port, frame } in frames {
         let segment = Segment::of(frame).expect("a segment");
+        // In the name of the other end: the client is on the left.
+        let from_server = segment.source.port() == 443;
+        assert_eq!(*port == Port::Left, from_server, "{port}: {segment:?}");
         assert!(segment.flags & RST != 0, "{segment:?}");
         assert!(segment.payload.is_empty(), "{segment:?}");
     }

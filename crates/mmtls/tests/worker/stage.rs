@@ -195,6 +195,7 @@ impl<N: Network> Stage<N> {
         let end = Instant::now() + Duration::from_nanos(STALL_NS);
         while !self.messages.lock().unwrap().iter().any(|message| message.starts_with(start)) {
             assert!(Instant::now() < end, "{:?}", self.messages.lock().unwrap());
+            assert!(!self.worker.is_finished(), "the worker has ended");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
