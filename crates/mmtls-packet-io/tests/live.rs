@@ -21,7 +21,7 @@ fn accepts_tcp_both_ways_with_offloads_intact() {
     let Some(bed) = Testbed::create() else { return };
     for address in ["10.77.0.2:5001", "[fd77::2]:5001"] {
         let (mut largest, mut partial) = (0, 0);
-        let decide = |frame: &Frame<'_>, _: &mut Outbox<'_>| {
+        let decide = |frame: &Frame<'_>, _: &mut Outbox| {
             largest = largest.max(frame.bytes.len());
             partial += u64::from(frame.checksum_partial());
             Action::Forward
@@ -54,7 +54,7 @@ fn accepts_joining_what_leaves_together() {
         }
         for address in ["10.77.0.2:5004", "[fd77::2]:5004"] {
             // A slow monitor has many frames waiting.
-            let decide = |_: &Frame<'_>, _: &mut Outbox<'_>| {
+            let decide = |_: &Frame<'_>, _: &mut Outbox| {
                 std::thread::sleep(Duration::from_micros(200));
                 Action::Forward
             };
@@ -77,7 +77,7 @@ fn accepts_keeping_frames_without_copying_them() {
     let Some(bed) = Testbed::create() else { return };
     let mut kept: VecDeque<(Arc<[u8]>, usize, Vec<u8>)> = VecDeque::new();
     let (mut checked, mut addresses) = (0, HashSet::new());
-    let decide = |frame: &Frame<'_>, _: &mut Outbox<'_>| {
+    let decide = |frame: &Frame<'_>, _: &mut Outbox| {
         let memory = frame.memory.expect("sockets receive into memory that can be kept");
         let start = frame.bytes.as_ptr().addr() - memory.as_ptr().addr();
         addresses.insert(memory.as_ptr().addr());
@@ -96,7 +96,7 @@ fn accepts_keeping_frames_without_copying_them() {
 }
 
 /// A bridge from the untagged `outer` to the tagged `inner` side: what a kernel with VLAN interfaces would do.
-fn tag<'a>(tags: &'a [u8]) -> impl FnMut(&Frame<'_>, &mut Outbox<'_>) -> Action + Send + 'a {
+fn tag<'a>(tags: &'a [u8]) -> impl FnMut(&Frame<'_>, &mut Outbox) -> Action + Send + 'a {
     move |frame, outbox| {
         let shift = tags.len() as u16;
         let mut vnet = frame.vnet;
@@ -141,7 +141,7 @@ fn exchange_tagged(tags: &[u8], segmented: bool) {
     }
     let mut tagged = 0;
     let mut partial = 0;
-    let decide = |frame: &Frame<'_>, _: &mut Outbox<'_>| {
+    let decide = |frame: &Frame<'_>, _: &mut Outbox| {
         assert_eq!(&frame.bytes[12..12 + tags.len()], tags);
         tagged += 1;
         let (ethertype, rest) = frame.bytes[12 + tags.len()..].split_at(2);
@@ -248,7 +248,7 @@ fn udp_value(bytes: &[u8]) -> Option<u8> {
 fn accepts_holding_releasing_and_injecting_in_order() {
     let Some(bed) = Testbed::create() else { return };
     let mut held = Vec::new();
-    let decide = |frame: &Frame<'_>, outbox: &mut Outbox<'_>| {
+    let decide = |frame: &Frame<'_>, outbox: &mut Outbox| {
         match udp_value(frame.bytes) {
             Some(13) => Action::Drop,
             Some(value) if value % 10 != 0 => {
@@ -400,7 +400,7 @@ fn refuses_to_send_anything_when_passive() {
     for right in [Some("mr".to_owned()), None] {
         let config = BridgeConfig { passive: true, right, ..bed.config() };
         let mut seen = Vec::new();
-        let decide = |frame: &Frame<'_>, outbox: &mut Outbox<'_>| {
+        let decide = |frame: &Frame<'_>, outbox: &mut Outbox| {
             if let Some(value) = udp_value(frame.bytes) {
                 seen.push(value);
                 outbox.inject(Port::Right, frame.bytes).expect("a whole frame");
@@ -431,7 +431,7 @@ fn accepts_what_a_bridge_forwards_and_tells_of_links_when_passive() {
     }
     let config = BridgeConfig { passive: true, ..bed.config() };
     let (mut seen, mut frames) = (Vec::new(), 0u64);
-    let decide = |frame: &Frame<'_>, _: &mut Outbox<'_>| {
+    let decide = |frame: &Frame<'_>, _: &mut Outbox| {
         frames += 1;
         seen.extend(udp_value(frame.bytes));
         Action::Drop

@@ -27,7 +27,7 @@ pub enum Error {
     /// The configuration, an argument or a pattern file is wrong.
     Usage(String),
     /// The interfaces could not be opened or have failed.
-    Interface(mmtls_packet_io::af_packet::Error),
+    Interface(mmtls_packet_io::Error),
     /// The key server could not be started.
     KeyServer(String),
     /// The system refused something else.

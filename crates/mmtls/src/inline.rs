@@ -1,4 +1,5 @@
-//! The inline worker: one thread, two interfaces, one engine.
+//! The inline worker: one thread, a pair of ports, one engine. Which back end the ports are of ([`Ports`]) is for the
+//! caller to choose.
 //!
 //! Refuses to look into packets; it moves them as the engine says. Frames whose offload header
 //! would change more than a checksum are dropped.
@@ -13,8 +14,8 @@ use mmtls_engine::{
     Engine, Exit, FrameInput, HoldId, Link, Output, PortId, Verdict, finishes_in_place,
 };
 use mmtls_keyshare::server::ServerHandle;
-use mmtls_packet_io::af_packet::{
-    Action, Bridge, Error as BridgeError, Frame, HeldFrame, Outbox, Port, VnetHeader,
+use mmtls_packet_io::{
+    Action, Error as PortsError, Frame, HeldFrame, Outbox, Port, Ports, VnetHeader,
 };
 
 use crate::Error;
@@ -68,8 +69,8 @@ pub struct Settings {
 }
 
 /// One inline worker.
-pub struct Worker<H: Handler> {
-    bridge: Bridge,
+pub struct Worker<H: Handler, P> {
+    ports: P,
     engine: Engine<H>,
     held: HashMap<HoldId, HeldFrame>,
     keys: KeyInput,
@@ -80,7 +81,7 @@ pub struct Worker<H: Handler> {
     trouble: Trouble,
 }
 
-/// What went wrong without ending the bridge.
+/// What went wrong without ending the worker.
 #[derive(Default)]
 struct Trouble {
     /// Frames dropped because finishing their checksum would have changed them.
@@ -152,12 +153,12 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl<H: Handler> Worker<H> {
-    /// A worker that will move frames between the bridge's ports.
+impl<H: Handler, P: Ports> Worker<H, P> {
+    /// A worker that will move frames between the ports.
     #[must_use]
-    pub fn new(bridge: Bridge, engine: Engine<H>, keys: KeyInput, settings: Settings) -> Self {
+    pub fn new(ports: P, engine: Engine<H>, keys: KeyInput, settings: Settings) -> Self {
         Self {
-            bridge,
+            ports,
             engine,
             held: HashMap::new(),
             keys,
@@ -191,7 +192,7 @@ impl<H: Handler> Worker<H> {
     pub fn status(&self) -> Status {
         Status {
             engine: *self.engine.counters(),
-            bridge: self.bridge.counters(),
+            bridge: self.ports.counters(),
             flows: self.engine.flow_count() as u64,
             buffered_bytes: self.engine.buffered_bytes() as u64,
             held_frames: self.held.len() as u64,
@@ -235,7 +236,7 @@ impl<H: Handler> Worker<H> {
             }
             if now >= next_tick {
                 next_tick = now + TICK;
-                let checked = self.bridge.check();
+                let checked = self.ports.check();
                 self.outlive(checked, now)?;
                 each_tick(self);
             }
@@ -268,11 +269,11 @@ impl<H: Handler> Worker<H> {
     /// changes it, must not end everybody's sessions. The sockets go on when it is up again.
     fn outlive<T: Default>(
         &mut self,
-        outcome: Result<T, BridgeError>,
+        outcome: Result<T, PortsError>,
         now: Instant,
     ) -> Result<T, Error> {
         match outcome {
-            Err(error @ BridgeError::InterfaceDown { .. }) => {
+            Err(error @ PortsError::InterfaceDown { .. }) => {
                 // While it is down every frame for it says so again.
                 let last = self.trouble.last_down.replace(now);
                 if last.is_none_or(|last| now.saturating_duration_since(last) > DOWN_AGAIN) {
@@ -286,7 +287,7 @@ impl<H: Handler> Worker<H> {
     }
 
     /// Waits for frames, keys, the next tick or the engine's next timeout.
-    fn sleep(&mut self, now: Instant, next_tick: Instant) -> Result<(), BridgeError> {
+    fn sleep(&mut self, now: Instant, next_tick: Instant) -> Result<(), PortsError> {
         let now_ns = self.clock.ns_at(now);
         self.keys.inbox.announce_sleep();
         if self.take_keys(now_ns) > 0 {
@@ -297,16 +298,16 @@ impl<H: Handler> Worker<H> {
             Some(due) => tick.min(Duration::from_nanos(due.saturating_sub(now_ns))),
             None => tick,
         };
-        let ready = self.bridge.wait(Some(timeout), Some(self.keys.inbox.wake_fd()))?;
+        let ready = self.ports.wait(Some(timeout), Some(self.keys.inbox.wake_fd()))?;
         if ready.woken {
             self.keys.inbox.woken();
         }
         Ok(())
     }
 
-    fn receive(&mut self, port: Port, now_ns: u64) -> Result<usize, BridgeError> {
-        let Self { bridge, engine, held, keys, trouble, passive, .. } = self;
-        bridge.receive_with(port, |frame, outbox| {
+    fn receive(&mut self, port: Port, now_ns: u64) -> Result<usize, PortsError> {
+        let Self { ports, engine, held, keys, trouble, passive, .. } = self;
+        ports.receive_with(port, |frame, outbox| {
             if !*passive && !finishes_as_judged(frame) {
                 trouble.refused_offloads += 1;
                 return Action::Drop;
@@ -362,37 +363,8 @@ impl<H: Handler> Worker<H> {
 
     /// Acts on outputs that no frame caused.
     fn act(&mut self, now_ns: u64) {
-        let mut direct = Direct(&mut self.bridge);
-        drain(now_ns, &mut self.engine, &mut self.held, &mut self.keys, &mut direct);
-    }
-}
-
-/// Somewhere frames can be sent.
-trait Send {
-    fn send_held(&mut self, held: HeldFrame);
-    fn inject(&mut self, egress: Port, frame: &[u8]);
-}
-
-impl Send for Outbox<'_> {
-    fn send_held(&mut self, held: HeldFrame) {
-        Outbox::send_held(self, held);
-    }
-
-    fn inject(&mut self, egress: Port, frame: &[u8]) {
-        // The engine's frames have a header and a legal length.
-        let _ = Outbox::inject(self, egress, frame);
-    }
-}
-
-struct Direct<'a>(&'a mut Bridge);
-
-impl Send for Direct<'_> {
-    fn send_held(&mut self, held: HeldFrame) {
-        self.0.send_held(held);
-    }
-
-    fn inject(&mut self, egress: Port, frame: &[u8]) {
-        let _ = self.0.inject(egress, frame);
+        let outbox = self.ports.outbox();
+        drain(now_ns, &mut self.engine, &mut self.held, &mut self.keys, outbox);
     }
 }
 
@@ -401,7 +373,7 @@ fn drain<H: Handler>(
     engine: &mut Engine<H>,
     held: &mut HashMap<HoldId, HeldFrame>,
     keys: &mut KeyInput,
-    out: &mut impl Send,
+    out: &mut impl Outbox,
 ) {
     while let Some(output) = engine.poll_output() {
         match output {
@@ -419,7 +391,8 @@ fn drain<H: Handler>(
                     Exit::AwayFrom(port) => of(port).other(),
                     Exit::Through(port) => of(port),
                 };
-                out.inject(port, &frame);
+                // The engine's frames have a header and a legal length.
+                let _ = out.inject(port, &frame);
             }
             Output::KeysNeeded(wanted) => {
                 if let Some(found) = keys.log.as_mut().and_then(|log| log.want(wanted)) {

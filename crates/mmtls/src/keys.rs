@@ -25,7 +25,8 @@ use mmtls_engine::{KeysNeeded, SharedKeys};
 use mmtls_keyshare::Flow;
 use mmtls_keyshare::message::{self, Epoch, KeyRequest, Message, SessionKeys};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
-use mmtls_packet_io::af_packet::{Steering, WakeFd};
+use mmtls_packet_io::WakeFd;
+use mmtls_packet_io::af_packet::Steering;
 use mmtls_record::open_record;
 use zeroize::Zeroizing;
 
@@ -305,6 +306,33 @@ impl WorkerSink {
             None => usize::from(random[0]) % self.mailboxes.len(),
         }
     }
+
+    /// Puts the keys, or their refusal, of an endpoint at `sender` into a worker's queue; `source` is the number of its
+    /// connection. The worker hears of them with the next [`KeySink::batch_end`]. Other messages are ignored, and what
+    /// cannot be used or queued is counted ([`KeyDesk`]).
+    pub fn deliver(&mut self, sender: IpAddr, source: u64, message: Message) {
+        let (home, delivery) = match message {
+            Message::SessionKeys(keys) => {
+                let home = self.home(keys.flow.as_ref(), &keys.client_random);
+                match open_keys(sender, source, &keys) {
+                    Some(keys) => (home, Delivery::Keys(keys)),
+                    None => {
+                        self.desk.unusable.fetch_add(1, Ordering::Relaxed);
+                        return;
+                    }
+                }
+            }
+            Message::NullKeys(null) => {
+                let home = self.home(null.flow.as_ref(), &null.client_random);
+                (home, Delivery::Null { sender, client_random: null.client_random })
+            }
+            _ => return,
+        };
+        match self.mailboxes[home].queue.push(Some(sender), Parcel { delivery, passed: 0 }) {
+            Ok(()) => self.unrung[home] = true,
+            Err(_) => self.desk.count_lost(),
+        }
+    }
 }
 
 /// The key log's side of the queues: every worker gets every line.
@@ -341,28 +369,7 @@ impl KeySink for WorkerSink {
     }
 
     fn message(&mut self, peer: &Peer, message: Message) {
-        let sender = peer.address.ip();
-        let (home, delivery) = match message {
-            Message::SessionKeys(keys) => {
-                let home = self.home(keys.flow.as_ref(), &keys.client_random);
-                match open_keys(sender, peer.connection.number(), &keys) {
-                    Some(keys) => (home, Delivery::Keys(keys)),
-                    None => {
-                        self.desk.unusable.fetch_add(1, Ordering::Relaxed);
-                        return;
-                    }
-                }
-            }
-            Message::NullKeys(null) => {
-                let home = self.home(null.flow.as_ref(), &null.client_random);
-                (home, Delivery::Null { sender, client_random: null.client_random })
-            }
-            _ => return,
-        };
-        match self.mailboxes[home].queue.push(Some(sender), Parcel { delivery, passed: 0 }) {
-            Ok(()) => self.unrung[home] = true,
-            Err(_) => self.desk.count_lost(),
-        }
+        self.deliver(peer.address.ip(), peer.connection.number(), message);
     }
 
     fn is_crowded(&self, peer: &Peer) -> bool {

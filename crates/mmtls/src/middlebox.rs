@@ -41,9 +41,8 @@ use std::time::Duration;
 use mmtls_engine::session::Handler;
 use mmtls_engine::{Awaited, Config, Counters, Engine, Limits, Policies, Policy, Share};
 use mmtls_keyshare::server::{Identity, Server, ServerConfig, ServerCounters, StartError};
-use mmtls_packet_io::af_packet::{
-    Bridge, BridgeConfig, Counters as BridgeCounters, Steering, Warning,
-};
+use mmtls_packet_io::Counters as PortsCounters;
+use mmtls_packet_io::af_packet::{Bridge, BridgeConfig, Steering, Warning};
 
 use crate::config::{self, BypassRule, File, PolicyName};
 use crate::inline::{self, KeyInput, Worker};
@@ -323,7 +322,7 @@ pub struct Status {
     /// The engine's counters.
     pub engine: Counters,
     /// The interfaces' counters, as this worker's sockets saw them.
-    pub bridge: BridgeCounters,
+    pub bridge: PortsCounters,
     /// Flows in the table.
     pub flows: u64,
     /// Bytes kept.
@@ -425,7 +424,7 @@ impl Middlebox {
         self,
         handlers: Vec<H>,
         stop: &AtomicBool,
-        tick: impl Fn(usize, &mut Worker<H>) + Sync,
+        tick: impl Fn(usize, &mut Worker<H, Bridge>) + Sync,
     ) -> Finished<H> {
         // Bound to a name, so that the key log is followed until the end.
         let Self { bridges, inboxes, desk, server, settings, steering, follower: _follower } = self;

@@ -241,25 +241,6 @@ while at < len(data):
 print(sent)
 "#;
 
-/// Finishes the TCP checksum of an IPv4 frame that was captured before the device would have.
-fn finish_checksum(frame: &mut [u8]) {
-    let header = usize::from(frame[14] & 15) * 4;
-    let total = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
-    let tcp = 14 + header..14 + total;
-    frame[tcp.start + 16..tcp.start + 18].fill(0);
-    let pseudo = [&frame[26..34], &[0, 6], &((total - header) as u16).to_be_bytes()].concat();
-    let sum = |bytes: &[u8]| -> u32 {
-        let pairs = bytes.chunks(2);
-        pairs.map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum()
-    };
-    let mut total = sum(&pseudo) + sum(&frame[tcp.clone()]);
-    while total >> 16 != 0 {
-        total = (total & 0xffff) + (total >> 16);
-    }
-    let checksum = !(total as u16);
-    frame[tcp.start + 16..tcp.start + 18].copy_from_slice(&checksum.to_be_bytes());
-}
-
 /// Payload bytes that went over a wire in one direction.
 fn payload(path: &Path, from_server: bool) -> usize {
     let frames = wire::frames(path);
@@ -304,7 +285,7 @@ fn refuses_retransmissions_after_a_reset() {
             let Some(length) = again.map(|segment| segment.payload.len()) else {
                 continue;
             };
-            finish_checksum(&mut frame.bytes);
+            wire::finish_checksum(&mut frame.bytes);
             replay.extend((frame.bytes.len() as u16).to_be_bytes());
             replay.extend(frame.bytes);
             count += 1;

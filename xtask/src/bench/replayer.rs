@@ -177,7 +177,7 @@ impl Replay {
     }
 
     /// The box let a frame through.
-    fn came_through(&mut self, number: usize, outbox: &mut Outbox<'_>) {
+    fn came_through(&mut self, number: usize, outbox: &mut Outbox) {
         let Some(session) = self.sessions.get_mut(number) else {
             return;
         };

@@ -5,8 +5,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
-use super::error::Error;
 use super::system::{self, INTERFACE_NAME_SIZE};
+use crate::Error;
 
 /// Something about the set-up that works but is probably not meant.
 #[derive(Clone, Debug, PartialEq, Eq)]

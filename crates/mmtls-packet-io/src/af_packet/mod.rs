@@ -16,31 +16,31 @@
 
 mod buffers;
 mod coalesce;
-mod counters;
-mod error;
 mod interface;
 mod queue;
 mod slots;
 mod steering;
 mod system;
 mod transmit;
-mod wake;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-pub use self::counters::{Counters, PortCounters, SendErrors};
-pub use self::error::Error;
 pub use self::interface::Warning;
 pub use self::slots::MAX_FRAME_BYTES;
 pub use self::steering::Steering;
-pub use self::wake::WakeFd;
+pub(crate) use self::system::{event_descriptor, poll_readable};
+pub use crate::counters::{Counters, PortCounters, SendErrors};
+pub use crate::error::Error;
 pub use crate::frame::{Action, Frame, HeldFrame, Port, VnetHeader};
+pub use crate::ports::Ready;
+pub use crate::wake::WakeFd;
 
 use self::interface::Interface;
 use self::slots::{ReceiveSlots, Unusable};
 use self::transmit::PortState;
+use crate::ports::Ports;
 
 const MAX_BATCH: usize = 1024;
 
@@ -87,38 +87,16 @@ impl BridgeConfig {
 /// Two bridged interfaces. See the [module](self).
 pub struct Bridge {
     slots: ReceiveSlots,
-    ports: [PortState; 2],
+    outbox: Outbox,
     warnings: Vec<Warning>,
 }
 
-/// What [`Bridge::wait`] found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ready {
-    /// The left port has frames (or an error to report).
-    pub left: bool,
-    /// The right port has frames (or an error to report).
-    pub right: bool,
-    /// The caller's descriptor fired.
-    pub woken: bool,
+/// Both ports as places to send to: frames of the caller's leave in order with the forwarded ones.
+pub struct Outbox {
+    ports: [PortState; 2],
 }
 
-impl Ready {
-    /// Whether a port has frames.
-    #[must_use]
-    pub const fn port(self, port: Port) -> bool {
-        match port {
-            Port::Left => self.left,
-            Port::Right => self.right,
-        }
-    }
-}
-
-/// Sends frames of the caller's while a batch is being decided, in order with the forwarded ones.
-pub struct Outbox<'a> {
-    ports: &'a mut [PortState; 2],
-}
-
-impl Outbox<'_> {
+impl Outbox {
     /// Releases a held frame, ahead of the frame that is being decided.
     pub fn send_held(&mut self, held: HeldFrame) {
         self.ports[held.egress().index()].push_owned(held.into_packet());
@@ -225,13 +203,13 @@ impl Bridge {
     /// # Errors
     /// [`Error::InterfaceGone`], [`Error::InterfaceDown`].
     pub fn check(&self) -> Result<(), Error> {
-        self.ports.iter().try_for_each(PortState::check)
+        self.outbox.ports.iter().try_for_each(PortState::check)
     }
 
     /// Counters since opening.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let [left, right] = &self.ports;
+        let [left, right] = &self.outbox.ports;
         Counters { left: left.counters(), right: right.counters() }
     }
 
@@ -246,7 +224,7 @@ impl Bridge {
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<Ready, Error> {
         self.flush()?;
-        let [left, right] = &self.ports;
+        let [left, right] = &self.outbox.ports;
         let set = [Some(left.socket.as_fd()), Some(right.socket.as_fd()), wake];
         let [left, right, woken] =
             system::poll_readable(set, timeout).map_err(|e| Error::system("ppoll", "", e))?;
@@ -274,13 +252,13 @@ impl Bridge {
     /// As for [`Self::receive`].
     pub fn receive_with<F>(&mut self, port: Port, mut decide: F) -> Result<usize, Error>
     where
-        F: FnMut(&Frame<'_>, &mut Outbox<'_>) -> Action,
+        F: FnMut(&Frame<'_>, &mut Outbox) -> Action,
     {
         // Also what a panic of `decide` left behind: its slots are intact until the next line.
         self.flush()?;
         let count = self.receive_batch(port)?;
         for index in 0..count {
-            let counters = &mut self.ports[port.index()].counters;
+            let counters = &mut self.outbox.ports[port.index()].counters;
             let received = match self.slots.take(index) {
                 Ok(received) => received,
                 Err(Unusable::Truncated) => {
@@ -298,13 +276,13 @@ impl Bridge {
             counters.received_bytes += received.length as u64;
             counters.received_super_frames += u64::from(frame.gso_size().is_some());
             counters.received_vlan_frames += u64::from(received.tag_restored);
-            match decide(&frame, &mut Outbox { ports: &mut self.ports }) {
+            match decide(&frame, &mut self.outbox) {
                 Action::Forward => {
                     let packet = self.slots.packet(received);
                     // SAFETY: the slots stay as they are until the next batch, and the queue is flushed below; should
                     // `decide` panic, it is flushed before the next batch.
                     unsafe {
-                        self.ports[port.other().index()].push_borrowed(received.vnet, packet)
+                        self.outbox.ports[port.other().index()].push_borrowed(received.vnet, packet)
                     };
                 }
                 Action::Drop | Action::Taken => {}
@@ -317,7 +295,7 @@ impl Bridge {
     /// Queues a held frame behind all that left by its port so far. It goes with the next [`Self::flush`],
     /// [`Self::wait`] or [`Self::receive`].
     pub fn send_held(&mut self, held: HeldFrame) {
-        Outbox { ports: &mut self.ports }.send_held(held);
+        self.outbox.send_held(held);
     }
 
     /// Queues a frame of the caller's making, checksums complete, behind all that left by the port so far. It goes with
@@ -326,7 +304,7 @@ impl Bridge {
     /// # Errors
     /// [`Error::InvalidFrame`].
     pub fn inject(&mut self, egress: Port, ethernet: &[u8]) -> Result<(), Error> {
-        Outbox { ports: &mut self.ports }.inject(egress, ethernet)
+        self.outbox.inject(egress, ethernet)
     }
 
     /// Sends what is queued.
@@ -334,16 +312,57 @@ impl Bridge {
     /// # Errors
     /// [`Error::InterfaceDown`], [`Error::InterfaceGone`].
     pub fn flush(&mut self) -> Result<(), Error> {
-        let [left, right] = &mut self.ports;
+        let [left, right] = &mut self.outbox.ports;
         // Both, even when the first fails.
         let (left, right) = (left.flush(), right.flush());
         left.and(right)
     }
 }
 
+impl crate::Outbox for Outbox {
+    fn send_held(&mut self, held: HeldFrame) {
+        Self::send_held(self, held);
+    }
+
+    fn inject(&mut self, egress: Port, ethernet: &[u8]) -> Result<(), Error> {
+        Self::inject(self, egress, ethernet)
+    }
+}
+
+impl Ports for Bridge {
+    type Outbox = Outbox;
+
+    fn receive_with<F>(&mut self, port: Port, decide: F) -> Result<usize, Error>
+    where
+        F: FnMut(&Frame<'_>, &mut Outbox) -> Action,
+    {
+        Self::receive_with(self, port, decide)
+    }
+
+    fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> Result<Ready, Error> {
+        Self::wait(self, timeout, wake)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        Self::check(self)
+    }
+
+    fn counters(&self) -> Counters {
+        Self::counters(self)
+    }
+}
+
 impl Bridge {
     fn receive_batch(&mut self, port: Port) -> Result<usize, Error> {
-        let state = &mut self.ports[port.index()];
+        let state = &mut self.outbox.ports[port.index()];
         if state.is_deaf() {
             return Ok(0);
         }
@@ -464,7 +483,7 @@ impl Opening {
         let state =
             |port, socket, interface: Interface| PortState::new(port, socket, interface, config);
         let ports = [state(Port::Left, left_socket, left), state(Port::Right, right_socket, right)];
-        Bridge { slots: self.slots, ports, warnings }
+        Bridge { slots: self.slots, outbox: Outbox { ports }, warnings }
     }
 }
 

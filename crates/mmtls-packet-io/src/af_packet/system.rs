@@ -193,7 +193,7 @@ pub(super) fn interface_exists(socket: &OwnedFd, interface_index: i32) -> bool {
 }
 
 /// Waits for readability of up to three descriptors. `None` waits for ever. A signal ends the wait with nothing ready.
-pub(super) fn poll_readable<const N: usize>(
+pub(crate) fn poll_readable<const N: usize>(
     descriptors: [Option<BorrowedFd<'_>>; N],
     timeout: Option<Duration>,
 ) -> io::Result<[bool; N]> {
@@ -229,7 +229,7 @@ fn poll(set: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
 }
 
 /// A new non-blocking eventfd with count zero.
-pub(super) fn event_descriptor() -> io::Result<OwnedFd> {
+pub(crate) fn event_descriptor() -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed.
     let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
     // SAFETY: the kernel just gave us this descriptor and nobody else knows it.

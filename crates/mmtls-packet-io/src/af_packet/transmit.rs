@@ -9,12 +9,10 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::BridgeConfig;
-use super::counters::PortCounters;
-use super::error::Error;
 use super::interface::Interface;
 use super::queue::Queue;
 use super::system;
-use crate::{Port, VnetHeader};
+use crate::{Error, Port, PortCounters, VnetHeader};
 
 /// How often, and how long, one flush waits for a congested interface: 0.2 ms in all, since the other direction waits
 /// too.

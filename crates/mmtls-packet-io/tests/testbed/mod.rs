@@ -95,7 +95,7 @@ impl Testbed {
     pub fn bridged<T>(
         &self,
         config: &BridgeConfig,
-        decide: impl FnMut(&Frame<'_>, &mut Outbox<'_>) -> Action + Send,
+        decide: impl FnMut(&Frame<'_>, &mut Outbox) -> Action + Send,
         body: impl FnOnce() -> T,
     ) -> (T, Counters, Vec<Warning>) {
         self.bridged_in(&self.middle, config, decide, body)
@@ -127,7 +127,7 @@ impl Testbed {
         &self,
         namespace: &str,
         config: &BridgeConfig,
-        mut decide: impl FnMut(&Frame<'_>, &mut Outbox<'_>) -> Action + Send,
+        mut decide: impl FnMut(&Frame<'_>, &mut Outbox) -> Action + Send,
         body: impl FnOnce() -> T,
     ) -> (T, Counters, Vec<Warning>) {
         let stop = WakeFd::new().expect("eventfd");

@@ -21,6 +21,7 @@ use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError};
 use mmtls::patterns::{PatternConfig, Patterns};
 use mmtls::summary::Summary;
 use mmtls_engine::{Counters, Policy};
+use mmtls_packet_io::Ports;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::{ReportArgs, check_streams};
@@ -206,7 +207,7 @@ impl Board {
     }
 
     /// What every worker does, and the first one for all.
-    fn tick(&self, number: usize, worker: &mut Worker<Monitor>, signals: &Signals) {
+    fn tick<P: Ports>(&self, number: usize, worker: &mut Worker<Monitor, P>, signals: &Signals) {
         let now_ns = worker.now_ns();
         worker.handler_mut().set_now(now_ns);
         for error in worker.handler_mut().flush() {

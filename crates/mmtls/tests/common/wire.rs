@@ -78,6 +78,25 @@ impl<'a> Segment<'a> {
     }
 }
 
+/// Finishes the TCP checksum of an IPv4 frame, as a device does that it is left to.
+pub fn finish_checksum(frame: &mut [u8]) {
+    let header = usize::from(frame[14] & 15) * 4;
+    let total = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+    let tcp = 14 + header..14 + total;
+    frame[tcp.start + 16..tcp.start + 18].fill(0);
+    let pseudo = [&frame[26..34], &[0, 6], &((total - header) as u16).to_be_bytes()].concat();
+    let sum = |bytes: &[u8]| -> u32 {
+        let pairs = bytes.chunks(2);
+        pairs.map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum()
+    };
+    let mut total = sum(&pseudo) + sum(&frame[tcp.clone()]);
+    while total >> 16 != 0 {
+        total = (total & 0xffff) + (total >> 16);
+    }
+    let checksum = !(total as u16);
+    frame[tcp.start + 16..tcp.start + 18].copy_from_slice(&checksum.to_be_bytes());
+}
+
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }

@@ -1,11 +1,11 @@
-//! Errors of the AF_PACKET back end. Frames that merely could not be sent are counted, they are not errors.
+//! Errors of the packet back ends. Frames that merely could not be sent are counted, they are not errors.
 
 use std::fmt;
 use std::io;
 
 use crate::Port;
 
-/// Why a bridge could not be opened or cannot go on.
+/// Why a pair of ports could not be opened or cannot go on.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -36,12 +36,12 @@ pub enum Error {
         /// Its length in octets.
         length: usize,
     },
-    /// The interface is down: at opening, or it went down since. After it came up again, the bridge goes on.
+    /// The interface is down: at opening, or it went down since. After it came up again, the ports go on.
     InterfaceDown {
         /// The interface.
         interface: String,
     },
-    /// The interface was deleted, or moved to another namespace. The bridge must be opened anew.
+    /// The interface was deleted, or moved to another namespace. The ports must be opened anew.
     InterfaceGone {
         /// The interface.
         interface: String,
@@ -67,7 +67,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(super) fn system(call: &'static str, interface: &str, error: io::Error) -> Self {
+    pub(crate) fn system(call: &'static str, interface: &str, error: io::Error) -> Self {
         Self::System { call, interface: interface.to_owned(), error }
     }
 }

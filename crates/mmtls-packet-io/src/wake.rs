@@ -1,13 +1,13 @@
-//! Waking a bridge's thread from another thread. It carries no data: whoever wakes has put that elsewhere first.
+//! Waking the thread of a pair of ports from another thread. It carries no data: whoever wakes has put that elsewhere first.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::system;
+use crate::af_packet::event_descriptor;
 
-/// An eventfd. Share it in an `Arc`: one side calls [`Self::wake`], the bridge's thread passes it to
-/// [`Bridge::wait`](super::Bridge::wait) and calls [`Self::drain`] when told that it fired.
+/// An eventfd. Share it in an `Arc`: one side calls [`Self::wake`], the ports' thread passes it to
+/// [`Ports::wait`](crate::Ports::wait) and calls [`Self::drain`] when told that it fired.
 #[derive(Debug)]
 pub struct WakeFd {
     event: File,
@@ -17,7 +17,7 @@ impl WakeFd {
     /// # Errors
     /// The kernel's, when out of descriptors.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { event: File::from(system::event_descriptor()?) })
+        Ok(Self { event: File::from(event_descriptor()?) })
     }
 
     /// Makes the descriptor readable. Never blocks; calls before the next [`Self::drain`] count as one.
@@ -43,10 +43,11 @@ impl AsFd for WakeFd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::af_packet::poll_readable;
     use std::time::Duration;
 
     fn readable(wake: &WakeFd) -> io::Result<bool> {
-        let [readable] = system::poll_readable([Some(wake.as_fd())], Some(Duration::ZERO))?;
+        let [readable] = poll_readable([Some(wake.as_fd())], Some(Duration::ZERO))?;
         Ok(readable)
     }
 

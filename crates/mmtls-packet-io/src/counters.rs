@@ -1,6 +1,7 @@
-//! What a bridge counts. Every frame that a bridge does not pass on by itself shows up in one of these numbers.
+//! What a pair of ports counts. Every frame that the ports do not pass on as they were told shows up in one of these
+//! numbers.
 
-/// Counters of both ports since the bridge was opened.
+/// Counters of both ports since they were opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// The left port.
@@ -10,7 +11,7 @@ pub struct Counters {
 }
 
 impl std::ops::AddAssign for Counters {
-    /// Those of another bridge.
+    /// Those of another pair of ports.
     fn add_assign(&mut self, other: Self) {
         self.left += other.left;
         self.right += other.right;
@@ -33,11 +34,11 @@ pub struct PortCounters {
     pub sent_frames: u64,
     /// Their octets; of frames that were joined, the headers count once.
     pub sent_bytes: u64,
-    /// Of those frames, the ones that left as part of the frame before them ([`super::BridgeConfig::coalesce`]).
+    /// Of those frames, the ones that left as part of the frame before them ([`BridgeConfig::coalesce`](crate::af_packet::BridgeConfig::coalesce)).
     pub coalesced_frames: u64,
     /// Frames that the kernel lost because the receive buffer was full.
     pub kernel_dropped: u64,
-    /// Received frames dropped because they exceed the receive buffer ([`super::MAX_FRAME_BYTES`]).
+    /// Received frames dropped because they exceed the receive buffer ([`MAX_FRAME_BYTES`](crate::af_packet::MAX_FRAME_BYTES)).
     pub truncated: u64,
     /// Received frames dropped because they are shorter than an Ethernet header.
     pub runts: u64,
@@ -50,7 +51,7 @@ pub struct PortCounters {
 }
 
 impl std::ops::AddAssign for PortCounters {
-    /// Those of the same port of another bridge.
+    /// Those of the same port of another pair.
     fn add_assign(&mut self, other: Self) {
         self.received_frames += other.received_frames;
         self.received_bytes += other.received_bytes;

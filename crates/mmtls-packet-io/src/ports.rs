@@ -1,0 +1,92 @@
+//! What a worker needs of a back end: a pair of ports that frames come in by and leave by.
+//!
+//! [`af_packet::Bridge`](crate::af_packet::Bridge) and [`MemoryPorts`](crate::memory::MemoryPorts) implement it. A worker
+//! is generic over [`Ports`], so that nothing is looked up for a frame; opening a back end is that back end's own
+//! affair. What every back end promises:
+//!
+//! * Frames leave a port in the order in which they were forwarded, released or injected, whichever of the three it was.
+//! * What is sent while a frame is being decided leaves before that frame.
+//! * What is sent between two calls may wait until the next [`Ports::receive_with`] or [`Ports::wait`], and is lost when
+//!   the ports are dropped before one of them.
+//! * A frame that a port does not take is dropped and counted, never kept for later.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::{Action, Counters, Error, Frame, HeldFrame, Port};
+
+/// Both ports as places to send to.
+pub trait Outbox {
+    /// Releases a held frame out of the port that it is headed to ([`HeldFrame::egress`]), behind all that left by that
+    /// port so far.
+    fn send_held(&mut self, held: HeldFrame);
+
+    /// Sends a frame of the caller's making, checksums complete, behind all that left by the port so far.
+    ///
+    /// # Errors
+    /// [`Error::InvalidFrame`] when it is shorter than an Ethernet header or longer than
+    /// [`MAX_FRAME_BYTES`](crate::af_packet::MAX_FRAME_BYTES).
+    fn inject(&mut self, egress: Port, ethernet: &[u8]) -> Result<(), Error>;
+}
+
+/// A pair of ports that one thread moves frames between.
+pub trait Ports {
+    /// Where frames are sent to.
+    type Outbox: Outbox;
+
+    /// Receives one batch from a port without blocking, calls `decide` once per frame in order of arrival, and sends
+    /// the forwarded frames out of the other port before it returns. Returns how many frames came, 0 when none waited.
+    /// A frame that is [`Action::Forward`]ed leaves unchanged, its offload header included.
+    ///
+    /// # Errors
+    /// [`Error::InterfaceDown`], after which the ports can still be used; [`Error::InterfaceGone`], [`Error::System`].
+    /// They are of the receiving port, or of a sending port after the whole batch was decided.
+    fn receive_with<F>(&mut self, port: Port, decide: F) -> Result<usize, Error>
+    where
+        F: FnMut(&Frame<'_>, &mut Self::Outbox) -> Action;
+
+    /// Sends frames that no received frame causes.
+    fn outbox(&mut self) -> &mut Self::Outbox;
+
+    /// Sends what is still queued, then waits until a port has frames, `wake` becomes readable, or `timeout` passes
+    /// (`None`: for ever). May also return early with nothing ready.
+    ///
+    /// # Errors
+    /// As for [`Self::receive_with`].
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> Result<Ready, Error>;
+
+    /// Whether both ports still exist, where the other calls would not say so.
+    ///
+    /// # Errors
+    /// [`Error::InterfaceGone`], [`Error::InterfaceDown`].
+    fn check(&self) -> Result<(), Error>;
+
+    /// Counters since opening.
+    fn counters(&self) -> Counters;
+}
+
+/// What [`Ports::wait`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// The left port has frames (or an error to report).
+    pub left: bool,
+    /// The right port has frames (or an error to report).
+    pub right: bool,
+    /// The caller's descriptor fired.
+    pub woken: bool,
+}
+
+impl Ready {
+    /// Whether a port has frames.
+    #[must_use]
+    pub const fn port(self, port: Port) -> bool {
+        match port {
+            Port::Left => self.left,
+            Port::Right => self.right,
+        }
+    }
+}
