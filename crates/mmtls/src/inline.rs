@@ -251,12 +251,15 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         Ok(())
     }
 
-    /// Lets go of everything: held frames are dropped, sessions end.
+    /// Lets go of everything: held frames are dropped, sessions end, and what their handlers have reset
+    /// then is told to both ends.
     pub fn finish(&mut self) {
         self.engine.finish();
         let now_ns = self.now_ns();
         self.act(now_ns);
         self.held.clear();
+        // Sends what is queued; a port that is down has nobody to be told.
+        let _ = self.ports.wait(Some(Duration::ZERO), None);
     }
 
     /// Gives the handler back.

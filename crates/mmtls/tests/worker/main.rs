@@ -18,7 +18,7 @@ use mmtls_packet_io::memory::Link;
 use common::wire::{RST, Segment};
 use network::{AfPacket, Memory, Network};
 use session::{CLIENT, Packet, SERVER, Session};
-use stage::{FORBIDDEN, Stage};
+use stage::{FORBIDDEN, FORBIDDEN_AT_THE_END, Stage};
 
 /// Runs the cases on both back ends.
 macro_rules! on_each_back_end {
@@ -48,6 +48,7 @@ on_each_back_end! {
     refuses_what_is_held_after_a_reset,
     refuses_the_record_that_is_judged_and_all_behind_it,
     refuses_what_is_held_at_the_end,
+    refuses_a_session_when_it_ends_with_the_worker,
 }
 
 /// Records of this many bytes, whose content says their number.
@@ -247,6 +248,22 @@ fn refuses_what_is_held_at_the_end<N: Network>() {
     assert_eq!(end.status.held_frames, 0);
     for port in Port::BOTH {
         assert_eq!(end.network.rest(port).len(), 0, "{port}");
+    }
+}
+
+fn refuses_a_session_when_it_ends_with_the_worker<N: Network>() {
+    let session = Session::new(&[(CLIENT, FORBIDDEN_AT_THE_END.to_vec())]);
+    let Some(mut stage) = Stage::<N>::new() else { return };
+    stage.open(&session);
+    stage.deliver(&session);
+    stage.pass(&session.records[0]);
+    let mut end = stage.stop();
+    end.result.unwrap();
+    assert_eq!(end.judge.ends, [EndReason::Shutdown]);
+    for port in Port::BOTH {
+        let rest = end.network.rest(port);
+        let packets: Vec<_> = rest.into_iter().map(|frame| Packet { port, frame }).collect();
+        assert_eq!(resets(&packets), BTreeSet::from([port]));
     }
 }
 

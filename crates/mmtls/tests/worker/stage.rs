@@ -22,6 +22,9 @@ use crate::session::{Packet, Session};
 /// What [`Judge`] resets a session for.
 pub const FORBIDDEN: &[u8] = b"forbidden-fruit";
 
+/// What [`Judge`] resets a session for when that ends.
+pub const FORBIDDEN_AT_THE_END: &[u8] = b"windfall";
+
 /// Longer than anything here should take, nanoseconds.
 const STALL_NS: u64 = 60_000_000_000;
 
@@ -30,6 +33,7 @@ const STALL_NS: u64 = 60_000_000_000;
 pub struct Judge {
     pub records: Vec<(Direction, Vec<u8>)>,
     pub ends: Vec<EndReason>,
+    reset_at_end: bool,
 }
 
 impl Handler for Judge {
@@ -48,14 +52,18 @@ impl Handler for Judge {
         if plaintext.bytes.ends_with(FORBIDDEN) {
             session.reset();
         }
+        self.reset_at_end |= plaintext.bytes.ends_with(FORBIDDEN_AT_THE_END);
     }
 
     fn session_end(
         &mut self,
-        _: &mut mmtls_engine::session::Session<'_>,
+        session: &mut mmtls_engine::session::Session<'_>,
         (): &mut (),
         why: EndReason,
     ) {
+        if self.reset_at_end {
+            session.reset();
+        }
         self.ends.push(why);
     }
 }
