@@ -334,3 +334,42 @@ fn a_reset_in_any_event_must_stop_both_directions() {
     let missing: Vec<_> = all.filter(|it| !kinds.contains(it)).collect();
     assert!(missing.is_empty(), "never raised: {missing:?}");
 }
+
+#[test]
+fn a_session_that_is_reset_when_its_time_is_over_must_be_forgotten() {
+    let idle = |t: &mut T, seconds: u64| {
+        t.now += seconds * SECOND;
+        t.engine.handle_timeout(t.now);
+    };
+    let mut dry = T::new();
+    established(&mut dry);
+    idle(&mut dry, 3 * 3600);
+    let last = dry.engine.handler().raised - 1;
+    let mut t = T::new();
+    t.engine.handler_mut().reset_in = Some(last);
+    let at = established(&mut t);
+    idle(&mut t, 3 * 3600);
+    assert_eq!(t.engine.handler().reset, Some(Event::SessionEnd(EndReason::TimedOut)));
+    let late = t.send(C, at[0] as i64, at[1], flag::ACK, b"late");
+    assert_eq!((late, t.engine.flow_count()), (Verdict::Drop, 1), "a tombstone");
+    idle(&mut t, 3600);
+    assert_eq!((t.engine.flow_count(), t.engine.next_timeout()), (0, None));
+}
+
+#[test]
+fn the_end_must_name_what_ended_it() {
+    for fin_first in [false, true] {
+        let mut t = T::new();
+        let at = established(&mut t);
+        if fin_first {
+            t.send(S, at[1] as i64, at[0], flag::ACK | flag::FIN, &[]);
+        }
+        let mut bad = sealed(C, 1);
+        *bad.last_mut().unwrap() ^= 1;
+        let ack = at[1] + u64::from(fin_first);
+        let sent = t.send(C, at[0] as i64, ack, flag::ACK | flag::FIN, &bad);
+        assert_eq!(sent, Verdict::Drop);
+        let end = EndReason::ResetByPolicy(SessionError::Integrity);
+        assert!(t.engine.handler().events.contains(&Event::SessionEnd(end)), "{fin_first}");
+    }
+}

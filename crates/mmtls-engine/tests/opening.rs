@@ -638,3 +638,69 @@ fn what_came_out_of_order_must_not_block_a_connection_in_the_clear() {
         }
     }
 }
+
+/// A request in the clear and 20 KB of its response; where both streams stand.
+fn download(t: &mut T) -> [u64; 2] {
+    let request = b"GET / HTTP/1.1\r\n\r\n";
+    t.open();
+    t.send(C, 0, 0, flag::ACK, request);
+    let at = request.len() as u64;
+    for part in 0..20 {
+        assert_eq!(t.send(S, part * 1000, at, flag::ACK, &[b'x'; 1000]), Verdict::Forward);
+    }
+    [at, 20_000]
+}
+
+#[test]
+fn nobody_must_end_a_connection_in_the_clear_from_afar() {
+    for (d, bytes) in [(S, &[21, 3, 3, 0, 2, 2, 40][..]), (C, b"STARTTLS\r\n"), (C, &[22, 3, 1])] {
+        let mut t = strict();
+        let at = download(&mut t);
+        // Numbers of nobody.
+        let ack = at[1 - side(d)] + 1_700_000_000;
+        t.send(d, at[side(d)] as i64 + 1_500_000_000, ack, flag::ACK, bytes);
+        let capture =
+            [&[b'p'; 300][..], &plain(ContentType::HANDSHAKE, &server_hello(&[1; 32], 0x1301))];
+        for (part, bytes) in [&b"more"[..], &capture.concat()].into_iter().enumerate() {
+            let sent = t.send(S, at[1] as i64 + 4 * part as i64, at[0], flag::ACK, bytes);
+            assert_eq!(sent, Verdict::Forward, "{d:?} {bytes:?}");
+        }
+    }
+}
+
+#[test]
+fn a_request_that_is_repeated_must_not_make_a_capture_a_server_hello() {
+    let mut t = strict();
+    let at = download(&mut t);
+    t.send(C, at[0] as i64, at[1], flag::ACK, b"GET /two");
+    t.send(C, at[0] as i64 + 8, at[1], flag::ACK, b" HTTP/1.1\r\n\r\n");
+    t.send(C, at[0] as i64, at[1], flag::ACK, b"GET /two");
+    let capture =
+        [&[b'p'; 300][..], &plain(ContentType::HANDSHAKE, &server_hello(&[1; 32], 0x1301))];
+    let sent = t.send(S, at[1] as i64, at[0] + 21, flag::ACK, &capture.concat());
+    assert_eq!(sent, Verdict::Forward);
+}
+
+#[test]
+fn a_hello_that_overtakes_the_end_of_what_is_read_must_show_in_the_answer() {
+    for ahead in [false, true] {
+        let mut t = strict();
+        t.open();
+        for part in 0..16 {
+            t.send(C, part * 1000, 0, flag::ACK, &[b'x'; 1000]);
+        }
+        t.send(S, 0, 16_000, flag::ACK, b"");
+        let hidden = [&b"zz"[..], &hello()].concat();
+        let mut parts = [(16_000, &[b'x'; 1000][..]), (17_000, &hidden[..])];
+        if ahead {
+            parts.reverse();
+        }
+        for (at, bytes) in parts {
+            assert_eq!(t.send(C, at, 0, flag::ACK, bytes), Verdict::Forward);
+        }
+        let answer =
+            [&b"fine"[..], &plain(ContentType::HANDSHAKE, &server_hello(&[1; 32], 0x1301))];
+        let sent = t.send(S, 0, 17_000 + hidden.len() as u64, flag::ACK, &answer.concat());
+        assert_eq!(sent, Verdict::Drop, "ahead: {ahead}");
+    }
+}

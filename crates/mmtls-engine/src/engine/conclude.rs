@@ -86,7 +86,9 @@ impl<H: Handler> Engine<H> {
     pub(super) fn conclude(&mut self, index: FlowIndex) {
         // First whatever may still call a handler.
         self.report_fins(index);
-        self.close_if_finished(index);
+        if !self.is_over(index) {
+            self.close_if_finished(index);
+        }
         let Some(flow) = self.flows.get(index) else {
             return;
         };

@@ -122,9 +122,13 @@ impl<H: Handler> Engine<H> {
         self.end_session(index, reason);
         let dead =
             self.flows.get(index).is_some_and(|flow| matches!(flow.phase, Phase::Dead { .. }));
-        match self.is_over(index) && !dead {
-            true => self.conclude(index),
-            false => self.remove(index, reason),
+        if !self.is_over(index) || dead {
+            return self.remove(index, reason);
+        }
+        self.conclude(index);
+        if let Some(flow) = self.flows.get(index) {
+            // The tombstone's time begins.
+            flow.last_ns = self.now_ns;
         }
     }
 

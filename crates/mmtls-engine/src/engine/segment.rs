@@ -18,6 +18,10 @@ use crate::wire::Segment;
 /// (RFC 7323).
 const MAX_AHEAD: i64 = 1 << 30;
 
+/// How far behind its stream a segment of a flow that is not followed is looked at: more than a sender's usual
+/// window, and a four-thousandth of the numbers that somebody who cannot see the connection would try.
+const MAX_REPEATED: i64 = 1 << 20;
+
 /// One direction's unacknowledged bytes may take one part in so many of the memory that is left.
 const UNACKNOWLEDGED_SHARE: usize = 8;
 
@@ -205,7 +209,10 @@ impl<H: Handler> Engine<H> {
             // a lost segment would cost the whole flight behind it, for downloads in the clear.
             return self.out_of_window(index, direction);
         }
+        let near = is_near(&flow.halves[direction.index()], sequence);
         match &mut flow.carries {
+            // From where no receiver takes it, anybody can send what looks like TLS.
+            Carries::Plain(_) if !near => {}
             Carries::Plain(watch) if urgent => watch.handle_urgent(direction, payload),
             Carries::Undecided(recogniser) if urgent => recogniser.note_urgent(direction),
             Carries::Tls(_) => {}
@@ -472,7 +479,8 @@ impl<H: Handler> Engine<H> {
             return;
         };
         match &mut flow.carries {
-            Carries::Plain(_) => {}
+            // Pieces that waited for the one with which the connection stopped being read.
+            Carries::Plain(watch) => watch.note_unread(direction),
             Carries::Tls(session) => {
                 let mut ctx = context!(self);
                 let known = session.key_random();
@@ -564,6 +572,14 @@ fn refuses_urgent<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bo
         Carries::Plain(watch) => !flow.exempt && (watch.refuses_urgent() || begins),
         Carries::Tls(session) => session.disposition() != Disposition::Bypass,
     }
+}
+
+/// Whether a segment is where a sender can be who is followed loosely: it may repeat what died behind the
+/// monitor, and be ahead as far as its receiver's window goes.
+fn is_near(half: &crate::flow::Half, sequence: u32) -> bool {
+    half.offset_of(sequence).is_none_or(|offset| {
+        offset >= half.assembler.next() as i64 - MAX_REPEATED && offset <= half.limit() as i64
+    })
 }
 
 /// Looks at a segment of a flow that is not followed: TLS may begin in it. Whether it shows that TLS

@@ -338,6 +338,8 @@ impl<S> FlowTable<S> {
             };
             let deadline = flow.last_ns.saturating_add(timeout);
             if deadline <= now_ns {
+                // There is no entry any more, should it stay as a tombstone.
+                flow.check_ns = u64::MAX;
                 return Some((index, reason));
             }
             flow.check_ns = deadline;

@@ -217,8 +217,8 @@ impl Watch {
                 // Wherever they stand: a segment that died behind the monitor may have moved the
                 // stream on.
                 missed |= self.sides[at].handle_server(payload, new);
-            } else if new.is_none() && !payload.is_empty() {
-                self.sides[at].skip_client();
+            } else if new.is_none() {
+                self.sides[at].note_client(payload);
             } else if let Some(new) = new
                 && let Some(side) = self.sides[at].handle_client(new)
             {

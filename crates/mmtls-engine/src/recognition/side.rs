@@ -273,6 +273,11 @@ impl SideWatch {
         self.answer.hello_possible = true;
     }
 
+    /// Bytes of the client ahead of its stream, or behind it.
+    pub(super) fn note_client(&mut self, payload: &[u8]) {
+        self.answer.note_client(payload);
+    }
+
     /// Takes bytes that continue the client's stream; how to go on when TLS may begin in them.
     pub(super) fn handle_client(&mut self, bytes: &[u8]) -> Option<Side> {
         let first = *bytes.first()?;
