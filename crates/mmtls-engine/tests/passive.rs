@@ -121,6 +121,8 @@ fn late_keys_must_open_what_has_long_passed() {
     let _ = (t.keys(C, 0), t.keys(S, 0));
     assert_eq!(t.judged(), 2 + 2999);
     assert!(t.engine.handler().errors().is_empty());
+    // And what waited for them is let go of at once, not with the next packet.
+    assert_eq!(t.engine.buffered_bytes(), 0);
 }
 
 #[test]

@@ -107,6 +107,8 @@ impl<H: Handler> Engine<H> {
                     self.release(index, direction);
                 }
                 self.note_stalls(index);
+                // Also where nothing was held: keys that came late let go of what waited for them.
+                self.charge(index);
             }
         }
     }
@@ -127,7 +129,7 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// Releases the held packets that no longer complete an unjudged record.
+    /// Releases the held packets that no longer complete an unjudged record; the caller charges the flow.
     fn release(&mut self, index: FlowIndex, direction: Direction) {
         let Some(flow) = self.flows.get(index) else {
             return;
@@ -149,7 +151,6 @@ impl<H: Handler> Engine<H> {
             self.held_frames -= held.frames;
             half.released = half.released.max(held.contiguous);
         }
-        self.charge(index);
     }
 
     /// Stops following: everything that is held goes on its way, everything kept is let go.

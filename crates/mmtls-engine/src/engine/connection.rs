@@ -116,7 +116,7 @@ impl<H: Handler> Engine<H> {
             return self.handle_syn_inline(index, direction, segment);
         }
         let Some(flow) = self.flows.get(index) else {
-            return Passage::Free;
+            return Passage::Refused;
         };
         let answer = segment.tcp.flags().ack();
         match flow.phase {
@@ -475,7 +475,7 @@ impl<H: Handler> Engine<H> {
         segment: &Segment<'_>,
     ) -> Passage {
         let Some(flow) = self.flows.get(index) else {
-            return Passage::Free;
+            return Passage::Refused;
         };
         let half = &flow.halves[direction.index()];
         let exact = match half.offset_of(segment.tcp.sequence()) {

@@ -283,7 +283,7 @@ impl<H: Handler> Engine<H> {
         segment: &Segment<'_>,
     ) -> Passage {
         let Some(flow) = self.flows.get(index) else {
-            return Passage::Free;
+            return Passage::Refused;
         };
         let (sequence, acknowledgment) = (segment.tcp.sequence(), segment.tcp.acknowledgment());
         let own = flow.opening.reset(direction, sequence);

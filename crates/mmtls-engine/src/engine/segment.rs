@@ -190,7 +190,7 @@ impl<H: Handler> Engine<H> {
     ) -> Passage {
         let inline = self.config.inline;
         let Some(flow) = self.flows.get(index) else {
-            return Passage::Free;
+            return Passage::Refused;
         };
         let payload = segment.tcp.payload();
         let sequence = segment.tcp.sequence();
@@ -209,10 +209,9 @@ impl<H: Handler> Engine<H> {
             // a lost segment would cost the whole flight behind it, for downloads in the clear.
             return self.out_of_window(index, direction);
         }
-        let near = is_near(&flow.halves[direction.index()], sequence);
         match &mut flow.carries {
             // From where no receiver takes it, anybody can send what looks like TLS.
-            Carries::Plain(_) if !near => {}
+            Carries::Plain(_) if !is_near(&flow.halves[direction.index()], sequence) => {}
             Carries::Plain(watch) if urgent => watch.handle_urgent(direction, payload),
             Carries::Undecided(recogniser) if urgent => recogniser.note_urgent(direction),
             Carries::Tls(_) => {}
@@ -274,7 +273,7 @@ impl<H: Handler> Engine<H> {
     ) -> Passage {
         let left = self.room_for(index);
         let Some(flow) = self.flows.get(index) else {
-            return Passage::Free;
+            return Passage::Refused;
         };
         let limits = &self.config.limits;
         let half = &mut flow.halves[direction.index()];
@@ -295,7 +294,7 @@ impl<H: Handler> Engine<H> {
             self.charge(index);
         }
         let Some(flow) = self.flows.get(index) else {
-            return Passage::Free;
+            return Passage::Refused;
         };
         let contradicts = flow.contradicts(direction, start, payload);
         let half = flow.half(direction);
@@ -407,14 +406,6 @@ impl<H: Handler> Engine<H> {
                 direction = direction.reverse();
             }
             delivered = piece.len();
-        }
-        if let Some(flow) = self.flows.get(index)
-            && flow.half(direction).fin_reached()
-            && !core::mem::replace(&mut flow.half(direction).fin_reported, true)
-            && let Carries::Tls(session) = &mut flow.carries
-        {
-            let mut ctx = context!(self);
-            session.handle_fin(direction, &mut ctx);
         }
         if changed && self.charge(index) > 0 {
             self.meet_cap(index, direction);

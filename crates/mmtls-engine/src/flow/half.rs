@@ -61,7 +61,6 @@ pub(crate) struct Half {
     pub(crate) syn_data: Vec<u8>,
     /// Stream offset of the FIN.
     pub(crate) fin: Option<u64>,
-    pub(crate) fin_reported: bool,
     pub(crate) conflict_reported: bool,
     /// Kinds of anomalies that were told, by bit.
     pub(crate) told: u16,

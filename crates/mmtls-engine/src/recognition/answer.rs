@@ -4,10 +4,7 @@
 //! Refuses to look for a ServerHello in the middle of what a server says unless the client may have sent a
 //! ClientHello in the middle of what it said: captures that are downloaded have both.
 
-use super::hello::{ANSWER_LEN, is_answer, is_server_hello, may_be_answer};
-
-/// The first byte of the record of a hello.
-const HANDSHAKE: u8 = 22;
+use super::hello::{ANSWER_LEN, HANDSHAKE, is_answer, is_server_hello, may_be_answer};
 
 /// Bytes that are looked at together in the search for one.
 const CHUNK: usize = 64;

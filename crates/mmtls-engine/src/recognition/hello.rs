@@ -10,6 +10,9 @@
 
 use crate::tls::{ContentType, HandshakeType, RECORD_HEADER_LEN};
 
+/// The first byte of a record that begins a hello.
+pub(super) const HANDSHAKE: u8 = ContentType::HANDSHAKE.0;
+
 /// What a client's bytes begin with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Begins {

@@ -3,11 +3,8 @@
 //! Refuses to know which side has opened the connection.
 
 use super::answer::{Answer, has_server_hello};
-use super::hello::{self, Begins};
+use super::hello::{self, Begins, HANDSHAKE};
 use super::{Beginning, MAX_BYTES, Upgrade};
-
-/// The first byte of a record that begins a ClientHello.
-const HANDSHAKE: u8 = 22;
 
 /// Most bytes of a client's turn among which there may be urgent ones in front of a ClientHello.
 const MAX_URGENT: usize = 16;
