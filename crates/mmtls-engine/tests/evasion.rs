@@ -243,3 +243,31 @@ fn ended_stall_must_not_keep_memory() {
     assert!(t.alive());
     assert!(t.engine.buffered_bytes() < 4096, "{} bytes", t.engine.buffered_bytes());
 }
+
+#[test]
+fn announced_early_data_must_not_let_a_response_pass_without_keys() {
+    // The server refuses the early data, none comes, and the client shares keys of its own direction alone,
+    // which need not be right.
+    let early = EarlyScript { fate: EarlyFate::RefusedWithKey, before: vec![], after: vec![] };
+    let announced =
+        ScriptBuilder::early(RANDOM, SUITE, &[1000], &early, harness::keys as harness::Keys);
+    for mut builder in [announced, builder()] {
+        builder.record(C, ContentType::APPLICATION_DATA, b"GET /secret", 0);
+        builder.record(S, ContentType::APPLICATION_DATA, &[8; 16_000], 0);
+        let script = builder.build();
+        let mut t = T::new();
+        t.open();
+        let mut at = [0; 2];
+        for (number, turn) in script.turns.iter().enumerate() {
+            if number == 2 {
+                let sender = Some(t.ep.client.ip());
+                let _ = t.keys_with(C, 0, Box::new(NullKeys(4711)), RANDOM, sender);
+            }
+            let (d, other) = (side(turn.direction), 1 - side(turn.direction));
+            let verdict = t.send(turn.direction, at[d] as i64, at[other], flag::ACK, &turn.bytes);
+            at[d] += turn.bytes.len() as u64;
+            assert_eq!(verdict == Verdict::Forward, number < 3, "turn {number}: {verdict:?}");
+        }
+        assert_eq!(t.judged(), 0);
+    }
+}

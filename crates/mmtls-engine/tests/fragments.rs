@@ -357,7 +357,7 @@ fn identifications_of_one_source_must_leave_room_to_others() {
         verdicts.last() == Some(&Verdict::Forward)
     };
     let taken = (0..200_000).filter(|id| joined(&mut t, [10, 6, 6, 6], *id)).count();
-    assert_eq!(taken, (1 << 17) / 8);
+    assert_eq!(taken, (1 << 17) / 2);
     assert!(joined(&mut t, [10, 0, 0, 2], 7));
 }
 
@@ -386,4 +386,38 @@ fn frames_of_held_packets_must_count_as_what_they_are() {
     assert!((900..=1000).contains(&waiting), "{waiting}");
     let paid = t.engine.handler().errors().len();
     assert!((1..=40).contains(&paid), "{paid} sessions made room for 13 frames at a time");
+}
+
+#[test]
+fn others_fragments_must_not_take_the_identifications_of_a_client() {
+    let mut t = T::new();
+    t.open();
+    let own = |t: &mut T, id: u16| {
+        let frame = t.ep.frame(C, 0, 0, flag::ACK, &[]);
+        let verdicts = cut(&frame, 16, id).iter().map(|it| t.raw(0, it)).collect::<Vec<_>>();
+        verdicts.last() == Some(&Verdict::Forward)
+    };
+    assert!(own(&mut t, 1));
+    // In its name, from the other side of the monitor, to somebody else.
+    let mut forged = t.ep;
+    forged.server.set_ip([192, 0, 2, 9].into());
+    let frame = forged.frame(C, 0, 0, flag::ACK, &[]);
+    for id in 0..u16::MAX {
+        t.raw(1, &cut(&frame, 16, id)[0]);
+        t.out.clear();
+    }
+    assert!(own(&mut t, 40_000));
+    // And of some more sources; each may have as much as is left for all others.
+    for source in 0..8 {
+        let mut forged = t.ep;
+        forged.client.set_ip([10, 6, 6, source].into());
+        let frame = forged.frame(C, 0, 0, flag::ACK, &[]);
+        for id in 0..u16::MAX {
+            t.raw(0, &cut(&frame, 16, id)[0]);
+        }
+        t.out.clear();
+    }
+    for id in 41_000..41_100 {
+        assert!(own(&mut t, id), "{id}");
+    }
 }

@@ -667,3 +667,53 @@ fn fix_header_checksum(frame: &mut [u8]) {
     }
     header[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
+
+#[test]
+fn old_acknowledgment_must_not_make_a_strangers_segment_count() {
+    // Somebody who sees nothing needs a number in the window and, where any older acknowledgment counted,
+    // nothing else: the connection's own bytes then contradict theirs. Receivers drop it (RFC 5961, section
+    // 5.2).
+    for flags in [flag::ACK, flag::ACK | flag::FIN] {
+        let mut t = T::new();
+        let mut at = established(&mut t);
+        for number in 1..1100 {
+            let key = harness::keys(S, KeyEpoch::Application(0));
+            let record = key.seal(number, ContentType::APPLICATION_DATA, &[9; 16_000], 0);
+            assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &record), Verdict::Forward);
+            at[1] += record.len() as u64;
+            t.send(C, at[0] as i64, at[1], flag::ACK, &[]);
+        }
+        assert_eq!(t.send(C, at[0] as i64 + 30, 17, flags, b"?"), Verdict::Drop);
+        // One that is late by less than a window is its sender's.
+        let record = sealed(C, 1);
+        let late = t.send(C, at[0] as i64, at[1] - 60_000, flag::ACK, &record);
+        assert_eq!(late, Verdict::Forward);
+        at[0] += record.len() as u64;
+        assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, &sealed(C, 2)), Verdict::Forward);
+        assert_eq!(t.engine.counters().conflicting_overlaps, 0);
+    }
+}
+
+#[test]
+fn keep_alive_of_a_connection_that_has_said_nothing_must_pass_once_no_cookie_is_in_force() {
+    const SECOND: u64 = 1_000_000_000;
+    let idle = |t: &mut T, seconds: u64| {
+        t.now += seconds * SECOND;
+        t.engine.handle_timeout(t.now);
+    };
+    let mut t = T::new();
+    t.open();
+    // A server that answers with cookies would begin there.
+    idle(&mut t, 45);
+    assert_eq!(t.send(C, -1, 0, flag::ACK, &[]), Verdict::Drop);
+    idle(&mut t, 180);
+    assert_eq!(t.send(C, -1, 0, flag::ACK, &[]), Verdict::Forward);
+    assert_eq!(t.send(C, -1, 0, flag::ACK, b"x"), Verdict::Drop, "bytes begin it");
+    assert_eq!(t.send(C, -2, 0, flag::ACK, &[]), Verdict::Drop);
+    // The server's own shows that it has the connection.
+    let mut t = T::new();
+    t.open();
+    idle(&mut t, 45);
+    assert_eq!(t.send(S, -1, 0, flag::ACK, &[]), Verdict::Forward);
+    assert_eq!(t.send(C, -1, 0, flag::ACK, &[]), Verdict::Forward);
+}

@@ -226,3 +226,26 @@ fn attempts_of_one_client_must_not_displace_those_of_others() {
     t.send(C, 0, 0, flag::ACK, &hello());
     assert!(t.started());
 }
+
+#[test]
+fn client_with_most_connections_must_make_room_for_others() {
+    let mut config = T::config();
+    config.limits.max_flows = 1000;
+    let mut t = T::with(config);
+    let honest = t.ep;
+    for port in 0..1000 {
+        t.ep.client = ([10, 6, 6, 6], 1000 + port).into();
+        t.open();
+    }
+    assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward, "a SYN again");
+    t.ep.client.set_port(5000);
+    assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Drop, "its own have taken everything");
+    t.ep = honest;
+    let _ = established(&mut t);
+    assert_eq!((t.judged(), t.engine.counters().evicted), (2, 1));
+    // The longest silent one of the oldest has gone.
+    t.ep.client = ([10, 6, 6, 6], 1000).into();
+    assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Drop);
+    t.ep.client.set_port(1001);
+    assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
+}

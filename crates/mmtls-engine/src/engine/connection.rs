@@ -19,6 +19,10 @@ use crate::wire::Segment;
 /// acknowledged longer ago and has not been seen was lost.
 const GAP_GRACE_NS: u64 = 1_000_000_000;
 
+/// How long after its SYN a connection may still come about by a SYN cookie: Linux takes them for two minutes,
+/// and the SYN-ACK comes within the opening timeout.
+const COOKIE_LIFETIME_NS: u64 = 180_000_000_000;
+
 impl<H: Handler> Engine<H> {
     /// Creates the flow of a segment whose four-tuple is new.
     pub(super) fn new_flow(
@@ -85,7 +89,8 @@ impl<H: Handler> Engine<H> {
 
     pub(super) fn insert(&mut self, key: &NewFlow) -> Result<FlowIndex, Verdict> {
         if self.flows.len() >= self.config.limits.max_flows
-            && let Some(oldest) = self.flows.oldest_opening()
+            && let Some(oldest) =
+                self.flows.oldest_opening().or_else(|| self.flows.longest_idle(key.client.ip()))
         {
             self.counters.evicted += 1;
             self.remove(oldest, EndReason::TimedOut);
@@ -321,6 +326,12 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return true;
         };
+        if inline && let Carries::Plain(_) = flow.carries {
+            self.skip_unseen(index, direction, segment);
+        }
+        let Some(flow) = self.flows.get(index) else {
+            return true;
+        };
         let [half, other] = flow.halves_from(direction);
         let Some(offset) = half.offset_of(segment.tcp.sequence()) else {
             return !inline;
@@ -334,18 +345,21 @@ impl<H: Handler> Engine<H> {
             _ => 0,
         });
         let window = u64::from(segment.tcp.window()) << scale;
-        let kept = other.sent.capacity();
-        let freed = other.open_window(acknowledgment, window);
-        let fewer = other.sent.capacity() < kept;
-        // What acknowledges bytes that were never sent is not the sender's, and its receiver drops it
-        // (RFC 9293, section 3.10.7.4).
+        // What acknowledges bytes that were never sent, or what has long been acknowledged, is not the
+        // sender's, and its receiver drops it (RFC 9293, section 3.10.7.4).
         let acknowledged = other.offset_of(acknowledgment);
         let beyond = acknowledged.is_some_and(|it| it > other.seen());
         let sane = !inline
             || other.origin == Origin::Learned
-            || !beyond && acknowledged.is_none_or(|it| it >= 0);
+            || acknowledged.is_none_or(|it| other.is_acknowledgeable(it));
+        let kept = other.sent.capacity();
+        let freed = sane.then(|| other.open_window(acknowledgment, window)).flatten();
+        let fewer = other.sent.capacity() < kept;
         let early = half.origin == Origin::Syn && !(0..=half.seen()).contains(&offset);
-        let answers = half.origin == Origin::SynAck && offset >= 0;
+        // Also a server's keep-alive is sent by one that has the connection.
+        let keeps_alive = offset == -1 && segment.tcp.payload().is_empty();
+        let answers = half.origin == Origin::SynAck && (offset >= 0 || keeps_alive);
+        let nothing_said = acknowledged == Some(0);
         if sane {
             half.last_ack = Some(acknowledgment);
         }
@@ -354,7 +368,9 @@ impl<H: Handler> Engine<H> {
         let current = offset >= half.seen();
         if inline && !flow.confirmed {
             flow.confirmed = answers && sane;
-            if early {
+            // Once no SYN cookie can be in force, a keep-alive begins nothing.
+            let expired = self.now_ns.saturating_sub(flow.started_ns) >= COOKIE_LIFETIME_NS;
+            if early && !(keeps_alive && nothing_said && expired) && is_followed(flow) {
                 return false;
             }
         }
@@ -392,6 +408,26 @@ impl<H: Handler> Engine<H> {
             }
         }
         sane
+    }
+
+    /// Bytes of another protocol may take two ways: what was acknowledged and not seen is not waited for, and
+    /// nobody knows what it was.
+    fn skip_unseen(&mut self, index: FlowIndex, direction: Direction, segment: &Segment<'_>) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        let acknowledgment = segment.tcp.acknowledgment();
+        let [half, other] = flow.halves_from(direction);
+        let near = other.is_acknowledged_beyond(acknowledgment)
+            && other.offset_of(acknowledgment).is_some_and(|it| it <= other.limit() as i64);
+        let acceptable =
+            half.offset_of(segment.tcp.sequence()).is_some_and(|it| half.is_acceptable(it));
+        if near && acceptable {
+            other.skip_to(acknowledgment);
+            if let Carries::Plain(watch) = &mut flow.carries {
+                watch.note_unread(direction.reverse());
+            }
+        }
     }
 
     /// A copy of bytes was lost on its way to the monitor. What follows is not understood any more,

@@ -41,9 +41,6 @@ const MAX_PIECES: usize = 64;
 /// Identifications that are remembered, those of waiting packets among them.
 const MAX_KNOWN: usize = 1 << 17;
 
-/// Those of one source.
-const MAX_KNOWN_OF_SOURCE: usize = MAX_KNOWN / 8;
-
 /// How long a packet waits, which is Linux's own limit (`ipfrag_time`).
 const WAIT_NS: u64 = 30_000_000_000;
 
@@ -61,6 +58,16 @@ struct Key {
     identification: u32,
     /// Of IPv4 alone: in IPv6 only the first fragment's counts.
     protocol: u8,
+}
+
+/// Who sends fragments: somebody on the other side of the monitor is somebody else, whatever address they
+/// write on them.
+type Source = (PortId, Client);
+
+impl Key {
+    fn source(&self) -> Source {
+        (self.port, Client::new(self.source))
+    }
 }
 
 /// A packet that is incomplete.
@@ -88,9 +95,9 @@ pub(super) struct Fragments {
     /// Those that wait, in order of time; some are over.
     waiting: VecDeque<Key>,
     /// How many wait, by source.
-    waiting_of: HashMap<Client, usize, ahash::RandomState>,
+    waiting_of: HashMap<Source, usize, ahash::RandomState>,
     /// How many are known, by source.
-    known_of: HashMap<Client, usize, ahash::RandomState>,
+    known_of: HashMap<Source, usize, ahash::RandomState>,
     count: usize,
     bytes: usize,
     /// Frames that wait together with another one, whose number is the key.
@@ -180,7 +187,7 @@ impl Fragments {
     fn largest(&self) -> Option<Key> {
         let (source, _) = self.waiting_of.iter().max_by_key(|(_, count)| **count)?;
         let waits = |key: &&Key| {
-            Client::new(key.source) == *source && self.packets.get(key).is_some_and(|it| !it.over)
+            key.source() == *source && self.packets.get(key).is_some_and(|it| !it.over)
         };
         self.waiting.iter().find(waits).copied()
     }
@@ -207,8 +214,8 @@ impl Fragments {
 }
 
 /// One packet less of its source.
-fn count_down(of: &mut HashMap<Client, usize, ahash::RandomState>, key: &Key) {
-    if let Entry::Occupied(mut count) = of.entry(Client::new(key.source)) {
+fn count_down(of: &mut HashMap<Source, usize, ahash::RandomState>, key: &Key) {
+    if let Entry::Occupied(mut count) = of.entry(key.source()) {
         *count.get_mut() -= 1;
         if *count.get() == 0 {
             count.remove();
@@ -280,11 +287,10 @@ impl<H: Handler> Engine<H> {
     /// Makes room for one more packet; false when too many are known.
     fn begin_packet(&mut self, key: Key) -> bool {
         let is_known = self.fragments.packets.contains_key(&key);
-        let of_source = self.fragments.known_of.get(&Client::new(key.source));
-        if !is_known
-            && (self.fragments.packets.len() >= MAX_KNOWN
-                || of_source.is_some_and(|count| *count >= MAX_KNOWN_OF_SOURCE))
-        {
+        // Nobody may have more than is left for all others.
+        let left = MAX_KNOWN.saturating_sub(self.fragments.packets.len());
+        let of_source = self.fragments.known_of.get(&key.source()).copied().unwrap_or_default();
+        if !is_known && of_source >= left {
             return false;
         }
         while self.fragments.count >= MAX_WAITING
@@ -295,11 +301,11 @@ impl<H: Handler> Engine<H> {
         let fragments = &mut self.fragments;
         if !is_known {
             fragments.order.push_back((self.now_ns.saturating_add(TIMEOUT_NS), key));
-            *fragments.known_of.entry(Client::new(key.source)).or_default() += 1;
+            *fragments.known_of.entry(key.source()).or_default() += 1;
         }
         fragments.waiting.push_back(key);
         fragments.count += 1;
-        *fragments.waiting_of.entry(Client::new(key.source)).or_default() += 1;
+        *fragments.waiting_of.entry(key.source()).or_default() += 1;
         fragments.packets.insert(key, Packet { since_ns: self.now_ns, ..Packet::default() });
         true
     }

@@ -102,6 +102,7 @@ impl<H: Handler> Engine<H> {
             // Whoever has sent the SYN is the client now.
             direction = self.direction_of(index, segment);
         }
+        let inline = self.config.inline;
         let Some(flow) = self.flows.get(index) else {
             return Passage::Refused;
         };
@@ -128,8 +129,11 @@ impl<H: Handler> Engine<H> {
                 true => Passage::Free,
                 false => self.stray_acknowledgment(index, direction),
             }
-        } else if (!fits || !flags.ack()) && self.flows.get(index).is_some_and(|it| is_followed(it))
+        } else if (!fits || !flags.ack())
+            && self.flows.get(index).is_some_and(|it| is_watched(it, inline))
         {
+            // No receiver takes it (RFC 9293, section 3.10.7.4), and what stands there would be read in its
+            // place.
             self.out_of_window(index, direction)
         } else {
             self.handle_payload(index, direction, segment)
@@ -210,13 +214,19 @@ impl<H: Handler> Engine<H> {
             return self.out_of_window(index, direction);
         }
         match &mut flow.carries {
-            // From where no receiver takes it, anybody can send what looks like TLS.
-            Carries::Plain(_) if !is_near(&flow.halves[direction.index()], sequence) => {}
-            Carries::Plain(watch) if urgent => watch.handle_urgent(direction, payload),
+            // From there anybody can send what looks like TLS; a client may have walked away from where its
+            // receiver stands.
+            Carries::Plain(watch) if !is_near(&flow.halves[direction.index()], sequence) => {
+                watch.note_unread(direction);
+            }
             Carries::Undecided(recogniser) if urgent => recogniser.note_urgent(direction),
             Carries::Tls(_) => {}
-            _ => {
-                if watch(flow, direction, sequence, payload) {
+            carries => {
+                let missed = match carries {
+                    Carries::Plain(watch) if urgent => watch.handle_urgent(direction, payload),
+                    _ => watch(flow, direction, sequence, payload),
+                };
+                if missed {
                     self.miss(index, direction);
                     if self.is_over(index) {
                         return Passage::Refused;
@@ -542,7 +552,12 @@ impl<H: Handler> Engine<H> {
     }
 }
 
-/// Whether the flow's bytes are looked at.
+/// Whether the flow's bytes are looked at, be it loosely: inline, what carries another protocol is, too.
+fn is_watched<S>(flow: &Flow<S>, inline: bool) -> bool {
+    is_followed(flow) || inline && !flow.exempt && matches!(flow.carries, Carries::Plain(_))
+}
+
+/// Whether the flow's bytes are looked at in order.
 pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
     match &flow.carries {
         Carries::Plain(_) => false,

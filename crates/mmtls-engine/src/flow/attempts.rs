@@ -1,4 +1,5 @@
-//! Flows that only one side vouches for, in the order they came: of everybody and of each client.
+//! Flows that only one side vouches for, in the order they came, of everybody and of each client; and of each
+//! client those that both vouch for.
 //!
 //! Refuses to search: flows name their neighbours, so that each can leave from where it stands.
 
@@ -23,13 +24,17 @@ pub(crate) struct Neighbours {
 pub(crate) enum Of {
     Everybody,
     Client,
+    Settled,
 }
 
 type Slots<S> = [Option<Flow<S>>];
 
 fn place<S>(slots: &mut Slots<S>, at: FlowIndex, of: Of) -> Option<&mut Neighbours> {
     let flow = slots.get_mut(at.0 as usize)?.as_mut()?;
-    flow.attempt.as_mut()?.get_mut(of as usize)
+    match of {
+        Of::Everybody | Of::Client => flow.attempt.as_mut()?.get_mut(of as usize),
+        Of::Settled => flow.settled.as_mut(),
+    }
 }
 
 impl List {
@@ -44,6 +49,17 @@ impl List {
             None => self.first = Some(at),
         }
         self.last = Some(at);
+    }
+
+    /// The flows from the first one on.
+    pub(crate) fn iter<S>(&self, slots: &Slots<S>, of: Of) -> impl Iterator<Item = FlowIndex> {
+        core::iter::successors(self.first, move |at| {
+            let flow = slots.get(at.0 as usize)?.as_ref()?;
+            match of {
+                Of::Everybody | Of::Client => flow.attempt.as_ref()?.get(of as usize)?.behind,
+                Of::Settled => flow.settled.as_ref()?.behind,
+            }
+        })
     }
 
     /// Takes a flow out.

@@ -70,6 +70,10 @@ pub(crate) struct Half {
     pub(crate) window_scale: Option<u8>,
     /// Stream offset up to which the receiver has allowed sending; `None` when it is not known.
     pub(crate) window_end: Option<u64>,
+    /// Stream offset up to which the receiver has acknowledged.
+    acknowledged: u64,
+    /// The largest window that the receiver has announced, in bytes.
+    max_window: u64,
     held: VecDeque<Held>,
     held_frames: usize,
     held_bytes: usize,
@@ -94,6 +98,8 @@ impl Half {
         self.window_end = None;
         self.last_ack = None;
         self.syn_data = Vec::new();
+        self.acknowledged = 0;
+        self.max_window = 0;
     }
 
     /// Puts a packet behind those that are held.
@@ -192,10 +198,19 @@ impl Half {
             return None;
         }
         let offset = offset.unsigned_abs();
+        self.acknowledged = self.acknowledged.max(offset);
+        self.max_window = self.max_window.max(window);
         let end = offset + window;
         self.window_end = Some(self.window_end.map_or(end, |known| known.max(end)));
         // What was not forwarded cannot have arrived.
         self.sent.acknowledge(offset.min(self.released))
+    }
+
+    /// Whether an acknowledgment of this direction's bytes can be the receiver's: not of bytes that were not
+    /// sent, and not older than its largest window (RFC 5961, section 5.2).
+    pub(crate) fn is_acknowledgeable(&self, offset: i64) -> bool {
+        let oldest = self.acknowledged.saturating_sub(self.max_window.saturating_add(WINDOW_SLACK));
+        offset >= oldest as i64 && offset <= self.seen()
     }
 
     /// Whether the receiver acknowledges bytes that have not been seen in order.

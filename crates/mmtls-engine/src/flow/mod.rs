@@ -97,6 +97,8 @@ pub(crate) struct Flow<S> {
     /// Where it stands among those that only one side vouches for, of everybody and of its
     /// client; nothing once both do.
     attempt: Option<[Neighbours; 2]>,
+    /// Both sides have vouched for it: its place among those of its client.
+    settled: Option<Neighbours>,
     pub(crate) end_reported: bool,
 }
 
@@ -124,6 +126,7 @@ impl<S> Flow<S> {
             charged_undecided: false,
             stake: Stake::default(),
             attempt: None,
+            settled: None,
             end_reported: false,
         }
     }

@@ -25,9 +25,11 @@ pub(crate) enum Resource {
     UndecidedBytes,
     /// Flows that only one side vouches for.
     Attempts,
+    /// Flows that both sides vouch for, and that are not over.
+    Settled,
 }
 
-const RESOURCES: usize = 4;
+const RESOURCES: usize = 5;
 
 /// From which amount on holders and flows have a place in the order, and below which amount places
 /// are by age alone.
@@ -44,6 +46,7 @@ const SCALES: [Scale; RESOURCES] = [
     Scale { least_of_client: 32 << 10, least_of_flow: 1 << 10, unit: 32 << 10 },
     Scale { least_of_client: 32 << 10, least_of_flow: 1 << 10, unit: 32 << 10 },
     // Flows need no places: the oldest attempt goes first.
+    Scale { least_of_client: 16, least_of_flow: usize::MAX, unit: 16 },
     Scale { least_of_client: 16, least_of_flow: usize::MAX, unit: 16 },
 ];
 
@@ -99,6 +102,8 @@ struct Holder {
     amounts: [Amount; RESOURCES],
     /// Of its flows those that only one side vouches for.
     attempts: List,
+    /// Those that both vouch for.
+    settled: List,
 }
 
 /// The order of one resource.
@@ -162,6 +167,7 @@ impl Shares {
                     flows: 0,
                     amounts: Default::default(),
                     attempts: List::default(),
+                    settled: List::default(),
                 };
                 let at = match self.free.pop() {
                     Some(at) => at,
@@ -309,6 +315,23 @@ impl Shares {
     pub(crate) fn largest_attempts(&mut self) -> Option<FlowIndex> {
         let at = self.largest_client(Resource::Attempts as usize)?;
         self.holder(Some(at)).and_then(|holder| holder.attempts.first)
+    }
+
+    /// The settled flows of the client that has the most, where that is notably many and more than a
+    /// newcomer has.
+    pub(crate) fn largest_settled(&mut self, newcomer: Client) -> Option<List> {
+        let number = Resource::Settled as usize;
+        let at = self.largest_client(number)?;
+        let amount = |at| self.holder(at).map_or(0, |it| it.amounts[number].amount);
+        let own = self.index.get(&newcomer).copied();
+        let more = own != Some(at) && amount(Some(at)) > own.map_or(0, |own| amount(Some(own)));
+        self.holder(Some(at)).filter(|_| more).map(|holder| holder.settled)
+    }
+
+    /// The settled flows of a flow's client.
+    pub(crate) fn settled_of(&mut self, stake: &Stake) -> Option<&mut List> {
+        let holder = self.holders.get_mut(stake.client?.0 as usize)?.as_mut()?;
+        Some(&mut holder.settled)
     }
 
     /// The attempts of a flow's client.

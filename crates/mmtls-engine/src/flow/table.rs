@@ -18,6 +18,9 @@ use crate::session::{EndReason, SessionId};
 /// Entries beyond two a flow that the deadlines may have before they are tidied up.
 const SPARE: usize = 1024;
 
+/// Connections of a client that are compared when one of them has to go.
+const MAX_COMPARED: usize = 16;
+
 /// Flows whose amounts are put right in one question for the largest, at most.
 const MAX_CORRECTIONS: usize = 256;
 
@@ -183,14 +186,58 @@ impl<S> FlowTable<S> {
             if self.get(oldest).is_some_and(|flow| is_one_sided(flow)) {
                 return Some(oldest);
             }
-            self.unlink(oldest);
+            self.settle(oldest);
         }
+    }
+
+    /// The flow that has to go for one of a client when there is no room and nothing but connections: of the
+    /// client that has the most the one that has long been silent, among its oldest. A client that has the
+    /// most itself has to wait.
+    pub(crate) fn longest_idle(&mut self, newcomer: IpAddr) -> Option<FlowIndex> {
+        let settled = self.shares.largest_settled(Client::new(newcomer))?;
+        let oldest = settled.iter(&self.slots, Of::Settled).take(MAX_COMPARED);
+        oldest.min_by_key(|at| {
+            let flow = self.slots.get(at.0 as usize).and_then(Option::as_ref);
+            flow.map_or(0, |flow| flow.last_ns)
+        })
     }
 
     /// Notes whether both sides vouch for a flow by now: to be asked with each of its packets.
     pub(crate) fn settle_attempt(&mut self, index: FlowIndex) {
         if self.get(index).is_some_and(|flow| flow.attempt.is_some() && !is_one_sided(flow)) {
-            self.unlink(index);
+            self.settle(index);
+        }
+    }
+
+    /// A flow is an attempt no more but a connection.
+    fn settle(&mut self, index: FlowIndex) {
+        self.unlink(index);
+        let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        self.shares.set(index, &mut flow.stake, Resource::Settled, 1);
+        flow.settled = Some(Neighbours::default());
+        let stake = flow.stake;
+        if let Some(own) = self.shares.settled_of(&stake) {
+            own.push(&mut self.slots, index, Of::Settled);
+        }
+    }
+
+    /// A connection makes room for no other any more: it is over, or about to go.
+    pub(crate) fn unsettle(&mut self, index: FlowIndex) {
+        let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        if flow.settled.is_none() {
+            return;
+        }
+        self.shares.set(index, &mut flow.stake, Resource::Settled, 0);
+        let stake = flow.stake;
+        if let Some(own) = self.shares.settled_of(&stake) {
+            own.remove(&mut self.slots, index, Of::Settled);
+        }
+        if let Some(flow) = self.get(index) {
+            flow.settled = None;
         }
     }
 
@@ -239,13 +286,16 @@ impl<S> FlowTable<S> {
         let client = Client::new(flow.client.ip());
         if self.shares.is_anothers(&flow.stake, client) {
             // Roles have turned out to be the other way round.
-            let attempt = flow.attempt.is_some();
+            let (attempt, settled) = (flow.attempt.is_some(), flow.settled.is_some());
             self.unlink(index);
+            self.unsettle(index);
             if let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) {
                 self.shares.join(index, &mut flow.stake, client);
             }
             if attempt {
                 self.link(index);
+            } else if settled {
+                self.settle(index);
             }
         }
         if let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) {
@@ -278,6 +328,7 @@ impl<S> FlowTable<S> {
 
     pub(crate) fn remove(&mut self, index: FlowIndex) -> Option<Flow<S>> {
         self.unlink(index);
+        self.unsettle(index);
         let mut flow = self.slots.get_mut(index.0 as usize)?.take()?;
         self.shares.leave(index, &mut flow.stake);
         self.index.remove(&flow.key());

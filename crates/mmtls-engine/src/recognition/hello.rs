@@ -45,6 +45,8 @@ const HEAD_LEN: usize = 6;
 enum Demand {
     /// The connection's first bytes, or TLS was asked for.
     Generous,
+    /// As servers take it, but the whole head of the message: nobody has asked for TLS.
+    Whole,
     /// The whole head of the message, and records of known types only.
     Strict,
 }
@@ -57,6 +59,11 @@ pub(super) fn generous(bytes: &[u8]) -> Begins {
     }
 }
 
+/// The head of a handshake message, and what servers take of it, in any records.
+pub(super) fn whole(bytes: &[u8]) -> Begins {
+    scan(bytes, Demand::Whole)
+}
+
 /// The head of a handshake message as honest clients send it, in records as servers take them.
 pub(super) fn strict(bytes: &[u8]) -> Begins {
     scan(bytes, Demand::Strict)
@@ -65,7 +72,7 @@ pub(super) fn strict(bytes: &[u8]) -> Begins {
 /// Walks over records until there is enough of a handshake message.
 fn scan(bytes: &[u8], demand: Demand) -> Begins {
     let mut head = [0; HEAD_LEN];
-    let (mut known, mut skipped, mut plain_versions) = (0, 0, true);
+    let (mut known, mut skipped, mut plain_versions) = (0, 0, demand == Demand::Generous);
     let mut rest = bytes;
     loop {
         let Some((&[kind, major, _, high, low], behind)) =
@@ -120,7 +127,7 @@ fn may_be_header(bytes: &[u8], demand: Demand) -> bool {
         Some(ContentType::ALERT) => len.is_none_or(|it| it <= MAX_ALERT_LEN),
         // Of any type, as long as it is empty.
         Some(_) => {
-            demand == Demand::Generous
+            demand != Demand::Strict
                 && bytes.get(1).is_none_or(|major| *major == 3)
                 && bytes.get(3..).is_none_or(|len| len.iter().all(|byte| *byte == 0))
         }

@@ -136,6 +136,7 @@ impl Recogniser {
                     missed |= watch.handle_server(bytes, Some(bytes));
                     continue;
                 }
+                watch.note_client(bytes);
                 match watch.handle_client(bytes) {
                     // From these bytes on it looks in order again.
                     Some(side) => *looking = Looking::InOrder(side),
@@ -198,9 +199,17 @@ impl Watch {
         self.sides[direction.index()].skip_client();
     }
 
-    /// Takes urgent data: its receiver may take a byte out, and its sender's turn goes on behind it.
-    pub(crate) fn handle_urgent(&mut self, direction: Direction, payload: &[u8]) {
-        self.sides[direction.index()].handle_urgent(payload);
+    /// Takes urgent data: its receiver may take a byte out, and its sender's turn goes on behind it. Whether
+    /// they answer as a TLS server does.
+    pub(crate) fn handle_urgent(&mut self, direction: Direction, payload: &[u8]) -> bool {
+        let mut missed = false;
+        for (side, client) in self.sides.iter_mut().zip(CLIENTS) {
+            match client == direction {
+                true => side.handle_urgent(payload),
+                false => missed |= side.handle_server(payload, None),
+            }
+        }
+        missed
     }
 
     /// Takes a segment's payload, and which of it continues the stream; `None` where it does not.
@@ -213,13 +222,14 @@ impl Watch {
         let before = self.sides;
         let (mut missed, mut begun) = (false, None);
         for at in 0..2 {
+            // Wherever they stand: a segment that died behind the monitor may have moved the stream
+            // on, and what comes in its place is the first that a receiver takes.
             if CLIENTS[at] != direction {
-                // Wherever they stand: a segment that died behind the monitor may have moved the
-                // stream on.
                 missed |= self.sides[at].handle_server(payload, new);
-            } else if new.is_none() {
-                self.sides[at].note_client(payload);
-            } else if let Some(new) = new
+                continue;
+            }
+            self.sides[at].note_client(payload);
+            if let Some(new) = new
                 && let Some(side) = self.sides[at].handle_client(new)
             {
                 // The segment will be handed on in order: nothing of it counts yet.

@@ -124,9 +124,11 @@ impl Side {
                 if !before.is_empty() {
                     asked = Upgrade::asked_by(before);
                 }
-                if self.in_dialog && asked.is_none() && !(before.is_empty() && rest[0] == HANDSHAKE)
-                {
-                    begins = hello::strict(rest);
+                if self.in_dialog && asked.is_none() {
+                    begins = match before.is_empty() && rest[0] == HANDSHAKE {
+                        true => hello::whole(rest),
+                        false => hello::strict(rest),
+                    };
                 }
             }
             match begins {
@@ -246,6 +248,7 @@ impl SideWatch {
     /// Takes urgent data of the client: its receiver may take a byte out, and the client's turn goes
     /// on behind it.
     pub(super) fn handle_urgent(&mut self, payload: &[u8]) {
+        self.note_client(payload);
         self.asked = Upgrade::asked_by(payload).or(self.asked);
     }
 
@@ -270,20 +273,20 @@ impl SideWatch {
         self.answer.hello_possible = true;
     }
 
-    /// Bytes of the client ahead of its stream, or behind it.
+    /// Bytes that the client has said, wherever they stand in its stream.
     pub(super) fn note_client(&mut self, payload: &[u8]) {
+        self.answer.interrupt();
         self.answer.note_client(payload);
     }
 
-    /// Takes bytes that continue the client's stream; how to go on when TLS may begin in them.
+    /// Takes bytes that continue the client's stream and were noted; how to go on when TLS may begin in them.
     pub(super) fn handle_client(&mut self, bytes: &[u8]) -> Option<Side> {
         let first = *bytes.first()?;
-        self.answer.interrupt();
-        self.answer.note_client(bytes);
         let turn = core::mem::take(&mut self.turn);
         if turn || self.asked.is_some() {
             let begins = match (self.asked, first) {
-                (_, HANDSHAKE) | (Some(_), _) => hello::generous(bytes),
+                (Some(_), _) => hello::generous(bytes),
+                (None, HANDSHAKE) => hello::whole(bytes),
                 (None, 20 | 21) => hello::strict(bytes),
                 _ => Begins::Other,
             };

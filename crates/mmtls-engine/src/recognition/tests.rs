@@ -103,7 +103,7 @@ fn accepts_disguises_where_tls_was_asked_for() {
 /// A protocol that nobody knows here, in whose place TLS begins in a form that only servers take.
 #[test]
 fn accepts_disguises_where_the_turn_begins() {
-    let disguise = [22, 3, 1, 0, 1, 1, 22, 3, 1, 0, 9, 0];
+    let disguise = [22, 3, 1, 0, 1, 1, 22, 3, 1, 0, 9, 0, 1, 0xfc, 3, 3];
     let mut it = Recogniser::default();
     it.handle_bytes(C, &[5, 1, 0]);
     it.handle_bytes(S, &[5, 0]);

@@ -87,6 +87,8 @@ impl<S: Default> TlsSession<S> {
         if !may_pass {
             return Step::NeedKeys;
         }
+        // Its keys are here, so the server's flight is complete, whatever this record is.
+        self.client_flight_seen |= of_client;
         search.records += 1;
         search.backlog.extend_from_slice(&header.bytes);
         search.backlog.extend_from_slice(fragment);
