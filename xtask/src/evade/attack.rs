@@ -620,6 +620,7 @@ impl Attack {
                 Part::Swap(from, to) => {
                     bytes.extend(tls(*from, *to).chunks(2).rev().flatten());
                 }
+                Part::Veil(from, to) => bytes.extend(tls(*from, *to).iter().map(|_| b'x')),
                 Part::Flip(from, to) => bytes.extend(slice(*from, *to).iter().map(|it| !it)),
                 Part::Fill(count) => bytes.extend(std::iter::repeat_n(b'x', *count)),
                 Part::Zero(count) => bytes.extend(std::iter::repeat_n(0, *count)),

@@ -44,6 +44,27 @@ pub const TRICKS: &[Named] = &[
     ("rst-lost", "stream dialog; send R lost; pause 10; stream"),
     ("syn-lost", "stream dialog; send S seq=90000000 lost; pause 10; stream"),
     ("answer-lost", "stream dialog; send PA data=shello+open as=peer lost; stream"),
+    // What stands where the ClientHello will, and reaches nobody; and an answer that comes in pieces.
+    (
+        "veiled",
+        "eager; stream dialog; send PA seq=tls data=veil lost; pause 30; send PA seq=tls data=tls win=5; wait data 900; send A win=5; wait data 900; send A win=7; wait data 900; stream",
+    ),
+    (
+        "veiled-by-one-byte",
+        "eager; stream dialog; send PA seq=tls data=veil[0..1] lost; pause 30; send PA seq=tls data=tls win=5; wait data 900; send A win=5; wait data 900; send A win=7; wait data 900; stream",
+    ),
+    (
+        "veiled-without-ack",
+        "eager; stream dialog; send P seq=tls data=veil; pause 30; send PA seq=tls data=tls win=5; wait data 900; send A win=5; wait data 900; send A win=7; wait data 900; stream",
+    ),
+    (
+        "veiled-far-behind",
+        "eager; stream dialog; send PA seq=tls data=fill*1400 lost times=800; pause 30; send PA seq=tls data=tls win=5; wait data 900; send A win=5; wait data 900; send A win=7; wait data 900; stream",
+    ),
+    (
+        "urgent-eager",
+        "eager; stream dialog; send PAU seq=tls data=tls win=5; wait data 900; send A win=5; wait data 900; send A win=7; wait data 900; stream",
+    ),
     ("window-200", "window 200; stream dialog; stream"),
     (
         "answer-in-pieces",

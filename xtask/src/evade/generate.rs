@@ -21,8 +21,13 @@ pub fn case(seed: u64, number: u64, server: bool) -> Case {
     for _ in 0..8 {
         random.next_u64();
     }
-    let mut maker = Maker { random, server };
+    let mut maker = Maker { random, server, behind_dialog: false };
     let mut case = Case { server, ..Case::default() };
+    if !server && maker.random.one_in(3) {
+        maker.behind_dialog(&mut case);
+        case.steps.push(Step::Stream(Until::End));
+        return case;
+    }
     if !maker.random.one_in(3) {
         maker.opening(&mut case);
     }
@@ -44,11 +49,78 @@ pub fn case(seed: u64, number: u64, server: bool) -> Case {
 struct Maker {
     random: Seeded,
     server: bool,
+    /// What is sent stands around the beginning of TLS, and not of the connection.
+    behind_dialog: bool,
 }
+
+/// In front of what TLS begins late.
+const FRONTS: [&str; 10] = [
+    "long",
+    "long",
+    "long_junk",
+    "long_junk",
+    "socks5",
+    "smtp",
+    "junk",
+    "junk_answered",
+    "xmpp",
+    "bare",
+];
 
 impl Maker {
     fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.random.below(all.len())]
+    }
+
+    /// TLS behind a dialog, with other segments around where it begins, in pieces of any order, and an answer
+    /// that the window cuts.
+    fn behind_dialog(&mut self, case: &mut Case) {
+        self.behind_dialog = true;
+        case.front = Some(self.pick(&FRONTS).to_owned());
+        case.eager = self.random.one_in(2);
+        case.window = self.random.one_in(6).then(|| self.pick(&[200, 1000]));
+        case.deaf = self.random.one_in(30);
+        if self.random.one_in(4) {
+            self.flight(case);
+        }
+        let steps = &mut case.steps;
+        steps.push(Step::Stream(Until::Dialog));
+        self.extras(steps, |random| random.below(3));
+        if self.random.one_in(2) {
+            steps.push(Step::Pause(self.pick(&[5, 30])));
+        }
+        let small = self.random.one_in(2);
+        let mut at = 0;
+        let mut pieces = vec![];
+        for _ in 0..self.random.below(3) {
+            let end = at + self.pick(&[1, 1, 2, 5, 20, 100]);
+            pieces.push((at, Some(end)));
+            at = end;
+        }
+        pieces.push((at, None));
+        if self.random.one_in(3) {
+            pieces.reverse();
+        }
+        for (from, to) in pieces {
+            let mut send = Send { flags: flag::ACK | flag::PSH, ..Send::default() };
+            send.sequence = Some(Place::Tls(from as i64));
+            send.data = vec![Part::Tls(from, to)];
+            if small {
+                send.window = self.pick(&[1, 3, 5, 7, 12]);
+            }
+            if self.random.one_in(8) {
+                send.flags |= 32;
+            }
+            steps.push(Step::Send(send));
+            self.extras(steps, |random| usize::from(random.one_in(3)));
+        }
+        if small {
+            for _ in 0..1 + self.random.below(3) {
+                steps.push(Step::Wait(Event::Data, 400));
+                let window = self.pick(&[1, 5, 7, 100]);
+                steps.push(Step::Send(Send { window, ..Send::default() }));
+            }
+        }
     }
 
     fn flight(&mut self, case: &mut Case) {
@@ -196,6 +268,13 @@ impl Maker {
     fn part(&mut self) -> Part {
         let at = self.pick(&[0, 0, 0, 1, 5, 9, 50, 100]);
         let end = at + self.pick(&[1, 2, 4, 5, 9, 50, 100, 600]);
+        if self.behind_dialog && self.random.one_in(2) {
+            let end = self.random.one_in(2).then_some(end);
+            return match self.random.below(3) {
+                0 => Part::Tls(at, end),
+                _ => Part::Veil(at, end),
+            };
+        }
         match self.random.below(10) {
             0 | 1 => Part::Out(at, Some(end)),
             2 => Part::Flip(at, Some(end)),
@@ -262,6 +341,9 @@ impl Maker {
             6 => self.pick(&[-70_000, 60_000, 70_000, -1_000_000, 1_000_000]),
             _ => self.pick(&[1 << 30, -(1 << 30), 1 << 31, 1 << 28]),
         };
+        if self.behind_dialog && !self.random.one_in(4) {
+            return Place::Tls(offset);
+        }
         if self.random.one_in(3) { Place::Next(offset) } else { Place::At(offset - 1) }
     }
 

@@ -181,6 +181,8 @@ pub enum Part {
     Tls(usize, Option<usize>),
     /// `swap[A..B]`: of TLS in it, with its pairs of bytes in the opposite order: the checksum stays.
     Swap(usize, Option<usize>),
+    /// `veil[A..B]`: as many letters.
+    Veil(usize, Option<usize>),
     /// `flip[A..B]`: the same with every bit changed.
     Flip(usize, Option<usize>),
     /// `fill*N`: letters.

@@ -113,6 +113,7 @@ impl FromStr for Part {
             ("out", from, to) => Ok(Self::Out(from, to)),
             ("tls", from, to) => Ok(Self::Tls(from, to)),
             ("swap", from, to) => Ok(Self::Swap(from, to)),
+            ("veil", from, to) => Ok(Self::Veil(from, to)),
             ("flip", from, to) => Ok(Self::Flip(from, to)),
             ("decoy", ..) => Ok(Self::Decoy),
             ("shello", ..) => Ok(Self::ServerHello),
@@ -136,6 +137,10 @@ impl fmt::Display for Part {
             }
             Self::Swap(from, to) => {
                 f.write_str("swap")?;
+                write_range(f, *from, *to)
+            }
+            Self::Veil(from, to) => {
+                f.write_str("veil")?;
                 write_range(f, *from, *to)
             }
             Self::Flip(from, to) => {

@@ -326,12 +326,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return true;
         };
-        if inline && let Carries::Plain(_) = flow.carries {
-            self.skip_unseen(index, direction, segment);
-        }
-        let Some(flow) = self.flows.get(index) else {
-            return true;
-        };
+        let plain = matches!(flow.carries, Carries::Plain(_));
         let [half, other] = flow.halves_from(direction);
         let Some(offset) = half.offset_of(segment.tcp.sequence()) else {
             return !inline;
@@ -352,6 +347,8 @@ impl<H: Handler> Engine<H> {
         let sane = !inline
             || other.origin == Origin::Learned
             || acknowledged.is_none_or(|it| other.is_acknowledgeable(it));
+        // Bytes of another protocol may take two ways.
+        let unseen = plain && beyond && acknowledged.is_some_and(|it| it <= other.limit() as i64);
         let kept = other.sent.capacity();
         let freed = sane.then(|| other.open_window(acknowledgment, window)).flatten();
         let fewer = other.sent.capacity() < kept;
@@ -407,27 +404,7 @@ impl<H: Handler> Engine<H> {
                 self.handle_unseen(index, direction.reverse());
             }
         }
-        sane
-    }
-
-    /// Bytes of another protocol may take two ways: what was acknowledged and not seen is not waited for, and
-    /// nobody knows what it was.
-    fn skip_unseen(&mut self, index: FlowIndex, direction: Direction, segment: &Segment<'_>) {
-        let Some(flow) = self.flows.get(index) else {
-            return;
-        };
-        let acknowledgment = segment.tcp.acknowledgment();
-        let [half, other] = flow.halves_from(direction);
-        let near = other.is_acknowledged_beyond(acknowledgment)
-            && other.offset_of(acknowledgment).is_some_and(|it| it <= other.limit() as i64);
-        let acceptable =
-            half.offset_of(segment.tcp.sequence()).is_some_and(|it| half.is_acceptable(it));
-        if near && acceptable {
-            other.skip_to(acknowledgment);
-            if let Carries::Plain(watch) = &mut flow.carries {
-                watch.note_unread(direction.reverse());
-            }
-        }
+        sane || unseen
     }
 
     /// A copy of bytes was lost on its way to the monitor. What follows is not understood any more,
