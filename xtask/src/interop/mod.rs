@@ -6,6 +6,10 @@
 //! 4. [`judge`]: `mmtls read` each, compare with what the programs sent.
 //! 5. [`report`]: the table, JSON, and the manifest of the corpus.
 //!
+//! The endpoints are programs of ours, one per library and all with the same arguments (`xtask/interop`), not the stacks' own
+//! tools: those differ in how they take input, renegotiate and resume, few update keys, and what they sent is not always
+//! known to the byte. All cases run under one capture: one for each would take ten times as long.
+//!
 //! Refuses to pass when a case failed, or did not come about: an untested case proves nothing.
 
 mod browser;
