@@ -85,7 +85,7 @@ private-tag: openssl ## Test the private tag in OpenSSL, with itself, rustls and
 	@$(STEP) setup scripts/setup test
 	@$(STEP) build $(CARGO) build --workspace --release --locked
 	@MMTLS_REQUIRE_OPENSSL=1 $(STEP) tests scripts/with-testbed $(CARGO) test --release --locked \
-		-p mmtls-testkit -p mmtls-endpoint -p mmtls private_tag
+		-p mmtls-testkit -p mmtls-endpoint -p mmtls -p mmtls-middlebox private_tag
 	@MMTLS_REQUIRE_OPENSSL=1 $(STEP) "1 GB each way" scripts/with-testbed $(CARGO) test --release --locked \
 		-p mmtls-endpoint -p mmtls 1_gb_each_way_with -- --ignored
 	@$(STEP) "build endpoints" $(TARGET_DIR)/release/xtask interop --private-tag --build

@@ -5,7 +5,7 @@
 
 use std::io::{self, Read};
 
-use mmtls::keylog::{KeyLog, MAX_EPOCH};
+use mmtls_middlebox::keylog::{KeyLog, MAX_EPOCH};
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch};
 
 use crate::input::Input;

@@ -32,6 +32,8 @@ const EVERYTHING: &[&str] = &[
     "mmtls-keyshare",
     "mmtls-inspect",
     "mmtls-endpoint",
+    "mmtls-middlebox",
+    "mmtls-agent",
 ];
 
 const ROOMS: &[Room] = &[
@@ -43,7 +45,12 @@ const ROOMS: &[Room] = &[
     room("mmtls-endpoint", &["mmtls-keyshare", "mmtls-record"]),
     Room { name: "mmtls-preload", may_use: &["mmtls-keyshare"], unsafe_code: true },
     room("mmtls-inspect", &[]),
-    Room { name: "mmtls-capi", may_use: &["mmtls"], unsafe_code: true },
+    room(
+        "mmtls-middlebox",
+        &["mmtls-engine", "mmtls-inspect", "mmtls-keyshare", "mmtls-packet-io", "mmtls-record"],
+    ),
+    room("mmtls-agent", &["mmtls-keyshare", "mmtls-record"]),
+    Room { name: "mmtls-capi", may_use: &["mmtls-middlebox"], unsafe_code: true },
     room("mmtls", EVERYTHING),
     room("mmtls-testkit", EVERYTHING),
     room("xtask", ANYTHING),

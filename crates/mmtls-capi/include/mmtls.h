@@ -324,16 +324,18 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Reads the configuration: a TOML file as `mmtls run -c` takes it, with [inline], [keys] and
- * [policies] missing_keys; or one with [passive], which can stop nothing, or with [offline], which
- * replays a capture, in place of [inline]. [workers], [inspect] and [log] are for `mmtls run`.
+ * Reads the configuration: a file as `mmtls run -c` takes it, with [inline], [keys] and [policies]
+ * missing_keys; or one with [passive], which can stop nothing, or with [offline], which replays a
+ * capture, in place of [inline]. [workers], [inspect] and [log] are for `mmtls run`. One key = value a
+ * line, lists too, without escapes in texts: TOML's other spellings are refused here.
  *
  * `num_cpus`: how many contexts there may be, 1 to 128.
  *
  * Returns 0, MMTLS_ERR_ARGUMENT, MMTLS_ERR_CONFIG, or MMTLS_ERR_INITIALISED when called twice
  * without `mmtls_destroy`. Not inside a callback.
  */
-int mmtls_init(const char *fname, int num_cpus);
+int mmtls_init(const char *fname,
+               int num_cpus);
 
 /**
  * Ends the contexts, waits for them, and forgets everything. Sessions that live then get their

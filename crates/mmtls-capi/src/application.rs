@@ -7,8 +7,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::time::Duration;
 
-use mmtls::session::{Certificates, EndReason, Handler, Record, Session, SessionError};
-use mmtls::tls::{Direction, KeyEpoch};
+use mmtls_middlebox::session::{Certificates, EndReason, Handler, Record, Session, SessionError};
+use mmtls_middlebox::tls::{Direction, KeyEpoch};
 
 use crate::call;
 use crate::error::{

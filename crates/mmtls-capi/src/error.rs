@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use mmtls::session::SessionError;
+use mmtls_middlebox::session::SessionError;
 
 /// Why a call was refused, or failed.
 #[derive(Clone, PartialEq, Eq, Debug)]

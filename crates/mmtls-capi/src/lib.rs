@@ -12,6 +12,7 @@ mod error;
 mod library;
 mod record;
 mod run;
+mod settings_file;
 mod types;
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -25,9 +26,10 @@ use call::{call, call_for_code, with_current};
 pub use error::*;
 pub use types::*;
 
-/// Reads the configuration: a TOML file as `mmtls run -c` takes it, with [inline], [keys] and
-/// [policies] missing_keys; or one with [passive], which can stop nothing, or with [offline], which
-/// replays a capture, in place of [inline]. [workers], [inspect] and [log] are for `mmtls run`.
+/// Reads the configuration: a file as `mmtls run -c` takes it, with [inline], [keys] and [policies]
+/// missing_keys; or one with [passive], which can stop nothing, or with [offline], which replays a
+/// capture, in place of [inline]. [workers], [inspect] and [log] are for `mmtls run`. One key = value a
+/// line, lists too, without escapes in texts: TOML's other spellings are refused here.
 ///
 /// `num_cpus`: how many contexts there may be, 1 to 128.
 ///
@@ -42,9 +44,10 @@ pub unsafe extern "C" fn mmtls_init(fname: *const c_char, num_cpus: c_int) -> c_
         // SAFETY: not NULL; the caller passes a NUL-terminated string.
         let path = unsafe { CStr::from_ptr(fname) };
         let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-        let file = mmtls::config::load(path)
-            .map_err(|error| Failure::Detailed(MMTLS_ERR_CONFIG, error.to_string()))?;
-        library::init(file, num_cpus)
+        let wrong =
+            |text| Failure::Detailed(MMTLS_ERR_CONFIG, format!("{}: {text}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        library::init(settings_file::parse(&text).map_err(wrong)?, num_cpus)
     })
 }
 

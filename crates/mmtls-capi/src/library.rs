@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use mmtls::Counters;
-use mmtls::config::File;
+use mmtls_middlebox::Counters;
+use mmtls_middlebox::config::Configuration;
 
 use crate::application::{Application, Callbacks};
 use crate::call;
@@ -39,7 +39,7 @@ static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0x101);
 struct Library {
     /// Tells one `mmtls_init` from the next.
     number: usize,
-    file: File,
+    configuration: Configuration,
     num_cpus: c_int,
     contexts: Vec<Context>,
     started: bool,
@@ -129,20 +129,20 @@ fn not_in_callback() -> Result<(), Failure> {
     if call::in_callback() { Err(MMTLS_ERR_IN_CALLBACK.into()) } else { Ok(()) }
 }
 
-pub(crate) fn init(file: File, num_cpus: c_int) -> Result<(), Failure> {
+pub(crate) fn init(configuration: Configuration, num_cpus: c_int) -> Result<(), Failure> {
     not_in_callback()?;
     if !(1..=MAX_CONTEXTS).contains(&num_cpus) {
         let text = format!("num_cpus must be 1 to {MAX_CONTEXTS}");
         return Err(Failure::Detailed(MMTLS_ERR_ARGUMENT, text));
     }
-    run::check(&file).map_err(|text| Failure::Detailed(MMTLS_ERR_CONFIG, text))?;
+    run::check(&configuration).map_err(|text| Failure::Detailed(MMTLS_ERR_CONFIG, text))?;
     let mut library = lock(&LIBRARY);
     if library.is_some() {
         return Err(MMTLS_ERR_INITIALISED.into());
     }
     *library = Some(Library {
         number: new_number(),
-        file,
+        configuration,
         num_cpus,
         contexts: Vec::new(),
         started: false,
@@ -265,6 +265,6 @@ impl Library {
             cpu: context.cpu.unsigned_abs() as usize,
             end: Arc::clone(&context.end),
         });
-        self.threads = run::start(&self.file, starts.collect());
+        self.threads = run::start(&self.configuration, starts.collect());
     }
 }

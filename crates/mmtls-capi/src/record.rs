@@ -8,8 +8,8 @@
 
 use std::ffi::{c_char, c_int};
 
-use mmtls::session::SessionError;
-use mmtls::tls::{ContentType, OpenError};
+use mmtls_middlebox::session::SessionError;
+use mmtls_middlebox::tls::{ContentType, OpenError};
 
 use crate::call::with_current;
 use crate::error::{

@@ -7,31 +7,34 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use mmtls::config::{self, OfflineSection};
-use mmtls::keylog::KeyLog;
-use mmtls::middlebox::{Middlebox, Settings};
-use mmtls::offline::{self, Replay};
-use mmtls::{Error, harden};
+use mmtls_middlebox::config::{Configuration, OfflineSection};
+use mmtls_middlebox::keylog::KeyLog;
+use mmtls_middlebox::offline::{self, Replay};
+use mmtls_middlebox::{Error, Middlebox, Settings, harden};
 
 use crate::application::Application;
 use crate::library::{End, STOP, Start};
 
 /// What [`start`] would find missing in the configuration.
-pub(crate) fn check(file: &config::File) -> Result<(), String> {
-    match file.offline.capture_file {
+pub(crate) fn check(configuration: &Configuration) -> Result<(), String> {
+    match configuration.offline.capture_file {
         Some(_) => Ok(()),
-        None => Settings::from_file(file).map(drop).map_err(|error| error.to_string()),
+        None => {
+            Settings::from_configuration(configuration).map(drop).map_err(|error| error.to_string())
+        }
     }
 }
 
 /// Starts these contexts.
-pub(crate) fn start(file: &config::File, contexts: Vec<Start>) -> Vec<JoinHandle<()>> {
-    if file.offline.capture_file.is_none() {
+pub(crate) fn start(configuration: &Configuration, contexts: Vec<Start>) -> Vec<JoinHandle<()>> {
+    if configuration.offline.capture_file.is_none() {
         let ends = contexts.iter().map(|context| Arc::clone(&context.end)).collect();
-        let file = file.clone();
-        return spawn("mmtls", ends, move || bridge(&file, contexts)).into_iter().collect();
+        let configuration = configuration.clone();
+        return spawn("mmtls", ends, move || bridge(&configuration, contexts))
+            .into_iter()
+            .collect();
     }
-    let mut captures = Some(file.offline.clone());
+    let mut captures = Some(configuration.offline.clone());
     let threads = contexts.into_iter().filter_map(|context| {
         let name = format!("mmtls-{}", context.cpu);
         // The first context replays, the others have nothing to do.
@@ -66,8 +69,8 @@ fn spawn(
 }
 
 /// Bridges interfaces, one worker for each context.
-fn bridge(file: &config::File, contexts: Vec<Start>) -> Result<(), Error> {
-    let mut settings = Settings::from_file(file)?;
+fn bridge(configuration: &Configuration, contexts: Vec<Start>) -> Result<(), Error> {
+    let mut settings = Settings::from_configuration(configuration)?;
     settings.workers = u32::try_from(contexts.len()).unwrap_or(u32::MAX);
     let allowed = harden::allowed_cpus()?;
     settings.cpus = contexts.iter().filter_map(|context| nth(&allowed, context.cpu)).collect();

@@ -135,7 +135,11 @@ unsafe impl Send for UserPointer {}
 
 impl SessionInfo {
     /// What is asked for and known.
-    pub(crate) fn new(of: &mmtls::session::SessionInfo, certificate: &[u8], asked: u16) -> Self {
+    pub(crate) fn new(
+        of: &mmtls_middlebox::session::SessionInfo,
+        certificate: &[u8],
+        asked: u16,
+    ) -> Self {
         let mut info = Self {
             known: 0,
             version: 0,

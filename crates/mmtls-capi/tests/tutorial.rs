@@ -63,9 +63,9 @@ fn follow(name: &str) -> PathBuf {
     fs::copy(root().join("docs/download.pcapng"), place.join("download.pcapng")).unwrap();
     for Block { info, text: content } in page() {
         match info.split_once(" file=") {
-            // It is an example of the crate `mmtls`, and built with it.
+            // It is an example of the crate `mmtls-middlebox`, and built with it.
             Some(("rust", name)) => {
-                let example = root().join("crates/mmtls/examples").join(name);
+                let example = root().join("crates/mmtls-middlebox/examples").join(name);
                 assert!(fs::read_to_string(&example).unwrap() == content, "not {example:?}");
             }
             Some((_, name)) => fs::write(place.join(name), content).unwrap(),

@@ -260,6 +260,9 @@ pub struct Share {
 }
 
 impl Share {
+    /// One engine, which gets everything.
+    pub const ALL: Self = Self { own: 0, owner: |_, _, _, _| 0, engines: 1, seed: 0 };
+
     /// Whether a connection is this engine's.
     #[must_use]
     pub fn contains(&self, one: SocketAddr, other: SocketAddr) -> bool {

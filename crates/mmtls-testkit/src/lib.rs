@@ -34,6 +34,7 @@ pub mod segments;
 pub mod servers;
 pub mod synthesis;
 pub mod testbed;
+pub mod wire;
 
 pub use middlebox::{Mmtls, MmtlsOptions, MmtlsReport};
 pub use openssl::PrivateTagOpenssl;

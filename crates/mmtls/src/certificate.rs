@@ -52,7 +52,8 @@ impl CertificateFacts {
     /// Reads a certificate. What is not X.509 has its fingerprint only.
     #[must_use]
     pub fn of(der: &[u8]) -> Self {
-        let fingerprint = crate::eve::hex(digest::digest(&digest::SHA256, der).as_ref());
+        let fingerprint =
+            base16ct::lower::encode_string(digest::digest(&digest::SHA256, der).as_ref());
         let mut facts = Self { fingerprint_sha256: Some(fingerprint.into()), ..Self::default() };
         // Illegal serial numbers and the like are for the receiver to refuse.
         let Ok(certificate) = CertificateInner::<Raw>::from_der(der) else {
@@ -125,7 +126,7 @@ mod tests {
 
     /// The server's certificate of RFC 8448, section 3.
     fn rfc8448() -> Vec<u8> {
-        let text = include_str!("../tests/data/rfc8448-server.txt");
+        let text = include_str!("../../mmtls-middlebox/tests/data/rfc8448-server.txt");
         let digits: String = text.split_whitespace().collect();
         (0..digits.len())
             .step_by(2)

@@ -23,7 +23,6 @@ use community_id::community_id;
 use escape::Escaping;
 use line_file::LineFile;
 pub(crate) use line_file::create_private_dir;
-pub(crate) use records::hex;
 pub use records::{Alert, Anomaly, HttpTransaction, Lossy, TlsEnd};
 use records::{FlowBody, TlsBody};
 use time::Timestamps;

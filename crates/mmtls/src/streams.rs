@@ -17,7 +17,9 @@ use mmtls_engine::session::SessionId;
 use mmtls_engine::tls::Direction;
 use rustix::fs::{Access, access};
 
-use crate::eve::{create_private_dir, hex};
+use base16ct::lower::encode_string as hex;
+
+use crate::eve::create_private_dir;
 
 /// Most files that are open at a time.
 const MAX_OPEN: usize = 128;

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::wire::BothSides;
 use common::{
     Family, Stage, can_run, find, http_body, mmtls_program, options, patient, sessions, stat, url,
 };
 use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
+use mmtls_testkit::wire::BothSides;
 use mmtls_testkit::{Middle, Mmtls, MmtlsOptions, OpensslServer, Testbed, files, require_program};
 use serde_json::Value;
 
@@ -475,7 +475,7 @@ fn accepts_captures_of_every_format_and_writes_the_same_streams() {
     let packed = place.path("capture.pcapng");
     let mut writer = PcapngWriter::new(fs::File::create(&packed).unwrap()).unwrap();
     writer.secrets(SecretsKind::TLS_KEY_LOG, &fs::read(&keylog).unwrap()).unwrap();
-    for frame in common::wire::frames(&capture) {
+    for frame in mmtls_testkit::wire::frames(&capture) {
         writer.packet(frame.time_ns, &frame.bytes, frame.bytes.len()).unwrap();
     }
     writer.flush().unwrap();

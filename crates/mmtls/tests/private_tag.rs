@@ -11,11 +11,11 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use common::{Family, Stage, assert_all_decrypted, can_run, options, patient, sessions, stat, url};
-use mmtls::keylog::KeyLog;
 use mmtls::monitor::{Monitor, MonitorConfig};
-use mmtls::offline;
 use mmtls_engine::tls::Direction;
 use mmtls_engine::{Engine, FrameInput, Link, Output, PortId};
+use mmtls_middlebox::keylog::KeyLog;
+use mmtls_middlebox::offline;
 use mmtls_record::{private_tag, suite};
 use mmtls_testkit::files::pattern_bytes;
 use mmtls_testkit::segments::{Endpoints, flag};

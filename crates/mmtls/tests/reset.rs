@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::wire::{self, BothSides, RST, Segment};
 use common::{Family, LIMIT, Stage, assert_all_decrypted, can_run, find, patient, sessions, url};
+use mmtls_testkit::wire::{self, BothSides, RST, Segment};
 use mmtls_testkit::{
     Finished, Middle, Mmtls, MmtlsOptions, Nginx, NginxOptions, Options, Testbed, files,
 };

@@ -5,10 +5,10 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::wire::{self, BothSides, Segment};
 use common::{
     Family, LIMIT, Stage, assert_all_decrypted, can_run, find, options, patient, stat, url,
 };
+use mmtls_testkit::wire::{self, BothSides, Segment};
 use mmtls_testkit::{Middle, Mmtls, Nginx, NginxOptions, Options, Testbed, address, files};
 
 /// Uploads land beside the downloads; plain HTTP on port 80.

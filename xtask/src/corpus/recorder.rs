@@ -1,10 +1,10 @@
 //! What an application sees of a connection, kept for comparison.
 
-use mmtls::keylog::KeyLog;
-use mmtls::offline::{self, Replay};
 use mmtls_engine::Link;
 use mmtls_engine::session::{EndReason, Handler, Record, Session, SessionError};
 use mmtls_engine::tls::{ContentType, Direction};
+use mmtls_middlebox::keylog::KeyLog;
+use mmtls_middlebox::offline::{self, Replay};
 
 use super::trace::side;
 

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use mmtls::Error;
 use mmtls::config::ActionName;
-use mmtls::exec::ExecOptions;
+use mmtls_agent::ExecOptions;
+use mmtls_middlebox::Error;
 
 /// Read-only inline TLS monitor: forwards packets, never terminates TLS.
 #[derive(Parser)]
@@ -96,7 +96,7 @@ impl Cli {
 
 impl ExecArgs {
     fn run(self) -> Result<ExitCode, Error> {
-        let status = mmtls::exec::run(&ExecOptions {
+        let status = mmtls_agent::run(&ExecOptions {
             middleboxes: self.middlebox,
             ca_file: self.ca,
             client_certificate: self.client_cert.zip(self.client_key),
@@ -106,7 +106,8 @@ impl ExecArgs {
             preload_library: self.preload,
             report: self.verbose,
             program: self.program,
-        })?;
+        })
+        .map_err(|error| Error::Usage(error.to_string()))?;
         Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
     }
 }

@@ -10,11 +10,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
-use mmtls::Error;
-use mmtls::keylog::KeyLog;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
-use mmtls::offline::{self, Replay};
 use mmtls::patterns::PatternConfig;
+use mmtls_middlebox::Error;
+use mmtls_middlebox::keylog::KeyLog;
+use mmtls_middlebox::offline::{self, Replay};
 
 use super::run::{counter_map, print_summary};
 use super::{ReportArgs, check_streams};
@@ -32,7 +32,7 @@ pub struct ReadArgs {
 }
 
 pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
-    mmtls::harden::forbid_dumps()?;
+    mmtls_middlebox::harden::forbid_dumps()?;
     let keys = match &args.keylog {
         Some(path) => offline::load_keylog(path)?,
         None => KeyLog::new(),
@@ -69,7 +69,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     let capture = File::open(&args.capture)
         .map_err(|error| Error::File { path: args.capture.clone(), error });
     // A capture is what an attacker sent: everything that needs privileges is open by now.
-    mmtls::harden::drop_capabilities()?;
+    mmtls_middlebox::harden::drop_capabilities()?;
     check_streams(args.report.streams.as_deref())?;
     let mut replay = Replay::new(offline::config(), keys, monitor);
     let outcome =

@@ -13,14 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use mmtls::Error;
-use mmtls::config::{self, File, PolicyName};
-use mmtls::inline::Worker;
-use mmtls::middlebox::{KeyCounters, KeyMeter, Middlebox, Settings, Status};
+use mmtls::config::{self, File};
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError};
 use mmtls::patterns::{PatternConfig, Patterns};
 use mmtls::summary::Summary;
 use mmtls_engine::{Counters, Policy};
+use mmtls_middlebox::Error;
+use mmtls_middlebox::config::PolicyName;
+use mmtls_middlebox::worker::Worker;
+use mmtls_middlebox::{KeyCounters, KeyMeter, Middlebox, Settings, Status};
 use mmtls_packet_io::Ports;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
@@ -80,7 +81,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     };
     apply(args, &mut file)?;
     file.check_inspection()?;
-    let settings = Settings::from_file(&file)?;
+    let settings = Settings::from_configuration(&file.configuration())?;
     let monitor_config = monitor_config(&file);
     if args.test_config {
         check(&settings, &monitor_config)?;
@@ -88,7 +89,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     // Before any file is opened that could end up in a core dump.
-    mmtls::harden::forbid_dumps()?;
+    mmtls_middlebox::harden::forbid_dumps()?;
     let signals = Signals::register()?;
     let mistake = |error: mmtls::monitor::MonitorError| Error::Usage(error.to_string());
     let first = Monitor::new(&monitor_config).map_err(mistake)?;
@@ -324,7 +325,7 @@ fn check(settings: &Settings, monitor: &MonitorConfig) -> Result<(), Error> {
         Patterns::load(patterns).map_err(|error| Error::Usage(error.to_string()))?;
     }
     // Read without them, as the middlebox does.
-    mmtls::harden::drop_capabilities()?;
+    mmtls_middlebox::harden::drop_capabilities()?;
     settings.check_key_log()
 }
 

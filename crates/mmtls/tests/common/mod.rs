@@ -5,8 +5,6 @@
 //! fails the test that asked.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
-pub mod wire;
-
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;

@@ -1,0 +1,114 @@
+//! The agent's thread: datagrams of the programs in, key messages out.
+//!
+//! Each secret is a delivery of its own, since the keys of the two directions become known at different times (an
+//! OpenSSL client logs its own only after its Finished was sent), and an endpoint may share one direction only.
+//!
+//! Refuses to hold a program up: it only reads, and the client's queue drops its oldest.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use mmtls_keyshare::agent::Datagram;
+use mmtls_keyshare::agent::socket::{AgentListener, AgentWaker};
+use mmtls_keyshare::client::Client;
+use mmtls_keyshare::message::{MAX_KEYS, Message};
+
+use crate::Error;
+use crate::sessions::Sessions;
+
+/// Per middlebox that is not connected: its address and why.
+pub type Troubles = Vec<(String, String)>;
+
+/// A running agent.
+pub struct Agent {
+    client: Arc<Client>,
+    stop: Arc<AtomicBool>,
+    waker: AgentWaker,
+    thread: JoinHandle<()>,
+}
+
+impl Agent {
+    pub fn start(
+        socket: &Path,
+        client: Client,
+        sessions: Arc<Mutex<Sessions>>,
+    ) -> Result<Self, Error> {
+        let listener = AgentListener::bind(socket).map_err(Error::file(socket))?;
+        let waker = listener.waker();
+        let client = Arc::new(client);
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = std::thread::Builder::new()
+            .name("mmtls-agent".to_owned())
+            .spawn({
+                let (client, stop) = (Arc::clone(&client), Arc::clone(&stop));
+                move || serve(listener, &client, &sessions, &stop)
+            })
+            .map_err(|error| Error::System { what: "starting a thread", error })?;
+        Ok(Self { client, stop, waker, thread })
+    }
+
+    /// Waits for the middleboxes and returns those that are still not connected.
+    pub fn wait_connected(&self, patience: Duration) -> Troubles {
+        if self.client.wait_connected(patience) { Vec::new() } else { self.client.troubles() }
+    }
+
+    /// Takes what the programs sent before they ended, and stops.
+    pub fn finish(self) -> (Arc<Client>, Troubles) {
+        self.stop.store(true, Ordering::Release);
+        self.waker.wake();
+        // A panic of the thread was reported by itself; the client can still deliver.
+        let _ = self.thread.join();
+        let troubles = self.client.troubles();
+        (self.client, troubles)
+    }
+}
+
+fn serve(
+    mut listener: AgentListener,
+    client: &Client,
+    sessions: &Mutex<Sessions>,
+    stop: &AtomicBool,
+) {
+    let mut batch = Vec::new();
+    loop {
+        let stopping = stop.load(Ordering::Acquire);
+        let timeout = if stopping { Duration::ZERO } else { Duration::from_secs(3600) };
+        let received = listener.poll(timeout, |bytes| {
+            let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            let message = match Datagram::decode(bytes) {
+                Ok(datagram) => sessions.datagram(&datagram),
+                Err(_) => sessions.malformed(),
+            };
+            if let Some(message) = message {
+                add(&mut batch, message);
+            }
+        });
+        for message in batch.drain(..) {
+            // A full queue is in the client's counters; our own messages keep to the limits.
+            let _ = client.send(&message);
+        }
+        match received {
+            // An accepted connection or a wake-up is no datagram, so look once more when stopping.
+            Ok(0) if stopping => return,
+            Ok(_) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Keys of one session that arrive together travel together.
+fn add(batch: &mut Vec<Message>, message: Message) {
+    match (batch.last_mut(), message) {
+        (Some(Message::SessionKeys(last)), Message::SessionKeys(mut next))
+            if last.client_random == next.client_random
+                && last.server_random == next.server_random
+                && last.keys.len() + next.keys.len() <= MAX_KEYS =>
+        {
+            last.keys.append(&mut next.keys);
+        }
+        (_, message) => batch.push(message),
+    }
+}

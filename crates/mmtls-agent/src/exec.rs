@@ -1,0 +1,206 @@
+//! `mmtls exec`: runs a program so that its TLS sessions share their record keys.
+//!
+//! The program gets the preload library, which hands its traffic secrets to this process (the
+//! agent) over a private local socket. Here they become record keys, which go to every
+//! middlebox; the secrets never leave this host. Refuses: to start without a usable
+//! configuration, to hold the program up when a middlebox is away, agents' clients of other
+//! users, and to keep secrets of more than a bounded number of sessions.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use mmtls_keyshare::agent::{
+    EXEMPT_VARIABLE, SHARE_HANDSHAKE_VARIABLE, SHARE_SERVER_VARIABLE, SOCKET_VARIABLE,
+};
+use mmtls_keyshare::client::{Client, ClientConfig, Identity, Middlebox};
+use mmtls_keyshare::message::Message;
+use mmtls_keyshare::policy::ServerNames;
+use rustix::process::{DumpableBehavior, Pid, Signal, kill_process, set_dumpable_behavior};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::Cause;
+
+use crate::agent::Agent;
+use crate::sessions::Sessions;
+use crate::{Error, place};
+
+/// How long the program's start waits for the middleboxes, so that the first keys are in time.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long keys that are still under way are waited for after the program's end.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+/// Signals for the program; a terminal sends some of them to the program itself.
+const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+
+/// What `mmtls exec` was asked to do.
+#[derive(Clone, Debug, Default)]
+pub struct ExecOptions {
+    /// Each `[NAME@]HOST:PORT`; every one gets every key.
+    pub middleboxes: Vec<String>,
+    /// PEM file with the authorities that may certify a middlebox.
+    pub ca_file: PathBuf,
+    /// PEM files of the certificate and the key to show to middleboxes that ask.
+    pub client_certificate: Option<(PathBuf, PathBuf)>,
+    /// Server names, exact or `*.example.org`, whose sessions stay private.
+    pub exempt: Vec<String>,
+    /// Share also the sessions in which the program is the server.
+    pub share_server: bool,
+    /// Share also the handshake keys of TLS 1.3.
+    pub share_handshake: bool,
+    /// The preload library, when it is not in one of the usual places.
+    pub preload_library: Option<PathBuf>,
+    /// Say at the end, on stderr, what was shared. Troubles are said in any case.
+    pub report: bool,
+    /// The program and its arguments.
+    pub program: Vec<OsString>,
+}
+
+/// Runs the program and returns its exit status, or 128 + the signal that ended it.
+///
+/// # Errors
+/// [`Error::Usage`], [`Error::File`] (also when the program cannot be started) and
+/// [`Error::System`]. The program's own failure is no error.
+pub fn run(options: &ExecOptions) -> Result<i32, Error> {
+    let Some((program, arguments)) = options.program.split_first() else {
+        return Err(Error::Usage("no program to run".to_owned()));
+    };
+    let exempt = exempt_names(&options.exempt)?;
+    let library = place::find_library(options.preload_library.as_deref())?;
+    // Traffic secrets live in this memory. Not inherited by the program.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|error| Error::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
+
+    let sessions = Arc::new(Mutex::new(Sessions::new(options.share_handshake)));
+    let client = start_client(options, &sessions)?;
+    let directory = place::PrivateDirectory::create()?;
+    let socket = directory.path().join("agent");
+    let agent = Agent::start(&socket, client, Arc::clone(&sessions))?;
+    for (middlebox, trouble) in agent.wait_connected(CONNECT_PATIENCE) {
+        say(&format!("{middlebox} gets no keys yet: {trouble}"));
+    }
+
+    // Before the program starts, so that its end cannot be missed. What is ignored (nohup, jobs
+    // in the background) stays so, also for the program: a handler would not be inherited.
+    let ignored = ignored_signals();
+    let forwarded = FORWARDED.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let mut signals = SignalsInfo::<WithOrigin>::new(forwarded.chain([SIGCHLD]))
+        .map_err(system("signal handlers"))?;
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_PRELOAD", place::preload_list(&library));
+    command.env(SOCKET_VARIABLE, &socket);
+    match exempt.is_empty() {
+        true => command.env_remove(EXEMPT_VARIABLE),
+        false => command.env(EXEMPT_VARIABLE, exempt.to_string()),
+    };
+    for (asked, variable) in [
+        (options.share_server, SHARE_SERVER_VARIABLE),
+        (options.share_handshake, SHARE_HANDSHAKE_VARIABLE),
+    ] {
+        match asked {
+            true => command.env(variable, "1"),
+            false => command.env_remove(variable),
+        };
+    }
+    let mut child = command.spawn().map_err(|error| Error::File { path: program.into(), error })?;
+    let status = wait(&mut child, &mut signals).map_err(system("waiting for the program"))?;
+
+    let (client, troubles) = agent.finish();
+    let counters = client.shutdown(DRAIN_PATIENCE);
+    let sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner).counters();
+    if counters.dropped > 0 {
+        let mut text = format!("{} key messages were not delivered", counters.dropped);
+        for (middlebox, trouble) in troubles {
+            let _ = write!(text, "; {middlebox}: {trouble}");
+        }
+        say(&text);
+    }
+    if options.report {
+        say(&format!("{sessions}; {} key messages sent", counters.sent));
+    }
+    Ok(exit_code(status))
+}
+
+/// One line on stderr, which belongs to the program, so as few as possible.
+fn say(text: &str) {
+    use io::Write;
+    // A closed stderr must not end the program's agent.
+    let _ = writeln!(io::stderr(), "mmtls exec: {text}");
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |error| Error::System { what, error }
+}
+
+fn exempt_names(rules: &[String]) -> Result<ServerNames, Error> {
+    let mut names = ServerNames::default();
+    for rule in rules {
+        names.add(rule).map_err(|error| Error::Usage(format!("--exempt: {error}")))?;
+    }
+    Ok(names)
+}
+
+fn start_client(options: &ExecOptions, sessions: &Arc<Mutex<Sessions>>) -> Result<Client, Error> {
+    let middleboxes = options
+        .middleboxes
+        .iter()
+        .map(|text| text.parse::<Middlebox>())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| Error::Usage(format!("--middlebox: {error}")))?;
+    let mut config = ClientConfig::new(middleboxes, options.ca_file.clone());
+    config.identity = options.client_certificate.as_ref().map(|(certificate_file, key_file)| {
+        Identity { certificate_file: certificate_file.clone(), key_file: key_file.clone() }
+    });
+    config.software = concat!("mmtls-exec/", env!("CARGO_PKG_VERSION")).to_owned();
+    let sessions = Arc::clone(sessions);
+    let on_request = move |message| match message {
+        Message::KeyRequest(request) => {
+            let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            Some(sessions.answer(&request))
+        }
+        Message::Refused(refused) => {
+            let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.refused(&refused);
+            None
+        }
+        _ => None,
+    };
+    Client::start(config, Box::new(on_request)).map_err(|error| Error::Usage(error.to_string()))
+}
+
+/// The signals that this process was started to ignore, signal 1 in the lowest bit.
+fn ignored_signals() -> u64 {
+    // Without /proc the usual case is assumed: none.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+}
+
+/// Waits for the program's end and passes signals on meanwhile.
+fn wait(child: &mut Child, signals: &mut SignalsInfo<WithOrigin>) -> io::Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        for origin in signals.wait() {
+            // What the kernel sends (a terminal's Ctrl-C) the program gets itself, because it
+            // is in the same process group.
+            if !FORWARDED.contains(&origin.signal) || origin.cause == Cause::Kernel {
+                continue;
+            }
+            if let Some(signal) = Signal::from_named_raw(origin.signal) {
+                // It fails only when the program is gone, which the next turn notices.
+                let _ = kill_process(Pid::from_child(child), signal);
+            }
+        }
+    }
+}
+
+fn exit_code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
+}

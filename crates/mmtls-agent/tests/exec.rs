@@ -1,0 +1,455 @@
+//! `mmtls exec` with real programs, a real TLS server and a real key server, over loopback.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use mmtls_agent::{ExecOptions, run};
+use mmtls_keyshare::client::Identity;
+use mmtls_keyshare::message::{Direction, Epoch, KeyRequest, Message, SessionKeys};
+use mmtls_keyshare::server::{KeySink, Peer, Server, ServerConfig};
+use mmtls_record::key_schedule::traffic_keys;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Not a test of its own: the others start this program again to be the process `mmtls exec`.
+#[test]
+#[ignore = "run by the other tests"]
+fn the_agent_process() {
+    let Ok(middlebox) = std::env::var("TEST_MIDDLEBOX") else {
+        return;
+    };
+    let list = |name| std::env::var(name).unwrap_or_default();
+    let options = ExecOptions {
+        middleboxes: vec![middlebox],
+        ca_file: list("TEST_CA").into(),
+        exempt: list("TEST_EXEMPT").split_whitespace().map(str::to_owned).collect(),
+        preload_library: Some(list("TEST_LIBRARY").into()),
+        report: true,
+        program: list("TEST_PROGRAM").split('\n').map(Into::into).collect(),
+        ..ExecOptions::default()
+    };
+    match run(&options) {
+        Ok(code) => std::process::exit(code),
+        Err(error) => {
+            eprintln!("error: {error}");
+            std::process::exit(99);
+        }
+    }
+}
+
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("mmtls-exec-test-{}-{number}", std::process::id());
+        let place = Self(std::env::temp_dir().join(name));
+        std::fs::create_dir_all(&place.0).unwrap();
+        let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+        place.openssl(&format!("req -x509 {key} -days 2 -subj /CN=ca -keyout ca.key -out ca.pem"));
+        place.openssl(&format!("req {key} -subj /CN=localhost -keyout key.pem -out csr.pem"));
+        let names = "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n";
+        std::fs::write(place.path("ext"), names).unwrap();
+        place.openssl("x509 -req -in csr.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile ext -out cert.pem");
+        place
+    }
+
+    fn openssl(&self, arguments: &str) {
+        let output = self.command("openssl").args(arguments.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.0).stdin(Stdio::null());
+        command
+    }
+
+    fn middlebox(&self) -> Middlebox {
+        let identity =
+            Identity { certificate_file: self.path("cert.pem"), key_file: self.path("key.pem") };
+        let inbox = Inbox::default();
+        let config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), identity);
+        Middlebox { server: Server::start(config, inbox.clone()).unwrap(), inbox }
+    }
+
+    fn tls_server(&self, arguments: &str) -> TlsServer {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let process = self
+            .command("openssl")
+            .args(["s_server", "-cert", "cert.pem", "-key", "key.pem", "-accept"])
+            .arg(format!("127.0.0.1:{port}"))
+            .args(arguments.split_whitespace())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
+        TlsServer { port, process }
+    }
+
+    /// `mmtls exec` with this program.
+    fn exec(&self, middlebox: &str, program: &[&str]) -> Command {
+        let mut command = self.command(std::env::current_exe().unwrap());
+        command.args(["--exact", "--ignored", "--nocapture", "the_agent_process"]);
+        command
+            .env("TEST_MIDDLEBOX", middlebox)
+            .env("TEST_CA", self.path("ca.pem"))
+            .env("TEST_LIBRARY", library())
+            .env("TEST_PROGRAM", program.join("\n"))
+            .env_remove("SSLKEYLOGFILE");
+        command
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+struct TlsServer {
+    port: u16,
+    process: Child,
+}
+
+impl Drop for TlsServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[derive(Clone, Default)]
+struct Inbox(Arc<Mutex<Vec<(Peer, Message)>>>);
+
+impl KeySink for Inbox {
+    fn message(&mut self, peer: &Peer, message: Message) {
+        self.0.lock().unwrap().push((peer.clone(), message));
+    }
+}
+
+struct Middlebox {
+    server: Server,
+    inbox: Inbox,
+}
+
+impl Middlebox {
+    fn address(&self) -> String {
+        self.server.local_addr().to_string()
+    }
+
+    /// Every key received: direction, epoch, key and IV.
+    fn keys(&self) -> Vec<(Direction, Epoch, Vec<u8>, Vec<u8>)> {
+        let each = |session: &SessionKeys| {
+            let entry = |entry: &mmtls_keyshare::message::KeyEntry| {
+                let (key, iv) = (entry.key.as_bytes().to_vec(), entry.iv.as_bytes().to_vec());
+                (entry.direction, entry.epoch, key, iv)
+            };
+            session.keys.iter().map(entry).collect::<Vec<_>>()
+        };
+        let messages = self.inbox.0.lock().unwrap();
+        let sessions = messages.iter().filter_map(|(_, message)| match message {
+            Message::SessionKeys(session) => Some(each(session)),
+            _ => None,
+        });
+        sessions.flatten().collect()
+    }
+}
+
+fn until(done: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "nothing happened in time");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let test = std::env::current_exe().unwrap();
+        // TARGET/PROFILE/deps/test
+        let profile = test.parent().and_then(Path::parent).unwrap();
+        let workspace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--offline", "--package", "mmtls-preload"]);
+        cargo.arg("--manifest-path").arg(workspace);
+        cargo.arg("--target-dir").arg(profile.parent().unwrap());
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success(), "cannot build libmmtls_preload.so");
+        profile.join("libmmtls_preload.so")
+    })
+}
+
+/// The secrets with this label in a key log.
+fn secrets(log: &Path, label: &str) -> Vec<Vec<u8>> {
+    let text = std::fs::read_to_string(log).unwrap();
+    let unhex = |digits: &str| -> Vec<u8> {
+        (0..digits.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
+            .collect()
+    };
+    text.lines()
+        .filter(|line| line.starts_with(label))
+        .map(|line| unhex(line.rsplit(' ').next().unwrap()))
+        .collect()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn accepts_curl_and_shares_its_record_keys() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let server = place.tls_server("-www");
+    let url = format!("https://localhost:{}/", server.port);
+    for (n, (name, suite)) in [
+        ("TLS_AES_128_GCM_SHA256", 0x1301),
+        ("TLS_AES_256_GCM_SHA384", 0x1302),
+        ("TLS_CHACHA20_POLY1305_SHA256", 0x1303),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let log = place.path(name);
+        let output = place
+            .exec(
+                &middlebox.address(),
+                &[
+                    "curl",
+                    "-sS",
+                    "--noproxy",
+                    "*",
+                    "--cacert",
+                    "ca.pem",
+                    "--tls13-ciphers",
+                    name,
+                    "-o",
+                    "page",
+                    &url,
+                ],
+            )
+            .env("SSLKEYLOGFILE", &log)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(stderr(&output).contains("1 sessions shared, 0 exempt"), "{output:?}");
+        // The drain waits for the middlebox to have read everything.
+        let keys = middlebox.keys();
+        assert_eq!(keys.len(), 2 * (n + 1));
+        for (label, direction) in [
+            ("CLIENT_TRAFFIC_SECRET_0", Direction::ClientToServer),
+            ("SERVER_TRAFFIC_SECRET_0", Direction::ServerToClient),
+        ] {
+            let expected = traffic_keys(suite, &secrets(&log, label)[0]).unwrap();
+            assert!(keys.contains(&(
+                direction,
+                Epoch::APPLICATION,
+                expected.key().to_vec(),
+                expected.iv().to_vec()
+            )));
+        }
+    }
+}
+
+#[test]
+fn accepts_key_updates_and_requests() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let server = place.tls_server("");
+    let connect = format!("127.0.0.1:{}", server.port);
+    let mut agent = place
+        .exec(
+            &middlebox.address(),
+            &[
+                "openssl",
+                "s_client",
+                "-quiet",
+                "-no_ign_eof",
+                "-keylogfile",
+                "log",
+                "-connect",
+                &connect,
+            ],
+        )
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = agent.stdin.take().unwrap();
+    until(|| middlebox.keys().len() == 2);
+    let (peer, request) = {
+        let messages = middlebox.inbox.0.lock().unwrap();
+        let (peer, Message::SessionKeys(session)) = &messages[0] else {
+            panic!("no keys");
+        };
+        let request = KeyRequest {
+            client_random: session.client_random,
+            server_random: session.server_random.unwrap(),
+            version: session.version,
+            cipher_suite: session.cipher_suite,
+            direction: Direction::ServerToClient,
+            epoch: Epoch::application(1).unwrap(),
+        };
+        assert_eq!(session.flow.unwrap().server().port(), server.port);
+        (peer.clone(), request)
+    };
+    let suite = request.cipher_suite;
+    let handle = middlebox.server.handle();
+    handle.send_to(peer.connection, &Message::KeyRequest(request)).unwrap();
+    until(|| middlebox.keys().len() == 3);
+    assert_eq!(middlebox.keys()[2].1, Epoch(3));
+    // s_client reads commands from the first byte of what it reads.
+    std::thread::sleep(Duration::from_millis(100));
+    input.write_all(b"k\n").unwrap();
+    until(|| middlebox.keys().len() == 4);
+    input.write_all(b"Q\n").unwrap();
+    assert!(agent.wait().unwrap().success());
+    let next = secrets(&place.path("log"), "CLIENT_TRAFFIC_SECRET_N");
+    let expected = traffic_keys(suite, &next[0]).unwrap();
+    let (direction, epoch, key, _) = &middlebox.keys()[3];
+    assert_eq!((*direction, *epoch), (Direction::ClientToServer, Epoch(3)));
+    assert_eq!(key, expected.key());
+}
+
+#[test]
+fn refuses_to_share_exempt_sessions() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let server = place.tls_server("-www");
+    let url = format!("https://localhost:{}/", server.port);
+    let output = place
+        .exec(
+            &middlebox.address(),
+            &["curl", "-sS", "--noproxy", "*", "--cacert", "ca.pem", "-o", "page", &url],
+        )
+        .env("TEST_EXEMPT", "other.example LocalHost")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let messages = middlebox.inbox.0.lock().unwrap();
+    assert_eq!(messages.len(), 1);
+    assert!(matches!(messages[0].1, Message::NullKeys(_)));
+}
+
+#[test]
+fn accepts_every_exit_status() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137), ("kill $$", 143)] {
+        let output = place.exec(&middlebox.address(), &["sh", "-c", script]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{script}: {output:?}");
+    }
+}
+
+#[test]
+fn accepts_signals_and_passes_them_on() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let script = "trap 'echo caught; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut agent = place
+        .exec(&middlebox.address(), &["sh", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut output = agent.stdout.take().unwrap();
+    let mut text = String::new();
+    while !text.contains("ready") {
+        let mut buffer = [0; 64];
+        let length = output.read(&mut buffer).unwrap();
+        assert_ne!(length, 0, "{text}");
+        text.push_str(&String::from_utf8_lossy(&buffer[..length]));
+    }
+    let id = agent.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert_eq!(agent.wait().unwrap().code(), Some(5));
+    output.read_to_string(&mut text).unwrap();
+    assert!(text.contains("caught"), "{text}");
+}
+
+#[test]
+fn accepts_a_middlebox_that_is_away() {
+    let place = Place::new();
+    let server = place.tls_server("-www");
+    let url = format!("https://localhost:{}/", server.port);
+    let output = place
+        .exec(
+            "127.0.0.1:1",
+            &["curl", "-sS", "--noproxy", "*", "--cacert", "ca.pem", "-o", "page", &url],
+        )
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(place.path("page").exists());
+    let text = stderr(&output);
+    assert!(text.contains("127.0.0.1:1 gets no keys yet"), "{text}");
+    assert!(text.contains("were not delivered"), "{text}");
+}
+
+#[test]
+fn refuses_what_cannot_work() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let address = middlebox.address();
+    let fails = |mut command: Command, words: &str| {
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(99), "{output:?}");
+        assert!(stderr(&output).contains(words), "{output:?}");
+    };
+    fails(place.exec(&address, &["/nonexistent/program"]), "/nonexistent/program");
+    fails(place.exec("nonsense", &["true"]), "nonsense");
+    let with = |name: &str, value: &str| {
+        let mut command = place.exec(&address, &["true"]);
+        command.env(name, value);
+        command
+    };
+    fails(with("TEST_CA", "/nonexistent.pem"), "/nonexistent.pem");
+    fails(with("TEST_CA", "key.pem"), "no certificate");
+    fails(with("TEST_EXEMPT", "*"), "--exempt");
+    fails(with("TEST_LIBRARY", "/nonexistent.so"), "/nonexistent.so");
+}
+
+#[test]
+fn accepts_signals_that_are_ignored_and_leaves_them_so() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let exec = place
+        .exec(&middlebox.server.local_addr().to_string(), &["grep", "SigIgn", "/proc/self/status"]);
+    for (trap, bits) in [("trap '' HUP INT", 0b11), ("trap - HUP INT", 0)] {
+        // As nohup and background jobs do; this process may be one, which a shell could not undo.
+        let mut shell = place.command("env");
+        shell.args(["--default-signal=HUP,INT", "sh", "-c"]);
+        shell.args([&format!("{trap}; exec \"$@\""), "sh"]);
+        shell.arg(exec.get_program()).args(exec.get_args());
+        for (name, value) in exec.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        let output = shell.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+        let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+        assert_eq!(mask & 0b11, bits, "{trap}: {text}");
+    }
+}

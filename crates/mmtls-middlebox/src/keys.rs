@@ -1,0 +1,464 @@
+//! From the key channel to the workers: messages become record openers on the key server's
+//! thread, off the packet path, and wait in bounded queues.
+//!
+//! A delivery first goes to the worker that the connection's ends name. Where addresses are
+//! translated between endpoint and monitor, or no ends are given, that worker does not know the
+//! session and passes the delivery on to the next one, until it has gone round once: then it waits
+//! where it came first, since its session may be yet to come.
+//!
+//! With several workers, what overtakes its ClientHello (keys of early data, null keys) and names other ends than the monitor
+//! sees is kept by a worker that does not get the session, and not found.
+//!
+//! Refuses to keep key bytes once their opener is set up, to share anything but queues between
+//! workers, and to wait for a slow one. No sender fills a queue ([`queue`]): of one that has much in it
+//! nothing is read for a while, and what comes all the same is dropped and counted (the session then
+//! meets the missing-key policy).
+
+mod queue;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
+use mmtls_engine::{KeysNeeded, Share, SharedKeys};
+use mmtls_keyshare::Flow;
+use mmtls_keyshare::message::{self, Epoch, KeyRequest, Message, SessionKeys};
+use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
+use mmtls_packet_io::WakeFd;
+use mmtls_record::open_record;
+use zeroize::Zeroizing;
+
+use queue::Queue;
+
+use crate::keylog::follow::LineSink;
+
+/// Deliveries that may wait for one worker.
+const QUEUE: usize = 1 << 16;
+
+/// Bytes of a key log's lines that may wait, for all workers together; then its follower waits.
+const MAX_LINE_BYTES: usize = 4 << 20;
+
+/// Most connections that are asked for the keys of one session: any client can make the monitor
+/// ask, with one record.
+const MAX_ASKED: usize = 256;
+
+/// What a delivery of lines is charged beside its text, so that short ones cannot fill the queues.
+const LINES_COST: usize = 256;
+
+/// Bytes of a key log that cost a worker as much as a delivery: the shortest line with a secret.
+const BYTES_PER_DELIVERY: usize = 128;
+
+/// A delivery on its way to a worker.
+pub enum KeyDelivery {
+    /// Record keys.
+    Keys(SharedKeys),
+    /// An endpoint's refusal.
+    Null {
+        /// Who refused.
+        sender: IpAddr,
+        /// For which session.
+        client_random: [u8; 32],
+    },
+    /// Lines of a key log.
+    Lines(Arc<Lines>),
+}
+
+/// Lines of a key log that wait for the workers, and room that is free again when the last one has
+/// them.
+pub struct Lines {
+    text: Zeroizing<Vec<u8>>,
+    router: Arc<KeyRouter>,
+}
+
+impl Lines {
+    fn new(text: Zeroizing<Vec<u8>>, router: Arc<KeyRouter>) -> Self {
+        router.line_bytes.fetch_add(text.len() + LINES_COST, Ordering::Relaxed);
+        Self { text, router }
+    }
+
+    /// Whole lines.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.router.line_bytes.fetch_sub(self.text.len() + LINES_COST, Ordering::Relaxed);
+    }
+}
+
+impl KeyDelivery {
+    /// Who sent it and for which session; `None` for what is every worker's.
+    fn session(&self) -> Option<(Option<IpAddr>, [u8; 32])> {
+        match self {
+            Self::Keys(keys) => Some((keys.sender, keys.client_random)),
+            Self::Null { sender, client_random } => Some((Some(*sender), *client_random)),
+            Self::Lines(_) => None,
+        }
+    }
+
+    /// What it takes of a turn. Lines are as many deliveries as there may be secrets in them.
+    fn cost(&self) -> usize {
+        match self {
+            Self::Keys(_) | Self::Null { .. } => 1,
+            Self::Lines(lines) => 1 + lines.text.len() / BYTES_PER_DELIVERY,
+        }
+    }
+}
+
+/// A delivery on its way round the workers, and how many have passed it on.
+struct Routed {
+    delivery: KeyDelivery,
+    passed: usize,
+}
+
+/// The way into one worker's queue.
+#[derive(Clone)]
+struct WorkerQueue {
+    queue: Arc<Queue<Routed>>,
+    wake: Arc<WakeFd>,
+    /// The worker sleeps, or is about to: it has to be woken for a delivery.
+    sleeps: Arc<AtomicBool>,
+}
+
+impl WorkerQueue {
+    /// Wakes the worker, after what was put into its queue. One that is awake looks into the queue
+    /// anyway, and a wake is two system calls.
+    fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleeps.swap(false, Ordering::Relaxed) {
+            self.wake.wake();
+        }
+    }
+}
+
+/// One worker's end of the queues.
+pub struct KeyReceiver {
+    own: WorkerQueue,
+    /// Who gets what this worker does not know.
+    next: WorkerQueue,
+    workers: usize,
+    router: Arc<KeyRouter>,
+}
+
+impl KeyReceiver {
+    /// The next delivery that is this worker's, of at most `limit` that are looked at; a key log's
+    /// lines count as many, and the last ones may go beyond the limit. `knows` says whether a
+    /// sender's session is.
+    pub fn take(
+        &mut self,
+        limit: &mut usize,
+        mut knows: impl FnMut(Option<IpAddr>, &[u8; 32]) -> bool,
+    ) -> Option<KeyDelivery> {
+        while *limit > 0
+            && let Some(Routed { delivery, passed }) = self.own.queue.pop()
+        {
+            *limit = limit.saturating_sub(delivery.cost());
+            let round = self.workers == 1 || passed >= self.workers;
+            match delivery.session() {
+                Some((sender, random)) if !round && !knows(sender, &random) => {
+                    let delivery = Routed { delivery, passed: passed + 1 };
+                    match self.next.queue.push(sender, delivery) {
+                        Ok(()) => self.next.ring(),
+                        Err(_) => self.router.count_lost(),
+                    }
+                }
+                _ => return Some(delivery),
+            }
+        }
+        None
+    }
+
+    /// What the worker says before it looks into the queue for the last time: any delivery that
+    /// this look misses will wake it.
+    pub fn announce_sleep(&self) {
+        self.own.sleeps.store(true, Ordering::Relaxed);
+        // Pairs with the one in `ring`: either the worker sees the delivery, or its sender sees that
+        // it sleeps.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Fires when there are deliveries for a worker that sleeps.
+    #[must_use]
+    pub fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.own.wake.as_fd()
+    }
+
+    /// Takes note that it fired.
+    pub fn woken(&self) {
+        self.own.wake.drain();
+    }
+}
+
+impl Drop for KeyReceiver {
+    fn drop(&mut self) {
+        self.own.queue.close();
+    }
+}
+
+/// Counters and the way back to the endpoints, shared by the workers.
+#[derive(Default)]
+pub struct KeyRouter {
+    /// Deliveries dropped because a worker's queue was full.
+    pub queue_full: AtomicU64,
+    /// Deliveries whose keys fit no supported suite.
+    pub unusable: AtomicU64,
+    /// What the lines take that wait for workers.
+    line_bytes: AtomicUsize,
+    /// Why the key log cannot be read; not told yet.
+    log_error: Mutex<Option<io::Error>>,
+    connections: Mutex<HashMap<IpAddr, Vec<ConnectionId>>>,
+}
+
+impl KeyRouter {
+    /// The connections from this address: one for each agent.
+    #[must_use]
+    pub fn connections_of(&self, address: IpAddr) -> Vec<ConnectionId> {
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.get(&address).cloned().unwrap_or_default()
+    }
+
+    /// Who is asked for keys of a client at this address: the connections from there; where there
+    /// are none and any sender may deliver, some of the others.
+    #[must_use]
+    pub fn connections_to_ask(&self, address: IpAddr, any_sender: bool) -> Vec<ConnectionId> {
+        let own = self.connections_of(address);
+        if !own.is_empty() || !any_sender {
+            return own;
+        }
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.values().flatten().take(MAX_ASKED).copied().collect()
+    }
+
+    /// Whether anybody could deliver keys of a client at this address, or at any.
+    #[must_use]
+    pub fn is_connected(&self, address: Option<IpAddr>) -> bool {
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        address.map_or(!connections.is_empty(), |address| connections.contains_key(&address))
+    }
+
+    /// Why the key log cannot be read, once.
+    #[must_use]
+    pub fn take_log_error(&self) -> Option<io::Error> {
+        self.log_error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn count_lost(&self) {
+        self.queue_full.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The key server's side of the queues.
+pub struct WorkerSink {
+    queues: Vec<WorkerQueue>,
+    /// Which of them have deliveries that they may not know of.
+    dirty: Vec<bool>,
+    share: Share,
+    router: Arc<KeyRouter>,
+}
+
+/// Versions and suites that can be opened.
+#[must_use]
+pub fn supports(version: ProtocolVersion, suite: CipherSuite) -> bool {
+    mmtls_record::suite::is_supported(version.0, suite.0)
+}
+
+/// Makes the queues between key server and workers, as many as `share` has engines; it says which one's a
+/// connection is.
+///
+/// # Errors
+/// The system's, when out of descriptors.
+pub fn queues(share: Share) -> io::Result<(WorkerSink, Vec<KeyReceiver>, Arc<KeyRouter>)> {
+    let router = Arc::new(KeyRouter::default());
+    let mut queues = Vec::new();
+    for _ in 0..share.engines.max(1) {
+        let queue = Arc::new(Queue::new(QUEUE));
+        let wake = Arc::new(WakeFd::new()?);
+        queues.push(WorkerQueue { queue, wake, sleeps: Arc::default() });
+    }
+    let workers = queues.len();
+    let receivers = (0..workers).map(|at| KeyReceiver {
+        own: queues[at].clone(),
+        next: queues[(at + 1) % workers].clone(),
+        workers,
+        router: Arc::clone(&router),
+    });
+    let receivers = receivers.collect();
+    let sink =
+        WorkerSink { queues, dirty: vec![false; workers], share, router: Arc::clone(&router) };
+    Ok((sink, receivers, router))
+}
+
+impl WorkerSink {
+    /// A second way into the queues, for the lines of a key log.
+    #[must_use]
+    pub fn lines(&self) -> WorkerLines {
+        WorkerLines { queues: self.queues.clone(), router: Arc::clone(&self.router) }
+    }
+
+    /// The worker that a delivery goes to first.
+    fn home(&self, flow: Option<&Flow>, random: &[u8; 32]) -> usize {
+        match flow {
+            Some(flow) => {
+                let Share { engines, seed, owner, .. } = self.share;
+                owner(engines, seed, flow.client(), flow.server()) as usize % self.queues.len()
+            }
+            None => usize::from(random[0]) % self.queues.len(),
+        }
+    }
+
+    /// Puts the keys, or their refusal, of an endpoint at `sender` into a worker's queue; `source` is the number of its
+    /// connection. The worker hears of them with the next [`KeySink::batch_end`]. Other messages are ignored, and what
+    /// cannot be used or queued is counted ([`KeyRouter`]).
+    pub fn deliver(&mut self, sender: IpAddr, source: u64, message: Message) {
+        let (home, delivery) = match message {
+            Message::SessionKeys(keys) => {
+                let home = self.home(keys.flow.as_ref(), &keys.client_random);
+                match open_keys(sender, source, &keys) {
+                    Some(keys) => (home, KeyDelivery::Keys(keys)),
+                    None => {
+                        self.router.unusable.fetch_add(1, Ordering::Relaxed);
+                        return;
+                    }
+                }
+            }
+            Message::NullKeys(null) => {
+                let home = self.home(null.flow.as_ref(), &null.client_random);
+                (home, KeyDelivery::Null { sender, client_random: null.client_random })
+            }
+            _ => return,
+        };
+        match self.queues[home].queue.push(Some(sender), Routed { delivery, passed: 0 }) {
+            Ok(()) => self.dirty[home] = true,
+            Err(_) => self.router.count_lost(),
+        }
+    }
+}
+
+/// The key log's side of the queues: every worker gets every line.
+pub struct WorkerLines {
+    queues: Vec<WorkerQueue>,
+    router: Arc<KeyRouter>,
+}
+
+impl LineSink for WorkerLines {
+    fn has_room(&self) -> bool {
+        self.router.line_bytes.load(Ordering::Relaxed) < MAX_LINE_BYTES
+    }
+
+    fn lines(&mut self, lines: Zeroizing<Vec<u8>>) {
+        let lines = Arc::new(Lines::new(lines, Arc::clone(&self.router)));
+        for queue in &self.queues {
+            let delivery = KeyDelivery::Lines(Arc::clone(&lines));
+            // What of these waits is limited by its bytes; a worker that is gone takes none.
+            if queue.queue.push(None, Routed { delivery, passed: 0 }).is_ok() {
+                queue.ring();
+            }
+        }
+    }
+
+    fn failed(&mut self, error: io::Error) {
+        *self.router.log_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+}
+
+impl KeySink for WorkerSink {
+    fn opened(&mut self, peer: &Peer) {
+        let mut known = self.router.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        known.entry(peer.address.ip()).or_default().push(peer.connection);
+    }
+
+    fn message(&mut self, peer: &Peer, message: Message) {
+        self.deliver(peer.address.ip(), peer.connection.number(), message);
+    }
+
+    fn is_crowded(&self, peer: &Peer) -> bool {
+        let sender = peer.address.ip();
+        self.queues.iter().any(|queue| queue.queue.is_crowded(sender))
+    }
+
+    fn batch_end(&mut self) {
+        for (queue, dirty) in self.queues.iter().zip(&mut self.dirty) {
+            if std::mem::take(dirty) {
+                queue.ring();
+            }
+        }
+    }
+
+    fn closed(&mut self, peer: &Peer) {
+        let mut known = self.router.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(connections) = known.get_mut(&peer.address.ip()) {
+            connections.retain(|connection| *connection != peer.connection);
+            if connections.is_empty() {
+                known.remove(&peer.address.ip());
+            }
+        }
+    }
+}
+
+/// Sets up the openers of a message; `None` when nothing in it can be used.
+fn open_keys(sender: IpAddr, source: u64, message: &SessionKeys) -> Option<SharedKeys> {
+    let mut keys: Vec<(Direction, KeyEpoch, Box<dyn OpenRecord>)> = Vec::new();
+    for entry in &message.keys {
+        let direction = match entry.direction {
+            message::Direction::ClientToServer => Direction::ClientToServer,
+            message::Direction::ServerToClient => Direction::ServerToClient,
+        };
+        let epoch = match entry.epoch {
+            Epoch::EARLY_DATA => KeyEpoch::EarlyData,
+            Epoch::HANDSHAKE => KeyEpoch::Handshake,
+            other => match other.updates() {
+                Some(updates) => KeyEpoch::Application(updates),
+                None => continue,
+            },
+        };
+        let opener = open_record(
+            message.version,
+            message.cipher_suite,
+            entry.key.as_bytes(),
+            entry.iv.as_bytes(),
+            entry.mac_key.as_bytes(),
+        );
+        // One that cannot be used does not spoil the others.
+        if let Ok(opener) = opener {
+            keys.push((direction, epoch, opener));
+        }
+    }
+    (!keys.is_empty()).then_some(SharedKeys {
+        sender: Some(sender),
+        source,
+        client_random: message.client_random,
+        server_random: message.server_random,
+        cipher_suite: CipherSuite(message.cipher_suite),
+        keys,
+    })
+}
+
+/// The request that asks an endpoint for what the engine wants; only for keys after a KeyUpdate,
+/// since the first ones come unasked.
+#[must_use]
+pub fn request(wanted: &KeysNeeded) -> Option<Message> {
+    let KeyEpoch::Application(updates @ 1..) = wanted.epoch else {
+        return None;
+    };
+    Some(Message::KeyRequest(KeyRequest {
+        client_random: wanted.client_random,
+        server_random: wanted.server_random?,
+        version: wanted.version.0,
+        cipher_suite: wanted.cipher_suite?.0,
+        direction: match wanted.direction {
+            Direction::ClientToServer => message::Direction::ClientToServer,
+            Direction::ServerToClient => message::Direction::ServerToClient,
+        },
+        epoch: Epoch::application(updates)?,
+    }))
+}
+
+#[cfg(test)]
+mod tests;

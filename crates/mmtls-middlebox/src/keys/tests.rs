@@ -1,0 +1,152 @@
+//! The queues between key server and workers.
+
+use std::time::{Duration, Instant};
+
+use mmtls_keyshare::client::{Client, ClientConfig};
+use mmtls_keyshare::message::NullKeys;
+use mmtls_keyshare::server::{Identity, Server, ServerConfig};
+use mmtls_testkit::{Pki, require_program};
+
+use super::*;
+
+const SENDER: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)));
+
+fn null(random: u8) -> Routed {
+    let sender = [10, 0, 0, 2].into();
+    Routed { delivery: KeyDelivery::Null { sender, client_random: [random; 32] }, passed: 0 }
+}
+
+#[test]
+fn accepts_deliveries_at_whichever_worker_knows_the_session() {
+    let (sink, mut receivers, router) = queues(Share { engines: 3, ..Share::ALL }).unwrap();
+    for home in 0..3 {
+        for owner in 0..3 {
+            sink.queues[home].queue.push(SENDER, null(7)).ok().unwrap();
+            let mut taken = Vec::new();
+            for turn in 0..6 {
+                let at = turn % 3;
+                let mut limit = 10;
+                while let Some(it) = receivers[at].take(&mut limit, |_, _| at == owner) {
+                    taken.push((at, it.session()));
+                }
+            }
+            let session = Some((Some([10, 0, 0, 2].into()), [7; 32]));
+            assert_eq!(taken, [(owner, session)], "from {home}");
+        }
+    }
+    assert_eq!(router.queue_full.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn accepts_deliveries_for_sessions_that_nobody_knows_yet_where_they_came_first() {
+    let (sink, mut receivers, _router) = queues(Share { engines: 3, ..Share::ALL }).unwrap();
+    sink.queues[1].queue.push(SENDER, null(7)).ok().unwrap();
+    let mut taken = Vec::new();
+    for turn in 0..9 {
+        let mut limit = 10;
+        if receivers[turn % 3].take(&mut limit, |_, _| false).is_some() {
+            taken.push(turn % 3);
+        }
+    }
+    assert_eq!(taken, [1]);
+}
+
+#[test]
+fn refuses_to_look_at_more_than_the_limit() {
+    let (sink, mut receivers, router) = queues(Share { engines: 2, ..Share::ALL }).unwrap();
+    for _ in 0..10 {
+        sink.queues[0].queue.push(SENDER, null(1)).ok().unwrap();
+    }
+    let mut limit = 4;
+    assert!(receivers[0].take(&mut limit, |_, _| false).is_none());
+    assert_eq!(limit, 0);
+    // Who is told of what does not fit is the operator.
+    for _ in 0..QUEUE {
+        let _ = sink.queues[1].queue.push(SENDER, null(2));
+    }
+    let mut limit = 6;
+    assert!(receivers[0].take(&mut limit, |_, _| false).is_none());
+    assert_eq!(router.queue_full.load(Ordering::Relaxed), 6);
+}
+
+#[test]
+fn refuses_more_of_a_key_log_than_workers_take() {
+    let (sink, mut receivers, router) = queues(Share { engines: 2, ..Share::ALL }).unwrap();
+    let mut log = sink.lines();
+    let mut deliveries = 0;
+    while log.has_room() {
+        log.lines(Zeroizing::new(vec![b'\n'; 64 << 10]));
+        deliveries += 1;
+    }
+    assert!((60..=64).contains(&deliveries), "{deliveries} deliveries of 64 KB");
+    // A turn is not spent on them: packets wait.
+    for receiver in &mut receivers {
+        let mut left = deliveries;
+        while left > 0 {
+            let mut limit = 1024;
+            let mut turn = 0;
+            while receiver.take(&mut limit, |_, _| true).is_some() {
+                turn += 1;
+            }
+            assert!((1..=2).contains(&turn), "{turn} in a turn");
+            left -= turn;
+        }
+    }
+    assert!(log.has_room());
+    assert_eq!(router.line_bytes.load(Ordering::Relaxed), 0);
+    assert_eq!(router.queue_full.load(Ordering::Relaxed), 0);
+    // Not even the shortest lines take the place of keys.
+    deliveries = 0;
+    while log.has_room() {
+        log.lines(Zeroizing::new(vec![b'\n']));
+        deliveries += 1;
+    }
+    assert!(deliveries < QUEUE / 2, "{deliveries} deliveries");
+    // A worker that is gone keeps nothing.
+    drop(receivers);
+    assert!(log.has_room());
+}
+
+#[test]
+fn accepts_two_agents_of_one_address() {
+    if !require_program("openssl") {
+        return;
+    }
+    let pki = Pki::shared().unwrap();
+    let (sink, _receivers, router) = queues(Share { engines: 1, ..Share::ALL }).unwrap();
+    let identity = Identity {
+        certificate_file: pki.middlebox.certificate.clone(),
+        key_file: pki.middlebox.key.clone(),
+    };
+    let server =
+        Server::start(ServerConfig::new("127.0.0.1:0".parse().unwrap(), identity), sink).unwrap();
+    let address = server.local_addr();
+    let connect = || {
+        let middlebox = address.to_string().parse().unwrap();
+        let config = ClientConfig::new(vec![middlebox], pki.ca.clone());
+        let client = Client::start(config, Box::new(|_| None)).unwrap();
+        for number in 0..3 {
+            let message = NullKeys { client_random: [number; 32], flow: None };
+            client.send(&Message::NullKeys(message)).unwrap();
+        }
+        client
+    };
+    let known = |count| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while router.connections_of(address.ip()).len() != count {
+            assert!(Instant::now() < deadline, "{:?}", router.connections_of(address.ip()));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    let (first, second) = (connect(), connect());
+    known(2);
+    let elsewhere = [192, 0, 2, 1].into();
+    assert_eq!(router.connections_to_ask(address.ip(), false).len(), 2);
+    assert_eq!(router.connections_to_ask(elsewhere, false).len(), 0);
+    // Behind address translation the key channel has another address than the session.
+    assert_eq!(router.connections_to_ask(elsewhere, true).len(), 2);
+    drop(second);
+    known(1);
+    drop(first);
+    known(0);
+}

@@ -1,0 +1,34 @@
+//! What middleboxes are built on: an application's [`session::Handler`] on interfaces or captures, with the
+//! keys that endpoints share.
+//!
+//! ```text
+//! interfaces ─ Ports ─► worker ─► engine ─► Handler          one worker per processor, nothing shared
+//! endpoints ── keyshare ─► key router ─► worker's queue
+//! key log ──── follower ─┘
+//! captures ─── offline ─► engine ─► Handler
+//! ```
+//!
+//! Implement [`session::Handler`] and give it to a [`Middlebox`], or to [`offline::replay`];
+//! `docs/writing-a-middlebox.md` is the tutorial. [`http1`] and [`literal`] help with what is inside.
+//!
+//! Reads no configuration format and no command line: that is for the program. Refuses to parse packets
+//! and to decrypt; the crates below do that.
+#![forbid(unsafe_code)]
+
+pub mod config;
+mod error;
+pub mod harden;
+pub mod keylog;
+pub mod keys;
+mod middlebox;
+pub mod offline;
+mod settings;
+mod status;
+pub mod worker;
+
+pub use error::Error;
+pub use middlebox::{Finished, KeyCounters, KeyMeter, Middlebox};
+pub use mmtls_engine::{Counters, Share, session, tls};
+pub use mmtls_inspect::{http1, literal};
+pub use settings::Settings;
+pub use status::Status;

@@ -1,0 +1,36 @@
+//! What a worker has counted, and what it keeps.
+
+use mmtls_engine::Counters;
+use mmtls_packet_io::Counters as PortsCounters;
+
+/// What a worker has counted, and what it keeps at the moment.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Status {
+    /// The engine's counters.
+    pub engine: Counters,
+    /// The interfaces' counters, as this worker's sockets saw them.
+    pub bridge: PortsCounters,
+    /// Flows in the table.
+    pub flows: u64,
+    /// Bytes kept.
+    pub buffered_bytes: u64,
+    /// Frames held.
+    pub held_frames: u64,
+    /// Frames dropped because finishing their checksum would have changed their content.
+    pub refused_offloads: u64,
+    /// How often an interface went down.
+    pub interface_downs: u64,
+}
+
+impl core::ops::AddAssign<&Self> for Status {
+    /// That of another worker. All of them see an interface go down.
+    fn add_assign(&mut self, other: &Self) {
+        self.engine += other.engine;
+        self.bridge += other.bridge;
+        self.flows += other.flows;
+        self.buffered_bytes += other.buffered_bytes;
+        self.held_frames += other.held_frames;
+        self.refused_offloads += other.refused_offloads;
+        self.interface_downs = self.interface_downs.max(other.interface_downs);
+    }
+}

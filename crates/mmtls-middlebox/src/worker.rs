@@ -1,0 +1,415 @@
+//! The inline worker: one thread, a pair of ports, one engine. Which back end the ports are of ([`Ports`]) is for the
+//! caller to choose.
+//!
+//! A link that goes down is waited for: to end would take every session with it. An interface that is deleted is an error,
+//! since nothing can come back on its socket.
+//!
+//! Refuses to look into packets; it moves them as the engine says. Frames whose offload header
+//! would change more than a checksum are dropped.
+
+mod clock;
+mod moderation;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mmtls_engine::session::Handler;
+use mmtls_engine::{
+    Engine, Exit, FrameInput, HoldId, Link, Output, PortId, Verdict, finishes_in_place,
+};
+use mmtls_keyshare::server::ServerHandle;
+use mmtls_packet_io::{
+    Action, Error as PortsError, Frame, HeldFrame, Outbox, Port, Ports, VnetHeader,
+};
+
+use crate::keylog::live::LiveKeys;
+use crate::keys::{self, KeyDelivery, KeyReceiver, KeyRouter};
+use crate::{Error, Status, harden};
+use clock::Clock;
+use moderation::Moderation;
+
+/// Longest sleep: how late a stop or a periodic task can be.
+const TICK: Duration = Duration::from_millis(250);
+
+/// An interface that was down less than so long ago is still the same trouble.
+const DOWN_AGAIN: Duration = Duration::from_secs(1);
+
+/// Deliveries taken between two looks at the interfaces.
+const KEYS_PER_TURN: usize = 1024;
+
+/// The key channel as the worker sees it.
+pub struct KeyInput {
+    /// Deliveries.
+    pub receiver: KeyReceiver,
+    /// Who sits where.
+    pub router: Arc<KeyRouter>,
+    /// Keys may come from any address, not only from the client's.
+    pub any_sender: bool,
+    /// The way back to the endpoints; set once the server runs.
+    pub server: Option<ServerHandle>,
+    /// A key log that is followed.
+    pub log: Option<LiveKeys>,
+}
+
+/// How a worker moves frames.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Frames per system call.
+    pub batch: usize,
+    /// How long to let frames gather where many come; zero never waits.
+    pub moderation: Duration,
+    /// Somebody else forwards the frames, and nothing is sent.
+    pub passive: bool,
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// Frames received.
+    pub frames: usize,
+    /// Neither keys came nor was any time up.
+    pub idle: bool,
+}
+
+/// One inline worker.
+pub struct Worker<H: Handler, P> {
+    ports: P,
+    engine: Engine<H>,
+    held: HashMap<HoldId, HeldFrame>,
+    keys: KeyInput,
+    clock: Clock,
+    moderation: Moderation,
+    batch: usize,
+    passive: bool,
+    trouble: Trouble,
+}
+
+/// What went wrong without ending the worker.
+#[derive(Default)]
+struct Trouble {
+    /// Frames dropped because finishing their checksum would have changed them.
+    refused_offloads: u64,
+    /// How often an interface went down.
+    downs: u64,
+    last_down: Option<Instant>,
+    /// Not printed yet.
+    message: Option<String>,
+}
+
+impl<H: Handler, P: Ports> Worker<H, P> {
+    /// A worker that will move frames between the ports.
+    #[must_use]
+    pub fn new(ports: P, engine: Engine<H>, keys: KeyInput, settings: Settings) -> Self {
+        Self {
+            ports,
+            engine,
+            held: HashMap::new(),
+            keys,
+            clock: Clock::new(),
+            moderation: Moderation::new(settings),
+            batch: settings.batch,
+            passive: settings.passive,
+            trouble: Trouble::default(),
+        }
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> &Engine<H> {
+        &self.engine
+    }
+
+    /// The application.
+    pub fn handler_mut(&mut self) -> &mut H {
+        self.engine.handler_mut()
+    }
+
+    /// The worker's time: nanoseconds since 1970.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.clock.ns_at(Instant::now())
+    }
+
+    /// What has been counted, and what is kept.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status {
+            engine: *self.engine.counters(),
+            bridge: self.ports.counters(),
+            flows: self.engine.flow_count() as u64,
+            buffered_bytes: self.engine.buffered_bytes() as u64,
+            held_frames: self.held.len() as u64,
+            refused_offloads: self.trouble.refused_offloads,
+            interface_downs: self.trouble.downs,
+        }
+    }
+
+    /// What is to be told to the operator, once.
+    pub fn take_message(&mut self) -> Option<String> {
+        self.trouble.message.take()
+    }
+
+    /// Moves frames until `stop` is set. `each_tick` runs several times a second, also under
+    /// load.
+    ///
+    /// # Errors
+    /// [`Error::Interface`] when an interface vanishes. One that goes down is waited for.
+    pub fn run(
+        &mut self,
+        stop: &AtomicBool,
+        mut each_tick: impl FnMut(&mut Self),
+    ) -> Result<(), Error> {
+        // Pauses are shorter than the timer slack that threads start with.
+        harden::precise_timers()?;
+        let mut next_tick = Instant::now() + TICK;
+        while !stop.load(Ordering::Relaxed) {
+            // One look at the clock per turn.
+            let now = Instant::now();
+            let Turn { frames, idle } = self.turn(now)?;
+            if now >= next_tick {
+                next_tick = now + TICK;
+                let checked = self.ports.check();
+                self.outlive(checked, now)?;
+                each_tick(self);
+            }
+            // Waiting is a system call that says nothing new while frames keep coming.
+            if frames > 0 {
+                self.moderation.turn(now, frames, self.batch);
+            } else if idle {
+                let slept = self.sleep(now, next_tick);
+                self.outlive(slept, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One turn: deliveries of keys, a batch of frames in each direction, timeouts that are due. For those
+    /// who have a loop of their own; [`Worker::run`] is the usual one. `now` must not go back.
+    ///
+    /// # Errors
+    /// As [`Worker::run`].
+    pub fn turn(&mut self, now: Instant) -> Result<Turn, Error> {
+        let now_ns = self.clock.ns_at(now);
+        let mut idle = self.take_keys(now_ns) == 0;
+        let mut frames = 0;
+        for port in Port::BOTH {
+            let received = self.receive(port, now_ns);
+            frames += self.outlive(received, now)?;
+        }
+        if self.engine.next_timeout().is_some_and(|due| due <= now_ns) {
+            self.engine.handle_timeout(now_ns);
+            self.act(now_ns);
+            idle = false;
+        }
+        Ok(Turn { frames, idle })
+    }
+
+    /// Lets go of everything: held frames are dropped, sessions end, and what their handlers have reset
+    /// then is told to both ends.
+    pub fn finish(&mut self) {
+        self.engine.finish();
+        let now_ns = self.now_ns();
+        self.act(now_ns);
+        self.held.clear();
+        // Sends what is queued; a port that is down has nobody to be told.
+        let _ = self.ports.wait(Some(Duration::ZERO), None);
+    }
+
+    /// Gives the handler back.
+    #[must_use]
+    pub fn into_handler(self) -> H {
+        self.engine.into_handler()
+    }
+
+    /// Takes note of an interface that is down: a driver that resets itself, or an operator who
+    /// changes it, must not end everybody's sessions. The sockets go on when it is up again.
+    fn outlive<T: Default>(
+        &mut self,
+        outcome: Result<T, PortsError>,
+        now: Instant,
+    ) -> Result<T, Error> {
+        match outcome {
+            Err(error @ PortsError::InterfaceDown { .. }) => {
+                // While it is down every frame for it says so again.
+                let last = self.trouble.last_down.replace(now);
+                if last.is_none_or(|last| now.saturating_duration_since(last) > DOWN_AGAIN) {
+                    self.trouble.downs += 1;
+                    self.trouble.message = Some(format!("{error}; going on when it is up again"));
+                }
+                Ok(T::default())
+            }
+            other => other.map_err(Error::Interface),
+        }
+    }
+
+    /// Waits for frames, keys, the next tick or the engine's next timeout.
+    fn sleep(&mut self, now: Instant, next_tick: Instant) -> Result<(), PortsError> {
+        let now_ns = self.clock.ns_at(now);
+        self.keys.receiver.announce_sleep();
+        if self.take_keys(now_ns) > 0 {
+            return Ok(());
+        }
+        let tick = next_tick.saturating_duration_since(now);
+        let timeout = match self.engine.next_timeout() {
+            Some(due) => tick.min(Duration::from_nanos(due.saturating_sub(now_ns))),
+            None => tick,
+        };
+        let ready = self.ports.wait(Some(timeout), Some(self.keys.receiver.wake_fd()))?;
+        if ready.woken {
+            self.keys.receiver.woken();
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, port: Port, now_ns: u64) -> Result<usize, PortsError> {
+        let Self { ports, engine, held, keys, trouble, passive, .. } = self;
+        ports.receive_with(port, |frame, outbox| {
+            if !*passive && !finishes_as_judged(frame) {
+                trouble.refused_offloads += 1;
+                return Action::Drop;
+            }
+            let input = FrameInput {
+                port: port_id(port),
+                link: Link::Ethernet,
+                bytes: frame.bytes,
+                memory: frame.memory,
+                checksum_trusted: checksum_trusted(frame),
+            };
+            let action = match engine.handle_frame(now_ns, &input) {
+                // It is on its way already.
+                _ if *passive => Action::Drop,
+                Verdict::Forward => Action::Forward,
+                Verdict::Drop => Action::Drop,
+                Verdict::Hold(id) => {
+                    held.insert(id, frame.hold());
+                    Action::Taken
+                }
+            };
+            drain(now_ns, engine, held, keys, outbox);
+            action
+        })
+    }
+
+    /// Takes deliveries, but not for ever, since packets wait too. Returns how many were looked
+    /// at.
+    fn take_keys(&mut self, now_ns: u64) -> usize {
+        let mut left = KEYS_PER_TURN;
+        while let Some(delivery) = {
+            let engine = &mut self.engine;
+            self.keys.receiver.take(&mut left, |sender, random| engine.has_session(sender, random))
+        } {
+            // The engine counts refusals.
+            match delivery {
+                KeyDelivery::Keys(keys) => {
+                    let _ = self.engine.handle_keys(now_ns, keys);
+                }
+                KeyDelivery::Null { sender, client_random } => {
+                    let _ = self.engine.handle_null_keys(now_ns, Some(sender), client_random);
+                }
+                KeyDelivery::Lines(lines) => {
+                    for keys in self.keys.log.iter_mut().flat_map(|log| log.add(lines.text())) {
+                        let _ = self.engine.handle_keys(now_ns, keys);
+                    }
+                }
+            }
+            self.act(now_ns);
+        }
+        KEYS_PER_TURN - left
+    }
+
+    /// Acts on outputs that no frame caused.
+    fn act(&mut self, now_ns: u64) {
+        let outbox = self.ports.outbox();
+        drain(now_ns, &mut self.engine, &mut self.held, &mut self.keys, outbox);
+    }
+}
+
+fn drain<H: Handler>(
+    now_ns: u64,
+    engine: &mut Engine<H>,
+    held: &mut HashMap<HoldId, HeldFrame>,
+    keys: &mut KeyInput,
+    out: &mut impl Outbox,
+) {
+    while let Some(output) = engine.poll_output() {
+        match output {
+            Output::Release(id) => {
+                if let Some(frame) = held.remove(&id) {
+                    out.send_held(frame);
+                }
+            }
+            Output::Discard(id) => {
+                held.remove(&id);
+            }
+            Output::Inject { exit, frame } => {
+                let of = |port| if port == port_id(Port::Left) { Port::Left } else { Port::Right };
+                let port = match exit {
+                    Exit::AwayFrom(port) => of(port).other(),
+                    Exit::Through(port) => of(port),
+                };
+                // The engine's frames have a header and a legal length.
+                let _ = out.inject(port, &frame);
+            }
+            Output::KeysNeeded(wanted) => {
+                if let Some(found) = keys.log.as_mut().and_then(|log| log.want(wanted)) {
+                    // What comes of it is taken up by the next turn of this loop.
+                    let _ = engine.handle_keys(now_ns, found);
+                } else if let (Some(server), Some(message)) = (&keys.server, keys::request(&wanted))
+                {
+                    // Those that do not know the session say so, which is ignored.
+                    let address = wanted.client.ip();
+                    for connection in keys.router.connections_to_ask(address, keys.any_sender) {
+                        // A full queue means that the endpoint is slow; its keys come unasked too.
+                        let _ = server.send_to(connection, &message);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn port_id(port: Port) -> PortId {
+    match port {
+        Port::Left => PortId(0),
+        Port::Right => PortId(1),
+    }
+}
+
+/// Whether what leaves, once its checksum is finished, is what the engine judges.
+fn finishes_as_judged(frame: &Frame<'_>) -> bool {
+    let vnet = frame.vnet;
+    let [start, offset] = [vnet.checksum_start, vnet.checksum_offset].map(usize::from);
+    !frame.checksum_partial() || finishes_in_place(Link::Ethernet, frame.bytes, start, offset)
+}
+
+/// Unfinished checksums must not be verified, verified ones need not be.
+fn checksum_trusted(frame: &Frame<'_>) -> bool {
+    frame.vnet.flags & (VnetHeader::NEEDS_CHECKSUM | VnetHeader::DATA_VALID) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_offload_headers_that_rewrite_the_payload() {
+        let mut bytes = vec![0; 14 + 20 + 20 + 10];
+        bytes[12..14].copy_from_slice(&[8, 0]);
+        bytes[14..34]
+            .copy_from_slice(&[0x45, 0, 0, 50, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes[46] = 0x50;
+        let judged = |flags, checksum_start, checksum_offset| {
+            let vnet =
+                VnetHeader { flags, checksum_start, checksum_offset, ..VnetHeader::default() };
+            finishes_as_judged(&Frame { bytes: &bytes, memory: None, vnet, ingress: Port::Left })
+        };
+        assert!(judged(VnetHeader::NEEDS_CHECKSUM, 34, 16));
+        // Into the first bytes of the payload.
+        assert!(!judged(VnetHeader::NEEDS_CHECKSUM, 34, 20));
+        assert!(!judged(VnetHeader::NEEDS_CHECKSUM, 54, 0));
+        // Without the flag the numbers mean nothing.
+        assert!(judged(VnetHeader::DATA_VALID, 54, 0));
+    }
+}
