@@ -57,7 +57,7 @@ bench: ## Measure against nginx as split proxy, the kernel bridge and direct
 	@$(STEP) build $(CARGO) build --release --locked --workspace
 	@$(STEP) bench $(XTASK) bench
 
-# With the installed browser and Java about ten minutes; writes docs/interoperability.md.
+# With the installed browser and Java about ten minutes; writes docs/interoperability.md and the CSV files beside it.
 interop: ## Let every TLS stack talk to every other, and check that mmTLS follows
 	@$(STEP) setup scripts/setup interop
 	@$(STEP) build $(CARGO) build --release --locked --workspace

@@ -44,7 +44,7 @@ static void on_signal(int signal)
 
 int main(int argc, char **argv)
 {
-    int cpus = argc > 2 ? atoi(argv[2]) : 1;
+    int cpus = argc > 2 ? atoi(argv[2]) : 1, status = EXIT_SUCCESS;
     if (argc < 2 || cpus > MAX_CPUS || mmtls_init(argv[1], cpus) < 0) {
         fprintf(stderr, "cipherstat: CONFIG [CPUS]: %s\n", mmtls_error_message());
         return EXIT_FAILURE;
@@ -59,13 +59,16 @@ int main(int argc, char **argv)
     }
     for (int cpu = 0; cpu < cpus; cpu++) {
         mmtls_app_join(workers[cpu].mmctx);
-        if (mmtls_errno() < 0)
+        if (mmtls_errno() < 0) {
             fprintf(stderr, "cipherstat: %s\n", mmtls_error_message());
+            status = EXIT_FAILURE;
+        }
         for (int kind = 0; kind < 2 * 65536; kind++)
             if (workers[cpu].counts[kind / 65536][kind % 65536] > 0)
                 printf("cpu %d: TLS 1.%d, cipher suite 0x%04x: %lu sessions\n", cpu,
                        2 + kind / 65536, (unsigned)kind % 65536,
                        workers[cpu].counts[kind / 65536][kind % 65536]);
     }
-    return mmtls_destroy() < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+    mmtls_destroy();
+    return status;
 }

@@ -1,5 +1,8 @@
 //! The agent's thread: datagrams of the programs in, key messages out.
 //!
+//! Each secret is a delivery of its own, since the keys of the two directions become known at different times (an
+//! OpenSSL client logs its own only after its Finished was sent), and an endpoint may share one direction only.
+//!
 //! Refuses to hold a program up: it only reads, and the client's queue drops its oldest.
 
 use std::path::Path;

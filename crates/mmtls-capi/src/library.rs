@@ -1,5 +1,7 @@
 //! What there is: the configuration and the contexts, looked up by number.
 //!
+//! Registering callbacks is over when the contexts start, which keeps the packet path free of locks.
+//!
 //! Refuses to follow a handle: it is compared, and numbers are never used twice. Refuses to wait
 //! for a context while the registry is locked.
 

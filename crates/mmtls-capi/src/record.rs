@@ -1,5 +1,9 @@
 //! Giving a record to the application.
 //!
+//! Without a type (figure 9, or NULL) only application data is given and other records have length 0, since servers send
+//! session tickets in the same stream. With NULL for the buffer nothing is decrypted: the length is the announced one
+//! (TLS 1.3: padding included), the type the visible one.
+//!
 //! Refuses to write beyond what the caller declared, and to decrypt where nobody asks for content.
 
 use std::ffi::{c_char, c_int};

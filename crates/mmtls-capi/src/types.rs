@@ -1,5 +1,7 @@
 //! The types of the header: handles, events, sides, what is known of a session.
 //!
+//! A side is a direction; the prototype of the paper names the receive buffer instead, which is the other way round.
+//!
 //! Refuses to hold anything that Rust owns, but for one borrowed pointer, whose life is documented,
 //! and enums, which C may hand over with any value.
 

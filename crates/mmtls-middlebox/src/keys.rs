@@ -6,6 +6,9 @@
 //! session and passes the delivery on to the next one, until it has gone round once: then it waits
 //! where it came first, since its session may be yet to come.
 //!
+//! With several workers, what overtakes its ClientHello (keys of early data, null keys) and names other ends than the monitor
+//! sees is kept by a worker that does not get the session, and not found.
+//!
 //! Refuses to keep key bytes once their opener is set up, to share anything but queues between
 //! workers, and to wait for a slow one. No sender fills a queue ([`queue`]): of one that has much in it
 //! nothing is read for a while, and what comes all the same is dropped and counted (the session then

@@ -1,6 +1,9 @@
 //! The inline worker: one thread, a pair of ports, one engine. Which back end the ports are of ([`Ports`]) is for the
 //! caller to choose.
 //!
+//! A link that goes down is waited for: to end would take every session with it. An interface that is deleted is an error,
+//! since nothing can come back on its socket.
+//!
 //! Refuses to look into packets; it moves them as the engine says. Frames whose offload header
 //! would change more than a checksum are dropped.
 

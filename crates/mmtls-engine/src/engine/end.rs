@@ -1,5 +1,10 @@
 //! How flows end: closed by their endpoints, reset by the monitor, forgotten.
 //!
+//! A session is reset with up to two RSTs per side: one at the first byte that was not forwarded, one at what the side
+//! last acknowledged, in case forwarded packets were lost behind the monitor. A tombstone drops everything, and answers
+//! what still comes with a RST at the sender's own acknowledgment number, a few times. Its time is counted from the last
+//! packet and not from the reset: what comes later would be a mid-stream connection.
+//!
 //! Refuses to forget a reset connection early: its tombstone keeps dropping what still comes.
 
 use super::conclude::Passage;

@@ -11,6 +11,8 @@
 //! would fill the holes: so an identification is remembered for longer than receivers do, and what comes
 //! with it again meets the policy, too. Of copies, where nothing is prevented, it begins another packet.
 //!
+//! In IPv6 identifications of other protocols count too, since the header of a later fragment does not say what it carries.
+//!
 //! Refuses to keep more than its caps, and to let one source take everything: who waits for the most
 //! makes room, and one source's identifications take an eighth.
 

@@ -1,5 +1,8 @@
 //! Keys from the key channel: matching them to sessions, keeping those that come early.
 //!
+//! A key channel proves one address, so a dual-stack client opens one per address family; deliveries whose sender is not
+//! the session's client are ignored.
+//!
 //! Refuses keys whose sender is not the session's client, unless configured; keys for other
 //! randoms or suites; and more early deliveries than its cap, of which nobody has more than is left
 //! for all others.

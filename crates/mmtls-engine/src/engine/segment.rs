@@ -1,5 +1,9 @@
 //! What happens to a TCP segment: which connection it belongs to, reassembly, and the verdict.
 //!
+//! Inline, a segment that cannot be kept is dropped, and its sender repeats it; in a capture it was delivered anyway, so the
+//! loss is declared. Where a connection has shown that it carries something else, a copy with other bytes passes if TLS cannot
+//! begin in it, nor be asked for: nothing is judged there.
+//!
 //! Refuses to forward the segment that completes a record before the record was judged.
 
 use super::conclude::Passage;

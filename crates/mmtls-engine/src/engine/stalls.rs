@@ -1,5 +1,8 @@
 //! Packets that wait for keys: how many, and for how long.
 //!
+//! Where no agent of the client's address is connected, a stall is short: `mmtls exec` connects before it starts its program, so
+//! only endpoints that connect at that moment are waited for. The engine asks when a stall begins, not per packet.
+//!
 //! Refuses to wait without a limit.
 
 use super::{Context, Engine, StallCheck, context};

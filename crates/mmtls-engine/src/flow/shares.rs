@@ -1,6 +1,8 @@
 //! Who holds how much of what is shared: held frames, kept bytes, connection attempts, by client
 //! address (of IPv6 the first 64 bits: a host has as many addresses of its network as it likes).
 //!
+//! What is added up is what is allocated, not what is filled: a kilobyte in a megabyte of memory is a megabyte.
+//!
 //! Refuses to decide: it tells who holds the most, and the caller what that costs them.
 //!
 //! Amounts are exact. Places in the order are not: they are by powers of two, and one that has

@@ -5,6 +5,9 @@
 //! at. The bytes themselves are kept, not digests of them: a retransmission may begin and end
 //! anywhere, and what cannot be compared could only be dropped, which hangs honest connections.
 //!
+//! To keep a frame's memory (`Arc<[u8]>`, which nobody writes to) spares a copy and wastes what of it is not payload. So it is
+//! kept where at least half of it is used, and below that while little is kept here and in all connections together.
+//!
 //! Refuses to interpret, and to keep what the receiver has acknowledged.
 
 use std::collections::VecDeque;

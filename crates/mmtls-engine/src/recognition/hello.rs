@@ -6,6 +6,9 @@
 //! change_cipher_spec. Whatever the session's reader cannot follow of this meets a policy there, since
 //! it was recognised here.
 //!
+//! OpenSSL answers a ClientHello in the form of SSL 2.0 with TLS 1.2. It has neither a random of 32 bytes nor records, so it
+//! is a session that cannot be followed (`unsupported_version`).
+//!
 //! Refuses to read more than the beginning.
 
 use crate::tls::{ContentType, HandshakeType, RECORD_HEADER_LEN};

@@ -15,6 +15,11 @@
 //! has sent a SYN says nothing of TLS. So both are looked at, each as client of the other, by a
 //! [`Side`]. An answer as TLS servers give it shows that a beginning was missed.
 //!
+//! At the start of a connection, and behind a request for TLS that is known, a hello is recognised as generously as
+//! servers take it. Elsewhere it must have the whole head of one, so that a binary protocol is not taken for TLS; one inside
+//! a message (an uploaded capture) is none. Behind the first 16 KB each turn of the client is looked at for as long as the
+//! connection lasts, without reassembly, at the cost of a comparison per segment.
+//!
 //! Refuses to take the word of a server, and to keep more than [`MAX_BYTES`] per direction and side.
 //! Beyond them a [`Watch`] goes on without reassembly.
 

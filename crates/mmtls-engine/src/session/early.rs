@@ -5,6 +5,16 @@
 //! EndOfEarlyData or a record that they do not open. Refuses to let early data pass unjudged
 //! while their keys may still come: an endpoint shares them before its application keys, or not
 //! at all.
+//!
+//! What the server does with early data is reported once. Accepted: EndOfEarlyData was opened, or EncryptedExtensions say
+//! so. Rejected: HelloRetryRequest, a ServerHello without the first pre-shared key, EncryptedExtensions, or later keys that
+//! open a record with no EndOfEarlyData before it. A record that nothing opens proves nothing. Rejected early data reach
+//! nobody: what was shown is void, what still comes passes unshown.
+//!
+//! Without early keys the records wait until the stall limit or until the client's application keys have come; then
+//! policy `missing_keys` decides. Behind the ServerHello up to 64 KB can pass that way, since they cannot be told from the
+//! client's last flight. The suite is that of the pre-shared key and may differ from the negotiated one when early data are
+//! rejected; nothing on the wire tells it, so from key logs every suite whose hash fits the secret is tried.
 
 use super::follow::{Context, Step, TlsSession};
 use super::stream::{Read, Trial};

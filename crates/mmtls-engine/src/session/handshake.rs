@@ -1,5 +1,8 @@
 //! A session's hellos, and the keys that they make necessary.
 //!
+//! Policy `require_private_tag` is applied at the ServerHello, so null keys count after it: that an endpoint needs no private
+//! tag stands nowhere in the ServerHello, and to wait would let bytes pass.
+//!
 //! Refuses hellos out of turn. Reads the handshake of TLS 1.3 up to the ServerHello, that of
 //! TLS 1.2 up to the end, and again when it is renegotiated.
 

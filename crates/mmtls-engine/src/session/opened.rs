@@ -1,6 +1,10 @@
 //! Handshake messages that would be hidden: opened with handshake keys that an endpoint shared
 //! (TLS 1.3), or in the clear anyway (TLS 1.2).
 //!
+//! Behind Finished a client's record is application data or waits, and so is a server's once its application keys are
+//! there; before that a server's records still pass, as without handshake keys. Keys that open nothing are ignored; once
+//! they have opened a record, the next one that they do not open fails.
+//!
 //! Refuses to parse certificates: their bytes go to the handler as they are. Tells where the
 //! handshake ends, so that the switch to application keys need not be searched for.
 

@@ -1,4 +1,9 @@
 //! A record that a handler may open. Refuses to show a byte whose tag has not been verified.
+//!
+//! A record that a pause skips counts as its fragment minus what its suite adds: explicit nonce, tag, and in TLS 1.3 the content
+//! type. Padding is hidden, so in TLS 1.3 and with CBC that is an upper bound. In TLS 1.3 records of up to 64 bytes are opened
+//! even during a pause, since a KeyUpdate may hide in one; one that is padded beyond that is missed, and the next record
+//! fails.
 
 use super::info::SessionInfo;
 use crate::tls::{ContentType, Direction, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};

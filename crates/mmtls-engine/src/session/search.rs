@@ -1,5 +1,12 @@
 //! Finding where application keys begin: by authentication, never by length.
 //!
+//! A client can share its keys only when it has the server's whole flight. So the server's encrypted records pass until
+//! the client has sent its own protected record; they are kept, within limits, and searched when keys come. The client's
+//! records wait for keys from the first one on, its Finished included: sharing does not depend on it.
+//!
+//! Before the switch a changed record 0 cannot be told from a handshake record. It passes, its receiver refuses it, and a
+//! session in which nothing ever opened although keys were there ends with `nothing_opened`.
+//!
 //! Refuses to let more than a handshake's worth of records pass that nothing opens: the rest
 //! waits for keys that do.
 

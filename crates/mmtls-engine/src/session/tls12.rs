@@ -1,6 +1,8 @@
 //! Protected records of TLS 1.2: from ChangeCipherSpec on, Finished included, every record counts
 //! (RFC 5246, sections 6.1 and 7.1), so sequence numbers are exact and nothing is searched for.
 //!
+//! A renegotiation is followed inside the session, under the new client random.
+//!
 //! Refuses application data without keys. Finished passes without them: it shows nothing, and
 //! the endpoints verify it.
 

@@ -1,6 +1,9 @@
 //! A key log that is still being written, for live use: secrets come after the sessions that want
 //! them, or before.
 //!
+//! A key log is trusted as local: its keys need no sender's address, and whoever may write the file is believed. It
+//! holds traffic secrets, on the middlebox, and is a last resort where the middlebox and the programs have the same owner.
+//!
 //! Refuses to grow without bound: of sessions and of wishes the older half goes when there are too
 //! many. Nothing here waits or reads; [`follow`](super::follow) does.
 
