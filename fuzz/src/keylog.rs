@@ -5,8 +5,8 @@
 
 use std::io::{self, Read};
 
-use mmtls_middlebox::keylog::{KeyLog, MAX_EPOCH};
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch};
+use mmtls_middlebox::keylog::{KeyLog, MAX_EPOCH};
 
 use crate::input::Input;
 

@@ -20,6 +20,7 @@ mod recorder;
 pub mod seeds;
 mod session;
 mod tls_deframer;
+mod worker;
 
 pub use agent_datagram::agent_datagram;
 pub use capture_reader::capture_reader;
@@ -33,14 +34,16 @@ pub use recognition::recognition;
 pub use record_open::record_open;
 pub use session::session;
 pub use tls_deframer::tls_deframer;
+pub use worker::worker;
 
 /// A target: its name, and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, in the order in which `cargo xtask fuzz` runs them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     ("packet_path", packet_path),
     ("openings", openings),
+    ("worker", worker),
     ("session", session),
     ("tls_deframer", tls_deframer),
     ("recognition", recognition),

@@ -6,6 +6,7 @@
 mod engine;
 mod openings;
 mod parsers;
+mod worker;
 
 /// One seed: target, name, bytes.
 pub struct Seed {
@@ -26,6 +27,7 @@ pub fn all() -> Vec<Seed> {
     };
     engine::packet_path(&mut add);
     openings::openings(&mut add);
+    worker::worker(&mut add);
     engine::session(&mut add);
     engine::tls_deframer(&mut add);
     engine::recognition(&mut add);

@@ -48,9 +48,10 @@ const fn target(name: &'static str, max_len: u32, rss_limit_mb: u32) -> Target {
     Target { name, max_len, rss_limit_mb }
 }
 
-const TARGETS: [Target; 12] = [
+const TARGETS: [Target; 13] = [
     target("packet_path", 4096, 512),
     target("openings", 512, 512),
+    target("worker", 1024, 512),
     target("session", 4096, 512),
     target("tls_deframer", 8192, 512),
     target("recognition", 8192, 512),

@@ -27,6 +27,7 @@ pub mod captures;
 pub mod compromised;
 pub mod dialogs;
 pub mod files;
+pub mod frames;
 pub mod middlebox;
 pub mod openssl;
 pub mod pki;

@@ -3,7 +3,6 @@
 //! root nor namespaces.
 
 mod network;
-mod session;
 mod stage;
 
 use std::collections::BTreeSet;
@@ -13,9 +12,9 @@ use mmtls_engine::tls::Direction;
 use mmtls_packet_io::Port;
 use mmtls_packet_io::memory::Link;
 
+use mmtls_testkit::frames::{CLIENT, Packet, SERVER, Session};
 use mmtls_testkit::wire::{RST, Segment};
 use network::{AfPacket, Memory, Network};
-use session::{CLIENT, Packet, SERVER, Session};
 use stage::{FORBIDDEN, FORBIDDEN_AT_THE_END, Stage};
 
 /// Runs the cases on both back ends.

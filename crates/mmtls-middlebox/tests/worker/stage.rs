@@ -15,7 +15,7 @@ use mmtls_middlebox::{Error, Share, Status, harden};
 use mmtls_packet_io::Port;
 
 use crate::network::{BATCH, Network};
-use crate::session::{Packet, Session};
+use mmtls_testkit::frames::{Packet, Session};
 
 /// What [`Judge`] resets a session for.
 pub const FORBIDDEN: &[u8] = b"forbidden-fruit";

@@ -5,12 +5,14 @@ use mmtls_keyshare::Flow;
 use mmtls_keyshare::message::{self, Epoch, KeyEntry, Message, SessionKeys};
 use mmtls_packet_io::Port;
 use mmtls_record::Tls13Sealer;
-use mmtls_testkit::segments::{Endpoints, flag};
-use mmtls_testkit::synthesis::{ScriptBuilder, side};
 
-use mmtls_testkit::wire;
+use crate::segments::{Endpoints, flag};
+use crate::synthesis::{ScriptBuilder, side};
+use crate::wire;
 
+/// From the client, which is on the left.
 pub const CLIENT: Direction = Direction::ClientToServer;
+/// From the server, which is on the right.
 pub const SERVER: Direction = Direction::ServerToClient;
 
 const RANDOM: [u8; 32] = [0xc1; 32];
@@ -22,12 +24,15 @@ const SEGMENT: usize = 1000;
 /// A frame and the port of the worker that it arrives at.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Packet {
+    /// Where it arrives.
     pub port: Port,
+    /// From its Ethernet header on.
     pub frame: Vec<u8>,
 }
 
 impl Packet {
     /// The packet as two IPv4 fragments.
+    #[must_use]
     pub fn fragments(&self) -> [Self; 2] {
         const HEADERS: usize = 14 + 20;
         // A multiple of eight, and behind the TCP header.
@@ -57,6 +62,10 @@ pub struct Session {
     pub handshake: Vec<Packet>,
     /// The records of application data, in the order given.
     pub records: Vec<Vec<Packet>>,
+    /// What each side says in all, and how much of it is before its first record of application data.
+    pub streams: [Vec<u8>; 2],
+    /// See `streams`.
+    pub handshake_len: [usize; 2],
     endpoints: Endpoints,
 }
 
@@ -77,6 +86,7 @@ fn sealer(direction: Direction, epoch: KeyEpoch) -> Tls13Sealer {
 
 impl Session {
     /// A session with records of these contents.
+    #[must_use]
     pub fn new(records: &[(Direction, Vec<u8>)]) -> Self {
         let mut builder = ScriptBuilder::new(RANDOM, AES_128_GCM, false, &[700], sealer);
         for (direction, content) in records {
@@ -92,7 +102,13 @@ impl Session {
             server: ([10, 0, 0, 3], 443).into(),
             initial: [1000, 2000],
         };
-        let mut session = Self { handshake: Vec::new(), records: Vec::new(), endpoints };
+        let mut session = Self {
+            handshake: Vec::new(),
+            records: Vec::new(),
+            streams: [Vec::new(), Vec::new()],
+            handshake_len: [0; 2],
+            endpoints,
+        };
         for (direction, flags) in [(CLIENT, flag::SYN), (SERVER, flag::SYN | flag::ACK)] {
             session.handshake.push(session.packet(direction, -1, 0, flags, &[]));
         }
@@ -122,6 +138,8 @@ impl Session {
             let packets = session.stretch(*direction, &streams, &mut sent, end, acknowledged);
             session.records.push(packets);
         }
+        session.handshake_len = opened;
+        session.streams = streams;
         session
     }
 
@@ -146,7 +164,9 @@ impl Session {
         packets
     }
 
-    fn packet(
+    /// A segment of one side, with a checksum.
+    #[must_use]
+    pub fn packet(
         &self,
         direction: Direction,
         offset: i64,
@@ -160,6 +180,7 @@ impl Session {
     }
 
     /// What the client's agent sends: the keys of both directions, of the handshake or of what follows.
+    #[must_use]
     pub fn keys(&self, epoch: KeyEpoch) -> Message {
         let mut keys = Vec::new();
         for direction in [CLIENT, SERVER] {
@@ -186,6 +207,7 @@ impl Session {
     }
 
     /// Where the client's agent sends from.
+    #[must_use]
     pub fn sender(&self) -> std::net::IpAddr {
         self.endpoints.client.ip()
     }

@@ -1,0 +1,468 @@
+//! The whole worker on the in-memory back end: frames, keys, time, and what the handler answers, in any order.
+//!
+//! Two models of receivers look at what leaves: one keeps the first copy of every byte, one the latest that
+//! it has not handed on. Neither may ever have the whole of a record that the handler has not been shown and let
+//! pass. Where nobody was hostile, and keys came, everything must arrive.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use mmtls_engine::session::{Handler, Record, Session as Followed, SessionError};
+use mmtls_engine::tls::{Direction, KeyEpoch};
+use mmtls_engine::{Config, Engine, Policies, Policy};
+use mmtls_keyshare::message::{self, Message, NullKeys, SessionKeys};
+use mmtls_keyshare::server::KeySink;
+use mmtls_middlebox::Share;
+use mmtls_middlebox::keys::{self, WorkerSink};
+use mmtls_middlebox::worker::{KeyInput, Settings, Worker};
+use mmtls_packet_io::memory::{self, Link, MemoryPorts, Network};
+use mmtls_packet_io::{Port, VnetHeader};
+use mmtls_testkit::frames::{CLIENT, Packet, SERVER, Session};
+use mmtls_testkit::segments::flag;
+use mmtls_testkit::synthesis::side;
+use mmtls_testkit::wire::{RST, Segment};
+
+use crate::input::Input;
+
+/// Frames that may wait in the network.
+const CAPACITY: usize = 512;
+/// Operations of one input.
+const MAX_OPERATIONS: usize = 200;
+/// Longer than any honest input takes.
+const STALL_NS: u64 = 3_000_000_000;
+/// What the last packets of an honest run have to arrive within, in turns.
+const PATIENCE: usize = 400;
+
+/// A frame of more bytes can be cut into fragments.
+const SMALLEST_IN_TWO: usize = 14 + 20 + 64;
+
+/// What the handler does at its next events, and what it has seen.
+#[derive(Default)]
+struct Judge {
+    answers: Vec<u8>,
+    next: usize,
+    /// Records of each direction that may arrive whole.
+    allowed: [usize; 2],
+    /// Records of this direction are not asked for any more.
+    unjudged: [bool; 2],
+    reset: bool,
+}
+
+impl Judge {
+    fn answer(&mut self) -> u8 {
+        let answer = self.answers.get(self.next).copied().unwrap_or_default();
+        self.next += 1;
+        answer
+    }
+}
+
+/// The judge as the worker has it; the model looks at it between turns.
+#[derive(Clone, Default)]
+struct Bench(Arc<Mutex<Judge>>);
+
+impl Bench {
+    fn with<T>(&self, work: impl FnOnce(&mut Judge) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// An event in which nothing is judged.
+    fn event(&self, session: &mut Followed<'_>) {
+        self.with(|judge| {
+            if judge.answer() == 1 {
+                judge.reset = true;
+                session.reset();
+            }
+        });
+    }
+}
+
+impl Handler for Bench {
+    type State = ();
+
+    fn session_start(&mut self, session: &mut Followed<'_>, (): &mut ()) {
+        self.event(session);
+    }
+
+    fn handshake_end(&mut self, session: &mut Followed<'_>, (): &mut ()) {
+        self.event(session);
+    }
+
+    fn stall(&mut self, session: &mut Followed<'_>, (): &mut (), _direction: Direction) {
+        self.event(session);
+    }
+
+    fn error(&mut self, session: &mut Followed<'_>, (): &mut (), _: Direction, _: SessionError) {
+        self.event(session);
+    }
+
+    fn new_record(&mut self, session: &mut Followed<'_>, (): &mut (), record: &mut Record<'_>) {
+        self.with(|judge| {
+            let answer = judge.answer();
+            let direction = record.direction();
+            if answer != 2 && record.open().is_err() {
+                // Its policy resets the session; the record must not arrive.
+                return;
+            }
+            match answer {
+                1 => {
+                    judge.reset = true;
+                    return session.reset();
+                }
+                3 => {
+                    judge.unjudged[side(direction)] = true;
+                    session.pause(direction, None);
+                }
+                _ => {}
+            }
+            if !judge.reset {
+                judge.allowed[side(direction)] += 1;
+            }
+        });
+    }
+}
+
+/// One direction's stream as a receiver has it.
+#[derive(Default)]
+struct Receiver {
+    stream: Vec<u8>,
+    waiting: BTreeMap<u64, u8>,
+    latest_counts: bool,
+}
+
+impl Receiver {
+    fn take(&mut self, offset: i64, payload: &[u8]) {
+        for (at, byte) in (offset..).zip(payload) {
+            let Ok(at) = u64::try_from(at) else {
+                continue;
+            };
+            if at < self.stream.len() as u64 {
+                continue;
+            }
+            if self.latest_counts {
+                self.waiting.insert(at, *byte);
+            } else {
+                self.waiting.entry(at).or_insert(*byte);
+            }
+        }
+        while let Some(byte) = self.waiting.remove(&(self.stream.len() as u64)) {
+            self.stream.push(byte);
+        }
+    }
+
+    /// How many records are complete behind the handshake.
+    fn records(&self, handshake_len: usize) -> usize {
+        let mut rest = self.stream.get(handshake_len..).unwrap_or(&[]);
+        let mut count = 0;
+        while let [_, _, _, high, low, behind @ ..] = rest {
+            let len = usize::from(u16::from_be_bytes([*high, *low]));
+            let Some(next) = behind.get(len..) else {
+                break;
+            };
+            count += 1;
+            rest = next;
+        }
+        count
+    }
+}
+
+/// The sessions that inputs choose from: made once, since they are sealed.
+fn sessions() -> &'static [Session] {
+    static SESSIONS: OnceLock<Vec<Session>> = OnceLock::new();
+    SESSIONS.get_or_init(|| {
+        let of = |records: &[(Direction, usize)]| {
+            let content = records.iter().map(|(direction, len)| (*direction, vec![b'r'; *len]));
+            Session::new(&content.collect::<Vec<_>>())
+        };
+        vec![
+            of(&[(CLIENT, 30), (SERVER, 2500)]),
+            of(&[(CLIENT, 10), (SERVER, 40), (SERVER, 3000), (CLIENT, 1500), (SERVER, 5)]),
+            of(&[(SERVER, 1000), (CLIENT, 1000), (SERVER, 1), (CLIENT, 1), (SERVER, 1200)]),
+        ]
+    })
+}
+
+/// Where a segment's payload stands in its stream.
+fn offset_of(segment: &Segment<'_>, direction: Direction) -> i64 {
+    let first = [1001u32, 2001][side(direction)];
+    i64::from(segment.sequence.wrapping_sub(first) as i32)
+}
+
+struct Stage {
+    session: &'static Session,
+    worker: Worker<Bench, MemoryPorts>,
+    network: Network,
+    keys: WorkerSink,
+    bench: Bench,
+    start: Instant,
+    elapsed: Duration,
+    /// First and latest copy, of what goes to the server and to the client.
+    receivers: [[Receiver; 2]; 2],
+    resets: [bool; 2],
+    /// Something was done that an honest network and honest endpoints do not.
+    hostile: bool,
+    handshake_keys: bool,
+}
+
+impl Stage {
+    fn new(session: &'static Session, input: &mut Input<'_>) -> Self {
+        let batch = 1 + usize::from(input.u8() % 32);
+        let bench = Bench::default();
+        let (ports, network) = memory::pair(CAPACITY, batch).expect("descriptors");
+        let (keys, mut receivers, router) = keys::queues(Share::ALL).expect("descriptors");
+        let receiver = receivers.pop().expect("one worker");
+        let mut config = Config::new(Policy::Reset);
+        let policies = Policies::new(Policy::Reset);
+        config.policies = Policies { null_keys: Policy::Reset, ..policies };
+        config.supports = keys::supports;
+        config.limits.stall_timeout_ns = STALL_NS;
+        config.limits.unshared_stall_timeout_ns = STALL_NS;
+        config.limits.max_held_frames = 1 + usize::from(input.u8());
+        config.mid_stream_grace_ns = 0;
+        let few = config.limits.max_held_frames < 64;
+        let engine = Engine::new(config, bench.clone());
+        let input = KeyInput { receiver, router, any_sender: false, server: None, log: None };
+        let settings = Settings { batch, moderation: Duration::ZERO, passive: false };
+        let receiver = |latest_counts| Receiver { latest_counts, ..Receiver::default() };
+        Self {
+            session,
+            worker: Worker::new(ports, engine, input, settings),
+            network,
+            keys,
+            bench,
+            start: Instant::now(),
+            elapsed: Duration::ZERO,
+            receivers: [[receiver(false), receiver(true)], [receiver(false), receiver(true)]],
+            resets: [false; 2],
+            // A cap that is met ends sessions.
+            hostile: few,
+            handshake_keys: false,
+        }
+    }
+
+    fn send(&mut self, packet: &Packet) {
+        // What does not fit is lost, as in any network.
+        let _ = self.network.put(packet.port, VnetHeader::default(), &packet.frame);
+    }
+
+    fn turn(&mut self) {
+        let result = self.worker.turn(self.start + self.elapsed);
+        assert!(result.is_ok(), "{:?}", result.err());
+        self.look();
+    }
+
+    /// Takes out what has left, and judges it.
+    fn look(&mut self) {
+        for (port, direction) in [(Port::Right, CLIENT), (Port::Left, SERVER)] {
+            while let Some(frame) = self.network.take(port, Duration::ZERO) {
+                let Some(segment) = Segment::of(&frame.bytes) else {
+                    continue;
+                };
+                self.resets[side(direction)] |= segment.flags & RST != 0;
+                let offset = offset_of(&segment, direction);
+                for receiver in &mut self.receivers[side(direction)] {
+                    receiver.take(offset, segment.payload);
+                }
+            }
+        }
+        let (allowed, unjudged) = self.bench.with(|judge| (judge.allowed, judge.unjudged));
+        for at in 0..2 {
+            for receiver in self.receivers[at].iter().filter(|_| !unjudged[at]) {
+                let arrived = receiver.records(self.session.handshake_len[at]);
+                assert!(arrived <= allowed[at], "{arrived} records, {} judged", allowed[at]);
+            }
+        }
+    }
+
+    fn deliver(&mut self, epoch: KeyEpoch) {
+        self.keys.deliver(self.session.sender(), 1, self.session.keys(epoch));
+        self.keys.batch_end();
+    }
+
+    /// Keys that are not the session's, or not its client's.
+    fn deliver_odd(&mut self, choice: u8) {
+        self.hostile = true;
+        let Message::SessionKeys(mut keys) = self.session.keys(KeyEpoch::Application(0)) else {
+            return;
+        };
+        let stranger = [10, 0, 0, 9].into();
+        let own = self.session.sender();
+        let (sender, message) = match choice % 4 {
+            0 => (stranger, Message::SessionKeys(keys)),
+            1 => {
+                // Those of the other direction. Whoever shares wrong keys, and none of the handshake, gets a few
+                // records of their own past as what may be their Finished (SECURITY.md).
+                self.bench.with(|judge| judge.unjudged[0] |= !self.handshake_keys);
+                let swapped: Vec<_> = keys.keys.drain(..).rev().collect();
+                keys.keys = swapped;
+                for key in &mut keys.keys {
+                    key.direction = match key.direction {
+                        message::Direction::ClientToServer => message::Direction::ServerToClient,
+                        message::Direction::ServerToClient => message::Direction::ClientToServer,
+                    };
+                }
+                (own, Message::SessionKeys(SessionKeys { flow: None, ..keys }))
+            }
+            2 => {
+                (own, Message::NullKeys(NullKeys { client_random: keys.client_random, flow: None }))
+            }
+            _ => {
+                let flow = keys.flow;
+                (stranger, Message::NullKeys(NullKeys { client_random: keys.client_random, flow }))
+            }
+        };
+        self.keys.deliver(sender, 2, message);
+        self.keys.batch_end();
+    }
+
+    /// One operation on the packets that carry records.
+    fn operate(&mut self, packets: &[Packet], next: &mut usize, input: &mut Input<'_>) {
+        let operation = input.u8();
+        let chosen =
+            |input: &mut Input<'_>| packets.get(usize::from(input.u8()) % packets.len().max(1));
+        match operation % 16 {
+            0..=3 => {
+                if let Some(packet) = packets.get(*next) {
+                    self.send(packet);
+                    *next += 1;
+                }
+            }
+            4 => *next += usize::from(*next < packets.len()),
+            5 => {
+                if let Some(packet) = chosen(input) {
+                    self.send(packet);
+                }
+            }
+            6 => {
+                if let Some(packet) = chosen(input).filter(|it| it.frame.len() > SMALLEST_IN_TWO) {
+                    let mut pieces = packet.fragments();
+                    if operation & 16 != 0 {
+                        pieces.reverse();
+                    }
+                    for piece in &pieces[..1 + usize::from(operation & 32 == 0)] {
+                        self.send(piece);
+                    }
+                }
+            }
+            7 => self.deliver(KeyEpoch::Application(0)),
+            8 => self.deliver_odd(input.u8()),
+            9 | 10 => self.turn(),
+            11 => {
+                let ms = u64::from(input.u8()) * u64::from(operation >> 4);
+                self.elapsed += Duration::from_millis(ms);
+                self.hostile |= self.elapsed >= Duration::from_nanos(STALL_NS / 2);
+            }
+            12 => self.forge(packets, input),
+            13 => {
+                self.hostile = true;
+                let port = if operation & 16 == 0 { Port::Left } else { Port::Right };
+                self.network
+                    .set_link(port, if operation & 32 == 0 { Link::Down } else { Link::Up });
+            }
+            14 => {
+                self.hostile = true;
+                let direction = if operation & 16 == 0 { CLIENT } else { SERVER };
+                let at = i64::from(input.u16()) - 64;
+                let flags = [flag::RST, flag::FIN | flag::ACK, flag::ACK, flag::SYN | flag::ACK]
+                    [usize::from(operation >> 6)];
+                let acknowledged = u64::from(input.u16());
+                let payload = input.take(usize::from(operation & 32));
+                let packet = self.session.packet(direction, at, acknowledged, flags, payload);
+                self.send(&packet);
+            }
+            _ => self.deliver(KeyEpoch::Handshake),
+        }
+    }
+
+    /// A packet with other bytes, before or after the right one.
+    fn forge(&mut self, packets: &[Packet], input: &mut Input<'_>) {
+        self.hostile = true;
+        let Some(packet) = packets.get(usize::from(input.u8()) % packets.len().max(1)) else {
+            return;
+        };
+        let Some(segment) = Segment::of(&packet.frame) else {
+            return;
+        };
+        let direction = if packet.port == Port::Left { CLIENT } else { SERVER };
+        let offset = offset_of(&segment, direction);
+        let mut payload = segment.payload.to_vec();
+        let from = usize::from(input.u8()) % payload.len().max(1);
+        let change = input.u8();
+        if let Some(byte) = payload.get_mut(from) {
+            *byte ^= change;
+        }
+        let cut = usize::from(input.u8());
+        payload.drain(..cut.min(payload.len()));
+        let at = offset + cut as i64;
+        let acknowledged = self.session.handshake_len[1 - side(direction)] as u64;
+        let forged = self.session.packet(direction, at, acknowledged, flag::ACK, &payload);
+        self.send(&forged);
+    }
+
+    /// Everything is sent again until it is there; honest networks come to that.
+    fn settle(&mut self, packets: &[Packet]) {
+        let whole = |stage: &Self| {
+            (0..2).all(|at| stage.receivers[at][0].stream == stage.session.streams[at])
+        };
+        for _ in 0..PATIENCE {
+            if whole(self) {
+                return;
+            }
+            for packet in packets {
+                self.send(packet);
+                self.turn();
+            }
+            self.deliver(KeyEpoch::Application(0));
+            self.turn();
+            self.turn();
+            // Fragments that wait for their others go first.
+            self.elapsed += Duration::from_millis(1);
+        }
+        assert!(whole(self), "an honest session has not come through");
+    }
+}
+
+/// The target.
+pub fn worker(data: &[u8]) {
+    let mut input = Input::new(data);
+    let session = &sessions()[usize::from(input.u8()) % sessions().len()];
+    let how = input.u8();
+    let mut stage = Stage::new(session, &mut input);
+    let answers = input.take(usize::from(how >> 3)).to_vec();
+    let resets = answers.contains(&1) || answers.contains(&2) || answers.contains(&3);
+    stage.bench.with(|judge| judge.answers = answers);
+    // The handshake in order, with or without its keys.
+    if how & 1 == 0 {
+        stage.deliver(KeyEpoch::Handshake);
+        stage.handshake_keys = true;
+    }
+    for packet in &session.handshake {
+        stage.send(packet);
+        stage.turn();
+        if how & 2 != 0 {
+            stage.send(packet);
+        }
+    }
+    stage.turn();
+    let packets: Vec<Packet> = session.records.concat();
+    let mut next = 0;
+    for _ in 0..MAX_OPERATIONS {
+        if input.is_empty() {
+            break;
+        }
+        stage.operate(&packets, &mut next, &mut input);
+    }
+    stage.turn();
+    stage.turn();
+    if !stage.hostile && !resets {
+        let all = [&session.handshake[..], &packets].concat();
+        stage.settle(&all);
+    }
+    stage.worker.finish();
+    stage.look();
+    assert_eq!(stage.worker.status().held_frames, 0, "held for ever");
+    let reset = stage.bench.with(|judge| judge.reset);
+    if reset && !stage.hostile {
+        assert_eq!(stage.resets, [true; 2], "a reset that one end was not told");
+    }
+}
