@@ -143,8 +143,8 @@ impl Policies {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Flows in the table. Beyond it the oldest one goes that only one side vouches for, of the
-    /// client that has the most of those; without any, `Policies::table_full` decides. About 1 KB
-    /// each.
+    /// client that has the most of those; without any, a connection that has long been silent, of the client
+    /// that has the most, for one that has fewer; else `Policies::table_full` decides. About 1 KB each.
     pub max_flows: usize,
     /// Bytes kept per direction: out of order, and as much again forwarded and not acknowledged.
     /// A packet beyond it is dropped: its sender repeats it, and nothing passes unseen.

@@ -72,7 +72,7 @@ counters! {
     wrong_side,
     /// Segments with urgent data dropped: receivers take it out of the stream.
     urgent,
-    /// Connection attempts forgotten early because the table was full.
+    /// Attempts, and connections of clients with the most of them, forgotten early because the table was full.
     evicted,
     /// Packets dropped because their flow was gone while they were handled: never, unless by a fault.
     lost_flows,
