@@ -100,7 +100,7 @@ counters! {
     records_paused,
     /// Records whose tag did not verify after the switch to application keys.
     records_failed,
-    /// Trial openings that did not fit: encrypted handshake records.
+    /// KeyCandidates openings that did not fit: encrypted handshake records.
     trials_failed,
     /// Records of the encrypted handshake opened with shared keys.
     handshake_records_opened,

@@ -13,7 +13,7 @@
 //! ```
 
 use super::{Context, Engine, context};
-use crate::flow::{Carries, Flow, FlowIndex, Half, Held, Phase, Unacknowledged};
+use crate::flow::{Flow, FlowIndex, Held, Payload, Phase, TcpDirection, Unacknowledged};
 use crate::output::{Output, Verdict};
 use crate::session::{Disposition, Handler};
 use crate::tls::Direction;
@@ -54,9 +54,9 @@ impl<H: Handler> Engine<H> {
         };
         let half = &mut flow.halves[direction.index()];
         let contiguous = half.assembler.next();
-        let waits = match &flow.carries {
-            Carries::Tls(session) => half.first_held().is_some() || session.is_stalled(direction),
-            Carries::Plain(_) | Carries::Undecided(_) => false,
+        let waits = match &flow.payload {
+            Payload::Tls(session) => half.first_held().is_some() || session.is_stalled(direction),
+            Payload::Plain(_) | Payload::Undecided(_) => false,
         };
         if waits && inline {
             return self.hold(index, direction, contiguous);
@@ -65,7 +65,7 @@ impl<H: Handler> Engine<H> {
         if waits {
             // It is on its way already: only its bytes wait.
             self.limit_stall(index, direction);
-        } else if let Carries::Plain(watch) = &mut flow.carries {
+        } else if let Payload::Plain(watch) = &mut flow.payload {
             for direction in Direction::BOTH {
                 if flow.halves[direction.index()].assembler.skip_buffered() {
                     watch.note_unread(direction);
@@ -92,7 +92,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let Carries::Tls(session) = &flow.carries else {
+        let Payload::Tls(session) = &flow.payload else {
             return;
         };
         if let Phase::Dead { .. } = flow.phase {
@@ -120,7 +120,7 @@ impl<H: Handler> Engine<H> {
         };
         for direction in Direction::BOTH {
             if flow.halves[direction.index()].fin_reached()
-                && let Carries::Tls(session) = &mut flow.carries
+                && let Payload::Tls(session) = &mut flow.payload
                 && session.following()
             {
                 let mut ctx = context!(self);
@@ -138,8 +138,8 @@ impl<H: Handler> Engine<H> {
         if half.first_held().is_none() {
             return;
         }
-        let barrier = match &flow.carries {
-            Carries::Tls(session) => session.barrier(direction),
+        let barrier = match &flow.payload {
+            Payload::Tls(session) => session.barrier(direction),
             _ => None,
         };
         let may_go = |held: &Held| barrier.is_none_or(|barrier| held.contiguous < barrier);
@@ -164,7 +164,7 @@ impl<H: Handler> Engine<H> {
                 half.sent = Unacknowledged::default();
                 half.released = half.assembler.next();
             }
-            if let Carries::Tls(session) = &mut flow.carries {
+            if let Payload::Tls(session) = &mut flow.payload {
                 session.forget();
                 flow.bypassed = true;
             }
@@ -188,16 +188,16 @@ impl<H: Handler> Engine<H> {
 
 /// Whether nothing waits, nothing ends, and nothing has been decided that is not done.
 fn is_settled<S: Default>(flow: &Flow<S>) -> bool {
-    let ends = |half: &Half| half.fin.is_some() || half.first_held().is_some();
+    let ends = |half: &TcpDirection| half.fin.is_some() || half.first_held().is_some();
     if flow.halves.iter().any(ends) {
         return false;
     }
-    match &flow.carries {
-        Carries::Tls(session) => match session.disposition() {
+    match &flow.payload {
+        Payload::Tls(session) => match session.disposition() {
             Disposition::Follow => !Direction::BOTH.into_iter().any(|it| session.is_stalled(it)),
             Disposition::Bypass => flow.bypassed,
             Disposition::Kill { .. } => false,
         },
-        Carries::Plain(_) | Carries::Undecided(_) => true,
+        Payload::Plain(_) | Payload::Undecided(_) => true,
     }
 }

@@ -8,7 +8,7 @@ use super::conclude::Passage;
 use super::segment::is_followed;
 use super::{Context, Engine, context};
 use crate::config::Policy;
-use crate::flow::{Carries, Flow, FlowIndex, NewFlow, Origin, Phase, Syn};
+use crate::flow::{Flow, FlowIndex, NewFlow, Origin, Payload, Phase, Syn};
 use crate::output::{PortId, Verdict};
 use crate::recognition::{Watch, begins_hello};
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
@@ -72,7 +72,7 @@ impl<H: Handler> Engine<H> {
             reverse.begin(segment.tcp.acknowledgment(), Origin::Learned, None);
         }
         if !at_hello {
-            flow.carries = Carries::Plain(Watch::default());
+            flow.payload = Payload::Plain(Watch::default());
         }
         Ok(index)
     }
@@ -326,7 +326,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return true;
         };
-        let plain = matches!(flow.carries, Carries::Plain(_));
+        let plain = matches!(flow.payload, Payload::Plain(_));
         let [half, other] = flow.halves_from(direction);
         let Some(offset) = half.offset_of(segment.tcp.sequence()) else {
             return !inline;
@@ -384,7 +384,7 @@ impl<H: Handler> Engine<H> {
             }
         }
         if let Some(memory) = freed {
-            self.spare.give(memory);
+            self.pool.give(memory);
         }
         if fewer {
             self.charge(index);
@@ -422,12 +422,12 @@ impl<H: Handler> Engine<H> {
 
     /// Bytes of a direction have passed some other way.
     fn handle_unseen(&mut self, index: FlowIndex, direction: Direction) {
-        match self.flows.get(index).map(|flow| &mut flow.carries) {
-            Some(Carries::Tls(session)) if session.following() => {
+        match self.flows.get(index).map(|flow| &mut flow.payload) {
+            Some(Payload::Tls(session)) if session.following() => {
                 let mut ctx = context!(self);
                 session.fail(direction, SessionError::LostSynchronisation, &mut ctx);
             }
-            Some(Carries::Undecided(_)) => {
+            Some(Payload::Undecided(_)) => {
                 self.note(index, direction, TcpAnomaly::UnseenBytes);
                 self.give_up(index, SessionError::LostSynchronisation);
             }
@@ -446,7 +446,7 @@ impl<H: Handler> Engine<H> {
             return self.refuse(index, policy, error);
         }
         if let Some(flow) = self.flows.get(index) {
-            flow.carries = Carries::Plain(Watch::default());
+            flow.payload = Payload::Plain(Watch::default());
         }
         self.counters.mid_stream += 1;
         self.bypass(index);
@@ -495,7 +495,7 @@ impl<H: Handler> Engine<H> {
             Some(offset) => {
                 [half.seen(), half.assembler.next() as i64, half.released as i64].contains(&offset)
             }
-            None => matches!(flow.carries, Carries::Plain(_)),
+            None => matches!(flow.payload, Payload::Plain(_)),
         };
         // In answer to a SYN the RST carries sequence 0 and acknowledges the SYN.
         let client = &flow.halves[0];

@@ -10,7 +10,7 @@
 use super::conclude::Passage;
 use super::segment::is_followed;
 use super::{Context, Engine, context};
-use crate::flow::{Carries, Flow, FlowIndex, Phase, Unacknowledged};
+use crate::flow::{Flow, FlowIndex, Payload, Phase, Unacknowledged};
 use crate::output::{Exit, Output};
 use crate::recognition::Recogniser;
 use crate::session::{EndReason, FlowAnomaly, Handler, SessionError, TcpAnomaly};
@@ -33,11 +33,11 @@ impl<H: Handler> Engine<H> {
             }
             return;
         }
-        if !flow.halves.iter().all(crate::flow::Half::fin_reached) {
+        if !flow.halves.iter().all(crate::flow::TcpDirection::fin_reached) {
             return;
         }
-        let stalled = match &flow.carries {
-            Carries::Tls(session) => {
+        let stalled = match &flow.payload {
+            Payload::Tls(session) => {
                 Direction::BOTH.into_iter().any(|direction| session.is_stalled(direction))
             }
             _ => false,
@@ -60,7 +60,7 @@ impl<H: Handler> Engine<H> {
         if reason == EndReason::Closed {
             // What was sent may still be repeated.
             for direction in Direction::BOTH {
-                flow.copy_partial(direction, 0, &mut self.spare);
+                flow.copy_partial(direction, 0, &mut self.pool);
             }
             self.end_session(index, reason);
             self.charge(index);
@@ -112,11 +112,11 @@ impl<H: Handler> Engine<H> {
                 half.sent = Unacknowledged::default();
                 half.syn_data = Vec::new();
             }
-            match &mut flow.carries {
-                Carries::Tls(session) => session.forget(),
+            match &mut flow.payload {
+                Payload::Tls(session) => session.forget(),
                 // Still undecided: what comes behind a RST is dropped, and not passed as unknown.
-                Carries::Undecided(recogniser) => *recogniser = Recogniser::default(),
-                Carries::Plain(_) => {}
+                Payload::Undecided(recogniser) => *recogniser = Recogniser::default(),
+                Payload::Plain(_) => {}
             }
         }
         self.charge(index);
@@ -209,7 +209,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        if let Carries::Tls(session) = &mut flow.carries {
+        if let Payload::Tls(session) = &mut flow.payload {
             let mut ctx = context!(self);
             if session.following() {
                 for direction in Direction::BOTH {
@@ -231,7 +231,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let told = &mut flow.half(direction).told;
+        let told = &mut flow.half(direction).reported;
         if *told & kind.bit() != 0 {
             return;
         }

@@ -5,9 +5,11 @@
 mod conclude;
 mod connection;
 mod end;
+mod fragment_store;
 mod fragments;
 mod keys;
 mod opening;
+mod pending;
 mod room;
 mod segment;
 mod stalls;
@@ -15,16 +17,16 @@ mod stalls;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use fragments::Fragments;
-use keys::PendingKeys;
-pub use keys::{KeyRefusal, SharedKeys};
+use fragment_store::Fragments;
+use pending::PendingKeys;
+pub use pending::{KeyRefusal, SharedKeys};
 
 use crate::config::{Config, Policy};
 use crate::counters::Counters;
-use crate::flow::{FlowIndex, FlowTable, Lent};
+use crate::flow::{FlowIndex, FlowTable, SharedBytes};
 use crate::output::{FrameInput, HoldId, Output, PortId, Verdict};
 use crate::recognition::{Datagram, classify};
-use crate::session::{Context, EndReason, Handler, SessionId, Spare};
+use crate::session::{BufferPool, Context, EndReason, Handler, SessionId};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
 use crate::wire::{Parsed, Segment, parse};
 
@@ -53,7 +55,7 @@ pub struct Engine<H: Handler> {
     fragments: Fragments,
     outputs: VecDeque<Output>,
     plaintext: Vec<u8>,
-    spare: Spare,
+    pool: BufferPool,
     buffered: usize,
     /// Of these, those of connections of which it is not known yet what they carry.
     undecided: usize,
@@ -99,7 +101,7 @@ impl<H: Handler> Engine<H> {
             stalls: Default::default(),
             outputs: VecDeque::new(),
             plaintext: vec![0; MAX_CIPHERTEXT_LEN],
-            spare: Spare::default(),
+            pool: BufferPool::default(),
             buffered: 0,
             undecided: 0,
             held_frames: 0,
@@ -165,7 +167,7 @@ impl<H: Handler> Engine<H> {
         self.started_ns.get_or_insert(self.now_ns);
         self.frame_count = 1;
         self.frame_len = frame.bytes.len();
-        self.frame_memory = frame.memory.filter(|_| Lent::is_possible(frame.bytes)).cloned();
+        self.frame_memory = frame.memory.filter(|_| SharedBytes::is_possible(frame.bytes)).cloned();
         // What its receiver drops need not pass: it may be meant to mislead.
         let unacceptable = if self.config.inline { Verdict::Drop } else { Verdict::Forward };
         let verdict = match parse(frame.link, frame.bytes, self.config.inline) {
@@ -325,7 +327,7 @@ macro_rules! context {
             config: &$engine.config,
             plaintext: &mut $engine.plaintext,
             outputs: &mut $engine.outputs,
-            spare: &mut $engine.spare,
+            pool: &mut $engine.pool,
             now_ns: $engine.now_ns,
         }
     };

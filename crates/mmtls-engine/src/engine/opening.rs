@@ -30,7 +30,7 @@
 use super::Engine;
 use super::conclude::Passage;
 use crate::config::Policy;
-use crate::flow::{Carries, FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck};
+use crate::flow::{FlowIndex, FlowKey, NewFlow, Opening, Origin, Payload, Phase, Syn, SynAck};
 use crate::output::{Exit, Output, PortId, Verdict};
 use crate::recognition::Watch;
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
@@ -269,7 +269,7 @@ impl<H: Handler> Engine<H> {
         }
         let server = flow.server;
         if self.config.bypass.iter().any(|rule| rule.port.is_some() && rule.contains(server)) {
-            flow.carries = Carries::Plain(Watch::default());
+            flow.payload = Payload::Plain(Watch::default());
             flow.exempt = true;
         }
         true
@@ -311,7 +311,7 @@ impl<H: Handler> Engine<H> {
         match policy {
             Policy::Forward | Policy::Bypass => {
                 if let Some(flow) = self.flows.get(index) {
-                    flow.carries = Carries::Plain(Watch::default());
+                    flow.payload = Payload::Plain(Watch::default());
                 }
                 self.bypass(index);
             }

@@ -4,7 +4,7 @@
 //! has notably much does it.
 
 use super::{Context, Engine, context};
-use crate::flow::{Carries, FlowIndex, Half, Phase, Resource};
+use crate::flow::{FlowIndex, Payload, Phase, Resource, TcpDirection};
 use crate::session::{EndReason, Handler, SessionError};
 use crate::tls::Direction;
 
@@ -44,7 +44,7 @@ impl<H: Handler> Engine<H> {
                 break;
             };
             let before = self.held_frames;
-            let [client, server] = flow.halves.each_ref().map(Half::held_frames);
+            let [client, server] = flow.halves.each_ref().map(TcpDirection::held_frames);
             let more = match client > server {
                 true => Direction::ClientToServer,
                 false => Direction::ServerToClient,
@@ -61,7 +61,7 @@ impl<H: Handler> Engine<H> {
 
     fn give_up_stall(&mut self, index: FlowIndex, direction: Direction) {
         if let Some(flow) = self.flows.get(index)
-            && let Carries::Tls(session) = &mut flow.carries
+            && let Payload::Tls(session) = &mut flow.payload
         {
             let mut ctx = context!(self);
             session.handle_missing_keys(direction, &mut ctx);
@@ -96,17 +96,17 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        match &flow.carries {
-            Carries::Tls(session) if session.following() => {
+        match &flow.payload {
+            Payload::Tls(session) if session.following() => {
                 self.fail(index, Direction::ClientToServer, SessionError::MemoryCap);
                 self.conclude(index);
             }
             // Its end was seen, but what was kept could still be sent again as something else.
-            Carries::Tls(_) if matches!(flow.phase, Phase::Closed(_)) => {
+            Payload::Tls(_) if matches!(flow.phase, Phase::Closed(_)) => {
                 self.kill(index, false, EndReason::ResetByPolicy(SessionError::MemoryCap));
             }
-            Carries::Tls(_) => {}
-            Carries::Undecided(_) | Carries::Plain(_) => {
+            Payload::Tls(_) => {}
+            Payload::Undecided(_) | Payload::Plain(_) => {
                 self.give_up(index, SessionError::MemoryCap)
             }
         }

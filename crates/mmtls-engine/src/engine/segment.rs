@@ -9,7 +9,7 @@
 use super::conclude::Passage;
 use super::{Context, Engine, context};
 use crate::config::Policy;
-use crate::flow::{Carries, Flow, FlowIndex, FlowKey, Insert, Lent, Phase};
+use crate::flow::{Flow, FlowIndex, FlowKey, Insert, Payload, Phase, SharedBytes};
 use crate::output::{PortId, Verdict};
 use crate::recognition::{Beginning, Found, Noticed, may_begin};
 use crate::session::{
@@ -85,7 +85,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return Passage::Refused;
         };
-        if is_new && !self.config.inline && matches!(flow.carries, Carries::Plain(_)) {
+        if is_new && !self.config.inline && matches!(flow.payload, Payload::Plain(_)) {
             self.judge_mid_stream(index);
             return Passage::Free;
         }
@@ -207,7 +207,7 @@ impl<H: Handler> Engine<H> {
         if inline
             && direction == Direction::ClientToServer
             && !flow.exempt
-            && let Carries::Plain(watch) = &flow.carries
+            && let Payload::Plain(watch) = &flow.payload
             && watch.may_begin(direction)
             && flow.halves[direction.index()]
                 .offset_of(sequence)
@@ -217,17 +217,17 @@ impl<H: Handler> Engine<H> {
             // a lost segment would cost the whole flight behind it, for downloads in the clear.
             return self.out_of_window(index, direction);
         }
-        match &mut flow.carries {
+        match &mut flow.payload {
             // From there anybody can send what looks like TLS; a client may have walked away from where its
             // receiver stands.
-            Carries::Plain(watch) if !is_near(&flow.halves[direction.index()], sequence) => {
+            Payload::Plain(watch) if !is_near(&flow.halves[direction.index()], sequence) => {
                 watch.note_unread(direction);
             }
-            Carries::Undecided(recogniser) if urgent => recogniser.note_urgent(direction),
-            Carries::Tls(_) => {}
+            Payload::Undecided(recogniser) if urgent => recogniser.note_urgent(direction),
+            Payload::Tls(_) => {}
             carries => {
                 let missed = match carries {
-                    Carries::Plain(watch) if urgent => watch.handle_urgent(direction, payload),
+                    Payload::Plain(watch) if urgent => watch.handle_urgent(direction, payload),
                     _ => watch(flow, direction, sequence, payload),
                 };
                 if missed {
@@ -319,7 +319,7 @@ impl<H: Handler> Engine<H> {
         match inserted {
             Insert::InOrder(bytes) => {
                 let len = bytes.len();
-                let undecided = matches!(flow.carries, Carries::Undecided(_));
+                let undecided = matches!(flow.payload, Payload::Undecided(_));
                 let client = flow.client;
                 let changed = self.hand_on(index, direction, bytes);
                 // Roles may have turned out to be the other way round.
@@ -379,7 +379,7 @@ impl<H: Handler> Engine<H> {
 
     /// Tells of bytes that were sent again as others.
     fn report_conflict(&mut self, index: FlowIndex, direction: Direction) {
-        if let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index) {
+        if let Some(Flow { payload: Payload::Tls(session), .. }) = self.flows.get(index) {
             let mut ctx = context!(self);
             session.raise(direction, SessionError::ConflictingOverlap, &mut ctx);
         } else {
@@ -389,7 +389,7 @@ impl<H: Handler> Engine<H> {
 
     /// Raises an error; its policy is carried out when the connection is concluded.
     pub(super) fn fail(&mut self, index: FlowIndex, direction: Direction, error: SessionError) {
-        if let Some(Flow { carries: Carries::Tls(session), .. }) = self.flows.get(index)
+        if let Some(Flow { payload: Payload::Tls(session), .. }) = self.flows.get(index)
             && session.following()
         {
             let mut ctx = context!(self);
@@ -434,11 +434,11 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        match &flow.carries {
-            Carries::Undecided(_) if self.undecided > max / 2 || self.buffered > max => {
+        match &flow.payload {
+            Payload::Undecided(_) if self.undecided > max / 2 || self.buffered > max => {
                 self.give_up(index, SessionError::MemoryCap);
             }
-            Carries::Tls(_) if self.buffered > max => {
+            Payload::Tls(_) if self.buffered > max => {
                 self.fail(index, direction, SessionError::MemoryCap);
             }
             _ => {}
@@ -453,8 +453,8 @@ impl<H: Handler> Engine<H> {
         {
             let half = &mut flow.halves[direction.index()];
             let offset = half.assembler.next();
-            if let Carries::Tls(session) = &mut flow.carries
-                && let Some(changed) = session.keep_partial(direction, bytes, &mut self.spare)
+            if let Payload::Tls(session) = &mut flow.payload
+                && let Some(changed) = session.keep_partial(direction, bytes, &mut self.pool)
             {
                 half.sent.push_partial(offset, bytes.len());
                 return changed;
@@ -462,15 +462,15 @@ impl<H: Handler> Engine<H> {
             let lent = self.frame_memory.as_ref().and_then(|memory| {
                 let affordable = self.config.limits.max_buffered_bytes / WASTE_SHARE;
                 let waste = self.buffered < affordable && half.sent.is_small();
-                Lent::new(memory, bytes, waste)
+                SharedBytes::new(memory, bytes, waste)
             });
             let more = if lent.is_some() { 0 } else { bytes.len() };
-            flow.copy_partial(direction, more, &mut self.spare);
+            flow.copy_partial(direction, more, &mut self.pool);
             let half = flow.half(direction);
             if let Some(lent) = lent {
-                half.sent.push_lent(offset, lent);
+                half.sent.push_shared(offset, lent);
             } else {
-                half.sent.make_room(bytes.len(), &mut self.spare);
+                half.sent.make_room(bytes.len(), &mut self.pool);
                 half.sent.push(offset, bytes);
             }
         }
@@ -483,10 +483,10 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        match &mut flow.carries {
+        match &mut flow.payload {
             // Pieces that waited for the one with which the connection stopped being read.
-            Carries::Plain(watch) => watch.note_unread(direction),
-            Carries::Tls(session) => {
+            Payload::Plain(watch) => watch.note_unread(direction),
+            Payload::Tls(session) => {
                 let mut ctx = context!(self);
                 let known = session.key_random();
                 session.handle_bytes(direction, bytes, &mut ctx);
@@ -494,7 +494,7 @@ impl<H: Handler> Engine<H> {
                     self.register(index, known);
                 }
             }
-            Carries::Undecided(recogniser) => match recogniser.handle_bytes(direction, bytes) {
+            Payload::Undecided(recogniser) => match recogniser.handle_bytes(direction, bytes) {
                 Found::Unsure | Found::Plain(_)
                     if recogniser.is_excluded()
                         && self.config.meets_not_tls(flow.client, flow.server) =>
@@ -505,7 +505,7 @@ impl<H: Handler> Engine<H> {
                     self.refuse(index, policy, SessionError::NotTls);
                 }
                 Found::Unsure => {}
-                Found::Plain(watch) => flow.carries = Carries::Plain(watch),
+                Found::Plain(watch) => flow.payload = Payload::Plain(watch),
                 Found::Tls(beginning) => {
                     if beginning.reversed {
                         flow.swap_roles();
@@ -523,7 +523,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let next = |half: &crate::flow::Half| half.assembler.next();
+        let next = |half: &crate::flow::TcpDirection| half.assembler.next();
         let delivered = next(&flow.halves[0]) + latest as u64;
         let positions = [
             delivered - first.client.len() as u64,
@@ -536,7 +536,7 @@ impl<H: Handler> Engine<H> {
         if first.ssl2 {
             session.refuse_version(ProtocolVersion::SSL_2_0, &mut ctx);
         }
-        flow.carries = Carries::Tls(Box::new(session));
+        flow.payload = Payload::Tls(Box::new(session));
         self.feed(index, Direction::ClientToServer, &first.client);
         if first.server_lost {
             self.fail(index, Direction::ServerToClient, SessionError::LostSynchronisation);
@@ -549,8 +549,8 @@ impl<H: Handler> Engine<H> {
 
     /// Whether the connection has been reset, or will be.
     pub(super) fn is_over(&mut self, index: FlowIndex) -> bool {
-        self.flows.get(index).is_some_and(|flow| match &flow.carries {
-            Carries::Tls(session) if session.disposition().is_kill() => true,
+        self.flows.get(index).is_some_and(|flow| match &flow.payload {
+            Payload::Tls(session) if session.disposition().is_kill() => true,
             _ => matches!(flow.phase, Phase::Dead { .. }),
         })
     }
@@ -558,15 +558,15 @@ impl<H: Handler> Engine<H> {
 
 /// Whether the flow's bytes are looked at, be it loosely: inline, what carries another protocol is, too.
 fn is_watched<S>(flow: &Flow<S>, inline: bool) -> bool {
-    is_followed(flow) || inline && !flow.exempt && matches!(flow.carries, Carries::Plain(_))
+    is_followed(flow) || inline && !flow.exempt && matches!(flow.payload, Payload::Plain(_))
 }
 
 /// Whether the flow's bytes are looked at in order.
 pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
-    match &flow.carries {
-        Carries::Plain(_) => false,
-        Carries::Undecided(_) => true,
-        Carries::Tls(session) => session.disposition() != Disposition::Bypass,
+    match &flow.payload {
+        Payload::Plain(_) => false,
+        Payload::Undecided(_) => true,
+        Payload::Tls(session) => session.disposition() != Disposition::Bypass,
     }
 }
 
@@ -577,16 +577,16 @@ fn refuses_urgent<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bo
     let begins = (0..if from_client { 4 } else { 1 }).any(|at| {
         matches!(payload.get(at), Some(20..=22)) && matches!(payload.get(at + 1), None | Some(3))
     });
-    match &flow.carries {
-        Carries::Undecided(recogniser) => recogniser.refuses_urgent() || begins,
-        Carries::Plain(watch) => !flow.exempt && (watch.refuses_urgent() || begins),
-        Carries::Tls(session) => session.disposition() != Disposition::Bypass,
+    match &flow.payload {
+        Payload::Undecided(recogniser) => recogniser.refuses_urgent() || begins,
+        Payload::Plain(watch) => !flow.exempt && (watch.refuses_urgent() || begins),
+        Payload::Tls(session) => session.disposition() != Disposition::Bypass,
     }
 }
 
 /// Whether a segment is where a sender can be who is followed loosely: it may repeat what died behind the
 /// monitor, and be ahead as far as its receiver's window goes.
-fn is_near(half: &crate::flow::Half, sequence: u32) -> bool {
+fn is_near(half: &crate::flow::TcpDirection, sequence: u32) -> bool {
     half.offset_of(sequence).is_none_or(|offset| {
         offset >= half.assembler.next() as i64 - MAX_REPEATED && offset <= half.limit() as i64
     })
@@ -596,7 +596,7 @@ fn is_near(half: &crate::flow::Half, sequence: u32) -> bool {
 /// was missed.
 fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[u8]) -> bool {
     let half = &flow.halves[direction.index()];
-    let Carries::Plain(watch) = &mut flow.carries else {
+    let Payload::Plain(watch) = &mut flow.payload else {
         return false;
     };
     if flow.exempt {
@@ -611,7 +611,7 @@ fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[
         Noticed::Nothing => false,
         Noticed::Missed => true,
         Noticed::Beginning(recogniser) => {
-            flow.carries = Carries::Undecided(*recogniser);
+            flow.payload = Payload::Undecided(*recogniser);
             false
         }
     }
@@ -632,7 +632,7 @@ fn is_changed<S>(flow: &Flow<S>, direction: Direction, sequence: u32, payload: &
 /// Where a segment's payload stands in the stream, and how many of its first bytes are before
 /// it; `None` when no receiver takes it.
 fn place(
-    half: &crate::flow::Half,
+    half: &crate::flow::TcpDirection,
     sequence: u32,
     len: usize,
     fin: bool,

@@ -7,7 +7,7 @@
 
 use super::{Context, Engine, StallCheck, context};
 use crate::config::{Awaited, Limits};
-use crate::flow::{Carries, Flow, FlowIndex, Held, Resource};
+use crate::flow::{Flow, FlowIndex, Held, Payload, Resource};
 use crate::output::Verdict;
 use crate::session::Handler;
 use crate::tls::Direction;
@@ -39,7 +39,7 @@ impl<H: Handler> Engine<H> {
     pub(super) fn limit_stall(&mut self, index: FlowIndex, direction: Direction) {
         let limits = &self.config.limits;
         if let Some(flow) = self.flows.get(index)
-            && let Carries::Tls(session) = &mut flow.carries
+            && let Payload::Tls(session) = &mut flow.payload
             && (flow.halves[direction.index()].held_frames() > limits.stall_max_packets
                 || session.stalled_bytes(direction) > limits.stall_max_bytes)
         {
@@ -54,7 +54,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let Carries::Tls(session) = &flow.carries else {
+        let Payload::Tls(session) = &flow.payload else {
             return;
         };
         for direction in Direction::BOTH {
@@ -82,7 +82,7 @@ impl<H: Handler> Engine<H> {
     /// The time of a stall is up.
     pub(super) fn end_stall(&mut self, check: &StallCheck) {
         if let Some(flow) = self.flows.get_if(check.index, check.id)
-            && let Carries::Tls(session) = &mut flow.carries
+            && let Payload::Tls(session) = &mut flow.payload
             && session.stalled_since_ns(check.direction) == Some(check.since_ns)
         {
             let mut ctx = context!(self);
@@ -99,7 +99,7 @@ impl<H: Handler> Engine<H> {
         };
         let bytes = kept_bytes(flow);
         let before = core::mem::replace(&mut flow.charged, bytes);
-        let undecided = matches!(flow.carries, Carries::Undecided(_));
+        let undecided = matches!(flow.payload, Payload::Undecided(_));
         let held = flow.held_frames();
         let was_undecided = core::mem::replace(&mut flow.charged_undecided, undecided);
         self.buffered = self.buffered.saturating_sub(before).saturating_add(bytes);
@@ -115,10 +115,10 @@ impl<H: Handler> Engine<H> {
 }
 
 fn kept_bytes<S: Default>(flow: &Flow<S>) -> usize {
-    let carried = match &flow.carries {
-        Carries::Tls(session) => session.kept_bytes(),
-        Carries::Undecided(recogniser) => recogniser.kept_bytes(),
-        Carries::Plain(_) => 0,
+    let carried = match &flow.payload {
+        Payload::Tls(session) => session.kept_bytes(),
+        Payload::Undecided(recogniser) => recogniser.kept_bytes(),
+        Payload::Plain(_) => 0,
     };
-    flow.halves.iter().map(crate::flow::Half::kept_bytes).sum::<usize>() + carried
+    flow.halves.iter().map(crate::flow::TcpDirection::kept_bytes).sum::<usize>() + carried
 }

@@ -3,21 +3,8 @@
 //!
 //! Refuses to search: flows name their neighbours, so that each can leave from where it stands.
 
-use super::{Flow, FlowIndex};
-
-/// The ends of a list.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct List {
-    pub(crate) first: Option<FlowIndex>,
-    last: Option<FlowIndex>,
-}
-
-/// Who stands before and behind a flow.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Neighbours {
-    before: Option<FlowIndex>,
-    behind: Option<FlowIndex>,
-}
+use super::connection::Flow;
+use super::links::{FlowIndex, List, Neighbours};
 
 /// Which list.
 #[derive(Clone, Copy)]

@@ -13,8 +13,7 @@ use core::cmp::Reverse;
 use core::net::IpAddr;
 use std::collections::{BTreeSet, HashMap};
 
-use super::FlowIndex;
-use super::attempts::List;
+use super::links::{FlowIndex, List};
 
 /// What is shared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

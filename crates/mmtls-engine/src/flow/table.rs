@@ -5,14 +5,15 @@
 //! and those that count for nothing are thrown out when they are the most.
 
 use core::cmp::Reverse;
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use std::collections::{BinaryHeap, HashMap};
 
-use super::attempts::{List, Neighbours, Of};
+use super::attempts::Of;
+use super::connection::{Flow, NewFlow, Phase};
+use super::key::FlowKey;
+use super::links::{FlowIndex, List, Neighbours};
 use super::shares::{Client, Largest, Resource, Shares};
-use super::{Flow, NewFlow, Phase};
 use crate::config::Limits;
-use crate::output::PortId;
 use crate::session::{EndReason, SessionId};
 
 /// Entries beyond two a flow that the deadlines may have before they are tidied up.
@@ -23,74 +24,6 @@ const MAX_COMPARED: usize = 16;
 
 /// Flows whose amounts are put right in one question for the largest, at most.
 const MAX_CORRECTIONS: usize = 256;
-
-/// A place in the slab. May be reused: compare [`Flow::id`] when it was kept for later.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct FlowIndex(pub(super) u32);
-
-impl FlowIndex {
-    pub(super) const MAX: Self = Self(u32::MAX);
-}
-
-/// A four-tuple on a VLAN, the same for both directions. Numbers, since every packet's is hashed and
-/// compared.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct FlowKey {
-    addresses: [u128; 2],
-    /// VLAN, family and, of IPv6, ports.
-    rest: u64,
-}
-
-/// Marks a key as turned; identifiers of VLANs leave it free.
-const TURNED: u64 = 1 << 62;
-
-impl FlowKey {
-    pub(crate) fn new(vlan: u32, a: SocketAddr, b: SocketAddr) -> Self {
-        Self::ordered(vlan, a, b).0
-    }
-
-    /// The key of a segment that came in on this port; see [`FlowKey::turned`].
-    #[inline]
-    pub(crate) fn of(vlan: u32, source: SocketAddr, destination: SocketAddr, port: PortId) -> Self {
-        let (key, in_order) = Self::ordered(vlan, source, destination);
-        key.turned(in_order == (port.0 & 1 == 0))
-    }
-
-    /// The key of two ends, and whether the first of them is the lower one.
-    #[inline]
-    fn ordered(vlan: u32, a: SocketAddr, b: SocketAddr) -> (Self, bool) {
-        /// Identifiers leave it free: they have 12 bits of each half.
-        const IPV6: u64 = 1 << 63;
-        let vlan = u64::from(vlan) << 32;
-        if let (SocketAddr::V4(a), SocketAddr::V4(b)) = (a, b) {
-            let [a, b] =
-                [a, b].map(|end| u64::from(u32::from(*end.ip())) << 16 | u64::from(end.port()));
-            let addresses = [a.min(b).into(), a.max(b).into()];
-            return (Self { addresses, rest: vlan }, a <= b);
-        }
-        // Flow label and scope are not part of a parsed address.
-        let [a, b] = [a, b].map(|end| match end.ip() {
-            IpAddr::V4(ip) => (u128::from(ip.to_bits()), end.port()),
-            IpAddr::V6(ip) => (u128::from(ip), end.port()),
-        });
-        let (low, high) = (a.min(b), a.max(b));
-        let ports = u64::from(low.1) << 16 | u64::from(high.1);
-        (Self { addresses: [low.0, high.0], rest: IPV6 | vlan | ports }, a <= b)
-    }
-
-    /// See [`FlowKey::turned`].
-    pub(crate) fn is_turned(&self) -> bool {
-        self.rest & TURNED != 0
-    }
-
-    /// The same four-tuple with its ends on the other sides of the monitor: another connection, since
-    /// each end is on one side. So nobody speaks for somebody on the other side, and what is routed
-    /// through the monitor twice is followed twice.
-    pub(crate) fn turned(mut self, turned: bool) -> Self {
-        self.rest = self.rest & !TURNED | if turned { TURNED } else { 0 };
-        self
-    }
-}
 
 pub(crate) struct FlowTable<S> {
     slots: Vec<Option<Flow<S>>>,

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::session::{Spare, WORTH_A_LARGE_BUFFER};
+use crate::session::{BufferPool, WORTH_A_LARGE_BUFFER};
 
 /// Fewer bytes are copied faster than they are lent. Fuzzing is to see both ways with what it has.
 const MIN_LENT: usize = if cfg!(fuzzing) { 16 } else { 4096 };
@@ -25,7 +25,7 @@ const GENEROUS: usize = 1 << 20;
 const MAX_SPARE_LENT: usize = 16;
 
 /// Bytes in the memory that their frame came in. It is kept instead of a copy of them.
-pub(crate) struct Lent {
+pub(crate) struct SharedBytes {
     memory: Arc<[u8]>,
     start: usize,
     len: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Lent {
     copied_before: usize,
 }
 
-impl Lent {
+impl SharedBytes {
     /// Whether there may be reason to keep the memory.
     pub(crate) fn is_possible(bytes: &[u8]) -> bool {
         bytes.len() >= MIN_LENT
@@ -62,7 +62,7 @@ pub(crate) struct Unacknowledged {
     copied: VecDeque<u8>,
     /// How many of them are behind everything that is lent.
     copied_last: usize,
-    lent: VecDeque<Lent>,
+    lent: VecDeque<SharedBytes>,
     /// How many bytes at the end are not here, but where their record is put together.
     partial: usize,
     len: usize,
@@ -106,12 +106,12 @@ impl Unacknowledged {
     }
 
     /// As [`Self::push`], without copying.
-    pub(crate) fn push_lent(&mut self, offset: u64, lent: Lent) {
+    pub(crate) fn push_shared(&mut self, offset: u64, lent: SharedBytes) {
         self.extend_to(offset, lent.len);
         debug_assert_eq!(self.partial, 0, "copied before");
         self.lent_memory += lent.memory.len();
         let copied_before = core::mem::take(&mut self.copied_last);
-        self.lent.push_back(Lent { copied_before, ..lent });
+        self.lent.push_back(SharedBytes { copied_before, ..lent });
     }
 
     /// As [`Self::push`], of bytes that stay where their record is put together.
@@ -154,11 +154,11 @@ impl Unacknowledged {
     }
 
     /// Makes room for so many copies more.
-    pub(crate) fn make_room(&mut self, len: usize, spare: &mut Spare) {
+    pub(crate) fn make_room(&mut self, len: usize, pool: &mut BufferPool) {
         let needed = self.copied.len() + len;
         if needed > self.copied.capacity()
             && needed >= WORTH_A_LARGE_BUFFER
-            && let Some(memory) = spare.take(needed)
+            && let Some(memory) = pool.take(needed)
         {
             let mut larger = VecDeque::from(memory);
             let (front, back) = self.copied.as_slices();
@@ -166,7 +166,7 @@ impl Unacknowledged {
             larger.extend(back);
             let mut smaller = core::mem::replace(&mut self.copied, larger);
             smaller.clear();
-            spare.give(smaller.into());
+            pool.give(smaller.into());
         }
     }
 
@@ -293,15 +293,15 @@ mod tests {
 
     #[test]
     fn accepts_larger_memory_and_returns_the_other() {
-        let (mut sent, mut spare) = (Unacknowledged::default(), Spare::default());
+        let (mut sent, mut pool) = (Unacknowledged::default(), BufferPool::default());
         sent.push(0, b"abc");
         sent.acknowledge(1);
-        sent.make_room(WORTH_A_LARGE_BUFFER, &mut spare);
+        sent.make_room(WORTH_A_LARGE_BUFFER, &mut pool);
         assert!((sent.len(), sent.capacity()) == (2, 4096) && !sent.contradicts(1, b"bc", &[]));
         assert!(sent.contradicts(1, b"bX", &[]));
-        spare.give(Vec::with_capacity(1 << 14));
+        pool.give(Vec::with_capacity(1 << 14));
         sent.push(3, &[b'd'; 4000]);
-        sent.make_room(5000, &mut spare);
+        sent.make_room(5000, &mut pool);
         assert_eq!(sent.capacity(), 1 << 14);
         assert!(!sent.contradicts(1, b"bcd", &[]) && sent.contradicts(1, b"bcX", &[]));
     }
@@ -324,21 +324,24 @@ mod tests {
     }
 
     /// Bytes in the middle of memory of their own.
-    fn lent(bytes: &[u8]) -> Lent {
+    fn lent(bytes: &[u8]) -> SharedBytes {
         let memory = [b"head", bytes, b"tail"].concat().into();
-        Lent { memory, start: 4, len: bytes.len(), copied_before: 0 }
+        SharedBytes { memory, start: 4, len: bytes.len(), copied_before: 0 }
     }
 
     #[test]
     fn accepts_memory_that_is_mostly_used() {
         let memory: Arc<[u8]> = vec![0; 10_000].into();
-        assert!(Lent::new(&memory, &memory[54..], false).is_some_and(|it| it.start == 54));
-        assert!(Lent::new(&memory, &memory[5_001..], false).is_none(), "less than half of it");
-        assert!(Lent::new(&memory, &memory[5_001..], true).is_some(), "a waste");
-        assert!(Lent::new(&memory, &memory[5_905..], true).is_none(), "copied faster");
-        assert!(Lent::new(&memory, &[0; 10_000], true).is_none(), "somewhere else");
+        assert!(SharedBytes::new(&memory, &memory[54..], false).is_some_and(|it| it.start == 54));
+        assert!(
+            SharedBytes::new(&memory, &memory[5_001..], false).is_none(),
+            "less than half of it"
+        );
+        assert!(SharedBytes::new(&memory, &memory[5_001..], true).is_some(), "a waste");
+        assert!(SharedBytes::new(&memory, &memory[5_905..], true).is_none(), "copied faster");
+        assert!(SharedBytes::new(&memory, &[0; 10_000], true).is_none(), "somewhere else");
         let small: Arc<[u8]> = vec![0; MIN_LENT - 1].into();
-        assert!(Lent::new(&small, &small, true).is_none());
+        assert!(SharedBytes::new(&small, &small, true).is_none());
     }
 
     #[test]
@@ -346,7 +349,7 @@ mod tests {
         let mut sent = Unacknowledged::default();
         let bytes = lent(b"0123456789");
         let memory = bytes.memory.clone();
-        sent.push_lent(0, bytes);
+        sent.push_shared(0, bytes);
         sent.push(10, b"copied");
         assert!(sent.capacity() >= 18 + 6);
         assert!(sent.acknowledge(9).is_none());
@@ -354,7 +357,7 @@ mod tests {
         assert!(sent.acknowledge(10).is_none());
         assert_eq!(Arc::strong_count(&memory), 1);
         assert_eq!((sent.len(), sent.copied.len()), (6, 6));
-        sent.push_lent(100, lent(b"behind a gap"));
+        sent.push_shared(100, lent(b"behind a gap"));
         assert_eq!((sent.len(), sent.copied.len()), (12, 0));
         assert!(sent.contradicts(100, b"before", &[]) && !sent.contradicts(10, b"COPIED", &[]));
         assert!(sent.acknowledge(112).is_some());
@@ -376,7 +379,7 @@ mod tests {
                     sent.copy_partial(&stream[end - sent.partial_len()..end]);
                 }
                 match way {
-                    0 => sent.push_lent(end as u64, lent(bytes)),
+                    0 => sent.push_shared(end as u64, lent(bytes)),
                     1 => sent.push(end as u64, bytes),
                     _ => sent.push_partial(end as u64, len),
                 }

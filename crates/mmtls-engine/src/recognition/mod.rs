@@ -24,19 +24,18 @@
 //! Beyond them a [`Watch`] goes on without reassembly.
 
 mod answer;
+mod beginning;
 mod datagram;
 mod hello;
 mod side;
 mod upgrade;
 
+pub(crate) use beginning::Beginning;
 pub(crate) use datagram::{Datagram, MAX_DATAGRAM_FRONT, classify};
 pub use upgrade::Upgrade;
 
 use crate::tls::Direction;
 use side::{Seen, Side, SideWatch};
-
-/// Bytes of a direction that are looked at in order, and kept at most.
-pub(crate) const MAX_BYTES: usize = 16 << 10;
 
 /// What a connection turned out to carry.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,25 +48,6 @@ pub(crate) enum Found {
     Tls(Beginning),
     /// TLS whose beginning was missed: a side has answered as a server does.
     Missed,
-}
-
-/// The first bytes of a TLS stream inside a connection; everything that was given before them is
-/// another protocol's.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Beginning {
-    /// The client's bytes so far.
-    pub(crate) client: Vec<u8>,
-    /// The server's, since the client's first one, or since the connection began.
-    pub(crate) server: Vec<u8>,
-    /// The server has said more than is kept.
-    pub(crate) server_lost: bool,
-    /// The protocol in front.
-    pub(crate) upgrade: Option<Upgrade>,
-    /// The hello is one of SSL 2.0.
-    pub(crate) ssl2: bool,
-    /// The client of TLS is not whoever the flow has for its client: both of its directions are
-    /// meant the other way round.
-    pub(crate) reversed: bool,
 }
 
 /// Looks for the beginning of TLS in the bytes of a connection, in order.

@@ -3,8 +3,9 @@
 //! Refuses to know which side has opened the connection.
 
 use super::answer::{Answer, has_server_hello};
+use super::beginning::{Beginning, MAX_BYTES};
 use super::hello::{self, Begins, HANDSHAKE};
-use super::{Beginning, MAX_BYTES, Upgrade};
+use super::upgrade::Upgrade;
 
 /// Most bytes of a client's turn among which there may be urgent ones in front of a ClientHello.
 const MAX_URGENT: usize = 16;

@@ -1,6 +1,7 @@
 use mmtls_testkit::dialogs::dialogs;
 use mmtls_testkit::segments::Seeded;
 
+use super::beginning::MAX_BYTES;
 use super::*;
 
 const C: Direction = Direction::ClientToServer;

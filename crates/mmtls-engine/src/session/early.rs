@@ -16,23 +16,13 @@
 //! client's last flight. The suite is that of the pre-shared key and may differ from the negotiated one when early data are
 //! rejected; nothing on the wire tells it, so from key logs every suite whose hash fits the secret is tried.
 
-use super::follow::{Context, Step, TlsSession};
-use super::stream::{Read, Trial};
+use super::state::{Context, Early, Step, TlsSession};
+use super::stream::Read;
 use super::{EarlyData, Handler, Record, Session, SessionError};
 use crate::tls::{ContentType, Direction, HandshakeType, OpenRecord, Opened, RecordHeader};
 
 /// Lengths of Finished with its header: SHA-256 and SHA-384 (RFC 8446, section 4.4.4).
 const FINISHED_LEN: [usize; 2] = [4 + 32, 4 + 48];
-
-/// The client's early data.
-#[derive(Default)]
-pub(super) struct Early {
-    keys: Trial,
-    /// Records of the client may be early data.
-    open: bool,
-    /// The keys will not come, and policy lets the records pass.
-    waived: bool,
-}
 
 impl<S: Default> TlsSession<S> {
     /// Early data were announced: they follow the ClientHello.

@@ -11,17 +11,13 @@
 
 use core::mem;
 use core::time::Duration;
-use std::collections::VecDeque;
 
+use super::buffer_pool::BufferPool;
 use super::disposition::Disposition;
-use super::early::Early;
-use super::handshake::Negotiation;
-use super::spare::Spare;
+use super::state::{Context, Early, Negotiation, Step, TlsSession};
 use super::stream::{MAX_TLS13_FRAGMENT_LEN, Read, Stream};
 use super::{Control, EndReason, Handler, KeyStatus, Record, Session, SessionError, SessionInfo};
-use crate::config::{Config, Policy};
-use crate::counters::Counters;
-use crate::output::Output;
+use crate::config::Policy;
 use crate::tls::{
     ContentType, Deframed, Direction, KeyEpoch, OpenError, OpenRecord, Opened, ProtocolVersion,
     RECORD_HEADER_LEN, RecordHeader, deframe,
@@ -30,25 +26,6 @@ use crate::tls::{
 /// Fragments up to this length are opened even when no handler asked: a KeyUpdate hides in one
 /// (5 bytes of message, 1 of type, 16 of tag, and some padding).
 const PEEK_FRAGMENT_LEN: usize = 64;
-
-/// What the engine lends to a session while it handles one input.
-pub(crate) struct Context<'a, H: Handler> {
-    pub(crate) handler: &'a mut H,
-    pub(crate) counters: &'a mut Counters,
-    pub(crate) config: &'a Config,
-    pub(crate) plaintext: &'a mut [u8],
-    pub(crate) outputs: &'a mut VecDeque<Output>,
-    pub(crate) spare: &'a mut Spare,
-    pub(crate) now_ns: u64,
-}
-
-/// What became of one record.
-pub(super) enum Step {
-    Done,
-    NeedKeys,
-    /// The session is no longer followed.
-    Stop,
-}
 
 /// Why a run over contiguous records ended.
 #[derive(PartialEq, Eq)]
@@ -59,41 +36,6 @@ enum Ending {
     NeedKeys,
     /// The session is no longer followed.
     Stop,
-}
-
-/// One session that is, or was, followed.
-pub(crate) struct TlsSession<S> {
-    pub(crate) info: SessionInfo,
-    disposition: Disposition,
-    pub(super) control: Control,
-    pub(super) state: S,
-    pub(super) streams: [Stream; 2],
-    pub(super) handshake_started: bool,
-    pub(super) handshake_ended: bool,
-    /// The client sent a protected record after the ServerHello: from here on the server's
-    /// records may be application data in answer to it.
-    pub(super) client_flight_seen: bool,
-    pub(super) early: Early,
-    pub(super) negotiation: Negotiation,
-    /// Whose Finished has passed (TLS 1.2).
-    pub(super) finished: [bool; 2],
-    /// The endpoint refuses to share, which counts once the ServerHello is known.
-    pub(super) refused: bool,
-    ended: bool,
-}
-
-impl<S> TlsSession<S> {
-    /// What has been decided about its packets.
-    pub(crate) fn disposition(&self) -> Disposition {
-        self.disposition
-    }
-
-    /// The last so many bytes that are kept of a direction.
-    pub(crate) fn partial(&self, direction: Direction, len: usize) -> &[u8] {
-        let pending = self.streams[direction.index()].pending();
-        debug_assert!(len <= pending.len(), "{len} of {}", pending.len());
-        pending.get(pending.len().saturating_sub(len)..).unwrap_or(&[])
-    }
 }
 
 impl<S: Default> TlsSession<S> {
@@ -185,12 +127,12 @@ impl<S: Default> TlsSession<S> {
         &mut self,
         direction: Direction,
         bytes: &[u8],
-        spare: &mut Spare,
+        pool: &mut BufferPool,
     ) -> Option<bool> {
         if !self.following() {
             return None;
         }
-        self.streams[direction.index()].keep_partial(bytes, spare)
+        self.streams[direction.index()].keep_partial(bytes, pool)
     }
 
     /// Takes the next contiguous bytes of a direction.
@@ -212,7 +154,7 @@ impl<S: Default> TlsSession<S> {
         while !self.streams[side].buffer.is_empty() {
             if let Deframed::NeedMore(missing) = deframe(self.streams[side].pending()) {
                 let (head, rest) = data.split_at(missing.min(data.len()));
-                self.streams[side].keep(head, ctx.spare);
+                self.streams[side].keep(head, ctx.pool);
                 data = rest;
                 if head.len() < missing {
                     return;
@@ -221,7 +163,7 @@ impl<S: Default> TlsSession<S> {
             }
             let (buffer, start) = self.streams[side].take_buffer();
             match self.handle_records(direction, &buffer[start..], ctx).1 {
-                Ending::NeedMore => ctx.spare.give(buffer),
+                Ending::NeedMore => ctx.pool.give(buffer),
                 Ending::NeedKeys => {
                     self.streams[side].put_buffer(buffer, start);
                     self.streams[side].buffer.extend_from_slice(data);
@@ -235,7 +177,7 @@ impl<S: Default> TlsSession<S> {
         let (used, ending) = self.handle_records(direction, data, ctx);
         let rest = &data[used..];
         if ending != Ending::Stop && !rest.is_empty() {
-            self.streams[side].keep(rest, ctx.spare);
+            self.streams[side].keep(rest, ctx.pool);
         }
         if ending == Ending::NeedKeys {
             self.stall(direction, ctx);
@@ -713,7 +655,7 @@ impl<S: Default> TlsSession<S> {
         let stream = &mut self.streams[direction.index()];
         if ending != Ending::Stop {
             match start + used == buffer.len() {
-                true => ctx.spare.give(buffer),
+                true => ctx.pool.give(buffer),
                 false => stream.put_buffer(buffer, start + used),
             }
             if ending == Ending::NeedKeys && used == 0 {

@@ -8,55 +8,12 @@
 
 use core::mem;
 
-use super::follow::{Context, TlsSession};
+use super::state::{Context, TlsSession, Turn};
 use super::stream::{Read, Search};
 use super::{Handler, Resumption, SessionError};
 use crate::config::Policy;
 use crate::output::{KeysNeeded, Output};
 use crate::tls::{ClientHello, Direction, HandshakeType, KeyEpoch, ProtocolVersion, ServerHello};
-
-/// Which hello may come next.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// The first ClientHello of a handshake.
-    ClientHello,
-    /// The answer to it, which may be a HelloRetryRequest.
-    ServerHello,
-    /// The ClientHello after a HelloRetryRequest.
-    SecondClientHello,
-    /// The answer to that.
-    FinalServerHello,
-    /// None; in TLS 1.2 a renegotiation may begin.
-    Settled,
-}
-
-/// What the handshake at hand has shown, where a renegotiation makes it differ from the session's
-/// first one.
-pub(super) struct Negotiation {
-    pub(super) turn: Turn,
-    /// 0 for the session's first handshake; its keys are those of this epoch (TLS 1.2).
-    pub(super) number: u32,
-    pub(super) client_random: [u8; 32],
-    pub(super) server_random: Option<[u8; 32]>,
-    pub(super) encrypt_then_mac: bool,
-    /// ServerHelloDone was seen: a session is not being resumed (RFC 5246, section 7.3).
-    pub(super) in_full: bool,
-    session_id: Vec<u8>,
-}
-
-impl Negotiation {
-    pub(super) fn new() -> Self {
-        Self {
-            turn: Turn::ClientHello,
-            number: 0,
-            client_random: [0; 32],
-            server_random: None,
-            encrypt_then_mac: false,
-            in_full: false,
-            session_id: Vec::new(),
-        }
-    }
-}
 
 impl<S: Default> TlsSession<S> {
     /// Takes the content of a handshake record, in the clear or opened.

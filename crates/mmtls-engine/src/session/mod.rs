@@ -2,6 +2,7 @@
 //!
 //! Refuses to expose packets, keys, or bytes that have not been authenticated.
 
+mod buffer_pool;
 mod candidates;
 mod certificates;
 mod disposition;
@@ -13,14 +14,14 @@ mod info;
 mod opened;
 mod record;
 mod search;
-mod spare;
+mod state;
 mod stream;
 mod tls12;
 
+pub(crate) use buffer_pool::{BufferPool, WORTH_A_LARGE_BUFFER};
 pub(crate) use candidates::Candidates;
 pub use certificates::{Certificates, MAX_CERTIFICATE_BYTES};
 pub(crate) use disposition::Disposition;
-pub(crate) use follow::{Context, TlsSession};
 pub(crate) use handler::Control;
 pub use handler::{Handler, Session};
 pub use info::{
@@ -28,6 +29,6 @@ pub use info::{
     SessionInfo, TcpAnomaly,
 };
 pub use record::{Plaintext, Record};
-pub(crate) use spare::{Spare, WORTH_A_LARGE_BUFFER};
+pub(crate) use state::{Context, TlsSession};
 
 pub use crate::recognition::Upgrade;

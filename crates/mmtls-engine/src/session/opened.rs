@@ -8,7 +8,7 @@
 //! Refuses to parse certificates: their bytes go to the handler as they are. Tells where the
 //! handshake ends, so that the switch to application keys need not be searched for.
 
-use super::follow::{Context, TlsSession};
+use super::state::{Context, TlsSession};
 use super::stream::Read;
 use super::{Certificates, Handler, SessionError};
 use crate::tls::{ContentType, Direction, EncryptedExtensions, HandshakeType, RecordHeader};

@@ -12,7 +12,7 @@
 
 use core::mem;
 
-use super::follow::{Context, Step, TlsSession};
+use super::state::{Context, Step, TlsSession};
 use super::stream::{Read, Search};
 use super::{Handler, SessionError};
 use crate::tls::{

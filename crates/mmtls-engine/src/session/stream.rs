@@ -2,8 +2,8 @@
 //!
 //! Refuses to act: what happens is decided by the session.
 
+use super::buffer_pool::{BufferPool, WORTH_A_LARGE_BUFFER};
 use super::candidates::Candidates;
-use super::spare::{Spare, WORTH_A_LARGE_BUFFER};
 use crate::counters::Counters;
 use crate::tls::{
     Deframed, MessageBuffer, MessageWalker, OpenRecord, Opened, RecordHeader, deframe,
@@ -39,13 +39,13 @@ pub(super) struct Search {
 /// Keys of an epoch that only trial opening can find: several, until one of them has opened a
 /// record.
 #[derive(Default)]
-pub(super) struct Trial {
+pub(super) struct KeyCandidates {
     openers: Candidates<Box<dyn OpenRecord>>,
     /// Number of the next record.
     pub(super) sequence: u64,
 }
 
-impl Trial {
+impl KeyCandidates {
     /// The keys that opened the latest record.
     pub(super) fn opener(&self) -> Option<&dyn OpenRecord> {
         self.openers.get(0).map(|opener| &**opener)
@@ -112,7 +112,7 @@ pub(super) struct Stream {
     pub(super) skipped: u64,
     pub(super) read: Read,
     /// Keys of the encrypted handshake (TLS 1.3), where an endpoint shares them.
-    pub(super) handshake_keys: Trial,
+    pub(super) handshake_keys: KeyCandidates,
     /// Keys that came ahead of their epoch.
     future: Candidates<(u32, Box<dyn OpenRecord>)>,
     /// Set while a complete record at the front waits for keys.
@@ -130,7 +130,7 @@ impl Stream {
             walker: MessageWalker::default(),
             skipped: 0,
             read: Read::Plaintext,
-            handshake_keys: Trial::default(),
+            handshake_keys: KeyCandidates::default(),
             future: Candidates::default(),
             stalled_since_ns: None,
             early_fin_raised: false,
@@ -163,11 +163,11 @@ impl Stream {
     }
 
     /// Buffers bytes. A small beginning gets a small buffer, since capacity is what is charged.
-    pub(super) fn keep(&mut self, bytes: &[u8], spare: &mut Spare) {
+    pub(super) fn keep(&mut self, bytes: &[u8], pool: &mut BufferPool) {
         let buffer = &mut self.buffer;
         if buffer.len() + bytes.len() >= WORTH_A_LARGE_BUFFER
             && buffer.capacity() < MAX_TLS13_FRAGMENT_LEN
-            && let Some(mut large) = spare.take(MAX_TLS13_FRAGMENT_LEN)
+            && let Some(mut large) = pool.take(MAX_TLS13_FRAGMENT_LEN)
         {
             large.extend_from_slice(buffer);
             *buffer = large;
@@ -177,13 +177,13 @@ impl Stream {
 
     /// Buffers bytes, if they continue an incomplete record and do not complete it. Returns whether
     /// other memory is taken now; `None`, and nothing done, if they do more than that.
-    pub(super) fn keep_partial(&mut self, bytes: &[u8], spare: &mut Spare) -> Option<bool> {
+    pub(super) fn keep_partial(&mut self, bytes: &[u8], pool: &mut BufferPool) -> Option<bool> {
         let only_kept = self.stalled_since_ns.is_none()
             && !self.buffer.is_empty()
             && matches!(deframe(self.pending()), Deframed::NeedMore(it) if it > bytes.len());
         only_kept.then(|| {
             let before = self.buffer.capacity();
-            self.keep(bytes, spare);
+            self.keep(bytes, pool);
             self.buffer.capacity() != before
         })
     }
@@ -199,7 +199,7 @@ impl Stream {
 
     /// The handshake is over, or its keys are of no use.
     pub(super) fn drop_handshake_keys(&mut self) {
-        self.handshake_keys = Trial::default();
+        self.handshake_keys = KeyCandidates::default();
     }
 
     /// Keeps keys for an epoch that has not begun; false when there are too many already.

@@ -6,8 +6,8 @@
 //! Refuses application data without keys. Finished passes without them: it shows nothing, and
 //! the endpoints verify it.
 
-use super::follow::{Context, Step, TlsSession};
-use super::handshake::Negotiation;
+use super::state::Negotiation;
+use super::state::{Context, Step, TlsSession};
 use super::stream::Read;
 use super::{Handler, Resumption, SessionError};
 use crate::tls::{ContentType, Direction, RecordHeader};

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 /// Sums 16-bit words in the machine's byte order, which swaps the bytes of the sum and nothing else
-/// (section 2). Carries are folded lazily: exact for anything below 2^32 bytes.
+/// (section 2). Payload are folded lazily: exact for anything below 2^32 bytes.
 fn sum(bytes: &[u8], mut total: u64) -> u64 {
     let mut words = bytes.chunks_exact(4);
     for word in &mut words {

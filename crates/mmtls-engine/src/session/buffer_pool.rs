@@ -22,12 +22,12 @@ const MIN_LARGE_CAPACITY: usize = 1 << 14;
 
 /// Buffers that nobody uses at the moment.
 #[derive(Default)]
-pub(crate) struct Spare {
+pub(crate) struct BufferPool {
     small: [Vec<Vec<u8>>; SMALL.len()],
     large: Vec<Vec<u8>>,
 }
 
-impl Spare {
+impl BufferPool {
     /// Memory for so many bytes, and not for many more: who gets it is charged for all of it. A small
     /// buffer is made if there is none.
     pub(crate) fn take(&mut self, needed: usize) -> Option<Vec<u8>> {
@@ -66,41 +66,41 @@ mod tests {
 
     #[test]
     fn accepts_what_fits_and_keeps_within_limits() {
-        let mut spare = Spare::default();
+        let mut pool = BufferPool::default();
         for len in [1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 21] {
-            spare.give(vec![1; len]);
+            pool.give(vec![1; len]);
         }
-        assert_eq!(spare.large.len(), 3, "the smallest and the largest are not worth it");
-        assert!(spare.take(1 << 9).is_none());
-        let taken = spare.take(1 << 15);
+        assert_eq!(pool.large.len(), 3, "the smallest and the largest are not worth it");
+        assert!(pool.take(1 << 9).is_none());
+        let taken = pool.take(1 << 15);
         assert!(taken.is_some_and(|it| it.is_empty() && it.capacity() == 1 << 16));
-        assert!(spare.take(1 << 19).is_none());
+        assert!(pool.take(1 << 19).is_none());
         for _ in 0..100 {
-            spare.give(Vec::with_capacity(1 << 20));
+            pool.give(Vec::with_capacity(1 << 20));
         }
-        assert!(spare.large.iter().map(Vec::capacity).sum::<usize>() <= 1 << 24);
+        assert!(pool.large.iter().map(Vec::capacity).sum::<usize>() <= 1 << 24);
         for _ in 0..100 {
-            spare.give(Vec::with_capacity(1 << 14));
+            pool.give(Vec::with_capacity(1 << 14));
         }
-        assert!(spare.large.len() <= 32);
+        assert!(pool.large.len() <= 32);
     }
 
     #[test]
     fn accepts_small_buffers_of_two_sizes() {
-        let mut spare = Spare::default();
+        let mut pool = BufferPool::default();
         for (size, needed) in [(4096, 1448), (4096, 4096), (8192, 4097), (8192, 8192)] {
-            let buffer = spare.take(needed).expect("made when there is none");
+            let buffer = pool.take(needed).expect("made when there is none");
             assert_eq!(buffer.capacity(), size);
-            spare.give(buffer);
+            pool.give(buffer);
         }
-        assert_eq!(spare.small.each_ref().map(Vec::len), [1, 1]);
-        assert!(spare.take(8193).is_none() && spare.take(1023).is_none());
+        assert_eq!(pool.small.each_ref().map(Vec::len), [1, 1]);
+        assert!(pool.take(8193).is_none() && pool.take(1023).is_none());
         for size in [4096, 8192] {
             for _ in 0..=MAX_SMALL {
-                spare.give(vec![1; size]);
+                pool.give(vec![1; size]);
             }
-            assert!(spare.take(size).is_some_and(|it| it.is_empty()));
+            assert!(pool.take(size).is_some_and(|it| it.is_empty()));
         }
-        assert_eq!(spare.small.each_ref().map(Vec::len), [MAX_SMALL - 1; 2]);
+        assert_eq!(pool.small.each_ref().map(Vec::len), [MAX_SMALL - 1; 2]);
     }
 }

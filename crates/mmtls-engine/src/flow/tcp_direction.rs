@@ -48,7 +48,7 @@ pub(crate) enum Origin {
 
 /// One direction.
 #[derive(Default)]
-pub(crate) struct Half {
+pub(crate) struct TcpDirection {
     /// Sequence number of stream offset 0: behind the SYN.
     pub(crate) initial: Option<u32>,
     pub(crate) origin: Origin,
@@ -62,8 +62,8 @@ pub(crate) struct Half {
     /// Stream offset of the FIN.
     pub(crate) fin: Option<u64>,
     pub(crate) conflict_reported: bool,
-    /// Kinds of anomalies that were told, by bit.
-    pub(crate) told: u16,
+    /// Kinds of anomalies that were reported, by bit.
+    pub(crate) reported: u16,
     /// Acknowledgment number of the last segment sent in this direction.
     pub(crate) last_ack: Option<u32>,
     /// Window scale that this direction's sender announced for what it receives.
@@ -89,7 +89,7 @@ pub(crate) struct Half {
     link_header_len: u8,
 }
 
-impl Half {
+impl TcpDirection {
     /// Starts the sequence space anew; where its frames come from stays known.
     pub(crate) fn begin(&mut self, initial: u32, origin: Origin, window_scale: Option<u8>) {
         self.initial = Some(initial);

@@ -1,0 +1,227 @@
+//! One TCP connection, and what it carries.
+
+use core::net::SocketAddr;
+
+use super::key::FlowKey;
+use super::links::Neighbours;
+use super::opening::Opening;
+use super::shares::Stake;
+use super::tcp_direction::{Origin, TcpDirection};
+use crate::recognition::{Recogniser, Watch};
+use crate::session::{BufferPool, EndReason, FlowEnd, SessionId, TlsSession};
+use crate::tls::Direction;
+
+/// Which flow to make: who sent its first segment to whom.
+#[derive(Clone, Copy)]
+pub(crate) struct NewFlow {
+    pub(crate) vlan: u32,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    /// See [`FlowKey::turned`].
+    pub(crate) turned: bool,
+}
+
+/// What a connection carries.
+pub(crate) enum Payload<S> {
+    /// It cannot be told yet.
+    Undecided(Recogniser),
+    /// TLS, followed or not.
+    Tls(Box<TlsSession<S>>),
+    /// Something that is not followed.
+    Plain(Watch),
+}
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// A SYN was seen; its sender has not acknowledged the answer.
+    Opening,
+    /// Data may flow.
+    Open,
+    /// Both sides have finished, or one has reset it.
+    Closed(EndReason),
+    /// Reset by the monitor: a tombstone. `answers` more packets are answered with a RST.
+    Dead { reason: EndReason, answers: u8 },
+}
+
+/// One TCP connection.
+pub(crate) struct Flow<S> {
+    pub(crate) id: SessionId,
+    pub(crate) vlan: u32,
+    pub(crate) client: SocketAddr,
+    pub(crate) server: SocketAddr,
+    pub(crate) started_ns: u64,
+    pub(crate) last_ns: u64,
+    /// When its timeout is looked at next.
+    pub(crate) check_ns: u64,
+    pub(crate) phase: Phase,
+    /// Client to server first.
+    pub(crate) halves: [TcpDirection; 2],
+    pub(crate) payload: Payload<S>,
+    /// Handshakes that may open the connection, or a new one on its four-tuple.
+    pub(crate) opening: Opening,
+    /// See [`FlowKey::turned`].
+    pub(crate) turned: bool,
+    /// Its session's bypass has been carried out.
+    pub(crate) bypassed: bool,
+    /// It is left alone, whatever it carries.
+    pub(crate) exempt: bool,
+    /// Whoever answered the SYN has spoken on the open connection, and acknowledged nothing that was
+    /// not seen: it stands where the other one's bytes are counted from.
+    pub(crate) confirmed: bool,
+    /// Picked up behind its beginning, and only one side has spoken since: anybody can make it look
+    /// like that.
+    pub(crate) one_sided: bool,
+    /// Bytes this flow is charged for in the engine's total.
+    pub(crate) charged: usize,
+    /// Whether they count as those of a connection that carries nobody knows what.
+    pub(crate) charged_undecided: bool,
+    /// What it counts for in its client's shares.
+    pub(super) stake: Stake,
+    /// Where it stands among those that only one side vouches for, of everybody and of its
+    /// client; nothing once both do.
+    pub(super) attempt: Option<[Neighbours; 2]>,
+    /// Both sides have vouched for it: its place among those of its client.
+    pub(super) settled: Option<Neighbours>,
+    pub(crate) end_reported: bool,
+}
+
+impl<S> Flow<S> {
+    pub(crate) fn new(id: SessionId, key: &NewFlow, now_ns: u64) -> Self {
+        let NewFlow { vlan, client, server, turned } = *key;
+        Self {
+            id,
+            vlan,
+            client,
+            server,
+            turned,
+            bypassed: false,
+            exempt: false,
+            confirmed: false,
+            one_sided: false,
+            started_ns: now_ns,
+            last_ns: now_ns,
+            check_ns: u64::MAX,
+            phase: Phase::Opening,
+            halves: [TcpDirection::default(), TcpDirection::default()],
+            payload: Payload::Undecided(Recogniser::default()),
+            opening: Opening::default(),
+            charged: 0,
+            charged_undecided: false,
+            stake: Stake::default(),
+            attempt: None,
+            settled: None,
+            end_reported: false,
+        }
+    }
+
+    pub(crate) fn direction_from(&self, source: SocketAddr) -> Direction {
+        if source == self.client { Direction::ClientToServer } else { Direction::ServerToClient }
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self.payload, Payload::Tls(_))
+    }
+
+    pub(crate) fn key(&self) -> FlowKey {
+        FlowKey::new(self.vlan, self.client, self.server).turned(self.turned)
+    }
+
+    /// Whether it counts as an attempt: only one side has vouched for it.
+    pub(crate) fn is_attempt(&self) -> bool {
+        self.attempt.is_some()
+    }
+
+    /// Whether both sides have vouched for the numbers of the connection: SYN, SYN-ACK and the
+    /// acknowledgment of that were seen.
+    pub(crate) fn is_established(&self) -> bool {
+        self.phase == Phase::Open
+            && self.halves.iter().all(|half| matches!(half.origin, Origin::Syn | Origin::SynAck))
+    }
+
+    /// Client and server turn out to be the other way round; nothing has been processed yet.
+    pub(crate) fn swap_roles(&mut self) {
+        core::mem::swap(&mut self.client, &mut self.server);
+        self.halves.swap(0, 1);
+    }
+
+    /// Whether bytes at a stream offset differ from those that were handed on there and may not
+    /// have arrived.
+    pub(crate) fn contradicts(&self, direction: Direction, offset: u64, data: &[u8]) -> bool {
+        let half = &self.halves[direction.index()];
+        if offset >= half.assembler.next() {
+            return false;
+        }
+        half.sent.contradicts(offset, data, self.partial(direction))
+    }
+
+    /// The latest bytes, those that [`TcpDirection::sent`] has left to the session.
+    fn partial(&self, direction: Direction) -> &[u8] {
+        match &self.payload {
+            Payload::Tls(session) => {
+                session.partial(direction, self.halves[direction.index()].sent.partial_len())
+            }
+            _ => &[],
+        }
+    }
+
+    /// Keeps those bytes apart from the session, which is about to use them or to let go of them;
+    /// `more` will be copied right after them.
+    pub(crate) fn copy_partial(
+        &mut self,
+        direction: Direction,
+        more: usize,
+        pool: &mut BufferPool,
+    ) {
+        let half = &mut self.halves[direction.index()];
+        if half.sent.partial_len() > 0
+            && let Payload::Tls(session) = &self.payload
+        {
+            let bytes = session.partial(direction, half.sent.partial_len());
+            half.sent.make_room(bytes.len() + more, pool);
+            half.sent.copy_partial(bytes);
+        }
+    }
+
+    /// The half of a direction and the other one.
+    pub(crate) fn halves_from(&mut self, direction: Direction) -> [&mut TcpDirection; 2] {
+        let [client, server] = &mut self.halves;
+        match direction {
+            Direction::ClientToServer => [client, server],
+            Direction::ServerToClient => [server, client],
+        }
+    }
+
+    pub(crate) fn half(&mut self, direction: Direction) -> &mut TcpDirection {
+        &mut self.halves[direction.index()]
+    }
+
+    pub(crate) fn end(&self, reason: EndReason) -> FlowEnd {
+        FlowEnd {
+            id: self.id,
+            client: self.client,
+            server: self.server,
+            tls: self.is_tls(),
+            started_ns: self.started_ns,
+            last_ns: self.last_ns,
+            packets: [self.halves[0].packets, self.halves[1].packets],
+            bytes: [self.halves[0].bytes, self.halves[1].bytes],
+            reason,
+        }
+    }
+
+    /// Frames of it that are held.
+    pub(crate) fn held_frames(&self) -> usize {
+        self.halves.iter().map(TcpDirection::held_frames).sum()
+    }
+
+    /// Both FINs have been reached and each has been acknowledged.
+    pub(crate) fn is_finished(&self) -> bool {
+        Direction::BOTH.into_iter().all(|direction| {
+            let half = &self.halves[direction.index()];
+            let acknowledged = self.halves[direction.reverse().index()].last_ack;
+            half.fin_reached()
+                && half.fin_sequence().is_some_and(|fin| acknowledged == Some(fin.wrapping_add(1)))
+        })
+    }
+}
