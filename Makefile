@@ -43,6 +43,7 @@ test: setup ## Run everything that must hold: format, clippy, tests, arrows, fuz
 	@$(STEP) build $(CARGO) build --workspace --release --locked
 	@$(STEP) "build tests" $(CARGO) test --workspace --release --locked --no-run
 	@$(STEP) tests scripts/with-testbed $(CARGO) test --workspace --release --locked --offline
+	@$(STEP) "endpoint alone" $(CARGO) check --release --locked -p mmtls-endpoint
 	@$(STEP) arrows $(TARGET_DIR)/release/xtask arrows
 	@$(STEP) fuzz $(TARGET_DIR)/release/xtask fuzz --seconds $(FUZZ_SECONDS)
 	@$(STEP) interop $(XTASK) interop --quick

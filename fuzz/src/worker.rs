@@ -279,6 +279,12 @@ impl Stage {
         self.keys.batch_end();
     }
 
+    /// Without the handshake's keys what does not open may be a Finished: a few changed records pass, which
+    /// their receiver refuses, and a few of whoever shares wrong keys (SECURITY.md).
+    fn excuse(&self, direction: Direction) {
+        self.bench.with(|judge| judge.unjudged[side(direction)] |= !self.handshake_keys);
+    }
+
     /// Keys that are not the session's, or not its client's.
     fn deliver_odd(&mut self, choice: u8) {
         self.hostile = true;
@@ -290,9 +296,8 @@ impl Stage {
         let (sender, message) = match choice % 4 {
             0 => (stranger, Message::SessionKeys(keys)),
             1 => {
-                // Those of the other direction. Whoever shares wrong keys, and none of the handshake, gets a few
-                // records of their own past as what may be their Finished (SECURITY.md).
-                self.bench.with(|judge| judge.unjudged[0] |= !self.handshake_keys);
+                // Those of the other direction.
+                self.excuse(CLIENT);
                 let swapped: Vec<_> = keys.keys.drain(..).rev().collect();
                 keys.keys = swapped;
                 for key in &mut keys.keys {
@@ -362,6 +367,7 @@ impl Stage {
             14 => {
                 self.hostile = true;
                 let direction = if operation & 16 == 0 { CLIENT } else { SERVER };
+                self.excuse(direction);
                 let at = i64::from(input.u16()) - 64;
                 let flags = [flag::RST, flag::FIN | flag::ACK, flag::ACK, flag::SYN | flag::ACK]
                     [usize::from(operation >> 6)];
@@ -384,6 +390,7 @@ impl Stage {
             return;
         };
         let direction = if packet.port == Port::Left { CLIENT } else { SERVER };
+        self.excuse(direction);
         let offset = offset_of(&segment, direction);
         let mut payload = segment.payload.to_vec();
         let from = usize::from(input.u8()) % payload.len().max(1);

@@ -12,6 +12,7 @@ mod connection;
 mod link;
 #[cfg(feature = "server")]
 mod places;
+#[cfg(feature = "server")]
 pub mod server;
 mod socket;
 mod tls;

@@ -131,7 +131,7 @@ impl Settings {
     /// log, see [`Settings::check_key_log`].
     ///
     /// # Errors
-    /// Those that [`Middlebox::open`] and [`Middlebox::run`] would give.
+    /// Those that [`crate::Middlebox::open`] and [`crate::Middlebox::run`] would give.
     pub fn check(&self) -> Result<(), Error> {
         self.server.check().map_err(|error| Error::KeyServer(error.to_string()))?;
         if i32::try_from(self.socket_buffer()).is_err() {

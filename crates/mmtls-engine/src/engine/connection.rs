@@ -492,8 +492,10 @@ impl<H: Handler> Engine<H> {
         };
         let half = &flow.halves[direction.index()];
         let exact = match half.offset_of(segment.tcp.sequence()) {
+            // Where its receiver is, as far as it is known: bytes may be lost behind the monitor.
             Some(offset) => {
-                [half.seen(), half.assembler.next() as i64, half.released as i64].contains(&offset)
+                let stands = [half.assembler.next(), half.released, half.acknowledged()];
+                offset == half.seen() || stands.map(|at| at as i64).contains(&offset)
             }
             None => matches!(flow.payload, Payload::Plain(_)),
         };
@@ -507,10 +509,12 @@ impl<H: Handler> Engine<H> {
             });
         if exact || refused {
             self.close(index, EndReason::ResetByPeer(direction));
-        } else {
-            self.stray(index, direction, TcpAnomaly::StrayReset);
+            return Passage::Free;
         }
-        Passage::Free
+        let followed = is_followed(flow);
+        self.stray(index, direction, TcpAnomaly::StrayReset);
+        // It must not end what is followed here: the next connection would be taken for this one.
+        if self.config.inline && followed { Passage::Refused } else { Passage::Free }
     }
 }
 

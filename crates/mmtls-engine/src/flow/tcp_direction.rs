@@ -178,6 +178,11 @@ impl TcpDirection {
         self.assembler.next() as i64 + i64::from(self.fin_reached())
     }
 
+    /// Stream offset up to which the receiver has acknowledged.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
     /// The first stream offset that no receiver takes yet.
     pub(crate) fn limit(&self) -> u64 {
         let window_end = self.window_end.unwrap_or(self.assembler.next() + MAX_WINDOW);
