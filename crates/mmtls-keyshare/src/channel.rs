@@ -16,6 +16,7 @@ mod peer;
 mod places;
 #[cfg(feature = "client")]
 mod sending;
+#[cfg(feature = "server")]
 pub mod server;
 mod socket;
 mod tls;
