@@ -10,28 +10,17 @@ use std::time::Duration;
 use mmtls_middlebox::session::{Certificates, EndReason, Handler, Record, Session, SessionError};
 use mmtls_middlebox::tls::{Direction, KeyEpoch};
 
-use crate::call;
-use crate::error::{
-    Failure, MMTLS_ERR_ARGUMENT, MMTLS_ERR_OTHER_SESSION, MMTLS_ERR_RESET, MMTLS_ERR_SESSION,
-};
-use crate::library;
+use crate::current::{self, Current, Entries, Entry};
+use crate::handle;
+use crate::side::side;
 use crate::types::{
-    EVENTS, MMTLS_TO_CLIENT, MMTLS_TO_SERVER, ON_TLS_ERROR, ON_TLS_HANDSHAKE_END,
-    ON_TLS_HANDSHAKE_START, ON_TLS_KEYS, ON_TLS_NEW_RECORD, ON_TLS_SESSION_END,
-    ON_TLS_SESSION_START, ON_TLS_STALL, UserPointer, mmtls_cb,
+    EVENTS, MMTLS_TO_SERVER, ON_TLS_ERROR, ON_TLS_HANDSHAKE_END, ON_TLS_HANDSHAKE_START,
+    ON_TLS_KEYS, ON_TLS_NEW_RECORD, ON_TLS_SESSION_END, ON_TLS_SESSION_START, ON_TLS_STALL,
+    UserPointer, mmtls_cb,
 };
 
 /// The callbacks of a context, by event.
 pub(crate) type Callbacks = [mmtls_cb; EVENTS];
-
-/// What the C side keeps of a session.
-pub(crate) struct Entry {
-    pub(crate) uctx: UserPointer,
-    pub(crate) last_error: c_int,
-    /// Declared record buffers per side: address and length in bytes.
-    pub(crate) buffers: [(usize, usize); 2],
-    pub(crate) reset: bool,
-}
 
 /// What the engine keeps of it.
 #[derive(Default)]
@@ -45,7 +34,7 @@ pub(crate) struct State {
 pub(crate) struct Application {
     context: usize,
     callbacks: Callbacks,
-    sessions: HashMap<c_int, Entry, ahash::RandomState>,
+    sessions: Entries,
     last_cid: c_int,
     /// Bytes of all certificates that are kept.
     certificate_bytes: usize,
@@ -53,79 +42,6 @@ pub(crate) struct Application {
 
 /// Bytes of certificates that one context keeps: of sessions beyond that, they are not known.
 const MAX_CERTIFICATE_BYTES: usize = 64 << 20;
-
-/// What the functions work on that a callback calls.
-pub(crate) struct Current<'e, 's, 'r> {
-    context: usize,
-    cid: c_int,
-    pub(crate) event: c_int,
-    pub(crate) session: &'e mut Session<'s>,
-    pub(crate) record: Option<&'e mut Record<'r>>,
-    pub(crate) certificate: &'e [u8],
-    sessions: &'e mut HashMap<c_int, Entry, ahash::RandomState>,
-}
-
-impl<'s, 'r> Current<'_, 's, 'r> {
-    /// The number of the context whose event this is.
-    pub(crate) fn context(&self) -> usize {
-        self.context
-    }
-
-    /// What is kept of any session of this context.
-    pub(crate) fn any(&mut self, cid: c_int) -> Result<&mut Entry, Failure> {
-        self.sessions.get_mut(&cid).ok_or(Failure::Code(MMTLS_ERR_SESSION))
-    }
-
-    /// What is kept of the session of this event; refuses every other one.
-    pub(crate) fn own(&mut self, cid: c_int) -> Result<&mut Entry, Failure> {
-        let own = self.cid;
-        let entry = self.any(cid)?;
-        if cid == own { Ok(entry) } else { Err(MMTLS_ERR_OTHER_SESSION.into()) }
-    }
-
-    /// As [`Self::own`], where the session can still be told something.
-    pub(crate) fn active(&mut self, cid: c_int) -> Result<&mut Entry, Failure> {
-        let over = self.event == ON_TLS_SESSION_END;
-        let entry = self.own(cid)?;
-        match (over, entry.reset) {
-            (true, _) => Err(crate::error::MMTLS_ERR_EVENT.into()),
-            (_, true) => Err(MMTLS_ERR_RESET.into()),
-            _ => Ok(entry),
-        }
-    }
-
-    /// The record of this event, when it is one of this side.
-    pub(crate) fn record(
-        &mut self,
-        cid: c_int,
-        side: c_int,
-    ) -> Result<(&mut Record<'r>, &mut Entry), Failure> {
-        let side = direction(side)?;
-        self.own(cid)?;
-        let entry = self.sessions.get_mut(&cid).ok_or(Failure::Code(MMTLS_ERR_SESSION))?;
-        match &mut self.record {
-            Some(record) if record.direction() == side => Ok((&mut **record, entry)),
-            _ => Err(crate::error::MMTLS_ERR_EVENT.into()),
-        }
-    }
-}
-
-/// The direction of a `side` argument.
-pub(crate) fn direction(side: c_int) -> Result<Direction, Failure> {
-    match side {
-        MMTLS_TO_SERVER => Ok(Direction::ClientToServer),
-        MMTLS_TO_CLIENT => Ok(Direction::ServerToClient),
-        _ => Err(MMTLS_ERR_ARGUMENT.into()),
-    }
-}
-
-/// The `side` of a direction.
-pub(crate) fn side(direction: Direction) -> c_int {
-    match direction {
-        Direction::ClientToServer => MMTLS_TO_SERVER,
-        Direction::ServerToClient => MMTLS_TO_CLIENT,
-    }
-}
 
 impl Application {
     /// The application of the context with this number.
@@ -166,9 +82,9 @@ impl Application {
             certificate: &state.certificate,
             sessions: &mut self.sessions,
         };
-        call::during(&mut current, || {
+        current::during(&mut current, || {
             // SAFETY: the application registered it as a function of this type.
-            unsafe { callback(library::handle_of(context), cid, side) }
+            unsafe { callback(handle::handle_of(context), cid, side) }
         });
     }
 }

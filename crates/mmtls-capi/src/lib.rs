@@ -8,11 +8,16 @@
 
 mod application;
 mod call;
+mod context_end;
+mod current;
 mod error;
+mod handle;
 mod library;
 mod record;
+mod result;
 mod run;
 mod settings_file;
+mod side;
 mod types;
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -21,9 +26,11 @@ use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
-use application::direction;
-use call::{call, call_for_code, with_current};
+use call::{call, call_for_code};
 pub use error::*;
+use library::with_current;
+use result::write;
+use side::{direction, side_index};
 pub use types::*;
 
 /// Reads the configuration: a file as `mmtls run -c` takes it, with [inline], [keys] and [policies]
@@ -66,7 +73,7 @@ pub extern "C" fn mmtls_destroy() -> c_int {
 /// forgets it.
 #[unsafe(no_mangle)]
 pub extern "C" fn mmtls_stop() {
-    library::STOP.store(true, Ordering::Relaxed);
+    run::STOP.store(true, Ordering::Relaxed);
 }
 
 /// Creates a context: a thread with an engine of its own. Sessions are spread over the contexts;
@@ -397,23 +404,4 @@ pub extern "C" fn mmtls_error_message() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn mmtls_strerror(code: c_int) -> *const c_char {
     error::text(code).as_ptr()
-}
-
-/// Writes a result where the caller wants it; refuses NULL.
-///
-/// # Safety
-/// `place` is NULL or can be written.
-unsafe fn write<T>(place: *mut T, value: T) -> Result<(), Failure> {
-    if place.is_null() {
-        return Err(MMTLS_ERR_ARGUMENT.into());
-    }
-    // SAFETY: not NULL; the caller's promise.
-    unsafe { place.write(value) };
-    Ok(())
-}
-
-/// A `side` argument as an index.
-fn side_index(side: c_int) -> Result<usize, Failure> {
-    direction(side)?;
-    usize::try_from(side).map_err(|_| Failure::Code(MMTLS_ERR_ARGUMENT))
 }

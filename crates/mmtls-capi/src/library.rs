@@ -6,29 +6,26 @@
 //! for a context while the registry is locked.
 
 use std::ffi::c_int;
-use std::ptr::without_provenance_mut;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use mmtls_middlebox::Counters;
 use mmtls_middlebox::config::Configuration;
 
 use crate::application::{Application, Callbacks};
-use crate::call;
+use crate::context_end::{End, lock};
+use crate::current::{self, Current};
 use crate::error::{
     Failure, MMTLS_ERR_ARGUMENT, MMTLS_ERR_CONFIG, MMTLS_ERR_CONTEXT, MMTLS_ERR_IN_CALLBACK,
     MMTLS_ERR_INITIALISED, MMTLS_ERR_NOT_INITIALISED, MMTLS_ERR_RUN, MMTLS_ERR_STARTED,
+    MMTLS_ERR_THREAD,
 };
-use crate::run;
+use crate::handle::{handle_of, number_of};
+use crate::run::{self, STOP, Start};
 use crate::types::{EVENTS, mmctx_t, mmtls_cb};
 
 /// Most contexts; as many workers a configuration may have.
 const MAX_CONTEXTS: c_int = 128;
-
-/// Set to end the contexts; all a signal handler touches. Only the end of what it was meant for
-/// clears it: a signal that comes while `init` runs, or before, must not be lost.
-pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 
 static LIBRARY: Mutex<Option<Library>> = Mutex::new(None);
 
@@ -53,69 +50,15 @@ struct Context {
     end: Arc<End>,
 }
 
-/// What a context has counted, and its end, with a way to wait for it.
-#[derive(Default)]
-pub(crate) struct End {
-    state: Mutex<State>,
-    ended: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    counters: Counters,
-    /// Once it has ended: why it ended early.
-    result: Option<Result<(), String>>,
-}
-
-/// A context that is to run.
-pub(crate) struct Start {
-    pub(crate) application: Application,
-    /// Which of the CPUs that this process may use.
-    pub(crate) cpu: usize,
-    pub(crate) end: Arc<End>,
-}
-
-/// A panic while it was locked has left nothing half done that matters.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl End {
-    /// What has been counted so far.
-    pub(crate) fn count(&self, counters: Counters) {
-        lock(&self.state).counters = counters;
-    }
-
-    /// Says that it has ended; what was said first counts.
-    pub(crate) fn tell(&self, result: Result<(), String>) {
-        lock(&self.state).result.get_or_insert(result);
-        self.ended.notify_all();
-    }
-
-    fn wait(&self) -> Result<(), String> {
-        let mut state = lock(&self.state);
-        loop {
-            if let Some(result) = &state.result {
-                return result.clone();
-            }
-            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// The number in a handle.
-pub(crate) fn number_of(handle: mmctx_t) -> usize {
-    handle.addr()
-}
-
-/// The handle with a number.
-pub(crate) fn handle_of(number: usize) -> mmctx_t {
-    without_provenance_mut(number)
-}
-
-/// Whether it is the handle of a context.
-pub(crate) fn exists(handle: mmctx_t) -> bool {
-    with(|library| library.context(handle).map(|_| ())).is_ok()
+/// Lends the event whose callback this thread runs, where it is one of this context.
+pub(crate) fn with_current<T>(
+    handle: mmctx_t,
+    work: impl for<'e, 's, 'r> FnOnce(&mut Current<'e, 's, 'r>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    current::lend(handle, work).unwrap_or_else(|| {
+        let exists = with(|library| library.context(handle).map(|_| ())).is_ok();
+        Err(if exists { MMTLS_ERR_THREAD } else { MMTLS_ERR_CONTEXT }.into())
+    })
 }
 
 fn with<T>(work: impl FnOnce(&mut Library) -> Result<T, Failure>) -> Result<T, Failure> {
@@ -126,7 +69,7 @@ fn with<T>(work: impl FnOnce(&mut Library) -> Result<T, Failure>) -> Result<T, F
 }
 
 fn not_in_callback() -> Result<(), Failure> {
-    if call::in_callback() { Err(MMTLS_ERR_IN_CALLBACK.into()) } else { Ok(()) }
+    if current::in_callback() { Err(MMTLS_ERR_IN_CALLBACK.into()) } else { Ok(()) }
 }
 
 pub(crate) fn init(configuration: Configuration, num_cpus: c_int) -> Result<(), Failure> {
@@ -240,7 +183,7 @@ pub(crate) fn join(handle: mmctx_t) -> Result<(), Failure> {
 /// A counter of a context.
 pub(crate) fn counter(handle: mmctx_t, name: &[u8]) -> Result<u64, Failure> {
     let end = with(|library| Ok(Arc::clone(&library.context(handle)?.end)))?;
-    let counters = lock(&end.state).counters;
+    let counters = end.counters();
     let found = counters.list().find(|(known, _)| known.as_bytes() == name);
     found.map(|(_, value)| value).ok_or(Failure::Code(MMTLS_ERR_ARGUMENT))
 }

@@ -11,12 +11,13 @@ use std::ffi::{c_char, c_int};
 use mmtls_middlebox::session::SessionError;
 use mmtls_middlebox::tls::{ContentType, OpenError};
 
-use crate::call::with_current;
 use crate::error::{
     Failure, MMTLS_ERR_ARGUMENT, MMTLS_ERR_BUFFER, MMTLS_ERR_CAPACITY, MMTLS_ERR_INTERNAL,
 };
+use crate::library::with_current;
+use crate::result::write;
+use crate::side::side_index;
 use crate::types::mmctx_t;
-use crate::{side_index, write};
 
 /// The record's content, length and type. Without a capacity, `buf` must lie in the buffer that
 /// was declared for this side.

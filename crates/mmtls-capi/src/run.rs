@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 
 use mmtls_middlebox::config::{Configuration, OfflineSection};
@@ -13,7 +14,19 @@ use mmtls_middlebox::offline::{self, Replay};
 use mmtls_middlebox::{Error, Middlebox, Settings, harden};
 
 use crate::application::Application;
-use crate::library::{End, STOP, Start};
+use crate::context_end::End;
+
+/// Set to end the contexts; all a signal handler touches. Only the end of what it was meant for
+/// clears it: a signal that comes while `init` runs, or before, must not be lost.
+pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
+
+/// A context that is to run.
+pub(crate) struct Start {
+    pub(crate) application: Application,
+    /// Which of the CPUs that this process may use.
+    pub(crate) cpu: usize,
+    pub(crate) end: Arc<End>,
+}
 
 /// What [`start`] would find missing in the configuration.
 pub(crate) fn check(configuration: &Configuration) -> Result<(), String> {

@@ -11,7 +11,11 @@ mod connection;
 #[cfg(feature = "client")]
 mod link;
 #[cfg(feature = "server")]
+mod peer;
+#[cfg(feature = "server")]
 mod places;
+#[cfg(feature = "client")]
+mod sending;
 #[cfg(feature = "server")]
 pub mod server;
 mod socket;

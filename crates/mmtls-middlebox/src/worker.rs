@@ -9,6 +9,7 @@
 
 mod clock;
 mod moderation;
+mod settings;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::keys::{self, KeyDelivery, KeyReceiver, KeyRouter};
 use crate::{Error, Status, harden};
 use clock::Clock;
 use moderation::Moderation;
+pub use settings::Settings;
 
 /// Longest sleep: how late a stop or a periodic task can be.
 const TICK: Duration = Duration::from_millis(250);
@@ -51,17 +53,6 @@ pub struct KeyInput {
     pub server: Option<ServerHandle>,
     /// A key log that is followed.
     pub log: Option<LiveKeys>,
-}
-
-/// How a worker moves frames.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Frames per system call.
-    pub batch: usize,
-    /// How long to let frames gather where many come; zero never waits.
-    pub moderation: Duration,
-    /// Somebody else forwards the frames, and nothing is sent.
-    pub passive: bool,
 }
 
 /// What a turn came to.

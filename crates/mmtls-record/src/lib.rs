@@ -14,6 +14,7 @@ mod seal;
 pub mod suite;
 mod tls12;
 mod tls13;
+mod tls13_record;
 pub mod updates;
 
 pub use error::KeyError;

@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use crate::KeyError;
 use crate::aead::{AeadKey, BadTag, Iv};
 use crate::suite::{self, Cipher, IV_LEN, Suite, TLS13};
-use crate::tls13::{self, MAX_CONTENT_LEN};
+use crate::tls13_record::{self, MAX_CONTENT_LEN};
 
 /// Bytes of the private tag, whatever the suite.
 pub const PRIVATE_TAG_LEN: usize = 16;
@@ -131,7 +131,7 @@ struct Keys {
 impl Keys {
     fn new(suite: u16, key: &[u8], iv: &[u8], private: &[u8]) -> Result<Self, KeyError> {
         find(suite)?;
-        let (aead, iv) = tls13::aead_key(suite, key, iv)?;
+        let (aead, iv) = tls13_record::aead_key(suite, key, iv)?;
         Ok(Self { aead, iv, private: PrivateTagKey::new(suite, private)? })
     }
 
@@ -239,7 +239,7 @@ impl PrivateTagOpener {
         plaintext: &mut [u8],
     ) -> Result<Opened, OpenError> {
         let len = self.decrypt(sequence, record, plaintext)?;
-        tls13::content(plaintext.get(..len).ok_or(OpenError::Malformed)?)
+        tls13_record::content(plaintext.get(..len).ok_or(OpenError::Malformed)?)
     }
 
     /// As [`PrivateTagOpener::open`], but leaves content type and padding behind the content: for
@@ -264,8 +264,8 @@ impl PrivateTagOpener {
         }
         let (header, fragment) =
             text.split_first_chunk::<RECORD_HEADER_LEN>().ok_or(OpenError::Authentication)?;
-        let (ciphertext, tag) =
-            tls13::split(fragment, self.0.aead.tag_len(), 0).ok_or(OpenError::Authentication)?;
+        let (ciphertext, tag) = tls13_record::split(fragment, self.0.aead.tag_len(), 0)
+            .ok_or(OpenError::Authentication)?;
         let inner = inner.get_mut(..ciphertext.len()).ok_or(OpenError::Malformed)?;
         self.0
             .aead

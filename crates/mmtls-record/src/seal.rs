@@ -11,7 +11,7 @@ use crate::aead::{AeadKey, Iv};
 use crate::suite::{self, Suite, TLS13};
 use crate::tls12::cbc::{self, BLOCK_LEN, Mac};
 use crate::tls12::{MAX_FRAGMENT_LEN, Nonces, additional_data};
-use crate::tls13::{MAX_CONTENT_LEN, aead_key};
+use crate::tls13_record::{MAX_CONTENT_LEN, aead_key};
 
 /// The write keys of one direction and epoch, of any supported version and suite.
 pub struct Sealer {

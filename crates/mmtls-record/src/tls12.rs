@@ -14,7 +14,7 @@ use zeroize::ZeroizeOnDrop;
 use crate::KeyError;
 use crate::aead::{AeadKey, Iv};
 use crate::suite::{Cipher, IV_LEN, SALT_LEN, Suite};
-use crate::tls13::MAX_CONTENT_LEN;
+use crate::tls13_record::MAX_CONTENT_LEN;
 
 /// Longest protected fragment in bytes (RFC 5246, section 6.2.3).
 pub(crate) const MAX_FRAGMENT_LEN: usize = 16384 + 2048;

@@ -4,15 +4,13 @@
 
 use std::sync::Arc;
 
-use mmtls_tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
+use mmtls_tls::{OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
 
 use crate::KeyError;
 use crate::aead::{AeadKey, Iv};
 use crate::private_tag::PRIVATE_TAG_LEN;
-use crate::suite::{self, TLS13};
-
-/// Longest content of one record in bytes (RFC 8446, section 5.1; RFC 5246, section 6.2.1).
-pub(crate) const MAX_CONTENT_LEN: usize = 16384;
+use crate::suite;
+use crate::tls13_record::{aead_key, content, split};
 
 /// The read keys of one direction and epoch of a TLS 1.3 session.
 ///
@@ -66,30 +64,10 @@ impl OpenRecord for Tls13Opener {
     }
 }
 
-/// Ciphertext and tag of a fragment, whose private tag is left out.
-pub(crate) fn split(fragment: &[u8], tag: usize, private_tag: usize) -> Option<(&[u8], &[u8])> {
-    let protected = fragment.get(..fragment.len().checked_sub(private_tag)?)?;
-    protected.split_at_checked(protected.len().checked_sub(tag)?)
-}
-
-/// What an authentic TLSInnerPlaintext holds: content, content type, zeros (RFC 8446, section
-/// 5.2).
-pub(crate) fn content(inner: &[u8]) -> Result<Opened, OpenError> {
-    let type_at = inner.iter().rposition(|&byte| byte != 0).ok_or(OpenError::Malformed)?;
-    if type_at > MAX_CONTENT_LEN {
-        return Err(OpenError::Malformed);
-    }
-    Ok(Opened { content_type: ContentType(inner[type_at]), len: type_at })
-}
-
-pub(crate) fn aead_key(suite: u16, key: &[u8], iv: &[u8]) -> Result<(AeadKey, Iv), KeyError> {
-    let suite = suite::find(TLS13, suite)?;
-    suite.check(key, iv, &[])?;
-    Ok((AeadKey::new(suite.cipher(), key)?, Iv::new(iv)?))
-}
-
 #[cfg(test)]
 mod tests {
+    use mmtls_tls::ContentType;
+
     use super::*;
     use crate::Tls13Sealer;
 

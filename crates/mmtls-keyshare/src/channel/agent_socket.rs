@@ -20,7 +20,7 @@ use rustix::net::{
 };
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::agent::MAX_DATAGRAM_BYTES;
+use crate::agent::datagram::MAX_DATAGRAM_BYTES;
 
 /// Most programs connected at one time; every process of a program counts.
 pub const MAX_CONNECTIONS: usize = 4096;

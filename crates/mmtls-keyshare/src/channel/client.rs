@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 
 use super::link::{self, Link};
+pub use super::sending::{ClientCounters, RequestHandler, SendError};
 pub use super::tls::{Identity, TlsError};
 use crate::message::{self, EncodeError, Message};
 
@@ -139,54 +140,6 @@ impl fmt::Display for StartError {
 }
 
 impl std::error::Error for StartError {}
-
-/// Why a message was not simply queued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendError {
-    /// The message was queued, and older ones gave way to it in at least one full queue.
-    QueueFull,
-    /// The message breaks the specification; nothing was queued.
-    Message(EncodeError),
-    /// The client is shutting down; nothing was queued.
-    Closed,
-}
-
-impl fmt::Display for SendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::QueueFull => f.write_str("key queue full, the oldest message was dropped"),
-            Self::Message(error) => error.fmt(f),
-            Self::Closed => f.write_str("key-sharing client is shut down"),
-        }
-    }
-}
-
-impl std::error::Error for SendError {}
-
-/// Sums over all middleboxes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClientCounters {
-    /// Messages written to a connection in full.
-    pub sent: u64,
-    /// Messages that gave way in a full queue, or were left at shutdown.
-    pub dropped: u64,
-    /// Messages waiting now.
-    pub queued: u64,
-    /// Connections that reached a welcome.
-    pub connects: u64,
-    /// Attempts that failed, and connections that broke.
-    pub failures: u64,
-    /// Key requests received.
-    pub requests: u64,
-    /// Refusals received.
-    pub refusals: u64,
-    /// Middleboxes connected now.
-    pub connected: u64,
-}
-
-/// Answers messages of a middlebox: key requests and refusals. Called from the background thread
-/// of that middlebox; the answer, if any, goes to that middlebox only. It must not block.
-pub type RequestHandler = Box<dyn Fn(Message) -> Option<Message> + Send + Sync>;
 
 /// Sends keys in the background. Dropping it stops without waiting.
 pub struct Client {

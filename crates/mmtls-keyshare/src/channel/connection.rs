@@ -11,7 +11,7 @@ use std::time::Instant;
 use mio::net::TcpStream;
 use rustls::ServerConnection;
 
-use super::server::Peer;
+use super::peer::Peer;
 use super::tls::{Output, ReadError, read_messages};
 use crate::message::{self, ALPN, Decoder, Message};
 

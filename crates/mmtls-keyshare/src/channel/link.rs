@@ -17,7 +17,7 @@ use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use zeroize::Zeroizing;
 
-use super::client::{ClientCounters, RequestHandler, SendError};
+use super::sending::{ClientCounters, RequestHandler, SendError};
 use super::socket;
 use super::tls::{Output, read_messages};
 use crate::message::{self, Decoder, Message};

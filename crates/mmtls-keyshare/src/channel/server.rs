@@ -22,6 +22,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use zeroize::Zeroizing;
 
 use super::connection::{Connection, Fate};
+pub use super::peer::{ConnectionId, Peer};
 pub use super::places::network;
 use super::places::{payer, payer_of_strangers, share};
 pub use super::tls::{Identity, TlsError};
@@ -88,29 +89,6 @@ impl ServerConfig {
             .map(drop)
             .map_err(StartError::Tls)
     }
-}
-
-/// Names one connection for the life of the server; never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ConnectionId(pub(super) u64);
-
-impl ConnectionId {
-    /// A number for it, never 0.
-    #[must_use]
-    pub fn number(self) -> u64 {
-        self.0
-    }
-}
-
-/// Who sent a message.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// Its address; IPv4-mapped addresses are given as IPv4.
-    pub address: SocketAddr,
-    /// For answers.
-    pub connection: ConnectionId,
-    /// Whether it showed a certificate that the configured authority signed.
-    pub authenticated: bool,
 }
 
 /// Takes what the endpoints send. Runs on the server's thread, so it must not block.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Settings;
+use super::settings::Settings;
 
 /// Frames per [`SLOT`] from which on the worker pauses between two looks. With fewer, as in bulk
 /// transfers of large frames, pauses cost more than they save: the endpoints run dry meanwhile.

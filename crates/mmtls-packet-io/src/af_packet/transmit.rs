@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use super::BridgeConfig;
+use super::config::BridgeConfig;
 use super::interface::Interface;
 use super::queue::Queue;
 use super::system;

@@ -7,6 +7,7 @@
 //! It knows nothing of what packets carry, except that IPv4 and IPv6 start with a 4 and a 6.
 
 mod error;
+mod limits;
 mod link;
 mod pcapng;
 mod source;
@@ -24,15 +25,13 @@ use pcap_parser::{
 };
 
 pub use self::error::CaptureError;
+pub use self::limits::MAX_BLOCK_BYTES;
 pub use self::link::Link;
 pub use self::writer::PcapngWriter;
 
 use self::link::{Normalised, link_type_name, normalise};
 use self::pcapng::{Content, Section};
 use self::source::Source;
-
-/// Octets of the largest record or block.
-pub const MAX_BLOCK_BYTES: usize = 16 << 20;
 
 const PCAP_HEADER: usize = 24;
 const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];

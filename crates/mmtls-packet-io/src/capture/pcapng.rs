@@ -12,8 +12,8 @@ use pcap_parser::{
     parse_sectionheaderblock,
 };
 
-use super::MAX_BLOCK_BYTES;
 use super::error::CaptureError;
+use super::limits::MAX_BLOCK_BYTES;
 
 /// The "packet block" that the enhanced one replaced.
 const OBSOLETE_PACKET: u32 = 2;

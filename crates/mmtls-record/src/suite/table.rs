@@ -5,7 +5,7 @@
 //! key exchange is only in the name: the record layer does not care. Refuses suites of TLS 1.2
 //! without integrity or with other ciphers (NULL, RC4, DES, Camellia, ARIA, SEED, IDEA, SM4).
 
-use super::{Cipher as C, Hash as H, Suite};
+use super::parameters::{Cipher as C, Hash as H, Suite};
 
 const fn row(number: u16, name: &'static str, cipher: C, hash: H) -> Suite {
     Suite { number, name, cipher, hash }

@@ -1,0 +1,16 @@
+//! Where a function writes what it returns beside its code. Refuses NULL.
+
+use crate::error::{Failure, MMTLS_ERR_ARGUMENT};
+
+/// Writes a result where the caller wants it; refuses NULL.
+///
+/// # Safety
+/// `place` is NULL or can be written.
+pub(crate) unsafe fn write<T>(place: *mut T, value: T) -> Result<(), Failure> {
+    if place.is_null() {
+        return Err(MMTLS_ERR_ARGUMENT.into());
+    }
+    // SAFETY: not NULL; the caller's promise.
+    unsafe { place.write(value) };
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! How a bridge is to be opened, and the defaults. Refuses nothing: what is senseless is found at opening.
+
+/// How to open a [`Bridge`](super::Bridge).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BridgeConfig {
+    /// Name of the interface of the left port.
+    pub left: String,
+    /// Name of the interface of the right port; only a passive one may have none.
+    pub right: Option<String>,
+    /// Only look at what comes in, and send nothing at all: somebody else forwards the frames (a bridge or router of
+    /// the kernel), or they are copies that a switch sends here. All frames are shown as the left port's, in the order in
+    /// which they came.
+    pub passive: bool,
+    /// Frames received and sent per system call, 1 to 1024. Each has a 66 KiB buffer; at most 1024 more are kept for
+    /// those that the caller has not given back.
+    pub batch: usize,
+    /// Receive and send buffer of each socket, octets. The usual default of 212 KB holds six super-frames.
+    pub socket_buffer_bytes: usize,
+    /// Receive frames for other stations' addresses too. A bridge needs that.
+    pub promiscuous: bool,
+    /// Let consecutive TCP segments of a connection leave as one super-frame when they leave together and their
+    /// checksum is left to the kernel. No octet of TCP payload changes, nor does its sequence number; segments end
+    /// elsewhere.
+    pub coalesce: bool,
+}
+
+impl BridgeConfig {
+    /// The defaults: batches of 32, buffers of 64 MiB, promiscuous, coalescing.
+    #[must_use]
+    pub fn new(left: impl Into<String>, right: impl Into<String>) -> Self {
+        Self {
+            left: left.into(),
+            right: Some(right.into()),
+            passive: false,
+            batch: 32,
+            socket_buffer_bytes: 64 << 20,
+            promiscuous: true,
+            coalesce: true,
+        }
+    }
+}
