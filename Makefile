@@ -17,6 +17,9 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 PLACE = $(DESTDIR)$(PREFIX)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 STEP := scripts/step
+# Crates in which no two files import each other, directly or in a ring.
+WITHOUT_CIRCLES := mmtls mmtls-agent mmtls-capi mmtls-endpoint mmtls-engine mmtls-inspect mmtls-keyshare \
+	mmtls-middlebox mmtls-packet-io mmtls-record mmtls-tls
 XTASK := scripts/with-testbed $(TARGET_DIR)/release/xtask
 
 .PHONY: help setup build demo test bench interop evade openssl openssl-test private-tag install clean
@@ -45,6 +48,7 @@ test: setup ## Run everything that must hold: format, clippy, tests, arrows, fuz
 	@$(STEP) tests scripts/with-testbed $(CARGO) test --workspace --release --locked --offline
 	@$(STEP) "endpoint alone" $(CARGO) check --release --locked -p mmtls-endpoint
 	@$(STEP) arrows $(TARGET_DIR)/release/xtask arrows
+	@$(STEP) "import circles" scripts/check-import-circles $(WITHOUT_CIRCLES)
 	@$(STEP) fuzz $(TARGET_DIR)/release/xtask fuzz --seconds $(FUZZ_SECONDS)
 	@$(STEP) interop $(XTASK) interop --quick
 	@$(STEP) corpus $(TARGET_DIR)/release/xtask corpus --networks 1 --tampered 2000

@@ -3,14 +3,14 @@
 //! Refuses contradictions with one clear line and a non-zero exit status.
 
 mod read;
+mod report;
 mod run;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use mmtls::config::ActionName;
 use mmtls_agent::ExecOptions;
 use mmtls_middlebox::Error;
 
@@ -30,23 +30,6 @@ enum Command {
     Read(read::ReadArgs),
     /// Run a program that uses OpenSSL and share the keys of its TLS sessions.
     Exec(ExecArgs),
-}
-
-/// Where reports go and what is looked for; shared by `run` and `read`.
-#[derive(Args)]
-struct ReportArgs {
-    /// Write eve.json into this directory.
-    #[arg(short = 'l', long = "log-dir", value_name = "DIR")]
-    log_dir: Option<PathBuf>,
-    /// Write the decrypted streams of each session into this directory.
-    #[arg(long, value_name = "DIR")]
-    streams: Option<PathBuf>,
-    /// Search decrypted HTTP/1.1 response bodies for the literal patterns in this file.
-    #[arg(long, value_name = "FILE")]
-    patterns: Option<PathBuf>,
-    /// What a match does.
-    #[arg(long, value_name = "ACTION", requires = "patterns")]
-    pattern_action: Option<ActionName>,
 }
 
 #[derive(Args)]
@@ -110,14 +93,4 @@ impl ExecArgs {
         .map_err(|error| Error::Usage(error.to_string()))?;
         Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
     }
-}
-
-/// Whether streams can be written now that capabilities are gone: root has to own the directory
-/// then, as everybody else.
-fn check_streams(dir: Option<&Path>) -> Result<(), Error> {
-    dir.map_or(Ok(()), mmtls::streams::check).map_err(|error| {
-        let dir = dir.unwrap_or(Path::new("")).display();
-        let hint = "files come into it after capabilities are given up: let this user own it";
-        Error::Usage(format!("streams directory {dir}: {error} ({hint})"))
-    })
 }

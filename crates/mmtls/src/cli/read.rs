@@ -16,8 +16,7 @@ use mmtls_middlebox::Error;
 use mmtls_middlebox::keylog::KeyLog;
 use mmtls_middlebox::offline::{self, Replay};
 
-use super::run::{counter_map, print_summary};
-use super::{ReportArgs, check_streams};
+use super::report::{ReportArgs, check_streams, counter_map, print_summary};
 
 #[derive(Args)]
 pub struct ReadArgs {

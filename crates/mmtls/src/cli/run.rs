@@ -17,7 +17,7 @@ use mmtls::config::{self, File};
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError};
 use mmtls::patterns::{PatternConfig, Patterns};
 use mmtls::summary::Summary;
-use mmtls_engine::{Counters, Policy};
+use mmtls_engine::Policy;
 use mmtls_middlebox::Error;
 use mmtls_middlebox::config::PolicyName;
 use mmtls_middlebox::worker::Worker;
@@ -25,7 +25,7 @@ use mmtls_middlebox::{KeyCounters, KeyMeter, Middlebox, Settings, Status};
 use mmtls_packet_io::Ports;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-use super::{ReportArgs, check_streams};
+use super::report::{ReportArgs, check_streams, counter_map, print_summary};
 
 #[derive(Args)]
 pub struct RunArgs {
@@ -392,11 +392,6 @@ fn monitor_config(file: &File) -> MonitorConfig {
     }
 }
 
-/// Counters by name, for `stats` records.
-pub fn counter_map(counters: &Counters) -> BTreeMap<&'static str, u64> {
-    counters.list().collect()
-}
-
 /// Frames that a port lost: in the kernel, for their length, for their kind of offload, and when
 /// they were to be sent.
 const LEFT: [&str; 4] =
@@ -441,15 +436,4 @@ fn key_map(keys: &KeyCounters) -> [(&'static str, u64); 10] {
         ("key_queue_full", keys.queue_full),
         ("keys_unusable", keys.unusable),
     ]
-}
-
-/// Prints the summary and what the engine did to frames.
-pub fn print_summary(out: &mut impl Write, summary: &Summary, counters: &Counters) {
-    // Where nobody reads it, nothing is lost.
-    let _ = write!(out, "{summary}");
-    let _ = writeln!(
-        out,
-        "frames: {} (forwarded {}, held {}, dropped {})",
-        counters.frames, counters.forwarded, counters.held, counters.dropped
-    );
 }

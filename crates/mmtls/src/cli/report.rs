@@ -1,0 +1,54 @@
+//! What `run` and `read` have in common: where reports go, and what is printed at the end.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use mmtls::config::ActionName;
+use mmtls::summary::Summary;
+use mmtls_engine::Counters;
+use mmtls_middlebox::Error;
+
+/// Where reports go and what is looked for; shared by `run` and `read`.
+#[derive(Args)]
+pub struct ReportArgs {
+    /// Write eve.json into this directory.
+    #[arg(short = 'l', long = "log-dir", value_name = "DIR")]
+    pub log_dir: Option<PathBuf>,
+    /// Write the decrypted streams of each session into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub streams: Option<PathBuf>,
+    /// Search decrypted HTTP/1.1 response bodies for the literal patterns in this file.
+    #[arg(long, value_name = "FILE")]
+    pub patterns: Option<PathBuf>,
+    /// What a match does.
+    #[arg(long, value_name = "ACTION", requires = "patterns")]
+    pub pattern_action: Option<ActionName>,
+}
+
+/// Whether streams can be written now that capabilities are gone: root has to own the directory
+/// then, as everybody else.
+pub fn check_streams(dir: Option<&Path>) -> Result<(), Error> {
+    dir.map_or(Ok(()), mmtls::streams::check).map_err(|error| {
+        let dir = dir.unwrap_or(Path::new("")).display();
+        let hint = "files come into it after capabilities are given up: let this user own it";
+        Error::Usage(format!("streams directory {dir}: {error} ({hint})"))
+    })
+}
+
+/// Counters by name, for `stats` records.
+pub fn counter_map(counters: &Counters) -> BTreeMap<&'static str, u64> {
+    counters.list().collect()
+}
+
+/// Prints the summary and what the engine did to frames.
+pub fn print_summary(out: &mut impl Write, summary: &Summary, counters: &Counters) {
+    // Where nobody reads it, nothing is lost.
+    let _ = write!(out, "{summary}");
+    let _ = writeln!(
+        out,
+        "frames: {} (forwarded {}, held {}, dropped {})",
+        counters.frames, counters.forwarded, counters.held, counters.dropped
+    );
+}
