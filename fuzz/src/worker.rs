@@ -260,6 +260,10 @@ impl Stage {
                 };
                 self.resets[side(direction)] |= segment.flags & RST != 0;
                 let offset = offset_of(&segment, direction);
+                if segment.flags & RST != 0 {
+                    // What it carries is not part of the stream (RFC 9293, section 3.5.3).
+                    continue;
+                }
                 for receiver in &mut self.receivers[side(direction)] {
                     receiver.take(offset, segment.payload);
                 }
