@@ -228,6 +228,27 @@ fn attempts_of_one_client_must_not_displace_those_of_others() {
 }
 
 #[test]
+fn tombstones_must_make_room_for_nobody() {
+    let mut config = T::config();
+    config.limits.max_flows = 100;
+    config.tls_ports = vec![T::new().ep.server.port()];
+    config.policies.not_tls = Policy::Reset;
+    let mut t = T::with(config);
+    let honest = t.ep;
+    for port in 0..100 {
+        // Reset by the segment that opens it: it never was more than an attempt.
+        t.ep.client = ([10, 6, 6, 6], 1000 + port).into();
+        t.send(C, -1, 0, flag::SYN, &[]);
+        t.send(S, -1, 0, flag::SYN | flag::ACK, &[]);
+        let verdict = t.send(C, 0, 0, flag::ACK, b"GET / HTTP/1.1\r\n\r\n");
+        assert_eq!(verdict, Verdict::Drop);
+    }
+    t.ep = honest;
+    assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Drop);
+    assert_eq!((t.engine.flow_count(), t.engine.counters().evicted), (100, 0));
+}
+
+#[test]
 fn client_with_most_connections_must_make_room_for_others() {
     let mut config = T::config();
     config.limits.max_flows = 1000;

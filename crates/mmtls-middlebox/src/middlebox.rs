@@ -160,6 +160,10 @@ impl<P: Ports> Middlebox<P> {
         let ports = open(&settings)?;
         let (sink, receivers, router) =
             keys::queues(share).map_err(|error| Error::System { what: "eventfd", error })?;
+        if ports.len() != receivers.len() {
+            let text = format!("{} pairs of ports for {} workers", ports.len(), receivers.len());
+            return Err(Error::Usage(text));
+        }
         // The port may need privileges; the server's thread inherits what this one has left.
         let key_server = |error: StartError| Error::KeyServer(error.to_string());
         let lines = sink.lines();

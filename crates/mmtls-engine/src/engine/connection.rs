@@ -88,12 +88,15 @@ impl<H: Handler> Engine<H> {
     }
 
     pub(super) fn insert(&mut self, key: &NewFlow) -> Result<FlowIndex, Verdict> {
-        if self.flows.len() >= self.config.limits.max_flows
-            && let Some(oldest) =
-                self.flows.oldest_opening().or_else(|| self.flows.longest_idle(key.client.ip()))
-        {
-            self.counters.evicted += 1;
-            self.remove(oldest, EndReason::TimedOut);
+        if self.flows.len() >= self.config.limits.max_flows {
+            if let Some(oldest) = self.flows.oldest_opening() {
+                self.counters.evicted += 1;
+                self.remove(oldest, EndReason::TimedOut);
+            } else if let Some(idle) = self.flows.longest_idle(key.client.ip()) {
+                self.counters.evicted += 1;
+                // Its handler hears of it, and may reset it; then it stays.
+                self.expire(idle, EndReason::TimedOut);
+            }
         }
         match self.flows.insert(key, self.now_ns, &self.config.limits) {
             Some(index) => {

@@ -14,7 +14,7 @@
 //! In IPv6 identifications of other protocols count too, since the header of a later fragment does not say what it carries.
 //!
 //! Refuses to keep more than its caps, and to let one source take everything: who waits for the most
-//! makes room, and one source's identifications take an eighth.
+//! makes room, and one source's identifications take as much as is left for all others.
 
 use super::Engine;
 use super::fragment_store::{

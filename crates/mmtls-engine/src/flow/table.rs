@@ -142,12 +142,15 @@ impl<S> FlowTable<S> {
         }
     }
 
-    /// A flow is an attempt no more but a connection.
+    /// A flow is an attempt no more but a connection; a tombstone is neither, and makes room for nobody.
     fn settle(&mut self, index: FlowIndex) {
         self.unlink(index);
         let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
             return;
         };
+        if let Phase::Dead { .. } = flow.phase {
+            return;
+        }
         self.shares.set(index, &mut flow.stake, Resource::Settled, 1);
         flow.settled = Some(Neighbours::default());
         let stake = flow.stake;
