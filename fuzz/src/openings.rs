@@ -78,6 +78,9 @@ struct Choices {
     tls_ports: bool,
     /// Which form of a ClientHello a hostile client sends.
     form: usize,
+    /// The first connection has said [`app::CLEAR_LEN`] bytes of another protocol each way before the
+    /// operations begin: from there on TLS is looked for in another way.
+    clear: bool,
 }
 
 impl Choices {
@@ -104,6 +107,7 @@ impl Choices {
             mss: [1400, 536, 100, 40][usize::from(what & 3)],
             scale: (how & 0x80 != 0).then_some(2),
         };
+        let clear = who & 0x0c == 0x08;
         Self {
             hostile,
             keys: who & 4 != 0,
@@ -112,8 +116,10 @@ impl Choices {
                 [usize::from(who >> 5 & 3)],
             opener: usize::from(who >> 7),
             rules: [rules(how & 1 == 0), rules(how & 2 == 0)],
-            tls_ports: how & 0x40 != 0,
+            // On a port of TLS nothing else passes.
+            tls_ports: how & 0x40 != 0 && !clear,
             form: usize::from(what >> 2 & 7),
+            clear,
         }
     }
 
@@ -140,7 +146,7 @@ impl Choices {
         if !self.tls_ports {
             config.tls_ports.clear();
         }
-        network::limit(&mut config);
+        network::limit(&mut config, self.clear);
         if !matches!(self.hostile, Hostile::End(_)) {
             // Longer than the network keeps honest ends from talking.
             config.limits.opening_timeout_ns = 200 * SECOND;
@@ -164,6 +170,9 @@ fn drive(data: &[u8]) -> usize {
     let mut input = Input::new(data);
     let choices = Choices::read(&mut input);
     let mut world = World::new(choices);
+    if choices.clear {
+        world.speak_in_the_clear();
+    }
     for _ in 0..MAX_STEPS {
         if input.is_empty() {
             break;
@@ -183,10 +192,43 @@ impl World {
             let honest = choices.hostile != Hostile::End(side);
             let passive = side != choices.opener;
             let tcp = Tcp::new(side, passive, BASES[side], choices.rules[side]);
-            honest.then(|| network::End::new(tcp, side == 0, choices.pattern == Some(side)))
+            let pattern = choices.pattern == Some(side);
+            honest.then(|| network::End::new(tcp, side == 0, pattern, choices.clear))
         });
         let net = Net::new(choices.config(), choices.guard(), choices.keys, ends);
         Self { choices, net, attacker: hostile::Attacker::new(choices), waited_ns: 0, timeouts: 0 }
+    }
+
+    /// The connection opens, and both ends say what no TLS is, as honest ones do; no TLS program has
+    /// begun when this returns.
+    fn speak_in_the_clear(&mut self) {
+        const HARMLESS: u8 = 0x20;
+        self.net.begin_step(0xfe);
+        let mss = self.net.ends.each_ref().map(|end| end.as_ref().map(|it| it.tcp.rules.mss));
+        self.net.ends.iter_mut().flatten().for_each(|end| end.tcp.rules.mss = app::CLEAR_STEP);
+        for _ in 0..ROUNDS {
+            let spoken = self.net.ends.iter().flatten().all(|end| end.app.has_spoken());
+            match self.choices.hostile {
+                Hostile::End(side) if spoken => self.attacker.acknowledge(&mut self.net, side),
+                Hostile::End(side) => self.attacker.go_on(&mut self.net, side, HARMLESS),
+                _ => self.honest(0),
+            }
+            self.net.settle(network::MANY);
+            // A cap has dropped some: they are said again.
+            self.net.ends.iter_mut().flatten().for_each(|end| end.tcp.repeat());
+            self.net.settle(network::MANY);
+            let acknowledged = |end: &network::End| end.tcp.is_acknowledged();
+            if spoken && self.net.ends.iter().flatten().all(acknowledged) {
+                break;
+            }
+        }
+        for (end, mss) in self.net.ends.iter_mut().zip(mss) {
+            if let (Some(end), Some(mss)) = (end, mss) {
+                end.tcp.rules.mss = mss;
+                end.app.begin_tls();
+            }
+        }
+        self.net.check();
     }
 
     /// Low four bits: what; 0x40: nothing is delivered yet; 0x80: it dies behind the engine.

@@ -68,9 +68,22 @@ pub(super) static WORDS: LazyLock<Words> = LazyLock::new(|| {
     }
 });
 
+/// More than the engine reads of a beginning, in each direction.
+pub(super) const CLEAR_LEN: usize = 17 << 10;
+/// In segments of this size.
+pub(super) const CLEAR_STEP: usize = 1400;
+
+/// What both programs say before TLS, if they do: lines of no protocol.
+pub(super) static CLEAR: LazyLock<Vec<u8>> =
+    LazyLock::new(|| b"a line in the clear\r\n".iter().copied().cycle().take(CLEAR_LEN).collect());
+
 /// What a program waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
+    /// So many bytes of another protocol.
+    Clear(usize),
+    /// TLS may begin, but this program has not been told to.
+    Spoken,
     /// A ClientHello, or a ServerHello.
     Hello,
     /// The peer's encrypted handshake.
@@ -105,11 +118,12 @@ pub(super) struct App {
 }
 
 impl App {
-    pub(super) fn new(is_client: bool, pattern: bool) -> Self {
+    /// `clear`: both say [`CLEAR`] before TLS.
+    pub(super) fn new(is_client: bool, pattern: bool, clear: bool) -> Self {
         Self {
             is_client,
             pattern,
-            stage: Stage::Hello,
+            stage: if clear { Stage::Clear(CLEAR_LEN) } else { Stage::Hello },
             read: 0,
             message: Vec::new(),
             empty: 0,
@@ -135,11 +149,15 @@ impl App {
 
     /// Reads on in the bytes of its connection, which is open, and writes what there is to say.
     pub(super) fn run(&mut self, input: &[u8], output: &mut Vec<u8>) {
-        if self.is_client && !core::mem::replace(&mut self.begun, true) {
+        self.read_clear(input, output);
+        if self.is_client
+            && self.stage == Stage::Hello
+            && !core::mem::replace(&mut self.begun, true)
+        {
             output.extend_from_slice(&WORDS.hello);
             self.first = Some(0..output.len());
         }
-        while self.stage != Stage::Broken
+        while !matches!(self.stage, Stage::Broken | Stage::Clear(_) | Stage::Spoken)
             && let Some(rest) = input.get(self.read..)
             && let Some((header, rest)) = rest.split_first_chunk::<RECORD_HEADER_LEN>()
         {
@@ -153,11 +171,40 @@ impl App {
                 Stage::Hello => self.read_client_hello(*header, fragment, output),
                 Stage::Flight => self.read_flight(*header, fragment, output),
                 Stage::Data => self.read_data(*header, fragment, output),
-                Stage::Broken => false,
+                Stage::Broken | Stage::Clear(_) | Stage::Spoken => false,
             };
             if !fine {
                 self.stage = Stage::Broken;
             }
+        }
+    }
+
+    /// Takes the peer's part of what is said before TLS. The client speaks first.
+    fn read_clear(&mut self, input: &[u8], output: &mut Vec<u8>) {
+        let Stage::Clear(left) = &mut self.stage else {
+            return;
+        };
+        let taken = input.len().saturating_sub(self.read).min(*left);
+        self.read += taken;
+        *left -= taken;
+        let done = *left == 0;
+        if done {
+            self.stage = Stage::Spoken;
+        }
+        if output.is_empty() && (self.is_client || done) {
+            output.extend_from_slice(&CLEAR);
+        }
+    }
+
+    /// Whether all was said that comes before TLS.
+    pub(super) fn has_spoken(&self) -> bool {
+        !matches!(self.stage, Stage::Clear(_))
+    }
+
+    /// TLS begins here, if it has not.
+    pub(super) fn begin_tls(&mut self) {
+        if self.stage == Stage::Spoken {
+            self.stage = Stage::Hello;
         }
     }
 

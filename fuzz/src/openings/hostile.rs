@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use super::app::{CCS, Stage, WORDS};
+use super::app::{CCS, CLEAR, CLEAR_LEN, CLEAR_STEP, Stage, WORDS};
 use super::network::Net;
 use super::packet::{ACK, FIN, Packet, RST, SYN};
 use super::tcp::State;
@@ -192,9 +192,18 @@ impl Attacker {
         packet.acknowledgment = self.acknowledgment(net, input.u8());
     }
 
-    /// The first number behind its latest SYN.
+    /// The first number behind its latest SYN, or behind what its first connection has said in the clear.
     fn first(&self) -> u32 {
-        self.syns.last().copied().unwrap_or(BASE).wrapping_add(1)
+        let clear = self.choices.clear && self.syns.len() <= 1;
+        // Less than a window.
+        let clear = if clear { CLEAR_LEN as u32 } else { 0 };
+        self.syns.last().copied().unwrap_or(BASE).wrapping_add(1).wrapping_add(clear)
+    }
+
+    /// Says that everything has come.
+    pub(super) fn acknowledge(&self, net: &mut Net, side: usize) {
+        let packet = Packet::new(side, net.seen.expected, net.seen.end, ACK);
+        net.send(packet, side, false);
     }
 
     fn sequence(&self, net: &Net, which: u8) -> u32 {
@@ -285,19 +294,22 @@ impl Attacker {
                 let has_pattern = operation & 0x20 == 0 && self.choices.pattern == Some(side);
                 let form = usize::from(has_pattern);
                 let words = match (end.app.stage, side) {
+                    (Stage::Clear(left), _) => CLEAR[..left.min(CLEAR_STEP)].to_vec(),
                     (Stage::Hello, 0) => FORMS[self.choices.form].clone(),
                     (Stage::Flight, 0) => [&WORDS.finished[..], &WORDS.requests[form]].concat(),
                     (Stage::Data, 0) => WORDS.requests[form].clone(),
                     (Stage::Hello, _) => WORDS.flight.clone(),
                     (Stage::Flight, _) => WORDS.flight[WORDS.server_hello.len()..].to_vec(),
                     (Stage::Data, _) => WORDS.responses[form].clone(),
-                    (Stage::Broken, _) => Vec::new(),
+                    (Stage::Broken | Stage::Spoken, _) => Vec::new(),
                 };
                 let words = known(net, side, words);
                 let Some(end) = &net.ends[1 - side] else {
                     return;
                 };
+                let reading = !matches!(end.app.stage, Stage::Clear(_));
                 let pending = end.app.pending(&end.tcp.input.bytes);
+                let pending = if reading { pending } else { &[] };
                 // In the middle of a record, its rest.
                 let rest = |words: &[u8]| words.strip_prefix(pending).map(<[u8]>::to_vec);
                 packet.data = rest(&words)

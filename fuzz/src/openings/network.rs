@@ -26,13 +26,15 @@ const MAX_QUEUE: usize = 96;
 
 const MAX_FLOWS: usize = 8;
 const MAX_BUFFERED: usize = 1 << 16;
+/// Where ends say [`app::CLEAR_LEN`] bytes in one go, an eighth of which must take that.
+const MAX_BUFFERED_IN_THE_CLEAR: usize = 1 << 18;
 const MAX_HELD: usize = 64;
 
 /// Small limits, that two ends with a short session stay below.
-pub(super) fn limit(config: &mut Config) {
+pub(super) fn limit(config: &mut Config, clear: bool) {
     config.limits.max_flows = MAX_FLOWS;
     config.limits.max_reassembly_bytes = 1 << 14;
-    config.limits.max_buffered_bytes = MAX_BUFFERED;
+    config.limits.max_buffered_bytes = if clear { MAX_BUFFERED_IN_THE_CLEAR } else { MAX_BUFFERED };
     config.limits.max_held_frames = MAX_HELD;
     config.limits.max_handshake_bytes = 4096;
     config.limits.max_search_bytes = 4096;
@@ -57,6 +59,8 @@ pub(super) struct End {
     pub(super) app: App,
     is_client: bool,
     pattern: bool,
+    /// Its first connection begins with another protocol.
+    clear: bool,
     connection: u32,
     /// The connection whose keys were shared.
     shared: u32,
@@ -65,16 +69,17 @@ pub(super) struct End {
 }
 
 impl End {
-    pub(super) fn new(tcp: Tcp, is_client: bool, pattern: bool) -> Self {
-        let app = App::new(is_client, pattern);
-        Self { tcp, app, is_client, pattern, connection: 0, shared: 0, early: false }
+    pub(super) fn new(tcp: Tcp, is_client: bool, pattern: bool, clear: bool) -> Self {
+        let app = App::new(is_client, pattern, clear);
+        Self { tcp, app, is_client, pattern, clear, connection: 0, shared: 0, early: false }
     }
 
     /// Lets the program see what has come.
     fn run(&mut self) {
         if self.connection != self.tcp.connection {
             self.connection = self.tcp.connection;
-            self.app = App::new(self.is_client, self.pattern);
+            let clear = self.clear && self.connection == 1;
+            self.app = App::new(self.is_client, self.pattern, clear);
         }
         if self.tcp.is_open() {
             // A program that has shut its side down may read on, but has nothing left to write.
@@ -157,6 +162,7 @@ pub(super) struct Net {
     released: u64,
     discarded: u64,
     longest: usize,
+    max_buffered: usize,
     proofs: Proofs,
     pieces: Pieces,
     /// Calls of the engine.
@@ -180,6 +186,7 @@ impl Net {
         shares_keys: bool,
         ends: [Option<End>; 2],
     ) -> Self {
+        let max_buffered = config.limits.max_buffered_bytes;
         let is_strict = matches!(config.policies.mid_stream, Policy::Reset | Policy::Drop);
         let is_followed = is_strict && !config.tls_ports.is_empty();
         let forbidden = (guard == Guard::Pattern).then_some(PATTERN);
@@ -198,6 +205,7 @@ impl Net {
             released: 0,
             discarded: 0,
             longest: 0,
+            max_buffered,
             proofs: Proofs::default(),
             pieces: Pieces::default(),
             calls: 0,
@@ -517,7 +525,7 @@ impl Net {
     /// What packet_path claims, too.
     pub(super) fn check(&self) {
         let buffered = self.engine.buffered_bytes();
-        self.claim(buffered <= MAX_BUFFERED + self.longest, "too many bytes are buffered");
+        self.claim(buffered <= self.max_buffered + self.longest, "too many bytes are buffered");
         // Fragments wait beside them, as many as an input can send.
         let whole = self.held.values().filter(|it| it.piece.is_none()).count();
         self.claim(whole <= MAX_HELD + 1, "too many frames are held");

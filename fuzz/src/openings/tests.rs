@@ -4,14 +4,25 @@ use super::*;
 
 /// Both ends honest, nobody between that does anything.
 fn honest(how: u8, who: u8) -> World {
-    World::new(Choices::read(&mut Input::new(&[3 | who, how, 0])))
+    begin(&[3 | who, how, 0])
+}
+
+fn begin(choices: &[u8; 3]) -> World {
+    let choices = Choices::read(&mut Input::new(choices));
+    let mut world = World::new(choices);
+    if choices.clear {
+        world.speak_in_the_clear();
+        let begun = |end: &network::End| end.app.stage == app::Stage::Hello;
+        assert!(world.net.ends.iter().flatten().all(begun), "{}", world.net.script());
+    }
+    world
 }
 
 #[test]
 fn accepts_an_honest_connection_by_any_rules() {
     for how in 0..=255u8 {
         // With keys; without, where policy lets it pass; whoever opens it.
-        for who in [0x04, 0x84, 0x60, 0xe0] {
+        for who in [0x04, 0x84, 0x60, 0xe0, 0x68, 0xe8] {
             let mut world = honest(how & !0x20, who);
             assert!(world.choices.is_free());
             world.end();
@@ -22,7 +33,7 @@ fn accepts_an_honest_connection_by_any_rules() {
 
 #[test]
 fn refuses_honest_records_without_keys() {
-    for who in [0x00, 0x20, 0x40] {
+    for who in [0x00, 0x20, 0x40, 0x08, 0x48] {
         let mut world = honest(0, who);
         assert!(world.choices.guard() == network::Guard::Everything);
         world.end();
@@ -39,9 +50,9 @@ fn accepts_a_hostile_end_where_nothing_is_guarded() {
     // is one that ends like this.
     for side in [0, 1] {
         for how in 0..=255u8 {
-            for opener in [0, 0x80] {
-                let choices = [side | 0x60 | opener, how, 0];
-                let mut world = World::new(Choices::read(&mut Input::new(&choices)));
+            for front in [0, 0x80, 0x08, 0x88] {
+                let choices = [side | 0x60 | front, how, 0];
+                let mut world = begin(&choices);
                 world.end();
                 let end = world.net.ends.iter().flatten().next().unwrap();
                 assert!(!end.app.got.is_empty(), "{choices:x?} {}", world.net.script());
@@ -53,11 +64,13 @@ fn accepts_a_hostile_end_where_nothing_is_guarded() {
 #[test]
 fn refuses_an_engine_that_lets_everything_pass() {
     for side in [0, 1] {
-        for guard in [network::Guard::Everything, network::Guard::Pattern] {
-            let keys = u8::from(guard == network::Guard::Pattern) * 0x0c;
+        for (guard, how) in [
+            (network::Guard::Everything, 0),
+            (network::Guard::Everything, 0x08),
+            (network::Guard::Pattern, 0x0c),
+        ] {
             let pattern = (1 - side) << 4;
-            let choices = Choices::read(&mut Input::new(&[side | 0x60 | keys | pattern, 0, 0]));
-            let mut world = World::new(choices);
+            let mut world = begin(&[side | 0x60 | how | pattern, 0, 0]);
             world.net.guard = guard;
             let run = std::panic::AssertUnwindSafe(|| world.end());
             let found = std::panic::catch_unwind(run).is_err();

@@ -13,6 +13,8 @@ const THIRD: u8 = 2;
 const NOBODY: u8 = 3;
 const KEYS: u8 = 4;
 const PATTERN: u8 = 8;
+/// Without keys: behind another protocol.
+const CLEAR: u8 = 8;
 const BYPASS: u8 = 0x60;
 /// Side 1 sends the SYN.
 const OTHER_OPENS: u8 = 0x80;
@@ -35,7 +37,9 @@ pub(super) fn openings(add: Add<'_>) {
         let bytes = [&[who, how, what][..], &operations.concat()].concat();
         add("openings", name, bytes);
     };
-    for (name, keys) in [("", 0), ("-keys", KEYS | PATTERN), ("-keys-2", KEYS | PATTERN | 0x10)] {
+    for (name, keys) in
+        [("", 0), ("-keys", KEYS | PATTERN), ("-keys-2", KEYS | PATTERN | 0x10), ("-clear", CLEAR)]
+    {
         for (rules, how) in [("linux", 0), ("rfc", 3), ("cookies", COOKIES | 0x40)] {
             seed(&format!("client-{rules}{name}"), CLIENT | keys, how, 0, &[&[1, 1, 1, 1, 1]]);
             seed(&format!("server-{rules}{name}"), SERVER | keys, how, 1, &[&[10, 1, 1, 1, 1]]);
@@ -81,6 +85,18 @@ pub(super) fn openings(add: Add<'_>) {
             8,
             &[&[2, OWN, 15, 0x12, 0, 0, 15, 5, 0, 0], &[1, 12, OWN_FIRST, 2, 14, 0, 50, 1, 14, 3]],
         );
+    }
+    // Behind another protocol: a hello in the place of bytes that died, one byte of it, far ahead of
+    // them, and behind what was never said.
+    let dead = [13 | DIES, 13, 0, 0];
+    for (name, hello) in [
+        ("whole", &[14, 60, 14, 0, 0][..]),
+        ("a-byte", &[14, 60, 14, 0, 1, 13, 14, 1, 0]),
+        ("ahead", &[12, 0xe0, 0, 14, 0, 0]),
+        ("before", &[12, 0xf0, 0, 14, 0, 0]),
+        ("unsaid", &[4, 0, 0xe0, 13, 14, 0, 0]),
+    ] {
+        seed(&format!("clear-{name}"), CLIENT | CLEAR, 0, 0, &[&dead, hello, &[1, 1, 1]]);
     }
     beside(&mut seed);
     fragments(&mut seed);
