@@ -214,9 +214,6 @@ impl World {
                 _ => self.honest(0),
             }
             self.net.settle(network::MANY);
-            // A cap has dropped some: they are said again.
-            self.net.ends.iter_mut().flatten().for_each(|end| end.tcp.repeat());
-            self.net.settle(network::MANY);
             let acknowledged = |end: &network::End| end.tcp.is_acknowledged();
             if spoken && self.net.ends.iter().flatten().all(acknowledged) {
                 break;

@@ -70,8 +70,8 @@ pub(super) static WORDS: LazyLock<Words> = LazyLock::new(|| {
 
 /// More than the engine reads of a beginning, in each direction.
 pub(super) const CLEAR_LEN: usize = 17 << 10;
-/// In segments of this size.
-pub(super) const CLEAR_STEP: usize = 1400;
+/// In segments of this size, so that a run stays short.
+pub(super) const CLEAR_STEP: usize = 6000;
 
 /// What both programs say before TLS, if they do: lines of no protocol.
 pub(super) static CLEAR: LazyLock<Vec<u8>> =

@@ -26,14 +26,14 @@ const MAX_QUEUE: usize = 96;
 
 const MAX_FLOWS: usize = 8;
 const MAX_BUFFERED: usize = 1 << 16;
-/// Where ends say [`app::CLEAR_LEN`] bytes in one go, an eighth of which must take that.
-const MAX_BUFFERED_IN_THE_CLEAR: usize = 1 << 18;
+/// Where ends say [`app::CLEAR_LEN`] bytes in one go: an eighth of what is left takes those of one.
+const MAX_BUFFERED_IN_THE_CLEAR: usize = 1 << 19;
 const MAX_HELD: usize = 64;
 
 /// Small limits, that two ends with a short session stay below.
 pub(super) fn limit(config: &mut Config, clear: bool) {
     config.limits.max_flows = MAX_FLOWS;
-    config.limits.max_reassembly_bytes = 1 << 14;
+    config.limits.max_reassembly_bytes = if clear { 1 << 16 } else { 1 << 14 };
     config.limits.max_buffered_bytes = if clear { MAX_BUFFERED_IN_THE_CLEAR } else { MAX_BUFFERED };
     config.limits.max_held_frames = MAX_HELD;
     config.limits.max_handshake_bytes = 4096;

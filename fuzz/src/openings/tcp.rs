@@ -249,14 +249,6 @@ impl Tcp {
         }
     }
 
-    /// Sends again what an open connection's peer has not acknowledged, before a timeout.
-    pub(super) fn repeat(&mut self) {
-        if self.is_open() {
-            self.next = self.unacknowledged;
-            self.transmit();
-        }
-    }
-
     /// One byte into a closed window (RFC 9293, section 3.8.6.1).
     fn probe(&mut self) {
         let at = self.sent_bytes();
