@@ -136,7 +136,10 @@ impl Choices {
     fn is_free(&self) -> bool {
         let followed = self.keys && self.pattern.is_none();
         let passes = !self.keys && self.policy == Policy::Bypass;
-        !matches!(self.hostile, Hostile::End(_)) && (followed || passes)
+        // Of whoever answered the SYN segments pass in any order in the clear: a ClientHello whose first
+        // one was lost is missed there, and its answer shows it.
+        let in_order = !self.clear || self.opener == 0;
+        !matches!(self.hostile, Hostile::End(_)) && (followed || passes) && in_order
     }
 
     fn config(&self) -> Config {
