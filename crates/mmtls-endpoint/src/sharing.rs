@@ -15,8 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mmtls_keyshare::client::{Client, ClientConfig as ChannelConfig, ClientCounters, StartError};
-use mmtls_keyshare::message::{Direction, Message, NullKeys, Random};
+use mmtls_keyshare::message::{Message, NullKeys, Random};
 use mmtls_keyshare::policy::ServerNames;
+use mmtls_record::Direction;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, KeyLog};
 

@@ -11,9 +11,10 @@ mod store;
 
 use std::io::{self, Read};
 
-use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
+use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, ProtocolVersion};
 use mmtls_engine::{KeysNeeded, SharedKeys};
-use mmtls_record::key_schedule::{self, TrafficKeys};
+use mmtls_record::key_schedule::RecordKeys;
+use mmtls_record::keyring::{self, Keyring, SessionParameters};
 use zeroize::Zeroizing;
 
 use store::{MAX_SECRET_LEN, Store};
@@ -22,20 +23,6 @@ use store::{MAX_SECRET_LEN, Store};
 const MAX_LINE_LEN: usize = 4096;
 /// Highest epoch of application keys that a secret is derived for, one hash after another.
 pub const MAX_EPOCH: u32 = 64;
-
-/// What early data can be protected with; a secret of 48 bytes fits those with SHA-384 only.
-const EARLY_SUITES: [CipherSuite; 10] = [
-    CipherSuite::TLS_AES_128_GCM_SHA256,
-    CipherSuite::TLS_CHACHA20_POLY1305_SHA256,
-    CipherSuite::TLS_AES_128_CCM_SHA256,
-    CipherSuite::TLS_AES_128_CCM_8_SHA256,
-    CipherSuite::TLS_AES_256_GCM_SHA384,
-    CipherSuite::MMTLS_AES_128_GCM_SHA256,
-    CipherSuite::MMTLS_CHACHA20_POLY1305_SHA256,
-    CipherSuite::MMTLS_AES_128_CCM_SHA256,
-    CipherSuite::MMTLS_AES_128_CCM_8_SHA256,
-    CipherSuite::MMTLS_AES_256_GCM_SHA384,
-];
 
 /// How reading went.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -190,101 +177,77 @@ impl KeyLog {
     /// The keys that an engine wants, if their secret is here.
     #[must_use]
     pub fn shared_keys(&self, wanted: &KeysNeeded) -> Option<SharedKeys> {
+        let &KeysNeeded { client_random, server_random, direction, epoch, .. } = wanted;
+        let open = |cipher_suite| {
+            let version = wanted.version.0;
+            let parameters =
+                SessionParameters { version, cipher_suite, client_random, server_random };
+            let opener = self.keyring(parameters, direction, epoch)?.open_record(direction, epoch);
+            Some((CipherSuite(cipher_suite), opener.ok()?))
+        };
         // Nothing on the wire tells the suite of early data: each one that the secret fits is
         // offered, and the records tell.
-        let suites = match &wanted.cipher_suite {
-            Some(suite) => core::slice::from_ref(suite),
-            None => &EARLY_SUITES,
+        let openers: Vec<_> = match wanted.cipher_suite {
+            Some(suite) => open(suite.0).into_iter().collect(),
+            None => {
+                let secret = self.store.get(&client_random, Label::CLIENT_EARLY.0)?;
+                keyring::candidate_suites(secret.len())
+                    .filter_map(|suite| open(suite.number()))
+                    .collect()
+            }
         };
-        let openers = suites.iter().filter_map(|suite| self.opener(wanted, *suite));
-        let keys: Vec<_> = openers.map(|opener| (wanted.direction, wanted.epoch, opener)).collect();
-        (!keys.is_empty()).then_some(SharedKeys {
+        Some(SharedKeys {
             sender: None,
             source: 0,
-            client_random: wanted.client_random,
-            server_random: wanted.server_random,
-            cipher_suite: suites[0],
-            keys,
+            client_random,
+            server_random,
+            cipher_suite: openers.first()?.0,
+            keys: openers.into_iter().map(|(_, opener)| (direction, epoch, opener)).collect(),
         })
-    }
-
-    fn opener(&self, wanted: &KeysNeeded, suite: CipherSuite) -> Option<Box<dyn OpenRecord>> {
-        let (client_random, direction) = (&wanted.client_random, wanted.direction);
-        let keys = match wanted.version {
-            ProtocolVersion::TLS_1_2 => {
-                let server_random = wanted.server_random.as_ref()?;
-                self.lookup_tls12(client_random, server_random, direction, suite)?
-            }
-            _ => self.lookup(client_random, direction, suite, wanted.epoch)?,
-        };
-        let (key, iv, mac_key) = (keys.key(), keys.iv(), keys.mac_key());
-        mmtls_record::open_record(wanted.version.0, suite.0, key, iv, mac_key).ok()
     }
 
     /// The record keys of a session's direction and epoch, derived from the latest secret that
     /// leads there. `None` when there is none, when its length does not fit the suite, or when
     /// the epoch is beyond [`MAX_EPOCH`].
     #[must_use]
-    pub fn lookup(
+    pub fn record_keys(
         &self,
-        client_random: &[u8; 32],
+        parameters: SessionParameters,
         direction: Direction,
-        suite: CipherSuite,
         epoch: KeyEpoch,
-    ) -> Option<TrafficKeys> {
-        let get = |label: Label| self.store.get(client_random, label.0);
-        let direct = match (epoch, direction) {
-            (KeyEpoch::Application(epoch), _) => {
-                return self.application(client_random, direction, suite, epoch);
+    ) -> Option<RecordKeys> {
+        self.keyring(parameters, direction, epoch)?.record_keys(direction, epoch).ok()
+    }
+
+    /// A keyring with the secret that leads to the keys of a direction and epoch.
+    fn keyring(
+        &self,
+        parameters: SessionParameters,
+        direction: Direction,
+        epoch: KeyEpoch,
+    ) -> Option<Keyring> {
+        let get = |label: Label| self.store.get(&parameters.client_random, label.0);
+        let mut keyring = Keyring::new(parameters, MAX_EPOCH).ok()?;
+        if parameters.version == ProtocolVersion::TLS_1_2.0 {
+            keyring.insert_master_secret(get(Label::MASTER)?).ok()?;
+            return Some(keyring);
+        }
+        let (known, secret) = match (epoch, direction) {
+            (KeyEpoch::Application(wanted), _) if wanted > MAX_EPOCH => return None,
+            (KeyEpoch::Application(wanted), _) => (0..=wanted).rev().find_map(|updates| {
+                let label = Label::application(direction, updates)?;
+                Some((KeyEpoch::Application(updates), get(label)?))
+            })?,
+            (KeyEpoch::EarlyData, _) => (epoch, get(Label::CLIENT_EARLY)?),
+            (KeyEpoch::Handshake, Direction::ClientToServer) => {
+                (epoch, get(Label::CLIENT_HANDSHAKE)?)
             }
-            (KeyEpoch::EarlyData, Direction::ClientToServer) => get(Label::CLIENT_EARLY),
-            (KeyEpoch::EarlyData, Direction::ServerToClient) => None,
-            (KeyEpoch::Handshake, Direction::ClientToServer) => get(Label::CLIENT_HANDSHAKE),
-            (KeyEpoch::Handshake, Direction::ServerToClient) => get(Label::SERVER_HANDSHAKE),
+            (KeyEpoch::Handshake, Direction::ServerToClient) => {
+                (epoch, get(Label::SERVER_HANDSHAKE)?)
+            }
         };
-        key_schedule::traffic_keys(suite.0, direct?).ok()
-    }
-
-    /// The record keys of TLS 1.2 in one direction.
-    #[must_use]
-    pub fn lookup_tls12(
-        &self,
-        client_random: &[u8; 32],
-        server_random: &[u8; 32],
-        direction: Direction,
-        suite: CipherSuite,
-    ) -> Option<TrafficKeys> {
-        let master = self.store.get(client_random, Label::MASTER.0)?;
-        let keys = key_schedule::tls12_keys(suite.0, master, client_random, server_random).ok()?;
-        let [client, server] = keys;
-        Some(match direction {
-            Direction::ClientToServer => client,
-            Direction::ServerToClient => server,
-        })
-    }
-
-    fn application(
-        &self,
-        client_random: &[u8; 32],
-        direction: Direction,
-        suite: CipherSuite,
-        wanted: u32,
-    ) -> Option<TrafficKeys> {
-        if wanted > MAX_EPOCH {
-            return None;
-        }
-        let (known, secret) = (0..=wanted).rev().find_map(|epoch| {
-            let label = Label::application(direction, epoch)?;
-            Some((epoch, self.store.get(client_random, label.0)?))
-        })?;
-        if known == wanted {
-            return key_schedule::traffic_keys(suite.0, secret).ok();
-        }
-        let mut next = key_schedule::next_secret(suite.0, secret).ok()?;
-        for _ in known + 1..wanted {
-            next = key_schedule::next_secret(suite.0, next.as_bytes()).ok()?;
-        }
-        key_schedule::traffic_keys(suite.0, next.as_bytes()).ok()
+        keyring.insert_traffic_secret(direction, known, secret).ok()?;
+        Some(keyring)
     }
 
     fn add_line(&mut self, line: &[u8]) {
