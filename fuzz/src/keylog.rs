@@ -5,8 +5,9 @@
 
 use std::io::{self, Read};
 
-use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch};
+use mmtls_engine::tls::{Direction, KeyEpoch};
 use mmtls_middlebox::keylog::{KeyLog, MAX_EPOCH};
+use mmtls_record::SessionParameters;
 
 use crate::input::Input;
 
@@ -36,7 +37,13 @@ pub fn keylog(data: &[u8]) {
             for epoch in [KeyEpoch::Handshake, KeyEpoch::Application(epoch)] {
                 for suite in [0x1301, 0x1302, 0x1303, 0xaaaa] {
                     let keys = logs.map(|log| {
-                        let keys = log.lookup(&random, direction, CipherSuite(suite), epoch)?;
+                        let parameters = SessionParameters {
+                            version: 0x0304,
+                            cipher_suite: suite,
+                            client_random: random,
+                            server_random: None,
+                        };
+                        let keys = log.record_keys(parameters, direction, epoch)?;
                         Some((keys.key().to_vec(), keys.iv().to_vec()))
                     });
                     assert!(keys[0] == keys[1] && keys[0] == keys[2], "the same keys");
@@ -54,10 +61,7 @@ fn randoms(text: &[u8]) -> Vec<[u8; 32]> {
         .filter(|word| word.len() == 64)
         .filter_map(|word| {
             let mut random = [0; 32];
-            for (pair, byte) in word.chunks_exact(2).zip(&mut random) {
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                *byte = u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).ok()?;
-            }
+            base16ct::mixed::decode(word, &mut random).ok()?;
             Some(random)
         })
         .take(8)

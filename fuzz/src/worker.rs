@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use mmtls_engine::session::{Handler, Record, Session as Followed, SessionError};
 use mmtls_engine::tls::{Direction, KeyEpoch};
 use mmtls_engine::{Config, Engine, Policies, Policy};
-use mmtls_keyshare::message::{self, Message, NullKeys, SessionKeys};
+use mmtls_keyshare::message::{Message, NullKeys, SessionKeys};
 use mmtls_keyshare::server::KeySink;
 use mmtls_middlebox::Share;
 use mmtls_middlebox::keys::{self, WorkerSink};
@@ -305,10 +305,7 @@ impl Stage {
                 let swapped: Vec<_> = keys.keys.drain(..).rev().collect();
                 keys.keys = swapped;
                 for key in &mut keys.keys {
-                    key.direction = match key.direction {
-                        message::Direction::ClientToServer => message::Direction::ServerToClient,
-                        message::Direction::ServerToClient => message::Direction::ClientToServer,
-                    };
+                    key.direction = key.direction.reverse();
                 }
                 (own, Message::SessionKeys(SessionKeys { flow: None, ..keys }))
             }

@@ -41,7 +41,7 @@ const ROOMS: &[Room] = &[
     room("mmtls-engine", &["mmtls-tls"]),
     room("mmtls-record", &["mmtls-tls"]),
     Room { name: "mmtls-packet-io", may_use: &[], unsafe_code: true },
-    room("mmtls-keyshare", &[]),
+    room("mmtls-keyshare", &["mmtls-tls"]),
     room("mmtls-endpoint", &["mmtls-keyshare", "mmtls-record"]),
     Room { name: "mmtls-preload", may_use: &["mmtls-keyshare"], unsafe_code: true },
     room("mmtls-inspect", &[]),

@@ -1,69 +1,71 @@
 //! The sessions whose keys are shared: secrets in, record keys out.
 //!
 //! Keeps traffic secrets of each direction, because a middlebox may ask for the keys after a
-//! KeyUpdate, which rustls does not log. Refuses more than [`MAX_SESSIONS`] (the oldest goes
-//! first).
+//! KeyUpdate, which rustls does not log. Refuses more than [`MAX_SESSIONS`] (the least recently used
+//! goes first).
 
-use std::collections::{HashMap, VecDeque};
+use std::hash::RandomState;
+use std::num::NonZeroUsize;
 
+use lru::LruCache;
 use mmtls_keyshare::message::{
-    Direction, Epoch, KeyEntry, KeyRequest, Message, Random, Reason, Refused, SessionKeys,
+    Epoch, KeyEntry, KeyRequest, Message, Random, Reason, Refused, SessionKeys,
 };
-use mmtls_record::key_schedule::{self, TrafficKeys};
-use mmtls_record::suite;
-use mmtls_record::updates::{Unavailable, Updates};
+use mmtls_record::suite::TLS13;
+use mmtls_record::{Direction, KeyEpoch, KeyError, Keyring, SessionParameters};
 
 /// Sessions whose secrets are kept.
-const MAX_SESSIONS: usize = 4096;
+const MAX_SESSIONS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+/// How many KeyUpdates ahead of what was handed out a middlebox may ask.
+const MAX_UPDATES: u32 = 8;
 
 /// The sessions. Not `Debug`, because it holds secrets.
-pub struct Sessions {
-    known: HashMap<Random, Session>,
-    order: VecDeque<Random>,
-    capacity: usize,
-}
+pub struct Sessions(LruCache<Random, Keyring, RandomState>);
 
-struct Session {
-    suite: u16,
-    /// By direction, client to server first.
-    chains: [Option<Updates>; 2],
+fn keyring(client_random: Random, cipher_suite: u16) -> Result<Keyring, KeyError> {
+    // The server's random is not in what rustls logs; the middlebox knows it.
+    let (version, server_random) = (TLS13, None);
+    let parameters = SessionParameters { version, cipher_suite, client_random, server_random };
+    Keyring::new(parameters, MAX_UPDATES)
 }
 
 /// The record keys of a session's early data for the middleboxes. `None` when the suite has no key
 /// schedule here.
 pub fn early(client_random: Random, suite: u16, secret: &[u8]) -> Option<Message> {
-    let keys = key_schedule::traffic_keys(suite, secret).ok()?;
-    let keys = entry(Direction::ClientToServer, Epoch::EARLY_DATA, &keys)?;
-    Some(message(client_random, suite, keys))
-}
-
-fn entry(direction: Direction, epoch: Epoch, keys: &TrafficKeys) -> Option<KeyEntry> {
-    KeyEntry::new(direction, epoch, keys.key(), keys.iv(), keys.mac_key())
-}
-
-fn index(direction: Direction) -> usize {
-    match direction {
-        Direction::ClientToServer => 0,
-        Direction::ServerToClient => 1,
-    }
+    let mut keyring = keyring(client_random, suite).ok()?;
+    let (direction, epoch) = (Direction::ClientToServer, KeyEpoch::EarlyData);
+    keyring.insert_traffic_secret(direction, epoch, secret).ok()?;
+    message(&mut keyring, direction, epoch).ok()
 }
 
 /// Keys of one direction and epoch: the traffic secret stays here.
-fn message(client_random: Random, cipher_suite: u16, keys: KeyEntry) -> Message {
-    Message::SessionKeys(SessionKeys {
+fn message(
+    keyring: &mut Keyring,
+    direction: Direction,
+    epoch: KeyEpoch,
+) -> Result<Message, KeyError> {
+    let keys = keyring.record_keys(direction, epoch)?;
+    let entry = Epoch::from_key_epoch(epoch)
+        .and_then(|epoch| KeyEntry::new(direction, epoch, keys.key(), keys.iv(), keys.mac_key()));
+    let SessionParameters { version, cipher_suite, client_random, server_random } =
+        *keyring.parameters();
+    Ok(Message::SessionKeys(SessionKeys {
         client_random,
-        // Not in what rustls logs; the middlebox knows it.
-        server_random: None,
-        version: suite::TLS13,
+        server_random,
+        version,
         cipher_suite,
         flow: None,
-        keys: vec![keys],
-    })
+        keys: vec![entry.ok_or(KeyError::FutureEpoch)?],
+    }))
 }
 
 impl Sessions {
     pub fn new() -> Self {
-        Self { known: HashMap::new(), order: VecDeque::new(), capacity: MAX_SESSIONS }
+        Self::with_capacity(MAX_SESSIONS)
+    }
+
+    fn with_capacity(capacity: NonZeroUsize) -> Self {
+        Self(LruCache::with_hasher(capacity, RandomState::new()))
     }
 
     /// Takes the first application traffic secret of a direction, and returns its record keys for
@@ -75,18 +77,16 @@ impl Sessions {
         direction: Direction,
         secret: &[u8],
     ) -> Option<Message> {
-        let mut chain = Updates::new(suite, secret).ok()?;
-        let keys = entry(direction, Epoch::APPLICATION, &chain.keys(0).ok()?)?;
-        let session = self.known.entry(client_random).or_insert_with(|| {
-            self.order.push_back(client_random);
-            Session { suite, chains: [None, None] }
-        });
-        session.chains[index(direction)] = Some(chain);
-        while self.known.len() > self.capacity {
-            let oldest = self.order.pop_front()?;
-            self.known.remove(&oldest);
+        let epoch = KeyEpoch::Application(0);
+        let mut new = keyring(client_random, suite).ok()?;
+        new.insert_traffic_secret(direction, epoch, secret).ok()?;
+        let keys = message(&mut new, direction, epoch).ok();
+        let known = self.0.get_mut(&client_random);
+        match known.filter(|known| known.parameters() == new.parameters()) {
+            Some(known) => known.insert_traffic_secret(direction, epoch, secret).ok()?,
+            None => drop(self.0.put(client_random, new)),
         }
-        Some(message(client_random, suite, keys))
+        keys
     }
 
     /// The answer to a middlebox that asks for keys.
@@ -98,22 +98,20 @@ impl Sessions {
 
     fn grant(&mut self, request: &KeyRequest) -> Result<Message, Reason> {
         let wanted = request.epoch.updates().ok_or(Reason::POLICY)?;
-        let session = self.known.get_mut(&request.client_random).ok_or(Reason::UNKNOWN_SESSION)?;
-        let suite = session.suite;
-        let chain = session.chains[index(request.direction)].as_mut();
-        let chain = chain.ok_or(Reason::UNKNOWN_SESSION)?;
-        let keys = chain.keys(wanted).map_err(|why| match why {
-            Unavailable::Past => Reason::UNKNOWN_SESSION,
-            Unavailable::TooFar => Reason::POLICY,
-        })?;
-        let keys = entry(request.direction, request.epoch, &keys).ok_or(Reason::UNSUPPORTED)?;
-        Ok(message(request.client_random, suite, keys))
+        let keyring = self.0.get_mut(&request.client_random).ok_or(Reason::UNKNOWN_SESSION)?;
+        let epoch = KeyEpoch::Application(wanted);
+        message(keyring, request.direction, epoch).map_err(|why| match why {
+            KeyError::NoSecret | KeyError::PastEpoch => Reason::UNKNOWN_SESSION,
+            KeyError::FutureEpoch => Reason::POLICY,
+            _ => Reason::UNSUPPORTED,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mmtls_record::key_schedule;
 
     fn ask(sessions: &mut Sessions, number: u8, epoch: Epoch) -> Message {
         sessions.answer(&KeyRequest {
@@ -196,11 +194,10 @@ mod tests {
 
     #[test]
     fn refuses_to_keep_more_than_its_capacity() {
-        let mut sessions = Sessions::new();
-        sessions.capacity = 4;
+        let mut sessions = Sessions::with_capacity(NonZeroUsize::new(4).unwrap());
         for number in 0..100 {
             start(&mut sessions, number).unwrap();
-            assert!(sessions.known.len() <= 4 && sessions.order.len() <= 4);
+            assert!(sessions.0.len() <= 4);
         }
         assert!(matches!(ask(&mut sessions, 99, Epoch(2)), Message::SessionKeys(_)));
     }

@@ -12,6 +12,10 @@ use std::fmt;
 
 pub use codec::{Decoded, Decoder, decode, encode};
 
+/// Who sends the records that a key protects.
+pub use mmtls_tls::Direction;
+use mmtls_tls::KeyEpoch;
+
 use crate::{Flow, SecretBytes};
 
 /// The version in every frame.
@@ -29,15 +33,6 @@ pub const MAX_SOFTWARE_BYTES: usize = 255;
 
 /// The `random` field of a hello.
 pub type Random = [u8; 32];
-
-/// Who sends the records that a key protects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Direction {
-    /// What the TLS client sends.
-    ClientToServer,
-    /// What the TLS server sends.
-    ServerToClient,
-}
 
 /// A period during which one direction uses one key.
 ///
@@ -65,6 +60,26 @@ impl Epoch {
     #[must_use]
     pub fn updates(self) -> Option<u32> {
         self.0.checked_sub(Self::APPLICATION.0)
+    }
+
+    /// The number of an epoch; `None` above 2^32 - 3 KeyUpdates.
+    #[must_use]
+    pub fn from_key_epoch(epoch: KeyEpoch) -> Option<Self> {
+        match epoch {
+            KeyEpoch::EarlyData => Some(Self::EARLY_DATA),
+            KeyEpoch::Handshake => Some(Self::HANDSHAKE),
+            KeyEpoch::Application(updates) => Self::application(updates),
+        }
+    }
+}
+
+impl From<Epoch> for KeyEpoch {
+    fn from(epoch: Epoch) -> Self {
+        match epoch.updates() {
+            Some(updates) => Self::Application(updates),
+            None if epoch == Epoch::EARLY_DATA => Self::EarlyData,
+            None => Self::Handshake,
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
 use mmtls_engine::{KeysNeeded, Share, SharedKeys};
 use mmtls_keyshare::Flow;
-use mmtls_keyshare::message::{self, Epoch, KeyRequest, Message, SessionKeys};
+use mmtls_keyshare::message::{Epoch, KeyRequest, Message, SessionKeys};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
 use mmtls_packet_io::WakeFd;
 use mmtls_record::open_record;
@@ -406,18 +406,6 @@ impl KeySink for WorkerSink {
 fn open_keys(sender: IpAddr, source: u64, message: &SessionKeys) -> Option<SharedKeys> {
     let mut keys: Vec<(Direction, KeyEpoch, Box<dyn OpenRecord>)> = Vec::new();
     for entry in &message.keys {
-        let direction = match entry.direction {
-            message::Direction::ClientToServer => Direction::ClientToServer,
-            message::Direction::ServerToClient => Direction::ServerToClient,
-        };
-        let epoch = match entry.epoch {
-            Epoch::EARLY_DATA => KeyEpoch::EarlyData,
-            Epoch::HANDSHAKE => KeyEpoch::Handshake,
-            other => match other.updates() {
-                Some(updates) => KeyEpoch::Application(updates),
-                None => continue,
-            },
-        };
         let opener = open_record(
             message.version,
             message.cipher_suite,
@@ -427,7 +415,7 @@ fn open_keys(sender: IpAddr, source: u64, message: &SessionKeys) -> Option<Share
         );
         // One that cannot be used does not spoil the others.
         if let Ok(opener) = opener {
-            keys.push((direction, epoch, opener));
+            keys.push((entry.direction, entry.epoch.into(), opener));
         }
     }
     (!keys.is_empty()).then_some(SharedKeys {
@@ -452,10 +440,7 @@ pub fn request(wanted: &KeysNeeded) -> Option<Message> {
         server_random: wanted.server_random?,
         version: wanted.version.0,
         cipher_suite: wanted.cipher_suite?.0,
-        direction: match wanted.direction {
-            Direction::ClientToServer => message::Direction::ClientToServer,
-            Direction::ServerToClient => message::Direction::ServerToClient,
-        },
+        direction: wanted.direction,
         epoch: Epoch::application(updates)?,
     }))
 }

@@ -41,6 +41,12 @@ pub enum KeyError {
     },
     /// A suite with the private tag where its key cannot be given, or one without where it is.
     PrivateTag(u16),
+    /// No secret leads to the keys of this direction and epoch.
+    NoSecret,
+    /// The epoch is over; its secret is gone.
+    PastEpoch,
+    /// The epoch lies more KeyUpdates ahead than are derived at once.
+    FutureEpoch,
     /// The crypto library refused; does not happen with checked lengths.
     Library,
 }
@@ -60,6 +66,9 @@ impl fmt::Display for KeyError {
                     "cipher suite {suite:#06x} and the private tag do not go together"
                 );
             }
+            Self::NoSecret => return f.write_str("there is no secret for these keys"),
+            Self::PastEpoch => return f.write_str("the secrets of this epoch are gone"),
+            Self::FutureEpoch => return f.write_str("the epoch is too many key updates ahead"),
             Self::Library => return f.write_str("the crypto library refused the key"),
             Self::SecretLength { expected, actual } => ("secret", expected, actual),
             Self::KeyLength { expected, actual } => ("record key", expected, actual),

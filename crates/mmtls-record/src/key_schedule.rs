@@ -1,11 +1,11 @@
 //! From a traffic secret (RFC 8446, sections 7.2 and 7.3) or a TLS 1.2 master secret (RFC 5246,
 //! section 6.3) to record keys.
 //!
-//! This runs where the secret lives: in an endpoint's agent, or offline next to a key log. The
-//! inline monitor only ever sees the result. Refuses secrets of the wrong length.
+//! This runs where the secret lives: in an endpoint's agent, or next to a key log, and there behind
+//! [`crate::keyring`]. Refuses secrets of the wrong length.
 
 use aws_lc_rs::{hkdf, tls_prf};
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::KeyError;
 use crate::private_tag;
@@ -63,29 +63,34 @@ impl RecordKeys {
     }
 }
 
-/// A traffic secret, or the key of the private tag; wiped when dropped.
-#[derive(Zeroize, ZeroizeOnDrop)]
-pub struct Secret {
-    bytes: [u8; 48],
-    len: usize,
-}
+/// A traffic secret, a master secret, or the key of the private tag; wiped when dropped.
+///
+/// On the heap, so that moving it leaves no copy behind.
+pub struct Secret(Zeroizing<Box<[u8]>>);
 
 impl Secret {
+    /// A secret whose length has been checked.
+    pub(crate) fn new(secret: &[u8]) -> Self {
+        Self(Zeroizing::new(secret.into()))
+    }
+
     /// A traffic secret of a suite of TLS 1.3.
     pub(crate) fn of_suite(suite: u16, secret: &[u8]) -> Result<Self, KeyError> {
-        let len = suite::find(TLS13, suite)?.hash().output_len();
-        if secret.len() != len {
-            return Err(KeyError::SecretLength { expected: len, actual: secret.len() });
+        let expected = suite::find(TLS13, suite)?.hash().output_len();
+        if secret.len() != expected {
+            return Err(KeyError::SecretLength { expected, actual: secret.len() });
         }
-        let mut copy = Self { bytes: [0; 48], len };
-        copy.bytes[..len].copy_from_slice(secret);
-        Ok(copy)
+        Ok(Self::new(secret))
+    }
+
+    fn zeroed(len: usize) -> Self {
+        Self(Zeroizing::new(vec![0; len].into()))
     }
 
     /// The secret's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        &self.0
     }
 }
 
@@ -110,8 +115,8 @@ pub fn traffic_keys(suite: u16, secret: &[u8]) -> Result<TrafficKeys, KeyError> 
 pub fn private_tag_key(suite: u16, secret: &[u8]) -> Result<Secret, KeyError> {
     let len = private_tag::key_len(suite)?;
     let prk = prk(suite::find(TLS13, suite)?.hash(), secret)?;
-    let mut key = Secret { bytes: [0; 48], len };
-    expand_label(&prk, private_tag::LABEL, &mut key.bytes[..len])?;
+    let mut key = Secret::zeroed(len);
+    expand_label(&prk, private_tag::LABEL, &mut key.0)?;
     Ok(key)
 }
 
@@ -122,8 +127,8 @@ pub fn private_tag_key(suite: u16, secret: &[u8]) -> Result<Secret, KeyError> {
 pub fn next_secret(suite: u16, secret: &[u8]) -> Result<Secret, KeyError> {
     let hash = suite::find(TLS13, suite)?.hash();
     let prk = prk(hash, secret)?;
-    let mut next = Secret { bytes: [0; 48], len: hash.output_len() };
-    expand_label(&prk, b"traffic upd", &mut next.bytes[..hash.output_len()])?;
+    let mut next = Secret::zeroed(hash.output_len());
+    expand_label(&prk, b"traffic upd", &mut next.0)?;
     Ok(next)
 }
 
@@ -206,11 +211,7 @@ mod tests {
     use super::*;
 
     fn unhex(text: &str) -> Vec<u8> {
-        let digits: Vec<u8> = text
-            .chars()
-            .filter_map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok()))
-            .collect();
-        digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+        base16ct::lower::decode_vec(text).unwrap()
     }
 
     /// RFC 8448, section 3: client_application_traffic_secret_0 and what it expands to.

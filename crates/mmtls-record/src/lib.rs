@@ -1,4 +1,4 @@
-//! Record protection of TLS 1.2 and 1.3 and the key schedules behind it.
+//! Record protection of TLS 1.2 and 1.3, the key schedules behind it, and the way from secrets to keys ([`keyring`]).
 //!
 //! Refuses to see packets or flows, to log, and to give secrets `Debug` or `Clone`. What can be
 //! opened is listed in [`suite`]; everything else is refused with [`KeyError::UnsupportedSuite`]
@@ -8,6 +8,7 @@
 mod aead;
 mod error;
 pub mod key_schedule;
+pub mod keyring;
 mod open;
 pub mod private_tag;
 mod seal;
@@ -15,10 +16,10 @@ pub mod suite;
 mod tls12;
 mod tls13;
 mod tls13_record;
-pub mod updates;
 
 pub use error::KeyError;
-pub use mmtls_tls::{ContentType, OpenError, OpenRecord, Opened};
+pub use keyring::{Keyring, SessionParameters};
+pub use mmtls_tls::{ContentType, Direction, KeyEpoch, OpenError, OpenRecord, Opened};
 pub use open::open_record;
 pub use private_tag::{PrivateTagOpener, PrivateTagSealer};
 pub use seal::{Sealer, Tls13Sealer};

@@ -2,7 +2,7 @@
 
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_keyshare::Flow;
-use mmtls_keyshare::message::{self, Epoch, KeyEntry, Message, SessionKeys};
+use mmtls_keyshare::message::{Epoch, KeyEntry, Message, SessionKeys};
 use mmtls_packet_io::Port;
 use mmtls_record::Tls13Sealer;
 
@@ -184,17 +184,9 @@ impl Session {
     pub fn keys(&self, epoch: KeyEpoch) -> Message {
         let mut keys = Vec::new();
         for direction in [CLIENT, SERVER] {
-            let of = match direction {
-                CLIENT => message::Direction::ClientToServer,
-                SERVER => message::Direction::ServerToClient,
-            };
-            let named = match epoch {
-                KeyEpoch::EarlyData => Epoch::EARLY_DATA,
-                KeyEpoch::Handshake => Epoch::HANDSHAKE,
-                KeyEpoch::Application(updates) => Epoch::application(updates).unwrap(),
-            };
+            let number = Epoch::from_key_epoch(epoch).unwrap();
             let (key, iv) = secrets(direction, epoch);
-            keys.push(KeyEntry::new(of, named, &key, &iv, &[]).unwrap());
+            keys.push(KeyEntry::new(direction, number, &key, &iv, &[]).unwrap());
         }
         Message::SessionKeys(SessionKeys {
             client_random: RANDOM,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use mmtls_engine::tls::Direction;
 use mmtls_keyshare::SecretBytes;
 use mmtls_keyshare::client::{Client, ClientConfig};
-use mmtls_keyshare::message::{self, Epoch, KeyEntry, Message, SessionKeys};
+use mmtls_keyshare::message::{Epoch, KeyEntry, Message, SessionKeys};
 use mmtls_packet_io::af_packet::{
     Action, Bridge, BridgeConfig, HeldFrame, Outbox, Port, VnetHeader,
 };
@@ -215,8 +215,8 @@ fn prepare(number: u32, body: &[u8]) -> Result<Player, String> {
 
 /// Sends a session's keys, as the agent of `mmtls exec` does.
 fn share(client: &Client, session: u32) -> Result<(), String> {
-    let entry = |way, direction| {
-        let Keys { key, iv } = Keys::of(session, way, Some(0));
+    let entry = |direction| {
+        let Keys { key, iv } = Keys::of(session, direction, Some(0));
         Some(KeyEntry {
             direction,
             epoch: Epoch::APPLICATION,
@@ -225,10 +225,7 @@ fn share(client: &Client, session: u32) -> Result<(), String> {
             mac_key: SecretBytes::empty(),
         })
     };
-    let keys = [
-        entry(Direction::ClientToServer, message::Direction::ClientToServer),
-        entry(Direction::ServerToClient, message::Direction::ServerToClient),
-    ];
+    let keys = Direction::BOTH.map(entry);
     let message = Message::SessionKeys(SessionKeys {
         client_random: synthetic::client_random(session),
         server_random: Some(synthetic::SERVER_RANDOM),
