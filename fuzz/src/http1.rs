@@ -1,9 +1,9 @@
-//! HTTP/1 as an observer of both directions sees it.
+//! HTTP/1, and the recognition of other protocols, as an observer of both directions sees them.
 //!
-//! Claims: however the bytes are cut, the events are the same; body pieces are never empty; a
-//! body of known length is not exceeded.
+//! Claims: however the bytes are cut, the events are the same; body pieces are never empty; every
+//! transaction that began is over at the end, once.
 
-use mmtls_inspect::http1::{Event, Http1, Side};
+use mmtls_inspect::{AppLayer, Event, Side};
 
 use crate::input::{Input, pieces};
 
@@ -19,37 +19,35 @@ pub fn http1(data: &[u8]) {
 
 fn run(operations: &[u8], lengths: &[u8]) -> Vec<String> {
     let mut input = Input::new(operations);
-    let mut http = Http1::new();
+    let mut app = AppLayer::new();
     let mut log = Log::default();
     while !input.is_empty() {
         let operation = input.u8();
         let side = if operation & 1 == 0 { Side::Client } else { Side::Server };
         let sink = &mut |event: Event<'_>| log.add(event);
         match operation >> 1 & 7 {
-            0 => http.gap(side, sink),
-            1 => http.skip_response_bytes(u64::from(input.u8()), sink),
+            0 => app.gap(side, sink),
+            1 => app.skip(side, u64::from(input.u8()), sink),
             2 => {
-                http.close(sink);
-                log.closed = true;
-                return log.events;
+                app.close(Side::Client, sink);
+                app.close(Side::Server, sink);
+                break;
             }
             3 => {
                 let count = u64::from(input.u32());
-                http.skip_response_bytes(count, sink);
+                app.skip(side, count, sink);
             }
             kind => {
                 let len = if kind < 6 { usize::from(input.u8()) } else { input.u16().into() };
                 for piece in pieces(input.take(len), lengths) {
-                    match side {
-                        Side::Client => http.request_bytes(piece, sink),
-                        Side::Server => http.response_bytes(piece, sink),
-                    }
+                    app.data(side, piece, sink);
                 }
             }
         }
-        let _ = (http.is_opaque(), http.response_body_left());
+        let _ = (app.wants(side), app.protocol());
     }
-    http.close(&mut |event| log.add(event));
+    app.finish(&mut |event| log.add(event));
+    assert_eq!(log.began, log.ended, "transactions");
     log.events
 }
 
@@ -57,21 +55,28 @@ fn run(operations: &[u8], lengths: &[u8]) -> Vec<String> {
 #[derive(Default)]
 struct Log {
     events: Vec<String>,
-    closed: bool,
+    began: u64,
+    ended: u64,
 }
 
 impl Log {
     fn add(&mut self, event: Event<'_>) {
-        assert!(!self.closed, "{event:?} behind the end");
         match event {
-            Event::RequestBody(bytes) => self.body("request body ", bytes),
-            Event::ResponseBody(bytes) => self.body("response body ", bytes),
-            other => self.events.push(format!("{other:?}")),
+            Event::Body(body) => self.bytes(&format!("{:?} body ", body.side), body.bytes),
+            Event::Data(side, bytes) => self.bytes(&format!("{side:?} data "), bytes),
+            other => {
+                match other {
+                    Event::RequestHead { .. } => self.began += 1,
+                    Event::Complete(it) => self.ended += u64::from(it.request.is_some()),
+                    _ => {}
+                }
+                self.events.push(format!("{other:?}"));
+            }
         }
     }
 
-    fn body(&mut self, name: &str, bytes: &[u8]) {
-        assert!(!bytes.is_empty(), "body pieces are not empty");
+    fn bytes(&mut self, name: &str, bytes: &[u8]) {
+        assert!(!bytes.is_empty(), "pieces are not empty");
         let text = bytes.escape_ascii().to_string();
         match self.events.last_mut() {
             Some(last) if last.starts_with(name) => last.push_str(&text),

@@ -1,9 +1,18 @@
-//! Application-layer inspection for mmTLS: HTTP/1.1 and literal patterns.
+//! Application-layer inspection for mmTLS: what a connection carries, its transactions, and
+//! literal patterns.
 //!
-//! Works on plain bytes in stream order, one connection at a time. Refuses to see keys, packets
-//! or TLS types, to do I/O, to panic on anything a peer sent, and to buffer without a cap. Every
-//! result is independent of how the input was cut into chunks.
+//! [`AppLayer`] is the way in. Works on plain bytes in stream order, one connection at a time.
+//! Refuses to see keys, packets or TLS types, to do I/O, to panic on anything a peer sent, and to
+//! buffer without a cap. Every result is independent of how the input was cut into chunks.
 #![forbid(unsafe_code)]
 
+mod app;
+mod event;
 pub mod http1;
 pub mod literal;
+mod protocol;
+pub mod transaction;
+
+pub use app::{AppLayer, Wants};
+pub use event::{Anomaly, Body, Event, Fields, Side};
+pub use protocol::AppProto;

@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use mmtls_middlebox::http1::{BodyLeft, Event, Http1};
+use mmtls_middlebox::inspect::{AppLayer, Event, Side, Wants};
 use mmtls_middlebox::literal::{PatternSet, Scanner};
 use mmtls_middlebox::session::{Handler, Record, Session};
 use mmtls_middlebox::tls::{ContentType, Direction};
@@ -26,19 +26,18 @@ struct Ips {
 /// What it keeps of each session.
 #[derive(Default)]
 struct Http {
-    http: Http1,
+    app: AppLayer,
     scanner: Scanner,
-    searched: u64,
 }
 
 impl Handler for Ips {
     type State = Http;
 
     fn new_record(&mut self, session: &mut Session<'_>, state: &mut Http, record: &mut Record<'_>) {
-        let Http { http, scanner, searched } = state;
+        let Http { app, scanner } = state;
         let direction = record.direction();
         if direction == Direction::ServerToClient {
-            http.skip_response_bytes(record.skipped_bytes(), &mut |_| ());
+            app.skip(Side::Server, record.skipped_bytes(), &mut |_| ());
         }
         // Nothing is decrypted before this line; a failure is the engine's business.
         let Ok(plaintext) = record.open() else { return };
@@ -47,33 +46,31 @@ impl Handler for Ips {
         }
         let mut found = None;
         let mut look = |event: Event<'_>| match event {
-            Event::ResponseHead(_) => {
+            Event::ResponseHead(..) => {
                 scanner.restart();
-                *searched = 0;
             }
-            Event::ResponseBody(body) => {
-                let wanted = body.len().min((LIMIT - *searched).try_into().unwrap_or(usize::MAX));
-                *searched += wanted as u64;
-                found = found.or(self.patterns.scan(scanner, &body[..wanted]));
+            Event::Body(body) if body.side == Side::Server => {
+                found = found.or(self.patterns.scan(scanner, body.bytes));
             }
             _ => {}
         };
-        match direction {
-            Direction::ClientToServer => http.request_bytes(plaintext.bytes, &mut look),
-            Direction::ServerToClient => http.response_bytes(plaintext.bytes, &mut look),
-        }
+        let side = match direction {
+            Direction::ClientToServer => Side::Client,
+            Direction::ServerToClient => Side::Server,
+        };
+        app.limit_response_bodies(Some(LIMIT));
+        app.data(side, plaintext.bytes, &mut look);
         if let Some(found) = found {
             let name = session.info().server_name.as_deref().unwrap_or("(no name)");
             let pattern = self.patterns.text(found.pattern).unwrap_or_default();
             println!("{name}: {pattern:?} at body byte {}: reset", found.end);
             self.resets += 1;
             session.reset();
-        } else if direction == Direction::ServerToClient && *searched >= LIMIT {
-            match http.response_body_left() {
-                BodyLeft::Length(left) => session.pause(Direction::ServerToClient, Some(left)),
-                BodyLeft::UntilClose => session.pause(Direction::ServerToClient, None),
-                // The length of chunks is in between them.
-                BodyLeft::Chunked | BodyLeft::None => {}
+        } else {
+            match app.wants(side) {
+                Wants::All => {}
+                Wants::After(count) => session.pause(direction, Some(count)),
+                Wants::Nothing => session.pause(direction, None),
             }
         }
     }

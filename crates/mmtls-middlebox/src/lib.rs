@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Implement [`session::Handler`] and give it to a [`Middlebox`], or to [`offline::replay`];
-//! `docs/writing-a-middlebox.md` is the tutorial. [`http1`] and [`literal`] help with what is inside.
+//! `docs/writing-a-middlebox.md` is the tutorial. [`inspect`] and [`literal`] help with what is inside.
 //!
 //! Reads no configuration format and no command line: that is for the program. Refuses to parse packets
 //! and to decrypt; the crates below do that.
@@ -29,6 +29,7 @@ pub mod worker;
 pub use error::Error;
 pub use middlebox::{Finished, KeyCounters, KeyMeter, Middlebox};
 pub use mmtls_engine::{Counters, Share, session, tls};
-pub use mmtls_inspect::{http1, literal};
+pub use mmtls_inspect as inspect;
+pub use mmtls_inspect::literal;
 pub use settings::Settings;
 pub use status::Status;

@@ -17,7 +17,7 @@ use mmtls_engine::session::{
     SessionError, SessionInfo,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
-use mmtls_inspect::http1::BodyLeft;
+use mmtls_inspect::{AppProto, Wants};
 use serde::Serialize;
 
 use crate::certificate::CertificateFacts;
@@ -100,8 +100,6 @@ pub struct MonitorState {
     certificates: [Option<Box<CertificateFacts>>; 2],
     failed: bool,
     stalled: bool,
-    not_http: bool,
-    http2: bool,
 }
 
 impl Monitor {
@@ -293,7 +291,7 @@ impl Reports {
                 }
             }
             Finding::EncodedBody => self.summary.encoded_bodies += 1,
-            Finding::NotHttp { .. } => self.summary.not_http += 1,
+            Finding::NotHttp => self.summary.not_http += 1,
             Finding::Anomaly { from, anomaly } => {
                 let anomaly = Anomaly { kind: "applayer", event: anomaly.name(), code: None };
                 self.anomaly(flow, *from, &anomaly);
@@ -301,7 +299,7 @@ impl Reports {
             Finding::HidesBody => {
                 return patterns.is_some_and(|patterns| patterns.action == PatternAction::Reset);
             }
-            Finding::Match { pattern, offset, tx_id, hostname, url } => {
+            Finding::Match { place, pattern, offset, tx_id, hostname, url } => {
                 let Some(patterns) = patterns else {
                     return false;
                 };
@@ -316,7 +314,7 @@ impl Reports {
                         signature_id: *pattern as u64 + 1,
                         rev: 1,
                         signature: patterns.set.text(*pattern).unwrap_or_default(),
-                        category: "http response body",
+                        category: place,
                         severity: 1,
                         offset: *offset,
                         hostname: *hostname,
@@ -349,24 +347,15 @@ impl Monitor {
             }
             streams.append(info.id, random, files, direction, bytes);
         }
-        if state.not_http {
-            return false;
-        }
         let flow = FlowKey::from(info);
         let (reports, patterns) = (&mut self.reports, self.patterns.as_deref());
         let mut reset = false;
         let inspection = state.inspection.get_or_insert_default();
+        inspection.negotiated(info.alpn.as_deref());
         inspection.limit(self.inspect_limit_bytes);
         inspection.bytes(direction, bytes, patterns, &mut |finding| {
-            if let Finding::NotHttp { http2 } = finding {
-                state.not_http = true;
-                state.http2 = http2;
-            }
             reset |= reports.finding(flow, patterns, &finding);
         });
-        if state.not_http {
-            state.inspection = None;
-        }
         reset
     }
 
@@ -403,9 +392,6 @@ impl Monitor {
     }
 
     fn gap(&mut self, info: &SessionInfo, state: &mut MonitorState, direction: Direction) {
-        if state.not_http {
-            return;
-        }
         let flow = FlowKey::from(info);
         let reports = &mut self.reports;
         let inspection = state.inspection.get_or_insert_default();
@@ -430,10 +416,10 @@ impl Monitor {
         if self.streams.is_some() {
             return None;
         }
-        match state.inspection.as_ref()?.searched_enough(self.inspect_limit_bytes?)? {
-            // Within the record at hand nothing can be skipped any more.
-            BodyLeft::Length(left) if left > 0 => Some(left),
-            _ => None,
+        match state.inspection.as_ref()?.wants(Direction::ServerToClient) {
+            Wants::After(left) => Some(left),
+            // What is not followed is opened all the same: the session counts as decrypted.
+            Wants::All | Wants::Nothing => None,
         }
     }
 }
@@ -503,8 +489,6 @@ impl Handler for Monitor {
                 reports.finding(flow, None, &finding);
             });
         }
-        state.not_http = false;
-        state.http2 = false;
     }
 
     fn certificates(
@@ -598,14 +582,8 @@ impl Handler for Monitor {
         reports.summary.private_tag += u64::from(private_tag == Some(true));
         reports.summary.no_private_tag += u64::from(private_tag == Some(false));
         if let Some(eve) = &mut reports.eve {
-            let is_http = |inspection: &Inspection| inspection.is_http();
-            let app_proto = if state.http2 {
-                Some("http2")
-            } else if state.inspection.as_deref().is_some_and(is_http) {
-                Some("http")
-            } else {
-                None
-            };
+            let app_proto = state.inspection.as_ref().and_then(|inspection| inspection.protocol());
+            let app_proto = app_proto.filter(|&it| it != AppProto::Unknown).map(AppProto::name);
             let certificates = state.certificates.each_ref().map(Option::as_deref);
             let end = TlsEnd { reason: why, outcome: outcome.name(), app_proto, certificates };
             eve.tls(reports.now_ns, info, &end);

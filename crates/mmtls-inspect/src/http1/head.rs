@@ -7,7 +7,8 @@ use core::mem::MaybeUninit;
 
 use httparse::{Header, ParserConfig, Status};
 
-use super::event::{Anomaly, RequestHead, ResponseHead, Side};
+use crate::event::{Anomaly, Side};
+use crate::transaction::{Request, Response, Version, text};
 
 /// Longest message head in bytes, start line included.
 pub const MAX_HEAD_LEN: usize = 64 << 10;
@@ -153,8 +154,8 @@ struct Codings {
     last_is_chunked: bool,
 }
 
-/// What both kinds of heads have.
-pub(super) struct Fields<'a> {
+/// What the fields of a head say.
+pub(super) struct Meaning<'a> {
     pub(super) framing: Framing,
     pub(super) anomaly: Option<Anomaly>,
     pub(super) upgrade: bool,
@@ -163,6 +164,18 @@ pub(super) struct Fields<'a> {
     content_type: Option<&'a [u8]>,
     content_encoding: Option<&'a [u8]>,
     content_length: Option<u64>,
+}
+
+/// Where the fields of a head are put.
+pub(super) type Headers<'b> = [MaybeUninit<Header<'b>>; MAX_FIELDS];
+
+/// A head that could be read.
+pub(super) struct Parsed<'h, 'b, M> {
+    pub(super) message: M,
+    /// Method and target, or the reason phrase and nothing: as long as they are.
+    pub(super) line: [&'b str; 2],
+    pub(super) meaning: Meaning<'b>,
+    pub(super) headers: &'h [Header<'b>],
 }
 
 /// Whether the first line ends with a version of HTTP/1, however wrong the rest may be.
@@ -184,33 +197,31 @@ pub(super) fn without_control_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
         .then(|| (0..bytes.len()).map(|at| if bad(at) { b' ' } else { bytes[at] }).collect())
 }
 
-pub(super) fn parse_request(bytes: &[u8]) -> Option<(RequestHead<'_>, Fields<'_>)> {
-    let mut headers = [const { MaybeUninit::<Header<'_>>::uninit() }; MAX_FIELDS];
+pub(super) fn parse_request<'h, 'b>(
+    bytes: &'b [u8],
+    headers: &'h mut Headers<'b>,
+) -> Option<Parsed<'h, 'b, Request>> {
     let mut request = httparse::Request::new(&mut []);
-    let parsed = ParserConfig::default().parse_request_with_uninit_headers(
-        &mut request,
-        bytes,
-        &mut headers,
-    );
+    let parsed =
+        ParserConfig::default().parse_request_with_uninit_headers(&mut request, bytes, headers);
     if !matches!(parsed, Ok(Status::Complete(_))) {
         return None;
     }
     let version = request.version?;
-    let fields = fields(Side::Client, request.headers, version);
-    let head = RequestHead {
-        method: request.method?,
-        target: request.path?,
-        version,
-        host: fields.host,
-        user_agent: fields.user_agent,
-        content_type: fields.content_type,
-        content_length: fields.content_length,
-    };
-    Some((head, fields))
+    let meaning = meaning(Side::Client, request.headers, version);
+    let line = [request.method?, request.path?];
+    let mut message = Request::new(line[0], line[1], Version::http1(version));
+    message.host = meaning.host.map(text);
+    message.user_agent = meaning.user_agent.map(text);
+    message.content_type = meaning.content_type.map(text);
+    message.content_length = meaning.content_length;
+    Some(Parsed { message, line, meaning, headers: request.headers })
 }
 
-pub(super) fn parse_response(bytes: &[u8]) -> Option<(ResponseHead<'_>, Fields<'_>)> {
-    let mut headers = [const { MaybeUninit::<Header<'_>>::uninit() }; MAX_FIELDS];
+pub(super) fn parse_response<'h, 'b>(
+    bytes: &'b [u8],
+    headers: &'h mut Headers<'b>,
+) -> Option<Parsed<'h, 'b, Response>> {
     let mut response = httparse::Response::new(&mut []);
     // Clients accept folded fields from servers and pass over lines that are no fields, so the
     // observer has to.
@@ -218,28 +229,22 @@ pub(super) fn parse_response(bytes: &[u8]) -> Option<(ResponseHead<'_>, Fields<'
         .allow_obsolete_multiline_headers_in_responses(true)
         .allow_spaces_after_header_name_in_responses(true)
         .ignore_invalid_headers_in_responses(true)
-        .parse_response_with_uninit_headers(&mut response, bytes, &mut headers);
+        .parse_response_with_uninit_headers(&mut response, bytes, headers);
     if !matches!(parsed, Ok(Status::Complete(_))) {
         return None;
     }
     let version = response.version?;
-    let fields = fields(Side::Server, response.headers, version);
-    let status = response.code?;
-    let head = ResponseHead {
-        status,
-        reason: response.reason.unwrap_or_default(),
-        version,
-        content_type: fields.content_type,
-        content_length: fields.content_length,
-        content_encoding: fields.content_encoding,
-        interim: (100..200).contains(&status) && status != 101,
-        answers_request: false,
-    };
-    Some((head, fields))
+    let meaning = meaning(Side::Server, response.headers, version);
+    let reason = response.reason.unwrap_or_default();
+    let mut message = Response::new(response.code?, reason, Version::http1(version));
+    message.content_type = meaning.content_type.map(text);
+    message.content_encoding = meaning.content_encoding.map(text);
+    message.content_length = meaning.content_length;
+    Some(Parsed { message, line: [reason, ""], meaning, headers: response.headers })
 }
 
-fn fields<'a>(side: Side, headers: &[Header<'a>], version: u8) -> Fields<'a> {
-    let mut out = Fields {
+fn meaning<'a>(side: Side, headers: &[Header<'a>], version: u8) -> Meaning<'a> {
+    let mut out = Meaning {
         framing: Framing::Unstated,
         anomaly: None,
         upgrade: false,
@@ -298,7 +303,7 @@ fn fields<'a>(side: Side, headers: &[Header<'a>], version: u8) -> Fields<'a> {
 }
 
 /// Takes in one Content-Length field, which may be a list of equal numbers (RFC 9110, section 8.6).
-fn add_length(fields: &mut Fields<'_>, value: &[u8]) {
+fn add_length(fields: &mut Meaning<'_>, value: &[u8]) {
     for number in value.split(|&byte| byte == b',') {
         let number = decimal(number.trim_ascii());
         match (fields.framing, number) {

@@ -2,19 +2,17 @@
 //!
 //! Feed both directions in stream order; events come out as soon as the bytes are there. Bodies
 //! are passed on without being copied. Refuses to guess: where the endpoints could disagree about
-//! where a message ends, it says so with an [`Anomaly`] and takes everything that follows in that
-//! direction as body, so that a search of bodies misses nothing.
+//! where a message ends, it says so with an [`Anomaly`](crate::Anomaly) and takes everything that
+//! follows in that direction as body, so that a search of bodies misses nothing.
 //!
-//! Not followed: HTTP/2 ([`Event::NotHttp`] names it), what a connection becomes after CONNECT or
-//! an upgrade, content codings, multipart bodies.
+//! Not followed: what a connection becomes after CONNECT or an upgrade, content codings, multipart
+//! bodies.
 
 mod chunked;
-mod event;
 mod head;
 mod observer;
 #[cfg(test)]
 mod tests;
 
-pub use event::{Anomaly, Event, RequestHead, ResponseHead, Side};
 pub use head::{MAX_FIELDS, MAX_HEAD_LEN};
 pub use observer::{BodyLeft, Http1};

@@ -1,15 +1,14 @@
-//! The observer itself: one small state machine per direction, and the requests that wait.
+//! The observer itself: one small state machine per direction, and the transactions.
 //!
 //! Refuses to look into a message before its head is complete.
 
-use std::collections::VecDeque;
+use core::mem::MaybeUninit;
 
 use super::chunked::{Chunked, Step};
-use super::event::{Anomaly, Event, Side};
-use super::head::{self, Collected, Framing, HeadBuffer, Refused};
-
-/// Most runs of alike requests that wait for responses. Ordinary pipelining is one run.
-const MAX_WAITING_RUNS: usize = 1024;
+use super::head::{self, Collected, Framing, HeadBuffer, MAX_FIELDS, Refused};
+use crate::event::{Anomaly, Body, Event, Fields, Side};
+use crate::protocol::{AppProto, HTTP2_REQUEST};
+use crate::transaction::{Answered, Expects, Queued, Response, Transaction, Transactions};
 
 /// What of the current response body is still to come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,15 +21,6 @@ pub enum BodyLeft {
     UntilClose,
     /// Unknown: it is chunked.
     Chunked,
-}
-
-/// What a request means for its response (RFC 9112, section 6.3).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Asked {
-    Ordinary,
-    Upgrade,
-    Head,
-    Connect,
 }
 
 enum State {
@@ -86,9 +76,16 @@ impl Stream {
 pub struct Http1 {
     client: Stream,
     server: Stream,
-    /// Requests without a final response, oldest first, alike neighbours counted together.
-    waiting: VecDeque<(Asked, u32)>,
-    unmatched: bool,
+    /// Requests without a final response.
+    transactions: Transactions,
+    /// The response that is under way, and its request.
+    answering: Option<Transaction>,
+    /// The request whose body is under way.
+    requesting: Option<u64>,
+    /// It was told that this is HTTP.
+    decided: bool,
+    /// Body bytes of a response that are told; the rest is not looked at.
+    body_limit: Option<u64>,
 }
 
 impl Default for Http1 {
@@ -104,9 +101,28 @@ impl Http1 {
         Self {
             client: Stream::new(),
             server: Stream::new(),
-            waiting: VecDeque::new(),
-            unmatched: false,
+            transactions: Transactions::default(),
+            answering: None,
+            requesting: None,
+            decided: false,
+            body_limit: None,
         }
+    }
+
+    /// Of each response's body only so many bytes are of interest. Has no effect where endpoints may
+    /// disagree about the end of the body: what one takes for the rest, another may take for a
+    /// response.
+    pub fn limit_response_bodies(&mut self, most: Option<u64>) {
+        self.body_limit = most;
+    }
+
+    /// What is left of the current response's body, once as much of it was seen as is of interest.
+    #[must_use]
+    pub fn uninteresting(&self) -> Option<BodyLeft> {
+        let left = self.response_body_left();
+        let framed = matches!(left, BodyLeft::Length(_) | BodyLeft::Chunked);
+        let response = self.answering.as_ref()?.response.as_ref()?;
+        (framed && self.server.told == 0 && response.body_bytes >= self.body_limit?).then_some(left)
     }
 
     /// Whether both directions are of no interest any more: not HTTP, or upgraded.
@@ -126,28 +142,19 @@ impl Http1 {
         }
     }
 
-    /// The next bytes that the client sent.
-    pub fn request_bytes(&mut self, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
-        self.bytes(Side::Client, bytes, sink);
-    }
-
-    /// The next bytes that the server sent.
-    pub fn response_bytes(&mut self, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
-        self.bytes(Side::Server, bytes, sink);
-    }
-
-    /// The next `count` bytes that the server sent, which the caller did not look at. Inside a
-    /// body of known length, or one that runs until the connection closes, nothing is lost;
-    /// anywhere else this is a gap.
-    pub fn skip_response_bytes(&mut self, count: u64, sink: &mut impl FnMut(Event<'_>)) {
+    /// The next `count` bytes of one direction, which the caller did not look at. Inside a body of
+    /// known length, or one that runs until the connection closes, nothing is lost; anywhere else
+    /// this is a gap.
+    pub fn skip(&mut self, side: Side, count: u64, sink: &mut impl FnMut(Event<'_>)) {
         if count == 0 {
             return;
         }
-        match &mut self.server.state {
+        self.count_body(side, count);
+        match &mut self.stream(side).state {
             State::Length(left) if count < *left => *left -= count,
-            State::Length(left) if count == *left => self.end_message(Side::Server, sink),
+            State::Length(left) if count == *left => self.end_message(side, sink),
             State::UntilClose | State::Opaque => {}
-            _ => self.gap(Side::Server, sink),
+            _ => self.gap(side, sink),
         }
     }
 
@@ -164,20 +171,26 @@ impl Http1 {
         }
     }
 
-    /// The connection was closed in order: ends what runs until then. Nothing may follow.
-    pub fn close(&mut self, sink: &mut impl FnMut(Event<'_>)) {
-        for side in [Side::Client, Side::Server] {
-            match self.stream(side).state {
-                State::UntilClose => self.end_message(side, sink),
-                State::Length(_) | State::Chunked(_) => self.tell(side, Anomaly::Truncated, sink),
-                State::Head | State::Connecting { .. } | State::Opaque => {}
-            }
-            if !self.stream(side).head.bytes.is_empty() {
-                self.tell(side, Anomaly::Truncated, sink);
-            }
-            let stream = self.stream(side);
-            stream.state = State::Opaque;
-            stream.head.clear();
+    /// One side closed in order: ends what runs until then. Nothing of it may follow.
+    pub fn close(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
+        match self.stream(side).state {
+            State::UntilClose => self.end_message(side, sink),
+            State::Length(_) | State::Chunked(_) => self.tell(side, Anomaly::Truncated, sink),
+            State::Head | State::Connecting { .. } | State::Opaque => {}
+        }
+        if !self.stream(side).head.bytes.is_empty() {
+            self.tell(side, Anomaly::Truncated, sink);
+        }
+        let stream = self.stream(side);
+        stream.state = State::Opaque;
+        stream.head.clear();
+    }
+
+    /// The connection is over, in whatever way: tells the transactions that were under way.
+    pub fn finish(&mut self, sink: &mut impl FnMut(Event<'_>)) {
+        self.response_over(false, sink);
+        for transaction in self.transactions.give_up() {
+            sink(Event::Complete(&transaction));
         }
     }
 
@@ -197,7 +210,8 @@ impl Http1 {
         }
     }
 
-    fn bytes(&mut self, side: Side, mut input: &[u8], sink: &mut impl FnMut(Event<'_>)) {
+    /// The next bytes of one direction.
+    pub fn data(&mut self, side: Side, mut input: &[u8], sink: &mut impl FnMut(Event<'_>)) {
         while !input.is_empty() {
             let stream = self.stream(side);
             match &mut stream.state {
@@ -207,7 +221,7 @@ impl Http1 {
                     let (body, rest) = input.split_at(len);
                     *left -= len as u64;
                     let ended = *left == 0;
-                    body_event(side, body, sink);
+                    self.body(side, body, sink);
                     if ended {
                         self.end_message(side, sink);
                     }
@@ -229,7 +243,7 @@ impl Http1 {
                         Step::More => return,
                         Step::Fault(used) => input = &input[used..],
                         Step::Data(body, used) => {
-                            body_event(side, body, sink);
+                            self.body(side, body, sink);
                             input = &input[used..];
                         }
                         Step::Done(used) => {
@@ -243,12 +257,12 @@ impl Http1 {
                         }
                     }
                 }
-                State::UntilClose => return body_event(side, input, sink),
+                State::UntilClose => return self.body(side, input, sink),
                 State::Connecting { seen_bytes } => {
                     *seen_bytes = true;
-                    return;
+                    return sink(Event::Data(side, input));
                 }
-                State::Opaque => return,
+                State::Opaque => return sink(Event::Data(side, input)),
             }
         }
     }
@@ -305,9 +319,8 @@ impl Http1 {
             Side::Server => self.response_head(bytes, sink),
         };
         if !accepted {
-            if side == Side::Client && !self.client.http && bytes.starts_with(b"PRI * HTTP/2.0\r\n")
-            {
-                self.not_http(true, sink);
+            if side == Side::Client && !self.client.http && bytes.starts_with(HTTP2_REQUEST) {
+                self.not_http(AppProto::Http2, sink);
             } else {
                 self.refuse_head(side, Anomaly::BadHead, head::names_http1(bytes), sink);
             }
@@ -316,28 +329,43 @@ impl Http1 {
     }
 
     fn request_head(&mut self, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) -> bool {
-        let Some((head, fields)) = head::parse_request(bytes) else {
+        let mut headers = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+        let Some(head) = head::parse_request(bytes, &mut headers) else {
             return false;
         };
         self.client.http = true;
-        let asked = match head.method {
-            "HEAD" => Asked::Head,
-            "CONNECT" => Asked::Connect,
-            _ if fields.upgrade => Asked::Upgrade,
-            _ => Asked::Ordinary,
+        self.is_http(sink);
+        let [method, target] = head.line;
+        let expects = match method {
+            "HEAD" => Expects::Head,
+            "CONNECT" => Expects::Connect,
+            _ if head.meaning.upgrade => Expects::Upgrade,
+            _ => Expects::Ordinary,
         };
-        self.enqueue(asked, sink);
-        if let Some(anomaly) = fields.anomaly {
+        let (anomaly, framing) = (head.meaning.anomaly, head.meaning.framing);
+        let transaction = self.transactions.begin(head.message);
+        self.requesting = None;
+        if let Some(anomaly) = anomaly {
             self.tell(Side::Client, anomaly, sink);
         }
-        sink(Event::RequestHead(head));
-        match fields.framing {
+        let fields = Fields::http1(head.headers);
+        sink(Event::RequestHead { transaction: &transaction, method, target, fields });
+        let id = transaction.id;
+        match self.transactions.queue(transaction, expects) {
+            Queued::Kept => self.requesting = id,
+            Queued::Forgotten(transaction) => sink(Event::Complete(&transaction)),
+            Queued::TooDeep(transaction) => {
+                self.tell(Side::Client, Anomaly::PipelineTooDeep, sink);
+                sink(Event::Complete(&transaction));
+            }
+        }
+        match framing {
             // The tunnel begins right after the head (RFC 9110, section 9.3.6).
-            _ if asked == Asked::Connect => {
-                sink(Event::RequestEnd);
+            _ if expects == Expects::Connect => {
+                self.request_over(sink);
                 self.client.state = State::Connecting { seen_bytes: false };
             }
-            Framing::Unstated | Framing::Length(0) => sink(Event::RequestEnd),
+            Framing::Unstated | Framing::Length(0) => self.request_over(sink),
             Framing::Length(length) => self.client.state = State::Length(length),
             Framing::Chunked => self.client.state = State::Chunked(Chunked::new()),
             Framing::UntilClose => self.client.state = State::UntilClose,
@@ -347,49 +375,109 @@ impl Http1 {
 
     fn response_head(&mut self, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) -> bool {
         let mended = head::without_control_bytes(bytes);
-        let Some((mut head, fields)) = head::parse_response(mended.as_deref().unwrap_or(bytes))
-        else {
+        let mut headers = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+        let head = head::parse_response(mended.as_deref().unwrap_or(bytes), &mut headers);
+        let Some(head) = head else {
             return false;
         };
         if mended.is_some() {
             self.tell(Side::Server, Anomaly::ControlInHead, sink);
         }
         self.server.http = true;
-        head.answers_request = !self.waiting.is_empty();
-        if head.interim {
-            sink(Event::ResponseHead(head));
+        self.is_http(sink);
+        let status = head.message.status;
+        let fields = Fields::http1(head.headers);
+        let switching = status == 101;
+        if (100..200).contains(&status) && !switching {
+            sink(Event::Interim(self.transactions.oldest(), status, fields));
             return true;
         }
-        let asked = self.dequeue();
-        if let Some(anomaly) = fields.anomaly {
+        // A response that lost its framing never ended.
+        self.response_over(false, sink);
+        let Answered { mut transaction, expects, solicited } = self.transactions.answer();
+        if let Some(anomaly) = head.meaning.anomaly {
             self.tell(Side::Server, anomaly, sink);
         }
-        sink(Event::ResponseHead(head));
-        let tunnel = asked == Asked::Connect && (200..300).contains(&head.status);
-        let switching = head.status == 101;
-        if tunnel || switching && asked == Asked::Upgrade {
-            sink(Event::ResponseEnd);
-            sink(Event::Upgraded);
-            self.client.make_opaque();
-            self.server.make_opaque();
+        transaction.response = Some(Response { solicited, ..head.message });
+        sink(Event::ResponseHead(&transaction, fields));
+        self.answering = Some(transaction);
+        let tunnel = expects == Expects::Connect && (200..300).contains(&status);
+        if tunnel || switching && expects == Expects::Upgrade {
+            self.upgraded(sink);
             return true;
         }
         if switching {
             // Clients that did not ask take it for a final response.
             self.tell(Side::Server, Anomaly::UnexpectedUpgrade, sink);
         }
-        if asked == Asked::Connect {
+        if expects == Expects::Connect {
             self.connect_refused(sink);
         }
-        let bodiless = asked == Asked::Head || matches!(head.status, 204 | 304);
-        match fields.framing {
-            _ if bodiless => sink(Event::ResponseEnd),
-            Framing::Length(0) => sink(Event::ResponseEnd),
+        let bodiless = expects == Expects::Head || matches!(status, 204 | 304);
+        match head.meaning.framing {
+            _ if bodiless => self.response_over(true, sink),
+            Framing::Length(0) => self.response_over(true, sink),
             Framing::Length(length) => self.server.state = State::Length(length),
             Framing::Chunked => self.server.state = State::Chunked(Chunked::new()),
             Framing::Unstated | Framing::UntilClose => self.server.state = State::UntilClose,
         }
         true
+    }
+
+    /// The current response ends the HTTP of both directions.
+    fn upgraded(&mut self, sink: &mut impl FnMut(Event<'_>)) {
+        if let Some(transaction) = &mut self.answering {
+            if let Some(response) = &mut transaction.response {
+                response.complete = true;
+            }
+            sink(Event::ResponseEnd(Some(transaction)));
+            sink(Event::Upgraded(transaction));
+            sink(Event::Complete(transaction));
+        }
+        self.answering = None;
+        self.client.make_opaque();
+        self.server.make_opaque();
+    }
+
+    /// The current request was seen to its end.
+    fn request_over(&mut self, sink: &mut impl FnMut(Event<'_>)) {
+        let transaction = self.requested();
+        if let Some(request) = transaction.and_then(|transaction| transaction.request.as_mut()) {
+            request.complete = true;
+        }
+        sink(Event::RequestEnd(self.requested().map(|transaction| &*transaction)));
+        self.requesting = None;
+    }
+
+    /// The transaction whose request is under way: it may have been answered already.
+    fn requested(&mut self) -> Option<&mut Transaction> {
+        let id = Some(self.requesting?);
+        match &mut self.answering {
+            Some(transaction) if transaction.id == id => Some(transaction),
+            _ => self.transactions.youngest().filter(|transaction| transaction.id == id),
+        }
+    }
+
+    /// The current response, if any, ends; `complete` when it was seen to its end.
+    fn response_over(&mut self, complete: bool, sink: &mut impl FnMut(Event<'_>)) {
+        let mut transaction = self.answering.take();
+        if complete {
+            let response = transaction.as_mut().and_then(|it| it.response.as_mut());
+            if let Some(response) = response {
+                response.complete = true;
+            }
+            sink(Event::ResponseEnd(transaction.as_ref()));
+        }
+        if let Some(transaction) = &transaction {
+            sink(Event::Complete(transaction));
+        }
+    }
+
+    fn is_http(&mut self, sink: &mut impl FnMut(Event<'_>)) {
+        if !self.decided {
+            self.decided = true;
+            sink(Event::Protocol(AppProto::Http));
+        }
     }
 
     fn connect_refused(&mut self, sink: &mut impl FnMut(Event<'_>)) {
@@ -404,10 +492,10 @@ impl Http1 {
 
     fn end_message(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
         self.stream(side).message_ended();
-        sink(match side {
-            Side::Client => Event::RequestEnd,
-            Side::Server => Event::ResponseEnd,
-        });
+        match side {
+            Side::Client => self.request_over(sink),
+            Side::Server => self.response_over(true, sink),
+        }
     }
 
     /// What is not a head: no HTTP at all, or HTTP that cannot be followed any further. Whether it
@@ -421,17 +509,20 @@ impl Http1 {
         sink: &mut impl FnMut(Event<'_>),
     ) {
         if side == Side::Server || self.client.http || self.server.http || names_http1 {
+            if side == Side::Client {
+                self.is_http(sink);
+            }
             self.tell(side, anomaly, sink);
             self.lose_framing(side);
         } else {
-            self.not_http(false, sink);
+            self.not_http(AppProto::Unknown, sink);
         }
     }
 
-    fn not_http(&mut self, http2: bool, sink: &mut impl FnMut(Event<'_>)) {
+    fn not_http(&mut self, what: AppProto, sink: &mut impl FnMut(Event<'_>)) {
         self.client.make_opaque();
         self.server.make_opaque();
-        sink(Event::NotHttp { http2 });
+        sink(Event::Protocol(what));
     }
 
     /// From here on everything in this direction is body.
@@ -441,47 +532,54 @@ impl Http1 {
 
     /// Bytes that were collected as a head and turned out to be none.
     fn flush_lost_head(&mut self, side: Side, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
-        if matches!(self.stream(side).state, State::UntilClose) && !bytes.is_empty() {
-            body_event(side, bytes, sink);
+        match self.stream(side).state {
+            _ if bytes.is_empty() => {}
+            State::UntilClose => self.body(side, bytes, sink),
+            State::Opaque => sink(Event::Data(side, bytes)),
+            _ => {}
         }
     }
 
-    fn enqueue(&mut self, asked: Asked, sink: &mut impl FnMut(Event<'_>)) {
-        if self.unmatched {
+    fn body(&mut self, side: Side, mut bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
+        if side == Side::Server
+            && let Some(limit) = self.body_limit
+            && self.server.told == 0
+            && !matches!(self.server.state, State::UntilClose)
+            && let Some(response) = self.answering.as_ref().and_then(|it| it.response.as_ref())
+        {
+            let wanted = limit.saturating_sub(response.body_bytes);
+            let all = bytes;
+            bytes = &all[..all.len().min(usize::try_from(wanted).unwrap_or(usize::MAX))];
+            self.count_body(side, (all.len() - bytes.len()) as u64);
+        }
+        if bytes.is_empty() {
             return;
         }
-        if let Some((last, count)) = self.waiting.back_mut()
-            && *last == asked
-            && *count < u32::MAX
-        {
-            *count += 1;
-        } else if self.waiting.len() < MAX_WAITING_RUNS {
-            self.waiting.push_back((asked, 1));
-        } else {
-            self.unmatched = true;
-            self.waiting = VecDeque::new();
-            self.tell(Side::Client, Anomaly::PipelineTooDeep, sink);
-        }
-    }
-
-    fn dequeue(&mut self) -> Asked {
-        let Some((asked, count)) = self.waiting.front_mut() else {
-            return Asked::Ordinary;
+        self.count_body(side, bytes.len() as u64);
+        let transaction = match side {
+            Side::Client => self.requested().map(|transaction| &*transaction),
+            Side::Server => self.answering.as_ref(),
         };
-        let asked = *asked;
-        *count -= 1;
-        if *count == 0 {
-            self.waiting.pop_front();
-        }
-        asked
+        sink(Event::Body(Body { side, transaction, bytes }));
     }
-}
 
-fn body_event(side: Side, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
-    sink(match side {
-        Side::Client => Event::RequestBody(bytes),
-        Side::Server => Event::ResponseBody(bytes),
-    });
+    /// Body bytes came by, looked at or not.
+    fn count_body(&mut self, side: Side, count: u64) {
+        match side {
+            Side::Client => {
+                let request = self.requested().and_then(|it| it.request.as_mut());
+                if let Some(request) = request {
+                    request.body_bytes = request.body_bytes.saturating_add(count);
+                }
+            }
+            Side::Server => {
+                let response = self.answering.as_mut().and_then(|it| it.response.as_mut());
+                if let Some(response) = response {
+                    response.body_bytes = response.body_bytes.saturating_add(count);
+                }
+            }
+        }
+    }
 }
 
 fn skip_line_ends(bytes: &[u8]) -> &[u8] {

@@ -2,7 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::{BodyLeft, Event, Http1, Side};
+use super::{BodyLeft, Http1};
+use crate::event::{Event, Side};
+use crate::protocol::AppProto;
+use crate::transaction::Version;
 
 /// Events as text, neighbouring body pieces joined: what must not depend on chunking.
 #[derive(Default)]
@@ -19,19 +22,27 @@ impl Log {
             }
         };
         match event {
-            Event::RequestBody(bytes) => body("> ", bytes, &mut self.0),
-            Event::ResponseBody(bytes) => body("< ", bytes, &mut self.0),
-            Event::RequestHead(head) => self.0.push(format!("{} {}", head.method, head.target)),
-            Event::ResponseHead(head) => self.0.push(format!(
-                "{}{}{}",
-                head.status,
-                if head.interim { " interim" } else { "" },
-                if head.answers_request { "" } else { " unasked" }
-            )),
-            Event::RequestEnd => self.0.push("end >".into()),
-            Event::ResponseEnd => self.0.push("end <".into()),
-            Event::Upgraded => self.0.push("upgraded".into()),
-            Event::NotHttp { http2 } => self.0.push(format!("not http, http2 {http2}")),
+            Event::Body(it) if it.side == Side::Client => body("> ", it.bytes, &mut self.0),
+            Event::Body(it) => body("< ", it.bytes, &mut self.0),
+            Event::RequestHead { method, target, .. } => {
+                self.0.push(format!("{method} {target}"));
+            }
+            Event::Interim(it, status, _) => {
+                let unasked = if it.is_none() { " unasked" } else { "" };
+                self.0.push(format!("{status} interim{unasked}"));
+            }
+            Event::ResponseHead(it, _) => {
+                let response = it.response.as_ref().unwrap();
+                let unasked = if response.solicited { "" } else { " unasked" };
+                self.0.push(format!("{}{unasked}", response.status));
+            }
+            Event::RequestEnd(_) => self.0.push("end >".into()),
+            Event::ResponseEnd(_) => self.0.push("end <".into()),
+            Event::Upgraded(_) => self.0.push("upgraded".into()),
+            Event::Protocol(AppProto::Http) | Event::Complete(_) | Event::Data(..) => {}
+            Event::Protocol(it) => {
+                self.0.push(format!("not http, http2 {}", it == AppProto::Http2));
+            }
             Event::Anomaly(side, anomaly) => self.0.push(format!("{side:?} {anomaly}")),
         }
     }
@@ -41,12 +52,11 @@ fn run(parts: &[(Side, &[u8])]) -> Vec<String> {
     let mut http = Http1::new();
     let mut log = Log::default();
     for (side, bytes) in parts {
-        match side {
-            Side::Client => http.request_bytes(bytes, &mut |event| log.add(event)),
-            Side::Server => http.response_bytes(bytes, &mut |event| log.add(event)),
-        }
+        http.data(*side, bytes, &mut |event| log.add(event));
     }
-    http.close(&mut |event| log.add(event));
+    for side in [Side::Client, Side::Server] {
+        http.close(side, &mut |event| log.add(event));
+    }
     log.0
 }
 
@@ -78,20 +88,23 @@ fn accepts_an_ordinary_exchange() {
     );
     let mut http = Http1::new();
     let mut seen = 0;
-    http.request_bytes(request.as_bytes(), &mut |event| {
-        if let Event::RequestHead(head) = event {
-            assert_eq!(head.version, 1);
-            assert_eq!(head.host, Some(&b"example.org"[..]));
-            assert_eq!(head.user_agent, Some(&b"curl/8"[..]));
-            assert_eq!(head.content_type, Some(&b"text/plain"[..]));
+    http.data(Side::Client, request.as_bytes(), &mut |event| {
+        if let Event::RequestHead { transaction, fields, .. } = event {
+            let head = transaction.request.as_ref().unwrap();
+            assert_eq!(head.version, Version::Http11);
+            assert_eq!(head.host.as_deref(), Some("example.org"));
+            assert_eq!(head.user_agent.as_deref(), Some("curl/8"));
+            assert_eq!(head.content_type.as_deref(), Some("text/plain"));
             assert_eq!(head.content_length, Some(3));
+            assert_eq!(fields.iter().nth(1), Some((&b"User-Agent"[..], &b"curl/8"[..])));
             seen += 1;
         }
     });
-    http.response_bytes(response.as_bytes(), &mut |event| {
-        if let Event::ResponseHead(head) = event {
-            assert_eq!(head.reason, "Created");
-            assert_eq!(head.content_encoding, Some(&b"gzip"[..]));
+    http.data(Side::Server, response.as_bytes(), &mut |event| {
+        if let Event::ResponseHead(transaction, _) = event {
+            let head = transaction.response.as_ref().unwrap();
+            assert_eq!(&*head.reason, "Created");
+            assert_eq!(head.content_encoding.as_deref(), Some("gzip"));
             assert_eq!(head.content_length, Some(5));
             seen += 1;
         }
@@ -239,7 +252,7 @@ fn refuses_other_protocols_early() {
         ["not http, http2 true"]
     );
     let mut http = Http1::new();
-    http.request_bytes(b"\x16", &mut |_| {});
+    http.data(Side::Client, b"\x16", &mut |_| {});
     assert!(http.is_opaque());
 }
 
@@ -377,16 +390,16 @@ fn accepts_skips_inside_bodies_and_refuses_them_elsewhere() {
     let mut http = Http1::new();
     let mut log = Log::default();
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n";
-    http.request_bytes(GET.as_bytes(), &mut |event| log.add(event));
-    http.response_bytes(format!("{head}0123").as_bytes(), &mut |event| log.add(event));
+    http.data(Side::Client, GET.as_bytes(), &mut |event| log.add(event));
+    http.data(Side::Server, format!("{head}0123").as_bytes(), &mut |event| log.add(event));
     assert_eq!(http.response_body_left(), BodyLeft::Length(96));
-    http.skip_response_bytes(90, &mut |event| log.add(event));
-    http.response_bytes(b"456", &mut |event| log.add(event));
-    http.skip_response_bytes(3, &mut |event| log.add(event));
+    http.skip(Side::Server, 90, &mut |event| log.add(event));
+    http.data(Side::Server, b"456", &mut |event| log.add(event));
+    http.skip(Side::Server, 3, &mut |event| log.add(event));
     assert_eq!(http.response_body_left(), BodyLeft::None);
-    http.response_bytes(b"HTTP/1.1 204 N\r\n\r\n", &mut |event| log.add(event));
-    http.skip_response_bytes(1, &mut |event| log.add(event));
-    http.response_bytes(b"rest", &mut |event| log.add(event));
+    http.data(Side::Server, b"HTTP/1.1 204 N\r\n\r\n", &mut |event| log.add(event));
+    http.skip(Side::Server, 1, &mut |event| log.add(event));
+    http.data(Side::Server, b"rest", &mut |event| log.add(event));
     assert_eq!(http.response_body_left(), BodyLeft::UntilClose);
     assert_eq!(
         log.0,

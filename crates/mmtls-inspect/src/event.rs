@@ -1,6 +1,9 @@
-//! What the observer tells. Refuses to own a byte of what it shows.
+//! What is told of a connection. Refuses to own a byte of what it shows.
 
 use core::fmt;
+
+use crate::protocol::AppProto;
+use crate::transaction::Transaction;
 
 /// One end of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -11,68 +14,72 @@ pub enum Side {
     Server,
 }
 
-/// A request's start line and the fields that reports use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RequestHead<'a> {
-    /// As sent; methods are case-sensitive.
-    pub method: &'a str,
-    /// The request target (RFC 9112, section 3.2).
-    pub target: &'a str,
-    /// The digit after `HTTP/1.`.
-    pub version: u8,
-    /// Host field.
-    pub host: Option<&'a [u8]>,
-    /// User-Agent field.
-    pub user_agent: Option<&'a [u8]>,
-    /// Content-Type field.
-    pub content_type: Option<&'a [u8]>,
-    /// Content-Length, unless faulty or overridden.
-    pub content_length: Option<u64>,
+/// The fields of a head, in the order in which they were sent.
+#[derive(Clone, Copy)]
+pub struct Fields<'a>(&'a [httparse::Header<'a>]);
+
+impl<'a> Fields<'a> {
+    pub(crate) fn http1(headers: &'a [httparse::Header<'a>]) -> Self {
+        Self(headers)
+    }
+
+    /// Names as sent, and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        self.0.iter().map(|header| (header.name.as_bytes(), header.value))
+    }
 }
 
-/// A response's start line and the fields that reports use.
+impl fmt::Debug for Fields<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        f.debug_map().entries(self.iter().map(|(name, value)| (text(name), text(value)))).finish()
+    }
+}
+
+/// Bytes of a message's body. Never empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ResponseHead<'a> {
-    /// Status code.
-    pub status: u16,
-    /// Reason phrase; may be empty.
-    pub reason: &'a str,
-    /// The digit after `HTTP/1.`.
-    pub version: u8,
-    /// Content-Type field.
-    pub content_type: Option<&'a [u8]>,
-    /// Content-Length, unless faulty or overridden.
-    pub content_length: Option<u64>,
-    /// Content-Encoding field; the last one where there are several.
-    pub content_encoding: Option<&'a [u8]>,
-    /// An interim (1xx) response: no body, no end, the final one follows.
-    pub interim: bool,
-    /// A request was waiting for it; the final response answers the oldest one.
-    pub answers_request: bool,
+pub struct Body<'a> {
+    /// Who sent them.
+    pub side: Side,
+    /// Whose they are; absent where the message has no head, or the transaction had to be forgotten.
+    pub transaction: Option<&'a Transaction>,
+    /// The bytes, transfer coding removed.
+    pub bytes: &'a [u8],
 }
 
 /// What the bytes were.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Event<'a> {
+    /// What the connection carries is known now.
+    Protocol(AppProto),
     /// A request began.
-    RequestHead(RequestHead<'a>),
-    /// Bytes of the request's body, transfer coding removed. Never empty.
-    RequestBody(&'a [u8]),
-    /// The request is complete.
-    RequestEnd,
-    /// A response began.
-    ResponseHead(ResponseHead<'a>),
-    /// Bytes of the response's body, transfer coding removed. Never empty.
-    ResponseBody(&'a [u8]),
-    /// The response is complete.
-    ResponseEnd,
-    /// Both directions speak another protocol from here on (CONNECT, status 101).
-    Upgraded,
-    /// The connection does not carry HTTP/1 at all.
-    NotHttp {
-        /// It begins with the preface of HTTP/2.
-        http2: bool,
+    RequestHead {
+        /// Which one.
+        transaction: &'a Transaction,
+        /// The whole method, however long.
+        method: &'a str,
+        /// The whole target, however long.
+        target: &'a str,
+        /// Its fields.
+        fields: Fields<'a>,
     },
+    /// Bytes of a body.
+    Body(Body<'a>),
+    /// The request is complete.
+    RequestEnd(Option<&'a Transaction>),
+    /// An interim (1xx) response: no body, no end, the final one follows.
+    Interim(Option<&'a Transaction>, u16, Fields<'a>),
+    /// A final response began.
+    ResponseHead(&'a Transaction, Fields<'a>),
+    /// The response is complete.
+    ResponseEnd(Option<&'a Transaction>),
+    /// Both directions speak another protocol from here on (CONNECT, status 101).
+    Upgraded(&'a Transaction),
+    /// The transaction is over, or nothing more will be known of it. Each one ends so, once.
+    Complete(&'a Transaction),
+    /// The next bytes of a protocol that is not followed.
+    Data(Side, &'a [u8]),
     /// Something that endpoints may read differently. Each kind is told once per side.
     Anomaly(Side, Anomaly),
 }
@@ -83,7 +90,7 @@ pub enum Event<'a> {
 pub enum Anomaly {
     /// Not a legal head. The rest of the direction is taken as body.
     BadHead,
-    /// A head over [`super::MAX_HEAD_LEN`]. The rest of the direction is taken as body.
+    /// A head over [`crate::http1::MAX_HEAD_LEN`]. The rest of the direction is taken as body.
     HeadTooLarge,
     /// Content-Length is not a number. The rest of the direction is taken as body.
     BadLength,

@@ -1,0 +1,355 @@
+//! One connection's application layer: finds out what it carries, and follows it.
+//!
+//! Bytes of both sides in stream order, gaps and ends go in; [`Event`]s of numbered transactions
+//! come out, and how much of each side is of interest. Another protocol is followed by adding a
+//! variant of [`Layer`]. Refuses to let the server alone decide what the protocol is, and to see
+//! anything of records, TLS, keys or packets.
+
+use crate::event::{Anomaly, Event, Side};
+use crate::http1::{BodyLeft, Http1};
+use crate::protocol::{AppProto, Detected, MAX_FIRST_LINE, SERVER_BYTES, detect};
+
+/// How much of what a side sends next is of interest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wants {
+    /// All of it.
+    All,
+    /// Nothing of the next so many bytes: tell [`AppLayer::skip`] when they were passed over.
+    After(u64),
+    /// Nothing more: what is followed has ended.
+    Nothing,
+}
+
+/// The application layer of one connection.
+pub struct AppLayer {
+    layer: Layer,
+    decision: Decision,
+    /// Set until the client has said enough.
+    detection: Option<Box<Detection>>,
+}
+
+enum Layer {
+    Http1(Box<Http1>),
+    /// A protocol that is not followed: bytes are told as they are.
+    Stream,
+}
+
+/// What is known of the protocol.
+#[derive(Default)]
+struct Decision {
+    protocol: Option<AppProto>,
+    /// What was wrong with the server's bytes, if this turns out to be HTTP. A greeting is no bad head.
+    held: Vec<Anomaly>,
+}
+
+#[derive(Default)]
+struct Detection {
+    alpn: AppProto,
+    /// The client's first bytes, which have not gone on.
+    client: Vec<u8>,
+    /// The server's, if it spoke first.
+    greeting: Vec<u8>,
+}
+
+impl Default for AppLayer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl AppLayer {
+    /// At the start of a connection.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            layer: Layer::Http1(Box::default()),
+            decision: Decision::default(),
+            detection: Some(Box::default()),
+        }
+    }
+
+    /// The protocol that the endpoints negotiated (ALPN). Has no effect once the client has said
+    /// enough.
+    pub fn negotiated(&mut self, name: &[u8]) {
+        if let Some(detection) = &mut self.detection {
+            detection.alpn = AppProto::from_alpn(name);
+        }
+    }
+
+    /// Of each response's body only so many bytes are of interest.
+    pub fn limit_response_bodies(&mut self, most: Option<u64>) {
+        if let Layer::Http1(http) = &mut self.layer {
+            http.limit_response_bodies(most);
+        }
+    }
+
+    /// What the connection carries, once that was told.
+    #[must_use]
+    pub fn protocol(&self) -> Option<AppProto> {
+        self.decision.protocol
+    }
+
+    /// How much of what a side sends next is of interest.
+    #[must_use]
+    pub fn wants(&self, side: Side) -> Wants {
+        match &self.layer {
+            Layer::Http1(http) if http.is_opaque() => Wants::Nothing,
+            Layer::Http1(http) if side == Side::Server => match http.uninteresting() {
+                // In the record at hand nothing can be skipped any more.
+                Some(BodyLeft::Length(left)) if left > 0 => Wants::After(left),
+                _ => Wants::All,
+            },
+            Layer::Http1(_) => Wants::All,
+            Layer::Stream => Wants::Nothing,
+        }
+    }
+
+    /// The next bytes of one side.
+    pub fn data(&mut self, side: Side, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
+        match (&mut self.detection, side) {
+            (Some(_), Side::Client) => self.first_bytes(bytes, sink),
+            (Some(detection), Side::Server) => {
+                let missing = SERVER_BYTES - detection.greeting.len();
+                detection.greeting.extend_from_slice(&bytes[..bytes.len().min(missing)]);
+                self.pass_on(side, bytes, sink);
+            }
+            (None, _) => self.pass_on(side, bytes, sink),
+        }
+    }
+
+    /// Bytes of one side are missing, nobody knows how many.
+    pub fn gap(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
+        if side == Side::Client {
+            self.detect_no_longer(sink);
+        }
+        if let Layer::Http1(http) = &mut self.layer {
+            http.gap(side, &mut self.decision.filter(sink));
+        }
+    }
+
+    /// The next bytes of one side were not looked at. Where [`Self::wants`] had said so nothing is
+    /// lost; elsewhere this is a gap.
+    pub fn skip(&mut self, side: Side, count: u64, sink: &mut impl FnMut(Event<'_>)) {
+        if side == Side::Client {
+            self.detect_no_longer(sink);
+        }
+        if let Layer::Http1(http) = &mut self.layer {
+            http.skip(side, count, &mut self.decision.filter(sink));
+        }
+    }
+
+    /// One side closed in order. Nothing of it may follow.
+    pub fn close(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
+        if side == Side::Client {
+            self.detect_no_longer(sink);
+        }
+        if let Layer::Http1(http) = &mut self.layer {
+            http.close(side, &mut self.decision.filter(sink));
+        }
+    }
+
+    /// The connection is over, in whatever way. Nothing may follow.
+    pub fn finish(&mut self, sink: &mut impl FnMut(Event<'_>)) {
+        if let Layer::Http1(http) = &mut self.layer {
+            http.finish(&mut self.decision.filter(sink));
+        }
+        self.layer = Layer::Stream;
+    }
+
+    fn pass_on(&mut self, side: Side, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
+        match &mut self.layer {
+            Layer::Http1(http) => http.data(side, bytes, &mut self.decision.filter(sink)),
+            Layer::Stream if bytes.is_empty() => {}
+            Layer::Stream => sink(Event::Data(side, bytes)),
+        }
+    }
+
+    /// The client's bytes while it is not clear what they are.
+    fn first_bytes(&mut self, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
+        let Some(mut detection) = self.detection.take() else {
+            return;
+        };
+        let Detection { alpn, client, greeting } = &mut *detection;
+        let used = bytes.len().min(MAX_FIRST_LINE - client.len());
+        let (first, rest) = bytes.split_at(used);
+        let is_first = client.is_empty();
+        if !is_first {
+            client.extend_from_slice(first);
+        }
+        let start = if is_first { first } else { &client[..] };
+        match detect(start, greeting, *alpn) {
+            Detected::NeedMore => {
+                if is_first {
+                    client.extend_from_slice(first);
+                }
+                self.detection = Some(detection);
+                return;
+            }
+            Detected::Is(AppProto::Http) => {}
+            Detected::Is(other) => {
+                // Requests cannot be waiting; what the server has sent ends here.
+                self.finish(sink);
+                self.decision.decide(other, sink);
+            }
+        }
+        self.pass_on(Side::Client, start, sink);
+        self.pass_on(Side::Client, rest, sink);
+    }
+
+    /// No more of the client's first bytes will come: they are taken as HTTP.
+    fn detect_no_longer(&mut self, sink: &mut impl FnMut(Event<'_>)) {
+        if let Some(detection) = self.detection.take() {
+            self.pass_on(Side::Client, &detection.client, sink);
+        }
+    }
+}
+
+impl Decision {
+    fn decide(&mut self, protocol: AppProto, sink: &mut impl FnMut(Event<'_>)) {
+        self.protocol = Some(protocol);
+        sink(Event::Protocol(protocol));
+        let held = core::mem::take(&mut self.held);
+        if protocol == AppProto::Http {
+            for anomaly in held {
+                sink(Event::Anomaly(Side::Server, anomaly));
+            }
+        }
+    }
+
+    /// What a protocol's events come to.
+    fn filter(&mut self, sink: &mut impl FnMut(Event<'_>)) -> impl FnMut(Event<'_>) {
+        move |event| match event {
+            Event::Protocol(protocol) => self.decide(protocol, sink),
+            Event::Anomaly(Side::Server, anomaly) if self.protocol.is_none() => {
+                self.held.push(anomaly);
+            }
+            other => sink(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GET: &str = "GET / HTTP/1.1\r\n\r\n";
+    const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+    fn show(event: Event<'_>, log: &mut Vec<String>) {
+        let mut bytes = |name: &str, bytes: &[u8]| {
+            assert!(!bytes.is_empty());
+            match log.last_mut() {
+                Some(last) if last.starts_with(name) => {
+                    last.push_str(&bytes.escape_ascii().to_string());
+                }
+                _ => log.push(format!("{name}{}", bytes.escape_ascii())),
+            }
+        };
+        match event {
+            Event::Body(body) => bytes(&format!("{:?} body ", body.side), body.bytes),
+            Event::Data(side, data) => bytes(&format!("{side:?} data "), data),
+            Event::Protocol(protocol) => log.push(protocol.to_string()),
+            Event::Anomaly(side, anomaly) => log.push(format!("{side:?} {anomaly}")),
+            Event::Complete(it) => log.push(format!("{:?} over", it.id)),
+            _ => {}
+        }
+    }
+
+    fn run(parts: &[(Side, &str)], most: usize) -> Vec<String> {
+        let mut app = AppLayer::new();
+        let mut log = Vec::new();
+        let mut sink = |event: Event<'_>| show(event, &mut log);
+        for (side, text) in parts {
+            for piece in text.as_bytes().chunks(most) {
+                app.data(*side, piece, &mut sink);
+            }
+        }
+        app.close(Side::Client, &mut sink);
+        app.close(Side::Server, &mut sink);
+        app.finish(&mut sink);
+        log
+    }
+
+    fn observe(parts: &[(Side, &str)]) -> Vec<String> {
+        let whole = run(parts, usize::MAX);
+        for most in [1, 2, 3, 5] {
+            assert_eq!(run(parts, most), whole, "pieces of {most}");
+        }
+        whole
+    }
+
+    #[test]
+    fn accepts_http_and_holds_back_what_a_greeting_may_be() {
+        assert_eq!(
+            observe(&[(Side::Client, GET), (Side::Server, OK)]),
+            ["http", "Server body ok", "Some(0) over"]
+        );
+        // What the server said first was an answer without a head.
+        assert_eq!(
+            observe(&[(Side::Server, "220 EVIL"), (Side::Client, GET)]),
+            ["Server body 220 EVIL", "http", "Server http_bad_head", "Some(0) over"]
+        );
+    }
+
+    #[test]
+    fn accepts_other_protocols_as_streams() {
+        assert_eq!(
+            observe(&[
+                (Side::Server, "220 mail.test\r\n"),
+                (Side::Client, "EHLO c\r\n"),
+                (Side::Server, "250 hi\r\n"),
+            ]),
+            [
+                "Server body 220 mail.test\\r\\n",
+                "smtp",
+                "Client data EHLO c\\r\\n",
+                "Server data 250 hi\\r\\n"
+            ]
+        );
+        assert_eq!(
+            observe(&[(Side::Server, "\0\0\0\x04"), (Side::Client, "PRI * HTTP/2.0\r\n\r\nSM")]),
+            [
+                "Server body \\x00\\x00\\x00\\x04",
+                "http2",
+                "Client data PRI * HTTP/2.0\\r\\n\\r\\nSM"
+            ]
+        );
+        assert_eq!(observe(&[(Side::Client, "AB\x01C")]), ["unknown", "Client data AB\\x01C"]);
+        assert_eq!(
+            observe(&[(Side::Server, "220 x"), (Side::Client, "EH")])[1..],
+            ["Client http_truncated"]
+        );
+    }
+
+    #[test]
+    fn accepts_what_follows_an_upgrade_as_a_stream() {
+        let log = observe(&[
+            (Side::Client, "GET / HTTP/1.1\r\nUpgrade: x\r\n\r\n"),
+            (Side::Server, "HTTP/1.1 101 S\r\n\r\nabc"),
+            (Side::Client, "def"),
+        ]);
+        assert_eq!(log, ["http", "Some(0) over", "Server data abc", "Client data def"]);
+    }
+
+    #[test]
+    fn wants_nothing_of_the_rest_of_a_limited_body() {
+        let mut app = AppLayer::new();
+        let mut log = Vec::new();
+        let mut sink = |event: Event<'_>| show(event, &mut log);
+        app.limit_response_bodies(Some(3));
+        app.data(Side::Client, GET.as_bytes(), &mut sink);
+        assert_eq!(app.wants(Side::Server), Wants::All);
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n01234";
+        app.data(Side::Server, head, &mut sink);
+        assert_eq!(
+            (app.wants(Side::Server), app.wants(Side::Client)),
+            (Wants::After(95), Wants::All)
+        );
+        app.skip(Side::Server, 95, &mut sink);
+        assert_eq!(app.wants(Side::Server), Wants::All);
+        app.gap(Side::Client, &mut sink);
+        app.finish(&mut sink);
+        assert_eq!(app.wants(Side::Client), Wants::Nothing);
+        assert_eq!(log, ["http", "Server body 012", "Some(0) over", "Client http_gap"]);
+    }
+}
