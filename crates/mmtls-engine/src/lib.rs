@@ -9,13 +9,16 @@
 //! Refuses to read a clock, open anything, spawn, use unsafe, link crypto, or buffer without a cap.
 #![forbid(unsafe_code)]
 
+mod buffer_pool;
 mod config;
 mod counters;
-mod engine;
-mod flow;
+mod driver;
+mod follow;
+mod keys;
 mod output;
 mod recognition;
 pub mod session;
+mod tcp;
 mod wire;
 
 /// TLS as it stands on the wire: what sessions, keys and records are made of.
@@ -23,6 +26,7 @@ pub use mmtls_tls as tls;
 
 pub use config::{Awaited, Bypass, Config, Limits, Policies, Policy, Share, TLS_PORTS};
 pub use counters::Counters;
-pub use engine::{Engine, KeyRefusal, SharedKeys};
+pub use driver::Engine;
+pub use keys::{KeyRefusal, SharedKeys};
 pub use output::{Exit, FrameInput, HoldId, KeysNeeded, Output, PortId, Verdict};
 pub use wire::{Link, finishes_in_place};

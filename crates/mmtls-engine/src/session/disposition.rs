@@ -17,7 +17,7 @@ pub(crate) enum Disposition {
 impl Disposition {
     /// Decides; never back to something milder: what was to be dropped stays dropped, whatever is found
     /// out or asked for later.
-    pub(super) fn decide(&mut self, new: Self) {
+    pub(crate) fn decide(&mut self, new: Self) {
         let severity = |it: &Self| match it {
             Self::Follow => 0,
             Self::Bypass => 1,

@@ -10,19 +10,19 @@
 
 use super::state::{Context, TlsSession};
 use super::stream::Read;
-use super::{Certificates, Handler, SessionError};
+use crate::session::{Certificates, SessionError};
 use crate::tls::{ContentType, Direction, EncryptedExtensions, HandshakeType, RecordHeader};
 
-impl<S: Default> TlsSession<S> {
+impl TlsSession {
     /// Tries a record as the next one of the handshake, with the keys from number `from` on; true
     /// when that settled what it is.
-    pub(super) fn try_handshake<H: Handler<State = S>>(
+    pub(super) fn try_handshake(
         &mut self,
         direction: Direction,
         from: usize,
         header: RecordHeader,
         fragment: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> bool {
         let stream = &mut self.streams[direction.index()];
         let keys = &mut stream.handshake_keys;
@@ -55,11 +55,7 @@ impl<S: Default> TlsSession<S> {
         true
     }
 
-    fn handle_opened_messages<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        ctx: &mut Context<'_, H>,
-    ) {
+    fn handle_opened_messages(&mut self, direction: Direction, ctx: &mut Context<'_>) {
         let cap = ctx.config.limits.max_handshake_bytes;
         while self.following() {
             let stream = &mut self.streams[direction.index()];
@@ -89,12 +85,12 @@ impl<S: Default> TlsSession<S> {
 
     /// A message of the handshake that certificates or extensions may be in; false when it
     /// contradicts itself.
-    pub(super) fn handle_opened_message<H: Handler<State = S>>(
+    pub(super) fn handle_opened_message(
         &mut self,
         direction: Direction,
         kind: HandshakeType,
         body: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> bool {
         let tls12 = self.is_tls12();
         let certificates = match kind {
@@ -117,8 +113,8 @@ impl<S: Default> TlsSession<S> {
             ctx.counters.certificates_unreadable += 1;
             return true;
         };
-        self.event(ctx, |handler, session, state| {
-            handler.certificates(session, state, direction, &certificates);
+        self.event(ctx, |sink, session| {
+            sink.certificates(session, direction, &certificates);
         });
         true
     }

@@ -12,12 +12,14 @@
 use core::mem;
 use core::time::Duration;
 
-use super::buffer_pool::BufferPool;
-use super::disposition::Disposition;
+use super::sink::SessionSink;
 use super::state::{Context, Early, Negotiation, Step, TlsSession};
 use super::stream::{MAX_TLS13_FRAGMENT_LEN, Read, Stream};
-use super::{Control, EndReason, Handler, KeyStatus, Record, Session, SessionError, SessionInfo};
+use crate::buffer_pool::BufferPool;
 use crate::config::Policy;
+use crate::session::{
+    Control, Disposition, EndReason, KeyStatus, Record, Session, SessionError, SessionInfo,
+};
 use crate::tls::{
     ContentType, Deframed, Direction, KeyEpoch, OpenError, OpenRecord, Opened, ProtocolVersion,
     RECORD_HEADER_LEN, RecordHeader, deframe,
@@ -38,18 +40,13 @@ enum Ending {
     Stop,
 }
 
-impl<S: Default> TlsSession<S> {
+impl TlsSession {
     /// Begins a session whose client stream is processed from `position` on.
-    pub(crate) fn start<H: Handler<State = S>>(
-        info: SessionInfo,
-        positions: [u64; 2],
-        ctx: &mut Context<'_, H>,
-    ) -> Self {
+    pub(crate) fn start(info: SessionInfo, positions: [u64; 2], ctx: &mut Context<'_>) -> Self {
         let mut session = Self {
             info,
             disposition: Disposition::Follow,
             control: Control::default(),
-            state: S::default(),
             streams: positions.map(Stream::new),
             handshake_started: false,
             handshake_ended: false,
@@ -61,7 +58,7 @@ impl<S: Default> TlsSession<S> {
             ended: false,
         };
         ctx.counters.sessions += 1;
-        session.event(ctx, |handler, session, state| handler.session_start(session, state));
+        session.event(ctx, |sink, session| sink.session_start(session));
         session
     }
 
@@ -136,11 +133,11 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// Takes the next contiguous bytes of a direction.
-    pub(crate) fn handle_bytes<H: Handler<State = S>>(
+    pub(crate) fn handle_bytes(
         &mut self,
         direction: Direction,
         mut data: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) {
         let side = direction.index();
         if !self.following() {
@@ -186,13 +183,13 @@ impl<S: Default> TlsSession<S> {
 
     /// Installs keys that came over the connection `source`; false when they are not needed (any
     /// more).
-    pub(crate) fn handle_keys<H: Handler<State = S>>(
+    pub(crate) fn handle_keys(
         &mut self,
         direction: Direction,
         epoch: KeyEpoch,
         source: u64,
         opener: Box<dyn OpenRecord>,
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> bool {
         if !self.following() {
             return false;
@@ -215,8 +212,8 @@ impl<S: Default> TlsSession<S> {
         }
         let stream = &self.streams[direction.index()];
         let waited = stream.stalled_since_ns.map_or(0, |since| ctx.now_ns.saturating_sub(since));
-        self.event(ctx, |handler, session, state| {
-            handler.keys(session, state, direction, epoch, Duration::from_nanos(waited));
+        self.event(ctx, |sink, session| {
+            sink.keys(session, direction, epoch, Duration::from_nanos(waited));
         });
         self.search_backlog(direction, epoch, ctx);
         self.resume(direction, Some(waited), ctx);
@@ -224,10 +221,7 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// The endpoint refuses to share.
-    pub(crate) fn handle_null_keys<H: Handler<State = S>>(
-        &mut self,
-        ctx: &mut Context<'_, H>,
-    ) -> bool {
+    pub(crate) fn handle_null_keys(&mut self, ctx: &mut Context<'_>) -> bool {
         if !self.following() || self.info.key_status != KeyStatus::Waiting {
             return false;
         }
@@ -244,11 +238,7 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// A stall limit was reached.
-    pub(crate) fn handle_missing_keys<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        ctx: &mut Context<'_, H>,
-    ) {
+    pub(crate) fn handle_missing_keys(&mut self, direction: Direction, ctx: &mut Context<'_>) {
         if !self.following() {
             return;
         }
@@ -268,11 +258,7 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// The FIN of a direction has been reached in order.
-    pub(crate) fn handle_fin<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        ctx: &mut Context<'_, H>,
-    ) {
+    pub(crate) fn handle_fin(&mut self, direction: Direction, ctx: &mut Context<'_>) {
         let stalled = self.is_stalled(direction);
         let stream = &mut self.streams[direction.index()];
         if !stalled && !stream.pending().is_empty() && !stream.early_fin_raised {
@@ -287,11 +273,7 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// The client speaks a version that is told by its first bytes, and not followed.
-    pub(crate) fn refuse_version<H: Handler<State = S>>(
-        &mut self,
-        version: ProtocolVersion,
-        ctx: &mut Context<'_, H>,
-    ) {
+    pub(crate) fn refuse_version(&mut self, version: ProtocolVersion, ctx: &mut Context<'_>) {
         self.info.version = Some(version);
         self.require_private_tag(Direction::ClientToServer, ctx);
         if self.following() {
@@ -301,11 +283,11 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// Reports an error and applies its policy.
-    pub(crate) fn fail<H: Handler<State = S>>(
+    pub(crate) fn fail(
         &mut self,
         direction: Direction,
         error: SessionError,
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) {
         self.raise(direction, error, ctx);
         let policies = &ctx.config.policies;
@@ -352,24 +334,20 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// Reports an error without consequence; not after the end.
-    pub(crate) fn raise<H: Handler<State = S>>(
+    pub(crate) fn raise(
         &mut self,
         direction: Direction,
         error: SessionError,
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) {
         if self.ended || self.disposition.is_kill() {
             return;
         }
-        self.event(ctx, |handler, session, state| handler.error(session, state, direction, error));
+        self.event(ctx, |sink, session| sink.error(session, direction, error));
     }
 
     /// Raises SESSION_END, once.
-    pub(crate) fn end<H: Handler<State = S>>(
-        &mut self,
-        reason: EndReason,
-        ctx: &mut Context<'_, H>,
-    ) {
+    pub(crate) fn end(&mut self, reason: EndReason, ctx: &mut Context<'_>) {
         if self.following() {
             let stalled = self.streams.iter().any(|stream| stream.stalled_since_ns.is_some());
             if stalled && self.info.key_status == KeyStatus::Waiting {
@@ -392,7 +370,7 @@ impl<S: Default> TlsSession<S> {
             }
         }
         if !mem::replace(&mut self.ended, true) {
-            self.event(ctx, |handler, session, state| handler.session_end(session, state, reason));
+            self.event(ctx, |sink, session| sink.session_end(session, reason));
         }
         self.forget();
     }
@@ -400,11 +378,11 @@ impl<S: Default> TlsSession<S> {
     // Records.
 
     /// Handles the complete records at the front of `bytes`; returns how many bytes they had.
-    fn handle_records<H: Handler<State = S>>(
+    fn handle_records(
         &mut self,
         direction: Direction,
         bytes: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> (usize, Ending) {
         let mut used = 0;
         loop {
@@ -427,12 +405,12 @@ impl<S: Default> TlsSession<S> {
         }
     }
 
-    fn handle_record<H: Handler<State = S>>(
+    fn handle_record(
         &mut self,
         direction: Direction,
         header: RecordHeader,
         fragment: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> Step {
         let protected = header.content_type == ContentType::APPLICATION_DATA;
         if protected && header.bytes[1..3] != [3, 3] && !self.is_tls12() {
@@ -485,13 +463,13 @@ impl<S: Default> TlsSession<S> {
 
     /// Delivers a record of the application epochs, unless a pause skips it. `outcome` is there
     /// when the record was opened to find where they begin.
-    pub(super) fn handle_application_record<H: Handler<State = S>>(
+    pub(super) fn handle_application_record(
         &mut self,
         direction: Direction,
         header: RecordHeader,
         fragment: &[u8],
         outcome: Option<Result<Opened, OpenError>>,
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) {
         if outcome.is_some() {
             self.end_handshake(ctx);
@@ -521,34 +499,36 @@ impl<S: Default> TlsSession<S> {
         let stream = &mut self.streams[direction.index()];
         stream.skipped = stream.skipped.saturating_add(content);
         ctx.counters.records_paused += 1;
-        self.with_record(direction, header, fragment, outcome, ctx, |_, _, _, _| {});
+        self.with_record(direction, header, fragment, outcome, ctx, |_, _, _| {});
     }
 
     /// Raises NEW_RECORD and then looks at what the handler opened.
-    pub(super) fn deliver<H: Handler<State = S>>(
+    pub(super) fn deliver(
         &mut self,
         direction: Direction,
         header: RecordHeader,
         fragment: &[u8],
         outcome: Option<Result<Opened, OpenError>>,
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) {
         self.end_handshake(ctx);
         if self.following() {
-            self.with_record(direction, header, fragment, outcome, ctx, H::new_record);
+            self.with_record(direction, header, fragment, outcome, ctx, |sink, session, record| {
+                sink.new_record(session, record);
+            });
             self.streams[direction.index()].skipped = 0;
         }
     }
 
-    /// Lets `judge` see a record and then looks at what was opened; false when it failed to open.
-    pub(super) fn with_record<H: Handler<State = S>>(
+    /// Lets `show` see a record and then looks at what was opened; false when it failed to open.
+    pub(super) fn with_record(
         &mut self,
         direction: Direction,
         header: RecordHeader,
         fragment: &[u8],
         outcome: Option<Result<Opened, OpenError>>,
-        ctx: &mut Context<'_, H>,
-        judge: impl FnOnce(&mut H, &mut Session<'_>, &mut S, &mut Record<'_>),
+        ctx: &mut Context<'_>,
+        show: impl FnOnce(&mut dyn SessionSink, &mut Session<'_>, &mut Record<'_>),
     ) -> bool {
         let cap = ctx.config.limits.max_handshake_bytes;
         let stream = &mut self.streams[direction.index()];
@@ -571,7 +551,7 @@ impl<S: Default> TlsSession<S> {
         ctx.counters.records_seen += 1;
         let mut session =
             Session { info: &self.info, control: &mut self.control, now_ns: ctx.now_ns };
-        judge(ctx.handler, &mut session, &mut self.state, &mut record);
+        show(ctx.sink, &mut session, &mut record);
         let tls12 = self.info.version == Some(ProtocolVersion::TLS_1_2);
         if record.outcome.is_none() && !tls12 && fragment.len() <= PEEK_FRAGMENT_LEN {
             // Only a KeyUpdate is looked for; an error is handled below as any other.
@@ -608,11 +588,7 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// Moves a direction to its next epoch (RFC 8446, section 4.6.3).
-    fn update_keys<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        ctx: &mut Context<'_, H>,
-    ) {
+    fn update_keys(&mut self, direction: Direction, ctx: &mut Context<'_>) {
         ctx.counters.key_updates += 1;
         let stream = &mut self.streams[direction.index()];
         let Read::Application { epoch, .. } = stream.read else {
@@ -629,22 +605,22 @@ impl<S: Default> TlsSession<S> {
 
     // Stalls.
 
-    fn stall<H: Handler<State = S>>(&mut self, direction: Direction, ctx: &mut Context<'_, H>) {
+    fn stall(&mut self, direction: Direction, ctx: &mut Context<'_>) {
         let stream = &mut self.streams[direction.index()];
         if stream.stalled_since_ns.is_none() {
             stream.stalled_since_ns = Some(ctx.now_ns);
             ctx.counters.stalls += 1;
-            self.event(ctx, |handler, session, state| handler.stall(session, state, direction));
+            self.event(ctx, |sink, session| sink.stall(session, direction));
         }
     }
 
     /// Goes on behind a stall, as far as the keys allow; without keys after the time that was
     /// waited for them, as far as policy allows.
-    pub(super) fn resume<H: Handler<State = S>>(
+    pub(super) fn resume(
         &mut self,
         direction: Direction,
         waited_ns: Option<u64>,
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) {
         let stream = &mut self.streams[direction.index()];
         if self.disposition != Disposition::Follow || stream.stalled_since_ns.is_none() {
@@ -673,20 +649,20 @@ impl<S: Default> TlsSession<S> {
 
     // Events.
 
-    pub(super) fn end_handshake<H: Handler<State = S>>(&mut self, ctx: &mut Context<'_, H>) {
+    pub(super) fn end_handshake(&mut self, ctx: &mut Context<'_>) {
         if !mem::replace(&mut self.handshake_ended, true) {
-            self.event(ctx, |handler, session, state| handler.handshake_end(session, state));
+            self.event(ctx, |sink, session| sink.handshake_end(session));
         }
     }
 
-    pub(super) fn event<H: Handler<State = S>>(
+    pub(super) fn event(
         &mut self,
-        ctx: &mut Context<'_, H>,
-        raise: impl FnOnce(&mut H, &mut Session<'_>, &mut S),
+        ctx: &mut Context<'_>,
+        raise: impl FnOnce(&mut dyn SessionSink, &mut Session<'_>),
     ) {
         let mut session =
             Session { info: &self.info, control: &mut self.control, now_ns: ctx.now_ns };
-        raise(ctx.handler, &mut session, &mut self.state);
+        raise(ctx.sink, &mut session);
         self.apply_control();
     }
 

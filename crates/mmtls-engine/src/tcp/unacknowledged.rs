@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::session::{BufferPool, WORTH_A_LARGE_BUFFER};
+use crate::buffer_pool::{BufferPool, WORTH_A_LARGE_BUFFER};
 
 /// Fewer bytes are copied faster than they are lent. Fuzzing is to see both ways with what it has.
 const MIN_LENT: usize = if cfg!(fuzzing) { 16 } else { 4096 };

@@ -12,10 +12,11 @@
 //!                                        discard and reset, or release ─► verdict on the frame at hand
 //! ```
 
-use super::{Context, Engine, context};
-use crate::flow::{Flow, FlowIndex, Held, Payload, Phase, TcpDirection, Unacknowledged};
+use super::payload::{Flow, Payload};
+use super::{Engine, context};
 use crate::output::{Output, Verdict};
 use crate::session::{Disposition, Handler};
+use crate::tcp::{FlowIndex, Held, Phase, TcpDirection, Unacknowledged};
 use crate::tls::Direction;
 
 /// What the frame at hand may do, as far as it depends on itself. What its connection comes to has the
@@ -55,7 +56,7 @@ impl<H: Handler> Engine<H> {
         let half = &mut flow.halves[direction.index()];
         let contiguous = half.assembler.next();
         let waits = match &flow.payload {
-            Payload::Tls(session) => half.first_held().is_some() || session.is_stalled(direction),
+            Payload::Tls(tls) => half.first_held().is_some() || tls.session.is_stalled(direction),
             Payload::Plain(_) | Payload::Undecided(_) => false,
         };
         if waits && inline {
@@ -92,13 +93,13 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let Payload::Tls(session) = &flow.payload else {
+        let Payload::Tls(tls) = &flow.payload else {
             return;
         };
         if let Phase::Dead { .. } = flow.phase {
             return;
         }
-        match session.disposition() {
+        match tls.session.disposition() {
             Disposition::Kill { reset, reason } => self.kill(index, reset, reason),
             Disposition::Bypass if flow.bypassed => {}
             Disposition::Bypass => self.bypass(index),
@@ -120,11 +121,11 @@ impl<H: Handler> Engine<H> {
         };
         for direction in Direction::BOTH {
             if flow.halves[direction.index()].fin_reached()
-                && let Payload::Tls(session) = &mut flow.payload
-                && session.following()
+                && let Payload::Tls(tls) = &mut flow.payload
+                && tls.session.following()
             {
-                let mut ctx = context!(self);
-                session.handle_fin(direction, &mut ctx);
+                let mut ctx = context!(self, tls.state);
+                tls.session.handle_fin(direction, &mut ctx);
             }
         }
     }
@@ -139,7 +140,7 @@ impl<H: Handler> Engine<H> {
             return;
         }
         let barrier = match &flow.payload {
-            Payload::Tls(session) => session.barrier(direction),
+            Payload::Tls(tls) => tls.session.barrier(direction),
             _ => None,
         };
         let may_go = |held: &Held| barrier.is_none_or(|barrier| held.contiguous < barrier);
@@ -164,8 +165,8 @@ impl<H: Handler> Engine<H> {
                 half.sent = Unacknowledged::default();
                 half.released = half.assembler.next();
             }
-            if let Payload::Tls(session) = &mut flow.payload {
-                session.forget();
+            if let Payload::Tls(tls) = &mut flow.payload {
+                tls.session.forget();
                 flow.bypassed = true;
             }
         }
@@ -193,8 +194,10 @@ fn is_settled<S: Default>(flow: &Flow<S>) -> bool {
         return false;
     }
     match &flow.payload {
-        Payload::Tls(session) => match session.disposition() {
-            Disposition::Follow => !Direction::BOTH.into_iter().any(|it| session.is_stalled(it)),
+        Payload::Tls(tls) => match tls.session.disposition() {
+            Disposition::Follow => {
+                !Direction::BOTH.into_iter().any(|it| tls.session.is_stalled(it))
+            }
             Disposition::Bypass => flow.bypassed,
             Disposition::Kill { .. } => false,
         },

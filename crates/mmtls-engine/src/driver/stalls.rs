@@ -5,11 +5,12 @@
 //!
 //! Refuses to wait without a limit.
 
-use super::{Context, Engine, StallCheck, context};
+use super::payload::{Flow, Payload};
+use super::{Engine, StallCheck, context};
 use crate::config::{Awaited, Limits};
-use crate::flow::{Flow, FlowIndex, Held, Payload, Resource};
 use crate::output::Verdict;
 use crate::session::Handler;
+use crate::tcp::{FlowIndex, Held, Resource, TcpDirection};
 use crate::tls::Direction;
 
 impl<H: Handler> Engine<H> {
@@ -39,12 +40,12 @@ impl<H: Handler> Engine<H> {
     pub(super) fn limit_stall(&mut self, index: FlowIndex, direction: Direction) {
         let limits = &self.config.limits;
         if let Some(flow) = self.flows.get(index)
-            && let Payload::Tls(session) = &mut flow.payload
+            && let Payload::Tls(tls) = &mut flow.payload
             && (flow.halves[direction.index()].held_frames() > limits.stall_max_packets
-                || session.stalled_bytes(direction) > limits.stall_max_bytes)
+                || tls.session.stalled_bytes(direction) > limits.stall_max_bytes)
         {
-            let mut ctx = context!(self);
-            session.handle_missing_keys(direction, &mut ctx);
+            let mut ctx = context!(self, tls.state);
+            tls.session.handle_missing_keys(direction, &mut ctx);
             self.conclude(index);
         }
     }
@@ -54,12 +55,12 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let Payload::Tls(session) = &flow.payload else {
+        let Payload::Tls(tls) = &flow.payload else {
             return;
         };
         for direction in Direction::BOTH {
             let half = &mut flow.halves[direction.index()];
-            if let Some(since_ns) = session.stalled_since_ns(direction)
+            if let Some(since_ns) = tls.session.stalled_since_ns(direction)
                 && half.stall_checked_ns != Some(since_ns)
             {
                 half.stall_checked_ns = Some(since_ns);
@@ -71,7 +72,7 @@ impl<H: Handler> Engine<H> {
                 self.stalls[usize::from(!awaited)].push_back(StallCheck {
                     deadline_ns: since_ns.saturating_add(timeout_ns),
                     index,
-                    id: session.info.id,
+                    id: tls.session.info.id,
                     direction,
                     since_ns,
                 });
@@ -82,11 +83,11 @@ impl<H: Handler> Engine<H> {
     /// The time of a stall is up.
     pub(super) fn end_stall(&mut self, check: &StallCheck) {
         if let Some(flow) = self.flows.get_if(check.index, check.id)
-            && let Payload::Tls(session) = &mut flow.payload
-            && session.stalled_since_ns(check.direction) == Some(check.since_ns)
+            && let Payload::Tls(tls) = &mut flow.payload
+            && tls.session.stalled_since_ns(check.direction) == Some(check.since_ns)
         {
-            let mut ctx = context!(self);
-            session.handle_missing_keys(check.direction, &mut ctx);
+            let mut ctx = context!(self, tls.state);
+            tls.session.handle_missing_keys(check.direction, &mut ctx);
             self.conclude(check.index);
         }
     }
@@ -116,9 +117,9 @@ impl<H: Handler> Engine<H> {
 
 fn kept_bytes<S: Default>(flow: &Flow<S>) -> usize {
     let carried = match &flow.payload {
-        Payload::Tls(session) => session.kept_bytes(),
+        Payload::Tls(tls) => tls.session.kept_bytes(),
         Payload::Undecided(recogniser) => recogniser.kept_bytes(),
         Payload::Plain(_) => 0,
     };
-    flow.halves.iter().map(crate::flow::TcpDirection::kept_bytes).sum::<usize>() + carried
+    flow.halves.iter().map(TcpDirection::kept_bytes).sum::<usize>() + carried
 }

@@ -9,10 +9,10 @@
 use super::state::Negotiation;
 use super::state::{Context, Step, TlsSession};
 use super::stream::Read;
-use super::{Handler, Resumption, SessionError};
+use crate::session::{Resumption, SessionError};
 use crate::tls::{ContentType, Direction, RecordHeader};
 
-impl<S: Default> TlsSession<S> {
+impl TlsSession {
     /// A ChangeCipherSpec in the clear or opened: the next record is number 0 of the new epoch.
     pub(super) fn change_cipher(&mut self, direction: Direction) {
         let Negotiation { number, in_full, .. } = self.negotiation;
@@ -35,12 +35,12 @@ impl<S: Default> TlsSession<S> {
         stream.read = Read::Application { opener, epoch, sequence: 0 };
     }
 
-    pub(super) fn handle_tls12_record<H: Handler<State = S>>(
+    pub(super) fn handle_tls12_record(
         &mut self,
         direction: Direction,
         header: RecordHeader,
         fragment: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> Step {
         let stream = &mut self.streams[direction.index()];
         let Read::Application { opener, sequence, .. } = &mut stream.read else {
@@ -71,14 +71,14 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// Handshake messages and ChangeCipherSpec under protection: the engine's own business.
-    fn handle_inner_record<H: Handler<State = S>>(
+    fn handle_inner_record(
         &mut self,
         direction: Direction,
         header: RecordHeader,
         fragment: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) {
-        let opened = self.with_record(direction, header, fragment, None, ctx, |_, _, _, record| {
+        let opened = self.with_record(direction, header, fragment, None, ctx, |_, _, record| {
             // What comes of it is looked at by the caller.
             let _ = record.open();
         });

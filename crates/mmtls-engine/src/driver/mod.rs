@@ -9,24 +9,26 @@ mod fragment_store;
 mod fragments;
 mod keys;
 mod opening;
-mod pending;
+mod payload;
 mod room;
 mod segment;
+mod sink;
 mod stalls;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use fragment_store::Fragments;
-use pending::PendingKeys;
-pub use pending::{KeyRefusal, SharedKeys};
+use payload::Payload;
 
+use crate::buffer_pool::BufferPool;
 use crate::config::{Config, Policy};
 use crate::counters::Counters;
-use crate::flow::{FlowIndex, FlowTable, SharedBytes};
+use crate::keys::PendingKeys;
 use crate::output::{FrameInput, HoldId, Output, PortId, Verdict};
 use crate::recognition::{Datagram, classify};
-use crate::session::{BufferPool, Context, EndReason, Handler, SessionId};
+use crate::session::{EndReason, Handler, SessionId};
+use crate::tcp::{FlowIndex, FlowTable, SharedBytes};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
 use crate::wire::{Parsed, Segment, parse};
 
@@ -45,7 +47,7 @@ pub struct Engine<H: Handler> {
     config: Config,
     handler: H,
     counters: Counters,
-    flows: FlowTable<H::State>,
+    flows: FlowTable<Payload<H::State>>,
     by_random: HashMap<[u8; 32], (FlowIndex, SessionId), ahash::RandomState>,
     /// Others with the same one, while that is open: copies of a connection, such as behind a NAT.
     twins: HashMap<[u8; 32], Vec<(FlowIndex, SessionId)>, ahash::RandomState>,
@@ -320,9 +322,12 @@ impl<H: Handler> Engine<H> {
 
 /// Splits an engine into the flows and what a session needs while it handles an input.
 macro_rules! context {
-    ($engine:expr) => {
-        Context {
-            handler: &mut $engine.handler,
+    ($engine:expr, $state:expr) => {
+        $crate::follow::Context {
+            sink: &mut $crate::driver::sink::Sink {
+                handler: &mut $engine.handler,
+                state: &mut $state,
+            },
             counters: &mut $engine.counters,
             config: &$engine.config,
             plaintext: &mut $engine.plaintext,

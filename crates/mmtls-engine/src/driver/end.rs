@@ -8,12 +8,12 @@
 //! Refuses to forget a reset connection early: its tombstone keeps dropping what still comes.
 
 use super::conclude::Passage;
-use super::segment::is_followed;
-use super::{Context, Engine, context};
-use crate::flow::{Flow, FlowIndex, Payload, Phase, Unacknowledged};
+use super::payload::{Flow, Payload, is_followed};
+use super::{Engine, context};
 use crate::output::{Exit, Output};
 use crate::recognition::Recogniser;
 use crate::session::{EndReason, FlowAnomaly, Handler, SessionError, TcpAnomaly};
+use crate::tcp::{FlowIndex, Phase, TcpDirection, Unacknowledged};
 use crate::tls::Direction;
 use crate::wire::{Reset, build_reset, turned};
 
@@ -33,12 +33,12 @@ impl<H: Handler> Engine<H> {
             }
             return;
         }
-        if !flow.halves.iter().all(crate::flow::TcpDirection::fin_reached) {
+        if !flow.halves.iter().all(TcpDirection::fin_reached) {
             return;
         }
         let stalled = match &flow.payload {
-            Payload::Tls(session) => {
-                Direction::BOTH.into_iter().any(|direction| session.is_stalled(direction))
+            Payload::Tls(tls) => {
+                Direction::BOTH.into_iter().any(|direction| tls.session.is_stalled(direction))
             }
             _ => false,
         };
@@ -113,7 +113,7 @@ impl<H: Handler> Engine<H> {
                 half.syn_data = Vec::new();
             }
             match &mut flow.payload {
-                Payload::Tls(session) => session.forget(),
+                Payload::Tls(tls) => tls.session.forget(),
                 // Still undecided: what comes behind a RST is dropped, and not passed as unknown.
                 Payload::Undecided(recogniser) => *recogniser = Recogniser::default(),
                 Payload::Plain(_) => {}
@@ -209,18 +209,18 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        if let Payload::Tls(session) = &mut flow.payload {
-            let mut ctx = context!(self);
-            if session.following() {
+        if let Payload::Tls(tls) = &mut flow.payload {
+            let mut ctx = context!(self, tls.state);
+            if tls.session.following() {
                 for direction in Direction::BOTH {
                     let acknowledged = flow.halves[direction.reverse().index()].last_ack;
                     if flow.halves[direction.index()].has_gap(acknowledged) {
-                        session.raise(direction, SessionError::LostSynchronisation, &mut ctx);
+                        tls.session.raise(direction, SessionError::LostSynchronisation, &mut ctx);
                     }
                 }
             }
-            session.end(reason, &mut ctx);
-            if let (Some(random), id) = (session.key_random(), session.info.id) {
+            tls.session.end(reason, &mut ctx);
+            if let (Some(random), id) = (tls.session.key_random(), tls.session.info.id) {
                 self.unregister(&random, id);
             }
         }

@@ -6,9 +6,9 @@ use core::net::IpAddr;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
+use super::candidates::Candidates;
 use crate::config::Limits;
-use crate::flow::Client;
-use crate::session::Candidates;
+use crate::tcp::Client;
 use crate::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord};
 
 /// One delivery of record keys.
@@ -41,14 +41,14 @@ pub enum KeyRefusal {
 }
 
 /// A delivery for a session that has not been seen.
-pub(super) enum Delivery {
+pub(crate) enum Delivery {
     Keys(SharedKeys),
     Null,
 }
 
 impl Delivery {
     /// The same for another session.
-    pub(super) fn share(&self) -> Option<Self> {
+    pub(crate) fn share(&self) -> Option<Self> {
         let Self::Keys(keys) = self else {
             return Some(Self::Null);
         };
@@ -60,7 +60,7 @@ impl Delivery {
     }
 
     /// What it counts against the cap.
-    pub(super) fn cost(&self) -> usize {
+    pub(crate) fn cost(&self) -> usize {
         match self {
             Self::Keys(keys) => keys.keys.len().max(1),
             Self::Null => 1,
@@ -68,7 +68,7 @@ impl Delivery {
     }
 
     /// Over which connection it came. Refusals all say the same.
-    pub(super) fn source(&self) -> u64 {
+    pub(crate) fn source(&self) -> u64 {
         match self {
             Self::Keys(keys) => keys.source,
             Self::Null => 0,
@@ -77,17 +77,17 @@ impl Delivery {
 }
 
 /// A sender that may claim a random: with `None`, any.
-pub(super) type PendingKey = (Option<IpAddr>, [u8; 32]);
+pub(crate) type PendingKey = (Option<IpAddr>, [u8; 32]);
 
 /// Share of the cap that one sender may have: one part in so many.
 const SENDER_SHARE: usize = 16;
 
-pub(super) struct Claim {
+pub(crate) struct Claim {
     deliveries: Candidates<Delivery>,
     serial: u64,
 }
 
-pub(super) struct PendingKeys {
+pub(crate) struct PendingKeys {
     claims: HashMap<PendingKey, Claim, ahash::RandomState>,
     /// Keys kept per sender, of IPv6 per network; without an entry none.
     per_sender: HashMap<Option<Client>, usize, ahash::RandomState>,
@@ -98,7 +98,7 @@ pub(super) struct PendingKeys {
 }
 
 impl PendingKeys {
-    pub(super) fn new(hasher: ahash::RandomState) -> Self {
+    pub(crate) fn new(hasher: ahash::RandomState) -> Self {
         Self {
             claims: HashMap::with_hasher(hasher.clone()),
             per_sender: HashMap::with_hasher(hasher),
@@ -108,16 +108,16 @@ impl PendingKeys {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.claims.len()
     }
 
-    pub(super) fn next_deadline(&self) -> Option<u64> {
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
         self.order.front().map(|(deadline, ..)| *deadline)
     }
 
     /// Keeps a delivery; returns how many had to go, itself perhaps.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         key: PendingKey,
         mut delivery: Delivery,
@@ -171,7 +171,7 @@ impl PendingKeys {
         displaced
     }
 
-    pub(super) fn take(&mut self, key: &PendingKey) -> Candidates<Delivery> {
+    pub(crate) fn take(&mut self, key: &PendingKey) -> Candidates<Delivery> {
         let Some(claim) = self.claims.remove(key) else {
             return Candidates::default();
         };
@@ -193,7 +193,7 @@ impl PendingKeys {
     }
 
     /// Forgets a claim, if it is still that one; returns how many deliveries it had.
-    pub(super) fn forget(&mut self, key: &PendingKey, serial: u64) -> u64 {
+    pub(crate) fn forget(&mut self, key: &PendingKey, serial: u64) -> u64 {
         match self.claims.get(key) {
             Some(claim) if claim.serial == serial => self.take(key).len() as u64,
             _ => 0,
@@ -201,7 +201,7 @@ impl PendingKeys {
     }
 
     /// Forgets what is too old; returns how many deliveries that were.
-    pub(super) fn expire(&mut self, now_ns: u64) -> u64 {
+    pub(crate) fn expire(&mut self, now_ns: u64) -> u64 {
         let mut expired = 0;
         while self.next_deadline().is_some_and(|deadline| deadline <= now_ns) {
             if let Some((_, key, serial)) = self.order.pop_front() {

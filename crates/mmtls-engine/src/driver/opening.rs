@@ -29,11 +29,12 @@
 
 use super::Engine;
 use super::conclude::Passage;
+use super::payload::Payload;
 use crate::config::Policy;
-use crate::flow::{FlowIndex, FlowKey, NewFlow, Opening, Origin, Payload, Phase, Syn, SynAck};
 use crate::output::{Exit, Output, PortId, Verdict};
 use crate::recognition::Watch;
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
+use crate::tcp::{FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck};
 use crate::tls::Direction;
 use crate::wire::{Reset, Segment, build_reset, turned};
 

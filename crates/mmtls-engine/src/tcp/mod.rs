@@ -1,7 +1,6 @@
-//! TCP connections: who talks to whom, what has been seen of either direction, which frames are
-//! held, and what the connection carries.
+//! TCP connections: who talks to whom, what has been seen of either direction, and which frames are held.
 //!
-//! Refuses to look into TLS.
+//! Refuses to know what a connection carries, besides what [`Carried`] says of it.
 
 mod attempts;
 mod connection;
@@ -14,7 +13,7 @@ mod table;
 mod tcp_direction;
 mod unacknowledged;
 
-pub(crate) use connection::{Flow, NewFlow, Payload, Phase};
+pub(crate) use connection::{Carried, Flow, NewFlow, Phase};
 pub(crate) use key::FlowKey;
 pub(crate) use links::FlowIndex;
 pub(crate) use opening::{Opening, Syn, SynAck};

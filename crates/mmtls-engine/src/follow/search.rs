@@ -14,7 +14,7 @@ use core::mem;
 
 use super::state::{Context, Step, TlsSession};
 use super::stream::{Read, Search};
-use super::{Handler, SessionError};
+use crate::session::SessionError;
 use crate::tls::{
     Deframed, Direction, KeyEpoch, OpenRecord, RECORD_HEADER_LEN, RecordHeader, deframe,
 };
@@ -27,15 +27,15 @@ const MAX_CLIENT_RECORDS: u32 = 8;
 /// all of them.
 const MAX_SERVER_RECORDS: u32 = 1024;
 
-impl<S: Default> TlsSession<S> {
+impl TlsSession {
     /// A protected record before the switch is known: it is a handshake record under keys that
     /// were not shared, or number 0 of the application epoch. Its tag tells.
-    pub(super) fn handle_search_record<H: Handler<State = S>>(
+    pub(super) fn handle_search_record(
         &mut self,
         direction: Direction,
         header: RecordHeader,
         fragment: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> Step {
         let of_client = direction == Direction::ClientToServer;
         let settled = (of_client && self.try_early(header, fragment, ctx))
@@ -104,13 +104,13 @@ impl<S: Default> TlsSession<S> {
 
     /// Tries a record as number 0 of the application epoch, with the candidates from number `from`
     /// on; true when it was.
-    fn try_switch<H: Handler<State = S>>(
+    fn try_switch(
         &mut self,
         direction: Direction,
         from: usize,
         header: RecordHeader,
         fragment: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> bool {
         let stream = &mut self.streams[direction.index()];
         let Read::Searching(Search { candidates, .. }) = &mut stream.read else {
@@ -140,13 +140,13 @@ impl<S: Default> TlsSession<S> {
 
     /// Adds keys of the application epochs: the present one's, the next ones', or candidates for the
     /// first.
-    pub(super) fn add_application_keys<H: Handler<State = S>>(
+    pub(super) fn add_application_keys(
         &mut self,
         direction: Direction,
         number: u32,
         source: u64,
         mut opener: Box<dyn OpenRecord>,
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> bool {
         // In TLS 1.2 each handshake has its own random, and one epoch.
         let number = match self.negotiation.number {
@@ -170,12 +170,12 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// Adds keys to a search, and searches what has passed already; false when they are too many.
-    fn add_candidate<H: Handler<State = S>>(
+    fn add_candidate(
         &mut self,
         direction: Direction,
         source: u64,
         opener: Box<dyn OpenRecord>,
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> bool {
         let added = match &mut self.streams[direction.index()].read {
             Read::Searching(search) => search.candidates.add(source, opener).is_ok(),
@@ -203,11 +203,11 @@ impl<S: Default> TlsSession<S> {
 
     /// Searches the records that have passed, with the keys that have come last. All others were
     /// tried on them.
-    pub(super) fn search_backlog<H: Handler<State = S>>(
+    pub(super) fn search_backlog(
         &mut self,
         direction: Direction,
         epoch: KeyEpoch,
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) {
         let stream = &mut self.streams[direction.index()];
         let Read::Searching(search) = &mut stream.read else {

@@ -1,20 +1,20 @@
-//! What is known of one session. How it comes to be known is in the files beside this one: `follow` (records), `handshake`
+//! What is known of one session. How it comes to be known is in the files beside this one: `records`, `handshake`
 //! (hellos), `early` and `search` (which keys), `opened` and `tls12` (what records hold).
 
 use std::collections::VecDeque;
 
-use super::buffer_pool::BufferPool;
-use super::disposition::Disposition;
+use super::sink::SessionSink;
 use super::stream::{KeyCandidates, Stream};
-use super::{Control, Handler, SessionInfo};
+use crate::buffer_pool::BufferPool;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::output::Output;
+use crate::session::{Control, Disposition, SessionInfo};
 use crate::tls::Direction;
 
 /// What the engine lends to a session while it handles one input.
-pub(crate) struct Context<'a, H: Handler> {
-    pub(crate) handler: &'a mut H,
+pub(crate) struct Context<'a> {
+    pub(crate) sink: &'a mut dyn SessionSink,
     pub(crate) counters: &'a mut Counters,
     pub(crate) config: &'a Config,
     pub(crate) plaintext: &'a mut [u8],
@@ -85,11 +85,10 @@ impl Negotiation {
 }
 
 /// One session that is, or was, followed.
-pub(crate) struct TlsSession<S> {
+pub(crate) struct TlsSession {
     pub(crate) info: SessionInfo,
     pub(super) disposition: Disposition,
     pub(super) control: Control,
-    pub(super) state: S,
     pub(super) streams: [Stream; 2],
     pub(super) handshake_started: bool,
     pub(super) handshake_ended: bool,
@@ -105,7 +104,7 @@ pub(crate) struct TlsSession<S> {
     pub(super) ended: bool,
 }
 
-impl<S> TlsSession<S> {
+impl TlsSession {
     /// What has been decided about its packets.
     pub(crate) fn disposition(&self) -> Disposition {
         self.disposition

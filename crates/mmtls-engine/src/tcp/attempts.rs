@@ -14,9 +14,9 @@ pub(crate) enum Of {
     Settled,
 }
 
-type Slots<S> = [Option<Flow<S>>];
+type Slots<P> = [Option<Flow<P>>];
 
-fn place<S>(slots: &mut Slots<S>, at: FlowIndex, of: Of) -> Option<&mut Neighbours> {
+fn place<P>(slots: &mut Slots<P>, at: FlowIndex, of: Of) -> Option<&mut Neighbours> {
     let flow = slots.get_mut(at.0 as usize)?.as_mut()?;
     match of {
         Of::Everybody | Of::Client => flow.attempt.as_mut()?.get_mut(of as usize),
@@ -26,7 +26,7 @@ fn place<S>(slots: &mut Slots<S>, at: FlowIndex, of: Of) -> Option<&mut Neighbou
 
 impl List {
     /// Adds a flow at the end.
-    pub(crate) fn push<S>(&mut self, slots: &mut Slots<S>, at: FlowIndex, of: Of) {
+    pub(crate) fn push<P>(&mut self, slots: &mut Slots<P>, at: FlowIndex, of: Of) {
         let before = self.last;
         if let Some(own) = place(slots, at, of) {
             *own = Neighbours { before, behind: None };
@@ -39,7 +39,7 @@ impl List {
     }
 
     /// The flows from the first one on.
-    pub(crate) fn iter<S>(&self, slots: &Slots<S>, of: Of) -> impl Iterator<Item = FlowIndex> {
+    pub(crate) fn iter<P>(&self, slots: &Slots<P>, of: Of) -> impl Iterator<Item = FlowIndex> {
         core::iter::successors(self.first, move |at| {
             let flow = slots.get(at.0 as usize)?.as_ref()?;
             match of {
@@ -50,7 +50,7 @@ impl List {
     }
 
     /// Takes a flow out.
-    pub(crate) fn remove<S>(&mut self, slots: &mut Slots<S>, at: FlowIndex, of: Of) {
+    pub(crate) fn remove<P>(&mut self, slots: &mut Slots<P>, at: FlowIndex, of: Of) {
         let Some(&mut Neighbours { before, behind }) = place(slots, at, of) else {
             return;
         };

@@ -3,9 +3,10 @@
 //! Refuses to let the connection at hand pay for what another client has taken. Only where nobody
 //! has notably much does it.
 
-use super::{Context, Engine, context};
-use crate::flow::{FlowIndex, Payload, Phase, Resource, TcpDirection};
+use super::payload::Payload;
+use super::{Engine, context};
 use crate::session::{EndReason, Handler, SessionError};
+use crate::tcp::{FlowIndex, Phase, Resource, TcpDirection};
 use crate::tls::Direction;
 
 /// Connections that make room for one packet, at most.
@@ -61,10 +62,10 @@ impl<H: Handler> Engine<H> {
 
     fn give_up_stall(&mut self, index: FlowIndex, direction: Direction) {
         if let Some(flow) = self.flows.get(index)
-            && let Payload::Tls(session) = &mut flow.payload
+            && let Payload::Tls(tls) = &mut flow.payload
         {
-            let mut ctx = context!(self);
-            session.handle_missing_keys(direction, &mut ctx);
+            let mut ctx = context!(self, tls.state);
+            tls.session.handle_missing_keys(direction, &mut ctx);
             self.conclude(index);
         }
     }
@@ -97,7 +98,7 @@ impl<H: Handler> Engine<H> {
             return;
         };
         match &flow.payload {
-            Payload::Tls(session) if session.following() => {
+            Payload::Tls(tls) if tls.session.following() => {
                 self.fail(index, Direction::ClientToServer, SessionError::MemoryCap);
                 self.conclude(index);
             }

@@ -7,14 +7,14 @@
 //! Refuses to forward the segment that completes a record before the record was judged.
 
 use super::conclude::Passage;
-use super::{Context, Engine, context};
+use super::payload::{Flow, Payload, Tls, is_followed};
+use super::{Engine, context};
 use crate::config::Policy;
-use crate::flow::{Flow, FlowIndex, FlowKey, Insert, Payload, Phase, SharedBytes};
+use crate::follow::TlsSession;
 use crate::output::{PortId, Verdict};
 use crate::recognition::{Beginning, Found, Noticed, may_begin};
-use crate::session::{
-    Disposition, EndReason, Handler, SessionError, SessionInfo, TcpAnomaly, TlsSession,
-};
+use crate::session::{Disposition, EndReason, Handler, SessionError, SessionInfo, TcpAnomaly};
+use crate::tcp::{FlowIndex, FlowKey, Insert, Phase, SharedBytes, TcpDirection};
 use crate::tls::{Direction, ProtocolVersion};
 use crate::wire::Segment;
 
@@ -379,9 +379,9 @@ impl<H: Handler> Engine<H> {
 
     /// Tells of bytes that were sent again as others.
     fn report_conflict(&mut self, index: FlowIndex, direction: Direction) {
-        if let Some(Flow { payload: Payload::Tls(session), .. }) = self.flows.get(index) {
-            let mut ctx = context!(self);
-            session.raise(direction, SessionError::ConflictingOverlap, &mut ctx);
+        if let Some(Flow { payload: Payload::Tls(tls), .. }) = self.flows.get(index) {
+            let mut ctx = context!(self, tls.state);
+            tls.session.raise(direction, SessionError::ConflictingOverlap, &mut ctx);
         } else {
             self.note(index, direction, TcpAnomaly::ConflictingOverlap);
         }
@@ -389,11 +389,11 @@ impl<H: Handler> Engine<H> {
 
     /// Raises an error; its policy is carried out when the connection is concluded.
     pub(super) fn fail(&mut self, index: FlowIndex, direction: Direction, error: SessionError) {
-        if let Some(Flow { payload: Payload::Tls(session), .. }) = self.flows.get(index)
-            && session.following()
+        if let Some(Flow { payload: Payload::Tls(tls), .. }) = self.flows.get(index)
+            && tls.session.following()
         {
-            let mut ctx = context!(self);
-            session.fail(direction, error, &mut ctx);
+            let mut ctx = context!(self, tls.state);
+            tls.session.fail(direction, error, &mut ctx);
         }
     }
 
@@ -453,8 +453,8 @@ impl<H: Handler> Engine<H> {
         {
             let half = &mut flow.halves[direction.index()];
             let offset = half.assembler.next();
-            if let Payload::Tls(session) = &mut flow.payload
-                && let Some(changed) = session.keep_partial(direction, bytes, &mut self.pool)
+            if let Payload::Tls(tls) = &mut flow.payload
+                && let Some(changed) = tls.session.keep_partial(direction, bytes, &mut self.pool)
             {
                 half.sent.push_partial(offset, bytes.len());
                 return changed;
@@ -486,11 +486,11 @@ impl<H: Handler> Engine<H> {
         match &mut flow.payload {
             // Pieces that waited for the one with which the connection stopped being read.
             Payload::Plain(watch) => watch.note_unread(direction),
-            Payload::Tls(session) => {
-                let mut ctx = context!(self);
-                let known = session.key_random();
-                session.handle_bytes(direction, bytes, &mut ctx);
-                if session.key_random() != known {
+            Payload::Tls(tls) => {
+                let mut ctx = context!(self, tls.state);
+                let known = tls.session.key_random();
+                tls.session.handle_bytes(direction, bytes, &mut ctx);
+                if tls.session.key_random() != known {
                     self.register(index, known);
                 }
             }
@@ -523,7 +523,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let next = |half: &crate::flow::TcpDirection| half.assembler.next();
+        let next = |half: &TcpDirection| half.assembler.next();
         let delivered = next(&flow.halves[0]) + latest as u64;
         let positions = [
             delivered - first.client.len() as u64,
@@ -531,12 +531,13 @@ impl<H: Handler> Engine<H> {
         ];
         let mut info = SessionInfo::new(flow.id, flow.client, flow.server, flow.started_ns);
         info.starttls = first.upgrade;
-        let mut ctx = context!(self);
+        let mut state = H::State::default();
+        let mut ctx = context!(self, state);
         let mut session = TlsSession::start(info, positions, &mut ctx);
         if first.ssl2 {
             session.refuse_version(ProtocolVersion::SSL_2_0, &mut ctx);
         }
-        flow.payload = Payload::Tls(Box::new(session));
+        flow.payload = Payload::Tls(Box::new(Tls { session, state }));
         self.feed(index, Direction::ClientToServer, &first.client);
         if first.server_lost {
             self.fail(index, Direction::ServerToClient, SessionError::LostSynchronisation);
@@ -550,7 +551,7 @@ impl<H: Handler> Engine<H> {
     /// Whether the connection has been reset, or will be.
     pub(super) fn is_over(&mut self, index: FlowIndex) -> bool {
         self.flows.get(index).is_some_and(|flow| match &flow.payload {
-            Payload::Tls(session) if session.disposition().is_kill() => true,
+            Payload::Tls(tls) if tls.session.disposition().is_kill() => true,
             _ => matches!(flow.phase, Phase::Dead { .. }),
         })
     }
@@ -559,15 +560,6 @@ impl<H: Handler> Engine<H> {
 /// Whether the flow's bytes are looked at, be it loosely: inline, what carries another protocol is, too.
 fn is_watched<S>(flow: &Flow<S>, inline: bool) -> bool {
     is_followed(flow) || inline && !flow.exempt && matches!(flow.payload, Payload::Plain(_))
-}
-
-/// Whether the flow's bytes are looked at in order.
-pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
-    match &flow.payload {
-        Payload::Plain(_) => false,
-        Payload::Undecided(_) => true,
-        Payload::Tls(session) => session.disposition() != Disposition::Bypass,
-    }
 }
 
 /// Whether urgent data must not pass: where TLS is followed or may begin, perhaps behind a byte that
@@ -580,13 +572,13 @@ fn refuses_urgent<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bo
     match &flow.payload {
         Payload::Undecided(recogniser) => recogniser.refuses_urgent() || begins,
         Payload::Plain(watch) => !flow.exempt && (watch.refuses_urgent() || begins),
-        Payload::Tls(session) => session.disposition() != Disposition::Bypass,
+        Payload::Tls(tls) => tls.session.disposition() != Disposition::Bypass,
     }
 }
 
 /// Whether a segment is where a sender can be who is followed loosely: it may repeat what died behind the
 /// monitor, and be ahead as far as its receiver's window goes.
-fn is_near(half: &crate::flow::TcpDirection, sequence: u32) -> bool {
+fn is_near(half: &TcpDirection, sequence: u32) -> bool {
     half.offset_of(sequence).is_none_or(|offset| {
         offset >= half.assembler.next() as i64 - MAX_REPEATED && offset <= half.limit() as i64
     })
@@ -632,7 +624,7 @@ fn is_changed<S>(flow: &Flow<S>, direction: Direction, sequence: u32, payload: &
 /// Where a segment's payload stands in the stream, and how many of its first bytes are before
 /// it; `None` when no receiver takes it.
 fn place(
-    half: &crate::flow::TcpDirection,
+    half: &TcpDirection,
     sequence: u32,
     len: usize,
     fin: bool,

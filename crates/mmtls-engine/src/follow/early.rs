@@ -18,13 +18,13 @@
 
 use super::state::{Context, Early, Step, TlsSession};
 use super::stream::Read;
-use super::{EarlyData, Handler, Record, Session, SessionError};
+use crate::session::{EarlyData, Record, Session, SessionError};
 use crate::tls::{ContentType, Direction, HandshakeType, OpenRecord, Opened, RecordHeader};
 
 /// Lengths of Finished with its header: SHA-256 and SHA-384 (RFC 8446, section 4.4.4).
 const FINISHED_LEN: [usize; 2] = [4 + 32, 4 + 48];
 
-impl<S: Default> TlsSession<S> {
+impl TlsSession {
     /// Early data were announced: they follow the ClientHello.
     pub(super) fn begin_early_data(&mut self) {
         self.early.open = true;
@@ -58,23 +58,16 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// What the server does with the early data has become known.
-    pub(super) fn settle_early_data<H: Handler<State = S>>(
-        &mut self,
-        accepted: bool,
-        ctx: &mut Context<'_, H>,
-    ) {
+    pub(super) fn settle_early_data(&mut self, accepted: bool, ctx: &mut Context<'_>) {
         if self.info.early_data == EarlyData::Offered {
             self.info.early_data = if accepted { EarlyData::Accepted } else { EarlyData::Rejected };
-            self.event(ctx, |handler, session, state| handler.early_data(session, state, accepted));
+            self.event(ctx, |sink, session| sink.early_data(session, accepted));
         }
     }
 
     /// Later keys opened a record of the client: a server that takes early data would have been
     /// told where they end.
-    pub(super) fn early_data_was_not_ended<H: Handler<State = S>>(
-        &mut self,
-        ctx: &mut Context<'_, H>,
-    ) {
+    pub(super) fn early_data_was_not_ended(&mut self, ctx: &mut Context<'_>) {
         if self.early.keys.is_confirmed() {
             self.settle_early_data(false, ctx);
         }
@@ -82,11 +75,11 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// A protected record of the client before the ServerHello: nothing but early data.
-    pub(super) fn handle_first_flight_record<H: Handler<State = S>>(
+    pub(super) fn handle_first_flight_record(
         &mut self,
         header: RecordHeader,
         fragment: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> Step {
         if !self.early.open {
             self.fail(Direction::ClientToServer, SessionError::MalformedRecord, ctx);
@@ -120,10 +113,10 @@ impl<S: Default> TlsSession<S> {
     /// A client may announce early data, send none, and be refused: its next record is Finished.
     /// One record of just that length may pass. Were it early data, the next one were
     /// EndOfEarlyData, which no application key opens either.
-    pub(super) fn handle_unopened_early_record<H: Handler<State = S>>(
+    pub(super) fn handle_unopened_early_record(
         &mut self,
         fragment: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> Step {
         let early = &self.early;
         let known = !early.open || early.waived || self.info.early_data == EarlyData::Rejected;
@@ -144,17 +137,17 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// The keys have not come and will not: policy decides.
-    fn waive_early_data<H: Handler<State = S>>(&mut self, ctx: &mut Context<'_, H>) {
+    fn waive_early_data(&mut self, ctx: &mut Context<'_>) {
         self.early.waived = true;
         self.fail(Direction::ClientToServer, SessionError::EarlyDataNotInspected, ctx);
     }
 
     /// A stall limit was reached; true when it was early data that waited for their keys, before
     /// there was anything else to wait for.
-    pub(super) fn handle_missing_early_keys<H: Handler<State = S>>(
+    pub(super) fn handle_missing_early_keys(
         &mut self,
         direction: Direction,
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> bool {
         let stream = &self.streams[direction.index()];
         let is_early = direction == Direction::ClientToServer
@@ -169,11 +162,11 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// Tries a record of the client as the next one of early data; true when it was.
-    pub(super) fn try_early<H: Handler<State = S>>(
+    pub(super) fn try_early(
         &mut self,
         header: RecordHeader,
         fragment: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) -> bool {
         if !self.early.open {
             return false;
@@ -204,13 +197,13 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// Raises NEW_RECORD for early data, unless it is paused.
-    fn judge_early<H: Handler<State = S>>(
+    fn judge_early(
         &mut self,
         sequence: u64,
         header: RecordHeader,
         fragment: &[u8],
         opened: Opened,
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) {
         let direction = Direction::ClientToServer;
         let Some(opener) = self.early.keys.opener() else {
@@ -243,7 +236,7 @@ impl<S: Default> TlsSession<S> {
             stream.skipped = 0;
             let mut session =
                 Session { info: &self.info, control: &mut self.control, now_ns: ctx.now_ns };
-            ctx.handler.new_record(&mut session, &mut self.state, &mut record);
+            ctx.sink.new_record(&mut session, &mut record);
         }
         record.count(&mut self.info);
         self.apply_control();

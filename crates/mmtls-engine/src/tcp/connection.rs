@@ -1,4 +1,4 @@
-//! One TCP connection, and what it carries.
+//! One TCP connection.
 
 use core::net::SocketAddr;
 
@@ -7,8 +7,8 @@ use super::links::Neighbours;
 use super::opening::Opening;
 use super::shares::Stake;
 use super::tcp_direction::{Origin, TcpDirection};
-use crate::recognition::{Recogniser, Watch};
-use crate::session::{BufferPool, EndReason, FlowEnd, SessionId, TlsSession};
+use crate::buffer_pool::BufferPool;
+use crate::session::{EndReason, FlowEnd, SessionId};
 use crate::tls::Direction;
 
 /// Which flow to make: who sent its first segment to whom.
@@ -21,14 +21,13 @@ pub(crate) struct NewFlow {
     pub(crate) turned: bool,
 }
 
-/// What a connection carries.
-pub(crate) enum Payload<S> {
-    /// It cannot be told yet.
-    Undecided(Recogniser),
-    /// TLS, followed or not.
-    Tls(Box<TlsSession<S>>),
-    /// Something that is not followed.
-    Plain(Watch),
+/// What TCP has to know of what a connection carries. The default is that of a new connection.
+pub(crate) trait Carried: Default {
+    /// Whether it is TLS, followed or not.
+    fn is_tls(&self) -> bool;
+
+    /// The last so many bytes that are kept of a direction, since they are an incomplete record.
+    fn partial(&self, direction: Direction, len: usize) -> &[u8];
 }
 
 /// Where a connection is in its life.
@@ -45,7 +44,7 @@ pub(crate) enum Phase {
 }
 
 /// One TCP connection.
-pub(crate) struct Flow<S> {
+pub(crate) struct Flow<P> {
     pub(crate) id: SessionId,
     pub(crate) vlan: u32,
     pub(crate) client: SocketAddr,
@@ -57,7 +56,7 @@ pub(crate) struct Flow<S> {
     pub(crate) phase: Phase,
     /// Client to server first.
     pub(crate) halves: [TcpDirection; 2],
-    pub(crate) payload: Payload<S>,
+    pub(crate) payload: P,
     /// Handshakes that may open the connection, or a new one on its four-tuple.
     pub(crate) opening: Opening,
     /// See [`FlowKey::turned`].
@@ -86,7 +85,7 @@ pub(crate) struct Flow<S> {
     pub(crate) end_reported: bool,
 }
 
-impl<S> Flow<S> {
+impl<P: Carried> Flow<P> {
     pub(crate) fn new(id: SessionId, key: &NewFlow, now_ns: u64) -> Self {
         let NewFlow { vlan, client, server, turned } = *key;
         Self {
@@ -104,7 +103,7 @@ impl<S> Flow<S> {
             check_ns: u64::MAX,
             phase: Phase::Opening,
             halves: [TcpDirection::default(), TcpDirection::default()],
-            payload: Payload::Undecided(Recogniser::default()),
+            payload: P::default(),
             opening: Opening::default(),
             charged: 0,
             charged_undecided: false,
@@ -120,7 +119,7 @@ impl<S> Flow<S> {
     }
 
     pub(crate) fn is_tls(&self) -> bool {
-        matches!(self.payload, Payload::Tls(_))
+        self.payload.is_tls()
     }
 
     pub(crate) fn key(&self) -> FlowKey {
@@ -155,17 +154,12 @@ impl<S> Flow<S> {
         half.sent.contradicts(offset, data, self.partial(direction))
     }
 
-    /// The latest bytes, those that [`TcpDirection::sent`] has left to the session.
+    /// The latest bytes, those that [`TcpDirection::sent`] has left to what the flow carries.
     fn partial(&self, direction: Direction) -> &[u8] {
-        match &self.payload {
-            Payload::Tls(session) => {
-                session.partial(direction, self.halves[direction.index()].sent.partial_len())
-            }
-            _ => &[],
-        }
+        self.payload.partial(direction, self.halves[direction.index()].sent.partial_len())
     }
 
-    /// Keeps those bytes apart from the session, which is about to use them or to let go of them;
+    /// Keeps those bytes apart from what the flow carries, which is about to use them or to let go of them;
     /// `more` will be copied right after them.
     pub(crate) fn copy_partial(
         &mut self,
@@ -174,10 +168,8 @@ impl<S> Flow<S> {
         pool: &mut BufferPool,
     ) {
         let half = &mut self.halves[direction.index()];
-        if half.sent.partial_len() > 0
-            && let Payload::Tls(session) = &self.payload
-        {
-            let bytes = session.partial(direction, half.sent.partial_len());
+        if half.sent.partial_len() > 0 {
+            let bytes = self.payload.partial(direction, half.sent.partial_len());
             half.sent.make_room(bytes.len() + more, pool);
             half.sent.copy_partial(bytes);
         }

@@ -10,18 +10,18 @@ use core::mem;
 
 use super::state::{Context, TlsSession, Turn};
 use super::stream::{Read, Search};
-use super::{Handler, Resumption, SessionError};
 use crate::config::Policy;
 use crate::output::{KeysNeeded, Output};
+use crate::session::{Resumption, SessionError};
 use crate::tls::{ClientHello, Direction, HandshakeType, KeyEpoch, ProtocolVersion, ServerHello};
 
-impl<S: Default> TlsSession<S> {
+impl TlsSession {
     /// Takes the content of a handshake record, in the clear or opened.
-    pub(super) fn handle_handshake_content<H: Handler<State = S>>(
+    pub(super) fn handle_handshake_content(
         &mut self,
         direction: Direction,
         content: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) {
         let cap = ctx.config.limits.max_handshake_bytes;
         if self.streams[direction.index()].messages.push(content, cap).is_err() {
@@ -31,11 +31,7 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// Acts on the handshake messages that are complete.
-    pub(super) fn handle_messages<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        ctx: &mut Context<'_, H>,
-    ) {
+    pub(super) fn handle_messages(&mut self, direction: Direction, ctx: &mut Context<'_>) {
         let cap = ctx.config.limits.max_handshake_bytes;
         while self.following() {
             match self.streams[direction.index()].messages.pop(cap) {
@@ -46,12 +42,12 @@ impl<S: Default> TlsSession<S> {
         }
     }
 
-    fn handle_message<H: Handler<State = S>>(
+    fn handle_message(
         &mut self,
         direction: Direction,
         kind: HandshakeType,
         body: &[u8],
-        ctx: &mut Context<'_, H>,
+        ctx: &mut Context<'_>,
     ) {
         let legal = match (direction, kind) {
             (Direction::ClientToServer, HandshakeType::CLIENT_HELLO) => {
@@ -79,11 +75,7 @@ impl<S: Default> TlsSession<S> {
         self.info.version == Some(ProtocolVersion::TLS_1_2)
     }
 
-    fn handle_client_hello<H: Handler<State = S>>(
-        &mut self,
-        hello: ClientHello,
-        ctx: &mut Context<'_, H>,
-    ) -> bool {
+    fn handle_client_hello(&mut self, hello: ClientHello, ctx: &mut Context<'_>) -> bool {
         let negotiation = &mut self.negotiation;
         match negotiation.turn {
             Turn::ClientHello => negotiation.turn = Turn::ServerHello,
@@ -121,16 +113,12 @@ impl<S: Default> TlsSession<S> {
             self.want_early_keys(ctx);
         }
         if !mem::replace(&mut self.handshake_started, true) {
-            self.event(ctx, |handler, session, state| handler.handshake_start(session, state));
+            self.event(ctx, |sink, session| sink.handshake_start(session));
         }
         true
     }
 
-    fn handle_server_hello<H: Handler<State = S>>(
-        &mut self,
-        hello: &ServerHello,
-        ctx: &mut Context<'_, H>,
-    ) -> bool {
+    fn handle_server_hello(&mut self, hello: &ServerHello, ctx: &mut Context<'_>) -> bool {
         let negotiation = &mut self.negotiation;
         let info = &mut self.info;
         match negotiation.turn {
@@ -207,11 +195,7 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// Applies the policy for sessions without a private tag, as far as there is one.
-    pub(super) fn require_private_tag<H: Handler<State = S>>(
-        &mut self,
-        direction: Direction,
-        ctx: &mut Context<'_, H>,
-    ) {
+    pub(super) fn require_private_tag(&mut self, direction: Direction, ctx: &mut Context<'_>) {
         if self.info.private_tag() != Some(true)
             && ctx.config.policies.require_private_tag != Policy::Forward
         {
@@ -220,7 +204,7 @@ impl<S: Default> TlsSession<S> {
     }
 
     /// From the ServerHello of TLS 1.3 on, both directions are protected.
-    fn begin_search<H: Handler<State = S>>(&mut self, ctx: &mut Context<'_, H>) {
+    fn begin_search(&mut self, ctx: &mut Context<'_>) {
         for direction in Direction::BOTH {
             let stream = &mut self.streams[direction.index()];
             stream.messages.clear();
@@ -237,7 +221,7 @@ impl<S: Default> TlsSession<S> {
         }
     }
 
-    fn want_early_keys<H: Handler<State = S>>(&self, ctx: &mut Context<'_, H>) {
+    fn want_early_keys(&self, ctx: &mut Context<'_>) {
         ctx.outputs.push_back(Output::KeysNeeded(KeysNeeded {
             client: self.info.client,
             client_random: self.negotiation.client_random,
@@ -249,22 +233,12 @@ impl<S: Default> TlsSession<S> {
         }));
     }
 
-    pub(super) fn want_keys<H: Handler<State = S>>(
-        &self,
-        direction: Direction,
-        epoch: u32,
-        ctx: &mut Context<'_, H>,
-    ) {
+    pub(super) fn want_keys(&self, direction: Direction, epoch: u32, ctx: &mut Context<'_>) {
         let epoch = if self.is_tls12() { 0 } else { epoch };
         self.want(direction, KeyEpoch::Application(epoch), ctx);
     }
 
-    fn want<H: Handler<State = S>>(
-        &self,
-        direction: Direction,
-        epoch: KeyEpoch,
-        ctx: &mut Context<'_, H>,
-    ) {
+    fn want(&self, direction: Direction, epoch: KeyEpoch, ctx: &mut Context<'_>) {
         if let Some(version) = self.info.version {
             ctx.outputs.push_back(Output::KeysNeeded(KeysNeeded {
                 client: self.info.client,

@@ -2,9 +2,9 @@
 //!
 //! Refuses to act: what happens is decided by the session.
 
-use super::buffer_pool::{BufferPool, WORTH_A_LARGE_BUFFER};
-use super::candidates::Candidates;
+use crate::buffer_pool::{BufferPool, WORTH_A_LARGE_BUFFER};
 use crate::counters::Counters;
+use crate::keys::Candidates;
 use crate::tls::{
     Deframed, MessageBuffer, MessageWalker, OpenRecord, Opened, RecordHeader, deframe,
 };

@@ -5,13 +5,13 @@
 //! Refuses to believe control segments that their receiver would not believe.
 
 use super::conclude::Passage;
-use super::segment::is_followed;
-use super::{Context, Engine, context};
+use super::payload::{Flow, Payload, is_followed};
+use super::{Engine, context};
 use crate::config::Policy;
-use crate::flow::{Flow, FlowIndex, NewFlow, Origin, Payload, Phase, Syn};
 use crate::output::{PortId, Verdict};
 use crate::recognition::{Watch, begins_hello};
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
+use crate::tcp::{FlowIndex, NewFlow, Origin, Phase, Syn};
 use crate::tls::Direction;
 use crate::wire::Segment;
 
@@ -426,9 +426,9 @@ impl<H: Handler> Engine<H> {
     /// Bytes of a direction have passed some other way.
     fn handle_unseen(&mut self, index: FlowIndex, direction: Direction) {
         match self.flows.get(index).map(|flow| &mut flow.payload) {
-            Some(Payload::Tls(session)) if session.following() => {
-                let mut ctx = context!(self);
-                session.fail(direction, SessionError::LostSynchronisation, &mut ctx);
+            Some(Payload::Tls(tls)) if tls.session.following() => {
+                let mut ctx = context!(self, tls.state);
+                tls.session.fail(direction, SessionError::LostSynchronisation, &mut ctx);
             }
             Some(Payload::Undecided(_)) => {
                 self.note(index, direction, TcpAnomaly::UnseenBytes);

@@ -10,11 +10,11 @@
 use core::net::IpAddr;
 use std::collections::hash_map::Entry;
 
-use super::pending::{Delivery, KeyRefusal, SharedKeys};
-use super::segment::is_followed;
-use super::{Context, Engine, context};
-use crate::flow::{FlowIndex, Payload, Phase};
+use super::payload::{Payload, is_followed};
+use super::{Engine, context};
+use crate::keys::{Delivery, KeyRefusal, SharedKeys};
 use crate::session::{Handler, SessionId};
+use crate::tcp::{FlowIndex, Phase};
 use crate::tls::KeyEpoch;
 
 /// Sessions beside the first one that get the same keys.
@@ -110,17 +110,17 @@ impl<H: Handler> Engine<H> {
         if sender.is_some_and(|sender| sender != flow.client.ip()) {
             return Err(KeyRefusal::WrongSender);
         }
-        let Payload::Tls(session) = &mut flow.payload else {
+        let Payload::Tls(tls) = &mut flow.payload else {
             return Err(KeyRefusal::NotNeeded);
         };
-        let known = session.key_random();
-        let mut ctx = context!(self);
+        let known = tls.session.key_random();
+        let mut ctx = context!(self, tls.state);
         let mut used = false;
         match delivery {
-            Delivery::Null => used = session.handle_null_keys(&mut ctx),
+            Delivery::Null => used = tls.session.handle_null_keys(&mut ctx),
             Delivery::Keys(mut shared) => {
-                let info = &session.info;
-                let ours = session.key_server_random();
+                let info = &tls.session.info;
+                let ours = tls.session.key_server_random();
                 let same_random =
                     shared.server_random.is_none_or(|it| ours.is_none_or(|us| us == it));
                 let same_suite = info.cipher_suite.is_none_or(|suite| suite == shared.cipher_suite);
@@ -137,11 +137,11 @@ impl<H: Handler> Engine<H> {
                 // Early data first: what they are is decided before later keys are looked at.
                 shared.keys.sort_by_key(|(_, epoch, _)| *epoch);
                 for (direction, epoch, opener) in shared.keys {
-                    used |= session.handle_keys(direction, epoch, source, opener, &mut ctx);
+                    used |= tls.session.handle_keys(direction, epoch, source, opener, &mut ctx);
                 }
             }
         }
-        let moved = session.key_random() != known;
+        let moved = tls.session.key_random() != known;
         if moved {
             // A renegotiation began in what waited for these keys.
             self.register(index, known);
@@ -155,10 +155,10 @@ impl<H: Handler> Engine<H> {
             return;
         };
         let (id, client) = (flow.id, flow.client.ip());
-        let Payload::Tls(session) = &flow.payload else {
+        let Payload::Tls(tls) = &flow.payload else {
             return;
         };
-        let Some(random) = session.key_random() else {
+        let Some(random) = tls.session.key_random() else {
             return;
         };
         if let Some(before) = before {

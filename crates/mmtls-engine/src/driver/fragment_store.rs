@@ -5,8 +5,8 @@ use core::net::IpAddr;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
-use crate::flow::Client;
 use crate::output::{HoldId, PortId};
+use crate::tcp::Client;
 use crate::wire::Fragment;
 
 /// The longest IP packet (RFC 791, section 3.1).

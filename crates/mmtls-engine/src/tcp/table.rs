@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::attempts::Of;
-use super::connection::{Flow, NewFlow, Phase};
+use super::connection::{Carried, Flow, NewFlow, Phase};
 use super::key::FlowKey;
 use super::links::{FlowIndex, List, Neighbours};
 use super::shares::{Client, Largest, Resource, Shares};
@@ -25,8 +25,8 @@ const MAX_COMPARED: usize = 16;
 /// Flows whose amounts are put right in one question for the largest, at most.
 const MAX_CORRECTIONS: usize = 256;
 
-pub(crate) struct FlowTable<S> {
-    slots: Vec<Option<Flow<S>>>,
+pub(crate) struct FlowTable<P> {
+    slots: Vec<Option<Flow<P>>>,
     free: Vec<FlowIndex>,
     index: HashMap<FlowKey, FlowIndex, ahash::RandomState>,
     /// What was found last: packets come in bursts.
@@ -40,7 +40,7 @@ pub(crate) struct FlowTable<S> {
     id_step: u64,
 }
 
-impl<S> FlowTable<S> {
+impl<P: Carried> FlowTable<P> {
     /// Flows are numbered from `first_id` on in steps: engines that share interfaces number
     /// theirs in turn.
     pub(crate) fn new(hasher: ahash::RandomState, first_id: u64, id_step: u64) -> Self {
@@ -72,12 +72,12 @@ impl<S> FlowTable<S> {
         Some(index)
     }
 
-    pub(crate) fn get(&mut self, index: FlowIndex) -> Option<&mut Flow<S>> {
+    pub(crate) fn get(&mut self, index: FlowIndex) -> Option<&mut Flow<P>> {
         self.slots.get_mut(index.0 as usize)?.as_mut()
     }
 
     /// The flow, if the place still holds that one.
-    pub(crate) fn get_if(&mut self, index: FlowIndex, id: SessionId) -> Option<&mut Flow<S>> {
+    pub(crate) fn get_if(&mut self, index: FlowIndex, id: SessionId) -> Option<&mut Flow<P>> {
         self.get(index).filter(|flow| flow.id == id)
     }
 
@@ -262,7 +262,7 @@ impl<S> FlowTable<S> {
         None
     }
 
-    pub(crate) fn remove(&mut self, index: FlowIndex) -> Option<Flow<S>> {
+    pub(crate) fn remove(&mut self, index: FlowIndex) -> Option<Flow<P>> {
         self.unlink(index);
         self.unsettle(index);
         let mut flow = self.slots.get_mut(index.0 as usize)?.take()?;
@@ -348,7 +348,7 @@ impl<S> FlowTable<S> {
 }
 
 /// A tombstone is none of these: what follows a reset connection must not pass.
-fn is_one_sided<S>(flow: &Flow<S>) -> bool {
+fn is_one_sided<P: Carried>(flow: &Flow<P>) -> bool {
     match flow.phase {
         Phase::Opening => true,
         Phase::Open => {
@@ -361,6 +361,17 @@ fn is_one_sided<S>(flow: &Flow<S>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tls::Direction;
+
+    impl Carried for () {
+        fn is_tls(&self) -> bool {
+            false
+        }
+
+        fn partial(&self, _: Direction, _: usize) -> &[u8] {
+            &[]
+        }
+    }
 
     #[test]
     fn names_four_tuples_the_same_from_both_sides() {

@@ -1,0 +1,54 @@
+//! What a connection carries.
+
+use crate::follow::TlsSession;
+use crate::recognition::{Recogniser, Watch};
+use crate::session::Disposition;
+use crate::tcp::{self, Carried};
+use crate::tls::Direction;
+
+/// A connection of this engine.
+pub(super) type Flow<S> = tcp::Flow<Payload<S>>;
+
+/// What a connection carries.
+pub(super) enum Payload<S> {
+    /// It cannot be told yet.
+    Undecided(Recogniser),
+    /// TLS, followed or not.
+    Tls(Box<Tls<S>>),
+    /// Something that is not followed.
+    Plain(Watch),
+}
+
+/// A session, and what the application keeps of it.
+pub(super) struct Tls<S> {
+    pub(super) session: TlsSession,
+    pub(super) state: S,
+}
+
+impl<S> Default for Payload<S> {
+    fn default() -> Self {
+        Self::Undecided(Recogniser::default())
+    }
+}
+
+impl<S> Carried for Payload<S> {
+    fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
+    fn partial(&self, direction: Direction, len: usize) -> &[u8] {
+        match self {
+            Self::Tls(tls) => tls.session.partial(direction, len),
+            Self::Undecided(_) | Self::Plain(_) => &[],
+        }
+    }
+}
+
+/// Whether the flow's bytes are looked at in order.
+pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
+    match &flow.payload {
+        Payload::Plain(_) => false,
+        Payload::Undecided(_) => true,
+        Payload::Tls(tls) => tls.session.disposition() != Disposition::Bypass,
+    }
+}
