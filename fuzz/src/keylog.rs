@@ -61,10 +61,7 @@ fn randoms(text: &[u8]) -> Vec<[u8; 32]> {
         .filter(|word| word.len() == 64)
         .filter_map(|word| {
             let mut random = [0; 32];
-            for (pair, byte) in word.chunks_exact(2).zip(&mut random) {
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                *byte = u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).ok()?;
-            }
+            base16ct::mixed::decode(word, &mut random).ok()?;
             Some(random)
         })
         .take(8)

@@ -15,9 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mmtls_keyshare::client::{Client, ClientConfig as ChannelConfig, ClientCounters, StartError};
+use mmtls_keyshare::keylog::Label;
 use mmtls_keyshare::message::{Message, NullKeys, Random};
 use mmtls_keyshare::policy::ServerNames;
-use mmtls_record::Direction;
+use mmtls_record::{Direction, KeyEpoch};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, KeyLog};
 
@@ -119,19 +120,19 @@ impl KeyLog for SharingLog {
         let Ok(client_random) = Random::try_from(client_random) else {
             return;
         };
-        let traffic = match label {
+        let traffic = match Label::parse(label.as_bytes()) {
             // The first secret of a session, of whatever version: nothing of it is ever shared.
-            "CLIENT_EARLY_TRAFFIC_SECRET" | "CLIENT_HANDSHAKE_TRAFFIC_SECRET" | "CLIENT_RANDOM"
-                if self.exempt =>
-            {
+            Some(
+                Label::Master
+                | Label::Traffic(_, KeyEpoch::EarlyData)
+                | Label::Traffic(Direction::ClientToServer, KeyEpoch::Handshake),
+            ) if self.exempt => {
                 let null = NullKeys { client_random, flow: None };
                 return self.sharing.send(&Message::NullKeys(null));
             }
-            // TLS 1.2.
-            "CLIENT_RANDOM" => return self.sharing.count_unsupported(),
-            "CLIENT_EARLY_TRAFFIC_SECRET" => None,
-            "CLIENT_TRAFFIC_SECRET_0" => Some(Direction::ClientToServer),
-            "SERVER_TRAFFIC_SECRET_0" => Some(Direction::ServerToClient),
+            Some(Label::Master) => return self.sharing.count_unsupported(),
+            Some(Label::Traffic(_, KeyEpoch::EarlyData)) => None,
+            Some(Label::Traffic(direction, KeyEpoch::Application(0))) => Some(direction),
             _ => return,
         };
         if self.exempt {

@@ -1,4 +1,4 @@
-//! The key-sharing channel of mmTLS: messages, client, server.
+//! The key-sharing channel of mmTLS: messages, client, server, and key-log lines.
 //!
 //! An endpoint that wants its sessions inspected sends the *record keys* of each direction and
 //! epoch to the middlebox over TLS 1.3. Traffic secrets never leave the endpoint's host: they
@@ -6,6 +6,7 @@
 //!
 //! * [`message`]: what goes over the channel, specified in `docs/key-sharing.md`.
 //! * [`agent`]: what goes from a program to the agent on its own host.
+//! * [`keylog`]: lines of key logs.
 //! * [`policy`]: which server names are exempt.
 //! * [`channel`]: `client` and `server` (features of these names), over TLS 1.3. It is the only
 //!   module that touches sockets, threads and clocks.
@@ -18,6 +19,7 @@ pub mod agent;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod channel;
 mod flow;
+pub mod keylog;
 pub mod message;
 pub mod policy;
 mod secret;

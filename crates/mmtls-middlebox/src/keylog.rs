@@ -1,7 +1,7 @@
 //! Key logs in NSS format (RFC 9850): from a file, a capture's own secrets blocks, or live.
 //!
-//! Unknown labels, comments and CRLF are accepted; malformed lines are counted; the latest of
-//! repeated lines wins. Refuses to print a secret or to leave one in freed memory, and to use the
+//! Lines are parsed by [`mmtls_keyshare::keylog`]. Unknown labels are counted; malformed lines are counted, and the
+//! first one's number is kept; the latest of repeated lines wins. Refuses to print a secret or to leave one in freed memory, and to use the
 //! premaster secrets of old `RSA` lines, which would need the whole handshake. Exporter secrets
 //! are not kept.
 
@@ -13,14 +13,13 @@ use std::io::{self, Read};
 
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, ProtocolVersion};
 use mmtls_engine::{KeysNeeded, SharedKeys};
+use mmtls_keyshare::keylog::{self, Label, Line, LineError, MAX_LINE_BYTES, MAX_SECRET_BYTES};
 use mmtls_record::key_schedule::RecordKeys;
 use mmtls_record::keyring::{self, Keyring, SessionParameters};
 use zeroize::Zeroizing;
 
-use store::{MAX_SECRET_LEN, Store};
+use store::Store;
 
-/// Longest line; nothing that is kept comes near.
-const MAX_LINE_LEN: usize = 4096;
 /// Highest epoch of application keys that a secret is derived for, one hash after another.
 pub const MAX_EPOCH: u32 = 64;
 
@@ -37,8 +36,8 @@ pub struct KeyLogReport {
     pub rsa_premaster: u64,
     /// Lines that are not in the format.
     pub malformed: u64,
-    /// Number of the first malformed line, from 1.
-    pub first_malformed: Option<u64>,
+    /// Number of the first malformed line, from 1, and what is wrong with it.
+    pub first_malformed: Option<(u64, LineError)>,
     /// Secrets that were not kept because there is no room for more.
     pub no_room: u64,
 }
@@ -50,48 +49,25 @@ pub struct KeyLog {
     report: KeyLogReport,
 }
 
-/// What a kept secret is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Label(u8);
-
-impl Label {
-    const CLIENT_EARLY: Self = Self(0);
-    const CLIENT_HANDSHAKE: Self = Self(1);
-    const SERVER_HANDSHAKE: Self = Self(2);
-    /// `CLIENT_RANDOM`: the master secret of TLS 1.2.
-    const MASTER: Self = Self(3);
-    const CLIENT_APPLICATION: u8 = 64;
-    const SERVER_APPLICATION: u8 = 160;
-
-    /// The label of application secrets; `None` beyond [`MAX_EPOCH`].
-    fn application(direction: Direction, epoch: u32) -> Option<Self> {
-        let base = match direction {
-            Direction::ClientToServer => Self::CLIENT_APPLICATION,
-            Direction::ServerToClient => Self::SERVER_APPLICATION,
-        };
-        let epoch = u8::try_from(epoch).ok()?;
-        (u32::from(epoch) <= MAX_EPOCH).then_some(Self(base + epoch))
-    }
-
-    fn parse(text: &[u8]) -> Option<Self> {
-        match text {
-            b"CLIENT_EARLY_TRAFFIC_SECRET" => return Some(Self::CLIENT_EARLY),
-            b"CLIENT_HANDSHAKE_TRAFFIC_SECRET" => return Some(Self::CLIENT_HANDSHAKE),
-            b"SERVER_HANDSHAKE_TRAFFIC_SECRET" => return Some(Self::SERVER_HANDSHAKE),
-            b"CLIENT_RANDOM" => return Some(Self::MASTER),
-            _ => {}
+/// The number of a label in the store: below 64 what comes once in a session, then the epochs of both directions.
+/// `None` for what is not kept: epochs beyond [`MAX_EPOCH`], and OpenSSL's updates without a number, which are derived.
+fn label_number(label: Label) -> Option<u8> {
+    let epoch = match label {
+        Label::Master => return Some(3),
+        Label::NextTraffic(_) => return None,
+        Label::Traffic(_, epoch) if epoch > KeyEpoch::Application(MAX_EPOCH) => return None,
+        Label::Traffic(direction, epoch) => (epoch, direction),
+    };
+    match epoch {
+        (KeyEpoch::EarlyData, _) => Some(0),
+        (KeyEpoch::Handshake, Direction::ClientToServer) => Some(1),
+        (KeyEpoch::Handshake, Direction::ServerToClient) => Some(2),
+        (KeyEpoch::Application(updates), Direction::ClientToServer) => {
+            u8::try_from(updates).ok()?.checked_add(64)
         }
-        let (direction, epoch) = if let Some(epoch) = text.strip_prefix(b"CLIENT_TRAFFIC_SECRET_") {
-            (Direction::ClientToServer, epoch)
-        } else {
-            let epoch = text.strip_prefix(b"SERVER_TRAFFIC_SECRET_")?;
-            (Direction::ServerToClient, epoch)
-        };
-        if epoch.is_empty() || epoch.len() > 2 || !epoch.iter().all(u8::is_ascii_digit) {
-            return None;
+        (KeyEpoch::Application(updates), Direction::ServerToClient) => {
+            u8::try_from(updates).ok()?.checked_add(160)
         }
-        let epoch = epoch.iter().fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
-        Self::application(direction, epoch)
     }
 }
 
@@ -127,10 +103,10 @@ impl KeyLog {
                 }
                 from += len + 1;
             }
-            if skipping || filled - from > MAX_LINE_LEN {
+            if skipping || filled - from > MAX_LINE_BYTES {
                 if !skipping {
                     log.report.lines += 1;
-                    log.count_malformed();
+                    log.count_malformed(LineError::TooLong);
                 }
                 skipping = true;
                 filled = 0;
@@ -147,11 +123,18 @@ impl KeyLog {
 
     /// Takes in the text of a secrets block, or any other whole lines.
     pub fn add_text(&mut self, text: &[u8]) {
+        self.add_lines(text, |_| {});
+    }
+
+    /// The same; `kept` hears of each session of which a secret was kept.
+    fn add_lines(&mut self, text: &[u8], mut kept: impl FnMut([u8; 32])) {
         let mut lines = text.split(|&byte| byte == b'\n').peekable();
         while let Some(line) = lines.next() {
             // What follows the last line end is a line only if there is something.
-            if lines.peek().is_some() || !line.is_empty() {
-                self.add_line(line);
+            if (lines.peek().is_some() || !line.is_empty())
+                && let Some(client_random) = self.add_line(line)
+            {
+                kept(client_random);
             }
         }
     }
@@ -190,7 +173,8 @@ impl KeyLog {
         let openers: Vec<_> = match wanted.cipher_suite {
             Some(suite) => open(suite.0).into_iter().collect(),
             None => {
-                let secret = self.store.get(&client_random, Label::CLIENT_EARLY.0)?;
+                let label = label_number(Label::Traffic(direction, epoch))?;
+                let secret = self.store.get(&client_random, label)?;
                 keyring::candidate_suites(secret.len())
                     .filter_map(|suite| open(suite.number()))
                     .collect()
@@ -226,87 +210,60 @@ impl KeyLog {
         direction: Direction,
         epoch: KeyEpoch,
     ) -> Option<Keyring> {
-        let get = |label: Label| self.store.get(&parameters.client_random, label.0);
+        let get = |label| self.store.get(&parameters.client_random, label_number(label)?);
         let mut keyring = Keyring::new(parameters, MAX_EPOCH).ok()?;
         if parameters.version == ProtocolVersion::TLS_1_2.0 {
-            keyring.insert_master_secret(get(Label::MASTER)?).ok()?;
+            keyring.insert_master_secret(get(Label::Master)?).ok()?;
             return Some(keyring);
         }
-        let (known, secret) = match (epoch, direction) {
-            (KeyEpoch::Application(wanted), _) if wanted > MAX_EPOCH => return None,
-            (KeyEpoch::Application(wanted), _) => (0..=wanted).rev().find_map(|updates| {
-                let label = Label::application(direction, updates)?;
-                Some((KeyEpoch::Application(updates), get(label)?))
-            })?,
-            (KeyEpoch::EarlyData, _) => (epoch, get(Label::CLIENT_EARLY)?),
-            (KeyEpoch::Handshake, Direction::ClientToServer) => {
-                (epoch, get(Label::CLIENT_HANDSHAKE)?)
+        let known = |epoch| Some((epoch, get(Label::Traffic(direction, epoch))?));
+        let (known, secret) = match epoch {
+            KeyEpoch::Application(wanted) if wanted > MAX_EPOCH => return None,
+            KeyEpoch::Application(wanted) => {
+                (0..=wanted).rev().find_map(|updates| known(KeyEpoch::Application(updates)))?
             }
-            (KeyEpoch::Handshake, Direction::ServerToClient) => {
-                (epoch, get(Label::SERVER_HANDSHAKE)?)
-            }
+            epoch => known(epoch)?,
         };
         keyring.insert_traffic_secret(direction, known, secret).ok()?;
         Some(keyring)
     }
 
-    fn add_line(&mut self, line: &[u8]) {
+    /// Takes in a line, and returns whose secret was kept.
+    fn add_line(&mut self, line: &[u8]) -> Option<[u8; 32]> {
         self.report.lines += 1;
-        if line.len() > MAX_LINE_LEN {
-            return self.count_malformed();
-        }
-        let line = line.trim_ascii();
-        if line.is_empty() || line.starts_with(b"#") {
-            return;
-        }
-        let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        let (Some(label), Some(random), Some(secret), None) =
-            (words.next(), words.next(), words.next(), words.next())
-        else {
-            return self.count_malformed();
-        };
-        if label == b"RSA" {
-            // Eight bytes of the encrypted premaster secret, and the secret.
-            match (random.len(), secret.len()) {
-                (16, 96) => self.report.rsa_premaster += 1,
-                _ => self.count_malformed(),
+        let mut buffer = Zeroizing::new([0; MAX_SECRET_BYTES]);
+        let (label, client_random, secret) = match keylog::parse(line, &mut buffer) {
+            Ok(Line::Secret { label, client_random, secret }) => (label, client_random, secret),
+            Ok(Line::Empty) => return None,
+            Ok(Line::RsaPremaster) => {
+                self.report.rsa_premaster += 1;
+                return None;
             }
-            return;
-        }
-        let Some(label) = Label::parse(label) else {
+            Ok(Line::OtherLabel) => {
+                self.report.other_labels += 1;
+                return None;
+            }
+            Err(error) => {
+                self.count_malformed(error);
+                return None;
+            }
+        };
+        let Some(number) = label_number(label) else {
             self.report.other_labels += 1;
-            return;
+            return None;
         };
-        let mut random_bytes = [0; 32];
-        let mut secret_bytes = Zeroizing::new([0; MAX_SECRET_LEN]);
-        let (Some(32), Some(secret_len @ (32 | 48))) =
-            (unhex(random, &mut random_bytes), unhex(secret, &mut secret_bytes[..]))
-        else {
-            return self.count_malformed();
-        };
-        if self.store.insert(random_bytes, label.0, &secret_bytes[..secret_len]) {
-            self.report.secrets += 1;
-        } else {
+        if !self.store.insert(client_random, number, secret) {
             self.report.no_room += 1;
+            return None;
         }
+        self.report.secrets += 1;
+        Some(client_random)
     }
 
-    fn count_malformed(&mut self) {
+    fn count_malformed(&mut self, error: LineError) {
         self.report.malformed += 1;
-        self.report.first_malformed.get_or_insert(self.report.lines);
+        self.report.first_malformed.get_or_insert((self.report.lines, error));
     }
-}
-
-/// The client random of a line, if it is one of a session.
-fn line_random(line: &[u8]) -> Option<[u8; 32]> {
-    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let mut random = [0; 32];
-    (unhex(words.nth(1)?, &mut random) == Some(32)).then_some(random)
-}
-
-/// Decodes hexadecimal into `out`, in constant time; how many bytes there were, if they are that and fit.
-fn unhex(text: &[u8], out: &mut [u8]) -> Option<usize> {
-    base16ct::mixed::decode(text, out).ok().map(<[u8]>::len)
 }
 
 #[cfg(test)]

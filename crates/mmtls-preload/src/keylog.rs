@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 
 use mmtls_keyshare::agent::{Datagram, Exempt, Role, SecretKind, TrafficSecret};
+use mmtls_keyshare::keylog::{self, Line, MAX_SECRET_BYTES};
 use zeroize::Zeroizing;
 
 use crate::library::{self, Api, KeylogCallback, Library, MAX_LIBRARIES};
@@ -16,8 +17,6 @@ use crate::{agent, config, guarded, host};
 const HOST_NAME: i32 = 0;
 /// The first version whose resumed sessions name the server again.
 const TLS_1_3: i32 = 0x0304;
-/// Longest secret in a key log: the master secret of TLS 1.2 and SHA-384 both have 48 bytes.
-const MAX_SECRET: usize = 64;
 
 /// One callback per library, so that it knows whose functions to use.
 const CALLBACKS: [KeylogCallback; MAX_LIBRARIES] =
@@ -119,9 +118,13 @@ fn share(api: &Api, ssl: *const c_void, line: *const c_char) {
     }
     // SAFETY: libssl passes a C string that lives during the call.
     let line = unsafe { CStr::from_ptr(line) };
-    let mut secret = Zeroizing::new([0; MAX_SECRET]);
-    let line = Line::parse(line.to_bytes(), &mut secret);
-    let (Some(line), Some(config)) = (line, config::get()) else {
+    let mut buffer = Zeroizing::new([0; MAX_SECRET_BYTES]);
+    let line = keylog::parse(line.to_bytes(), &mut buffer);
+    let (Ok(Line::Secret { label, client_random, secret }), Some(config)) = (line, config::get())
+    else {
+        return;
+    };
+    let Some(kind) = SecretKind::from_label(label) else {
         return;
     };
     // SAFETY: libssl passes a live session.
@@ -139,12 +142,12 @@ fn share(api: &Api, ssl: *const c_void, line: *const c_char) {
     let server_name = server_name(api, ssl);
     let exempt = config.exempt.matches(server_name)
         || (!config.exempt.is_empty() && server_name.is_empty() && is_unnamed(api, ssl, role));
-    let datagram = match line.kind {
+    let datagram = match kind {
         // The first secrets that a session logs: before early data, before any application data.
         SecretKind::ClientEarly | SecretKind::ClientHandshake | SecretKind::Tls12Master
             if exempt =>
         {
-            Datagram::Exempt(Exempt { client_random: &line.client_random, flow: flow() })
+            Datagram::Exempt(Exempt { client_random: &client_random, flow: flow() })
         }
         _ if exempt => return,
         // The monitor can do without; they show certificates.
@@ -158,11 +161,11 @@ fn share(api: &Api, ssl: *const c_void, line: *const c_char) {
             return agent::send(&Datagram::TrafficSecret(TrafficSecret {
                 kind,
                 role,
-                client_random: &line.client_random,
+                client_random: &client_random,
                 server_random: &session.server_random,
                 version: session.version,
                 cipher_suite: session.cipher_suite,
-                secret: line.secret,
+                secret,
                 server_name,
                 flow: flow(),
             }));
@@ -236,76 +239,5 @@ impl Session {
             version: u16::try_from(version).ok()?,
             cipher_suite: (id & 0xFFFF) as u16,
         })
-    }
-}
-
-/// A line of the key log: label, client random, secret. The secret stays in the caller's buffer,
-/// because moving it would leave copies behind.
-struct Line<'a> {
-    kind: SecretKind,
-    client_random: [u8; 32],
-    secret: &'a [u8],
-}
-
-impl<'a> Line<'a> {
-    fn parse(line: &[u8], buffer: &'a mut [u8; MAX_SECRET]) -> Option<Self> {
-        let mut parts = line.split(|&byte| byte == b' ');
-        let kind = SecretKind::from_label(parts.next()?)?;
-        let mut client_random = [0; 32];
-        if unhex(parts.next()?, &mut client_random)? != 32 {
-            return None;
-        }
-        let length = unhex(parts.next()?, &mut buffer[..])?;
-        let secret = buffer.get(..length)?;
-        (length > 0 && parts.next().is_none()).then_some(Self { kind, client_random, secret })
-    }
-}
-
-/// Decodes hexadecimal digits into `out` and returns the number of bytes.
-fn unhex(digits: &[u8], out: &mut [u8]) -> Option<usize> {
-    let (pairs, []) = digits.as_chunks::<2>() else {
-        return None;
-    };
-    let out = out.get_mut(..pairs.len())?;
-    for (byte, [high, low]) in out.iter_mut().zip(pairs) {
-        let digit = |digit: u8| char::from(digit).to_digit(16);
-        *byte = u8::try_from(digit(*high)? << 4 | digit(*low)?).ok()?;
-    }
-    Some(pairs.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn accepts_key_log_lines() {
-        let text = format!("CLIENT_TRAFFIC_SECRET_0 {} {}", "aB".repeat(32), "01".repeat(48));
-        let mut secret = [0; MAX_SECRET];
-        let line = Line::parse(text.as_bytes(), &mut secret).unwrap();
-        assert_eq!(line.kind, SecretKind::ClientTraffic0);
-        assert_eq!((line.client_random, line.secret), ([0xAB; 32], &[1; 48][..]));
-        // The caller wipes it.
-        assert_eq!(secret[..48], [1; 48]);
-    }
-
-    #[test]
-    fn refuses_other_lines() {
-        let random = "ab".repeat(32);
-        for text in [
-            String::new(),
-            "# comment".into(),
-            format!("EXPORTER_SECRET {random} 00"),
-            format!("CLIENT_RANDOM {random}"),
-            format!("CLIENT_RANDOM {random} "),
-            format!("CLIENT_RANDOM {random} 0"),
-            format!("CLIENT_RANDOM {random} 0g"),
-            format!("CLIENT_RANDOM {random}00 00"),
-            format!("CLIENT_RANDOM {} 00", &random[2..]),
-            format!("CLIENT_RANDOM {random} {}", "00".repeat(65)),
-            format!("CLIENT_RANDOM {random} 00 00"),
-        ] {
-            assert!(Line::parse(text.as_bytes(), &mut [0; MAX_SECRET]).is_none(), "{text}");
-        }
     }
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use mmtls_keyshare::agent::{
     Datagram, Exempt, MAX_DATAGRAM_BYTES, Role, SecretKind, TrafficSecret,
 };
+use mmtls_keyshare::keylog::Label;
 use mmtls_keyshare::message::{
     Direction, Epoch, Greeting, KeyEntry, KeyRequest, Message, NullKeys, Reason, Refused,
     SessionKeys, encode,
@@ -203,7 +204,9 @@ pub(super) fn agent_datagram(add: Add<'_>) {
     encoded("exempt", &Datagram::Exempt(exempt));
     for (number, label) in kinds.iter().enumerate() {
         let secret = TrafficSecret {
-            kind: SecretKind::from_label(label.as_bytes()).expect("a known label"),
+            kind: Label::parse(label.as_bytes())
+                .and_then(SecretKind::from_label)
+                .expect("a known label"),
             role: if number & 1 == 0 { Role::Client } else { Role::Server },
             client_random: &[1; 32],
             server_random: &[2; 32],

@@ -6,7 +6,10 @@
 
 use std::fmt;
 
+use mmtls_tls::{Direction, KeyEpoch};
+
 use crate::Flow;
+use crate::keylog::Label;
 use crate::message::Random;
 use crate::wire::{Reader, Short, Writer};
 
@@ -63,19 +66,26 @@ impl SecretKind {
         }
     }
 
-    /// From the label of a key log line.
+    /// From the label of a key log line; `None` for the numbered secrets after a KeyUpdate, which OpenSSL does not log.
     #[must_use]
-    pub fn from_label(label: &[u8]) -> Option<Self> {
-        Some(match label {
-            b"CLIENT_EARLY_TRAFFIC_SECRET" => Self::ClientEarly,
-            b"CLIENT_HANDSHAKE_TRAFFIC_SECRET" => Self::ClientHandshake,
-            b"SERVER_HANDSHAKE_TRAFFIC_SECRET" => Self::ServerHandshake,
-            b"CLIENT_TRAFFIC_SECRET_0" => Self::ClientTraffic0,
-            b"SERVER_TRAFFIC_SECRET_0" => Self::ServerTraffic0,
-            b"CLIENT_TRAFFIC_SECRET_N" => Self::ClientTrafficN,
-            b"SERVER_TRAFFIC_SECRET_N" => Self::ServerTrafficN,
-            b"CLIENT_RANDOM" => Self::Tls12Master,
-            _ => return None,
+    pub fn from_label(label: Label) -> Option<Self> {
+        let (direction, [client, server]) = match label {
+            Label::Master => return Some(Self::Tls12Master),
+            Label::Traffic(_, KeyEpoch::EarlyData) => return Some(Self::ClientEarly),
+            Label::Traffic(direction, KeyEpoch::Handshake) => {
+                (direction, [Self::ClientHandshake, Self::ServerHandshake])
+            }
+            Label::Traffic(direction, KeyEpoch::Application(0)) => {
+                (direction, [Self::ClientTraffic0, Self::ServerTraffic0])
+            }
+            Label::Traffic(_, KeyEpoch::Application(_)) => return None,
+            Label::NextTraffic(direction) => {
+                (direction, [Self::ClientTrafficN, Self::ServerTrafficN])
+            }
+        };
+        Some(match direction {
+            Direction::ClientToServer => client,
+            Direction::ServerToClient => server,
         })
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::fs::{Access, OFlags, access};
 use zeroize::Zeroizing;
 
-use super::MAX_LINE_LEN;
+use mmtls_keyshare::keylog::MAX_LINE_BYTES;
 
 /// How long the end of a file is let alone: packets of a session wait for its line.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -122,7 +122,7 @@ fn follow(
     told: &mut Option<io::ErrorKind>,
 ) -> io::Result<()> {
     let mut idle = 0;
-    let mut kept = Zeroizing::new(Vec::with_capacity(2 * MAX_LINE_LEN));
+    let mut kept = Zeroizing::new(Vec::with_capacity(2 * MAX_LINE_BYTES));
     let mut buffer = Zeroizing::new(vec![0; 64 << 10]);
     while !stop.load(Ordering::Relaxed) {
         if !sink.has_room() {
@@ -167,7 +167,7 @@ fn follow(
 
 /// Keeps the beginning of a line; one that is too long is malformed whatever is in it.
 fn keep(kept: &mut Vec<u8>, bytes: &[u8]) {
-    let room = (MAX_LINE_LEN + 1).saturating_sub(kept.len());
+    let room = (MAX_LINE_BYTES + 1).saturating_sub(kept.len());
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
 }
 

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use mmtls_engine::{KeysNeeded, SharedKeys};
 
-use super::{KeyLog, line_random};
+use super::KeyLog;
 
 /// Sessions in one of two generations of secrets, and of wishes.
 const MAX_SESSIONS: usize = 1 << 16;
@@ -59,9 +59,10 @@ impl LiveKeys {
         if self.logs[0].sessions() >= self.max_sessions {
             self.logs[1] = core::mem::take(&mut self.logs[0]);
         }
-        self.logs[0].add_text(text);
+        let mut randoms = Vec::new();
+        self.logs[0].add_lines(text, |random| randoms.push(random));
         let mut found = Vec::new();
-        for random in text.split(|&byte| byte == b'\n').filter_map(line_random) {
+        for random in randoms {
             for generation in 0..self.wishes.len() {
                 let Some(wishes) = self.wishes[generation].remove(&random) else {
                     continue;

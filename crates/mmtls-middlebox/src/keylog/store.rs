@@ -4,10 +4,8 @@
 
 use std::collections::HashMap;
 
+use mmtls_keyshare::keylog::MAX_SECRET_BYTES;
 use zeroize::Zeroize;
-
-/// Longest secret: the output of SHA-384.
-pub(super) const MAX_SECRET_LEN: usize = 48;
 
 const BLOCK_LEN: usize = 64 << 10;
 /// Label, length of the secret, room for it, position of the next older entry of the session.
@@ -36,7 +34,7 @@ impl Store {
             }
             // A newer entry hides the older one. It has room for every length, so that lines that
             // are repeated with one length after another take no more.
-            room = room.max(MAX_SECRET_LEN);
+            room = room.max(MAX_SECRET_BYTES);
         }
         let (Ok(len), Ok(room)) = (u8::try_from(secret.len()), u8::try_from(room)) else {
             return false;
@@ -136,7 +134,7 @@ mod tests {
     fn refuses_to_grow_from_lines_that_are_repeated() {
         let mut store = Store::default();
         for round in 0..100_000 {
-            let secret = [round as u8; MAX_SECRET_LEN];
+            let secret = [round as u8; MAX_SECRET_BYTES];
             for label in [1, 2] {
                 let secret = &secret[..32 + (round * 7) % 17];
                 assert!(store.insert([9; 32], label, secret));

@@ -37,12 +37,12 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
         None => KeyLog::new(),
     };
     let report = keys.report();
-    if let Some(line) = report.first_malformed {
+    if let Some((line, error)) = report.first_malformed {
         if report.secrets + report.other_labels + report.rsa_premaster == 0 {
-            return Err(Error::Usage(format!("not a key log: line {line} is malformed")));
+            return Err(Error::Usage(format!("not a key log: line {line} is malformed: {error}")));
         }
         eprintln!(
-            "mmtls: key log: {} malformed lines ignored, the first is line {line}",
+            "mmtls: key log: {} malformed lines ignored, the first is line {line}: {error}",
             report.malformed
         );
     }
