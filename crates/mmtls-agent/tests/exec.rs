@@ -198,16 +198,9 @@ fn library() -> &'static Path {
 /// The secrets with this label in a key log.
 fn secrets(log: &Path, label: &str) -> Vec<Vec<u8>> {
     let text = std::fs::read_to_string(log).unwrap();
-    let unhex = |digits: &str| -> Vec<u8> {
-        (0..digits.len())
-            .step_by(2)
-            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
-            .collect()
-    };
-    text.lines()
-        .filter(|line| line.starts_with(label))
-        .map(|line| unhex(line.rsplit(' ').next().unwrap()))
-        .collect()
+    let secret =
+        |line: &str| base16ct::mixed::decode_vec(line.rsplit(' ').next().unwrap()).unwrap();
+    text.lines().filter(|line| line.starts_with(label)).map(secret).collect()
 }
 
 fn stderr(output: &Output) -> String {

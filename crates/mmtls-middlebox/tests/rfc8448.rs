@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use base16ct::lower::encode_string as hex;
 use mmtls_engine::session::{Certificates, EarlyData, Handler, Record, Session, SessionError};
 use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch};
 use mmtls_engine::{Counters, Engine, FrameInput, Link, Output, PortId, SharedKeys};
@@ -37,8 +38,7 @@ impl Trace {
 }
 
 fn unhex(text: &str) -> Vec<u8> {
-    let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
-    (0..text.len()).step_by(2).map(digit).collect()
+    base16ct::lower::decode_vec(text).unwrap()
 }
 
 fn traces() -> Vec<Trace> {
@@ -190,10 +190,6 @@ fn with_key_log(trace: &Trace) -> (Counters, Seen) {
     replay.end();
     let counters = *replay.engine().counters();
     (counters, replay.finish())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn check(trace: &Trace, counters: &Counters, seen: &Seen) {

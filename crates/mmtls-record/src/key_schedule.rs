@@ -211,11 +211,7 @@ mod tests {
     use super::*;
 
     fn unhex(text: &str) -> Vec<u8> {
-        let digits: Vec<u8> = text
-            .chars()
-            .filter_map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok()))
-            .collect();
-        digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+        base16ct::lower::decode_vec(text).unwrap()
     }
 
     /// RFC 8448, section 3: client_application_traffic_secret_0 and what it expands to.

@@ -8,6 +8,7 @@ use std::io::{self, BufWriter};
 use std::net::SocketAddr;
 use std::path::Path;
 
+use base16ct::lower::encode_string as hex;
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
 use mmtls_record::{Sealer, key_schedule};
@@ -160,13 +161,6 @@ type Keys = Box<dyn Fn(Direction, KeyEpoch) -> Option<Sealer>>;
 fn check(keys: &Keys) -> io::Result<()> {
     let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "no keys for this suite");
     keys(Direction::ClientToServer, KeyEpoch::Application(0)).map(drop).ok_or_else(wrong)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// The whole connection, from SYN to FIN.

@@ -65,13 +65,7 @@ fn wait_for<T>(path: &Path, find: impl Fn(&str) -> Option<T>) -> T {
 fn secret(key_log: &str, upward: bool) -> Option<Vec<u8>> {
     let label = if upward { "CLIENT_TRAFFIC_SECRET_0 " } else { "SERVER_TRAFFIC_SECRET_0 " };
     let line = key_log.lines().find(|line| line.starts_with(label))?;
-    let digits: Option<Vec<u8>> = line
-        .rsplit(' ')
-        .next()?
-        .chars()
-        .map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
-        .collect();
-    Some(digits?.chunks(2).map(|pair| pair.iter().fold(0, |sum, digit| sum << 4 | digit)).collect())
+    base16ct::mixed::decode_vec(line.rsplit(' ').next()?).ok()
 }
 
 /// Two programs and the attacker between them.

@@ -128,10 +128,7 @@ mod tests {
     fn rfc8448() -> Vec<u8> {
         let text = include_str!("../../mmtls-middlebox/tests/data/rfc8448-server.txt");
         let digits: String = text.split_whitespace().collect();
-        (0..digits.len())
-            .step_by(2)
-            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
-            .collect()
+        base16ct::lower::decode_vec(digits).unwrap()
     }
 
     #[test]

@@ -140,10 +140,7 @@ impl Log {
 }
 
 fn unhex(digits: &str) -> Vec<u8> {
-    (0..digits.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
-        .collect()
+    base16ct::mixed::decode_vec(digits).unwrap()
 }
 
 /// Starts the sender in a namespace; it follows the key log `keylog(bed)`.

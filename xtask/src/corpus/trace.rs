@@ -149,7 +149,7 @@ impl Trace {
     pub fn client_random(&self) -> String {
         // Behind the record header, the handshake header and the version (RFC 8446, section 4.1.2).
         let random = self.bytes[0].get(11..43).unwrap_or_default();
-        random.iter().map(|byte| format!("{byte:02x}")).collect()
+        base16ct::lower::encode_string(random)
     }
 
     /// The pieces as they came.

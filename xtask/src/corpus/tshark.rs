@@ -51,28 +51,10 @@ pub fn streams(
         {
             // The second node's lines are indented.
             let from_client = line.starts_with('\t') != first_is_client;
-            let bytes = hex(line.trim()).ok_or_else(|| format!("tshark said {line:?}"))?;
+            let bytes = base16ct::mixed::decode_vec(line.trim())
+                .map_err(|_| format!("tshark said {line:?}"))?;
             streams[number][usize::from(!from_client)].extend(bytes);
         }
     }
     Ok(streams)
-}
-
-fn hex(text: &str) -> Option<Vec<u8>> {
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let byte = |pair: &[u8; 2]| Some((digit(pair[0])? << 4 | digit(pair[1])?) as u8);
-    if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn accepts_hex_only() {
-        assert_eq!(hex("00ff7A"), Some(vec![0, 255, 0x7a]));
-        assert_eq!(hex("0"), None);
-        assert_eq!(hex("0g"), None);
-    }
 }

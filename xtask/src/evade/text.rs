@@ -5,17 +5,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+use base16ct::lower::encode_string as to_hex;
+
 use super::script::{Case, Event, Kind, Part, Place, Send, Step, Token, Until};
 use super::wire::{Oddity, flag};
 
 fn hex(text: &str) -> Result<Vec<u8>, String> {
-    let bad = || format!("{text} is not hexadecimal");
-    let pair = |at| text.get(at..at + 2).and_then(|it| u8::from_str_radix(it, 16).ok());
-    (0..text.len()).step_by(2).map(|at| pair(at).ok_or_else(bad)).collect()
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    base16ct::mixed::decode_vec(text).map_err(|_| format!("{text} is not hexadecimal"))
 }
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {

@@ -3,10 +3,10 @@
 //! `MMTLS_WRITE_VECTORS=1` writes the file anew. `scripts/check-private-tag.py` computes every
 //! value again with Python's HMAC, the `cryptography` package, and an AEGIS of its own.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
+use base16ct::lower::encode_string as hex;
 use mmtls_record::private_tag::SUITES;
 use mmtls_record::suite::{self, IV_LEN, TLS13};
 use mmtls_record::{PrivateTagOpener, PrivateTagSealer, key_schedule, open_record};
@@ -15,13 +15,6 @@ use serde_json::{Value, json};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Sequence number, content type, content, padding.
@@ -73,13 +66,7 @@ fn vectors() -> Vec<Value> {
 }
 
 fn unhex(value: &Value) -> Vec<u8> {
-    let digits: Vec<u8> = value
-        .as_str()
-        .unwrap()
-        .chars()
-        .map(|digit| u8::try_from(digit.to_digit(16).unwrap()).unwrap())
-        .collect();
-    digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+    base16ct::lower::decode_vec(value.as_str().unwrap()).unwrap()
 }
 
 #[test]

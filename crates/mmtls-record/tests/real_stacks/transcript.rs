@@ -193,14 +193,11 @@ fn opener(version: u16, suite: u16, keys: &RecordKeys) -> Result<Box<dyn OpenRec
 
 /// The secret of a key log line (the format of NSS).
 fn find(key_log: &str, label: &str, client_random: &[u8]) -> Result<Vec<u8>, String> {
-    let random: String = client_random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let random = base16ct::lower::encode_string(client_random);
     key_log
         .lines()
         .filter_map(|line| line.strip_prefix(label)?.trim().split_once(' '))
         .find(|(of, _)| of.eq_ignore_ascii_case(&random))
-        .and_then(|(_, secret)| {
-            let digits: Option<Vec<u32>> = secret.chars().map(|c| c.to_digit(16)).collect();
-            Some(digits?.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect())
-        })
+        .and_then(|(_, secret)| base16ct::mixed::decode_vec(secret).ok())
         .ok_or_else(|| format!("no {label} in the key log"))
 }
