@@ -1,14 +1,16 @@
 //! The agent's errors: one clear line each.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use thiserror::Error;
+
 /// Why a program could not be run with an agent.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file could not be opened, read or written, or the program could not be started.
+    #[error("{}: {error}", path.display())]
     File {
         /// Which one.
         path: PathBuf,
@@ -16,8 +18,10 @@ pub enum Error {
         error: io::Error,
     },
     /// An argument is wrong.
+    #[error("{0}")]
     Usage(String),
     /// The system refused something else.
+    #[error("{what}: {error}")]
     System {
         /// What was attempted.
         what: &'static str,
@@ -31,15 +35,3 @@ impl Error {
         |error| Self::File { path: path.to_owned(), error }
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { path, error } => write!(f, "{}: {error}", path.display()),
-            Self::Usage(text) => f.write_str(text),
-            Self::System { what, error } => write!(f, "{what}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}

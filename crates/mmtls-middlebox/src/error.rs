@@ -2,15 +2,17 @@
 //!
 //! Refuses to carry secrets or bytes from the network.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use thiserror::Error;
+
 /// Why something could not be done, or finished.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file could not be opened, read or written.
+    #[error("{}: {error}", path.display())]
     File {
         /// Which one.
         path: PathBuf,
@@ -18,6 +20,7 @@ pub enum Error {
         error: io::Error,
     },
     /// A capture file is damaged or of an unknown kind; what came before it was handled.
+    #[error("{}: {error}", path.display())]
     Capture {
         /// Which one.
         path: PathBuf,
@@ -25,12 +28,16 @@ pub enum Error {
         error: mmtls_packet_io::capture::CaptureError,
     },
     /// The configuration, an argument or a pattern file is wrong.
+    #[error("{0}")]
     Usage(String),
     /// The interfaces could not be opened or have failed.
+    #[error(transparent)]
     Interface(mmtls_packet_io::Error),
     /// The key server could not be started.
+    #[error("{0}")]
     KeyServer(String),
     /// The system refused something else.
+    #[error("{what}: {error}")]
     System {
         /// What was attempted.
         what: &'static str,
@@ -44,18 +51,3 @@ impl Error {
         |error| Self::File { path: path.to_owned(), error }
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { path, error } => write!(f, "{}: {error}", path.display()),
-            Self::Capture { path, error } => write!(f, "{}: {error}", path.display()),
-            Self::Usage(text) => f.write_str(text),
-            Self::Interface(error) => error.fmt(f),
-            Self::KeyServer(text) => f.write_str(text),
-            Self::System { what, error } => write!(f, "{what}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}

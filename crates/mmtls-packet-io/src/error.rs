@@ -1,30 +1,35 @@
 //! Errors of the packet back ends. Frames that merely could not be sent are counted, they are not errors.
 
-use std::fmt;
 use std::io;
+
+use thiserror::Error;
 
 use crate::Port;
 
 /// Why a pair of ports could not be opened or cannot go on.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The configuration asks for something senseless. Caller's fault.
+    #[error("bridge configuration: {reason}")]
     InvalidConfig {
         /// What is wrong.
         reason: &'static str,
     },
     /// Both ports name the same interface. Caller's fault.
+    #[error("both interfaces are {interface}")]
     SameInterface {
         /// The interface.
         interface: String,
     },
     /// No interface of this name in this network namespace. Caller's fault.
+    #[error("there is no interface {interface:?} in this network namespace")]
     NoSuchInterface {
         /// The name as given.
         interface: String,
     },
     /// Loopback, tunnels and the like cannot be bridged. Caller's fault.
+    #[error("{interface} is not an Ethernet interface (hardware type {hardware})")]
     NotEthernet {
         /// The interface.
         interface: String,
@@ -32,16 +37,19 @@ pub enum Error {
         hardware: u16,
     },
     /// A frame to inject is shorter than an Ethernet header or longer than a GSO frame. Caller's fault.
+    #[error("a frame of {length} bytes cannot be injected")]
     InvalidFrame {
         /// Its length in octets.
         length: usize,
     },
     /// The interface is down: at opening, or it went down since. After it came up again, the ports go on.
+    #[error("{interface} is down")]
     InterfaceDown {
         /// The interface.
         interface: String,
     },
     /// The interface was deleted, or moved to another namespace. The ports must be opened anew.
+    #[error("{interface} ({port} port) does not exist any more")]
     InterfaceGone {
         /// The interface.
         interface: String,
@@ -49,19 +57,23 @@ pub enum Error {
         port: Port,
     },
     /// CAP_NET_RAW is missing.
+    #[error("not permitted to open a packet socket (CAP_NET_RAW is needed)")]
     NotPermitted,
     /// The kernel is too old or built without this.
+    #[error("this kernel does not support {option}")]
     Unsupported {
         /// What is missing.
         option: &'static str,
     },
     /// Any other failure of a system call.
+    #[error("{call}{}: {error}", on(interface))]
     System {
         /// The call or socket option.
         call: &'static str,
         /// The interface, where one is concerned.
         interface: String,
         /// The kernel's answer.
+        #[source]
         error: io::Error,
     },
 }
@@ -72,43 +84,6 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InvalidConfig { reason } => write!(f, "bridge configuration: {reason}"),
-            Self::SameInterface { interface } => {
-                write!(f, "both interfaces are {interface}")
-            }
-            Self::NoSuchInterface { interface } => {
-                write!(f, "there is no interface {interface:?} in this network namespace")
-            }
-            Self::NotEthernet { interface, hardware } => {
-                write!(f, "{interface} is not an Ethernet interface (hardware type {hardware})")
-            }
-            Self::InvalidFrame { length } => {
-                write!(f, "a frame of {length} bytes cannot be injected")
-            }
-            Self::InterfaceDown { interface } => write!(f, "{interface} is down"),
-            Self::InterfaceGone { interface, port } => {
-                write!(f, "{interface} ({port} port) does not exist any more")
-            }
-            Self::NotPermitted => {
-                f.write_str("not permitted to open a packet socket (CAP_NET_RAW is needed)")
-            }
-            Self::Unsupported { option } => write!(f, "this kernel does not support {option}"),
-            Self::System { call, interface, error } if interface.is_empty() => {
-                write!(f, "{call}: {error}")
-            }
-            Self::System { call, interface, error } => write!(f, "{call} on {interface}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::System { error, .. } => Some(error),
-            _ => None,
-        }
-    }
+fn on(interface: &str) -> String {
+    if interface.is_empty() { String::new() } else { format!(" on {interface}") }
 }

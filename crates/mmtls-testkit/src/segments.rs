@@ -8,28 +8,25 @@ use mmtls_engine::tls::Direction;
 
 use crate::synthesis::side;
 
-/// xorshift64*: reproducible choices without a dependency.
+/// Reproducible choices.
 #[derive(Clone)]
-pub struct Seeded(u64);
+pub struct Seeded(fastrand::Rng);
 
 impl Seeded {
     /// A generator; any seed will do.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Self(fastrand::Rng::with_seed(seed))
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.0.u64(..)
     }
 
     /// A number below `bound` (0 for bound 0).
     pub fn below(&mut self, bound: usize) -> usize {
-        if bound == 0 { 0 } else { (self.next_u64() >> 11) as usize % bound }
+        if bound == 0 { 0 } else { self.0.usize(..bound) }
     }
 
     /// True once in `n`.

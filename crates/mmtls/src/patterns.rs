@@ -3,11 +3,11 @@
 //! Refuses to decode content codings (such bodies are counted), and to report without bound: at
 //! most [`MAX_MATCHES`] matches per body.
 
-use core::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use mmtls_inspect::literal::{PatternError, PatternSet, Scanner};
+use thiserror::Error;
 
 /// Most matches that are looked at per response body; the rest of that body is not searched.
 pub const MAX_MATCHES: u32 = 64;
@@ -105,29 +105,20 @@ impl BodySearch {
 }
 
 /// Why patterns could not be loaded.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("pattern file {}: {fault}", file.display())]
 pub struct PatternsError {
     file: PathBuf,
     fault: PatternsFault,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Error)]
 enum PatternsFault {
+    #[error("{0}")]
     Read(io::Error),
+    #[error("{0}")]
     Syntax(PatternError),
 }
-
-impl fmt::Display for PatternsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "pattern file {}: ", self.file.display())?;
-        match &self.fault {
-            PatternsFault::Read(error) => error.fmt(f),
-            PatternsFault::Syntax(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for PatternsError {}
 
 #[cfg(test)]
 mod tests {

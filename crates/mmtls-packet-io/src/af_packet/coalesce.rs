@@ -416,13 +416,8 @@ mod tests {
     /// Nothing that senders write makes it panic, and what is joined carries the payload of both.
     #[test]
     fn accepts_or_refuses_any_changed_frame() {
-        let mut state = 1_u64;
-        let mut random = |below: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state % below as u64) as usize
-        };
+        let mut generator = fastrand::Rng::with_seed(1);
+        let mut random = |below: usize| generator.usize(..below);
         let (mut joined, mut refused) = (0, 0);
         for round in 0..100_000 {
             let first = Segment {

@@ -1,15 +1,21 @@
-//! The system calls of AF_PACKET, and the memory that the kernel writes into. Nearly all unsafe code of this room is
-//! here; the rest is the promise, in the modules beside, that buffers outlive the headers that point at them.
+//! The system calls of AF_PACKET, and the memory that the kernel writes into. What rustix covers goes by it, the rest by
+//! libc. Nearly all unsafe code of this room is here; the rest is the promise, in the modules beside, that buffers outlive the
+//! headers that point at them.
 //!
 //! Nothing here decides anything: each function is one call, its errors are the kernel's.
 
+use std::array::from_fn;
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::time::Duration;
 
 use libc::{c_int, c_void, iovec, mmsghdr, socklen_t};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::netdevice::index_to_name_inlined;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// The 16 octets of an interface name with its final zero.
 pub(super) const INTERFACE_NAME_SIZE: usize = libc::IFNAMSIZ;
@@ -20,11 +26,8 @@ fn check(result: c_int) -> io::Result<c_int> {
 
 /// A raw packet socket bound to nothing: protocol 0 receives no frame until [`bind`].
 pub(super) fn packet_socket() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no pointers are passed.
-    let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-    // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?)
 }
 
 /// Receives every protocol of one interface from now on.
@@ -135,15 +138,7 @@ fn set_program(
 
 /// The size of the receive buffer, in the kernel's accounting (twice what was asked for).
 pub(super) fn receive_buffer_bytes(socket: &OwnedFd) -> io::Result<usize> {
-    let mut value: c_int = 0;
-    let mut length = size_of::<c_int>() as socklen_t;
-    let to: *mut c_int = &raw mut value;
-    let fd = socket.as_raw_fd();
-    // SAFETY: value and length live through the call, length is the size of value.
-    check(unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, to.cast(), &raw mut length)
-    })?;
-    Ok(usize::try_from(value).unwrap_or(0))
+    Ok(rustix::net::sockopt::socket_recv_buffer_size(socket)?)
 }
 
 /// Frames dropped by the kernel because the receive buffer was full, since the last call.
@@ -184,12 +179,7 @@ pub(super) fn interface_request(
 
 /// True when an interface with this index still exists in the socket's namespace.
 pub(super) fn interface_exists(socket: &OwnedFd, interface_index: i32) -> bool {
-    let mut argument = InterfaceRequest { name: [0; INTERFACE_NAME_SIZE], value: [0; 24] };
-    argument.value[..4].copy_from_slice(&interface_index.to_ne_bytes());
-    // SAFETY: the argument is as large as struct ifreq and lives through the call.
-    let result =
-        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFNAME as _, &raw mut argument) };
-    result == 0
+    index_to_name_inlined(socket, interface_index.cast_unsigned()).is_ok()
 }
 
 /// Waits for readability of up to three descriptors. `None` waits for ever. A signal ends the wait with nothing ready.
@@ -197,43 +187,33 @@ pub(crate) fn poll_readable<const N: usize>(
     descriptors: [Option<BorrowedFd<'_>>; N],
     timeout: Option<Duration>,
 ) -> io::Result<[bool; N]> {
-    // poll() ignores negative descriptors.
-    let mut set = descriptors.map(|fd| libc::pollfd {
-        fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
-        events: libc::POLLIN,
-        revents: 0,
-    });
+    let Some(any) = descriptors.iter().flatten().next().copied() else {
+        poll(&mut [], timeout)?;
+        return Ok([false; N]);
+    };
+    // Where there is none, another one is looked at twice, and the second answer is ignored.
+    let mut set = descriptors.map(|fd| PollFd::from_borrowed_fd(fd.unwrap_or(any), PollFlags::IN));
     poll(&mut set, timeout)?;
-    Ok(set.map(|entry| entry.revents != 0))
+    Ok(from_fn(|at| descriptors[at].is_some() && !set[at].revents().is_empty()))
 }
 
 /// Waits until the socket takes more to send, or the time is over.
 pub(super) fn poll_writable(socket: &OwnedFd, timeout: Duration) -> io::Result<()> {
-    let entry = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    poll(&mut [entry], Some(timeout))
+    poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(timeout))
 }
 
-fn poll(set: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
-    let timeout = timeout.map(|timeout| libc::timespec {
-        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
-    let pointer = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let count = set.len() as libc::nfds_t;
-    // SAFETY: the set and the timeout live through the call, the count is the length of the set.
-    let result = check(unsafe { libc::ppoll(set.as_mut_ptr(), count, pointer, std::ptr::null()) });
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-        other => other.map(|_| ()),
+fn poll(set: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
+    // One that is too long for the kernel is as good as none.
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    match rustix::event::poll(set, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// A new non-blocking eventfd with count zero.
 pub(crate) fn event_descriptor() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers are passed.
-    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-    // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 /// Zeroed anonymous memory at a fixed address, for buffers that the kernel fills. Access goes through raw pointers, so

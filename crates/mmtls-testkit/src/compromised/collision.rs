@@ -153,13 +153,10 @@ fn poly1305(
     let blocks = after.len().div_ceil(BLOCK) as u128;
     let power = r.power(blocks - (garbage / BLOCK) as u128 + 1);
     let inverse = power.inverse();
-    let mut choice = 1u64;
+    // For some r, choices with a pattern all lead to the same quarter.
+    let mut random = fastrand::Rng::with_seed(1);
     for _ in 0..256 {
-        // Xorshift: for some r, choices with a pattern all lead to the same quarter.
-        choice ^= choice << 13;
-        choice ^= choice >> 7;
-        choice ^= choice << 17;
-        let bytes = choice.to_le_bytes();
+        let bytes = random.u64(..).to_le_bytes();
         after.get_mut(garbage + BLOCK..garbage + BLOCK + bytes.len())?.copy_from_slice(&bytes);
         let is = hash(after);
         let old = P1305::from_block(block(after, garbage));

@@ -3,17 +3,20 @@
 //! Refuses a catch-all: a caller must be able to tell "this machine cannot" (a skip) from "this
 //! failed" (a failure).
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use thiserror::Error;
+
 /// Failure of a testbed operation.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub enum TestbedError {
     /// The machine cannot provide the testbed (rights, kernel feature, missing program): a skip.
+    #[error("testbed unavailable: {0}")]
     Unavailable(String),
     /// A file operation failed.
+    #[error("{}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
@@ -21,6 +24,7 @@ pub enum TestbedError {
         source: io::Error,
     },
     /// A command ended with a failure status.
+    #[error("{what} failed: {detail}")]
     Failed {
         /// The command line or the name of the background process.
         what: String,
@@ -28,6 +32,7 @@ pub enum TestbedError {
         detail: String,
     },
     /// Something did not happen in time.
+    #[error("{what}: nothing after {:.1} s; output so far: {detail}", after.as_secs_f64())]
     Timeout {
         /// What was awaited.
         what: String,
@@ -47,29 +52,5 @@ impl TestbedError {
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Unavailable(_))
-    }
-}
-
-impl fmt::Display for TestbedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unavailable(reason) => write!(f, "testbed unavailable: {reason}"),
-            Self::Io { path, source } => write!(f, "{}: {source}", path.display()),
-            Self::Failed { what, detail } => write!(f, "{what} failed: {detail}"),
-            Self::Timeout { what, after, detail } => write!(
-                f,
-                "{what}: nothing after {:.1} s; output so far: {detail}",
-                after.as_secs_f64()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for TestbedError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io { source, .. } => Some(source),
-            _ => None,
-        }
     }
 }
