@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
+use slab::Slab;
 use zeroize::Zeroizing;
 
 use super::connection::{Connection, Fate};
@@ -345,8 +346,7 @@ impl Server {
             poll,
             listener,
             shared: Arc::clone(&shared),
-            connections: Vec::new(),
-            free: Vec::new(),
+            connections: Slab::new(),
             crowds: HashMap::new(),
             unfinished: HashSet::new(),
             paused: HashSet::new(),
@@ -403,9 +403,8 @@ struct Worker {
     poll: Poll,
     listener: TcpListener,
     shared: Arc<Shared>,
-    /// Indexed by slot; the token is slot + [`FIRST`].
-    connections: Vec<Option<Connection>>,
-    free: Vec<usize>,
+    /// The token is the slot + [`FIRST`].
+    connections: Slab<Connection>,
     /// Connections per network, see [`network`].
     crowds: HashMap<IpAddr, usize>,
     /// Slots that used up their turn with input left. A set, so that nobody has two turns in one.
@@ -469,9 +468,8 @@ impl Worker {
                 next_tick = now + TICK;
             }
         }
-        for slot in 0..self.connections.len() {
-            self.close(slot);
-        }
+        let all: Vec<usize> = self.connections.iter().map(|(slot, _)| slot).collect();
+        all.into_iter().for_each(|slot| self.close(slot));
     }
 
     fn accept(&mut self, now: Instant) {
@@ -499,10 +497,8 @@ impl Worker {
             return;
         }
         super::socket::tune(&stream);
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.connections.push(None);
-            self.connections.len() - 1
-        });
+        let entry = self.connections.vacant_entry();
+        let slot = entry.key();
         let interest = Interest::READABLE | Interest::WRITABLE;
         let registered = self.poll.registry().register(&mut stream, Token(slot + FIRST), interest);
         self.generation = self.generation.wrapping_add(1).max(1);
@@ -514,29 +510,21 @@ impl Worker {
         let connection = registered
             .ok()
             .and_then(|()| Connection::new(stream, Arc::clone(&self.tls), peer, now));
-        match connection {
-            Some(connection) => {
-                self.connections[slot] = Some(connection);
-                *self.crowds.entry(network(ip)).or_default() += 1;
-                add(&self.shared.tally.accepted, 1);
-                add(&self.shared.tally.open, 1);
-            }
-            None => self.free.push(slot),
+        if let Some(connection) = connection {
+            entry.insert(connection);
+            *self.crowds.entry(network(ip)).or_default() += 1;
+            add(&self.shared.tally.accepted, 1);
+            add(&self.shared.tally.open, 1);
         }
     }
 
     /// Whether there is a place for a newcomer. One that has not said hello costs its owner next to
     /// nothing, so it gives way; else one of whoever has the most.
     fn make_room(&mut self, newcomer: IpAddr) -> bool {
-        if self.connections.len() - self.free.len() < self.config.max_connections {
+        if self.connections.len() < self.config.max_connections {
             return true;
         }
-        let mut all: Vec<(usize, &Connection)> = self
-            .connections
-            .iter()
-            .enumerate()
-            .filter_map(|(slot, connection)| Some((slot, connection.as_ref()?)))
-            .collect();
+        let mut all: Vec<(usize, &Connection)> = self.connections.iter().collect();
         all.sort_by_key(|(_, connection)| connection.opened());
         let places = |is_open: bool| -> Vec<(usize, IpAddr)> {
             let these = all.iter().filter(|(_, connection)| connection.is_open() == is_open);
@@ -562,7 +550,7 @@ impl Worker {
 
     /// Reads, delivers and writes what one connection has; returns how many messages there were.
     fn serve(&mut self, slot: usize, ending: bool, now: Instant) -> u64 {
-        let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else {
+        let Some(connection) = self.connections.get_mut(slot) else {
             return 0;
         };
         let mut count = 0;
@@ -603,10 +591,9 @@ impl Worker {
     }
 
     fn close(&mut self, slot: usize) {
-        let Some(mut connection) = self.connections.get_mut(slot).and_then(Option::take) else {
+        let Some(mut connection) = self.connections.try_remove(slot) else {
             return;
         };
-        self.free.push(slot);
         self.unfinished.remove(&slot);
         self.paused.remove(&slot);
         let network = network(connection.peer().address.ip());
@@ -628,8 +615,9 @@ impl Worker {
         let orders = std::mem::take(&mut *self.shared.orders());
         for (to, bytes) in orders {
             let slot = (to.0 & u64::from(u32::MAX)) as usize;
-            let connection = self.connections.get_mut(slot).and_then(Option::as_mut);
-            let sent = connection
+            let sent = self
+                .connections
+                .get_mut(slot)
                 .filter(|connection| connection.peer().connection == to && connection.is_open())
                 .is_some_and(|connection| connection.send(&bytes));
             if !sent {
@@ -639,23 +627,21 @@ impl Worker {
     }
 
     fn enforce_deadlines(&mut self, now: Instant) {
-        for slot in 0..self.connections.len() {
-            let Some(connection) = self.connections[slot].as_mut() else {
-                continue;
-            };
+        let ServerConfig { idle_timeout, handshake_timeout, .. } = self.config;
+        let mut over = Vec::new();
+        for (slot, connection) in &mut self.connections {
             let silent = now.saturating_duration_since(connection.last_heard());
             if connection.is_open() {
-                if silent > self.config.idle_timeout {
-                    self.close(slot);
-                } else if silent > self.config.idle_timeout / 2 {
+                if silent > idle_timeout {
+                    over.push(slot);
+                } else if silent > idle_timeout / 2 {
                     connection.ping();
                 }
-            } else if now.saturating_duration_since(connection.opened())
-                > self.config.handshake_timeout
-            {
+            } else if now.saturating_duration_since(connection.opened()) > handshake_timeout {
                 add(&self.shared.tally.failed_handshakes, 1);
-                self.close(slot);
+                over.push(slot);
             }
         }
+        over.into_iter().for_each(|slot| self.close(slot));
     }
 }
