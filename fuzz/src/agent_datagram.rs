@@ -3,11 +3,12 @@
 //! Claim: what decodes is encoded to the same bytes.
 
 use mmtls_keyshare::agent::{Datagram, MAX_DATAGRAM_BYTES, SecretKind};
+use mmtls_keyshare::keylog::Label;
 use mmtls_keyshare::policy::ServerNames;
 
 /// Input: one datagram.
 pub fn agent_datagram(data: &[u8]) {
-    let _ = SecretKind::from_label(data);
+    let _ = Label::parse(data).and_then(SecretKind::from_label);
     match Datagram::decode(data) {
         Ok(datagram) => {
             if let Datagram::TrafficSecret(secret) = &datagram {

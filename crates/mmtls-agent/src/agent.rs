@@ -20,7 +20,7 @@ use crate::Error;
 use crate::sessions::Sessions;
 
 /// Per middlebox that is not connected: its address and why.
-pub type Troubles = Vec<(String, String)>;
+pub type ConnectionErrors = Vec<(String, String)>;
 
 /// A running agent.
 pub struct Agent {
@@ -51,18 +51,22 @@ impl Agent {
     }
 
     /// Waits for the middleboxes and returns those that are still not connected.
-    pub fn wait_connected(&self, patience: Duration) -> Troubles {
-        if self.client.wait_connected(patience) { Vec::new() } else { self.client.troubles() }
+    pub fn wait_connected(&self, timeout: Duration) -> ConnectionErrors {
+        if self.client.wait_connected(timeout) {
+            Vec::new()
+        } else {
+            self.client.connection_errors()
+        }
     }
 
     /// Takes what the programs sent before they ended, and stops.
-    pub fn finish(self) -> (Arc<Client>, Troubles) {
+    pub fn finish(self) -> (Arc<Client>, ConnectionErrors) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
         // A panic of the thread was reported by itself; the client can still deliver.
         let _ = self.thread.join();
-        let troubles = self.client.troubles();
-        (self.client, troubles)
+        let errors = self.client.connection_errors();
+        (self.client, errors)
     }
 }
 

@@ -29,7 +29,7 @@ use signal_hook::low_level::siginfo::Cause;
 
 use crate::agent::Agent;
 use crate::sessions::Sessions;
-use crate::{Error, place};
+use crate::{Error, paths};
 
 /// How long the program's start waits for the middleboxes, so that the first keys are in time.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
@@ -55,7 +55,7 @@ pub struct ExecOptions {
     pub share_handshake: bool,
     /// The preload library, when it is not in one of the usual places.
     pub preload_library: Option<PathBuf>,
-    /// Say at the end, on stderr, what was shared. Troubles are said in any case.
+    /// Say at the end, on stderr, what was shared. Errors are said in any case.
     pub report: bool,
     /// The program and its arguments.
     pub program: Vec<OsString>,
@@ -71,18 +71,18 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
         return Err(Error::Usage("no program to run".to_owned()));
     };
     let exempt = exempt_names(&options.exempt)?;
-    let library = place::find_library(options.preload_library.as_deref())?;
+    let library = paths::find_library(options.preload_library.as_deref())?;
     // Traffic secrets live in this memory. Not inherited by the program.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| Error::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
 
     let sessions = Arc::new(Mutex::new(Sessions::new(options.share_handshake)));
     let client = start_client(options, &sessions)?;
-    let directory = place::PrivateDirectory::create()?;
+    let directory = paths::PrivateDirectory::create()?;
     let socket = directory.path().join("agent");
     let agent = Agent::start(&socket, client, Arc::clone(&sessions))?;
-    for (middlebox, trouble) in agent.wait_connected(CONNECT_PATIENCE) {
-        say(&format!("{middlebox} gets no keys yet: {trouble}"));
+    for (middlebox, error) in agent.wait_connected(CONNECT_PATIENCE) {
+        say(&format!("{middlebox} gets no keys yet: {error}"));
     }
 
     // Before the program starts, so that its end cannot be missed. What is ignored (nohup, jobs
@@ -92,7 +92,7 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     let mut signals = SignalsInfo::<WithOrigin>::new(forwarded.chain([SIGCHLD]))
         .map_err(system("signal handlers"))?;
     let mut command = Command::new(program);
-    command.args(arguments).env("LD_PRELOAD", place::preload_list(&library));
+    command.args(arguments).env("LD_PRELOAD", paths::preload_list(&library));
     command.env(SOCKET_VARIABLE, &socket);
     match exempt.is_empty() {
         true => command.env_remove(EXEMPT_VARIABLE),
@@ -110,13 +110,13 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     let mut child = command.spawn().map_err(|error| Error::File { path: program.into(), error })?;
     let status = wait(&mut child, &mut signals).map_err(system("waiting for the program"))?;
 
-    let (client, troubles) = agent.finish();
+    let (client, errors) = agent.finish();
     let counters = client.shutdown(DRAIN_PATIENCE);
     let sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner).counters();
     if counters.dropped > 0 {
         let mut text = format!("{} key messages were not delivered", counters.dropped);
-        for (middlebox, trouble) in troubles {
-            let _ = write!(text, "; {middlebox}: {trouble}");
+        for (middlebox, error) in errors {
+            let _ = write!(text, "; {middlebox}: {error}");
         }
         say(&text);
     }

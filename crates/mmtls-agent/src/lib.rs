@@ -7,7 +7,7 @@
 mod agent;
 mod error;
 mod exec;
-mod place;
+mod paths;
 mod sessions;
 
 pub use error::Error;

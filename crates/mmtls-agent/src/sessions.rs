@@ -383,8 +383,8 @@ mod tests {
             assert_eq!((session.server_random, session.version), (None, 0x0304));
             assert_eq!(epochs(early), [0]);
             for kind in [SecretKind::ClientHandshake, SecretKind::ServerHandshake] {
-                let told = tell(&mut sessions, 1, kind, &after(0));
-                assert_eq!(epochs(told), if share { vec![1] } else { Vec::new() });
+                let message = tell(&mut sessions, 1, kind, &after(0));
+                assert_eq!(epochs(message), if share { vec![1] } else { Vec::new() });
             }
             assert_eq!(sessions.counters(), Counters::default());
         }
@@ -440,11 +440,11 @@ mod tests {
             }))
         };
         for version in [0x0301, 0x0302, 0x0303, 0x0304, 0xfefd, 0xfefc] {
-            let told = tell(SecretKind::Tls12Master, version, 0xc02f, &[8; 48]);
-            assert_eq!(epochs(told).len(), if version == 0x0303 { 2 } else { 0 }, "{version:x}");
+            let message = tell(SecretKind::Tls12Master, version, 0xc02f, &[8; 48]);
+            assert_eq!(epochs(message).len(), if version == 0x0303 { 2 } else { 0 }, "{version:x}");
             for kind in [SecretKind::ClientHandshake, SecretKind::ServerTraffic0] {
-                let told = tell(kind, version, AES_128, &after(0));
-                assert_eq!(told.is_some(), version == 0x0304, "{version:x}");
+                let message = tell(kind, version, AES_128, &after(0));
+                assert_eq!(message.is_some(), version == 0x0304, "{version:x}");
             }
         }
         assert_eq!((sessions.counters().shared, sessions.counters().unsupported), (2, 15));

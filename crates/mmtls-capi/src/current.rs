@@ -21,7 +21,7 @@ thread_local! {
     /// The event whose callback this thread runs. The pointee's own lifetimes are erased.
     static CURRENT: Cell<Option<NonNull<Current<'static, 'static, 'static>>>> =
         const { Cell::new(None) };
-    /// Whether this thread is inside a callback, also while `CURRENT` is lent.
+    /// Whether this thread is inside a callback, also while `CURRENT` is borrowed.
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -109,9 +109,9 @@ pub(crate) fn during<'e, 's, 'r>(current: &mut Current<'e, 's, 'r>, callback: im
     callback();
 }
 
-/// Lends the current event to a function that a callback of `context` calls; `None` where this
+/// Gives the current event to a function that a callback of `context` calls; `None` where this
 /// thread runs no callback of it.
-pub(crate) fn lend<T>(
+pub(crate) fn with_current<T>(
     context: mmctx_t,
     work: impl for<'e, 's, 'r> FnOnce(&mut Current<'e, 's, 'r>) -> T,
 ) -> Option<T> {
@@ -121,9 +121,9 @@ pub(crate) fn lend<T>(
             CURRENT.set(Some(self.0));
         }
     }
-    // Taken out while it is lent, so that there is one reference at a time.
-    let lent = PutBack(CURRENT.take()?);
-    let mut pointer = lent.0;
+    // Taken out while it is borrowed, so that there is one reference at a time.
+    let borrowed = PutBack(CURRENT.take()?);
+    let mut pointer = borrowed.0;
     // SAFETY: `during` set it from a unique reference that outlives the callback, and clears it
     // when the callback is over; the callback runs on this thread, which is inside it. `work`
     // takes any lifetimes, so it cannot make use of the erased ones.

@@ -55,7 +55,7 @@ pub(crate) fn with_current<T>(
     handle: mmctx_t,
     work: impl for<'e, 's, 'r> FnOnce(&mut Current<'e, 's, 'r>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    current::lend(handle, work).unwrap_or_else(|| {
+    current::with_current(handle, work).unwrap_or_else(|| {
         let exists = with(|library| library.context(handle).map(|_| ())).is_ok();
         Err(if exists { MMTLS_ERR_THREAD } else { MMTLS_ERR_CONTEXT }.into())
     })
@@ -116,7 +116,7 @@ pub(crate) fn destroy() -> Result<(), Failure> {
         (library.number, ends, std::mem::take(&mut library.threads))
     };
     for end in ends {
-        // Who joins is told why it ended.
+        // Who joins hears why it ended.
         let _ = end.wait();
     }
     for thread in threads {

@@ -5,12 +5,12 @@ use crate::error::{Failure, MMTLS_ERR_ARGUMENT};
 /// Writes a result where the caller wants it; refuses NULL.
 ///
 /// # Safety
-/// `place` is NULL or can be written.
-pub(crate) unsafe fn write<T>(place: *mut T, value: T) -> Result<(), Failure> {
-    if place.is_null() {
+/// `out` is NULL or can be written.
+pub(crate) unsafe fn write<T>(out: *mut T, value: T) -> Result<(), Failure> {
+    if out.is_null() {
         return Err(MMTLS_ERR_ARGUMENT.into());
     }
     // SAFETY: not NULL; the caller's promise.
-    unsafe { place.write(value) };
+    unsafe { out.write(value) };
     Ok(())
 }

@@ -64,7 +64,7 @@ fn spawn(
     ends: Vec<Arc<End>>,
     work: impl FnOnce() -> Result<(), Error> + Send + 'static,
 ) -> Option<JoinHandle<()>> {
-    let told = ends.clone();
+    let waiting = ends.clone();
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         let result = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(result) => result.map_err(|error| error.to_string()),
@@ -75,7 +75,7 @@ fn spawn(
     match thread {
         Ok(thread) => Some(thread),
         Err(error) => {
-            told.iter().for_each(|end| end.tell(Err(format!("a thread: {error}"))));
+            waiting.iter().for_each(|end| end.tell(Err(format!("a thread: {error}"))));
             None
         }
     }

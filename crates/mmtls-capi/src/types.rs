@@ -180,8 +180,8 @@ impl SessionInfo {
         }
         if tell(MMTLS_INFO_FOUR_TUPLE, true) {
             info.ip_version = if of.client.is_ipv4() { 4 } else { 6 };
-            info.client_ip = octets(of.client.ip());
-            info.server_ip = octets(of.server.ip());
+            info.client_ip = ipv6_bytes(of.client.ip());
+            info.server_ip = ipv6_bytes(of.server.ip());
             info.client_port = of.client.port();
             info.server_port = of.server.port();
         }
@@ -201,7 +201,7 @@ impl SessionInfo {
     }
 }
 
-fn octets(address: IpAddr) -> [u8; 16] {
+fn ipv6_bytes(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V6(address) => address.octets(),
         IpAddr::V4(address) => {

@@ -3,7 +3,7 @@
 //!
 //! rustls hands the AEAD key and IV to a suite, but not the secret. It does all three steps (key,
 //! IV, cipher) one after the other on one thread, so the private-tag key waits in a thread-local
-//! place, filed under the record key, until the cipher is set up. It is wiped when it is taken,
+//! variable, filed under the record key, until the cipher is set up. It is wiped when it is taken,
 //! replaced, or its thread ends.
 //!
 //! Refuses to hand out a private-tag key for any record key but the last one of its suite.
@@ -55,10 +55,10 @@ impl Derived {
 
 /// The private-tag key that belongs to a record key of `suite` that this thread has just derived.
 pub fn take_private_key(suite: u16, record_key: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-    DERIVED.with_borrow_mut(|place| {
-        let key = place.as_ref().and_then(|derived| derived.private_key(suite, record_key));
+    DERIVED.with_borrow_mut(|slot| {
+        let key = slot.as_ref().and_then(|derived| derived.private_key(suite, record_key));
         // Where it is: moved out, it would leave a copy behind that nobody wipes.
-        place.zeroize();
+        slot.zeroize();
         key
     })
 }
@@ -133,10 +133,10 @@ impl HkdfExpander for WatchingExpander {
             && let Ok(found) = suite::find(TLS13, self.suite)
             && let Ok(private_len) = private_tag::key_len(self.suite)
         {
-            DERIVED.with_borrow_mut(|place| {
+            DERIVED.with_borrow_mut(|slot| {
                 // In place, for the same reason as it is taken there.
-                place.zeroize();
-                let derived = place.insert(Derived {
+                slot.zeroize();
+                let derived = slot.insert(Derived {
                     suite: self.suite,
                     record_key: [0; MAX_KEY_LEN],
                     record_key_len: found.cipher().key_len(),
@@ -145,7 +145,7 @@ impl HkdfExpander for WatchingExpander {
                 });
                 let filled = derived.fill(output, self.inner.as_ref());
                 if filled.is_err() {
-                    place.zeroize();
+                    slot.zeroize();
                 }
                 filled
             })?;

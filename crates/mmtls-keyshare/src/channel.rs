@@ -2,6 +2,8 @@
 //!
 //! TLS 1.3 only, ALPN `mmtls-keys/1`. Refuses other versions and other protocols.
 
+#[cfg(feature = "server")]
+mod admission;
 #[cfg(feature = "client")]
 pub mod agent_socket;
 #[cfg(feature = "client")]
@@ -12,8 +14,6 @@ mod connection;
 mod link;
 #[cfg(feature = "server")]
 mod peer;
-#[cfg(feature = "server")]
-mod places;
 #[cfg(feature = "client")]
 mod sending;
 #[cfg(feature = "server")]

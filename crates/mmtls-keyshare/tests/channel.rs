@@ -132,7 +132,7 @@ fn accepts_messages_in_order_and_drains() {
     let inbox = Inbox::new();
     let server = server(&pki, loopback(), &inbox);
     let client = client(config(&pki, server.local_addr()));
-    assert!(client.wait_connected(PATIENCE), "{:?}", client.troubles());
+    assert!(client.wait_connected(PATIENCE), "{:?}", client.connection_errors());
     client.send(&keys()).unwrap();
     for n in 0..5000 {
         client.send(&null(n)).unwrap();
@@ -165,7 +165,11 @@ fn accepts_a_server_name_apart_from_the_address() {
     named.middleboxes = vec![format!("other@{}", server.local_addr()).parse().unwrap()];
     let other = client(named);
     assert!(!other.wait_connected(Duration::from_millis(300)));
-    assert!(other.troubles()[0].1.contains("certificate"), "{:?}", other.troubles());
+    assert!(
+        other.connection_errors()[0].1.contains("certificate"),
+        "{:?}",
+        other.connection_errors()
+    );
 }
 
 #[test]
@@ -200,7 +204,7 @@ fn refuses_endpoints_without_certificate_where_one_is_due() {
     let mut known = config(&pki, server.local_addr());
     known.identity = Some(pki.identity("client"));
     let known = client(known);
-    assert!(known.wait_connected(PATIENCE), "{:?}", known.troubles());
+    assert!(known.wait_connected(PATIENCE), "{:?}", known.connection_errors());
     known.send(&null(2)).unwrap();
     inbox.wait(1);
     assert!(inbox.0.lock().unwrap().messages[0].0.authenticated);
@@ -244,7 +248,7 @@ fn accepts_a_chain_and_serves_each_at_its_own_pace() {
     let client = client(both);
     client.send(&null(1)).unwrap();
     a.wait(1);
-    assert_eq!((b.count(), client.troubles().len()), (0, 1));
+    assert_eq!((b.count(), client.connection_errors().len()), (0, 1));
     let _second = server(&pki, late, &b);
     b.wait(1);
 }
@@ -436,7 +440,7 @@ fn refuses_one_address_the_places_of_others() {
         (0..20).map(|_| std::net::TcpStream::connect(("::1", port)).unwrap()).collect();
     wait_for(&server, |c| c.open == 8 && c.over_limit == 12);
     let other = client(config(&pki, SocketAddr::new(loopback().ip(), port)));
-    assert!(other.wait_connected(PATIENCE), "{:?}", other.troubles());
+    assert!(other.wait_connected(PATIENCE), "{:?}", other.connection_errors());
     drop(greedy);
     wait_for(&server, |c| c.open == 1);
     let again = std::net::TcpStream::connect(("::1", port)).unwrap();
@@ -459,7 +463,7 @@ fn refuses_the_largest_holder_what_a_newcomer_needs() {
     assert!(first.iter().chain(&second).all(|client| client.wait_connected(PATIENCE)));
     wait_for(&server, |c| c.open == 12 && c.over_limit == 0);
     let third = at("127.0.0.1");
-    assert!(third.wait_connected(PATIENCE), "{:?}", third.troubles());
+    assert!(third.wait_connected(PATIENCE), "{:?}", third.connection_errors());
     // The one that had to go tries again, and is not let in.
     wait_for(&server, |c| c.open == 12 && c.over_limit >= 2);
     assert!(second.iter().chain([&third]).all(|client| client.wait_connected(PATIENCE)));
@@ -474,7 +478,7 @@ impl KeySink for Shy {
         self.0.lock().unwrap().0 += 1;
     }
 
-    fn is_crowded(&self, _: &Peer) -> bool {
+    fn is_backlogged(&self, _: &Peer) -> bool {
         let (count, open) = *self.0.lock().unwrap();
         !open && count >= 10
     }
@@ -487,7 +491,7 @@ fn refuses_to_read_what_the_sink_has_no_room_for() {
     let config_of = ServerConfig::new(loopback(), pki.identity("server"));
     let server = Server::start(config_of, shy.clone()).unwrap();
     let client = client(config(&pki, server.local_addr()));
-    assert!(client.wait_connected(PATIENCE), "{:?}", client.troubles());
+    assert!(client.wait_connected(PATIENCE), "{:?}", client.connection_errors());
     for n in 0..20_000 {
         let _ = client.send(&null(n));
         if n % 100 == 0 {

@@ -211,7 +211,7 @@ pub struct KeyRouter {
     pub unusable: AtomicU64,
     /// What the lines take that wait for workers.
     line_bytes: AtomicUsize,
-    /// Why the key log cannot be read; not told yet.
+    /// Why the key log cannot be read; not reported yet.
     log_error: Mutex<Option<io::Error>>,
     connections: Mutex<HashMap<IpAddr, Vec<ConnectionId>>>,
 }
@@ -378,9 +378,9 @@ impl KeySink for WorkerSink {
         self.deliver(peer.address.ip(), peer.connection.number(), message);
     }
 
-    fn is_crowded(&self, peer: &Peer) -> bool {
+    fn is_backlogged(&self, peer: &Peer) -> bool {
         let sender = peer.address.ip();
-        self.queues.iter().any(|queue| queue.queue.is_crowded(sender))
+        self.queues.iter().any(|queue| queue.queue.is_backlogged(sender))
     }
 
     fn batch_end(&mut self) {

@@ -35,7 +35,7 @@ pub use settings::Settings;
 /// Longest sleep: how late a stop or a periodic task can be.
 const TICK: Duration = Duration::from_millis(250);
 
-/// An interface that was down less than so long ago is still the same trouble.
+/// An interface that was down less than so long ago is still the same outage.
 const DOWN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Deliveries taken between two looks at the interfaces.
@@ -45,7 +45,7 @@ const KEYS_PER_TURN: usize = 1024;
 pub struct KeyInput {
     /// Deliveries.
     pub receiver: KeyReceiver,
-    /// Who sits where.
+    /// Which endpoints are connected.
     pub router: Arc<KeyRouter>,
     /// Keys may come from any address, not only from the client's.
     pub any_sender: bool,
@@ -74,12 +74,12 @@ pub struct Worker<H: Handler, P> {
     moderation: Moderation,
     batch: usize,
     passive: bool,
-    trouble: Trouble,
+    faults: PortFaults,
 }
 
 /// What went wrong without ending the worker.
 #[derive(Default)]
-struct Trouble {
+struct PortFaults {
     /// Frames dropped because finishing their checksum would have changed them.
     refused_offloads: u64,
     /// How often an interface went down.
@@ -102,7 +102,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             moderation: Moderation::new(settings),
             batch: settings.batch,
             passive: settings.passive,
-            trouble: Trouble::default(),
+            faults: PortFaults::default(),
         }
     }
 
@@ -132,14 +132,14 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             flows: self.engine.flow_count() as u64,
             buffered_bytes: self.engine.buffered_bytes() as u64,
             held_frames: self.held.len() as u64,
-            refused_offloads: self.trouble.refused_offloads,
-            interface_downs: self.trouble.downs,
+            refused_offloads: self.faults.refused_offloads,
+            interface_downs: self.faults.downs,
         }
     }
 
-    /// What is to be told to the operator, once.
+    /// What is to be reported to the operator, once.
     pub fn take_message(&mut self) -> Option<String> {
-        self.trouble.message.take()
+        self.faults.message.take()
     }
 
     /// Moves frames until `stop` is set. `each_tick` runs several times a second, also under
@@ -162,7 +162,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             if now >= next_tick {
                 next_tick = now + TICK;
                 let checked = self.ports.check();
-                self.outlive(checked, now)?;
+                self.tolerate_down(checked, now)?;
                 each_tick(self);
             }
             // Waiting is a system call that says nothing new while frames keep coming.
@@ -170,7 +170,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 self.moderation.turn(now, frames, self.batch);
             } else if idle {
                 let slept = self.sleep(now, next_tick);
-                self.outlive(slept, now)?;
+                self.tolerate_down(slept, now)?;
             }
         }
         Ok(())
@@ -187,7 +187,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         let mut frames = 0;
         for port in Port::BOTH {
             let received = self.receive(port, now_ns);
-            frames += self.outlive(received, now)?;
+            frames += self.tolerate_down(received, now)?;
         }
         if self.engine.next_timeout().is_some_and(|due| due <= now_ns) {
             self.engine.handle_timeout(now_ns);
@@ -198,13 +198,13 @@ impl<H: Handler, P: Ports> Worker<H, P> {
     }
 
     /// Lets go of everything: held frames are dropped, sessions end, and what their handlers have reset
-    /// then is told to both ends.
+    /// then is signalled to both ends.
     pub fn finish(&mut self) {
         self.engine.finish();
         let now_ns = self.now_ns();
         self.act(now_ns);
         self.held.clear();
-        // Sends what is queued; a port that is down has nobody to be told.
+        // Sends what is queued; a port that is down takes nothing.
         let _ = self.ports.wait(Some(Duration::ZERO), None);
     }
 
@@ -216,7 +216,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
 
     /// Takes note of an interface that is down: a driver that resets itself, or an operator who
     /// changes it, must not end everybody's sessions. The sockets go on when it is up again.
-    fn outlive<T: Default>(
+    fn tolerate_down<T: Default>(
         &mut self,
         outcome: Result<T, PortsError>,
         now: Instant,
@@ -224,10 +224,10 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         match outcome {
             Err(error @ PortsError::InterfaceDown { .. }) => {
                 // While it is down every frame for it says so again.
-                let last = self.trouble.last_down.replace(now);
+                let last = self.faults.last_down.replace(now);
                 if last.is_none_or(|last| now.saturating_duration_since(last) > DOWN_AGAIN) {
-                    self.trouble.downs += 1;
-                    self.trouble.message = Some(format!("{error}; going on when it is up again"));
+                    self.faults.downs += 1;
+                    self.faults.message = Some(format!("{error}; going on when it is up again"));
                 }
                 Ok(T::default())
             }
@@ -255,10 +255,10 @@ impl<H: Handler, P: Ports> Worker<H, P> {
     }
 
     fn receive(&mut self, port: Port, now_ns: u64) -> Result<usize, PortsError> {
-        let Self { ports, engine, held, keys, trouble, passive, .. } = self;
+        let Self { ports, engine, held, keys, faults, passive, .. } = self;
         ports.receive_with(port, |frame, outbox| {
             if !*passive && !finishes_as_judged(frame) {
-                trouble.refused_offloads += 1;
+                faults.refused_offloads += 1;
                 return Action::Drop;
             }
             let input = FrameInput {

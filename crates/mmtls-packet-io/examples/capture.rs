@@ -1,4 +1,4 @@
-//! Lists a capture file: `capture FILE`, one line per packet with its time, link, lengths and a sum of its octets.
+//! Lists a capture file: `capture FILE`, one line per packet with its time, link, lengths and a sum of its bytes.
 
 use std::process::ExitCode;
 
@@ -23,7 +23,7 @@ fn list(path: &str) -> Result<(), CaptureError> {
     while let Some(item) = reader.next()? {
         match item {
             Item::Packet { timestamp_ns, link, bytes, original_len } => {
-                let sum: u64 = bytes.iter().map(|octet| u64::from(*octet)).sum();
+                let sum: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();
                 let (seconds, rest) = (timestamp_ns / 1_000_000_000, timestamp_ns % 1_000_000_000);
                 println!("{seconds}.{rest:09} {link:?} {} {original_len} {sum}", bytes.len());
             }

@@ -24,7 +24,7 @@ impl std::ops::AddAssign for Counters {
 pub struct PortCounters {
     /// Frames handed to the caller; a super-frame is one.
     pub received_frames: u64,
-    /// Their octets, VLAN tags included.
+    /// Their bytes, VLAN tags included.
     pub received_bytes: u64,
     /// Of those frames, segmentation-offload super-frames.
     pub received_super_frames: u64,
@@ -32,7 +32,7 @@ pub struct PortCounters {
     pub received_vlan_frames: u64,
     /// Frames accepted by this port's interface for sending.
     pub sent_frames: u64,
-    /// Their octets; of frames that were joined, the headers count once.
+    /// Their bytes; of frames that were joined, the headers count once.
     pub sent_bytes: u64,
     /// Of those frames, the ones that left as part of the frame before them ([`BridgeConfig::coalesce`](crate::af_packet::BridgeConfig::coalesce)).
     pub coalesced_frames: u64,

@@ -212,7 +212,7 @@ fn accepts_frames_of_vlan_interfaces() {
     }
 }
 
-/// Sends datagrams of one octet and returns what arrived within a second of silence.
+/// Sends datagrams of one byte and returns what arrived within a second of silence.
 fn datagrams(bed: &Testbed, values: impl Iterator<Item = u8> + Send) -> Vec<u8> {
     let server = in_namespace(&bed.server, || UdpSocket::bind("10.77.0.2:5003")).expect("bind");
     server.set_read_timeout(Some(Duration::from_secs(1))).expect("timeout");
@@ -229,9 +229,9 @@ fn datagrams(bed: &Testbed, values: impl Iterator<Item = u8> + Send) -> Vec<u8> 
         }
     });
     let mut arrived = Vec::new();
-    let mut octet = [0];
-    while server.recv(&mut octet).is_ok() {
-        arrived.push(octet[0]);
+    let mut byte = [0];
+    while server.recv(&mut byte).is_ok() {
+        arrived.push(byte[0]);
     }
     arrived
 }

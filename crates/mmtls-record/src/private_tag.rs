@@ -178,8 +178,8 @@ impl PrivateTagSealer {
             return None;
         }
         let fragment_len = self.fragment_len(content_len);
-        let told = u16::try_from(fragment_len).ok()?.to_be_bytes();
-        let header = [23, 3, 3, told[0], told[1]];
+        let length = u16::try_from(fragment_len).ok()?.to_be_bytes();
+        let header = [23, 3, 3, length[0], length[1]];
         // Not cleared first: a buffer of the right length needs no zeroes.
         out.resize(RECORD_HEADER_LEN + fragment_len, 0);
         let (record, private_tag) = out.split_last_chunk_mut::<PRIVATE_TAG_LEN>()?;

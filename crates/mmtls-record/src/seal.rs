@@ -108,8 +108,8 @@ impl Sealer {
                 }
                 let unpadded = record.len() - start;
                 let padded = (unpadded + 1 + padding).next_multiple_of(BLOCK_LEN);
-                let told = u8::try_from(padded - unpadded - 1).ok()?;
-                record.resize(start + padded, told);
+                let padding_length = u8::try_from(padded - unpadded - 1).ok()?;
+                record.resize(start + padded, padding_length);
                 cbc::encrypt(key, iv, record.get_mut(start..)?)?;
                 if *encrypt_then_mac {
                     let encrypted = record.get(RECORD_HEADER_LEN..)?;
@@ -166,8 +166,8 @@ impl Tls13Sealer {
         let inner_len =
             content.len().checked_add(padding).filter(|&len| len <= MAX_CONTENT_LEN)? + 1;
         let fragment_len = inner_len + self.key.tag_len();
-        let told = u16::try_from(fragment_len).ok()?.to_be_bytes();
-        let header = [23, 3, 3, told[0], told[1]];
+        let length = u16::try_from(fragment_len).ok()?.to_be_bytes();
+        let header = [23, 3, 3, length[0], length[1]];
         let mut record = Vec::with_capacity(RECORD_HEADER_LEN + fragment_len);
         record.extend_from_slice(&header);
         record.extend_from_slice(content);

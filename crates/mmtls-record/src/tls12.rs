@@ -140,8 +140,8 @@ pub(crate) fn additional_data(
 
 /// Checks what no tag covers: the header's length is not authenticated, only the content's is.
 fn check_length(header: [u8; RECORD_HEADER_LEN], fragment: &[u8]) -> Result<(), OpenError> {
-    let told = usize::from(u16::from_be_bytes([header[3], header[4]]));
-    if told != fragment.len() || told > MAX_FRAGMENT_LEN {
+    let declared = usize::from(u16::from_be_bytes([header[3], header[4]]));
+    if declared != fragment.len() || declared > MAX_FRAGMENT_LEN {
         return Err(OpenError::Malformed);
     }
     Ok(())

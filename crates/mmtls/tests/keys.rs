@@ -50,7 +50,7 @@ fn the_sender_process() {
     let mode = *modes.iter().find(|mode| format!("{mode:?}") == text("SENDER_MODE")).unwrap();
     let config = ClientConfig::new(vec![middlebox.parse().unwrap()], text("SENDER_CA").into());
     let client = Client::start(config, Box::new(|_| None)).unwrap();
-    assert!(client.wait_connected(Duration::from_secs(20)), "{:?}", client.troubles());
+    assert!(client.wait_connected(Duration::from_secs(20)), "{:?}", client.connection_errors());
     println!("sender: connected");
     let end = Instant::now() + Duration::from_secs(60);
     let mut log = Log { path: text("SENDER_KEYLOG").into(), read: 0, halves: HashMap::new() };

@@ -93,7 +93,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), String> {
     let client =
         Client::start(config, Box::new(|_| None)).map_err(|error| format!("keys: {error}"))?;
     if !client.wait_connected(PATIENCE) {
-        return Err(format!("keys: {:?}", client.troubles()));
+        return Err(format!("keys: {:?}", client.connection_errors()));
     }
     let failed = |error: mmtls_packet_io::af_packet::Error| error.to_string();
     let config = BridgeConfig::new(args.client.as_str(), args.server.as_str());

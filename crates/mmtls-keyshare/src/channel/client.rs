@@ -204,8 +204,8 @@ impl Client {
 
     /// Per middlebox that is not connected: its address and why the last attempt failed.
     #[must_use]
-    pub fn troubles(&self) -> Vec<(String, String)> {
-        self.links.iter().filter_map(Link::trouble).collect()
+    pub fn connection_errors(&self) -> Vec<(String, String)> {
+        self.links.iter().filter_map(Link::last_error).collect()
     }
 
     /// Sums over all middleboxes.

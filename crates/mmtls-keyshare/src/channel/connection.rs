@@ -22,7 +22,7 @@ const MAX_UNREAD_BYTES: usize = 64 * 1024;
 
 /// What is to become of a connection after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Disposition {
     /// Nothing left to read for now.
     Keep,
     /// Input is left.
@@ -123,7 +123,7 @@ impl Connection {
         ending: bool,
         welcome: &[u8],
         mut deliver: impl FnMut(&Peer, Message) -> bool,
-    ) -> Fate {
+    ) -> Disposition {
         let wanted = Cell::new(true);
         let mut deliver = |peer: &Peer, message: Message| {
             wanted.set(deliver(peer, message) && wanted.get());
@@ -133,39 +133,43 @@ impl Connection {
             let read = self.tls.read_tls(&mut input);
             let exhausted = input.exhausted;
             match read {
-                Ok(0) if self.open => return Fate::Gone,
-                Ok(0) => return Fate::HandshakeFailed,
+                Ok(0) if self.open => return Disposition::Gone,
+                Ok(0) => return Disposition::HandshakeFailed,
                 Ok(_) => (self.last_heard, self.pinged) = (now, false),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return self.flush(Fate::Keep);
+                    return self.flush(Disposition::Keep);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => {
                     self.failed = true;
-                    return if self.open { Fate::Gone } else { Fate::HandshakeFailed };
+                    return if self.open {
+                        Disposition::Gone
+                    } else {
+                        Disposition::HandshakeFailed
+                    };
                 }
             }
-            let fate = self.process(welcome, &mut deliver);
-            if fate == Fate::Keep && !wanted.get() {
+            let disposition = self.process(welcome, &mut deliver);
+            if disposition == Disposition::Keep && !wanted.get() {
                 break;
             }
-            if fate != Fate::Keep || exhausted && !ending {
-                return self.flush(fate);
+            if disposition != Disposition::Keep || exhausted && !ending {
+                return self.flush(disposition);
             }
         }
-        self.flush(Fate::Again)
+        self.flush(Disposition::Again)
     }
 
-    fn process(&mut self, welcome: &[u8], deliver: &mut impl FnMut(&Peer, Message)) -> Fate {
-        let broken = if self.open { Fate::Malformed } else { Fate::HandshakeFailed };
+    fn process(&mut self, welcome: &[u8], deliver: &mut impl FnMut(&Peer, Message)) -> Disposition {
+        let broken = if self.open { Disposition::Malformed } else { Disposition::HandshakeFailed };
         if self.tls.process_new_packets().is_err() {
             return broken;
         }
         if self.tls.is_handshaking() {
-            return Fate::Keep;
+            return Disposition::Keep;
         }
         if self.tls.alpn_protocol() != Some(ALPN) {
-            return Fate::HandshakeFailed;
+            return Disposition::HandshakeFailed;
         }
         self.peer.authenticated = self.tls.peer_certificates().is_some();
         let mut answers = Vec::new();
@@ -198,10 +202,14 @@ impl Connection {
         });
         match read {
             Ok(()) if allowed => {}
-            Ok(()) | Err(ReadError::Malformed(_)) => return Fate::Malformed,
+            Ok(()) | Err(ReadError::Malformed(_)) => return Disposition::Malformed,
             Err(ReadError::Tls(_)) => return broken,
         }
-        if answers.iter().all(|answer| self.queue(answer)) { Fate::Keep } else { Fate::Malformed }
+        if answers.iter().all(|answer| self.queue(answer)) {
+            Disposition::Keep
+        } else {
+            Disposition::Malformed
+        }
     }
 
     /// Queues a whole message, or nothing when the peer has not read enough of the earlier ones.
@@ -219,7 +227,7 @@ impl Connection {
             let _ = self.stream.shutdown(std::net::Shutdown::Both);
             return false;
         }
-        self.flush(Fate::Keep) == Fate::Keep
+        self.flush(Disposition::Keep) == Disposition::Keep
     }
 
     /// Asks a silent peer, once, whether it is still there.
@@ -232,24 +240,26 @@ impl Connection {
         }
     }
 
-    fn flush(&mut self, fate: Fate) -> Fate {
+    fn flush(&mut self, disposition: Disposition) -> Disposition {
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut Output(&mut self.stream)) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) if fate == Fate::Keep || fate == Fate::Again => return Fate::Gone,
+                Err(_) if disposition == Disposition::Keep || disposition == Disposition::Again => {
+                    return Disposition::Gone;
+                }
                 Err(_) => break,
             }
         }
-        fate
+        disposition
     }
 
     /// One attempt to say that the end is intended.
     pub(super) fn say_goodbye(&mut self) {
         if !self.failed {
             self.tls.send_close_notify();
-            let _ = self.flush(Fate::Gone);
+            let _ = self.flush(Disposition::Gone);
         }
     }
 }

@@ -74,7 +74,7 @@ struct State {
     finished: bool,
     /// When set, the thread ends once the queue is delivered, or at this time.
     stop_at: Option<Instant>,
-    trouble: String,
+    last_error: String,
 }
 
 impl Shared {
@@ -145,9 +145,9 @@ impl Link {
         true
     }
 
-    pub(super) fn trouble(&self) -> Option<(String, String)> {
+    pub(super) fn last_error(&self) -> Option<(String, String)> {
         let state = self.shared.lock();
-        (!state.connected).then(|| (self.shared.address.clone(), state.trouble.clone()))
+        (!state.connected).then(|| (self.shared.address.clone(), state.last_error.clone()))
     }
 
     pub(super) fn add_counters(&self, sum: &mut ClientCounters) {
@@ -180,7 +180,7 @@ pub(super) fn start(settings: Settings) -> io::Result<Link> {
             connected: false,
             finished: false,
             stop_at: None,
-            trouble: "not connected yet".to_owned(),
+            last_error: "not connected yet".to_owned(),
         }),
         changed: Condvar::new(),
         waker: Waker::new(poll.registry(), WAKE)?,
@@ -235,7 +235,7 @@ impl Worker {
             state.connected = false;
             match end {
                 End::Stopped => break,
-                End::Broken(reason) => state.trouble = reason,
+                End::Broken(reason) => state.last_error = reason,
             }
             drop(state);
             self.shared.failures.fetch_add(1, Ordering::Relaxed);
@@ -554,7 +554,7 @@ impl Session {
                 self.shared.connects.fetch_add(1, Ordering::Relaxed);
                 let mut state = self.shared.lock();
                 state.connected = true;
-                state.trouble.clear();
+                state.last_error.clear();
                 drop(state);
                 self.shared.changed.notify_all();
                 None

@@ -22,10 +22,10 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
 use zeroize::Zeroizing;
 
-use super::connection::{Connection, Fate};
+pub use super::admission::network;
+use super::admission::{connection_to_close, handshake_to_close, max_per_network};
+use super::connection::{Connection, Disposition};
 pub use super::peer::{ConnectionId, Peer};
-pub use super::places::network;
-use super::places::{payer, payer_of_strangers, share};
 pub use super::tls::{Identity, TlsError};
 use crate::message::{self, EncodeError, Greeting, Message};
 
@@ -102,7 +102,7 @@ pub trait KeySink: Send {
 
     /// Whether so much of this peer waits already that no more is to be read from it. It is asked
     /// again soon; meanwhile the network slows the peer down.
-    fn is_crowded(&self, _peer: &Peer) -> bool {
+    fn is_backlogged(&self, _peer: &Peer) -> bool {
         false
     }
 
@@ -168,7 +168,7 @@ pub struct ServerCounters {
     pub accepted: u64,
     /// Connections open now.
     pub open: u64,
-    /// Connections closed because of a limit: new ones at once, or others in their place.
+    /// Connections closed because of a limit: new ones at once, or others instead.
     pub over_limit: u64,
     /// Connections that did not get to a hello: TLS failed, it took too long, or they gave way.
     pub failed_handshakes: u64,
@@ -347,7 +347,7 @@ impl Server {
             listener,
             shared: Arc::clone(&shared),
             connections: Slab::new(),
-            crowds: HashMap::new(),
+            per_network: HashMap::new(),
             unfinished: HashSet::new(),
             paused: HashSet::new(),
             accept_again: false,
@@ -406,7 +406,7 @@ struct Worker {
     /// The token is the slot + [`FIRST`].
     connections: Slab<Connection>,
     /// Connections per network, see [`network`].
-    crowds: HashMap<IpAddr, usize>,
+    per_network: HashMap<IpAddr, usize>,
     /// Slots that used up their turn with input left. A set, so that nobody has two turns in one.
     unfinished: HashSet<usize>,
     /// Slots from which nothing is read, since enough of them waits.
@@ -491,8 +491,8 @@ impl Worker {
 
     fn admit(&mut self, mut stream: mio::net::TcpStream, address: SocketAddr, now: Instant) {
         let ip = address.ip().to_canonical();
-        let crowd = self.crowds.get(&network(ip)).copied().unwrap_or(0);
-        if crowd >= share(ip, self.config.max_connections) || !self.make_room(ip) {
+        let open = self.per_network.get(&network(ip)).copied().unwrap_or(0);
+        if open >= max_per_network(ip, self.config.max_connections) || !self.make_room(ip) {
             add(&self.shared.tally.over_limit, 1);
             return;
         }
@@ -512,13 +512,13 @@ impl Worker {
             .and_then(|()| Connection::new(stream, Arc::clone(&self.tls), peer, now));
         if let Some(connection) = connection {
             entry.insert(connection);
-            *self.crowds.entry(network(ip)).or_default() += 1;
+            *self.per_network.entry(network(ip)).or_default() += 1;
             add(&self.shared.tally.accepted, 1);
             add(&self.shared.tally.open, 1);
         }
     }
 
-    /// Whether there is a place for a newcomer. One that has not said hello costs its owner next to
+    /// Whether there is a slot for a newcomer. One that has not said hello costs its owner next to
     /// nothing, so it gives way; else one of whoever has the most.
     fn make_room(&mut self, newcomer: IpAddr) -> bool {
         if self.connections.len() < self.config.max_connections {
@@ -526,17 +526,17 @@ impl Worker {
         }
         let mut all: Vec<(usize, &Connection)> = self.connections.iter().collect();
         all.sort_by_key(|(_, connection)| connection.opened());
-        let places = |is_open: bool| -> Vec<(usize, IpAddr)> {
+        let slots = |is_open: bool| -> Vec<(usize, IpAddr)> {
             let these = all.iter().filter(|(_, connection)| connection.is_open() == is_open);
             these.map(|(slot, connection)| (*slot, connection.peer().address.ip())).collect()
         };
         let tally = &self.shared.tally;
-        let slot = match payer_of_strangers(places(false)) {
+        let slot = match handshake_to_close(slots(false)) {
             Some(slot) => {
                 add(&tally.failed_handshakes, 1);
                 slot
             }
-            None => match payer(places(true), newcomer) {
+            None => match connection_to_close(slots(true), newcomer) {
                 Some(slot) => {
                     add(&tally.over_limit, 1);
                     slot
@@ -555,11 +555,11 @@ impl Worker {
         };
         let mut count = 0;
         let sink = &mut self.sink;
-        if connection.is_open() && sink.is_crowded(connection.peer()) {
+        if connection.is_open() && sink.is_backlogged(connection.peer()) {
             self.paused.insert(slot);
             return 0;
         }
-        let fate = connection.turn(now, ending, &self.welcome, |peer, message| {
+        let disposition = connection.turn(now, ending, &self.welcome, |peer, message| {
             match message {
                 Message::Hello(_) => sink.opened(peer),
                 _ => {
@@ -567,22 +567,22 @@ impl Worker {
                     sink.message(peer, message);
                 }
             }
-            !sink.is_crowded(peer)
+            !sink.is_backlogged(peer)
         });
         let tally = &self.shared.tally;
         add(&tally.messages, count);
         add(&tally.skipped, connection.take_skipped());
-        match fate {
-            Fate::Keep => {}
-            Fate::Again => {
+        match disposition {
+            Disposition::Keep => {}
+            Disposition::Again => {
                 self.unfinished.insert(slot);
             }
-            Fate::Gone => self.close(slot),
-            Fate::HandshakeFailed => {
+            Disposition::Gone => self.close(slot),
+            Disposition::HandshakeFailed => {
                 add(&tally.failed_handshakes, 1);
                 self.close(slot);
             }
-            Fate::Malformed => {
+            Disposition::Malformed => {
                 add(&tally.malformed, 1);
                 self.close(slot);
             }
@@ -597,10 +597,10 @@ impl Worker {
         self.unfinished.remove(&slot);
         self.paused.remove(&slot);
         let network = network(connection.peer().address.ip());
-        if let Some(crowd) = self.crowds.get_mut(&network) {
-            *crowd -= 1;
-            if *crowd == 0 {
-                self.crowds.remove(&network);
+        if let Some(open) = self.per_network.get_mut(&network) {
+            *open -= 1;
+            if *open == 0 {
+                self.per_network.remove(&network);
             }
         }
         add(&self.shared.tally.open, u64::MAX);

@@ -4,7 +4,7 @@
 //! A key log is trusted as local: its keys need no sender's address, and whoever may write the file is believed. It
 //! holds traffic secrets, on the middlebox, and is a last resort where the middlebox and the programs have the same owner.
 //!
-//! Refuses to grow without bound: of sessions and of wishes the older half goes when there are too
+//! Refuses to grow without bound: of sessions and of pending requests the older half goes when there are too
 //! many. Nothing here waits or reads; [`follow`](super::follow) does.
 
 use std::collections::HashMap;
@@ -13,17 +13,17 @@ use mmtls_engine::{KeysNeeded, SharedKeys};
 
 use super::KeyLog;
 
-/// Sessions in one of two generations of secrets, and of wishes.
+/// Sessions in one of two generations of secrets, and of pending requests.
 const MAX_SESSIONS: usize = 1 << 16;
 
-/// Wishes for one session: a few epochs of both directions. Clients can repeat a random.
-const MAX_WISHES: usize = 16;
+/// Pending requests for one session: a few epochs of both directions. Clients can repeat a random.
+const MAX_PENDING: usize = 16;
 
 /// Secrets and who waits for them.
 pub struct LiveKeys {
     /// The newer and the older generation.
     logs: [KeyLog; 2],
-    wishes: [HashMap<[u8; 32], Vec<KeysNeeded>>; 2],
+    pending: [HashMap<[u8; 32], Vec<KeysNeeded>>; 2],
     max_sessions: usize,
 }
 
@@ -35,21 +35,21 @@ impl Default for LiveKeys {
 
 impl LiveKeys {
     fn with_capacity(max_sessions: usize) -> Self {
-        Self { logs: Default::default(), wishes: Default::default(), max_sessions }
+        Self { logs: Default::default(), pending: Default::default(), max_sessions }
     }
 
     /// The engine wants keys: those, or they are given when their line comes.
     pub fn want(&mut self, wanted: KeysNeeded) -> Option<SharedKeys> {
         let found = self.find(&wanted);
         if found.is_none() {
-            if self.wishes[0].len() >= self.max_sessions {
-                self.wishes[1] = core::mem::take(&mut self.wishes[0]);
+            if self.pending[0].len() >= self.max_sessions {
+                self.pending[1] = core::mem::take(&mut self.pending[0]);
             }
-            let wishes = self.wishes[0].entry(wanted.client_random).or_default();
-            if wishes.len() >= MAX_WISHES {
-                wishes.remove(0);
+            let pending = self.pending[0].entry(wanted.client_random).or_default();
+            if pending.len() >= MAX_PENDING {
+                pending.remove(0);
             }
-            wishes.push(wanted);
+            pending.push(wanted);
         }
         found
     }
@@ -63,19 +63,19 @@ impl LiveKeys {
         self.logs[0].add_lines(text, |random| randoms.push(random));
         let mut found = Vec::new();
         for random in randoms {
-            for generation in 0..self.wishes.len() {
-                let Some(wishes) = self.wishes[generation].remove(&random) else {
+            for generation in 0..self.pending.len() {
+                let Some(pending) = self.pending[generation].remove(&random) else {
                     continue;
                 };
                 let mut open = Vec::new();
-                for wanted in wishes {
+                for wanted in pending {
                     match self.find(&wanted) {
                         Some(keys) => found.push(keys),
                         None => open.push(wanted),
                     }
                 }
                 if !open.is_empty() {
-                    self.wishes[generation].insert(random, open);
+                    self.pending[generation].insert(random, open);
                 }
             }
         }
@@ -98,7 +98,7 @@ mod tests {
         format!("{label} {} {}\n", hex(&[random; 32]), hex(&[7; 32])).into_bytes()
     }
 
-    fn wish(random: u8, epoch: KeyEpoch) -> KeysNeeded {
+    fn request(random: u8, epoch: KeyEpoch) -> KeysNeeded {
         let early = epoch == KeyEpoch::EarlyData;
         KeysNeeded {
             client: ([192, 0, 2, 1], 40000).into(),
@@ -112,31 +112,31 @@ mod tests {
     }
 
     #[test]
-    fn accepts_lines_before_and_behind_the_wish() {
+    fn accepts_lines_before_and_behind_the_request() {
         let mut live = LiveKeys::default();
         assert!(live.add(&line("CLIENT_TRAFFIC_SECRET_0", 1)).is_empty());
-        assert!(live.want(wish(1, KeyEpoch::Application(0))).is_some());
-        assert!(live.want(wish(2, KeyEpoch::EarlyData)).is_none());
-        assert!(live.want(wish(2, KeyEpoch::Application(0))).is_none());
+        assert!(live.want(request(1, KeyEpoch::Application(0))).is_some());
+        assert!(live.want(request(2, KeyEpoch::EarlyData)).is_none());
+        assert!(live.want(request(2, KeyEpoch::Application(0))).is_none());
         let found = live.add(&line("CLIENT_EARLY_TRAFFIC_SECRET", 2));
         // One opener for each suite that the secret fits.
         assert_eq!(found.iter().map(|keys| keys.keys.len()).collect::<Vec<_>>(), [8]);
         assert_eq!(live.add(&line("CLIENT_TRAFFIC_SECRET_0", 2)).len(), 1);
         assert!(live.add(&line("CLIENT_TRAFFIC_SECRET_0", 2)).is_empty(), "given once");
         // A KeyUpdate needs no line of its own.
-        assert!(live.want(wish(2, KeyEpoch::Application(3))).is_some());
+        assert!(live.want(request(2, KeyEpoch::Application(3))).is_some());
     }
 
     #[test]
     fn refuses_to_grow_without_bound() {
         let mut live = LiveKeys::with_capacity(4);
         for random in 0..200 {
-            assert!(live.want(wish(random, KeyEpoch::Handshake)).is_none());
+            assert!(live.want(request(random, KeyEpoch::Handshake)).is_none());
             live.add(&line("CLIENT_TRAFFIC_SECRET_0", random));
             assert!(live.logs.iter().all(|log| log.sessions() <= 4));
-            assert!(live.wishes.iter().all(|wishes| wishes.len() <= 4));
+            assert!(live.pending.iter().all(|pending| pending.len() <= 4));
         }
-        assert!(live.want(wish(199, KeyEpoch::Application(0))).is_some());
-        assert!(live.want(wish(3, KeyEpoch::Application(0))).is_none());
+        assert!(live.want(request(199, KeyEpoch::Application(0))).is_some());
+        assert!(live.want(request(3, KeyEpoch::Application(0))).is_none());
     }
 }

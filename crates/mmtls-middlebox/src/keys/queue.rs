@@ -49,8 +49,8 @@ impl<T> Queue<T> {
 
     /// Whether a sender (an IPv6 network counts as one) has so much here that it should send no
     /// more for a while.
-    pub(super) fn is_crowded(&self, sender: IpAddr) -> bool {
-        // Whoever may have this much cannot be crowded.
+    pub(super) fn is_backlogged(&self, sender: IpAddr) -> bool {
+        // Whoever may have this much cannot be backlogged.
         let allowance = self.allowance();
         if self.waiting.load(Ordering::Relaxed) < allowance / 2 {
             return false;
@@ -123,8 +123,8 @@ mod tests {
             (0..count).filter(|number| queue.push(sender(last), *number).is_ok()).count()
         };
         assert_eq!(flood(1, 5000), 500);
-        assert!(queue.is_crowded([10, 0, 0, 1].into()));
-        assert!(!queue.is_crowded([10, 0, 0, 2].into()));
+        assert!(queue.is_backlogged([10, 0, 0, 1].into()));
+        assert!(!queue.is_backlogged([10, 0, 0, 2].into()));
         assert_eq!(flood(2, 5000), 250);
         assert_eq!(flood(3, 5000), 125);
         // An honest one has room for more than it needs, and its turn soon.

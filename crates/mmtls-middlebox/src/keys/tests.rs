@@ -60,7 +60,7 @@ fn refuses_to_look_at_more_than_the_limit() {
     let mut limit = 4;
     assert!(receivers[0].take(&mut limit, |_, _| false).is_none());
     assert_eq!(limit, 0);
-    // Who is told of what does not fit is the operator.
+    // What does not fit is counted, for the operator.
     for _ in 0..QUEUE {
         let _ = sink.queues[1].queue.push(SENDER, null(2));
     }

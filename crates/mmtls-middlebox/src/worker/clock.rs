@@ -1,4 +1,4 @@
-//! The time that engines are told.
+//! The time that engines get.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

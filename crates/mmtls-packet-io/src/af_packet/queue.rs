@@ -35,7 +35,7 @@ pub(super) struct Sent {
     pub(super) messages: usize,
     pub(super) frames: u64,
     /// Without offload headers.
-    pub(super) octets: u64,
+    pub(super) bytes: u64,
 }
 
 pub(super) struct Queue {
@@ -155,11 +155,11 @@ impl Queue {
         // SAFETY: who pushed frames promised that they stay as they are; ours and the headers do.
         let messages = unsafe { self.vector.send(socket, from) }?;
         let sent = from..(from + messages).min(self.messages.len());
-        let octets =
-            sent.clone().map(|at| self.vector.sent_octets(at).saturating_sub(VnetHeader::LEN));
+        let bytes =
+            sent.clone().map(|at| self.vector.sent_bytes(at).saturating_sub(VnetHeader::LEN));
         Ok(Sent {
             messages: sent.len(),
-            octets: octets.sum::<usize>() as u64,
+            bytes: bytes.sum::<usize>() as u64,
             frames: self.frames(sent),
         })
     }
@@ -193,16 +193,16 @@ mod tests {
 
     /// Offload header and frame of a connection's segment, by ports.
     fn packet(ports: u32, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
-        let tcp_octets = 20 + payload.len() as u16;
+        let tcp_bytes = 20 + payload.len() as u16;
         let mut frame = vec![2; 12];
         frame.extend([0x08, 0x00, 0x45, 0]);
-        frame.extend((20 + tcp_octets).to_be_bytes());
+        frame.extend((20 + tcp_bytes).to_be_bytes());
         frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         frame.extend(ports.to_be_bytes());
         frame.extend(sequence.to_be_bytes());
         frame.extend([0, 0, 0, 1, 5 << 4, flags, 1, 0]);
         // The sum of addresses, protocol and length, for the kernel to go on with.
-        frame.extend((0x1409 + tcp_octets).to_be_bytes());
+        frame.extend((0x1409 + tcp_bytes).to_be_bytes());
         frame.extend([0, 0]);
         frame.extend(payload);
         [vnet().to_bytes().as_slice(), &frame].concat()
@@ -232,16 +232,16 @@ mod tests {
         let all = queue.messages();
         let sent = queue.send(&out.into(), 0).expect("sent");
         assert_eq!((sent.messages, sent.frames), (all, queue.frames(0..all)));
-        let mut octets = 0;
+        let mut bytes = 0;
         let frames = (0..all)
             .map(|_| {
                 let mut frame = vec![0; 70_000];
                 let length = input.recv(&mut frame).expect("received");
-                octets += length - VnetHeader::LEN;
+                bytes += length - VnetHeader::LEN;
                 (frame[VnetHeader::LEN + 37], frame[VnetHeader::LEN + 54..length].to_vec())
             })
             .collect();
-        assert_eq!(sent.octets, octets as u64);
+        assert_eq!(sent.bytes, bytes as u64);
         queue.clear();
         assert_eq!(queue.messages(), 0);
         frames
@@ -294,7 +294,7 @@ mod tests {
         let error = queue.send(&out, 0).map(|_| ()).expect_err("too long");
         assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
         let sent = queue.send(&out, 1).expect("the other");
-        assert_eq!((sent.messages, sent.frames, sent.octets), (1, 2, 56));
+        assert_eq!((sent.messages, sent.frames, sent.bytes), (1, 2, 56));
         let mut frame = [0; 100];
         assert_eq!(input.recv(&mut frame).expect("received"), VnetHeader::LEN + 56);
         queue.clear();

@@ -60,7 +60,7 @@ impl PortState {
     }
 
     /// Whether its socket receives nothing: another one watches this interface too.
-    pub(super) fn is_deaf(&self) -> bool {
+    pub(super) fn is_receive_disabled(&self) -> bool {
         self.passive && self.port == Port::Right
     }
 
@@ -144,7 +144,7 @@ impl PortState {
             let error = match self.queue.send(&self.socket, next) {
                 Ok(sent) if sent.messages > 0 => {
                     next += sent.messages;
-                    self.counters.sent_bytes += sent.octets;
+                    self.counters.sent_bytes += sent.bytes;
                     self.counters.sent_frames += sent.frames;
                     self.counters.coalesced_frames += sent.frames - sent.messages as u64;
                     continue;

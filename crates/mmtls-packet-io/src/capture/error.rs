@@ -14,7 +14,7 @@ pub enum CaptureError {
     /// The gzip data is damaged.
     #[error("damaged gzip data after byte {offset} of the capture: {error}")]
     Compression {
-        /// Octets that were uncompressed before.
+        /// Bytes that were uncompressed before.
         offset: u64,
         /// What the decompressor says.
         #[source]
@@ -23,7 +23,7 @@ pub enum CaptureError {
     /// Neither pcap nor pcapng.
     #[error("{}", not_a_capture(magic))]
     NotACapture {
-        /// The first octets, as many of four as there are.
+        /// The first bytes, as many of four as there are.
         magic: Vec<u8>,
     },
     /// The file ends inside something, as when the capturing program was killed. All before it was delivered.
@@ -41,7 +41,7 @@ pub enum CaptureError {
         offset: u64,
         /// What it is.
         what: &'static str,
-        /// The octets that it claims to have.
+        /// The bytes that it claims to have.
         length: u64,
     },
     /// A length or number contradicts the format.

@@ -1,4 +1,4 @@
-//! Files are made here, octet by octet, so that both byte orders and the odd corners are covered.
+//! Files are made here, byte by byte, so that both byte orders and the odd corners are covered.
 
 use std::io::Write;
 
@@ -405,7 +405,7 @@ fn refuses_every_cut_after_delivering_what_was_whole() {
 }
 
 #[test]
-fn refuses_or_accepts_any_changed_octet_without_panic() {
+fn refuses_or_accepts_any_changed_byte_without_panic() {
     for file in [rich_pcapng(false), rich_pcapng(true)] {
         for at in 0..file.len() {
             for value in [0, 1, 3, 0x7f, 0x80, 0xff, file[at] ^ 4] {

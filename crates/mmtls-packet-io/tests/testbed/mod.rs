@@ -216,11 +216,11 @@ pub fn in_namespace<T: Send>(namespace: &str, body: impl FnOnce() -> T + Send) -
 
 const CHUNK: usize = 1 << 16;
 
-/// A chunk of a stream whose octets depend on the direction and on their place.
+/// A chunk of a stream whose bytes depend on the direction and on their place.
 fn fill(chunk: &mut [u8], seed: u64, start: u64) {
-    for (octets, at) in chunk.chunks_mut(8).zip((start / 8)..) {
+    for (bytes, at) in chunk.chunks_mut(8).zip((start / 8)..) {
         let value = (at ^ seed << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        octets.copy_from_slice(&value.to_le_bytes()[..octets.len()]);
+        bytes.copy_from_slice(&value.to_le_bytes()[..bytes.len()]);
     }
 }
 
@@ -243,7 +243,7 @@ fn receive(mut stream: &TcpStream, seed: u64, total: u64) {
     assert_eq!(stream.read(&mut chunk).expect("end of stream"), 0);
 }
 
-/// Sends so many octets each way at once over one connection, and checks every one. A multiple of 64 KiB.
+/// Sends so many bytes each way at once over one connection, and checks every one. A multiple of 64 KiB.
 pub fn exchange(bed: &Testbed, server_address: &str, total: u64) {
     let address: SocketAddr = server_address.parse().expect("address");
     let (listening, when_listening) = channel();

@@ -133,10 +133,10 @@ fn blocks(encrypted: &[u8]) -> Option<([u8; BLOCK_LEN], &[u8])> {
 /// Padding bytes before the last byte, which tells their number; `None` when one of them is not
 /// that number or they do not fit.
 fn padding(decrypted: &[u8]) -> Option<usize> {
-    let (&told, rest) = decrypted.split_last()?;
-    let padding = rest.get(rest.len().checked_sub(usize::from(told))?..)?;
+    let (&padding_length, rest) = decrypted.split_last()?;
+    let padding = rest.get(rest.len().checked_sub(usize::from(padding_length))?..)?;
     // No early end: how many bytes were right must not show in the time.
-    let wrong = padding.iter().fold(0, |wrong, byte| wrong | (byte ^ told));
+    let wrong = padding.iter().fold(0, |wrong, byte| wrong | (byte ^ padding_length));
     (wrong == 0).then_some(padding.len())
 }
 

@@ -219,14 +219,14 @@ fn refuses_padding_that_does_not_fit() {
     let forger = Forger::new(0x002f);
     let (first_mac, first_encrypt) = (opener(0x002f, false), opener(0x002f, true));
     // Padding that would reach into the MAC or before the fragment.
-    for told in [12, 31, 32, 255] {
-        let record = forger.mac_then_encrypt(&[], &[told; 12]);
+    for padding_length in [12, 31, 32, 255] {
+        let record = forger.mac_then_encrypt(&[], &[padding_length; 12]);
         assert_eq!(open(first_mac.as_ref(), 0, &record), Err(OpenError::Authentication));
     }
     let record = forger.mac_then_encrypt(&[], &[11; 12]);
     assert_eq!(open(first_mac.as_ref(), 0, &record).unwrap().1, []);
-    for told in [16, 255] {
-        let record = forger.encrypt_then_mac(&[], &[told; 16]);
+    for padding_length in [16, 255] {
+        let record = forger.encrypt_then_mac(&[], &[padding_length; 16]);
         assert_eq!(open(first_encrypt.as_ref(), 0, &record), Err(OpenError::Malformed));
     }
     let record = forger.encrypt_then_mac(&[], &[15; 16]);

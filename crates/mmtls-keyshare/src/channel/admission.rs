@@ -1,4 +1,5 @@
-//! Whose connections are counted together, and who gives way when all places are taken.
+//! Admission control of the key server: whose connections are counted together, and which one is closed when all
+//! slots are taken.
 //!
 //! Refuses nothing by itself. An endpoint has as many addresses of its IPv6 network as it likes,
 //! and whoever has a site's network has many of those: so the largest holder is sought from sites
@@ -15,7 +16,7 @@ pub fn network(address: IpAddr) -> IpAddr {
 }
 
 /// How many connections the network of this address may have.
-pub(super) fn share(address: IpAddr, max_connections: usize) -> usize {
+pub(super) fn max_per_network(address: IpAddr, max_connections: usize) -> usize {
     let networks = if address.is_ipv4() { 16 } else { 4 };
     (max_connections / networks).max(8)
 }
@@ -36,21 +37,21 @@ fn prefix(address: IpAddr, [v4, v6]: [u32; 2]) -> IpAddr {
     }
 }
 
-/// Who gives way to a newcomer, of `holders` (places with their addresses, oldest first): the
-/// newest of the network that has the most places, in the site that has the most. `None` when the
-/// newcomer would be that one.
-pub(super) fn payer(holders: Vec<(usize, IpAddr)>, newcomer: IpAddr) -> Option<usize> {
-    largest(holders, Some(newcomer))?.last().map(|(place, _)| *place)
+/// Which of `open` connections (slots with their addresses, oldest first) is closed to admit one from `newcomer`: the
+/// newest of the network that has the most, in the site that has the most. `None` when that is the
+/// newcomer's own.
+pub(super) fn connection_to_close(open: Vec<(usize, IpAddr)>, newcomer: IpAddr) -> Option<usize> {
+    largest_network(open, Some(newcomer))?.last().map(|(slot, _)| *slot)
 }
 
-/// The same of those that have not said who they are: the oldest, since it is the slowest.
-pub(super) fn payer_of_strangers(strangers: Vec<(usize, IpAddr)>) -> Option<usize> {
-    largest(strangers, None)?.first().map(|(place, _)| *place)
+/// The same of those that are still in their handshake: the oldest, since it is the slowest.
+pub(super) fn handshake_to_close(handshakes: Vec<(usize, IpAddr)>) -> Option<usize> {
+    largest_network(handshakes, None)?.first().map(|(slot, _)| *slot)
 }
 
-/// The places of the network that has the most of them, a newcomer's counted; `None` when that is
+/// The slots of the network that has the most of them, a newcomer's counted; `None` when that is
 /// the newcomer's own.
-fn largest(
+fn largest_network(
     mut left: Vec<(usize, IpAddr)>,
     newcomer: Option<IpAddr>,
 ) -> Option<Vec<(usize, IpAddr)>> {
@@ -82,57 +83,57 @@ fn largest(
 mod tests {
     use super::*;
 
-    /// Plays so many connections, from addresses in turn, into a house with 64 places; who has them.
-    fn fill(house: &mut Vec<(usize, IpAddr)>, addresses: &[&str], count: usize) -> usize {
+    /// Opens so many connections, from addresses in turn, where there are 64 slots; returns how many were admitted.
+    fn fill(slots: &mut Vec<(usize, IpAddr)>, addresses: &[&str], count: usize) -> usize {
         let mut admitted = 0;
         for number in 0..count {
             let address = addresses[number % addresses.len()].parse().unwrap();
-            if house.len() >= 64 {
-                match payer(house.clone(), address) {
-                    Some(place) => house.retain(|(at, _)| *at != place),
+            if slots.len() >= 64 {
+                match connection_to_close(slots.clone(), address) {
+                    Some(slot) => slots.retain(|(at, _)| *at != slot),
                     None => continue,
                 }
             }
-            let next = house.last().map_or(0, |(at, _)| at + 1);
-            house.push((next, address));
+            let next = slots.last().map_or(0, |(at, _)| at + 1);
+            slots.push((next, address));
             admitted += 1;
         }
         admitted
     }
 
-    fn of(house: &[(usize, IpAddr)], start: &str) -> usize {
-        house.iter().filter(|(_, address)| address.to_string().starts_with(start)).count()
+    fn of(slots: &[(usize, IpAddr)], start: &str) -> usize {
+        slots.iter().filter(|(_, address)| address.to_string().starts_with(start)).count()
     }
 
     #[test]
-    fn refuses_to_let_networks_of_one_site_take_every_place() {
-        let mut house = Vec::new();
+    fn refuses_to_let_networks_of_one_site_take_every_slot() {
+        let mut slots = Vec::new();
         let site = ["2001:db8:1:0::1", "2001:db8:1:1::1", "2001:db8:1:2::1", "2001:db8:1:3::1"];
-        assert_eq!(fill(&mut house, &site, 1000), 64);
+        assert_eq!(fill(&mut slots, &site, 1000), 64);
         // Others get in, each with as many as the site has left.
-        assert_eq!(fill(&mut house, &["2001:db8:2::1"], 10), 10);
-        assert_eq!(fill(&mut house, &["10.0.0.1"], 10), 10);
-        assert_eq!(of(&house, "2001:db8:1:"), 44);
+        assert_eq!(fill(&mut slots, &["2001:db8:2::1"], 10), 10);
+        assert_eq!(fill(&mut slots, &["10.0.0.1"], 10), 10);
+        assert_eq!(of(&slots, "2001:db8:1:"), 44);
         // The site cannot take them back.
-        assert_eq!(fill(&mut house, &site, 1000), 0);
-        assert_eq!((of(&house, "2001:db8:2"), of(&house, "10.")), (10, 10));
+        assert_eq!(fill(&mut slots, &site, 1000), 0);
+        assert_eq!((of(&slots, "2001:db8:2"), of(&slots, "10.")), (10, 10));
         // Nor can one of its networks take another's.
         let networks: Vec<usize> =
             ["2001:db8:1::", "2001:db8:1:1:", "2001:db8:1:2:", "2001:db8:1:3:"]
-                .map(|it| of(&house, it))
+                .map(|it| of(&slots, it))
                 .to_vec();
         assert!(networks.iter().all(|it| *it == 11), "{networks:?}");
     }
 
     #[test]
     fn refuses_addresses_of_a_small_ipv4_network_the_same() {
-        let mut house = Vec::new();
+        let mut slots = Vec::new();
         let addresses: Vec<String> = (1..17).map(|last| format!("10.0.0.{last}")).collect();
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
-        assert_eq!(fill(&mut house, &addresses, 1000), 64);
-        assert_eq!(fill(&mut house, &["10.1.0.1", "192.0.2.1"], 40), 40);
+        assert_eq!(fill(&mut slots, &addresses, 1000), 64);
+        assert_eq!(fill(&mut slots, &["10.1.0.1", "192.0.2.1"], 40), 40);
         // The oldest of whoever gives way stay.
-        assert!((0..20).all(|place| house.iter().any(|(at, _)| *at == place)));
+        assert!((0..20).all(|slot| slots.iter().any(|(at, _)| *at == slot)));
         assert_eq!(network("10.0.0.1".parse().unwrap()), "10.0.0.1".parse::<IpAddr>().unwrap());
     }
 }
