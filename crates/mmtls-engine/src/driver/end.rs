@@ -220,7 +220,7 @@ impl<H: Handler> Engine<H> {
                 }
             }
             tls.session.end(reason, &mut ctx);
-            if let (Some(random), id) = (tls.session.key_random(), tls.session.info.id) {
+            if let (Some(random), id) = (tls.session.key_random(), tls.session.info().id) {
                 self.unregister(&random, id);
             }
         }

@@ -119,7 +119,7 @@ impl<H: Handler> Engine<H> {
         match delivery {
             Delivery::Null => used = tls.session.handle_null_keys(&mut ctx),
             Delivery::Keys(mut shared) => {
-                let info = &tls.session.info;
+                let info = tls.session.info();
                 let ours = tls.session.key_server_random();
                 let same_random =
                     shared.server_random.is_none_or(|it| ours.is_none_or(|us| us == it));
