@@ -4,7 +4,7 @@
 //! the session's client are ignored.
 //!
 //! Refuses keys whose sender is not the session's client, unless configured; keys for other
-//! randoms or suites; and more early deliveries than its cap, of which nobody has more than is left
+//! randoms or suites; and more early deliveries than its cap, of which no sender has more than is left
 //! for all others.
 
 use core::net::IpAddr;
