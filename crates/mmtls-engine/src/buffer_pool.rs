@@ -17,10 +17,10 @@ const MAX_LARGE: usize = 32;
 const MAX_LARGE_BYTES: usize = 1 << 24;
 /// Bytes in flight on a fast path; what is larger goes back to the system, page by page.
 const MAX_LARGE_CAPACITY: usize = 1 << 20;
-/// Between small and large comes little, which would take the place of what is worth more.
+/// Between small and large comes little, which would displace what is worth more.
 const MIN_LARGE_CAPACITY: usize = 1 << 14;
 
-/// Buffers that nobody uses at the moment.
+/// Buffers that are not in use.
 #[derive(Default)]
 pub(crate) struct BufferPool {
     small: [Vec<Vec<u8>>; SMALL.len()],
@@ -28,7 +28,7 @@ pub(crate) struct BufferPool {
 }
 
 impl BufferPool {
-    /// Memory for so many bytes, and not for many more: who gets it is charged for all of it. A small
+    /// Memory for so many bytes, and not for many more: the connection that gets it is charged for all of it. A small
     /// buffer is made if there is none.
     pub(crate) fn take(&mut self, needed: usize) -> Option<Vec<u8>> {
         if needed >= WORTH_A_LARGE_BUFFER

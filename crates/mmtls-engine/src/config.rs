@@ -52,7 +52,7 @@ pub struct Policies {
     pub null_keys: Policy,
     /// A version or cipher suite that cannot be followed.
     pub unsupported: Policy,
-    /// A session that was negotiated without the private tag (`docs/private-tag.md`), told at the
+    /// A session that was negotiated without the private tag (`docs/private-tag.md`), reported at the
     /// ServerHello, so that null keys make no exception. `Forward` asks for nothing.
     pub require_private_tag: Policy,
     /// A record whose tag does not verify, or keys that open nothing.
@@ -159,7 +159,7 @@ pub struct Limits {
     pub max_handshake_bytes: usize,
     /// Protected handshake bytes of the server kept, and tried, while its first application record
     /// is sought; half of that, in at most 8 records, for the client, or all of it where there may
-    /// be early data that nobody opens. What comes beyond waits for keys that open it.
+    /// be early data that nothing opens. What comes beyond waits for keys that open it.
     pub max_search_bytes: usize,
     /// Held frames of all flows together. Beyond it the session that holds the most, of the client
     /// that does, meets the missing-key policy; among clients that hold few, the one that has
@@ -287,7 +287,7 @@ pub struct Config {
     pub policies: Policies,
     /// Caps on memory and time.
     pub limits: Limits,
-    /// The engine's verdicts are obeyed: a dropped packet does not arrive. So the receiver cannot
+    /// The engine's verdicts are carried out: a dropped packet does not arrive. So the receiver cannot
     /// acknowledge what was not seen, and a full buffer costs a retransmission. Off where packets
     /// have arrived already, in captures and for a passive monitor: those of the two directions may
     /// be out of order, some may be missing, a full buffer is a loss, and nothing is held or sent.
@@ -296,7 +296,7 @@ pub struct Config {
     /// checksums are often wrong because of offloading.
     pub verify_checksums: bool,
     /// Nanoseconds after the first frame during which connections that were there before are
-    /// bypassed, so that starting the monitor disturbs nobody.
+    /// bypassed, so that starting the monitor disturbs no connection.
     pub mid_stream_grace_ns: u64,
     /// Connections with one of these ends, or to one of these servers, are forwarded and not looked
     /// at. IP fragments have no

@@ -1,12 +1,40 @@
 //! The sans-I/O engine of mmTLS: bytes and timestamps in, events and verdicts out.
 //!
 //! ```text
-//! frame → wire view → flow lookup → in-order bytes → TLS records → session events → handler
-//!                                                                                      │
-//!            Forward | Hold(n) | Drop, Release(n), Discard(n), Inject  ◄── verdict ────┘
+//! frame → wire → tcp → recognition → follow → handler
+//!          │      │                     │         │
+//!          └──────┴───── driver ────────┴─────────┘
+//!                          │
+//!            Forward | Hold(n) | Drop, Release(n), Discard(n), Inject
 //! ```
 //!
 //! Refuses to read a clock, open anything, spawn, use unsafe, link crypto, or buffer without a cap.
+//!
+//! # Rooms
+//!
+//! | Module | Does | Refuses |
+//! |---|---|---|
+//! | `wire` | parses a frame once, builds RSTs | to keep anything |
+//! | `tcp` | connections: table, order of bytes, which are not acknowledged, which frames are held, who takes how much | to know what a connection carries |
+//! | `recognition` | whether TLS begins, in the first bytes or behind STARTTLS | to follow it |
+//! | `follow` | one session: records, handshake, keys, early data, stalls; `tls12` and `tls13` have a state each | to know packets or the application: it talks through a `SessionSink` and answers a `Disposition` |
+//! | `keys` | keys before their use: deliveries without a session, several for one thing | to open anything |
+//! | `driver` | hands each frame to `tcp` and what becomes contiguous to `follow`; binds the handler to its state of a session; makes the verdicts | to let a frame go anywhere but in `conclude` |
+//! | [`session`] | what applications see and ask for | to show packets, keys, or bytes that are not authenticated |
+//!
+//! `tcp` and `follow` do not name each other: both are seen by `driver` alone.
+//!
+//! # Where to look
+//!
+//! * A frame is held by `verdict_for` (`driver/conclude.rs`) while a record that it completes waits for keys, and goes by
+//!   `release` there once the session's `barrier` is behind it. Nothing else decides on a frame.
+//! * A record waits (`Step::NeedKeys`) in `follow/tls12.rs`, `follow/tls13/mod.rs` and, of early data, `follow/tls13/early.rs`;
+//!   the stall that follows is in `follow/session.rs`, its limits in `driver/stalls.rs`.
+//! * The private tag is asked for at the ServerHello, before anything behind it: `require_private_tag` in
+//!   `follow/reporter.rs`, called by `follow/protocol.rs`.
+//! * Policies of sessions are applied in one place, `fail` in `follow/reporter.rs`; those of connections that are not (known
+//!   to be) TLS by `refuse` in `driver/opening.rs`; those of frames where the frame is looked at.
+//! * A handler's reset counts from `apply_control` on, and stops everything that has not been inspected: `conclude`.
 #![forbid(unsafe_code)]
 
 mod buffer_pool;

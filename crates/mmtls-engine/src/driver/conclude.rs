@@ -3,7 +3,7 @@
 //! Everything that handles an input changes the connection and calls handlers, which may ask for a reset
 //! at any time; nothing of it lets a packet go. Then [`Engine::conclude`] raises what is still to be
 //! raised, reads what has been decided, and only then releases, discards or resets, in both directions
-//! at once. So a reset stops everything that has not been judged, whichever event asked for it.
+//! at once. So a reset stops everything that has not been inspected, whichever event asked for it.
 //!
 //! ```text
 //!  input ─► TCP, records, handlers ─► conclude: FINs, end of the session (handlers, for the last time)
@@ -25,7 +25,7 @@ use crate::tls::Direction;
 pub(super) enum Passage {
     /// It has nothing that is looked at.
     Free,
-    /// It has bytes of this direction's stream, which go in order and when they have been judged.
+    /// It has bytes of this direction's stream, which go in order and when they have been inspected.
     Ordered(Direction),
     /// It may begin another connection on this four-tuple: what this one comes to does not matter.
     Beginning,
@@ -41,7 +41,7 @@ impl<H: Handler> Engine<H> {
             return self.lost_flow();
         };
         // Of nearly every segment there is nothing to conclude.
-        if !is_settled(flow) {
+        if !is_concluded(flow) {
             self.conclude(index);
         }
         let Some(flow) = self.flows.get(index) else {
@@ -77,7 +77,7 @@ impl<H: Handler> Engine<H> {
         Verdict::Forward
     }
 
-    /// A flow that was just there is gone, which cannot be: nothing passes that nobody can judge.
+    /// A flow that was just there is gone, which cannot be: nothing passes uninspected.
     fn lost_flow(&mut self) -> Verdict {
         self.counters.lost_flows += 1;
         if self.config.inline { Verdict::Drop } else { Verdict::Forward }
@@ -130,7 +130,7 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// Releases the held packets that no longer complete an unjudged record; the caller charges the flow.
+    /// Releases the held packets that no longer complete a record that has not been inspected; the caller charges the flow.
     fn release(&mut self, index: FlowIndex, direction: Direction) {
         let Some(flow) = self.flows.get(index) else {
             return;
@@ -188,7 +188,7 @@ impl<H: Handler> Engine<H> {
 }
 
 /// Whether nothing waits, nothing ends, and nothing has been decided that is not done.
-fn is_settled<S: Default>(flow: &Flow<S>) -> bool {
+fn is_concluded<S: Default>(flow: &Flow<S>) -> bool {
     let ends = |half: &TcpDirection| half.fin.is_some() || half.first_held().is_some();
     if flow.halves.iter().any(ends) {
         return false;

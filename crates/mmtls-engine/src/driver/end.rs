@@ -15,7 +15,7 @@ use crate::recognition::Recogniser;
 use crate::session::{EndReason, FlowAnomaly, Handler, SessionError, TcpAnomaly};
 use crate::tcp::{FlowIndex, Phase, TcpDirection, Unacknowledged};
 use crate::tls::Direction;
-use crate::wire::{Reset, build_reset, turned};
+use crate::wire::{Reset, Segment, build_reset, turned};
 
 /// RSTs sent in answer to packets of a connection that was reset.
 const TOMBSTONE_ANSWERS: u8 = 8;
@@ -65,7 +65,7 @@ impl<H: Handler> Engine<H> {
             self.end_session(index, reason);
             self.charge(index);
         } else {
-            // Held bytes of a dead connection were never judged: nobody needs them.
+            // Held bytes of a dead connection were never inspected, and are of no use to its ends.
             self.discard_held(index);
             self.end_session(index, reason);
             if self.is_over(index) {
@@ -205,6 +205,44 @@ impl<H: Handler> Engine<H> {
         }
     }
 
+    /// A RST counts only where its receiver must obey it (RFC 5961, section 3.2); otherwise a
+    /// forged one would blind the monitor.
+    pub(super) fn handle_rst(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        segment: &Segment<'_>,
+    ) -> Passage {
+        let Some(flow) = self.flows.get(index) else {
+            return Passage::Refused;
+        };
+        let half = &flow.halves[direction.index()];
+        let exact = match half.offset_of(segment.tcp.sequence()) {
+            // Where its receiver is, as far as it is known: bytes may be lost behind the monitor.
+            Some(offset) => {
+                let stands = [half.assembler.next(), half.released, half.acknowledged()];
+                offset == half.seen() || stands.map(|at| at as i64).contains(&offset)
+            }
+            None => matches!(flow.payload, Payload::Plain(_)),
+        };
+        // In answer to a SYN the RST carries sequence 0 and acknowledges the SYN.
+        let client = &flow.halves[0];
+        let refused = flow.phase == Phase::Opening
+            && direction == Direction::ServerToClient
+            && client.initial.is_some_and(|syn| {
+                let beyond = segment.tcp.acknowledgment().wrapping_sub(syn) as usize;
+                beyond <= client.syn_data.len()
+            });
+        if exact || refused {
+            self.close(index, EndReason::ResetByPeer(direction));
+            return Passage::Free;
+        }
+        let followed = is_followed(flow);
+        self.stray(index, direction, TcpAnomaly::StrayReset);
+        // It must not end what is followed here: the next connection would be taken for this one.
+        if self.config.inline && followed { Passage::Refused } else { Passage::Free }
+    }
+
     fn end_session(&mut self, index: FlowIndex, reason: EndReason) {
         let Some(flow) = self.flows.get(index) else {
             return;
@@ -220,22 +258,22 @@ impl<H: Handler> Engine<H> {
                 }
             }
             tls.session.end(reason, &mut ctx);
-            if let (Some(random), id) = (tls.session.key_random(), tls.session.info.id) {
+            if let (Some(random), id) = (tls.session.key_random(), tls.session.info().id) {
                 self.unregister(&random, id);
             }
         }
     }
 
-    /// Tells of something strange, once per direction and kind.
+    /// Reports something strange, once per direction and kind.
     pub(super) fn note(&mut self, index: FlowIndex, direction: Direction, kind: TcpAnomaly) {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let told = &mut flow.half(direction).reported;
-        if *told & kind.bit() != 0 {
+        let reported = &mut flow.half(direction).reported;
+        if *reported & kind.bit() != 0 {
             return;
         }
-        *told |= kind.bit();
+        *reported |= kind.bit();
         self.handler.flow_anomaly(&FlowAnomaly {
             id: flow.id,
             client: flow.client,
@@ -266,9 +304,9 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index).filter(looked_at) else {
             return Passage::Free;
         };
-        let judged = self.config.inline && flow.is_established();
+        let is_proven = self.config.inline && flow.is_established();
         self.stray(index, direction, TcpAnomaly::StrayAcknowledgment);
-        if judged { Passage::Refused } else { Passage::Free }
+        if is_proven { Passage::Refused } else { Passage::Free }
     }
 
     /// Counts data that no receiver takes.

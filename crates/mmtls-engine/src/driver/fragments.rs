@@ -1,4 +1,4 @@
-//! IP fragments that may carry TCP: put together, and judged as the packet that they are.
+//! IP fragments that may carry TCP: put together, and handled as the packet that they are.
 //!
 //! Inline a fragment waits until its packet is complete; then all of them share its verdict. What
 //! receivers read differently is not put together: fragments that overlap (RFC 5722; Linux drops them
@@ -81,7 +81,7 @@ impl<H: Handler> Engine<H> {
                 let Some(packet) = self.fragments.end(&key) else {
                     return self.refuse_fragment();
                 };
-                self.judge_packet(port, fragment, link_header, packet)
+                self.handle_packet(port, fragment, link_header, packet)
             }
         }
     }
@@ -89,7 +89,7 @@ impl<H: Handler> Engine<H> {
     /// Makes room for one more packet; false when too many are known.
     fn begin_packet(&mut self, key: Key) -> bool {
         let is_known = self.fragments.packets.contains_key(&key);
-        // Nobody may have more than is left for all others.
+        // No source may have more than is left for all others.
         let left = MAX_KNOWN.saturating_sub(self.fragments.packets.len());
         let of_source = self.fragments.known_of.get(&key.source()).copied().unwrap_or_default();
         if !is_known && of_source >= left {
@@ -125,7 +125,7 @@ impl<H: Handler> Engine<H> {
     }
 
     /// All fragments are there: the last one's verdict is that of all.
-    fn judge_packet(
+    fn handle_packet(
         &mut self,
         port: PortId,
         fragment: &Fragment<'_>,

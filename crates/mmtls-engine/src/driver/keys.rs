@@ -4,7 +4,7 @@
 //! the session's client are ignored.
 //!
 //! Refuses keys whose sender is not the session's client, unless configured; keys for other
-//! randoms or suites; and more early deliveries than its cap, of which nobody has more than is left
+//! randoms or suites; and more early deliveries than its cap, of which no sender has more than is left
 //! for all others.
 
 use core::net::IpAddr;
@@ -119,7 +119,7 @@ impl<H: Handler> Engine<H> {
         match delivery {
             Delivery::Null => used = tls.session.handle_null_keys(&mut ctx),
             Delivery::Keys(mut shared) => {
-                let info = &tls.session.info;
+                let info = tls.session.info();
                 let ours = tls.session.key_server_random();
                 let same_random =
                     shared.server_random.is_none_or(|it| ours.is_none_or(|us| us == it));

@@ -2,14 +2,18 @@
 //!
 //! Refuses to share anything with another engine.
 
+mod acknowledgment;
 mod conclude;
-mod connection;
 mod end;
+mod feed;
 mod fragment_store;
 mod fragments;
 mod keys;
+mod new_flow;
 mod opening;
+mod opening_copies;
 mod payload;
+mod reassemble;
 mod room;
 mod segment;
 mod sink;
@@ -149,7 +153,7 @@ impl<H: Handler> Engine<H> {
         &self.handler
     }
 
-    /// The application, to be told something outside of events.
+    /// The application, to be given something outside of events.
     pub fn handler_mut(&mut self) -> &mut H {
         &mut self.handler
     }
@@ -162,7 +166,7 @@ impl<H: Handler> Engine<H> {
 
     // Inputs.
 
-    /// Judges one frame. Handlers run inside.
+    /// The verdict on one frame. Handlers run inside.
     pub fn handle_frame(&mut self, now_ns: u64, frame: &FrameInput<'_>) -> Verdict {
         self.now_ns = self.now_ns.max(now_ns);
         self.counters.frames += 1;
@@ -219,7 +223,7 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// Judges a segment, wherever it was found.
+    /// The verdict on a segment, wherever it was found.
     #[inline]
     fn handle_parsed(
         &mut self,
@@ -242,7 +246,7 @@ impl<H: Handler> Engine<H> {
         self.handle_segment(port, segment)
     }
 
-    /// Whether a segment is of a connection that is left alone, whoever has begun it. Inline, rules
+    /// Whether a segment is of a connection that is left alone, from either side. Inline, rules
     /// with a port mean a server and are looked at when a connection opens: otherwise any client could
     /// take that port for its own.
     fn is_bypassed(&self, segment: &Segment<'_>) -> bool {

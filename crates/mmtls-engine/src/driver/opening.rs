@@ -1,8 +1,8 @@
 //! How connections begin, inline: what two stacks could read differently is not let through.
 //!
 //! Each endpoint's numbers are proven by its own packet: the answerer's by a SYN-ACK that acknowledges
-//! a SYN exactly, those of whoever sent the SYN by the acknowledgment of that. Everything before is a
-//! candidate, whoever's name it bears, and blocks nobody.
+//! a SYN exactly, those of the side that sent the SYN by the acknowledgment of that. Everything before is a
+//! candidate, in whose name it comes, and blocks no other.
 //!
 //! | known of the four-tuple | segment | what happens | source |
 //! |---|---|---|---|
@@ -240,7 +240,7 @@ impl<H: Handler> Engine<H> {
         Some(self.out_of_window(index, direction))
     }
 
-    /// Opens a connection if this is the acknowledgment of a SYN-ACK by whoever sent the SYN.
+    /// Opens a connection if this is the acknowledgment of a SYN-ACK by the side that sent the SYN.
     fn open(&mut self, index: FlowIndex, direction: Direction, segment: &Segment<'_>) -> bool {
         let Some(flow) = self.flows.get(index) else {
             return false;
@@ -291,7 +291,7 @@ impl<H: Handler> Engine<H> {
         // In answer to a SYN it has sequence number 0 and acknowledges the SYN.
         let refused =
             segment.tcp.flags().ack() && flow.opening.reset(direction.reverse(), acknowledgment);
-        // Whoever has answered may change its mind.
+        // The side that has answered may change its mind.
         let begun = flow
             .opening
             .answers_to(direction.reverse())

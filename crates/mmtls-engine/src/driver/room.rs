@@ -1,6 +1,6 @@
 //! What happens when what is shared is all taken: who has the most of it makes room.
 //!
-//! Refuses to let the connection at hand pay for what another client has taken. Only where nobody
+//! Refuses to let the connection at hand pay for what another client has taken. Only where no client
 //! has notably much does it.
 
 use super::payload::Payload;
@@ -24,7 +24,7 @@ impl<H: Handler> Engine<H> {
         let max = self.config.limits.max_buffered_bytes;
         let left = max.saturating_sub(self.buffered);
         if self.buffered <= max / 4 {
-            // Nobody can have more than that.
+            // No client can have more than that.
             return left;
         }
         left.saturating_sub(self.flows.held_by_client(index, Resource::KeptBytes))

@@ -72,7 +72,7 @@ impl<H: Handler> Engine<H> {
                 self.stalls[usize::from(!awaited)].push_back(StallCheck {
                     deadline_ns: since_ns.saturating_add(timeout_ns),
                     index,
-                    id: tls.session.info.id,
+                    id: tls.session.info().id,
                     direction,
                     since_ns,
                 });

@@ -1,16 +1,29 @@
 //! Following one TLS session: from contiguous bytes to records, keys and events.
 //!
-//! Refuses to know packets: it answers with a [`crate::session::Disposition`], and says which direction waits for keys.
+//! ```text
+//!  session      bytes to records, stalls
+//!  protocol     what records mean: handshake, keys; hands each record to the version that reads it
+//!  negotiation  the hellos: what was agreed
+//!  tls12 tls13  how records are read once it is known which version it is: one state each
+//!  reporter     what is known and was decided; raises the events, applies the policies
+//! ```
+//!
+//! Refuses to know packets, and the application: it answers with a [`crate::session::Disposition`], says which direction
+//! waits for keys, and talks through a [`SessionSink`].
 
-mod early;
-mod handshake;
-mod opened;
-mod records;
-mod search;
+mod ahead;
+mod context;
+mod epoch;
+mod key_candidates;
+mod negotiation;
+mod protocol;
+mod reporter;
+mod session;
 mod sink;
-mod state;
 mod stream;
 mod tls12;
+mod tls13;
 
+pub(crate) use context::Context;
+pub(crate) use session::TlsSession;
 pub(crate) use sink::SessionSink;
-pub(crate) use state::{Context, TlsSession};

@@ -1,4 +1,4 @@
-//! Protected records of TLS 1.2: from ChangeCipherSpec on, Finished included, every record counts
+//! TLS 1.2 behind its ServerHello: from ChangeCipherSpec on, Finished included, every record counts
 //! (RFC 5246, sections 6.1 and 7.1), so sequence numbers are exact and nothing is searched for.
 //!
 //! A renegotiation is followed inside the session, under the new client random.
@@ -6,88 +6,187 @@
 //! Refuses application data without keys. Finished passes without them: it shows nothing, and
 //! the endpoints verify it.
 
-use super::state::Negotiation;
-use super::state::{Context, Step, TlsSession};
-use super::stream::Read;
+use super::ahead::KeysAhead;
+use super::context::{Context, RawRecord};
+use super::epoch::{Audience, Epoch, Shown};
+use super::negotiation::Negotiation;
+use super::reporter::Reporter;
 use crate::session::{Resumption, SessionError};
-use crate::tls::{ContentType, Direction, RecordHeader};
+use crate::tls::{ContentType, Direction, KeyEpoch, MessageBuffer, OpenRecord};
 
-impl TlsSession {
+/// Its state. Pairs are by direction, client to server first.
+pub(super) struct Tls12 {
+    /// `None` before ChangeCipherSpec.
+    epochs: [Option<Epoch>; 2],
+    ahead: [KeysAhead; 2],
+    /// Whose Finished has passed.
+    finished: [bool; 2],
+}
+
+/// What a protected record has led to.
+#[derive(PartialEq, Eq)]
+pub(super) enum Handled {
+    Done,
+    NeedKeys,
+    /// It is illegal where it stands.
+    Refused,
+    /// It has handshake messages, which are to be read.
+    Messages,
+}
+
+impl Tls12 {
+    pub(super) fn new(ahead: [KeysAhead; 2]) -> Self {
+        Self { epochs: [None, None], ahead, finished: [false; 2] }
+    }
+
+    /// Whether records of this direction are protected.
+    pub(super) fn is_protected(&self, direction: Direction) -> bool {
+        self.epochs[direction.index()].is_some()
+    }
+
+    /// Whether the next record is the first one behind ChangeCipherSpec: Finished.
+    pub(super) fn is_finished_next(&self, direction: Direction) -> bool {
+        self.epochs[direction.index()].as_ref().is_some_and(|epoch| epoch.sequence() == 0)
+    }
+
+    /// Whether the keys of an epoch came ahead of it.
+    pub(super) fn has_keys_ahead(&self, direction: Direction, epoch: u32) -> bool {
+        self.ahead[direction.index()].has(epoch)
+    }
+
+    /// Adds keys; false when they are not needed.
+    pub(super) fn add_keys(
+        &mut self,
+        direction: Direction,
+        epoch: KeyEpoch,
+        source: u64,
+        mut opener: Box<dyn OpenRecord>,
+        negotiation: &Negotiation,
+        reporter: &Reporter,
+    ) -> bool {
+        let ahead = &mut self.ahead[direction.index()];
+        let current = &mut self.epochs[direction.index()];
+        let number = match epoch {
+            // Each handshake has its own random, and one epoch.
+            KeyEpoch::Application(number) if negotiation.number() == 0 => number,
+            KeyEpoch::Application(_) => negotiation.number(),
+            KeyEpoch::EarlyData => return false,
+            // Of no use here, and no fault: they may have been sent for any version.
+            KeyEpoch::Handshake => {
+                return current.is_none()
+                    && !reporter.handshake_ended()
+                    && ahead.handshake.add(source, opener);
+            }
+        };
+        match current {
+            Some(epoch) if number == epoch.number() && !epoch.has_keys() => {
+                if negotiation.encrypts_then_macs() {
+                    opener.set_encrypt_then_mac();
+                }
+                epoch.set_keys(opener);
+                true
+            }
+            Some(epoch) if number <= epoch.number() => false,
+            _ => ahead.add(number, source, opener),
+        }
+    }
+
     /// A ChangeCipherSpec in the clear or opened: the next record is number 0 of the new epoch.
-    pub(super) fn change_cipher(&mut self, direction: Direction) {
-        let Negotiation { number, in_full, .. } = self.negotiation;
-        if direction == Direction::ServerToClient && number == 0 && !in_full {
+    pub(super) fn change_cipher(
+        &mut self,
+        direction: Direction,
+        negotiation: &Negotiation,
+        reporter: &mut Reporter,
+    ) {
+        if direction == Direction::ServerToClient
+            && negotiation.number() == 0
+            && !negotiation.is_in_full()
+        {
             // Only this tells where a client offers a ticket without a session id (RFC 5077,
             // section 3.4).
-            self.info.resumption = Resumption::Accepted;
+            reporter.info.resumption = Resumption::Accepted;
         }
-        let stream = &mut self.streams[direction.index()];
-        let epoch = match stream.read {
-            Read::Application { epoch, .. } => epoch.saturating_add(1),
-            _ => 0,
-        };
-        let mut opener = stream.future_keys(epoch).take(0);
+        let current = &mut self.epochs[direction.index()];
+        let number = current.as_ref().map_or(0, |epoch| epoch.number().saturating_add(1));
+        let mut opener = self.ahead[direction.index()].take(number).take(0);
         if let Some(opener) = &mut opener
-            && self.negotiation.encrypt_then_mac
+            && negotiation.encrypts_then_macs()
         {
             opener.set_encrypt_then_mac();
         }
-        stream.read = Read::Application { opener, epoch, sequence: 0 };
+        *current = Some(Epoch::new(number, opener));
     }
 
-    pub(super) fn handle_tls12_record(
+    /// A protected record.
+    pub(super) fn handle_record(
         &mut self,
-        direction: Direction,
-        header: RecordHeader,
-        fragment: &[u8],
+        record: RawRecord<'_>,
+        negotiation: &Negotiation,
+        messages: &mut MessageBuffer,
+        reporter: &mut Reporter,
         ctx: &mut Context<'_>,
-    ) -> Step {
-        let stream = &mut self.streams[direction.index()];
-        let Read::Application { opener, sequence, .. } = &mut stream.read else {
-            return Step::Done;
+    ) -> Handled {
+        let direction = record.direction;
+        let Some(epoch) = &mut self.epochs[direction.index()] else {
+            return Handled::Done;
         };
-        let finished = *sequence == 0;
-        if finished && header.content_type != ContentType::HANDSHAKE {
-            self.fail(direction, SessionError::MalformedRecord, ctx);
-            return self.step();
+        let is_finished = epoch.sequence() == 0;
+        let content_type = record.header.content_type;
+        if is_finished && content_type != ContentType::HANDSHAKE {
+            reporter.fail(direction, SessionError::MalformedRecord, ctx);
+            return Handled::Refused;
         }
-        match (opener.is_some(), finished) {
-            (false, false) => return Step::NeedKeys,
-            (false, true) => *sequence = 1,
-            (true, _) => match header.content_type {
-                ContentType::HANDSHAKE | ContentType::CHANGE_CIPHER_SPEC => {
-                    self.handle_inner_record(direction, header, fragment, ctx);
-                }
-                _ => self.handle_application_record(direction, header, fragment, None, ctx),
-            },
-        }
-        if finished {
-            self.finished[direction.index()] = true;
-            if self.finished == [true; 2] {
-                self.end_handshake(ctx);
+        if !epoch.has_keys() {
+            if !is_finished {
+                return Handled::NeedKeys;
             }
+            epoch.pass();
+            return Handled::Done;
         }
-        self.step()
+        // Handshake messages and ChangeCipherSpec under protection are the engine's own business.
+        let is_inner =
+            matches!(content_type, ContentType::HANDSHAKE | ContentType::CHANGE_CIPHER_SPEC);
+        let shown = if is_inner {
+            epoch.show(record, None, Audience::Engine, false, reporter, ctx)
+        } else {
+            match epoch.deliver(record, None, false, reporter, ctx) {
+                Some(shown) => shown,
+                None => return Handled::Done,
+            }
+        };
+        let failed = match shown {
+            Shown::Unopened => false,
+            Shown::Failed => true,
+            Shown::Opened(opened) => {
+                let cap = ctx.config.limits.max_handshake_bytes;
+                let content = &ctx.plaintext[..opened.len];
+                opened.content_type == ContentType::HANDSHAKE
+                    && messages.push(content, cap).is_err()
+            }
+        };
+        if failed {
+            reporter.fail_record(direction, ctx);
+        }
+        if !is_inner || failed || !reporter.following() {
+            return Handled::Done;
+        }
+        if content_type == ContentType::CHANGE_CIPHER_SPEC {
+            self.change_cipher(direction, negotiation, reporter);
+            return Handled::Done;
+        }
+        Handled::Messages
     }
 
-    /// Handshake messages and ChangeCipherSpec under protection: the engine's own business.
-    fn handle_inner_record(
+    /// A direction's Finished has passed: with the second one the handshake is over.
+    pub(super) fn finish(
         &mut self,
         direction: Direction,
-        header: RecordHeader,
-        fragment: &[u8],
+        reporter: &mut Reporter,
         ctx: &mut Context<'_>,
     ) {
-        let opened = self.with_record(direction, header, fragment, None, ctx, |_, _, record| {
-            // What comes of it is looked at by the caller.
-            let _ = record.open();
-        });
-        if !self.following() || !opened {
-            return;
-        }
-        match header.content_type {
-            ContentType::CHANGE_CIPHER_SPEC => self.change_cipher(direction),
-            _ => self.handle_messages(direction, ctx),
+        self.finished[direction.index()] = true;
+        if self.finished == [true; 2] {
+            reporter.end_handshake(ctx);
         }
     }
 }

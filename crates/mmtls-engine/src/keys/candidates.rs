@@ -1,11 +1,11 @@
 //! What several connections of the key channel have delivered for the same thing: it is tried which
-//! of it is right, and nobody can be told from the others before.
+//! of it is right, and the senders look alike before.
 //!
-//! Refuses to let one connection take the places of another, and to try more than a fixed number of
+//! Refuses to let one connection displace what another has delivered, and to try more than a fixed number of
 //! deliveries for one thing: each costs trials.
 
-/// Places. One secret of early data may belong to eight suites, and so many come of one connection.
-const MAX_PLACES: usize = 16;
+/// Most of them. One secret of early data may belong to eight suites, and so many come of one connection.
+const MAX_ITEMS: usize = 16;
 
 /// What one connection may deliver for one thing; an endpoint has no reason for more.
 const MAX_OF_SOURCE: u8 = 8;
@@ -74,7 +74,7 @@ impl<T> Candidates<T> {
     }
 
     /// Adds one at the end and returns the one that had to go for it: of the connection that has
-    /// the most places its oldest.
+    /// the most of them its oldest.
     ///
     /// # Errors
     /// The new one, where it is one too many.
@@ -87,14 +87,14 @@ impl<T> Candidates<T> {
             None => self.delivered.push((source, 1)),
         }
         let mut displaced = None;
-        if self.items.len() >= MAX_PLACES {
+        if self.items.len() >= MAX_ITEMS {
             // The new one counts: equals do not displace each other in turn.
-            let places = |source_of: u64| {
+            let count = |source_of: u64| {
                 let here = self.items.iter().filter(|(of, _)| *of == source_of).count();
                 here + usize::from(source_of == source)
             };
-            let most = self.items.iter().map(|(of, _)| places(*of)).max();
-            let oldest = self.items.iter().position(|(of, _)| Some(places(*of)) == most);
+            let most = self.items.iter().map(|(of, _)| count(*of)).max();
+            let oldest = self.items.iter().position(|(of, _)| Some(count(*of)) == most);
             displaced = oldest.map(|at| self.items.remove(at).1);
         }
         self.items.push((source, item));
@@ -124,7 +124,7 @@ mod tests {
             assert!(all.add(source, 100 + source as i32).is_ok());
         }
         assert!(all.iter().any(|it| *it == 20) && all.iter().any(|it| *it == 21));
-        assert_eq!(all.len(), MAX_PLACES);
+        assert_eq!(all.len(), MAX_ITEMS);
     }
 
     #[test]

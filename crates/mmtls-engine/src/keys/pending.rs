@@ -1,6 +1,6 @@
 //! Keys whose session has not been seen, and what a delivery is.
 //!
-//! Refuses more than its cap, of which nobody has more than is left for all others.
+//! Refuses more than its cap, of which no sender has more than is left for all others.
 
 use core::net::IpAddr;
 use std::collections::hash_map::Entry;
@@ -13,10 +13,10 @@ use crate::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord};
 
 /// One delivery of record keys.
 pub struct SharedKeys {
-    /// Address of whoever delivered them; `None` for a trusted local source (a key log).
+    /// Address of their sender; `None` for a trusted local source (a key log).
     pub sender: Option<IpAddr>,
-    /// Over which of its connections they came, 0 if there are none. Those that fit nothing take no
-    /// places of other connections' keys.
+    /// Over which of its connections they came, 0 if there are none. Those that fit nothing displace no
+    /// other connections' keys.
     pub source: u64,
     /// Which session: `ClientHello.random`.
     pub client_random: [u8; 32],
@@ -146,11 +146,11 @@ impl PendingKeys {
         }
         let claim = match self.claims.entry(key) {
             Entry::Occupied(claim) => claim.into_mut(),
-            Entry::Vacant(place) => {
+            Entry::Vacant(vacant) => {
                 self.next_serial += 1;
                 let deadline = now_ns.saturating_add(limits.pending_keys_timeout_ns);
                 self.order.push_back((deadline, key, self.next_serial));
-                place.insert(Claim { deliveries: Candidates::default(), serial: self.next_serial })
+                vacant.insert(Claim { deliveries: Candidates::default(), serial: self.next_serial })
             }
         };
         let mut displaced = 0;

@@ -19,7 +19,7 @@ pub(crate) struct Beginning {
     pub(crate) upgrade: Option<Upgrade>,
     /// The hello is one of SSL 2.0.
     pub(crate) ssl2: bool,
-    /// The client of TLS is not whoever the flow has for its client: both of its directions are
+    /// The client of TLS is not the one that the flow has for its client: both of its directions are
     /// meant the other way round.
     pub(crate) reversed: bool,
 }

@@ -48,7 +48,7 @@ const HEAD_LEN: usize = 6;
 enum Demand {
     /// The connection's first bytes, or TLS was asked for.
     Generous,
-    /// As servers take it, but the whole head of the message: nobody has asked for TLS.
+    /// As servers take it, but the whole head of the message: no protocol has asked for TLS.
     Whole,
     /// The whole head of the message, and records of known types only.
     Strict,
@@ -104,7 +104,7 @@ fn scan(bytes: &[u8], demand: Demand) -> Begins {
             }
             _ => {}
         }
-        match judge(&head[..known], demand, plain_versions) {
+        match check_head(&head[..known], demand, plain_versions) {
             Begins::Unsure if skipped < MANY_RECORDS => {}
             Begins::Unsure => return Begins::Tls,
             found => return found,
@@ -138,7 +138,7 @@ fn may_be_header(bytes: &[u8], demand: Demand) -> bool {
 }
 
 /// What the head of a handshake message is, as far as it is known.
-fn judge(head: &[u8], demand: Demand, plain_versions: bool) -> Begins {
+fn check_head(head: &[u8], demand: Demand, plain_versions: bool) -> Begins {
     if demand == Demand::Generous && plain_versions && !head.is_empty() {
         // With a version that TLS has, the record says enough.
         let is_hello = head[0] == HandshakeType::CLIENT_HELLO.0;

@@ -109,7 +109,7 @@ impl Side {
                 [] => matches!(rest[0], 20..=22 | 0x80..),
                 _ => matches!(rest[0], 20..=22 | 0x80..) && Upgrade::may_follow(before),
             };
-            // Alerts in front count where nobody has spoken: elsewhere they may be answers.
+            // Alerts in front count where neither side has spoken: elsewhere they may be answers.
             let spoken = self.server_lost || !self.server.is_empty();
             let strictly = match possible {
                 true => spoken && matches!(rest[0], 20 | 21),
@@ -269,7 +269,7 @@ impl SideWatch {
         behind || self.answer.push(new.unwrap_or_default()) || hello::is_answer(payload)
     }
 
-    /// Bytes of the client that are not where its stream goes on: nobody knows what they are part of.
+    /// Bytes of the client that are not where its stream goes on: what they are part of is not known.
     pub(super) fn skip_client(&mut self) {
         self.answer.hello_possible = true;
     }

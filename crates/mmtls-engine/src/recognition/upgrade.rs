@@ -1,6 +1,6 @@
 //! How a client asks for TLS inside of another protocol, by what it has just sent.
 //!
-//! Refuses to judge the server's answer: a client that was refused goes on without TLS, and that
+//! Refuses to interpret the server's answer: a client that was refused goes on without TLS, and that
 //! shows in its next bytes.
 
 /// The protocol in which TLS began.

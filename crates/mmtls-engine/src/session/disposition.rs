@@ -2,7 +2,7 @@
 
 use super::EndReason;
 
-/// What becomes of a session's packets.
+/// What is done with a session's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Disposition {
     /// They are looked at.

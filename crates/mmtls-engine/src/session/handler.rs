@@ -1,6 +1,6 @@
 //! The trait that middlebox applications implement, and what they may ask of the engine.
 //!
-//! Refuses to block: a handler judges synchronously, while the packet that completed the record
+//! Refuses to block: a handler decides synchronously, while the packet that completed the record
 //! is held.
 
 use core::time::Duration;
@@ -155,7 +155,7 @@ impl Session<'_> {
     ///
     /// Content is counted without opening the records, so padding and post-handshake messages
     /// count as content (TLS 1.3 hides both, the CBC suites of TLS 1.2 the padding): the count is
-    /// an upper bound, and exact in the other suites of TLS 1.2 only. What is told to be no content
+    /// an upper bound, and exact in the other suites of TLS 1.2 only. What is known to be no content
     /// there, alerts, is delivered.
     pub fn pause(&mut self, direction: Direction, bytes: Option<u64>) {
         self.control.paused[direction.index()] = bytes.unwrap_or(u64::MAX);

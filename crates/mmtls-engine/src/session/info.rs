@@ -172,13 +172,13 @@ pub enum SessionError {
     /// The cap on buffered bytes was reached.
     MemoryCap = -36,
     /// The server sent application data before the client's last flight (0.5-RTT): it had been
-    /// forwarded when keys came, and was judged then.
+    /// forwarded when keys came, and was inspected then.
     JudgedLate = -37,
     /// The session has no private tag where `Policies::require_private_tag` asks for one.
     NoPrivateTag = -38,
     /// Compression was negotiated (RFC 3749), which nobody should use (RFC 9325, section 3.3).
     UnsupportedCompression = -40,
-    /// A connection to one of `Config::tls_ports` that does not carry TLS. Told of flows only.
+    /// A connection to one of `Config::tls_ports` that does not carry TLS. Reported of flows only.
     NotTls = -39,
     /// No keys within the stall limits.
     MissingKeys = -1,

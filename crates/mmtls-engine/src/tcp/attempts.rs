@@ -16,7 +16,7 @@ pub(crate) enum Of {
 
 type Slots<P> = [Option<Flow<P>>];
 
-fn place<P>(slots: &mut Slots<P>, at: FlowIndex, of: Of) -> Option<&mut Neighbours> {
+fn neighbours<P>(slots: &mut Slots<P>, at: FlowIndex, of: Of) -> Option<&mut Neighbours> {
     let flow = slots.get_mut(at.0 as usize)?.as_mut()?;
     match of {
         Of::Everybody | Of::Client => flow.attempt.as_mut()?.get_mut(of as usize),
@@ -28,10 +28,10 @@ impl List {
     /// Adds a flow at the end.
     pub(crate) fn push<P>(&mut self, slots: &mut Slots<P>, at: FlowIndex, of: Of) {
         let before = self.last;
-        if let Some(own) = place(slots, at, of) {
+        if let Some(own) = neighbours(slots, at, of) {
             *own = Neighbours { before, behind: None };
         }
-        match before.and_then(|it| place(slots, it, of)) {
+        match before.and_then(|it| neighbours(slots, it, of)) {
             Some(last) => last.behind = Some(at),
             None => self.first = Some(at),
         }
@@ -51,14 +51,14 @@ impl List {
 
     /// Takes a flow out.
     pub(crate) fn remove<P>(&mut self, slots: &mut Slots<P>, at: FlowIndex, of: Of) {
-        let Some(&mut Neighbours { before, behind }) = place(slots, at, of) else {
+        let Some(&mut Neighbours { before, behind }) = neighbours(slots, at, of) else {
             return;
         };
-        match before.and_then(|it| place(slots, it, of)) {
+        match before.and_then(|it| neighbours(slots, it, of)) {
             Some(other) => other.behind = behind,
             None => self.first = behind,
         }
-        match behind.and_then(|it| place(slots, it, of)) {
+        match behind.and_then(|it| neighbours(slots, it, of)) {
             Some(other) => other.before = before,
             None => self.last = before,
         }

@@ -65,7 +65,7 @@ pub(crate) struct Flow<P> {
     pub(crate) bypassed: bool,
     /// It is left alone, whatever it carries.
     pub(crate) exempt: bool,
-    /// Whoever answered the SYN has spoken on the open connection, and acknowledged nothing that was
+    /// The side that answered the SYN has spoken on the open connection, and acknowledged nothing that was
     /// not seen: it stands where the other one's bytes are counted from.
     pub(crate) confirmed: bool,
     /// Picked up behind its beginning, and only one side has spoken since: anybody can make it look
@@ -73,14 +73,14 @@ pub(crate) struct Flow<P> {
     pub(crate) one_sided: bool,
     /// Bytes this flow is charged for in the engine's total.
     pub(crate) charged: usize,
-    /// Whether they count as those of a connection that carries nobody knows what.
+    /// Whether they count as those of a connection of which it is not known what it carries.
     pub(crate) charged_undecided: bool,
     /// What it counts for in its client's shares.
     pub(super) stake: Stake,
     /// Where it stands among those that only one side vouches for, of everybody and of its
     /// client; nothing once both do.
     pub(super) attempt: Option<[Neighbours; 2]>,
-    /// Both sides have vouched for it: its place among those of its client.
+    /// Both sides have vouched for it: where it stands among those of its client.
     pub(super) settled: Option<Neighbours>,
     pub(crate) end_reported: bool,
 }

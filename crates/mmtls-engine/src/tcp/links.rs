@@ -1,6 +1,6 @@
 //! How flows name each other.
 
-/// A place in the slab. May be reused: compare [`Flow::id`] when it was kept for later.
+/// A slot of the slab. May be reused: compare [`Flow::id`] when it was kept for later.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct FlowIndex(pub(super) u32);
 

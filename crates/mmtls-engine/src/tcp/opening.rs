@@ -1,7 +1,7 @@
 //! What has been seen of a three-way handshake: SYNs, and the SYN-ACKs that answer them.
 //!
 //! Refuses to choose: anybody can send a SYN in anybody's name, and a server may answer twice with
-//! other numbers (SYN cookies, load balancers). The acknowledgment of whoever sent the SYN chooses.
+//! other numbers (SYN cookies, load balancers). The acknowledgment of the side that sent the SYN chooses.
 
 use crate::tls::Direction;
 
@@ -55,7 +55,7 @@ impl Opening {
         self.syns.is_empty()
     }
 
-    /// Remembers a SYN. Of too many the oldest one goes that nobody has answered: a flood of forged
+    /// Remembers a SYN. Of too many the oldest one goes that was not answered: a flood of forged
     /// ones cannot take away what both sides have vouched for.
     pub(crate) fn push_syn(&mut self, syn: Syn) {
         if let Some(known) = self.find_syn(syn.direction, syn.sequence) {
@@ -117,7 +117,7 @@ impl Opening {
         self.syn_acks.iter().filter(move |it| it.syn.direction == direction)
     }
 
-    /// The sender of a direction, or whoever answers it, has reset what begins at this number.
+    /// The sender of a direction, or the side that answers it, has reset what begins at this number.
     /// Returns whether there was such a SYN.
     pub(crate) fn reset(&mut self, direction: Direction, initial: u32) -> bool {
         let found = |it: &Syn| it.direction == direction && it.initial() == initial;

@@ -3,9 +3,9 @@
 //!
 //! What is added up is what is allocated, not what is filled: a kilobyte in a megabyte of memory is a megabyte.
 //!
-//! Refuses to decide: it tells who holds the most, and the caller what that costs them.
+//! Refuses to decide: it says who holds the most, and the caller what that costs them.
 //!
-//! Amounts are exact. Places in the order are not: they are by powers of two, and one that has
+//! Amounts are exact. Ranks are not: they are by powers of two, and one that has
 //! shrunk stays where it is until it is asked for. So a packet costs an addition, and only one in
 //! many a change of order.
 
@@ -32,7 +32,7 @@ pub(crate) enum Resource {
 
 const RESOURCES: usize = 5;
 
-/// From which amount on holders and flows have a place in the order, and below which amount places
+/// From which amount on holders and flows have a rank, and below which amount ranks
 /// are by age alone.
 struct Scale {
     least_of_client: usize,
@@ -46,12 +46,12 @@ const SCALES: [Scale; RESOURCES] = [
     // What an ordinary connection keeps until it is acknowledged changes no order.
     Scale { least_of_client: 32 << 10, least_of_flow: 1 << 10, unit: 32 << 10 },
     Scale { least_of_client: 32 << 10, least_of_flow: 1 << 10, unit: 32 << 10 },
-    // Flows need no places: the oldest attempt goes first.
+    // Flows need no ranks: the oldest attempt goes first.
     Scale { least_of_client: 16, least_of_flow: usize::MAX, unit: 16 },
     Scale { least_of_client: 16, least_of_flow: usize::MAX, unit: 16 },
 ];
 
-/// Places that are put right in one question, at most.
+/// Ranks that are put right in one question, at most.
 const MAX_CORRECTIONS: usize = 256;
 
 /// Whose amounts are added up.
@@ -74,12 +74,12 @@ impl Client {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct ClientIndex(u32);
 
-/// An amount, and its place in the order: `class` is zero without one.
+/// An amount, and its rank: `class` is zero without one.
 #[derive(Clone, Copy, Default, Debug)]
 struct Amount {
     amount: usize,
     class: u8,
-    /// When it was given its place. Of the same class the oldest comes first: who has waited for
+    /// When it was given its rank. Of the same class the oldest comes first: who has waited for
     /// a moment is not who fills the table.
     since: u64,
 }
@@ -128,8 +128,8 @@ pub(crate) enum Largest {
     Flow(FlowIndex),
     /// The flow has no such amount any more, or another client: bring it up to date and ask again.
     Outdated(FlowIndex),
-    /// Nobody holds a notable amount.
-    Nobody,
+    /// None of them holds a notable amount.
+    None,
 }
 
 impl Shares {
@@ -148,7 +148,7 @@ impl Shares {
         self.holder(stake.client).map_or(0, |it| it.amounts[resource as usize].amount)
     }
 
-    /// Whether a flow counts as somebody else's.
+    /// Whether a flow counts as another client's.
     pub(crate) fn is_anothers(&self, stake: &Stake, client: Client) -> bool {
         self.holder(stake.client).is_none_or(|holder| holder.client != client)
     }
@@ -178,8 +178,8 @@ impl Shares {
                         ClientIndex((self.holders.len() - 1) as u32)
                     }
                 };
-                if let Some(place) = self.holders.get_mut(at.0 as usize) {
-                    *place = Some(holder);
+                if let Some(slot) = self.holders.get_mut(at.0 as usize) {
+                    *slot = Some(holder);
                 }
                 self.index.insert(client, at);
                 at
@@ -202,14 +202,14 @@ impl Shares {
         let Some(at) = stake.client.take() else {
             return;
         };
-        let Some(place) = self.holders.get_mut(at.0 as usize) else {
+        let Some(slot) = self.holders.get_mut(at.0 as usize) else {
             return;
         };
-        if let Some(holder) = place {
+        if let Some(holder) = slot {
             holder.flows -= 1;
             if holder.flows == 0 {
                 self.index.remove(&holder.client);
-                *place = None;
+                *slot = None;
                 self.free.push(at);
             }
         }
@@ -257,7 +257,7 @@ impl Shares {
     }
 
     /// Who holds the most: of the client that holds the most, the flow that does. A few times at
-    /// most it is found that a place is not right any more.
+    /// most it is found that a rank is not right any more.
     pub(crate) fn largest(
         &mut self,
         resource: Resource,
@@ -267,7 +267,7 @@ impl Shares {
         let scale = &SCALES[number];
         for _ in 0..MAX_CORRECTIONS {
             let Some(at) = self.largest_client(number) else {
-                return Largest::Nobody;
+                return Largest::None;
             };
             let order = &mut self.orders[number];
             let last = (at, u8::MAX, Reverse(0), FlowIndex::MAX);
@@ -276,7 +276,7 @@ impl Shares {
                 // Each of its flows holds next to nothing.
                 let Some(holder) = self.holders.get_mut(at.0 as usize).and_then(Option::as_mut)
                 else {
-                    return Largest::Nobody;
+                    return Largest::None;
                 };
                 let all = &mut holder.amounts[number];
                 let old = *all;
@@ -290,7 +290,7 @@ impl Shares {
                 false => Largest::Outdated(flow),
             };
         }
-        Largest::Nobody
+        Largest::None
     }
 
     /// The client that holds the most.
@@ -341,7 +341,7 @@ impl Shares {
         Some(&mut holder.attempts)
     }
 
-    /// Puts a flow into its right place, where it holds less than that place says.
+    /// Gives a flow its right rank, where it holds less than the one it has says.
     pub(crate) fn correct(&mut self, flow: FlowIndex, stake: &mut Stake, resource: Resource) {
         let number = resource as usize;
         let scale = &SCALES[number];
@@ -382,7 +382,7 @@ impl Order {
 }
 
 impl Amount {
-    /// Sets the amount; where the place changes with it, says from where to where. It changes
+    /// Sets the amount; where the rank changes with it, says from where to where. It changes
     /// upwards at once, and downwards only when next to nothing is left.
     fn set(
         &mut self,
@@ -446,7 +446,7 @@ mod tests {
                 let Self(shares, stakes) = self;
                 match shares.largest(HeldFrames, |it| stakes.get(it.0 as usize).copied()) {
                     Largest::Flow(FlowIndex(flow)) => return Some(flow),
-                    Largest::Nobody => return None,
+                    Largest::None => return None,
                     Largest::Outdated(flow) => {
                         shares.correct(flow, &mut stakes[flow.0 as usize], HeldFrames);
                     }
@@ -469,7 +469,7 @@ mod tests {
         }
         flows.set(many[2], 600);
         assert_eq!(flows.largest(), Some(many[2]));
-        // It shrinks, as do the others: places follow when they are asked for.
+        // It shrinks, as do the others: ranks follow when they are asked for.
         flows.set(many[2], 3);
         assert_eq!(flows.largest(), Some(many[0]));
         for &flow in &many {

@@ -76,7 +76,7 @@ impl<P: Carried> FlowTable<P> {
         self.slots.get_mut(index.0 as usize)?.as_mut()
     }
 
-    /// The flow, if the place still holds that one.
+    /// The flow, if the slot still holds that one.
     pub(crate) fn get_if(&mut self, index: FlowIndex, id: SessionId) -> Option<&mut Flow<P>> {
         self.get(index).filter(|flow| flow.id == id)
     }
@@ -142,7 +142,7 @@ impl<P: Carried> FlowTable<P> {
         }
     }
 
-    /// A flow is an attempt no more but a connection; a tombstone is neither, and makes room for nobody.
+    /// A flow is an attempt no more but a connection; a tombstone is neither, and makes room for no other.
     fn settle(&mut self, index: FlowIndex) {
         self.unlink(index);
         let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
@@ -252,7 +252,7 @@ impl<P: Carried> FlowTable<P> {
             let stake_of = |at: FlowIndex| slots.get(at.0 as usize)?.as_ref().map(|it| it.stake);
             match shares.largest(resource, stake_of) {
                 Largest::Flow(index) => return Some(index),
-                Largest::Nobody => return None,
+                Largest::None => return None,
                 Largest::Outdated(index) => {
                     let flow = slots.get_mut(index.0 as usize).and_then(Option::as_mut)?;
                     shares.correct(index, &mut flow.stake, resource);

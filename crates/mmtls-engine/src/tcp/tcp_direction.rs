@@ -23,7 +23,7 @@ const MAX_BEHIND: i64 = 1 << 26;
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
     pub(crate) id: HoldId,
-    /// The contiguous stream end when it arrived. It may go once no unjudged record ends there
+    /// The contiguous stream end when it arrived. It may go once no record that has not been inspected ends there
     /// or before.
     pub(crate) contiguous: u64,
     /// Frames that it came in: one, or its fragments.
@@ -57,7 +57,7 @@ pub(crate) struct TcpDirection {
     pub(crate) sent: Unacknowledged,
     /// Stream offset up to which everything was forwarded: where the receiver stands, or will.
     pub(crate) released: u64,
-    /// Payload of a SYN: nobody knows whether it counts before it is acknowledged.
+    /// Payload of a SYN: whether it counts is not known before it is acknowledged.
     pub(crate) syn_data: Vec<u8>,
     /// Stream offset of the FIN.
     pub(crate) fin: Option<u64>,
@@ -79,7 +79,7 @@ pub(crate) struct TcpDirection {
     held_bytes: usize,
     /// Since when the receiver has acknowledged bytes that were not seen, where that means that a
     /// copy of them was lost.
-    pub(crate) gap_since_ns: Option<u64>,
+    gap_since_ns: Option<u64>,
     /// The stall whose deadline has been noted.
     pub(crate) stall_checked_ns: Option<u64>,
     pub(crate) packets: u64,
@@ -221,6 +221,13 @@ impl TcpDirection {
     /// Whether the receiver acknowledges bytes that have not been seen in order.
     pub(crate) fn is_acknowledged_beyond(&self, acknowledgment: u32) -> bool {
         self.offset_of(acknowledgment).is_some_and(|offset| offset > self.seen())
+    }
+
+    /// Notes whether the receiver has acknowledged bytes that have not been seen; for how long, if it has.
+    pub(crate) fn note_gap(&mut self, beyond: bool, now_ns: u64) -> Option<u64> {
+        let since = self.gap_since_ns.filter(|_| beyond).unwrap_or(now_ns);
+        self.gap_since_ns = beyond.then_some(since);
+        beyond.then(|| now_ns.saturating_sub(since))
     }
 
     /// Goes on behind bytes that will not be seen any more, which the receiver has acknowledged.

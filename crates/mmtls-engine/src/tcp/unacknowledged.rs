@@ -1,11 +1,11 @@
 //! The bytes of one direction that were handed on and are not acknowledged: what a
 //! retransmission is compared with.
 //!
-//! The receiver takes whichever copy reaches it, so a copy that differs is one nobody has looked
+//! The receiver takes whichever copy reaches it, so a copy that differs is one that was not looked
 //! at. The bytes themselves are kept, not digests of them: a retransmission may begin and end
 //! anywhere, and what cannot be compared could only be dropped, which hangs honest connections.
 //!
-//! To keep a frame's memory (`Arc<[u8]>`, which nobody writes to) spares a copy and wastes what of it is not payload. So it is
+//! To keep a frame's memory (`Arc<[u8]>`, which is never written to) spares a copy and wastes what of it is not payload. So it is
 //! kept where at least half of it is used, and below that while little is kept here and in all connections together.
 //!
 //! Refuses to interpret, and to keep what the receiver has acknowledged.
@@ -55,7 +55,7 @@ impl SharedBytes {
 }
 
 /// Literal bytes of a stream, the last of them at `end`. Those that are copied or lent come first. Behind
-/// them come those that only continue an incomplete record: whoever puts it together has them.
+/// them come those that only continue an incomplete record: what puts that together has them.
 #[derive(Default)]
 pub(crate) struct Unacknowledged {
     /// Copies, in order.

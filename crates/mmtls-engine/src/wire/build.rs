@@ -6,7 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::{Flags, checksum};
 
-/// A RST's place in the sequence space.
+/// Where a RST stands in the sequence space.
 pub(crate) struct Reset {
     pub(crate) source: SocketAddr,
     pub(crate) destination: SocketAddr,

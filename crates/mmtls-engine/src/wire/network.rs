@@ -128,7 +128,7 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     Network::Tcp { source, destination, segment: payload }
 }
 
-/// A datagram, or the first fragment of one: of that only the ports are told.
+/// A datagram, or the first fragment of one: of that only the ports are given.
 fn udp(datagram: Option<&[u8]>, fragmented: bool) -> Network<'_> {
     match datagram {
         Some(datagram) if tunnel::by_udp(datagram) => Network::Encapsulated,
@@ -231,11 +231,11 @@ fn walk(mut next: u8, rest: &mut &[u8]) -> Walked {
                 // it says, it may be part of a segment (RFC 8200, section 4.5).
                 Some((head, payload)) => {
                     *rest = payload;
-                    let place = u16::from_be_bytes([head[2], head[3]]);
+                    let offset_field = u16::from_be_bytes([head[2], head[3]]);
                     return Walked::Fragment {
                         next: head[0],
-                        offset: usize::from(place & 0xfff8),
-                        more: place & 1 != 0,
+                        offset: usize::from(offset_field & 0xfff8),
+                        more: offset_field & 1 != 0,
                         identification: u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
                     };
                 }
@@ -251,7 +251,7 @@ fn walk(mut next: u8, rest: &mut &[u8]) -> Walked {
             _ => return Walked::Malformed,
         }
     }
-    // A longer chain than anybody sends is an attempt to hide.
+    // A longer chain than any stack sends is an attempt to hide.
     Walked::Malformed
 }
 

@@ -1,6 +1,6 @@
-//! Unfinished checksums: what becomes of a frame when somebody behind the monitor finishes it.
+//! Unfinished checksums: what a frame is once it is finished behind the monitor.
 //!
-//! Refuses whatever would make the receiver see other bytes than the monitor judged.
+//! Refuses whatever would make the receiver see other bytes than the monitor inspected.
 
 use core::mem::discriminant;
 
@@ -26,27 +26,28 @@ pub fn finishes_in_place(link: Link, frame: &[u8], start: usize, offset: usize) 
         }
         Parsed::Udp(payload) => {
             let at = payload.as_ptr().addr() - frame.as_ptr().addr();
-            let place = start.saturating_add(offset);
+            let checksum_offset = start.saturating_add(offset);
             let own = start == at - UDP_HEADER_LEN && offset == UDP_CHECKSUM;
             // Else that of a packet inside a tunnel, which begins behind what tells QUIC and DTLS.
-            own || (place >= at + MAX_DATAGRAM_FRONT && place.saturating_add(2) <= frame.len())
+            own || (checksum_offset >= at + MAX_DATAGRAM_FRONT
+                && checksum_offset.saturating_add(2) <= frame.len())
         }
         // Dropped anyway.
         Parsed::Malformed => true,
-        // Stacks finish a packet's checksum before they cut it; here it would change what was judged.
+        // Stacks finish a packet's checksum before they cut it; here it would change what was inspected.
         Parsed::Fragment(..) => false,
         before @ (Parsed::Encapsulated | Parsed::Other) => {
             let mut finished = frame.to_vec();
             let Some(tail) = frame.get(start..) else {
                 return false;
             };
-            let Some(place) = start
+            let Some(checksum_offset) = start
                 .checked_add(offset)
                 .and_then(|at| finished.get_mut(at..)?.first_chunk_mut::<2>())
             else {
                 return false;
             };
-            *place = checksum::internet(tail).to_be_bytes();
+            *checksum_offset = checksum::internet(tail).to_be_bytes();
             discriminant(&parse(link, &finished, false)) == discriminant(&before)
         }
     }

@@ -1,7 +1,7 @@
 //! What carries IP packets in a form that is not looked into: tunnels and other frame formats.
 //!
 //! To unpack them would mean to follow their fragments, compression and options as each receiver does. Tunnels over UDP are
-//! told by the port that they go to and nothing else, since receivers differ in what they check of the rest.
+//! known by the port that they go to and nothing else, since receivers differ in what they check of the rest.
 //!
 //! Refuses to unpack them: that they are there is named, and the caller's policy decides. Tunnels
 //! whose content is encrypted (ESP, WireGuard, MACsec) are not among them: who has their keys is an

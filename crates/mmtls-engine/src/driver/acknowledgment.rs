@@ -1,0 +1,190 @@
+//! What an acknowledgment says: which bytes have arrived, that the connection is open, that bytes passed some other way.
+//!
+//! Refuses to believe what its receiver would not believe, and to let a segment that can be guessed accuse anyone.
+
+use super::payload::{Flow, Payload, is_followed};
+use super::{Engine, context};
+use crate::recognition::Watch;
+use crate::session::{Handler, SessionError, TcpAnomaly};
+use crate::tcp::{FlowIndex, Origin, Phase};
+use crate::tls::Direction;
+use crate::wire::Segment;
+
+/// How long copies of a connection's two directions may come out of order, at most: what was
+/// acknowledged longer ago and has not been seen was lost.
+const GAP_GRACE_NS: u64 = 1_000_000_000;
+
+/// How long after its SYN a connection may still come about by a SYN cookie: Linux takes them for two minutes,
+/// and the SYN-ACK comes within the opening timeout.
+const COOKIE_LIFETIME_NS: u64 = 180_000_000_000;
+
+impl<H: Handler> Engine<H> {
+    /// Notes an acknowledgment; false when the segment cannot be its sender's. Inline, an
+    /// acknowledgment of bytes that were never seen means that they passed some other way: the
+    /// monitor has lost the stream.
+    pub(super) fn handle_ack(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        segment: &Segment<'_>,
+    ) -> bool {
+        let (inline, now_ns) = (self.config.inline, self.now_ns);
+        let Some(flow) = self.flows.get(index) else {
+            return true;
+        };
+        let acknowledgment = segment.tcp.acknowledgment();
+        if flow.phase == Phase::Opening {
+            if direction == Direction::ServerToClient {
+                return true;
+            }
+            if !handle_first_ack(flow, segment) {
+                return false;
+            }
+        }
+        let plain = matches!(flow.payload, Payload::Plain(_));
+        let [half, other] = flow.halves_from(direction);
+        let Some(offset) = half.offset_of(segment.tcp.sequence()) else {
+            return !inline;
+        };
+        if !half.is_acceptable(offset) {
+            return false;
+        }
+        let scale = half.window_scale.unwrap_or(match half.origin {
+            // Not known: it may have been anything.
+            Origin::Learned => 14,
+            _ => 0,
+        });
+        let window = u64::from(segment.tcp.window()) << scale;
+        // What acknowledges bytes that were never sent, or what has long been acknowledged, is not the
+        // sender's, and its receiver drops it (RFC 9293, section 3.10.7.4).
+        let acknowledged = other.offset_of(acknowledgment);
+        let beyond = acknowledged.is_some_and(|it| it > other.seen());
+        let sane = !inline
+            || other.origin == Origin::Learned
+            || acknowledged.is_none_or(|it| other.is_acknowledgeable(it));
+        // Bytes of another protocol may take two ways.
+        let unseen = plain && beyond && acknowledged.is_some_and(|it| it <= other.limit() as i64);
+        let kept = other.sent.capacity();
+        let freed = sane.then(|| other.open_window(acknowledgment, window)).flatten();
+        let fewer = other.sent.capacity() < kept;
+        // Only what stands exactly where the sender is can accuse: it cannot be guessed.
+        let exact = offset == half.seen();
+        let current = offset >= half.seen();
+        if sane {
+            half.last_ack = Some(acknowledgment);
+        }
+        let has_syn_data = !other.syn_data.is_empty();
+        let mut missing_ns = None;
+        if !inline && current && !has_syn_data {
+            missing_ns = other.note_gap(beyond, now_ns);
+        }
+        if inline && !flow.confirmed {
+            let [half, _] = flow.halves_from(direction);
+            let early = half.origin == Origin::Syn && !(0..=half.seen()).contains(&offset);
+            // Also a server's keep-alive is sent by one that has the connection.
+            let keeps_alive = offset == -1 && segment.tcp.payload().is_empty();
+            let answers = half.origin == Origin::SynAck && (offset >= 0 || keeps_alive);
+            let nothing_said = acknowledged == Some(0);
+            flow.confirmed = answers && sane;
+            // Once no SYN cookie can be in force, a keep-alive begins nothing.
+            let expired = now_ns.saturating_sub(flow.started_ns) >= COOKIE_LIFETIME_NS;
+            if early && !(keeps_alive && nothing_said && expired) && is_followed(flow) {
+                return false;
+            }
+        }
+        let mut direction = direction;
+        if has_syn_data {
+            self.accept_syn_data(index, direction.reverse(), acknowledgment);
+            if let Some(flow) = self.flows.get(index) {
+                // It may have shown that roles are the other way round.
+                direction = flow.direction_from(segment.source);
+                let other = flow.half(direction.reverse());
+                if !inline && current {
+                    let beyond = other.is_acknowledged_beyond(acknowledgment);
+                    missing_ns = other.note_gap(beyond, now_ns);
+                }
+            }
+        }
+        if let Some(memory) = freed {
+            self.pool.give(memory);
+        }
+        if fewer {
+            self.charge(index);
+        }
+        if inline && beyond && exact {
+            self.handle_unseen(index, direction.reverse());
+        } else if missing_ns.is_some_and(|missing| missing >= GAP_GRACE_NS) {
+            self.skip_gap(index, direction.reverse(), acknowledgment);
+        }
+        sane || unseen
+    }
+
+    /// A copy of bytes was lost on its way to the monitor. What follows is not understood any more,
+    /// but the connection is followed to its end.
+    fn skip_gap(&mut self, index: FlowIndex, direction: Direction, acknowledgment: u32) {
+        self.handle_unseen(index, direction);
+        if let Some(flow) = self.flows.get(index)
+            && !is_followed(flow)
+        {
+            flow.half(direction).skip_to(acknowledgment);
+            self.charge(index);
+            self.close_if_finished(index);
+        }
+    }
+
+    /// Bytes of a direction have passed some other way.
+    fn handle_unseen(&mut self, index: FlowIndex, direction: Direction) {
+        match self.flows.get(index).map(|flow| &mut flow.payload) {
+            Some(Payload::Tls(tls)) if tls.session.following() => {
+                let mut ctx = context!(self, tls.state);
+                tls.session.fail(direction, SessionError::LostSynchronisation, &mut ctx);
+            }
+            Some(Payload::Undecided(_)) => {
+                self.note(index, direction, TcpAnomaly::UnseenBytes);
+                self.give_up(index, SessionError::LostSynchronisation);
+            }
+            _ => {}
+        }
+    }
+
+    /// What an undecided connection carries will not be known any more.
+    pub(super) fn give_up(&mut self, index: FlowIndex, error: SessionError) {
+        if self.config.inline {
+            let policies = &self.config.policies;
+            let policy = match error {
+                SessionError::MemoryCap => policies.memory_cap,
+                _ => policies.lost_synchronisation,
+            };
+            return self.refuse(index, policy, error);
+        }
+        if let Some(flow) = self.flows.get(index) {
+            flow.payload = Payload::Plain(Watch::default());
+        }
+        self.counters.mid_stream += 1;
+        self.bypass(index);
+        self.apply_mid_stream_policy(index);
+    }
+}
+
+/// The client's acknowledgment of the SYN-ACK opens the connection; false when it does not
+/// fit.
+fn handle_first_ack<S>(flow: &mut Flow<S>, segment: &Segment<'_>) -> bool {
+    let [client, server] = &mut flow.halves;
+    let acknowledgment = segment.tcp.acknowledgment();
+    if server.initial.is_none() {
+        // A capture may miss the answer: the acknowledgment tells it.
+        server.begin(acknowledgment, Origin::Learned, None);
+    }
+    let in_place = client
+        .offset_of(segment.tcp.sequence())
+        .is_some_and(|offset| offset >= 0 && client.is_acceptable(offset));
+    let answered = server
+        .offset_of(acknowledgment)
+        .is_some_and(|offset| offset >= 0 && server.is_acceptable(offset));
+    if !in_place || !answered || segment.tcp.flags().rst() {
+        // A RST is looked at for itself.
+        return segment.tcp.flags().rst();
+    }
+    flow.phase = Phase::Open;
+    true
+}

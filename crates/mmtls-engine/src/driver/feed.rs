@@ -1,0 +1,145 @@
+//! Contiguous bytes, handed to what the connection carries: the recognition of TLS, then the session.
+//!
+//! Refuses to let go of bytes before their receiver has acknowledged them: a copy with other bytes must not pass.
+
+use super::payload::{Flow, Payload, Tls, is_followed};
+use super::{Engine, context};
+use crate::follow::TlsSession;
+use crate::recognition::{Beginning, Found};
+use crate::session::{Handler, SessionError, SessionInfo, TcpAnomaly};
+use crate::tcp::{FlowIndex, SharedBytes, TcpDirection};
+use crate::tls::{Direction, ProtocolVersion};
+
+/// As long as no more than one part in so many of the memory is taken, some of it is wasted where that saves time.
+const WASTE_SHARE: usize = 16;
+
+impl<H: Handler> Engine<H> {
+    /// Hands contiguous bytes to whatever the flow carries, and keeps them until they are
+    /// acknowledged. Returns whether the flow may take other memory now than before.
+    pub(super) fn hand_on(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) -> bool {
+        if let Some(flow) = self.flows.get(index)
+            && is_followed(flow)
+        {
+            let half = &mut flow.halves[direction.index()];
+            let offset = half.assembler.next();
+            if let Payload::Tls(tls) = &mut flow.payload
+                && let Some(changed) = tls.session.keep_partial(direction, bytes, &mut self.pool)
+            {
+                half.sent.push_partial(offset, bytes.len());
+                return changed;
+            }
+            let lent = self.frame_memory.as_ref().and_then(|memory| {
+                let affordable = self.config.limits.max_buffered_bytes / WASTE_SHARE;
+                let waste = self.buffered < affordable && half.sent.is_small();
+                SharedBytes::new(memory, bytes, waste)
+            });
+            let more = if lent.is_some() { 0 } else { bytes.len() };
+            flow.copy_partial(direction, more, &mut self.pool);
+            let half = flow.half(direction);
+            if let Some(lent) = lent {
+                half.sent.push_shared(offset, lent);
+            } else {
+                half.sent.make_room(bytes.len(), &mut self.pool);
+                half.sent.push(offset, bytes);
+            }
+        }
+        self.feed(index, direction, bytes);
+        true
+    }
+
+    /// Lets whatever the flow carries see contiguous bytes.
+    fn feed(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        match &mut flow.payload {
+            // Pieces that waited for the one with which the connection stopped being read.
+            Payload::Plain(watch) => watch.note_unread(direction),
+            Payload::Tls(tls) => {
+                let mut ctx = context!(self, tls.state);
+                let known = tls.session.key_random();
+                tls.session.handle_bytes(direction, bytes, &mut ctx);
+                if tls.session.key_random() != known {
+                    self.register(index, known);
+                }
+            }
+            Payload::Undecided(recogniser) => match recogniser.handle_bytes(direction, bytes) {
+                Found::Unsure | Found::Plain(_)
+                    if recogniser.is_excluded()
+                        && self.config.meets_not_tls(flow.client, flow.server) =>
+                {
+                    let policy = self.config.policies.not_tls;
+                    self.counters.not_tls += 1;
+                    self.note(index, direction, TcpAnomaly::NotTls);
+                    self.refuse(index, policy, SessionError::NotTls);
+                }
+                Found::Unsure => {}
+                Found::Plain(watch) => flow.payload = Payload::Plain(watch),
+                Found::Tls(beginning) => {
+                    if beginning.reversed {
+                        flow.swap_roles();
+                    }
+                    self.begin_session(index, beginning, bytes.len());
+                }
+                Found::Missed => self.miss(index, direction),
+            },
+        }
+    }
+
+    /// A flow turned out to carry TLS; `latest` of the client's bytes are not counted as delivered
+    /// yet.
+    fn begin_session(&mut self, index: FlowIndex, first: Beginning, latest: usize) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        let next = |half: &TcpDirection| half.assembler.next();
+        let delivered = next(&flow.halves[0]) + latest as u64;
+        let positions = [
+            delivered - first.client.len() as u64,
+            next(&flow.halves[1]) - first.server.len() as u64,
+        ];
+        let mut info = SessionInfo::new(flow.id, flow.client, flow.server, flow.started_ns);
+        info.starttls = first.upgrade;
+        let mut state = H::State::default();
+        let mut ctx = context!(self, state);
+        let mut session = TlsSession::start(info, positions, &mut ctx);
+        if first.ssl2 {
+            session.refuse_version(ProtocolVersion::SSL_2_0, &mut ctx);
+        }
+        flow.payload = Payload::Tls(Box::new(Tls { session, state }));
+        self.feed(index, Direction::ClientToServer, &first.client);
+        if first.server_lost {
+            self.fail(index, Direction::ServerToClient, SessionError::LostSynchronisation);
+        } else {
+            self.feed(index, Direction::ServerToClient, &first.server);
+        }
+        // The frame at hand is the client's: what the server sent before may wait, unheld.
+        self.note_stalls(index);
+    }
+
+    /// A side has answered as a TLS server does to something that was not recognised.
+    pub(super) fn miss(&mut self, index: FlowIndex, direction: Direction) {
+        self.note(index, direction, TcpAnomaly::MissedTls);
+        self.give_up(index, SessionError::LostSynchronisation);
+    }
+
+    /// Tells of bytes that were sent again as others.
+    pub(super) fn report_conflict(&mut self, index: FlowIndex, direction: Direction) {
+        if let Some(Flow { payload: Payload::Tls(tls), .. }) = self.flows.get(index) {
+            let mut ctx = context!(self, tls.state);
+            tls.session.raise(direction, SessionError::ConflictingOverlap, &mut ctx);
+        } else {
+            self.note(index, direction, TcpAnomaly::ConflictingOverlap);
+        }
+    }
+
+    /// Raises an error; its policy is carried out when the connection is concluded.
+    pub(super) fn fail(&mut self, index: FlowIndex, direction: Direction, error: SessionError) {
+        if let Some(Flow { payload: Payload::Tls(tls), .. }) = self.flows.get(index)
+            && tls.session.following()
+        {
+            let mut ctx = context!(self, tls.state);
+            tls.session.fail(direction, error, &mut ctx);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Flows for segments whose four-tuple is new, and room for them.
+//!
+//! Refuses flows beyond the cap: the oldest attempt, or a connection that has long been silent, makes room, or policy
+//! `table_full` decides.
+
+use super::Engine;
+use super::payload::Payload;
+use crate::config::Policy;
+use crate::output::{PortId, Verdict};
+use crate::recognition::{Watch, begins_hello};
+use crate::session::{EndReason, Handler, SessionError};
+use crate::tcp::{FlowIndex, NewFlow, Origin, Phase};
+use crate::wire::Segment;
+
+impl<H: Handler> Engine<H> {
+    /// Creates the flow of a segment whose four-tuple is new.
+    pub(super) fn new_flow(
+        &mut self,
+        port: PortId,
+        segment: &Segment<'_>,
+    ) -> Result<FlowIndex, Verdict> {
+        if self.config.inline {
+            return self.new_flow_inline(port, segment);
+        }
+        let flags = segment.tcp.flags();
+        let payload = segment.tcp.payload();
+        let (from, to) = (segment.source, segment.destination);
+        let key = |client, server| NewFlow { vlan: segment.vlan, client, server, turned: false };
+        if flags.syn() {
+            return self.insert(&if flags.ack() { key(to, from) } else { key(from, to) });
+        }
+        if payload.is_empty() || flags.rst() {
+            return Err(Verdict::Forward);
+        }
+        self.counters.mid_stream += 1;
+        self.pick_up(segment, &key(from, to))
+    }
+
+    /// Creates the flow of a connection whose beginning was not seen; `key` is as if the segment's sender
+    /// were the client.
+    pub(super) fn pick_up(
+        &mut self,
+        segment: &Segment<'_>,
+        key: &NewFlow,
+    ) -> Result<FlowIndex, Verdict> {
+        // Its keys may be shared and its beginning be lost: only a real ClientHello tells.
+        let at_hello = begins_hello(segment.tcp.payload());
+        let (from, to) = (key.client, key.server);
+        // Without a SYN the lower port is taken for the server's.
+        let from_client = at_hello || from.port() > to.port();
+        let (client, server) = if from_client { (from, to) } else { (to, from) };
+        let index = self.insert(&NewFlow { client, server, ..*key })?;
+        let Some(flow) = self.flows.get(index) else {
+            return Err(Verdict::Drop);
+        };
+        flow.phase = Phase::Open;
+        let direction = flow.direction_from(from);
+        flow.half(direction).begin(segment.tcp.sequence(), Origin::Learned, None);
+        if segment.tcp.flags().ack() {
+            let reverse = flow.half(direction.reverse());
+            reverse.begin(segment.tcp.acknowledgment(), Origin::Learned, None);
+        }
+        if !at_hello {
+            flow.payload = Payload::Plain(Watch::default());
+        }
+        Ok(index)
+    }
+
+    /// A connection whose copies began behind its start meets its policy.
+    pub(super) fn apply_mid_stream_policy(&mut self, index: FlowIndex) {
+        if matches!(self.config.policies.mid_stream, Policy::Drop | Policy::Reset)
+            && !self.is_in_grace()
+        {
+            let reason = EndReason::ResetByPolicy(SessionError::LostSynchronisation);
+            self.kill(index, true, reason);
+        }
+    }
+
+    pub(super) fn insert(&mut self, key: &NewFlow) -> Result<FlowIndex, Verdict> {
+        if self.flows.len() >= self.config.limits.max_flows {
+            if let Some(oldest) = self.flows.oldest_opening() {
+                self.counters.evicted += 1;
+                self.remove(oldest, EndReason::TimedOut);
+            } else if let Some(idle) = self.flows.longest_idle(key.client.ip()) {
+                self.counters.evicted += 1;
+                // Its handler hears of it, and may reset it; then it stays.
+                self.expire(idle, EndReason::TimedOut);
+            }
+        }
+        match self.flows.insert(key, self.now_ns, &self.config.limits) {
+            Some(index) => {
+                self.counters.flows += 1;
+                Ok(index)
+            }
+            None => {
+                self.counters.table_full += 1;
+                Err(match self.config.policies.table_full {
+                    Policy::Forward | Policy::Bypass => Verdict::Forward,
+                    Policy::Drop | Policy::Reset => Verdict::Drop,
+                })
+            }
+        }
+    }
+}

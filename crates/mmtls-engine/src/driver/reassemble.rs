@@ -1,0 +1,363 @@
+//! Payload of a segment: where it stands in the stream, whether it contradicts what is there, and what becomes contiguous.
+//!
+//! Inline, a segment that cannot be kept is dropped, and its sender repeats it; in a capture it was delivered anyway, so the
+//! loss is declared. Where a connection has shown that it carries something else, a copy with other bytes passes if TLS cannot
+//! begin in it, nor be asked for: nothing is inspected there.
+//!
+//! Refuses bytes that no receiver takes.
+
+use super::Engine;
+use super::conclude::Passage;
+use super::payload::{Flow, Payload, is_followed};
+use crate::recognition::{Noticed, may_begin};
+use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
+use crate::tcp::{FlowIndex, Insert, Phase, TcpDirection};
+use crate::tls::Direction;
+use crate::wire::Segment;
+
+/// How far ahead of the stream a segment of a capture may be; the largest window is 1 GiB
+/// (RFC 7323).
+const MAX_AHEAD: i64 = 1 << 30;
+
+/// How far behind its stream a segment of a flow that is not followed is looked at: more than a sender's usual
+/// window, and a four-thousandth of the numbers that somebody who cannot see the connection would try.
+const MAX_REPEATED: i64 = 1 << 20;
+
+/// One direction's unacknowledged bytes may take one part in so many of the memory that is left.
+const UNACKNOWLEDGED_SHARE: usize = 8;
+
+impl<H: Handler> Engine<H> {
+    /// Payload and FIN of a segment.
+    pub(super) fn handle_payload(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        segment: &Segment<'_>,
+    ) -> Passage {
+        let inline = self.config.inline;
+        let Some(mut flow) = self.flows.get(index) else {
+            return Passage::Refused;
+        };
+        let payload = segment.tcp.payload();
+        let sequence = segment.tcp.sequence();
+        let fin = segment.tcp.flags().fin();
+        let urgent = segment.tcp.flags().urg();
+        if inline
+            && direction == Direction::ClientToServer
+            && !flow.exempt
+            && let Payload::Plain(watch) = &flow.payload
+            && watch.may_begin(direction)
+            && flow.halves[direction.index()]
+                .offset_of(sequence)
+                .is_some_and(|it| it > flow.halves[direction.index()].assembler.next() as i64)
+        {
+            // TLS may begin in what is missing before it. Of the side that answered the SYN this is not asked:
+            // a lost segment would cost the whole flight behind it, for downloads in the clear.
+            return self.out_of_window(index, direction);
+        }
+        match &mut flow.payload {
+            // What stands elsewhere and looks like TLS can be anybody's; a client may have walked away from where its
+            // receiver stands.
+            Payload::Plain(watch) if !is_near(&flow.halves[direction.index()], sequence) => {
+                watch.note_unread(direction);
+            }
+            Payload::Undecided(recogniser) if urgent => recogniser.note_urgent(direction),
+            Payload::Tls(_) => {}
+            carries => {
+                let missed = match carries {
+                    Payload::Plain(watch) if urgent => watch.handle_urgent(direction, payload),
+                    _ => watch(flow, direction, sequence, payload),
+                };
+                if missed {
+                    self.miss(index, direction);
+                    if self.is_over(index) {
+                        return Passage::Refused;
+                    }
+                    match self.flows.get(index) {
+                        Some(it) => flow = it,
+                        None => return Passage::Refused,
+                    }
+                }
+            }
+        }
+        if !is_followed(flow) {
+            if is_changed(flow, direction, sequence, payload) && may_begin(payload) {
+                // The bytes that showed what the connection carries, sent again as others.
+                self.counters.conflicting_overlaps += 1;
+                self.note(index, direction, TcpAnomaly::ConflictingOverlap);
+                return Passage::Refused;
+            }
+            handle_unfollowed(flow, direction, sequence, payload.len(), fin);
+            return Passage::Free;
+        }
+        let reset = matches!(flow.phase, Phase::Closed(EndReason::ResetByPeer(_)));
+        let half = &mut flow.halves[direction.index()];
+        let Some((start, skip)) = stream_offset(half, sequence, payload.len(), fin, inline) else {
+            return self.out_of_window(index, direction);
+        };
+        if reset && !payload.is_empty() {
+            return self.out_of_window(index, direction);
+        }
+        let payload = payload.get(skip..).unwrap_or(&[]);
+        let end = start + payload.len() as u64;
+        let fin_before = half.fin;
+        if fin {
+            half.fin = Some(end);
+        }
+        let buffered = self.counters.conflicting_overlaps + self.counters.buffer_full;
+        let passage = self.reassemble(index, direction, start, payload);
+        if buffered != self.counters.conflicting_overlaps + self.counters.buffer_full
+            && let Some(flow) = self.flows.get(index)
+        {
+            // The segment was refused whole, and its FIN with it.
+            flow.half(direction).fin = fin_before;
+        }
+        passage
+    }
+
+    /// Puts payload into order and feeds what became contiguous.
+    pub(super) fn reassemble(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        start: u64,
+        payload: &[u8],
+    ) -> Passage {
+        let left = self.room_for(index);
+        let Some(mut flow) = self.flows.get(index) else {
+            return Passage::Refused;
+        };
+        let limits = &self.config.limits;
+        let half = &mut flow.halves[direction.index()];
+        let room = limits.max_reassembly_bytes.saturating_sub(half.assembler.buffered()).min(left);
+        let end = start + payload.len() as u64;
+        // A share of what is left, so that a few who never acknowledge do not take all of it.
+        let sent_room = limits.max_reassembly_bytes.min(left / UNACKNOWLEDGED_SHARE);
+        if end > half.assembler.next()
+            && half.sent.len() > 0
+            && half.sent.len() + payload.len() > sent_room
+        {
+            if self.config.inline {
+                // Its sender repeats it, more slowly.
+                self.counters.buffer_full += 1;
+                return Passage::Refused;
+            }
+            half.sent.shrink_to(sent_room.saturating_sub(payload.len()));
+            self.charge(index);
+            match self.flows.get(index) {
+                Some(it) => flow = it,
+                None => return Passage::Refused,
+            }
+        }
+        let contradicts = flow.contradicts(direction, start, payload);
+        let half = flow.half(direction);
+        let inserted = match contradicts {
+            true => Insert::Conflict,
+            false => half.assembler.insert(start, payload, room),
+        };
+        match inserted {
+            Insert::InOrder(bytes) => {
+                let len = bytes.len();
+                let undecided = matches!(flow.payload, Payload::Undecided(_));
+                let client = flow.client;
+                let changed = self.hand_on(index, direction, bytes);
+                // Roles may have turned out to be the other way round.
+                let direction = match undecided && self.client_of(index) != Some(client) {
+                    true => direction.reverse(),
+                    false => direction,
+                };
+                self.advance(index, direction, len, changed);
+                Passage::Ordered(direction)
+            }
+            Insert::Duplicate => {
+                if !payload.is_empty() {
+                    self.counters.retransmissions += 1;
+                    // The original is held and will go, or be dropped, in its turn.
+                    if end > half.released {
+                        return Passage::Refused;
+                    }
+                }
+                if half.fin == Some(end) {
+                    self.advance(index, direction, 0, false);
+                    return Passage::Ordered(direction);
+                }
+                Passage::Free
+            }
+            Insert::OutOfOrder => {
+                self.counters.out_of_order += 1;
+                self.charge(index);
+                Passage::Ordered(direction)
+            }
+            Insert::Conflict => {
+                self.counters.conflicting_overlaps += 1;
+                // Said once: who sends one can send many.
+                if !core::mem::replace(&mut half.conflict_reported, true) {
+                    self.report_conflict(index, direction);
+                }
+                Passage::Refused
+            }
+            Insert::Full => {
+                self.counters.buffer_full += 1;
+                if !self.config.inline {
+                    self.fail(index, direction, SessionError::LostSynchronisation);
+                }
+                Passage::Refused
+            }
+        }
+    }
+
+    fn client_of(&mut self, index: FlowIndex) -> Option<core::net::SocketAddr> {
+        self.flows.get(index).map(|flow| flow.client)
+    }
+
+    /// Moves the stream on behind delivered bytes and delivers what has become contiguous.
+    /// `changed`: whether the flow may take other memory than when it was charged last.
+    fn advance(
+        &mut self,
+        index: FlowIndex,
+        mut direction: Direction,
+        len: usize,
+        mut changed: bool,
+    ) {
+        let mut delivered = len;
+        while let Some(flow) = self.flows.get(index) {
+            let half = flow.half(direction);
+            half.assembler.advance(delivered);
+            changed |= half.assembler.buffered() > 0;
+            let Some(piece) = half.assembler.pop_ready() else {
+                break;
+            };
+            let client = self.client_of(index);
+            self.hand_on(index, direction, &piece);
+            if client != self.client_of(index) {
+                direction = direction.reverse();
+            }
+            delivered = piece.len();
+        }
+        if changed && self.charge(index) > 0 {
+            self.meet_cap(index, direction);
+        }
+    }
+
+    /// Makes room where a connection has grown; if that cannot be done, ends its following. While it
+    /// is not known what they carry, connections share half of it.
+    fn meet_cap(&mut self, index: FlowIndex, direction: Direction) {
+        self.make_room();
+        let max = self.config.limits.max_buffered_bytes;
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        match &flow.payload {
+            Payload::Undecided(_) if self.undecided > max / 2 || self.buffered > max => {
+                self.give_up(index, SessionError::MemoryCap);
+            }
+            Payload::Tls(_) if self.buffered > max => {
+                self.fail(index, direction, SessionError::MemoryCap);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a segment is where a sender can be who is followed loosely: it may repeat what died behind the
+/// monitor, and be ahead as far as its receiver's window goes.
+fn is_near(half: &TcpDirection, sequence: u32) -> bool {
+    half.offset_of(sequence).is_none_or(|offset| {
+        offset >= half.assembler.next() as i64 - MAX_REPEATED && offset <= half.limit() as i64
+    })
+}
+
+/// Looks at a segment of a flow that is not followed: TLS may begin in it. Whether it shows that TLS
+/// was missed.
+fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[u8]) -> bool {
+    let half = &flow.halves[direction.index()];
+    let Payload::Plain(watch) = &mut flow.payload else {
+        return false;
+    };
+    if flow.exempt {
+        return false;
+    }
+    // A segment may repeat bytes in front of its new ones.
+    let new = half
+        .offset_of(sequence)
+        .and_then(|offset| usize::try_from(half.assembler.next() as i64 - offset).ok())
+        .and_then(|repeated| payload.get(repeated..));
+    match watch.handle_segment(direction, payload, new) {
+        Noticed::Nothing => false,
+        Noticed::Missed => true,
+        Noticed::Beginning(recogniser) => {
+            flow.payload = Payload::Undecided(*recogniser);
+            false
+        }
+    }
+}
+
+/// Whether a segment repeats bytes as others than those that were handed on.
+fn is_changed<S>(flow: &Flow<S>, direction: Direction, sequence: u32, payload: &[u8]) -> bool {
+    let half = &flow.halves[direction.index()];
+    if half.sent.len() == 0 {
+        return false;
+    }
+    let offset = half.offset_of(sequence).unwrap_or(0);
+    let before = usize::try_from(offset.min(0).unsigned_abs()).unwrap_or(usize::MAX);
+    let start = offset.max(0).unsigned_abs();
+    flow.contradicts(direction, start, payload.get(before..).unwrap_or(&[]))
+}
+
+/// Where a segment's payload stands in the stream, and how many of its first bytes are before
+/// it; `None` when no receiver takes it.
+fn stream_offset(
+    half: &TcpDirection,
+    sequence: u32,
+    len: usize,
+    fin: bool,
+    inline: bool,
+) -> Option<(u64, usize)> {
+    let offset = half.offset_of(sequence)?;
+    // Only a keep-alive repeats the byte before the stream (RFC 9293, section 3.8.4).
+    if offset < -1 || (offset == -1 && len > 1) {
+        return None;
+    }
+    if offset == -1 && inline && half.assembler.next() == 0 && len > 0 {
+        // Nothing was sent yet that could be kept alive.
+        return None;
+    }
+    let skip = usize::from(offset == -1);
+    let start = offset.max(0).unsigned_abs();
+    let end = start + len.saturating_sub(skip) as u64;
+    let too_far = match inline {
+        true => end > half.limit(),
+        false => offset - half.assembler.next() as i64 > MAX_AHEAD,
+    };
+    let behind_fin = half.fin.is_some_and(|fin_at| end > fin_at || (fin && end != fin_at));
+    // A FIN below bytes that were seen contradicts them.
+    let too_early = fin && end < half.assembler.highest();
+    (!too_far && !behind_fin && !too_early).then_some((start, skip))
+}
+
+/// A data segment of a flow that is not followed: keeps up with the stream, so that FIN, RST and
+/// the flow's end are still understood.
+fn handle_unfollowed<S>(
+    flow: &mut Flow<S>,
+    direction: Direction,
+    sequence: u32,
+    len: usize,
+    fin: bool,
+) {
+    let half = flow.half(direction);
+    let Some(offset) = half.offset_of(sequence) else {
+        return;
+    };
+    let Ok(end) = u64::try_from(offset + len as i64) else {
+        return;
+    };
+    let next = half.assembler.next();
+    if !half.is_acceptable(offset) || end < next {
+        return;
+    }
+    half.assembler.advance((end - next) as usize);
+    half.released = end;
+    if fin {
+        half.fin = Some(end);
+    }
+}

@@ -1,0 +1,46 @@
+//! Keys of one direction that came before their use.
+//!
+//! Refuses more than [`Candidates`] take.
+
+use super::key_candidates::KeyCandidates;
+use crate::keys::Candidates;
+use crate::tls::OpenRecord;
+
+#[derive(Default)]
+pub(super) struct KeysAhead {
+    /// Keys of the encrypted handshake (TLS 1.3), where an endpoint shares them.
+    pub(super) handshake: KeyCandidates,
+    /// Keys of application epochs that have not begun.
+    application: Candidates<(u32, Box<dyn OpenRecord>)>,
+}
+
+impl KeysAhead {
+    /// Keeps keys for an application epoch that has not begun; false when there are too many already.
+    pub(super) fn add(&mut self, epoch: u32, source: u64, opener: Box<dyn OpenRecord>) -> bool {
+        self.application.add(source, (epoch, opener)).is_ok()
+    }
+
+    /// Whether keys of this application epoch came ahead of it.
+    pub(super) fn has(&self, epoch: u32) -> bool {
+        self.application.iter().any(|(of, _)| *of == epoch)
+    }
+
+    /// Takes the keys of an application epoch that came ahead of it; those of earlier ones are forgotten.
+    pub(super) fn take(&mut self, epoch: u32) -> Candidates<Box<dyn OpenRecord>> {
+        let mut now = Candidates::default();
+        for (source, (of, opener)) in core::mem::take(&mut self.application).into_items() {
+            // As many as there were: each of them fits.
+            if of == epoch {
+                let _ = now.add(source, opener);
+            } else if of > epoch {
+                let _ = self.application.add(source, (of, opener));
+            }
+        }
+        now
+    }
+
+    /// The handshake is over, or its keys are of no use.
+    pub(super) fn drop_handshake_keys(&mut self) {
+        self.handshake = KeyCandidates::default();
+    }
+}

@@ -1,0 +1,438 @@
+//! What a session's records mean: the handshake, the version that it agrees on, and the keys.
+//!
+//! ```text
+//!  Undecided ──ServerHello──► Tls12 │ Tls13
+//!   hellos, alerts, early data
+//! ```
+//!
+//! Refuses to wait: a record that needs keys which are not there is given back.
+
+use core::mem;
+
+use super::ahead::KeysAhead;
+use super::context::{Context, RawRecord, Step};
+use super::negotiation::{FromClient, FromServer, Negotiation};
+use super::reporter::Reporter;
+use super::tls12::{Handled, Tls12};
+use super::tls13::{Early, Tls13};
+use crate::config::Policy;
+use crate::session::{Certificates, KeyStatus, SessionError, SessionInfo};
+use crate::tls::{
+    ClientHello, ContentType, Direction, HandshakeType, KeyEpoch, MessageBuffer, OpenRecord,
+    ProtocolVersion, ServerHello,
+};
+
+pub(super) struct Protocol {
+    pub(super) reporter: Reporter,
+    negotiation: Negotiation,
+    version: Version,
+    /// The endpoint refuses to share, which counts once the ServerHello is known.
+    refused: bool,
+    /// In the clear, and of TLS 1.2, by direction.
+    messages: [MessageBuffer; 2],
+}
+
+/// How records are read.
+#[expect(clippy::large_enum_variant, reason = "nearly every session comes to be the largest")]
+enum Version {
+    /// Not known before the ServerHello, nor where that one's suite is not followed.
+    Undecided(Ahead),
+    Tls12(Tls12),
+    Tls13(Tls13),
+}
+
+/// What may be there before the version is known.
+#[derive(Default)]
+struct Ahead {
+    /// Early data are those of TLS 1.3, whatever is agreed on later.
+    early: Early,
+    keys: [KeysAhead; 2],
+}
+
+impl Default for Version {
+    fn default() -> Self {
+        Self::Undecided(Ahead::default())
+    }
+}
+
+/// What a handshake message was.
+enum Heard {
+    Legal,
+    /// Malformed, or out of turn.
+    Illegal,
+    /// A HelloRetryRequest.
+    Retry,
+}
+
+impl Protocol {
+    pub(super) fn new(info: SessionInfo) -> Self {
+        Self {
+            reporter: Reporter::new(info),
+            negotiation: Negotiation::new(),
+            version: Version::default(),
+            refused: false,
+            messages: Default::default(),
+        }
+    }
+
+    // Getters.
+
+    /// The client random by which keys are found: that of the latest handshake.
+    pub(super) fn key_random(&self) -> Option<[u8; 32]> {
+        self.reporter.info.client_hello.then_some(self.negotiation.client_random())
+    }
+
+    /// The server random of the latest handshake, once it is known.
+    pub(super) fn key_server_random(&self) -> Option<[u8; 32]> {
+        self.negotiation.server_random()
+    }
+
+    /// Bytes kept of a direction: handshake messages, and records that have passed unopened.
+    pub(super) fn kept_bytes(&self, direction: Direction) -> usize {
+        let searched = match &self.version {
+            Version::Tls13(tls13) => tls13.kept_bytes(direction),
+            Version::Undecided(_) | Version::Tls12(_) => 0,
+        };
+        self.messages[direction.index()].capacity() + searched
+    }
+
+    /// Whether protected records of a direction were seen and nothing opened although keys were there.
+    pub(super) fn opened_nothing(&self, direction: Direction, is_stalled: bool) -> bool {
+        match &self.version {
+            Version::Tls13(tls13) => tls13.opened_nothing(direction, is_stalled),
+            Version::Undecided(_) | Version::Tls12(_) => false,
+        }
+    }
+
+    // Keys.
+
+    /// Adds keys that came over the connection `source`; false when they are not needed (any more).
+    pub(super) fn add_keys(
+        &mut self,
+        direction: Direction,
+        epoch: KeyEpoch,
+        source: u64,
+        opener: Box<dyn OpenRecord>,
+        ctx: &mut Context<'_>,
+    ) -> bool {
+        let Self { reporter, negotiation, version, .. } = self;
+        let taken = match version {
+            Version::Undecided(ahead) => ahead.add_keys(direction, epoch, source, opener),
+            Version::Tls12(tls12) => {
+                tls12.add_keys(direction, epoch, source, opener, negotiation, reporter)
+            }
+            Version::Tls13(tls13) => tls13.add_keys(direction, epoch, source, opener, ctx),
+        };
+        ctx.counters.keys_accepted += u64::from(taken);
+        if taken && matches!(epoch, KeyEpoch::Application(_)) {
+            reporter.info.key_status = KeyStatus::Shared;
+        }
+        taken
+    }
+
+    /// Searches what has passed already, with keys that were added just now.
+    pub(super) fn search_backlog(
+        &mut self,
+        direction: Direction,
+        epoch: KeyEpoch,
+        ctx: &mut Context<'_>,
+    ) {
+        if let Version::Tls13(tls13) = &mut self.version {
+            tls13.search_backlog(direction, epoch, &mut self.reporter, ctx);
+        }
+    }
+
+    /// The endpoint refuses to share.
+    pub(super) fn handle_null_keys(&mut self, ctx: &mut Context<'_>) -> bool {
+        let reporter = &mut self.reporter;
+        if !reporter.following() || reporter.info.key_status != KeyStatus::Waiting {
+            return false;
+        }
+        let is_early = reporter.info.server_random.is_none();
+        if is_early && ctx.config.policies.require_private_tag != Policy::Forward {
+            // Only the ServerHello says whether there is a private tag.
+            self.refused = true;
+            return true;
+        }
+        ctx.counters.null_keys += 1;
+        reporter.info.key_status = KeyStatus::Exempt;
+        reporter.apply(ctx.config.policies.null_keys, SessionError::MissingKeys);
+        true
+    }
+
+    /// The keys that a direction waits for will not come; true when its records go on all the same.
+    pub(super) fn handle_missing_keys(
+        &mut self,
+        direction: Direction,
+        ctx: &mut Context<'_>,
+    ) -> bool {
+        let Self { reporter, version, .. } = self;
+        if let Version::Undecided(ahead) = version
+            && ahead.early.handle_missing_keys(direction, reporter, ctx)
+        {
+            return true;
+        }
+        if reporter.info.key_status == KeyStatus::Waiting {
+            reporter.info.key_status = KeyStatus::Missing;
+        }
+        let error = match version {
+            Version::Tls13(tls13) if tls13.keys_do_not_fit(direction) => SessionError::KeysDoNotFit,
+            _ => SessionError::MissingKeys,
+        };
+        reporter.fail(direction, error, ctx);
+        false
+    }
+
+    /// Lets go of keys and records: the session is not followed any more.
+    pub(super) fn forget(&mut self) {
+        self.version = Version::default();
+        self.messages = Default::default();
+    }
+
+    /// The client speaks a version that shows in its first bytes, and is not followed.
+    pub(super) fn refuse_version(&mut self, version: ProtocolVersion, ctx: &mut Context<'_>) {
+        let reporter = &mut self.reporter;
+        reporter.info.version = Some(version);
+        reporter.require_private_tag(Direction::ClientToServer, ctx);
+        if reporter.following() {
+            reporter.fail(Direction::ClientToServer, SessionError::UnsupportedVersion, ctx);
+        }
+        reporter.bypass();
+    }
+
+    // Records.
+
+    /// Handles the next record of a stream.
+    pub(super) fn handle_record(&mut self, record: RawRecord<'_>, ctx: &mut Context<'_>) -> Step {
+        let direction = record.direction;
+        let Self { reporter, negotiation, version, messages, .. } = self;
+        if !reporter.has_legal_version(record) {
+            reporter.fail(direction, SessionError::MalformedRecord, ctx);
+            return Step::Stop;
+        }
+        match version {
+            Version::Tls13(tls13) => return tls13.handle_record(record, reporter, ctx),
+            Version::Tls12(tls12) if tls12.is_protected(direction) => {
+                return self.handle_tls12_record(record, ctx);
+            }
+            Version::Undecided(_) | Version::Tls12(_) => {}
+        }
+        match (record.header.content_type, version) {
+            (ContentType::HANDSHAKE, _) => {
+                let cap = ctx.config.limits.max_handshake_bytes;
+                if messages[direction.index()].push(record.fragment, cap).is_err() {
+                    reporter.fail(direction, SessionError::MalformedHandshake, ctx);
+                }
+                return self.handle_messages(direction, ctx);
+            }
+            (ContentType::APPLICATION_DATA, Version::Undecided(Ahead { early, keys }))
+                if direction == Direction::ClientToServer =>
+            {
+                let late = keys[direction.index()].has(0);
+                return early.handle_record(record, late, reporter, ctx);
+            }
+            (ContentType::APPLICATION_DATA, _) => {
+                reporter.fail(direction, SessionError::MalformedRecord, ctx);
+            }
+            (ContentType::CHANGE_CIPHER_SPEC, Version::Tls12(tls12)) => {
+                tls12.change_cipher(direction, negotiation, reporter);
+            }
+            // change_cipher_spec of TLS 1.3 for old middleboxes, and alerts.
+            _ => {}
+        }
+        self.reporter.step()
+    }
+
+    /// A protected record of TLS 1.2, and the handshake messages in it.
+    fn handle_tls12_record(&mut self, record: RawRecord<'_>, ctx: &mut Context<'_>) -> Step {
+        let direction = record.direction;
+        let Self { reporter, negotiation, version, messages, .. } = self;
+        let Version::Tls12(tls12) = version else {
+            return reporter.step();
+        };
+        let is_finished = tls12.is_finished_next(direction);
+        let messages = &mut messages[direction.index()];
+        match tls12.handle_record(record, negotiation, messages, reporter, ctx) {
+            Handled::Done => {}
+            Handled::NeedKeys => return Step::NeedKeys,
+            Handled::Refused => return reporter.step(),
+            // No HelloRetryRequest: that is of the session's first handshake.
+            Handled::Messages => {
+                self.handle_messages(direction, ctx);
+            }
+        }
+        if is_finished && let Version::Tls12(tls12) = &mut self.version {
+            tls12.finish(direction, &mut self.reporter, ctx);
+        }
+        self.reporter.step()
+    }
+
+    // The handshake in the clear, and that of TLS 1.2 under protection.
+
+    /// Goes on behind a HelloRetryRequest.
+    pub(super) fn handle_retry(&mut self, direction: Direction, ctx: &mut Context<'_>) -> Step {
+        if self.reporter.info.version != Some(ProtocolVersion::TLS_1_3) {
+            self.reporter.fail(direction, SessionError::MalformedHandshake, ctx);
+        }
+        self.handle_messages(direction, ctx)
+    }
+
+    /// Acts on the handshake messages that are complete.
+    fn handle_messages(&mut self, direction: Direction, ctx: &mut Context<'_>) -> Step {
+        let cap = ctx.config.limits.max_handshake_bytes;
+        while self.reporter.following() {
+            let heard = match self.messages[direction.index()].pop(cap) {
+                Ok(Some((kind, body))) => self.handle_message(direction, kind, &body, ctx),
+                Ok(None) => break,
+                Err(_) => Heard::Illegal,
+            };
+            match heard {
+                Heard::Legal => {}
+                Heard::Illegal => {
+                    self.reporter.fail(direction, SessionError::MalformedHandshake, ctx);
+                }
+                Heard::Retry => return Step::Retry,
+            }
+        }
+        self.reporter.step()
+    }
+
+    /// Acts on a handshake message.
+    fn handle_message(
+        &mut self,
+        direction: Direction,
+        kind: HandshakeType,
+        body: &[u8],
+        ctx: &mut Context<'_>,
+    ) -> Heard {
+        match (direction, kind) {
+            (Direction::ClientToServer, HandshakeType::CLIENT_HELLO) => {
+                let hello = ClientHello::parse(body);
+                hello.map_or(Heard::Illegal, |hello| self.handle_client_hello(hello, ctx))
+            }
+            (Direction::ServerToClient, HandshakeType::SERVER_HELLO) => {
+                let hello = ServerHello::parse(body);
+                hello.map_or(Heard::Illegal, |hello| self.handle_server_hello(&hello, ctx))
+            }
+            (Direction::ServerToClient, HandshakeType::HELLO_REQUEST) => Heard::Legal,
+            // TLS 1.2 goes on in the clear; TLS 1.3 shows nothing but hellos.
+            _ if !self.reporter.is_tls12() => Heard::Illegal,
+            (Direction::ServerToClient, HandshakeType::SERVER_HELLO_DONE) => {
+                self.negotiation.server_hello_done();
+                Heard::Legal
+            }
+            (_, HandshakeType::CERTIFICATE) => {
+                let certificates = Certificates::parse_tls12(body);
+                self.reporter.show_certificates(direction, certificates, ctx);
+                Heard::Legal
+            }
+            _ => Heard::Legal,
+        }
+    }
+
+    fn handle_client_hello(&mut self, hello: ClientHello, ctx: &mut Context<'_>) -> Heard {
+        let Self { reporter, negotiation, version, .. } = self;
+        let kind = negotiation.client_hello(hello, &mut reporter.info);
+        let early = match version {
+            Version::Undecided(ahead) => Some(&mut ahead.early),
+            Version::Tls12(_) | Version::Tls13(_) => None,
+        };
+        match (kind, early) {
+            (None, _) => return Heard::Illegal,
+            (Some(FromClient::Renegotiation), _) => {
+                ctx.counters.renegotiations += 1;
+                return Heard::Legal;
+            }
+            // After a HelloRetryRequest no early data may follow (RFC 8446, section 4.2.10).
+            (Some(FromClient::Second), Some(early)) => early.end(),
+            (Some(FromClient::First { offers_early_data: true }), Some(early)) => {
+                early.begin(reporter, ctx);
+            }
+            (Some(FromClient::Second | FromClient::First { .. }), _) => {}
+        }
+        reporter.start_handshake(ctx);
+        Heard::Legal
+    }
+
+    fn handle_server_hello(&mut self, hello: &ServerHello, ctx: &mut Context<'_>) -> Heard {
+        let direction = Direction::ServerToClient;
+        let is_tls13 = hello.version == ProtocolVersion::TLS_1_3;
+        match self.negotiation.server_hello(hello, &mut self.reporter.info) {
+            None => return Heard::Illegal,
+            Some(FromServer::Retry) => {
+                self.reporter.answer_early_data(false, ctx);
+                return Heard::Retry;
+            }
+            Some(FromServer::Answer) => {}
+        }
+        let reporter = &mut self.reporter;
+        if is_tls13 && hello.selected_psk != Some(0) {
+            // Early data go with the first pre-shared key (RFC 8446, section 4.2.10).
+            reporter.answer_early_data(false, ctx);
+        } else if let (false, Version::Undecided(ahead)) = (is_tls13, &mut self.version) {
+            ahead.early.end();
+            if reporter.is_tls12() {
+                self.version = Version::Tls12(Tls12::new(mem::take(&mut ahead.keys)));
+            }
+        }
+        reporter.require_private_tag(direction, ctx);
+        if self.reporter.following() && mem::take(&mut self.refused) {
+            self.handle_null_keys(ctx);
+        }
+        if !self.reporter.following() {
+            return Heard::Legal;
+        }
+        let reporter = &mut self.reporter;
+        if !is_tls13 && !reporter.is_tls12() {
+            reporter.fail(direction, SessionError::UnsupportedVersion, ctx);
+        } else if hello.compression != 0 {
+            reporter.fail(direction, SessionError::UnsupportedCompression, ctx);
+        } else if !(ctx.config.supports)(hello.version, hello.cipher_suite) {
+            reporter.fail(direction, SessionError::UnsupportedCipherSuite, ctx);
+        } else {
+            self.begin_version(ctx);
+        }
+        Heard::Legal
+    }
+
+    /// Version and suite are agreed on and followed: from here on keys are needed.
+    fn begin_version(&mut self, ctx: &mut Context<'_>) {
+        let Self { reporter, negotiation, version, messages, .. } = self;
+        match version {
+            Version::Undecided(ahead) => {
+                // An incomplete message that the ServerHello cut off is of no use.
+                *messages = Default::default();
+                let Ahead { early, keys } = mem::take(ahead);
+                *version = Version::Tls13(Tls13::begin(early, keys, reporter, ctx));
+            }
+            Version::Tls12(tls12) => {
+                let randoms = (negotiation.client_random(), negotiation.server_random());
+                for direction in Direction::BOTH {
+                    if !tls12.has_keys_ahead(direction, negotiation.number()) {
+                        // Each handshake has its own randoms, so epochs are not numbered.
+                        reporter.want_of(randoms, direction, KeyEpoch::Application(0), ctx);
+                    }
+                }
+            }
+            Version::Tls13(_) => {}
+        }
+    }
+}
+
+impl Ahead {
+    /// Adds keys; false when they are too many.
+    fn add_keys(
+        &mut self,
+        direction: Direction,
+        epoch: KeyEpoch,
+        source: u64,
+        opener: Box<dyn OpenRecord>,
+    ) -> bool {
+        let keys = &mut self.keys[direction.index()];
+        match epoch {
+            KeyEpoch::EarlyData => self.early.add_keys(direction, source, opener),
+            KeyEpoch::Handshake => keys.handshake.add(source, opener),
+            KeyEpoch::Application(number) => keys.add(number, source, opener),
+        }
+    }
+}

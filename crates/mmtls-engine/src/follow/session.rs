@@ -1,0 +1,362 @@
+//! One TLS session: its bytes become records, each record goes to what reads it, and a record that no key opens yet stalls
+//! its direction.
+//!
+//! The packets stay outside; what is said about them here is a direction being stalled and the
+//! session's disposition.
+//!
+//! Refuses to buffer beyond its limits, and to know what a record means.
+
+use core::time::Duration;
+
+use super::context::{Context, RawRecord, Step};
+use super::protocol::Protocol;
+use super::stream::Stream;
+use crate::buffer_pool::BufferPool;
+use crate::session::{Disposition, EndReason, KeyStatus, SessionError, SessionInfo};
+use crate::tls::{
+    Deframed, Direction, KeyEpoch, OpenRecord, ProtocolVersion, RECORD_HEADER_LEN, deframe,
+};
+
+/// One session that is, or was, followed.
+pub(crate) struct TlsSession {
+    protocol: Protocol,
+    streams: [Stream; 2],
+}
+
+/// Why a run over contiguous records ended.
+#[derive(PartialEq, Eq)]
+enum Ending {
+    /// A partial record, or nothing, is left.
+    NeedMore,
+    /// The next record is complete and waits for keys.
+    NeedKeys,
+    /// The session is no longer followed.
+    Stop,
+}
+
+impl TlsSession {
+    /// Begins a session whose streams are processed from these positions on.
+    pub(crate) fn start(info: SessionInfo, positions: [u64; 2], ctx: &mut Context<'_>) -> Self {
+        let mut session =
+            Self { protocol: Protocol::new(info), streams: positions.map(Stream::new) };
+        ctx.counters.sessions += 1;
+        session.protocol.reporter.event(ctx, |sink, session| sink.session_start(session));
+        session
+    }
+
+    // Getters.
+
+    /// What is known of it.
+    pub(crate) fn info(&self) -> &SessionInfo {
+        &self.protocol.reporter.info
+    }
+
+    /// What has been decided about its packets.
+    pub(crate) fn disposition(&self) -> Disposition {
+        self.protocol.reporter.disposition()
+    }
+
+    /// Whether its bytes are still looked at.
+    pub(crate) fn following(&self) -> bool {
+        self.protocol.reporter.following()
+    }
+
+    /// Whether a complete record of this direction waits for keys.
+    pub(crate) fn is_stalled(&self, direction: Direction) -> bool {
+        self.stalled_since_ns(direction).is_some()
+    }
+
+    /// Bytes that wait behind the stall of a direction, zero without one.
+    pub(crate) fn stalled_bytes(&self, direction: Direction) -> usize {
+        let stream = &self.streams[direction.index()];
+        self.stalled_since_ns(direction).map_or(0, |_| stream.pending().len())
+    }
+
+    /// Bytes this session keeps: partial records, handshake messages, stalls, backlogs.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let kept =
+            |it: Direction| self.streams[it.index()].kept_bytes() + self.protocol.kept_bytes(it);
+        Direction::BOTH.into_iter().map(kept).sum()
+    }
+
+    /// When the stall of a direction began.
+    pub(crate) fn stalled_since_ns(&self, direction: Direction) -> Option<u64> {
+        self.streams[direction.index()].stalled_since_ns.filter(|_| self.following())
+    }
+
+    /// The first stream offset that must not become complete at the receiver: the end of the
+    /// first record that has not been inspected. `None` when every complete record has been.
+    pub(crate) fn barrier(&self, direction: Direction) -> Option<u64> {
+        if self.disposition().is_kill() {
+            return Some(0);
+        }
+        self.stalled_since_ns(direction)?;
+        let stream = &self.streams[direction.index()];
+        match deframe(stream.pending()) {
+            Deframed::Record { fragment, .. } => {
+                Some(stream.position + (RECORD_HEADER_LEN + fragment.len()) as u64)
+            }
+            _ => Some(stream.position),
+        }
+    }
+
+    /// The last so many bytes that are kept of a direction.
+    pub(crate) fn partial(&self, direction: Direction, len: usize) -> &[u8] {
+        let pending = self.streams[direction.index()].pending();
+        debug_assert!(len <= pending.len(), "{len} of {}", pending.len());
+        pending.get(pending.len().saturating_sub(len)..).unwrap_or(&[])
+    }
+
+    /// The client random by which keys are found: that of the latest handshake.
+    pub(crate) fn key_random(&self) -> Option<[u8; 32]> {
+        self.protocol.key_random()
+    }
+
+    /// The server random of the latest handshake, once it is known.
+    pub(crate) fn key_server_random(&self) -> Option<[u8; 32]> {
+        self.protocol.key_server_random()
+    }
+
+    // Inputs.
+
+    /// As [`Self::handle_bytes`], of bytes that continue an incomplete record and do not complete it.
+    /// Returns whether other memory is taken now; `None`, and nothing done, if they do more than that.
+    pub(crate) fn keep_partial(
+        &mut self,
+        direction: Direction,
+        bytes: &[u8],
+        pool: &mut BufferPool,
+    ) -> Option<bool> {
+        if !self.following() {
+            return None;
+        }
+        self.streams[direction.index()].keep_partial(bytes, pool)
+    }
+
+    /// Takes the next contiguous bytes of a direction.
+    pub(crate) fn handle_bytes(
+        &mut self,
+        direction: Direction,
+        mut data: &[u8],
+        ctx: &mut Context<'_>,
+    ) {
+        let side = direction.index();
+        if !self.following() {
+            return;
+        }
+        if self.is_stalled(direction) {
+            self.streams[side].buffer.extend_from_slice(data);
+            return;
+        }
+        // First complete the partial record: only its own bytes are copied.
+        while !self.streams[side].buffer.is_empty() {
+            if let Deframed::NeedMore(missing) = deframe(self.streams[side].pending()) {
+                let (head, rest) = data.split_at(missing.min(data.len()));
+                self.streams[side].keep(head, ctx.pool);
+                data = rest;
+                if head.len() < missing {
+                    return;
+                }
+                continue;
+            }
+            let (buffer, start) = self.streams[side].take_buffer();
+            match self.handle_records(direction, &buffer[start..], ctx).1 {
+                Ending::NeedMore => ctx.pool.give(buffer),
+                Ending::NeedKeys => {
+                    self.streams[side].put_buffer(buffer, start);
+                    self.streams[side].buffer.extend_from_slice(data);
+                    self.stall(direction, ctx);
+                    return;
+                }
+                Ending::Stop => return,
+            }
+        }
+        // Then whole records straight out of the packet.
+        let (used, ending) = self.handle_records(direction, data, ctx);
+        let rest = &data[used..];
+        if ending != Ending::Stop && !rest.is_empty() {
+            self.streams[side].keep(rest, ctx.pool);
+        }
+        if ending == Ending::NeedKeys {
+            self.stall(direction, ctx);
+        }
+    }
+
+    /// Installs keys that came over the connection `source`; false when they are not needed (any
+    /// more).
+    pub(crate) fn handle_keys(
+        &mut self,
+        direction: Direction,
+        epoch: KeyEpoch,
+        source: u64,
+        opener: Box<dyn OpenRecord>,
+        ctx: &mut Context<'_>,
+    ) -> bool {
+        if !self.following() {
+            return false;
+        }
+        if !self.protocol.add_keys(direction, epoch, source, opener, ctx) {
+            return false;
+        }
+        let stream = &self.streams[direction.index()];
+        let waited = stream.stalled_since_ns.map_or(0, |since| ctx.now_ns.saturating_sub(since));
+        self.protocol.reporter.event(ctx, |sink, session| {
+            sink.keys(session, direction, epoch, Duration::from_nanos(waited));
+        });
+        self.protocol.search_backlog(direction, epoch, ctx);
+        self.resume(direction, Some(waited), ctx);
+        true
+    }
+
+    /// A stall limit was reached.
+    pub(crate) fn handle_missing_keys(&mut self, direction: Direction, ctx: &mut Context<'_>) {
+        if !self.following() {
+            return;
+        }
+        ctx.counters.stalls_ended_by_limit += 1;
+        if self.protocol.handle_missing_keys(direction, ctx) {
+            self.resume(direction, None, ctx);
+        }
+    }
+
+    /// The endpoint refuses to share.
+    pub(crate) fn handle_null_keys(&mut self, ctx: &mut Context<'_>) -> bool {
+        self.protocol.handle_null_keys(ctx)
+    }
+
+    /// See [`Protocol::refuse_version`].
+    pub(crate) fn refuse_version(&mut self, version: ProtocolVersion, ctx: &mut Context<'_>) {
+        self.protocol.refuse_version(version, ctx);
+    }
+
+    /// The FIN of a direction has been reached in order.
+    pub(crate) fn handle_fin(&mut self, direction: Direction, ctx: &mut Context<'_>) {
+        let stalled = self.is_stalled(direction);
+        let stream = &mut self.streams[direction.index()];
+        if !stalled && !stream.pending().is_empty() && !stream.early_fin_raised {
+            stream.early_fin_raised = true;
+            self.protocol.reporter.raise(direction, SessionError::EarlyFin, ctx);
+        }
+    }
+
+    /// Lets go of everything that is kept: the session is not followed any more.
+    pub(crate) fn forget(&mut self) {
+        self.protocol.forget();
+        self.streams = [0, 1].map(|side: usize| Stream::new(self.streams[side].position));
+    }
+
+    /// Reports an error and applies its policy.
+    pub(crate) fn fail(
+        &mut self,
+        direction: Direction,
+        error: SessionError,
+        ctx: &mut Context<'_>,
+    ) {
+        self.protocol.reporter.fail(direction, error, ctx);
+    }
+
+    /// Reports an error without consequence; not after the end.
+    pub(crate) fn raise(
+        &mut self,
+        direction: Direction,
+        error: SessionError,
+        ctx: &mut Context<'_>,
+    ) {
+        self.protocol.reporter.raise(direction, error, ctx);
+    }
+
+    /// Raises SESSION_END, once.
+    pub(crate) fn end(&mut self, reason: EndReason, ctx: &mut Context<'_>) {
+        if self.following() {
+            let stalled = self.streams.iter().any(|stream| stream.stalled_since_ns.is_some());
+            if stalled && self.info().key_status == KeyStatus::Waiting {
+                self.protocol.reporter.info.key_status = KeyStatus::Missing;
+            }
+            for direction in Direction::BOTH {
+                let stalled = self.is_stalled(direction);
+                if self.protocol.opened_nothing(direction, stalled) {
+                    self.protocol.reporter.raise(direction, SessionError::NothingOpened, ctx);
+                }
+            }
+        }
+        self.protocol.reporter.end(reason, ctx);
+        self.forget();
+    }
+
+    // Records.
+
+    /// Handles the complete records at the front of `bytes`; returns how many bytes they had.
+    fn handle_records(
+        &mut self,
+        direction: Direction,
+        bytes: &[u8],
+        ctx: &mut Context<'_>,
+    ) -> (usize, Ending) {
+        let mut used = 0;
+        loop {
+            let (header, fragment) = match deframe(&bytes[used..]) {
+                Deframed::Record { header, fragment } => (header, fragment),
+                Deframed::NeedMore(_) => return (used, Ending::NeedMore),
+                Deframed::Malformed => {
+                    self.protocol.reporter.fail(direction, SessionError::MalformedRecord, ctx);
+                    return (used, Ending::Stop);
+                }
+            };
+            let record = RawRecord { direction, header, fragment };
+            let mut step = self.protocol.handle_record(record, ctx);
+            while step == Step::Retry {
+                self.resume(Direction::ClientToServer, None, ctx);
+                step = self.protocol.handle_retry(direction, ctx);
+            }
+            match step {
+                Step::Done | Step::Retry => {}
+                Step::NeedKeys => return (used, Ending::NeedKeys),
+                Step::Stop => return (used, Ending::Stop),
+            }
+            let len = RECORD_HEADER_LEN + fragment.len();
+            used += len;
+            self.streams[direction.index()].position += len as u64;
+        }
+    }
+
+    // Stalls.
+
+    fn stall(&mut self, direction: Direction, ctx: &mut Context<'_>) {
+        let stream = &mut self.streams[direction.index()];
+        if stream.stalled_since_ns.is_none() {
+            stream.stalled_since_ns = Some(ctx.now_ns);
+            ctx.counters.stalls += 1;
+            self.protocol.reporter.event(ctx, |sink, session| sink.stall(session, direction));
+        }
+    }
+
+    /// Goes on behind a stall, as far as the keys allow; without keys after the time that was
+    /// waited for them, as far as policy allows.
+    fn resume(&mut self, direction: Direction, waited_ns: Option<u64>, ctx: &mut Context<'_>) {
+        let stream = &mut self.streams[direction.index()];
+        if self.protocol.reporter.disposition() != Disposition::Follow
+            || stream.stalled_since_ns.is_none()
+        {
+            return;
+        }
+        let (buffer, start) = stream.take_buffer();
+        let (used, ending) = self.handle_records(direction, &buffer[start..], ctx);
+        let stream = &mut self.streams[direction.index()];
+        if ending != Ending::Stop {
+            match start + used == buffer.len() {
+                true => ctx.pool.give(buffer),
+                false => stream.put_buffer(buffer, start + used),
+            }
+            if ending == Ending::NeedKeys && used == 0 {
+                // These keys were for a later epoch, or do not fit: the stall goes on.
+                return;
+            }
+        }
+        ctx.counters.stalls_ended_by_keys += u64::from(waited_ns.is_some());
+        ctx.counters.stall_ns += waited_ns.unwrap_or(0);
+        stream.stalled_since_ns = None;
+        if ending == Ending::NeedKeys {
+            self.stall(direction, ctx);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! One direction of TLS 1.3 behind the ServerHello: the encrypted handshake, then the application epochs.
+//!
+//! Where an endpoint shares handshake keys, the messages that would be hidden are opened. Behind Finished a client's
+//! record is application data or waits, and so is a server's once its application keys are there; before that a
+//! server's records still pass, as without handshake keys. Keys that open nothing are ignored; once they have opened a
+//! record, the next one that they do not open fails.
+//!
+//! Refuses to parse certificates: their bytes go to the handler as they are. Tells where the
+//! handshake ends, so that the switch to application keys need not be searched for.
+
+use super::search::Search;
+use crate::follow::ahead::KeysAhead;
+use crate::follow::context::{Context, RawRecord};
+use crate::follow::epoch::{Epoch, Shown};
+use crate::follow::reporter::Reporter;
+use crate::session::{Certificates, SessionError};
+use crate::tls::{
+    ContentType, Direction, EncryptedExtensions, HandshakeType, KeyEpoch, MessageBuffer,
+    MessageWalker, OpenError, OpenRecord, Opened,
+};
+
+/// Fragments up to this length are opened even when no handler asked: a KeyUpdate hides in one
+/// (5 bytes of message, 1 of type, 16 of tag, and some padding).
+const PEEK_FRAGMENT_LEN: usize = 64;
+
+/// How one direction's protected records are read.
+pub(super) enum Read {
+    /// The record that begins the application epoch has not been found.
+    Searching(Search),
+    /// Application keys are in use.
+    Application(Epoch),
+}
+
+pub(super) struct Side {
+    pub(super) read: Read,
+    pub(super) ahead: KeysAhead,
+    /// Of the encrypted handshake, where it is opened.
+    messages: MessageBuffer,
+    walker: MessageWalker,
+}
+
+impl Side {
+    /// From the ServerHello on, with the keys that have come before it.
+    pub(super) fn new(mut ahead: KeysAhead) -> Self {
+        let search = Search::new(ahead.take(0));
+        let (messages, walker) = (MessageBuffer::default(), MessageWalker::default());
+        Self { read: Read::Searching(search), ahead, messages, walker }
+    }
+
+    /// The search for the application epoch, while it lasts.
+    pub(super) fn search(&self) -> Option<&Search> {
+        match &self.read {
+            Read::Searching(search) => Some(search),
+            Read::Application(_) => None,
+        }
+    }
+
+    /// Bytes that are kept.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.messages.capacity() + self.search().map_or(0, |search| search.backlog.capacity())
+    }
+
+    /// Adds keys of the handshake; false when they are of no use (any more).
+    pub(super) fn add_handshake_keys(&mut self, source: u64, opener: Box<dyn OpenRecord>) -> bool {
+        self.search().is_some_and(|search| !search.finished)
+            && self.ahead.handshake.add(source, opener)
+    }
+
+    /// Adds keys of the application epochs: the present one's, the next ones', or candidates for the
+    /// first.
+    pub(super) fn add_application_keys(
+        &mut self,
+        number: u32,
+        source: u64,
+        opener: Box<dyn OpenRecord>,
+        ctx: &mut Context<'_>,
+    ) -> bool {
+        match &mut self.read {
+            Read::Searching(search) if number == 0 => {
+                let added = search.candidates.add(source, opener).is_ok();
+                ctx.counters.keys_refused += u64::from(!added);
+                added
+            }
+            Read::Application(epoch) if number == epoch.number() && !epoch.has_keys() => {
+                epoch.set_keys(opener);
+                true
+            }
+            Read::Application(epoch) if number <= epoch.number() => false,
+            _ => self.ahead.add(number, source, opener),
+        }
+    }
+
+    // Application epochs.
+
+    /// Tries a record as number 0 of the application epoch, with the candidates from number `from`
+    /// on. What opening it has come to, where it was that: the epoch has begun then.
+    pub(super) fn try_switch(
+        &mut self,
+        record: RawRecord<'_>,
+        from: usize,
+        ctx: &mut Context<'_>,
+    ) -> Option<Result<Opened, OpenError>> {
+        let Read::Searching(Search { candidates, .. }) = &mut self.read else {
+            return None;
+        };
+        for at in from..candidates.len() {
+            let candidate = candidates.get_mut(at)?;
+            let outcome = candidate.open(0, record.header.bytes, record.fragment, ctx.plaintext);
+            if outcome.is_err() {
+                ctx.counters.trials_failed += 1;
+                continue;
+            }
+            let opener = candidates.take(at);
+            self.read = Read::Application(Epoch::new(0, opener));
+            self.ahead.drop_handshake_keys();
+            return Some(outcome);
+        }
+        None
+    }
+
+    /// Delivers a record of the application epochs, unless a pause skips it. `outcome` is there
+    /// when the record was opened to find where they begin.
+    pub(super) fn handle_application_record(
+        &mut self,
+        record: RawRecord<'_>,
+        outcome: Option<Result<Opened, OpenError>>,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        let Read::Application(epoch) = &mut self.read else {
+            return;
+        };
+        // Only a KeyUpdate is looked for.
+        let peek = record.fragment.len() <= PEEK_FRAGMENT_LEN;
+        match epoch.deliver(record, outcome, peek, reporter, ctx) {
+            None => {}
+            // Whatever it was, the next message does not go on in the middle of one.
+            Some(Shown::Unopened) => self.walker.reset(),
+            Some(Shown::Failed) => reporter.fail_record(record.direction, ctx),
+            Some(Shown::Opened(opened)) => {
+                let updated = opened.content_type == ContentType::HANDSHAKE
+                    && self.walker.walk(&ctx.plaintext[..opened.len]);
+                if updated {
+                    self.update_keys(record.direction, reporter, ctx);
+                }
+            }
+        }
+    }
+
+    /// Moves to the next epoch (RFC 8446, section 4.6.3).
+    fn update_keys(&mut self, direction: Direction, reporter: &Reporter, ctx: &mut Context<'_>) {
+        ctx.counters.key_updates += 1;
+        let Read::Application(epoch) = &mut self.read else {
+            return;
+        };
+        let next = epoch.number().saturating_add(1);
+        let opener = self.ahead.take(next).take(0);
+        let wanted = opener.is_none();
+        *epoch = Epoch::new(next, opener);
+        if wanted {
+            reporter.want(direction, KeyEpoch::Application(next), ctx);
+        }
+    }
+
+    // The handshake.
+
+    /// Opens a record as the next one of the handshake, with the keys from number `from` on. An error, once
+    /// others have opened, is the record's.
+    pub(super) fn open_handshake(
+        &mut self,
+        record: RawRecord<'_>,
+        from: usize,
+        ctx: &mut Context<'_>,
+    ) -> Result<Option<Opened>, SessionError> {
+        let keys = &mut self.ahead.handshake;
+        if keys.is_empty() {
+            return Ok(None);
+        }
+        if let Some(opened) = keys.open(from, record, ctx.plaintext, ctx.counters) {
+            ctx.counters.handshake_records_opened += 1;
+            return Ok(Some(opened));
+        }
+        if !keys.is_confirmed() {
+            return Ok(None);
+        }
+        // From the first record up to Finished all are under these keys.
+        self.ahead.drop_handshake_keys();
+        ctx.counters.records_failed += 1;
+        Err(SessionError::Integrity)
+    }
+
+    /// Acts on the content of a handshake record that was opened.
+    pub(super) fn handle_handshake(
+        &mut self,
+        direction: Direction,
+        opened: Opened,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        let cap = ctx.config.limits.max_handshake_bytes;
+        if self.messages.push(&ctx.plaintext[..opened.len], cap).is_err() {
+            reporter.fail(direction, SessionError::MalformedHandshake, ctx);
+        }
+        while reporter.following() {
+            let legal = match self.messages.pop(cap) {
+                Ok(None) => return,
+                Err(_) => false,
+                Ok(Some((HandshakeType::FINISHED, _))) => {
+                    // Keys change behind it, so it ends its record (RFC 8446, section 5.1).
+                    let last = self.messages.is_empty();
+                    self.ahead.drop_handshake_keys();
+                    if let Read::Searching(search) = &mut self.read {
+                        search.finished = true;
+                    }
+                    if direction == Direction::ClientToServer {
+                        reporter.end_handshake(ctx);
+                    }
+                    last
+                }
+                Ok(Some((kind, body))) => handle_message(direction, kind, &body, reporter, ctx),
+            };
+            if !legal {
+                reporter.fail(direction, SessionError::MalformedHandshake, ctx);
+                return;
+            }
+        }
+    }
+}
+
+/// A message of the handshake that certificates or extensions may be in; false when it
+/// contradicts itself.
+fn handle_message(
+    direction: Direction,
+    kind: HandshakeType,
+    body: &[u8],
+    reporter: &mut Reporter,
+    ctx: &mut Context<'_>,
+) -> bool {
+    let certificates = match kind {
+        HandshakeType::ENCRYPTED_EXTENSIONS if direction == Direction::ServerToClient => {
+            let Ok(extensions) = EncryptedExtensions::parse(body) else {
+                return false;
+            };
+            reporter.info.alpn = extensions.alpn;
+            reporter.answer_early_data(extensions.accepts_early_data, ctx);
+            return true;
+        }
+        HandshakeType::CERTIFICATE => Certificates::parse_tls13(body),
+        HandshakeType::COMPRESSED_CERTIFICATE => Certificates::parse_compressed(body),
+        _ => return true,
+    };
+    reporter.show_certificates(direction, certificates, ctx);
+    true
+}
