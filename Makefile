@@ -54,6 +54,7 @@ test: setup ## Run everything that must hold: format, clippy, tests, dependencie
 	@$(STEP) build $(CARGO) build --workspace --all-targets --locked
 	@$(STEP) tests scripts/with-testbed $(CARGO) test --workspace --locked --offline
 	@$(STEP) features scripts/check-features
+	@RUSTDOCFLAGS="-D warnings" $(STEP) documentation $(CARGO) doc --quiet --workspace --no-deps --locked
 	@$(STEP) dependencies scripts/check-dependencies
 	@$(STEP) tree $(TEST_XTASK) tree
 	@$(STEP) "import circles" scripts/check-import-circles $(WITHOUT_CIRCLES)
