@@ -16,13 +16,19 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 PLACE = $(DESTDIR)$(PREFIX)
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+# The directory whose programs `make install` takes: release, or debug for those that tests use.
+PROFILE ?= release
+BUILT = $(TARGET_DIR)/$(PROFILE)
 STEP := scripts/step
 # Crates in which no two files import each other, directly or in a ring.
 WITHOUT_CIRCLES := mmtls mmtls-agent mmtls-capi mmtls-endpoint mmtls-engine mmtls-inspect mmtls-keyshare \
 	mmtls-middlebox mmtls-packet-io mmtls-record mmtls-tls
 XTASK := scripts/with-testbed $(TARGET_DIR)/release/xtask
+# In `make test` everything is compiled once, without link-time optimisation.
+TEST_XTASK := $(TARGET_DIR)/debug/xtask
+TEST_XTASK_LIVE := scripts/with-testbed $(TEST_XTASK)
 
-.PHONY: help setup build demo test bench interop evade openssl openssl-test private-tag install clean
+.PHONY: help setup build demo test gates bench interop evade openssl openssl-test private-tag install clean
 
 help: ## List the targets
 	@echo "mmTLS"
@@ -37,35 +43,42 @@ build: ## Build the release binaries
 
 demo: ## Show mmTLS between a real client and a real server
 	@$(STEP) setup scripts/setup demo
-	@$(STEP) build $(CARGO) build --release --locked --workspace
+	@$(STEP) build $(CARGO) build --release --locked
 	@$(STEP) demo $(XTASK) demo
 
-test: setup ## Run everything that must hold: format, clippy, tests, arrows, fuzzing, TLS stacks, attacks, demo
+# The build has the features of tests, and programs and libraries besides: tests build nothing. That
+# the shipped profile builds, with its link-time optimisation, the smallest library shows.
+test: setup ## Run everything that must hold: format, clippy, tests, dependencies, fuzzing, TLS stacks, attacks, demo
 	@$(STEP) format $(CARGO) fmt --all --check
-	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --release --locked -- -D warnings
-	@$(STEP) build $(CARGO) build --workspace --release --locked
-	@$(STEP) "build tests" $(CARGO) test --workspace --release --locked --no-run
-	@$(STEP) tests scripts/with-testbed $(CARGO) test --workspace --release --locked --offline
-	@$(STEP) "endpoint alone" $(CARGO) check --release --locked -p mmtls-endpoint
-	@$(STEP) arrows $(TARGET_DIR)/release/xtask arrows
+	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@$(STEP) build $(CARGO) build --workspace --all-targets --locked
+	@$(STEP) tests scripts/with-testbed $(CARGO) test --workspace --locked --offline
+	@$(STEP) features scripts/check-features
+	@RUSTDOCFLAGS="-D warnings" $(STEP) documentation $(CARGO) doc --quiet --workspace --no-deps --locked
+	@$(STEP) dependencies scripts/check-dependencies
+	@$(STEP) tree $(TEST_XTASK) tree
 	@$(STEP) "import circles" scripts/check-import-circles $(WITHOUT_CIRCLES)
-	@$(STEP) fuzz $(TARGET_DIR)/release/xtask fuzz --seconds $(FUZZ_SECONDS)
-	@$(STEP) interop $(XTASK) interop --quick
-	@$(STEP) corpus $(TARGET_DIR)/release/xtask corpus --networks 1 --tampered 2000
-	@$(STEP) evade $(XTASK) evade --seconds $(EVADE_SECONDS)
-	@$(STEP) demo $(XTASK) demo
+	@$(STEP) fuzz $(TEST_XTASK) fuzz --seconds $(FUZZ_SECONDS)
+	@$(STEP) interop $(TEST_XTASK_LIVE) interop --quick
+	@$(STEP) corpus $(TEST_XTASK) corpus --networks 1 --tampered 2000
+	@$(STEP) evade $(TEST_XTASK_LIVE) evade --seconds $(EVADE_SECONDS)
+	@$(STEP) demo $(TEST_XTASK_LIVE) demo
+	@$(STEP) "release profile" $(CARGO) build --release --locked -p mmtls-preload
 	@echo
 	@echo "all tests passed"
 
+gates: ## Run what needs other toolchains, which rustup brings: the oldest Rust, Miri
+	@$(STEP) toolchains scripts/check-toolchains
+
 bench: ## Measure against nginx as split proxy, the kernel bridge and direct
 	@$(STEP) setup scripts/setup bench
-	@$(STEP) build $(CARGO) build --release --locked --workspace
+	@$(STEP) build $(CARGO) build --release --locked
 	@$(STEP) bench $(XTASK) bench
 
 # With the installed browser and Java about ten minutes; writes docs/interoperability.md and the CSV files beside it.
 interop: ## Let every TLS stack talk to every other, and check that mmTLS follows
 	@$(STEP) setup scripts/setup interop
-	@$(STEP) build $(CARGO) build --release --locked --workspace
+	@$(STEP) build $(CARGO) build --release --locked
 	@$(STEP) "build endpoints" $(TARGET_DIR)/release/xtask interop --build
 	@$(STEP) interop $(XTASK) interop
 	@$(STEP) corpus $(TARGET_DIR)/release/xtask corpus --tshark
@@ -73,7 +86,7 @@ interop: ## Let every TLS stack talk to every other, and check that mmTLS follow
 # Named attacks, slow ones too, 100,000 generated ones, 10,000 honest connections: most of an hour.
 evade: ## Attack the inspection with everything there is, against every TLS stack
 	@$(STEP) setup scripts/setup interop
-	@$(STEP) build $(CARGO) build --release --locked --workspace
+	@$(STEP) build $(CARGO) build --release --locked
 	@$(STEP) evade $(XTASK) evade --slow --cases 100000 --honest 10000 --table out/evade.md
 	@$(STEP) "evade, held frames" $(XTASK) evade --hold 2000
 	@$(STEP) "evade, restarted" $(XTASK) evade --restart
@@ -88,7 +101,7 @@ openssl-test: ## Run OpenSSL's own TLS tests with the private tag (minutes; need
 
 private-tag: openssl ## Test the private tag in OpenSSL, with itself, rustls and other stacks
 	@$(STEP) setup scripts/setup test
-	@$(STEP) build $(CARGO) build --workspace --release --locked
+	@$(STEP) build $(CARGO) build --release --locked
 	@MMTLS_REQUIRE_OPENSSL=1 $(STEP) tests scripts/with-testbed $(CARGO) test --release --locked \
 		-p mmtls-testkit -p mmtls-endpoint -p mmtls -p mmtls-middlebox private_tag
 	@MMTLS_REQUIRE_OPENSSL=1 $(STEP) "1 GB each way" scripts/with-testbed $(CARGO) test --release --locked \
@@ -98,15 +111,14 @@ private-tag: openssl ## Test the private tag in OpenSSL, with itself, rustls and
 
 # Built first only when missing: `sudo make install` need not find cargo.
 install: ## Install the programs and libraries, header and mmtls.pc under PREFIX (and DESTDIR)
-	@test -f $(TARGET_DIR)/release/mmtls -a -f $(TARGET_DIR)/release/libmmtls_preload.so \
-		-a -f $(TARGET_DIR)/release/libmmtls_capi.so || $(MAKE) build
+	@test -f $(BUILT)/mmtls -a -f $(BUILT)/libmmtls_preload.so -a -f $(BUILT)/libmmtls_capi.so || $(MAKE) build
 	install -d $(PLACE)/bin $(PLACE)/lib/pkgconfig $(PLACE)/include
-	install -m 755 $(TARGET_DIR)/release/mmtls $(PLACE)/bin/mmtls
-	install -m 755 $(TARGET_DIR)/release/libmmtls_preload.so $(PLACE)/lib/libmmtls_preload.so
-	install -m 755 $(TARGET_DIR)/release/libmmtls_capi.so $(PLACE)/lib/libmmtls.so.$(VERSION)
+	install -m 755 $(BUILT)/mmtls $(PLACE)/bin/mmtls
+	install -m 755 $(BUILT)/libmmtls_preload.so $(PLACE)/lib/libmmtls_preload.so
+	install -m 755 $(BUILT)/libmmtls_capi.so $(PLACE)/lib/libmmtls.so.$(VERSION)
 	ln -sf libmmtls.so.$(VERSION) $(PLACE)/lib/libmmtls.so.0
 	ln -sf libmmtls.so.0 $(PLACE)/lib/libmmtls.so
-	install -m 644 $(TARGET_DIR)/release/libmmtls_capi.a $(PLACE)/lib/libmmtls.a
+	install -m 644 $(BUILT)/libmmtls_capi.a $(PLACE)/lib/libmmtls.a
 	install -m 644 crates/mmtls-capi/include/mmtls.h $(PLACE)/include/mmtls.h
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/mmtls-capi/mmtls.pc.in \
 		> $(PLACE)/lib/pkgconfig/mmtls.pc

@@ -1,9 +1,10 @@
-//! Fuzzing with the stable toolchain: replays the committed seeds, then runs every target of
-//! `fuzz/` for a while.
+//! Fuzzing with the stable toolchain: runs every target of `fuzz/` for a while, from the committed
+//! seeds on, as many at a time as there are processors.
 //!
 //! Job: build as cargo-fuzz does, but without nightly and without AddressSanitizer (the fuzzed
-//! rooms forbid unsafe code; `--asan` adds it); print what each target did; keep an input that
-//! fails under `fuzz/artifacts` and say how to run it again. What libFuzzer learns goes to a
+//! rooms forbid unsafe code; `--asan` adds it), and instrument the workspace's crates only, on top
+//! of what tests have built; print what each target did; keep an input that fails under
+//! `fuzz/artifacts` and say how to run it again. What libFuzzer learns goes to a
 //! temporary directory: the tree changes only when something was found.
 //! Refuses targets that have no source file, and source files that have no entry here.
 
@@ -13,6 +14,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What `cargo xtask fuzz` can be told.
@@ -71,26 +73,7 @@ const INPUT_TIMEOUT_SECONDS: u32 = 5;
 /// How long a target may go on after its time: reading seeds, and one last input.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Coverage and comparisons, as cargo-fuzz asks for them.
-const INSTRUMENTATION: [&str; 6] = [
-    "-Cpasses=sancov-module",
-    "-Cllvm-args=-sanitizer-coverage-level=4",
-    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
-    "-Cllvm-args=-sanitizer-coverage-pc-table",
-    "-Cllvm-args=-sanitizer-coverage-trace-compares",
-    "--cfg=fuzzing",
-];
-
-/// Set on top of the workspace's release profile, which the package shares.
-const PROFILE: [(&str, &str); 5] = [
-    ("CARGO_PROFILE_RELEASE_LTO", "off"),
-    ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1"),
-    ("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only"),
-    ("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true"),
-    ("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true"),
-];
-
-/// Replays the seeds, builds the targets and runs them one after the other.
+/// Builds the targets and runs them, a few at a time.
 ///
 /// # Errors
 /// What could not be built, or which targets failed, with the failing inputs and how to run them.
@@ -105,7 +88,6 @@ pub fn run(args: &FuzzArgs) -> Result<(), String> {
         let names = TARGETS.map(|target| target.name).join(", ");
         return Err(format!("no such target; there are: {names}"));
     }
-    replay(&package)?;
     let programs = build(&package, &chosen, args.asan)?;
 
     let own = TemporaryDirectory::create()?;
@@ -113,20 +95,43 @@ pub fn run(args: &FuzzArgs) -> Result<(), String> {
         "{:<16}{:>12}{:>10}{:>8}{:>10}{:>9}",
         "target", "inputs", "seconds", "blocks", "features", "corpus"
     );
-    let mut failures = Vec::new();
-    for target in chosen {
-        let corpus = args.corpus.as_deref().unwrap_or(own.path()).join(target.name);
-        fs::create_dir_all(&corpus).map_err(|error| format!("{}: {error}", corpus.display()))?;
-        let run = Run { package: &package, program: &programs.join(target.name), corpus: &corpus };
-        match run.fuzz(target, args)? {
-            Outcome::Passed(line) => println!("{line}"),
-            Outcome::Failed(report) => {
-                println!("{:<16}FAILED", target.name);
-                eprintln!("{report}");
-                failures.push(target.name);
+    let waiting = Mutex::new(chosen.into_iter());
+    let failures = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(target) = next(&waiting) {
+            let corpus = args.corpus.as_deref().unwrap_or(own.path()).join(target.name);
+            fs::create_dir_all(&corpus)
+                .map_err(|error| format!("{}: {error}", corpus.display()))?;
+            let program = programs.join(target.name);
+            let run = Run { package: &package, program: &program, corpus: &corpus };
+            match run.fuzz(target, args)? {
+                Outcome::Passed(line) => println!("{line}"),
+                Outcome::Failed(report) => {
+                    println!("{:<16}FAILED", target.name);
+                    eprintln!("{report}");
+                    failures.lock().unwrap_or_else(PoisonError::into_inner).push(target.name);
+                }
             }
         }
-    }
+        Ok(())
+    };
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+    std::thread::scope(|scope| -> Result<(), String> {
+        let workers: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            worker.join().unwrap_or_else(|_| Err("a worker panicked".to_owned()))?;
+        }
+        Ok(())
+    })?;
+    verdict(&failures.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The next one that waits.
+fn next<T>(waiting: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).next()
+}
+
+fn verdict(failures: &[&str]) -> Result<(), String> {
     if failures.is_empty() {
         Ok(())
     } else {
@@ -170,44 +175,36 @@ fn succeed(command: &mut Command, what: &str) -> Result<(), String> {
     if status.success() {
         return Ok(());
     }
-    Err(format!(
-        "{what}: {status}. When a dependency of the workspace has changed, bring fuzz/Cargo.lock \
-         up to date: cargo metadata --manifest-path fuzz/Cargo.toml >/dev/null"
-    ))
+    Err(format!("{what}: {status}"))
 }
 
-/// The seeds, with the plain stable build; shares what the workspace has built.
-fn replay(package: &Path) -> Result<(), String> {
-    let target_dir = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| package.join("../target"), PathBuf::from);
-    let mut command = cargo();
-    command.args(["test", "--quiet", "--release", "--locked", "--manifest-path"]);
-    command.arg(package.join("Cargo.toml")).arg("--target-dir").arg(target_dir);
-    succeed(&mut command, "replaying the seeds")
-}
-
-/// Builds the chosen targets; returns where they are.
+/// Builds the chosen targets; returns where they are. With AddressSanitizer, everything is built
+/// anew, with its flags.
 fn build(package: &Path, chosen: &[&Target], asan: bool) -> Result<PathBuf, String> {
-    let host = host()?;
-    let mut flags: Vec<&str> = INSTRUMENTATION.to_vec();
+    let wrapper = package.join("../scripts/fuzz-rustc");
     let mut command = cargo();
-    // With --target, build scripts and macros are built without the flags.
-    command.args(["build", "--quiet", "--release", "--locked", "--features", "libfuzzer"]);
-    command.args(["--target", &host, "--manifest-path"]).arg(package.join("Cargo.toml"));
-    let target_dir = package.join(if asan { "target/asan" } else { "target" });
-    command.arg("--target-dir").arg(&target_dir);
+    command.args(["build", "--quiet", "--locked", "--package", "mmtls-fuzz"]);
+    command.args(["--features", "libfuzzer", "--manifest-path"]).arg(package.join("Cargo.toml"));
+    command.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
     for target in chosen {
         command.args(["--bin", target.name]);
     }
+    let mut target_dir = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| package.join("../target"), PathBuf::from);
     if asan {
-        flags.push("-Zsanitizer=address");
+        // With --target, build scripts and macros are built without the flags.
+        let host = host()?;
+        command.args(["--target", &host]);
         // The only flag that the stable compiler does not take otherwise.
         command.env("RUSTC_BOOTSTRAP", "1");
+        command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", "-Zsanitizer=address");
+        command.arg("--target-dir").arg(package.join("target/asan"));
+        target_dir = package.join("target/asan").join(host);
+    } else {
+        command.arg("--target-dir").arg(&target_dir);
     }
-    command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
-    command.envs(PROFILE);
     succeed(&mut command, "building the fuzz targets (needs a C++ compiler)")?;
-    Ok(target_dir.join(host).join("release"))
+    Ok(target_dir.join("debug"))
 }
 
 fn host() -> Result<String, String> {

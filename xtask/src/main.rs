@@ -1,7 +1,6 @@
 //! Development tasks of mmTLS.
 #![forbid(unsafe_code)]
 
-mod arrows;
 mod bench;
 mod corpus;
 mod demo;
@@ -9,6 +8,7 @@ mod evade;
 mod fuzz;
 mod interop;
 mod progress;
+mod tree;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,8 +24,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Check which crate depends on which, and what else house style makes mechanical.
-    Arrows,
+    /// Check what house style makes mechanical: unsafe code, test programs, file sizes.
+    Tree,
     /// Run every fuzz target for a while, on the committed seeds and beyond.
     Fuzz(fuzz::FuzzArgs),
     /// Measure, print a table, write JSON.
@@ -42,7 +42,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
-        Task::Arrows => arrows::run(),
+        Task::Tree => tree::run(),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Corpus(args) => corpus::run(&args),

@@ -4,6 +4,7 @@
 //! written for C programmers. Refuses to follow a handle, to let a panic out, and to write into
 //! memory whose size it was not told.
 #![allow(clippy::missing_safety_doc, reason = "the documentation is the C header's")]
+#![allow(rustdoc::broken_intra_doc_links, reason = "in the header, [tables] are no links")]
 #![allow(clippy::allow_attributes_without_reason, reason = "none is without")]
 
 mod application;

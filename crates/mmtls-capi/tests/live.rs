@@ -1,14 +1,12 @@
 //! C middleboxes in the path between nginx and 256 connections at a time.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use common::{WORD, body_with, can_compile, compile_as, directory, installed, number, root};
+use crate::common::{WORD, body_with, can_compile, compile_as, directory, installed, number, root};
 use mmtls_testkit::middlebox::KEYS_PORT;
 use mmtls_testkit::{
     Background, Finished, Middle, Nginx, NginxOptions, Testbed, address, files, require_program,

@@ -1,13 +1,11 @@
 //! Misuse is answered by codes, under a sanitizer and under valgrind, which would see every byte too
 //! much.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{can_compile, directory, pkg_config, replayed, succeed, text};
+use crate::common::{can_compile, directory, pkg_config, replayed, succeed, text};
 use mmtls_testkit::captures::{Conversation, http_exchange};
 use mmtls_testkit::{files, require_program};
 

@@ -1,11 +1,9 @@
 //! C programs against the installed library: the examples, and the figures of the paper.
 
-mod common;
-
 use std::fs;
 use std::process::Command;
 
-use common::{
+use crate::common::{
     WORD, body_with, can_compile, compile, compile_as, directory, install, installed, number,
     replayed, root, succeed, text,
 };

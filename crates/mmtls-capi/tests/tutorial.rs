@@ -1,14 +1,12 @@
 //! `docs/writing-a-middlebox.md`, read and done: every file is written, every command run, and what it
 //! prints is what the page says.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use common::{can_compile, directory, installed, root, succeed, text};
+use crate::common::{can_compile, directory, installed, root, succeed, text};
 use mmtls_testkit::captures::{self, Conversation, http_exchange};
 use mmtls_testkit::{
     Middle, Nginx, NginxOptions, Testbed, address, files, require_program, require_testbed,

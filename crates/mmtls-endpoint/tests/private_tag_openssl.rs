@@ -3,8 +3,6 @@
 //!
 //! Without `make openssl` these are loud skips.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::ops::DerefMut;
@@ -13,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{client_config, name, pki, server_config};
+use crate::common::{client_config, name, pki, server_config};
 use mmtls_endpoint::{PRIVATE_TAG_SUITES, has_private_tag, provider};
 use mmtls_record::suite;
 use mmtls_testkit::files::pattern_bytes;

@@ -1,12 +1,10 @@
 //! rustls with rustls: every suite, both ways, through KeyUpdates, resumption, early data and a
 //! lot of data; and rustls as it comes on either side.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::sync::Arc;
 
-use common::{Pair, client_config, only, pki, plain, read, server_config};
+use crate::common::{Pair, client_config, only, pki, plain, read, server_config};
 use mmtls_endpoint::{PRIVATE_TAG_SUITES, has_private_tag, provider};
 use mmtls_testkit::files::pattern_bytes;
 use rustls::HandshakeKind;

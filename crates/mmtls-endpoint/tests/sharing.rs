@@ -1,12 +1,10 @@
 //! Key sharing of a rustls client over a real channel: record keys and nothing else arrive.
 
-mod common;
-
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{Pair, Secrets, client_config, name, only, pki, plain, read, server_config};
+use crate::common::{Pair, Secrets, client_config, name, only, pki, plain, read, server_config};
 use mmtls_endpoint::{PRIVATE_TAG_SUITES, Sharing, provider};
 use mmtls_keyshare::client::{ClientConfig as Channel, Identity};
 use mmtls_keyshare::message::{Direction, Epoch, KeyRequest, Message, SessionKeys};

@@ -1,9 +1,8 @@
 //! Attacks found in review: what a hostile endpoint, a third party on the wire, or someone on the
 //! key channel may try. Each test says what must hold.
 
-mod harness;
-use harness::attack::*;
-use harness::{RANDOM, SUITE, keys};
+use crate::harness::attack::*;
+use crate::harness::{RANDOM, SUITE, keys};
 use mmtls_engine::session::*;
 use mmtls_engine::tls::*;
 use mmtls_engine::*;

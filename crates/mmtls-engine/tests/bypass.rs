@@ -1,7 +1,6 @@
 //! What is left alone, and what only looks like it.
 
-mod harness;
-use harness::attack::*;
+use crate::harness::attack::*;
 use mmtls_engine::tls::Direction;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;

@@ -2,8 +2,7 @@
 //! takes, others in their place, urgent data. And what strangers who see nothing of it can do to such a
 //! connection. Servers and everybody else are honest.
 
-mod harness;
-use harness::attack::*;
+use crate::harness::attack::*;
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;

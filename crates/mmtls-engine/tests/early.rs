@@ -1,10 +1,10 @@
 //! Early data and shared handshake keys: what policies do, what is told, what is not guessed.
 
-mod harness;
-
 use std::sync::Arc;
 
-use harness::{Event, KeyTiming, Keys, Network, Path, RANDOM, Recorder, SUITE, config, keys};
+use crate::harness::{
+    Event, KeyTiming, Keys, Network, Path, RANDOM, Recorder, SUITE, config, keys,
+};
 use mmtls_engine::session::SessionError;
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_engine::{Awaited, Config, Policy};

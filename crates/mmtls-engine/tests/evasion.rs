@@ -1,9 +1,8 @@
 //! Ways past the monitor and into its memory, found by the second review. Each test says what must
 //! hold.
 
-mod harness;
-use harness::attack::*;
-use harness::{RANDOM, SUITE};
+use crate::harness::attack::*;
+use crate::harness::{RANDOM, SUITE};
 use mmtls_engine::session::*;
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
@@ -249,8 +248,13 @@ fn announced_early_data_must_not_let_a_response_pass_without_keys() {
     // The server refuses the early data, none comes, and the client shares keys of its own direction alone,
     // which need not be right.
     let early = EarlyScript { fate: EarlyFate::RefusedWithKey, before: vec![], after: vec![] };
-    let announced =
-        ScriptBuilder::early(RANDOM, SUITE, &[1000], &early, harness::keys as harness::Keys);
+    let announced = ScriptBuilder::early(
+        RANDOM,
+        SUITE,
+        &[1000],
+        &early,
+        crate::harness::keys as crate::harness::Keys,
+    );
     for mut builder in [announced, builder()] {
         builder.record(C, ContentType::APPLICATION_DATA, b"GET /secret", 0);
         builder.record(S, ContentType::APPLICATION_DATA, &[8; 16_000], 0);

@@ -1,8 +1,7 @@
 //! IP fragments: put together where every receiver reads them alike, else policy. Each test says what
 //! must hold.
 
-mod harness;
-use harness::attack::*;
+use crate::harness::attack::*;
 use mmtls_engine::tls::Direction;
 use mmtls_engine::*;
 use mmtls_testkit::segments::{Seeded, flag};

@@ -1,11 +1,10 @@
 //! A handler's reset counts in every event, whatever waits in either direction: nothing of the
 //! connection passes any more, and both ends are told.
 
-mod harness;
 use std::collections::BTreeSet;
 
-use harness::attack::*;
-use harness::{Event, RANDOM, Recorder, SUITE, early_script, keys, script, script12};
+use crate::harness::attack::*;
+use crate::harness::{Event, RANDOM, Recorder, SUITE, early_script, keys, script, script12};
 use mmtls_engine::session::{EndReason, SessionError};
 use mmtls_engine::tls::*;
 use mmtls_engine::*;

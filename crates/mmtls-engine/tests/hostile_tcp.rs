@@ -1,9 +1,8 @@
 //! TCP as hostile peers send it: what the monitor sees and what the receiver takes must not
 //! become two different streams. Each test says what must hold.
 
-mod harness;
-use harness::attack::*;
-use harness::{Event, RANDOM};
+use crate::harness::attack::*;
+use crate::harness::{Event, RANDOM};
 use mmtls_engine::session::*;
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
@@ -525,8 +524,20 @@ fn connection_from_server_to_client_must_not_hide_tls() {
     let mut t = T::new();
     core::mem::swap(&mut t.ep.client, &mut t.ep.server);
     let script = simple();
-    let _ = t.keys_with(C, 0, Box::new(harness::keys(C, KeyEpoch::Application(0))), RANDOM, None);
-    let _ = t.keys_with(S, 0, Box::new(harness::keys(S, KeyEpoch::Application(0))), RANDOM, None);
+    let _ = t.keys_with(
+        C,
+        0,
+        Box::new(crate::harness::keys(C, KeyEpoch::Application(0))),
+        RANDOM,
+        None,
+    );
+    let _ = t.keys_with(
+        S,
+        0,
+        Box::new(crate::harness::keys(S, KeyEpoch::Application(0))),
+        RANDOM,
+        None,
+    );
     t.open();
     let mut at = [0u64; 2];
     for turn in &script.turns {
@@ -654,7 +665,7 @@ fn established_again(t: &mut T) -> [u64; 2] {
 }
 
 fn keys_of_server() -> NullKeys {
-    harness::keys(S, KeyEpoch::Application(0))
+    crate::harness::keys(S, KeyEpoch::Application(0))
 }
 
 /// Makes the IPv4 header checksum of an Ethernet frame right again.
@@ -678,7 +689,7 @@ fn old_acknowledgment_must_not_make_a_strangers_segment_count() {
         let mut t = T::new();
         let mut at = established(&mut t);
         for number in 1..1100 {
-            let key = harness::keys(S, KeyEpoch::Application(0));
+            let key = crate::harness::keys(S, KeyEpoch::Application(0));
             let record = key.seal(number, ContentType::APPLICATION_DATA, &[9; 16_000], 0);
             assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &record), Verdict::Forward);
             at[1] += record.len() as u64;

@@ -2,9 +2,8 @@
 //! the connection that its endpoints have is followed, or nothing of it passes; and nobody else's is
 //! blocked. Each test says what must hold.
 
-mod harness;
-use harness::attack::*;
-use harness::keys;
+use crate::harness::attack::*;
+use crate::harness::keys;
 use mmtls_engine::session::*;
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
@@ -327,7 +326,7 @@ fn roles_must_follow_the_hello_and_not_the_syn() {
         core::mem::swap(&mut t.ep.client, &mut t.ep.server);
         for d in Direction::BOTH {
             let opener = Box::new(keys(d, KeyEpoch::Application(0)));
-            let _ = t.keys_with(d, 0, opener, harness::RANDOM, None);
+            let _ = t.keys_with(d, 0, opener, crate::harness::RANDOM, None);
         }
         t.open();
         t.send(C, 0, 0, flag::ACK, junk);

@@ -1,9 +1,7 @@
 //! Properties: however a session is cut, reordered and repeated, the same is seen; what is lost
 //! is declared; nothing passes unjudged; a reset session stays reset.
 
-mod harness;
-
-use harness::{Event, KeyTiming, Network, Path, Recorder, config, is_shown12, script};
+use crate::harness::{Event, KeyTiming, Network, Path, Recorder, config, is_shown12, script};
 use mmtls_engine::session::{EndReason, SessionError};
 use mmtls_engine::tls::{ContentType, Direction};
 use mmtls_engine::{Policy, Verdict};
@@ -25,9 +23,9 @@ fn expected(script: &Script, direction: Direction) -> Vec<(u8, Vec<u8>)> {
 /// TLS 1.3, with early data or without, or TLS 1.2.
 fn any_script(seed: u64) -> Script {
     match seed % 3 {
-        0 => harness::script(seed),
-        1 => harness::early_script(seed),
-        _ => harness::script12(seed),
+        0 => crate::harness::script(seed),
+        1 => crate::harness::early_script(seed),
+        _ => crate::harness::script12(seed),
     }
 }
 

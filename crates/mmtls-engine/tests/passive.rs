@@ -1,9 +1,8 @@
 //! Copies of live traffic, of which some are lost for good and whose end may never come: nothing is
 //! held or sent, and what was lost must not be waited for. Each test says what must hold.
 
-mod harness;
-use harness::Event;
-use harness::attack::*;
+use crate::harness::Event;
+use crate::harness::attack::*;
 use mmtls_engine::session::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;

@@ -1,8 +1,7 @@
 //! Policy `require_private_tag`: which sessions meet it, and that they do so at the ServerHello.
 
-mod harness;
-use harness::RANDOM;
-use harness::attack::*;
+use crate::harness::RANDOM;
+use crate::harness::attack::*;
 use mmtls_engine::session::*;
 use mmtls_engine::tls::*;
 use mmtls_engine::*;

@@ -1,7 +1,6 @@
 //! What tells that a session of TLS 1.2 goes on with an earlier one: the hellos need not.
 
-mod harness;
-use harness::attack::*;
+use crate::harness::attack::*;
 use mmtls_engine::session::*;
 use mmtls_engine::tls::*;
 use mmtls_testkit::segments::flag;

@@ -1,8 +1,7 @@
 //! What is shared by all connections is not taken by those of one client: who has the most of it
 //! pays.
 
-mod harness;
-use harness::attack::*;
+use crate::harness::attack::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::{Endpoints, flag};
 

@@ -1,9 +1,8 @@
 //! TLS behind other protocols: whatever protocol, however it is cut, the session is seen, and a
 //! session without keys does not get past its policy.
 
-mod harness;
-use harness::attack::*;
-use harness::{KeyTiming, Network, Path, Recorder, config};
+use crate::harness::attack::*;
+use crate::harness::{KeyTiming, Network, Path, Recorder, config};
 use mmtls_engine::session::*;
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
@@ -72,7 +71,7 @@ proptest! {
     ) {
         let all = dialogs();
         let dialog = which.get(&all);
-        let plain = harness::script(seed);
+        let plain = crate::harness::script(seed);
         let network = Network {
             seed,
             max_segment: [0, 5, 40, 1448][segment],

@@ -1,7 +1,6 @@
 //! IP that stands in something else meets its policy.
 
-mod harness;
-use harness::attack::*;
+use crate::harness::attack::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
 

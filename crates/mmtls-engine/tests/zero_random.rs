@@ -1,8 +1,7 @@
 //! A client random is any 32 bytes, zeros too.
 
-mod harness;
-use harness::attack::{C, S};
-use harness::{SUITE, config, keys};
+use crate::harness::attack::{C, S};
+use crate::harness::{SUITE, config, keys};
 use mmtls_engine::session::{EndReason, Handler, Record, Session};
 use mmtls_engine::tls::{CipherSuite, ContentType, KeyEpoch};
 use mmtls_engine::{Engine, FrameInput, Link, Policy, PortId, SharedKeys};
@@ -36,7 +35,8 @@ fn keys_of_a_random_of_zeros_are_found() {
             server: "10.0.0.3:443".parse().unwrap(),
             initial: [1, 2],
         };
-        let mut builder = ScriptBuilder::new([0; 32], SUITE, false, &[1000], keys as harness::Keys);
+        let mut builder =
+            ScriptBuilder::new([0; 32], SUITE, false, &[1000], keys as crate::harness::Keys);
         for direction in [C, S] {
             builder.record(direction, ContentType::APPLICATION_DATA, &[7; 500], 0);
         }

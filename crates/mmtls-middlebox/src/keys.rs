@@ -10,9 +10,9 @@
 //! sees is kept by a worker that does not get the session, and not found.
 //!
 //! Refuses to keep key bytes once their opener is set up, to share anything but queues between
-//! workers, and to wait for a slow one. No sender fills a queue ([`queue`]): of one that has much in it
-//! nothing is read for a while, and what comes all the same is dropped and counted (the session then
-//! meets the missing-key policy).
+//! workers, and to wait for a slow one. No sender fills a queue (`keys/queue.rs`): of one that has
+//! much in it nothing is read for a while, and what comes all the same is dropped and counted (the
+//! session then meets the missing-key policy).
 
 mod queue;
 

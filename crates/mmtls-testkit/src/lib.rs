@@ -2,7 +2,7 @@
 //!
 //! Job: build `client – middlebox – server` out of namespaces and veth pairs, start real servers
 //! in it, measure, and take everything away again. Nothing here ships: only dev-dependencies and
-//! `xtask` may name this crate (`cargo xtask arrows` checks).
+//! `xtask` may name this crate (`deny.toml`).
 //!
 //! Refuses: to touch interfaces, routes or processes outside the namespaces it made; to pass
 //! silently where namespaces cannot be made (see [`require_testbed`]).

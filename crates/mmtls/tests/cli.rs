@@ -1,8 +1,6 @@
 //! The command line: bad input gives one clear line and a failure status, captures give the same
 //! streams in every format, and a running monitor has given up what it does not need.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -12,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{
-    Family, Stage, can_run, find, http_body, mmtls_program, options, patient, sessions, stat, url,
+use crate::common::{
+    Family, LIMIT, Stage, can_run, find, http_body, mmtls_program, options, patient, sessions,
+    stat, url,
 };
 use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
 use mmtls_testkit::wire::BothSides;
@@ -651,7 +650,7 @@ fn accepts_signals_and_prints_a_live_summary() {
     let mut curl = monitor.sharing(&bed, false, &[], "curl");
     curl.arg("--cacert").arg(&bed.pki().ca).args(bed.resolve_args());
     curl.args(["-sS", "--http1.0", "--max-time", "20", &url("")]);
-    let page = bed.run("curl", curl, common::LIMIT).unwrap();
+    let page = bed.run("curl", curl, LIMIT).unwrap();
     assert!(find(&page.stdout, b"TLSv1.3").is_some(), "{}", page.stderr);
     monitor.process.signal("USR1");
     monitor.process.wait_for_line("decrypted: 1", Duration::from_secs(5)).unwrap();
@@ -679,7 +678,8 @@ fn accepts_a_link_that_goes_down_and_a_log_that_is_rotated() {
     // As drivers do when they are reconfigured.
     for port in ["left", "right"] {
         stage.bed.middlebox.ip(&format!("link set {port} down\n")).unwrap();
-        std::thread::sleep(Duration::from_millis(300));
+        let told = format!("mmtls: {port} is down; going on");
+        mmtls.process.wait_for_line(&told, LIMIT).unwrap();
         stage.bed.middlebox.ip(&format!("link set {port} up\n")).unwrap();
         fetch(&mmtls);
         std::thread::sleep(Duration::from_millis(1200));
@@ -688,12 +688,12 @@ fn accepts_a_link_that_goes_down_and_a_log_that_is_rotated() {
     let (log, rotated) = (mmtls.directory().join("eve.json"), mmtls.directory().join("rotated"));
     fs::rename(&log, &rotated).unwrap();
     mmtls.process.signal("HUP");
-    std::thread::sleep(Duration::from_millis(600));
-    fetch(&mmtls);
-    let said = mmtls.process.stderr_text();
-    for port in ["left", "right"] {
-        assert!(said.contains(&format!("mmtls: {port} is down; going on")), "{said}");
+    let deadline = Instant::now() + LIMIT;
+    while !log.exists() {
+        assert!(Instant::now() < deadline, "no new log");
+        std::thread::sleep(Duration::from_millis(20));
     }
+    fetch(&mmtls);
     let old = fs::read_to_string(&rotated).unwrap();
     assert_eq!(old.matches("\"event_type\":\"http\"").count(), 3, "{old}");
     let report = mmtls.stop().unwrap();

@@ -1,9 +1,7 @@
 //! Early data (0-RTT) and shared handshake keys with real programs: OpenSSL's client, nginx, and
 //! the middlebox between them, which resets sessions that it cannot read.
 
-mod common;
-
-use common::{LIMIT, can_run, find, patient};
+use crate::common::{LIMIT, can_run, find, patient};
 use mmtls_testkit::{
     Middle, Mmtls, MmtlsOptions, MmtlsReport, Nginx, NginxOptions, Testbed, address,
 };

@@ -1,15 +1,14 @@
 //! Keys that come late, never, from the wrong place, or not at all on purpose: packets wait, are
 //! inspected before they go on, and the stated policy holds.
 
-mod common;
-
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{
-    Family, Stage, assert_all_decrypted, can_run, find, options, patient, sessions, stat, url,
+use crate::common::{
+    Family, LIMIT, Stage, assert_all_decrypted, can_run, find, options, patient, sessions, stat,
+    url,
 };
 use mmtls_keyshare::SecretBytes;
 use mmtls_keyshare::client::{Client, ClientConfig};
@@ -152,7 +151,7 @@ fn sender(
     delay_ms: u64,
 ) -> Background {
     let mut command = place.command(std::env::current_exe().unwrap());
-    command.args(["--exact", "--ignored", "--nocapture", "the_sender_process"]);
+    command.args(["--exact", "--ignored", "--nocapture", "keys::the_sender_process"]);
     command.env("SENDER_MIDDLEBOX", family.keys());
     command.env("SENDER_CA", &bed.pki().ca);
     command.env("SENDER_KEYLOG", keylog(bed));
@@ -529,7 +528,7 @@ fn accepts_keys_again_after_the_agent_lost_its_connection() {
     let second = stage.mmtls(&patient());
     std::thread::sleep(Duration::from_millis(700));
     std::fs::write(&go, "").unwrap();
-    let page = client.finish(common::LIMIT).unwrap();
+    let page = client.finish(LIMIT).unwrap();
     assert!(page.stdout == content, "{}", page.stderr);
     assert_all_decrypted(&second.stop().unwrap(), 1);
 }

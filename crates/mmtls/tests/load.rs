@@ -1,13 +1,11 @@
 //! Many connections, one after the other and at a time, with shared keys: every session is
 //! decrypted, no record and no request fails. And programs that share nothing.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::Mutex;
 
-use common::{
+use crate::common::{
     Family, Stage, assert_all_decrypted, assert_decrypted_but_aborted, can_run, options, patient,
     sessions, stat, url,
 };
@@ -233,7 +231,7 @@ fn accepts_tls_1_2() {
     assert_eq!(report.count("missing key"), 0, "{:#?}", report.summary);
     assert_eq!(report.count("records failed"), 0, "{:#?}", report.summary);
     assert!(report.count("plaintext bytes") >= 201 * 200_000, "{:#?}", report.summary);
-    assert!(common::sessions(&report).iter().all(|tls| tls["version"] == "TLS 1.2"));
+    assert!(crate::common::sessions(&report).iter().all(|tls| tls["version"] == "TLS 1.2"));
 }
 
 #[test]

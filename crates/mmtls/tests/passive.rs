@@ -1,11 +1,9 @@
 //! A passive monitor sees and decrypts what an inline one does, while the kernel forwards: nothing
 //! depends on it, and it sends nothing.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{
+use crate::common::{
     Family, LIMIT, Stage, assert_all_decrypted, assert_decrypted_but_aborted, can_run, options,
     patient, stat, url,
 };

@@ -4,13 +4,13 @@
 //! Captures of rustls endpoints always; live with Debian's nginx, curl, h2load and ab on OpenSSL
 //! with the private tag, which are loud skips without `make openssl`.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use common::{Family, Stage, assert_all_decrypted, can_run, options, patient, sessions, stat, url};
+use crate::common::{
+    Family, Stage, assert_all_decrypted, can_run, options, patient, sessions, stat, url,
+};
 use mmtls::monitor::{Monitor, MonitorConfig};
 use mmtls_engine::tls::Direction;
 use mmtls_engine::{Engine, FrameInput, Link, Output, PortId};
@@ -255,7 +255,7 @@ fn accepts_private_tag_sessions_of_h2load_and_ab() {
     run("h2load", &["--h1", "-n", "40", "-c", "8", suites], "40 succeeded");
     run("ab", &["-n", "20", "-c", "4"], "Complete requests:      20");
     let report = mmtls.stop().unwrap();
-    common::assert_decrypted_but_aborted(&report, 28);
+    crate::common::assert_decrypted_but_aborted(&report, 28);
     private_suites(&report);
 }
 

@@ -1,13 +1,13 @@
 //! A forbidden response is stopped before its record is complete, both ends hear of it, and
 //! nothing of the session is forwarded any more.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{Family, LIMIT, Stage, assert_all_decrypted, can_run, find, patient, sessions, url};
+use crate::common::{
+    Family, LIMIT, Stage, assert_all_decrypted, can_run, find, patient, sessions, url,
+};
 use mmtls_testkit::wire::{self, BothSides, RST, Segment};
 use mmtls_testkit::{
     Finished, Middle, Mmtls, MmtlsOptions, Nginx, NginxOptions, Options, Testbed, files,
@@ -47,7 +47,7 @@ fn said(page: &Finished, name: &str) -> usize {
 
 /// The server's socket for a client's port, in whatever state.
 fn server_socket(stage: &Stage, client_port: usize) -> String {
-    common::shell(&stage.bed.server, &format!("ss -Htan dport = :{client_port}"))
+    crate::common::shell(&stage.bed.server, &format!("ss -Htan dport = :{client_port}"))
 }
 
 fn patterns_are_stopped(family: Family) {

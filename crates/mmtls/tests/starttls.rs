@@ -1,12 +1,10 @@
 //! TLS behind other protocols, with real clients: `openssl s_client -starttls` and curl through a
 //! proxy. The server speaks just enough of each protocol to be left for TLS.
 
-mod common;
-
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Stage, assert_all_decrypted, can_run, options, patient, sessions, stat};
+use crate::common::{Stage, assert_all_decrypted, can_run, options, patient, sessions, stat};
 use mmtls_testkit::{Background, Testbed, address};
 
 /// One port per protocol, from this one on.

@@ -1,11 +1,9 @@
 //! mmTLS leaves everything as it is: the server's own certificate reaches the client, the TCP
 //! payload is the same on both sides of the middlebox, and what is no TLS passes unchanged.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{
+use crate::common::{
     Family, LIMIT, Stage, assert_all_decrypted, can_run, find, options, patient, stat, url,
 };
 use mmtls_testkit::wire::{self, BothSides, Segment};

@@ -1,9 +1,9 @@
 //! Several workers: every connection belongs to one of them, no key is lost on the way to it, and
 //! the counters add up.
 
-mod common;
-
-use common::{Family, Stage, assert_decrypted_but_aborted, can_run, options, patient, sessions};
+use crate::common::{
+    Family, Stage, assert_decrypted_but_aborted, can_run, options, patient, sessions,
+};
 use mmtls_testkit::{MmtlsOptions, MmtlsReport, NginxOptions, files};
 use serde_json::Value;
 

@@ -1,7 +1,6 @@
 //! What the tests of the C library share: the installed library, compilers, captures.
 //!
 //! Refuses to test an older library than the sources.
-#![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,8 +49,9 @@ pub fn installed() -> &'static Path {
 /// `make install` of what was built together with this test.
 pub fn install(variables: &[&str]) {
     let built = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();
-    let hint = "run `cargo build --release -p mmtls-capi -p mmtls -p mmtls-preload` first";
-    assert!(built.ends_with("release"), "`make install` takes release builds: {hint}");
+    let profile = built.file_name().unwrap().to_str().unwrap();
+    let flag = if profile == "debug" { "" } else { " --release" };
+    let hint = format!("run `cargo build{flag} -p mmtls-capi -p mmtls -p mmtls-preload` first");
     let library = built.join("libmmtls_capi.so");
     let built_at = fs::metadata(&library).and_then(|file| file.modified());
     let Ok(built_at) = built_at else { panic!("{} is missing: {hint}", library.display()) };
@@ -62,6 +62,7 @@ pub fn install(variables: &[&str]) {
     }
     let mut make = Command::new("make");
     make.current_dir(root()).args(["-s", "install"]).args(variables);
+    make.arg(format!("PROFILE={profile}"));
     succeed(make.env("CARGO_TARGET_DIR", built.parent().unwrap()));
 }
 

@@ -1,7 +1,5 @@
 //! rustls on both ends of a wire in memory, certificates of the testkit, key logs.
 
-#![allow(dead_code, reason = "every test file uses its part")]
-
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};

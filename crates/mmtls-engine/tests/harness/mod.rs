@@ -1,6 +1,5 @@
 //! A simulated path: two endpoints that send a script's turns, a hostile network between them
 //! and the engine, and a receiver's view behind it that checks every forwarded byte.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod attack;
 

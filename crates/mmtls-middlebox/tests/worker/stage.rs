@@ -14,7 +14,7 @@ use mmtls_middlebox::worker::{KeyInput, Settings, Worker};
 use mmtls_middlebox::{Error, Share, Status, harden};
 use mmtls_packet_io::Port;
 
-use crate::network::{BATCH, Network};
+use super::network::{BATCH, Network};
 use mmtls_testkit::frames::{Packet, Session};
 
 /// What [`Judge`] resets a session for.

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use mmtls_record::suite::{self, Suite, TLS13};
 
-use crate::command::{Directory, Server, output, request, run, start, wait_for};
-use crate::relay::Relay;
-use crate::transcript::{Session, open_session};
-use crate::{Tally, openssl, write_body};
+use super::command::{Directory, Server, output, request, run, start, wait_for};
+use super::relay::Relay;
+use super::transcript::{Session, open_session};
+use super::{Tally, openssl, write_body};
 
 const PSK: &str = "000102030405060708090a0b0c0d0e0f";
 

@@ -6,10 +6,10 @@ use std::process::Command;
 
 use mmtls_record::suite::{self, TLS12, TLS13};
 
-use crate::command::{Directory, Server, output, request, run, start, wait_for};
-use crate::relay::Relay;
-use crate::transcript::{Session, open_session};
-use crate::{Tally, write_body};
+use super::command::{Directory, Server, output, request, run, start, wait_for};
+use super::relay::Relay;
+use super::transcript::{Session, open_session};
+use super::{Tally, write_body};
 
 const PSK: &str = "000102030405060708090a0b0c0d0e0f";
 

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
 
-use crate::command::PATIENCE;
+use super::command::PATIENCE;
 
 /// The bytes of one connection: to the server, to the client.
 pub type Recorded = [Vec<u8>; 2];

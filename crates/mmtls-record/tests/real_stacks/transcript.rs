@@ -5,7 +5,7 @@ use mmtls_record::open_record;
 use mmtls_record::suite::{TLS12, TLS13};
 use mmtls_tls::{ContentType, OpenRecord};
 
-use crate::relay::Recorded;
+use super::relay::Recorded;
 
 /// Bytes of a record that are changed, one at a time; all of them when it is shorter.
 const SAMPLES: usize = 48;

@@ -20,7 +20,7 @@ const WRITE_AT: usize = 64 << 10;
 /// Most bytes that are kept while writing fails or takes its time.
 const MAX_PENDING: usize = 16 << 20;
 /// How long a disk that does nothing is waited for at the end.
-const LAST_WAIT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
+const LAST_WAIT: Duration = Duration::from_secs(5);
 
 /// Creates a directory for output, readable by its owner only, unless it exists.
 pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
@@ -38,6 +38,8 @@ pub(super) struct LineFile {
 /// What all writers of a file share.
 struct Shared {
     path: Box<Path>,
+    /// [`LAST_WAIT`], less in tests.
+    last_wait: Duration,
     state: Mutex<State>,
     /// The thread has something to do.
     work: Condvar,
@@ -86,8 +88,13 @@ struct Thread(Arc<Shared>);
 impl LineFile {
     /// Opens a file to append to; a new one is readable by its owner only.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Self::open_with(path, LAST_WAIT)
+    }
+
+    fn open_with(path: &Path, last_wait: Duration) -> io::Result<Self> {
         let shared = Shared {
             path: path.into(),
+            last_wait,
             state: Mutex::new(State::new(Out::open(path)?)),
             work: Condvar::new(),
             done: Condvar::new(),
@@ -348,13 +355,13 @@ impl Shared {
             let (before, begun) = (state.progress, Instant::now());
             let same =
                 |state: &mut State| state.behind && !is_done(state) && state.progress == before;
-            let left = LAST_WAIT.saturating_sub(state.waited);
+            let left = self.last_wait.saturating_sub(state.waited);
             let waited = self.done.wait_timeout_while(state, left, same);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
             if state.progress == before {
                 state.waited += begun.elapsed();
             }
-            if state.waited >= LAST_WAIT {
+            if state.waited >= self.last_wait {
                 state.gave_up = true;
                 if state.pending_lines + state.in_hand_lines > 0 {
                     state.tell(|| io::ErrorKind::TimedOut.into());
@@ -502,7 +509,7 @@ mod tests {
         let path = dir.join("eve.json");
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         let reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-        let mut file = LineFile::open(&path).unwrap();
+        let mut file = LineFile::open_with(&path, Duration::from_secs(1)).unwrap();
         file.write_behind().unwrap();
         (dir, file, reader)
     }
@@ -570,11 +577,12 @@ mod tests {
         assert!((1..40_000).contains(&lost), "{lost}");
         assert!(file.take_error().is_some(), "who does not keep up is told of");
         // The end does not wait for ever, and counts what it leaves behind.
-        let begun = Instant::now();
+        file.finish();
+        let waited = file.shared.lock().waited;
         for _ in 0..30 {
             file.finish();
         }
-        assert!(begun.elapsed() < 10 * LAST_WAIT, "waited for once");
+        assert_eq!(file.shared.lock().waited, waited, "waited for once");
         let left = file.lost_lines();
         assert!(left > lost && left <= 40_000, "{left}");
         // When it works again, only what found no room is lost.

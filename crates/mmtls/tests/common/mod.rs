@@ -3,7 +3,6 @@
 //!
 //! Refuses to guess: a missing binary, a hole in a stream or a retransmission with other bytes
 //! fails the test that asked.
-#![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -3,9 +3,6 @@
 //!
 //! A stack that is not installed is a loud skip.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -13,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{client_config, name, pki, server_config};
+use crate::common::{client_config, name, pki, server_config};
 use mmtls_endpoint::{has_private_tag, provider};
 use mmtls_testkit::{Pki, require_program};
 use rustls::{ClientConnection, HandshakeKind, ServerConnection, Stream};
@@ -78,7 +75,7 @@ fn connect(port: u16) -> TcpStream {
 /// Speaks to their server, with our suites and without: `ping` must come back, turned round or
 /// not, over the same suite after the same handshake.
 fn check_server(pki: &Pki, port: u16, answer: &str) {
-    let met = [provider(), common::plain()].map(|provider| {
+    let met = [provider(), crate::common::plain()].map(|provider| {
         let config = Arc::new(client_config(pki, provider));
         let mut connection = ClientConnection::new(config, name()).unwrap();
         let mut stream = connect(port);

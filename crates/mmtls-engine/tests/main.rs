@@ -1,0 +1,20 @@
+//! The engine against hostile networks, endpoints and attackers, all in memory.
+
+mod attacks;
+mod bypass;
+mod clear;
+mod early;
+mod evasion;
+mod fragments;
+mod handler_reset;
+mod harness;
+mod hostile_tcp;
+mod opening;
+mod order;
+mod passive;
+mod private_tag;
+mod resumption;
+mod shares;
+mod starttls;
+mod tunnels;
+mod zero_random;

@@ -1,0 +1,13 @@
+//! The programs of this crate, between real TLS programs and alone.
+
+mod cli;
+mod common;
+mod early;
+mod keys;
+mod load;
+mod passive;
+mod private_tag;
+mod reset;
+mod starttls;
+mod transparent;
+mod workers;
