@@ -3,7 +3,7 @@
 //!
 //! Behind Finished a client's record is application data or waits, and so is a server's once its application keys are
 //! there; before that a server's records still pass, as without handshake keys. Keys that open nothing are ignored; once
-//! they have opened a record, the next one that they do not open fails.
+//! they have opened a record, the next one that they do not open fails. So does content that they open.
 //!
 //! Refuses to parse certificates: their bytes go to the handler as they are. Tells where the
 //! handshake ends, so that the switch to application keys need not be searched for.
@@ -44,13 +44,19 @@ impl<S: Default> TlsSession<S> {
             self.client_flight_seen = true;
             self.early_data_was_not_ended(ctx);
         }
-        if opened.content_type == ContentType::HANDSHAKE {
-            let cap = ctx.config.limits.max_handshake_bytes;
-            let content = &ctx.plaintext[..opened.len];
-            if self.streams[direction.index()].messages.push(content, cap).is_err() {
-                self.fail(direction, SessionError::MalformedHandshake, ctx);
+        match opened.content_type {
+            ContentType::HANDSHAKE => {
+                let cap = ctx.config.limits.max_handshake_bytes;
+                let content = &ctx.plaintext[..opened.len];
+                if self.streams[direction.index()].messages.push(content, cap).is_err() {
+                    self.fail(direction, SessionError::MalformedHandshake, ctx);
+                }
+                self.handle_opened_messages(direction, ctx);
             }
-            self.handle_opened_messages(direction, ctx);
+            ContentType::ALERT => {}
+            // Nobody sends content under these keys (RFC 8446, section 2): they are an application epoch's, and who
+            // has delivered them as others would have it pass unshown.
+            _ => self.fail(direction, SessionError::MalformedRecord, ctx),
         }
         true
     }
