@@ -3,7 +3,7 @@
 
 mod harness;
 use harness::attack::*;
-use harness::{RANDOM, SUITE};
+use harness::{Keys, RANDOM, SUITE};
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
@@ -68,4 +68,21 @@ fn application_keys_named_as_those_of_the_handshake_must_not_hide_content() {
         let passed = passed(&mut t, &builder.build());
         assert!(passed == 0, "{passed} bytes passed, {} records were judged", t.judged());
     }
+}
+
+#[test]
+fn application_keys_named_as_those_of_refused_early_data_must_not_hide_content() {
+    let early = EarlyScript { fate: EarlyFate::RefusedWithKey, before: vec![], after: vec![] };
+    let mut builder = ScriptBuilder::early(RANDOM, SUITE, &[1000], &early, harness::keys as Keys);
+    for _ in 0..20 {
+        builder.record(C, DATA, &[8; 16_000], 0);
+        builder.record(S, DATA, b"200 thank you", 0);
+    }
+    let mut t = T::new();
+    deliver(&mut t, C, KeyEpoch::EarlyData, used(C));
+    deliver(&mut t, C, KeyEpoch::Application(0), NullKeys(4711));
+    deliver(&mut t, S, KeyEpoch::Application(0), used(S));
+    let passed = passed(&mut t, &builder.build());
+    let judged = t.engine.handler().judged;
+    assert!(passed < 100_000, "{passed} bytes passed, {judged:?} records were judged");
 }

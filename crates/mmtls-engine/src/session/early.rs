@@ -9,7 +9,8 @@
 //! What the server does with early data is reported once. Accepted: EndOfEarlyData was opened, or EncryptedExtensions say
 //! so. Rejected: HelloRetryRequest, a ServerHello without the first pre-shared key, EncryptedExtensions, or later keys that
 //! open a record with no EndOfEarlyData before it. A record that nothing opens proves nothing. Rejected early data reach
-//! nobody: what was shown is void, what still comes passes unshown.
+//! nobody: what was shown is void, what still comes passes unshown. So early keys are tried up to the first record
+//! that they do not open.
 //!
 //! Without early keys the records wait until the stall limit or until the client's application keys have come; then
 //! policy `missing_keys` decides. Behind the ServerHello up to 64 KB can pass that way, since they cannot be told from the
@@ -54,7 +55,8 @@ impl<S: Default> TlsSession<S> {
 
     /// Adds keys; false when they are not needed.
     pub(super) fn add_early_keys(&mut self, source: u64, opener: Box<dyn OpenRecord>) -> bool {
-        self.early.open && !self.early.waived && self.early.keys.add(source, opener)
+        let early = &mut self.early;
+        early.open && !early.waived && !early.keys_over && early.keys.add(source, opener)
     }
 
     /// What the server does with the early data has become known.

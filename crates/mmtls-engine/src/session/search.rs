@@ -13,7 +13,7 @@
 use core::mem;
 
 use super::state::{Context, Step, TlsSession};
-use super::stream::{Read, Search};
+use super::stream::{KeyCandidates, Read, Search};
 use super::{Handler, SessionError};
 use crate::tls::{
     Deframed, Direction, KeyEpoch, OpenRecord, RECORD_HEADER_LEN, RecordHeader, deframe,
@@ -94,8 +94,16 @@ impl<S: Default> TlsSession<S> {
         if !may_pass {
             return Step::NeedKeys;
         }
-        // Its keys are here, so the server's flight is complete, whatever this record is.
-        self.client_flight_seen |= of_client;
+        if of_client {
+            // Its keys are here, so the server's flight is complete, whatever this record is.
+            self.client_flight_seen = true;
+            // Early data come first and in order: keys that have not opened this record open no later one, unless
+            // they are an application epoch's, whose content would pass for refused early data.
+            if !self.early.keys.is_confirmed() {
+                self.early.keys = KeyCandidates::default();
+                self.early.keys_over = true;
+            }
+        }
         search.records += 1;
         search.backlog.extend_from_slice(&header.bytes);
         search.backlog.extend_from_slice(fragment);

@@ -39,6 +39,8 @@ pub(super) struct Early {
     pub(super) open: bool,
     /// The keys will not come, and policy lets the records pass.
     pub(super) waived: bool,
+    /// No keys are tried any more.
+    pub(super) keys_over: bool,
 }
 
 /// Which hello may come next.
