@@ -133,7 +133,12 @@ impl Side {
                 }
             }
             match begins {
-                Begins::Unsure => return Seen::Unsure,
+                Begins::Unsure => {
+                    if self.plain > MAX_BYTES {
+                        self.leave_behind();
+                    }
+                    return Seen::Unsure;
+                }
                 Begins::Tls | Begins::Ssl2 => {
                     let client = self.client.split_off(self.plain);
                     return Seen::Tls(Beginning {
@@ -158,6 +163,14 @@ impl Side {
         self.server = Vec::new();
         self.server_lost = false;
         self.limit()
+    }
+
+    /// Keeps what a long turn asks for, and not the turn: its sender decides how often TLS may begin in it.
+    fn leave_behind(&mut self) {
+        let possible = self.client.split_off(self.plain);
+        self.asked = Upgrade::asked_by(&self.client);
+        self.client = possible;
+        self.plain = 0;
     }
 
     fn handle_server(&mut self, bytes: &[u8]) -> Seen {
