@@ -10,6 +10,10 @@ use super::upgrade::Upgrade;
 /// Most bytes of a client's turn among which there may be urgent ones in front of a ClientHello.
 const MAX_URGENT: usize = 16;
 
+/// Places in a turn of which it is asked what the client asked for in front of them: its sender decides how many look like
+/// a hello. What comes at others is recognised as where nobody has asked, or by its answer.
+const MAX_SEARCHES: usize = 16;
+
 /// What a header of the PROXY protocol, version 2, begins with. It is followed by a byte that says
 /// version and command, one for the address family, and the length of the rest.
 const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -46,6 +50,8 @@ pub(super) struct Side {
     urgent: bool,
     /// What the client asked for before the server spoke last.
     asked: Option<Upgrade>,
+    /// How often that was sought in its turn.
+    searches: usize,
     /// How the server's turn begins.
     answer: Answer,
     /// What is in front of TLS here, if it comes, is no header of a load balancer.
@@ -123,7 +129,9 @@ impl Side {
             // Only now is it worth a search what the client asked for.
             if begins != Begins::Other {
                 if !before.is_empty() {
-                    asked = Upgrade::asked_by(before);
+                    let searched = self.searches < MAX_SEARCHES;
+                    asked = searched.then(|| Upgrade::asked_by(before)).flatten();
+                    self.searches += usize::from(searched);
                 }
                 if self.in_dialog && asked.is_none() {
                     begins = match before.is_empty() && rest[0] == HANDSHAKE {
@@ -196,6 +204,7 @@ impl Side {
             self.asked = Upgrade::asked_by(&self.client);
             self.client.clear();
             self.plain = 0;
+            self.searches = 0;
             self.urgent = false;
             self.excluded = true;
         }
