@@ -144,7 +144,8 @@ impl Policies {
 pub struct Limits {
     /// Flows in the table. Beyond it the oldest one goes that only one side vouches for, of the
     /// client that has the most of those; without any, a connection that has long been silent, of the client
-    /// that has the most, for one that has fewer; else `Policies::table_full` decides. About 1 KB each.
+    /// that has the most, for one that has fewer; else `Policies::table_full` decides. A client
+    /// with more tombstones than are left for all others has to wait, too. About 1 KB each.
     pub max_flows: usize,
     /// Bytes kept per direction: out of order, and as much again forwarded and not acknowledged.
     /// A packet beyond it is dropped: its sender repeats it, and nothing passes unseen.

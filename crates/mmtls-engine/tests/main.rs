@@ -3,7 +3,9 @@
 mod attacks;
 mod bypass;
 mod clear;
+mod cost;
 mod early;
+mod epochs;
 mod evasion;
 mod fragments;
 mod handler_reset;

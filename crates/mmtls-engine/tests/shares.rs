@@ -234,9 +234,9 @@ fn tombstones_must_make_room_for_nobody() {
     config.policies.not_tls = Policy::Reset;
     let mut t = T::with(config);
     let honest = t.ep;
-    for port in 0..100 {
+    for host in 0..100 {
         // Reset by the segment that opens it: it never was more than an attempt.
-        t.ep.client = ([10, 6, 6, 6], 1000 + port).into();
+        t.ep.client = ([10, 6, 6, host], 1000).into();
         t.send(C, -1, 0, flag::SYN, &[]);
         t.send(S, -1, 0, flag::SYN | flag::ACK, &[]);
         let verdict = t.send(C, 0, 0, flag::ACK, b"GET / HTTP/1.1\r\n\r\n");
@@ -245,6 +245,25 @@ fn tombstones_must_make_room_for_nobody() {
     t.ep = honest;
     assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Drop);
     assert_eq!((t.engine.flow_count(), t.engine.counters().evicted), (100, 0));
+}
+
+#[test]
+fn tombstones_of_one_client_must_not_take_the_table() {
+    let mut config = T::config();
+    config.limits.max_flows = 100;
+    config.tls_ports = vec![T::new().ep.server.port()];
+    config.policies.not_tls = Policy::Reset;
+    let mut t = T::with(config);
+    let honest = t.ep;
+    for port in 0..200 {
+        t.ep.client = ([10, 6, 6, 6], 1000 + port).into();
+        t.open();
+        assert_eq!(t.send(C, 0, 0, flag::ACK, b"GET / HTTP/1.1\r\n\r\n"), Verdict::Drop);
+    }
+    assert_eq!(t.engine.flow_count(), 50, "more than is left for all others");
+    t.ep = honest;
+    let _ = established(&mut t);
+    assert_eq!((t.judged(), t.engine.counters().evicted), (2, 0));
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl<H: Handler> Engine<H> {
         let answers = if reset { TOMBSTONE_ANSWERS } else { 0 };
         flow.phase = Phase::Dead { reason, answers };
         let id = flow.id;
-        self.flows.unsettle(index);
+        self.flows.bury(index);
         self.discard_held(index);
         if reset {
             for direction in Direction::BOTH {

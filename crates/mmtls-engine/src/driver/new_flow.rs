@@ -77,7 +77,11 @@ impl<H: Handler> Engine<H> {
     }
 
     pub(super) fn insert(&mut self, key: &NewFlow) -> Result<FlowIndex, Verdict> {
-        if self.flows.len() >= self.config.limits.max_flows {
+        let max_flows = self.config.limits.max_flows;
+        if self.flows.has_most_tombstones(key.client.ip(), max_flows) {
+            return Err(self.refuse_flow());
+        }
+        if self.flows.len() >= max_flows {
             if let Some(oldest) = self.flows.oldest_opening() {
                 self.counters.evicted += 1;
                 self.remove(oldest, EndReason::TimedOut);
@@ -92,13 +96,15 @@ impl<H: Handler> Engine<H> {
                 self.counters.flows += 1;
                 Ok(index)
             }
-            None => {
-                self.counters.table_full += 1;
-                Err(match self.config.policies.table_full {
-                    Policy::Forward | Policy::Bypass => Verdict::Forward,
-                    Policy::Drop | Policy::Reset => Verdict::Drop,
-                })
-            }
+            None => Err(self.refuse_flow()),
+        }
+    }
+
+    fn refuse_flow(&mut self) -> Verdict {
+        self.counters.table_full += 1;
+        match self.config.policies.table_full {
+            Policy::Forward | Policy::Bypass => Verdict::Forward,
+            Policy::Drop | Policy::Reset => Verdict::Drop,
         }
     }
 }

@@ -10,6 +10,10 @@ use super::upgrade::Upgrade;
 /// Most bytes of a client's turn among which there may be urgent ones in front of a ClientHello.
 const MAX_URGENT: usize = 16;
 
+/// Places in a turn of which it is asked what the client asked for in front of them: its sender decides how many look like
+/// a hello. What comes at others is recognised as where nobody has asked, or by its answer.
+const MAX_SEARCHES: usize = 16;
+
 /// What a header of the PROXY protocol, version 2, begins with. It is followed by a byte that says
 /// version and command, one for the address family, and the length of the rest.
 const PROXY_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -46,6 +50,8 @@ pub(super) struct Side {
     urgent: bool,
     /// What the client asked for before the server spoke last.
     asked: Option<Upgrade>,
+    /// How often that was sought in its turn.
+    searches: usize,
     /// How the server's turn begins.
     answer: Answer,
     /// What is in front of TLS here, if it comes, is no header of a load balancer.
@@ -123,7 +129,9 @@ impl Side {
             // Only now is it worth a search what the client asked for.
             if begins != Begins::Other {
                 if !before.is_empty() {
-                    asked = Upgrade::asked_by(before);
+                    let searched = self.searches < MAX_SEARCHES;
+                    asked = searched.then(|| Upgrade::asked_by(before)).flatten();
+                    self.searches += usize::from(searched);
                 }
                 if self.in_dialog && asked.is_none() {
                     begins = match before.is_empty() && rest[0] == HANDSHAKE {
@@ -133,7 +141,12 @@ impl Side {
                 }
             }
             match begins {
-                Begins::Unsure => return Seen::Unsure,
+                Begins::Unsure => {
+                    if self.plain > MAX_BYTES {
+                        self.leave_behind();
+                    }
+                    return Seen::Unsure;
+                }
                 Begins::Tls | Begins::Ssl2 => {
                     let client = self.client.split_off(self.plain);
                     return Seen::Tls(Beginning {
@@ -160,6 +173,14 @@ impl Side {
         self.limit()
     }
 
+    /// Keeps what a long turn asks for, and not the turn: its sender decides how often TLS may begin in it.
+    fn leave_behind(&mut self) {
+        let possible = self.client.split_off(self.plain);
+        self.asked = Upgrade::asked_by(&self.client);
+        self.client = possible;
+        self.plain = 0;
+    }
+
     fn handle_server(&mut self, bytes: &[u8]) -> Seen {
         let in_hello = self.plain < self.client.len();
         if (in_hello || self.in_dialog) && self.answer.push(bytes) {
@@ -183,6 +204,7 @@ impl Side {
             self.asked = Upgrade::asked_by(&self.client);
             self.client.clear();
             self.plain = 0;
+            self.searches = 0;
             self.urgent = false;
             self.excluded = true;
         }
@@ -297,5 +319,26 @@ impl SideWatch {
         }
         self.asked = Upgrade::asked_by(bytes);
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_to_search_in_front_of_each_place_that_looks_like_a_hello() {
+        // Where TLS was asked for each of them is one; then TLS may begin in the next segment, too.
+        let mut segment = b">\x16\x03\x01\x00\x20\x01\x7f".repeat(175);
+        segment[0] = b'x';
+        segment[1389..].copy_from_slice(b"\nSTARTTLS\n\x16");
+        let mut side = Side::default();
+        for _ in 0..300 {
+            assert_eq!(side.handle_bytes(true, &segment), Seen::Unsure);
+        }
+        assert_eq!(side.searches, MAX_SEARCHES);
+        // They count for a turn.
+        assert_eq!(side.handle_bytes(false, b"250 ok\r\n"), Seen::Unsure);
+        assert_eq!(side.searches, 0);
     }
 }

@@ -28,9 +28,11 @@ pub(crate) enum Resource {
     Attempts,
     /// Flows that both sides vouch for, and that are not over.
     Settled,
+    /// Flows that were reset and are remembered.
+    Tombstones,
 }
 
-const RESOURCES: usize = 5;
+const RESOURCES: usize = 6;
 
 /// From which amount on holders and flows have a rank, and below which amount ranks
 /// are by age alone.
@@ -49,6 +51,7 @@ const SCALES: [Scale; RESOURCES] = [
     // Flows need no ranks: the oldest attempt goes first.
     Scale { least_of_client: 16, least_of_flow: usize::MAX, unit: 16 },
     Scale { least_of_client: 16, least_of_flow: usize::MAX, unit: 16 },
+    Scale { least_of_client: usize::MAX, least_of_flow: usize::MAX, unit: 16 },
 ];
 
 /// Ranks that are put right in one question, at most.
@@ -146,6 +149,12 @@ impl Shares {
     /// What the client of a flow holds, all its flows together.
     pub(crate) fn of_client(&self, stake: &Stake, resource: Resource) -> usize {
         self.holder(stake.client).map_or(0, |it| it.amounts[resource as usize].amount)
+    }
+
+    /// What a client holds.
+    pub(crate) fn held_by(&self, client: Client, resource: Resource) -> usize {
+        let at = self.index.get(&client).copied();
+        self.holder(at).map_or(0, |it| it.amounts[resource as usize].amount)
     }
 
     /// Whether a flow counts as another client's.

@@ -22,6 +22,9 @@ const SPARE: usize = 1024;
 /// Connections of a client that are compared when one of them has to go.
 const MAX_COMPARED: usize = 16;
 
+/// A client may have one tombstone for so many places of the table, however full that is.
+const TOMBSTONE_SHARE: usize = 16;
+
 /// Flows whose amounts are put right in one question for the largest, at most.
 const MAX_CORRECTIONS: usize = 256;
 
@@ -160,7 +163,7 @@ impl<P: Carried> FlowTable<P> {
     }
 
     /// A connection makes room for no other any more: it is over, or about to go.
-    pub(crate) fn unsettle(&mut self, index: FlowIndex) {
+    fn unsettle(&mut self, index: FlowIndex) {
         let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
             return;
         };
@@ -175,6 +178,24 @@ impl<P: Carried> FlowTable<P> {
         if let Some(flow) = self.get(index) {
             flow.settled = None;
         }
+    }
+
+    /// A flow was reset: it makes room for nobody, and counts as one of its client's tombstones.
+    pub(crate) fn bury(&mut self, index: FlowIndex) {
+        self.unsettle(index);
+        if let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) {
+            self.shares.set(index, &mut flow.stake, Resource::Tombstones, 1);
+        }
+    }
+
+    /// Whether a client has more tombstones than are left for everybody else: as nobody makes room for
+    /// others by them, it could take the whole table with connections that are reset.
+    pub(crate) fn has_most_tombstones(&self, client: IpAddr, max_flows: usize) -> bool {
+        let left = max_flows.saturating_sub(self.len());
+        // With fewer no client has more than half of the table.
+        left <= max_flows / 2
+            && self.shares.held_by(Client::new(client), Resource::Tombstones)
+                >= left.max(max_flows / TOMBSTONE_SHARE).max(1)
     }
 
     /// Counts a new flow as its client's, and as an attempt.

@@ -88,9 +88,10 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     let header_len = usize::from(header[0] & 0x0f) * 4;
     let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
     let fragment = u16::from_be_bytes([header[6], header[7]]);
-    if header[9] != TCP {
+    let protocol = header[9];
+    if !matches!(protocol, TCP | AUTHENTICATION) {
         // Of fragments the first one has the ports; the protocol is in each.
-        return match header[9] {
+        return match protocol {
             UDP if fragment & 0x1fff != 0 => Network::Other,
             UDP => udp(packet.get(header_len..), fragment & 0x3fff != 0),
             tunnel if tunnel::by_protocol(tunnel) => Network::Encapsulated,
@@ -110,7 +111,7 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     }
     let source = IpAddr::V4(Ipv4Addr::new(header[12], header[13], header[14], header[15]));
     let destination = IpAddr::V4(Ipv4Addr::new(header[16], header[17], header[18], header[19]));
-    let Some(payload) = packet.get(header_len..end) else {
+    let Some(mut payload) = packet.get(header_len..end) else {
         return Network::Malformed;
     };
     // More fragments, or a fragment offset (RFC 791, section 3.1).
@@ -119,13 +120,20 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
             source,
             destination,
             identification: u16::from_be_bytes([header[4], header[5]]).into(),
-            next: TCP,
+            next: protocol,
             offset: usize::from(fragment & 0x1fff) * 8,
             more: fragment & 0x2000 != 0,
             payload,
         });
     }
-    Network::Tcp { source, destination, segment: payload }
+    // What is behind an authentication header (RFC 4302) is not hidden: it is passed over, as in IPv6.
+    match walk(protocol, &mut payload) {
+        Walked::Tcp => Network::Tcp { source, destination, segment: payload },
+        Walked::Udp => udp(Some(payload), false),
+        Walked::Encapsulated => Network::Encapsulated,
+        Walked::Other => Network::Other,
+        Walked::Fragment { .. } | Walked::Malformed => Network::Malformed,
+    }
 }
 
 /// A datagram, or the first fragment of one: of that only the ports are given.
@@ -303,6 +311,28 @@ mod tests {
         assert!(matches!(parse_network(&v4, false), Network::Fragment(_)));
         v4[6] = 0x40;
         assert!(matches!(parse_network(&v4, false), Network::Tcp { .. }));
+    }
+
+    #[test]
+    fn accepts_tcp_behind_an_authentication_header_of_ipv4() {
+        let ipv4 = |rest: &[u8]| {
+            let len = u8::try_from(20 + rest.len()).unwrap();
+            let mut packet = vec![0x45, 0, 0, len, 0, 0, 0, 0, 64, AUTHENTICATION];
+            packet.resize(20, 0);
+            packet.extend_from_slice(rest);
+            packet
+        };
+        let behind = |next: u8| [&[next, 4][..], &[0; 22], b"segment"].concat();
+        let mut packet = ipv4(&behind(TCP));
+        assert!(matches!(parse_network(&packet, false), Network::Tcp { segment: b"segment", .. }));
+        packet[6] = 0x20;
+        assert!(
+            matches!(parse_network(&packet, false), Network::Fragment(it) if it.may_carry_tcp())
+        );
+        assert!(matches!(parse_network(&ipv4(&behind(4)), false), Network::Encapsulated));
+        // VRRP with authentication, and headers that are cut off.
+        assert!(matches!(parse_network(&ipv4(&behind(112)), false), Network::Other));
+        assert!(matches!(parse_network(&ipv4(&[TCP, 9, 0]), false), Network::Malformed));
     }
 
     #[test]

@@ -9,7 +9,8 @@
 //! What the server does with early data is reported once. Accepted: EndOfEarlyData was opened, or EncryptedExtensions say
 //! so. Rejected: HelloRetryRequest, a ServerHello without the first pre-shared key, EncryptedExtensions, or later keys that
 //! open a record with no EndOfEarlyData before it. A record that nothing opens proves nothing. Rejected early data reach
-//! no application: what was shown is void, what still comes passes unshown.
+//! no application: what was shown is void, what still comes passes unshown. So early keys are tried up to the first record
+//! that they do not open.
 //!
 //! Without early keys the records wait until the stall limit or until the client's application keys have come; then
 //! policy `missing_keys` decides. Behind the ServerHello up to 64 KB can pass that way, since they cannot be told from the
@@ -33,6 +34,8 @@ pub(in crate::follow) struct Early {
     open: bool,
     /// The keys will not come, and policy lets the records pass.
     waived: bool,
+    /// No keys are tried any more.
+    keys_over: bool,
 }
 
 impl Early {
@@ -64,6 +67,16 @@ impl Early {
         *self = Self::default();
     }
 
+    /// A record of the client behind the ServerHello has passed unopened. Early data come first and in order: keys that
+    /// have not opened this record open no later one, unless they are an application epoch's, whose content would pass
+    /// for refused early data.
+    pub(super) fn end_keys(&mut self) {
+        if !self.keys.is_confirmed() {
+            self.keys = KeyCandidates::default();
+            self.keys_over = true;
+        }
+    }
+
     /// Adds keys; false when they are not needed.
     pub(in crate::follow) fn add_keys(
         &mut self,
@@ -74,6 +87,7 @@ impl Early {
         direction == Direction::ClientToServer
             && self.open
             && !self.waived
+            && !self.keys_over
             && self.keys.add(source, opener)
     }
 

@@ -172,8 +172,11 @@ impl Tls13 {
         if !search.may_pass(record, may_be_early, *client_flight_seen, &ctx.config.limits) {
             return Step::NeedKeys;
         }
-        // Its keys are here, so the server's flight is complete, whatever this record is.
-        *client_flight_seen |= of_client;
+        if of_client {
+            // Its keys are here, so the server's flight is complete, whatever this record is.
+            *client_flight_seen = true;
+            early.end_keys();
+        }
         search.keep(record);
         Step::Done
     }
@@ -221,8 +224,14 @@ impl Tls13 {
             self.client_flight_seen = true;
             self.early.end_unmarked(reporter, ctx);
         }
-        if opened.content_type == ContentType::HANDSHAKE {
-            side.handle_handshake(record.direction, opened, reporter, ctx);
+        match opened.content_type {
+            ContentType::HANDSHAKE => {
+                side.handle_handshake(record.direction, opened, reporter, ctx);
+            }
+            ContentType::ALERT => {}
+            // No endpoint sends content under these keys (RFC 8446, section 2): they are an application epoch's, delivered
+            // as others so that it passes unshown.
+            _ => reporter.fail(record.direction, SessionError::MalformedRecord, ctx),
         }
         true
     }

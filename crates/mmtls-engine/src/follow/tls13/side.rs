@@ -3,7 +3,7 @@
 //! Where an endpoint shares handshake keys, the messages that would be hidden are opened. Behind Finished a client's
 //! record is application data or waits, and so is a server's once its application keys are there; before that a
 //! server's records still pass, as without handshake keys. Keys that open nothing are ignored; once they have opened a
-//! record, the next one that they do not open fails.
+//! record, the next one that they do not open fails. So does content that they open.
 //!
 //! Refuses to parse certificates: their bytes go to the handler as they are. Tells where the
 //! handshake ends, so that the switch to application keys need not be searched for.

@@ -1,0 +1,87 @@
+//! A client that names its keys as those of another epoch: whatever it calls them, no content may pass that
+//! no handler was shown. Servers are honest.
+
+use crate::harness::attack::*;
+use crate::harness::{Keys, RANDOM, SUITE};
+use mmtls_engine::tls::*;
+use mmtls_engine::*;
+use mmtls_testkit::segments::flag;
+use mmtls_testkit::synthesis::*;
+
+const DATA: ContentType = ContentType::APPLICATION_DATA;
+
+/// Delivers keys under any name.
+fn deliver(t: &mut T, direction: Direction, epoch: KeyEpoch, keys: NullKeys) {
+    let opener: Box<dyn OpenRecord> = Box::new(keys);
+    let shared = SharedKeys {
+        sender: Some(t.ep.client.ip()),
+        source: 0,
+        client_random: RANDOM,
+        server_random: None,
+        cipher_suite: CipherSuite(SUITE),
+        keys: vec![(direction, epoch, opener)],
+    };
+    let _ = t.engine.handle_keys(t.now, shared);
+    while let Some(output) = t.engine.poll_output() {
+        t.out.push(output);
+    }
+}
+
+/// The keys that application data are sent under.
+fn used(direction: Direction) -> NullKeys {
+    harness::keys(direction, KeyEpoch::Application(0))
+}
+
+/// Plays a session; bytes that passed behind its first three turns.
+fn passed(t: &mut T, script: &Script) -> usize {
+    t.open();
+    let (mut at, mut passed) = ([0; 2], 0);
+    for (number, turn) in script.turns.iter().enumerate() {
+        let (own, other) = (side(turn.direction), 1 - side(turn.direction));
+        for part in turn.bytes.chunks(1400) {
+            let verdict = t.send(turn.direction, at[own] as i64, at[other], flag::ACK, part);
+            at[own] += part.len() as u64;
+            passed += if number > 2 && verdict == Verdict::Forward { part.len() } else { 0 };
+        }
+    }
+    passed
+}
+
+#[test]
+fn application_keys_named_as_those_of_the_handshake_must_not_hide_content() {
+    for all in [false, true] {
+        let mut builder = builder();
+        for _ in 0..20 {
+            builder.record(C, DATA, b"GET /secret", 0);
+            builder.record(S, DATA, &[8; 16_000], 0);
+        }
+        let mut t = T::new();
+        for direction in Direction::BOTH {
+            deliver(&mut t, direction, KeyEpoch::Handshake, used(direction));
+        }
+        // Under junk, Finished passes.
+        deliver(&mut t, C, KeyEpoch::Application(0), NullKeys(4711));
+        if all {
+            deliver(&mut t, S, KeyEpoch::Application(0), NullKeys(4711));
+        }
+        let passed = passed(&mut t, &builder.build());
+        assert!(passed == 0, "{passed} bytes passed, {} records were judged", t.judged());
+    }
+}
+
+#[test]
+fn application_keys_named_as_those_of_refused_early_data_must_not_hide_content() {
+    let early = EarlyScript { fate: EarlyFate::RefusedWithKey, before: vec![], after: vec![] };
+    let mut builder = ScriptBuilder::early(RANDOM, SUITE, &[1000], &early, harness::keys as Keys);
+    for _ in 0..20 {
+        builder.record(C, DATA, &[8; 16_000], 0);
+        builder.record(S, DATA, b"200 thank you", 0);
+    }
+    let mut t = T::new();
+    deliver(&mut t, C, KeyEpoch::EarlyData, used(C));
+    deliver(&mut t, C, KeyEpoch::Application(0), NullKeys(4711));
+    deliver(&mut t, S, KeyEpoch::Application(0), used(S));
+    let passed = passed(&mut t, &builder.build());
+    let judged = t.engine.handler().judged;
+    assert!(passed < 100_000, "{passed} bytes passed, {judged:?} records were judged");
+}
