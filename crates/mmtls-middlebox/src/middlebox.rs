@@ -228,7 +228,7 @@ impl<P: Ports> Middlebox<P> {
                 config.awaited = settings.key_log.is_none().then(|| awaited(watched, any_sender));
                 let engine = Engine::new(config, handler);
                 let mut worker = Worker::new(ports, engine, keys, settings.worker);
-                let result = place(settings, number)
+                let result = pin_to_cpu_set(settings, number)
                     .and_then(|()| worker.run(stop, |worker| tick(number, worker)));
                 drop(ending);
                 worker.finish();
@@ -302,7 +302,7 @@ fn awaited(router: Arc<KeyRouter>, any_sender: bool) -> Awaited {
 }
 
 /// Binds the calling thread to its worker's processor.
-fn place(settings: &Settings, number: usize) -> Result<(), Error> {
+fn pin_to_cpu_set(settings: &Settings, number: usize) -> Result<(), Error> {
     settings.cpus.get(number).map_or(Ok(()), |cpu| harden::bind_to_cpu(*cpu))
 }
 

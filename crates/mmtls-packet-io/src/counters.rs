@@ -1,4 +1,4 @@
-//! What a pair of ports counts. Every frame that the ports do not pass on as they were told shows up in one of these
+//! What a pair of ports counts. Every frame that the ports do not pass on as they were asked to shows up in one of these
 //! numbers.
 
 /// Counters of both ports since they were opened.
@@ -24,7 +24,7 @@ impl std::ops::AddAssign for Counters {
 pub struct PortCounters {
     /// Frames handed to the caller; a super-frame is one.
     pub received_frames: u64,
-    /// Their octets, VLAN tags included.
+    /// Their bytes, VLAN tags included.
     pub received_bytes: u64,
     /// Of those frames, segmentation-offload super-frames.
     pub received_super_frames: u64,
@@ -32,7 +32,7 @@ pub struct PortCounters {
     pub received_vlan_frames: u64,
     /// Frames accepted by this port's interface for sending.
     pub sent_frames: u64,
-    /// Their octets; of frames that were joined, the headers count once.
+    /// Their bytes; of frames that were joined, the headers count once.
     pub sent_bytes: u64,
     /// Of those frames, the ones that left as part of the frame before them ([`BridgeConfig::coalesce`](crate::af_packet::BridgeConfig::coalesce)).
     pub coalesced_frames: u64,

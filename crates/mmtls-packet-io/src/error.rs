@@ -33,7 +33,7 @@ pub enum Error {
     },
     /// A frame to inject is shorter than an Ethernet header or longer than a GSO frame. Caller's fault.
     InvalidFrame {
-        /// Its length in octets.
+        /// Its length in bytes.
         length: usize,
     },
     /// The interface is down: at opening, or it went down since. After it came up again, the ports go on.

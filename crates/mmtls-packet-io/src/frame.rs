@@ -67,9 +67,9 @@ pub struct VnetHeader {
     pub flags: u8,
     /// [`Self::GSO_NONE`] or the kind of super-frame. Bit 0x80 (ECN) may be added.
     pub gso_type: u8,
-    /// Octets of all headers, of a super-frame only. A hint.
+    /// Bytes of all headers, of a super-frame only. A hint.
     pub header_len: u16,
-    /// Octets of payload in each segment of a super-frame.
+    /// Bytes of payload in each segment of a super-frame.
     pub gso_size: u16,
     /// Where checksumming starts, from the start of the Ethernet frame.
     pub checksum_start: u16,
@@ -78,7 +78,7 @@ pub struct VnetHeader {
 }
 
 impl VnetHeader {
-    /// Octets on the socket.
+    /// Bytes on the socket.
     pub const LEN: usize = 10;
     /// `flags`: the transport checksum field holds the pseudo-header sum only; do not verify it.
     pub const NEEDS_CHECKSUM: u8 = 1;
@@ -107,14 +107,14 @@ impl VnetHeader {
         [self.flags, self.gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 
-    /// The header that fits the same frame with `octets` more in front of its network header.
-    pub(crate) fn shifted(self, octets: u16) -> Self {
+    /// The header that fits the same frame with `bytes` more in front of its network header.
+    pub(crate) fn shifted(self, bytes: u16) -> Self {
         let mut shifted = self;
         if self.flags & Self::NEEDS_CHECKSUM != 0 {
-            shifted.checksum_start = self.checksum_start.saturating_add(octets);
+            shifted.checksum_start = self.checksum_start.saturating_add(bytes);
         }
         if self.gso_type != Self::GSO_NONE {
-            shifted.header_len = self.header_len.saturating_add(octets);
+            shifted.header_len = self.header_len.saturating_add(bytes);
         }
         shifted
     }
@@ -142,7 +142,7 @@ impl Frame<'_> {
         self.vnet.flags & VnetHeader::NEEDS_CHECKSUM != 0
     }
 
-    /// Octets of payload per segment when this is a segmentation-offload super-frame.
+    /// Bytes of payload per segment when this is a segmentation-offload super-frame.
     #[must_use]
     pub const fn gso_size(&self) -> Option<u16> {
         if self.vnet.gso_type == VnetHeader::GSO_NONE { None } else { Some(self.vnet.gso_size) }

@@ -21,7 +21,7 @@ use crate::{
     VnetHeader, WakeFd,
 };
 
-/// Octets of an Ethernet header.
+/// Bytes of an Ethernet header.
 const ETHERNET_HEADER: usize = 14;
 
 /// A frame that was sent.

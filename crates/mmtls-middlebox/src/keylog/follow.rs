@@ -32,7 +32,7 @@ pub trait LineSink: Send + 'static {
     /// Takes whole lines.
     fn lines(&mut self, lines: Zeroizing<Vec<u8>>);
 
-    /// The file cannot be read, though it is there: told once until that changes. It is tried
+    /// The file cannot be read, though it is there: reported once until that changes. It is tried
     /// again in any case.
     fn failed(&mut self, error: io::Error);
 }
@@ -53,10 +53,10 @@ impl Follower {
         // Opened once: a FIFO that was closed in between would lose what was written to it.
         let file = existing(open(&path))?;
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()
             .name("keylog".to_owned())
-            .spawn(move || run(&path, file, &told, &mut sink))?;
+            .spawn(move || run(&path, file, &stopped, &mut sink))?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }
@@ -71,7 +71,7 @@ impl Drop for Follower {
     }
 }
 
-/// Whether a key log can be followed by this process, as far as that can be told without opening a
+/// Whether a key log can be followed by this process, as far as that can be known without opening a
 /// FIFO: its writer would take that for a reader.
 ///
 /// # Errors
@@ -94,32 +94,32 @@ fn existing<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
 
 fn run(path: &Path, first: Option<File>, stop: &AtomicBool, sink: &mut dyn LineSink) {
     let mut opened = first;
-    let mut told = None;
+    let mut reported = None;
     while !stop.load(Ordering::Relaxed) {
         let file = opened.take().map_or_else(|| existing(open(path)), |file| Ok(Some(file)));
         let outcome = match file {
-            Ok(Some(file)) => follow(path, file, stop, sink, &mut told),
+            Ok(Some(file)) => follow(path, file, stop, sink, &mut reported),
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
         if let Err(error) = outcome
-            && told != Some(error.kind())
+            && reported != Some(error.kind())
         {
-            told = Some(error.kind());
+            reported = Some(error.kind());
             sink.failed(error);
         }
         thread::sleep(LONG_PAUSE);
     }
 }
 
-/// Reads until the file is replaced or gone, or the follower stops. `told` is the last failure,
+/// Reads until the file is replaced or gone, or the follower stops. `reported` is the last failure,
 /// which is over once something can be read.
 fn follow(
     path: &Path,
     mut file: File,
     stop: &AtomicBool,
     sink: &mut dyn LineSink,
-    told: &mut Option<io::ErrorKind>,
+    reported: &mut Option<io::ErrorKind>,
 ) -> io::Result<()> {
     let mut idle = 0;
     let mut kept = Zeroizing::new(Vec::with_capacity(2 * MAX_LINE_LEN));
@@ -136,7 +136,7 @@ fn follow(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => (0, false),
             Err(error) => return Err(error),
         };
-        *told = None;
+        *reported = None;
         if at_end {
             match changed(path, &mut file) {
                 Ok(Change::None) => {}
@@ -316,7 +316,7 @@ mod tests {
         let (lines, _follower) = follow(&path);
         std::fs::create_dir(&path).unwrap();
         assert_eq!(next(&lines), "IsADirectory");
-        assert!(lines.recv_timeout(Duration::from_millis(100)).is_err(), "told once");
+        assert!(lines.recv_timeout(Duration::from_millis(100)).is_err(), "reported once");
         std::fs::remove_dir(&path).unwrap();
         std::fs::write(&path, b"one\n").unwrap();
         assert_eq!(next(&lines), "one\n");

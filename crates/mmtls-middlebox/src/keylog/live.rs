@@ -4,7 +4,7 @@
 //! A key log is trusted as local: its keys need no sender's address, and whoever may write the file is believed. It
 //! holds traffic secrets, on the middlebox, and is a last resort where the middlebox and the programs have the same owner.
 //!
-//! Refuses to grow without bound: of sessions and of wishes the older half goes when there are too
+//! Refuses to grow without bound: of sessions and of pending requests the older half goes when there are too
 //! many. Nothing here waits or reads; [`follow`](super::follow) does.
 
 use std::collections::HashMap;
@@ -13,17 +13,17 @@ use mmtls_engine::{KeysNeeded, SharedKeys};
 
 use super::{KeyLog, line_random};
 
-/// Sessions in one of two generations of secrets, and of wishes.
+/// Sessions in one of two generations of secrets, and of pending requests.
 const MAX_SESSIONS: usize = 1 << 16;
 
-/// Wishes for one session: a few epochs of both directions. Clients can repeat a random.
-const MAX_WISHES: usize = 16;
+/// Pending requests for one session: a few epochs of both directions. Clients can repeat a random.
+const MAX_PENDING_REQUESTS: usize = 16;
 
 /// Secrets and who waits for them.
 pub struct LiveKeys {
     /// The newer and the older generation.
     logs: [KeyLog; 2],
-    wishes: [HashMap<[u8; 32], Vec<KeysNeeded>>; 2],
+    pending_requests: [HashMap<[u8; 32], Vec<KeysNeeded>>; 2],
     max_sessions: usize,
 }
 
@@ -35,21 +35,21 @@ impl Default for LiveKeys {
 
 impl LiveKeys {
     fn with_capacity(max_sessions: usize) -> Self {
-        Self { logs: Default::default(), wishes: Default::default(), max_sessions }
+        Self { logs: Default::default(), pending_requests: Default::default(), max_sessions }
     }
 
     /// The engine wants keys: those, or they are given when their line comes.
     pub fn want(&mut self, wanted: KeysNeeded) -> Option<SharedKeys> {
         let found = self.find(&wanted);
         if found.is_none() {
-            if self.wishes[0].len() >= self.max_sessions {
-                self.wishes[1] = core::mem::take(&mut self.wishes[0]);
+            if self.pending_requests[0].len() >= self.max_sessions {
+                self.pending_requests[1] = core::mem::take(&mut self.pending_requests[0]);
             }
-            let wishes = self.wishes[0].entry(wanted.client_random).or_default();
-            if wishes.len() >= MAX_WISHES {
-                wishes.remove(0);
+            let requests = self.pending_requests[0].entry(wanted.client_random).or_default();
+            if requests.len() >= MAX_PENDING_REQUESTS {
+                requests.remove(0);
             }
-            wishes.push(wanted);
+            requests.push(wanted);
         }
         found
     }
@@ -62,19 +62,19 @@ impl LiveKeys {
         self.logs[0].add_text(text);
         let mut found = Vec::new();
         for random in text.split(|&byte| byte == b'\n').filter_map(line_random) {
-            for generation in 0..self.wishes.len() {
-                let Some(wishes) = self.wishes[generation].remove(&random) else {
+            for generation in 0..self.pending_requests.len() {
+                let Some(requests) = self.pending_requests[generation].remove(&random) else {
                     continue;
                 };
                 let mut open = Vec::new();
-                for wanted in wishes {
+                for wanted in requests {
                     match self.find(&wanted) {
                         Some(keys) => found.push(keys),
                         None => open.push(wanted),
                     }
                 }
                 if !open.is_empty() {
-                    self.wishes[generation].insert(random, open);
+                    self.pending_requests[generation].insert(random, open);
                 }
             }
         }
@@ -97,7 +97,7 @@ mod tests {
         format!("{label} {} {}\n", hex(&[random; 32]), hex(&[7; 32])).into_bytes()
     }
 
-    fn wish(random: u8, epoch: KeyEpoch) -> KeysNeeded {
+    fn request(random: u8, epoch: KeyEpoch) -> KeysNeeded {
         let early = epoch == KeyEpoch::EarlyData;
         KeysNeeded {
             client: ([192, 0, 2, 1], 40000).into(),
@@ -111,31 +111,31 @@ mod tests {
     }
 
     #[test]
-    fn accepts_lines_before_and_behind_the_wish() {
+    fn accepts_lines_before_and_behind_the_request() {
         let mut live = LiveKeys::default();
         assert!(live.add(&line("CLIENT_TRAFFIC_SECRET_0", 1)).is_empty());
-        assert!(live.want(wish(1, KeyEpoch::Application(0))).is_some());
-        assert!(live.want(wish(2, KeyEpoch::EarlyData)).is_none());
-        assert!(live.want(wish(2, KeyEpoch::Application(0))).is_none());
+        assert!(live.want(request(1, KeyEpoch::Application(0))).is_some());
+        assert!(live.want(request(2, KeyEpoch::EarlyData)).is_none());
+        assert!(live.want(request(2, KeyEpoch::Application(0))).is_none());
         let found = live.add(&line("CLIENT_EARLY_TRAFFIC_SECRET", 2));
         // One opener for each suite that the secret fits.
         assert_eq!(found.iter().map(|keys| keys.keys.len()).collect::<Vec<_>>(), [8]);
         assert_eq!(live.add(&line("CLIENT_TRAFFIC_SECRET_0", 2)).len(), 1);
         assert!(live.add(&line("CLIENT_TRAFFIC_SECRET_0", 2)).is_empty(), "given once");
         // A KeyUpdate needs no line of its own.
-        assert!(live.want(wish(2, KeyEpoch::Application(3))).is_some());
+        assert!(live.want(request(2, KeyEpoch::Application(3))).is_some());
     }
 
     #[test]
     fn refuses_to_grow_without_bound() {
         let mut live = LiveKeys::with_capacity(4);
         for random in 0..200 {
-            assert!(live.want(wish(random, KeyEpoch::Handshake)).is_none());
+            assert!(live.want(request(random, KeyEpoch::Handshake)).is_none());
             live.add(&line("CLIENT_TRAFFIC_SECRET_0", random));
             assert!(live.logs.iter().all(|log| log.sessions() <= 4));
-            assert!(live.wishes.iter().all(|wishes| wishes.len() <= 4));
+            assert!(live.pending_requests.iter().all(|requests| requests.len() <= 4));
         }
-        assert!(live.want(wish(199, KeyEpoch::Application(0))).is_some());
-        assert!(live.want(wish(3, KeyEpoch::Application(0))).is_none());
+        assert!(live.want(request(199, KeyEpoch::Application(0))).is_some());
+        assert!(live.want(request(3, KeyEpoch::Application(0))).is_none());
     }
 }

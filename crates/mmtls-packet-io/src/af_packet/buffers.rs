@@ -24,7 +24,7 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// So many buffers of so many octets, zeroed.
+    /// So many buffers of so many bytes, zeroed.
     pub(super) fn new(count: usize, size: usize) -> Self {
         Self { current: (0..count).map(|_| zeroed(size)).collect(), aside: VecDeque::new(), size }
     }

@@ -2,7 +2,7 @@
 //!
 //! A server that writes one TLS record after another makes a super-frame of each. Where several of them leave
 //! together, one super-frame carries them all: for every piece less, the kernel on both sides of the monitor saves a
-//! way through its stack, and the receiver an acknowledgment. Each octet of TCP payload keeps its sequence number.
+//! way through its stack, and the receiver an acknowledgment. Each byte of TCP payload keeps its sequence number.
 //! What differs is where segments end, and the identification of IPv4 packets that may not be fragmented, which means
 //! nothing (RFC 6864, section 4.1).
 //!
@@ -16,7 +16,7 @@ use crate::VnetHeader;
 pub(super) const HEADER_ROOM: usize = VnetHeader::LEN + 22 + 40 + 60;
 
 /// What a frame may have for an interface to cut it: `GSO_LEGACY_MAX_SIZE` is one more.
-const MAX_OCTETS: usize = 65_535;
+const MAX_BYTES: usize = 65_535;
 
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
@@ -32,11 +32,11 @@ pub(super) struct Piece {
     /// Where the IP header starts in the frame, and the TCP header.
     ip: usize,
     tcp: usize,
-    /// Octets of all headers, Ethernet's included.
+    /// Bytes of all headers, Ethernet's included.
     headers: usize,
-    /// Octets of TCP payload.
+    /// Bytes of TCP payload.
     payload: usize,
-    /// Octets of payload in the largest segment that it stands for.
+    /// Bytes of payload in the largest segment that it stands for.
     segment: u16,
     is_super_frame: bool,
     sequence: u32,
@@ -56,7 +56,7 @@ impl Piece {
         if headers < tcp + TCP_HEADER || headers + VnetHeader::LEN > HEADER_ROOM {
             return None;
         }
-        let payload = frame.len().checked_sub(headers).filter(|octets| *octets > 0)?;
+        let payload = frame.len().checked_sub(headers).filter(|bytes| *bytes > 0)?;
         if header[13] & !PSH != ACK {
             return None;
         }
@@ -75,7 +75,7 @@ impl Piece {
         Some(Self { ip, tcp, headers, payload, segment, is_super_frame, sequence, connection })
     }
 
-    /// Octets of all headers, Ethernet's included.
+    /// Bytes of all headers, Ethernet's included.
     pub(super) const fn headers(&self) -> usize {
         self.headers
     }
@@ -95,7 +95,7 @@ impl Piece {
         let follows = self.sequence.wrapping_add(self.payload as u32) == next.sequence;
         let same_place = (self.ip, self.tcp, self.headers) == (next.ip, next.tcp, next.headers);
         let payload = self.payload + next.payload;
-        let fits = self.headers + payload <= MAX_OCTETS;
+        let fits = self.headers + payload <= MAX_BYTES;
         if !follows || !same_place || !fits || !self.same_headers(headers, frame) {
             return false;
         }
@@ -108,13 +108,13 @@ impl Piece {
         }
         let (ip, tcp) = headers.split_at_mut(self.tcp);
         let ip = &mut ip[self.ip..];
-        let octets = tcp.len() + payload;
+        let bytes = tcp.len() + payload;
         if ip.len() == IPV4_HEADER {
-            put(ip, 2, (IPV4_HEADER + octets) as u16);
+            put(ip, 2, (IPV4_HEADER + bytes) as u16);
             put(ip, 10, 0);
             put(ip, 10, !sum(ip, 0));
         } else {
-            put(ip, 4, octets as u16);
+            put(ip, 4, bytes as u16);
         }
         tcp[13] |= frame[self.tcp + 13] & PSH;
         put(tcp, 16, seed);
@@ -196,9 +196,9 @@ fn add(one: u16, other: u16) -> u16 {
     sum + u16::from(carry)
 }
 
-/// Adds an even number of octets as 16-bit words.
-fn sum(octets: &[u8], start: u16) -> u16 {
-    let words = octets.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
+/// Adds an even number of bytes as 16-bit words.
+fn sum(bytes: &[u8], start: u16) -> u16 {
+    let words = bytes.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
     words.fold(start, add)
 }
 
@@ -234,24 +234,24 @@ mod tests {
 
     impl Segment {
         /// The one behind it.
-        fn next(&self, octets: usize, gso_size: u16) -> Self {
+        fn next(&self, bytes: usize, gso_size: u16) -> Self {
             let sequence = self.sequence.wrapping_add(self.payload.len() as u32);
-            Self { sequence, payload: vec![7; octets], gso_size, ..self.clone() }
+            Self { sequence, payload: vec![7; bytes], gso_size, ..self.clone() }
         }
 
         /// As a sender's kernel makes it: offload header and frame.
         fn packet(&self) -> Vec<u8> {
-            let tcp_octets = 32 + self.payload.len();
+            let tcp_bytes = 32 + self.payload.len();
             let mut frame = [&[2; 12], self.tags].concat();
             let addresses: Vec<u8> =
                 if self.ipv6 { (10..42).collect() } else { (10..18).collect() };
             if self.ipv6 {
                 frame.extend([0x86, 0xdd, 0x60, 0, 0, 9]);
-                frame.extend((tcp_octets as u16).to_be_bytes());
+                frame.extend((tcp_bytes as u16).to_be_bytes());
                 frame.extend([6, 64]);
             } else {
                 frame.extend([0x08, 0x00, 0x45, 0]);
-                frame.extend((20 + tcp_octets as u16).to_be_bytes());
+                frame.extend((20 + tcp_bytes as u16).to_be_bytes());
                 frame.extend(self.sequence.to_be_bytes()[..2].iter().chain(&[0x40, 0, 64, 6]));
                 let start = frame.len() - 10;
                 let sum = sum(&frame[start..], sum(&addresses, 0));
@@ -262,7 +262,7 @@ mod tests {
             frame.extend([0x01, 0xbb, 0xc0, 0x01]);
             frame.extend(self.sequence.to_be_bytes());
             frame.extend([1, 2, 3, 4, 8 << 4, self.flags, 0x20, 0]);
-            frame.extend(sum(&addresses, add(6, tcp_octets as u16)).to_be_bytes());
+            frame.extend(sum(&addresses, add(6, tcp_bytes as u16)).to_be_bytes());
             frame.extend([0, 0, 1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
             frame.extend(&self.payload);
             let whole = self.payload.len() <= usize::from(self.gso_size);
@@ -307,7 +307,7 @@ mod tests {
         ] {
             let base = Segment { ipv6, tags, ..Segment::default() };
             let single = Segment { payload: vec![1; 1000], ..base.clone() };
-            for (first, octets, gso_size, expected) in [
+            for (first, bytes, gso_size, expected) in [
                 (&base, 5000, 1448, 1448),
                 (&base, 1448, 1448, 1448),
                 (&base, 3, 1448, 1448),
@@ -316,11 +316,11 @@ mod tests {
                 (&single, 900, 1448, 1000),
                 (&base, 65_535 - 66 - 4000 - 28, 1448, 1448),
             ] {
-                let next = first.next(octets, gso_size);
+                let next = first.next(bytes, gso_size);
                 let joined = join(&first.packet(), &next.packet());
                 let payload = [first.payload.as_slice(), &next.payload].concat();
                 let whole = Segment { payload, gso_size: expected, ..first.clone() };
-                assert!(joined == Some(whole.packet()), "{octets} behind {}", first.payload.len());
+                assert!(joined == Some(whole.packet()), "{bytes} behind {}", first.payload.len());
             }
         }
     }
@@ -346,7 +346,7 @@ mod tests {
             Segment { sequence: sequence.wrapping_add(1), ..next.clone() },
             Segment { sequence: sequence.wrapping_sub(1), ..next.clone() },
             first.clone(),
-            // Together larger than interfaces take; the second by one octet.
+            // Together larger than interfaces take; the second by one byte.
             first.next(61_500, 1448),
             first.next(65_535 - 66 - 3999, 1448),
             // Its segments are larger, or of another size.
@@ -370,7 +370,7 @@ mod tests {
                 };
                 let mut changed = other.clone();
                 changed[at] ^= 1 << (bit % 8);
-                assert_eq!(join(&one, &changed).is_some(), free, "octet {at}, bit {}", bit % 8);
+                assert_eq!(join(&one, &changed).is_some(), free, "byte {at}, bit {}", bit % 8);
             }
         }
     }

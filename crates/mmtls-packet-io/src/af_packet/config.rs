@@ -14,12 +14,12 @@ pub struct BridgeConfig {
     /// Frames received and sent per system call, 1 to 1024. Each has a 66 KiB buffer; at most 1024 more are kept for
     /// those that the caller has not given back.
     pub batch: usize,
-    /// Receive and send buffer of each socket, octets. The usual default of 212 KB holds six super-frames.
+    /// Receive and send buffer of each socket, bytes. The usual default of 212 KB holds six super-frames.
     pub socket_buffer_bytes: usize,
     /// Receive frames for other stations' addresses too. A bridge needs that.
     pub promiscuous: bool,
     /// Let consecutive TCP segments of a connection leave as one super-frame when they leave together and their
-    /// checksum is left to the kernel. No octet of TCP payload changes, nor does its sequence number; segments end
+    /// checksum is left to the kernel. No byte of TCP payload changes, nor does its sequence number; segments end
     /// elsewhere.
     pub coalesce: bool,
 }

@@ -26,18 +26,18 @@ pub enum Warning {
     },
     /// Frames that fit one side do not fit the other, and will be dropped.
     MtuDiffers {
-        /// MTU of the left interface, octets.
+        /// MTU of the left interface, bytes.
         left: u32,
-        /// MTU of the right interface, octets.
+        /// MTU of the right interface, bytes.
         right: u32,
     },
     /// The kernel granted less receive buffer than asked for: expect drops under load.
     SmallBuffer {
         /// The interface.
         interface: String,
-        /// Octets asked for.
+        /// Bytes asked for.
         wanted: usize,
-        /// Octets granted.
+        /// Bytes granted.
         granted: usize,
     },
 }
@@ -134,8 +134,8 @@ impl Interface {
         let name = padded_name(&self.name).ok()?;
         // struct sockaddr_in: family, port, address.
         let value = system::interface_request(socket, libc::SIOCGIFADDR as _, name).ok()?;
-        let octets: [u8; 4] = value.get(4..8)?.try_into().ok()?;
-        Some(octets.into())
+        let bytes: [u8; 4] = value.get(4..8)?.try_into().ok()?;
+        Some(bytes.into())
     }
 }
 
@@ -145,7 +145,7 @@ fn first_i32(value: &[u8; 24]) -> i32 {
 
 fn padded_name(name: &str) -> Result<[u8; INTERFACE_NAME_SIZE], Error> {
     let mut padded = [0; INTERFACE_NAME_SIZE];
-    // The last octet stays zero.
+    // The last byte stays zero.
     match padded[..INTERFACE_NAME_SIZE - 1].get_mut(..name.len()) {
         Some(room) if !name.is_empty() && !name.contains('\0') => {
             room.copy_from_slice(name.as_bytes());

@@ -11,7 +11,7 @@
 //! addresses, best in a network namespace of their own ([`Bridge::warnings`] says what stands out).
 //!
 //! Frames larger than [`MAX_FRAME_BYTES`] (BIG TCP) are dropped and counted as truncated. Frames with two VLAN tags
-//! need an MTU on both ports that is 4 octets larger than the endpoints' MTU, since the kernel lets one tag pass
+//! need an MTU on both ports that is 4 bytes larger than the endpoints' MTU, since the kernel lets one tag pass
 //! without counting it, not two.
 
 mod buffers;
@@ -325,7 +325,7 @@ impl Ports for Bridge {
 impl Bridge {
     fn receive_batch(&mut self, port: Port) -> Result<usize, Error> {
         let state = &mut self.outbox.ports[port.index()];
-        if state.is_deaf() {
+        if state.is_receive_disabled() {
             return Ok(0);
         }
         // Each EINVAL is one frame that the kernel could not hand over, and more may wait behind it.

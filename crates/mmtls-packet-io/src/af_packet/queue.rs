@@ -11,12 +11,12 @@ use super::coalesce::{HEADER_ROOM, Piece};
 use super::system::{Memory, SendVector};
 use crate::VnetHeader;
 
-/// The kernel takes 1024 places at most for one message.
+/// The kernel takes 1024 iovecs at most for one message.
 const MAX_FRAMES: u64 = 64;
 
 /// Frames that leave as one.
 struct Message {
-    /// Its first and last entry in the list of places.
+    /// Its first and last entry in the list of iovecs.
     first: usize,
     last: usize,
     frames: u64,
@@ -25,7 +25,7 @@ struct Message {
 }
 
 /// Where a part of a message is, and which entry of the list is the next part.
-struct Place {
+struct IoVec {
     memory: Memory,
     next: Option<usize>,
 }
@@ -35,12 +35,12 @@ pub(super) struct Sent {
     pub(super) messages: usize,
     pub(super) frames: u64,
     /// Without offload headers.
-    pub(super) octets: u64,
+    pub(super) bytes: u64,
 }
 
 pub(super) struct Queue {
     messages: Vec<Message>,
-    places: Vec<Place>,
+    iovecs: Vec<IoVec>,
     /// Messages from this one on may be appended to.
     open_from: usize,
     /// Offload header and headers of each message that has, or may get, more than one frame.
@@ -56,7 +56,7 @@ impl Queue {
     pub(super) fn new(capacity: usize, coalesce: bool) -> Self {
         Self {
             messages: Vec::with_capacity(capacity),
-            places: Vec::with_capacity(2 * capacity),
+            iovecs: Vec::with_capacity(2 * capacity),
             open_from: 0,
             headers: vec![[0; HEADER_ROOM]; capacity].into(),
             owned: Vec::new(),
@@ -108,8 +108,8 @@ impl Queue {
     }
 
     fn push(&mut self, memory: Memory, piece: Option<Piece>) {
-        let at = self.places.len();
-        self.places.push(Place { memory, next: None });
+        let at = self.iovecs.len();
+        self.iovecs.push(IoVec { memory, next: None });
         self.messages.push(Message { first: at, last: at, frames: 1, piece });
         if piece.is_none() {
             self.open_from = self.messages.len();
@@ -129,23 +129,23 @@ impl Queue {
         }
         if message.frames == 1 {
             // Its own headers stay as they are, since somebody may keep them; ours take their place.
-            let first = &mut self.places[message.first].memory;
+            let first = &mut self.iovecs[message.first].memory;
             *first = first.skip(headers.len());
         }
         let payload = Memory::of(packet).skip(headers.len());
-        message.link(&mut self.places, payload);
+        message.link(&mut self.iovecs, payload);
         message.frames += 1;
         true
     }
 
     /// Readies what was pushed for [`Self::send`].
     pub(super) fn gather(&mut self) {
-        let Self { messages, places, vector, headers, .. } = self;
+        let Self { messages, iovecs, vector, headers, .. } = self;
         for (message, headers) in messages.iter().zip(headers.iter()) {
             let several = message.piece.filter(|_| message.frames > 1);
             let front = several.map(|it| Memory::of(&headers[..VnetHeader::LEN + it.headers()]));
-            let first = places.get(message.first);
-            let parts = std::iter::successors(first, |part| places.get(part.next?));
+            let first = iovecs.get(message.first);
+            let parts = std::iter::successors(first, |part| iovecs.get(part.next?));
             vector.push(front.into_iter().chain(parts.map(|part| part.memory)));
         }
     }
@@ -155,18 +155,18 @@ impl Queue {
         // SAFETY: who pushed frames promised that they stay as they are; ours and the headers do.
         let messages = unsafe { self.vector.send(socket, from) }?;
         let sent = from..(from + messages).min(self.messages.len());
-        let octets =
-            sent.clone().map(|at| self.vector.sent_octets(at).saturating_sub(VnetHeader::LEN));
+        let bytes =
+            sent.clone().map(|at| self.vector.sent_bytes(at).saturating_sub(VnetHeader::LEN));
         Ok(Sent {
             messages: sent.len(),
-            octets: octets.sum::<usize>() as u64,
+            bytes: bytes.sum::<usize>() as u64,
             frames: self.frames(sent),
         })
     }
 
     pub(super) fn clear(&mut self) {
         self.messages.clear();
-        self.places.clear();
+        self.iovecs.clear();
         self.open_from = 0;
         self.owned.clear();
         self.vector.clear();
@@ -174,10 +174,10 @@ impl Queue {
 }
 
 impl Message {
-    fn link(&mut self, places: &mut Vec<Place>, memory: Memory) {
-        let at = places.len();
-        places[self.last].next = Some(at);
-        places.push(Place { memory, next: None });
+    fn link(&mut self, iovecs: &mut Vec<IoVec>, memory: Memory) {
+        let at = iovecs.len();
+        iovecs[self.last].next = Some(at);
+        iovecs.push(IoVec { memory, next: None });
         self.last = at;
     }
 }
@@ -193,16 +193,16 @@ mod tests {
 
     /// Offload header and frame of a connection's segment, by ports.
     fn packet(ports: u32, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
-        let tcp_octets = 20 + payload.len() as u16;
+        let tcp_bytes = 20 + payload.len() as u16;
         let mut frame = vec![2; 12];
         frame.extend([0x08, 0x00, 0x45, 0]);
-        frame.extend((20 + tcp_octets).to_be_bytes());
+        frame.extend((20 + tcp_bytes).to_be_bytes());
         frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         frame.extend(ports.to_be_bytes());
         frame.extend(sequence.to_be_bytes());
         frame.extend([0, 0, 0, 1, 5 << 4, flags, 1, 0]);
         // The sum of addresses, protocol and length, for the kernel to go on with.
-        frame.extend((0x1409 + tcp_octets).to_be_bytes());
+        frame.extend((0x1409 + tcp_bytes).to_be_bytes());
         frame.extend([0, 0]);
         frame.extend(payload);
         [vnet().to_bytes().as_slice(), &frame].concat()
@@ -232,16 +232,16 @@ mod tests {
         let all = queue.messages();
         let sent = queue.send(&out.into(), 0).expect("sent");
         assert_eq!((sent.messages, sent.frames), (all, queue.frames(0..all)));
-        let mut octets = 0;
+        let mut bytes = 0;
         let frames = (0..all)
             .map(|_| {
                 let mut frame = vec![0; 70_000];
                 let length = input.recv(&mut frame).expect("received");
-                octets += length - VnetHeader::LEN;
+                bytes += length - VnetHeader::LEN;
                 (frame[VnetHeader::LEN + 37], frame[VnetHeader::LEN + 54..length].to_vec())
             })
             .collect();
-        assert_eq!(sent.octets, octets as u64);
+        assert_eq!(sent.bytes, bytes as u64);
         queue.clear();
         assert_eq!(queue.messages(), 0);
         frames
@@ -294,7 +294,7 @@ mod tests {
         let error = queue.send(&out, 0).map(|_| ()).expect_err("too long");
         assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE));
         let sent = queue.send(&out, 1).expect("the other");
-        assert_eq!((sent.messages, sent.frames, sent.octets), (1, 2, 56));
+        assert_eq!((sent.messages, sent.frames, sent.bytes), (1, 2, 56));
         let mut frame = [0; 100];
         assert_eq!(input.recv(&mut frame).expect("received"), VnetHeader::LEN + 56);
         queue.clear();

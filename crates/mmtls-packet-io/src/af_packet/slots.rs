@@ -1,7 +1,7 @@
 //! The buffers that frames are received into, and putting VLAN tags back.
 //!
 //! The kernel takes the outer VLAN tag out of every frame before packet sockets see it and reports it beside the frame
-//! (PACKET_AUXDATA). Each slot has headroom, so that putting it back moves 22 octets and never the payload.
+//! (PACKET_AUXDATA). Each slot has headroom, so that putting it back moves 22 bytes and never the payload.
 
 use std::io;
 use std::mem::size_of;
@@ -12,7 +12,7 @@ use super::buffers::Buffers;
 use super::system::{ReceiveVector, Region};
 use crate::VnetHeader;
 
-/// Octets of the largest frame that is received whole: 64 KiB of IP packet (GSO without BIG TCP), Ethernet header, VLAN
+/// Bytes of the largest frame that is received whole: 64 KiB of IP packet (GSO without BIG TCP), Ethernet header, VLAN
 /// tags, with room to spare.
 pub const MAX_FRAME_BYTES: usize = SLOT_BYTES - FRAME_OFFSET;
 
@@ -44,7 +44,7 @@ pub(super) struct Received {
     index: usize,
     /// Where the offload header starts in the slot; the frame follows it.
     start: usize,
-    /// Octets of the frame.
+    /// Bytes of the frame.
     pub(super) length: usize,
     pub(super) vnet: VnetHeader,
     pub(super) tag_restored: bool,
@@ -118,7 +118,7 @@ impl ReceiveSlots {
         Ok(Received { index, start, length: length + VLAN_TAG, vnet, tag_restored: true })
     }
 
-    /// The frame's octets, and the memory that they are in.
+    /// The frame's bytes, and the memory that they are in.
     pub(super) fn bytes(&self, received: Received) -> (&[u8], &Arc<[u8]>) {
         let memory = self.buffers.get(received.index);
         let start = received.start + VnetHeader::LEN;
@@ -209,8 +209,8 @@ mod tests {
     fn accepts_tag_put_back() {
         let vnet = VnetHeader { flags: 1, checksum_start: 38, ..Default::default() };
         let mut front = [0xee; VnetHeader::LEN + VLAN_TAG + MAC_ADDRESSES];
-        for (octet, at) in front[VnetHeader::LEN + VLAN_TAG..].iter_mut().zip(1..) {
-            *octet = at;
+        for (byte, at) in front[VnetHeader::LEN + VLAN_TAG..].iter_mut().zip(1..) {
+            *byte = at;
         }
         restore_tag(&mut front, vnet, [0x81, 0, 0, 5]);
         assert_eq!(front[..10], vnet.to_bytes());

@@ -65,14 +65,14 @@ const ETHER_TYPES_VLAN: [u32; 3] = [0x8100, 0x88a8, 0x9100];
 const ETHER_TYPES_IP: [u32; 2] = [0x0800, 0x86dd];
 const TCP: u32 = 6;
 const UDP: u32 = 17;
-/// Extension headers whose length is in units of 8 octets (RFC 8200, section 4; RFC 6275, 7401, 5533).
+/// Extension headers whose length is in units of 8 bytes (RFC 8200, section 4; RFC 6275, 7401, 5533).
 const IN_EIGHTS: [u32; 6] = [0, 43, 60, 135, 139, 140];
 const AUTHENTICATION: u32 = 51;
 const FRAGMENT: u32 = 44;
 
 /// Instructions of classic BPF: `A` and `X` are its registers, `M[]` its memory, `P[]` the packet.
 mod op {
-    /// A = P[k], 4 octets; with X added to k: 4, 2 and 1.
+    /// A = P[k], 4 bytes; with X added to k: 4, 2 and 1.
     pub(super) const LOAD: u16 = 0x20;
     pub(super) const LOAD_WORD_AT_X: u16 = 0x40;
     pub(super) const LOAD_HALF_AT_X: u16 = 0x48;
@@ -377,7 +377,7 @@ mod tests {
         packet
     }
 
-    /// `headers`: types and lengths in octets.
+    /// `headers`: types and lengths in bytes.
     fn ipv6(source: SocketAddr, destination: SocketAddr, headers: &[(u8, usize)]) -> Vec<u8> {
         let mut packet = vec![0x60, 0, 0, 0, 0, 0, 0, 64];
         for end in [source, destination] {

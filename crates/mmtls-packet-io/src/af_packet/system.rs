@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use libc::{c_int, c_void, iovec, mmsghdr, socklen_t};
 
-/// The 16 octets of an interface name with its final zero.
+/// The 16 bytes of an interface name with its final zero.
 pub(super) const INTERFACE_NAME_SIZE: usize = libc::IFNAMSIZ;
 
 fn check(result: c_int) -> io::Result<c_int> {
@@ -259,7 +259,7 @@ impl Region {
         Ok(Self { base, length })
     }
 
-    /// Address of an offset, for the kernel. Panics when `length` octets from there are not inside the region.
+    /// Address of an offset, for the kernel. Panics when `length` bytes from there are not inside the region.
     pub(super) fn address(&self, offset: usize, length: usize) -> *mut c_void {
         assert!(offset.checked_add(length).is_some_and(|end| end <= self.length));
         // SAFETY: the offset is inside the mapping.
@@ -329,7 +329,7 @@ impl ReceiveVector {
         header.msg_flags = 0;
     }
 
-    /// Octets received into entry `index`, its control data's length, and whether more was there.
+    /// Bytes received into entry `index`, its control data's length, and whether more was there.
     pub(super) fn received(&self, index: usize) -> (usize, usize, bool) {
         let entry = &self.headers[index];
         let truncated = entry.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
@@ -351,7 +351,7 @@ impl ReceiveVector {
     }
 }
 
-/// Octets somewhere in memory, to be sent.
+/// Bytes somewhere in memory, to be sent.
 #[derive(Clone, Copy)]
 pub(super) struct Memory {
     base: *const u8,
@@ -362,13 +362,13 @@ pub(super) struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    pub(super) const fn of(octets: &[u8]) -> Self {
-        Self { base: octets.as_ptr(), length: octets.len() }
+    pub(super) const fn of(bytes: &[u8]) -> Self {
+        Self { base: bytes.as_ptr(), length: bytes.len() }
     }
 
-    /// Without its first octets.
-    pub(super) fn skip(self, octets: usize) -> Self {
-        let skipped = octets.min(self.length);
+    /// Without its first bytes.
+    pub(super) fn skip(self, bytes: usize) -> Self {
+        let skipped = bytes.min(self.length);
         Self { base: self.base.wrapping_add(skipped), length: self.length - skipped }
     }
 }
@@ -403,8 +403,8 @@ impl SendVector {
         self.headers.push(header);
     }
 
-    /// Octets of a message that was sent: all of it, since packets go whole or not at all.
-    pub(super) fn sent_octets(&self, message: usize) -> usize {
+    /// Bytes of a message that was sent: all of it, since packets go whole or not at all.
+    pub(super) fn sent_bytes(&self, message: usize) -> usize {
         self.headers[message].msg_len as usize
     }
 

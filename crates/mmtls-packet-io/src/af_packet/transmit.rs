@@ -26,13 +26,13 @@ pub(super) struct PortState {
     pub(super) interface: String,
     pub(super) interface_index: i32,
     pub(super) counters: PortCounters,
-    /// What the kernel told so far; asking it resets its own number.
+    /// What the kernel reported so far; asking it resets its own number.
     kernel_dropped: Cell<u64>,
     /// Frames waiting.
     queue: Queue,
     /// The last flush dropped frames. The next one does not wait: only after one that dropped none is that worth it.
     congested: bool,
-    /// The interface was found down or gone in a flush whose caller could not be told.
+    /// The interface was found down or gone in a flush whose caller did not learn of it.
     down: bool,
     /// Nothing is sent here.
     passive: bool,
@@ -60,7 +60,7 @@ impl PortState {
     }
 
     /// Whether its socket receives nothing: another one watches this interface too.
-    pub(super) fn is_deaf(&self) -> bool {
+    pub(super) fn is_receive_disabled(&self) -> bool {
         self.passive && self.port == Port::Right
     }
 
@@ -144,7 +144,7 @@ impl PortState {
             let error = match self.queue.send(&self.socket, next) {
                 Ok(sent) if sent.messages > 0 => {
                     next += sent.messages;
-                    self.counters.sent_bytes += sent.octets;
+                    self.counters.sent_bytes += sent.bytes;
                     self.counters.sent_frames += sent.frames;
                     self.counters.coalesced_frames += sent.frames - sent.messages as u64;
                     continue;

@@ -11,14 +11,14 @@ pub enum CaptureError {
     Io(io::Error),
     /// The gzip data is damaged.
     Compression {
-        /// Octets that were uncompressed before.
+        /// Bytes that were uncompressed before.
         offset: u64,
         /// What the decompressor says.
         error: io::Error,
     },
     /// Neither pcap nor pcapng.
     NotACapture {
-        /// The first octets, as many of four as there are.
+        /// The first bytes, as many of four as there are.
         magic: Vec<u8>,
     },
     /// The file ends inside something, as when the capturing program was killed. All before it was delivered.
@@ -34,7 +34,7 @@ pub enum CaptureError {
         offset: u64,
         /// What it is.
         what: &'static str,
-        /// The octets that it claims to have.
+        /// The bytes that it claims to have.
         length: u64,
     },
     /// A length or number contradicts the format.

@@ -1,4 +1,4 @@
 //! The cap of both formats.
 
-/// Octets of the largest record or block.
+/// Bytes of the largest record or block.
 pub const MAX_BLOCK_BYTES: usize = 16 << 20;

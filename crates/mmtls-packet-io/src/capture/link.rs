@@ -1,6 +1,6 @@
 //! Link-layer headers of capture files: Ethernet is passed as it is, pseudo headers are taken off IP packets.
 
-/// What the octets of a packet start with.
+/// What the bytes of a packet start with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// An Ethernet header.
@@ -12,7 +12,7 @@ pub enum Link {
 /// What became of a packet's link header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Normalised {
-    /// The packet starts so many octets further on.
+    /// The packet starts so many bytes further on.
     Packet { link: Link, skip: usize },
     /// A known header, but no IP packet behind it.
     NotIp,
@@ -37,21 +37,21 @@ pub(super) fn normalise(link_type: u16, bytes: &[u8]) -> Normalised {
         276 => behind_ethertype(bytes, 0, 20),
         _ => return Normalised::Unsupported,
     };
-    let version = |skip| bytes.get(skip).map(|octet: &u8| octet >> 4);
+    let version = |skip| bytes.get(skip).map(|byte: &u8| byte >> 4);
     match skip.filter(|skip| matches!(version(*skip), Some(4 | 6))) {
         Some(skip) => Normalised::Packet { link: Link::Ip, skip },
         None => Normalised::NotIp,
     }
 }
 
-/// NULL (the capturing host's byte order) and LOOP (network byte order): an address family of four octets.
+/// NULL (the capturing host's byte order) and LOOP (network byte order): an address family of four bytes.
 fn family_header(bytes: &[u8]) -> Option<usize> {
     let family: [u8; 4] = bytes.get(..4)?.try_into().ok()?;
     let matches = |family: u32| FAMILIES.contains(&family);
     (matches(u32::from_be_bytes(family)) || matches(u32::from_le_bytes(family))).then_some(4)
 }
 
-/// Linux "cooked" headers: an ethertype at `at`, and VLAN tags behind the header of `length` octets.
+/// Linux "cooked" headers: an ethertype at `at`, and VLAN tags behind the header of `length` bytes.
 fn behind_ethertype(bytes: &[u8], at: usize, length: usize) -> Option<usize> {
     let half = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
     let mut ethertype = half(at)?;

@@ -56,7 +56,7 @@ pub enum Item<'a> {
         link: Link,
         /// What was captured of the packet.
         bytes: &'a [u8],
-        /// Octets that it had on the wire, as `bytes` counts them; more than `bytes` has when the capture cut it.
+        /// Bytes that it had on the wire, as `bytes` counts them; more than `bytes` has when the capture cut it.
         original_len: usize,
     },
     /// A secrets block.
@@ -125,7 +125,7 @@ enum Format {
 pub struct CaptureReader<R: Read> {
     source: Source<R>,
     format: Format,
-    /// Octets of the item delivered last, to be consumed before the next.
+    /// Bytes of the item delivered last, to be consumed before the next.
     delivered: usize,
     finished: bool,
     counters: CaptureCounters,
@@ -149,7 +149,7 @@ impl CaptureReader<File> {
 }
 
 impl<R: Read> CaptureReader<R> {
-    /// Looks at the first octets and starts reading. Buffering is done here.
+    /// Looks at the first bytes and starts reading. Buffering is done here.
     ///
     /// # Errors
     /// [`CaptureError::NotACapture`], or the errors of [`Self::next`] when the start is damaged.
@@ -244,7 +244,7 @@ impl<R: Read> CaptureReader<R> {
         warnings
     }
 
-    /// Finds a packet behind its link header, or counts why not. The last number is the octets of that header.
+    /// Finds a packet behind its link header, or counts why not. The last number is the bytes of that header.
     fn locate(
         &mut self,
         link_type: u16,
@@ -297,7 +297,7 @@ fn pcap_record<R: Read>(
     const CAPTURED_LENGTH: usize = 8;
     let offset = source.offset();
     let truncated = CaptureError::Truncated { offset, what: "packet record" };
-    // The "modified" format of old Linux kernels has eight octets more.
+    // The "modified" format of old Linux kernels has eight bytes more.
     let record_header = if header.is_modified_format() { 24 } else { 16 };
     let start = source.fill(record_header)?;
     if start.is_empty() {

@@ -55,7 +55,7 @@ pub(super) enum Content {
 }
 
 impl Section {
-    /// Octets that [`Self::header`] needs.
+    /// Bytes that [`Self::header`] needs.
     pub(super) const HEADER_BYTES: usize = 12;
 
     /// Reads a block's header. A section header also sets the byte order, since even its length needs that.
@@ -211,13 +211,13 @@ impl Section {
     }
 
     fn word(&self, bytes: &[u8], at: usize) -> Option<u32> {
-        let octets = *bytes.get(at..)?.first_chunk()?;
-        Some(if self.big_endian { u32::from_be_bytes(octets) } else { u32::from_le_bytes(octets) })
+        let bytes = *bytes.get(at..)?.first_chunk()?;
+        Some(if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 
     fn half(&self, bytes: &[u8], at: usize) -> Option<u16> {
-        let octets = *bytes.get(at..)?.first_chunk()?;
-        Some(if self.big_endian { u16::from_be_bytes(octets) } else { u16::from_le_bytes(octets) })
+        let bytes = *bytes.get(at..)?.first_chunk()?;
+        Some(if self.big_endian { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
     }
 }
 
@@ -238,7 +238,7 @@ impl Interface {
     }
 }
 
-/// The range of `length` octets from `at`, inside the block and in front of its final length.
+/// The range of `length` bytes from `at`, inside the block and in front of its final length.
 fn inner(block: &[u8], at: usize, length: u32) -> Option<Range<usize>> {
     let end = at.checked_add(length as usize)?;
     (end <= block.len().checked_sub(4)?).then_some(at..end)

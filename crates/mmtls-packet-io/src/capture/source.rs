@@ -1,4 +1,4 @@
-//! The octets of a capture file, gunzipped if need be, a window at a time.
+//! The bytes of a capture file, gunzipped if need be, a window at a time.
 //!
 //! The window grows to what is asked for and is zeroed when given up: capture files may carry TLS secrets.
 
@@ -12,7 +12,7 @@ use super::error::CaptureError;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const FIRST_WINDOW: usize = 256 * 1024;
 
-/// The first octets, which were read to look at them, and the rest.
+/// The first bytes, which were read to look at them, and the rest.
 type Peeked<R> = Chain<Take<Cursor<[u8; 2]>>, R>;
 
 enum Input<R: Read> {
@@ -61,7 +61,7 @@ impl<R: Read> Source<R> {
         self.window.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// Reads until `length` octets are available or the file ends, and returns what is available: possibly more, and
+    /// Reads until `length` bytes are available or the file ends, and returns what is available: possibly more, and
     /// less only at the end of the file.
     pub(super) fn fill(&mut self, length: usize) -> Result<&[u8], CaptureError> {
         if self.end - self.start < length {

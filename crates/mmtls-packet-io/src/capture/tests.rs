@@ -1,4 +1,4 @@
-//! Files are made here, octet by octet, so that both byte orders and the odd corners are covered.
+//! Files are made here, byte by byte, so that both byte orders and the odd corners are covered.
 
 use std::io::Write;
 

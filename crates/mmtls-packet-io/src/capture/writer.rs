@@ -10,7 +10,7 @@ const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
 const DECRYPTION_SECRETS: u32 = 10;
-/// Octets of the largest fixed part of a block, block header and trailer included.
+/// Bytes of the largest fixed part of a block, block header and trailer included.
 const LARGEST_OVERHEAD: usize = 32;
 
 /// Writes a pcapng file. Wrap files in a `BufWriter`; each packet is a few small writes.

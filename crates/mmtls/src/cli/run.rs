@@ -128,35 +128,36 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     say(&format!("{doing} {interfaces}, keys on {}", middlebox.keys_address()));
 
     let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
-    let board = Board::new(middlebox.workers(), middlebox.key_meter(), stats_interval, passive);
+    let stats =
+        StatsAggregator::new(middlebox.workers(), middlebox.key_meter(), stats_interval, passive);
     // Here, so that it inherits no capabilities and is bound to no worker's processor.
     for monitor in &mut monitors {
         let what = "the thread that writes eve.json";
         monitor.write_behind().map_err(|error| Error::System { what, error })?;
     }
     let finished = middlebox.run(monitors, &signals.stop, |number, worker| {
-        board.tick(number, worker, &signals);
+        stats.tick(number, worker, &signals);
     });
     let mut monitors = Vec::new();
     for (number, (mut monitor, status)) in finished.workers.into_iter().enumerate() {
-        board.flush(&mut monitor);
-        board.put(number, status, monitor.summary());
+        stats.flush(&mut monitor);
+        stats.put(number, status, monitor.summary());
         monitors.push((monitor, status));
     }
     if let Some((first, _)) = monitors.first_mut() {
-        board.write_stats(first);
+        stats.write_stats(first);
     }
     // What all of them wrote is in the file now, or is lost.
     for (monitor, _) in &mut monitors {
-        board.flush(monitor);
+        stats.flush(monitor);
     }
     for (number, (monitor, status)) in monitors.iter_mut().enumerate() {
-        board.flush(monitor);
-        board.put(number, *status, monitor.summary());
+        stats.flush(monitor);
+        stats.put(number, *status, monitor.summary());
     }
-    board.print(&mut std::io::stdout());
+    stats.print(&mut std::io::stdout());
     finished.result?;
-    Ok(if board.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if stats.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Signals {
@@ -173,7 +174,7 @@ impl Signals {
 }
 
 /// Where the workers say, several times a second, what they have counted.
-struct Board {
+struct StatsAggregator {
     start: Instant,
     workers: Vec<Mutex<(Status, Summary)>>,
     keys: KeyMeter,
@@ -186,7 +187,7 @@ struct Board {
     lost: AtomicUsize,
 }
 
-impl Board {
+impl StatsAggregator {
     fn new(workers: usize, keys: KeyMeter, stats_interval: Duration, passive: bool) -> Self {
         let start = Instant::now();
         Self {
