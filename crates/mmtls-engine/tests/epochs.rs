@@ -29,7 +29,7 @@ fn deliver(t: &mut T, direction: Direction, epoch: KeyEpoch, keys: NullKeys) {
 
 /// The keys that application data are sent under.
 fn used(direction: Direction) -> NullKeys {
-    harness::keys(direction, KeyEpoch::Application(0))
+    crate::harness::keys(direction, KeyEpoch::Application(0))
 }
 
 /// Plays a session; bytes that passed behind its first three turns.
@@ -72,7 +72,8 @@ fn application_keys_named_as_those_of_the_handshake_must_not_hide_content() {
 #[test]
 fn application_keys_named_as_those_of_refused_early_data_must_not_hide_content() {
     let early = EarlyScript { fate: EarlyFate::RefusedWithKey, before: vec![], after: vec![] };
-    let mut builder = ScriptBuilder::early(RANDOM, SUITE, &[1000], &early, harness::keys as Keys);
+    let mut builder =
+        ScriptBuilder::early(RANDOM, SUITE, &[1000], &early, crate::harness::keys as Keys);
     for _ in 0..20 {
         builder.record(C, DATA, &[8; 16_000], 0);
         builder.record(S, DATA, b"200 thank you", 0);

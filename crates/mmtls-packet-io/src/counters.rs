@@ -1,4 +1,4 @@
-//! What a pair of ports counts. Every frame that the ports do not pass on as they were told shows up in one of these
+//! What a pair of ports counts. Every frame that the ports do not pass on as they were asked to shows up in one of these
 //! numbers.
 
 /// Counters of both ports since they were opened.

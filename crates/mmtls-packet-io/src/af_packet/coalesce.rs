@@ -16,7 +16,7 @@ use crate::VnetHeader;
 pub(super) const HEADER_ROOM: usize = VnetHeader::LEN + 22 + 40 + 60;
 
 /// What a frame may have for an interface to cut it: `GSO_LEGACY_MAX_SIZE` is one more.
-const MAX_OCTETS: usize = 65_535;
+const MAX_BYTES: usize = 65_535;
 
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
@@ -95,7 +95,7 @@ impl Piece {
         let follows = self.sequence.wrapping_add(self.payload as u32) == next.sequence;
         let same_place = (self.ip, self.tcp, self.headers) == (next.ip, next.tcp, next.headers);
         let payload = self.payload + next.payload;
-        let fits = self.headers + payload <= MAX_OCTETS;
+        let fits = self.headers + payload <= MAX_BYTES;
         if !follows || !same_place || !fits || !self.same_headers(headers, frame) {
             return false;
         }

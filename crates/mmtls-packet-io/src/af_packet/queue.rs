@@ -11,12 +11,12 @@ use super::coalesce::{HEADER_ROOM, Piece};
 use super::system::{Memory, SendVector};
 use crate::VnetHeader;
 
-/// The kernel takes 1024 places at most for one message.
+/// The kernel takes 1024 iovecs at most for one message.
 const MAX_FRAMES: u64 = 64;
 
 /// Frames that leave as one.
 struct Message {
-    /// Its first and last entry in the list of places.
+    /// Its first and last entry in the list of iovecs.
     first: usize,
     last: usize,
     frames: u64,
@@ -25,7 +25,7 @@ struct Message {
 }
 
 /// Where a part of a message is, and which entry of the list is the next part.
-struct Place {
+struct IoVec {
     memory: Memory,
     next: Option<usize>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Sent {
 
 pub(super) struct Queue {
     messages: Vec<Message>,
-    places: Vec<Place>,
+    iovecs: Vec<IoVec>,
     /// Messages from this one on may be appended to.
     open_from: usize,
     /// Offload header and headers of each message that has, or may get, more than one frame.
@@ -56,7 +56,7 @@ impl Queue {
     pub(super) fn new(capacity: usize, coalesce: bool) -> Self {
         Self {
             messages: Vec::with_capacity(capacity),
-            places: Vec::with_capacity(2 * capacity),
+            iovecs: Vec::with_capacity(2 * capacity),
             open_from: 0,
             headers: vec![[0; HEADER_ROOM]; capacity].into(),
             owned: Vec::new(),
@@ -108,8 +108,8 @@ impl Queue {
     }
 
     fn push(&mut self, memory: Memory, piece: Option<Piece>) {
-        let at = self.places.len();
-        self.places.push(Place { memory, next: None });
+        let at = self.iovecs.len();
+        self.iovecs.push(IoVec { memory, next: None });
         self.messages.push(Message { first: at, last: at, frames: 1, piece });
         if piece.is_none() {
             self.open_from = self.messages.len();
@@ -129,23 +129,23 @@ impl Queue {
         }
         if message.frames == 1 {
             // Its own headers stay as they are, since somebody may keep them; ours take their place.
-            let first = &mut self.places[message.first].memory;
+            let first = &mut self.iovecs[message.first].memory;
             *first = first.skip(headers.len());
         }
         let payload = Memory::of(packet).skip(headers.len());
-        message.link(&mut self.places, payload);
+        message.link(&mut self.iovecs, payload);
         message.frames += 1;
         true
     }
 
     /// Readies what was pushed for [`Self::send`].
     pub(super) fn gather(&mut self) {
-        let Self { messages, places, vector, headers, .. } = self;
+        let Self { messages, iovecs, vector, headers, .. } = self;
         for (message, headers) in messages.iter().zip(headers.iter()) {
             let several = message.piece.filter(|_| message.frames > 1);
             let front = several.map(|it| Memory::of(&headers[..VnetHeader::LEN + it.headers()]));
-            let first = places.get(message.first);
-            let parts = std::iter::successors(first, |part| places.get(part.next?));
+            let first = iovecs.get(message.first);
+            let parts = std::iter::successors(first, |part| iovecs.get(part.next?));
             vector.push(front.into_iter().chain(parts.map(|part| part.memory)));
         }
     }
@@ -166,7 +166,7 @@ impl Queue {
 
     pub(super) fn clear(&mut self) {
         self.messages.clear();
-        self.places.clear();
+        self.iovecs.clear();
         self.open_from = 0;
         self.owned.clear();
         self.vector.clear();
@@ -174,10 +174,10 @@ impl Queue {
 }
 
 impl Message {
-    fn link(&mut self, places: &mut Vec<Place>, memory: Memory) {
-        let at = places.len();
-        places[self.last].next = Some(at);
-        places.push(Place { memory, next: None });
+    fn link(&mut self, iovecs: &mut Vec<IoVec>, memory: Memory) {
+        let at = iovecs.len();
+        iovecs[self.last].next = Some(at);
+        iovecs.push(IoVec { memory, next: None });
         self.last = at;
     }
 }

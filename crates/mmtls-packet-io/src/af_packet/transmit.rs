@@ -26,13 +26,13 @@ pub(super) struct PortState {
     pub(super) interface: String,
     pub(super) interface_index: i32,
     pub(super) counters: PortCounters,
-    /// What the kernel told so far; asking it resets its own number.
+    /// What the kernel reported so far; asking it resets its own number.
     kernel_dropped: Cell<u64>,
     /// Frames waiting.
     queue: Queue,
     /// The last flush dropped frames. The next one does not wait: only after one that dropped none is that worth it.
     congested: bool,
-    /// The interface was found down or gone in a flush whose caller could not be told.
+    /// The interface was found down or gone in a flush whose caller did not learn of it.
     down: bool,
     /// Nothing is sent here.
     passive: bool,
