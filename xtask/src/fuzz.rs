@@ -35,6 +35,9 @@ pub struct FuzzArgs {
     /// Build with AddressSanitizer, for the libraries beneath.
     #[arg(long)]
     asan: bool,
+    /// Build for hours: optimised as what ships, and without the tracing of comparisons, which takes half of the time.
+    #[arg(long, conflicts_with = "asan")]
+    long: bool,
 }
 
 /// A target and what it may use.
@@ -88,7 +91,7 @@ pub fn run(args: &FuzzArgs) -> Result<(), String> {
         let names = TARGETS.map(|target| target.name).join(", ");
         return Err(format!("no such target; there are: {names}"));
     }
-    let programs = build(&package, &chosen, args.asan)?;
+    let programs = build(&package, &chosen, args)?;
 
     let own = TemporaryDirectory::create()?;
     println!(
@@ -180,7 +183,7 @@ fn succeed(command: &mut Command, what: &str) -> Result<(), String> {
 
 /// Builds the chosen targets; returns where they are. With AddressSanitizer, everything is built
 /// anew, with its flags.
-fn build(package: &Path, chosen: &[&Target], asan: bool) -> Result<PathBuf, String> {
+fn build(package: &Path, chosen: &[&Target], args: &FuzzArgs) -> Result<PathBuf, String> {
     let wrapper = package.join("../scripts/fuzz-rustc");
     let mut command = cargo();
     command.args(["build", "--quiet", "--locked", "--package", "mmtls-fuzz"]);
@@ -191,7 +194,12 @@ fn build(package: &Path, chosen: &[&Target], asan: bool) -> Result<PathBuf, Stri
     }
     let mut target_dir = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| package.join("../target"), PathBuf::from);
-    if asan {
+    if args.long {
+        command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "3").env("CARGO_PROFILE_DEV_CODEGEN_UNITS", "1");
+        command.env("CARGO_INCREMENTAL", "0").env("MMTLS_FUZZ_COMPARES", "0");
+        target_dir = package.join("target/long");
+    }
+    if args.asan {
         // With --target, build scripts and macros are built without the flags.
         let host = host()?;
         command.args(["--target", &host]);
