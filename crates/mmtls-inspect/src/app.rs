@@ -5,6 +5,8 @@
 //! variant of [`Layer`]. Refuses to let the server alone decide what the protocol is, and to see
 //! anything of records, TLS, keys or packets.
 
+use crate::body::Bodies;
+use crate::decode::DecodeBudget;
 use crate::event::{Anomaly, Event, Side};
 use crate::http1::{BodyLeft, Http1};
 use crate::protocol::{AppProto, Detected, MAX_FIRST_LINE, SERVER_BYTES, detect};
@@ -34,12 +36,13 @@ enum Layer {
     Stream,
 }
 
-/// What is known of the protocol.
+/// What is known of the protocol, and what stands between it and whoever looks at the events.
 #[derive(Default)]
 struct Decision {
     protocol: Option<AppProto>,
     /// What was wrong with the server's bytes, if this turns out to be HTTP. A greeting is no bad head.
     held: Vec<Anomaly>,
+    bodies: Bodies,
 }
 
 #[derive(Default)]
@@ -61,9 +64,16 @@ impl AppLayer {
     /// At the start of a connection.
     #[must_use]
     pub fn new() -> Self {
+        Self::with_budget(&DecodeBudget::default())
+    }
+
+    /// At the start of a connection, whose decoders share memory with those of others.
+    #[must_use]
+    pub fn with_budget(budget: &DecodeBudget) -> Self {
+        let bodies = Bodies::new(budget);
         Self {
             layer: Layer::Http1(Box::default()),
-            decision: Decision::default(),
+            decision: Decision { protocol: None, held: Vec::new(), bodies },
             detection: Some(Box::default()),
         }
     }
@@ -122,6 +132,7 @@ impl AppLayer {
         if side == Side::Client {
             self.detect_no_longer(sink);
         }
+        self.decision.bodies.gap(side);
         if let Layer::Http1(http) = &mut self.layer {
             http.gap(side, &mut self.decision.filter(sink));
         }
@@ -223,7 +234,7 @@ impl Decision {
             Event::Anomaly(Side::Server, anomaly) if self.protocol.is_none() => {
                 self.held.push(anomaly);
             }
-            other => sink(other),
+            other => self.bodies.event(other, sink),
         }
     }
 }
@@ -231,6 +242,7 @@ impl Decision {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Form;
 
     const GET: &str = "GET / HTTP/1.1\r\n\r\n";
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -319,6 +331,46 @@ mod tests {
             observe(&[(Side::Server, "220 x"), (Side::Client, "EH")])[1..],
             ["Client http_truncated"]
         );
+    }
+
+    #[test]
+    fn accepts_codings_of_requests_and_responses() {
+        use std::io::Write;
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+        encoder.write_all(b"EVIL").unwrap();
+        let coded = encoder.finish().unwrap();
+        let head = |line: &str| {
+            format!("{line}\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n\r\n", coded.len())
+        };
+        for most in [1, 2, usize::MAX] {
+            let mut app = AppLayer::new();
+            let mut decoded = Vec::new();
+            for (side, line) in
+                [(Side::Client, "POST / HTTP/1.1"), (Side::Server, "HTTP/1.1 200 OK")]
+            {
+                let message = [head(line).as_bytes(), &coded].concat();
+                for piece in message.chunks(most) {
+                    app.data(side, piece, &mut |event| match event {
+                        Event::Body(body) if body.form != Form::AsSent => {
+                            decoded.extend_from_slice(body.bytes);
+                        }
+                        Event::Anomaly(side, anomaly) => panic!("{side:?} {anomaly}"),
+                        _ => {}
+                    });
+                }
+            }
+            assert_eq!(decoded, b"EVILEVIL", "pieces of {most}");
+        }
+        // What lies beyond a limit is no truncation, and nothing behind a hole is decoded.
+        let mut app = AppLayer::new();
+        let mut log = Vec::new();
+        let mut sink = |event: Event<'_>| show(event, &mut log);
+        app.limit_response_bodies(Some(12));
+        app.data(Side::Client, GET.as_bytes(), &mut sink);
+        app.data(Side::Server, head("HTTP/1.1 200 OK").as_bytes(), &mut sink);
+        app.data(Side::Server, &coded, &mut sink);
+        assert_eq!(log.len(), 3);
+        assert_eq!(log[2], "Some(0) over");
     }
 
     #[test]

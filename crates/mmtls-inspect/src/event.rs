@@ -36,6 +36,16 @@ impl fmt::Debug for Fields<'_> {
     }
 }
 
+/// What was done to the bytes of a body.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Form {
+    /// Nothing but the transfer coding is taken off. Every body is told so: a client may not know the
+    /// content coding.
+    AsSent,
+    /// The content coding is taken off too, in one of the ways in which clients read it.
+    Decoded(u8),
+}
+
 /// Bytes of a message's body. Never empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Body<'a> {
@@ -43,7 +53,9 @@ pub struct Body<'a> {
     pub side: Side,
     /// Whose they are; absent where the message has no head, or the transaction had to be forgotten.
     pub transaction: Option<&'a Transaction>,
-    /// The bytes, transfer coding removed.
+    /// What was done to them.
+    pub form: Form,
+    /// The bytes.
     pub bytes: &'a [u8],
 }
 
@@ -124,6 +136,18 @@ pub enum Anomaly {
     Truncated,
     /// The caller said that bytes are missing. The rest of the direction is taken as body.
     Gap,
+    /// A content coding that is not known. The body is shown as it is.
+    ContentCodingUnknown,
+    /// Not what the content coding allows. From there on the body is only shown as it is.
+    ContentCodingMalformed,
+    /// The message ended inside the content coding.
+    ContentCodingTruncated,
+    /// More comes out of a content coding than a cap allows. As if malformed.
+    ContentCodingOverCap,
+    /// Bytes behind the end of the content coding. Passed over, as clients do.
+    ContentCodingTrailingBytes,
+    /// gzip of several members, or zstd of several frames. All are decoded.
+    ContentCodingSeveralMembers,
 }
 
 impl Anomaly {
@@ -142,6 +166,16 @@ impl Anomaly {
                 | Self::BadChunkEnd
                 | Self::CodingInHttp10
                 | Self::ControlInHead
+                | Self::ContentCodingMalformed
+        )
+    }
+
+    /// Whether a content coding could not be taken off.
+    #[must_use]
+    pub const fn leaves_body_coded(self) -> bool {
+        matches!(
+            self,
+            Self::ContentCodingUnknown | Self::ContentCodingMalformed | Self::ContentCodingOverCap
         )
     }
 
@@ -166,6 +200,12 @@ impl Anomaly {
             Self::PipelineTooDeep => "http_pipeline_too_deep",
             Self::Truncated => "http_truncated",
             Self::Gap => "http_gap",
+            Self::ContentCodingUnknown => "http_content_coding_unknown",
+            Self::ContentCodingMalformed => "http_content_coding_malformed",
+            Self::ContentCodingTruncated => "http_content_coding_truncated",
+            Self::ContentCodingOverCap => "http_content_coding_over_cap",
+            Self::ContentCodingTrailingBytes => "http_content_coding_trailing_bytes",
+            Self::ContentCodingSeveralMembers => "http_content_coding_several_members",
         }
     }
 }

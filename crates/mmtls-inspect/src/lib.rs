@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod body;
+mod decode;
 mod event;
 pub mod http1;
 pub mod literal;
@@ -14,5 +16,6 @@ mod protocol;
 pub mod transaction;
 
 pub use app::{AppLayer, Wants};
-pub use event::{Anomaly, Body, Event, Fields, Side};
+pub use decode::DecodeBudget;
+pub use event::{Anomaly, Body, Event, Fields, Form, Side};
 pub use protocol::AppProto;

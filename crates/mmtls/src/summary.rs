@@ -102,7 +102,7 @@ pub struct Summary {
     pub http_responses: u64,
     /// Sessions that carried something else than HTTP/1.
     pub not_http: u64,
-    /// Response bodies that were not searched because they have a content coding.
+    /// Content codings that could not be taken off; each kind counts once per session and direction.
     pub encoded_bodies: u64,
     /// Patterns found.
     pub alerts: u64,
@@ -198,7 +198,7 @@ impl fmt::Display for Summary {
             ("nothing to open", self.nothing_opened),
             ("records failed", self.records_failed),
             ("not HTTP/1", self.not_http),
-            ("encoded bodies not searched", self.encoded_bodies),
+            ("content codings not decoded", self.encoded_bodies),
             ("stalls", self.stalls),
             ("longest stall in us", self.longest_stall_us),
             ("log lines lost", self.lost_log_lines),
