@@ -5,6 +5,7 @@
 
 mod codings;
 mod engine;
+mod http2;
 mod openings;
 mod parsers;
 mod worker;
@@ -34,6 +35,7 @@ pub fn all() -> Vec<Seed> {
     engine::recognition(&mut add);
     parsers::record_open(&mut add);
     parsers::http1(&mut add);
+    http2::http2(&mut add);
     codings::codings(&mut add);
     parsers::literal(&mut add);
     parsers::key_message(&mut add);

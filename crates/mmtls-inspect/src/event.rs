@@ -16,16 +16,31 @@ pub enum Side {
 
 /// The fields of a head, in the order in which they were sent.
 #[derive(Clone, Copy)]
-pub struct Fields<'a>(&'a [httparse::Header<'a>]);
+pub struct Fields<'a>(Source<'a>);
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Http1(&'a [httparse::Header<'a>]),
+    Http2(&'a [(Vec<u8>, Vec<u8>)]),
+}
 
 impl<'a> Fields<'a> {
     pub(crate) fn http1(headers: &'a [httparse::Header<'a>]) -> Self {
-        Self(headers)
+        Self(Source::Http1(headers))
     }
 
-    /// Names as sent, and values.
+    pub(crate) fn http2(fields: &'a [(Vec<u8>, Vec<u8>)]) -> Self {
+        Self(Source::Http2(fields))
+    }
+
+    /// Names as sent, and values. In HTTP/2 the pseudo-fields are among them.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        self.0.iter().map(|header| (header.name.as_bytes(), header.value))
+        let (http1, http2) = match self.0 {
+            Source::Http1(headers) => (headers, &[][..]),
+            Source::Http2(fields) => (&[][..], fields),
+        };
+        let http1 = http1.iter().map(|header| (header.name.as_bytes(), header.value));
+        http1.chain(http2.iter().map(|(name, value)| (&name[..], &value[..])))
     }
 }
 
@@ -148,6 +163,20 @@ pub enum Anomaly {
     ContentCodingTrailingBytes,
     /// gzip of several members, or zstd of several frames. All are decoded.
     ContentCodingSeveralMembers,
+    /// What endpoints of HTTP/2 answer with an error of the connection. Everything behind it in this
+    /// direction is taken as body.
+    Http2Malformed,
+    /// A head of HTTP/2 beyond a cap, in bytes or in frames. As above, unless it is only long when
+    /// it is decompressed: then the rest of its fields is not looked at.
+    Http2HeadersTooLarge,
+    /// A head of HTTP/2 that endpoints refuse. It is followed.
+    Http2BadHead,
+    /// More streams at a time than are followed. The bodies of others belong to no transaction.
+    Http2TooManyStreams,
+    /// A client that keeps resetting its requests before they are answered.
+    Http2RapidReset,
+    /// gRPC with messages that are compressed one by one. They are shown as they are.
+    GrpcMessageCoding,
 }
 
 impl Anomaly {
@@ -167,6 +196,8 @@ impl Anomaly {
                 | Self::CodingInHttp10
                 | Self::ControlInHead
                 | Self::ContentCodingMalformed
+                | Self::Http2Malformed
+                | Self::Http2HeadersTooLarge
         )
     }
 
@@ -206,6 +237,12 @@ impl Anomaly {
             Self::ContentCodingOverCap => "http_content_coding_over_cap",
             Self::ContentCodingTrailingBytes => "http_content_coding_trailing_bytes",
             Self::ContentCodingSeveralMembers => "http_content_coding_several_members",
+            Self::Http2Malformed => "http2_malformed",
+            Self::Http2HeadersTooLarge => "http2_headers_too_large",
+            Self::Http2BadHead => "http2_bad_head",
+            Self::Http2TooManyStreams => "http2_too_many_streams",
+            Self::Http2RapidReset => "http2_rapid_reset",
+            Self::GrpcMessageCoding => "grpc_message_coding",
         }
     }
 }

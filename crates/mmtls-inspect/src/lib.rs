@@ -11,6 +11,7 @@ mod body;
 mod decode;
 mod event;
 pub mod http1;
+mod http2;
 pub mod literal;
 mod protocol;
 pub mod transaction;

@@ -303,7 +303,7 @@ impl Reports {
             Finding::HidesBody => {
                 return patterns.is_some_and(|patterns| patterns.action == PatternAction::Reset);
             }
-            Finding::Match { from, place, pattern, offset, tx_id, hostname, url } => {
+            Finding::Match { from, place, app_proto, pattern, offset, tx_id, hostname, url } => {
                 let Some(patterns) = patterns else {
                     return false;
                 };
@@ -312,6 +312,7 @@ impl Reports {
                 if let Some(eve) = &mut self.eve {
                     let alert = Alert {
                         tx_id: *tx_id,
+                        app_proto,
                         action: if reset { "blocked" } else { "allowed" },
                         verdict: if reset { "reset" } else { "alert" },
                         gid: 1,

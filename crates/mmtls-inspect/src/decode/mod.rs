@@ -4,11 +4,13 @@
 //! readings are followed: `deflate` with and without zlib's frame. Refuses to produce more than caps
 //! allow, by size, by ratio and by memory over all connections, and to guess behind an error.
 
+mod fault;
 mod stage;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+pub(crate) use fault::Fault;
 use stage::Stage;
 
 /// Most codings of a body; curl's limit.
@@ -49,24 +51,6 @@ impl Default for DecodeBudget {
     fn default() -> Self {
         Self::new(256 << 20)
     }
-}
-
-/// What is wrong with a coded body.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fault {
-    /// A coding that is not known.
-    Unknown,
-    /// Not what the coding allows; what came before was decoded.
-    Malformed,
-    /// It ended inside.
-    Truncated,
-    /// More than a cap allows.
-    OverCap,
-    /// Bytes behind the end, which clients pass over.
-    TrailingBytes,
-    /// gzip of several members or zstd of several frames. All are decoded; some clients stop behind
-    /// the first.
-    SeveralMembers,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@ use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, Sta
 use flate2::{Decompress, FlushDecompress, Status};
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
-use super::Fault;
+use super::fault::Fault;
 
 /// Output at a time.
 const PIECE: usize = 8 << 10;

@@ -9,7 +9,7 @@ use mmtls_engine::tls::Direction;
 use mmtls_inspect::transaction::Transaction;
 use mmtls_inspect::{Anomaly, AppLayer, AppProto, Body, DecodeBudget, Event, Form, Side, Wants};
 
-use crate::eve::HttpTransaction;
+use crate::eve::{Http2Stream, HttpTransaction};
 use crate::patterns::{BodySearch, Patterns};
 
 /// What came out of some bytes.
@@ -25,6 +25,8 @@ pub enum Finding<'a> {
         from: Direction,
         /// Where.
         place: &'static str,
+        /// What the session carries.
+        app_proto: &'static str,
         /// Index of the pattern.
         pattern: usize,
         /// Bytes of the body up to the end of the match.
@@ -38,7 +40,7 @@ pub enum Finding<'a> {
     },
     /// A content coding could not be taken off a body: from there on the coded bytes are searched.
     EncodedBody,
-    /// The session does not carry HTTP/1.
+    /// The session does not carry HTTP.
     NotHttp,
     /// Endpoints may read this differently.
     Anomaly {
@@ -60,7 +62,10 @@ pub struct Inspection {
 
 /// The search of what is under way, by side and stream.
 #[derive(Default)]
-struct Searches(HashMap<(Side, u32), BodySearch>);
+struct Searches {
+    bodies: HashMap<(Side, u32), BodySearch>,
+    protocol: AppProto,
+}
 
 impl Inspection {
     /// At the start of a session. Decoders share memory with those of other sessions.
@@ -149,7 +154,7 @@ fn direction(side: Side) -> Direction {
 impl Searches {
     /// Bytes of a side are missing: no pattern may be put together over the hole.
     fn restart(&mut self, side: Side) {
-        for ((of, _), search) in &mut self.0 {
+        for ((of, _), search) in &mut self.bodies {
             if *of == side {
                 search.restart();
             }
@@ -158,7 +163,7 @@ impl Searches {
 
     /// A body begins.
     fn begin(&mut self, side: Side, transaction: &Transaction) {
-        if let Some(search) = self.0.get_mut(&(side, transaction.stream_id.unwrap_or(0))) {
+        if let Some(search) = self.bodies.get_mut(&(side, transaction.stream_id.unwrap_or(0))) {
             search.restart();
         }
     }
@@ -180,24 +185,38 @@ impl Searches {
                 let Some(patterns) = patterns else {
                     return;
                 };
-                let search = self.0.entry((side, 0)).or_default();
+                let app_proto = self.protocol.name();
+                let search = self.bodies.entry((side, 0)).or_default();
                 search.search(patterns, Form::AsSent, bytes, |pattern, offset| {
                     let (from, place, tx_id) = (direction(side), "stream", 0);
                     let (hostname, url) = (None, None);
-                    out(Finding::Match { from, place, pattern, offset, tx_id, hostname, url });
+                    out(Finding::Match {
+                        from,
+                        place,
+                        app_proto,
+                        pattern,
+                        offset,
+                        tx_id,
+                        hostname,
+                        url,
+                    });
                 });
             }
             Event::Complete(transaction) => {
                 if let Some(stream) = transaction.stream_id {
-                    self.0.remove(&(Side::Client, stream));
-                    self.0.remove(&(Side::Server, stream));
+                    self.bodies.remove(&(Side::Client, stream));
+                    self.bodies.remove(&(Side::Server, stream));
                 }
                 if let Some(http) = record(transaction) {
                     out(Finding::Http(http));
                 }
             }
-            Event::Protocol(AppProto::Http) => {}
-            Event::Protocol(_) => out(Finding::NotHttp),
+            Event::Protocol(protocol) => {
+                self.protocol = protocol;
+                if !matches!(protocol, AppProto::Http | AppProto::Http2) {
+                    out(Finding::NotHttp);
+                }
+            }
             Event::Anomaly(side, anomaly) => {
                 out(Finding::Anomaly { from: direction(side), anomaly });
                 if side == Side::Server && anomaly.hides_body() {
@@ -227,11 +246,13 @@ impl Searches {
             Side::Client => "http request body",
             Side::Server => "http response body",
         };
-        let search = self.0.entry((side, stream)).or_default();
+        let app_proto = self.protocol.name();
+        let search = self.bodies.entry((side, stream)).or_default();
         search.search(patterns, form, bytes, |pattern, offset| {
             out(Finding::Match {
                 from: direction(side),
                 place,
+                app_proto,
                 pattern,
                 offset,
                 tx_id: transaction.and_then(|it| it.id).unwrap_or(0),
@@ -259,6 +280,8 @@ fn record(transaction: &Transaction) -> Option<HttpTransaction<'_>> {
         reason: response.map(|response| &*response.reason).filter(|reason| !reason.is_empty()),
         response_protocol: response.map(|response| response.version.name()),
         length: response.map_or(0, |response| response.body_bytes),
+        version: transaction.stream_id.map(|_| "2"),
+        http2: transaction.stream_id.map(Http2Stream::new),
         complete: response.is_some_and(|response| response.complete),
     })
 }
