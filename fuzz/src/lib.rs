@@ -6,7 +6,9 @@
 
 mod agent_datagram;
 mod capture_reader;
+mod codings;
 mod http1;
+mod http2;
 mod input;
 mod key_message;
 mod keylog;
@@ -24,7 +26,9 @@ mod worker;
 
 pub use agent_datagram::agent_datagram;
 pub use capture_reader::capture_reader;
+pub use codings::codings;
 pub use http1::http1;
+pub use http2::http2;
 pub use key_message::key_message;
 pub use keylog::keylog;
 pub use literal::literal;
@@ -40,7 +44,7 @@ pub use worker::worker;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, in the order in which `cargo xtask fuzz` runs them.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 15] = [
     ("packet_path", packet_path),
     ("openings", openings),
     ("worker", worker),
@@ -49,6 +53,8 @@ pub const TARGETS: [Target; 13] = [
     ("recognition", recognition),
     ("record_open", record_open),
     ("http1", http1),
+    ("http2", http2),
+    ("codings", codings),
     ("literal", literal),
     ("key_message", key_message),
     ("agent_datagram", agent_datagram),

@@ -3,7 +3,9 @@
 //! `cargo run --manifest-path fuzz/Cargo.toml --bin seeds` writes them to `fuzz/seeds`, a test
 //! compares. Refuses to be random.
 
+mod codings;
 mod engine;
+mod http2;
 mod openings;
 mod parsers;
 mod worker;
@@ -33,6 +35,8 @@ pub fn all() -> Vec<Seed> {
     engine::recognition(&mut add);
     parsers::record_open(&mut add);
     parsers::http1(&mut add);
+    http2::http2(&mut add);
+    codings::codings(&mut add);
     parsers::literal(&mut add);
     parsers::key_message(&mut add);
     parsers::agent_datagram(&mut add);

@@ -5,9 +5,17 @@
 //! variant of [`Layer`]. Refuses to let the server alone decide what the protocol is, and to see
 //! anything of records, TLS, keys or packets.
 
+use crate::body::Bodies;
+use crate::decode::DecodeBudget;
 use crate::event::{Anomaly, Event, Side};
 use crate::http1::{BodyLeft, Http1};
+use crate::http2::Http2;
 use crate::protocol::{AppProto, Detected, MAX_FIRST_LINE, SERVER_BYTES, detect};
+use crate::transaction::Transaction;
+
+/// Most bytes of the server that are kept until the client has shown that this is HTTP/2. Servers
+/// send their settings first, a handful of bytes.
+const MAX_EARLY: usize = 16 << 10;
 
 /// How much of what a side sends next is of interest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,22 +32,29 @@ pub enum Wants {
 pub struct AppLayer {
     layer: Layer,
     decision: Decision,
+    body_limit: Option<u64>,
     /// Set until the client has said enough.
     detection: Option<Box<Detection>>,
 }
 
 enum Layer {
     Http1(Box<Http1>),
+    Http2(Box<Http2>),
     /// A protocol that is not followed: bytes are told as they are.
     Stream,
 }
 
-/// What is known of the protocol.
+/// What is known of the protocol, and what stands between it and whoever looks at the events.
 #[derive(Default)]
 struct Decision {
     protocol: Option<AppProto>,
     /// What was wrong with the server's bytes, if this turns out to be HTTP. A greeting is no bad head.
     held: Vec<Anomaly>,
+    bodies: Bodies,
+    /// The response that is under way changes the protocol to HTTP/2.
+    is_h2c: bool,
+    /// What HTTP/1 became. Its observer passes the bytes on.
+    upgraded: Option<Box<Http2>>,
 }
 
 #[derive(Default)]
@@ -49,6 +64,10 @@ struct Detection {
     client: Vec<u8>,
     /// The server's, if it spoke first.
     greeting: Vec<u8>,
+    /// More of them.
+    early: Vec<u8>,
+    /// They were too many to be kept.
+    early_cut: bool,
 }
 
 impl Default for AppLayer {
@@ -61,9 +80,17 @@ impl AppLayer {
     /// At the start of a connection.
     #[must_use]
     pub fn new() -> Self {
+        Self::with_budget(&DecodeBudget::default())
+    }
+
+    /// At the start of a connection, whose decoders share memory with those of others.
+    #[must_use]
+    pub fn with_budget(budget: &DecodeBudget) -> Self {
+        let bodies = Bodies::new(budget);
         Self {
             layer: Layer::Http1(Box::default()),
-            decision: Decision::default(),
+            decision: Decision { bodies, ..Decision::default() },
+            body_limit: None,
             detection: Some(Box::default()),
         }
     }
@@ -78,7 +105,13 @@ impl AppLayer {
 
     /// Of each response's body only so many bytes are of interest.
     pub fn limit_response_bodies(&mut self, most: Option<u64>) {
-        if let Layer::Http1(http) = &mut self.layer {
+        self.body_limit = most;
+        match &mut self.layer {
+            Layer::Http1(http) => http.limit_response_bodies(most),
+            Layer::Http2(http) => http.limit_response_bodies(most),
+            Layer::Stream => {}
+        }
+        if let Some(http) = &mut self.decision.upgraded {
             http.limit_response_bodies(most);
         }
     }
@@ -93,13 +126,14 @@ impl AppLayer {
     #[must_use]
     pub fn wants(&self, side: Side) -> Wants {
         match &self.layer {
+            _ if self.decision.upgraded.is_some() => Wants::All,
             Layer::Http1(http) if http.is_opaque() => Wants::Nothing,
             Layer::Http1(http) if side == Side::Server => match http.uninteresting() {
                 // In the record at hand nothing can be skipped any more.
                 Some(BodyLeft::Length(left)) if left > 0 => Wants::After(left),
                 _ => Wants::All,
             },
-            Layer::Http1(_) => Wants::All,
+            Layer::Http1(_) | Layer::Http2(_) => Wants::All,
             Layer::Stream => Wants::Nothing,
         }
     }
@@ -111,6 +145,10 @@ impl AppLayer {
             (Some(detection), Side::Server) => {
                 let missing = SERVER_BYTES - detection.greeting.len();
                 detection.greeting.extend_from_slice(&bytes[..bytes.len().min(missing)]);
+                detection.early_cut |= detection.early.len() + bytes.len() > MAX_EARLY;
+                if !detection.early_cut {
+                    detection.early.extend_from_slice(bytes);
+                }
                 self.pass_on(side, bytes, sink);
             }
             (None, _) => self.pass_on(side, bytes, sink),
@@ -122,9 +160,18 @@ impl AppLayer {
         if side == Side::Client {
             self.detect_no_longer(sink);
         }
-        if let Layer::Http1(http) = &mut self.layer {
-            http.gap(side, &mut self.decision.filter(sink));
+        self.decision.bodies.gap(side);
+        if side == Side::Server
+            && let Some(detection) = &mut self.detection
+        {
+            detection.early_cut = true;
         }
+        match &mut self.layer {
+            Layer::Http1(http) => http.gap(side, &mut self.decision.filter(sink)),
+            Layer::Http2(http) => http.gap(side, &mut self.decision.filter(sink)),
+            Layer::Stream => {}
+        }
+        self.decision.behind_upgrade(sink, |http, mut sink| http.gap(side, &mut sink));
     }
 
     /// The next bytes of one side were not looked at. Where [`Self::wants`] had said so nothing is
@@ -133,8 +180,15 @@ impl AppLayer {
         if side == Side::Client {
             self.detect_no_longer(sink);
         }
-        if let Layer::Http1(http) = &mut self.layer {
-            http.skip(side, count, &mut self.decision.filter(sink));
+        match &mut self.layer {
+            Layer::Http1(http) => http.skip(side, count, &mut self.decision.filter(sink)),
+            Layer::Http2(_) if count == 0 => {}
+            // It never said that it could do without.
+            Layer::Http2(_) => self.gap(side, sink),
+            Layer::Stream => {}
+        }
+        if count > 0 {
+            self.decision.behind_upgrade(sink, |http, mut sink| http.gap(side, &mut sink));
         }
     }
 
@@ -143,22 +197,29 @@ impl AppLayer {
         if side == Side::Client {
             self.detect_no_longer(sink);
         }
-        if let Layer::Http1(http) = &mut self.layer {
-            http.close(side, &mut self.decision.filter(sink));
+        match &mut self.layer {
+            Layer::Http1(http) => http.close(side, &mut self.decision.filter(sink)),
+            Layer::Http2(http) => http.close(side, &mut self.decision.filter(sink)),
+            Layer::Stream => {}
         }
+        self.decision.behind_upgrade(sink, |http, mut sink| http.close(side, &mut sink));
     }
 
     /// The connection is over, in whatever way. Nothing may follow.
     pub fn finish(&mut self, sink: &mut impl FnMut(Event<'_>)) {
-        if let Layer::Http1(http) = &mut self.layer {
-            http.finish(&mut self.decision.filter(sink));
+        match &mut self.layer {
+            Layer::Http1(http) => http.finish(&mut self.decision.filter(sink)),
+            Layer::Http2(http) => http.finish(&mut self.decision.filter(sink)),
+            Layer::Stream => {}
         }
+        self.decision.behind_upgrade(sink, |http, mut sink| http.finish(&mut sink));
         self.layer = Layer::Stream;
     }
 
     fn pass_on(&mut self, side: Side, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
         match &mut self.layer {
             Layer::Http1(http) => http.data(side, bytes, &mut self.decision.filter(sink)),
+            Layer::Http2(http) => http.data(side, bytes, &mut self.decision.filter(sink)),
             Layer::Stream if bytes.is_empty() => {}
             Layer::Stream => sink(Event::Data(side, bytes)),
         }
@@ -169,7 +230,7 @@ impl AppLayer {
         let Some(mut detection) = self.detection.take() else {
             return;
         };
-        let Detection { alpn, client, greeting } = &mut *detection;
+        let Detection { alpn, client, greeting, early, early_cut } = &mut *detection;
         let used = bytes.len().min(MAX_FIRST_LINE - client.len());
         let (first, rest) = bytes.split_at(used);
         let is_first = client.is_empty();
@@ -190,6 +251,17 @@ impl AppLayer {
                 // Requests cannot be waiting; what the server has sent ends here.
                 self.finish(sink);
                 self.decision.decide(other, sink);
+                if other == AppProto::Http2 {
+                    let mut http = Http2::new();
+                    http.limit_response_bodies(self.body_limit);
+                    self.layer = Layer::Http2(Box::new(http));
+                    // All of it was told already, when nobody knew what it was.
+                    if *early_cut {
+                        self.gap(Side::Server, sink);
+                    } else {
+                        self.pass_on(Side::Server, early, sink);
+                    }
+                }
             }
         }
         self.pass_on(Side::Client, start, sink);
@@ -223,14 +295,53 @@ impl Decision {
             Event::Anomaly(Side::Server, anomaly) if self.protocol.is_none() => {
                 self.held.push(anomaly);
             }
-            other => sink(other),
+            other => self.event(other, sink),
         }
     }
+
+    fn event(&mut self, event: Event<'_>, sink: &mut impl FnMut(Event<'_>)) {
+        match event {
+            Event::ResponseHead(transaction, fields) => {
+                self.is_h2c = is_status(transaction, 101)
+                    && fields.iter().any(|(name, value)| {
+                        name.eq_ignore_ascii_case(b"upgrade") && value.eq_ignore_ascii_case(b"h2c")
+                    });
+                self.bodies.event(event, sink);
+            }
+            Event::Upgraded(transaction) => {
+                self.bodies.event(event, sink);
+                if self.is_h2c {
+                    self.decide(AppProto::Http2, sink);
+                    self.upgraded = Some(Box::new(Http2::upgraded(transaction)));
+                }
+            }
+            Event::Data(side, bytes) if self.upgraded.is_some() => {
+                self.behind_upgrade(sink, |http, mut sink| http.data(side, bytes, &mut sink));
+            }
+            other => self.bodies.event(other, sink),
+        }
+    }
+
+    /// Does something with what HTTP/1 became.
+    fn behind_upgrade(
+        &mut self,
+        sink: &mut impl FnMut(Event<'_>),
+        act: impl FnOnce(&mut Http2, &mut dyn FnMut(Event<'_>)),
+    ) {
+        if let Some(http) = &mut self.upgraded {
+            act(http, &mut |event| self.bodies.event(event, sink));
+        }
+    }
+}
+
+fn is_status(transaction: &Transaction, status: u16) -> bool {
+    transaction.response.as_ref().is_some_and(|response| response.status == status)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Form;
 
     const GET: &str = "GET / HTTP/1.1\r\n\r\n";
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -306,19 +417,83 @@ mod tests {
                 "Server data 250 hi\\r\\n"
             ]
         );
-        assert_eq!(
-            observe(&[(Side::Server, "\0\0\0\x04"), (Side::Client, "PRI * HTTP/2.0\r\n\r\nSM")]),
-            [
-                "Server body \\x00\\x00\\x00\\x04",
-                "http2",
-                "Client data PRI * HTTP/2.0\\r\\n\\r\\nSM"
-            ]
-        );
         assert_eq!(observe(&[(Side::Client, "AB\x01C")]), ["unknown", "Client data AB\\x01C"]);
         assert_eq!(
             observe(&[(Side::Server, "220 x"), (Side::Client, "EH")])[1..],
             ["Client http_truncated"]
         );
+    }
+
+    #[test]
+    fn accepts_codings_of_requests_and_responses() {
+        use std::io::Write;
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+        encoder.write_all(b"EVIL").unwrap();
+        let coded = encoder.finish().unwrap();
+        let head = |line: &str| {
+            format!("{line}\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n\r\n", coded.len())
+        };
+        for most in [1, 2, usize::MAX] {
+            let mut app = AppLayer::new();
+            let mut decoded = Vec::new();
+            for (side, line) in
+                [(Side::Client, "POST / HTTP/1.1"), (Side::Server, "HTTP/1.1 200 OK")]
+            {
+                let message = [head(line).as_bytes(), &coded].concat();
+                for piece in message.chunks(most) {
+                    app.data(side, piece, &mut |event| match event {
+                        Event::Body(body) if body.form != Form::AsSent => {
+                            decoded.extend_from_slice(body.bytes);
+                        }
+                        Event::Anomaly(side, anomaly) => panic!("{side:?} {anomaly}"),
+                        _ => {}
+                    });
+                }
+            }
+            assert_eq!(decoded, b"EVILEVIL", "pieces of {most}");
+        }
+        // What lies beyond a limit is no truncation, and nothing behind a hole is decoded.
+        let mut app = AppLayer::new();
+        let mut log = Vec::new();
+        let mut sink = |event: Event<'_>| show(event, &mut log);
+        app.limit_response_bodies(Some(12));
+        app.data(Side::Client, GET.as_bytes(), &mut sink);
+        app.data(Side::Server, head("HTTP/1.1 200 OK").as_bytes(), &mut sink);
+        app.data(Side::Server, &coded, &mut sink);
+        assert_eq!(log.len(), 3);
+        assert_eq!(log[2], "Some(0) over");
+    }
+
+    const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const SETTINGS: &str = "\0\0\0\x04\0\0\0\0\0";
+    /// A head with `:path: /a`, a body, both on stream 1.
+    const HEADERS: &str = "\0\0\x0a\x01\x05\0\0\0\x01\x00\x05:path\x02/a";
+    const BODY: &str = "\0\0\x04\x00\x01\0\0\0\x01EVIL";
+
+    #[test]
+    fn accepts_http2_however_it_begins() {
+        // Servers may send their settings first: that is no bad head.
+        let early: &[_] = &[(Side::Server, SETTINGS), (Side::Client, PREFACE)];
+        let late: &[_] = &[(Side::Client, PREFACE), (Side::Server, SETTINGS)];
+        for start in [early, late] {
+            let parts =
+                [start, &[(Side::Client, SETTINGS), (Side::Client, HEADERS), (Side::Server, BODY)]];
+            let log = observe(&parts.concat());
+            let log = &log[log.iter().position(|line| line == "http2").unwrap()..];
+            assert_eq!(log, ["http2", "Server body EVIL", "Some(0) over"]);
+        }
+        // By upgrade: the first request is answered on stream 1.
+        let log = observe(&[
+            (Side::Client, "GET / HTTP/1.1\r\nUpgrade: h2c\r\n\r\n"),
+            (Side::Server, "HTTP/1.1 101 S\r\nUpgrade: h2c\r\n\r\n"),
+            (Side::Server, SETTINGS),
+            (Side::Server, BODY),
+            (Side::Client, PREFACE),
+        ]);
+        assert_eq!(log, ["http", "http2", "Some(0) over", "Server body EVIL", "Some(1) over"]);
+        let huge = "\0".repeat(MAX_EARLY + 1);
+        let log = observe(&[(Side::Server, &huge), (Side::Client, PREFACE)]);
+        assert_eq!(log[1..], ["http2", "Server http_gap"]);
     }
 
     #[test]

@@ -16,16 +16,31 @@ pub enum Side {
 
 /// The fields of a head, in the order in which they were sent.
 #[derive(Clone, Copy)]
-pub struct Fields<'a>(&'a [httparse::Header<'a>]);
+pub struct Fields<'a>(Source<'a>);
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Http1(&'a [httparse::Header<'a>]),
+    Http2(&'a [(Vec<u8>, Vec<u8>)]),
+}
 
 impl<'a> Fields<'a> {
     pub(crate) fn http1(headers: &'a [httparse::Header<'a>]) -> Self {
-        Self(headers)
+        Self(Source::Http1(headers))
     }
 
-    /// Names as sent, and values.
+    pub(crate) fn http2(fields: &'a [(Vec<u8>, Vec<u8>)]) -> Self {
+        Self(Source::Http2(fields))
+    }
+
+    /// Names as sent, and values. In HTTP/2 the pseudo-fields are among them.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        self.0.iter().map(|header| (header.name.as_bytes(), header.value))
+        let (http1, http2) = match self.0 {
+            Source::Http1(headers) => (headers, &[][..]),
+            Source::Http2(fields) => (&[][..], fields),
+        };
+        let http1 = http1.iter().map(|header| (header.name.as_bytes(), header.value));
+        http1.chain(http2.iter().map(|(name, value)| (&name[..], &value[..])))
     }
 }
 
@@ -36,6 +51,16 @@ impl fmt::Debug for Fields<'_> {
     }
 }
 
+/// What was done to the bytes of a body.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Form {
+    /// Nothing but the transfer coding is taken off. Every body is told so: a client may not know the
+    /// content coding.
+    AsSent,
+    /// The content coding is taken off too, in one of the ways in which clients read it.
+    Decoded(u8),
+}
+
 /// Bytes of a message's body. Never empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Body<'a> {
@@ -43,7 +68,9 @@ pub struct Body<'a> {
     pub side: Side,
     /// Whose they are; absent where the message has no head, or the transaction had to be forgotten.
     pub transaction: Option<&'a Transaction>,
-    /// The bytes, transfer coding removed.
+    /// What was done to them.
+    pub form: Form,
+    /// The bytes.
     pub bytes: &'a [u8],
 }
 
@@ -124,6 +151,32 @@ pub enum Anomaly {
     Truncated,
     /// The caller said that bytes are missing. The rest of the direction is taken as body.
     Gap,
+    /// A content coding that is not known. The body is shown as it is.
+    ContentCodingUnknown,
+    /// Not what the content coding allows. From there on the body is only shown as it is.
+    ContentCodingMalformed,
+    /// The message ended inside the content coding.
+    ContentCodingTruncated,
+    /// More comes out of a content coding than a cap allows. As if malformed.
+    ContentCodingOverCap,
+    /// Bytes behind the end of the content coding. Passed over, as clients do.
+    ContentCodingTrailingBytes,
+    /// gzip of several members, or zstd of several frames. All are decoded.
+    ContentCodingSeveralMembers,
+    /// What endpoints of HTTP/2 answer with an error of the connection. Everything behind it in this
+    /// direction is taken as body.
+    Http2Malformed,
+    /// A head of HTTP/2 beyond a cap, in bytes or in frames. As above, unless it is only long when
+    /// it is decompressed: then the rest of its fields is not looked at.
+    Http2HeadersTooLarge,
+    /// A head of HTTP/2 that endpoints refuse. It is followed.
+    Http2BadHead,
+    /// More streams at a time than are followed. The bodies of others belong to no transaction.
+    Http2TooManyStreams,
+    /// A client that keeps resetting its requests before they are answered.
+    Http2RapidReset,
+    /// gRPC with messages that are compressed one by one. They are shown as they are.
+    GrpcMessageCoding,
 }
 
 impl Anomaly {
@@ -142,6 +195,18 @@ impl Anomaly {
                 | Self::BadChunkEnd
                 | Self::CodingInHttp10
                 | Self::ControlInHead
+                | Self::ContentCodingMalformed
+                | Self::Http2Malformed
+                | Self::Http2HeadersTooLarge
+        )
+    }
+
+    /// Whether a content coding could not be taken off.
+    #[must_use]
+    pub const fn leaves_body_coded(self) -> bool {
+        matches!(
+            self,
+            Self::ContentCodingUnknown | Self::ContentCodingMalformed | Self::ContentCodingOverCap
         )
     }
 
@@ -166,6 +231,18 @@ impl Anomaly {
             Self::PipelineTooDeep => "http_pipeline_too_deep",
             Self::Truncated => "http_truncated",
             Self::Gap => "http_gap",
+            Self::ContentCodingUnknown => "http_content_coding_unknown",
+            Self::ContentCodingMalformed => "http_content_coding_malformed",
+            Self::ContentCodingTruncated => "http_content_coding_truncated",
+            Self::ContentCodingOverCap => "http_content_coding_over_cap",
+            Self::ContentCodingTrailingBytes => "http_content_coding_trailing_bytes",
+            Self::ContentCodingSeveralMembers => "http_content_coding_several_members",
+            Self::Http2Malformed => "http2_malformed",
+            Self::Http2HeadersTooLarge => "http2_headers_too_large",
+            Self::Http2BadHead => "http2_bad_head",
+            Self::Http2TooManyStreams => "http2_too_many_streams",
+            Self::Http2RapidReset => "http2_rapid_reset",
+            Self::GrpcMessageCoding => "grpc_message_coding",
         }
     }
 }

@@ -7,12 +7,16 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod body;
+mod decode;
 mod event;
 pub mod http1;
+mod http2;
 pub mod literal;
 mod protocol;
 pub mod transaction;
 
 pub use app::{AppLayer, Wants};
-pub use event::{Anomaly, Body, Event, Fields, Side};
+pub use decode::DecodeBudget;
+pub use event::{Anomaly, Body, Event, Fields, Form, Side};
 pub use protocol::AppProto;

@@ -12,6 +12,8 @@ pub const MAX_WAITING: usize = 256;
 pub const MAX_WAITING_BYTES: usize = 32 << 10;
 /// Most runs of alike requests behind those. Ordinary pipelining is one run.
 const MAX_FORGOTTEN_RUNS: usize = 768;
+/// Most bytes of text that the streams of an HTTP/2 connection keep together.
+pub(crate) const MAX_STREAM_TEXT: usize = 256 << 10;
 const MAX_URL: usize = 4096;
 const MAX_TEXT: usize = 512;
 const MAX_METHOD: usize = 32;
@@ -58,6 +60,13 @@ pub struct Transaction {
     pub request: Option<Request>,
     /// Absent until the head of the final response was seen.
     pub response: Option<Response>,
+}
+
+impl Transaction {
+    /// Bytes of text that are kept of the request.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.request.as_ref().map_or(0, Request::text_bytes)
+    }
 }
 
 /// What is kept of a request. Text is cut where it is long.
@@ -187,6 +196,11 @@ pub(crate) struct Answered {
 }
 
 impl Transactions {
+    /// Goes on behind a transaction that changed the protocol.
+    pub(crate) fn behind(last: &Transaction) -> Self {
+        Self { next_id: last.id.map_or(0, |id| id + 1), ..Self::default() }
+    }
+
     /// Numbers a request.
     pub(crate) fn begin(&mut self, request: Request) -> Transaction {
         let id = self.next_id;
@@ -196,8 +210,7 @@ impl Transactions {
 
     /// A request waits for its response, behind those that do already.
     pub(crate) fn queue(&mut self, transaction: Transaction, expects: Expects) -> Queued {
-        let own = transaction.request.as_ref().map_or(0, Request::text_bytes);
-        let text_bytes = self.text_bytes + own;
+        let text_bytes = self.text_bytes + transaction.text_bytes();
         let room = self.waiting.is_empty()
             || self.waiting.len() < MAX_WAITING && text_bytes <= MAX_WAITING_BYTES;
         // Behind a forgotten request everything is, or responses would go to the wrong ones.
@@ -241,7 +254,7 @@ impl Transactions {
             return Answered { transaction: nobody, expects: Expects::Ordinary, solicited: false };
         }
         if let Some((transaction, expects)) = self.waiting.pop_front() {
-            self.text_bytes -= transaction.request.as_ref().map_or(0, Request::text_bytes);
+            self.text_bytes -= transaction.text_bytes();
             return Answered { transaction, expects, solicited: true };
         }
         let Some((expects, count)) = self.forgotten.front_mut() else {

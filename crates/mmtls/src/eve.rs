@@ -23,7 +23,7 @@ use community_id::community_id;
 use escape::Escaping;
 use line_file::LineFile;
 pub(crate) use line_file::create_private_dir;
-pub use records::{Alert, Anomaly, HttpTransaction, Lossy, TlsEnd};
+pub use records::{Alert, Anomaly, Http2Stream, HttpTransaction, Lossy, TlsEnd};
 use records::{FlowBody, TlsBody};
 use time::Timestamps;
 
@@ -104,7 +104,7 @@ impl EveWriter {
         self.end("tls", &TlsBody::new(info, end));
     }
 
-    /// An HTTP/1 request and its response, as far as they were seen.
+    /// An HTTP request and its response, as far as they were seen.
     pub fn http(&mut self, now_ns: u64, flow: FlowKey, http: &HttpTransaction<'_>) {
         self.begin(now_ns, "http", Some((flow, Direction::ClientToServer)));
         self.number("tx_id", http.tx_id);
@@ -134,7 +134,7 @@ impl EveWriter {
         self.begin(now_ns, "alert", Some((flow, from)));
         self.direction(from);
         self.number("tx_id", alert.tx_id);
-        self.text("app_proto", "http");
+        self.text("app_proto", alert.app_proto);
         self.end("alert", alert);
     }
 

@@ -1,7 +1,7 @@
 //! The first application on the handler trait: reports, streams, a pattern search, a summary.
 //!
-//! Opens every record, follows HTTP/1 inside, writes `eve.json` and stream files, searches
-//! response bodies. Refuses to read a clock (its owner tells the time) and to stop because a disk
+//! Opens every record, follows what is inside, writes `eve.json` and stream files, searches
+//! bodies. Refuses to read a clock (its owner tells the time) and to stop because a disk
 //! is full. One [`Monitor`] belongs to one engine.
 
 mod inspection;
@@ -17,7 +17,7 @@ use mmtls_engine::session::{
     SessionError, SessionInfo,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
-use mmtls_inspect::{AppProto, Wants};
+use mmtls_inspect::{AppProto, DecodeBudget, Wants};
 use serde::Serialize;
 
 use crate::certificate::CertificateFacts;
@@ -44,7 +44,7 @@ pub struct MonitorConfig {
     pub eve_dir: Option<PathBuf>,
     /// Directory of the decrypted streams.
     pub streams_dir: Option<PathBuf>,
-    /// Patterns for response bodies.
+    /// Patterns for bodies.
     pub patterns: Option<PatternConfig>,
     /// Whether records are opened.
     pub inspect: Inspect,
@@ -83,6 +83,8 @@ pub struct Monitor {
     patterns: Option<Arc<Patterns>>,
     inspect: Inspect,
     inspect_limit_bytes: Option<u64>,
+    /// Memory of all sessions' decoders.
+    budget: DecodeBudget,
 }
 
 /// What the monitor keeps for each session.
@@ -128,6 +130,7 @@ impl Monitor {
             streams,
             patterns,
             inspect: config.inspect,
+            budget: DecodeBudget::default(),
         })
     }
 
@@ -137,7 +140,7 @@ impl Monitor {
     /// # Errors
     /// [`MonitorError`].
     pub fn share(&self, config: &MonitorConfig) -> Result<Self, MonitorError> {
-        let Self { reports, patterns, inspect, inspect_limit_bytes, .. } = self;
+        let Self { reports, patterns, inspect, inspect_limit_bytes, budget, .. } = self;
         let eve = reports.eve.as_ref().map(EveWriter::share);
         Ok(Self {
             reports: Reports { eve, now_ns: 0, summary: Summary::default() },
@@ -145,6 +148,7 @@ impl Monitor {
             patterns: patterns.clone(),
             inspect: *inspect,
             inspect_limit_bytes: *inspect_limit_bytes,
+            budget: budget.clone(),
         })
     }
 
@@ -299,7 +303,7 @@ impl Reports {
             Finding::HidesBody => {
                 return patterns.is_some_and(|patterns| patterns.action == PatternAction::Reset);
             }
-            Finding::Match { place, pattern, offset, tx_id, hostname, url } => {
+            Finding::Match { from, place, app_proto, pattern, offset, tx_id, hostname, url } => {
                 let Some(patterns) = patterns else {
                     return false;
                 };
@@ -308,6 +312,7 @@ impl Reports {
                 if let Some(eve) = &mut self.eve {
                     let alert = Alert {
                         tx_id: *tx_id,
+                        app_proto,
                         action: if reset { "blocked" } else { "allowed" },
                         verdict: if reset { "reset" } else { "alert" },
                         gid: 1,
@@ -320,7 +325,7 @@ impl Reports {
                         hostname: *hostname,
                         url: *url,
                     };
-                    eve.alert(self.now_ns, flow, Direction::ServerToClient, &alert);
+                    eve.alert(self.now_ns, flow, *from, &alert);
                 }
                 return reset;
             }
@@ -350,7 +355,8 @@ impl Monitor {
         let flow = FlowKey::from(info);
         let (reports, patterns) = (&mut self.reports, self.patterns.as_deref());
         let mut reset = false;
-        let inspection = state.inspection.get_or_insert_default();
+        let budget = &self.budget;
+        let inspection = state.inspection.get_or_insert_with(|| Box::new(Inspection::new(budget)));
         inspection.negotiated(info.alpn.as_deref());
         inspection.limit(self.inspect_limit_bytes);
         inspection.bytes(direction, bytes, patterns, &mut |finding| {
@@ -394,7 +400,8 @@ impl Monitor {
     fn gap(&mut self, info: &SessionInfo, state: &mut MonitorState, direction: Direction) {
         let flow = FlowKey::from(info);
         let reports = &mut self.reports;
-        let inspection = state.inspection.get_or_insert_default();
+        let budget = &self.budget;
+        let inspection = state.inspection.get_or_insert_with(|| Box::new(Inspection::new(budget)));
         inspection.gap(direction, &mut |finding| {
             reports.finding(flow, None, &finding);
         });

@@ -1,15 +1,15 @@
-//! Literal patterns in decrypted HTTP response bodies, and what to do about them.
+//! Literal patterns in decrypted bodies, and what to do about them.
 //!
-//! Refuses to decode content codings (such bodies are counted), and to report without bound: at
-//! most [`MAX_MATCHES`] matches per body.
+//! Refuses to report without bound: at most [`MAX_MATCHES`] matches per body.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use mmtls_inspect::Form;
 use mmtls_inspect::literal::{PatternError, PatternSet, Scanner};
 use thiserror::Error;
 
-/// Most matches that are looked at per response body; the rest of that body is not searched.
+/// Most matches that are looked at per body; the rest of that body is not searched.
 pub const MAX_MATCHES: u32 = 64;
 /// Largest pattern file in bytes.
 const MAX_FILE_LEN: u64 = 16 << 20;
@@ -64,10 +64,10 @@ fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The search of one body after another on a connection.
+/// The search of one body after another on a connection, in all forms of each.
 #[derive(Default)]
 pub struct BodySearch {
-    scanner: Scanner,
+    scanners: Vec<(Form, Scanner)>,
     matches: u32,
     /// Patterns already found in this body.
     found: Vec<u32>,
@@ -76,21 +76,36 @@ pub struct BodySearch {
 impl BodySearch {
     /// The next body begins.
     pub fn restart(&mut self) {
-        self.scanner.restart();
+        for (_, scanner) in &mut self.scanners {
+            scanner.restart();
+        }
         self.matches = 0;
         self.found.clear();
     }
 
-    /// Searches the next bytes; `hit` gets the pattern's index and the offset of its end, once
-    /// per pattern and body, or only once if the action is to reset.
-    pub fn search(&mut self, patterns: &Patterns, bytes: &[u8], mut hit: impl FnMut(usize, u64)) {
+    /// Searches the next bytes of one form; `hit` gets the pattern's index and the offset of its end,
+    /// once per pattern and body, or only once if the action is to reset.
+    pub fn search(
+        &mut self,
+        patterns: &Patterns,
+        form: Form,
+        bytes: &[u8],
+        mut hit: impl FnMut(usize, u64),
+    ) {
         let most = match patterns.action {
             PatternAction::Alert => MAX_MATCHES,
             PatternAction::Reset => 1,
         };
+        let at = match self.scanners.iter().position(|(of, _)| *of == form) {
+            Some(at) => at,
+            None => {
+                self.scanners.push((form, Scanner::default()));
+                self.scanners.len() - 1
+            }
+        };
         let mut rest = bytes;
         while self.matches < most {
-            let Some(found) = patterns.set.scan(&mut self.scanner, rest) else {
+            let Some(found) = patterns.set.scan(&mut self.scanners[at].1, rest) else {
                 return;
             };
             rest = &rest[found.consumed..];
@@ -127,11 +142,11 @@ mod tests {
     fn search(action: PatternAction, lines: &str, chunks: &[&[u8]]) -> Vec<(usize, u64)> {
         let patterns = Patterns { set: PatternSet::from_lines(lines).unwrap(), action };
         let mut search = BodySearch::default();
-        search.search(&patterns, b"one tw", |_, _| {});
+        search.search(&patterns, Form::AsSent, b"one tw", |_, _| {});
         search.restart();
         let mut hits = Vec::new();
         for chunk in chunks {
-            search.search(&patterns, chunk, |pattern, end| hits.push((pattern, end)));
+            search.search(&patterns, Form::AsSent, chunk, |pattern, end| hits.push((pattern, end)));
         }
         hits
     }

@@ -96,13 +96,13 @@ pub struct Summary {
     pub records_failed: u64,
     /// Application bytes in opened records.
     pub plaintext_bytes: u64,
-    /// HTTP/1 requests.
+    /// HTTP requests.
     pub http_requests: u64,
-    /// Final HTTP/1 responses that were seen to their end.
+    /// Final HTTP responses that were seen to their end.
     pub http_responses: u64,
-    /// Sessions that carried something else than HTTP/1.
+    /// Sessions that carried something else than HTTP.
     pub not_http: u64,
-    /// Response bodies that were not searched because they have a content coding.
+    /// Content codings that could not be taken off; each kind counts once per session and direction.
     pub encoded_bodies: u64,
     /// Patterns found.
     pub alerts: u64,
@@ -197,8 +197,8 @@ impl fmt::Display for Summary {
             ("without private tag", self.no_private_tag),
             ("nothing to open", self.nothing_opened),
             ("records failed", self.records_failed),
-            ("not HTTP/1", self.not_http),
-            ("encoded bodies not searched", self.encoded_bodies),
+            ("not HTTP", self.not_http),
+            ("content codings not decoded", self.encoded_bodies),
             ("stalls", self.stalls),
             ("longest stall in us", self.longest_stall_us),
             ("log lines lost", self.lost_log_lines),

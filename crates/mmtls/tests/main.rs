@@ -3,6 +3,7 @@
 mod cli;
 mod common;
 mod early;
+mod inspection;
 mod keys;
 mod load;
 mod passive;

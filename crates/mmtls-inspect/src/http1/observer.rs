@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 
 use super::chunked::{Chunked, Step};
 use super::head::{self, Collected, Framing, HeadBuffer, MAX_FIELDS, Refused};
-use crate::event::{Anomaly, Body, Event, Fields, Side};
+use crate::event::{Anomaly, Body, Event, Fields, Form, Side};
 use crate::protocol::{AppProto, HTTP2_REQUEST};
 use crate::transaction::{Answered, Expects, Queued, Response, Transaction, Transactions};
 
@@ -560,7 +560,7 @@ impl Http1 {
             Side::Client => self.requested().map(|transaction| &*transaction),
             Side::Server => self.answering.as_ref(),
         };
-        sink(Event::Body(Body { side, transaction, bytes }));
+        sink(Event::Body(Body { side, transaction, form: Form::AsSent, bytes }));
     }
 
     /// Body bytes came by, looked at or not.

@@ -183,7 +183,7 @@ fn key_status_name(status: KeyStatus) -> &'static str {
     }
 }
 
-/// An HTTP/1 request and its response.
+/// An HTTP request and its response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct HttpTransaction<'a> {
     /// Which transaction of the connection, from 0.
@@ -219,6 +219,32 @@ pub struct HttpTransaction<'a> {
     pub length: u64,
     /// The response was seen to its end.
     pub complete: bool,
+    /// `2` for HTTP/2, as Suricata writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<&'static str>,
+    /// Only in HTTP/2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http2: Option<Http2Stream>,
+}
+
+/// What Suricata says of an HTTP/2 transaction besides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Http2Stream {
+    /// Number of the stream.
+    pub stream_id: u32,
+    request: Nothing,
+    response: Nothing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+struct Nothing {}
+
+impl Http2Stream {
+    /// One whose settings are not looked at.
+    #[must_use]
+    pub const fn new(stream_id: u32) -> Self {
+        Self { stream_id, request: Nothing {}, response: Nothing {} }
+    }
 }
 
 #[derive(Serialize)]
@@ -282,6 +308,9 @@ pub struct Alert<'a> {
     /// Which transaction of the connection, from 0.
     #[serde(skip)]
     pub tx_id: u64,
+    /// Application protocol of the session.
+    #[serde(skip)]
+    pub app_proto: &'a str,
     /// `allowed` or `blocked`, as Suricata says it.
     pub action: &'a str,
     /// What was asked for: `alert` or `reset`.

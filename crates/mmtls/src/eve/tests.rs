@@ -57,6 +57,8 @@ fn transaction<'a>(url: &'a str, agent: &'a str) -> HttpTransaction<'a> {
         response_protocol: Some("HTTP/1.1"),
         length: 12,
         complete: true,
+        version: None,
+        http2: None,
     }
 }
 
@@ -189,6 +191,7 @@ fn accepts_alerts_and_anomalies_from_the_sender() {
     let mut eve = EveWriter::create(&dir.0).unwrap();
     let alert = Alert {
         tx_id: 0,
+        app_proto: "http",
         action: "blocked",
         verdict: "reset",
         gid: 1,

@@ -3,11 +3,13 @@
 //! Works on plain bytes and knows no session. Refuses to follow protocols itself, which is
 //! `mmtls-inspect`'s, and to keep more than one search per body that is under way.
 
+use std::collections::HashMap;
+
 use mmtls_engine::tls::Direction;
 use mmtls_inspect::transaction::Transaction;
-use mmtls_inspect::{Anomaly, AppLayer, AppProto, Body, Event, Side, Wants};
+use mmtls_inspect::{Anomaly, AppLayer, AppProto, Body, DecodeBudget, Event, Form, Side, Wants};
 
-use crate::eve::HttpTransaction;
+use crate::eve::{Http2Stream, HttpTransaction};
 use crate::patterns::{BodySearch, Patterns};
 
 /// What came out of some bytes.
@@ -17,10 +19,14 @@ pub enum Finding<'a> {
     Request,
     /// A transaction ended, or nothing more will be known of it.
     Http(HttpTransaction<'a>),
-    /// A pattern was found in what the server sent.
+    /// A pattern was found.
     Match {
+        /// Who sent it.
+        from: Direction,
         /// Where.
         place: &'static str,
+        /// What the session carries.
+        app_proto: &'static str,
         /// Index of the pattern.
         pattern: usize,
         /// Bytes of the body up to the end of the match.
@@ -32,9 +38,9 @@ pub enum Finding<'a> {
         /// Target of the request.
         url: Option<&'a str>,
     },
-    /// A response body has a content coding: what is searched is the coded bytes.
+    /// A content coding could not be taken off a body: from there on the coded bytes are searched.
     EncodedBody,
-    /// The session does not carry HTTP/1.
+    /// The session does not carry HTTP.
     NotHttp,
     /// Endpoints may read this differently.
     Anomaly {
@@ -51,10 +57,23 @@ pub enum Finding<'a> {
 #[derive(Default)]
 pub struct Inspection {
     app: AppLayer,
-    search: BodySearch,
+    search: Searches,
+}
+
+/// The search of what is under way, by side and stream.
+#[derive(Default)]
+struct Searches {
+    bodies: HashMap<(Side, u32), BodySearch>,
+    protocol: AppProto,
 }
 
 impl Inspection {
+    /// At the start of a session. Decoders share memory with those of other sessions.
+    #[must_use]
+    pub fn new(budget: &DecodeBudget) -> Self {
+        Self { app: AppLayer::with_budget(budget), search: Searches::default() }
+    }
+
     /// The protocol that the endpoints negotiated.
     pub fn negotiated(&mut self, alpn: Option<&[u8]>) {
         if let Some(alpn) = alpn {
@@ -76,28 +95,28 @@ impl Inspection {
         out: &mut impl FnMut(Finding<'_>),
     ) {
         let search = &mut self.search;
-        let mut sink = |event: Event<'_>| found(event, search, patterns, out);
+        let mut sink = |event: Event<'_>| search.event(event, patterns, out);
         self.app.data(side(direction), bytes, &mut sink);
     }
 
     /// Bytes of one direction are missing.
     pub fn gap(&mut self, direction: Direction, out: &mut impl FnMut(Finding<'_>)) {
         let search = &mut self.search;
-        self.app.gap(side(direction), &mut |event| found(event, search, None, out));
-        self.search.restart();
+        self.app.gap(side(direction), &mut |event| search.event(event, None, out));
+        self.search.restart(side(direction));
     }
 
     /// The next bytes from the server were not looked at.
     pub fn skip_response(&mut self, count: u64, out: &mut impl FnMut(Finding<'_>)) {
         let search = &mut self.search;
-        self.app.skip(Side::Server, count, &mut |event| found(event, search, None, out));
-        self.search.restart();
+        self.app.skip(Side::Server, count, &mut |event| search.event(event, None, out));
+        self.search.restart(Side::Server);
     }
 
     /// The session is over; `closed` when both sides closed it in order.
     pub fn end(&mut self, closed: bool, out: &mut impl FnMut(Finding<'_>)) {
         let search = &mut self.search;
-        let mut sink = |event: Event<'_>| found(event, search, None, out);
+        let mut sink = |event: Event<'_>| search.event(event, None, out);
         if closed {
             self.app.close(Side::Client, &mut sink);
             self.app.close(Side::Server, &mut sink);
@@ -132,61 +151,115 @@ fn direction(side: Side) -> Direction {
     }
 }
 
-fn found(
-    event: Event<'_>,
-    search: &mut BodySearch,
-    patterns: Option<&Patterns>,
-    out: &mut impl FnMut(Finding<'_>),
-) {
-    match event {
-        Event::RequestHead { .. } => out(Finding::Request),
-        Event::ResponseHead(transaction, _) => {
+impl Searches {
+    /// Bytes of a side are missing: no pattern may be put together over the hole.
+    fn restart(&mut self, side: Side) {
+        for ((of, _), search) in &mut self.bodies {
+            if *of == side {
+                search.restart();
+            }
+        }
+    }
+
+    /// A body begins.
+    fn begin(&mut self, side: Side, transaction: &Transaction) {
+        if let Some(search) = self.bodies.get_mut(&(side, transaction.stream_id.unwrap_or(0))) {
             search.restart();
-            let coding = transaction.response.as_ref().and_then(|it| it.content_encoding.as_ref());
-            // Searched as it is all the same: clients that do not know the coding take the body so.
-            if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case("identity")) {
-                out(Finding::EncodedBody);
-            }
         }
-        Event::Body(Body { side: Side::Server, transaction, bytes }) => {
-            let Some(patterns) = patterns else {
-                return;
-            };
-            let request = transaction.and_then(|it| it.request.as_ref());
-            search.search(patterns, bytes, |pattern, offset| {
-                out(Finding::Match {
-                    place: "http response body",
-                    pattern,
-                    offset,
-                    tx_id: transaction.and_then(|it| it.id).unwrap_or(0),
-                    hostname: request.and_then(|request| request.host.as_deref()),
-                    url: request.map(|request| &*request.target),
+    }
+
+    fn event(
+        &mut self,
+        event: Event<'_>,
+        patterns: Option<&Patterns>,
+        out: &mut impl FnMut(Finding<'_>),
+    ) {
+        match event {
+            Event::RequestHead { transaction, .. } => {
+                self.begin(Side::Client, transaction);
+                out(Finding::Request);
+            }
+            Event::ResponseHead(transaction, _) => self.begin(Side::Server, transaction),
+            Event::Body(body) => self.body(&body, patterns, out),
+            Event::Data(side, bytes) => {
+                let Some(patterns) = patterns else {
+                    return;
+                };
+                let app_proto = self.protocol.name();
+                let search = self.bodies.entry((side, 0)).or_default();
+                search.search(patterns, Form::AsSent, bytes, |pattern, offset| {
+                    let (from, place, tx_id) = (direction(side), "stream", 0);
+                    let (hostname, url) = (None, None);
+                    out(Finding::Match {
+                        from,
+                        place,
+                        app_proto,
+                        pattern,
+                        offset,
+                        tx_id,
+                        hostname,
+                        url,
+                    });
                 });
-            });
-        }
-        Event::Data(Side::Server, bytes) => {
-            let Some(patterns) = patterns else {
-                return;
-            };
-            search.search(patterns, bytes, |pattern, offset| {
-                let (place, tx_id, hostname, url) = ("stream", 0, None, None);
-                out(Finding::Match { place, pattern, offset, tx_id, hostname, url });
-            });
-        }
-        Event::Complete(transaction) => {
-            if let Some(http) = record(transaction) {
-                out(Finding::Http(http));
             }
-        }
-        Event::Protocol(AppProto::Http) => {}
-        Event::Protocol(_) => out(Finding::NotHttp),
-        Event::Anomaly(side, anomaly) => {
-            out(Finding::Anomaly { from: direction(side), anomaly });
-            if side == Side::Server && anomaly.hides_body() {
-                out(Finding::HidesBody);
+            Event::Complete(transaction) => {
+                if let Some(stream) = transaction.stream_id {
+                    self.bodies.remove(&(Side::Client, stream));
+                    self.bodies.remove(&(Side::Server, stream));
+                }
+                if let Some(http) = record(transaction) {
+                    out(Finding::Http(http));
+                }
             }
+            Event::Protocol(protocol) => {
+                self.protocol = protocol;
+                if !matches!(protocol, AppProto::Http | AppProto::Http2) {
+                    out(Finding::NotHttp);
+                }
+            }
+            Event::Anomaly(side, anomaly) => {
+                out(Finding::Anomaly { from: direction(side), anomaly });
+                if side == Side::Server && anomaly.hides_body() {
+                    out(Finding::HidesBody);
+                }
+                if anomaly.leaves_body_coded() {
+                    out(Finding::EncodedBody);
+                }
+            }
+            _ => {}
         }
-        _ => {}
+    }
+
+    fn body(
+        &mut self,
+        body: &Body<'_>,
+        patterns: Option<&Patterns>,
+        out: &mut impl FnMut(Finding<'_>),
+    ) {
+        let Some(patterns) = patterns else {
+            return;
+        };
+        let &Body { side, transaction, form, bytes } = body;
+        let stream = transaction.and_then(|it| it.stream_id).unwrap_or(0);
+        let request = transaction.and_then(|it| it.request.as_ref());
+        let place = match side {
+            Side::Client => "http request body",
+            Side::Server => "http response body",
+        };
+        let app_proto = self.protocol.name();
+        let search = self.bodies.entry((side, stream)).or_default();
+        search.search(patterns, form, bytes, |pattern, offset| {
+            out(Finding::Match {
+                from: direction(side),
+                place,
+                app_proto,
+                pattern,
+                offset,
+                tx_id: transaction.and_then(|it| it.id).unwrap_or(0),
+                hostname: request.and_then(|request| request.host.as_deref()),
+                url: request.map(|request| &*request.target),
+            });
+        });
     }
 }
 
@@ -207,12 +280,16 @@ fn record(transaction: &Transaction) -> Option<HttpTransaction<'_>> {
         reason: response.map(|response| &*response.reason).filter(|reason| !reason.is_empty()),
         response_protocol: response.map(|response| response.version.name()),
         length: response.map_or(0, |response| response.body_bytes),
+        version: transaction.stream_id.map(|_| "2"),
+        http2: transaction.stream_id.map(Http2Stream::new),
         complete: response.is_some_and(|response| response.complete),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use mmtls_inspect::literal::PatternSet;
     use mmtls_inspect::transaction::MAX_WAITING;
 
@@ -237,6 +314,12 @@ mod tests {
             Finding::Anomaly { from, anomaly } => format!("{from} {anomaly}"),
             Finding::HidesBody => "hides body".to_owned(),
         })
+    }
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
     }
 
     fn run(parts: &[(Direction, &[u8])], closed: bool) -> Vec<String> {
@@ -304,8 +387,40 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nEVIL";
         assert_eq!(
             run(&[(CLIENT, b"GET / HTTP/1.1\r\n\r\n"), (SERVER, response)], true),
-            ["encoded", "match 0 at 4 in 0 Some(\"/\")", "0 GET / Some(200) 4 true"]
+            [
+                "match 0 at 4 in 0 Some(\"/\")",
+                "to_client http_content_coding_malformed",
+                "hides body",
+                "encoded",
+                "0 GET / Some(200) 4 true"
+            ]
         );
+    }
+
+    #[test]
+    fn accepts_coded_bodies_of_both_sides() {
+        let body = gzip(b"some EVIL");
+        let head = |line: &str| {
+            let head = format!(
+                "{line}\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
+            [head.as_bytes(), &body].concat()
+        };
+        let request = head("POST / HTTP/1.1");
+        let response = head("HTTP/1.1 200 OK");
+        let post = format!("0 POST / Some(200) {} true", body.len());
+        let whole = run(&[(CLIENT, &request), (SERVER, &response)], true);
+        assert_eq!(
+            whole,
+            ["match 0 at 9 in 0 Some(\"/\")", "match 0 at 9 in 0 Some(\"/\")", post.as_str()]
+        );
+        let bytes = |side, text: &[u8]| -> Vec<(Direction, Vec<u8>)> {
+            text.iter().map(|byte| (side, vec![*byte])).collect()
+        };
+        let pieces = [bytes(CLIENT, &request), bytes(SERVER, &response)].concat();
+        let pieces: Vec<_> = pieces.iter().map(|(side, text)| (*side, &text[..])).collect();
+        assert_eq!(run(&pieces, true), whole);
     }
 
     #[test]

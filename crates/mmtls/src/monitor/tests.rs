@@ -100,16 +100,55 @@ fn names_holes_in_streams_and_nothing_else() {
 
 #[test]
 fn accepts_other_protocols_once_and_stays_quiet() {
-    let dir = TempDir::new("monitor-h2");
+    let dir = TempDir::new("monitor-other");
     let mut monitor = monitor(&dir, PatternAction::Alert);
     let (info, mut state) = (session(), MonitorState::default());
-    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    for bytes in [&preface[..], b"more", GET] {
+    for bytes in [&b"\x16\x03\x01\x02\0"[..], b"more", GET] {
         monitor.inspect(&info, &mut state, Direction::ClientToServer, bytes);
     }
-    assert_eq!(state.inspection.unwrap().protocol(), Some(AppProto::Http2));
+    assert_eq!(state.inspection.unwrap().protocol(), Some(AppProto::Tls));
     assert_eq!(monitor.summary().not_http, 1);
     assert_eq!(monitor.summary().http_requests, 0);
+}
+
+/// The body of one stream, cut by another's, over two records.
+#[test]
+fn accepts_http2_and_reports_it_as_suricata_does() {
+    let dir = TempDir::new("monitor-h2");
+    let mut monitor = monitor(&dir, PatternAction::Reset);
+    let (info, mut state) = (session(), MonitorState::default());
+    let (client, server) = (Direction::ClientToServer, Direction::ServerToClient);
+    // As nginx does, before the client has said anything.
+    assert!(!monitor.inspect(&info, &mut state, server, b"\0\0\0\x04\0\0\0\0\0"));
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    assert!(!monitor.inspect(&info, &mut state, client, preface));
+    for stream in [1, 3] {
+        let head =
+            [b"\0\0\x0c\x01\x05\0\0\0", &[stream][..], b"\x82\x87\0\x05:path\x02/a"].concat();
+        assert!(!monitor.inspect(&info, &mut state, client, &head));
+        let head = [b"\0\0\x01\x01\x04\0\0\0", &[stream][..], b"\x88"].concat();
+        assert!(!monitor.inspect(&info, &mut state, server, &head));
+    }
+    assert!(!monitor.inspect(&info, &mut state, server, b"\0\0\x02\0\0\0\0\0\x01EV"));
+    assert!(!monitor.inspect(&info, &mut state, server, b"\0\0\x04\0\x01\0\0\0\x03IL.."));
+    assert!(monitor.inspect(&info, &mut state, server, b"\0\0\x02\0\x01\0\0\0\x01IL"));
+    monitor.flush();
+    let lines = dir.lines();
+    let kinds: Vec<_> = lines.iter().map(|line| line["event_type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["http", "alert", "http"]);
+    let stream =
+        |number: u32| serde_json::json!({"stream_id": number, "request": {}, "response": {}});
+    assert_eq!(lines[0]["http"]["http2"], stream(3));
+    assert_eq!(
+        (&lines[1]["app_proto"], &lines[1]["alert"]["url"]),
+        (&"http2".into(), &"/a".into())
+    );
+    assert_eq!(
+        (&lines[2]["http"]["version"], &lines[2]["http"]["status"]),
+        (&"2".into(), &200.into())
+    );
+    assert_eq!(lines[2]["http"]["protocol"], "HTTP/2");
+    assert_eq!(monitor.summary().not_http, 0);
 }
 
 #[test]

@@ -1,0 +1,370 @@
+//! One coding, taken off as a stream. All output that some input allows comes out with that input.
+//!
+//! Checksums are not looked at: clients have the bytes by then. Refuses windows that RFC 7932 and
+//! RFC 9659 do not allow.
+
+use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
+use flate2::{Decompress, FlushDecompress, Status};
+use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
+
+use super::fault::Fault;
+
+/// Output at a time.
+const PIECE: usize = 8 << 10;
+/// Memory of a deflate decoder: its window and tables.
+const INFLATE_MEMORY: usize = 48 << 10;
+const BROTLI_MEMORY: usize = 64 << 10;
+/// RFC 7932: 16 MiB.
+const BROTLI_WINDOW: u64 = 16 << 20;
+const ZSTD_MEMORY: usize = 256 << 10;
+/// RFC 9659, section 3: 8 MiB.
+const ZSTD_WINDOW_LOG: u32 = 23;
+/// Longest frame header (RFC 8878, section 3.1.1.1), magic number included.
+const ZSTD_HEADER: u8 = 18;
+
+type Out<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), Fault>;
+type Brotli = BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>;
+
+/// The state of one coding.
+pub(super) struct Stage {
+    format: Format,
+    /// Bytes that came out.
+    produced: u64,
+    trailing: bool,
+    several: bool,
+}
+
+enum Format {
+    Gzip(Gzip),
+    Inflate { state: Box<Decompress>, ended: bool },
+    Brotli { state: Box<Brotli>, ended: bool },
+    Zstd(Zstd),
+}
+
+struct Gzip {
+    at: At,
+    inflate: Box<Decompress>,
+    /// A member ended.
+    ended: bool,
+}
+
+/// Where in a gzip file the next byte is (RFC 1952, section 2.3).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// In the magic number.
+    Start,
+    Magic,
+    Method,
+    Flags,
+    /// In the time stamp and two bytes of hints.
+    Hints {
+        flags: u8,
+        left: u8,
+    },
+    ExtraLength {
+        flags: u8,
+    },
+    ExtraLengthHigh {
+        flags: u8,
+        low: u8,
+    },
+    Extra {
+        flags: u8,
+        left: u16,
+    },
+    /// In a text that ends with a zero.
+    Name {
+        flags: u8,
+    },
+    Comment {
+        flags: u8,
+    },
+    HeaderCheck {
+        left: u8,
+    },
+    Data,
+    Trailer {
+        left: u8,
+    },
+    Junk,
+}
+
+/// Bits of the flags.
+const HEADER_CHECK: u8 = 2;
+const EXTRA: u8 = 4;
+const NAME: u8 = 8;
+const COMMENT: u8 = 16;
+
+struct Zstd {
+    context: DCtx<'static>,
+    /// Bytes of the frame that were seen, up to what a header has.
+    seen: u8,
+    /// Some frame ended.
+    ended: bool,
+    junk: bool,
+}
+
+impl Stage {
+    fn new(format: Format) -> Self {
+        Self { format, produced: 0, trailing: false, several: false }
+    }
+
+    pub(super) fn gzip() -> Self {
+        let inflate = Box::new(Decompress::new(false));
+        Self::new(Format::Gzip(Gzip { at: At::Start, inflate, ended: false }))
+    }
+
+    pub(super) fn inflate(zlib: bool) -> Self {
+        Self::new(Format::Inflate { state: Box::new(Decompress::new(zlib)), ended: false })
+    }
+
+    pub(super) fn brotli() -> Self {
+        let alloc = StandardAlloc::default;
+        let state = Box::new(BrotliState::new_strict(alloc(), alloc(), alloc()));
+        Self::new(Format::Brotli { state, ended: false })
+    }
+
+    pub(super) fn zstd() -> Self {
+        let mut context = DCtx::create();
+        // Only a number out of range could fail.
+        let _ = context.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW_LOG));
+        Self::new(Format::Zstd(Zstd { context, seen: 0, ended: false, junk: false }))
+    }
+
+    /// Bytes of memory that are in use. Windows are not touched before there is output.
+    pub(super) fn memory(&self) -> usize {
+        let window = |most: u64| usize::try_from(self.produced.min(most)).unwrap_or(usize::MAX);
+        match self.format {
+            Format::Gzip(_) | Format::Inflate { .. } => INFLATE_MEMORY,
+            Format::Brotli { .. } => BROTLI_MEMORY + window(BROTLI_WINDOW),
+            Format::Zstd(_) => ZSTD_MEMORY + window(1 << ZSTD_WINDOW_LOG),
+        }
+    }
+
+    /// Whether the body may end here.
+    pub(super) fn is_complete(&self) -> bool {
+        match &self.format {
+            Format::Gzip(gzip) => gzip.ended && matches!(gzip.at, At::Start | At::Junk),
+            Format::Inflate { ended, .. } | Format::Brotli { ended, .. } => *ended,
+            Format::Zstd(zstd) => zstd.ended && zstd.seen == 0 || zstd.junk,
+        }
+    }
+
+    pub(super) fn has_trailing_bytes(&self) -> bool {
+        self.trailing
+    }
+
+    pub(super) fn has_several_members(&self) -> bool {
+        self.several
+    }
+
+    pub(super) fn decode(&mut self, input: &[u8], out: Out<'_>) -> Result<(), Fault> {
+        let Self { format, produced, trailing, several } = self;
+        let out: Out<'_> = &mut |piece: &[u8]| {
+            if piece.is_empty() {
+                return Ok(());
+            }
+            *produced += piece.len() as u64;
+            out(piece)
+        };
+        match format {
+            Format::Gzip(gzip) => {
+                if gzip.at == At::Start
+                    && !gzip.ended
+                    && input.first().is_some_and(|&byte| byte != 0x1f)
+                {
+                    // curl's gzip reads zlib as well.
+                    let mut state = Box::new(Decompress::new(true));
+                    let (used, ended) = inflate(&mut state, input, out)?;
+                    *trailing |= ended && used < input.len();
+                    *format = Format::Inflate { state, ended };
+                    return Ok(());
+                }
+                gzip.decode(input, out, several)?;
+                *trailing |= gzip.at == At::Junk;
+            }
+            Format::Inflate { state, ended } => {
+                if *ended {
+                    *trailing |= !input.is_empty();
+                    return Ok(());
+                }
+                let (used, at_end) = inflate(state, input, out)?;
+                *ended = at_end;
+                *trailing |= at_end && used < input.len();
+            }
+            Format::Brotli { state, ended } => {
+                if *ended {
+                    *trailing |= !input.is_empty();
+                    return Ok(());
+                }
+                let (used, at_end) = brotli(state, input, out)?;
+                *ended = at_end;
+                *trailing |= at_end && used < input.len();
+            }
+            Format::Zstd(zstd) => {
+                zstd.decode(input, out, several)?;
+                *trailing |= zstd.junk;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How much was used, and whether the stream ended.
+fn inflate(state: &mut Decompress, input: &[u8], out: Out<'_>) -> Result<(usize, bool), Fault> {
+    let mut buffer = [0; PIECE];
+    let mut used = 0;
+    loop {
+        let (in_before, out_before) = (state.total_in(), state.total_out());
+        let result = state.decompress(&input[used..], &mut buffer, FlushDecompress::None);
+        let taken = usize::try_from(state.total_in() - in_before).unwrap_or(0);
+        let made = usize::try_from(state.total_out() - out_before).unwrap_or(0);
+        used += taken;
+        out(&buffer[..made])?;
+        match result {
+            Err(_) => return Err(Fault::Malformed),
+            Ok(Status::StreamEnd) => return Ok((used, true)),
+            Ok(Status::Ok | Status::BufError) if made == PIECE => {}
+            Ok(Status::Ok | Status::BufError) if used == input.len() => return Ok((used, false)),
+            Ok(Status::Ok | Status::BufError) if taken == 0 && made == 0 => {
+                return Err(Fault::Malformed);
+            }
+            Ok(Status::Ok | Status::BufError) => {}
+        }
+    }
+}
+
+fn brotli(state: &mut Brotli, input: &[u8], out: Out<'_>) -> Result<(usize, bool), Fault> {
+    let mut buffer = [0; PIECE];
+    let (mut left, mut used, mut total) = (input.len(), 0, 0);
+    loop {
+        let (mut room, mut made) = (PIECE, 0);
+        let result = BrotliDecompressStream(
+            &mut left,
+            &mut used,
+            input,
+            &mut room,
+            &mut made,
+            &mut buffer,
+            &mut total,
+            state,
+        );
+        out(&buffer[..made])?;
+        match result {
+            BrotliResult::ResultSuccess => return Ok((used, true)),
+            BrotliResult::NeedsMoreInput => return Ok((used, false)),
+            BrotliResult::NeedsMoreOutput => {}
+            BrotliResult::ResultFailure => return Err(Fault::Malformed),
+        }
+    }
+}
+
+impl Gzip {
+    fn decode(&mut self, mut input: &[u8], out: Out<'_>, several: &mut bool) -> Result<(), Fault> {
+        while let Some((&byte, rest)) = input.split_first() {
+            match self.at {
+                At::Data => {
+                    let (used, ended) = inflate(&mut self.inflate, input, out)?;
+                    input = &input[used..];
+                    if ended {
+                        self.at = At::Trailer { left: 8 };
+                        self.inflate.reset(false);
+                    }
+                    continue;
+                }
+                At::Junk => return Ok(()),
+                _ => {}
+            }
+            *several |= self.ended && self.at == At::Method;
+            self.at = match self.framing(byte) {
+                Some(at) => at,
+                // What follows a member is another one, or nothing that a client takes.
+                None if self.ended => At::Junk,
+                None => return Err(Fault::Malformed),
+            };
+            input = rest;
+        }
+        Ok(())
+    }
+
+    /// The next byte of a header or trailer.
+    fn framing(&mut self, byte: u8) -> Option<At> {
+        Some(match self.at {
+            At::Start if byte == 0x1f => At::Magic,
+            At::Magic if byte == 0x8b => At::Method,
+            At::Method if byte == 8 => At::Flags,
+            At::Start | At::Magic | At::Method => return None,
+            At::Flags => At::Hints { flags: byte, left: 6 },
+            At::Hints { flags, left: 1 } if flags & EXTRA != 0 => At::ExtraLength { flags },
+            At::Hints { flags, left: 1 } => behind(flags, EXTRA),
+            At::Hints { flags, left } => At::Hints { flags, left: left - 1 },
+            At::ExtraLength { flags } => At::ExtraLengthHigh { flags, low: byte },
+            At::ExtraLengthHigh { flags, low } => match u16::from_le_bytes([low, byte]) {
+                0 => behind(flags, EXTRA),
+                left => At::Extra { flags, left },
+            },
+            At::Extra { flags, left: 1 } => behind(flags, EXTRA),
+            At::Extra { flags, left } => At::Extra { flags, left: left - 1 },
+            At::Name { flags } if byte == 0 => behind(flags, NAME),
+            At::Comment { flags } if byte == 0 => behind(flags, COMMENT),
+            At::HeaderCheck { left: 1 } => At::Data,
+            At::HeaderCheck { left } => At::HeaderCheck { left: left - 1 },
+            At::Trailer { left: 1 } => {
+                self.ended = true;
+                At::Start
+            }
+            At::Trailer { left } => At::Trailer { left: left - 1 },
+            at @ (At::Name { .. } | At::Comment { .. } | At::Data | At::Junk) => at,
+        })
+    }
+}
+
+/// What the flags have behind one of their parts.
+fn behind(flags: u8, part: u8) -> At {
+    match flags {
+        _ if part < NAME && flags & NAME != 0 => At::Name { flags },
+        _ if part < COMMENT && flags & COMMENT != 0 => At::Comment { flags },
+        _ if flags & HEADER_CHECK != 0 => At::HeaderCheck { left: 2 },
+        _ => At::Data,
+    }
+}
+
+impl Zstd {
+    fn decode(&mut self, mut input: &[u8], out: Out<'_>, several: &mut bool) -> Result<(), Fault> {
+        let mut buffer = [0; PIECE];
+        while !input.is_empty() && !self.junk {
+            // Byte by byte through the header: a whole frame at once would be decoded in one step, and
+            // all of it lost where its end is faulty.
+            let len = if self.seen < ZSTD_HEADER { 1 } else { input.len() };
+            let mut source = InBuffer::around(&input[..len]);
+            loop {
+                let mut target = OutBuffer::around(&mut buffer[..]);
+                let result = self.context.decompress_stream(&mut target, &mut source);
+                let made = target.pos();
+                out(&buffer[..made])?;
+                match result {
+                    Ok(0) => {
+                        *several |= self.ended;
+                        self.ended = true;
+                        self.seen = 0;
+                        break;
+                    }
+                    Ok(_) => {
+                        // The window may hold more than fitted.
+                        if source.pos() == len && made < PIECE {
+                            self.seen = self.seen.saturating_add(1).min(ZSTD_HEADER);
+                            break;
+                        }
+                    }
+                    Err(_) if self.ended && self.seen < 5 => {
+                        self.junk = true;
+                        break;
+                    }
+                    Err(_) => return Err(Fault::Malformed),
+                }
+            }
+            input = &input[source.pos()..];
+        }
+        Ok(())
+    }
+}

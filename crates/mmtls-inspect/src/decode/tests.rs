@@ -1,0 +1,257 @@
+//! Tests of the decoders, on what encoders and attackers make.
+
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
+use proptest::prelude::*;
+
+use super::*;
+
+const TEXT: &[u8] =
+    b"It was a dark and stormy night; the rain fell in torrents. EVIL. The rain fell.";
+/// [`TEXT`] as the reference encoder makes it.
+const BROTLI: &[u8] = include_bytes!("text.br");
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn zlib(text: &[u8]) -> Vec<u8> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn raw(text: &[u8]) -> Vec<u8> {
+    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn zstd(text: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; zstd_safe::compress_bound(text.len())];
+    let len = zstd_safe::compress(&mut out[..], text, 3).unwrap();
+    out.truncate(len);
+    out
+}
+
+/// What comes out, by reading, and the faults.
+fn decode_in(coding: &str, body: &[u8], most: usize) -> (Vec<Vec<u8>>, Vec<Fault>) {
+    let mut out = vec![Vec::new(); MAX_READINGS];
+    let mut faults = Vec::new();
+    match Decoder::new([coding.as_bytes()].into_iter(), &DecodeBudget::default()) {
+        Ok(Some(mut decoder)) => {
+            for piece in body.chunks(most) {
+                let mut add = |reading: u8, bytes: &[u8]| {
+                    assert!(!bytes.is_empty());
+                    out[usize::from(reading)].extend_from_slice(bytes);
+                };
+                decoder.data(piece, &mut add, &mut |fault| faults.push(fault));
+            }
+            decoder.finish(&mut |fault| faults.push(fault));
+        }
+        Ok(None) => out[0] = body.to_vec(),
+        Err(fault) => faults.push(fault),
+    }
+    out.retain(|reading| !reading.is_empty());
+    (out, faults)
+}
+
+/// Whole and in pieces, which must agree.
+fn decode(coding: &str, body: &[u8]) -> (Vec<Vec<u8>>, Vec<Fault>) {
+    let whole = decode_in(coding, body, usize::MAX);
+    for most in [1, 2, 3, 7, 64] {
+        assert_eq!(decode_in(coding, body, most), whole, "{coding} in pieces of {most}");
+    }
+    whole
+}
+
+fn text() -> Vec<Vec<u8>> {
+    vec![TEXT.to_vec()]
+}
+
+#[test]
+fn accepts_every_coding_and_stacks_of_them() {
+    for (coding, body) in [
+        ("gzip", gzip(TEXT)),
+        ("X-GZip", gzip(TEXT)),
+        ("gzip", zlib(TEXT)),
+        ("deflate", zlib(TEXT)),
+        ("deflate", raw(TEXT)),
+        ("br", BROTLI.to_vec()),
+        ("zstd", zstd(TEXT)),
+        ("identity, , gzip", gzip(TEXT)),
+        ("gzip, zstd", zstd(&gzip(TEXT))),
+        ("deflate,gzip,deflate", raw(&gzip(&zlib(TEXT)))),
+        ("br, gzip, gzip", gzip(&gzip(BROTLI))),
+    ] {
+        assert_eq!(decode(coding, &body), (text(), vec![]), "{coding}");
+    }
+    assert_eq!(decode("identity", TEXT), (text(), vec![]));
+}
+
+#[test]
+fn accepts_optional_parts_of_gzip_headers() {
+    let plain = gzip(TEXT);
+    for flags in 0..32u8 {
+        let mut body = vec![0x1f, 0x8b, 8, flags, 1, 2, 3, 4, 5, 6];
+        for (bit, part) in [
+            (EXTRA, &b"\x03\0abc"[..]),
+            (NAME, b"name\0"),
+            (COMMENT, b"a comment\0"),
+            (HEADER_CHECK, b"\0\0"),
+        ] {
+            if flags & bit != 0 {
+                body.extend_from_slice(part);
+            }
+        }
+        body.extend_from_slice(&plain[10..]);
+        assert_eq!(decode("gzip", &body), (text(), vec![]), "{flags}");
+    }
+}
+
+#[test]
+fn accepts_several_members_and_names_what_trails() {
+    let twice = [TEXT, TEXT].concat();
+    for (coding, one) in [("gzip", gzip(TEXT)), ("zstd", zstd(TEXT))] {
+        let two = [&one[..], &one].concat();
+        assert_eq!(decode(coding, &two), (vec![twice.clone()], vec![Fault::SeveralMembers]));
+        for junk in [&b"\0\0\0"[..], b"\x1fjunk", b"EVIL"] {
+            let body = [&one[..], junk].concat();
+            assert_eq!(decode(coding, &body), (text(), vec![Fault::TrailingBytes]), "{coding}");
+        }
+    }
+    for (coding, one) in [("deflate", zlib(TEXT)), ("deflate", raw(TEXT)), ("br", BROTLI.to_vec())]
+    {
+        let body = [&one[..], b"junk"].concat();
+        assert_eq!(decode(coding, &body), (text(), vec![Fault::TrailingBytes]), "{coding}");
+    }
+}
+
+#[test]
+fn refuses_cut_bodies_and_shows_what_there_was() {
+    for (coding, body) in [
+        ("gzip", gzip(TEXT)),
+        ("deflate", zlib(TEXT)),
+        ("br", BROTLI.to_vec()),
+        ("zstd", zstd(TEXT)),
+    ] {
+        for len in 1..body.len() {
+            let (out, faults) = decode(coding, &body[..len]);
+            assert_eq!(faults, [Fault::Truncated], "{coding} {len}");
+            assert!(out.iter().any(|out| TEXT.starts_with(out)) || out.is_empty());
+        }
+        assert_eq!(decode(coding, b""), (vec![], vec![]));
+    }
+}
+
+/// A client may have delivered what comes before the fault.
+#[test]
+fn refuses_what_is_no_such_coding_behind_what_came_out() {
+    for coding in ["gzip", "deflate", "br", "zstd"] {
+        let (out, faults) = decode(coding, b"EVIL is not coded at all, is it");
+        assert!(out.is_empty() && faults == [Fault::Malformed], "{coding} {out:?} {faults:?}");
+    }
+    // A stored block, and another whose length is not the complement of its complement.
+    let length = [TEXT.len() as u8, 0, !(TEXT.len() as u8), 0xff];
+    let mut body = [&gzip(b"")[..10], &[0], &length, TEXT, &[0, 5, 0, 5, 0]].concat();
+    assert_eq!(decode("gzip", &body), (text(), vec![Fault::Malformed]));
+    body.truncate(body.len() - 2);
+    assert_eq!(decode("gzip", &body), (text(), vec![Fault::Truncated]));
+    // zstd gives whole blocks: the first of two is not lost with the second, also where the frame
+    // says how long it is.
+    let frame = b"\x28\xb5\x2f\xfd\x20\x08\x20\0\0EVIL\x25\0\0\xff\xff\xff\xff";
+    assert_eq!(decode("zstd", frame), (vec![b"EVIL".to_vec()], vec![Fault::Malformed]));
+}
+
+#[test]
+fn refuses_unknown_codings_and_too_many() {
+    assert_eq!(decode("compress", b"x").1, [Fault::Unknown]);
+    assert_eq!(decode("gzip, aes128gcm", b"x").1, [Fault::Unknown]);
+    assert_eq!(decode("gzip,gzip,gzip,gzip,gzip,gzip", b"x").1, [Fault::OverCap]);
+    assert_eq!(decode("deflate,deflate,deflate", b"x").1, [Fault::OverCap]);
+}
+
+#[test]
+fn refuses_bombs() {
+    // A ratio that deflate cannot have, and more than any body may come to.
+    let zeros = vec![0; 16 << 20];
+    let (out, faults) = decode_in("zstd", &zstd(&zeros), 64);
+    assert_eq!(faults, [Fault::OverCap]);
+    assert!(out[0].len() as u64 <= FREE_DECODED + PIECE_SLACK);
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    for _ in 0..8 {
+        encoder.write_all(&zeros).unwrap();
+    }
+    let (out, faults) = decode_in("gzip", &encoder.finish().unwrap(), 16 << 10);
+    assert_eq!(faults, [Fault::OverCap]);
+    assert!(out[0].len() as u64 <= MAX_DECODED);
+}
+
+const PIECE_SLACK: u64 = 2_000_000;
+
+#[test]
+fn refuses_memory_beyond_the_budget_and_gives_it_back() {
+    let budget = DecodeBudget::new(100 << 10);
+    let new = || Decoder::new([&b"gzip"[..]].into_iter(), &budget);
+    let (one, two) = (new().unwrap(), new().unwrap());
+    assert_eq!(new().err(), Some(Fault::OverCap));
+    drop((one, two));
+    assert!(new().is_ok());
+    let zstd_budget = DecodeBudget::new(300 << 10);
+    let mut decoder = Decoder::new([&b"zstd"[..]].into_iter(), &zstd_budget).unwrap().unwrap();
+    let mut faults = Vec::new();
+    decoder.data(&zstd(&[7; 100_000]), &mut |_, _| {}, &mut |fault| faults.push(fault));
+    assert_eq!(faults, [Fault::OverCap]);
+    drop(decoder);
+    assert!(zstd_budget.take(300 << 10));
+}
+
+/// zstd says how large its window is; RFC 9659 allows 8 MiB.
+#[test]
+fn refuses_windows_beyond_the_specification() {
+    let frame = |window: u8| [&b"\x28\xb5\x2f\xfd\0"[..], &[window], b"\x01\0\0"].concat();
+    assert_eq!(decode("zstd", &frame(13 << 3)).1, []);
+    assert_eq!(decode("zstd", &frame(14 << 3)).1, [Fault::Malformed]);
+}
+
+const EXTRA: u8 = 4;
+const NAME: u8 = 8;
+const COMMENT: u8 = 16;
+const HEADER_CHECK: u8 = 2;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// However a coded body is cut, the same comes out; a change makes no panic.
+    #[test]
+    fn accepts_any_chunking(
+        text in proptest::collection::vec(b'a'..b'f', 0..3000),
+        coding in 0usize..3,
+        cut in 1usize..300,
+        change in proptest::option::of((any::<prop::sample::Index>(), any::<u8>())),
+    ) {
+        let coded = [gzip(&text), zlib(&text), zstd(&text)];
+        let mut body = coded[coding].clone();
+        let name = ["gzip", "deflate", "zstd"][coding];
+        if let Some((at, value)) = change {
+            let at = at.index(body.len());
+            body[at] = value;
+        } else {
+            prop_assert_eq!(decode_in(name, &body, usize::MAX).0.concat(), &text[..]);
+        }
+        prop_assert_eq!(decode_in(name, &body, usize::MAX), decode_in(name, &body, cut));
+    }
+
+    #[test]
+    fn accepts_any_bytes(
+        body in proptest::collection::vec(any::<u8>(), 0..500),
+        coding in prop::sample::select(vec!["gzip", "deflate", "br", "zstd", "br,gzip"]),
+    ) {
+        decode_in(coding, &body, usize::MAX);
+        decode_in(coding, &body, 1);
+    }
+}

@@ -1,0 +1,414 @@
+//! HTTP/2 as an observer of one connection sees it (RFC 9113).
+//!
+//! Every stream is a transaction; bodies are shown as their DATA comes, whatever else comes between.
+//! What endpoints answer with an error of the connection ends the following of that direction: from
+//! there on everything in it is shown as body, so that a search misses nothing. Refuses to follow
+//! more than [`MAX_STREAMS`] streams at a time.
+
+mod fields;
+mod frames;
+mod hpack;
+mod huffman;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use crate::event::{Anomaly, Body, Event, Fields, Form, Side};
+use crate::transaction::{MAX_STREAM_TEXT, Transaction, Transactions};
+use fields::List;
+use frames::{ACK, Piece, Reader, kind};
+
+/// Most streams that are followed at a time. Servers allow 100 to 256.
+pub const MAX_STREAMS: usize = 1024;
+/// What a client sends first (section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// So many requests may be reset before their response without being suspicious, and more than half
+/// of all are.
+const FEW_RESETS: u64 = 100;
+const HEADER_TABLE_SIZE: u16 = 1;
+const REQUEST_FIELDS: &[&str] = &[":method", ":scheme", ":authority", ":path", ":protocol"];
+
+struct Direction {
+    reader: Reader,
+    hpack: hpack::Decoder,
+    /// Bytes of the preface that are still to come.
+    preface: &'static [u8],
+    /// Nothing in it can be told apart any more.
+    lost: bool,
+    told: Vec<Anomaly>,
+}
+
+impl Direction {
+    fn new(preface: &'static [u8]) -> Self {
+        Self {
+            reader: Reader::new(),
+            hpack: hpack::Decoder::new(),
+            preface,
+            lost: false,
+            told: Vec::new(),
+        }
+    }
+}
+
+struct Stream {
+    transaction: Transaction,
+    request_over: bool,
+    response_over: bool,
+}
+
+/// The observer of one connection.
+pub(crate) struct Http2 {
+    client: Direction,
+    server: Direction,
+    streams: BTreeMap<u32, Stream>,
+    transactions: Transactions,
+    /// Bytes of text in the streams' transactions.
+    text_bytes: usize,
+    requests: u64,
+    /// Requests that their client has reset before a response.
+    resets: u64,
+    body_limit: Option<u64>,
+}
+
+impl Http2 {
+    /// At the start of a connection.
+    pub(crate) fn new() -> Self {
+        Self {
+            client: Direction::new(PREFACE),
+            server: Direction::new(b""),
+            streams: BTreeMap::new(),
+            transactions: Transactions::default(),
+            text_bytes: 0,
+            requests: 0,
+            resets: 0,
+            body_limit: None,
+        }
+    }
+
+    /// Behind an upgrade, whose request is answered on stream 1 (RFC 7540, section 3.2).
+    pub(crate) fn upgraded(from: &Transaction) -> Self {
+        let mut http = Self::new();
+        http.transactions = Transactions::behind(from);
+        if let Some(request) = from.request.clone() {
+            let mut transaction = http.transactions.begin(request);
+            transaction.stream_id = Some(1);
+            http.add(1, transaction, true);
+        }
+        http
+    }
+
+    pub(crate) fn limit_response_bodies(&mut self, most: Option<u64>) {
+        self.body_limit = most;
+    }
+
+    /// The next bytes of one direction.
+    pub(crate) fn data(&mut self, side: Side, mut input: &[u8], sink: &mut impl FnMut(Event<'_>)) {
+        loop {
+            let direction = self.direction(side);
+            if direction.lost {
+                if !input.is_empty() {
+                    let (transaction, form) = (None, Form::AsSent);
+                    sink(Event::Body(Body { side, transaction, form, bytes: input }));
+                }
+                return;
+            }
+            if let Some((&expected, rest)) = direction.preface.split_first() {
+                match input.split_first() {
+                    None => return,
+                    Some((&byte, behind)) if byte == expected => {
+                        direction.preface = rest;
+                        input = behind;
+                    }
+                    Some(_) => self.lose(side, Anomaly::Http2Malformed, sink),
+                }
+                continue;
+            }
+            let Some(piece) = direction.reader.next(&mut input) else {
+                return;
+            };
+            self.piece(side, piece, sink);
+        }
+    }
+
+    /// Bytes of one direction are missing, nobody knows how many.
+    pub(crate) fn gap(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
+        self.lose(side, Anomaly::Gap, sink);
+    }
+
+    /// One side closed in order.
+    pub(crate) fn close(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
+        let direction = self.direction(side);
+        if !direction.lost && direction.reader.is_inside() {
+            self.tell(side, Anomaly::Truncated, sink);
+        }
+    }
+
+    /// The connection is over: tells the transactions that were under way.
+    pub(crate) fn finish(&mut self, sink: &mut impl FnMut(Event<'_>)) {
+        for stream in core::mem::take(&mut self.streams).into_values() {
+            sink(Event::Complete(&stream.transaction));
+        }
+        self.text_bytes = 0;
+    }
+
+    fn direction(&mut self, side: Side) -> &mut Direction {
+        match side {
+            Side::Client => &mut self.client,
+            Side::Server => &mut self.server,
+        }
+    }
+
+    fn tell(&mut self, side: Side, anomaly: Anomaly, sink: &mut impl FnMut(Event<'_>)) {
+        let told = &mut self.direction(side).told;
+        if !told.contains(&anomaly) {
+            told.push(anomaly);
+            sink(Event::Anomaly(side, anomaly));
+        }
+    }
+
+    fn lose(&mut self, side: Side, why: Anomaly, sink: &mut impl FnMut(Event<'_>)) {
+        let direction = self.direction(side);
+        if !direction.lost {
+            direction.lost = true;
+            direction.reader.buffer = Vec::new();
+            self.tell(side, why, sink);
+        }
+    }
+
+    fn piece(&mut self, side: Side, piece: Piece<'_>, sink: &mut impl FnMut(Event<'_>)) {
+        match piece {
+            Piece::Data { stream, bytes, end_stream } => {
+                self.body(side, stream, bytes, sink);
+                if end_stream {
+                    self.end_stream(side, stream, sink);
+                }
+            }
+            Piece::Block { stream, promised, end_stream } => {
+                let direction = self.direction(side);
+                let mut list = List::default();
+                let block = &direction.reader.buffer;
+                let decoded = direction.hpack.decode(block, &mut |name, value| {
+                    list.push(name, value);
+                });
+                match decoded {
+                    Err(hpack::Fault::Malformed) => {
+                        return self.lose(side, Anomaly::Http2Malformed, sink);
+                    }
+                    Err(hpack::Fault::OverCap) => {
+                        return self.lose(side, Anomaly::Http2HeadersTooLarge, sink);
+                    }
+                    Ok(()) => {}
+                }
+                if list.cut {
+                    self.tell(side, Anomaly::Http2HeadersTooLarge, sink);
+                }
+                match (side, promised) {
+                    (_, Some(promised)) => self.request(side, promised, &list, true, sink),
+                    (Side::Client, None) => self.request(side, stream, &list, end_stream, sink),
+                    (Side::Server, None) => self.response(stream, &list, end_stream, sink),
+                }
+            }
+            Piece::Other { kind: kind::SETTINGS, flags, stream: 0 } if flags & ACK == 0 => {
+                self.settings(side);
+            }
+            Piece::Other { kind: kind::RST_STREAM, stream, .. } => self.reset(side, stream, sink),
+            Piece::Other { .. } => {}
+            Piece::Malformed => self.lose(side, Anomaly::Http2Malformed, sink),
+            Piece::TooLarge => self.lose(side, Anomaly::Http2HeadersTooLarge, sink),
+        }
+    }
+
+    /// What a side allows holds for what the other one sends.
+    fn settings(&mut self, side: Side) {
+        let (own, other) = match side {
+            Side::Client => (&self.client, &mut self.server),
+            Side::Server => (&self.server, &mut self.client),
+        };
+        for setting in own.reader.buffer.chunks_exact(6) {
+            let [a, b, value @ ..] = setting else {
+                continue;
+            };
+            if u16::from_be_bytes([*a, *b]) == HEADER_TABLE_SIZE
+                && let Ok(value) = value.try_into()
+            {
+                other.hpack.allow(u32::from_be_bytes(value));
+            }
+        }
+    }
+
+    /// A head of the client, or one that the server promises to answer.
+    fn request(
+        &mut self,
+        side: Side,
+        stream: u32,
+        list: &List,
+        over: bool,
+        sink: &mut impl FnMut(Event<'_>),
+    ) {
+        if self.streams.contains_key(&stream) {
+            // Trailers.
+            if over && side == Side::Client {
+                self.end_stream(side, stream, sink);
+            }
+            return;
+        }
+        if list.is_malformed(REQUEST_FIELDS) {
+            self.tell(side, Anomaly::Http2BadHead, sink);
+        }
+        if list.compresses_messages() {
+            self.tell(side, Anomaly::GrpcMessageCoding, sink);
+        }
+        self.requests += 1;
+        let (method, target) = list.line();
+        let mut transaction = self.transactions.begin(list.request(&method, &target));
+        transaction.stream_id = Some(stream);
+        let fields = Fields::http2(&list.fields);
+        sink(Event::RequestHead {
+            transaction: &transaction,
+            method: &method,
+            target: &target,
+            fields,
+        });
+        if self.streams.len() == MAX_STREAMS {
+            self.tell(side, Anomaly::Http2TooManyStreams, sink);
+            return sink(Event::Complete(&transaction));
+        }
+        if self.text_bytes + transaction.text_bytes() > MAX_STREAM_TEXT {
+            // Its response is told apart, but not known as its.
+            sink(Event::Complete(&transaction));
+            transaction.request = None;
+            transaction.id = None;
+        }
+        self.add(stream, transaction, false);
+        if over {
+            self.end_stream(Side::Client, stream, sink);
+        }
+    }
+
+    fn add(&mut self, stream: u32, transaction: Transaction, request_over: bool) {
+        self.text_bytes += transaction.text_bytes();
+        self.streams.insert(stream, Stream { transaction, request_over, response_over: false });
+    }
+
+    fn response(&mut self, stream: u32, list: &List, over: bool, sink: &mut impl FnMut(Event<'_>)) {
+        let followed = self.streams.get(&stream);
+        let answered = |it: &Stream| it.transaction.response.is_some();
+        match (&followed, list.status()) {
+            (None, _) => return,
+            // Trailers.
+            (Some(it), _) if answered(it) => {}
+            (Some(_), None) => self.tell(Side::Server, Anomaly::Http2BadHead, sink),
+            (Some(it), Some(status)) if (100..200).contains(&status) => {
+                let fields = Fields::http2(&list.fields);
+                sink(Event::Interim(Some(&it.transaction), status, fields));
+            }
+            (Some(_), Some(status)) => {
+                if list.is_malformed(&[":status"]) {
+                    self.tell(Side::Server, Anomaly::Http2BadHead, sink);
+                }
+                if list.compresses_messages() {
+                    self.tell(Side::Server, Anomaly::GrpcMessageCoding, sink);
+                }
+                if let Some(it) = self.streams.get_mut(&stream) {
+                    let mut response = list.response(status);
+                    response.solicited = true;
+                    it.transaction.response = Some(response);
+                    sink(Event::ResponseHead(&it.transaction, Fields::http2(&list.fields)));
+                }
+            }
+        }
+        if over {
+            self.end_stream(Side::Server, stream, sink);
+        }
+    }
+
+    fn body(
+        &mut self,
+        side: Side,
+        stream: u32,
+        mut bytes: &[u8],
+        sink: &mut impl FnMut(Event<'_>),
+    ) {
+        let followed = self.streams.get_mut(&stream).map(|stream| &mut stream.transaction);
+        let count = bytes.len() as u64;
+        let transaction = match (followed, side) {
+            (None, _) => None,
+            (Some(transaction), Side::Client) => {
+                if let Some(request) = &mut transaction.request {
+                    request.body_bytes = request.body_bytes.saturating_add(count);
+                }
+                Some(transaction)
+            }
+            (Some(transaction), Side::Server) => {
+                if let Some(response) = &mut transaction.response {
+                    let limit = self.body_limit.unwrap_or(u64::MAX);
+                    let wanted = limit.saturating_sub(response.body_bytes);
+                    let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+                    bytes = &bytes[..bytes.len().min(wanted)];
+                    // First what is shown, then what is beyond the limit.
+                    response.body_bytes = response.body_bytes.saturating_add(bytes.len() as u64);
+                }
+                Some(transaction)
+            }
+        };
+        if !bytes.is_empty() {
+            let shown = transaction.as_deref();
+            sink(Event::Body(Body { side, transaction: shown, form: Form::AsSent, bytes }));
+        }
+        if side == Side::Server
+            && let Some(response) = transaction.and_then(|it| it.response.as_mut())
+        {
+            let beyond = count - bytes.len() as u64;
+            response.body_bytes = response.body_bytes.saturating_add(beyond);
+        }
+    }
+
+    /// A side has ended its half of a stream.
+    fn end_stream(&mut self, side: Side, stream: u32, sink: &mut impl FnMut(Event<'_>)) {
+        let Some(it) = self.streams.get_mut(&stream) else {
+            return;
+        };
+        match side {
+            Side::Client if !it.request_over => {
+                it.request_over = true;
+                if let Some(request) = &mut it.transaction.request {
+                    request.complete = true;
+                }
+                sink(Event::RequestEnd(Some(&it.transaction)));
+            }
+            Side::Server if !it.response_over => {
+                it.response_over = true;
+                if let Some(response) = &mut it.transaction.response {
+                    response.complete = true;
+                }
+                sink(Event::ResponseEnd(Some(&it.transaction)));
+            }
+            _ => {}
+        }
+        if it.request_over && it.response_over {
+            self.remove(stream, sink);
+        }
+    }
+
+    /// A side gives a stream up. A response that is complete may be followed by this.
+    fn reset(&mut self, side: Side, stream: u32, sink: &mut impl FnMut(Event<'_>)) {
+        let Some(it) = self.streams.get(&stream) else {
+            return;
+        };
+        if side == Side::Client && it.transaction.response.is_none() {
+            self.resets += 1;
+            if self.resets > FEW_RESETS && self.resets > self.requests / 2 {
+                self.tell(side, Anomaly::Http2RapidReset, sink);
+            }
+        }
+        self.remove(stream, sink);
+    }
+
+    fn remove(&mut self, stream: u32, sink: &mut impl FnMut(Event<'_>)) {
+        if let Some(stream) = self.streams.remove(&stream) {
+            self.text_bytes -= stream.transaction.text_bytes();
+            sink(Event::Complete(&stream.transaction));
+        }
+    }
+}

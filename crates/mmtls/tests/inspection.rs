@@ -1,0 +1,81 @@
+//! A forbidden text does not reach the client in gzip, in HTTP/2 or in both, and ordinary sessions
+//! of browsers' protocols raise nothing.
+
+use crate::common::{Family, Stage, assert_all_decrypted, can_run, find, patient, sessions, url};
+use mmtls_testkit::{MmtlsOptions, NginxOptions};
+
+const PATTERN: &[u8] = b"forbidden-fruit";
+
+/// Text that gzip makes smaller, over several records also then.
+fn content(bad: bool) -> Vec<u8> {
+    let mut state = 1u32;
+    let mut text: Vec<u8> = (0..400_000)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            b"etaoin shrdlu\n\n\n"[(state >> 28) as usize]
+        })
+        .collect();
+    if bad {
+        text[300_000..300_000 + PATTERN.len()].copy_from_slice(PATTERN);
+    }
+    text
+}
+
+#[test]
+fn forbidden_text_is_stopped_in_http2_and_in_gzip() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let extra = "gzip on; gzip_min_length 1; gzip_types *;".to_owned();
+    let stage = Stage::with(NginxOptions { http2: true, extra, ..NginxOptions::default() });
+    let file = stage.bed.directory().join("patterns.txt");
+    std::fs::write(&file, b"forbidden-fruit\n").unwrap();
+    let options = MmtlsOptions { patterns: Some((file, "reset".to_owned())), ..patient() };
+    stage.serve("clean.txt", &content(false));
+    stage.serve("bad.txt", &content(true));
+    let cases: [(&[&str], &str, bool); 4] = [
+        (&["--http1.1"], "http", false),
+        (&["--http1.1", "--compressed"], "http", true),
+        (&["--http2"], "http2", false),
+        (&["--http2", "--compressed"], "http2", true),
+    ];
+    for (arguments, app_proto, coded) in cases {
+        let mmtls = stage.mmtls(&options);
+        let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
+        curl.args(arguments).args(["-w", "%{stderr}size=%{size_download}\n", &url("clean.txt")]);
+        let page = stage.run("curl", curl);
+        assert!(page.stdout == content(false), "{arguments:?}: {}", page.stderr);
+        assert_eq!(!page.stderr.contains("size=400000"), coded, "{}", page.stderr);
+        let report = mmtls.stop().unwrap();
+        assert_all_decrypted(&report, 1);
+        assert!(report.events("anomaly").is_empty(), "{:?}", report.events("anomaly"));
+        assert_eq!(sessions(&report)[0]["app_proto"], app_proto);
+        let http = report.events("http");
+        assert_eq!(http.len(), 1);
+        let http = &http[0]["http"];
+        assert_eq!((&http["url"], &http["status"]), (&"/clean.txt".into(), &200.into()), "{http}");
+        assert_eq!(http["complete"], true, "{http}");
+        if app_proto == "http2" {
+            assert_eq!((&http["version"], &http["http2"]["stream_id"]), (&"2".into(), &1.into()));
+        }
+
+        let mmtls = stage.mmtls(&options);
+        let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
+        curl.args(arguments).arg(url("bad.txt"));
+        let page = stage.run("curl", curl);
+        assert!(!page.status.success(), "{arguments:?}");
+        assert!(find(&page.stdout, PATTERN).is_none(), "{arguments:?}");
+        assert!(content(true).starts_with(&page.stdout), "{arguments:?}: what came is right");
+        let report = mmtls.stop().unwrap();
+        assert_eq!(
+            (report.count("alerts"), report.count("resets")),
+            (1, 1),
+            "{:?}",
+            report.summary
+        );
+        let alert = report.events("alert")[0];
+        assert_eq!(alert["app_proto"], app_proto, "{alert}");
+        assert_eq!(alert["alert"]["offset"], 300_000 + PATTERN.len(), "{alert}");
+        assert_eq!(alert["alert"]["url"], "/bad.txt", "{alert}");
+    }
+}
