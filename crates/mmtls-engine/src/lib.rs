@@ -19,7 +19,7 @@
 //! | `recognition` | whether TLS begins, in the first bytes or behind STARTTLS | to follow it |
 //! | `follow` | one session: records, handshake, keys, early data, stalls; `tls12` and `tls13` have a state each | to know packets or the application: it talks through a `SessionSink` and answers a `Disposition` |
 //! | `keys` | keys before their use: deliveries without a session, several for one thing | to open anything |
-//! | `driver` | hands each frame to `tcp` and what becomes contiguous to `follow`; binds the handler to its state of a session; makes the verdicts | to let a frame go anywhere but in `conclude` |
+//! | `driver` | hands each frame to `tcp` and what becomes contiguous to `follow`; binds the handler to its state of a session; makes the verdicts | to let a held frame of a connection go anywhere but in `conclude` |
 //! | [`session`] | what applications see and ask for | to show packets, keys, or bytes that are not authenticated |
 //!
 //! `tcp` and `follow` do not name each other: both are seen by `driver` alone.
@@ -27,13 +27,19 @@
 //! # Where to look
 //!
 //! * A frame is held by `verdict_for` (`driver/conclude.rs`) while a record that it completes waits for keys, and goes by
-//!   `release` there once the session's `barrier` is behind it. Nothing else decides on a frame.
+//!   `release` there once the session's `barrier` is behind it. Fragments are held and let go in `driver/fragments.rs`;
+//!   frames of no connection get their verdict where they are parsed. The frames themselves lie in `Worker::held` of
+//!   `mmtls-middlebox` (`worker.rs`).
 //! * A record waits (`Step::NeedKeys`) in `follow/tls12.rs`, `follow/tls13/mod.rs` and, of early data, `follow/tls13/early.rs`;
 //!   the stall that follows is in `follow/session.rs`, its limits in `driver/stalls.rs`.
 //! * The private tag is asked for at the ServerHello, before anything behind it: `require_private_tag` in
-//!   `follow/reporter.rs`, called by `follow/protocol.rs`.
-//! * Policies of sessions are applied in one place, `fail` in `follow/reporter.rs`; those of connections that are not (known
-//!   to be) TLS by `refuse` in `driver/opening.rs`; those of frames where the frame is looked at.
+//!   `follow/reporter.rs`, called by `follow/protocol.rs`. That of a record is checked by endpoints (`PrivateTagOpener` in
+//!   `mmtls-record`): no monitor has its key.
+//! * Policies of errors in a session are applied by `fail` in `follow/reporter.rs`, `null_keys` by `handle_null_keys` in
+//!   `follow/protocol.rs`; those of connections that are not (known to be) TLS by `refuse` in `driver/opening.rs`, which has
+//!   `mid_stream`, too; `table_full` by `refuse_flow` in `driver/new_flow.rs`; those of frames where the frame is looked at.
+//! * TLS is recognised by `Recogniser::handle_bytes`, called by `feed` in `driver/feed.rs`; later turns by
+//!   `Watch::handle_segment`, called in `driver/reassemble.rs`.
 //! * A handler's reset counts from `apply_control` on, and stops everything that has not been inspected: `conclude`.
 #![forbid(unsafe_code)]
 

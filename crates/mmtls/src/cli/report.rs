@@ -19,7 +19,7 @@ pub struct ReportArgs {
     /// Write the decrypted streams of each session into this directory.
     #[arg(long, value_name = "DIR")]
     pub streams: Option<PathBuf>,
-    /// Search decrypted HTTP/1.1 response bodies for the literal patterns in this file.
+    /// Search decrypted HTTP bodies, and what is not HTTP as one stream, for the literal patterns in this file.
     #[arg(long, value_name = "FILE")]
     pub patterns: Option<PathBuf>,
     /// What a match does.
