@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use mmtls_middlebox::inspect::{AppLayer, Event, Side, Wants};
+use mmtls_middlebox::inspect::{AppLayer, Event, Form, Side, Wants};
 use mmtls_middlebox::literal::{PatternSet, Scanner};
 use mmtls_middlebox::session::{Handler, Record, Session};
 use mmtls_middlebox::tls::{ContentType, Direction};
@@ -49,7 +49,8 @@ impl Handler for Ips {
             Event::ResponseHead(..) => {
                 scanner.restart();
             }
-            Event::Body(body) if body.side == Side::Server => {
+            // As sent: a decoded form is another stream, which would want a scanner of its own.
+            Event::Body(body) if body.side == Side::Server && body.form == Form::AsSent => {
                 found = found.or(self.patterns.scan(scanner, body.bytes));
             }
             _ => {}
