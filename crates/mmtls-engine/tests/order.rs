@@ -86,7 +86,8 @@ proptest! {
         let script = any_script(seed);
         let mut offline = config(Policy::Bypass);
         offline.inline = false;
-        let mut path = Path::new(script.clone(), network, offline, Recorder::default());
+        let recorder = Recorder { may_lose_hellos: true, ..Recorder::default() };
+        let mut path = Path::new(script.clone(), network, offline, recorder);
         path.intact = [0; 2];
         if network.keys == KeyTiming::Early {
             path.answer_wishes(false);
