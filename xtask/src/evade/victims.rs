@@ -11,7 +11,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mmtls_testkit::address;
+use mmtls_testkit::{TestbedError, address};
 
 use super::attack::Outcome;
 use super::lane::Lane;
@@ -194,18 +194,21 @@ fn curl(lane: &Lane, at: SocketAddr, victim: Victim, tls12: bool) -> Result<Outc
     command.args(["-sS", "-i", "--http1.1", "--max-time", "3"]);
     command.arg(format!("https://{}:{}/victim", address::SERVER_NAME, at.port()));
     let limit = Duration::from_secs(20);
-    let done = lane.bed.run("curl", command, limit).map_err(|error| error.to_string())?;
-    let text = done.text();
+    let text = |error: TestbedError| error.to_string();
+    let mut process = lane.bed.background("curl", command).map_err(text)?;
+    // One that waits for ever is judged by what came.
+    let status = process.wait(limit).ok();
+    let (answer, error) = (process.stdout_text(), process.stderr_text());
     let bad = match victim {
         // With keys, the head of a response may come: what must not is the record with the pattern.
-        Victim::SharingCurl => text.contains(PATTERN),
-        _ => !text.is_empty(),
+        Victim::SharingCurl => answer.contains(PATTERN),
+        _ => !answer.is_empty(),
     };
-    Ok(match done.status.code() {
-        _ if bad => Outcome::Response(text.lines().next().unwrap_or_default().to_owned()),
-        Some(56 | 35) if done.stderr.contains("reset") => Outcome::Reset,
-        Some(28) => Outcome::Silent,
-        _ => Outcome::Refused(done.stderr.trim().to_owned()),
+    Ok(match status.map(|it| it.code()) {
+        _ if bad => Outcome::Response(answer.lines().next().unwrap_or_default().to_owned()),
+        Some(Some(56 | 35)) if error.contains("reset") => Outcome::Reset,
+        None | Some(Some(28)) => Outcome::Silent,
+        _ => Outcome::Refused(error.trim().to_owned()),
     })
 }
 
