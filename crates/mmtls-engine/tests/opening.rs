@@ -545,6 +545,18 @@ fn ports_of_tls_must_carry_nothing_else() {
         assert_eq!(t.send(C, 0, 0, flag::ACK, front), Verdict::Forward);
         t.send(C, front.len() as i64, 0, flag::ACK, &hello());
         assert!(t.started());
+        // However a client cuts what it says.
+        let other = [b"STARTTLS\r\n", &hello()[..]].concat();
+        for piece in [8, 10, 1448] {
+            let mut t = T::with(config());
+            t.open();
+            let mut at = 0;
+            for part in other.chunks(piece) {
+                t.send(C, at, 0, flag::ACK, part);
+                at += part.len() as i64;
+            }
+            assert_eq!(t.started(), policy == Policy::Bypass, "{policy:?} in pieces of {piece}");
+        }
     }
 }
 

@@ -248,6 +248,27 @@ fn tombstones_must_make_room_for_nobody() {
 }
 
 #[test]
+fn reset_connection_must_not_be_forgotten_by_a_new_one_without_room() {
+    let mut config = T::config();
+    config.limits.max_flows = 4;
+    config.tls_ports = vec![T::new().ep.server.port()];
+    config.policies.not_tls = Policy::Reset;
+    config.policies.table_full = Policy::Forward;
+    config.policies.mid_stream = Policy::Forward;
+    let mut t = T::with(config);
+    for (host, port) in [(6, 1000), (6, 1001), (7, 1000), (8, 1000)] {
+        t.ep.client = ([10, 6, 6, host], port).into();
+        t.open();
+        assert_eq!(t.send(C, 0, 0, flag::ACK, b"GET / HTTP/1.1\r\n\r\n"), Verdict::Drop);
+    }
+    // Its client has as many tombstones as it may, but this one takes the place of one of them.
+    t.ep.client = ([10, 6, 6, 6], 1000).into();
+    t.open();
+    assert_eq!(t.send(C, 0, 0, flag::ACK, b"GET / HTTP/1.1\r\n\r\n"), Verdict::Drop);
+    assert_eq!(t.send(S, 0, 0, flag::ACK, b"HTTP/1.1 200 OK\r\n\r\n"), Verdict::Drop);
+}
+
+#[test]
 fn tombstones_of_one_client_must_not_take_the_table() {
     let mut config = T::config();
     config.limits.max_flows = 100;

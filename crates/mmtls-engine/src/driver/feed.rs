@@ -64,9 +64,10 @@ impl<H: Handler> Engine<H> {
                 }
             }
             Payload::Undecided(recogniser) => match recogniser.handle_bytes(direction, bytes) {
-                Found::Unsure | Found::Plain(_)
-                    if recogniser.is_excluded()
-                        && self.config.meets_not_tls(flow.client, flow.server) =>
+                // Also where TLS was found behind what came first: whether that is seen before depends on
+                // how the client has cut its bytes.
+                _ if recogniser.is_excluded()
+                    && self.config.meets_not_tls(flow.client, flow.server) =>
                 {
                     let policy = self.config.policies.not_tls;
                     self.counters.not_tls += 1;

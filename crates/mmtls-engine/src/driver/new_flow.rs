@@ -91,6 +91,11 @@ impl<H: Handler> Engine<H> {
                 self.expire(idle, EndReason::TimedOut);
             }
         }
+        self.insert_in_place(key)
+    }
+
+    /// As `insert`, where a flow was just removed for this one: the table does not grow.
+    pub(super) fn insert_in_place(&mut self, key: &NewFlow) -> Result<FlowIndex, Verdict> {
         match self.flows.insert(key, self.now_ns, &self.config.limits) {
             Some(index) => {
                 self.counters.flows += 1;

@@ -194,7 +194,7 @@ impl<H: Handler> Engine<H> {
         let (client, server) = ends;
         let key = NewFlow { vlan: flow.vlan, client, server, turned: flow.turned };
         self.remove(index, EndReason::Replaced);
-        let index = match self.insert(&key) {
+        let index = match self.insert_in_place(&key) {
             Ok(index) => index,
             Err(Verdict::Forward) => return Passage::Free,
             Err(_) => return Passage::Refused,

@@ -191,7 +191,7 @@ impl<H: Handler> Engine<H> {
             paths.swap(0, 1);
         }
         self.remove(index, EndReason::Replaced);
-        let Ok(index) = self.insert(&key) else {
+        let Ok(index) = self.insert_in_place(&key) else {
             return;
         };
         if let Some(flow) = self.flows.get(index) {
