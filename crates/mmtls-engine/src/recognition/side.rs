@@ -50,8 +50,11 @@ pub(super) struct Side {
     urgent: bool,
     /// What the client asked for before the server spoke last.
     asked: Option<Upgrade>,
-    /// How often that was sought in its turn.
+    /// At how many places of its turn that was sought.
     searches: usize,
+    /// The last of them, and what is asked for there: a place is looked at again with every segment
+    /// until it is known what begins at it.
+    searched: Option<(usize, Option<Upgrade>)>,
     /// How the server's turn begins.
     answer: Answer,
     /// What is in front of TLS here, if it comes, is no header of a load balancer.
@@ -129,9 +132,17 @@ impl Side {
             // Only now is it worth a search what the client asked for.
             if begins != Begins::Other {
                 if !before.is_empty() {
-                    let searched = self.searches < MAX_SEARCHES;
-                    asked = searched.then(|| Upgrade::asked_by(before)).flatten();
-                    self.searches += usize::from(searched);
+                    let known = self.searched.filter(|(place, _)| *place == self.plain);
+                    asked = match known {
+                        Some((_, asked)) => asked,
+                        None if self.searches < MAX_SEARCHES => {
+                            let asked = Upgrade::asked_by(before);
+                            self.searched = Some((self.plain, asked));
+                            self.searches += 1;
+                            asked
+                        }
+                        None => None,
+                    };
                 }
                 if self.in_dialog && asked.is_none() {
                     begins = match before.is_empty() && rest[0] == HANDSHAKE {
@@ -179,6 +190,7 @@ impl Side {
         self.asked = Upgrade::asked_by(&self.client);
         self.client = possible;
         self.plain = 0;
+        self.searched = None;
     }
 
     fn handle_server(&mut self, bytes: &[u8]) -> Seen {
@@ -205,6 +217,7 @@ impl Side {
             self.client.clear();
             self.plain = 0;
             self.searches = 0;
+            self.searched = None;
             self.urgent = false;
             self.excluded = true;
         }
@@ -325,6 +338,20 @@ impl SideWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn accepts_a_request_behind_a_place_that_came_byte_by_byte() {
+        // What is looked at with each of its bytes until one shows that it is no hello.
+        let front = b"x>\x16\x09\0\xff\xff\x01\0\x30\0\x04".repeat(2);
+        let hello = [20, 3, 1, 0, 1, 1];
+        for piece in [1, 2, 200] {
+            let mut side = Side::default();
+            let bytes = [&front[..], b"\nSTARTTLS\n", &hello].concat();
+            let mut pieces = bytes.chunks(piece);
+            let found = pieces.any(|piece| matches!(side.handle_bytes(true, piece), Seen::Tls(_)));
+            assert!(found, "in pieces of {piece}");
+        }
+    }
 
     #[test]
     fn refuses_to_search_in_front_of_each_place_that_looks_like_a_hello() {
