@@ -372,11 +372,15 @@ impl Path {
         self.longest = self.longest.max(bytes.len());
         let key = pair(endpoints.client, endpoints.server);
         let was_dead = self.dead.contains(&key) && !self.foreign;
-        let wrong_side = self.engine.counters().wrong_side;
+        let refused = |engine: &Engine<Recorder>| {
+            let it = engine.counters();
+            (it.wrong_side, it.syn_data)
+        };
+        let refused_before = refused(&self.engine);
         let verdict = self.engine.handle_frame(self.now_ns, &frame);
         self.note_ends();
-        if self.engine.counters().wrong_side == wrong_side {
-            // What comes from the wrong side does not count as a packet of the connection.
+        if refused(&self.engine) == refused_before {
+            // What comes from the wrong side, or with data on a SYN, is no packet of the connection.
             self.last_ns.insert(key, self.now_ns);
         }
         if self.dead.contains(&key) && !self.foreign {

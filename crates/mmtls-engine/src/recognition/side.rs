@@ -50,17 +50,25 @@ pub(super) struct Side {
     urgent: bool,
     /// What the client asked for before the server spoke last.
     asked: Option<Upgrade>,
-    /// At how many places of its turn that was sought.
+    /// Places of its turn for which that was sought, and where a hello seems to begin.
     searches: usize,
-    /// The last of them, and what is asked for there: a place is looked at again with every segment
-    /// until it is known what begins at it.
-    searched: Option<(usize, Option<Upgrade>)>,
+    /// The last place for which it was sought.
+    searched: Option<Searched>,
     /// How the server's turn begins.
     answer: Answer,
     /// What is in front of TLS here, if it comes, is no header of a load balancer.
     excluded: bool,
     /// Bytes that have passed, per direction.
     passed: [usize; 2],
+}
+
+/// What a client asks for in front of a place in its turn.
+#[derive(Clone, Copy)]
+struct Searched {
+    place: usize,
+    asked: Option<Upgrade>,
+    /// It is one of [`MAX_SEARCHES`].
+    counted: bool,
 }
 
 impl Side {
@@ -132,20 +140,11 @@ impl Side {
             // Only now is it worth a search what the client asked for.
             if begins != Begins::Other {
                 if !before.is_empty() {
-                    let known = self.searched.filter(|(place, _)| *place == self.plain);
-                    asked = match known {
-                        Some((_, asked)) => asked,
-                        None if self.searches < MAX_SEARCHES => {
-                            let asked = Upgrade::asked_by(before);
-                            self.searched = Some((self.plain, asked));
-                            self.searches += 1;
-                            asked
-                        }
-                        None => None,
-                    };
+                    asked = self.asked_before(begins);
                 }
+                let rest = &self.client[self.plain..];
                 if self.in_dialog && asked.is_none() {
-                    begins = match before.is_empty() && rest[0] == HANDSHAKE {
+                    begins = match self.plain == 0 && rest[0] == HANDSHAKE {
                         true => hello::whole(rest),
                         false => hello::strict(rest),
                     };
@@ -182,6 +181,25 @@ impl Side {
         self.server = Vec::new();
         self.server_lost = false;
         self.limit()
+    }
+
+    /// What the client asks for in front of the place at hand, where such a hello begins. Where that is not
+    /// known yet the place is the last one of a segment, which pays for it: that it counts among
+    /// [`MAX_SEARCHES`] may not depend on how the client cuts its turn.
+    fn asked_before(&mut self, begins: Begins) -> Option<Upgrade> {
+        let place = self.plain;
+        let known = self.searched.filter(|it| it.place == place);
+        let mut counted = known.is_some_and(|it| it.counted);
+        if !counted && begins != Begins::Unsure {
+            if self.searches >= MAX_SEARCHES {
+                return None;
+            }
+            self.searches += 1;
+            counted = true;
+        }
+        let asked = known.map_or_else(|| Upgrade::asked_by(&self.client[..place]), |it| it.asked);
+        self.searched = Some(Searched { place, asked, counted });
+        asked
     }
 
     /// Keeps what a long turn asks for, and not the turn: its sender decides how often TLS may begin in it.
