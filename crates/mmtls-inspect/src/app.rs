@@ -40,7 +40,7 @@ pub struct AppLayer {
 enum Layer {
     Http1(Box<Http1>),
     Http2(Box<Http2>),
-    /// A protocol that is not followed: bytes are told as they are.
+    /// A protocol that is not followed: bytes are reported as they are.
     Stream,
 }
 
@@ -116,7 +116,7 @@ impl AppLayer {
         }
     }
 
-    /// What the connection carries, once that was told.
+    /// What the connection carries, once that was reported.
     #[must_use]
     pub fn protocol(&self) -> Option<AppProto> {
         self.decision.protocol
@@ -255,7 +255,7 @@ impl AppLayer {
                     let mut http = Http2::new();
                     http.limit_response_bodies(self.body_limit);
                     self.layer = Layer::Http2(Box::new(http));
-                    // All of it was told already, when nobody knew what it was.
+                    // All of it was reported already, when nobody knew what it was.
                     if *early_cut {
                         self.gap(Side::Server, sink);
                     } else {

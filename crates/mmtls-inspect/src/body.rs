@@ -15,8 +15,8 @@ pub(crate) struct Bodies {
     /// By side and stream.
     decoders: HashMap<(Side, u32), Decoder>,
     budget: DecodeBudget,
-    /// What was told, by side.
-    told: [Vec<Anomaly>; 2],
+    /// What was reported, by side.
+    reported: [Vec<Anomaly>; 2],
 }
 
 impl Bodies {
@@ -69,7 +69,7 @@ impl Bodies {
         match Decoder::new(codings, &self.budget) {
             Ok(Some(decoder)) => drop(self.decoders.insert(key, decoder)),
             Ok(None) => {}
-            Err(fault) => tell(&mut self.told, side, fault, sink),
+            Err(fault) => report(&mut self.reported, side, fault, sink),
         }
     }
 
@@ -91,7 +91,7 @@ impl Bodies {
         };
         decoder.data(bytes, &mut out, &mut |fault| faults.push(fault));
         for fault in faults {
-            tell(&mut self.told, side, fault, sink);
+            report(&mut self.reported, side, fault, sink);
         }
     }
 
@@ -100,7 +100,7 @@ impl Bodies {
             return;
         };
         if decoder.taken() == body_bytes(side, transaction) {
-            decoder.finish(&mut |fault| tell(&mut self.told, side, fault, sink));
+            decoder.finish(&mut |fault| report(&mut self.reported, side, fault, sink));
         }
     }
 }
@@ -118,7 +118,12 @@ fn body_bytes(side: Side, transaction: &Transaction) -> u64 {
 }
 
 /// Each kind once per side.
-fn tell(told: &mut [Vec<Anomaly>; 2], side: Side, fault: Fault, sink: &mut impl FnMut(Event<'_>)) {
+fn report(
+    reported: &mut [Vec<Anomaly>; 2],
+    side: Side,
+    fault: Fault,
+    sink: &mut impl FnMut(Event<'_>),
+) {
     let anomaly = match fault {
         Fault::Unknown => Anomaly::ContentCodingUnknown,
         Fault::Malformed => Anomaly::ContentCodingMalformed,
@@ -127,9 +132,9 @@ fn tell(told: &mut [Vec<Anomaly>; 2], side: Side, fault: Fault, sink: &mut impl 
         Fault::TrailingBytes => Anomaly::ContentCodingTrailingBytes,
         Fault::SeveralMembers => Anomaly::ContentCodingSeveralMembers,
     };
-    let told = &mut told[usize::from(side == Side::Server)];
-    if !told.contains(&anomaly) {
-        told.push(anomaly);
+    let reported = &mut reported[usize::from(side == Side::Server)];
+    if !reported.contains(&anomaly) {
+        reported.push(anomaly);
         sink(Event::Anomaly(side, anomaly));
     }
 }

@@ -1,4 +1,4 @@
-//! What is told of a connection. Refuses to own a byte of what it shows.
+//! What is reported of a connection. Refuses to own a byte of what it shows.
 
 use core::fmt;
 
@@ -54,7 +54,7 @@ impl fmt::Debug for Fields<'_> {
 /// What was done to the bytes of a body.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Form {
-    /// Nothing but the transfer coding is taken off. Every body is told so: a client may not know the
+    /// Nothing but the transfer coding is taken off. Every body is reported so: a client may not know the
     /// content coding.
     AsSent,
     /// The content coding is taken off too, in one of the ways in which clients read it.
@@ -107,7 +107,7 @@ pub enum Event<'a> {
     Complete(&'a Transaction),
     /// The next bytes of a protocol that is not followed.
     Data(Side, &'a [u8]),
-    /// Something that endpoints may read differently. Each kind is told once per side.
+    /// Something that endpoints may read differently. Each kind is reported once per side.
     Anomaly(Side, Anomaly),
 }
 

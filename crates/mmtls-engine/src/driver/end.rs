@@ -191,17 +191,22 @@ impl<H: Handler> Engine<H> {
         };
         let reset = Reset { source, destination, sequence, acknowledgment };
         let own = flow.halves[direction.index()].path();
-        let (exit, frame) = if let Some((port, link_header)) = own {
-            (Exit::AwayFrom(port), build_reset(link_header, &reset))
+        let rst = if let Some((port, link_header)) = own {
+            rst(Exit::AwayFrom(port), link_header, &reset)
         } else if let Some((port, link_header)) = flow.halves[direction.reverse().index()].path() {
             // This side has never spoken: back to where the other one's frames come from.
-            (Exit::Through(port), build_reset(&turned(link_header), &reset))
+            rst(Exit::Through(port), link_header, &reset)
         } else {
             return;
         };
-        if let Some(frame) = frame {
+        self.inject(rst);
+    }
+
+    /// Sends a RST, where one could be built.
+    pub(super) fn inject(&mut self, rst: Option<Output>) {
+        if let Some(rst) = rst {
             self.counters.resets_injected += 1;
-            self.outputs.push_back(Output::Inject { exit, frame });
+            self.outputs.push_back(rst);
         }
     }
 
@@ -324,4 +329,13 @@ impl<H: Handler> Engine<H> {
             self.handler.flow_end(&flow.end(reason));
         }
     }
+}
+
+/// A RST that takes the way of frames with this header, or goes back to where they come from.
+pub(super) fn rst(exit: Exit, link_header: &[u8], reset: &Reset) -> Option<Output> {
+    let frame = match exit {
+        Exit::AwayFrom(_) => build_reset(link_header, reset),
+        Exit::Through(_) => build_reset(&turned(link_header), reset),
+    };
+    frame.map(|frame| Output::Inject { exit, frame })
 }

@@ -29,14 +29,15 @@
 
 use super::Engine;
 use super::conclude::Passage;
+use super::end::rst;
 use super::payload::Payload;
 use crate::config::Policy;
-use crate::output::{Exit, Output, PortId, Verdict};
+use crate::output::{Exit, PortId, Verdict};
 use crate::recognition::Watch;
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
 use crate::tcp::{FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck};
 use crate::tls::Direction;
-use crate::wire::{Reset, Segment, build_reset, turned};
+use crate::wire::{Reset, Segment};
 
 impl<H: Handler> Engine<H> {
     /// Creates the flow of a segment whose four-tuple is new.
@@ -109,16 +110,8 @@ impl<H: Handler> Engine<H> {
             sequence: tcp.sequence(),
             acknowledgment: tcp.acknowledgment(),
         };
-        let frames = [
-            (Exit::Through(port), build_reset(&turned(segment.link_header), &to_sender)),
-            (Exit::AwayFrom(port), build_reset(segment.link_header, &to_receiver)),
-        ];
-        for (exit, frame) in frames {
-            if let Some(frame) = frame {
-                self.counters.resets_injected += 1;
-                self.outputs.push_back(Output::Inject { exit, frame });
-            }
-        }
+        self.inject(rst(Exit::Through(port), segment.link_header, &to_sender));
+        self.inject(rst(Exit::AwayFrom(port), segment.link_header, &to_receiver));
     }
 
     /// A SYN or SYN-ACK without data.

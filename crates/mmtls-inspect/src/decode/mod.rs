@@ -69,8 +69,8 @@ pub(crate) struct Decoder {
     budget: DecodeBudget,
     /// Of the budget.
     charged: usize,
-    /// What was told already.
-    told: Vec<Fault>,
+    /// What was reported already.
+    reported: Vec<Fault>,
 }
 
 struct Reading {
@@ -112,7 +112,7 @@ impl Decoder {
             })
             .collect();
         let mut decoder =
-            Self { readings, taken: 0, budget: budget.clone(), charged: 0, told: Vec::new() };
+            Self { readings, taken: 0, budget: budget.clone(), charged: 0, reported: Vec::new() };
         if decoder.charge() { Ok(Some(decoder)) } else { Err(Fault::OverCap) }
     }
 
@@ -121,7 +121,7 @@ impl Decoder {
         self.taken
     }
 
-    /// Decodes the next bytes. `out` gets what comes out and in which reading; `fault` is told once of
+    /// Decodes the next bytes. `out` gets what comes out and in which reading; `fault` is reported once of
     /// each. After an error of all readings nothing more comes out.
     pub(crate) fn data(
         &mut self,
@@ -161,14 +161,14 @@ impl Decoder {
         let live = self.readings.iter().any(|reading| !reading.stages.is_empty());
         // Where one reading goes on, the other was none.
         if let Some(why) = failed.filter(|why| *why == Fault::OverCap || !live) {
-            self.tell(why, fault);
+            self.report(why, fault);
         }
         for (is_so, what) in [
             (!live && trailing || self.all(Stage::has_trailing_bytes), Fault::TrailingBytes),
             (!live && several || self.all(Stage::has_several_members), Fault::SeveralMembers),
         ] {
             if is_so {
-                self.tell(what, fault);
+                self.report(what, fault);
             }
         }
     }
@@ -178,7 +178,7 @@ impl Decoder {
         let mut live = self.readings.iter().filter(|reading| !reading.stages.is_empty()).peekable();
         let complete = |reading: &Reading| reading.stages.iter().all(Stage::is_complete);
         if self.taken > 0 && live.peek().is_some() && !live.any(complete) {
-            self.tell(Fault::Truncated, fault);
+            self.report(Fault::Truncated, fault);
         }
     }
 
@@ -188,9 +188,9 @@ impl Decoder {
         live.peek().is_some() && live.all(|reading| reading.stages.iter().any(says))
     }
 
-    fn tell(&mut self, what: Fault, fault: &mut impl FnMut(Fault)) {
-        if !self.told.contains(&what) {
-            self.told.push(what);
+    fn report(&mut self, what: Fault, fault: &mut impl FnMut(Fault)) {
+        if !self.reported.contains(&what) {
+            self.reported.push(what);
             fault(what);
         }
     }

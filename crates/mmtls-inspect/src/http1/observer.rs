@@ -42,8 +42,8 @@ struct Stream {
     http: bool,
     /// Turns opaque when the message that is under way ends.
     then_opaque: bool,
-    /// Anomalies told already, one bit each.
-    told: u32,
+    /// Anomalies reported already, one bit each.
+    reported: u32,
 }
 
 impl Stream {
@@ -53,7 +53,7 @@ impl Stream {
             head: HeadBuffer::default(),
             http: false,
             then_opaque: false,
-            told: 0,
+            reported: 0,
         }
     }
 
@@ -82,9 +82,9 @@ pub struct Http1 {
     answering: Option<Transaction>,
     /// The request whose body is under way.
     requesting: Option<u64>,
-    /// It was told that this is HTTP.
+    /// It was reported that this is HTTP.
     decided: bool,
-    /// Body bytes of a response that are told; the rest is not looked at.
+    /// Body bytes of a response that are reported; the rest is not looked at.
     body_limit: Option<u64>,
 }
 
@@ -122,7 +122,8 @@ impl Http1 {
         let left = self.response_body_left();
         let framed = matches!(left, BodyLeft::Length(_) | BodyLeft::Chunked);
         let response = self.answering.as_ref()?.response.as_ref()?;
-        (framed && self.server.told == 0 && response.body_bytes >= self.body_limit?).then_some(left)
+        (framed && self.server.reported == 0 && response.body_bytes >= self.body_limit?)
+            .then_some(left)
     }
 
     /// Whether both directions are of no interest any more: not HTTP, or upgraded.
@@ -163,7 +164,7 @@ impl Http1 {
         match self.stream(side).state {
             State::Opaque | State::UntilClose => {}
             _ => {
-                self.tell(side, Anomaly::Gap, sink);
+                self.report(side, Anomaly::Gap, sink);
                 self.lose_framing(side);
                 let lost = core::mem::take(&mut self.stream(side).head);
                 self.flush_lost_head(side, &lost.bytes, sink);
@@ -175,11 +176,11 @@ impl Http1 {
     pub fn close(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
         match self.stream(side).state {
             State::UntilClose => self.end_message(side, sink),
-            State::Length(_) | State::Chunked(_) => self.tell(side, Anomaly::Truncated, sink),
+            State::Length(_) | State::Chunked(_) => self.report(side, Anomaly::Truncated, sink),
             State::Head | State::Connecting { .. } | State::Opaque => {}
         }
         if !self.stream(side).head.bytes.is_empty() {
-            self.tell(side, Anomaly::Truncated, sink);
+            self.report(side, Anomaly::Truncated, sink);
         }
         let stream = self.stream(side);
         stream.state = State::Opaque;
@@ -201,11 +202,11 @@ impl Http1 {
         }
     }
 
-    fn tell(&mut self, side: Side, anomaly: Anomaly, sink: &mut impl FnMut(Event<'_>)) {
+    fn report(&mut self, side: Side, anomaly: Anomaly, sink: &mut impl FnMut(Event<'_>)) {
         let bit = 1 << anomaly as u32;
-        let told = &mut self.stream(side).told;
-        if *told & bit == 0 {
-            *told |= bit;
+        let reported = &mut self.stream(side).reported;
+        if *reported & bit == 0 {
+            *reported |= bit;
             sink(Event::Anomaly(side, anomaly));
         }
     }
@@ -236,7 +237,7 @@ impl Http1 {
                         (faults.bad_end, Anomaly::BadChunkEnd),
                     ] {
                         if is_there {
-                            self.tell(side, anomaly, sink);
+                            self.report(side, anomaly, sink);
                         }
                     }
                     match step {
@@ -251,7 +252,7 @@ impl Http1 {
                             input = &input[used..];
                         }
                         Step::Bad(used) => {
-                            self.tell(side, Anomaly::BadChunk, sink);
+                            self.report(side, Anomaly::BadChunk, sink);
                             self.lose_framing(side);
                             input = &input[used..];
                         }
@@ -346,7 +347,7 @@ impl Http1 {
         let transaction = self.transactions.begin(head.message);
         self.requesting = None;
         if let Some(anomaly) = anomaly {
-            self.tell(Side::Client, anomaly, sink);
+            self.report(Side::Client, anomaly, sink);
         }
         let fields = Fields::http1(head.headers);
         sink(Event::RequestHead { transaction: &transaction, method, target, fields });
@@ -355,7 +356,7 @@ impl Http1 {
             Queued::Kept => self.requesting = id,
             Queued::Forgotten(transaction) => sink(Event::Complete(&transaction)),
             Queued::TooDeep(transaction) => {
-                self.tell(Side::Client, Anomaly::PipelineTooDeep, sink);
+                self.report(Side::Client, Anomaly::PipelineTooDeep, sink);
                 sink(Event::Complete(&transaction));
             }
         }
@@ -381,7 +382,7 @@ impl Http1 {
             return false;
         };
         if mended.is_some() {
-            self.tell(Side::Server, Anomaly::ControlInHead, sink);
+            self.report(Side::Server, Anomaly::ControlInHead, sink);
         }
         self.server.http = true;
         self.is_http(sink);
@@ -396,7 +397,7 @@ impl Http1 {
         self.response_over(false, sink);
         let Answered { mut transaction, expects, solicited } = self.transactions.answer();
         if let Some(anomaly) = head.meaning.anomaly {
-            self.tell(Side::Server, anomaly, sink);
+            self.report(Side::Server, anomaly, sink);
         }
         transaction.response = Some(Response { solicited, ..head.message });
         sink(Event::ResponseHead(&transaction, fields));
@@ -408,7 +409,7 @@ impl Http1 {
         }
         if switching {
             // Clients that did not ask take it for a final response.
-            self.tell(Side::Server, Anomaly::UnexpectedUpgrade, sink);
+            self.report(Side::Server, Anomaly::UnexpectedUpgrade, sink);
         }
         if expects == Expects::Connect {
             self.connect_refused(sink);
@@ -485,7 +486,7 @@ impl Http1 {
             self.client.state = State::Head;
             if seen_bytes {
                 self.client.state = State::Opaque;
-                self.tell(Side::Client, Anomaly::BytesAfterConnect, sink);
+                self.report(Side::Client, Anomaly::BytesAfterConnect, sink);
             }
         }
     }
@@ -512,7 +513,7 @@ impl Http1 {
             if side == Side::Client {
                 self.is_http(sink);
             }
-            self.tell(side, anomaly, sink);
+            self.report(side, anomaly, sink);
             self.lose_framing(side);
         } else {
             self.not_http(AppProto::Unknown, sink);
@@ -543,7 +544,7 @@ impl Http1 {
     fn body(&mut self, side: Side, mut bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
         if side == Side::Server
             && let Some(limit) = self.body_limit
-            && self.server.told == 0
+            && self.server.reported == 0
             && !matches!(self.server.state, State::UntilClose)
             && let Some(response) = self.answering.as_ref().and_then(|it| it.response.as_ref())
         {

@@ -36,7 +36,7 @@ struct Direction {
     preface: &'static [u8],
     /// Nothing in it can be told apart any more.
     lost: bool,
-    told: Vec<Anomaly>,
+    reported: Vec<Anomaly>,
 }
 
 impl Direction {
@@ -46,7 +46,7 @@ impl Direction {
             hpack: hpack::Decoder::new(),
             preface,
             lost: false,
-            told: Vec::new(),
+            reported: Vec::new(),
         }
     }
 }
@@ -140,7 +140,7 @@ impl Http2 {
     pub(crate) fn close(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
         let direction = self.direction(side);
         if !direction.lost && direction.reader.is_inside() {
-            self.tell(side, Anomaly::Truncated, sink);
+            self.report(side, Anomaly::Truncated, sink);
         }
     }
 
@@ -159,10 +159,10 @@ impl Http2 {
         }
     }
 
-    fn tell(&mut self, side: Side, anomaly: Anomaly, sink: &mut impl FnMut(Event<'_>)) {
-        let told = &mut self.direction(side).told;
-        if !told.contains(&anomaly) {
-            told.push(anomaly);
+    fn report(&mut self, side: Side, anomaly: Anomaly, sink: &mut impl FnMut(Event<'_>)) {
+        let reported = &mut self.direction(side).reported;
+        if !reported.contains(&anomaly) {
+            reported.push(anomaly);
             sink(Event::Anomaly(side, anomaly));
         }
     }
@@ -172,7 +172,7 @@ impl Http2 {
         if !direction.lost {
             direction.lost = true;
             direction.reader.buffer = Vec::new();
-            self.tell(side, why, sink);
+            self.report(side, why, sink);
         }
     }
 
@@ -201,7 +201,7 @@ impl Http2 {
                     Ok(()) => {}
                 }
                 if list.cut {
-                    self.tell(side, Anomaly::Http2HeadersTooLarge, sink);
+                    self.report(side, Anomaly::Http2HeadersTooLarge, sink);
                 }
                 match (side, promised) {
                     (_, Some(promised)) => self.request(side, promised, &list, true, sink),
@@ -254,10 +254,10 @@ impl Http2 {
             return;
         }
         if list.is_malformed(REQUEST_FIELDS) {
-            self.tell(side, Anomaly::Http2BadHead, sink);
+            self.report(side, Anomaly::Http2BadHead, sink);
         }
         if list.compresses_messages() {
-            self.tell(side, Anomaly::GrpcMessageCoding, sink);
+            self.report(side, Anomaly::GrpcMessageCoding, sink);
         }
         self.requests += 1;
         let (method, target) = list.line();
@@ -271,7 +271,7 @@ impl Http2 {
             fields,
         });
         if self.streams.len() == MAX_STREAMS {
-            self.tell(side, Anomaly::Http2TooManyStreams, sink);
+            self.report(side, Anomaly::Http2TooManyStreams, sink);
             return sink(Event::Complete(&transaction));
         }
         if self.text_bytes + transaction.text_bytes() > MAX_STREAM_TEXT {
@@ -298,17 +298,17 @@ impl Http2 {
             (None, _) => return,
             // Trailers.
             (Some(it), _) if answered(it) => {}
-            (Some(_), None) => self.tell(Side::Server, Anomaly::Http2BadHead, sink),
+            (Some(_), None) => self.report(Side::Server, Anomaly::Http2BadHead, sink),
             (Some(it), Some(status)) if (100..200).contains(&status) => {
                 let fields = Fields::http2(&list.fields);
                 sink(Event::Interim(Some(&it.transaction), status, fields));
             }
             (Some(_), Some(status)) => {
                 if list.is_malformed(&[":status"]) {
-                    self.tell(Side::Server, Anomaly::Http2BadHead, sink);
+                    self.report(Side::Server, Anomaly::Http2BadHead, sink);
                 }
                 if list.compresses_messages() {
-                    self.tell(Side::Server, Anomaly::GrpcMessageCoding, sink);
+                    self.report(Side::Server, Anomaly::GrpcMessageCoding, sink);
                 }
                 if let Some(it) = self.streams.get_mut(&stream) {
                     let mut response = list.response(status);
@@ -399,7 +399,7 @@ impl Http2 {
         if side == Side::Client && it.transaction.response.is_none() {
             self.resets += 1;
             if self.resets > FEW_RESETS && self.resets > self.requests / 2 {
-                self.tell(side, Anomaly::Http2RapidReset, sink);
+                self.report(side, Anomaly::Http2RapidReset, sink);
             }
         }
         self.remove(stream, sink);
