@@ -29,6 +29,9 @@ pub struct FuzzArgs {
     /// At most this many inputs per target.
     #[arg(long, value_name = "N")]
     runs: Option<u64>,
+    /// What the inputs are made from: the same ones again where the program and the seeds are the same.
+    #[arg(long, value_name = "N")]
+    seed: Option<u32>,
     /// Start from this directory and keep there what is learned: one subdirectory per target.
     #[arg(long, value_name = "DIR")]
     corpus: Option<PathBuf>,
@@ -75,6 +78,8 @@ const TARGETS: [Target; 15] = [
 const ASAN_RSS_FACTOR: u32 = 6;
 /// Seconds that one input may take.
 const INPUT_TIMEOUT_SECONDS: u32 = 5;
+/// Longest input that is printed, in bytes.
+const MAX_PRINTED: usize = 4096;
 /// How long a target may go on after its time: reading seeds, and one last input.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -274,6 +279,7 @@ impl Run<'_> {
             .arg("-print_final_stats=1")
             .arg(prefix)
             .args(args.runs.map(|runs| format!("-runs={runs}")))
+            .args(args.seed.map(|seed| format!("-seed={seed}")))
             .arg(self.corpus)
             .arg(self.package.join("seeds").join(target.name))
             .args(Some(self.package.join("regressions").join(target.name)).filter(|it| it.is_dir()))
@@ -334,6 +340,12 @@ impl Run<'_> {
         }
         for path in found {
             report.push(format!("failing input: {}", path.display()));
+            // Where nothing but what was printed is left of a run; `xxd -r -p` turns it back.
+            if let Ok(bytes) = fs::read(path)
+                && bytes.len() <= MAX_PRINTED
+            {
+                report.push(format!("its bytes:     {}", base16ct::lower::encode_string(&bytes)));
+            }
             report.push(format!("run again:     {} {}", self.program.display(), path.display()));
             report.push(format!(
                 "minimise:      {} -minimize_crash=1 -max_total_time=60 {}",

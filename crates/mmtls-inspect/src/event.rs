@@ -107,8 +107,11 @@ pub enum Event<'a> {
     Complete(&'a Transaction),
     /// The next bytes of a protocol that is not followed.
     Data(Side, &'a [u8]),
-    /// Something that endpoints may read differently. Each kind is reported once per side.
+    /// Something that endpoints may read differently. Each kind is reported once per side. What it means
+    /// for the inspection: [`Anomaly::uninspected`].
     Anomaly(Side, Anomaly),
+    /// The next bytes of a body are beyond [`crate::AppLayer::limit_response_bodies`], and are not shown.
+    BodyLimit(Side),
 }
 
 /// What an observer and the endpoints may disagree about. The rule that is applied is stated.
@@ -171,7 +174,8 @@ pub enum Anomaly {
     Http2HeadersTooLarge,
     /// A head of HTTP/2 that endpoints refuse. It is followed.
     Http2BadHead,
-    /// More streams at a time than are followed. The bodies of others belong to no transaction.
+    /// More streams at a time than are followed, or more text in their heads. The bodies of others belong
+    /// to no transaction, and are not decoded.
     Http2TooManyStreams,
     /// A client that keeps resetting its requests before they are answered.
     Http2RapidReset,
@@ -180,36 +184,6 @@ pub enum Anomaly {
 }
 
 impl Anomaly {
-    /// Whether some client may take another body than the one that events show: clients mend such
-    /// messages in different ways, or refuse them.
-    #[must_use]
-    pub const fn hides_body(self) -> bool {
-        matches!(
-            self,
-            Self::BadHead
-                | Self::HeadTooLarge
-                | Self::BadLength
-                | Self::ConflictingLengths
-                | Self::BadChunk
-                | Self::BadChunkSize
-                | Self::BadChunkEnd
-                | Self::CodingInHttp10
-                | Self::ControlInHead
-                | Self::ContentCodingMalformed
-                | Self::Http2Malformed
-                | Self::Http2HeadersTooLarge
-        )
-    }
-
-    /// Whether a content coding could not be taken off.
-    #[must_use]
-    pub const fn leaves_body_coded(self) -> bool {
-        matches!(
-            self,
-            Self::ContentCodingUnknown | Self::ContentCodingMalformed | Self::ContentCodingOverCap
-        )
-    }
-
     /// A stable name for logs.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -15,8 +15,10 @@ mod http2;
 pub mod literal;
 mod protocol;
 pub mod transaction;
+mod uninspected;
 
 pub use app::{AppLayer, Wants};
 pub use decode::DecodeBudget;
 pub use event::{Anomaly, Body, Event, Fields, Form, Side};
 pub use protocol::AppProto;
+pub use uninspected::Uninspected;

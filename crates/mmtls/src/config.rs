@@ -2,9 +2,11 @@
 //!
 //! Refuses what [`Configuration`] refuses, and settings of which one switches off what the other asks for.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use mmtls_engine::{Policies, Policy};
+use mmtls_inspect::Uninspected;
 use mmtls_middlebox::Error;
 use mmtls_middlebox::config::{
     Configuration, InlineSection, KeysSection, LimitsSection, MAX_SECONDS, OfflineSection,
@@ -44,6 +46,36 @@ pub struct InspectSection {
     pub pattern_action: ActionName,
     /// Body bytes per response until decryption pauses.
     pub limit_bytes: Option<u64>,
+    /// What becomes of a session of which something passes uninspected, by cause.
+    pub uninspected: BTreeMap<Cause, UninspectedPolicy>,
+}
+
+/// A cause for which something is not inspected, by name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Cause(pub Uninspected);
+
+impl TryFrom<String> for Cause {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let names = || Uninspected::ALL.map(Uninspected::name).join(", ");
+        Uninspected::ALL
+            .into_iter()
+            .find(|cause| cause.name() == name)
+            .map(Self)
+            .ok_or_else(|| format!("`{name}` is none of {}", names()))
+    }
+}
+
+/// What becomes of such a session, by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UninspectedPolicy {
+    /// It goes on.
+    Forward,
+    /// It is reset.
+    Reset,
 }
 
 /// What a match does, by name.
@@ -85,7 +117,45 @@ impl Default for InspectSection {
             patterns_file: None,
             pattern_action: ActionName::Alert,
             limit_bytes: None,
+            uninspected: BTreeMap::new(),
         }
+    }
+}
+
+impl InspectSection {
+    /// The causes that reset a session. Where patterns do, by default what endpoints read in different ways
+    /// does too, and what is beyond a cap: both are easily made.
+    #[must_use]
+    pub fn uninspected_resets(&self) -> BTreeSet<Uninspected> {
+        let default = |cause| match (self.pattern_action, cause) {
+            (ActionName::Reset, Uninspected::Malformed | Uninspected::OverCap) => {
+                UninspectedPolicy::Reset
+            }
+            _ => UninspectedPolicy::Forward,
+        };
+        let policy = |cause| self.uninspected.get(&Cause(cause)).copied();
+        let resets = |cause: &Uninspected| {
+            policy(*cause).unwrap_or_else(|| default(*cause)) == UninspectedPolicy::Reset
+        };
+        Uninspected::ALL.into_iter().filter(resets).collect()
+    }
+
+    /// What passes uninspected although a pattern resets its session; `None` where nothing does.
+    #[must_use]
+    pub fn exceptions(&self) -> Option<String> {
+        let resets = self.uninspected_resets();
+        let passing: Vec<&str> = Uninspected::ALL
+            .into_iter()
+            .filter(|cause| !resets.contains(cause))
+            .map(Uninspected::name)
+            .collect();
+        (self.pattern_action == ActionName::Reset && !passing.is_empty()).then(|| {
+            let passing = passing.join(", ");
+            format!(
+                "although pattern_action=reset, these pass: {passing} (inspect.uninspected = \
+                 {{ NAME = \"reset\" }} stops them)"
+            )
+        })
     }
 }
 
@@ -109,7 +179,9 @@ impl File {
     /// # Errors
     /// [`Error::Usage`] names both.
     pub fn check_inspection(&self) -> Result<(), Error> {
-        let InspectSection { decrypt, patterns_file, pattern_action, limit_bytes } = &self.inspect;
+        let InspectSection { decrypt, patterns_file, pattern_action, limit_bytes, uninspected } =
+            &self.inspect;
+        let uninspected_resets = uninspected.values().any(|it| *it == UninspectedPolicy::Reset);
         let streams = self.log.streams_directory.is_some();
         let patterns = patterns_file.is_some();
         let text = if !decrypt && patterns {
@@ -125,6 +197,10 @@ impl File {
         } else if self.passive.interfaces.is_some() && *pattern_action == ActionName::Reset {
             "inspect.pattern_action = \"reset\" (--pattern-action) needs --inline: a passive monitor \
              can stop nothing"
+        } else if !decrypt && !uninspected.is_empty() {
+            "inspect.decrypt = false excludes inspect.uninspected"
+        } else if self.passive.interfaces.is_some() && uninspected_resets {
+            "inspect.uninspected needs --inline to reset: a passive monitor can stop nothing"
         } else if streams && limit_bytes.is_some() {
             "inspect.limit_bytes excludes log.streams_directory (--streams): streams are whole"
         } else {
@@ -209,6 +285,11 @@ mod tests {
             ("[inspect]\ndecrypt = false\n[log]\nstreams_directory = \"s\"\n", "--streams"),
             ("[inspect]\npattern_action = \"reset\"\n", "needs inspect.patterns_file"),
             ("[inspect]\nlimit_bytes = 1\n[log]\nstreams_directory = \"s\"\n", "--streams"),
+            ("[inspect]\ndecrypt = false\nuninspected.gap = \"forward\"\n", "inspect.uninspected"),
+            (
+                "[passive]\ninterfaces = [\"a\"]\n[inspect]\nuninspected.gap = \"reset\"\n",
+                "needs --inline",
+            ),
         ] {
             let error = parse(text).unwrap().check_inspection().unwrap_err().to_string();
             assert!(error.contains(words) && !error.contains('\n'), "{text}: {error}");
@@ -221,6 +302,28 @@ mod tests {
         ] {
             parse(text).unwrap().check_inspection().unwrap();
         }
+    }
+
+    #[test]
+    fn names_what_is_not_inspected_and_passes() {
+        let section = |text: &str| parse(&format!("[inspect]\n{text}")).unwrap().inspect;
+        assert_eq!(section("").uninspected_resets(), [].into());
+        assert_eq!(section("").exceptions(), None);
+        let reset = "pattern_action = \"reset\"\n";
+        let defaults = [Uninspected::Malformed, Uninspected::OverCap];
+        assert_eq!(section(reset).uninspected_resets(), defaults.into());
+        let passing = section(reset).exceptions().unwrap();
+        assert!(passing.contains("these pass: unknown_protocol, unknown_coding, body_limit, gap"));
+        let all: String = Uninspected::ALL
+            .iter()
+            .map(|cause| format!("uninspected.{cause} = \"reset\"\n"))
+            .collect();
+        let all = section(&format!("{reset}{all}"));
+        assert_eq!((all.uninspected_resets().len(), all.exceptions()), (6, None));
+        let none = section(&format!("{reset}uninspected.malformed = \"forward\""));
+        assert_eq!(none.uninspected_resets(), [Uninspected::OverCap].into());
+        let error = parse("[inspect]\nuninspected.gaps = \"reset\"").unwrap_err();
+        assert!(error.contains("line 2: `gaps` is none of unknown_protocol"), "{error}");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod inspection;
 
 use core::fmt;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use mmtls_engine::session::{
     SessionError, SessionInfo,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
-use mmtls_inspect::{AppProto, DecodeBudget, Wants};
+use mmtls_inspect::{AppProto, DecodeBudget, Uninspected, Wants};
 use serde::Serialize;
 
 use crate::certificate::CertificateFacts;
@@ -51,6 +52,8 @@ pub struct MonitorConfig {
     /// After so many body bytes of a response, the rest of it is not decrypted. Has no effect on
     /// chunked bodies, whose end can only be read, and when streams are written.
     pub inspect_limit_bytes: Option<u64>,
+    /// What resets a session when something of it passes uninspected.
+    pub uninspected_resets: BTreeSet<Uninspected>,
 }
 
 /// Why a monitor could not be set up.
@@ -97,7 +100,7 @@ pub struct MonitorState {
     /// What may have ended the following of both directions, and in which one it was found.
     lost: Option<(SessionError, Direction)>,
     /// Session errors reported already; a handful of kinds at most.
-    told: Vec<(SessionError, Direction)>,
+    reported: Vec<(SessionError, Direction)>,
     /// The first certificate of each side, client's first.
     certificates: [Option<Box<CertificateFacts>>; 2],
     failed: bool,
@@ -125,7 +128,12 @@ impl Monitor {
         };
         let streams = open_streams(config)?;
         Ok(Self {
-            reports: Reports { eve, now_ns: 0, summary: Summary::default() },
+            reports: Reports {
+                eve,
+                now_ns: 0,
+                summary: Summary::default(),
+                uninspected_resets: config.uninspected_resets.clone(),
+            },
             inspect_limit_bytes: config.inspect_limit_bytes,
             streams,
             patterns,
@@ -143,7 +151,12 @@ impl Monitor {
         let Self { reports, patterns, inspect, inspect_limit_bytes, budget, .. } = self;
         let eve = reports.eve.as_ref().map(EveWriter::share);
         Ok(Self {
-            reports: Reports { eve, now_ns: 0, summary: Summary::default() },
+            reports: Reports {
+                eve,
+                now_ns: 0,
+                summary: Summary::default(),
+                uninspected_resets: reports.uninspected_resets.clone(),
+            },
             streams: open_streams(config)?,
             patterns: patterns.clone(),
             inspect: *inspect,
@@ -269,6 +282,7 @@ struct Reports {
     eve: Option<EveWriter>,
     now_ns: u64,
     summary: Summary,
+    uninspected_resets: BTreeSet<Uninspected>,
 }
 
 impl Reports {
@@ -294,14 +308,20 @@ impl Reports {
                     eve.http(self.now_ns, flow, http);
                 }
             }
-            Finding::EncodedBody => self.summary.encoded_bodies += 1,
             Finding::NotHttp => self.summary.not_http += 1,
             Finding::Anomaly { from, anomaly } => {
                 let anomaly = Anomaly { kind: "applayer", event: anomaly.name(), code: None };
                 self.anomaly(flow, *from, &anomaly);
             }
-            Finding::HidesBody => {
-                return patterns.is_some_and(|patterns| patterns.action == PatternAction::Reset);
+            Finding::Uninspected { from, cause } => {
+                self.summary.count_uninspected(*cause);
+                let reset = self.uninspected_resets.contains(cause);
+                // The other causes are anomalies, which say it themselves.
+                if reset && matches!(cause, Uninspected::UnknownProtocol | Uninspected::BodyLimit) {
+                    let anomaly = Anomaly { kind: "applayer", event: cause.name(), code: None };
+                    self.anomaly(flow, *from, &anomaly);
+                }
+                return reset;
             }
             Finding::Match { from, place, app_proto, pattern, offset, tx_id, hostname, url } => {
                 let Some(patterns) = patterns else {
@@ -397,14 +417,27 @@ impl Monitor {
         streams.hole(&info.client_random, &mut state.files, direction, error.name());
     }
 
-    fn gap(&mut self, info: &SessionInfo, state: &mut MonitorState, direction: Direction) {
+    /// Bytes are missing; true when the session is to be reset.
+    fn gap(&mut self, info: &SessionInfo, state: &mut MonitorState, direction: Direction) -> bool {
         let flow = FlowKey::from(info);
         let reports = &mut self.reports;
         let budget = &self.budget;
         let inspection = state.inspection.get_or_insert_with(|| Box::new(Inspection::new(budget)));
+        let mut reset = false;
         inspection.gap(direction, &mut |finding| {
-            reports.finding(flow, None, &finding);
+            reset |= reports.finding(flow, None, &finding);
         });
+        reset
+    }
+
+    /// The rest of a body need not be decrypted; true when the session is to be reset for it.
+    fn pass_over(&mut self, info: &SessionInfo, state: &mut MonitorState) -> bool {
+        let (flow, reports) = (FlowKey::from(info), &mut self.reports);
+        let mut reset = false;
+        if let Some(inspection) = &mut state.inspection {
+            inspection.pass_over(&mut |finding| reset |= reports.finding(flow, None, &finding));
+        }
+        reset
     }
 
     /// The server's bytes of a response whose rest nobody wanted were passed over.
@@ -467,7 +500,11 @@ impl Handler for Monitor {
                     && exact
                     && let Some(skip) = self.past_limit(state)
                 {
-                    session.pause(Direction::ServerToClient, Some(skip));
+                    if skip > 0 && self.pass_over(session.info(), state) {
+                        session.reset();
+                    } else {
+                        session.pause(Direction::ServerToClient, Some(skip));
+                    }
                 }
             }
             Err(_) => {
@@ -478,7 +515,9 @@ impl Handler for Monitor {
                     let random = session.info().client_random;
                     streams.hole(&random, &mut state.files, direction, reason);
                 }
-                self.gap(session.info(), state, direction);
+                if self.gap(session.info(), state, direction) {
+                    session.reset();
+                }
             }
         }
     }
@@ -532,14 +571,15 @@ impl Handler for Monitor {
         self.set_now(session.now_ns());
         state.failed |= Outcome::is_failure(error);
         // Once per session: a peer that repeats its errors must not fill the disk.
-        if !state.told.contains(&(error, direction)) {
-            state.told.push((error, direction));
+        if !state.reported.contains(&(error, direction)) {
+            state.reported.push((error, direction));
             let anomaly = Anomaly { kind: "stream", event: error.name(), code: Some(error.code()) };
             self.reports.anomaly(session.info().into(), direction, &anomaly);
             self.hole(session.info(), state, direction, error);
         }
-        if error == SessionError::LostSynchronisation {
-            self.gap(session.info(), state, direction);
+        if error == SessionError::LostSynchronisation && self.gap(session.info(), state, direction)
+        {
+            session.reset();
         }
     }
 

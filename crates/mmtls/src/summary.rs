@@ -6,6 +6,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 
 use mmtls_engine::session::{KeyStatus, SessionError, SessionInfo};
+use mmtls_inspect::Uninspected;
 use serde::Serialize;
 
 /// What became of a TLS session. The first that applies, in this order.
@@ -102,8 +103,6 @@ pub struct Summary {
     pub http_responses: u64,
     /// Sessions that carried something else than HTTP.
     pub not_http: u64,
-    /// Content codings that could not be taken off; each kind counts once per session and direction.
-    pub encoded_bodies: u64,
     /// Patterns found.
     pub alerts: u64,
     /// Sessions that the monitor reset.
@@ -118,6 +117,8 @@ pub struct Summary {
     pub lost_log_lines: u64,
     /// Sessions whose streams could not be written.
     pub failed_streams: u64,
+    /// Directions of sessions of which something passed uninspected, by cause.
+    pub uninspected: BTreeMap<&'static str, u64>,
     /// Anomalies by name.
     pub anomalies: BTreeMap<&'static str, u64>,
 }
@@ -131,6 +132,10 @@ impl Summary {
             Outcome::MissingKey => &mut self.missing_key,
             Outcome::NothingOpened => &mut self.nothing_opened,
         } += 1;
+    }
+
+    pub(crate) fn count_uninspected(&mut self, cause: Uninspected) {
+        *self.uninspected.entry(cause.name()).or_default() += 1;
     }
 
     pub(crate) fn count_anomaly(&mut self, name: &'static str) {
@@ -155,7 +160,6 @@ impl core::ops::AddAssign<&Self> for Summary {
             (&mut self.http_requests, other.http_requests),
             (&mut self.http_responses, other.http_responses),
             (&mut self.not_http, other.not_http),
-            (&mut self.encoded_bodies, other.encoded_bodies),
             (&mut self.alerts, other.alerts),
             (&mut self.resets, other.resets),
             (&mut self.stalls, other.stalls),
@@ -168,8 +172,12 @@ impl core::ops::AddAssign<&Self> for Summary {
         }
         self.longest_stall_us = self.longest_stall_us.max(other.longest_stall_us);
         self.lost_log_lines = self.lost_log_lines.max(other.lost_log_lines);
-        for (name, count) in &other.anomalies {
-            *self.anomalies.entry(name).or_default() += count;
+        for (sum, more) in
+            [(&mut self.uninspected, &other.uninspected), (&mut self.anomalies, &other.anomalies)]
+        {
+            for (name, count) in more {
+                *sum.entry(name).or_default() += count;
+            }
         }
     }
 }
@@ -198,7 +206,6 @@ impl fmt::Display for Summary {
             ("nothing to open", self.nothing_opened),
             ("records failed", self.records_failed),
             ("not HTTP", self.not_http),
-            ("content codings not decoded", self.encoded_bodies),
             ("stalls", self.stalls),
             ("longest stall in us", self.longest_stall_us),
             ("log lines lost", self.lost_log_lines),
@@ -207,6 +214,9 @@ impl fmt::Display for Summary {
             if value > 0 {
                 writeln!(f, "{name}: {value}")?;
             }
+        }
+        for (cause, value) in &self.uninspected {
+            writeln!(f, "uninspected {cause}: {value}")?;
         }
         for (name, value) in &self.anomalies {
             writeln!(f, "anomaly {name}: {value}")?;
@@ -251,7 +261,6 @@ mod tests {
             http_requests: 3,
             http_responses: 3,
             not_http: 3,
-            encoded_bodies: 3,
             alerts: 3,
             resets: 3,
             stalls: 3,
@@ -261,6 +270,7 @@ mod tests {
             failed_streams: 3,
             private_tag: 3,
             no_private_tag: 3,
+            uninspected: [("gap", 3)].into(),
             anomalies: [("early_fin", 3)].into(),
         };
         let mut sum = one.clone();
@@ -269,6 +279,7 @@ mod tests {
         for (name, value) in sum.as_object().unwrap() {
             let expected = match name.as_str() {
                 "longest_stall_us" | "lost_log_lines" => serde_json::json!(3),
+                "uninspected" => serde_json::json!({"gap": 6}),
                 "anomalies" => serde_json::json!({"early_fin": 6}),
                 _ => serde_json::json!(6),
             };

@@ -79,3 +79,38 @@ fn forbidden_text_is_stopped_in_http2_and_in_gzip() {
         assert_eq!(alert["alert"]["url"], "/bad.txt", "{alert}");
     }
 }
+
+#[test]
+fn what_is_not_inspected_meets_its_policy() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let extra = "add_header Content-Encoding x-nobody-knows;".to_owned();
+    let stage = Stage::with(NginxOptions { extra, ..NginxOptions::default() });
+    stage.serve("coded.txt", &content(false));
+    for (setting, cause, policy) in [
+        ("", "unknown_coding", "forward"),
+        ("uninspected.unknown_coding = \"reset\"\n", "unknown_coding", "reset"),
+        ("limit_bytes = 1000\n", "body_limit", "forward"),
+        ("limit_bytes = 1000\nuninspected.body_limit = \"reset\"\n", "body_limit", "reset"),
+    ] {
+        let config = Some(format!("[inspect]\n{setting}"));
+        let mmtls = stage.mmtls(&MmtlsOptions { config, ..patient() });
+        let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
+        let page = stage.run("curl", {
+            curl.arg(url("coded.txt"));
+            curl
+        });
+        assert_eq!(page.status.success(), policy == "forward", "{setting}: {}", page.stderr);
+        // What was found in a record is found before it goes on.
+        let delivered = if policy == "forward" { content(false).len() } else { 0 };
+        assert!(page.stdout.len() <= delivered, "{setting}: {}", page.stdout.len());
+        let report = mmtls.stop().unwrap();
+        assert_eq!(report.count("resets"), u64::from(policy == "reset"), "{setting}");
+        assert_eq!(report.count(&format!("uninspected {cause}")), 1, "{:?}", report.summary);
+        let anomalies = report.events("anomaly");
+        let named = |name: &str| anomalies.iter().any(|it| it["anomaly"]["event"] == name);
+        assert!(named("http_content_coding_unknown"), "{anomalies:?}");
+        assert_eq!(named("body_limit"), cause == "body_limit" && policy == "reset", "{setting}");
+    }
+}

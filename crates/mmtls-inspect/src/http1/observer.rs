@@ -551,7 +551,11 @@ impl Http1 {
             let wanted = limit.saturating_sub(response.body_bytes);
             let all = bytes;
             bytes = &all[..all.len().min(usize::try_from(wanted).unwrap_or(usize::MAX))];
-            self.count_body(side, (all.len() - bytes.len()) as u64);
+            let beyond = all.len() - bytes.len();
+            if beyond > 0 {
+                sink(Event::BodyLimit(side));
+            }
+            self.count_body(side, beyond as u64);
         }
         if bytes.is_empty() {
             return;

@@ -275,7 +275,8 @@ impl Http2 {
             return sink(Event::Complete(&transaction));
         }
         if self.text_bytes + transaction.text_bytes() > MAX_STREAM_TEXT {
-            // Its response is told apart, but not known as its.
+            // Its response is told apart, but not known as its, and what more of it comes is not decoded.
+            self.report(side, Anomaly::Http2TooManyStreams, sink);
             sink(Event::Complete(&transaction));
             transaction.request = None;
             transaction.id = None;
@@ -360,6 +361,9 @@ impl Http2 {
             && let Some(response) = transaction.and_then(|it| it.response.as_mut())
         {
             let beyond = count - bytes.len() as u64;
+            if beyond > 0 {
+                sink(Event::BodyLimit(side));
+            }
             response.body_bytes = response.body_bytes.saturating_add(beyond);
         }
     }

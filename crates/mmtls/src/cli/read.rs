@@ -3,6 +3,7 @@
 //! Refuses nothing that was readable: what came before a damaged place is reported first. Keeps no
 //! capabilities while it reads it.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,6 +63,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
         }),
         inspect: Inspect::Http,
         inspect_limit_bytes: None,
+        uninspected_resets: BTreeSet::new(),
     })
     .map_err(|error| Error::Usage(error.to_string()))?;
 

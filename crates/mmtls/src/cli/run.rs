@@ -99,6 +99,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     monitors.insert(0, first);
     let exceptions = config::exceptions(&settings.engine.policies);
+    let uninspected = file.inspect.exceptions();
     let policies = settings.engine.policies.list();
     let policies: Vec<String> =
         policies.iter().map(|(name, policy)| format!("{name}={}", policy.name())).collect();
@@ -115,7 +116,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         say(&format!("warning: {warning}"));
     }
     say(&format!("policies: {}", policies.join(" ")));
-    if let Some(exceptions) = exceptions {
+    for exceptions in [exceptions, uninspected].into_iter().flatten() {
         say(&exceptions);
     }
     if middlebox.keys_address().ip().is_unspecified() {
@@ -390,6 +391,7 @@ fn monitor_config(file: &File) -> MonitorConfig {
         patterns: patterns.map(|file| PatternConfig { file, action }),
         inspect: if file.inspect.decrypt { Inspect::Http } else { Inspect::Nothing },
         inspect_limit_bytes: file.inspect.limit_bytes,
+        uninspected_resets: file.inspect.uninspected_resets(),
     }
 }
 

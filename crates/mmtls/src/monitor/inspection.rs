@@ -3,11 +3,13 @@
 //! Works on plain bytes and knows no session. Refuses to follow protocols itself, which is
 //! `mmtls-inspect`'s, and to keep more than one search per body that is under way.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use mmtls_engine::tls::Direction;
 use mmtls_inspect::transaction::Transaction;
-use mmtls_inspect::{Anomaly, AppLayer, AppProto, Body, DecodeBudget, Event, Form, Side, Wants};
+use mmtls_inspect::{
+    Anomaly, AppLayer, AppProto, Body, DecodeBudget, Event, Form, Side, Uninspected, Wants,
+};
 
 use crate::eve::{Http2Stream, HttpTransaction};
 use crate::patterns::{BodySearch, Patterns};
@@ -38,8 +40,6 @@ pub enum Finding<'a> {
         /// Target of the request.
         url: Option<&'a str>,
     },
-    /// A content coding could not be taken off a body: from there on the coded bytes are searched.
-    EncodedBody,
     /// The session does not carry HTTP.
     NotHttp,
     /// Endpoints may read this differently.
@@ -49,8 +49,13 @@ pub enum Finding<'a> {
         /// What is wrong.
         anomaly: Anomaly,
     },
-    /// The client of an HTTP session may take another response body than what is searched.
-    HidesBody,
+    /// Something passes that is not searched as its receiver reads it. Once per direction and cause.
+    Uninspected {
+        /// Who sent it.
+        from: Direction,
+        /// Why.
+        cause: Uninspected,
+    },
 }
 
 /// The application layer of one session.
@@ -65,6 +70,8 @@ pub struct Inspection {
 struct Searches {
     bodies: HashMap<(Side, u32), BodySearch>,
     protocol: AppProto,
+    /// What was not inspected, and was reported.
+    uninspected: BTreeSet<(Direction, Uninspected)>,
 }
 
 impl Inspection {
@@ -111,6 +118,11 @@ impl Inspection {
         let search = &mut self.search;
         self.app.skip(Side::Server, count, &mut |event| search.event(event, None, out));
         self.search.restart(Side::Server);
+    }
+
+    /// What comes next from the server is a part of a body that is beyond the limit.
+    pub fn pass_over(&mut self, out: &mut impl FnMut(Finding<'_>)) {
+        self.search.uninspected(Direction::ServerToClient, Uninspected::BodyLimit, out);
     }
 
     /// The session is over; `closed` when both sides closed it in order.
@@ -182,6 +194,7 @@ impl Searches {
             Event::ResponseHead(transaction, _) => self.begin(Side::Server, transaction),
             Event::Body(body) => self.body(&body, patterns, out),
             Event::Data(side, bytes) => {
+                self.uninspected(direction(side), Uninspected::UnknownProtocol, out);
                 let Some(patterns) = patterns else {
                     return;
                 };
@@ -219,14 +232,25 @@ impl Searches {
             }
             Event::Anomaly(side, anomaly) => {
                 out(Finding::Anomaly { from: direction(side), anomaly });
-                if side == Side::Server && anomaly.hides_body() {
-                    out(Finding::HidesBody);
-                }
-                if anomaly.leaves_body_coded() {
-                    out(Finding::EncodedBody);
+                if let Some(cause) = anomaly.uninspected() {
+                    self.uninspected(direction(side), cause, out);
                 }
             }
+            Event::BodyLimit(side) => {
+                self.uninspected(direction(side), Uninspected::BodyLimit, out);
+            }
             _ => {}
+        }
+    }
+
+    fn uninspected(
+        &mut self,
+        from: Direction,
+        cause: Uninspected,
+        out: &mut impl FnMut(Finding<'_>),
+    ) {
+        if self.uninspected.insert((from, cause)) {
+            out(Finding::Uninspected { from, cause });
         }
     }
 
@@ -309,10 +333,9 @@ mod tests {
             Finding::Match { pattern, offset, tx_id, url, .. } => {
                 format!("match {pattern} at {offset} in {tx_id} {url:?}")
             }
-            Finding::EncodedBody => "encoded".into(),
             Finding::NotHttp => "not http".into(),
             Finding::Anomaly { from, anomaly } => format!("{from} {anomaly}"),
-            Finding::HidesBody => "hides body".to_owned(),
+            Finding::Uninspected { from, cause } => format!("{from} uninspected: {cause}"),
         })
     }
 
@@ -390,8 +413,7 @@ mod tests {
             [
                 "match 0 at 4 in 0 Some(\"/\")",
                 "to_client http_content_coding_malformed",
-                "hides body",
-                "encoded",
+                "to_client uninspected: malformed",
                 "0 GET / Some(200) 4 true"
             ]
         );
@@ -429,7 +451,7 @@ mod tests {
             run(&[(CLIENT, b"GET / HTTP/1.1\r\n\r\n"), (SERVER, b"no head EVIL")], false),
             [
                 "to_client http_bad_head",
-                "hides body",
+                "to_client uninspected: malformed",
                 "match 0 at 12 in 0 None",
                 "0 GET / None 0 false"
             ]
@@ -439,7 +461,7 @@ mod tests {
         let mut out = |finding: Finding<'_>| log.extend(show(&finding));
         inspection.bytes(CLIENT, b"GET / HTTP/1.1\r\n\r\n", None, &mut out);
         inspection.gap(SERVER, &mut out);
-        assert_eq!(log, ["to_client http_gap"]);
+        assert_eq!(log, ["to_client http_gap", "to_client uninspected: gap"]);
     }
 
     #[test]
@@ -458,7 +480,7 @@ mod tests {
         inspection.bytes(SERVER, b"12345", None, &mut out);
         inspection.limit(Some(0));
         assert_eq!(inspection.wants(SERVER), Wants::All);
-        assert_eq!(log, ["0 GET / Some(200) 1000 true"]);
+        assert_eq!(log, ["to_client uninspected: body_limit", "0 GET / Some(200) 1000 true"]);
     }
 
     #[test]
@@ -512,6 +534,13 @@ mod tests {
 
     #[test]
     fn refuses_other_protocols() {
-        assert_eq!(run(&[(CLIENT, b"\0\0")], true), ["not http"]);
+        assert_eq!(
+            run(&[(CLIENT, b"\0\0"), (CLIENT, b"\0"), (SERVER, b"\0")], true),
+            [
+                "not http",
+                "to_server uninspected: unknown_protocol",
+                "to_client uninspected: unknown_protocol"
+            ]
+        );
     }
 }

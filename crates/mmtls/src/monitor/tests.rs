@@ -10,9 +10,11 @@ fn monitor(dir: &TempDir, action: PatternAction) -> Monitor {
     std::fs::create_dir_all(&dir.0).unwrap();
     let file = dir.0.join("patterns");
     std::fs::write(&file, "# list\nharmless\n|45|VIL\n").unwrap();
+    let resets = (action == PatternAction::Reset).then_some(Uninspected::Malformed);
     Monitor::new(&MonitorConfig {
         eve_dir: Some(dir.0.clone()),
         streams_dir: Some(dir.0.join("streams")),
+        uninspected_resets: resets.into_iter().collect(),
         patterns: Some(PatternConfig { file, action }),
         ..MonitorConfig::default()
     })
