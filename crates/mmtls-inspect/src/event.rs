@@ -110,7 +110,7 @@ pub enum Event<'a> {
     /// Something that endpoints may read differently. Each kind is reported once per side. What it means
     /// for the inspection: [`Anomaly::uninspected`].
     Anomaly(Side, Anomaly),
-    /// The next bytes of a body are beyond [`crate::AppLayer::limit_response_bodies`], and are not shown.
+    /// The rest of a body is beyond [`crate::AppLayer::limit_response_bodies`], and is not shown.
     BodyLimit(Side),
 }
 

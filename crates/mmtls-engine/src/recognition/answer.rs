@@ -4,7 +4,9 @@
 //! Refuses to look for a ServerHello in the middle of what a server says unless the client may have sent a
 //! ClientHello in the middle of what it said: captures that are downloaded have both.
 
-use super::hello::{ANSWER_LEN, HANDSHAKE, is_answer, is_server_hello, may_be_answer};
+use super::hello::{
+    ANSWER_LEN, HANDSHAKE, fits_server_hello, is_answer, is_server_hello, may_be_answer,
+};
 
 /// Bytes that are looked at together in the search for one.
 const CHUNK: usize = 64;
@@ -18,6 +20,8 @@ pub(super) struct Answer {
     /// The latest bytes of its stream, one fewer than an answer has.
     latest: [u8; ANSWER_LEN - 1],
     latest_len: u8,
+    /// So many bytes of a ServerHello have stood at the end of a segment, one bit for each number.
+    begun: u16,
     /// There may be a ClientHello among what its client has said.
     pub(super) hello_possible: bool,
 }
@@ -32,6 +36,30 @@ impl Answer {
         self.turn_len = (known + taken) as u8;
         let found = self.hello_possible && self.search(bytes);
         found || taken > 0 && is_answer(&self.turn[..known + taken])
+    }
+
+    /// Takes a segment that continues the stream, for what follows it out of order.
+    pub(super) fn note_end(&mut self, payload: &[u8]) {
+        for len in 1..ANSWER_LEN.min(payload.len() + 1) {
+            self.begun |= u16::from(fits_server_hello(0, &payload[payload.len() - len..])) << len;
+        }
+    }
+
+    /// Takes a segment that does not continue the stream as it is known: others may have died behind the
+    /// monitor in its place. Whether a ServerHello is in it, or at its border with others, whichever of
+    /// them its receiver has taken.
+    pub(super) fn push_out_of_order(&mut self, payload: &[u8]) -> bool {
+        let mut found = has_server_hello(payload);
+        // The longest first: a segment is not its own continuation.
+        for len in (1..ANSWER_LEN).rev() {
+            let more = payload.len().min(ANSWER_LEN - len);
+            if self.begun >> len & 1 == 1 && fits_server_hello(len, &payload[..more]) {
+                found |= len + more == ANSWER_LEN;
+                self.begun |= 1 << (len + more);
+            }
+        }
+        self.note_end(payload);
+        found
     }
 
     /// Looks for a ServerHello in bytes that continue the stream, wherever it begins.
@@ -66,7 +94,7 @@ impl Answer {
 }
 
 /// Whether a ServerHello begins in these bytes.
-pub(super) fn has_server_hello(bytes: &[u8]) -> bool {
+fn has_server_hello(bytes: &[u8]) -> bool {
     let starts = |at: &usize| bytes[*at] == HANDSHAKE;
     (0..bytes.len()).step_by(CHUNK).any(|from| {
         let to = (from + CHUNK).min(bytes.len());
@@ -107,6 +135,29 @@ mod tests {
                 assert_eq!(found > 0, len == 0, "where no client has said anything");
             }
         }
+    }
+
+    #[test]
+    fn accepts_a_server_hello_whose_segments_are_out_of_order() {
+        for cut in 1..=SERVER_HELLO.len() {
+            let mut it = Answer { hello_possible: true, ..Answer::default() };
+            let found = SERVER_HELLO
+                .chunks(cut)
+                .filter(|piece| {
+                    // What died in the place of the next one.
+                    let found = it.push_out_of_order(piece);
+                    found | it.push(&[7; 60]) | it.push_out_of_order(&[0; 20])
+                })
+                .count();
+            assert!(found > 0, "{cut} at a time");
+        }
+        // What stood there in order counts, too.
+        let mut it = Answer { hello_possible: true, ..Answer::default() };
+        let (first, rest) = SERVER_HELLO.split_at(1);
+        it.note_end(first);
+        assert!(it.push_out_of_order(rest));
+        let mut it = Answer { hello_possible: true, ..Answer::default() };
+        assert!(!it.push_out_of_order(rest));
     }
 
     #[test]

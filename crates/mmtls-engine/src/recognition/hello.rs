@@ -196,7 +196,20 @@ pub(super) fn is_answer(bytes: &[u8]) -> bool {
 
 /// Whether these bytes begin a ServerHello in the clear.
 pub(super) fn is_server_hello(bytes: &[u8]) -> bool {
-    matches!(bytes, [22, 3, 0..=4, 0..=0x40, _, 2, 0, _, _, 3, 0..=4, ..])
+    bytes.len() >= ANSWER_LEN && fits_server_hello(0, &bytes[..ANSWER_LEN])
+}
+
+/// Whether bytes can be those from a place on among the first [`ANSWER_LEN`] of a ServerHello in the clear.
+pub(super) fn fits_server_hello(from: usize, bytes: &[u8]) -> bool {
+    (from..).zip(bytes).all(|(at, byte)| match at {
+        0 => *byte == HANDSHAKE,
+        1 | 9 => *byte == 3,
+        2 | 10 => *byte <= 4,
+        3 => *byte <= 0x40,
+        5 => *byte == HandshakeType::SERVER_HELLO.0,
+        6 => *byte == 0,
+        _ => true,
+    })
 }
 
 /// Whether these bytes, fewer than [`ANSWER_LEN`], may become an answer.

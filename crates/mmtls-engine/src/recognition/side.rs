@@ -2,7 +2,7 @@
 //!
 //! Refuses to know which side has opened the connection.
 
-use super::answer::{Answer, has_server_hello};
+use super::answer::Answer;
 use super::beginning::{Beginning, MAX_BYTES};
 use super::hello::{self, Begins, HANDSHAKE};
 use super::upgrade::Upgrade;
@@ -318,8 +318,16 @@ impl SideWatch {
             return false;
         }
         self.turn = true;
-        let behind = self.answer.hello_possible && new.is_none() && has_server_hello(payload);
-        behind || self.answer.push(new.unwrap_or_default()) || hello::is_answer(payload)
+        let in_order = new.is_some_and(|new| new.len() == payload.len());
+        let out_of_order = match (self.answer.hello_possible, in_order) {
+            (false, _) => false,
+            (true, false) => self.answer.push_out_of_order(payload),
+            (true, true) => {
+                self.answer.note_end(payload);
+                false
+            }
+        };
+        out_of_order || self.answer.push(new.unwrap_or_default()) || hello::is_answer(payload)
     }
 
     /// Bytes of the client that are not where its stream goes on: what they are part of is not known.

@@ -552,7 +552,7 @@ impl Http1 {
             let all = bytes;
             bytes = &all[..all.len().min(usize::try_from(wanted).unwrap_or(usize::MAX))];
             let beyond = all.len() - bytes.len();
-            if beyond > 0 {
+            if beyond > 0 && response.body_bytes <= limit {
                 sink(Event::BodyLimit(side));
             }
             self.count_body(side, beyond as u64);

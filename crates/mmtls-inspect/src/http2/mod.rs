@@ -361,7 +361,7 @@ impl Http2 {
             && let Some(response) = transaction.and_then(|it| it.response.as_mut())
         {
             let beyond = count - bytes.len() as u64;
-            if beyond > 0 {
+            if beyond > 0 && response.body_bytes <= self.body_limit.unwrap_or(u64::MAX) {
                 sink(Event::BodyLimit(side));
             }
             response.body_bytes = response.body_bytes.saturating_add(beyond);

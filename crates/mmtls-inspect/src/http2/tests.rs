@@ -35,6 +35,7 @@ impl Log {
             Event::ResponseEnd(it) => self.0.push(format!("{}: response end", stream(it))),
             Event::Complete(it) => self.0.push(format!("{}: over {:?}", stream(Some(it)), it.id)),
             Event::Anomaly(side, anomaly) => self.0.push(format!("{side:?} {anomaly}")),
+            Event::BodyLimit(side) => self.0.push(format!("{side:?} limit")),
             other => panic!("{other:?}"),
         }
     }
@@ -330,7 +331,14 @@ fn accepts_a_limit_of_bodies_and_gaps() {
     assert_eq!(seen, 6);
     assert_eq!(
         log.0[2..],
-        ["1: 200", "Server 1 012", "Server http_gap", "Server 0 EVIL", "1: over Some(0)"]
+        [
+            "1: 200",
+            "Server 1 012",
+            "Server limit",
+            "Server http_gap",
+            "Server 0 EVIL",
+            "1: over Some(0)"
+        ]
     );
 }
 
