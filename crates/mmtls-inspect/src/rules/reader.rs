@@ -130,6 +130,15 @@ struct Sticky {
     group: Option<usize>,
 }
 
+impl Sticky {
+    /// Whether a buffer that a flag of `pcre` names is this one.
+    fn is(&self, buffer: Buffer) -> bool {
+        // Suricata has one buffer for both: the file in a response is its body.
+        let file = self.buffer == Buffer::FileData && buffer == Buffer::HttpResponseBody;
+        self.transforms.is_empty() && (self.buffer == buffer || file)
+    }
+}
+
 /// A rule in the making.
 struct Reader {
     rule: Rule,
@@ -271,8 +280,7 @@ impl Reader {
             }
             Keyword::Reference => {
                 let (kind, place) = text.split_once(',').ok_or(FaultKind::Value)?;
-                let place = options::text(place.trim())?;
-                rule.references.push((options::name(kind.trim())?, place));
+                rule.references.push((options::name(kind.trim())?, place.trim().into()));
                 Ok(())
             }
             Keyword::Metadata => {
@@ -282,11 +290,15 @@ impl Reader {
                 }));
                 Ok(())
             }
-            Keyword::Target => match text {
-                "src_ip" => once(&mut rule.target, Target::Source),
-                "dest_ip" => once(&mut rule.target, Target::Destination),
-                _ => Err(FaultKind::Value.into()),
-            },
+            // The last one counts, as in Suricata.
+            Keyword::Target => {
+                rule.target = Some(match text {
+                    "src_ip" => Target::Source,
+                    "dest_ip" => Target::Destination,
+                    _ => return Err(FaultKind::Value.into()),
+                });
+                Ok(())
+            }
             Keyword::NoAlert => {
                 rule.no_alert = true;
                 Ok(())
@@ -433,10 +445,12 @@ impl Reader {
 
     fn add_pcre(&mut self, negated: bool, text: &str) -> Result<(), Refused> {
         let (pcre, buffer) = Pcre::parse(negated, text)?;
-        let group = match buffer {
-            Some(_) if self.sticky.is_some() => return Err(FaultKind::StickyBuffer.into()),
-            Some(buffer) => self.group(buffer, &[]),
-            None => self.current_group(),
+        let group = match (buffer, &self.sticky) {
+            (Some(buffer), Some(sticky)) if !sticky.is(buffer) => {
+                return Err(FaultKind::StickyBuffer.into());
+            }
+            (Some(buffer), None) => self.group(buffer, &[]),
+            (_, Some(_)) | (None, None) => self.current_group(),
         };
         self.matched = Some(group);
         self.push(group, Check::Pcre(Box::new(pcre)));
