@@ -132,6 +132,11 @@ pub struct ByteExtract {
 }
 
 impl DataAt {
+    /// Asks that the buffer ends behind the previous match.
+    pub(super) fn is_end(&self) -> bool {
+        self.negated && self.relative && self.at == Amount::Number(1)
+    }
+
     pub(super) fn parse(value: &str, name: impl Fn(&str) -> Option<u8>) -> Result<Self, Refused> {
         let (negated, value) = options::negation(value);
         let mut parts = value.split(',').map(str::trim);
@@ -181,7 +186,8 @@ impl Parts {
 
     fn field(&self, len: Amount, offset: Amount, empty: bool) -> Result<Field, FaultKind> {
         let encoding = match (self.text, self.base, self.big_endian) {
-            (true, base, None) => Encoding::Digits(base.unwrap_or(10)),
+            // Digits have no byte order; rule sets give one all the same.
+            (true, base, _) => Encoding::Digits(base.unwrap_or(10)),
             (false, None, Some(false)) => Encoding::LittleEndian,
             (false, None, _) => Encoding::BigEndian,
             _ => return Err(FaultKind::Conflict("string")),
@@ -359,7 +365,7 @@ mod tests {
         assert!(test.negated && test.operator == Operator::Equal && test.value == Value::Number(1));
         assert!(test.field.relative && test.field.encoding == Encoding::LittleEndian);
         assert_eq!((test.field.offset, test.field.mask), (Amount::Number(-4), Some(0xf0)));
-        let test = ByteTest::parse("0, >=, 8079, 0, string, dec", &names).unwrap();
+        let test = ByteTest::parse("0, >=, 8079, 0, big, string, dec", &names).unwrap();
         assert_eq!(test.field.encoding, Encoding::Digits(10));
         let test = ByteTest::parse("len,!&,len,len", &names).unwrap();
         assert_eq!((test.value, test.field.len), (Value::Extracted(0), Amount::Extracted(0)));
@@ -382,7 +388,7 @@ mod tests {
             "1,=,1,other",
             "1,=,1,0,big,little",
             "1,=,1,0,hex",
-            "1,=,1,0,string,big",
+            "1,=,1,0,string,big,little",
             "1,=,1,0,bitmask",
             "1,=,1,0,bitmask 0",
             "1,=,1,0,align",

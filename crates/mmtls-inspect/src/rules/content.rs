@@ -146,7 +146,6 @@ impl Content {
                 Place::ANYWHERE => self.place = Place::Start,
                 _ => return Err(FaultKind::Conflict("offset, depth, distance or within").into()),
             },
-            Modifier::EndsWith if self.at_end => return Err(FaultKind::Twice.into()),
             Modifier::EndsWith => self.at_end = true,
             Modifier::FastPattern if self.fast_pattern.is_some() => {
                 return Err(FaultKind::Twice.into());
@@ -317,7 +316,7 @@ mod tests {
 
     #[test]
     fn refuses_contradictory_places() {
-        use Modifier::{Depth, Distance, EndsWith, NoCase, Offset, StartsWith, Within};
+        use Modifier::{Depth, Distance, NoCase, Offset, StartsWith, Within};
         for faulty in [
             &[(Depth, "3")][..],
             &[(Within, "3")],
@@ -334,7 +333,6 @@ mod tests {
             &[(StartsWith, ""), (Depth, "4")],
             &[(Distance, "4"), (StartsWith, "")],
             &[(StartsWith, ""), (StartsWith, "")],
-            &[(EndsWith, ""), (EndsWith, "")],
             &[(NoCase, ""), (NoCase, "")],
         ] {
             assert!(matches!(modified(faulty), Err(Refused::Fault(_))), "{faulty:?}");

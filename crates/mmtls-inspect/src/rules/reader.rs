@@ -147,7 +147,7 @@ struct Reader {
     sticky: Option<Sticky>,
     /// Group and place of the content that modifiers apply to.
     content: Option<(usize, usize)>,
-    /// The group of the last check that others can be relative to.
+    /// The group of the last check.
     matched: Option<usize>,
     /// Names of extracted numbers; the place is the number.
     names: Vec<Box<str>>,
@@ -228,6 +228,13 @@ impl Reader {
             Keyword::Xor => self.add_transform(Transform::xor(text)?),
             Keyword::DataAt => {
                 let check = DataAt::parse(text, |name| self.index(name))?;
+                // No byte behind the content: moves with it, where `http_uri` or such follows.
+                if check.is_end()
+                    && let Some(content) = self.last_check_content()
+                {
+                    content.at_end = true;
+                    return Ok(());
+                }
                 self.add_relative(check.relative, Check::DataAt(check))
             }
             Keyword::ByteTest => {
@@ -406,6 +413,16 @@ impl Reader {
         }
     }
 
+    /// The last check, if it is a content and the next check would be in the same buffer.
+    fn last_check_content(&mut self) -> Option<&mut Content> {
+        let (group, place) = self.current_content().ok()?;
+        let checks = &mut self.rule.buffers[group].checks;
+        match checks.get_mut(place..)? {
+            [Check::Content(content)] if self.matched == Some(group) => Some(content),
+            _ => None,
+        }
+    }
+
     fn move_content(&mut self, buffer: Buffer) -> Result<(), Refused> {
         if self.sticky.is_some() {
             return Err(FaultKind::StickyBuffer.into());
@@ -463,9 +480,7 @@ impl Reader {
             Some(group) if relative && self.sticky.is_none() => group,
             _ => self.current_group(),
         };
-        if !matches!(check, Check::DataAt(_) | Check::ByteTest(_)) {
-            self.matched = Some(group);
-        }
+        self.matched = Some(group);
         self.push(group, check);
         Ok(())
     }

@@ -248,9 +248,27 @@ fn accepts_modifiers_of_the_content_before() {
         assert_eq!(shape(&format!(r#"content:"a"; {name}; nocase;"#)), [(buffer, 1)]);
     }
     let options = r#"content:"GET"; http_method; content:"a"; http_uri; content:"b"; distance:0;
-        http_uri; isdataat:!1,relative; content:"c"; pcre:"/d/U"; pcre:"/e/";"#;
+        http_uri; isdataat:2,relative; content:"c"; pcre:"/d/U"; pcre:"/e/";"#;
     let expected = [(Buffer::Payload, 2), (Buffer::HttpMethod, 1), (Buffer::HttpUri, 4)];
     assert_eq!(shape(options), expected);
+}
+
+#[test]
+fn accepts_no_data_behind_a_content_as_its_end() {
+    for options in [
+        r#"content:"a"; http_uri; isdataat:!1,relative;"#,
+        r#"content:"a"; isdataat:!1,relative; http_uri;"#,
+        r#"http.uri; content:"a"; isdataat: !1 , relative;"#,
+        r#"http.uri; content:"a"; endswith; endswith;"#,
+    ] {
+        let rule = rule(options);
+        let [group] = &rule.buffers[..] else { panic!("{rule:?}") };
+        let [Check::Content(content)] = &group.checks[..] else { panic!("{rule:?}") };
+        assert!(content.at_end && group.buffer == Buffer::HttpUri);
+    }
+    assert_eq!(shape(r#"http.uri; pcre:"/a/"; isdataat:!1,relative;"#), [(Buffer::HttpUri, 2)]);
+    let other = r#"http.uri; content:"a"; pkt_data; pcre:"/a/"; isdataat:!1,relative;"#;
+    assert_eq!(shape(other), [(Buffer::HttpUri, 1), (Buffer::Payload, 2)]);
 }
 
 #[test]

@@ -38,9 +38,13 @@ impl RulesArgs {
         let text = read_limited(file).map_err(|error| Error::File { path: file.clone(), error })?;
         let set = RuleSet::read(&text, &Variables::suricata());
         let mut out = io::BufWriter::new(io::stdout().lock());
-        report(&mut out, file, &set)
-            .and_then(|()| out.flush())
-            .map_err(|error| Error::Usage(format!("standard output: {error}")))?;
+        match report(&mut out, file, &set).and_then(|()| out.flush()) {
+            // Who reads only the first lines has what was asked for.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                return Err(Error::Usage(format!("standard output: {error}")));
+            }
+            _ => {}
+        }
         let faulty = set.skipped.iter().any(|skipped| skipped.cause.is_fault());
         Ok(if faulty { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
@@ -129,6 +133,6 @@ mod tests {
     #[test]
     fn refuses_files_that_are_missing_or_endless() {
         assert!(read_limited(Path::new("/nonexistent")).is_err());
-        assert_eq!(read_limited(Path::new("/dev/null")).unwrap(), []);
+        assert!(read_limited(Path::new("/dev/null")).unwrap().is_empty());
     }
 }
