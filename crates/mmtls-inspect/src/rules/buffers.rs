@@ -207,6 +207,9 @@ pub enum Transform {
 impl Transform {
     /// Reads the value of `xor`.
     pub(super) fn xor(key: &str) -> Result<Self, Refused> {
+        if key.contains([' ', ',']) {
+            return Err(Refused::form("a key from the traffic"));
+        }
         let digits: Vec<u8> = key
             .chars()
             .map(|char| char.to_digit(16).map(|digit| digit as u8))
@@ -228,8 +231,9 @@ mod tests {
     fn accepts_and_refuses_keys_of_xor() {
         assert_eq!(Transform::xor("0d0A").unwrap(), Transform::Xor(Box::new([13, 10])));
         for faulty in ["", "0", "0g", "é", &"00".repeat(MAX_XOR_KEY + 1)] {
-            assert!(Transform::xor(faulty).is_err(), "{faulty}");
+            assert!(matches!(Transform::xor(faulty), Err(Refused::Fault(_))), "{faulty}");
         }
+        assert!(matches!(Transform::xor("offset 1,extract 1 0"), Err(Refused::Form(_))));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct Field {
     pub relative: bool,
     /// How it is written.
     pub encoding: Encoding,
-    /// What of it counts; what remains is shifted down to the lowest bit of the mask.
+    /// What of it counts; what remains is shifted down to the lowest bit of the mask. 0 makes it 0.
     pub mask: Option<u32>,
 }
 
@@ -198,9 +198,6 @@ impl Parts {
             if !fits || len == 0 && !self.text && !empty {
                 return Err(FaultKind::Number);
             }
-        }
-        if self.mask == Some(0) {
-            return Err(FaultKind::NeverMatches("the mask is zero"));
         }
         Ok(Field { len, offset, relative: self.relative, encoding, mask: self.mask })
     }
@@ -390,7 +387,6 @@ mod tests {
             "1,=,1,0,hex",
             "1,=,1,0,string,big,little",
             "1,=,1,0,bitmask",
-            "1,=,1,0,bitmask 0",
             "1,=,1,0,align",
             "1,=,1,65536",
             "1,,1,0",

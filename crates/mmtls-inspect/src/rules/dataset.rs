@@ -12,8 +12,8 @@ pub struct Dataset {
     pub negated: bool,
     /// The name of the list.
     pub name: Box<str>,
-    /// What is in it.
-    pub kind: DatasetKind,
+    /// What is in it. Without it, another rule or the configuration has to say.
+    pub kind: Option<DatasetKind>,
     /// The file that holds it, as the rule names it. Without one, another rule or the configuration
     /// has to name it.
     pub load: Option<Box<str>>,
@@ -59,12 +59,15 @@ impl Dataset {
                 ("load", Some(file)) if load.is_none() => load = Some(file.into()),
                 // How much memory Suricata sets aside.
                 ("memcap" | "hashsize", Some(_)) => {}
-                ("state" | "save" | "format" | "enrichment_key" | "value_key" | "array_key", _)
+                (
+                    "context_key" | "state" | "save" | "format" | "enrichment_key" | "value_key"
+                    | "array_key",
+                    _,
+                )
                 | ("remove_key", None) => return Err(Refused::form(word)),
                 _ => return Err(FaultKind::Value.into()),
             }
         }
-        let kind = kind.ok_or(FaultKind::Missing("type"))?;
         Ok(Self { negated, name, kind, load })
     }
 }
@@ -82,10 +85,11 @@ mod tests {
         ] {
             let value = format!("isset, bad, type {text}, load bad.lst, memcap 10mb, hashsize 9");
             let dataset = Dataset::parse(&value).unwrap();
-            assert_eq!((&*dataset.name, dataset.kind, dataset.negated), ("bad", kind, false));
+            assert_eq!((&*dataset.name, dataset.kind, dataset.negated), ("bad", Some(kind), false));
             assert_eq!(dataset.load.as_deref(), Some("bad.lst"));
         }
         assert!(Dataset::parse("isnotset,bad,type md5").unwrap().negated);
+        assert_eq!(Dataset::parse("isset,bad").unwrap().kind, None);
     }
 
     #[test]
@@ -102,7 +106,6 @@ mod tests {
         for faulty in [
             "",
             "isset",
-            "isset,a",
             "isset,a,type x",
             "isset,a,type md5,type md5",
             "has,a,type md5",

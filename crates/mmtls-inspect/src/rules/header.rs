@@ -274,8 +274,8 @@ struct Reader<'a, T> {
 
 fn read<T: Number>(text: &str, reader: &Reader<'_, T>) -> Result<Ranges<T>, Refused> {
     let mut left = MAX_RANGES;
-    let (negated, set) = reader.member(text.trim(), 0, &mut left)?;
-    let set = if negated { set.complement() } else { set };
+    // A list need not be in brackets.
+    let set = reader.group(text.trim(), 0, &mut left)?;
     if set.as_slice().is_empty() {
         return Err(FaultKind::MatchesNothing.into());
     }
@@ -500,7 +500,6 @@ mod tests {
             "1.1.1.9-1.1.1.1",
             "1.1.1.1-::1",
             "10.0.0.0/-1",
-            "1.2.3.4,1.2.3.5",
             "[1.2.3.4",
             "[]",
             "[1.2.3.4,]",
@@ -528,7 +527,8 @@ mod tests {
         assert_eq!(ports_of("[80: 82]").unwrap().as_slice(), [(80, 82)]);
         assert_eq!(ports_of("1024:").unwrap().as_slice(), [(1024, u16::MAX)]);
         assert_eq!(ports_of("!:1023").unwrap().as_slice(), [(1024, u16::MAX)]);
-        for faulty in ["65536", "-1", "90:80", "http", "80,81", ""] {
+        assert_eq!(ports_of("80,81,!81").unwrap().as_slice(), [(80, 80)]);
+        for faulty in ["65536", "-1", "90:80", "http", "80,", ""] {
             assert_eq!(ports_of(faulty), Err(FaultKind::Port.into()), "{faulty}");
         }
     }

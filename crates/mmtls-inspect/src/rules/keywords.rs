@@ -60,6 +60,8 @@ pub(super) enum Takes {
     Value,
     /// One in quotes.
     Quoted,
+    /// One in quotes or not; what is in it is left as it is.
+    Verbatim,
 }
 
 /// Finds a keyword; upper and lower case are alike.
@@ -122,7 +124,7 @@ fn matching(name: &str) -> Option<(Keyword, Takes)> {
         "endswith" => (Keyword::Modify(Modifier::EndsWith), Takes::Nothing),
         "fast_pattern" => (Keyword::Modify(Modifier::FastPattern), Takes::Optional),
         "rawbytes" => (Keyword::Modify(Modifier::RawBytes), Takes::Nothing),
-        "pcre" => (Keyword::Pcre, Takes::Quoted),
+        "pcre" => (Keyword::Pcre, Takes::Verbatim),
         "isdataat" => (Keyword::DataAt, Takes::Value),
         "byte_test" => (Keyword::ByteTest, Takes::Value),
         "byte_jump" => (Keyword::ByteJump, Takes::Value),

@@ -112,8 +112,12 @@ fn value<'a>(option: &RawOption<'a>, takes: Takes) -> Result<(bool, Option<&'a s
     match (takes, option.value) {
         (Takes::Nothing, None) | (Takes::Optional, None) => Ok((false, None)),
         (Takes::Nothing, Some(_)) => Err(FaultKind::ValueUnexpected),
-        (Takes::Value | Takes::Quoted, None) => Err(FaultKind::ValueMissing),
-        (Takes::Quoted, Some(value)) => {
+        (Takes::Value | Takes::Quoted | Takes::Verbatim, None) => Err(FaultKind::ValueMissing),
+        (Takes::Verbatim, Some(value)) if !options::negation(value).1.starts_with('"') => {
+            let (negated, value) = options::negation(value);
+            Ok((negated, Some(value)))
+        }
+        (Takes::Quoted | Takes::Verbatim, Some(value)) => {
             options::quoted(value).map(|(negated, value)| (negated, Some(value)))
         }
         (Takes::Optional | Takes::Value, Some(value)) => {
@@ -337,6 +341,8 @@ impl Reader {
                 rule.tls_versions.push(TlsVersion::parse(text)?);
                 Ok(())
             }
+            // Which of several numbers is meant.
+            Keyword::Http2(_) if text.contains(',') => Err(Refused::form(text)),
             Keyword::Http2(keyword) => {
                 rule.http2.push(Http2Check::parse(*keyword, text)?);
                 Ok(())

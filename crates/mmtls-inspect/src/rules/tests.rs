@@ -279,6 +279,7 @@ fn refuses_modifiers_that_belong_to_nothing() {
     assert_eq!(kind(r#"http.uri; pcre:"/a/H";"#), FaultKind::StickyBuffer);
     assert_eq!(kind(r#"http.uri; to_lowercase; pcre:"/a/U";"#), FaultKind::StickyBuffer);
     assert_eq!(shape(r#"http.uri; pcre:"/a/U";"#), [(Buffer::HttpUri, 1)]);
+    assert_eq!(shape("pcre: ! /a/U;"), [(Buffer::HttpUri, 1)]);
     assert_eq!(shape(r#"file_data; pcre:"/a/Q";"#), [(Buffer::FileData, 1)]);
     assert_eq!(kind(r#"http.uri; uricontent:"a";"#), FaultKind::StickyBuffer);
     assert_eq!(kind(r#"content:"a"; http.uri; depth:5;"#), FaultKind::NoContent);
