@@ -19,6 +19,7 @@ mod packet_path;
 mod recognition;
 mod record_open;
 mod recorder;
+mod rules;
 pub mod seeds;
 mod session;
 mod tls_deframer;
@@ -36,6 +37,7 @@ pub use openings::openings;
 pub use packet_path::packet_path;
 pub use recognition::recognition;
 pub use record_open::record_open;
+pub use rules::rules;
 pub use session::session;
 pub use tls_deframer::tls_deframer;
 pub use worker::worker;
@@ -44,7 +46,7 @@ pub use worker::worker;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, in the order in which `cargo xtask fuzz` runs them.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     ("packet_path", packet_path),
     ("openings", openings),
     ("worker", worker),
@@ -56,6 +58,7 @@ pub const TARGETS: [Target; 15] = [
     ("http2", http2),
     ("codings", codings),
     ("literal", literal),
+    ("rules", rules),
     ("key_message", key_message),
     ("agent_datagram", agent_datagram),
     ("capture_reader", capture_reader),

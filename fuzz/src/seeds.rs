@@ -8,6 +8,7 @@ mod engine;
 mod http2;
 mod openings;
 mod parsers;
+mod rules;
 mod worker;
 
 /// One seed: target, name, bytes.
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Seed> {
     http2::http2(&mut add);
     codings::codings(&mut add);
     parsers::literal(&mut add);
+    rules::rules(&mut add);
     parsers::key_message(&mut add);
     parsers::agent_datagram(&mut add);
     parsers::capture_reader(&mut add);

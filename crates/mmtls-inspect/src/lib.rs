@@ -1,5 +1,5 @@
-//! Application-layer inspection for mmTLS: what a connection carries, its transactions, and
-//! literal patterns.
+//! Application-layer inspection for mmTLS: what a connection carries, its transactions, literal
+//! patterns, and rules.
 //!
 //! [`AppLayer`] is the way in. Works on plain bytes in stream order, one connection at a time.
 //! Refuses to see keys, packets or TLS types, to do I/O, to panic on anything a peer sent, and to
@@ -14,6 +14,7 @@ pub mod http1;
 mod http2;
 pub mod literal;
 mod protocol;
+pub mod rules;
 pub mod transaction;
 mod uninspected;
 

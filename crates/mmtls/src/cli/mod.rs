@@ -4,6 +4,7 @@
 
 mod read;
 mod report;
+mod rules;
 mod run;
 
 use std::ffi::OsString;
@@ -28,6 +29,8 @@ enum Command {
     Run(run::RunArgs),
     /// Read a capture file (pcap or pcapng, also gzipped).
     Read(read::ReadArgs),
+    /// Look at rules in Suricata's language.
+    Rules(rules::RulesArgs),
     /// Run a program that uses OpenSSL and share the keys of its TLS sessions.
     Exec(ExecArgs),
 }
@@ -72,6 +75,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => run::run(&args),
             Command::Read(args) => read::run(&args),
+            Command::Rules(args) => args.run(),
             Command::Exec(args) => args.run(),
         }
     }
