@@ -480,7 +480,7 @@ mod tests {
         inspection.bytes(SERVER, b"12345", None, &mut out);
         inspection.limit(Some(0));
         assert_eq!(inspection.wants(SERVER), Wants::All);
-        assert_eq!(log, ["to_client uninspected: body_limit", "0 GET / Some(200) 1000 true"]);
+        assert_eq!(log, ["0 GET / Some(200) 1000 true"]);
     }
 
     #[test]
