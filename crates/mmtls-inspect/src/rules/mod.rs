@@ -3,7 +3,7 @@
 //! [`RuleSet::read`] is the way in. A rule is active as a whole, or it is skipped with a typed cause:
 //! no condition is ever left out. What is accepted and refused follows Suricata 7 as its user guide
 //! documents it; where Suricata only warns that a rule can never match, it is refused here.
-//! Refuses to panic on any text, to recurse deeper than [`header::MAX_GROUP_DEPTH`], to evaluate
+//! Refuses to panic on any text, to recurse deeper than [`groups::MAX_GROUP_DEPTH`], to evaluate
 //! anything, and to open the files that rules name.
 //!
 //! Not built on `suricatax-rule-parser` (0.2.0-alpha.1, MIT or Apache-2.0), which splits a rule into
@@ -18,6 +18,7 @@ pub mod content;
 pub mod dataset;
 pub mod fault;
 pub mod flow;
+pub mod groups;
 pub mod header;
 mod keywords;
 mod options;

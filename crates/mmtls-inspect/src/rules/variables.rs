@@ -7,7 +7,7 @@ use core::fmt;
 use std::collections::HashMap;
 
 use super::fault::{FaultKind, Refused};
-use super::header;
+use super::groups;
 use super::ranges::{Addresses, Ports, Ranges};
 
 /// Most variables of each kind.
@@ -32,9 +32,9 @@ impl Variables {
     ) -> Result<Self, VariableError> {
         Ok(Self {
             addresses: resolve(addresses, |text, known| {
-                header::addresses(text, &|name| known.get(name))
+                groups::addresses(text, &|name| known.get(name))
             })?,
-            ports: resolve(ports, |text, known| header::ports(text, &|name| known.get(name)))?,
+            ports: resolve(ports, |text, known| groups::ports(text, &|name| known.get(name)))?,
         })
     }
 
