@@ -226,13 +226,18 @@ fn attempts_of_one_client_must_not_displace_those_of_others() {
     assert!(t.started());
 }
 
-#[test]
-fn tombstones_must_make_room_for_nobody() {
+/// A table of so many flows, where what is not TLS is reset.
+fn resetting(max_flows: usize) -> Config {
     let mut config = T::config();
-    config.limits.max_flows = 100;
+    config.limits.max_flows = max_flows;
     config.tls_ports = vec![T::new().ep.server.port()];
     config.policies.not_tls = Policy::Reset;
-    let mut t = T::with(config);
+    config
+}
+
+#[test]
+fn tombstones_must_make_room_for_nobody() {
+    let mut t = T::with(resetting(100));
     let honest = t.ep;
     for host in 0..100 {
         // Reset by the segment that opens it: it never was more than an attempt.
@@ -249,10 +254,7 @@ fn tombstones_must_make_room_for_nobody() {
 
 #[test]
 fn reset_connection_must_not_be_forgotten_by_a_new_one_without_room() {
-    let mut config = T::config();
-    config.limits.max_flows = 4;
-    config.tls_ports = vec![T::new().ep.server.port()];
-    config.policies.not_tls = Policy::Reset;
+    let mut config = resetting(4);
     config.policies.table_full = Policy::Forward;
     config.policies.mid_stream = Policy::Forward;
     let mut t = T::with(config);
@@ -270,11 +272,7 @@ fn reset_connection_must_not_be_forgotten_by_a_new_one_without_room() {
 
 #[test]
 fn tombstones_of_one_client_must_not_take_the_table() {
-    let mut config = T::config();
-    config.limits.max_flows = 100;
-    config.tls_ports = vec![T::new().ep.server.port()];
-    config.policies.not_tls = Policy::Reset;
-    let mut t = T::with(config);
+    let mut t = T::with(resetting(100));
     let honest = t.ep;
     for port in 0..200 {
         t.ep.client = ([10, 6, 6, 6], 1000 + port).into();

@@ -174,8 +174,8 @@ pub enum Anomaly {
     Http2HeadersTooLarge,
     /// A head of HTTP/2 that endpoints refuse. It is followed.
     Http2BadHead,
-    /// More streams at a time than are followed, or more text in their heads. The bodies of others belong
-    /// to no transaction, and are not decoded.
+    /// More streams at a time than are followed, whose bodies belong to no transaction; or a request with a
+    /// body whose text is not kept. Those bodies are not decoded.
     Http2TooManyStreams,
     /// A client that keeps resetting its requests before they are answered.
     Http2RapidReset,

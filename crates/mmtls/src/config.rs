@@ -127,15 +127,13 @@ impl InspectSection {
     /// does too, and what is beyond a cap: both are easily made.
     #[must_use]
     pub fn uninspected_resets(&self) -> BTreeSet<Uninspected> {
-        let default = |cause| match (self.pattern_action, cause) {
-            (ActionName::Reset, Uninspected::Malformed | Uninspected::OverCap) => {
-                UninspectedPolicy::Reset
-            }
-            _ => UninspectedPolicy::Forward,
+        let by_default = |cause| {
+            self.pattern_action == ActionName::Reset
+                && matches!(cause, Uninspected::Malformed | Uninspected::OverCap)
         };
-        let policy = |cause| self.uninspected.get(&Cause(cause)).copied();
-        let resets = |cause: &Uninspected| {
-            policy(*cause).unwrap_or_else(|| default(*cause)) == UninspectedPolicy::Reset
+        let resets = |cause: &Uninspected| match self.uninspected.get(&Cause(*cause)) {
+            Some(policy) => *policy == UninspectedPolicy::Reset,
+            None => by_default(*cause),
         };
         Uninspected::ALL.into_iter().filter(resets).collect()
     }

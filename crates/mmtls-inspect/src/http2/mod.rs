@@ -275,8 +275,10 @@ impl Http2 {
             return sink(Event::Complete(&transaction));
         }
         if self.text_bytes + transaction.text_bytes() > MAX_STREAM_TEXT {
-            // Its response is told apart, but not known as its, and what more of it comes is not decoded.
-            self.report(side, Anomaly::Http2TooManyStreams, sink);
+            // Its response is told apart, but not known as its, and a body of its own is not decoded.
+            if !over {
+                self.report(side, Anomaly::Http2TooManyStreams, sink);
+            }
             sink(Event::Complete(&transaction));
             transaction.request = None;
             transaction.id = None;

@@ -291,16 +291,19 @@ fn refuses_floods() {
     assert_eq!(log.iter().filter(|line| line.contains("over Some")).count(), MAX_STREAMS + 2);
     // Long targets.
     let long = format!("/{}", "x".repeat(120));
-    let frames: Vec<_> = (0..900)
-        .map(|at| {
-            let more =
-                [field("user-agent", &"y".repeat(120)), field("content-type", &"z".repeat(120))];
-            frame(HEADERS, OPEN, 2 * at + 1, &[get(&long), more.concat()].concat())
-        })
-        .collect();
-    let mut http = Http2::new();
-    http.data(Side::Client, &client(&frames).1, &mut |_| {});
-    assert!(http.text_bytes <= MAX_STREAM_TEXT && http.streams.len() == 900);
+    let more = [field("user-agent", &"y".repeat(120)), field("content-type", &"z".repeat(120))];
+    let head = [get(&long), more.concat()].concat();
+    // Only a request with a body has something that is not decoded.
+    for (flags, reported) in [(OPEN, 1), (WHOLE, 0)] {
+        let frames: Vec<_> = (0..900).map(|at| frame(HEADERS, flags, 2 * at + 1, &head)).collect();
+        let mut http = Http2::new();
+        let mut anomalies = 0;
+        http.data(Side::Client, &client(&frames).1, &mut |event| {
+            anomalies += usize::from(matches!(event, Event::Anomaly(..)));
+        });
+        assert!(http.text_bytes <= MAX_STREAM_TEXT && http.streams.len() == 900);
+        assert_eq!(anomalies, reported);
+    }
     // Rapid reset.
     let frames: Vec<_> = (0..FEW_RESETS as u32 + 1)
         .flat_map(|at| {
