@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use mmtls_engine::session::{Handler, Record, Session as Followed, SessionError};
+use mmtls_engine::session::{EndReason, Handler, Record, Session as Followed, SessionError};
 use mmtls_engine::tls::{Direction, KeyEpoch};
 use mmtls_engine::{Config, Engine, Policies, Policy};
 use mmtls_keyshare::message::{Message, NullKeys, SessionKeys};
@@ -44,6 +44,8 @@ struct Judge {
     next: usize,
     /// Records of each direction that may arrive whole.
     allowed: [usize; 2],
+    /// As many were, of sessions that are over.
+    ended: [usize; 2],
     /// Records of this direction are not asked for any more.
     unjudged: [bool; 2],
     reset: bool,
@@ -96,6 +98,10 @@ impl Handler for Bench {
         self.event(session);
     }
 
+    fn session_end(&mut self, _: &mut Followed<'_>, (): &mut (), _: EndReason) {
+        self.with(|judge| judge.ended = judge.allowed);
+    }
+
     fn new_record(&mut self, session: &mut Followed<'_>, (): &mut (), record: &mut Record<'_>) {
         self.with(|judge| {
             let answer = judge.answer();
@@ -127,6 +133,8 @@ impl Handler for Bench {
 struct Receiver {
     stream: Vec<u8>,
     waiting: BTreeMap<u64, u8>,
+    /// Records of connections before this one, which do not count for it.
+    before: usize,
     latest_counts: bool,
 }
 
@@ -147,6 +155,16 @@ impl Receiver {
         }
         while let Some(byte) = self.waiting.remove(&(self.stream.len() as u64)) {
             self.stream.push(byte);
+        }
+    }
+
+    /// A RST came. One in its exact place ends the connection (RFC 9293, section 3.10.7.4): what waited for
+    /// a hole to be filled is gone, and a connection with the same numbers begins with nothing.
+    fn reset(&mut self, offset: i64, ended: usize) {
+        if offset == self.stream.len() as i64 {
+            self.before = ended;
+            self.stream.clear();
+            self.waiting.clear();
         }
     }
 
@@ -199,6 +217,9 @@ struct Stage {
     /// First and latest copy, of what goes to the server and to the client.
     receivers: [[Receiver; 2]; 2],
     resets: [bool; 2],
+    /// Frames that were sent, and as many as may be held.
+    sent: usize,
+    max_held_frames: usize,
     /// Something was done that an honest network and honest endpoints do not.
     hostile: bool,
     handshake_keys: bool,
@@ -219,7 +240,7 @@ impl Stage {
         config.limits.unshared_stall_timeout_ns = STALL_NS;
         config.limits.max_held_frames = 1 + usize::from(input.u8());
         config.mid_stream_grace_ns = 0;
-        let few = config.limits.max_held_frames < 64;
+        let max_held_frames = config.limits.max_held_frames;
         let engine = Engine::new(config, bench.clone());
         let input = KeyInput { receiver, router, any_sender: false, server: None, log: None };
         let settings = Settings { batch, moderation: Duration::ZERO, passive: false };
@@ -234,13 +255,15 @@ impl Stage {
             elapsed: Duration::ZERO,
             receivers: [[receiver(false), receiver(true)], [receiver(false), receiver(true)]],
             resets: [false; 2],
-            // A cap that is met ends sessions.
-            hostile: few,
+            sent: 0,
+            max_held_frames,
+            hostile: false,
             handshake_keys: false,
         }
     }
 
     fn send(&mut self, packet: &Packet) {
+        self.sent += 1;
         // What does not fit is lost, as in any network.
         let _ = self.network.put(packet.port, VnetHeader::default(), &packet.frame);
     }
@@ -253,6 +276,8 @@ impl Stage {
 
     /// Takes out what has left, and judges it.
     fn look(&mut self) {
+        let (allowed, ended, unjudged) =
+            self.bench.with(|judge| (judge.allowed, judge.ended, judge.unjudged));
         for (port, direction) in [(Port::Right, CLIENT), (Port::Left, SERVER)] {
             while let Some(frame) = self.network.take(port, Duration::ZERO) {
                 let Some(segment) = Segment::of(&frame.bytes) else {
@@ -260,20 +285,21 @@ impl Stage {
                 };
                 self.resets[side(direction)] |= segment.flags & RST != 0;
                 let offset = offset_of(&segment, direction);
-                if segment.flags & RST != 0 {
-                    // What it carries is not part of the stream (RFC 9293, section 3.5.3).
-                    continue;
-                }
                 for receiver in &mut self.receivers[side(direction)] {
-                    receiver.take(offset, segment.payload);
+                    if segment.flags & RST != 0 {
+                        // What it carries is not part of the stream (RFC 9293, section 3.5.3).
+                        receiver.reset(offset, ended[side(direction)]);
+                    } else {
+                        receiver.take(offset, segment.payload);
+                    }
                 }
             }
         }
-        let (allowed, unjudged) = self.bench.with(|judge| (judge.allowed, judge.unjudged));
         for at in 0..2 {
             for receiver in self.receivers[at].iter().filter(|_| !unjudged[at]) {
                 let arrived = receiver.records(self.session.handshake_len[at]);
-                assert!(arrived <= allowed[at], "{arrived} records, {} judged", allowed[at]);
+                let judged = allowed[at] - receiver.before;
+                assert!(arrived <= judged, "{arrived} records, {judged} judged");
             }
         }
     }
@@ -462,8 +488,10 @@ pub fn worker(data: &[u8]) {
     }
     stage.turn();
     stage.turn();
+    let all = [&session.handshake[..], &packets].concat();
+    // A cap that is met ends sessions: everything sent so far may be held, and so may what is sent again.
+    stage.hostile |= stage.sent + all.len() > stage.max_held_frames;
     if !stage.hostile && !resets {
-        let all = [&session.handshake[..], &packets].concat();
         stage.settle(&all);
     }
     stage.worker.finish();
