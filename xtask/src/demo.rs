@@ -113,7 +113,9 @@ impl Demo {
             |it: &serde_json::Value| it["event_type"] == "http" && it["http"]["url"] == "/large";
         let records = mmtls
             .wait_for_eve("the request", Duration::from_secs(5), |all| all.iter().any(is_http))?;
-        for record in records.iter().filter(|it| is_http(it) || it["event_type"] == "tls") {
+        let is_session =
+            |it: &serde_json::Value| it["event_type"] == "tls" || it["event_type"] == "mmtls";
+        for record in records.iter().filter(|it| is_http(it) || is_session(it)) {
             println!("    {record}");
         }
         Ok(())

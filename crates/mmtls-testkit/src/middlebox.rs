@@ -36,6 +36,8 @@ pub struct MmtlsOptions {
     pub keylog: Option<PathBuf>,
     /// Interfaces for `--passive`, in place of `--inline` and `--missing-keys`.
     pub passive: Option<String>,
+    /// Looks at each record of `eve.json` at the end, and panics where one is not as it should be.
+    pub check: Option<fn(&Value)>,
 }
 
 impl MmtlsOptions {
@@ -51,6 +53,7 @@ impl MmtlsOptions {
             config: None,
             keylog: None,
             passive: None,
+            check: None,
         }
     }
 }
@@ -62,6 +65,7 @@ pub struct Mmtls {
     binaries: PathBuf,
     directory: PathBuf,
     ca: PathBuf,
+    check: Option<fn(&Value)>,
 }
 
 /// What `mmtls run` left behind.
@@ -71,6 +75,8 @@ pub struct MmtlsReport {
     pub summary: BTreeMap<String, u64>,
     /// The records of `eve.json`.
     pub eve: Vec<Value>,
+    /// What it says of each TLS session, see [`sessions`].
+    pub sessions: Vec<Value>,
     /// Whether it ended with status 0.
     pub success: bool,
     /// What it printed on stderr.
@@ -126,6 +132,7 @@ impl Mmtls {
             binaries: options.binaries.clone(),
             directory,
             ca: bed.pki().ca.clone(),
+            check: options.check,
         })
     }
 
@@ -209,9 +216,14 @@ impl Mmtls {
     pub fn stop(mut self) -> Result<MmtlsReport, TestbedError> {
         self.process.signal("TERM");
         let status = self.process.wait(Duration::from_secs(20))?;
+        let eve = self.eve();
+        if let Some(check) = self.check {
+            eve.iter().for_each(check);
+        }
         Ok(MmtlsReport {
             summary: summary(&self.process.stdout_text()),
-            eve: self.eve(),
+            sessions: sessions(&eve),
+            eve,
             success: status.success(),
             stderr: self.process.stderr_text(),
         })
@@ -227,6 +239,21 @@ pub fn summary(text: &str) -> BTreeMap<String, u64> {
             Some((name.to_owned(), value.split(' ').next()?.parse().ok()?))
         })
         .collect()
+}
+
+/// What `eve.json` says of each TLS session, in the order in which they ended: the `tls` object, and that of
+/// the `mmtls` record of the same flow.
+#[must_use]
+pub fn sessions(eve: &[Value]) -> Vec<Value> {
+    let of_type = |name: &'static str| eve.iter().filter(move |it| it["event_type"] == name);
+    let begun: BTreeMap<_, _> =
+        of_type("tls").map(|it| (it["flow_id"].as_u64(), &it["tls"])).collect();
+    let whole = |end: &Value| {
+        let mut session = begun.get(&end["flow_id"].as_u64()).map(|it| (*it).clone())?;
+        session.as_object_mut()?.extend(end["mmtls"].as_object()?.clone());
+        Some(session)
+    };
+    of_type("mmtls").filter_map(whole).collect()
 }
 
 impl MmtlsReport {

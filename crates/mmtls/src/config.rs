@@ -108,6 +108,10 @@ pub struct LogSection {
     pub streams_directory: Option<PathBuf>,
     /// Seconds between `stats` records.
     pub stats_interval_seconds: u64,
+    /// Name of the machine in every line; without it, the kernel's.
+    pub host: Option<String>,
+    /// Report bodies as files, with a hash of each.
+    pub fileinfo: bool,
 }
 
 impl Default for InspectSection {
@@ -159,7 +163,13 @@ impl InspectSection {
 
 impl Default for LogSection {
     fn default() -> Self {
-        Self { directory: None, streams_directory: None, stats_interval_seconds: 8 }
+        Self {
+            directory: None,
+            streams_directory: None,
+            stats_interval_seconds: 8,
+            host: None,
+            fileinfo: false,
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod community_id;
 mod escape;
+mod flow_id;
 mod line_file;
 mod out;
 mod records;
@@ -14,6 +15,7 @@ mod time;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 
 use mmtls_engine::session::{FlowAnomaly, FlowEnd, SessionInfo};
 use mmtls_engine::tls::Direction;
@@ -21,18 +23,22 @@ use serde::Serialize;
 
 use community_id::community_id;
 use escape::Escaping;
+use flow_id::FlowIds;
 use line_file::LineFile;
 pub(crate) use line_file::create_private_dir;
-pub use records::{Alert, Anomaly, Http2Stream, HttpTransaction, Lossy, TlsEnd};
-use records::{FlowBody, TlsBody};
+pub use records::{
+    Alert, Anomaly, Certificates, Dropped, FileInfo, FlowFacts, Http2Stream, HttpTransaction, Late,
+    Lossy, SessionEnd,
+};
+use records::{FlowBody, SessionBody, TlsBody};
 use time::Timestamps;
 
 /// Longest line that keeps its buffer for the next one.
 const KEPT_LINE: usize = 64 << 10;
 
-/// Flows whose Community ID is kept for their next record. A prime: with several workers, each
+/// Flows whose identifiers are kept for their next record. A prime: with several workers, each
 /// one's flow numbers have a step.
-const KEPT_COMMUNITIES: usize = 251;
+const KEPT_FLOWS: usize = 251;
 
 /// The flow that a record is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,13 +69,40 @@ impl From<&FlowEnd> for FlowKey {
     }
 }
 
+/// Where records come from: what all lines of a run have in common.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Origin {
+    /// Name of the machine.
+    pub host: Option<String>,
+    /// The interface that is watched; of two, both with a colon between them.
+    pub in_iface: Option<String>,
+    /// The capture that is read.
+    pub pcap_filename: Option<String>,
+}
+
+/// [`Origin`] as it stands in lines.
+struct Common {
+    in_iface: Vec<u8>,
+    /// At the end of every line.
+    tail: Vec<u8>,
+}
+
 /// Writes `eve.json`. Times are nanoseconds since 1970.
 pub struct EveWriter {
     file: LineFile,
     line: Vec<u8>,
     times: Timestamps,
+    common: Arc<Common>,
+    ids: FlowIds,
     /// Flows written about last, by number: the records of a flow come soon after another.
-    communities: Box<[Option<(FlowKey, String)>; KEPT_COMMUNITIES]>,
+    known: Box<[Option<Known>; KEPT_FLOWS]>,
+}
+
+/// What records say of a flow, and what costs a hash.
+struct Known {
+    flow: FlowKey,
+    id: u64,
+    community: String,
 }
 
 impl EveWriter {
@@ -77,13 +110,15 @@ impl EveWriter {
     ///
     /// # Errors
     /// When the directory or the file cannot be created.
-    pub fn create(dir: &Path) -> io::Result<Self> {
+    pub fn create(dir: &Path, origin: &Origin) -> io::Result<Self> {
         create_private_dir(dir)?;
         Ok(Self {
             file: LineFile::open(&dir.join("eve.json"))?,
             line: Vec::with_capacity(2048),
             times: Timestamps::default(),
-            communities: Box::new([const { None }; KEPT_COMMUNITIES]),
+            common: Arc::new(Common::of(origin)),
+            ids: FlowIds::default(),
+            known: Box::new([const { None }; KEPT_FLOWS]),
         })
     }
 
@@ -94,14 +129,22 @@ impl EveWriter {
             file: self.file.share(),
             line: Vec::with_capacity(2048),
             times: Timestamps::default(),
-            communities: Box::new([const { None }; KEPT_COMMUNITIES]),
+            common: Arc::clone(&self.common),
+            ids: self.ids.clone(),
+            known: Box::new([const { None }; KEPT_FLOWS]),
         }
     }
 
-    /// A session ended.
-    pub fn tls(&mut self, now_ns: u64, info: &SessionInfo, end: &TlsEnd<'_>) {
+    /// What the handshake of a session has shown: once per session.
+    pub fn tls(&mut self, now_ns: u64, info: &SessionInfo, certificates: Certificates<'_>) {
         self.begin(now_ns, "tls", Some((info.into(), Direction::ClientToServer)));
-        self.end("tls", &TlsBody::new(info, end));
+        self.end("tls", &TlsBody::new(info, certificates));
+    }
+
+    /// A session ended: what became of it.
+    pub fn session(&mut self, now_ns: u64, info: &SessionInfo, end: &SessionEnd<'_>) {
+        self.begin(now_ns, "mmtls", Some((info.into(), Direction::ClientToServer)));
+        self.end("mmtls", &SessionBody::new(info, end));
     }
 
     /// An HTTP request and its response, as far as they were seen.
@@ -111,15 +154,24 @@ impl EveWriter {
         self.end("http", http);
     }
 
+    /// A body that `from` sent is over.
+    pub fn fileinfo(&mut self, now_ns: u64, flow: FlowKey, from: Direction, file: &FileInfo<'_>) {
+        self.begin(now_ns, "fileinfo", Some((flow, from)));
+        self.text("app_proto", file.app_proto);
+        if self.object("http", &file.http) {
+            self.end("fileinfo", file);
+        }
+    }
+
     /// A TCP flow ended.
-    pub fn flow(&mut self, now_ns: u64, flow: &FlowEnd) {
+    pub fn flow(&mut self, now_ns: u64, flow: &FlowEnd, facts: FlowFacts) {
         let start = self.times.text(flow.started_ns);
         let end = self.times.text(flow.last_ns);
         self.begin(now_ns, "flow", Some((flow.into(), Direction::ClientToServer)));
         if flow.tls {
             self.text("app_proto", "tls");
         }
-        self.end("flow", &FlowBody::new(flow, &start, &end));
+        self.end("flow", &FlowBody::new(flow, facts, &start, &end));
     }
 
     /// Something that should not be.
@@ -135,7 +187,16 @@ impl EveWriter {
         self.direction(from);
         self.number("tx_id", alert.tx_id);
         self.text("app_proto", alert.app_proto);
-        self.end("alert", alert);
+        if alert.http.as_ref().is_none_or(|http| self.object("http", http)) {
+            self.end("alert", alert);
+        }
+    }
+
+    /// The application resets a session for what `from` sent.
+    pub fn dropped(&mut self, now_ns: u64, flow: FlowKey, from: Direction, dropped: &Dropped) {
+        self.begin(now_ns, "drop", Some((flow, from)));
+        self.direction(from);
+        self.end("drop", dropped);
     }
 
     /// Counters; whatever serializes to a JSON object.
@@ -193,11 +254,13 @@ impl EveWriter {
         self.line.extend_from_slice(b"{\"timestamp\":\"");
         self.times.write(&mut self.line, now_ns);
         self.line.push(b'"');
-        if let Some((flow, _)) = flow {
-            self.number("flow_id", flow.id);
+        let known = flow.map(|(flow, _)| self.take_known(flow));
+        if let Some(known) = &known {
+            self.number("flow_id", known.id);
+            self.line.extend_from_slice(&self.common.in_iface);
         }
         self.text("event_type", event_type);
-        if let Some((flow, from)) = flow {
+        if let (Some((flow, from)), Some(known)) = (flow, known) {
             let (source, destination) = match from {
                 Direction::ClientToServer => (flow.client, flow.server),
                 Direction::ServerToClient => (flow.server, flow.client),
@@ -207,14 +270,18 @@ impl EveWriter {
             self.address("dest_ip", destination.ip());
             self.number("dest_port", destination.port().into());
             self.text("proto", "TCP");
-            // Within usize: below 251.
-            let kept = (flow.id % KEPT_COMMUNITIES as u64) as usize;
-            let (_, community) = match self.communities[kept].take() {
-                Some(known) if known.0 == flow => known,
-                _ => (flow, community_id(flow.client, flow.server)),
-            };
-            self.text("community_id", &community);
-            self.communities[kept] = Some((flow, community));
+            self.text("community_id", &known.community);
+            self.known[place(flow)] = Some(known);
+        }
+    }
+
+    fn take_known(&mut self, flow: FlowKey) -> Known {
+        match self.known[place(flow)].take() {
+            Some(known) if known.flow == flow => known,
+            _ => {
+                let community = community_id(flow.client, flow.server);
+                Known { flow, id: self.ids.of(flow.id), community }
+            }
         }
     }
 
@@ -262,11 +329,17 @@ impl EveWriter {
         self.text("direction", &from.to_string());
     }
 
-    fn end(&mut self, name: &str, body: &impl Serialize) {
+    /// Appends a member; false when it could not be. Only the caller's own counters could fail here: a map
+    /// whose keys are not text.
+    fn object(&mut self, name: &str, body: &impl Serialize) -> bool {
         self.name(name);
-        // Only the caller's own counters could fail here: a map whose keys are not text.
         let mut json = serde_json::Serializer::with_formatter(&mut self.line, Escaping);
-        if body.serialize(&mut json).is_ok() {
+        body.serialize(&mut json).is_ok()
+    }
+
+    fn end(&mut self, name: &str, body: &impl Serialize) {
+        if self.object(name, body) {
+            self.line.extend_from_slice(&self.common.tail);
             self.line.extend_from_slice(b"}\n");
             self.file.push(&self.line);
         }
@@ -274,6 +347,30 @@ impl EveWriter {
             self.line = Vec::with_capacity(2048);
         }
     }
+}
+
+impl Common {
+    fn of(origin: &Origin) -> Self {
+        let member = |name: &str, text: &Option<String>| {
+            let mut out = Vec::new();
+            if let Some(text) = text {
+                out.extend_from_slice(format!(",\"{name}\":").as_bytes());
+                let mut json = serde_json::Serializer::with_formatter(&mut out, Escaping);
+                // A vector takes everything, and text is always written.
+                let _ = text.serialize(&mut json);
+            }
+            out
+        };
+        let Origin { host, in_iface, pcap_filename } = origin;
+        let tail = [member("host", host), member("pcap_filename", pcap_filename)].concat();
+        Self { in_iface: member("in_iface", in_iface), tail }
+    }
+}
+
+/// Where a flow's identifiers are kept.
+fn place(flow: FlowKey) -> usize {
+    // Within usize: below 251.
+    (flow.id % KEPT_FLOWS as u64) as usize
 }
 
 #[cfg(test)]

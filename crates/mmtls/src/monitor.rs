@@ -4,7 +4,10 @@
 //! bodies. Refuses to read a clock (its owner tells the time) and to stop because a disk
 //! is full. One [`Monitor`] belongs to one engine.
 
+mod files;
+mod finding;
 mod inspection;
+mod reports;
 
 use core::fmt;
 use std::collections::BTreeSet;
@@ -18,15 +21,17 @@ use mmtls_engine::session::{
     SessionError, SessionInfo,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
-use mmtls_inspect::{AppProto, DecodeBudget, Uninspected, Wants};
+use mmtls_inspect::{DecodeBudget, Uninspected, Wants};
 use serde::Serialize;
 
 use crate::certificate::CertificateFacts;
-use crate::eve::{Alert, Anomaly, EveWriter, FlowKey, TlsEnd};
+use crate::eve::{Anomaly, EveWriter, FlowKey, Origin};
 use crate::patterns::{PatternAction, PatternConfig, Patterns, PatternsError};
 use crate::streams::{StreamFiles, Streams};
 use crate::summary::{Outcome, Summary};
-pub use inspection::{Finding, Inspection};
+pub use finding::Finding;
+pub use inspection::Inspection;
+use reports::{Asked, Known, Reports};
 
 /// Whether records are opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -43,6 +48,11 @@ pub enum Inspect {
 pub struct MonitorConfig {
     /// Directory of `eve.json`.
     pub eve_dir: Option<PathBuf>,
+    /// What all its lines have in common.
+    pub origin: Origin,
+    /// Whether the monitor stands between the endpoints. Elsewhere it resets nothing, whatever patterns and
+    /// `uninspected_resets` ask for, and reports nothing as if it did.
+    pub inline: bool,
     /// Directory of the decrypted streams.
     pub streams_dir: Option<PathBuf>,
     /// Patterns for bodies.
@@ -52,6 +62,8 @@ pub struct MonitorConfig {
     /// After so many body bytes of a response, the rest of it is not decrypted. Has no effect on
     /// chunked bodies, whose end can only be read, and when streams are written.
     pub inspect_limit_bytes: Option<u64>,
+    /// Whether bodies are reported as files, with a hash of each.
+    pub fileinfo: bool,
     /// What resets a session when something of it passes uninspected.
     pub uninspected_resets: BTreeSet<Uninspected>,
 }
@@ -86,6 +98,7 @@ pub struct Monitor {
     patterns: Option<Arc<Patterns>>,
     inspect: Inspect,
     inspect_limit_bytes: Option<u64>,
+    fileinfo: bool,
     /// Memory of all sessions' decoders.
     budget: DecodeBudget,
 }
@@ -101,8 +114,7 @@ pub struct MonitorState {
     lost: Option<(SessionError, Direction)>,
     /// Session errors reported already; a handful of kinds at most.
     reported: Vec<(SessionError, Direction)>,
-    /// The first certificate of each side, client's first.
-    certificates: [Option<Box<CertificateFacts>>; 2],
+    known: Known,
     failed: bool,
     stalled: bool,
 }
@@ -116,25 +128,30 @@ impl Monitor {
         // The patterns first: a mistake in them must not leave new files behind.
         let patterns = match &config.patterns {
             Some(patterns) => {
-                Some(Arc::new(Patterns::load(patterns).map_err(MonitorError::Patterns)?))
+                let mut patterns = Patterns::load(patterns).map_err(MonitorError::Patterns)?;
+                if !config.inline {
+                    patterns.action = PatternAction::Alert;
+                }
+                Some(Arc::new(patterns))
             }
             None => None,
         };
+        let uninspected_resets = match config.inline {
+            true => config.uninspected_resets.clone(),
+            false => BTreeSet::new(),
+        };
         let eve = match &config.eve_dir {
             Some(dir) => Some(
-                EveWriter::create(dir).map_err(|error| MonitorError::Log(dir.clone(), error))?,
+                EveWriter::create(dir, &config.origin)
+                    .map_err(|error| MonitorError::Log(dir.clone(), error))?,
             ),
             None => None,
         };
         let streams = open_streams(config)?;
         Ok(Self {
-            reports: Reports {
-                eve,
-                now_ns: 0,
-                summary: Summary::default(),
-                uninspected_resets: config.uninspected_resets.clone(),
-            },
+            reports: Reports::new(eve, uninspected_resets),
             inspect_limit_bytes: config.inspect_limit_bytes,
+            fileinfo: config.fileinfo && config.eve_dir.is_some(),
             streams,
             patterns,
             inspect: config.inspect,
@@ -148,19 +165,14 @@ impl Monitor {
     /// # Errors
     /// [`MonitorError`].
     pub fn share(&self, config: &MonitorConfig) -> Result<Self, MonitorError> {
-        let Self { reports, patterns, inspect, inspect_limit_bytes, budget, .. } = self;
-        let eve = reports.eve.as_ref().map(EveWriter::share);
+        let Self { reports, patterns, inspect, inspect_limit_bytes, fileinfo, budget, .. } = self;
         Ok(Self {
-            reports: Reports {
-                eve,
-                now_ns: 0,
-                summary: Summary::default(),
-                uninspected_resets: reports.uninspected_resets.clone(),
-            },
+            reports: reports.share(),
             streams: open_streams(config)?,
             patterns: patterns.clone(),
             inspect: *inspect,
             inspect_limit_bytes: *inspect_limit_bytes,
+            fileinfo: *fileinfo,
             budget: budget.clone(),
         })
     }
@@ -277,83 +289,6 @@ fn open_streams(config: &MonitorConfig) -> Result<Option<Streams>, MonitorError>
     config.streams_dir.as_ref().map(open).transpose()
 }
 
-/// Where findings go.
-struct Reports {
-    eve: Option<EveWriter>,
-    now_ns: u64,
-    summary: Summary,
-    uninspected_resets: BTreeSet<Uninspected>,
-}
-
-impl Reports {
-    fn anomaly(&mut self, flow: FlowKey, from: Direction, anomaly: &Anomaly<'static>) {
-        self.summary.count_anomaly(anomaly.event);
-        if let Some(eve) = &mut self.eve {
-            eve.anomaly(self.now_ns, flow, from, anomaly);
-        }
-    }
-
-    /// Takes in a finding; true when it asks for a reset.
-    fn finding(
-        &mut self,
-        flow: FlowKey,
-        patterns: Option<&Patterns>,
-        finding: &Finding<'_>,
-    ) -> bool {
-        match finding {
-            Finding::Request => self.summary.http_requests += 1,
-            Finding::Http(http) => {
-                self.summary.http_responses += u64::from(http.complete);
-                if let Some(eve) = &mut self.eve {
-                    eve.http(self.now_ns, flow, http);
-                }
-            }
-            Finding::NotHttp => self.summary.not_http += 1,
-            Finding::Anomaly { from, anomaly } => {
-                let anomaly = Anomaly { kind: "applayer", event: anomaly.name(), code: None };
-                self.anomaly(flow, *from, &anomaly);
-            }
-            Finding::Uninspected { from, cause } => {
-                self.summary.count_uninspected(*cause);
-                let reset = self.uninspected_resets.contains(cause);
-                // The other causes are anomalies, which say it themselves.
-                if reset && matches!(cause, Uninspected::UnknownProtocol | Uninspected::BodyLimit) {
-                    let anomaly = Anomaly { kind: "applayer", event: cause.name(), code: None };
-                    self.anomaly(flow, *from, &anomaly);
-                }
-                return reset;
-            }
-            Finding::Match { from, place, app_proto, pattern, offset, tx_id, hostname, url } => {
-                let Some(patterns) = patterns else {
-                    return false;
-                };
-                self.summary.alerts += 1;
-                let reset = patterns.action == PatternAction::Reset;
-                if let Some(eve) = &mut self.eve {
-                    let alert = Alert {
-                        tx_id: *tx_id,
-                        app_proto,
-                        action: if reset { "blocked" } else { "allowed" },
-                        verdict: if reset { "reset" } else { "alert" },
-                        gid: 1,
-                        signature_id: *pattern as u64 + 1,
-                        rev: 1,
-                        signature: patterns.set.text(*pattern).unwrap_or_default(),
-                        category: place,
-                        severity: 1,
-                        offset: *offset,
-                        hostname: *hostname,
-                        url: *url,
-                    };
-                    eve.alert(self.now_ns, flow, *from, &alert);
-                }
-                return reset;
-            }
-        }
-        false
-    }
-}
-
 impl Monitor {
     /// Follows decrypted bytes; true when the session is to be reset.
     fn inspect(
@@ -374,15 +309,15 @@ impl Monitor {
         }
         let flow = FlowKey::from(info);
         let (reports, patterns) = (&mut self.reports, self.patterns.as_deref());
-        let mut reset = false;
-        let budget = &self.budget;
-        let inspection = state.inspection.get_or_insert_with(|| Box::new(Inspection::new(budget)));
+        let mut asked = Asked::default();
+        let (budget, fileinfo) = (&self.budget, self.fileinfo);
+        let inspection = state.inspection.get_or_insert_with(|| inspection(budget, fileinfo));
         inspection.negotiated(info.alpn.as_deref());
         inspection.limit(self.inspect_limit_bytes);
         inspection.bytes(direction, bytes, patterns, &mut |finding| {
-            reset |= reports.finding(flow, patterns, &finding);
+            reports.finding(flow, patterns, &finding, &mut asked);
         });
-        reset
+        reports.conclude(flow, &mut state.known, &asked)
     }
 
     /// Bytes that an error has kept from being decrypted are missing in the streams.
@@ -421,31 +356,32 @@ impl Monitor {
     fn gap(&mut self, info: &SessionInfo, state: &mut MonitorState, direction: Direction) -> bool {
         let flow = FlowKey::from(info);
         let reports = &mut self.reports;
-        let budget = &self.budget;
-        let inspection = state.inspection.get_or_insert_with(|| Box::new(Inspection::new(budget)));
-        let mut reset = false;
+        let (budget, fileinfo) = (&self.budget, self.fileinfo);
+        let inspection = state.inspection.get_or_insert_with(|| inspection(budget, fileinfo));
+        let mut asked = Asked::default();
         inspection.gap(direction, &mut |finding| {
-            reset |= reports.finding(flow, None, &finding);
+            reports.finding(flow, None, &finding, &mut asked);
         });
-        reset
+        reports.conclude(flow, &mut state.known, &asked)
     }
 
     /// The rest of a body need not be decrypted; true when the session is to be reset for it.
     fn pass_over(&mut self, info: &SessionInfo, state: &mut MonitorState) -> bool {
         let (flow, reports) = (FlowKey::from(info), &mut self.reports);
-        let mut reset = false;
+        let mut asked = Asked::default();
         if let Some(inspection) = &mut state.inspection {
-            inspection.pass_over(&mut |finding| reset |= reports.finding(flow, None, &finding));
+            inspection.pass_over(&mut |it| reports.finding(flow, None, &it, &mut asked));
         }
-        reset
+        reports.conclude(flow, &mut state.known, &asked)
     }
 
     /// The server's bytes of a response whose rest nobody wanted were passed over.
     fn skipped(&mut self, info: &SessionInfo, state: &mut MonitorState, count: u64) {
         let (flow, reports) = (FlowKey::from(info), &mut self.reports);
         if let Some(inspection) = &mut state.inspection {
-            inspection.skip_response(count, &mut |finding| {
-                reports.finding(flow, None, &finding);
+            let mut asked = Asked::default();
+            inspection.skip_response(count, &mut |it| {
+                reports.finding(flow, None, &it, &mut asked);
             });
         }
     }
@@ -464,12 +400,25 @@ impl Monitor {
     }
 }
 
+fn inspection(budget: &DecodeBudget, fileinfo: bool) -> Box<Inspection> {
+    let mut inspection = Box::new(Inspection::new(budget));
+    if fileinfo {
+        inspection.report_files();
+    }
+    inspection
+}
+
 impl Handler for Monitor {
     type State = MonitorState;
 
     fn session_start(&mut self, session: &mut Session<'_>, _state: &mut MonitorState) {
         self.set_now(session.now_ns());
         self.reports.summary.tls_sessions += 1;
+    }
+
+    fn handshake_end(&mut self, session: &mut Session<'_>, state: &mut MonitorState) {
+        self.set_now(session.now_ns());
+        self.reports.handshake(session.info(), &mut state.known);
     }
 
     fn new_record(
@@ -531,9 +480,8 @@ impl Handler for Monitor {
         let flow = FlowKey::from(session.info());
         let reports = &mut self.reports;
         if let Some(mut inspection) = state.inspection.take() {
-            inspection.end(false, &mut |finding| {
-                reports.finding(flow, None, &finding);
-            });
+            let mut asked = Asked::default();
+            inspection.end(false, &mut |it| reports.finding(flow, None, &it, &mut asked));
         }
     }
 
@@ -546,8 +494,8 @@ impl Handler for Monitor {
     ) {
         self.set_now(session.now_ns());
         let place = match direction {
-            Direction::ClientToServer => &mut state.certificates[0],
-            Direction::ServerToClient => &mut state.certificates[1],
+            Direction::ClientToServer => &mut state.known.certificates[0],
+            Direction::ServerToClient => &mut state.known.certificates[1],
         };
         if place.is_some() {
             return;
@@ -608,9 +556,9 @@ impl Handler for Monitor {
         let flow = FlowKey::from(info);
         let reports = &mut self.reports;
         if let Some(inspection) = &mut state.inspection {
-            inspection.end(why == EndReason::Closed, &mut |finding| {
-                reports.finding(flow, None, &finding);
-            });
+            let mut asked = Asked::default();
+            let closed = why == EndReason::Closed;
+            inspection.end(closed, &mut |it| reports.finding(flow, None, &it, &mut asked));
         }
         if let Some(streams) = &mut self.streams {
             let bypassed = matches!(info.key_status, KeyStatus::Missing | KeyStatus::Unusable);
@@ -628,13 +576,8 @@ impl Handler for Monitor {
         let private_tag = info.private_tag();
         reports.summary.private_tag += u64::from(private_tag == Some(true));
         reports.summary.no_private_tag += u64::from(private_tag == Some(false));
-        if let Some(eve) = &mut reports.eve {
-            let app_proto = state.inspection.as_ref().and_then(|inspection| inspection.protocol());
-            let app_proto = app_proto.filter(|&it| it != AppProto::Unknown).map(AppProto::name);
-            let certificates = state.certificates.each_ref().map(Option::as_deref);
-            let end = TlsEnd { reason: why, outcome: outcome.name(), app_proto, certificates };
-            eve.tls(reports.now_ns, info, &end);
-        }
+        let app_proto = state.inspection.as_deref().and_then(Inspection::protocol);
+        reports.session_end(info, &mut state.known, why, outcome, app_proto);
     }
 
     fn flow_anomaly(&mut self, found: &FlowAnomaly) {
@@ -645,10 +588,7 @@ impl Handler for Monitor {
 
     fn flow_end(&mut self, flow: &FlowEnd) {
         self.set_now(flow.last_ns);
-        self.reports.summary.flows += 1;
-        if let Some(eve) = &mut self.reports.eve {
-            eve.flow(self.reports.now_ns, flow);
-        }
+        self.reports.flow_end(flow);
     }
 }
 

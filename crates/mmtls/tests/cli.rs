@@ -11,13 +11,12 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Family, LIMIT, Stage, can_run, find, http_body, mmtls_program, options, patient, sessions,
-    stat, url,
+    Family, LIMIT, Stage, can_run, find, http_body, mmtls_program, options, patient, read_eve,
+    sessions, stat, url,
 };
 use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
 use mmtls_testkit::wire::BothSides;
 use mmtls_testkit::{Middle, Mmtls, MmtlsOptions, OpensslServer, Testbed, files, require_program};
-use serde_json::Value;
 
 /// A directory that goes with the test.
 struct Place(PathBuf);
@@ -413,11 +412,6 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-fn eve(directory: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(directory.join("eve.json")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 fn read_capture(place: &Place, name: &str, capture: &Path, keylog: Option<&Path>) -> Output {
     let mut command = mmtls(&["read", "-r"]);
     command.arg(capture).arg("-l").arg(place.path(name));
@@ -491,7 +485,11 @@ fn accepts_captures_of_every_format_and_writes_the_same_streams() {
         }
         assert!(stream_files(&place.path(&format!("{name}.streams"))) == expected, "{name}");
         assert_eq!(mode(&place.path(name).join("eve.json")), 0o600);
-        let urls: Vec<_> = eve(&place.path(name))
+        let records = read_eve(&place.path(name));
+        let origin = file.to_str().unwrap();
+        assert!(records.iter().all(|it| it["pcap_filename"] == origin && it["host"].is_string()));
+        assert!(records.iter().all(|it| it["in_iface"].is_null()));
+        let urls: Vec<_> = records
             .iter()
             .filter(|record| record["event_type"] == "http")
             .map(|record| record["http"]["url"].clone())
@@ -531,7 +529,7 @@ fn damaged_captures(
         let output = fails(command, &[file.to_str().unwrap()]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.contains("TLS sessions: 3\n"), "{name}: the summary is printed: {text}");
-        let records = eve(&place.path(name));
+        let records = read_eve(&place.path(name));
         let complete = records.iter().filter(|record| record["http"]["complete"] == true).count();
         assert_eq!(complete, 2, "{name}");
         assert!(records.iter().any(|record| record["event_type"] == "stats"), "{name}");

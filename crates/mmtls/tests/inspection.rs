@@ -76,7 +76,7 @@ fn forbidden_text_is_stopped_in_http2_and_in_gzip() {
         let alert = report.events("alert")[0];
         assert_eq!(alert["app_proto"], app_proto, "{alert}");
         assert_eq!(alert["alert"]["offset"], 300_000 + PATTERN.len(), "{alert}");
-        assert_eq!(alert["alert"]["url"], "/bad.txt", "{alert}");
+        assert_eq!(alert["http"]["url"], "/bad.txt", "{alert}");
     }
 }
 

@@ -230,7 +230,8 @@ fn held_packets_are_inspected(family: Family, mode: Mode) {
         }
         sender.stop();
         let report = mmtls.stop().unwrap();
-        let ends: Vec<_> = sessions(&report).iter().map(|tls| tls["reason"].to_string()).collect();
+        let ends: Vec<_> =
+            sessions(&report).iter().map(|tls| tls["end_reason"].to_string()).collect();
         let all = format!("{what}: {ends:?} {:#?}", report.summary);
         assert_eq!(report.count("TLS sessions"), 3, "{all}");
         assert_eq!(report.count("decrypted"), 3, "{all}");
@@ -316,7 +317,7 @@ fn accepts_sessions_without_keys_where_the_policy_forwards() {
         assert!(took < Duration::from_secs(3), "{took:?}");
         assert_eq!(report.count("resets"), 0);
         assert_eq!(stat(&report, "engine", "stalls_ended_by_limit"), 1);
-        assert_eq!(sessions(&report)[0]["reason"], "closed");
+        assert_eq!(sessions(&report)[0]["end_reason"], "closed");
     }
     // Where nobody could share keys, waiting is for those who connect just now.
     let config = "[limits]\nstall_timeout_milliseconds = 20000\n";
@@ -351,7 +352,7 @@ fn refuses_sessions_without_keys_where_the_policy_resets() {
         assert!(took >= Duration::from_millis(timeout_ms - 20), "{timeout_ms}: {took:?}");
         assert!(took < Duration::from_millis(timeout_ms + 1500), "{timeout_ms}: {took:?}");
         assert_eq!(report.count("resets"), 1, "{:#?}", report.summary);
-        assert_eq!(sessions(&report)[0]["reason"], "reset_by_policy");
+        assert_eq!(sessions(&report)[0]["end_reason"], "reset_by_policy");
         // Not one record of application data went past the monitor.
         assert_eq!(stat(&report, "engine", "records_opened"), 0);
         assert!(stat(&report, "engine", "resets_injected") >= 2, "both ends hear of it");
@@ -423,7 +424,7 @@ fn refuses_keys_that_open_nothing() {
     let (page, report) = keys_from(&stage, &stage.bed.client, Mode::Garbage, &options());
     assert_eq!(report.count("decrypted"), 0, "{:#?}", report.summary);
     assert_eq!(report.count("failed"), 1, "{:#?}", report.summary);
-    assert_eq!(sessions(&report)[0]["reason"], "reset_by_policy");
+    assert_eq!(sessions(&report)[0]["end_reason"], "reset_by_policy");
     assert!(!page.status.success(), "{}", page.stderr);
     // Records that open with no key might still be the handshake's: so many of them may pass.
     assert!(page.stdout.len() < 262_144, "max_search_bytes: {}", page.stdout.len());
@@ -467,7 +468,7 @@ fn accepts_null_keys_as_a_refusal_to_share() {
         assert_eq!(exempt.len(), 2);
         for tls in exempt {
             assert_eq!(tls["decrypted"]["records_toclient"], 0, "{tls}");
-            assert_eq!(tls["reason"], "closed", "{tls}");
+            assert_eq!(tls["end_reason"], "closed", "{tls}");
         }
     }
 }

@@ -160,10 +160,8 @@ fn accepts_private_tag_records_of_rustls() {
         assert_eq!((summary.decrypted, summary.http_responses), (1, 1), "{number:04x}");
         assert_eq!(summary.private_tag, u64::from(has_one));
         assert_eq!(summary.no_private_tag, u64::from(!has_one));
-        let eve = std::fs::read_to_string(directory.join("eve.json")).unwrap();
-        let records = eve.lines().map(|line| serde_json::from_str(line).unwrap());
-        let tls: serde_json::Value =
-            records.into_iter().find(|it: &serde_json::Value| it["event_type"] == "tls").unwrap();
+        let records = crate::common::read_eve(&directory);
+        let tls = records.iter().find(|it| it["event_type"] == "tls").unwrap();
         assert_eq!(tls["tls"]["private_tag"], has_one);
         assert_eq!(tls["tls"]["cipher_suite"], suite::name(number).unwrap());
     }
@@ -280,7 +278,7 @@ fn refuses_sessions_without_private_tag_where_it_is_required() {
         assert!(!fetch(&stage, &mmtls, client, &[]));
         let report = mmtls.stop().unwrap();
         let tls = sessions(&report)[0];
-        assert_eq!(tls["reason"], "reset_by_policy");
+        assert_eq!(tls["end_reason"], "reset_by_policy");
         assert_eq!(report.count("anomaly no_private_tag"), 1);
         assert_eq!((report.count("resets"), report.count("failed")), (1, 1));
     }

@@ -116,8 +116,15 @@ fn patterns_are_stopped(family: Family) {
         assert_eq!(alert["signature"], "forbidden-fruit", "{alert}");
         assert_eq!(alert["signature_id"], 2, "{alert}");
         assert_eq!(alert["offset"], at + PATTERN.len(), "{alert}");
-        assert_eq!(alert["url"], "/bad", "{alert}");
-        assert_eq!(sessions(&report)[0]["reason"], "reset_by_application");
+        let http = &alerts[0]["http"];
+        assert_eq!((&http["url"], &http["status"]), (&"/bad".into(), &200.into()), "{http}");
+        let drops = report.events("drop");
+        assert_eq!((drops.len(), &drops[0]["drop"]["reason"]), (1, &"rules".into()), "{all}");
+        let flow = report.events("flow")[0];
+        assert_eq!(flow["flow"]["alerted"], true, "{flow}");
+        assert_eq!(flow["flow"]["action"], "drop", "{flow}");
+        assert_eq!(flow["in_iface"], "left:right", "{flow}");
+        assert_eq!(sessions(&report)[0]["end_reason"], "reset_by_application");
     }
 }
 

@@ -69,17 +69,14 @@ pub fn judge(
     for line in eve.lines() {
         events.push(serde_json::from_str::<Value>(line).map_err(|error| error.to_string())?);
     }
-    let of_type = |name: &str| events.iter().filter(|it| it["event_type"] == name).collect();
-    let mut sessions: Vec<&Value> = of_type("tls");
-    // Flows are numbered in the order of their first packets.
-    sessions.sort_by_key(|it| it["flow_id"].as_u64());
+    let mut sessions = sessions_in_order(&events);
 
     let idle = set_idle_aside(case, &mut sessions);
     let mut faults = Vec::new();
     let mut seen = Seen { sessions: sessions.len() as u64, idle, ..Seen::default() };
-    let anomalies: Vec<&Value> = of_type("anomaly");
+    let anomalies = events.iter().filter(|it| it["event_type"] == "anomaly");
     // What the programs say to each other is no HTTP, and only looks like it at times.
-    for anomaly in anomalies.iter().filter(|it| it["anomaly"]["type"] != "applayer") {
+    for anomaly in anomalies.filter(|it| it["anomaly"]["type"] != "applayer") {
         let name = anomaly["anomaly"]["event"].as_str().unwrap_or("?");
         faults.push(format!("anomaly {name} {}", anomaly["direction"].as_str().unwrap_or("")));
     }
@@ -91,8 +88,7 @@ pub fn judge(
     } else {
         faults.push("no statistics".to_owned());
     }
-    for (number, session) in sessions.iter().enumerate() {
-        let tls = &session["tls"];
+    for (number, tls) in sessions.iter().enumerate() {
         let outcome = tls["outcome"].as_str().unwrap_or("none");
         seen.decrypted += u64::from(outcome == "decrypted");
         let sum = |names: [&str; 2]| -> u64 {
@@ -134,15 +130,27 @@ pub fn judge(
     Ok((seen, faults))
 }
 
+/// What `eve.json` says of each session, in the order of their flows' first packets.
+fn sessions_in_order(events: &[Value]) -> Vec<Value> {
+    let of_type = |name: &'static str| events.iter().filter(move |it| it["event_type"] == name);
+    let starts: BTreeMap<_, _> =
+        of_type("flow").map(|it| (it["flow_id"].as_u64(), it["flow"]["start"].as_str())).collect();
+    // Both lists are in the order in which the sessions ended.
+    let flows = of_type("mmtls").map(|it| starts.get(&it["flow_id"].as_u64()).copied().flatten());
+    let sessions = mmtls_testkit::middlebox::sessions(events);
+    let mut ordered: Vec<_> = flows.zip(sessions).collect();
+    ordered.sort_by_key(|(start, _)| *start);
+    ordered.into_iter().map(|(_, session)| session).collect()
+}
+
 /// A browser opens more connections than it uses. Those that were cut off before the handshake
 /// was over, or without a byte of content, are counted apart.
-fn set_idle_aside(case: &Case, sessions: &mut Vec<&Value>) -> u64 {
+fn set_idle_aside(case: &Case, sessions: &mut Vec<Value>) -> u64 {
     if case.feature != Feature::Http {
         return 0;
     }
     let all = sessions.len();
-    sessions.retain(|it| {
-        let tls = &it["tls"];
+    sessions.retain(|tls| {
         let unused = tls["decrypted"]["bytes_toserver"] == 0;
         let harmless = matches!(tls["outcome"].as_str(), Some("decrypted" | "nothing_opened"));
         !(unused && harmless)

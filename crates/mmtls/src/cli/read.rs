@@ -11,13 +11,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
+use mmtls::eve::Origin;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
 use mmtls::patterns::PatternConfig;
 use mmtls_middlebox::Error;
 use mmtls_middlebox::keylog::KeyLog;
 use mmtls_middlebox::offline::{self, Replay};
 
-use super::report::{ReportArgs, check_streams, counter_map, print_summary};
+use super::report::{ReportArgs, check_streams, counter_map, host_name, print_summary};
 
 #[derive(Args)]
 pub struct ReadArgs {
@@ -56,6 +57,14 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     }
     let monitor = Monitor::new(&MonitorConfig {
         eve_dir: args.report.log_dir.clone(),
+        origin: Origin {
+            host: host_name(),
+            in_iface: None,
+            pcap_filename: Some(args.capture.to_string_lossy().into_owned()),
+        },
+        // What a capture shows has passed.
+        inline: false,
+        fileinfo: args.report.fileinfo,
         streams_dir: args.report.streams.clone(),
         patterns: args.report.patterns.clone().map(|file| PatternConfig {
             file,

@@ -16,6 +16,9 @@ pub struct ReportArgs {
     /// Write eve.json into this directory.
     #[arg(short = 'l', long = "log-dir", value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
+    /// Report HTTP bodies as files in eve.json, with their SHA-256.
+    #[arg(long)]
+    pub fileinfo: bool,
     /// Write the decrypted streams of each session into this directory.
     #[arg(long, value_name = "DIR")]
     pub streams: Option<PathBuf>,
@@ -35,6 +38,12 @@ pub fn check_streams(dir: Option<&Path>) -> Result<(), Error> {
         let hint = "files come into it after capabilities are given up: let this user own it";
         Error::Usage(format!("streams directory {dir}: {error} ({hint})"))
     })
+}
+
+/// What the machine is called; `None` where the kernel does not say.
+pub fn host_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim_end().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// Counters by name, for `stats` records.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use mmtls::config::{self, File};
+use mmtls::eve::Origin;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError};
 use mmtls::patterns::{PatternConfig, Patterns};
 use mmtls::summary::Summary;
@@ -25,7 +26,7 @@ use mmtls_middlebox::{KeyCounters, KeyMeter, Middlebox, Settings, Status};
 use mmtls_packet_io::Ports;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-use super::report::{ReportArgs, check_streams, counter_map, print_summary};
+use super::report::{ReportArgs, check_streams, counter_map, host_name, print_summary};
 
 #[derive(Args)]
 pub struct RunArgs {
@@ -82,7 +83,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     apply(args, &mut file)?;
     file.check_inspection()?;
     let settings = Settings::from_configuration(&file.configuration())?;
-    let monitor_config = monitor_config(&file);
+    let monitor_config = monitor_config(&file, &settings);
     if args.test_config {
         check(&settings, &monitor_config)?;
         let _ = writeln!(std::io::stdout(), "configuration is valid");
@@ -375,6 +376,7 @@ fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
     or(&args.key_key, &mut file.keys.key_file);
     or(&args.keys_client_ca, &mut file.keys.client_ca_file);
     or(&args.keylog, &mut file.keys.log_file);
+    file.log.fileinfo |= args.report.fileinfo;
     or(&args.report.log_dir, &mut file.log.directory);
     or(&args.report.streams, &mut file.log.streams_directory);
     or(&args.report.patterns, &mut file.inspect.patterns_file);
@@ -382,11 +384,23 @@ fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
     Ok(())
 }
 
-fn monitor_config(file: &File) -> MonitorConfig {
+fn monitor_config(file: &File, settings: &Settings) -> MonitorConfig {
     let action = file.inspect.pattern_action.into();
     let patterns = file.inspect.patterns_file.clone();
+    let bridge = &settings.bridge;
+    let in_iface = match &bridge.right {
+        Some(right) => format!("{}:{right}", bridge.left),
+        None => bridge.left.clone(),
+    };
     MonitorConfig {
         eve_dir: file.log.directory.clone(),
+        origin: Origin {
+            host: file.log.host.clone().or_else(host_name),
+            in_iface: Some(in_iface),
+            pcap_filename: None,
+        },
+        inline: !bridge.passive,
+        fileinfo: file.log.fileinfo,
         streams_dir: file.log.streams_directory.clone(),
         patterns: patterns.map(|file| PatternConfig { file, action }),
         inspect: if file.inspect.decrypt { Inspect::Http } else { Inspect::Nothing },

@@ -11,6 +11,12 @@ use serde::{Serialize, Serializer};
 
 use crate::certificate::CertificateFacts;
 
+/// Versions that Suricata calls otherwise than the engine.
+const SSL_3_0: u16 = 0x0300;
+const TLS_1_0: u16 = 0x0301;
+const DRAFT_16: u16 = 0x7f10;
+const DRAFT_28: u16 = 0x7f1c;
+
 /// Bytes that are probably text: what is not UTF-8 is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lossy<'a>(pub &'a [u8]);
@@ -33,9 +39,14 @@ struct Version(ProtocolVersion);
 
 impl Serialize for Version {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0.name() {
-            Some(name) => serializer.serialize_str(name),
-            None => serializer.collect_str(&self.0),
+        match (self.0.0, self.0.name()) {
+            (SSL_3_0, _) => serializer.serialize_str("SSLv3"),
+            (TLS_1_0, _) => serializer.serialize_str("TLSv1"),
+            (DRAFT_16..=DRAFT_28, _) => {
+                serializer.collect_str(&format_args!("TLS 1.3 draft-{}", self.0.0 & 0xff))
+            }
+            (_, Some(name)) => serializer.serialize_str(name),
+            (_, None) => serializer.collect_str(&self.0),
         }
     }
 }
@@ -70,18 +81,8 @@ impl Names<'_> {
     }
 }
 
-/// What the monitor adds to the facts of a session.
-#[derive(Clone, Copy, Debug)]
-pub struct TlsEnd<'a> {
-    /// How it ended.
-    pub reason: EndReason,
-    /// How the session counts in the summary.
-    pub outcome: &'a str,
-    /// Application protocol inside, where it was recognised.
-    pub app_proto: Option<&'a str>,
-    /// The certificates that were seen, client's first.
-    pub certificates: [Option<&'a CertificateFacts>; 2],
-}
+/// The certificates that were seen, client's first.
+pub type Certificates<'a> = [Option<&'a CertificateFacts>; 2];
 
 #[derive(Serialize)]
 pub(super) struct TlsBody<'a> {
@@ -100,19 +101,91 @@ pub(super) struct TlsBody<'a> {
     #[serde(skip_serializing_if = "Names::is_empty")]
     client_alpns: Names<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    alpn: Option<Lossy<'a>>,
+    server_alpns: Option<[Lossy<'a>; 1]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     starttls: Option<&'static str>,
     session_resumed: bool,
     resumption: &'static str,
     hello_retry: bool,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    certificate: Option<&'a CertificateFacts>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    early_data: Option<&'static str>,
+    client: Option<&'a CertificateFacts>,
+}
+
+impl<'a> TlsBody<'a> {
+    pub(super) fn new(info: &'a SessionInfo, certificates: Certificates<'a>) -> Self {
+        let [client, server] = certificates;
+        Self {
+            sni: info.server_name.as_deref(),
+            version: info.version.map(Version),
+            cipher_suite: info.cipher_suite.map(Suite),
+            private_tag: info.private_tag(),
+            client_random: client_random(info),
+            server_random: info.server_random.as_ref().map(Random),
+            client_alpns: Names(&info.alpn_offered),
+            server_alpns: server_alpns(info),
+            starttls: info.starttls.map(Upgrade::name),
+            session_resumed: info.resumption == Resumption::Accepted,
+            resumption: match info.resumption {
+                Resumption::None => "none",
+                Resumption::Offered => "offered",
+                Resumption::Accepted => "accepted",
+            },
+            hello_retry: info.hello_retry,
+            certificate: server,
+            client,
+        }
+    }
+}
+
+fn client_random(info: &SessionInfo) -> Option<Random<'_>> {
+    info.client_hello.then_some(Random(&info.client_random))
+}
+
+fn server_alpns(info: &SessionInfo) -> Option<[Lossy<'_>; 1]> {
+    info.alpn.as_deref().map(|alpn| [Lossy(alpn)])
+}
+
+/// What the monitor adds to the facts of a session at its end.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionEnd<'a> {
+    /// How it ended.
+    pub reason: EndReason,
+    /// How the session counts in the summary.
+    pub outcome: &'a str,
+    /// Application protocol inside, where it was recognised.
+    pub app_proto: Option<&'a str>,
+    /// What became known after the session's `tls` record was written.
+    pub late: Late<'a>,
+}
+
+/// What a `tls` record would have had if it had been written later. Handshake keys may come that late.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Late<'a> {
+    /// The certificates that it lacks.
+    pub certificates: Certificates<'a>,
+    /// It lacks the protocol that the server chose.
+    pub alpn: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct SessionBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_random: Option<Random<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sni: Option<&'a str>,
     key_status: &'static str,
     outcome: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     app_proto: Option<&'a str>,
-    reason: &'static str,
+    end_reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    early_data: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server_alpns: Option<[Lossy<'a>; 1]>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     certificate: Option<&'a CertificateFacts>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,37 +203,26 @@ struct Decrypted {
     seen_toclient: u64,
 }
 
-impl<'a> TlsBody<'a> {
-    pub(super) fn new(info: &'a SessionInfo, end: &TlsEnd<'a>) -> Self {
+impl<'a> SessionBody<'a> {
+    pub(super) fn new(info: &'a SessionInfo, end: &SessionEnd<'a>) -> Self {
+        let [client, server] = end.late.certificates;
         Self {
+            client_random: client_random(info),
             sni: info.server_name.as_deref(),
-            version: info.version.map(Version),
-            cipher_suite: info.cipher_suite.map(Suite),
-            private_tag: info.private_tag(),
-            client_random: info.client_hello.then_some(Random(&info.client_random)),
-            server_random: info.server_random.as_ref().map(Random),
-            client_alpns: Names(&info.alpn_offered),
-            alpn: info.alpn.as_deref().map(Lossy),
-            starttls: info.starttls.map(Upgrade::name),
-            session_resumed: info.resumption == Resumption::Accepted,
-            resumption: match info.resumption {
-                Resumption::None => "none",
-                Resumption::Offered => "offered",
-                Resumption::Accepted => "accepted",
-            },
-            hello_retry: info.hello_retry,
+            key_status: key_status_name(info.key_status),
+            outcome: end.outcome,
+            app_proto: end.app_proto,
+            end_reason: end.reason.name(),
+            error: error_name(end.reason),
             early_data: match info.early_data {
                 EarlyData::None => None,
                 EarlyData::Offered => Some("offered"),
                 EarlyData::Accepted => Some("accepted"),
                 EarlyData::Rejected => Some("rejected"),
             },
-            key_status: key_status_name(info.key_status),
-            outcome: end.outcome,
-            app_proto: end.app_proto,
-            reason: end.reason.name(),
-            certificate: end.certificates[1],
-            client: end.certificates[0],
+            server_alpns: server_alpns(info).filter(|_| end.late.alpn),
+            certificate: server,
+            client,
             decrypted: Decrypted {
                 records_toserver: info.records_opened[0],
                 records_toclient: info.records_opened[1],
@@ -170,6 +232,14 @@ impl<'a> TlsBody<'a> {
                 seen_toclient: info.records_seen[1],
             },
         }
+    }
+}
+
+/// The error for which a policy ended it.
+fn error_name(reason: EndReason) -> Option<&'static str> {
+    match reason {
+        EndReason::ResetByPolicy(error) => Some(error.name()),
+        _ => None,
     }
 }
 
@@ -247,6 +317,15 @@ impl Http2Stream {
     }
 }
 
+/// What the monitor knows of a flow besides its end.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct FlowFacts {
+    /// There was an alert.
+    pub alerted: bool,
+    /// It carried a session of which the rest passed unseen.
+    pub bypassed: bool,
+}
+
 #[derive(Serialize)]
 pub(super) struct FlowBody<'a> {
     pkts_toserver: u64,
@@ -258,13 +337,19 @@ pub(super) struct FlowBody<'a> {
     age: u64,
     state: &'static str,
     reason: &'static str,
+    alerted: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    action: Option<&'static str>,
+    end_reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'static str>,
 }
 
 impl<'a> FlowBody<'a> {
-    pub(super) fn new(flow: &FlowEnd, start: &'a str, end: &'a str) -> Self {
+    pub(super) fn new(flow: &FlowEnd, facts: FlowFacts, start: &'a str, end: &'a str) -> Self {
         let age = Duration::from_nanos(flow.last_ns.saturating_sub(flow.started_ns));
+        let is_reset =
+            matches!(flow.reason, EndReason::ResetByHandler | EndReason::ResetByPolicy(_));
         Self {
             pkts_toserver: flow.packets[0],
             pkts_toclient: flow.packets[1],
@@ -273,20 +358,60 @@ impl<'a> FlowBody<'a> {
             start,
             end,
             age: age.as_secs(),
-            state: match flow.reason {
-                EndReason::TimedOut | EndReason::Shutdown | EndReason::Replaced => "open",
-                EndReason::Closed
-                | EndReason::ResetByPeer(_)
-                | EndReason::ResetByHandler
-                | EndReason::ResetByPolicy(_) => "closed",
+            state: state(flow, facts.bypassed),
+            // Suricata lets flows that were closed time out, too.
+            reason: match flow.reason {
+                EndReason::Closed | EndReason::ResetByPeer(_) | EndReason::TimedOut => "timeout",
+                EndReason::ResetByHandler | EndReason::ResetByPolicy(_) => "forced",
+                EndReason::Replaced => "tcp_reuse",
+                EndReason::Shutdown => "shutdown",
             },
-            reason: flow.reason.name(),
-            error: match flow.reason {
-                EndReason::ResetByPolicy(error) => Some(error.name()),
-                _ => None,
-            },
+            alerted: facts.alerted,
+            action: is_reset.then_some("drop"),
+            end_reason: flow.reason.name(),
+            error: error_name(flow.reason),
         }
     }
+}
+
+fn state(flow: &FlowEnd, bypassed: bool) -> &'static str {
+    match flow.reason {
+        EndReason::ResetByHandler | EndReason::ResetByPolicy(_) => "closed",
+        _ if bypassed => "bypassed",
+        EndReason::Closed | EndReason::ResetByPeer(_) => "closed",
+        EndReason::TimedOut | EndReason::Shutdown | EndReason::Replaced => {
+            // The three segments with which connections begin.
+            let [client, server] = flow.packets;
+            let answered = client >= 2 && server >= 1;
+            if flow.tls || answered { "established" } else { "new" }
+        }
+    }
+}
+
+/// A body of HTTP, as a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct FileInfo<'a> {
+    /// What it is called.
+    pub filename: &'a str,
+    /// Bytes of it are missing.
+    pub gaps: bool,
+    /// `CLOSED` where its end was seen, else `TRUNCATED`.
+    pub state: &'static str,
+    /// Of the whole, where that was seen; in lower-case hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<&'a str>,
+    /// Always false.
+    pub stored: bool,
+    /// Bytes that were seen.
+    pub size: u64,
+    /// Which transaction of the connection, from 0.
+    pub tx_id: u64,
+    /// Application protocol of the session; beside the record's own object, as the next one.
+    #[serde(skip)]
+    pub app_proto: &'a str,
+    /// The transaction as far as it is known.
+    #[serde(skip)]
+    pub http: HttpTransaction<'a>,
 }
 
 /// Something that should not be.
@@ -313,7 +438,7 @@ pub struct Alert<'a> {
     pub app_proto: &'a str,
     /// `allowed` or `blocked`, as Suricata says it.
     pub action: &'a str,
-    /// What was asked for: `alert` or `reset`.
+    /// `alert` or `reset`: what is done about it.
     pub verdict: &'a str,
     /// Always 1.
     pub gid: u32,
@@ -329,10 +454,28 @@ pub struct Alert<'a> {
     pub severity: u32,
     /// Bytes of the response body up to the end of the match.
     pub offset: u64,
-    /// Host of the request.
+    /// The transaction as far as it is known; stands beside the record's own object.
+    #[serde(skip)]
+    pub http: Option<HttpTransaction<'a>>,
+}
+
+/// Why the application resets a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Dropped {
+    /// One of the reasons that Suricata gives.
+    pub reason: &'static str,
+    /// Why something was not inspected, if it is that.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub hostname: Option<&'a str>,
-    /// Target of the request.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub url: Option<&'a str>,
+    pub cause: Option<&'static str>,
+}
+
+impl Dropped {
+    /// A pattern was found.
+    pub const PATTERN: Self = Self { reason: "rules", cause: None };
+
+    /// Something would pass that was not inspected.
+    #[must_use]
+    pub const fn uninspected(cause: &'static str) -> Self {
+        Self { reason: "applayer error", cause: Some(cause) }
+    }
 }

@@ -3,11 +3,16 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use mmtls_engine::session::{EarlyData, EndReason, KeyStatus, Resumption, SessionId, Upgrade};
+use mmtls_engine::session::{
+    EarlyData, EndReason, KeyStatus, Resumption, SessionError, SessionId, Upgrade,
+};
 use mmtls_engine::tls::{CipherSuite, ProtocolVersion};
 use serde_json::Value;
 
 use super::*;
+
+#[path = "../../tests/common/schema.rs"]
+mod schema;
 
 /// A directory of this test's own, removed at the end.
 pub(crate) struct TempDir(pub(crate) PathBuf);
@@ -19,12 +24,13 @@ impl TempDir {
         Self(dir)
     }
 
+    /// The lines of `eve.json`, each of which the schema takes.
     pub(crate) fn lines(&self) -> Vec<Value> {
-        std::fs::read_to_string(self.0.join("eve.json"))
-            .unwrap()
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        let text = std::fs::read_to_string(self.0.join("eve.json")).unwrap();
+        let lines: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        lines.iter().for_each(schema::assert_valid);
+        lines
     }
 }
 
@@ -91,7 +97,7 @@ pub(crate) fn session() -> SessionInfo {
 #[test]
 fn accepts_every_character_and_writes_no_control_character() {
     let dir = TempDir::new("eve-controls");
-    let mut eve = EveWriter::create(&dir.0).unwrap();
+    let mut eve = EveWriter::create(&dir.0, &Origin::default()).unwrap();
     let all: String = ('\0'..='\u{a1}').chain("\u{2028}\u{fffd}\u{1f512}".chars()).collect();
     eve.http(0, key(), &transaction(&all, "\u{9b}2J\u{7f}"));
     eve.flush();
@@ -103,33 +109,40 @@ fn accepts_every_character_and_writes_no_control_character() {
     assert_eq!(http["http_user_agent"], "\u{9b}2J\u{7f}");
 }
 
-#[test]
-fn accepts_sessions_known_in_full_and_not_at_all() {
-    let dir = TempDir::new("eve-tls");
-    let mut eve = EveWriter::create(&dir.0).unwrap();
-    let end = TlsEnd {
+fn end<'a>() -> SessionEnd<'a> {
+    SessionEnd {
         reason: EndReason::Closed,
         outcome: "decrypted",
         app_proto: Some("http"),
-        certificates: [None; 2],
-    };
-    let full = session();
-    eve.tls(0, &full, &end);
+        late: Late::default(),
+    }
+}
+
+#[test]
+fn accepts_sessions_known_in_full_and_not_at_all() {
+    let dir = TempDir::new("eve-tls");
+    let mut eve = EveWriter::create(&dir.0, &Origin::default()).unwrap();
+    let full = SessionInfo { alpn: Some(b"h2".to_vec()), ..session() };
+    eve.tls(0, &full, [None; 2]);
     let unknown = SessionInfo {
         client_random: [0; 32],
         client_hello: false,
         server_random: None,
         server_name: None,
         alpn_offered: Vec::new(),
+        alpn: None,
         starttls: None,
         version: Some(ProtocolVersion(0x7f1c)),
         cipher_suite: None,
-        ..full
+        ..full.clone()
     };
-    eve.tls(0, &unknown, &end);
+    eve.tls(0, &unknown, [None; 2]);
     // A random like any other, where a hello had it.
     let zero = SessionInfo { client_hello: true, ..unknown.clone() };
-    eve.tls(0, &zero, &end);
+    eve.tls(0, &zero, [None; 2]);
+    eve.session(0, &full, &end());
+    let reason = EndReason::ResetByPolicy(SessionError::Integrity);
+    eve.session(0, &unknown, &SessionEnd { reason, app_proto: None, ..end() });
     drop(eve);
     let lines = dir.lines();
     let tls = &lines[0]["tls"];
@@ -139,38 +152,184 @@ fn accepts_sessions_known_in_full_and_not_at_all() {
     assert_eq!(tls["client_random"], "ab".repeat(32));
     assert_eq!(tls["server_random"], "cd".repeat(32));
     assert_eq!(tls["client_alpns"][1], "\u{fffd}\"");
+    assert_eq!(tls["server_alpns"], serde_json::json!(["h2"]));
     assert_eq!(tls["starttls"], "smtp");
     assert_eq!(tls["session_resumed"], true);
     assert_eq!(tls["hello_retry"], true);
-    assert_eq!(tls["key_status"], "shared");
-    assert_eq!(tls["outcome"], "decrypted");
-    assert_eq!(tls["decrypted"]["records_toclient"], 2);
-    assert_eq!(tls["decrypted"]["seen_toclient"], 3);
-    assert_eq!(tls["decrypted"]["bytes_toserver"], 10);
     let tls = &lines[1]["tls"];
-    assert_eq!(tls["version"], "0x7f1c");
-    for absent in
-        ["sni", "starttls", "client_random", "server_random", "client_alpns", "cipher_suite"]
-    {
+    assert_eq!(tls["version"], "TLS 1.3 draft-28");
+    let absent =
+        ["sni", "starttls", "client_random", "server_random", "client_alpns", "cipher_suite"];
+    for absent in absent.into_iter().chain(["server_alpns"]) {
         assert!(tls.get(absent).is_none(), "{absent}");
     }
     assert_eq!(lines[2]["tls"]["client_random"], "0".repeat(64));
+    let ended = &lines[3]["mmtls"];
+    assert_eq!(ended["sni"], "example.org");
+    assert_eq!(ended["key_status"], "shared");
+    assert_eq!(ended["outcome"], "decrypted");
+    assert_eq!(ended["end_reason"], "closed");
+    assert_eq!(ended["app_proto"], "http");
+    assert_eq!(ended["decrypted"]["records_toclient"], 2);
+    assert_eq!(ended["decrypted"]["seen_toclient"], 3);
+    assert_eq!(ended["decrypted"]["bytes_toserver"], 10);
+    assert!(ended.get("server_alpns").is_none(), "the `tls` record has them");
+    let ended = &lines[4]["mmtls"];
+    assert_eq!(
+        (&ended["end_reason"], &ended["error"]),
+        (&"reset_by_policy".into(), &"integrity_failure".into())
+    );
+    assert!(ended.get("client_random").is_none() && ended.get("app_proto").is_none());
+}
+
+#[test]
+fn accepts_what_became_known_after_the_handshake() {
+    let dir = TempDir::new("eve-late");
+    let mut eve = EveWriter::create(&dir.0, &Origin::default()).unwrap();
+    let info = SessionInfo { alpn: Some(b"h2".to_vec()), ..session() };
+    let der = base16ct::lower::decode_vec(
+        include_str!("../../../mmtls-middlebox/tests/data/rfc8448-server.txt")
+            .split_whitespace()
+            .collect::<String>(),
+    );
+    let server = crate::certificate::CertificateFacts::of(&der.unwrap());
+    let client = crate::certificate::CertificateFacts::compressed(2);
+    let certificates = [Some(&client), Some(&server)];
+    eve.tls(0, &info, certificates);
+    eve.session(0, &info, &SessionEnd { late: Late { certificates, alpn: true }, ..end() });
+    drop(eve);
+    let lines = dir.lines();
+    for object in [&lines[0]["tls"], &lines[1]["mmtls"]] {
+        assert_eq!(object["subject"], "CN=rsa");
+        assert_eq!(object["server_alpns"][0], "h2");
+        assert_eq!(object["client"], serde_json::json!({"certificate_compression": 2}));
+    }
+}
+
+/// One line of each kind, with everything that there is.
+fn every_kind(dir: &TempDir) -> Vec<Value> {
+    let origin = Origin {
+        host: Some("sensor\"1".into()),
+        in_iface: Some("left:right".into()),
+        pcap_filename: Some("a\u{7f}.pcap".into()),
+    };
+    let mut first = EveWriter::create(&dir.0, &origin).unwrap();
+    let mut eve = first.share();
+    eve.tls(0, &session(), [None; 2]);
+    eve.session(0, &session(), &end());
+    let http = transaction("/", "curl");
+    eve.http(0, key(), &http);
+    eve.anomaly(
+        0,
+        key(),
+        Direction::ServerToClient,
+        &Anomaly { kind: "stream", event: "early_fin", code: Some(-17) },
+    );
+    let alert = Alert {
+        tx_id: 3,
+        app_proto: "http",
+        action: "blocked",
+        verdict: "reset",
+        gid: 1,
+        signature_id: 1,
+        rev: 1,
+        signature: "EVIL",
+        category: "http response body",
+        severity: 1,
+        offset: 9,
+        http: Some(http),
+    };
+    eve.alert(0, key(), Direction::ServerToClient, &alert);
+    for dropped in [Dropped::PATTERN, Dropped::uninspected("gap")] {
+        eve.dropped(0, key(), Direction::ServerToClient, &dropped);
+    }
+    let file = FileInfo {
+        filename: "/",
+        gaps: false,
+        state: "CLOSED",
+        sha256: Some(&"ab".repeat(32)),
+        stored: false,
+        size: 12,
+        tx_id: 3,
+        app_proto: "http",
+        http,
+    };
+    eve.fileinfo(0, key(), Direction::ServerToClient, &file);
+    eve.flow(0, &flow(EndReason::Closed), FlowFacts::default());
+    eve.stats(0, &serde_json::json!({"uptime": 1, "monitor": crate::summary::Summary::default(), "engine": {"flows": 1}}));
+    eve.flush();
+    first.flush();
+    dir.lines()
+}
+
+#[test]
+fn accepts_every_kind_of_event_with_where_it_comes_from() {
+    let dir = TempDir::new("eve-kinds");
+    let lines = every_kind(&dir);
+    let schema: Value =
+        serde_json::from_str(include_str!("../../../../docs/eve.schema.json")).unwrap();
+    let kinds = schema["properties"]["event_type"]["enum"].as_array().unwrap();
+    for kind in kinds {
+        assert!(lines.iter().any(|line| line["event_type"] == *kind), "{kind}");
+    }
+    let flow_id = lines[0]["flow_id"].as_u64().unwrap();
+    for line in &lines {
+        assert_eq!(line["host"], "sensor\"1");
+        assert_eq!(line["pcap_filename"], "a\u{7f}.pcap");
+        let of_flow = line["event_type"] != "stats";
+        assert_eq!(line["in_iface"] == "left:right", of_flow, "{line}");
+        // Both are those of the session, of whatever event.
+        assert_eq!(line["flow_id"] == flow_id, of_flow && line["event_type"] != "flow", "{line}");
+    }
+}
+
+#[test]
+fn refuses_events_that_are_not_as_the_schema_says() {
+    let dir = TempDir::new("eve-wrong");
+    for line in every_kind(&dir) {
+        let kind = line["event_type"].as_str().unwrap().to_owned();
+        let wrong = |what: &str, change: &dyn Fn(&mut Value)| {
+            let mut line = line.clone();
+            change(&mut line);
+            assert!(!schema::is_valid(&line), "{what}: {line}");
+        };
+        wrong("an unknown member", &|it| it["more"] = 1.into());
+        wrong("an unknown member of the object", &|it| it[&kind]["more"] = 1.into());
+        wrong("no object", &|it| drop(it.as_object_mut().unwrap().remove(&kind)));
+        wrong("another kind", &|it| it["event_type"] = "dns".into());
+        wrong("no time", &|it| drop(it.as_object_mut().unwrap().remove("timestamp")));
+        wrong("a time of another form", &|it| it["timestamp"] = "1970-01-01T00:00:01Z".into());
+        wrong("a foreign object", &|it| {
+            it[if kind == "drop" { "anomaly" } else { "drop" }] =
+                serde_json::json!({"reason": "rules"});
+        });
+        let required = line[&kind].as_object().unwrap();
+        for (name, value) in required {
+            wrong("a list for a value", &|it| it[&kind][name] = serde_json::json!([[value]]));
+        }
+        if kind != "stats" {
+            wrong("no flow", &|it| drop(it.as_object_mut().unwrap().remove("flow_id")));
+            wrong("a flow beyond 63 bits", &|it| it["flow_id"] = (1u64 << 63).into());
+        }
+    }
 }
 
 #[test]
 fn accepts_hostile_text_as_valid_json() {
     let dir = TempDir::new("eve-hostile");
-    let mut eve = EveWriter::create(&dir.0).unwrap();
+    let mut eve = EveWriter::create(&dir.0, &Origin::default()).unwrap();
     let agent = "a\"b\\c\n\u{0}\u{1b}[31m\u{7f}\u{2028}é";
     eve.http(1_500_000_000, key(), &transaction("/\"\r\n", agent));
-    eve.stats(1_500_000_000, &serde_json::json!({"flows": 1}));
+    let counters = crate::summary::Summary { flows: 1, ..Default::default() };
+    let counters = serde_json::json!({"uptime": 0, "monitor": counters, "engine": {}});
+    eve.stats(1_500_000_000, &counters);
     drop(eve);
     let lines = dir.lines();
     assert_eq!(lines.len(), 2);
     let http = &lines[0];
     assert_eq!(http["timestamp"], "1970-01-01T00:00:01.500000+0000");
     assert_eq!(http["event_type"], "http");
-    assert_eq!(http["flow_id"], 7);
+    assert!(http["flow_id"].as_u64().is_some_and(|id| id > 0));
     assert_eq!(http["src_ip"], "128.232.110.120");
     assert_eq!(http["src_port"], 34855);
     assert_eq!(http["dest_ip"], "66.35.250.204");
@@ -181,14 +340,14 @@ fn accepts_hostile_text_as_valid_json() {
     assert_eq!(http["http"]["http_user_agent"], agent);
     assert_eq!(http["http"]["url"], "/\"\r\n");
     assert_eq!(http["http"]["status"], 200);
-    assert_eq!(lines[1]["stats"]["flows"], 1);
+    assert_eq!(lines[1]["stats"]["monitor"]["flows"], 1);
     assert_eq!(serde_json::to_string(&Lossy(b"h\xff2")).unwrap(), "\"h\u{fffd}2\"");
 }
 
 #[test]
 fn accepts_alerts_and_anomalies_from_the_sender() {
     let dir = TempDir::new("eve-alert");
-    let mut eve = EveWriter::create(&dir.0).unwrap();
+    let mut eve = EveWriter::create(&dir.0, &Origin::default()).unwrap();
     let alert = Alert {
         tx_id: 0,
         app_proto: "http",
@@ -201,8 +360,7 @@ fn accepts_alerts_and_anomalies_from_the_sender() {
         category: "http response body",
         severity: 1,
         offset: 99,
-        hostname: None,
-        url: Some("/x"),
+        http: None,
     };
     eve.alert(0, key(), Direction::ServerToClient, &alert);
     let anomaly = Anomaly { kind: "stream", event: "integrity_failure", code: Some(-20) };
@@ -218,10 +376,8 @@ fn accepts_alerts_and_anomalies_from_the_sender() {
     assert_eq!(lines[1]["anomaly"]["code"], -20);
 }
 
-#[test]
-fn accepts_flows_and_appends_to_a_private_file() {
-    let dir = TempDir::new("eve-flow");
-    let flow = FlowEnd {
+fn flow(reason: EndReason) -> FlowEnd {
+    FlowEnd {
         id: SessionId(9),
         client: "[2001:db8::1]:50000".parse().unwrap(),
         server: "[2001:db8::2]:443".parse().unwrap(),
@@ -230,24 +386,68 @@ fn accepts_flows_and_appends_to_a_private_file() {
         last_ns: 3_250_000_000,
         packets: [4, 5],
         bytes: [600, 7000],
-        reason: EndReason::ResetByPeer(Direction::ClientToServer),
-    };
+        reason,
+    }
+}
+
+#[test]
+fn accepts_a_flow_and_appends_to_a_private_file() {
+    let dir = TempDir::new("eve-flow");
+    let flow = flow(EndReason::ResetByPeer(Direction::ClientToServer));
     for _ in 0..2 {
-        EveWriter::create(&dir.0).unwrap().flow(4_000_000_000, &flow);
+        EveWriter::create(&dir.0, &Origin::default()).unwrap().flow(
+            4_000_000_000,
+            &flow,
+            FlowFacts { alerted: true, bypassed: false },
+        );
     }
     let lines = dir.lines();
     assert_eq!(lines.len(), 2);
+    assert_ne!(lines[0]["flow_id"], lines[1]["flow_id"], "two runs number flows in different ways");
     let line = &lines[1];
     assert_eq!(line["src_ip"], "2001:db8::1");
     assert_eq!(line["app_proto"], "tls");
     assert_eq!(line["flow"]["bytes_toclient"], 7000);
     assert_eq!(line["flow"]["start"], "1970-01-01T00:00:01.000000+0000");
     assert_eq!(line["flow"]["age"], 2);
-    assert_eq!(line["flow"]["state"], "closed");
-    assert_eq!(line["flow"]["reason"], "reset_by_client");
+    assert_eq!(line["flow"]["alerted"], true);
+    assert_eq!(line["flow"]["end_reason"], "reset_by_client");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&dir.0), 0o700);
     assert_eq!(mode(&dir.0.join("eve.json")), 0o600);
+}
+
+#[test]
+fn accepts_the_ends_of_flows_in_suricatas_words() {
+    let dir = TempDir::new("eve-ends");
+    let mut eve = EveWriter::create(&dir.0, &Origin::default()).unwrap();
+    let policy = EndReason::ResetByPolicy(SessionError::MissingKeys);
+    let cases = [
+        (EndReason::Closed, false, "closed", "timeout"),
+        (EndReason::Closed, true, "bypassed", "timeout"),
+        (EndReason::ResetByPeer(Direction::ServerToClient), false, "closed", "timeout"),
+        (EndReason::TimedOut, false, "established", "timeout"),
+        (EndReason::TimedOut, true, "bypassed", "timeout"),
+        (EndReason::Replaced, false, "established", "tcp_reuse"),
+        (EndReason::Shutdown, false, "established", "shutdown"),
+        (EndReason::ResetByHandler, false, "closed", "forced"),
+        (policy, true, "closed", "forced"),
+    ];
+    for (reason, bypassed, ..) in cases {
+        eve.flow(0, &flow(reason), FlowFacts { alerted: false, bypassed });
+    }
+    let unanswered = FlowEnd { tls: false, packets: [3, 0], ..flow(EndReason::TimedOut) };
+    eve.flow(0, &unanswered, FlowFacts::default());
+    drop(eve);
+    let lines = dir.lines();
+    for (line, (end, _, state, reason)) in lines.iter().zip(cases) {
+        let flow = &line["flow"];
+        assert_eq!((&flow["state"], &flow["reason"]), (&state.into(), &reason.into()), "{end:?}");
+        assert_eq!(flow["end_reason"], end.name());
+        assert_eq!(flow["action"] == "drop", reason == "forced", "{end:?}");
+        assert_eq!(flow["error"] == "missing_keys", end == policy, "{end:?}");
+    }
+    assert_eq!(lines[cases.len()]["flow"]["state"], "new");
 }
 
 /// Not a benchmark, a guard: three records per session must stay far below the session's budget.
@@ -255,7 +455,7 @@ fn accepts_flows_and_appends_to_a_private_file() {
 #[ignore = "prints a speed; run with --release -- --ignored --nocapture"]
 fn accepts_many_records_per_second() {
     let dir = TempDir::new("eve-speed");
-    let mut eve = EveWriter::create(&dir.0).unwrap();
+    let mut eve = EveWriter::create(&dir.0, &Origin::default()).unwrap();
     let start = std::time::Instant::now();
     let count = 200_000;
     for id in 0..count {

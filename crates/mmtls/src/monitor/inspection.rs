@@ -8,55 +8,12 @@ use std::collections::{BTreeSet, HashMap};
 use mmtls_engine::tls::Direction;
 use mmtls_inspect::transaction::Transaction;
 use mmtls_inspect::{
-    Anomaly, AppLayer, AppProto, Body, DecodeBudget, Event, Form, Side, Uninspected, Wants,
+    AppLayer, AppProto, Body, DecodeBudget, Event, Form, Side, Uninspected, Wants,
 };
 
-use crate::eve::{Http2Stream, HttpTransaction};
+use super::files::Files;
+use super::finding::{Finding, direction, record, side};
 use crate::patterns::{BodySearch, Patterns};
-
-/// What came out of some bytes.
-#[derive(Debug)]
-pub enum Finding<'a> {
-    /// A request line was seen.
-    Request,
-    /// A transaction ended, or nothing more will be known of it.
-    Http(HttpTransaction<'a>),
-    /// A pattern was found.
-    Match {
-        /// Who sent it.
-        from: Direction,
-        /// Where.
-        place: &'static str,
-        /// What the session carries.
-        app_proto: &'static str,
-        /// Index of the pattern.
-        pattern: usize,
-        /// Bytes of the body up to the end of the match.
-        offset: u64,
-        /// Which transaction, from 0.
-        tx_id: u64,
-        /// Host of the request.
-        hostname: Option<&'a str>,
-        /// Target of the request.
-        url: Option<&'a str>,
-    },
-    /// The session does not carry HTTP.
-    NotHttp,
-    /// Endpoints may read this differently.
-    Anomaly {
-        /// Who sent it.
-        from: Direction,
-        /// What is wrong.
-        anomaly: Anomaly,
-    },
-    /// Something passes that is not searched as its receiver reads it. Once per direction and cause.
-    Uninspected {
-        /// Who sent it.
-        from: Direction,
-        /// Why.
-        cause: Uninspected,
-    },
-}
 
 /// The application layer of one session.
 #[derive(Default)]
@@ -70,6 +27,8 @@ pub struct Inspection {
 struct Searches {
     bodies: HashMap<(Side, u32), BodySearch>,
     protocol: AppProto,
+    /// Where bodies are reported as files.
+    files: Option<Files>,
     /// What was not inspected, and was reported.
     uninspected: BTreeSet<(Direction, Uninspected)>,
 }
@@ -79,6 +38,11 @@ impl Inspection {
     #[must_use]
     pub fn new(budget: &DecodeBudget) -> Self {
         Self { app: AppLayer::with_budget(budget), search: Searches::default() }
+    }
+
+    /// Reports bodies as files. From the start on, or never.
+    pub fn report_files(&mut self) {
+        self.search.files = Some(Files::default());
     }
 
     /// The protocol that the endpoints negotiated.
@@ -109,6 +73,9 @@ impl Inspection {
     /// Bytes of one direction are missing.
     pub fn gap(&mut self, direction: Direction, out: &mut impl FnMut(Finding<'_>)) {
         let search = &mut self.search;
+        if let Some(files) = &mut search.files {
+            files.gap(side(direction));
+        }
         self.app.gap(side(direction), &mut |event| search.event(event, None, out));
         self.search.restart(side(direction));
     }
@@ -149,20 +116,6 @@ impl Inspection {
     }
 }
 
-fn side(direction: Direction) -> Side {
-    match direction {
-        Direction::ClientToServer => Side::Client,
-        Direction::ServerToClient => Side::Server,
-    }
-}
-
-fn direction(side: Side) -> Direction {
-    match side {
-        Side::Client => Direction::ClientToServer,
-        Side::Server => Direction::ServerToClient,
-    }
-}
-
 impl Searches {
     /// Bytes of a side are missing: no pattern may be put together over the hole.
     fn restart(&mut self, side: Side) {
@@ -186,6 +139,9 @@ impl Searches {
         patterns: Option<&Patterns>,
         out: &mut impl FnMut(Finding<'_>),
     ) {
+        if let Some(files) = &mut self.files {
+            files.event(&event, self.protocol.name(), out);
+        }
         match event {
             Event::RequestHead { transaction, .. } => {
                 self.begin(Side::Client, transaction);
@@ -201,18 +157,10 @@ impl Searches {
                 let app_proto = self.protocol.name();
                 let search = self.bodies.entry((side, 0)).or_default();
                 search.search(patterns, Form::AsSent, bytes, |pattern, offset| {
-                    let (from, place, tx_id) = (direction(side), "stream", 0);
-                    let (hostname, url) = (None, None);
-                    out(Finding::Match {
-                        from,
-                        place,
-                        app_proto,
-                        pattern,
-                        offset,
-                        tx_id,
-                        hostname,
-                        url,
-                    });
+                    let (from, place, tx_id, http) = (direction(side), "stream", 0, None);
+                    let found =
+                        Finding::Match { from, place, app_proto, pattern, offset, tx_id, http };
+                    out(found);
                 });
             }
             Event::Complete(transaction) => {
@@ -265,7 +213,6 @@ impl Searches {
         };
         let &Body { side, transaction, form, bytes } = body;
         let stream = transaction.and_then(|it| it.stream_id).unwrap_or(0);
-        let request = transaction.and_then(|it| it.request.as_ref());
         let place = match side {
             Side::Client => "http request body",
             Side::Server => "http response body",
@@ -280,34 +227,10 @@ impl Searches {
                 pattern,
                 offset,
                 tx_id: transaction.and_then(|it| it.id).unwrap_or(0),
-                hostname: request.and_then(|request| request.host.as_deref()),
-                url: request.map(|request| &*request.target),
+                http: transaction.and_then(record),
             });
         });
     }
-}
-
-/// What is reported of a transaction whose request is known.
-fn record(transaction: &Transaction) -> Option<HttpTransaction<'_>> {
-    let request = transaction.request.as_ref()?;
-    let response = transaction.response.as_ref();
-    Some(HttpTransaction {
-        tx_id: transaction.id.unwrap_or(0),
-        hostname: request.host.as_deref(),
-        url: &request.target,
-        http_user_agent: request.user_agent.as_deref(),
-        http_content_type: response.and_then(|response| response.content_type.as_deref()),
-        http_method: &request.method,
-        protocol: request.version.name(),
-        request_length: request.body_bytes,
-        status: response.map(|response| response.status),
-        reason: response.map(|response| &*response.reason).filter(|reason| !reason.is_empty()),
-        response_protocol: response.map(|response| response.version.name()),
-        length: response.map_or(0, |response| response.body_bytes),
-        version: transaction.stream_id.map(|_| "2"),
-        http2: transaction.stream_id.map(Http2Stream::new),
-        complete: response.is_some_and(|response| response.complete),
-    })
 }
 
 #[cfg(test)]
@@ -325,12 +248,13 @@ mod tests {
 
     fn show(finding: &Finding<'_>) -> Option<String> {
         Some(match finding {
-            Finding::Request => return None,
+            Finding::Request | Finding::File { .. } => return None,
             Finding::Http(http) => format!(
                 "{} {} {} {:?} {} {}",
                 http.tx_id, http.http_method, http.url, http.status, http.length, http.complete
             ),
-            Finding::Match { pattern, offset, tx_id, url, .. } => {
+            Finding::Match { pattern, offset, tx_id, http, .. } => {
+                let url = http.map(|http| http.url);
                 format!("match {pattern} at {offset} in {tx_id} {url:?}")
             }
             Finding::NotHttp => "not http".into(),

@@ -1,5 +1,7 @@
 //! Tests of the parts that need no engine; whole sessions are tested with it.
 
+use mmtls_inspect::AppProto;
+
 use super::*;
 use crate::eve::tests::{TempDir, session};
 
@@ -13,6 +15,7 @@ fn monitor(dir: &TempDir, action: PatternAction) -> Monitor {
     let resets = (action == PatternAction::Reset).then_some(Uninspected::Malformed);
     Monitor::new(&MonitorConfig {
         eve_dir: Some(dir.0.clone()),
+        inline: true,
         streams_dir: Some(dir.0.join("streams")),
         uninspected_resets: resets.into_iter().collect(),
         patterns: Some(PatternConfig { file, action }),
@@ -33,13 +36,17 @@ fn accepts_a_session_and_reports_it() {
         assert_eq!(verdict, reset);
         assert!(monitor.flush().is_empty());
         let lines = dir.lines();
-        assert_eq!(lines.len(), 2);
+        let kinds: Vec<_> = lines.iter().map(|line| line["event_type"].as_str().unwrap()).collect();
+        let expected = if reset { &["alert", "http", "drop"][..] } else { &["alert", "http"] };
+        assert_eq!(kinds, expected);
         let alert = &lines[0];
         assert_eq!(alert["event_type"], "alert");
         assert_eq!(alert["alert"]["signature"], "|45|VIL");
         assert_eq!(alert["alert"]["signature_id"], 2);
         assert_eq!(alert["alert"]["offset"], 9);
-        assert_eq!(alert["alert"]["url"], "/page");
+        assert_eq!(alert["http"]["url"], "/page");
+        assert_eq!(alert["http"]["status"], 200);
+        assert_eq!(alert["alert"]["action"], if reset { "blocked" } else { "allowed" });
         assert_eq!(alert["alert"]["verdict"], if reset { "reset" } else { "alert" });
         assert_eq!(lines[1]["http"]["hostname"], "example.org");
         assert_eq!(lines[1]["http"]["length"], 9);
@@ -137,14 +144,11 @@ fn accepts_http2_and_reports_it_as_suricata_does() {
     monitor.flush();
     let lines = dir.lines();
     let kinds: Vec<_> = lines.iter().map(|line| line["event_type"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["http", "alert", "http"]);
+    assert_eq!(kinds, ["http", "alert", "http", "drop"]);
     let stream =
         |number: u32| serde_json::json!({"stream_id": number, "request": {}, "response": {}});
     assert_eq!(lines[0]["http"]["http2"], stream(3));
-    assert_eq!(
-        (&lines[1]["app_proto"], &lines[1]["alert"]["url"]),
-        (&"http2".into(), &"/a".into())
-    );
+    assert_eq!((&lines[1]["app_proto"], &lines[1]["http"]["url"]), (&"http2".into(), &"/a".into()));
     assert_eq!(
         (&lines[2]["http"]["version"], &lines[2]["http"]["status"]),
         (&"2".into(), &200.into())

@@ -4,7 +4,10 @@
 //! Refuses to guess: a missing binary, a hole in a stream or a retransmission with other bytes
 //! fails the test that asked.
 
-use std::path::PathBuf;
+pub mod schema;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -13,6 +16,8 @@ use mmtls_testkit::{
     address, require_program, require_testbed,
 };
 use serde_json::Value;
+
+pub use schema::assert_valid;
 
 /// Longer than anything here should take.
 pub const LIMIT: Duration = Duration::from_secs(40);
@@ -43,7 +48,7 @@ pub fn mmtls_program() -> PathBuf {
 
 /// `mmtls run` with missing keys reset and logs written.
 pub fn options() -> MmtlsOptions {
-    MmtlsOptions::new(binaries())
+    MmtlsOptions { check: Some(assert_valid), ..MmtlsOptions::new(binaries()) }
 }
 
 /// As [`options`], for tests in which keys do come, on machines that may stop for a second.
@@ -148,6 +153,15 @@ impl Stage {
     }
 }
 
+/// The records of `eve.json` in a directory.
+pub fn read_eve(directory: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(directory.join("eve.json")).unwrap();
+    let records: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    records.iter().for_each(assert_valid);
+    records
+}
+
 /// `https://server.test/NAME`.
 pub fn url(name: &str) -> String {
     format!("https://{}/{name}", address::SERVER_NAME)
@@ -167,9 +181,17 @@ pub fn stat(report: &MmtlsReport, group: &str, name: &str) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{group}.{name} is {value}"))
 }
 
-/// The `tls` object of every session.
+/// What was written of every session: once when its handshake was through, and once at its end.
+#[track_caller]
 pub fn sessions(report: &MmtlsReport) -> Vec<&Value> {
-    report.events("tls").into_iter().map(|record| &record["tls"]).collect()
+    let of_type = |name| {
+        let flows: Vec<_> = report.events(name).iter().map(|it| it["flow_id"].as_u64()).collect();
+        (flows.len(), BTreeSet::from_iter(flows))
+    };
+    let (begun, ended) = (of_type("tls"), of_type("mmtls"));
+    assert_eq!(begun, ended);
+    assert_eq!(begun.0, begun.1.len(), "a flow carries one session");
+    report.sessions.iter().collect()
 }
 
 /// Every session decrypted, nothing failed, nothing missing; prints the report otherwise.

@@ -1,0 +1,64 @@
+//! `flow_id`: the engine's numbers of flows, made unlike those of every other run.
+//!
+//! Consumers join records by it, also over restarts of the monitor and over several monitors that write to one
+//! index: numbers that begin at 0 would join what does not belong together. Refuses to give two flows of a run the
+//! same number. It is no secret, and nothing relies on its being hard to guess.
+
+use std::hash::{BuildHasher, RandomState};
+
+/// Signed 64-bit columns take it.
+const LIMIT: u64 = 1 << 63;
+/// Fewer would let patterns of the input through.
+const ROUNDS: u32 = 4;
+
+/// A permutation of the numbers from 1 to 2^63 - 1, another one in each run. Copies are the same one.
+#[derive(Clone, Default)]
+pub(super) struct FlowIds(RandomState);
+
+impl FlowIds {
+    /// The number of a flow in reports.
+    pub(super) fn of(&self, number: u64) -> u64 {
+        // Applied until the result is within the limits again: the inputs are, so this ends, and what is within
+        // them is permuted.
+        let mut id = (number.wrapping_add(1) % LIMIT).max(1);
+        loop {
+            id = self.permute(id);
+            if (1..LIMIT).contains(&id) {
+                return id;
+            }
+        }
+    }
+
+    /// A Feistel network, which is a permutation whatever its function is.
+    fn permute(&self, id: u64) -> u64 {
+        let [mut left, mut right] = [id >> 32, id & u64::from(u32::MAX)];
+        for round in 0..ROUNDS {
+            let mixed = self.0.hash_one((round, right)) >> 32;
+            (left, right) = (right, left ^ mixed);
+        }
+        left << 32 | right
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn accepts_every_number_once_within_63_bits() {
+        let ids = FlowIds::default();
+        let copy = ids.clone();
+        let all: BTreeSet<u64> = (0..100_000).map(|number| ids.of(number)).collect();
+        assert_eq!(all.len(), 100_000);
+        assert!(all.iter().all(|id| (1..LIMIT).contains(id)));
+        assert!((0..1000).all(|number| copy.of(number) == ids.of(number)));
+        // Spread over the whole range, and not where those of another run are.
+        assert!(
+            all.first().unwrap() < &(LIMIT >> 8) && all.last().unwrap() > &(LIMIT - (LIMIT >> 8))
+        );
+        let other = FlowIds::default();
+        assert!((0..100_000).all(|number| !all.contains(&other.of(number))));
+    }
+}

@@ -1,0 +1,220 @@
+//! What the monitor writes and counts: the records of a session in their order, and each once.
+//!
+//! Refuses to decide what is looked for.
+
+use std::collections::{BTreeSet, HashMap};
+
+use mmtls_engine::session::{EndReason, FlowEnd, KeyStatus, SessionId, SessionInfo};
+use mmtls_engine::tls::Direction;
+use mmtls_inspect::{AppProto, Uninspected};
+
+use super::finding::Finding;
+use crate::certificate::CertificateFacts;
+use crate::eve::{
+    Alert, Anomaly, Certificates, Dropped, EveWriter, FlowFacts, FlowKey, Late, SessionEnd,
+};
+use crate::patterns::{PatternAction, Patterns};
+use crate::summary::{Outcome, Summary};
+
+/// Where findings go.
+pub(super) struct Reports {
+    pub(super) eve: Option<EveWriter>,
+    pub(super) now_ns: u64,
+    pub(super) summary: Summary,
+    uninspected_resets: BTreeSet<Uninspected>,
+    /// Flows whose sessions have ended, until they end themselves; only those of which there is something to
+    /// be told.
+    flows: HashMap<SessionId, FlowFacts>,
+}
+
+/// What reports keep of a session.
+#[derive(Default)]
+pub(super) struct Known {
+    /// The first certificate of each side, client's first.
+    pub(super) certificates: [Option<Box<CertificateFacts>>; 2],
+    /// What the session's `tls` record had; `None` until it was written.
+    told: Option<Told>,
+    /// There was an alert.
+    alerted: bool,
+    /// The application has asked for a reset, and that was reported.
+    dropped: bool,
+}
+
+/// What a session's `tls` record had of what may come late.
+#[derive(Clone, Copy)]
+struct Told {
+    certificates: [bool; 2],
+    alpn: bool,
+}
+
+/// What the findings in some bytes ask for.
+#[derive(Default)]
+pub(super) struct Asked {
+    /// The first reason for a reset, and who sent it.
+    reset: Option<(Direction, Dropped)>,
+    alerted: bool,
+}
+
+impl Reports {
+    pub(super) fn new(eve: Option<EveWriter>, uninspected_resets: BTreeSet<Uninspected>) -> Self {
+        let (summary, flows) = Default::default();
+        Self { eve, now_ns: 0, summary, uninspected_resets, flows }
+    }
+
+    /// Those of another worker.
+    pub(super) fn share(&self) -> Self {
+        let eve = self.eve.as_ref().map(EveWriter::share);
+        Self::new(eve, self.uninspected_resets.clone())
+    }
+
+    pub(super) fn anomaly(&mut self, flow: FlowKey, from: Direction, anomaly: &Anomaly<'static>) {
+        self.summary.count_anomaly(anomaly.event);
+        if let Some(eve) = &mut self.eve {
+            eve.anomaly(self.now_ns, flow, from, anomaly);
+        }
+    }
+
+    /// Takes in a finding.
+    pub(super) fn finding(
+        &mut self,
+        flow: FlowKey,
+        patterns: Option<&Patterns>,
+        finding: &Finding<'_>,
+        asked: &mut Asked,
+    ) {
+        match finding {
+            Finding::Request => self.summary.http_requests += 1,
+            Finding::Http(http) => {
+                self.summary.http_responses += u64::from(http.complete);
+                if let Some(eve) = &mut self.eve {
+                    eve.http(self.now_ns, flow, http);
+                }
+            }
+            Finding::File { from, file } => {
+                if let Some(eve) = &mut self.eve {
+                    eve.fileinfo(self.now_ns, flow, *from, file);
+                }
+            }
+            Finding::NotHttp => self.summary.not_http += 1,
+            Finding::Anomaly { from, anomaly } => {
+                let anomaly = Anomaly { kind: "applayer", event: anomaly.name(), code: None };
+                self.anomaly(flow, *from, &anomaly);
+            }
+            Finding::Uninspected { from, cause } => {
+                self.summary.count_uninspected(*cause);
+                if !self.uninspected_resets.contains(cause) {
+                    return;
+                }
+                // The other causes are anomalies, which say it themselves.
+                if matches!(cause, Uninspected::UnknownProtocol | Uninspected::BodyLimit) {
+                    let anomaly = Anomaly { kind: "applayer", event: cause.name(), code: None };
+                    self.anomaly(flow, *from, &anomaly);
+                }
+                asked.reset.get_or_insert((*from, Dropped::uninspected(cause.name())));
+            }
+            Finding::Match { from, place, app_proto, pattern, offset, tx_id, http } => {
+                let Some(patterns) = patterns else {
+                    return;
+                };
+                self.summary.alerts += 1;
+                asked.alerted = true;
+                let reset = patterns.action == PatternAction::Reset;
+                if let Some(eve) = &mut self.eve {
+                    let alert = Alert {
+                        tx_id: *tx_id,
+                        app_proto,
+                        action: if reset { "blocked" } else { "allowed" },
+                        verdict: if reset { "reset" } else { "alert" },
+                        gid: 1,
+                        signature_id: *pattern as u64 + 1,
+                        rev: 1,
+                        signature: patterns.set.text(*pattern).unwrap_or_default(),
+                        category: place,
+                        severity: 1,
+                        offset: *offset,
+                        http: *http,
+                    };
+                    eve.alert(self.now_ns, flow, *from, &alert);
+                }
+                if reset {
+                    asked.reset.get_or_insert((*from, Dropped::PATTERN));
+                }
+            }
+        }
+    }
+
+    /// What the findings come to; true when the session is to be reset.
+    pub(super) fn conclude(&mut self, flow: FlowKey, known: &mut Known, asked: &Asked) -> bool {
+        known.alerted |= asked.alerted;
+        let Some((from, dropped)) = &asked.reset else {
+            return false;
+        };
+        if !core::mem::replace(&mut known.dropped, true)
+            && let Some(eve) = &mut self.eve
+        {
+            eve.dropped(self.now_ns, flow, *from, dropped);
+        }
+        true
+    }
+
+    /// The handshake is through, or nothing more will be known of it.
+    pub(super) fn handshake(&mut self, info: &SessionInfo, known: &mut Known) {
+        if known.told.is_some() {
+            return;
+        }
+        let certificates = certificates(known);
+        if let Some(eve) = &mut self.eve {
+            eve.tls(self.now_ns, info, certificates);
+        }
+        let certificates = certificates.map(|it| it.is_some());
+        known.told = Some(Told { certificates, alpn: info.alpn.is_some() });
+    }
+
+    /// The session is over. Its `tls` record is written now where the handshake never was through.
+    pub(super) fn session_end(
+        &mut self,
+        info: &SessionInfo,
+        known: &mut Known,
+        reason: EndReason,
+        outcome: Outcome,
+        app_proto: Option<AppProto>,
+    ) {
+        self.handshake(info, known);
+        let bypassed = matches!(info.key_status, KeyStatus::Exempt);
+        let facts = FlowFacts { alerted: known.alerted, bypassed };
+        if facts != FlowFacts::default() {
+            self.flows.insert(info.id, facts);
+        }
+        let (Some(eve), Some(told)) = (&mut self.eve, known.told) else {
+            return;
+        };
+        let [client, server] = certificates(known);
+        let late = Late {
+            certificates: [
+                client.filter(|_| !told.certificates[0]),
+                server.filter(|_| !told.certificates[1]),
+            ],
+            alpn: !told.alpn,
+        };
+        let end = SessionEnd {
+            reason,
+            outcome: outcome.name(),
+            app_proto: app_proto.filter(|&it| it != AppProto::Unknown).map(AppProto::name),
+            late,
+        };
+        eve.session(self.now_ns, info, &end);
+    }
+
+    /// The flow is over.
+    pub(super) fn flow_end(&mut self, flow: &FlowEnd) {
+        self.summary.flows += 1;
+        let facts = self.flows.remove(&flow.id).unwrap_or_default();
+        if let Some(eve) = &mut self.eve {
+            eve.flow(self.now_ns, flow, facts);
+        }
+    }
+}
+
+fn certificates(known: &Known) -> Certificates<'_> {
+    known.certificates.each_ref().map(Option::as_deref)
+}
