@@ -20,23 +20,32 @@ pub struct Fields<'a>(Source<'a>);
 
 #[derive(Clone, Copy)]
 enum Source<'a> {
-    Http1(&'a [httparse::Header<'a>]),
+    Http1(&'a [httparse::Header<'a>], &'a [u8]),
     Http2(&'a [(Vec<u8>, Vec<u8>)]),
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn http1(headers: &'a [httparse::Header<'a>]) -> Self {
-        Self(Source::Http1(headers))
+    /// Of a head as it was sent, from its start line to its empty line.
+    pub(crate) fn http1(headers: &'a [httparse::Header<'a>], head: &'a [u8]) -> Self {
+        Self(Source::Http1(headers, head))
     }
 
     pub(crate) fn http2(fields: &'a [(Vec<u8>, Vec<u8>)]) -> Self {
         Self(Source::Http2(fields))
     }
 
+    /// The whole head of HTTP/1 as it was sent, from its start line to its empty line; HTTP/2 has none.
+    pub(crate) fn http1_head(&self) -> Option<&'a [u8]> {
+        match self.0 {
+            Source::Http1(_, head) => Some(head),
+            Source::Http2(_) => None,
+        }
+    }
+
     /// Names as sent, and values. In HTTP/2 the pseudo-fields are among them.
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let (http1, http2) = match self.0 {
-            Source::Http1(headers) => (headers, &[][..]),
+            Source::Http1(headers, _) => (headers, &[][..]),
             Source::Http2(fields) => (&[][..], fields),
         };
         let http1 = http1.iter().map(|header| (header.name.as_bytes(), header.value));

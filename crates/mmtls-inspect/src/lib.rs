@@ -9,6 +9,7 @@
 mod app;
 mod body;
 mod decode;
+pub mod detect;
 mod event;
 pub mod http1;
 mod http2;

@@ -15,6 +15,7 @@ use mmtls_middlebox::config::{
 use serde::Deserialize;
 
 use crate::patterns::PatternAction;
+use crate::rules::RulesConfig;
 
 /// The file's sections: those of every middlebox, and those of the built-in application.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -44,6 +45,12 @@ pub struct InspectSection {
     pub patterns_file: Option<PathBuf>,
     /// What a match does.
     pub pattern_action: ActionName,
+    /// Files of rules in Suricata's language.
+    pub rules_files: Vec<PathBuf>,
+    /// Groups of addresses that rules name, by name without `$`.
+    pub address_groups: BTreeMap<String, String>,
+    /// Groups of ports.
+    pub port_groups: BTreeMap<String, String>,
     /// Body bytes per response until decryption pauses.
     pub limit_bytes: Option<u64>,
     /// What becomes of a session of which something passes uninspected, by cause.
@@ -120,6 +127,9 @@ impl Default for InspectSection {
             decrypt: true,
             patterns_file: None,
             pattern_action: ActionName::Alert,
+            rules_files: Vec::new(),
+            address_groups: BTreeMap::new(),
+            port_groups: BTreeMap::new(),
             limit_bytes: None,
             uninspected: BTreeMap::new(),
         }
@@ -127,12 +137,12 @@ impl Default for InspectSection {
 }
 
 impl InspectSection {
-    /// The causes that reset a session. Where patterns do, by default what endpoints read in different ways
+    /// The causes that reset a session. Where patterns do, or rules can (`rules_reset`), by default what endpoints read in different ways
     /// does too, and what is beyond a cap: both are easily made.
     #[must_use]
-    pub fn uninspected_resets(&self) -> BTreeSet<Uninspected> {
+    pub fn uninspected_resets(&self, rules_reset: bool) -> BTreeSet<Uninspected> {
         let by_default = |cause| {
-            self.pattern_action == ActionName::Reset
+            (self.pattern_action == ActionName::Reset || rules_reset)
                 && matches!(cause, Uninspected::Malformed | Uninspected::OverCap)
         };
         let resets = |cause: &Uninspected| match self.uninspected.get(&Cause(*cause)) {
@@ -142,19 +152,24 @@ impl InspectSection {
         Uninspected::ALL.into_iter().filter(resets).collect()
     }
 
-    /// What passes uninspected although a pattern resets its session; `None` where nothing does.
+    /// What passes uninspected although a pattern or a rule resets its session; `None` where nothing does.
     #[must_use]
-    pub fn exceptions(&self) -> Option<String> {
-        let resets = self.uninspected_resets();
+    pub fn exceptions(&self, rules_reset: bool) -> Option<String> {
+        let resets = self.uninspected_resets(rules_reset);
         let passing: Vec<&str> = Uninspected::ALL
             .into_iter()
             .filter(|cause| !resets.contains(cause))
             .map(Uninspected::name)
             .collect();
-        (self.pattern_action == ActionName::Reset && !passing.is_empty()).then(|| {
+        let why = match (self.pattern_action, rules_reset) {
+            (ActionName::Reset, _) => "pattern_action=reset",
+            (ActionName::Alert, true) => "rules drop or reject",
+            (ActionName::Alert, false) => return None,
+        };
+        (!passing.is_empty()).then(|| {
             let passing = passing.join(", ");
             format!(
-                "although pattern_action=reset, these pass: {passing} (inspect.uninspected = \
+                "although {why}, these pass: {passing} (inspect.uninspected = \
                  {{ NAME = \"reset\" }} stops them)"
             )
         })
@@ -174,6 +189,19 @@ impl Default for LogSection {
 }
 
 impl File {
+    /// The rules; `None` without a file of them.
+    #[must_use]
+    pub fn rules(&self) -> Option<RulesConfig> {
+        let InspectSection { rules_files, address_groups, port_groups, .. } = &self.inspect;
+        let groups = |groups: &BTreeMap<String, String>| groups.clone().into_iter().collect();
+        (!rules_files.is_empty()).then(|| RulesConfig {
+            files: rules_files.clone(),
+            address_groups: groups(address_groups),
+            port_groups: groups(port_groups),
+            ..RulesConfig::default()
+        })
+    }
+
     /// The sections that every middlebox has.
     #[must_use]
     pub fn configuration(&self) -> Configuration {
@@ -187,13 +215,17 @@ impl File {
     /// # Errors
     /// [`Error::Usage`] names both.
     pub fn check_inspection(&self) -> Result<(), Error> {
-        let InspectSection { decrypt, patterns_file, pattern_action, limit_bytes, uninspected } =
-            &self.inspect;
+        let InspectSection {
+            decrypt, patterns_file, pattern_action, limit_bytes, uninspected, ..
+        } = &self.inspect;
+        let rules = !self.inspect.rules_files.is_empty();
         let uninspected_resets = uninspected.values().any(|it| *it == UninspectedPolicy::Reset);
         let streams = self.log.streams_directory.is_some();
         let patterns = patterns_file.is_some();
         let text = if !decrypt && patterns {
             "inspect.decrypt = false excludes inspect.patterns_file (--patterns)"
+        } else if !decrypt && rules {
+            "inspect.decrypt = false excludes inspect.rules_files (-s, -S)"
         } else if !decrypt && streams {
             "inspect.decrypt = false excludes log.streams_directory (--streams)"
         } else if !decrypt && *pattern_action == ActionName::Reset {
@@ -315,21 +347,21 @@ mod tests {
     #[test]
     fn names_what_is_not_inspected_and_passes() {
         let section = |text: &str| parse(&format!("[inspect]\n{text}")).unwrap().inspect;
-        assert_eq!(section("").uninspected_resets(), [].into());
-        assert_eq!(section("").exceptions(), None);
+        assert_eq!(section("").uninspected_resets(false), [].into());
+        assert_eq!(section("").exceptions(false), None);
         let reset = "pattern_action = \"reset\"\n";
         let defaults = [Uninspected::Malformed, Uninspected::OverCap];
-        assert_eq!(section(reset).uninspected_resets(), defaults.into());
-        let passing = section(reset).exceptions().unwrap();
+        assert_eq!(section(reset).uninspected_resets(false), defaults.into());
+        let passing = section(reset).exceptions(false).unwrap();
         assert!(passing.contains("these pass: unknown_protocol, unknown_coding, body_limit, gap"));
         let all: String = Uninspected::ALL
             .iter()
             .map(|cause| format!("uninspected.{cause} = \"reset\"\n"))
             .collect();
         let all = section(&format!("{reset}{all}"));
-        assert_eq!((all.uninspected_resets().len(), all.exceptions()), (6, None));
+        assert_eq!((all.uninspected_resets(false).len(), all.exceptions(false)), (6, None));
         let none = section(&format!("{reset}uninspected.malformed = \"forward\""));
-        assert_eq!(none.uninspected_resets(), [Uninspected::OverCap].into());
+        assert_eq!(none.uninspected_resets(false), [Uninspected::OverCap].into());
         let error = parse("[inspect]\nuninspected.gaps = \"reset\"").unwrap_err();
         assert!(error.contains("line 2: `gaps` is none of unknown_protocol"), "{error}");
     }

@@ -28,7 +28,7 @@ use line_file::LineFile;
 pub(crate) use line_file::create_private_dir;
 pub use records::{
     Alert, Anomaly, Certificates, Dropped, FileInfo, FlowFacts, Http2Stream, HttpTransaction, Late,
-    Lossy, SessionEnd,
+    Lossy, Metadata, SessionEnd,
 };
 use records::{FlowBody, SessionBody, TlsBody};
 use time::Timestamps;
@@ -185,7 +185,9 @@ impl EveWriter {
     pub fn alert(&mut self, now_ns: u64, flow: FlowKey, from: Direction, alert: &Alert<'_>) {
         self.begin(now_ns, "alert", Some((flow, from)));
         self.direction(from);
-        self.number("tx_id", alert.tx_id);
+        if let Some(number) = alert.tx_id {
+            self.number("tx_id", number);
+        }
         self.text("app_proto", alert.app_proto);
         if alert.http.as_ref().is_none_or(|http| self.object("http", http)) {
             self.end("alert", alert);

@@ -10,5 +10,6 @@ pub mod config;
 pub mod eve;
 pub mod monitor;
 pub mod patterns;
+pub mod rules;
 pub mod streams;
 pub mod summary;

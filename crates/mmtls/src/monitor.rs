@@ -4,9 +4,11 @@
 //! bodies. Refuses to read a clock (its owner tells the time) and to stop because a disk
 //! is full. One [`Monitor`] belongs to one engine.
 
+mod facts;
 mod files;
 mod finding;
 mod inspection;
+mod look;
 mod reports;
 
 use core::fmt;
@@ -27,10 +29,13 @@ use serde::Serialize;
 use crate::certificate::CertificateFacts;
 use crate::eve::{Anomaly, EveWriter, FlowKey, Origin};
 use crate::patterns::{PatternAction, PatternConfig, Patterns, PatternsError};
+use crate::rules::{LiveRules, LoadedRules, Reloader, RulesConfig, RulesError, SessionRules};
 use crate::streams::{StreamFiles, Streams};
 use crate::summary::{Outcome, Summary};
+use facts::SideFacts;
 pub use finding::Finding;
 pub use inspection::Inspection;
+pub use look::{Look, RuleLook};
 use reports::{Asked, Known, Reports};
 
 /// Whether records are opened.
@@ -57,6 +62,8 @@ pub struct MonitorConfig {
     pub streams_dir: Option<PathBuf>,
     /// Patterns for bodies.
     pub patterns: Option<PatternConfig>,
+    /// Rules.
+    pub rules: Option<RulesConfig>,
     /// Whether records are opened.
     pub inspect: Inspect,
     /// After so many body bytes of a response, the rest of it is not decrypted. Has no effect on
@@ -77,6 +84,8 @@ pub enum MonitorError {
     Streams(PathBuf, io::Error),
     /// The pattern file.
     Patterns(PatternsError),
+    /// The files of rules.
+    Rules(RulesError),
 }
 
 impl fmt::Display for MonitorError {
@@ -85,6 +94,7 @@ impl fmt::Display for MonitorError {
             Self::Log(dir, error) => write!(f, "log directory {}: {error}", dir.display()),
             Self::Streams(dir, error) => write!(f, "streams directory {}: {error}", dir.display()),
             Self::Patterns(error) => error.fmt(f),
+            Self::Rules(error) => error.fmt(f),
         }
     }
 }
@@ -96,6 +106,7 @@ pub struct Monitor {
     reports: Reports,
     streams: Option<Streams>,
     patterns: Option<Arc<Patterns>>,
+    rules: Option<LiveRules>,
     inspect: Inspect,
     inspect_limit_bytes: Option<u64>,
     fileinfo: bool,
@@ -107,6 +118,7 @@ pub struct Monitor {
 #[derive(Default)]
 pub struct MonitorState {
     inspection: Option<Box<Inspection>>,
+    rules: Option<Box<SessionRules>>,
     files: StreamFiles,
     /// Why bytes of the client are missing before the first ones that came.
     hole_ahead: Option<SessionError>,
@@ -136,6 +148,13 @@ impl Monitor {
             }
             None => None,
         };
+        let rules = match &config.rules {
+            Some(rules) => {
+                let loaded = LoadedRules::load(rules).map_err(MonitorError::Rules)?;
+                Some(LiveRules::new(rules.clone(), loaded))
+            }
+            None => None,
+        };
         let uninspected_resets = match config.inline {
             true => config.uninspected_resets.clone(),
             false => BTreeSet::new(),
@@ -149,11 +168,12 @@ impl Monitor {
         };
         let streams = open_streams(config)?;
         Ok(Self {
-            reports: Reports::new(eve, uninspected_resets),
+            reports: Reports::new(eve, config.inline, uninspected_resets),
             inspect_limit_bytes: config.inspect_limit_bytes,
             fileinfo: config.fileinfo && config.eve_dir.is_some(),
             streams,
             patterns,
+            rules,
             inspect: config.inspect,
             budget: DecodeBudget::default(),
         })
@@ -165,16 +185,37 @@ impl Monitor {
     /// # Errors
     /// [`MonitorError`].
     pub fn share(&self, config: &MonitorConfig) -> Result<Self, MonitorError> {
-        let Self { reports, patterns, inspect, inspect_limit_bytes, fileinfo, budget, .. } = self;
+        let Self {
+            reports, patterns, rules, inspect, inspect_limit_bytes, fileinfo, budget, ..
+        } = self;
         Ok(Self {
             reports: reports.share(),
             streams: open_streams(config)?,
             patterns: patterns.clone(),
+            rules: rules.as_ref().map(LiveRules::share),
             inspect: *inspect,
             inspect_limit_bytes: *inspect_limit_bytes,
             fileinfo: *fileinfo,
             budget: budget.clone(),
         })
+    }
+
+    /// What resets a session when something of it passes uninspected, where that follows from the rules. To
+    /// be said before it is shared.
+    pub fn set_uninspected_resets(&mut self, causes: BTreeSet<Uninspected>) {
+        self.reports.set_uninspected_resets(causes);
+    }
+
+    /// The rules that are in force.
+    #[must_use]
+    pub fn rules(&self) -> Option<&LiveRules> {
+        self.rules.as_ref()
+    }
+
+    /// How the rules are read again; `None` without rules.
+    #[must_use]
+    pub fn reloader(&self) -> Option<Reloader> {
+        self.rules.as_ref().map(LiveRules::reloader)
     }
 
     /// Tells the time, in nanoseconds since 1970. Events tell it too: this is for an owner that
@@ -307,15 +348,55 @@ impl Monitor {
             }
             streams.append(info.id, random, files, direction, bytes);
         }
+        self.inspected(info, state, |inspection, look, out| {
+            inspection.bytes(direction, bytes, look, out);
+        })
+    }
+
+    /// Does something with the inspection of a session; true when the session is to be reset.
+    fn inspected(
+        &mut self,
+        info: &SessionInfo,
+        state: &mut MonitorState,
+        work: impl FnOnce(&mut Inspection, &mut Look<'_>, &mut dyn FnMut(Finding<'_>)),
+    ) -> bool {
         let flow = FlowKey::from(info);
         let (reports, patterns) = (&mut self.reports, self.patterns.as_deref());
-        let mut asked = Asked::default();
+        let now_ns = reports.now_ns;
         let (budget, fileinfo) = (&self.budget, self.fileinfo);
         let inspection = state.inspection.get_or_insert_with(|| inspection(budget, fileinfo));
         inspection.negotiated(info.alpn.as_deref());
         inspection.limit(self.inspect_limit_bytes);
-        inspection.bytes(direction, bytes, patterns, &mut |finding| {
+        let rules = rule_look(&mut self.rules, &mut state.rules, flow, now_ns);
+        let mut asked = Asked::default();
+        work(inspection, &mut Look { patterns, rules }, &mut |finding| {
             reports.finding(flow, patterns, &finding, &mut asked);
+        });
+        reports.conclude(flow, &mut state.known, &asked)
+    }
+
+    /// Applies rules to what is known of the handshake; true when the session is to be reset.
+    fn handshake_rules(
+        &mut self,
+        info: &SessionInfo,
+        state: &mut MonitorState,
+        from: Direction,
+        chain: &[&[u8]],
+        is_complete: bool,
+    ) -> bool {
+        let flow = FlowKey::from(info);
+        let now_ns = self.reports.now_ns;
+        let Some(mut rules) = rule_look(&mut self.rules, &mut state.rules, flow, now_ns) else {
+            return false;
+        };
+        let certificate = match from {
+            Direction::ClientToServer => state.known.certificates[0].as_deref(),
+            Direction::ServerToClient => state.known.certificates[1].as_deref(),
+        };
+        let facts = SideFacts { info, from, certificate, chain };
+        let (reports, mut asked) = (&mut self.reports, Asked::default());
+        rules.handshake(finding::side(from), &facts, is_complete, &mut |finding| {
+            reports.finding(flow, None, &finding, &mut asked);
         });
         reports.conclude(flow, &mut state.known, &asked)
     }
@@ -354,36 +435,20 @@ impl Monitor {
 
     /// Bytes are missing; true when the session is to be reset.
     fn gap(&mut self, info: &SessionInfo, state: &mut MonitorState, direction: Direction) -> bool {
-        let flow = FlowKey::from(info);
-        let reports = &mut self.reports;
-        let (budget, fileinfo) = (&self.budget, self.fileinfo);
-        let inspection = state.inspection.get_or_insert_with(|| inspection(budget, fileinfo));
-        let mut asked = Asked::default();
-        inspection.gap(direction, &mut |finding| {
-            reports.finding(flow, None, &finding, &mut asked);
-        });
-        reports.conclude(flow, &mut state.known, &asked)
+        self.inspected(info, state, |inspection, look, out| inspection.gap(direction, look, out))
     }
 
     /// The rest of a body need not be decrypted; true when the session is to be reset for it.
     fn pass_over(&mut self, info: &SessionInfo, state: &mut MonitorState) -> bool {
-        let (flow, reports) = (FlowKey::from(info), &mut self.reports);
-        let mut asked = Asked::default();
-        if let Some(inspection) = &mut state.inspection {
-            inspection.pass_over(&mut |it| reports.finding(flow, None, &it, &mut asked));
-        }
-        reports.conclude(flow, &mut state.known, &asked)
+        self.inspected(info, state, |inspection, _, out| inspection.pass_over(out))
     }
 
-    /// The server's bytes of a response whose rest nobody wanted were passed over.
-    fn skipped(&mut self, info: &SessionInfo, state: &mut MonitorState, count: u64) {
-        let (flow, reports) = (FlowKey::from(info), &mut self.reports);
-        if let Some(inspection) = &mut state.inspection {
-            let mut asked = Asked::default();
-            inspection.skip_response(count, &mut |it| {
-                reports.finding(flow, None, &it, &mut asked);
-            });
-        }
+    /// The server's bytes of a response whose rest nobody wanted were passed over; true when the session
+    /// is to be reset.
+    fn skipped(&mut self, info: &SessionInfo, state: &mut MonitorState, count: u64) -> bool {
+        self.inspected(info, state, |inspection, look, out| {
+            inspection.skip_response(count, look, out);
+        })
     }
 
     /// When enough of the current response was looked at: how much need not even be decrypted.
@@ -398,6 +463,18 @@ impl Monitor {
             Wants::All | Wants::Nothing => None,
         }
     }
+}
+
+/// What rules know of a session, from its first byte on.
+fn rule_look<'a>(
+    live: &'a mut Option<LiveRules>,
+    session: &'a mut Option<Box<SessionRules>>,
+    flow: FlowKey,
+    now_ns: u64,
+) -> Option<RuleLook<'a>> {
+    let live = live.as_mut()?;
+    let session = session.get_or_insert_with(|| Box::new(live.session(flow)));
+    Some(RuleLook { session, live, now_ns })
 }
 
 fn inspection(budget: &DecodeBudget, fileinfo: bool) -> Box<Inspection> {
@@ -419,6 +496,21 @@ impl Handler for Monitor {
     fn handshake_end(&mut self, session: &mut Session<'_>, state: &mut MonitorState) {
         self.set_now(session.now_ns());
         self.reports.handshake(session.info(), &mut state.known);
+        for (from, place) in Direction::BOTH.into_iter().zip(0..) {
+            // Certificates may come late, and rules are to see them.
+            let is_complete =
+                from == Direction::ClientToServer || state.known.certificates[place].is_some();
+            if self.handshake_rules(session.info(), state, from, &[], is_complete) {
+                session.reset();
+            }
+        }
+    }
+
+    fn handshake_start(&mut self, session: &mut Session<'_>, state: &mut MonitorState) {
+        self.set_now(session.now_ns());
+        if self.handshake_rules(session.info(), state, Direction::ClientToServer, &[], false) {
+            session.reset();
+        }
     }
 
     fn new_record(
@@ -432,8 +524,9 @@ impl Handler for Monitor {
         }
         self.set_now(session.now_ns());
         let direction = record.direction();
-        if record.skipped_bytes() > 0 {
-            self.skipped(session.info(), state, record.skipped_bytes());
+        if record.skipped_bytes() > 0 && self.skipped(session.info(), state, record.skipped_bytes())
+        {
+            session.reset();
         }
         let exact = record.announced_len_is_exact();
         match record.open() {
@@ -477,11 +570,11 @@ impl Handler for Monitor {
             return;
         }
         // The client sends again what was refused: its requests begin anew.
-        let flow = FlowKey::from(session.info());
-        let reports = &mut self.reports;
-        if let Some(mut inspection) = state.inspection.take() {
-            let mut asked = Asked::default();
-            inspection.end(false, &mut |it| reports.finding(flow, None, &it, &mut asked));
+        if state.inspection.is_some() {
+            self.inspected(session.info(), state, |inspection, look, out| {
+                inspection.end(false, look, out);
+            });
+            state.inspection = None;
         }
     }
 
@@ -507,6 +600,10 @@ impl Handler for Monitor {
             (None, None) => return,
         };
         *place = Some(Box::new(facts));
+        let chain = certificates.chain();
+        if self.handshake_rules(session.info(), state, direction, chain, false) {
+            session.reset();
+        }
     }
 
     fn error(
@@ -552,14 +649,16 @@ impl Handler for Monitor {
 
     fn session_end(&mut self, session: &mut Session<'_>, state: &mut MonitorState, why: EndReason) {
         self.set_now(session.now_ns());
-        let info = session.info();
-        let flow = FlowKey::from(info);
-        let reports = &mut self.reports;
-        if let Some(inspection) = &mut state.inspection {
-            let mut asked = Asked::default();
-            let closed = why == EndReason::Closed;
-            inspection.end(closed, &mut |it| reports.finding(flow, None, &it, &mut asked));
+        // What ends with the session may be what a rule looks for.
+        if state.inspection.is_some()
+            && self.inspected(session.info(), state, |inspection, look, out| {
+                inspection.end(why == EndReason::Closed, look, out);
+            })
+        {
+            session.reset();
         }
+        let info = session.info();
+        let reports = &mut self.reports;
         if let Some(streams) = &mut self.streams {
             let bypassed = matches!(info.key_status, KeyStatus::Missing | KeyStatus::Unusable);
             if let Some((error, direction)) = state.lost.filter(|_| bypassed) {

@@ -349,7 +349,7 @@ impl Http1 {
         if let Some(anomaly) = anomaly {
             self.report(Side::Client, anomaly, sink);
         }
-        let fields = Fields::http1(head.headers);
+        let fields = Fields::http1(head.headers, bytes);
         sink(Event::RequestHead { transaction: &transaction, method, target, fields });
         let id = transaction.id;
         match self.transactions.queue(transaction, expects) {
@@ -387,7 +387,7 @@ impl Http1 {
         self.server.http = true;
         self.is_http(sink);
         let status = head.message.status;
-        let fields = Fields::http1(head.headers);
+        let fields = Fields::http1(head.headers, bytes);
         let switching = status == 101;
         if (100..200).contains(&status) && !switching {
             sink(Event::Interim(self.transactions.oldest(), status, fields));

@@ -107,6 +107,55 @@ pub enum Application {
 }
 
 impl Buffer {
+    /// The keyword for it, as it stands before what it applies to; the stream has none.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Payload => "payload",
+            Self::HttpUri => "http.uri",
+            Self::HttpUriRaw => "http.uri.raw",
+            Self::HttpMethod => "http.method",
+            Self::HttpRequestLine => "http.request_line",
+            Self::HttpRequestBody => "http.request_body",
+            Self::HttpResponseBody => "http.response_body",
+            Self::HttpHeader => "http.header",
+            Self::HttpHeaderRaw => "http.header.raw",
+            Self::HttpCookie => "http.cookie",
+            Self::HttpUserAgent => "http.user_agent",
+            Self::HttpHost => "http.host",
+            Self::HttpHostRaw => "http.host.raw",
+            Self::HttpAccept => "http.accept",
+            Self::HttpAcceptEncoding => "http.accept_enc",
+            Self::HttpAcceptLanguage => "http.accept_lang",
+            Self::HttpReferer => "http.referer",
+            Self::HttpConnection => "http.connection",
+            Self::HttpContentType => "http.content_type",
+            Self::HttpContentLength => "http.content_len",
+            Self::HttpStart => "http.start",
+            Self::HttpProtocol => "http.protocol",
+            Self::HttpHeaderNames => "http.header_names",
+            Self::HttpRequestHeader => "http.request_header",
+            Self::HttpResponseHeader => "http.response_header",
+            Self::HttpStatCode => "http.stat_code",
+            Self::HttpStatMessage => "http.stat_msg",
+            Self::HttpResponseLine => "http.response_line",
+            Self::HttpServer => "http.server",
+            Self::HttpLocation => "http.location",
+            Self::FileData => "file.data",
+            Self::Http2HeaderName => "http2.header_name",
+            Self::TlsSni => "tls.sni",
+            Self::TlsCertSubject => "tls.cert_subject",
+            Self::TlsCertIssuer => "tls.cert_issuer",
+            Self::TlsCertSerial => "tls.cert_serial",
+            Self::TlsCertFingerprint => "tls.cert_fingerprint",
+            Self::TlsCerts => "tls.certs",
+            Self::TlsAlpn => "tls.alpn",
+            Self::Ja3Hash => "ja3.hash",
+            Self::Ja3sHash => "ja3s.hash",
+            Self::Ja4Hash => "ja4.hash",
+        }
+    }
+
     /// Absent where it is known for several.
     #[must_use]
     pub const fn application(self) -> Option<Application> {

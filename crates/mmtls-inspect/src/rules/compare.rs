@@ -40,6 +40,17 @@ impl Comparison {
         }
     }
 
+    /// Whether every number from `least` on is so.
+    #[must_use]
+    pub const fn holds_from(self, least: u64) -> bool {
+        match self {
+            Self::NotEqual(other) | Self::Greater(other) => least > other,
+            Self::GreaterOrEqual(other) => least >= other,
+            Self::NotBetween(_, high) => least >= high,
+            Self::Equal(_) | Self::Less(_) | Self::LessOrEqual(_) | Self::Between(..) => false,
+        }
+    }
+
     /// Reads a comparison of numbers up to `most`.
     pub(super) fn parse(text: &str, most: u64) -> Result<Self, FaultKind> {
         let number = |text: &str| options::unsigned(text.trim(), most);
@@ -118,6 +129,26 @@ mod tests {
         ] {
             let comparison = Comparison::parse(text, 100).unwrap();
             assert_eq!([4, 5, 6].map(|number| comparison.holds(number)), holds, "{text}");
+        }
+    }
+
+    #[test]
+    fn accepts_numbers_from_which_on_all_are_so() {
+        for (text, from) in [
+            ("5", None),
+            ("!5", Some(6)),
+            ("<5", None),
+            ("<=5", None),
+            (">5", Some(6)),
+            (">=5", Some(5)),
+            ("4<>6", None),
+            ("!4<>6", Some(6)),
+        ] {
+            let comparison = Comparison::parse(text, 100).unwrap();
+            for least in 0..9 {
+                let expected = from.is_some_and(|from| least >= from);
+                assert_eq!(comparison.holds_from(least), expected, "{text} {least}");
+            }
         }
     }
 }

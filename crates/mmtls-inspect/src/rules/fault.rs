@@ -17,15 +17,22 @@ pub enum Cause {
         /// What of it.
         form: Box<str>,
     },
+    /// A part that only shows when it is made ready: an expression that does not compile, a list that is not
+    /// there.
+    Unusable(Box<str>),
     /// A variable in the header that the configuration does not define.
     UndefinedVariable(Box<str>),
     /// A rule in an earlier line has the same gid and sid, and no lower revision.
     Duplicate {
+        /// In which text, from 0.
+        text: u16,
         /// That line.
         line: u32,
     },
     /// A rule in a later line has the same gid and sid, and a higher revision.
     Replaced {
+        /// In which text, from 0.
+        text: u16,
         /// That line.
         line: u32,
     },
@@ -37,7 +44,7 @@ impl Cause {
     /// The rule itself is wrong: no configuration and no other version makes it right.
     #[must_use]
     pub const fn is_fault(&self) -> bool {
-        matches!(self, Self::Fault(_))
+        matches!(self, Self::Fault(_) | Self::Unusable(_))
     }
 
     /// What it is counted under: the cause without what is particular to one rule.
@@ -47,6 +54,7 @@ impl Cause {
             Self::UnsupportedKeyword(_) | Self::UnsupportedProtocol(_) => self.to_string(),
             Self::UnsupportedForm { keyword, .. } => format!("unsupported form of {keyword}"),
             Self::UndefinedVariable(_) => self.to_string(),
+            Self::Unusable(_) => "cannot be applied".to_owned(),
             Self::Duplicate { .. } => "duplicate sid".to_owned(),
             Self::Replaced { .. } => "replaced by a higher revision".to_owned(),
             Self::Fault(_) => "syntax error".to_owned(),
@@ -63,11 +71,31 @@ impl fmt::Display for Cause {
                 write!(f, "unsupported form of {keyword}: {form}")
             }
             Self::UndefinedVariable(name) => write!(f, "undefined variable {name}"),
-            Self::Duplicate { line } => write!(f, "duplicate of the sid in line {line}"),
-            Self::Replaced { line } => write!(f, "replaced by a higher revision in line {line}"),
+            Self::Unusable(why) => write!(f, "cannot be applied: {why}"),
+            Self::Duplicate { line, .. } => write!(f, "duplicate of the sid in line {line}"),
+            Self::Replaced { line, .. } => {
+                write!(f, "replaced by a higher revision in line {line}")
+            }
             Self::Fault(fault) => write!(f, "syntax error at {fault}"),
         }
     }
+}
+
+/// A rule that is not active.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Skipped {
+    /// In which text it stands, from 0 in the order in which they were read.
+    pub text: u16,
+    /// The line in which it starts, from 1.
+    pub line: u32,
+    /// Its protocol, in lower case; absent where it has none.
+    pub protocol: Option<Box<str>>,
+    /// Absent where it has none.
+    pub sid: Option<u32>,
+    /// Absent where it has none.
+    pub message: Option<Box<str>>,
+    /// Why it is not active.
+    pub cause: Cause,
 }
 
 /// What is wrong with a rule, and where.

@@ -34,6 +34,19 @@ pub enum RejectTo {
 }
 
 impl Action {
+    /// As in rules.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alert => "alert",
+            Self::Drop => "drop",
+            Self::Reject(RejectTo::Sender) => "reject",
+            Self::Reject(RejectTo::Receiver) => "rejectdst",
+            Self::Reject(RejectTo::Both) => "rejectboth",
+            Self::Pass => "pass",
+        }
+    }
+
     /// Whether a word is the name of one.
     pub(super) fn is_name(word: &str) -> bool {
         Self::parse(word).is_some()

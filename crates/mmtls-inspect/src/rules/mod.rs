@@ -13,6 +13,7 @@
 pub mod application;
 pub mod buffers;
 pub mod bytes;
+mod classes;
 pub mod compare;
 pub mod content;
 pub mod dataset;
@@ -32,7 +33,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 pub use buffers::{Buffer, Transform};
-pub use fault::{Cause, Fault, FaultKind};
+pub use fault::{Cause, Fault, FaultKind, Skipped};
 pub use rule::{BufferChecks, Check, Id, Rule};
 pub use variables::{VariableError, Variables};
 
@@ -41,7 +42,7 @@ pub const MAX_RULE_LEN: usize = 16 << 10;
 /// Most rules of a set, active and skipped.
 pub const MAX_RULES: usize = 1 << 18;
 
-/// The rules of a text.
+/// The rules of one or several texts.
 #[derive(Clone, Default, Debug)]
 pub struct RuleSet {
     /// Those that are active, in their order.
@@ -50,49 +51,43 @@ pub struct RuleSet {
     pub skipped: Vec<Skipped>,
     /// How many are switched off: comments with a rule in them.
     pub disabled: usize,
-}
-
-/// A rule that is not active.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Skipped {
-    /// The line in which it starts, from 1.
-    pub line: u32,
-    /// Its protocol, in lower case; absent where it has none.
-    pub protocol: Option<Box<str>>,
-    /// Absent where it has none.
-    pub sid: Option<u32>,
-    /// Absent where it has none.
-    pub message: Option<Box<str>>,
-    /// Why it is not active.
-    pub cause: Cause,
+    /// Where each id stands in `rules`.
+    places: HashMap<Id, usize>,
+    texts: u16,
 }
 
 impl RuleSet {
-    /// Reads rules: one a line, which a backslash at its end continues in the next one. Lines that
-    /// start with `#` or `;` are comments; one that ends with a backslash goes on in lines that start
-    /// with white space.
+    /// Reads the rules of one text, as [`Self::add`].
     #[must_use]
     pub fn read(text: &[u8], variables: &Variables) -> Self {
         let mut set = Self::default();
+        set.add(text, variables);
+        set
+    }
+
+    /// Adds the rules of a text: one a line, which a backslash at its end continues in the next one. Lines that
+    /// start with `#` or `;` are comments; one that ends with a backslash goes on in lines that start
+    /// with white space.
+    pub fn add(&mut self, text: &[u8], variables: &Variables) {
         let mut sets = header::Sets::new(variables);
-        let mut places = HashMap::new();
         let mut lines = Lines::new(text);
-        while let Some((line, text)) = lines.next_rule(&mut set.disabled) {
-            if set.rules.len() + set.skipped.len() == MAX_RULES {
-                set.skip_unread(line, FaultKind::TooMany);
+        while let Some((line, text)) = lines.next_rule(&mut self.disabled) {
+            if self.rules.len() + self.skipped.len() >= MAX_RULES {
+                self.skip_unread(line, FaultKind::TooMany);
                 break;
             }
             if text.len() > MAX_RULE_LEN {
-                set.skip_unread(line, FaultKind::TooLong);
+                self.skip_unread(line, FaultKind::TooLong);
                 continue;
             }
             let Ok(text) = core::str::from_utf8(&text) else {
-                set.skip_unread(line, FaultKind::NotUtf8);
+                self.skip_unread(line, FaultKind::NotUtf8);
                 continue;
             };
             match reader::read(text, line, &mut sets) {
-                Ok(rule) => set.add(rule, &mut places),
-                Err(unread) => set.skipped.push(Skipped {
+                Ok(rule) => self.add_rule(Rule { text: self.texts, ..rule }),
+                Err(unread) => self.skipped.push(Skipped {
+                    text: self.texts,
                     line,
                     protocol: unread.protocol,
                     sid: unread.sid,
@@ -101,36 +96,31 @@ impl RuleSet {
                 }),
             }
         }
-        set
+        self.texts = self.texts.saturating_add(1);
     }
 
     /// Adds a rule, unless there is one with the same id: then the higher revision stays, or the
     /// earlier one of two that are equal.
-    fn add(&mut self, rule: Rule, places: &mut HashMap<Id, usize>) {
-        let Some(place) = places.get(&rule.id) else {
-            places.insert(rule.id, self.rules.len());
+    fn add_rule(&mut self, rule: Rule) {
+        let place = self.places.get(&rule.id).and_then(|place| self.rules.get_mut(*place));
+        let Some(known) = place else {
+            self.places.insert(rule.id, self.rules.len());
             self.rules.push(rule);
             return;
         };
-        let known = &mut self.rules[*place];
         let (left_out, cause) = if rule.revision <= known.revision {
-            (rule, Cause::Duplicate { line: known.line })
+            (rule, Cause::Duplicate { text: known.text, line: known.line })
         } else {
-            let line = rule.line;
-            (core::mem::replace(known, rule), Cause::Replaced { line })
+            let (text, line) = (rule.text, rule.line);
+            (core::mem::replace(known, rule), Cause::Replaced { text, line })
         };
-        self.skipped.push(Skipped {
-            line: left_out.line,
-            protocol: Some(left_out.header.protocol.name().into()),
-            sid: Some(left_out.id.sid),
-            message: Some(left_out.message),
-            cause,
-        });
+        self.skipped.push(left_out.skipped(cause));
     }
 
     fn skip_unread(&mut self, line: u32, kind: FaultKind) {
         let cause = Cause::Fault(Fault { at: 0, keyword: None, kind });
-        self.skipped.push(Skipped { line, protocol: None, sid: None, message: None, cause });
+        let text = self.texts;
+        self.skipped.push(Skipped { text, line, protocol: None, sid: None, message: None, cause });
     }
 }
 

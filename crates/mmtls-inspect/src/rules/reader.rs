@@ -168,6 +168,7 @@ struct Given {
 impl Reader {
     fn new(header: Header, line: u32) -> Self {
         let rule = Rule {
+            text: 0,
             line,
             header,
             id: Id { gid: 1, sid: 0 },

@@ -5,9 +5,11 @@
 use super::application::{Http2Check, TlsVersion};
 use super::buffers::{Buffer, Transform};
 use super::bytes::{ByteExtract, ByteJump, ByteTest, DataAt};
+use super::classes;
 use super::compare::Comparison;
 use super::content::Content;
 use super::dataset::Dataset;
+use super::fault::{Cause, Skipped};
 use super::flow::{Flow, FlowBits, Tag, Threshold, XBit};
 use super::header::Header;
 use super::pcre::Pcre;
@@ -15,6 +17,8 @@ use super::pcre::Pcre;
 /// A rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
+    /// In which text it stands, from 0.
+    pub text: u16,
     /// The line in which it starts, from 1.
     pub line: u32,
     /// Action, protocol, addresses, ports, direction.
@@ -59,6 +63,32 @@ pub struct Rule {
     pub buffers: Vec<BufferChecks>,
     /// How many numbers [`ByteExtract`] keeps.
     pub extracted: u8,
+}
+
+impl Rule {
+    /// How urgent it is, 1 the most: what it says itself, or that of its class.
+    #[must_use]
+    pub fn severity(&self) -> u8 {
+        self.priority.unwrap_or_else(|| classes::priority(self.class_type.as_deref()))
+    }
+
+    /// Leaves the rule out, for a cause.
+    pub(crate) fn skipped(self, cause: Cause) -> Skipped {
+        Skipped {
+            text: self.text,
+            line: self.line,
+            protocol: Some(self.header.protocol.name().into()),
+            sid: Some(self.id.sid),
+            message: Some(self.message),
+            cause,
+        }
+    }
+
+    /// What its class is about; empty where that is not known.
+    #[must_use]
+    pub fn category(&self) -> &'static str {
+        classes::description(self.class_type.as_deref())
+    }
 }
 
 /// Which rule it is: no two rules of a set have the same.

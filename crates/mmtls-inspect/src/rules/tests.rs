@@ -388,9 +388,9 @@ fn accepts_the_higher_revision_of_a_sid() {
     assert_eq!(kept, [(1, 3), (2, 1)]);
     let causes: Vec<_> = set.skipped.iter().map(|it| (it.line, it.cause.clone())).collect();
     let expected = [
-        (2, Cause::Duplicate { line: 1 }),
-        (1, Cause::Replaced { line: 4 }),
-        (5, Cause::Duplicate { line: 4 }),
+        (2, Cause::Duplicate { text: 0, line: 1 }),
+        (1, Cause::Replaced { text: 0, line: 4 }),
+        (5, Cause::Duplicate { text: 0, line: 4 }),
     ];
     assert_eq!(causes, expected);
 }

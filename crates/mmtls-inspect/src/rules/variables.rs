@@ -13,6 +13,36 @@ use super::ranges::{Addresses, Ports, Ranges};
 /// Most variables of each kind.
 pub const MAX_VARIABLES: usize = 1024;
 
+const ADDRESSES: [(&str, &str); 14] = [
+    ("HOME_NET", "[192.168.0.0/16,10.0.0.0/8,172.16.0.0/12]"),
+    ("EXTERNAL_NET", "!$HOME_NET"),
+    ("HTTP_SERVERS", "$HOME_NET"),
+    ("SMTP_SERVERS", "$HOME_NET"),
+    ("SQL_SERVERS", "$HOME_NET"),
+    ("DNS_SERVERS", "$HOME_NET"),
+    ("TELNET_SERVERS", "$HOME_NET"),
+    ("AIM_SERVERS", "$EXTERNAL_NET"),
+    ("DC_SERVERS", "$HOME_NET"),
+    ("DNP3_SERVER", "$HOME_NET"),
+    ("DNP3_CLIENT", "$HOME_NET"),
+    ("MODBUS_CLIENT", "$HOME_NET"),
+    ("MODBUS_SERVER", "$HOME_NET"),
+    ("ENIP_SERVER", "$HOME_NET"),
+];
+const PORTS: [(&str, &str); 11] = [
+    ("HTTP_PORTS", "80"),
+    ("SHELLCODE_PORTS", "!80"),
+    ("ORACLE_PORTS", "1521"),
+    ("SSH_PORTS", "22"),
+    ("DNP3_PORTS", "20000"),
+    ("MODBUS_PORTS", "502"),
+    ("FILE_DATA_PORTS", "[$HTTP_PORTS,110,143]"),
+    ("FTP_PORTS", "21"),
+    ("GENEVE_PORTS", "6081"),
+    ("VXLAN_PORTS", "4789"),
+    ("TEREDO_PORTS", "3544"),
+];
+
 /// Variables with what they stand for.
 #[derive(Clone, Default, Debug)]
 pub struct Variables {
@@ -42,37 +72,19 @@ impl Variables {
     /// home are the private ones (RFC 1918).
     #[must_use]
     pub fn suricata() -> Self {
-        const ADDRESSES: [(&str, &str); 14] = [
-            ("HOME_NET", "[192.168.0.0/16,10.0.0.0/8,172.16.0.0/12]"),
-            ("EXTERNAL_NET", "!$HOME_NET"),
-            ("HTTP_SERVERS", "$HOME_NET"),
-            ("SMTP_SERVERS", "$HOME_NET"),
-            ("SQL_SERVERS", "$HOME_NET"),
-            ("DNS_SERVERS", "$HOME_NET"),
-            ("TELNET_SERVERS", "$HOME_NET"),
-            ("AIM_SERVERS", "$EXTERNAL_NET"),
-            ("DC_SERVERS", "$HOME_NET"),
-            ("DNP3_SERVER", "$HOME_NET"),
-            ("DNP3_CLIENT", "$HOME_NET"),
-            ("MODBUS_CLIENT", "$HOME_NET"),
-            ("MODBUS_SERVER", "$HOME_NET"),
-            ("ENIP_SERVER", "$HOME_NET"),
-        ];
-        const PORTS: [(&str, &str); 11] = [
-            ("HTTP_PORTS", "80"),
-            ("SHELLCODE_PORTS", "!80"),
-            ("ORACLE_PORTS", "1521"),
-            ("SSH_PORTS", "22"),
-            ("DNP3_PORTS", "20000"),
-            ("MODBUS_PORTS", "502"),
-            ("FILE_DATA_PORTS", "[$HTTP_PORTS,110,143]"),
-            ("FTP_PORTS", "21"),
-            ("GENEVE_PORTS", "6081"),
-            ("VXLAN_PORTS", "4789"),
-            ("TEREDO_PORTS", "3544"),
-        ];
         // A test reads them all.
         Self::new(ADDRESSES, PORTS).unwrap_or_default()
+    }
+
+    /// As [`Self::suricata`], with definitions of one's own besides, or instead of those with the same name.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn over_suricata<'a>(
+        addresses: impl IntoIterator<Item = (&'a str, &'a str)>,
+        ports: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, VariableError> {
+        Self::new(over(&ADDRESSES, addresses), over(&PORTS, ports))
     }
 
     pub(super) fn addresses(&self, name: &str) -> Option<&Addresses> {
@@ -82,6 +94,18 @@ impl Variables {
     pub(super) fn ports(&self, name: &str) -> Option<&Ports> {
         self.ports.get(name)
     }
+}
+
+/// Definitions over those that are there by default.
+fn over<'a>(
+    defaults: &[(&'a str, &'a str)],
+    own: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Vec<(&'a str, &'a str)> {
+    let own: Vec<_> = own.into_iter().collect();
+    let is_own = |name: &str| own.iter().any(|(known, _)| *known == name);
+    let kept = defaults.iter().filter(|(name, _)| !is_own(name));
+    let kept: Vec<_> = kept.copied().collect();
+    kept.into_iter().chain(own).collect()
 }
 
 type Resolved<T> = HashMap<Box<str>, Ranges<T>>;

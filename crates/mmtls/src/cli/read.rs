@@ -14,11 +14,14 @@ use clap::Args;
 use mmtls::eve::Origin;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
 use mmtls::patterns::PatternConfig;
+use mmtls::rules::RulesConfig;
 use mmtls_middlebox::Error;
 use mmtls_middlebox::keylog::KeyLog;
 use mmtls_middlebox::offline::{self, Replay};
 
-use super::report::{ReportArgs, check_streams, counter_map, host_name, print_summary};
+use super::report::{
+    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_summary,
+};
 
 #[derive(Args)]
 pub struct ReadArgs {
@@ -30,6 +33,11 @@ pub struct ReadArgs {
     keylog: Option<PathBuf>,
     #[command(flatten)]
     report: ReportArgs,
+}
+
+fn rules(args: &ReportArgs) -> Option<RulesConfig> {
+    let files = [&args.only_rules[..], &args.rules].concat();
+    (!files.is_empty()).then(|| RulesConfig { files, ..RulesConfig::default() })
 }
 
 pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
@@ -70,12 +78,17 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
             file,
             action: args.report.pattern_action.unwrap_or_default().into(),
         }),
+        rules: rules(&args.report),
         inspect: Inspect::Http,
         inspect_limit_bytes: None,
         uninspected_resets: BTreeSet::new(),
     })
     .map_err(|error| Error::Usage(error.to_string()))?;
 
+    if let Some(rules) = monitor.rules() {
+        let say = &mut |text: &str| eprintln!("mmtls: {text}");
+        describe_rules(rules.matcher().len(), rules.skipped(), say);
+    }
     let capture = File::open(&args.capture)
         .map_err(|error| Error::File { path: args.capture.clone(), error });
     // A capture is what an attacker sent: everything that needs privileges is open by now.

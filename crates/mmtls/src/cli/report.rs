@@ -8,6 +8,7 @@ use clap::Args;
 use mmtls::config::ActionName;
 use mmtls::summary::Summary;
 use mmtls_engine::Counters;
+use mmtls_inspect::rules::Skipped;
 use mmtls_middlebox::Error;
 
 /// Where reports go and what is looked for; shared by `run` and `read`.
@@ -28,6 +29,26 @@ pub struct ReportArgs {
     /// What a match does.
     #[arg(long, value_name = "ACTION", requires = "patterns")]
     pub pattern_action: Option<ActionName>,
+    /// Apply the rules in this file, too (repeatable): Suricata's language.
+    #[arg(short = 's', long = "rules", value_name = "FILE")]
+    pub rules: Vec<PathBuf>,
+    /// Apply the rules in this file (repeatable), and no others.
+    #[arg(short = 'S', long = "only-rules", value_name = "FILE", conflicts_with = "rules")]
+    pub only_rules: Vec<PathBuf>,
+}
+
+/// Says how many rules are in force, and why others are not, a line for each cause.
+pub fn describe_rules(active: usize, skipped: &[Skipped], say: &mut dyn FnMut(&str)) {
+    let mut causes: BTreeMap<String, usize> = BTreeMap::new();
+    for rule in skipped {
+        *causes.entry(rule.cause.summary()).or_default() += 1;
+    }
+    let hint = if skipped.is_empty() { "" } else { ": `mmtls rules check FILE` names each" };
+    say(&format!("rules: {active} active, {} skipped{hint}", skipped.len()));
+    for (cause, count) in causes {
+        let cause: String = cause.chars().filter(|it| !it.is_control()).collect();
+        say(&format!("rules: {count} skipped: {cause}"));
+    }
 }
 
 /// Whether streams can be written now that capabilities are gone: root has to own the directory

@@ -3,17 +3,14 @@
 //! Refuses to guess: a rule is active as a whole, or it is named with the cause.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use mmtls_inspect::rules::{RuleSet, Variables};
+use mmtls::rules::{LoadedRules, RulesConfig};
+use mmtls_inspect::rules::{Cause, Rule};
 use mmtls_middlebox::Error;
-
-/// Largest file of rules in bytes.
-const MAX_FILE_LEN: u64 = 256 << 20;
 
 #[derive(Args)]
 pub struct RulesArgs {
@@ -23,70 +20,101 @@ pub struct RulesArgs {
 
 #[derive(Subcommand)]
 enum RulesCommand {
-    /// Say which rules of a file are not active, and why. Fails if one is faulty.
-    Check {
-        /// The file, in Suricata's language.
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-    },
+    /// Say which rules of files are not active, and why. Fails if one is faulty.
+    Check(FilesArgs),
+    /// List the rules of files that are active, in the order in which they are applied.
+    List(FilesArgs),
+}
+
+#[derive(Args)]
+struct FilesArgs {
+    /// The files, in Suricata's language.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
 }
 
 impl RulesArgs {
     /// Does what was asked for.
     pub fn run(&self) -> Result<ExitCode, Error> {
-        let RulesCommand::Check { file } = &self.command;
-        let text = read_limited(file).map_err(|error| Error::File { path: file.clone(), error })?;
-        let set = RuleSet::read(&text, &Variables::suricata());
+        let (RulesCommand::Check(FilesArgs { files }) | RulesCommand::List(FilesArgs { files })) =
+            &self.command;
+        let config = RulesConfig { files: files.clone(), ..RulesConfig::default() };
+        let loaded = LoadedRules::load(&config).map_err(|error| Error::Usage(error.to_string()))?;
         let mut out = io::BufWriter::new(io::stdout().lock());
-        match report(&mut out, file, &set).and_then(|()| out.flush()) {
+        let written = match &self.command {
+            RulesCommand::Check(_) => report(&mut out, files, &loaded),
+            RulesCommand::List(_) => list(&mut out, files, &loaded),
+        };
+        match written.and_then(|()| out.flush()) {
             // Who reads only the first lines has what was asked for.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 return Err(Error::Usage(format!("standard output: {error}")));
             }
             _ => {}
         }
-        let faulty = set.skipped.iter().any(|skipped| skipped.cause.is_fault());
-        Ok(if faulty { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        let faulty = loaded.skipped.iter().any(|skipped| skipped.cause.is_fault());
+        let is_check = matches!(self.command, RulesCommand::Check(_));
+        Ok(if faulty && is_check { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }
 
-fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    File::open(path)?.take(MAX_FILE_LEN + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > MAX_FILE_LEN {
-        return Err(io::ErrorKind::FileTooLarge.into());
+/// The name of a file by its place.
+fn name(files: &[PathBuf], text: u16) -> std::path::Display<'_> {
+    files.get(usize::from(text)).map_or(Path::new(""), PathBuf::as_path).display()
+}
+
+/// One line for each active rule: where it stands, number, revision, action, protocol, message.
+fn list(out: &mut impl Write, files: &[PathBuf], loaded: &LoadedRules) -> io::Result<()> {
+    for rule in loaded.matcher.rules() {
+        let Rule { text, line, id, revision, header, message, .. } = rule;
+        writeln!(
+            out,
+            "{}:{line}: {}:{}:{revision} {} {} {}",
+            name(files, *text),
+            id.gid,
+            id.sid,
+            header.action.name(),
+            header.protocol.name(),
+            printable(message)
+        )?;
     }
-    Ok(text)
+    Ok(())
 }
 
 /// One line for each rule that is not active; then how many of each protocol are, and the causes by
 /// frequency.
-fn report(out: &mut impl Write, file: &Path, set: &RuleSet) -> io::Result<()> {
-    let mut skipped: Vec<_> = set.skipped.iter().collect();
-    skipped.sort_by_key(|it| it.line);
+fn report(out: &mut impl Write, files: &[PathBuf], loaded: &LoadedRules) -> io::Result<()> {
+    let mut skipped: Vec<_> = loaded.skipped.iter().collect();
+    skipped.sort_by_key(|it| (it.text, it.line));
     for it in skipped {
-        write!(out, "{}:{}: ", file.display(), it.line)?;
+        write!(out, "{}:{}: ", name(files, it.text), it.line)?;
         match it.sid {
             Some(sid) => write!(out, "sid {sid}: ")?,
             None => write!(out, "no sid: ")?,
         }
         write!(out, "{}", printable(&it.cause.to_string()))?;
+        match it.cause {
+            Cause::Duplicate { text, .. } | Cause::Replaced { text, .. } if text != it.text => {
+                write!(out, " of {}", name(files, text))?;
+            }
+            _ => {}
+        }
         match &it.message {
             Some(message) => writeln!(out, " ({})", printable(message))?,
             None => writeln!(out)?,
         }
     }
     let mut protocols: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-    for rule in &set.rules {
+    for rule in loaded.matcher.rules() {
         protocols.entry(rule.header.protocol.name()).or_default().0 += 1;
     }
     let mut causes: BTreeMap<String, usize> = BTreeMap::new();
-    for it in &set.skipped {
+    for it in &loaded.skipped {
         protocols.entry(it.protocol.as_deref().unwrap_or("none")).or_default().1 += 1;
         *causes.entry(it.cause.summary()).or_default() += 1;
     }
-    let (active, skipped) = (set.rules.len(), set.skipped.len());
-    writeln!(out, "{active} active, {skipped} skipped, {} switched off", set.disabled)?;
+    let (active, skipped) = (loaded.matcher.len(), loaded.skipped.len());
+    writeln!(out, "{active} active, {skipped} skipped, {} switched off", loaded.disabled)?;
     for (protocol, (active, skipped)) in protocols {
         let protocol = printable(protocol);
         writeln!(out, "  {protocol}: {active} of {} active", active + skipped)?;
@@ -115,9 +143,17 @@ mod tests {
             alert http any any -> any any (content:\"|4|\"; sid:3;)\n\
             # alert http any any -> any any (sid:4;)\n\
             alert";
-        let set = RuleSet::read(text, &Variables::suricata());
+        let dir = tempfile::tempdir().unwrap();
+        let files = [dir.path().join("a.rules")];
+        std::fs::write(&files[0], text).unwrap();
+        let config = RulesConfig { files: files.to_vec(), ..RulesConfig::default() };
+        let loaded = LoadedRules::load(&config).unwrap();
+        let files = ["a.rules".into()];
         let mut out = Vec::new();
-        report(&mut out, Path::new("a.rules"), &set).unwrap();
+        list(&mut out, &files, &loaded).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "a.rules:1: 1:1:0 alert http a\n");
+        let mut out = Vec::new();
+        report(&mut out, &files, &loaded).unwrap();
         let expected = "a.rules:2: sid 2: unsupported protocol udp (b\u{fffd}[0m)\n\
             a.rules:3: sid 3: syntax error at byte 31 (content): not hexadecimal\n\
             a.rules:5: no sid: syntax error at byte 5: protocol missing\n\
@@ -128,11 +164,5 @@ mod tests {
             2 syntax error\n      \
             1 unsupported protocol udp\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
-    }
-
-    #[test]
-    fn refuses_files_that_are_missing_or_endless() {
-        assert!(read_limited(Path::new("/nonexistent")).is_err());
-        assert!(read_limited(Path::new("/dev/null")).unwrap().is_empty());
     }
 }

@@ -17,6 +17,7 @@ use mmtls::config::{self, File};
 use mmtls::eve::Origin;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError};
 use mmtls::patterns::{PatternConfig, Patterns};
+use mmtls::rules::{LoadedRules, Reloader, RulesConfig};
 use mmtls::summary::Summary;
 use mmtls_engine::Policy;
 use mmtls_middlebox::Error;
@@ -26,7 +27,9 @@ use mmtls_middlebox::{KeyCounters, KeyMeter, Middlebox, Settings, Status};
 use mmtls_packet_io::Ports;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-use super::report::{ReportArgs, check_streams, counter_map, host_name, print_summary};
+use super::report::{
+    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_summary,
+};
 
 #[derive(Args)]
 pub struct RunArgs {
@@ -93,14 +96,20 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     mmtls_middlebox::harden::forbid_dumps()?;
     let signals = Signals::register()?;
     let mistake = |error: mmtls::monitor::MonitorError| Error::Usage(error.to_string());
-    let first = Monitor::new(&monitor_config).map_err(mistake)?;
+    let mut first = Monitor::new(&monitor_config).map_err(mistake)?;
+    let rules_reset = first.rules().is_some_and(|rules| rules.matcher().can_drop());
+    first.set_uninspected_resets(file.inspect.uninspected_resets(rules_reset));
+    if let Some(rules) = first.rules() {
+        describe_rules(rules.matcher().len(), rules.skipped(), &mut say);
+    }
+    let reload = Reload::new(first.reloader());
     let mut monitors = Vec::new();
     for _ in 1..settings.workers {
         monitors.push(first.share(&monitor_config).map_err(mistake)?);
     }
     monitors.insert(0, first);
     let exceptions = config::exceptions(&settings.engine.policies);
-    let uninspected = file.inspect.exceptions();
+    let uninspected = file.inspect.exceptions(rules_reset);
     let policies = settings.engine.policies.list();
     let policies: Vec<String> =
         policies.iter().map(|(name, policy)| format!("{name}={}", policy.name())).collect();
@@ -138,7 +147,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         monitor.write_behind().map_err(|error| Error::System { what, error })?;
     }
     let finished = middlebox.run(monitors, &signals.stop, |number, worker| {
-        stats.tick(number, worker, &signals);
+        stats.tick(number, worker, &signals, &reload);
     });
     let mut monitors = Vec::new();
     for (number, (mut monitor, status)) in finished.workers.into_iter().enumerate() {
@@ -172,6 +181,42 @@ impl Signals {
                 .map_err(|error| Error::System { what: "signal handlers", error })?;
         }
         Ok(signals)
+    }
+}
+
+/// The rules are read again, by a thread of its own: thousands of them take a second.
+struct Reload {
+    reloader: Option<Reloader>,
+    runs: Arc<AtomicBool>,
+}
+
+impl Reload {
+    fn new(reloader: Option<Reloader>) -> Self {
+        Self { reloader, runs: Arc::default() }
+    }
+
+    fn start(&self) {
+        let Some(reloader) = self.reloader.clone() else {
+            return;
+        };
+        if self.runs.swap(true, Ordering::Relaxed) {
+            say("rules: still being read");
+            return;
+        }
+        let runs = Arc::clone(&self.runs);
+        let work = move || {
+            match reloader.reload() {
+                Ok((active, skipped)) => {
+                    say(&format!("rules: read again, {active} active, {skipped} skipped"));
+                }
+                Err(error) => say(&format!("{error}; those in force stay")),
+            }
+            runs.store(false, Ordering::Relaxed);
+        };
+        if let Err(error) = std::thread::Builder::new().name("rules".to_owned()).spawn(work) {
+            say(&format!("rules: no thread to read them: {error}; those in force stay"));
+            self.runs.store(false, Ordering::Relaxed);
+        }
     }
 }
 
@@ -211,7 +256,13 @@ impl StatsAggregator {
     }
 
     /// What every worker does, and the first one for all.
-    fn tick<P: Ports>(&self, number: usize, worker: &mut Worker<Monitor, P>, signals: &Signals) {
+    fn tick<P: Ports>(
+        &self,
+        number: usize,
+        worker: &mut Worker<Monitor, P>,
+        signals: &Signals,
+        reload: &Reload,
+    ) {
         let now_ns = worker.now_ns();
         worker.handler_mut().set_now(now_ns);
         for error in worker.handler_mut().flush() {
@@ -235,6 +286,7 @@ impl StatsAggregator {
         }
         if signals.reopen.swap(false, Ordering::Relaxed) {
             worker.handler_mut().reopen_log();
+            reload.start();
         }
         if let Some(error) = self.keys.take_key_log_error() {
             say(&format!("the key log cannot be read: {error}; going on when it can"));
@@ -327,6 +379,10 @@ fn check(settings: &Settings, monitor: &MonitorConfig) -> Result<(), Error> {
     if let Some(patterns) = &monitor.patterns {
         Patterns::load(patterns).map_err(|error| Error::Usage(error.to_string()))?;
     }
+    if let Some(rules) = &monitor.rules {
+        let loaded = LoadedRules::load(rules).map_err(|error| Error::Usage(error.to_string()))?;
+        describe_rules(loaded.matcher.len(), &loaded.skipped, &mut say);
+    }
     // Read without them, as the middlebox does.
     mmtls_middlebox::harden::drop_capabilities()?;
     settings.check_key_log()
@@ -380,6 +436,10 @@ fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
     or(&args.report.log_dir, &mut file.log.directory);
     or(&args.report.streams, &mut file.log.streams_directory);
     or(&args.report.patterns, &mut file.inspect.patterns_file);
+    if !args.report.only_rules.is_empty() {
+        file.inspect.rules_files.clone_from(&args.report.only_rules);
+    }
+    file.inspect.rules_files.extend_from_slice(&args.report.rules);
     file.inspect.pattern_action = args.report.pattern_action.unwrap_or(file.inspect.pattern_action);
     Ok(())
 }
@@ -403,9 +463,14 @@ fn monitor_config(file: &File, settings: &Settings) -> MonitorConfig {
         fileinfo: file.log.fileinfo,
         streams_dir: file.log.streams_directory.clone(),
         patterns: patterns.map(|file| PatternConfig { file, action }),
+        rules: file.rules().map(|rules| RulesConfig {
+            refuses_drop: file.passive.interfaces.is_some(),
+            refuses_faulty: true,
+            ..rules
+        }),
         inspect: if file.inspect.decrypt { Inspect::Http } else { Inspect::Nothing },
         inspect_limit_bytes: file.inspect.limit_bytes,
-        uninspected_resets: file.inspect.uninspected_resets(),
+        uninspected_resets: file.inspect.uninspected_resets(false),
     }
 }
 

@@ -427,12 +427,12 @@ pub struct Anomaly<'a> {
     pub code: Option<i32>,
 }
 
-/// A pattern that was found.
+/// A rule that has matched, or a pattern that was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Alert<'a> {
-    /// Which transaction of the connection, from 0.
+    /// Which transaction of the connection, from 0; absent where it belongs to none.
     #[serde(skip)]
-    pub tx_id: u64,
+    pub tx_id: Option<u64>,
     /// Application protocol of the session.
     #[serde(skip)]
     pub app_proto: &'a str,
@@ -440,23 +440,50 @@ pub struct Alert<'a> {
     pub action: &'a str,
     /// `alert` or `reset`: what is done about it.
     pub verdict: &'a str,
-    /// Always 1.
+    /// The rule's group; 1 for patterns.
     pub gid: u32,
-    /// Number of the pattern in its file, from 1.
+    /// The rule's `sid`; number of the pattern in its file, from 1.
     pub signature_id: u64,
-    /// Always 1.
+    /// The rule's revision; 1 for patterns.
     pub rev: u32,
-    /// The pattern as it stands in its file.
+    /// The rule's message; the pattern as it stands in its file.
     pub signature: &'a str,
-    /// What was searched.
+    /// The rule's class; what was searched for a pattern.
     pub category: &'a str,
-    /// Always 1.
+    /// The rule's priority; 1 for patterns.
     pub severity: u32,
-    /// Bytes of the response body up to the end of the match.
-    pub offset: u64,
+    /// What the rule says of itself.
+    #[serde(skip_serializing_if = "Metadata::is_empty")]
+    pub metadata: Metadata<'a>,
+    /// Bytes of the body up to the end of a pattern.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
     /// The transaction as far as it is known; stands beside the record's own object.
     #[serde(skip)]
     pub http: Option<HttpTransaction<'a>>,
+}
+
+/// Keys and values of a rule's `metadata`, as Suricata writes them: a list of values for each key.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Metadata<'a>(pub &'a [(Box<str>, Box<str>)]);
+
+impl Metadata<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Metadata<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut lists: Vec<(&str, Vec<&str>)> = Vec::new();
+        for (key, value) in self.0 {
+            match lists.iter_mut().find(|(known, _)| *known == &**key) {
+                Some((_, values)) => values.push(value),
+                None => lists.push((key, vec![value])),
+            }
+        }
+        serializer.collect_map(lists)
+    }
 }
 
 /// Why the application resets a session.
@@ -470,8 +497,8 @@ pub struct Dropped {
 }
 
 impl Dropped {
-    /// A pattern was found.
-    pub const PATTERN: Self = Self { reason: "rules", cause: None };
+    /// A pattern was found, or a rule has matched.
+    pub const RULE: Self = Self { reason: "rules", cause: None };
 
     /// Something would pass that was not inspected.
     #[must_use]

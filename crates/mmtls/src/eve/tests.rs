@@ -226,7 +226,7 @@ fn every_kind(dir: &TempDir) -> Vec<Value> {
         &Anomaly { kind: "stream", event: "early_fin", code: Some(-17) },
     );
     let alert = Alert {
-        tx_id: 3,
+        tx_id: Some(3),
         app_proto: "http",
         action: "blocked",
         verdict: "reset",
@@ -236,11 +236,12 @@ fn every_kind(dir: &TempDir) -> Vec<Value> {
         signature: "EVIL",
         category: "http response body",
         severity: 1,
-        offset: 9,
+        offset: Some(9),
+        metadata: Metadata::default(),
         http: Some(http),
     };
     eve.alert(0, key(), Direction::ServerToClient, &alert);
-    for dropped in [Dropped::PATTERN, Dropped::uninspected("gap")] {
+    for dropped in [Dropped::RULE, Dropped::uninspected("gap")] {
         eve.dropped(0, key(), Direction::ServerToClient, &dropped);
     }
     let file = FileInfo {
@@ -349,7 +350,7 @@ fn accepts_alerts_and_anomalies_from_the_sender() {
     let dir = TempDir::new("eve-alert");
     let mut eve = EveWriter::create(&dir.0, &Origin::default()).unwrap();
     let alert = Alert {
-        tx_id: 0,
+        tx_id: Some(0),
         app_proto: "http",
         action: "blocked",
         verdict: "reset",
@@ -359,7 +360,8 @@ fn accepts_alerts_and_anomalies_from_the_sender() {
         signature: "EVIL|00|",
         category: "http response body",
         severity: 1,
-        offset: 99,
+        offset: Some(99),
+        metadata: Metadata::default(),
         http: None,
     };
     eve.alert(0, key(), Direction::ServerToClient, &alert);

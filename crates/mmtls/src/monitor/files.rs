@@ -52,7 +52,7 @@ impl Files {
         &mut self,
         event: &Event<'_>,
         app_proto: &'static str,
-        out: &mut impl FnMut(Finding<'_>),
+        out: &mut dyn FnMut(Finding<'_>),
     ) {
         match event {
             Event::RequestHead { transaction, fields, .. } => {
@@ -149,7 +149,7 @@ impl File {
         transaction: &Transaction,
         app_proto: &'static str,
         faulty: bool,
-        out: &mut impl FnMut(Finding<'_>),
+        out: &mut dyn FnMut(Finding<'_>),
     ) {
         let Some(http) = record(transaction).filter(|_| self.sent > 0) else {
             return;
@@ -223,7 +223,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::monitor::Inspection;
+    use crate::monitor::{Inspection, Look};
 
     const CLIENT: Direction = Direction::ClientToServer;
     const SERVER: Direction = Direction::ServerToClient;
@@ -249,11 +249,11 @@ mod tests {
         for (direction, bytes) in parts {
             inspection.limit(limit);
             match *bytes {
-                b"gap" => inspection.gap(*direction, &mut out),
-                bytes => inspection.bytes(*direction, bytes, None, &mut out),
+                b"gap" => inspection.gap(*direction, &mut Look::default(), &mut out),
+                bytes => inspection.bytes(*direction, bytes, &mut Look::default(), &mut out),
             }
         }
-        inspection.end(true, &mut out);
+        inspection.end(true, &mut Look::default(), &mut out);
         log
     }
 

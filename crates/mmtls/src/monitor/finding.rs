@@ -1,6 +1,7 @@
 //! What comes out of a session's bytes, as reports need it. Refuses to own a byte of it.
 
 use mmtls_engine::tls::Direction;
+use mmtls_inspect::rules::Rule;
 use mmtls_inspect::transaction::Transaction;
 use mmtls_inspect::{Anomaly, Side, Uninspected};
 
@@ -27,6 +28,21 @@ pub enum Finding<'a> {
         offset: u64,
         /// Which transaction, from 0.
         tx_id: u64,
+        /// The transaction as far as it is known; absent where its request is not.
+        http: Option<HttpTransaction<'a>>,
+    },
+    /// A rule has matched.
+    Rule {
+        /// Who sent it.
+        from: Direction,
+        /// The rule; its action is to be taken.
+        rule: &'a Rule,
+        /// Whether it is reported.
+        is_reported: bool,
+        /// What the session carries.
+        app_proto: &'static str,
+        /// Which transaction, from 0.
+        tx_id: Option<u64>,
         /// The transaction as far as it is known; absent where its request is not.
         http: Option<HttpTransaction<'a>>,
     },

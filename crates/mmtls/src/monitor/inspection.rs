@@ -13,6 +13,7 @@ use mmtls_inspect::{
 
 use super::files::Files;
 use super::finding::{Finding, direction, record, side};
+use super::look::Look;
 use crate::patterns::{BodySearch, Patterns};
 
 /// The application layer of one session.
@@ -62,40 +63,52 @@ impl Inspection {
         &mut self,
         direction: Direction,
         bytes: &[u8],
-        patterns: Option<&Patterns>,
-        out: &mut impl FnMut(Finding<'_>),
+        look: &mut Look<'_>,
+        out: &mut dyn FnMut(Finding<'_>),
     ) {
         let search = &mut self.search;
-        let mut sink = |event: Event<'_>| search.event(event, patterns, out);
+        look.data(side(direction), bytes, search.protocol, &mut |it| search.pass_on(it, out));
+        let mut sink = |event: Event<'_>| search.event(event, look, out);
         self.app.data(side(direction), bytes, &mut sink);
     }
 
     /// Bytes of one direction are missing.
-    pub fn gap(&mut self, direction: Direction, out: &mut impl FnMut(Finding<'_>)) {
+    pub fn gap(
+        &mut self,
+        direction: Direction,
+        look: &mut Look<'_>,
+        out: &mut dyn FnMut(Finding<'_>),
+    ) {
         let search = &mut self.search;
+        look.gap(side(direction));
         if let Some(files) = &mut search.files {
             files.gap(side(direction));
         }
-        self.app.gap(side(direction), &mut |event| search.event(event, None, out));
+        self.app.gap(side(direction), &mut |event| search.event(event, look, out));
         self.search.restart(side(direction));
     }
 
     /// The next bytes from the server were not looked at.
-    pub fn skip_response(&mut self, count: u64, out: &mut impl FnMut(Finding<'_>)) {
+    pub fn skip_response(
+        &mut self,
+        count: u64,
+        look: &mut Look<'_>,
+        out: &mut dyn FnMut(Finding<'_>),
+    ) {
         let search = &mut self.search;
-        self.app.skip(Side::Server, count, &mut |event| search.event(event, None, out));
+        self.app.skip(Side::Server, count, &mut |event| search.event(event, look, out));
         self.search.restart(Side::Server);
     }
 
     /// What comes next from the server is a part of a body that is beyond the limit.
-    pub fn pass_over(&mut self, out: &mut impl FnMut(Finding<'_>)) {
+    pub fn pass_over(&mut self, out: &mut dyn FnMut(Finding<'_>)) {
         self.search.uninspected(Direction::ServerToClient, Uninspected::BodyLimit, out);
     }
 
     /// The session is over; `closed` when both sides closed it in order.
-    pub fn end(&mut self, closed: bool, out: &mut impl FnMut(Finding<'_>)) {
+    pub fn end(&mut self, closed: bool, look: &mut Look<'_>, out: &mut dyn FnMut(Finding<'_>)) {
         let search = &mut self.search;
-        let mut sink = |event: Event<'_>| search.event(event, None, out);
+        let mut sink = |event: Event<'_>| search.event(event, look, out);
         if closed {
             self.app.close(Side::Client, &mut sink);
             self.app.close(Side::Server, &mut sink);
@@ -133,12 +146,10 @@ impl Searches {
         }
     }
 
-    fn event(
-        &mut self,
-        event: Event<'_>,
-        patterns: Option<&Patterns>,
-        out: &mut impl FnMut(Finding<'_>),
-    ) {
+    fn event(&mut self, event: Event<'_>, look: &mut Look<'_>, out: &mut dyn FnMut(Finding<'_>)) {
+        let patterns = look.patterns;
+        // Before transactions are reported: what completes one may be what a rule looks for.
+        look.event(&event, self.protocol, &mut |it| self.pass_on(it, out));
         if let Some(files) = &mut self.files {
             files.event(&event, self.protocol.name(), out);
         }
@@ -191,11 +202,19 @@ impl Searches {
         }
     }
 
+    /// What rules have found.
+    fn pass_on(&mut self, finding: Finding<'_>, out: &mut dyn FnMut(Finding<'_>)) {
+        match finding {
+            Finding::Uninspected { from, cause } => self.uninspected(from, cause, out),
+            other => out(other),
+        }
+    }
+
     fn uninspected(
         &mut self,
         from: Direction,
         cause: Uninspected,
-        out: &mut impl FnMut(Finding<'_>),
+        out: &mut dyn FnMut(Finding<'_>),
     ) {
         if self.uninspected.insert((from, cause)) {
             out(Finding::Uninspected { from, cause });
@@ -206,7 +225,7 @@ impl Searches {
         &mut self,
         body: &Body<'_>,
         patterns: Option<&Patterns>,
-        out: &mut impl FnMut(Finding<'_>),
+        out: &mut dyn FnMut(Finding<'_>),
     ) {
         let Some(patterns) = patterns else {
             return;
@@ -257,6 +276,7 @@ mod tests {
                 let url = http.map(|http| http.url);
                 format!("match {pattern} at {offset} in {tx_id} {url:?}")
             }
+            Finding::Rule { rule, tx_id, .. } => format!("rule {} in {tx_id:?}", rule.id.sid),
             Finding::NotHttp => "not http".into(),
             Finding::Anomaly { from, anomaly } => format!("{from} {anomaly}"),
             Finding::Uninspected { from, cause } => format!("{from} uninspected: {cause}"),
@@ -283,9 +303,9 @@ mod tests {
         let mut out = |finding: Finding<'_>| log.extend(show(&finding));
         for (direction, bytes) in parts {
             inspection.limit(limit);
-            inspection.bytes(*direction, bytes, Some(&patterns), &mut out);
+            inspection.bytes(*direction, bytes, &mut Look::patterns(&patterns), &mut out);
         }
-        inspection.end(closed, &mut out);
+        inspection.end(closed, &mut Look::patterns(&patterns), &mut out);
         log
     }
 
@@ -383,8 +403,8 @@ mod tests {
         let mut inspection = Inspection::default();
         let mut log = Vec::new();
         let mut out = |finding: Finding<'_>| log.extend(show(&finding));
-        inspection.bytes(CLIENT, b"GET / HTTP/1.1\r\n\r\n", None, &mut out);
-        inspection.gap(SERVER, &mut out);
+        inspection.bytes(CLIENT, b"GET / HTTP/1.1\r\n\r\n", &mut Look::default(), &mut out);
+        inspection.gap(SERVER, &mut Look::default(), &mut out);
         assert_eq!(log, ["to_client http_gap", "to_client uninspected: gap"]);
     }
 
@@ -393,15 +413,15 @@ mod tests {
         let mut inspection = Inspection::default();
         let mut log = Vec::new();
         let mut out = |finding: Finding<'_>| log.extend(show(&finding));
-        inspection.bytes(CLIENT, b"GET / HTTP/1.1\r\n\r\n", None, &mut out);
+        inspection.bytes(CLIENT, b"GET / HTTP/1.1\r\n\r\n", &mut Look::default(), &mut out);
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n0123456789";
-        inspection.bytes(SERVER, head, None, &mut out);
+        inspection.bytes(SERVER, head, &mut Look::default(), &mut out);
         inspection.limit(Some(11));
         assert_eq!(inspection.wants(SERVER), Wants::All);
         inspection.limit(Some(10));
         assert_eq!(inspection.wants(SERVER), Wants::After(990));
-        inspection.skip_response(985, &mut out);
-        inspection.bytes(SERVER, b"12345", None, &mut out);
+        inspection.skip_response(985, &mut Look::default(), &mut out);
+        inspection.bytes(SERVER, b"12345", &mut Look::default(), &mut out);
         inspection.limit(Some(0));
         assert_eq!(inspection.wants(SERVER), Wants::All);
         assert_eq!(log, ["0 GET / Some(200) 1000 true"]);
@@ -450,7 +470,7 @@ mod tests {
         let request = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(4000)).repeat(20);
         let mut inspection = Inspection::default();
         let mut reported = 0;
-        inspection.bytes(CLIENT, request.as_bytes(), None, &mut |finding| {
+        inspection.bytes(CLIENT, request.as_bytes(), &mut Look::default(), &mut |finding| {
             reported += usize::from(matches!(finding, Finding::Http(_)));
         });
         assert_eq!(reported, 12);

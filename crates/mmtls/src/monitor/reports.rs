@@ -6,12 +6,15 @@ use std::collections::{BTreeSet, HashMap};
 
 use mmtls_engine::session::{EndReason, FlowEnd, KeyStatus, SessionId, SessionInfo};
 use mmtls_engine::tls::Direction;
+use mmtls_inspect::rules::Rule;
+use mmtls_inspect::rules::header::Action;
 use mmtls_inspect::{AppProto, Uninspected};
 
 use super::finding::Finding;
 use crate::certificate::CertificateFacts;
 use crate::eve::{
-    Alert, Anomaly, Certificates, Dropped, EveWriter, FlowFacts, FlowKey, Late, SessionEnd,
+    Alert, Anomaly, Certificates, Dropped, EveWriter, FlowFacts, FlowKey, HttpTransaction, Late,
+    Metadata, SessionEnd,
 };
 use crate::patterns::{PatternAction, Patterns};
 use crate::summary::{Outcome, Summary};
@@ -21,6 +24,7 @@ pub(super) struct Reports {
     pub(super) eve: Option<EveWriter>,
     pub(super) now_ns: u64,
     pub(super) summary: Summary,
+    inline: bool,
     uninspected_resets: BTreeSet<Uninspected>,
     /// Flows whose sessions have ended, until they end themselves; only those of which there is something to
     /// be told.
@@ -55,16 +59,37 @@ pub(super) struct Asked {
     alerted: bool,
 }
 
+/// A rule that has matched, and where.
+struct RuleMatch<'a> {
+    from: Direction,
+    rule: &'a Rule,
+    app_proto: &'a str,
+    tx_id: Option<u64>,
+    http: Option<HttpTransaction<'a>>,
+    is_reported: bool,
+}
+
 impl Reports {
-    pub(super) fn new(eve: Option<EveWriter>, uninspected_resets: BTreeSet<Uninspected>) -> Self {
+    /// `inline`: the monitor stands between the endpoints. Elsewhere nothing is reset.
+    pub(super) fn new(
+        eve: Option<EveWriter>,
+        inline: bool,
+        uninspected_resets: BTreeSet<Uninspected>,
+    ) -> Self {
         let (summary, flows) = Default::default();
-        Self { eve, now_ns: 0, summary, uninspected_resets, flows }
+        Self { eve, now_ns: 0, summary, inline, uninspected_resets, flows }
+    }
+
+    pub(super) fn set_uninspected_resets(&mut self, causes: BTreeSet<Uninspected>) {
+        if self.inline {
+            self.uninspected_resets = causes;
+        }
     }
 
     /// Those of another worker.
     pub(super) fn share(&self) -> Self {
         let eve = self.eve.as_ref().map(EveWriter::share);
-        Self::new(eve, self.uninspected_resets.clone())
+        Self::new(eve, self.inline, self.uninspected_resets.clone())
     }
 
     pub(super) fn anomaly(&mut self, flow: FlowKey, from: Direction, anomaly: &Anomaly<'static>) {
@@ -95,6 +120,10 @@ impl Reports {
                     eve.fileinfo(self.now_ns, flow, *from, file);
                 }
             }
+            &Finding::Rule { from, rule, is_reported, app_proto, tx_id, http } => {
+                let found = RuleMatch { from, rule, app_proto, tx_id, http, is_reported };
+                self.rule(flow, found, asked);
+            }
             Finding::NotHttp => self.summary.not_http += 1,
             Finding::Anomaly { from, anomaly } => {
                 let anomaly = Anomaly { kind: "applayer", event: anomaly.name(), code: None };
@@ -121,7 +150,7 @@ impl Reports {
                 let reset = patterns.action == PatternAction::Reset;
                 if let Some(eve) = &mut self.eve {
                     let alert = Alert {
-                        tx_id: *tx_id,
+                        tx_id: Some(*tx_id),
                         app_proto,
                         action: if reset { "blocked" } else { "allowed" },
                         verdict: if reset { "reset" } else { "alert" },
@@ -131,15 +160,48 @@ impl Reports {
                         signature: patterns.set.text(*pattern).unwrap_or_default(),
                         category: place,
                         severity: 1,
-                        offset: *offset,
+                        metadata: Metadata::default(),
+                        offset: Some(*offset),
                         http: *http,
                     };
                     eve.alert(self.now_ns, flow, *from, &alert);
                 }
                 if reset {
-                    asked.reset.get_or_insert((*from, Dropped::PATTERN));
+                    asked.reset.get_or_insert((*from, Dropped::RULE));
                 }
             }
+        }
+    }
+
+    /// A rule has matched.
+    fn rule(&mut self, flow: FlowKey, found: RuleMatch<'_>, asked: &mut Asked) {
+        let RuleMatch { from, rule, app_proto, tx_id, http, is_reported } = found;
+        let stops = matches!(rule.header.action, Action::Drop | Action::Reject(_));
+        let reset = stops && self.inline;
+        if is_reported {
+            self.summary.alerts += 1;
+            asked.alerted = true;
+            if let Some(eve) = &mut self.eve {
+                let alert = Alert {
+                    tx_id,
+                    app_proto,
+                    action: if reset { "blocked" } else { "allowed" },
+                    verdict: if reset { "reset" } else { "alert" },
+                    gid: rule.id.gid,
+                    signature_id: rule.id.sid.into(),
+                    rev: rule.revision,
+                    signature: &rule.message,
+                    category: rule.category(),
+                    severity: rule.severity().into(),
+                    metadata: Metadata(&rule.metadata),
+                    offset: None,
+                    http,
+                };
+                eve.alert(self.now_ns, flow, from, &alert);
+            }
+        }
+        if reset {
+            asked.reset.get_or_insert((from, Dropped::RULE));
         }
     }
 

@@ -1,0 +1,218 @@
+//! Rules applied to bodies, as they come: each in all its forms, and the files in a form by themselves.
+//!
+//! Refuses to take what is beyond a window for what is not there: see [`super::window`].
+
+use super::connection::{Connection, settle};
+use super::context::{Context, Sink};
+use super::matcher::{Matcher, Place, Slot, index};
+use super::message::{BodyStream, Message, Subject};
+use super::multipart::Part;
+use super::prefilter::Position;
+use super::transform;
+use super::view::View;
+use super::window::STEP;
+use crate::event::{Body, Form, Side};
+use crate::rules::Buffer;
+use crate::transaction::Transaction;
+
+/// Where the bytes of a body go.
+pub(super) struct Bodies<'a, 'b> {
+    pub(super) connection: &'a mut Connection,
+    pub(super) cx: &'a mut Context<'b>,
+    pub(super) side: Side,
+    /// The stream that the body is a part of.
+    pub(super) payload: Option<View<'a>>,
+    pub(super) transaction: Option<&'a Transaction>,
+    pub(super) sink: Sink<'a>,
+}
+
+impl Bodies<'_, '_> {
+    /// The next bytes of a body in one of its forms.
+    pub(super) fn data(&mut self, message: &mut Message, body: &Body<'_>) {
+        let known = message.bodies.iter().position(|it| it.form == body.form && it.is_message);
+        let place = known.unwrap_or_else(|| {
+            let is_file = message.multipart.is_none();
+            self.begin(message, BodyStream { is_file, ..self.stream(body.form) })
+        });
+        self.bytes(message, place, body.bytes);
+        let decides = match message.is_coded {
+            true => Form::Decoded(0),
+            false => Form::AsSent,
+        };
+        if body.form != decides {
+            return;
+        }
+        // It comes back below: rules that its files meet need the message.
+        let Some(mut multipart) = message.multipart.take() else {
+            return;
+        };
+        multipart.data(body.bytes, &mut |part| self.part(message, place, body.form, part));
+        message.multipart = Some(multipart);
+    }
+
+    /// A part of a form.
+    fn part(&mut self, message: &mut Message, whole: usize, form: Form, part: Part<'_>) {
+        let file = message.bodies.iter().position(|it| !it.is_message);
+        match (part, file) {
+            (Part::Begin { filename: Some(_), .. }, None) => {
+                let file = BodyStream { is_message: false, ..self.stream(form) };
+                self.begin(message, file);
+            }
+            (Part::Data(bytes), Some(file)) => self.bytes(message, file, bytes),
+            (Part::End, Some(file)) => {
+                self.filled(message, file);
+                message.bodies.remove(file);
+            }
+            // Who must not miss a file looks into everything.
+            (Part::Fault, _) => self.take_for_file(message, whole),
+            _ => {}
+        }
+    }
+
+    fn stream(&self, form: Form) -> BodyStream {
+        BodyStream::new(form, self.cx.matcher.slots.len(), self.cx.budget)
+    }
+
+    fn begin(&mut self, message: &mut Message, body: BodyStream) -> usize {
+        message.bodies.push(body);
+        // Rules without a pattern wait from the start.
+        for (_, slot) in body_slots(self.cx.matcher, self.side) {
+            let always = &slot.candidates[index(self.side)].always;
+            always.iter().for_each(|&rule| self.cx.scratch.hits.add(rule));
+        }
+        message.bodies.len() - 1
+    }
+
+    /// The body as a whole is a file, too; what came of it was not searched as one.
+    fn take_for_file(&mut self, message: &mut Message, place: usize) {
+        let Some(body) = message.bodies.get_mut(place) else {
+            return;
+        };
+        body.is_file = true;
+        for (number, slot) in body_slots(self.cx.matcher, self.side) {
+            if let (Some(prefilter), Some(position), true) = (
+                &slot.candidates[index(self.side)].prefilter,
+                body.positions.get_mut(number),
+                slot.buffer == Buffer::FileData && slot.transforms.is_empty(),
+            ) {
+                let known = body.window.view().bytes;
+                prefilter.search(position, known, &mut self.cx.scratch.hits);
+            }
+        }
+        self.apply(message, None, false);
+    }
+
+    fn bytes(&mut self, message: &mut Message, place: usize, bytes: &[u8]) {
+        let at = index(self.side);
+        for piece in bytes.chunks(STEP) {
+            if message.bodies.get(place).is_some_and(|body| body.window.is_full(piece.len())) {
+                self.filled(message, place);
+            }
+            let Some(body) = message.bodies.get_mut(place) else {
+                return;
+            };
+            if !body.window.push(piece) {
+                self.connection.over_cap(self.side, self.sink);
+            }
+            for (number, slot) in body_slots(self.cx.matcher, self.side) {
+                let is_searched = slot.transforms.is_empty() && body.is_for(slot.buffer);
+                if let (Some(prefilter), Some(position), true) =
+                    (&slot.candidates[at].prefilter, body.positions.get_mut(number), is_searched)
+                {
+                    prefilter.search(position, piece, &mut self.cx.scratch.hits);
+                }
+            }
+            if body.window.may_apply() {
+                message.add_waiting(&mut self.cx.scratch.hits);
+            } else {
+                self.connection.over_cap(self.side, self.sink);
+            }
+            self.apply(message, None, false);
+        }
+    }
+
+    /// All that is at hand of a body is all that counts of it.
+    fn filled(&mut self, message: &mut Message, place: usize) {
+        self.transformed(message, place);
+        message.add_waiting(&mut self.cx.scratch.hits);
+        self.apply(message, Some(place), false);
+    }
+
+    /// The message is over.
+    pub(super) fn end(&mut self, message: &mut Message) {
+        if let Some(mut multipart) = message.multipart.take() {
+            let whole = message.bodies.iter().position(|it| it.is_message).unwrap_or(0);
+            let form = message.bodies.get(whole).map_or(Form::AsSent, |body| body.form);
+            multipart.end(&mut |part| self.part(message, whole, form, part));
+        }
+        for place in 0..message.bodies.len() {
+            if let Some(body) = message.bodies.get_mut(place) {
+                body.window.end();
+            }
+            self.transformed(message, place);
+        }
+        message.add_waiting(&mut self.cx.scratch.hits);
+        self.apply(message, None, true);
+    }
+
+    /// Collects the rules that may match in what transformations make of a body, now that it is whole.
+    fn transformed(&mut self, message: &Message, place: usize) {
+        let Some(body) = message.bodies.get(place) else {
+            return;
+        };
+        let Some(view) = body.window.whole_view() else {
+            return;
+        };
+        for (_, slot) in body_slots(self.cx.matcher, self.side) {
+            if slot.transforms.is_empty() || !body.is_for(slot.buffer) {
+                continue;
+            }
+            if let Some(prefilter) = &slot.candidates[index(self.side)].prefilter
+                && let Some(transformed) = transform::apply(&slot.transforms, view)
+            {
+                let bytes = transformed.view().bytes;
+                prefilter.search(&mut Position::default(), bytes, &mut self.cx.scratch.hits);
+            }
+        }
+    }
+
+    /// Applies the rules that were collected.
+    fn apply(&mut self, message: &mut Message, filled: Option<usize>, has_ended: bool) {
+        let rules = self.cx.scratch.hits.take();
+        for &rule in &rules {
+            let Some(mut waiting) = message.take(rule) else { continue };
+            let subject = Subject {
+                head: message.head.as_ref().map(|(head, _)| head),
+                bodies: &message.bodies,
+                is_coded: message.is_coded,
+                payload: self.payload,
+                handshake: None,
+                filled,
+                has_ended,
+            };
+            let outcome = self.connection.apply(self.cx, &mut waiting, self.side, &subject);
+            for body in &mut message.bodies {
+                body.window.worked(self.cx.scratch.work);
+            }
+            let (side, transaction) = (self.side, self.transaction);
+            settle(
+                self.connection,
+                self.cx,
+                message,
+                waiting,
+                outcome,
+                side,
+                transaction,
+                self.sink,
+            );
+        }
+        self.cx.scratch.hits.give_back(rules);
+    }
+}
+
+/// The buffers of bodies that rules look into on a side.
+fn body_slots(matcher: &Matcher, side: Side) -> impl Iterator<Item = (usize, &Slot)> {
+    matcher.slots.iter().enumerate().filter(move |(_, slot)| {
+        slot.place == Place::Body && !slot.candidates[index(side)].is_empty()
+    })
+}

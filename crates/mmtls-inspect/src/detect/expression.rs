@@ -1,0 +1,182 @@
+//! `pcre`: regular expressions, compiled by PCRE2, and searched within the limits that Suricata sets.
+//!
+//! Refuses to report a match that more bytes could undo, and to search without a limit of steps,
+//! except where a rule asks for that of PCRE2 itself.
+
+use pcre2::bytes::{Regex, RegexBuilder};
+
+use super::memory::Memory;
+use super::pattern::{self, Nature, Pattern, Reach};
+use super::unusable::Unusable;
+use super::view::View;
+use crate::rules::pcre::{Pcre, Scope};
+
+/// Steps and depth of a search, as Suricata sets them unless its configuration says otherwise.
+const LIMITS: &str = "(*LIMIT_MATCH=3500)(*LIMIT_DEPTH=1500)";
+/// What a search costs, besides the bytes looked at.
+const SEARCH_WORK: usize = 64;
+
+/// A regular expression, ready to be searched.
+#[derive(Debug)]
+pub(super) struct Expression {
+    regex: Regex,
+    nature: Nature,
+    negated: bool,
+    relative: bool,
+    /// Which group is kept, and as what.
+    captures: Vec<(usize, Scope, Box<str>)>,
+    /// The match must not become longer or shorter as more bytes follow: something depends on its end.
+    needs_end: bool,
+}
+
+/// Where an expression matches.
+pub(super) struct Match {
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+impl Expression {
+    /// `is_followed`: the place where it matches counts for a check behind it.
+    pub(super) fn new(pcre: &Pcre, is_followed: bool) -> Result<Self, Unusable> {
+        let pattern = Pattern::new(pcre);
+        if pcre.dollar_end_only && pattern.has_own_options {
+            return Err(Unusable::DollarEndOnly);
+        }
+        let compile = |text: &str| {
+            RegexBuilder::new()
+                .caseless(pcre.caseless)
+                .multi_line(pcre.multi_line)
+                .dotall(pcre.dot_all)
+                .extended(pcre.extended)
+                .jit_if_available(true)
+                .build(text)
+                .map_err(|error| Unusable::Expression(error.to_string().into()))
+        };
+        let limits = if pcre.overrides_limit { "" } else { LIMITS };
+        let (settings, text) = pattern::split_settings(&pattern.text);
+        let ungreedy = if pcre.ungreedy { "(?U)" } else { "" };
+        let mut regex = compile(&format!("{limits}{settings}{ungreedy}{text}"))?;
+        if pcre.anchored {
+            // Compiled by itself first: in parentheses, a faulty expression could become a right one.
+            // The line end ends a comment.
+            let end = if pcre.extended { "\n)" } else { ")" };
+            regex = compile(&format!("{limits}{settings}{ungreedy}\\G(?:{text}{end}"))?;
+        }
+        let captures = captures(pcre, &regex)?;
+        let needs_end = is_followed || !captures.is_empty();
+        let (negated, relative) = (pcre.negated, pcre.relative);
+        Ok(Self { regex, nature: pattern.nature, negated, relative, captures, needs_end })
+    }
+
+    /// More bytes never undo a match.
+    pub(super) fn is_monotone(&self) -> bool {
+        let Nature { looks_ahead, is_variable, .. } = self.nature;
+        !(self.negated || looks_ahead || self.needs_end && is_variable)
+    }
+
+    /// The first match, not before `not_before`, behind one that ended at `place`.
+    pub(super) fn find(
+        &self,
+        place: u64,
+        not_before: u64,
+        view: View<'_>,
+        memory: &mut Memory,
+    ) -> Option<Match> {
+        if !view.is_whole && !self.is_monotone() {
+            return None;
+        }
+        let (base, from) = self.base(place, view)?;
+        let from = from.max(not_before);
+        let subject = view.tail(base)?;
+        let offset = usize::try_from(from.checked_sub(base)?).ok()?;
+        let (start, end) = self.search(subject, offset, memory)?;
+        let at = |offset: usize| base.saturating_add(offset as u64);
+        Some(Match { start: at(start), end: at(end) })
+    }
+
+    /// Whether it is certain that it matches nowhere behind a match that ended at `place`.
+    pub(super) fn is_absent(&self, place: u64, view: View<'_>, memory: &mut Memory) -> bool {
+        let base = if self.relative { place } else { 0 };
+        let Some(subject) = view.tail(base).filter(|_| view.is_whole) else {
+            return false;
+        };
+        if !memory.spend(SEARCH_WORK + subject.len()) {
+            return false;
+        }
+        match self.regex.is_match_at(subject, 0) {
+            Ok(found) => !found,
+            Err(_) => {
+                memory.limits_hit = memory.limits_hit.saturating_add(1);
+                false
+            }
+        }
+    }
+
+    /// Where the subject starts, and the first byte where a match may start.
+    fn base(&self, place: u64, view: View<'_>) -> Option<(u64, u64)> {
+        if self.relative {
+            return Some((place, place));
+        }
+        // The bytes at hand do not begin where the buffer does.
+        match self.nature.looks_back {
+            _ if view.start == 0 => Some((0, 0)),
+            Reach::Nothing => Some((view.start, view.start)),
+            Reach::Byte => Some((view.start, view.start.saturating_add(1))),
+            Reach::Far => None,
+        }
+    }
+
+    fn search(&self, subject: &[u8], from: usize, memory: &mut Memory) -> Option<(usize, usize)> {
+        let rest = subject.len().checked_sub(from)?;
+        if memory.over_cap {
+            return None;
+        }
+        let found = match self.regex.find_at(subject, from) {
+            Ok(found) => found.map(|found| (found.start(), found.end())),
+            Err(_) => {
+                memory.limits_hit = memory.limits_hit.saturating_add(1);
+                None
+            }
+        };
+        let seen = found.map_or(rest, |(_, end)| end.saturating_sub(from));
+        if !memory.spend(SEARCH_WORK + seen) {
+            return None;
+        }
+        if found.is_some() && !self.captures.is_empty() {
+            self.capture(subject, from, memory);
+        }
+        found
+    }
+
+    fn capture(&self, subject: &[u8], from: usize, memory: &mut Memory) {
+        let mut groups = self.regex.capture_locations();
+        if !matches!(self.regex.captures_read_at(&mut groups, subject, from), Ok(Some(_))) {
+            return;
+        }
+        for (group, scope, name) in &self.captures {
+            let value = groups.get(*group).and_then(|(start, end)| subject.get(start..end));
+            if let Some(value) = value {
+                memory.capture(*scope, name, value);
+            }
+        }
+    }
+}
+
+/// The numbers of the groups that are kept. An expression without any group keeps nothing, as in
+/// Suricata.
+fn captures(pcre: &Pcre, regex: &Regex) -> Result<Vec<(usize, Scope, Box<str>)>, Unusable> {
+    let names = regex.capture_names();
+    let there = names.len().saturating_sub(1);
+    let wanted = pcre.captures.len();
+    if there > 0 && there < wanted {
+        return Err(Unusable::Groups { wanted, there });
+    }
+    let numbered = pcre.captures.iter().enumerate().filter_map(|(index, capture)| {
+        let group = match &capture.group {
+            Some(group) => names.iter().position(|name| name.as_deref() == Some(group))?,
+            None => index + 1,
+        };
+        Some((group, capture.scope, capture.name.clone()))
+    });
+    Ok(numbered.filter(|(group, ..)| *group <= there).collect())
+}

@@ -1,0 +1,343 @@
+//! What rules know of one connection, and what comes of what it carries.
+//!
+//! Bytes, events and facts of the handshake go in, in the order in which they came; matches come out, each
+//! before what completed it goes on. Refuses to report a rule twice for one side of a transaction.
+
+use core::net::SocketAddr;
+use std::collections::{HashMap, HashSet};
+
+use super::bodies::Bodies;
+use super::connection::{Connection, settle};
+use super::context::{Context, Facts, Sink};
+use super::http_head::Head;
+use super::matcher::{Matcher, Place, index, is_of};
+use super::message::{Message, Outcome, Subject, Waiting};
+use super::multipart::Multipart;
+use super::part_head::boundary_of;
+use super::prefilter::Position;
+use super::stream::Stream;
+use super::window::STEP;
+use crate::event::{Body, Event, Fields, Side};
+use crate::protocol::AppProto;
+use crate::rules::Rule;
+use crate::rules::buffers::Application;
+use crate::rules::header::Protocol;
+use crate::transaction::Transaction;
+
+/// What rules know of one connection.
+pub struct FlowState {
+    connection: Connection,
+    messages: HashMap<(Side, u64), Message>,
+    streams: [Option<Box<Stream>>; 2],
+    handshake: [Message; 2],
+    /// Rules that look into nothing were applied.
+    has_begun: [bool; 2],
+}
+
+impl FlowState {
+    /// At the start of a connection, whose number is not used by another one at the same time.
+    #[must_use]
+    pub fn new(flow: u64, client: SocketAddr, server: SocketAddr) -> Self {
+        let connection = Connection {
+            flow,
+            client,
+            server,
+            bits: HashSet::new(),
+            has_passed: false,
+            over_cap: [false; 2],
+            application: None,
+            is_http2: false,
+        };
+        Self {
+            connection,
+            messages: HashMap::new(),
+            streams: [None, None],
+            handshake: Default::default(),
+            has_begun: [false; 2],
+        }
+    }
+
+    /// Whether nothing is under way that rules have looked at in part.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Goes on with other rules: bits that are set stay so by their names. Only where [`Self::is_idle`];
+    /// what rules know of the streams is lost.
+    pub fn exchange(&mut self, old: &Matcher, new: &Matcher) {
+        let names = old.bits.iter().filter(|(_, number)| self.connection.bits.contains(*number));
+        let kept = names.filter_map(|(name, _)| new.bits.get(name).copied()).collect();
+        self.connection.bits = kept;
+        self.messages.clear();
+        self.streams = [None, None];
+        self.handshake = Default::default();
+    }
+
+    /// Something of one side's handshake is known. `is_complete` when nothing more will be.
+    pub fn handshake(
+        &mut self,
+        cx: &mut Context<'_>,
+        side: Side,
+        facts: &dyn Facts,
+        is_complete: bool,
+        sink: Sink<'_>,
+    ) {
+        if self.connection.has_passed {
+            return;
+        }
+        // What TLS carries may be known already: certificates can come late.
+        let inside = self.connection.application.replace(Application::Tls);
+        let message = &mut self.handshake[index(side)];
+        let subject = Subject { handshake: Some(facts), ..Subject::none(is_complete) };
+        candidates(cx, side, Place::Tls, &subject);
+        if facts.version().is_some() {
+            let is_first = !core::mem::replace(&mut self.has_begun[index(side)], true);
+            bare(cx, &self.connection, side, |rule| match rule.header.protocol {
+                Protocol::Tls => true,
+                _ => is_first && is_of_stream(rule) && rule.data_size.is_none(),
+            });
+        }
+        message.add_waiting(&mut cx.scratch.hits);
+        let rules = cx.scratch.hits.take();
+        for &rule in &rules {
+            let Some(mut waiting) = message.take(rule) else { continue };
+            let outcome = self.connection.apply(cx, &mut waiting, side, &subject);
+            settle(&mut self.connection, cx, message, waiting, outcome, side, None, sink);
+        }
+        cx.scratch.hits.give_back(rules);
+        self.connection.application = inside;
+    }
+
+    /// The next bytes of a side as they came: a record's, or a segment's.
+    pub fn data(&mut self, cx: &mut Context<'_>, side: Side, bytes: &[u8], sink: Sink<'_>) {
+        if self.connection.has_passed || bytes.is_empty() {
+            return;
+        }
+        let at = index(side);
+        let has_bare = !cx.matcher.bare[at].is_empty();
+        if !cx.matcher.needs[at].payload && !has_bare {
+            return;
+        }
+        if has_bare {
+            let is_first = !core::mem::replace(&mut self.has_begun[at], true);
+            bare(cx, &self.connection, side, |rule| {
+                let is_due = rule.data_size.map(|size| size.holds(bytes.len() as u64));
+                is_of_stream(rule) && is_due.unwrap_or(is_first)
+            });
+            let rules = cx.scratch.hits.take();
+            for &rule in &rules {
+                let subject = Subject::none(true);
+                let outcome = self.connection.apply(cx, &mut Waiting::new(rule), side, &subject);
+                if outcome == Outcome::Matched {
+                    self.connection.matched(cx, rule, side, None, sink);
+                }
+            }
+            cx.scratch.hits.give_back(rules);
+        }
+        if !cx.matcher.needs[at].payload || self.connection.has_passed {
+            return;
+        }
+        let slots = cx.matcher.slots.len();
+        let stream =
+            self.streams[at].get_or_insert_with(|| Box::new(Stream::new(cx.budget, slots)));
+        for piece in bytes.chunks(STEP) {
+            if !stream.window.push(piece) {
+                self.connection.over_cap(side, sink);
+            }
+            for (number, slot) in cx.matcher.slots.iter().enumerate() {
+                if slot.place != Place::Payload {
+                    continue;
+                }
+                let (candidates, hits) = (&slot.candidates[at], &mut cx.scratch.hits);
+                if let (Some(prefilter), Some(position)) =
+                    (&candidates.prefilter, stream.positions.get_mut(number))
+                {
+                    prefilter.search(position, piece, hits);
+                }
+                candidates.always.iter().for_each(|&rule| hits.add(rule));
+            }
+            if stream.window.may_apply() {
+                stream.waiting.iter().for_each(|it| cx.scratch.hits.add(it.rule));
+            } else {
+                self.connection.over_cap(side, sink);
+            }
+            let rules = cx.scratch.hits.take();
+            for &rule in &rules {
+                stream.apply(&mut self.connection, cx, rule, side, piece, bytes.len(), sink);
+            }
+            cx.scratch.hits.give_back(rules);
+        }
+    }
+
+    /// Bytes of a side are missing.
+    pub fn gap(&mut self, side: Side) {
+        if let Some(stream) = &mut self.streams[index(side)] {
+            stream.window.restart();
+            stream.positions.fill(Position::default());
+        }
+        for ((of, _), message) in &mut self.messages {
+            if *of == side {
+                for body in &mut message.bodies {
+                    body.window.restart();
+                    body.positions.fill(Position::default());
+                }
+            }
+        }
+    }
+
+    /// Something of the application layer.
+    pub fn event(&mut self, cx: &mut Context<'_>, event: &Event<'_>, sink: Sink<'_>) {
+        if self.connection.has_passed {
+            return;
+        }
+        match event {
+            Event::Protocol(protocol) => {
+                self.connection.is_http2 = *protocol == AppProto::Http2;
+                let is_http = matches!(protocol, AppProto::Http | AppProto::Http2);
+                self.connection.application = is_http.then_some(Application::Http);
+            }
+            Event::RequestHead { transaction, fields, .. } => {
+                self.head(cx, Side::Client, transaction, *fields, sink);
+            }
+            Event::ResponseHead(transaction, fields) => {
+                self.head(cx, Side::Server, transaction, *fields, sink);
+            }
+            Event::Body(body) => self.body(cx, body, sink),
+            Event::RequestEnd(Some(transaction)) => self.end(cx, Side::Client, transaction, sink),
+            Event::ResponseEnd(Some(transaction)) => self.end(cx, Side::Server, transaction, sink),
+            Event::Complete(transaction) => {
+                self.end(cx, Side::Client, transaction, sink);
+                self.end(cx, Side::Server, transaction, sink);
+            }
+            _ => {}
+        }
+        if self.connection.has_passed {
+            self.messages.clear();
+        }
+    }
+
+    fn head(
+        &mut self,
+        cx: &mut Context<'_>,
+        side: Side,
+        transaction: &Transaction,
+        fields: Fields<'_>,
+        sink: Sink<'_>,
+    ) {
+        self.connection.application = Some(Application::Http);
+        let at = index(side);
+        let is_wanted = !cx.matcher.bare[at].is_empty()
+            || cx
+                .matcher
+                .slots
+                .iter()
+                .any(|slot| slot.place == Place::Head && !slot.candidates[at].is_empty());
+        let needs = cx.matcher.needs[at];
+        if !is_wanted && !needs.bodies {
+            return;
+        }
+        let key = (side, transaction.id.unwrap_or(u64::MAX));
+        // What is left of another message with the same number is not this one's.
+        let message = self.messages.entry(key).or_default();
+        *message = Message::default();
+        message.is_coded = fields.iter().any(|(name, value)| {
+            name.eq_ignore_ascii_case(b"content-encoding")
+                && !value.trim_ascii().is_empty()
+                && !value.trim_ascii().eq_ignore_ascii_case(b"identity")
+        });
+        if side == Side::Client && needs.files {
+            let kind = fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(b"content-type"));
+            let boundary = kind.and_then(|(_, value)| boundary_of(value));
+            message.multipart = boundary.map(|boundary| Multipart::new(&boundary));
+        }
+        let head = match side {
+            Side::Client => Head::request(fields),
+            Side::Server => Head::response(fields),
+        };
+        let payload = self.streams[at].as_ref().map(|stream| stream.window.view());
+        let subject = Subject { head: Some(&head), payload, ..Subject::none(false) };
+        candidates(cx, side, Place::Head, &subject);
+        bare(cx, &self.connection, side, |rule| {
+            matches!(rule.header.protocol, Protocol::Http | Protocol::Http1 | Protocol::Http2)
+        });
+        let rules = cx.scratch.hits.take();
+        for &rule in &rules {
+            let Some(mut waiting) = message.take(rule) else { continue };
+            let outcome = self.connection.apply(cx, &mut waiting, side, &subject);
+            settle(
+                &mut self.connection,
+                cx,
+                message,
+                waiting,
+                outcome,
+                side,
+                Some(transaction),
+                sink,
+            );
+        }
+        cx.scratch.hits.give_back(rules);
+        if needs.late_heads || !message.waiting.is_empty() {
+            match cx.budget.take(head.size()) {
+                Some(charge) => message.head = Some((head, charge)),
+                None => self.connection.over_cap(side, sink),
+            }
+        }
+    }
+
+    fn body(&mut self, cx: &mut Context<'_>, body: &Body<'_>, sink: Sink<'_>) {
+        let at = index(body.side);
+        if !cx.matcher.needs[at].bodies {
+            return;
+        }
+        let number = body.transaction.and_then(|it| it.id).unwrap_or(u64::MAX);
+        let message = self.messages.entry((body.side, number)).or_default();
+        let payload = self.streams[at].as_ref().map(|stream| stream.window.view());
+        let (connection, side, transaction) = (&mut self.connection, body.side, body.transaction);
+        Bodies { connection, cx, side, payload, transaction, sink }.data(message, body);
+    }
+
+    /// A message is over.
+    fn end(&mut self, cx: &mut Context<'_>, side: Side, transaction: &Transaction, sink: Sink<'_>) {
+        let key = (side, transaction.id.unwrap_or(u64::MAX));
+        let Some(mut message) = self.messages.remove(&key) else {
+            return;
+        };
+        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let (connection, transaction) = (&mut self.connection, Some(transaction));
+        Bodies { connection, cx, side, payload, transaction, sink }.end(&mut message);
+    }
+}
+
+/// Collects the rules that may match in the buffers that are there at once.
+fn candidates(cx: &mut Context<'_>, side: Side, place: Place, subject: &Subject<'_>) {
+    let at = index(side);
+    for slot in cx.matcher.slots.iter().filter(|slot| slot.place == place) {
+        let candidates = &slot.candidates[at];
+        if candidates.is_empty() {
+            continue;
+        }
+        let hits = &mut cx.scratch.hits;
+        if let Some(prefilter) = &candidates.prefilter {
+            subject.each(slot, &mut |bytes| {
+                prefilter.search(&mut Position::default(), bytes, hits);
+            });
+        }
+        candidates.always.iter().for_each(|&rule| hits.add(rule));
+    }
+}
+
+/// Collects the rules that look into no buffer.
+fn bare(cx: &mut Context<'_>, connection: &Connection, side: Side, is_due: impl Fn(&Rule) -> bool) {
+    for &rule in &cx.matcher.bare[index(side)] {
+        let compiled = cx.matcher.rules.get(rule as usize);
+        if compiled.is_some_and(|it| is_due(&it.rule) && connection.is_about(&it.rule)) {
+            cx.scratch.hits.add(rule);
+        }
+    }
+}
+
+/// Whether a rule belongs to the stream, whatever it carries.
+fn is_of_stream(rule: &Rule) -> bool {
+    is_of(rule.header.protocol, None, false)
+}

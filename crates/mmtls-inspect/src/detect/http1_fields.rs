@@ -1,0 +1,162 @@
+//! The lines and fields of a head of HTTP/1 as rules see them: read again from what was sent, as libhtp
+//! reads it. Clients and the observer pass over lines that are no fields; rules look into those too.
+//!
+//! Compared with libhtp 0.5.47: the same for heads whose lines end with LF or CR LF. Where other line ends
+//! stand alone, libhtp may take the head to end elsewhere than the observer does.
+//!
+//! Refuses more than [`MAX_FIELDS`] fields and [`MAX_REPETITIONS`] repetitions, of which the rest is
+//! passed over.
+
+use std::borrow::Cow;
+
+use super::uri::is_space;
+use crate::event::Side;
+
+/// Most fields of different names. Also what Suricata is shipped with.
+const MAX_FIELDS: usize = 1024;
+/// Most fields that repeat a name for more than the second time.
+const MAX_REPETITIONS: usize = 64;
+
+/// The lines of a head without their ends: LF, CR, or both.
+pub(super) struct Lines<'a>(pub(super) &'a [u8]);
+
+impl<'a> Iterator for Lines<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.0.is_empty() {
+            return None;
+        }
+        // A CR ends a line unless an LF or another CR follows; LF CR is one end, not two.
+        let is_end = |at: usize| match self.0[at..] {
+            [b'\n', ..] | [b'\r'] => true,
+            [b'\r', next, ..] => !matches!(next, b'\r' | b'\n'),
+            _ => false,
+        };
+        let end = (0..self.0.len()).find(|&at| is_end(at));
+        let (line, rest) = self.0.split_at(end.map_or(self.0.len(), |end| end + 1));
+        self.0 = match rest {
+            [b'\r', behind @ ..] if !behind.starts_with(b"\n") => behind,
+            _ => rest,
+        };
+        let ends = line.iter().rev().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        Some(&line[..line.len() - ends])
+    }
+}
+
+struct Field<'a> {
+    name: Cow<'a, [u8]>,
+    value: Cow<'a, [u8]>,
+    /// Others behind it have the same name.
+    repeated: bool,
+}
+
+/// The fields of a head.
+pub(super) struct Http1Fields<'a> {
+    side: Side,
+    /// In the order of their first appearance.
+    fields: Vec<Field<'a>>,
+    /// The place of the field that is repeated, and the value that joins its own.
+    repeated: Vec<(usize, Cow<'a, [u8]>)>,
+    repetitions: usize,
+}
+
+impl<'a> Http1Fields<'a> {
+    /// Reads the lines behind a start line.
+    pub(super) fn read(side: Side, is_http11: bool, lines: Lines<'a>) -> Self {
+        let mut out = Self { side, fields: Vec::new(), repeated: Vec::new(), repetitions: 0 };
+        let mut open: Option<Cow<'a, [u8]>> = None;
+        for line in lines.filter(|line| !line.is_empty()) {
+            let folded = matches!(line[0], b' ' | b'\t' | 0);
+            open = Some(match open.take() {
+                // Browsers take such a line for the next field.
+                Some(before)
+                    if folded
+                        && side == Side::Server
+                        && is_http11
+                        && before.contains(&b':')
+                        && line.contains(&b':') =>
+                {
+                    out.add(before);
+                    Cow::Borrowed(&line[1..])
+                }
+                Some(before) if folded => Cow::Owned([&before[..], line].concat()),
+                Some(before) => {
+                    out.add(before);
+                    Cow::Borrowed(line)
+                }
+                None => {
+                    let folds = line.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | 0));
+                    Cow::Borrowed(&line[folds.count()..])
+                }
+            });
+        }
+        if let Some(last) = open {
+            out.add(last);
+        }
+        out
+    }
+
+    /// Each field with its values, which are to be joined.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], impl Iterator<Item = &[u8]>)> {
+        self.fields.iter().enumerate().map(|(at, field)| {
+            let repeated = if field.repeated { &self.repeated[..] } else { &[] };
+            let further = repeated.iter().filter(move |(of, _)| *of == at);
+            let values = core::iter::once(&field.value).chain(further.map(|(_, value)| value));
+            (&field.name[..], values.map(|value| &value[..]))
+        })
+    }
+
+    fn add(&mut self, line: Cow<'a, [u8]>) {
+        let (name, value) = match line {
+            Cow::Borrowed(line) => {
+                let (name, value) = split(self.side, line);
+                (Cow::Borrowed(name), Cow::Borrowed(value))
+            }
+            Cow::Owned(line) => {
+                let (name, value) = split(self.side, &line);
+                (Cow::Owned(name.to_vec()), Cow::Owned(value.to_vec()))
+            }
+        };
+        let known = self.fields.iter().position(|field| field.name.eq_ignore_ascii_case(&name));
+        let Some(at) = known else {
+            if self.fields.len() < MAX_FIELDS {
+                self.fields.push(Field { name, value, repeated: false });
+            }
+            return;
+        };
+        if self.fields[at].repeated {
+            if self.repetitions == MAX_REPETITIONS {
+                return;
+            }
+            self.repetitions += 1;
+        }
+        self.fields[at].repeated = true;
+        // Of several lengths the first one counts.
+        if !name.eq_ignore_ascii_case(b"content-length") {
+            self.repeated.push((at, value));
+        }
+    }
+}
+
+/// Name and value of a field. What is no field is the value of one without a name.
+fn split(side: Side, line: &[u8]) -> (&[u8], &[u8]) {
+    let is_blank = |byte: u8| matches!(byte, b' ' | b'\t');
+    let is_behind_name = |byte: u8| match side {
+        Side::Client => is_blank(byte),
+        Side::Server => is_space(byte),
+    };
+    let colon = line
+        .iter()
+        .position(|&byte| byte == b':' || side == Side::Client && byte == 0)
+        .filter(|&at| line[at] == b':');
+    let (name, value) = match colon {
+        None if side == Side::Client => return (b"", line),
+        None => (&line[..0], line),
+        Some(colon) => (&line[..colon], &line[colon + 1..]),
+    };
+    let name_end = name.iter().rposition(|&byte| !is_behind_name(byte)).map_or(0, |at| at + 1);
+    let start = value.iter().position(|&byte| !is_blank(byte)).unwrap_or(value.len());
+    let end = value.iter().rposition(|&byte| !is_blank(byte)).map_or(start, |at| at + 1);
+    (&name[..name_end], &value[start..end])
+}

@@ -1,0 +1,273 @@
+//! What rules look into together: one side of a transaction, of a handshake, or of the stream.
+//!
+//! A rule becomes a candidate by its pattern; what of it is not there yet waits. Refuses to decide on
+//! what may still change: see [`super::checks`].
+
+use super::context::Facts;
+use super::http_head::Head;
+use super::matcher::{Compiled, Group, Place, Slot};
+use super::memory::Memory;
+use super::multipart::Multipart;
+use super::prefilter::{Hits, Position};
+use super::transform;
+use super::view::View;
+use super::window::{Charge, Window, WindowBudget};
+use crate::event::Form;
+use crate::rules::Buffer;
+
+/// One side of a transaction, as far as rules look at it.
+#[derive(Default)]
+pub(super) struct Message {
+    pub(super) head: Option<(Head, Charge)>,
+    /// Its body has a content coding.
+    pub(super) is_coded: bool,
+    pub(super) bodies: Vec<BodyStream>,
+    /// The body is a form, whose files are looked into one by one.
+    pub(super) multipart: Option<Multipart>,
+    /// Rules of which not everything has matched, in their order.
+    pub(super) waiting: Vec<Waiting>,
+    /// Rules that have matched, or never will, in their order.
+    pub(super) done: Vec<u32>,
+}
+
+/// A body in one form.
+pub(super) struct BodyStream {
+    pub(super) form: Form,
+    /// It is all of the message's body, not a file in it.
+    pub(super) is_message: bool,
+    /// It is a file.
+    pub(super) is_file: bool,
+    pub(super) window: Window,
+    /// Where the search for each slot stands.
+    pub(super) positions: Vec<Position>,
+}
+
+impl BodyStream {
+    pub(super) fn new(form: Form, slots: usize, budget: &WindowBudget) -> Self {
+        let positions = vec![Position::default(); slots];
+        Self { form, is_message: true, is_file: true, window: Window::new(budget), positions }
+    }
+
+    /// Whether rules look into it by the name of a buffer.
+    pub(super) fn is_for(&self, buffer: Buffer) -> bool {
+        if buffer == Buffer::FileData { self.is_file } else { self.is_message }
+    }
+}
+
+/// A rule of which not everything has matched.
+pub(super) struct Waiting {
+    pub(super) rule: u32,
+    /// The buffers that have, a bit each.
+    matched: u64,
+    memory: Option<Box<Memory>>,
+}
+
+/// What has come of a rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Outcome {
+    Matched,
+    /// It may match when more has come.
+    Waits,
+    Never,
+}
+
+/// What it cost to apply a rule.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    /// In bytes looked at.
+    pub(super) work: u64,
+    /// It was given up.
+    pub(super) over_cap: bool,
+}
+
+/// What a rule is applied to.
+pub(super) struct Subject<'a> {
+    pub(super) head: Option<&'a Head>,
+    pub(super) bodies: &'a [BodyStream],
+    pub(super) is_coded: bool,
+    /// The stream of this side, or a part of it.
+    pub(super) payload: Option<View<'a>>,
+    pub(super) handshake: Option<&'a dyn Facts>,
+    /// The body that is about to lose its start: what is there counts as all of it.
+    pub(super) filled: Option<usize>,
+    /// Nothing more comes of this message.
+    pub(super) has_ended: bool,
+}
+
+impl Subject<'_> {
+    /// Nothing but what is added to it.
+    pub(super) fn none(has_ended: bool) -> Self {
+        Self {
+            head: None,
+            bodies: &[],
+            is_coded: false,
+            payload: None,
+            handshake: None,
+            filled: None,
+            has_ended,
+        }
+    }
+
+    fn group(&self, group: &Group, slot: &Slot, memory: &mut Memory) -> Outcome {
+        let mut matched = false;
+        match slot.place {
+            Place::Head => {
+                let Some(head) = self.head else {
+                    return Outcome::Never;
+                };
+                head.each(slot.buffer, &mut |bytes| {
+                    matched |= !matched && applies(group, slot, View::whole(bytes), memory);
+                });
+                decided(matched, true)
+            }
+            Place::Tls => {
+                if let Some(facts) = self.handshake {
+                    facts.each(slot.buffer, &mut |bytes| {
+                        matched |= !matched && applies(group, slot, View::whole(bytes), memory);
+                    });
+                }
+                decided(matched, self.has_ended)
+            }
+            Place::Payload => {
+                if let Some(view) = self.payload {
+                    matched = applies(group, slot, view, memory);
+                }
+                decided(matched, self.has_ended)
+            }
+            Place::Body => {
+                let bodies = self.bodies.iter().enumerate();
+                for (at, body) in bodies.filter(|(_, body)| body.is_for(slot.buffer)) {
+                    // What is coded is only searched: what is not in it can be said of any coded body.
+                    let is_readable = !self.is_coded || body.form != Form::AsSent;
+                    let is_search = group.checks.is_positive() && slot.transforms.is_empty();
+                    if !is_readable && !is_search {
+                        continue;
+                    }
+                    let is_filled = self.filled == Some(at) || self.has_ended;
+                    let whole = is_filled.then(|| body.window.whole_view()).flatten();
+                    let view = whole.unwrap_or_else(|| body.window.view());
+                    // Transformed anew each time, a long body would cost too much.
+                    let is_due = slot.transforms.is_empty() || view.is_whole;
+                    matched |= is_due && applies(group, slot, view, memory);
+                    if matched {
+                        break;
+                    }
+                }
+                decided(matched, self.has_ended)
+            }
+        }
+    }
+
+    /// Shows a buffer that is there at once, and whether what comes of it is final.
+    pub(super) fn each(&self, slot: &Slot, show: &mut dyn FnMut(&[u8])) {
+        let mut shown = |bytes: &[u8]| {
+            if let Some(transformed) = transform::apply(&slot.transforms, View::whole(bytes)) {
+                show(transformed.view().bytes);
+            }
+        };
+        match (slot.place, self.head, self.handshake) {
+            (Place::Head, Some(head), _) => head.each(slot.buffer, &mut shown),
+            (Place::Tls, _, Some(facts)) => facts.each(slot.buffer, &mut shown),
+            _ => {}
+        }
+    }
+}
+
+/// Applies the checks to what transformations make of a buffer.
+fn applies(group: &Group, slot: &Slot, view: View<'_>, memory: &mut Memory) -> bool {
+    if slot.transforms.is_empty() {
+        return group.checks.apply(view, memory);
+    }
+    transform::apply(&slot.transforms, view)
+        .is_some_and(|transformed| group.checks.apply(transformed.view(), memory))
+}
+
+fn decided(matched: bool, is_final: bool) -> Outcome {
+    match (matched, is_final) {
+        (true, _) => Outcome::Matched,
+        (false, true) => Outcome::Never,
+        (false, false) => Outcome::Waits,
+    }
+}
+
+impl Waiting {
+    pub(super) fn new(rule: u32) -> Self {
+        Self { rule, matched: 0, memory: None }
+    }
+
+    /// Applies what of a rule has not matched yet; also says what it cost, in bytes looked at, and whether
+    /// that was too much.
+    pub(super) fn apply(
+        &mut self,
+        compiled: &Compiled,
+        slots: &[Slot],
+        subject: &Subject<'_>,
+    ) -> (Outcome, Cost) {
+        let mut memory = self.memory.take().map_or_else(Memory::default, |known| known.go_on());
+        let outcome = self.groups(compiled, slots, subject, &mut memory);
+        let cost = Cost { work: memory.work(), over_cap: memory.over_cap };
+        if outcome == Outcome::Waits && compiled.has_memory {
+            self.memory = Some(Box::new(memory));
+        }
+        (outcome, cost)
+    }
+
+    fn groups(
+        &mut self,
+        compiled: &Compiled,
+        slots: &[Slot],
+        subject: &Subject<'_>,
+        memory: &mut Memory,
+    ) -> Outcome {
+        let mut outcome = Outcome::Matched;
+        for (at, group) in compiled.groups.iter().enumerate() {
+            let bit = 1u64 << (at & 63);
+            if self.matched & bit != 0 {
+                continue;
+            }
+            let Some(slot) = slots.get(group.slot) else {
+                return Outcome::Never;
+            };
+            match subject.group(group, slot, memory) {
+                Outcome::Matched => self.matched |= bit,
+                // Numbers that it extracts may be what the others need.
+                Outcome::Waits if compiled.has_memory => return Outcome::Waits,
+                Outcome::Waits => outcome = Outcome::Waits,
+                Outcome::Never => return Outcome::Never,
+            }
+        }
+        outcome
+    }
+}
+
+impl Message {
+    /// Takes a rule that waits out, or begins with it; `None` when it is decided.
+    pub(super) fn take(&mut self, rule: u32) -> Option<Waiting> {
+        if self.done.binary_search(&rule).is_ok() {
+            return None;
+        }
+        match self.waiting.binary_search_by_key(&rule, |it| it.rule) {
+            Ok(at) => Some(self.waiting.remove(at)),
+            Err(_) => Some(Waiting::new(rule)),
+        }
+    }
+
+    /// Puts a rule back to wait.
+    pub(super) fn wait(&mut self, waiting: Waiting) {
+        let at = self.waiting.partition_point(|it| it.rule < waiting.rule);
+        self.waiting.insert(at, waiting);
+    }
+
+    /// A rule is decided.
+    pub(super) fn decide(&mut self, rule: u32) {
+        if let Err(at) = self.done.binary_search(&rule) {
+            self.done.insert(at, rule);
+        }
+    }
+
+    pub(super) fn add_waiting(&self, hits: &mut Hits) {
+        for waiting in &self.waiting {
+            hits.add(waiting.rule);
+        }
+    }
+}

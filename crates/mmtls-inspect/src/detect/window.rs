@@ -1,0 +1,225 @@
+//! The latest part of a stream that rules look into: a body, or one direction of a connection.
+//!
+//! Checks that belong together may lie in different records, chunks or frames: this is where they are put
+//! together. Refuses to keep more than [`MOST`] bytes of a stream, and more than the budget of all streams.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::view::View;
+
+/// Least number of bytes that are kept before the latest ones.
+const KEPT: usize = 32 << 10;
+/// Most bytes that are kept.
+const MOST: usize = 2 * KEPT;
+/// Most bytes that are added at a time.
+pub(super) const STEP: usize = 16 << 10;
+/// What may be looked at again without regard to what has come.
+const FREE_WORK: u64 = 1 << 20;
+/// How often each byte may be looked at again.
+const WORK_PER_BYTE: u64 = 64;
+
+/// Memory for the windows of all connections that share it.
+#[derive(Clone, Debug)]
+pub struct WindowBudget(Arc<AtomicUsize>);
+
+impl WindowBudget {
+    /// A budget of so many bytes.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(bytes)))
+    }
+
+    /// Takes bytes out; `None` when there are not so many.
+    pub(super) fn take(&self, bytes: usize) -> Option<Charge> {
+        let mut charge = Charge { budget: self.clone(), bytes: 0 };
+        charge.grow(bytes).then_some(charge)
+    }
+}
+
+/// Bytes of a budget, which get them back in the end.
+pub(super) struct Charge {
+    budget: WindowBudget,
+    bytes: usize,
+}
+
+impl Charge {
+    fn grow(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let taken = self
+            .budget
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(more));
+        self.bytes += if taken.is_ok() { more } else { 0 };
+        taken.is_ok()
+    }
+
+    fn release(&mut self) {
+        self.budget.0.fetch_add(self.bytes, Ordering::Relaxed);
+        self.bytes = 0;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl Default for WindowBudget {
+    /// 512 MiB.
+    fn default() -> Self {
+        Self::new(512 << 20)
+    }
+}
+
+/// The latest bytes of a stream.
+pub(super) struct Window {
+    bytes: Vec<u8>,
+    /// Bytes before them that are not kept.
+    start: u64,
+    /// Nothing follows, or what follows does not count.
+    is_whole: bool,
+    /// It had to let go of its start.
+    has_slid: bool,
+    charge: Charge,
+    /// Bytes that were looked at again.
+    work: u64,
+    /// Length of the stream when rules that wait were last applied.
+    applied_at: u64,
+}
+
+impl Window {
+    pub(super) fn new(budget: &WindowBudget) -> Self {
+        Self {
+            bytes: Vec::new(),
+            start: 0,
+            is_whole: false,
+            has_slid: false,
+            charge: Charge { budget: budget.clone(), bytes: 0 },
+            work: 0,
+            applied_at: 0,
+        }
+    }
+
+    /// Whether so many more bytes make it lose its start. Until then it holds all that came.
+    pub(super) fn is_full(&self, more: usize) -> bool {
+        !self.has_slid && self.bytes.len() + more > MOST
+    }
+
+    /// Adds bytes, [`STEP`] at most; false when the budget is used up. Nothing is kept then.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
+        if self.bytes.len() + bytes.len() > MOST {
+            let surplus = self.bytes.len().saturating_sub(KEPT);
+            self.bytes.drain(..surplus);
+            self.start += surplus as u64;
+            self.has_slid = true;
+        }
+        let needed = self.bytes.len() + bytes.len();
+        // In steps that double, as the vector grows.
+        if !self.charge.grow(needed.next_power_of_two().max(512)) {
+            self.bytes = Vec::new();
+            self.charge.release();
+            self.start += needed as u64;
+            self.has_slid = true;
+            return false;
+        }
+        self.bytes.extend_from_slice(bytes);
+        true
+    }
+
+    /// Nothing follows.
+    pub(super) fn end(&mut self) {
+        self.is_whole = true;
+    }
+
+    /// Bytes are missing: what comes has nothing to do with what was.
+    pub(super) fn restart(&mut self) {
+        self.start += self.bytes.len() as u64;
+        self.has_slid = true;
+        self.bytes.clear();
+    }
+
+    /// What checks look at.
+    pub(super) fn view(&self) -> View<'_> {
+        View { bytes: &self.bytes, start: self.start, is_whole: self.is_whole && !self.has_slid }
+    }
+
+    /// As [`Self::view`], of what is at hand as if nothing followed. Only while nothing was lost.
+    pub(super) fn whole_view(&self) -> Option<View<'_>> {
+        (!self.has_slid).then_some(View { bytes: &self.bytes, start: 0, is_whole: true })
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
+    /// Whether rules that wait may be applied again: what one sender can make rules look at again is
+    /// bounded by what it sends. False means that they are applied late.
+    pub(super) fn may_apply(&mut self) -> bool {
+        let len = self.len();
+        let within = self.work <= FREE_WORK.saturating_add(len.saturating_mul(WORK_PER_BYTE));
+        let grown = len - self.applied_at > len / 8;
+        if within || grown || self.is_whole {
+            self.applied_at = len;
+            return true;
+        }
+        false
+    }
+
+    /// So many bytes were looked at again.
+    pub(super) fn worked(&mut self, bytes: u64) {
+        self.work = self.work.saturating_add(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_latest_bytes_and_says_where_they_are() {
+        let mut window = Window::new(&WindowBudget::default());
+        for step in 0..4u8 {
+            assert!(!window.is_full(STEP));
+            assert!(window.push(&[step; STEP]));
+        }
+        assert!(window.whole_view().is_some() && window.is_full(1));
+        assert!(window.push(b"x"));
+        let view = window.view();
+        assert_eq!((view.start, view.bytes.len()), (KEPT as u64, KEPT + 1));
+        assert_eq!((view.bytes.first(), view.bytes.last()), (Some(&2), Some(&b'x')));
+        window.end();
+        assert!(!window.view().is_whole && window.whole_view().is_none());
+        window.restart();
+        assert_eq!((window.len(), window.view().bytes.len()), ((4 * STEP + 1) as u64, 0));
+    }
+
+    #[test]
+    fn refuses_more_than_the_budget_and_gives_back() {
+        let budget = WindowBudget::new(2048);
+        let mut first = Window::new(&budget);
+        assert!(first.push(&[0; 1000]) && first.push(&[0; 1000]));
+        let mut second = Window::new(&budget);
+        assert!(!second.push(&[0; 1]));
+        assert_eq!((second.len(), second.view().start), (1, 1));
+        drop(first);
+        assert!(second.push(&[0; 1]));
+        drop(second);
+        assert_eq!(budget.0.load(Ordering::Relaxed), 2048);
+    }
+
+    #[test]
+    fn bounds_what_is_looked_at_again() {
+        let mut window = Window::new(&WindowBudget::default());
+        window.push(&[0; 100]);
+        assert!(window.may_apply());
+        window.worked(2 << 20);
+        window.push(&[0; 10]);
+        assert!(!window.may_apply());
+        window.push(&[0; 10]);
+        assert!(window.may_apply());
+        window.end();
+        assert!(window.may_apply());
+    }
+}

@@ -1,0 +1,158 @@
+//! The rules in force, which may be exchanged while sessions are open.
+//!
+//! A session keeps its rules for the transactions that are under way. Refuses to wait for anybody: who
+//! exchanges rules does not wait for sessions, and sessions look at a number to see whether it was done.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mmtls_inspect::detect::{Context, FlowState, Matcher, Scratch, Shared, WindowBudget};
+use mmtls_inspect::rules::Skipped;
+
+use super::{LoadedRules, RulesConfig, RulesError};
+use crate::eve::FlowKey;
+
+/// The rules in force, as one worker has them.
+pub struct LiveRules {
+    common: Arc<Common>,
+    /// What this worker has seen last.
+    matcher: Arc<Matcher>,
+    version: u64,
+    scratch: Scratch,
+}
+
+/// What all workers have.
+struct Common {
+    config: RulesConfig,
+    current: Mutex<Arc<Matcher>>,
+    /// How often the rules were exchanged.
+    version: AtomicU64,
+    shared: Shared,
+    budget: WindowBudget,
+    /// Rules that were left out at start.
+    skipped: Vec<Skipped>,
+}
+
+/// What rules know of a session, and which rules those are.
+pub struct SessionRules {
+    matcher: Arc<Matcher>,
+    state: FlowState,
+}
+
+impl LiveRules {
+    /// Puts rules in force.
+    #[must_use]
+    pub fn new(config: RulesConfig, loaded: LoadedRules) -> Self {
+        let matcher = Arc::new(loaded.matcher);
+        let common = Common {
+            config,
+            current: Mutex::new(Arc::clone(&matcher)),
+            version: AtomicU64::new(0),
+            shared: Shared::default(),
+            budget: WindowBudget::default(),
+            skipped: loaded.skipped,
+        };
+        Self { common: Arc::new(common), matcher, version: 0, scratch: Scratch::default() }
+    }
+
+    /// The same rules for another worker.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self {
+            common: Arc::clone(&self.common),
+            matcher: Arc::clone(&self.matcher),
+            version: self.version,
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// The rules that this worker applies to new sessions.
+    #[must_use]
+    pub fn matcher(&self) -> &Matcher {
+        &self.matcher
+    }
+
+    /// The rules that were left out at start.
+    #[must_use]
+    pub fn skipped(&self) -> &[Skipped] {
+        &self.common.skipped
+    }
+
+    /// How rules are read again, from the files: to be called by a thread that may wait for them.
+    #[must_use]
+    pub fn reloader(&self) -> Reloader {
+        Reloader(Arc::clone(&self.common))
+    }
+
+    /// What rules know of a session that begins.
+    #[must_use]
+    pub fn session(&mut self, flow: FlowKey) -> SessionRules {
+        self.refresh();
+        let state = FlowState::new(flow.id, flow.client, flow.server);
+        SessionRules { matcher: Arc::clone(&self.matcher), state }
+    }
+
+    /// Looks whether the rules were exchanged.
+    fn refresh(&mut self) {
+        let version = self.common.version.load(Ordering::Acquire);
+        if version != self.version {
+            let current = self.common.current.lock().unwrap_or_else(PoisonError::into_inner);
+            self.matcher = Arc::clone(&current);
+            self.version = version;
+        }
+    }
+}
+
+impl SessionRules {
+    /// Applies the rules of the session; between transactions it takes over those in force.
+    pub fn apply(
+        &mut self,
+        live: &mut LiveRules,
+        now_ns: u64,
+        work: impl FnOnce(&mut FlowState, &mut Context<'_>),
+    ) {
+        if !Arc::ptr_eq(&self.matcher, &live.matcher) || live.is_outdated() {
+            live.refresh();
+            if self.state.is_idle() && !Arc::ptr_eq(&self.matcher, &live.matcher) {
+                self.state.exchange(&self.matcher, &live.matcher);
+                self.matcher = Arc::clone(&live.matcher);
+            }
+        }
+        let mut context = Context {
+            matcher: &self.matcher,
+            shared: &live.common.shared,
+            budget: &live.common.budget,
+            scratch: &mut live.scratch,
+            now_ns,
+        };
+        work(&mut self.state, &mut context);
+    }
+}
+
+impl LiveRules {
+    fn is_outdated(&self) -> bool {
+        self.common.version.load(Ordering::Relaxed) != self.version
+    }
+}
+
+/// Reads rules again.
+#[derive(Clone)]
+pub struct Reloader(Arc<Common>);
+
+impl Reloader {
+    /// Reads the files again and puts their rules in force. With an error in a file nothing changes.
+    ///
+    /// # Errors
+    /// [`RulesError`].
+    pub fn reload(&self) -> Result<(usize, usize), RulesError> {
+        let Self(common) = self;
+        // What is in force is better than a file with an error.
+        let config = RulesConfig { refuses_faulty: true, ..common.config.clone() };
+        let loaded = LoadedRules::load(&config)?;
+        let counts = (loaded.matcher.len(), loaded.skipped.len());
+        let matcher = Arc::new(loaded.matcher);
+        *common.current.lock().unwrap_or_else(PoisonError::into_inner) = matcher;
+        common.version.fetch_add(1, Ordering::Release);
+        Ok(counts)
+    }
+}
