@@ -228,6 +228,8 @@ impl File {
             "inspect.decrypt = false excludes inspect.rules_files (-s, -S)"
         } else if !decrypt && streams {
             "inspect.decrypt = false excludes log.streams_directory (--streams)"
+        } else if !decrypt && self.log.fileinfo {
+            "inspect.decrypt = false excludes log.fileinfo (--fileinfo)"
         } else if !decrypt && *pattern_action == ActionName::Reset {
             "inspect.decrypt = false excludes inspect.pattern_action = \"reset\""
         } else if !decrypt && limit_bytes.is_some() {
@@ -267,6 +269,9 @@ fn parse(text: &str) -> Result<File, String> {
         format!("line {line}: {}", error.message())
     })?;
     file.configuration().check()?;
+    if file.log.host.as_deref() == Some("") {
+        return Err("log.host must not be empty".to_owned());
+    }
     if !(1..=MAX_SECONDS).contains(&file.log.stats_interval_seconds) {
         return Err(format!("log.stats_interval_seconds must be 1 to {MAX_SECONDS}"));
     }
@@ -323,6 +328,7 @@ mod tests {
             ("[inspect]\ndecrypt = false\npattern_action = \"reset\"\n", "pattern_action"),
             ("[inspect]\ndecrypt = false\nlimit_bytes = 1\n", "limit_bytes"),
             ("[inspect]\ndecrypt = false\n[log]\nstreams_directory = \"s\"\n", "--streams"),
+            ("[inspect]\ndecrypt = false\n[log]\nfileinfo = true\n", "--fileinfo"),
             ("[inspect]\npattern_action = \"reset\"\n", "needs inspect.patterns_file"),
             ("[inspect]\nlimit_bytes = 1\n[log]\nstreams_directory = \"s\"\n", "--streams"),
             ("[inspect]\ndecrypt = false\nuninspected.gap = \"forward\"\n", "inspect.uninspected"),
@@ -445,6 +451,7 @@ mod tests {
         assert!(error("[limits]\ntombstone_timeout_seconds = 0").contains("must be 1 to"));
         let endless = format!("[log]\nstats_interval_seconds = {}", i64::MAX);
         assert!(error(&endless).contains("must be 1 to"));
+        assert_eq!(error("[log]\nhost = \"\""), "log.host must not be empty");
         let keys_only = "[offline]\nkeylog_file = \"keys\"";
         assert_eq!(error(keys_only), "offline.keylog_file needs offline.capture_file");
         let both = "[inline]\ninterfaces = [\"a\", \"b\"]\n[offline]\ncapture_file = \"c\"";

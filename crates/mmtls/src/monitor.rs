@@ -622,6 +622,16 @@ impl Handler for Monitor {
             self.reports.anomaly(session.info().into(), direction, &anomaly);
             self.hole(session.info(), state, direction, error);
         }
+        // Where no end of the handshake will be seen, nothing more will be known of it.
+        if matches!(
+            error,
+            SessionError::UnsupportedVersion
+                | SessionError::UnsupportedCipherSuite
+                | SessionError::UnsupportedCompression
+                | SessionError::MissingKeys
+        ) {
+            self.reports.handshake(session.info(), &mut state.known);
+        }
         if error == SessionError::LostSynchronisation && self.gap(session.info(), state, direction)
         {
             session.reset();

@@ -98,6 +98,34 @@ fn refuses_bad_captures() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("flows seen: 0"));
 }
 
+/// What a capture shows has passed: nothing of it is called stopped, and all of it is looked at.
+#[test]
+fn accepts_patterns_in_captures_and_calls_nothing_blocked() {
+    let place = Place::new("patterns");
+    let patterns = place.write("patterns", "5OaNVJc8\nLaQabnB84\n");
+    let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/download.pcapng");
+    let mut command = mmtls(&["read", "-r", capture, "--patterns", &patterns, "--fileinfo"]);
+    command.args(["--pattern-action", "reset", "-l"]).arg(place.path("logs"));
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{output:?}");
+    assert!(text.contains("alerts: 2\nresets: 0\n"), "{text}");
+    let records = read_eve(&place.path("logs"));
+    let kinds: Vec<_> = records.iter().map(|it| it["event_type"].as_str().unwrap()).collect();
+    let expected = ["tls", "alert", "alert", "fileinfo", "http", "mmtls", "flow", "stats"];
+    assert_eq!(kinds, expected);
+    for alert in &records[1..3] {
+        let said = (&alert["alert"]["action"], &alert["alert"]["verdict"]);
+        assert_eq!(said, (&"allowed".into(), &"alert".into()), "{alert}");
+        assert_eq!(alert["http"]["url"], "/download", "{alert}");
+    }
+    assert_eq!(records[3]["fileinfo"]["size"], 120_000, "{}", records[3]);
+    assert_eq!(records[5]["mmtls"]["end_reason"], "closed", "{}", records[5]);
+    let flow = &records[6]["flow"];
+    assert_eq!((&flow["alerted"], &flow["state"]), (&true.into(), &"closed".into()), "{flow}");
+    assert!(records.iter().all(|it| it["pcap_filename"] == capture && it["host"].is_string()));
+}
+
 #[test]
 fn refuses_bad_arguments_and_files() {
     let place = Place::new("arguments");

@@ -1,7 +1,12 @@
 //! A forbidden text does not reach the client in gzip, in HTTP/2 or in both, and ordinary sessions
 //! of browsers' protocols raise nothing.
 
-use crate::common::{Family, Stage, assert_all_decrypted, can_run, find, patient, sessions, url};
+use std::time::Duration;
+
+use crate::common::{
+    Family, LIMIT, Stage, assert_all_decrypted, can_run, find, patient, sessions, url,
+};
+use aws_lc_rs::digest;
 use mmtls_testkit::{MmtlsOptions, NginxOptions};
 
 const PATTERN: &[u8] = b"forbidden-fruit";
@@ -30,8 +35,11 @@ fn forbidden_text_is_stopped_in_http2_and_in_gzip() {
     let stage = Stage::with(NginxOptions { http2: true, extra, ..NginxOptions::default() });
     let file = stage.bed.directory().join("patterns.txt");
     std::fs::write(&file, b"forbidden-fruit\n").unwrap();
-    let options = MmtlsOptions { patterns: Some((file, "reset".to_owned())), ..patient() };
+    let mut options = MmtlsOptions { patterns: Some((file, "reset".to_owned())), ..patient() };
+    let config = options.config.get_or_insert_default();
+    config.push_str("[log]\nhost = \"sensor\"\nfileinfo = true\n");
     stage.serve("clean.txt", &content(false));
+    let clean = digest::digest(&digest::SHA256, &content(false));
     stage.serve("bad.txt", &content(true));
     let cases: [(&[&str], &str, bool); 4] = [
         (&["--http1.1"], "http", false),
@@ -55,6 +63,12 @@ fn forbidden_text_is_stopped_in_http2_and_in_gzip() {
         let http = &http[0]["http"];
         assert_eq!((&http["url"], &http["status"]), (&"/clean.txt".into(), &200.into()), "{http}");
         assert_eq!(http["complete"], true, "{http}");
+        let files = report.events("fileinfo");
+        assert_eq!(files.len(), 1);
+        let file = &files[0]["fileinfo"];
+        assert_eq!((&file["filename"], &file["state"]), (&"/clean.txt".into(), &"CLOSED".into()));
+        assert_eq!(file["sha256"], base16ct::lower::encode_string(clean.as_ref()), "{file}");
+        assert!(report.eve.iter().all(|record| record["host"] == "sensor"));
         if app_proto == "http2" {
             assert_eq!((&http["version"], &http["http2"]["stream_id"]), (&"2".into(), &1.into()));
         }
@@ -112,5 +126,33 @@ fn what_is_not_inspected_meets_its_policy() {
         let named = |name: &str| anomalies.iter().any(|it| it["anomaly"]["event"] == name);
         assert!(named("http_content_coding_unknown"), "{anomalies:?}");
         assert_eq!(named("body_limit"), cause == "body_limit" && policy == "reset", "{setting}");
+        let drops: Vec<_> = report.events("drop").iter().map(|it| it["drop"].clone()).collect();
+        let expected = serde_json::json!({"reason": "applayer error", "cause": cause});
+        assert_eq!(drops, if policy == "reset" { vec![expected] } else { Vec::new() }, "{setting}");
     }
+}
+
+/// A download that takes long is seen when it begins.
+#[test]
+fn a_session_is_reported_when_its_handshake_is_through_and_when_it_ends() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = Stage::new();
+    stage.serve("large", &vec![7; 4 << 20]);
+    let mmtls = stage.mmtls(&patient());
+    let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
+    curl.args(["--limit-rate", "1M", "-o", "/dev/null", &url("large")]);
+    let mut curl = stage.bed.background("curl", curl).unwrap();
+    let of_type = |name: &'static str| {
+        move |all: &[serde_json::Value]| all.iter().any(|it| it["event_type"] == name)
+    };
+    let begun = mmtls.wait_for_eve("the handshake", Duration::from_secs(10), of_type("tls"));
+    let begun = begun.unwrap();
+    assert!(!of_type("mmtls")(&begun) && !of_type("http")(&begun), "{begun:?}");
+    assert!(curl.wait(LIMIT).unwrap().success(), "{}", curl.stderr_text());
+    let report = mmtls.stop().unwrap();
+    assert_all_decrypted(&report, 1);
+    assert_eq!(sessions(&report)[0]["end_reason"], "closed");
+    assert_eq!(report.events("tls")[0]["tls"]["version"], "TLS 1.3");
 }

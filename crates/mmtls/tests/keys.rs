@@ -470,6 +470,8 @@ fn accepts_null_keys_as_a_refusal_to_share() {
             assert_eq!(tls["decrypted"]["records_toclient"], 0, "{tls}");
             assert_eq!(tls["end_reason"], "closed", "{tls}");
         }
+        let states = report.events("flow").into_iter().map(|it| it["flow"]["state"].as_str());
+        assert_eq!(states.filter(|it| *it == Some("bypassed")).count(), 2);
     }
 }
 

@@ -4,6 +4,7 @@
 //! feature seen where mmTLS reports it, every record opened, no anomaly, and both streams byte
 //! for byte what the programs sent.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;

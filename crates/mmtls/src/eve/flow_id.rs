@@ -6,8 +6,11 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Signed 64-bit columns take it.
-const LIMIT: u64 = 1 << 63;
+/// Signed 64-bit columns take it. (Suricata keeps to 51, for readers that have no integers but doubles.)
+const BITS: u32 = 63;
+const LIMIT: u64 = 1 << BITS;
+/// Bits of each half in the network.
+const HALF: u32 = BITS.div_ceil(2);
 /// Fewer would let patterns of the input through.
 const ROUNDS: u32 = 4;
 
@@ -31,12 +34,13 @@ impl FlowIds {
 
     /// A Feistel network, which is a permutation whatever its function is.
     fn permute(&self, id: u64) -> u64 {
-        let [mut left, mut right] = [id >> 32, id & u64::from(u32::MAX)];
+        let mask = (1 << HALF) - 1;
+        let [mut left, mut right] = [id >> HALF, id & mask];
         for round in 0..ROUNDS {
-            let mixed = self.0.hash_one((round, right)) >> 32;
+            let mixed = self.0.hash_one((round, right)) & mask;
             (left, right) = (right, left ^ mixed);
         }
-        left << 32 | right
+        left << HALF | right
     }
 }
 

@@ -324,6 +324,8 @@ pub struct FlowFacts {
     pub alerted: bool,
     /// It carried a session of which the rest passed unseen.
     pub bypassed: bool,
+    /// It carried a session that both sides have closed.
+    pub closed: bool,
 }
 
 #[derive(Serialize)]
@@ -358,7 +360,7 @@ impl<'a> FlowBody<'a> {
             start,
             end,
             age: age.as_secs(),
-            state: state(flow, facts.bypassed),
+            state: state(flow, facts),
             // Suricata lets flows that were closed time out, too.
             reason: match flow.reason {
                 EndReason::Closed | EndReason::ResetByPeer(_) | EndReason::TimedOut => "timeout",
@@ -374,10 +376,11 @@ impl<'a> FlowBody<'a> {
     }
 }
 
-fn state(flow: &FlowEnd, bypassed: bool) -> &'static str {
+fn state(flow: &FlowEnd, facts: FlowFacts) -> &'static str {
     match flow.reason {
         EndReason::ResetByHandler | EndReason::ResetByPolicy(_) => "closed",
-        _ if bypassed => "bypassed",
+        _ if facts.bypassed => "bypassed",
+        _ if facts.closed => "closed",
         EndReason::Closed | EndReason::ResetByPeer(_) => "closed",
         EndReason::TimedOut | EndReason::Shutdown | EndReason::Replaced => {
             // The three segments with which connections begin.

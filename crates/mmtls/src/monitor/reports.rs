@@ -243,7 +243,9 @@ impl Reports {
     ) {
         self.handshake(info, known);
         let bypassed = matches!(info.key_status, KeyStatus::Exempt);
-        let facts = FlowFacts { alerted: known.alerted, bypassed };
+        // The flow itself goes on until nothing can come any more.
+        let closed = reason == EndReason::Closed;
+        let facts = FlowFacts { alerted: known.alerted, bypassed, closed };
         if facts != FlowFacts::default() {
             self.flows.insert(info.id, facts);
         }

@@ -11,17 +11,15 @@ static SCHEMA: LazyLock<Validator> = LazyLock::new(|| {
     jsonschema::validator_for(&serde_json::from_str(text).unwrap()).unwrap()
 });
 
-/// Whether the schema takes a line.
-pub fn is_valid(line: &Value) -> bool {
-    SCHEMA.is_valid(line)
+/// What the schema has against a line.
+pub fn faults(line: &Value) -> Vec<String> {
+    let faults = SCHEMA.iter_errors(line);
+    faults.map(|fault| format!("{}: {fault}", fault.instance_path())).collect()
 }
 
 /// Panics where the schema does not take a line, and says why.
 #[track_caller]
 pub fn assert_valid(line: &Value) {
-    let faults: Vec<_> = SCHEMA
-        .iter_errors(line)
-        .map(|fault| format!("{}: {fault}", fault.instance_path()))
-        .collect();
+    let faults = faults(line);
     assert!(faults.is_empty(), "{faults:#?}\n{line}");
 }
