@@ -7,6 +7,7 @@
 mod agent_datagram;
 mod capture_reader;
 mod codings;
+mod detect;
 mod http1;
 mod http2;
 mod input;
@@ -28,6 +29,7 @@ mod worker;
 pub use agent_datagram::agent_datagram;
 pub use capture_reader::capture_reader;
 pub use codings::codings;
+pub use detect::detect;
 pub use http1::http1;
 pub use http2::http2;
 pub use key_message::key_message;
@@ -46,7 +48,7 @@ pub use worker::worker;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, in the order in which `cargo xtask fuzz` runs them.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     ("packet_path", packet_path),
     ("openings", openings),
     ("worker", worker),
@@ -59,6 +61,7 @@ pub const TARGETS: [Target; 16] = [
     ("codings", codings),
     ("literal", literal),
     ("rules", rules),
+    ("detect", detect),
     ("key_message", key_message),
     ("agent_datagram", agent_datagram),
     ("capture_reader", capture_reader),

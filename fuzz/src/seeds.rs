@@ -4,6 +4,7 @@
 //! compares. Refuses to be random.
 
 mod codings;
+mod detect;
 mod engine;
 mod http2;
 mod openings;
@@ -40,6 +41,7 @@ pub fn all() -> Vec<Seed> {
     codings::codings(&mut add);
     parsers::literal(&mut add);
     rules::rules(&mut add);
+    detect::detect(&mut add);
     parsers::key_message(&mut add);
     parsers::agent_datagram(&mut add);
     parsers::capture_reader(&mut add);

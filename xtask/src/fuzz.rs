@@ -56,7 +56,7 @@ const fn target(name: &'static str, max_len: u32, rss_limit_mb: u32) -> Target {
     Target { name, max_len, rss_limit_mb }
 }
 
-const TARGETS: [Target; 16] = [
+const TARGETS: [Target; 17] = [
     target("packet_path", 4096, 512),
     target("openings", 512, 512),
     target("worker", 1024, 512),
@@ -69,6 +69,7 @@ const TARGETS: [Target; 16] = [
     target("codings", 4096, 512),
     target("literal", 2048, 512),
     target("rules", 4096, 512),
+    target("detect", 4096, 512),
     target("key_message", 8192, 512),
     target("agent_datagram", 1024, 512),
     target("capture_reader", 16384, 512),

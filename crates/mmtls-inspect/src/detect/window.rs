@@ -30,6 +30,12 @@ impl WindowBudget {
         Self(Arc::new(AtomicUsize::new(bytes)))
     }
 
+    /// Bytes that nobody has taken.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Takes bytes out; `None` when there are not so many.
     pub(super) fn take(&self, bytes: usize) -> Option<Charge> {
         let mut charge = Charge { budget: self.clone(), bytes: 0 };
@@ -206,7 +212,7 @@ mod tests {
         drop(first);
         assert!(second.push(&[0; 1]));
         drop(second);
-        assert_eq!(budget.0.load(Ordering::Relaxed), 2048);
+        assert_eq!(budget.left(), 2048);
     }
 
     #[test]

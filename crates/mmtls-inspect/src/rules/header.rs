@@ -66,7 +66,7 @@ impl Action {
 }
 
 /// What a rule is applied to.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Protocol {
     /// Every connection.
     Ip,
