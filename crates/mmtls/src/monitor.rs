@@ -418,7 +418,11 @@ impl Handler for Monitor {
 
     fn handshake_end(&mut self, session: &mut Session<'_>, state: &mut MonitorState) {
         self.set_now(session.now_ns());
-        self.reports.handshake(session.info(), &mut state.known);
+        let (info, known) = (session.info(), &mut state.known);
+        match self.inspect {
+            Inspect::Http => self.reports.handshake_end(info, known),
+            Inspect::Nothing => self.reports.handshake(info, known),
+        }
     }
 
     fn new_record(
@@ -432,6 +436,9 @@ impl Handler for Monitor {
         }
         self.set_now(session.now_ns());
         let direction = record.direction();
+        if direction == Direction::ServerToClient {
+            self.reports.handshake_known(session.info(), &mut state.known);
+        }
         if record.skipped_bytes() > 0 {
             self.skipped(session.info(), state, record.skipped_bytes());
         }
@@ -507,6 +514,9 @@ impl Handler for Monitor {
             (None, None) => return,
         };
         *place = Some(Box::new(facts));
+        if direction == Direction::ServerToClient {
+            self.reports.handshake_known(session.info(), &mut state.known);
+        }
     }
 
     fn error(
