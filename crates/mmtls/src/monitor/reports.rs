@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use mmtls_engine::session::{EndReason, FlowEnd, KeyStatus, Resumption, SessionId, SessionInfo};
+use mmtls_engine::session::{EndReason, FlowEnd, KeyStatus, SessionId, SessionInfo};
 use mmtls_engine::tls::{Direction, ProtocolVersion};
 use mmtls_inspect::{AppProto, Uninspected};
 
@@ -159,12 +159,12 @@ impl Reports {
         true
     }
 
-    /// The handshake is through. Live, handshake keys come a moment later, and tools look for certificates in the
-    /// `tls` record: in TLS 1.3 it is written when a certificate shows, or with the server's first record.
+    /// The handshake is through. Live, handshake keys come a moment later, and tools look for certificates and the
+    /// chosen protocol in the `tls` record: in TLS 1.3 it is written when a certificate shows, or with the server's
+    /// first record.
     pub(super) fn handshake_end(&mut self, info: &SessionInfo, known: &mut Known) {
-        known.waits = info.version == Some(ProtocolVersion::TLS_1_3)
-            && info.resumption != Resumption::Accepted
-            && known.certificates[1].is_none();
+        let encrypted = info.version == Some(ProtocolVersion::TLS_1_3);
+        known.waits = encrypted && known.certificates[1].is_none();
         if !known.waits {
             self.handshake(info, known);
         }
