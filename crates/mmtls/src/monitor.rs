@@ -495,7 +495,11 @@ impl Handler for Monitor {
 
     fn handshake_end(&mut self, session: &mut Session<'_>, state: &mut MonitorState) {
         self.set_now(session.now_ns());
-        self.reports.handshake(session.info(), &mut state.known);
+        let (info, known) = (session.info(), &mut state.known);
+        match self.inspect {
+            Inspect::Http => self.reports.handshake_end(info, known),
+            Inspect::Nothing => self.reports.handshake(info, known),
+        }
         for (from, place) in Direction::BOTH.into_iter().zip(0..) {
             // Certificates may come late, and rules are to see them.
             let is_complete =
@@ -524,6 +528,9 @@ impl Handler for Monitor {
         }
         self.set_now(session.now_ns());
         let direction = record.direction();
+        if direction == Direction::ServerToClient {
+            self.reports.handshake_known(session.info(), &mut state.known);
+        }
         if record.skipped_bytes() > 0 && self.skipped(session.info(), state, record.skipped_bytes())
         {
             session.reset();
@@ -600,6 +607,9 @@ impl Handler for Monitor {
             (None, None) => return,
         };
         *place = Some(Box::new(facts));
+        if direction == Direction::ServerToClient {
+            self.reports.handshake_known(session.info(), &mut state.known);
+        }
         let chain = certificates.chain();
         if self.handshake_rules(session.info(), state, direction, chain, false) {
             session.reset();

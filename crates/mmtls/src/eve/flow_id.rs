@@ -6,15 +6,16 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Signed 64-bit columns take it. (Suricata keeps to 51, for readers that have no integers but doubles.)
-const BITS: u32 = 63;
+/// As Suricata's: readers that have no integers but doubles (JavaScript) would round longer ones, and join
+/// nothing.
+const BITS: u32 = 51;
 const LIMIT: u64 = 1 << BITS;
 /// Bits of each half in the network.
 const HALF: u32 = BITS.div_ceil(2);
 /// Fewer would let patterns of the input through.
 const ROUNDS: u32 = 4;
 
-/// A permutation of the numbers from 1 to 2^63 - 1, another one in each run. Copies are the same one.
+/// A permutation of the numbers from 1 to 2^51 - 1, another one in each run. Copies are the same one.
 #[derive(Clone, Default)]
 pub(super) struct FlowIds(RandomState);
 
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_every_number_once_within_63_bits() {
+    fn accepts_every_number_once_within_its_bits() {
         let ids = FlowIds::default();
         let copy = ids.clone();
         let all: BTreeSet<u64> = (0..100_000).map(|number| ids.of(number)).collect();
@@ -62,7 +63,8 @@ mod tests {
         assert!(
             all.first().unwrap() < &(LIMIT >> 8) && all.last().unwrap() > &(LIMIT - (LIMIT >> 8))
         );
+        // One meets by chance in one of 200,000 runs of this test.
         let other = FlowIds::default();
-        assert!((0..100_000).all(|number| !all.contains(&other.of(number))));
+        assert!((0..100_000).filter(|number| all.contains(&other.of(*number))).count() < 3);
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use mmtls_engine::session::{EndReason, FlowEnd, KeyStatus, SessionId, SessionInfo};
-use mmtls_engine::tls::Direction;
+use mmtls_engine::tls::{Direction, ProtocolVersion};
 use mmtls_inspect::rules::Rule;
 use mmtls_inspect::rules::header::Action;
 use mmtls_inspect::{AppProto, Uninspected};
@@ -36,6 +36,8 @@ pub(super) struct Reports {
 pub(super) struct Known {
     /// The first certificate of each side, client's first.
     pub(super) certificates: [Option<Box<CertificateFacts>>; 2],
+    /// The handshake is through, and its record waits for the server's certificate.
+    waits: bool,
     /// What the session's `tls` record had; `None` until it was written.
     told: Option<Told>,
     /// There was an alert.
@@ -219,7 +221,25 @@ impl Reports {
         true
     }
 
-    /// The handshake is through, or nothing more will be known of it.
+    /// The handshake is through. Live, handshake keys come a moment later, and tools look for certificates and the
+    /// chosen protocol in the `tls` record: in TLS 1.3 it is written when a certificate shows, or with the server's
+    /// first record.
+    pub(super) fn handshake_end(&mut self, info: &SessionInfo, known: &mut Known) {
+        let encrypted = info.version == Some(ProtocolVersion::TLS_1_3);
+        known.waits = encrypted && known.certificates[1].is_none();
+        if !known.waits {
+            self.handshake(info, known);
+        }
+    }
+
+    /// What a handshake's record waits for has come.
+    pub(super) fn handshake_known(&mut self, info: &SessionInfo, known: &mut Known) {
+        if core::mem::take(&mut known.waits) {
+            self.handshake(info, known);
+        }
+    }
+
+    /// Nothing more will be known of the handshake.
     pub(super) fn handshake(&mut self, info: &SessionInfo, known: &mut Known) {
         if known.told.is_some() {
             return;
