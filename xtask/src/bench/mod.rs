@@ -7,6 +7,7 @@
 //! * `d`, [`tag`]: what the private tag costs per record.
 //! * `e`, [`endtoend`]: what the private tag costs nginx and h2load.
 //! * `f`, [`scaling`]: engines on two threads, and what `pause` saves.
+//! * `g`, [`rules`]: what rules cost, in memory.
 //!
 //! Refuses to report a run in which a request failed or a session was not decrypted.
 
@@ -19,6 +20,7 @@ mod monitor;
 mod places;
 mod replayer;
 mod report;
+mod rules;
 mod scaling;
 mod sessions;
 mod synthetic;
@@ -35,10 +37,10 @@ pub struct BenchArgs {
     #[command(subcommand)]
     inner: Option<Inner>,
     /// Run one part only: the engine in memory, downloads live, new connections, the private tag,
-    /// the private tag end to end, or engines on two threads.
+    /// the private tag end to end, engines on two threads, or rules in memory.
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
-    /// How often each measurement is repeated; parts (a), (d), (e) and (f) get at least five rounds.
+    /// How often each measurement is repeated; parts (a) and (d) to (g) get at least five rounds.
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
     /// Length of each live transfer in seconds; in memory, each measurement gets a tenth of it.
@@ -89,6 +91,7 @@ enum Part {
     D,
     E,
     F,
+    G,
 }
 
 /// Everything that was measured, as written to the JSON file.
@@ -109,6 +112,8 @@ struct Results {
     end_to_end: Option<endtoend::EndToEndResults>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scaling: Option<scaling::ScalingResults>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rules: Option<rules::RuleResults>,
 }
 
 pub fn run(args: &BenchArgs) -> Result<(), String> {
@@ -132,6 +137,7 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         private_tag: None,
         end_to_end: None,
         scaling: None,
+        rules: None,
     };
     let load = live::Load {
         connections: args.connections,
@@ -185,6 +191,12 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         let measured = scaling::measure(args.repetitions.max(5), args.seconds / 10.0)?;
         measured.print();
         results.scaling = Some(measured);
+        results.write(&args.json)?;
+    }
+    if wanted(Part::G) {
+        let measured = rules::measure(args.repetitions.max(5), args.seconds / 10.0)?;
+        measured.print();
+        results.rules = Some(measured);
         results.write(&args.json)?;
     }
     println!("\nevery sample: {}", args.json.display());

@@ -218,7 +218,9 @@ impl Matcher {
         for (draft, (buffer, _)) in drafts.into_iter().zip(&keys) {
             let mut compiled = Vec::with_capacity(2);
             for Draft { patterns, always } in draft {
-                let prefilter = Prefilter::new(patterns).map_err(|_| TooManyPatterns(*buffer))?;
+                let is_stream = matches!(Place::of(*buffer), Place::Body | Place::Payload);
+                let prefilter =
+                    Prefilter::new(patterns, is_stream).map_err(|_| TooManyPatterns(*buffer))?;
                 compiled.push(Candidates { prefilter, always: always.into() });
             }
             let server = compiled.pop().unwrap_or_default();
