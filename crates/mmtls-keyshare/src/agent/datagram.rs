@@ -3,6 +3,26 @@
 //! One datagram per message: version (1), type (1), fields. The sender encodes into a buffer of
 //! its own and allocates nothing. Refuses: other versions, unknown types, lengths that do not
 //! add up.
+//!
+//! A Unix socket of type SOCK_SEQPACKET in a directory with mode 0700: the agent accepts its own user only
+//! (SO_PEERCRED), the library talks to an agent of its own user or root only. One datagram per message, at most 512
+//! bytes, in the conventions of `docs/key-sharing.md`, section 2:
+//!
+//! | field | bytes | |
+//! |---|---|---|
+//! | version | 1 | 1 |
+//! | type | 1 | 1 TrafficSecret, 2 Exempt |
+//! | TrafficSecret: | | |
+//! | kind | 1 | 1 `CLIENT_EARLY_TRAFFIC_SECRET`, 2 `CLIENT_HANDSHAKE_…`, 3 `SERVER_HANDSHAKE_…`, 4 `CLIENT_TRAFFIC_SECRET_0`, 5 `SERVER_…_0`, 6 `CLIENT_TRAFFIC_SECRET_N`, 7 `SERVER_…_N`, 8 `CLIENT_RANDOM` (TLS 1.2) |
+//! | role | 1 | 0 the program is the client, 1 the server |
+//! | client_random, server_random | 32 each | |
+//! | version, cipher_suite | 2 each | |
+//! | secret | opaque8 | 1 to 64 bytes |
+//! | server_name | opaque8 | SNI, may be empty |
+//! | flow | as there | |
+//! | Exempt: | | |
+//! | client_random | 32 | |
+//! | flow | as there | |
 
 use std::fmt;
 
