@@ -18,6 +18,7 @@ mod protocol;
 pub mod rules;
 pub mod transaction;
 mod uninspected;
+mod websocket;
 
 pub use app::{AppLayer, Wants};
 pub use decode::DecodeBudget;

@@ -1,0 +1,336 @@
+//! WebSocket (RFC 6455): the messages in one direction's frames, their masking and their compression
+//! (permessage-deflate, RFC 7692) taken off.
+//!
+//! Refuses to guess behind what endpoints answer by closing the connection, to show control frames, which
+//! no application reads, and to decompress beyond the caps of content codings.
+
+use flate2::{Decompress, FlushDecompress, Status};
+
+use crate::decode::DecodeBudget;
+use crate::event::Side;
+
+/// Longest head of a frame.
+const MAX_HEAD: usize = 14;
+/// Output at a time.
+const PIECE: usize = 8 << 10;
+/// Memory of a decompressor: its window and tables.
+const INFLATE_MEMORY: usize = 48 << 10;
+/// Most bytes that come out of a message whatever went in, and for one that went in beyond that.
+const FREE_INFLATED: u64 = 4 << 20;
+const MAX_RATIO: u64 = 1100;
+/// What a sender leaves out at the end of a compressed message (RFC 7692, section 7.2.2).
+const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
+
+/// What was negotiated beside the protocol itself.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Extensions {
+    /// Messages may be compressed.
+    deflate: bool,
+    /// Each message of a side is compressed by itself; client first.
+    no_takeover: [bool; 2],
+    /// There is one that is not known.
+    pub(crate) has_unknown: bool,
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fault {
+    /// Endpoints close the connection.
+    Malformed,
+    /// More comes out than a cap allows.
+    OverCap,
+}
+
+/// One direction.
+pub(crate) struct Reader {
+    is_client: bool,
+    head: [u8; MAX_HEAD],
+    head_len: usize,
+    frame: Option<Frame>,
+    message: Option<Message>,
+    inflate: Option<Inflate>,
+    failed: Option<Failed>,
+}
+
+/// Behind a fault.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Failed {
+    /// Bytes are shown as they are sent.
+    AsSent,
+    /// Nothing is shown: what is compressed says nothing.
+    Silent,
+}
+
+/// The payload that is under way.
+#[derive(Clone, Copy)]
+struct Frame {
+    left: u64,
+    mask: [u8; 4],
+    at: usize,
+    is_control: bool,
+    is_last: bool,
+}
+
+/// The message that is under way.
+#[derive(Clone, Copy)]
+struct Message {
+    is_compressed: bool,
+}
+
+/// The compression of one direction.
+struct Inflate {
+    state: Box<Decompress>,
+    no_takeover: bool,
+    budget: DecodeBudget,
+    /// Bytes of the message that went in, and that came out.
+    taken: u64,
+    produced: u64,
+}
+
+impl Extensions {
+    /// Reads the Sec-WebSocket-Extensions of the answer: what the client offered does not count.
+    pub(crate) fn read<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Self {
+        let mut all = Self::default();
+        let values = fields
+            .filter(|(name, _)| name.eq_ignore_ascii_case(b"sec-websocket-extensions"))
+            .map(|(_, value)| value);
+        for extension in values.flat_map(|value| value.split(|byte| *byte == b',')) {
+            let mut words = extension.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+            match words.next() {
+                None | Some(b"") => continue,
+                Some(name) if name.eq_ignore_ascii_case(b"permessage-deflate") => {
+                    all.deflate = true;
+                }
+                Some(_) => all.has_unknown = true,
+            }
+            for word in words {
+                all.no_takeover[0] |= word.eq_ignore_ascii_case(b"client_no_context_takeover");
+                all.no_takeover[1] |= word.eq_ignore_ascii_case(b"server_no_context_takeover");
+            }
+        }
+        all
+    }
+}
+
+impl Reader {
+    /// At the start of a direction.
+    pub(crate) fn new(side: Side, extensions: Extensions, budget: &DecodeBudget) -> Self {
+        let is_client = side == Side::Client;
+        // Without memory for it, compressed messages cannot be told from malformed ones.
+        let has_memory = extensions.deflate && budget.take(INFLATE_MEMORY);
+        let inflate = has_memory.then(|| Inflate {
+            state: Box::new(Decompress::new(false)),
+            no_takeover: extensions.no_takeover[usize::from(!is_client)],
+            budget: budget.clone(),
+            taken: 0,
+            produced: 0,
+        });
+        Self {
+            is_client,
+            head: [0; MAX_HEAD],
+            head_len: 0,
+            frame: None,
+            message: None,
+            inflate,
+            failed: None,
+        }
+    }
+
+    /// The next bytes. `out` gets what messages say; behind a fault in a frame's head, everything as it is sent.
+    pub(crate) fn data(&mut self, bytes: &[u8], out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
+        match self.failed {
+            Some(Failed::AsSent) => out(bytes),
+            Some(Failed::Silent) => {}
+            None => return self.frames(bytes, out),
+        }
+        Ok(())
+    }
+
+    fn frames(&mut self, mut bytes: &[u8], out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            let (result, failed) = match self.frame {
+                Some(frame) => (self.payload(frame, &mut bytes, out), Failed::Silent),
+                None => (self.head(&mut bytes, out), Failed::AsSent),
+            };
+            if let Err(fault) = result {
+                self.failed = Some(failed);
+                self.inflate = None;
+                if failed == Failed::AsSent && !bytes.is_empty() {
+                    out(bytes);
+                }
+                return Err(fault);
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes are missing: where the next frame begins is not known.
+    pub(crate) fn gap(&mut self) {
+        self.failed = Some(Failed::AsSent);
+        self.inflate = None;
+    }
+
+    fn head(&mut self, bytes: &mut &[u8], out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
+        let Some((&first, rest)) = bytes.split_first() else {
+            return Ok(());
+        };
+        if let Some(place) = self.head.get_mut(self.head_len) {
+            *place = first;
+            self.head_len += 1;
+        }
+        *bytes = rest;
+        let so_far = self.head;
+        let Some(head) = so_far.get(..self.head_len) else {
+            return Err(Fault::Malformed);
+        };
+        let Some(frame) = self.frame_of(head)? else {
+            return Ok(());
+        };
+        self.head_len = 0;
+        if frame.left > 0 {
+            self.frame = Some(frame);
+            return Ok(());
+        }
+        self.frame_over(frame, out)
+    }
+
+    /// The frame that a head begins, once the head is whole.
+    fn frame_of(&mut self, head: &[u8]) -> Result<Option<Frame>, Fault> {
+        let [first, second, rest @ ..] = head else {
+            return Ok(None);
+        };
+        let (opcode, length) = (first & 0xf, second & 0x7f);
+        let is_masked = second & 0x80 != 0;
+        let long = match length {
+            126 => 2,
+            127 => 8,
+            _ => 0,
+        };
+        let (Some(extended), Some(behind)) = (rest.get(..long), rest.get(long..)) else {
+            return Ok(None);
+        };
+        let mask = match (is_masked, behind) {
+            (false, _) => [0; 4],
+            (true, [a, b, c, d, ..]) => [*a, *b, *c, *d],
+            (true, _) => return Ok(None),
+        };
+        let number = extended.iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+        let left = if long == 0 { length.into() } else { number };
+        // Lengths have one form each (RFC 6455, section 5.2).
+        let is_minimal = match long {
+            2 => left > 125,
+            8 => left > 0xffff && left >> 63 == 0,
+            _ => true,
+        };
+        let (is_last, is_compressed) = (first & 0x80 != 0, first & 0x40 != 0);
+        let is_control = opcode & 8 != 0;
+        let is_legal = match opcode {
+            0 => self.message.is_some() && !is_compressed,
+            1 | 2 => self.message.is_none() && (!is_compressed || self.inflate.is_some()),
+            8..=10 => is_last && !is_compressed && length <= 125,
+            _ => false,
+        };
+        if !is_legal || !is_minimal || first & 0x30 != 0 || is_masked != self.is_client {
+            return Err(Fault::Malformed);
+        }
+        if matches!(opcode, 1 | 2) {
+            self.message = Some(Message { is_compressed });
+        }
+        Ok(Some(Frame { left, mask, at: 0, is_control, is_last }))
+    }
+
+    fn payload(
+        &mut self,
+        mut frame: Frame,
+        bytes: &mut &[u8],
+        out: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), Fault> {
+        let len = usize::try_from(frame.left).map_or(bytes.len(), |left| left.min(bytes.len()));
+        let (now, rest) = bytes.split_at(len.min(PIECE));
+        *bytes = rest;
+        frame.left -= now.len() as u64;
+        if !frame.is_control {
+            let mut piece = [0; PIECE];
+            let piece = piece.get_mut(..now.len()).unwrap_or_default();
+            for (at, (place, byte)) in (frame.at..).zip(piece.iter_mut().zip(now)) {
+                *place = byte ^ frame.mask[at & 3];
+            }
+            self.content(piece, out)?;
+        }
+        frame.at = (frame.at + now.len()) & 3;
+        self.frame = (frame.left > 0).then_some(frame);
+        if frame.left == 0 { self.frame_over(frame, out) } else { Ok(()) }
+    }
+
+    fn content(&mut self, piece: &[u8], out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
+        match (&mut self.inflate, self.message) {
+            (Some(inflate), Some(Message { is_compressed: true })) => inflate.data(piece, out),
+            _ => {
+                out(piece);
+                Ok(())
+            }
+        }
+    }
+
+    fn frame_over(&mut self, frame: Frame, out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
+        if frame.is_control || !frame.is_last {
+            return Ok(());
+        }
+        let message = self.message.take();
+        match (&mut self.inflate, message) {
+            (Some(inflate), Some(Message { is_compressed: true })) => inflate.message_over(out),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Inflate {
+    fn data(&mut self, mut bytes: &[u8], out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
+        self.taken = self.taken.saturating_add(bytes.len() as u64);
+        let limit = FREE_INFLATED.max(self.taken.saturating_mul(MAX_RATIO));
+        let mut piece = [0; PIECE];
+        loop {
+            let before = (self.state.total_in(), self.state.total_out());
+            let status = self.state.decompress(bytes, &mut piece, FlushDecompress::None);
+            let status = status.map_err(|_| Fault::Malformed)?;
+            let taken = usize::try_from(self.state.total_in() - before.0).unwrap_or(bytes.len());
+            let made = usize::try_from(self.state.total_out() - before.1).unwrap_or(0);
+            bytes = bytes.get(taken..).unwrap_or_default();
+            self.produced = self.produced.saturating_add(made as u64);
+            if self.produced > limit {
+                return Err(Fault::OverCap);
+            }
+            let made = piece.get(..made).unwrap_or_default();
+            if !made.is_empty() {
+                out(made);
+            }
+            if status == Status::StreamEnd {
+                // A last block may be followed by another one (RFC 7692, section 7.2.3.5).
+                self.state.reset(false);
+            }
+            let is_done = bytes.is_empty() && made.len() < PIECE;
+            if is_done || taken == 0 && made.is_empty() {
+                return if bytes.is_empty() { Ok(()) } else { Err(Fault::Malformed) };
+            }
+        }
+    }
+
+    fn message_over(&mut self, out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
+        self.data(&TAIL, out)?;
+        (self.taken, self.produced) = (0, 0);
+        if self.no_takeover {
+            self.state.reset(false);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Inflate {
+    fn drop(&mut self) {
+        self.budget.give_back(INFLATE_MEMORY);
+    }
+}
+
+#[cfg(test)]
+#[path = "websocket_tests.rs"]
+mod tests;
