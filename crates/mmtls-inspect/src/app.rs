@@ -151,7 +151,13 @@ impl AppLayer {
                 }
                 self.pass_on(side, bytes, sink);
             }
-            (None, _) => self.pass_on(side, bytes, sink),
+            (None, _) => {
+                self.pass_on(side, bytes, sink);
+                // It is no greeting any more, and who waits for the rest of a request may wait for ever.
+                if side == Side::Server {
+                    self.decision.tell_held(sink);
+                }
+            }
         }
     }
 
@@ -280,11 +286,15 @@ impl Decision {
     fn decide(&mut self, protocol: AppProto, sink: &mut impl FnMut(Event<'_>)) {
         self.protocol = Some(protocol);
         sink(Event::Protocol(protocol));
-        let held = core::mem::take(&mut self.held);
         if protocol == AppProto::Http {
-            for anomaly in held {
-                sink(Event::Anomaly(Side::Server, anomaly));
-            }
+            self.tell_held(sink);
+        }
+        self.held.clear();
+    }
+
+    fn tell_held(&mut self, sink: &mut impl FnMut(Event<'_>)) {
+        for anomaly in self.held.drain(..) {
+            sink(Event::Anomaly(Side::Server, anomaly));
         }
     }
 

@@ -137,19 +137,26 @@ pub enum Anomaly {
     ConflictingLengths,
     /// A length and a transfer coding: the coding wins (RFC 9112, section 6.3).
     LengthAndCoding,
+    /// The same in a request, where some servers go by the length, and find other requests.
+    LengthAndCodingInRequest,
+    /// Host fields that differ, or that differ from the target's host or from `:authority`. The host in the
+    /// target wins.
+    AmbiguousHost,
     /// A transfer coding in HTTP/1.0. In a response `chunked` is decoded, as clients do; else the
     /// rest of the direction is taken as body.
     CodingInHttp10,
-    /// The transfer codings do not end with `chunked`. As above.
+    /// The transfer codings do not end with `chunked`: as above. Or others stand in front of it, which are not
+    /// taken off.
     UnknownCoding,
     /// Not the chunked coding. The rest of the direction is taken as body, from that byte on.
     BadChunk,
-    /// Something else than an extension between the size of a chunk and its line end. Passed over,
-    /// as curl does.
+    /// Something else than an extension between the size of a chunk and its line end, which is passed over, as
+    /// curl does; or a bare LF in an extension, which is taken for its end.
     BadChunkSize,
     /// A bare LF behind the data of a chunk. Taken for a line end, as curl does.
     BadChunkEnd,
-    /// Control bytes in a response head. Taken as spaces, as curl and wget do.
+    /// Control bytes in a response head. Taken as spaces, as curl and wget do. Or a fold around a field that
+    /// says how the body is to be read, which some clients do not know.
     ControlInHead,
     /// A bare LF elsewhere in the chunked coding. Taken for a line end, as all clients do.
     BareLineFeed,
@@ -157,7 +164,8 @@ pub enum Anomaly {
     BytesAfterConnect,
     /// Status 101 although no upgrade was asked for. Taken as a final response.
     UnexpectedUpgrade,
-    /// Too many requests wait for responses. Responses are no longer matched to requests.
+    /// Too many requests wait for responses. Responses are no longer matched to requests; or the body of a
+    /// request that is not kept belongs to none, and is not decoded.
     PipelineTooDeep,
     /// The connection ended inside a message.
     Truncated,
@@ -202,6 +210,8 @@ impl Anomaly {
             Self::BadLength => "http_bad_length",
             Self::ConflictingLengths => "http_conflicting_lengths",
             Self::LengthAndCoding => "http_length_and_coding",
+            Self::LengthAndCodingInRequest => "http_length_and_coding_in_request",
+            Self::AmbiguousHost => "http_ambiguous_host",
             Self::CodingInHttp10 => "http_coding_in_http10",
             Self::UnknownCoding => "http_unknown_coding",
             Self::BadChunk => "http_bad_chunk",

@@ -64,13 +64,16 @@ impl Anomaly {
             Self::BadHead
             | Self::BadLength
             | Self::ConflictingLengths
+            | Self::LengthAndCodingInRequest
+            | Self::AmbiguousHost
             | Self::BadChunk
             | Self::BadChunkSize
             | Self::BadChunkEnd
             | Self::CodingInHttp10
             | Self::ControlInHead
             | Self::ContentCodingMalformed
-            | Self::Http2Malformed => Uninspected::Malformed,
+            | Self::Http2Malformed
+            | Self::Http2BadHead => Uninspected::Malformed,
             Self::HeadTooLarge
             | Self::PipelineTooDeep
             | Self::ContentCodingOverCap
@@ -88,7 +91,6 @@ impl Anomaly {
             | Self::ContentCodingTruncated
             | Self::ContentCodingTrailingBytes
             | Self::ContentCodingSeveralMembers
-            | Self::Http2BadHead
             | Self::Http2RapidReset => return None,
         })
     }

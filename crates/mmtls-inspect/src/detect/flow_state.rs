@@ -237,7 +237,7 @@ impl FlowState {
         if !is_wanted && !needs.bodies {
             return;
         }
-        let key = (side, transaction.id.unwrap_or(u64::MAX));
+        let key = (side, number(Some(transaction)));
         // What is left of another message with the same number is not this one's.
         let message = self.messages.entry(key).or_default();
         *message = Message::default();
@@ -255,6 +255,9 @@ impl FlowState {
             Side::Client => Head::request(fields),
             Side::Server => Head::response(fields),
         };
+        if head.is_cut() {
+            self.connection.over_cap(side, sink);
+        }
         let payload = self.streams[at].as_ref().map(|stream| stream.window.view());
         let subject = Subject { head: Some(&head), payload, ..Subject::none(false) };
         candidates(cx, side, Place::Head, &subject);
@@ -290,8 +293,8 @@ impl FlowState {
         if !cx.matcher.needs[at].bodies {
             return;
         }
-        let number = body.transaction.and_then(|it| it.id).unwrap_or(u64::MAX);
-        let message = self.messages.entry((body.side, number)).or_default();
+        let key = (body.side, number(body.transaction));
+        let message = self.messages.entry(key).or_default();
         let payload = self.streams[at].as_ref().map(|stream| stream.window.view());
         let (connection, side, transaction) = (&mut self.connection, body.side, body.transaction);
         Bodies { connection, cx, side, payload, transaction, sink }.data(message, body);
@@ -299,7 +302,7 @@ impl FlowState {
 
     /// A message is over.
     fn end(&mut self, cx: &mut Context<'_>, side: Side, transaction: &Transaction, sink: Sink<'_>) {
-        let key = (side, transaction.id.unwrap_or(u64::MAX));
+        let key = (side, number(Some(transaction)));
         let Some(mut message) = self.messages.remove(&key) else {
             return;
         };
@@ -307,6 +310,13 @@ impl FlowState {
         let (connection, transaction) = (&mut self.connection, Some(transaction));
         Bodies { connection, cx, side, payload, transaction, sink }.end(&mut message);
     }
+}
+
+/// The number of a transaction's messages. What has no number of its own, because of its request nothing is
+/// kept, has that of its stream.
+fn number(transaction: Option<&Transaction>) -> u64 {
+    let (id, stream) = transaction.map_or((None, None), |it| (it.id, it.stream_id));
+    id.unwrap_or(u64::MAX - stream.map_or(0, u64::from))
 }
 
 /// Collects the rules that may match in the buffers that are there at once.

@@ -59,12 +59,15 @@ pub(super) struct Http1Fields<'a> {
     /// The place of the field that is repeated, and the value that joins its own.
     repeated: Vec<(usize, Cow<'a, [u8]>)>,
     repetitions: usize,
+    /// Something was passed over.
+    pub(super) is_cut: bool,
 }
 
 impl<'a> Http1Fields<'a> {
     /// Reads the lines behind a start line.
     pub(super) fn read(side: Side, is_http11: bool, lines: Lines<'a>) -> Self {
-        let mut out = Self { side, fields: Vec::new(), repeated: Vec::new(), repetitions: 0 };
+        let (fields, repeated) = (Vec::new(), Vec::new());
+        let mut out = Self { side, fields, repeated, repetitions: 0, is_cut: false };
         let mut open: Option<Cow<'a, [u8]>> = None;
         for line in lines.filter(|line| !line.is_empty()) {
             let folded = matches!(line[0], b' ' | b'\t' | 0);
@@ -122,11 +125,14 @@ impl<'a> Http1Fields<'a> {
         let Some(at) = known else {
             if self.fields.len() < MAX_FIELDS {
                 self.fields.push(Field { name, value, repeated: false });
+            } else {
+                self.is_cut = true;
             }
             return;
         };
         if self.fields[at].repeated {
             if self.repetitions == MAX_REPETITIONS {
+                self.is_cut = true;
                 return;
             }
             self.repetitions += 1;

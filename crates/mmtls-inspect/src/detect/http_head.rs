@@ -5,8 +5,9 @@
 //!
 //! Differs from Suricata on purpose: the host is in lower case also where the Host field names a port, a
 //! field of HTTP/2 is joined with those of its name however HPACK encoded it, a field without a name does
-//! not hide the names behind it, and what HPACK says about its own table is no field. Trailers are not
-//! part of a head here. Refuses bodies, and to keep more than [`MAX_HEAD`].
+//! not hide the names behind it, a host field of HTTP/2 stands for an authority that is missing, and what
+//! HPACK says about its own table is no field. Trailers are not part of a head here. Refuses bodies, and to
+//! keep more than [`MAX_HEAD`].
 
 use std::borrow::Cow;
 
@@ -32,6 +33,8 @@ pub(crate) struct Head {
     fields: Vec<Field>,
     kind: Kind,
     side: Side,
+    /// Fields beyond a cap were passed over.
+    is_cut: bool,
 }
 
 /// A place in [`Head::bytes`].
@@ -81,7 +84,8 @@ impl Head {
     }
 
     fn new(side: Side, fields: Fields<'_>) -> Self {
-        let mut head = Self { bytes: Vec::new(), fields: Vec::new(), kind: Kind::Http2, side };
+        let (bytes, fields_kept) = (Vec::new(), Vec::new());
+        let mut head = Self { bytes, fields: fields_kept, kind: Kind::Http2, side, is_cut: false };
         match fields.http1_head() {
             Some(sent) => head.kind = Kind::Http1(head.read_http1(sent)),
             None => {
@@ -93,6 +97,11 @@ impl Head {
         head.bytes.shrink_to_fit();
         head.fields.shrink_to_fit();
         head
+    }
+
+    /// Whether rules do not see all of its fields.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// Bytes of memory that it takes.
@@ -170,8 +179,8 @@ impl Head {
                 let status = self.first_value(b":status").unwrap_or_default();
                 Cow::Owned([b"HTTP/2 ", status, LINE_END].concat())
             }
-            Buffer::HttpHost => Cow::Owned(uri::host_of_authority(&self.joined(b":authority")?)),
-            Buffer::HttpHostRaw => self.joined(b":authority")?,
+            Buffer::HttpHost => Cow::Owned(uri::host_of_authority(&self.authority()?)),
+            Buffer::HttpHostRaw => self.authority()?,
             Buffer::HttpHeader => self.lines_without_cookies()?,
             Buffer::HttpHeaderRaw => Cow::Borrowed(&self.bytes[..]),
             Buffer::HttpHeaderNames => self.names()?,
@@ -222,6 +231,11 @@ impl Head {
         self.fields.iter().find(|it| self.name(it) == name).map(|it| self.value(it))
     }
 
+    /// What names the host of HTTP/2.
+    fn authority(&self) -> Option<Cow<'_, [u8]>> {
+        self.joined(b":authority").or_else(|| self.joined(b"host"))
+    }
+
     /// The values of all fields of a name.
     fn joined(&self, name: &[u8]) -> Option<Cow<'_, [u8]>> {
         let mut values =
@@ -258,6 +272,7 @@ impl Head {
         self.keep(LINE_END);
         let fields_start = self.bytes.len();
         let fields = Http1Fields::read(self.side, first == b"HTTP/1.1", Lines(sent_lines));
+        self.is_cut = fields.is_cut;
         for (name, values) in fields.iter() {
             self.add_field(name, values);
         }
@@ -298,7 +313,10 @@ impl Head {
             Ok(name_len) if self.bytes.len() <= MAX_HEAD => {
                 self.fields.push(Field { line, name_len });
             }
-            _ => self.bytes.truncate(start),
+            _ => {
+                self.bytes.truncate(start);
+                self.is_cut = true;
+            }
         }
     }
 

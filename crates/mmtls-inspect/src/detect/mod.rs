@@ -41,7 +41,13 @@ pub use shared::Shared;
 pub use window::WindowBudget;
 
 #[cfg(test)]
+mod evasion_http2_tests;
+#[cfg(test)]
+mod evasion_tests;
+#[cfg(test)]
 mod expression_tests;
+#[cfg(test)]
+mod half_open_tests;
 #[cfg(test)]
 mod http_head_caps_tests;
 #[cfg(test)]

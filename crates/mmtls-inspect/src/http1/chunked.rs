@@ -30,7 +30,7 @@ pub(super) struct Chunked {
 pub(super) struct Faults {
     /// A size, an extension or a trailer ended with a bare LF.
     pub(super) bare_line_feed: bool,
-    /// Something else than an extension followed a size.
+    /// Something else than an extension followed a size, or a bare LF is in one.
     pub(super) bad_size: bool,
     /// The data of a chunk ended with a bare LF.
     pub(super) bad_end: bool,
@@ -109,10 +109,11 @@ impl Chunked {
             return Byte::Ok;
         }
         let line_end = byte == b'\n';
+        let is_bare = line_end && !self.after_cr;
         if line_end {
             match self.state {
-                State::DataEnd => self.faults.bad_end |= !self.after_cr,
-                _ => self.faults.bare_line_feed |= !self.after_cr,
+                State::DataEnd => self.faults.bad_end |= is_bare,
+                _ => self.faults.bare_line_feed |= is_bare,
             }
         }
         self.after_cr = false;
@@ -134,7 +135,11 @@ impl Chunked {
                 }
                 Byte::Ok
             }
-            State::Extension if line_end => self.size_complete(),
+            State::Extension if line_end => {
+                // Who waits for CRLF takes what follows for a part of the extension.
+                self.faults.bad_size |= is_bare;
+                self.size_complete()
+            }
             State::Extension => Byte::Ok,
             // `Data` is handled by the caller.
             State::Data | State::DataEnd => {

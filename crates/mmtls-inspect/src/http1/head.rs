@@ -94,7 +94,7 @@ impl HeadBuffer {
     }
 
     fn judge(side: Side, bytes: &[u8], searched: usize) -> Result<Option<usize>, Refused> {
-        if !plausible(side, bytes) {
+        if !plausible(side, bytes) || side == Side::Client && names_no_version(bytes) {
             return Err(Refused::Implausible);
         }
         let within = &bytes[..bytes.len().min(MAX_HEAD_LEN)];
@@ -152,6 +152,8 @@ pub(super) enum Framing {
 struct Codings {
     chunked: bool,
     last_is_chunked: bool,
+    /// Something else than `identity` stands in front of `chunked`: curl decodes gzip there.
+    more: bool,
 }
 
 /// What the fields of a head say.
@@ -178,10 +180,38 @@ pub(super) struct Parsed<'h, 'b, M> {
     pub(super) headers: &'h [Header<'b>],
 }
 
-/// Whether the first line ends with a version of HTTP/1, however wrong the rest may be.
+/// Whether the first line ends with a version of HTTP/1, however wrong the rest may be: servers take more of
+/// them than there are.
 pub(super) fn names_http1(start: &[u8]) -> bool {
     let line = start.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii_end();
-    line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0")
+    let last = line.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
+    last.len() < line.len() && last.starts_with(b"HTTP/1.")
+}
+
+/// Whether the first line is complete and names no version: servers answer it at once, as HTTP/0.9, or it is
+/// another protocol. False stays false when more bytes come.
+fn names_no_version(start: &[u8]) -> bool {
+    let Some(end) = start.iter().position(|&byte| byte == b'\n') else {
+        return false;
+    };
+    !names_http1(&start[..end]) && !start[..end].trim_ascii_end().ends_with(b" HTTP/2.0")
+}
+
+/// Whether a field that says how the body is to be read is folded, or stands in the fold of another one:
+/// clients that know no folds read another body.
+pub(super) fn folds_framing(head: &[u8]) -> bool {
+    const NAMES: [&[u8]; 3] = [b"transfer-encoding", b"content-length", b"content-encoding"];
+    let is_framing = |line: &[u8]| {
+        let name = line.split(|&byte| byte == b':').next().unwrap_or_default().trim_ascii();
+        NAMES.iter().any(|it| name.eq_ignore_ascii_case(it))
+    };
+    let mut is_open = false;
+    head.split(|&byte| byte == b'\n').any(|line| {
+        let is_fold = matches!(line, [b' ' | b'\t', ..]);
+        let found = is_framing(line);
+        is_open = found || is_fold && is_open;
+        is_fold && is_open
+    })
 }
 
 /// The head with a space for each control byte that has no business in one; `None` when there are
@@ -211,6 +241,10 @@ pub(super) fn parse_request<'h, 'b>(
     let meaning = meaning(Side::Client, request.headers, version);
     let line = [request.method?, request.path?];
     let mut message = Request::new(line[0], line[1], Version::http1(version));
+    let meaning = match names_two_hosts(line[1].as_bytes(), request.headers) {
+        true => Meaning { anomaly: meaning.anomaly.or(Some(Anomaly::AmbiguousHost)), ..meaning },
+        false => meaning,
+    };
     message.host = meaning.host.map(text);
     message.user_agent = meaning.user_agent.map(text);
     message.content_type = meaning.content_type.map(text);
@@ -243,6 +277,31 @@ pub(super) fn parse_response<'h, 'b>(
     Some(Parsed { message, line: [reason, ""], meaning, headers: response.headers })
 }
 
+/// Whether Host fields name several hosts, or another one than the target does (RFC 9112, section 3.2).
+fn names_two_hosts(target: &[u8], headers: &[Header<'_>]) -> bool {
+    let fields = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
+    let mut fields = fields.map(|header| header.value);
+    let Some(first) = fields.next() else {
+        return false;
+    };
+    let scheme = target.windows(3).position(|it| it == b"://").filter(|_| target[0] != b'/');
+    let named = scheme.map(|at| {
+        let behind = &target[at + 3..];
+        behind.split(|byte| b"/?#".contains(byte)).next().unwrap_or_default()
+    });
+    fields.chain(named).any(|other| !is_same_host(first, other))
+}
+
+/// Whether two authorities name the same host. Users and ports do not count.
+pub(crate) fn is_same_host(one: &[u8], other: &[u8]) -> bool {
+    fn host(authority: &[u8]) -> &[u8] {
+        let host = authority.rsplit(|&byte| byte == b'@').next().unwrap_or_default().trim_ascii();
+        let port = host.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        host[..host.len() - port].strip_suffix(b":").unwrap_or(host)
+    }
+    host(one).eq_ignore_ascii_case(host(other))
+}
+
 fn meaning<'a>(side: Side, headers: &[Header<'a>], version: u8) -> Meaning<'a> {
     let mut out = Meaning {
         framing: Framing::Unstated,
@@ -270,8 +329,10 @@ fn meaning<'a>(side: Side, headers: &[Header<'a>], version: u8) -> Meaning<'a> {
             }
             17 if name.eq_ignore_ascii_case("transfer-encoding") => {
                 let codings = coding.get_or_insert(Codings::default());
-                for name in value.split(|&byte| byte == b',') {
-                    codings.last_is_chunked = name.trim_ascii().eq_ignore_ascii_case(b"chunked");
+                for name in value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
+                    codings.last_is_chunked = name.eq_ignore_ascii_case(b"chunked");
+                    let is_none = name.is_empty() || name.eq_ignore_ascii_case(b"identity");
+                    codings.more |= codings.chunked || !codings.last_is_chunked && !is_none;
                     codings.chunked |= codings.last_is_chunked;
                 }
             }
@@ -283,9 +344,13 @@ fn meaning<'a>(side: Side, headers: &[Header<'a>], version: u8) -> Meaning<'a> {
     };
     // RFC 9112, section 6.3: a transfer coding overrides a length.
     if out.framing != Framing::Unstated {
-        out.anomaly = Some(Anomaly::LengthAndCoding);
+        // Some servers go by the length, or know no coding: they find other requests.
+        out.anomaly = Some(match side {
+            Side::Client => Anomaly::LengthAndCodingInRequest,
+            Side::Server => Anomaly::LengthAndCoding,
+        });
     }
-    if !coding.last_is_chunked {
+    if !coding.last_is_chunked || coding.more {
         out.anomaly = Some(Anomaly::UnknownCoding);
     }
     if version == 0 {

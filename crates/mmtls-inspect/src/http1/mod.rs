@@ -14,5 +14,6 @@ mod observer;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use head::is_same_host;
 pub use head::{MAX_FIELDS, MAX_HEAD_LEN};
 pub use observer::{BodyLeft, Http1};

@@ -354,7 +354,13 @@ impl Http1 {
         let id = transaction.id;
         match self.transactions.queue(transaction, expects) {
             Queued::Kept => self.requesting = id,
-            Queued::Forgotten(transaction) => sink(Event::Complete(&transaction)),
+            Queued::Forgotten(transaction) => {
+                // Its body will belong to nobody, and is not decoded.
+                if !matches!(framing, Framing::Unstated | Framing::Length(0)) {
+                    self.report(Side::Client, Anomaly::PipelineTooDeep, sink);
+                }
+                sink(Event::Complete(&transaction));
+            }
             Queued::TooDeep(transaction) => {
                 self.report(Side::Client, Anomaly::PipelineTooDeep, sink);
                 sink(Event::Complete(&transaction));
@@ -381,7 +387,7 @@ impl Http1 {
         let Some(head) = head else {
             return false;
         };
-        if mended.is_some() {
+        if mended.is_some() || head::folds_framing(bytes) {
             self.report(Side::Server, Anomaly::ControlInHead, sink);
         }
         self.server.http = true;

@@ -2,6 +2,7 @@
 //!
 //! Refuses to keep more than [`MAX_LIST`] bytes of them.
 
+use crate::http1::is_same_host;
 use crate::transaction::{Request, Response, Version, text};
 
 /// Most bytes of names and values that are kept of a head. A table lets a few bytes stand for many.
@@ -32,7 +33,8 @@ impl List {
     }
 
     /// Whether endpoints refuse the head: names with capitals, pseudo-fields that do not come first,
-    /// come twice or are not known.
+    /// come twice or are not known; or a transfer coding, which means something where they are passed on as HTTP/1
+    /// (section 8.2.2).
     pub(super) fn is_malformed(&self, known: &[&str]) -> bool {
         let pseudo = self.fields.iter().take_while(|(name, _)| name.starts_with(b":")).count();
         let (first, rest) = self.fields.split_at(pseudo);
@@ -40,8 +42,20 @@ impl List {
         let is_known = |name: &[u8]| known.iter().any(|it| it.as_bytes() == name);
         (0..pseudo).any(|at| twice(at) || !is_known(&first[at].0))
             || rest.iter().any(|(name, _)| {
-                name.is_empty() || name.starts_with(b":") || name.iter().any(u8::is_ascii_uppercase)
+                name.is_empty()
+                    || name.starts_with(b":")
+                    || name.iter().any(u8::is_ascii_uppercase)
+                    || name == b"transfer-encoding"
             })
+    }
+
+    /// Whether a host field differs from the authority (section 8.3.1).
+    pub(super) fn names_two_hosts(&self) -> bool {
+        let fields =
+            self.fields.iter().filter(|(name, _)| name == b"host" || name == b":authority");
+        let mut hosts = fields.map(|(_, value)| value);
+        let first = hosts.next();
+        first.is_some_and(|first| hosts.any(|other| !is_same_host(first, other)))
     }
 
     /// The method and the target, as long as they are.

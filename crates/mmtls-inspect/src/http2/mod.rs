@@ -256,6 +256,9 @@ impl Http2 {
         if list.is_malformed(REQUEST_FIELDS) {
             self.report(side, Anomaly::Http2BadHead, sink);
         }
+        if list.names_two_hosts() {
+            self.report(side, Anomaly::AmbiguousHost, sink);
+        }
         if list.compresses_messages() {
             self.report(side, Anomaly::GrpcMessageCoding, sink);
         }
