@@ -24,6 +24,7 @@ mod rules;
 pub mod seeds;
 mod session;
 mod tls_deframer;
+mod websocket;
 mod worker;
 
 pub use agent_datagram::agent_datagram;
@@ -42,13 +43,14 @@ pub use record_open::record_open;
 pub use rules::rules;
 pub use session::session;
 pub use tls_deframer::tls_deframer;
+pub use websocket::websocket;
 pub use worker::worker;
 
 /// A target: its name, and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, in the order in which `cargo xtask fuzz` runs them.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     ("packet_path", packet_path),
     ("openings", openings),
     ("worker", worker),
@@ -58,6 +60,7 @@ pub const TARGETS: [Target; 17] = [
     ("record_open", record_open),
     ("http1", http1),
     ("http2", http2),
+    ("websocket", websocket),
     ("codings", codings),
     ("literal", literal),
     ("rules", rules),

@@ -10,6 +10,7 @@ mod http2;
 mod openings;
 mod parsers;
 mod rules;
+mod websocket;
 mod worker;
 
 /// One seed: target, name, bytes.
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Seed> {
     parsers::record_open(&mut add);
     parsers::http1(&mut add);
     http2::http2(&mut add);
+    websocket::websocket(&mut add);
     codings::codings(&mut add);
     parsers::literal(&mut add);
     rules::rules(&mut add);

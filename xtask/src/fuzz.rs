@@ -56,7 +56,7 @@ const fn target(name: &'static str, max_len: u32, rss_limit_mb: u32) -> Target {
     Target { name, max_len, rss_limit_mb }
 }
 
-const TARGETS: [Target; 17] = [
+const TARGETS: [Target; 18] = [
     target("packet_path", 4096, 512),
     target("openings", 512, 512),
     target("worker", 1024, 512),
@@ -66,6 +66,7 @@ const TARGETS: [Target; 17] = [
     target("record_open", 4096, 512),
     target("http1", 8192, 512),
     target("http2", 8192, 512),
+    target("websocket", 4096, 512),
     target("codings", 4096, 512),
     target("literal", 2048, 512),
     target("rules", 4096, 512),

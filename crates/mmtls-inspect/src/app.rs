@@ -7,11 +7,12 @@
 
 use crate::body::Bodies;
 use crate::decode::DecodeBudget;
-use crate::event::{Anomaly, Event, Side};
+use crate::event::{Anomaly, Event, Fields, Side};
 use crate::http1::{BodyLeft, Http1};
 use crate::http2::Http2;
 use crate::protocol::{AppProto, Detected, MAX_FIRST_LINE, SERVER_BYTES, detect};
 use crate::transaction::Transaction;
+use crate::websocket::{Extensions, WebSocket};
 
 /// Most bytes of the server that are kept until the client has shown that this is HTTP/2. Servers
 /// send their settings first, a handful of bytes.
@@ -51,10 +52,23 @@ struct Decision {
     /// What was wrong with the server's bytes, if this turns out to be HTTP. A greeting is no bad head.
     held: Vec<Anomaly>,
     bodies: Bodies,
-    /// The response that is under way changes the protocol to HTTP/2.
-    is_h2c: bool,
+    /// What the response that is under way changes the protocol to.
+    changes_to: Option<Change>,
     /// What HTTP/1 became. Its observer passes the bytes on.
-    upgraded: Option<Box<Http2>>,
+    upgraded: Option<Upgraded>,
+}
+
+/// A protocol that a response with status 101 changes to.
+#[derive(Clone, Copy)]
+enum Change {
+    Http2,
+    WebSocket(Extensions),
+}
+
+/// What HTTP/1 became.
+enum Upgraded {
+    Http2(Box<Http2>),
+    WebSocket(Box<WebSocket>),
 }
 
 #[derive(Default)]
@@ -111,7 +125,7 @@ impl AppLayer {
             Layer::Http2(http) => http.limit_response_bodies(most),
             Layer::Stream => {}
         }
-        if let Some(http) = &mut self.decision.upgraded {
+        if let Some(Upgraded::Http2(http)) = &mut self.decision.upgraded {
             http.limit_response_bodies(most);
         }
     }
@@ -177,7 +191,7 @@ impl AppLayer {
             Layer::Http2(http) => http.gap(side, &mut self.decision.filter(sink)),
             Layer::Stream => {}
         }
-        self.decision.behind_upgrade(sink, |http, mut sink| http.gap(side, &mut sink));
+        self.decision.gap_behind_upgrade(side, sink);
     }
 
     /// The next bytes of one side were not looked at. Where [`Self::wants`] had said so nothing is
@@ -194,7 +208,7 @@ impl AppLayer {
             Layer::Stream => {}
         }
         if count > 0 {
-            self.decision.behind_upgrade(sink, |http, mut sink| http.gap(side, &mut sink));
+            self.decision.gap_behind_upgrade(side, sink);
         }
     }
 
@@ -312,20 +326,30 @@ impl Decision {
     fn event(&mut self, event: Event<'_>, sink: &mut impl FnMut(Event<'_>)) {
         match event {
             Event::ResponseHead(transaction, fields) => {
-                self.is_h2c = is_status(transaction, 101)
-                    && fields.iter().any(|(name, value)| {
-                        name.eq_ignore_ascii_case(b"upgrade") && value.eq_ignore_ascii_case(b"h2c")
-                    });
+                self.changes_to = is_status(transaction, 101).then(|| change(fields)).flatten();
                 self.bodies.event(event, sink);
             }
             Event::Upgraded(transaction) => {
                 self.bodies.event(event, sink);
-                if self.is_h2c {
-                    self.decide(AppProto::Http2, sink);
-                    self.upgraded = Some(Box::new(Http2::upgraded(transaction)));
+                match self.changes_to {
+                    Some(Change::Http2) => {
+                        self.decide(AppProto::Http2, sink);
+                        let http = Box::new(Http2::upgraded(transaction));
+                        self.upgraded = Some(Upgraded::Http2(http));
+                    }
+                    Some(Change::WebSocket(extensions)) => {
+                        self.decide(AppProto::WebSocket, sink);
+                        let web = WebSocket::new(extensions, self.bodies.budget());
+                        web.report_extensions(sink);
+                        self.upgraded = Some(Upgraded::WebSocket(Box::new(web)));
+                    }
+                    None => {}
                 }
             }
             Event::Data(side, bytes) if self.upgraded.is_some() => {
+                if let Some(Upgraded::WebSocket(web)) = &mut self.upgraded {
+                    web.data(side, bytes, sink);
+                }
                 self.behind_upgrade(sink, |http, mut sink| http.data(side, bytes, &mut sink));
             }
             other => self.bodies.event(other, sink),
@@ -338,10 +362,32 @@ impl Decision {
         sink: &mut impl FnMut(Event<'_>),
         act: impl FnOnce(&mut Http2, &mut dyn FnMut(Event<'_>)),
     ) {
-        if let Some(http) = &mut self.upgraded {
+        if let Some(Upgraded::Http2(http)) = &mut self.upgraded {
             act(http, &mut |event| self.bodies.event(event, sink));
         }
     }
+
+    fn gap_behind_upgrade(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
+        if let Some(Upgraded::WebSocket(web)) = &mut self.upgraded {
+            web.gap(side);
+        }
+        self.behind_upgrade(sink, |http, mut sink| http.gap(side, &mut sink));
+    }
+}
+
+/// What a response with status 101 changes the protocol to, if that is followed.
+fn change(fields: Fields<'_>) -> Option<Change> {
+    let mut names = fields
+        .iter()
+        .filter(|(name, _)| name.eq_ignore_ascii_case(b"upgrade"))
+        .map(|(_, value)| value.trim_ascii());
+    names.find_map(|name| {
+        if name.eq_ignore_ascii_case(b"h2c") {
+            return Some(Change::Http2);
+        }
+        let is_websocket = name.eq_ignore_ascii_case(b"websocket");
+        is_websocket.then(|| Change::WebSocket(Extensions::read(fields.iter())))
+    })
 }
 
 fn is_status(transaction: &Transaction, status: u16) -> bool {

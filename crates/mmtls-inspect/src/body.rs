@@ -3,17 +3,21 @@
 //! Stands between a protocol and whoever looks at its events. Refuses to decode behind a hole: what
 //! was skipped, or lies beyond a limit, ends the decoding of that body.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::decode::{DecodeBudget, Decoder, Fault};
 use crate::event::{Anomaly, Body, Event, Fields, Form, Side};
 use crate::transaction::Transaction;
+use crate::websocket::{Extensions, Reader};
 
 /// The decoders of a connection.
 #[derive(Default)]
 pub(crate) struct Bodies {
     /// By side and stream.
     decoders: HashMap<(Side, u32), Decoder>,
+    /// Streams of HTTP/2 that carry WebSocket (RFC 8441): asked for, and answered.
+    asked: HashSet<u32>,
+    websockets: HashMap<(Side, u32), Reader>,
     budget: DecodeBudget,
     /// What was reported, by side.
     reported: [Vec<Anomaly>; 2],
@@ -24,19 +28,26 @@ impl Bodies {
         Self { budget: budget.clone(), ..Self::default() }
     }
 
+    pub(crate) fn budget(&self) -> &DecodeBudget {
+        &self.budget
+    }
+
     /// Bytes of a side are missing: none of its bodies can be decoded any further.
     pub(crate) fn gap(&mut self, side: Side) {
         self.decoders.retain(|(of, _), _| *of != side);
+        self.websockets.retain(|(of, _), _| *of != side);
     }
 
     /// Passes an event on, and what the bodies in it come to.
     pub(crate) fn event(&mut self, event: Event<'_>, sink: &mut impl FnMut(Event<'_>)) {
         sink(event);
         match event {
-            Event::RequestHead { transaction, fields, .. } => {
+            Event::RequestHead { transaction, method, fields, .. } => {
+                self.websocket_asked(transaction, method, fields);
                 self.begin(Side::Client, transaction, fields, sink);
             }
             Event::ResponseHead(transaction, fields) => {
+                self.websocket_answered(transaction, fields, sink);
                 self.begin(Side::Server, transaction, fields, sink);
             }
             Event::Body(body) => self.body(body, sink),
@@ -48,8 +59,50 @@ impl Bodies {
                 if transaction.stream_id.is_some() {
                     self.decoders.remove(&key(Side::Client, transaction));
                 }
+                if let Some(stream) = transaction.stream_id {
+                    self.asked.remove(&stream);
+                    self.websockets.remove(&(Side::Client, stream));
+                    self.websockets.remove(&(Side::Server, stream));
+                }
             }
             _ => {}
+        }
+    }
+
+    fn websocket_asked(&mut self, transaction: &Transaction, method: &str, fields: Fields<'_>) {
+        if let Some(stream) = transaction.stream_id
+            && method == "CONNECT"
+            && fields.iter().any(|(name, value)| name == b":protocol" && value == b"websocket")
+        {
+            self.asked.insert(stream);
+        }
+    }
+
+    fn websocket_answered(
+        &mut self,
+        transaction: &Transaction,
+        fields: Fields<'_>,
+        sink: &mut impl FnMut(Event<'_>),
+    ) {
+        let status = transaction.response.as_ref().map_or(0, |response| response.status);
+        let Some(stream) = transaction.stream_id.filter(|it| self.asked.remove(it)) else {
+            return;
+        };
+        if !(200..300).contains(&status) {
+            return;
+        }
+        // The client may not know before how its messages are to be sent.
+        if body_bytes(Side::Client, transaction) > 0 {
+            sink(Event::Anomaly(Side::Client, Anomaly::WebSocketMalformed));
+            return;
+        }
+        let extensions = Extensions::read(fields.iter());
+        if extensions.has_unknown {
+            sink(Event::Anomaly(Side::Server, Anomaly::WebSocketUnknownExtension));
+        }
+        for side in [Side::Client, Side::Server] {
+            let reader = Reader::new(side, extensions, &self.budget);
+            self.websockets.insert((side, stream), reader);
         }
     }
 
@@ -78,6 +131,15 @@ impl Bodies {
             return;
         };
         let key = key(side, transaction);
+        if let Some(reader) = self.websockets.get_mut(&key) {
+            let mut out = |bytes: &[u8]| {
+                sink(Event::Body(Body { form: Form::Decoded(0), bytes, ..body }));
+            };
+            if let Err(fault) = reader.data(bytes, &mut out) {
+                sink(Event::Anomaly(side, fault.anomaly()));
+            }
+            return;
+        }
         let Some(decoder) = self.decoders.get_mut(&key) else {
             return;
         };

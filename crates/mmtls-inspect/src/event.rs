@@ -114,7 +114,7 @@ pub enum Event<'a> {
     Upgraded(&'a Transaction),
     /// The transaction is over, or nothing more will be known of it. Each one ends so, once.
     Complete(&'a Transaction),
-    /// The next bytes of a protocol that is not followed.
+    /// The next bytes of a protocol that is not followed, or of what WebSocket's messages say.
     Data(Side, &'a [u8]),
     /// Something that endpoints may read differently. Each kind is reported once per side. What it means
     /// for the inspection: [`Anomaly::uninspected`].
@@ -198,6 +198,11 @@ pub enum Anomaly {
     Http2RapidReset,
     /// gRPC with messages that are compressed one by one. They are shown as they are.
     GrpcMessageCoding,
+    /// What endpoints of WebSocket close the connection for. What follows is shown as it is sent, or not at
+    /// all where it was compressed.
+    WebSocketMalformed,
+    /// WebSocket with an extension that is not known. Messages are shown as if without it.
+    WebSocketUnknownExtension,
 }
 
 impl Anomaly {
@@ -236,6 +241,8 @@ impl Anomaly {
             Self::Http2TooManyStreams => "http2_too_many_streams",
             Self::Http2RapidReset => "http2_rapid_reset",
             Self::GrpcMessageCoding => "grpc_message_coding",
+            Self::WebSocketMalformed => "websocket_malformed",
+            Self::WebSocketUnknownExtension => "websocket_unknown_extension",
         }
     }
 }

@@ -27,6 +27,8 @@ pub enum AppProto {
     Ftp,
     /// DNS over TLS.
     Dns,
+    /// WebSocket.
+    WebSocket,
     /// TLS inside TLS.
     Tls,
     /// It was to be one protocol and turned out to be none.
@@ -46,6 +48,7 @@ impl AppProto {
             Self::Pop3 => "pop3",
             Self::Ftp => "ftp",
             Self::Dns => "dns",
+            Self::WebSocket => "websocket",
             Self::Tls => "tls",
             Self::Failed => "failed",
         }

@@ -73,15 +73,17 @@ impl Anomaly {
             | Self::ControlInHead
             | Self::ContentCodingMalformed
             | Self::Http2Malformed
+            | Self::WebSocketMalformed
             | Self::Http2BadHead => Uninspected::Malformed,
             Self::HeadTooLarge
             | Self::PipelineTooDeep
             | Self::ContentCodingOverCap
             | Self::Http2HeadersTooLarge
             | Self::Http2TooManyStreams => Uninspected::OverCap,
-            Self::UnknownCoding | Self::ContentCodingUnknown | Self::GrpcMessageCoding => {
-                Uninspected::UnknownCoding
-            }
+            Self::UnknownCoding
+            | Self::ContentCodingUnknown
+            | Self::GrpcMessageCoding
+            | Self::WebSocketUnknownExtension => Uninspected::UnknownCoding,
             Self::Gap => Uninspected::Gap,
             Self::LengthAndCoding
             | Self::BareLineFeed

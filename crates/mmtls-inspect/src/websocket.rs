@@ -4,10 +4,10 @@
 //! Refuses to guess behind what endpoints answer by closing the connection, to show control frames, which
 //! no application reads, and to decompress beyond the caps of content codings.
 
-use flate2::{Decompress, FlushDecompress, Status};
+use flate2::Decompress;
 
-use crate::decode::DecodeBudget;
-use crate::event::Side;
+use crate::decode::{self, DecodeBudget};
+use crate::event::{Anomaly, Event, Side};
 
 /// Longest head of a frame.
 const MAX_HEAD: usize = 14;
@@ -18,6 +18,8 @@ const INFLATE_MEMORY: usize = 48 << 10;
 /// Most bytes that come out of a message whatever went in, and for one that went in beyond that.
 const FREE_INFLATED: u64 = 4 << 20;
 const MAX_RATIO: u64 = 1100;
+/// Most last blocks of a message.
+const MAX_ENDS: u32 = 64;
 /// What a sender leaves out at the end of a compressed message (RFC 7692, section 7.2.2).
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
@@ -85,6 +87,62 @@ struct Inflate {
     /// Bytes of the message that went in, and that came out.
     taken: u64,
     produced: u64,
+    /// Last blocks in it.
+    ends: u32,
+}
+
+/// Both directions of a connection.
+pub(crate) struct WebSocket {
+    /// Client first.
+    readers: [Reader; 2],
+    extensions: Extensions,
+}
+
+impl WebSocket {
+    /// Behind the response that changes the protocol.
+    pub(crate) fn new(extensions: Extensions, budget: &DecodeBudget) -> Self {
+        let readers =
+            [Side::Client, Side::Server].map(|side| Reader::new(side, extensions, budget));
+        Self { readers, extensions }
+    }
+
+    /// An extension that is not known may change everything.
+    pub(crate) fn report_extensions(&self, sink: &mut impl FnMut(Event<'_>)) {
+        if self.extensions.has_unknown {
+            sink(Event::Anomaly(Side::Server, Anomaly::WebSocketUnknownExtension));
+        }
+    }
+
+    /// The next bytes of a side; what its messages say is reported.
+    pub(crate) fn data(&mut self, side: Side, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
+        let result = self.reader(side).data(bytes, &mut |bytes| sink(Event::Data(side, bytes)));
+        if let Err(fault) = result {
+            sink(Event::Anomaly(side, fault.anomaly()));
+        }
+    }
+
+    /// Bytes of a side are missing.
+    pub(crate) fn gap(&mut self, side: Side) {
+        self.reader(side).gap();
+    }
+
+    fn reader(&mut self, side: Side) -> &mut Reader {
+        let [client, server] = &mut self.readers;
+        match side {
+            Side::Client => client,
+            Side::Server => server,
+        }
+    }
+}
+
+impl Fault {
+    /// As it is reported.
+    pub(crate) const fn anomaly(self) -> Anomaly {
+        match self {
+            Self::Malformed => Anomaly::WebSocketMalformed,
+            Self::OverCap => Anomaly::ContentCodingOverCap,
+        }
+    }
 }
 
 impl Extensions {
@@ -124,6 +182,7 @@ impl Reader {
             budget: budget.clone(),
             taken: 0,
             produced: 0,
+            ends: 0,
         });
         Self {
             is_client,
@@ -288,36 +347,42 @@ impl Inflate {
     fn data(&mut self, mut bytes: &[u8], out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
         self.taken = self.taken.saturating_add(bytes.len() as u64);
         let limit = FREE_INFLATED.max(self.taken.saturating_mul(MAX_RATIO));
-        let mut piece = [0; PIECE];
         loop {
-            let before = (self.state.total_in(), self.state.total_out());
-            let status = self.state.decompress(bytes, &mut piece, FlushDecompress::None);
-            let status = status.map_err(|_| Fault::Malformed)?;
-            let taken = usize::try_from(self.state.total_in() - before.0).unwrap_or(bytes.len());
-            let made = usize::try_from(self.state.total_out() - before.1).unwrap_or(0);
-            bytes = bytes.get(taken..).unwrap_or_default();
-            self.produced = self.produced.saturating_add(made as u64);
-            if self.produced > limit {
+            let produced = &mut self.produced;
+            let (used, has_ended) = decode::inflate(&mut self.state, bytes, &mut |piece| {
+                *produced = produced.saturating_add(piece.len() as u64);
+                if *produced > limit {
+                    return Err(decode::Fault::OverCap);
+                }
+                if !piece.is_empty() {
+                    out(piece);
+                }
+                Ok(())
+            })
+            .map_err(|fault| match fault {
+                decode::Fault::OverCap => Fault::OverCap,
+                _ => Fault::Malformed,
+            })?;
+            bytes = bytes.get(used..).unwrap_or_default();
+            if !has_ended {
+                return Ok(());
+            }
+            // A last block may be followed by another one (RFC 7692, section 7.2.3.5), which nobody does
+            // often: to begin anew costs more than a block.
+            self.ends += 1;
+            if self.ends > MAX_ENDS {
                 return Err(Fault::OverCap);
             }
-            let made = piece.get(..made).unwrap_or_default();
-            if !made.is_empty() {
-                out(made);
-            }
-            if status == Status::StreamEnd {
-                // A last block may be followed by another one (RFC 7692, section 7.2.3.5).
-                self.state.reset(false);
-            }
-            let is_done = bytes.is_empty() && made.len() < PIECE;
-            if is_done || taken == 0 && made.is_empty() {
-                return if bytes.is_empty() { Ok(()) } else { Err(Fault::Malformed) };
+            self.state.reset(false);
+            if bytes.is_empty() {
+                return Ok(());
             }
         }
     }
 
     fn message_over(&mut self, out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
         self.data(&TAIL, out)?;
-        (self.taken, self.produced) = (0, 0);
+        (self.taken, self.produced, self.ends) = (0, 0, 0);
         if self.no_takeover {
             self.state.reset(false);
         }
@@ -333,4 +398,4 @@ impl Drop for Inflate {
 
 #[cfg(test)]
 #[path = "websocket_tests.rs"]
-mod tests;
+pub(crate) mod tests;

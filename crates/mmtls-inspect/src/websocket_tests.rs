@@ -125,6 +125,9 @@ fn refuses_bombs() {
     let bomb = deflate(&mut state, &vec![0; 40 << 20]);
     let (out, fault) = all(Side::Server, "permessage-deflate", &frame(Side::Server, 0xc2, &bomb));
     assert!(fault.is_none() && out.len() == 40 << 20, "within the ratio that deflate has");
+    // An empty last block, over and over.
+    let ends = frame(Side::Server, 0xc2, &b"\x03\0".repeat(100));
+    assert_eq!(read(Side::Server, "permessage-deflate", &ends, 7).1, Some(Fault::OverCap));
     let budget = DecodeBudget::new(INFLATE_MEMORY);
     let extensions = Extensions { deflate: true, ..Extensions::default() };
     let first = Reader::new(Side::Server, extensions, &budget);

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use fault::Fault;
 use stage::Stage;
+pub(crate) use stage::inflate;
 
 /// Most codings of a body; curl's limit.
 const MAX_CODINGS: usize = 5;

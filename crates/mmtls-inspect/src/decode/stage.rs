@@ -22,7 +22,7 @@ const ZSTD_WINDOW_LOG: u32 = 23;
 /// Longest frame header (RFC 8878, section 3.1.1.1), magic number included.
 const ZSTD_HEADER: u8 = 18;
 
-type Out<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), Fault>;
+pub(crate) type Out<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), Fault>;
 type Brotli = BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>;
 
 /// The state of one coding.
@@ -210,8 +210,12 @@ impl Stage {
     }
 }
 
-/// How much was used, and whether the stream ended.
-fn inflate(state: &mut Decompress, input: &[u8], out: Out<'_>) -> Result<(usize, bool), Fault> {
+/// Decompresses; says how much was used, and whether the stream ended. Without an end, all of it was.
+pub(crate) fn inflate(
+    state: &mut Decompress,
+    input: &[u8],
+    out: Out<'_>,
+) -> Result<(usize, bool), Fault> {
     let mut buffer = [0; PIECE];
     let mut used = 0;
     loop {

@@ -11,7 +11,7 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 }
 
 /// Fields that are sent as they are, with short names and values.
-fn fields(fields: &[(&str, &str)]) -> Vec<u8> {
+pub(super) fn fields(fields: &[(&str, &str)]) -> Vec<u8> {
     let coded = |(name, value): &(&str, &str)| {
         let prefixed = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
         [&[0][..], &prefixed(name), &prefixed(value)].concat()
@@ -35,7 +35,7 @@ pub(super) fn client(frames: &[Vec<u8>]) -> (Side, Vec<u8>) {
     (CLIENT, [start, frames.concat()].concat())
 }
 
-fn server(frames: &[Vec<u8>]) -> (Side, Vec<u8>) {
+pub(super) fn server(frames: &[Vec<u8>]) -> (Side, Vec<u8>) {
     (SERVER, [frame(4, 0, 0, b""), frames.concat()].concat())
 }
 

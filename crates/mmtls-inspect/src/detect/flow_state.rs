@@ -29,6 +29,9 @@ pub struct FlowState {
     connection: Connection,
     messages: HashMap<(Side, u64), Message>,
     streams: [Option<Box<Stream>>; 2],
+    /// What WebSocket's messages say.
+    contents: [Option<Box<Stream>>; 2],
+    is_websocket: bool,
     handshake: [Message; 2],
     /// Rules that look into nothing were applied.
     has_begun: [bool; 2],
@@ -52,6 +55,8 @@ impl FlowState {
             connection,
             messages: HashMap::new(),
             streams: [None, None],
+            contents: [None, None],
+            is_websocket: false,
             handshake: Default::default(),
             has_begun: [false; 2],
         }
@@ -71,6 +76,7 @@ impl FlowState {
         self.connection.bits = kept;
         self.messages.clear();
         self.streams = [None, None];
+        self.contents = [None, None];
         self.handshake = Default::default();
     }
 
@@ -135,15 +141,28 @@ impl FlowState {
             }
             cx.scratch.hits.give_back(rules);
         }
-        if !cx.matcher.needs[at].payload || self.connection.has_passed {
+        let Self { connection, streams, .. } = self;
+        Self::stream(connection, &mut streams[at], cx, side, bytes, sink);
+    }
+
+    /// The next bytes of a stream.
+    fn stream(
+        connection: &mut Connection,
+        stream: &mut Option<Box<Stream>>,
+        cx: &mut Context<'_>,
+        side: Side,
+        bytes: &[u8],
+        sink: Sink<'_>,
+    ) {
+        let at = index(side);
+        if !cx.matcher.needs[at].payload || connection.has_passed || bytes.is_empty() {
             return;
         }
         let slots = cx.matcher.slots.len();
-        let stream =
-            self.streams[at].get_or_insert_with(|| Box::new(Stream::new(cx.budget, slots)));
+        let stream = stream.get_or_insert_with(|| Box::new(Stream::new(cx.budget, slots)));
         for piece in bytes.chunks(STEP) {
             if !stream.window.push(piece) {
-                self.connection.over_cap(side, sink);
+                connection.over_cap(side, sink);
             }
             for (number, slot) in cx.matcher.slots.iter().enumerate() {
                 if slot.place != Place::Payload {
@@ -160,11 +179,11 @@ impl FlowState {
             if stream.window.may_apply() {
                 stream.waiting.iter().for_each(|it| cx.scratch.hits.add(it.rule));
             } else {
-                self.connection.over_cap(side, sink);
+                connection.over_cap(side, sink);
             }
             let rules = cx.scratch.hits.take();
             for &rule in &rules {
-                stream.apply(&mut self.connection, cx, rule, side, piece, bytes.len(), sink);
+                stream.apply(connection, cx, rule, side, piece, bytes.len(), sink);
             }
             cx.scratch.hits.give_back(rules);
         }
@@ -172,7 +191,8 @@ impl FlowState {
 
     /// Bytes of a side are missing.
     pub fn gap(&mut self, side: Side) {
-        if let Some(stream) = &mut self.streams[index(side)] {
+        let at = index(side);
+        for stream in [&mut self.streams[at], &mut self.contents[at]].into_iter().flatten() {
             stream.window.restart();
             stream.positions.fill(Position::default());
         }
@@ -194,6 +214,7 @@ impl FlowState {
         match event {
             Event::Protocol(protocol) => {
                 self.connection.is_http2 = *protocol == AppProto::Http2;
+                self.is_websocket = *protocol == AppProto::WebSocket;
                 let is_http = matches!(protocol, AppProto::Http | AppProto::Http2);
                 self.connection.application = is_http.then_some(Application::Http);
             }
@@ -202,6 +223,11 @@ impl FlowState {
             }
             Event::ResponseHead(transaction, fields) => {
                 self.head(cx, Side::Server, transaction, *fields, sink);
+            }
+            // Elsewhere these are the bytes that came already.
+            Event::Data(side, bytes) if self.is_websocket => {
+                let Self { connection, contents, .. } = self;
+                Self::stream(connection, &mut contents[index(*side)], cx, *side, bytes, sink);
             }
             Event::Body(body) => self.body(cx, body, sink),
             Event::RequestEnd(Some(transaction)) => self.end(cx, Side::Client, transaction, sink),

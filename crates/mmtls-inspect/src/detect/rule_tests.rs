@@ -329,6 +329,52 @@ fn accepts_streams_once_for_each_piece() {
 }
 
 #[test]
+fn accepts_messages_of_websocket() {
+    use crate::websocket::tests::frame;
+    let ask = b"GET /chat HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let answer =
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: WebSocket\r\nConnection: upgrade\r\n\r\n";
+    let client = [frame(CLIENT, 1, b"so EV"), frame(CLIENT, 0x80, b"IL")].concat();
+    let server =
+        [frame(SERVER, 1, b"BA"), frame(SERVER, 0x89, b"x"), frame(SERVER, 0x80, b"D")].concat();
+    let parts: [(Side, &[u8]); 4] =
+        [(CLIENT, ask), (SERVER, answer), (CLIENT, &client), (SERVER, &server)];
+    let rules = "alert tcp any any -> any any (flow:to_server; content:\"EVIL\"; sid:1;)\n\
+        alert tcp-stream any any -> any any (flow:to_client; content:\"BAD\"; sid:2;)\n\
+        alert tcp any any -> any any (content:\"xD\"; sid:3;)\n";
+    assert_eq!(found(rules, &parts), [1, 2]);
+}
+
+#[test]
+fn accepts_messages_of_websocket_in_http2() {
+    use super::evasion_http2_tests::{client, fields, frame as h2, server};
+    use crate::websocket::tests::frame;
+    let connect = fields(&[
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "https"),
+        (":authority", "h"),
+        (":path", "/"),
+    ]);
+    let ok = fields(&[(":status", "200")]);
+    let data = |bytes: &[u8]| h2(0, 0, 1, bytes);
+    let (_, ask) = client(&[h2(1, 4, 1, &connect)]);
+    let (_, answer) = server(&[h2(1, 4, 1, &ok)]);
+    let message = [frame(CLIENT, 1, b"so EV"), frame(CLIENT, 0x80, b"IL")].concat();
+    let (start, rest) = message.split_at(9);
+    let back = data(&frame(SERVER, 0x81, b"BAD"));
+    let (first, second) = (data(start), data(rest));
+    let parts: [(Side, &[u8]); 5] =
+        [(CLIENT, &ask), (SERVER, &answer), (CLIENT, &first), (CLIENT, &second), (SERVER, &back)];
+    let rules = http(&[
+        "http.request_body; content:\"EVIL\";",
+        "http.response_body; content:\"BAD\";",
+        "http.request_body; content:\"GOOD\";",
+    ]);
+    assert_eq!(found(&rules, &parts), [1, 2]);
+}
+
+#[test]
 fn shows_what_the_caller_cannot() {
     let set = RuleSet::read(
         b"alert tls any any -> any any (ja3.hash; content:\"0\"; sid:1;)\n\

@@ -161,7 +161,9 @@ impl Searches {
             Event::ResponseHead(transaction, _) => self.begin(Side::Server, transaction),
             Event::Body(body) => self.body(&body, patterns, out),
             Event::Data(side, bytes) => {
-                self.uninspected(direction(side), Uninspected::UnknownProtocol, out);
+                if self.protocol != AppProto::WebSocket {
+                    self.uninspected(direction(side), Uninspected::UnknownProtocol, out);
+                }
                 let Some(patterns) = patterns else {
                     return;
                 };
@@ -185,7 +187,7 @@ impl Searches {
             }
             Event::Protocol(protocol) => {
                 self.protocol = protocol;
-                if !matches!(protocol, AppProto::Http | AppProto::Http2) {
+                if !matches!(protocol, AppProto::Http | AppProto::Http2 | AppProto::WebSocket) {
                     out(Finding::NotHttp);
                 }
             }
