@@ -53,6 +53,8 @@ pub struct InspectSection {
     pub port_groups: BTreeMap<String, String>,
     /// Body bytes per response until decryption pauses.
     pub limit_bytes: Option<u64>,
+    /// Take padded records of TLS 1.3 for what they announce.
+    pub limit_trusts_padding: bool,
     /// What becomes of a session of which something passes uninspected, by cause.
     pub uninspected: BTreeMap<Cause, UninspectedPolicy>,
 }
@@ -131,6 +133,7 @@ impl Default for InspectSection {
             address_groups: BTreeMap::new(),
             port_groups: BTreeMap::new(),
             limit_bytes: None,
+            limit_trusts_padding: false,
             uninspected: BTreeMap::new(),
         }
     }
@@ -243,6 +246,8 @@ impl File {
             "inspect.decrypt = false excludes inspect.uninspected"
         } else if self.passive.interfaces.is_some() && uninspected_resets {
             "inspect.uninspected needs --inline to reset: a passive monitor can stop nothing"
+        } else if limit_bytes.is_none() && self.inspect.limit_trusts_padding {
+            "inspect.limit_trusts_padding needs inspect.limit_bytes"
         } else if streams && limit_bytes.is_some() {
             "inspect.limit_bytes excludes log.streams_directory (--streams): streams are whole"
         } else {
@@ -330,6 +335,7 @@ mod tests {
             ("[inspect]\ndecrypt = false\n[log]\nstreams_directory = \"s\"\n", "--streams"),
             ("[inspect]\ndecrypt = false\n[log]\nfileinfo = true\n", "--fileinfo"),
             ("[inspect]\npattern_action = \"reset\"\n", "needs inspect.patterns_file"),
+            ("[inspect]\nlimit_trusts_padding = true\n", "needs inspect.limit_bytes"),
             ("[inspect]\nlimit_bytes = 1\n[log]\nstreams_directory = \"s\"\n", "--streams"),
             ("[inspect]\ndecrypt = false\nuninspected.gap = \"forward\"\n", "inspect.uninspected"),
             (

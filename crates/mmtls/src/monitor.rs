@@ -69,6 +69,9 @@ pub struct MonitorConfig {
     /// After so many body bytes of a response, the rest of it is not decrypted. Has no effect on
     /// chunked bodies, whose end can only be read, and when streams are written.
     pub inspect_limit_bytes: Option<u64>,
+    /// Take padded records of TLS 1.3 for what they announce, so that the rest of a body can be passed over
+    /// there, too. A server that pads can hide its next response behind it.
+    pub limit_trusts_padding: bool,
     /// Whether bodies are reported as files, with a hash of each.
     pub fileinfo: bool,
     /// What resets a session when something of it passes uninspected.
@@ -109,6 +112,7 @@ pub struct Monitor {
     rules: Option<LiveRules>,
     inspect: Inspect,
     inspect_limit_bytes: Option<u64>,
+    limit_trusts_padding: bool,
     fileinfo: bool,
     /// Memory of all sessions' decoders.
     budget: DecodeBudget,
@@ -170,6 +174,7 @@ impl Monitor {
         Ok(Self {
             reports: Reports::new(eve, config.inline, uninspected_resets),
             inspect_limit_bytes: config.inspect_limit_bytes,
+            limit_trusts_padding: config.limit_trusts_padding,
             fileinfo: config.fileinfo && config.eve_dir.is_some(),
             streams,
             patterns,
@@ -195,6 +200,7 @@ impl Monitor {
             rules: rules.as_ref().map(LiveRules::share),
             inspect: *inspect,
             inspect_limit_bytes: *inspect_limit_bytes,
+            limit_trusts_padding: self.limit_trusts_padding,
             fileinfo: *fileinfo,
             budget: budget.clone(),
         })
@@ -535,7 +541,7 @@ impl Handler for Monitor {
         {
             session.reset();
         }
-        let exact = record.announced_len_is_exact();
+        let exact = record.announced_len_is_exact() || self.limit_trusts_padding;
         match record.open() {
             Ok(plaintext) => {
                 self.reports.summary.records_opened += 1;

@@ -81,6 +81,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
         rules: rules(&args.report),
         inspect: Inspect::Http,
         inspect_limit_bytes: None,
+        limit_trusts_padding: false,
         uninspected_resets: BTreeSet::new(),
     })
     .map_err(|error| Error::Usage(error.to_string()))?;

@@ -470,6 +470,7 @@ fn monitor_config(file: &File, settings: &Settings) -> MonitorConfig {
         }),
         inspect: if file.inspect.decrypt { Inspect::Http } else { Inspect::Nothing },
         inspect_limit_bytes: file.inspect.limit_bytes,
+        limit_trusts_padding: file.inspect.limit_trusts_padding,
         uninspected_resets: file.inspect.uninspected_resets(false),
     }
 }
