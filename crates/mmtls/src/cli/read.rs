@@ -82,6 +82,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
         inspect: Inspect::Http,
         inspect_limit_bytes: None,
         uninspected_resets: BTreeSet::new(),
+        uninspected_resets_beside_rules: BTreeSet::new(),
     })
     .map_err(|error| Error::Usage(error.to_string()))?;
 
