@@ -491,6 +491,11 @@ fn requests() {
             ("two lengths", hidden("Content-Length: 0\r\nContent-Length: 43\r\n", ""), Cause(Malformed)),
             ("length that is none", hidden("Content-Length: 0x2b\r\n", ""), Cause(Malformed)),
             ("unknown coding", hidden("Transfer-Encoding: xchunked\r\n", ""), Cause(UnknownCoding)),
+            (
+                "length and unknown coding",
+                hidden("Content-Length: 0\r\nTransfer-Encoding: x\r\n", ""),
+                Cause(Malformed),
+            ),
             ("coding behind chunked", hidden("Transfer-Encoding: chunked, x\r\n", ""), Cause(UnknownCoding)),
             ("coding before chunked", hidden("Transfer-Encoding: x, chunked\r\n", chunk), Cause(UnknownCoding)),
             ("chunked twice", hidden("Transfer-Encoding: chunked, chunked\r\n", chunk), Cause(UnknownCoding)),
