@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::decode::{DecodeBudget, Decoder, Fault};
+use crate::decode::{DecodeBudget, Decoder, Fault, is_known};
 use crate::event::{Anomaly, Body, Event, Fields, Form, Side};
 use crate::transaction::Transaction;
 use crate::websocket::{Extensions, Reader};
@@ -115,11 +115,17 @@ impl Bodies {
     ) {
         let key = key(side, transaction);
         self.decoders.remove(&key);
-        let codings = fields
-            .iter()
-            .filter(|(name, _)| name.eq_ignore_ascii_case(b"content-encoding"))
-            .map(|(_, value)| value);
-        match Decoder::new(codings, &self.budget) {
+        let values = |name: &'static [u8]| {
+            let named = move |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name);
+            fields.iter().filter(named).map(|(_, value)| value)
+        };
+        // Put on after the content codings. curl takes them off, also where it did not ask for them; that
+        // others do not is told by the head's anomaly.
+        let transfer = values(b"transfer-encoding")
+            .flat_map(|value| value.split(|&byte| byte == b','))
+            .map(<[u8]>::trim_ascii)
+            .filter(|name| is_known(name));
+        match Decoder::new(values(b"content-encoding").chain(transfer), &self.budget) {
             Ok(Some(decoder)) => drop(self.decoders.insert(key, decoder)),
             Ok(None) => {}
             Err(fault) => report(&mut self.reported, side, fault, sink),

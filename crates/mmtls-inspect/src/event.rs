@@ -145,8 +145,8 @@ pub enum Anomaly {
     /// A transfer coding in HTTP/1.0. In a response `chunked` is decoded, as clients do; else the
     /// rest of the direction is taken as body.
     CodingInHttp10,
-    /// The transfer codings do not end with `chunked`: as above. Or others stand in front of it, which are not
-    /// taken off.
+    /// The transfer codings do not end with `chunked`: as above. Or others stand in front of it, which not all
+    /// clients take off.
     UnknownCoding,
     /// Not the chunked coding. The rest of the direction is taken as body, from that byte on.
     BadChunk,

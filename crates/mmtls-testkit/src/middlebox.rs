@@ -36,6 +36,8 @@ pub struct MmtlsOptions {
     pub keylog: Option<PathBuf>,
     /// Interfaces for `--passive`, in place of `--inline` and `--missing-keys`.
     pub passive: Option<String>,
+    /// More options of `mmtls run`.
+    pub arguments: Vec<String>,
     /// Looks at each record of `eve.json` at the end, and panics where one is not as it should be.
     pub check: Option<fn(&Value)>,
 }
@@ -53,6 +55,7 @@ impl MmtlsOptions {
             config: None,
             keylog: None,
             passive: None,
+            arguments: Vec::new(),
             check: None,
         }
     }
@@ -125,6 +128,7 @@ impl Mmtls {
             std::fs::write(&path, text).map_err(TestbedError::io(&path))?;
             command.arg("-c").arg(path);
         }
+        command.args(&options.arguments);
         let mut process = bed.background(&format!("mmtls{count}"), command)?;
         process.wait_for_line(ready, Duration::from_secs(10))?;
         Ok(Self {

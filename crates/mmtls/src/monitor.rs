@@ -76,6 +76,8 @@ pub struct MonitorConfig {
     pub fileinfo: bool,
     /// What resets a session when something of it passes uninspected.
     pub uninspected_resets: BTreeSet<Uninspected>,
+    /// The same while rules are in force that drop or reject: rules may be exchanged.
+    pub uninspected_resets_beside_rules: BTreeSet<Uninspected>,
 }
 
 /// Why a monitor could not be set up.
@@ -159,10 +161,6 @@ impl Monitor {
             }
             None => None,
         };
-        let uninspected_resets = match config.inline {
-            true => config.uninspected_resets.clone(),
-            false => BTreeSet::new(),
-        };
         let eve = match &config.eve_dir {
             Some(dir) => Some(
                 EveWriter::create(dir, &config.origin)
@@ -172,7 +170,12 @@ impl Monitor {
         };
         let streams = open_streams(config)?;
         Ok(Self {
-            reports: Reports::new(eve, config.inline, uninspected_resets),
+            reports: Reports::new(
+                eve,
+                config.inline,
+                config.uninspected_resets.clone(),
+                config.uninspected_resets_beside_rules.clone(),
+            ),
             inspect_limit_bytes: config.inspect_limit_bytes,
             limit_trusts_padding: config.limit_trusts_padding,
             fileinfo: config.fileinfo && config.eve_dir.is_some(),
@@ -204,12 +207,6 @@ impl Monitor {
             fileinfo: *fileinfo,
             budget: budget.clone(),
         })
-    }
-
-    /// What resets a session when something of it passes uninspected, where that follows from the rules. To
-    /// be said before it is shared.
-    pub fn set_uninspected_resets(&mut self, causes: BTreeSet<Uninspected>) {
-        self.reports.set_uninspected_resets(causes);
     }
 
     /// The rules that are in force.
@@ -373,6 +370,7 @@ impl Monitor {
         let inspection = state.inspection.get_or_insert_with(|| inspection(budget, fileinfo));
         inspection.negotiated(info.alpn.as_deref());
         inspection.limit(self.inspect_limit_bytes);
+        reports.rules_stop = self.rules.as_mut().is_some_and(LiveRules::can_drop);
         let rules = rule_look(&mut self.rules, &mut state.rules, flow, now_ns);
         let mut asked = Asked::default();
         work(inspection, &mut Look { patterns, rules }, &mut |finding| {

@@ -9,6 +9,7 @@ mod load;
 mod passive;
 mod private_tag;
 mod reset;
+mod rules;
 mod starttls;
 mod transparent;
 mod workers;

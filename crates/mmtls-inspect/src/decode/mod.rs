@@ -230,20 +230,31 @@ fn run(
     }
 }
 
+/// Whether this is the name of a coding that can be taken off.
+pub(crate) fn is_known(name: &[u8]) -> bool {
+    coding(name).is_some()
+}
+
+fn coding(name: &[u8]) -> Option<Coding> {
+    let is = |known: &[&str]| known.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()));
+    Some(match name {
+        _ if is(&["gzip", "x-gzip"]) => Coding::Gzip,
+        _ if is(&["deflate"]) => Coding::Deflate,
+        _ if is(&["br"]) => Coding::Brotli,
+        _ if is(&["zstd"]) => Coding::Zstd,
+        _ => return None,
+    })
+}
+
 /// What the fields name, in the order of application.
 fn codings<'a>(fields: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Coding>, Fault> {
     let mut codings = Vec::new();
     for name in fields.flat_map(|value| value.split(|&byte| byte == b',')) {
         let name = name.trim_ascii();
-        let is = |known: &[&str]| known.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()));
-        let coding = match name {
-            _ if name.is_empty() || is(&["identity", "none"]) => continue,
-            _ if is(&["gzip", "x-gzip"]) => Coding::Gzip,
-            _ if is(&["deflate"]) => Coding::Deflate,
-            _ if is(&["br"]) => Coding::Brotli,
-            _ if is(&["zstd"]) => Coding::Zstd,
-            _ => return Err(Fault::Unknown),
-        };
+        if [&b""[..], b"identity", b"none"].iter().any(|it| name.eq_ignore_ascii_case(it)) {
+            continue;
+        }
+        let coding = coding(name).ok_or(Fault::Unknown)?;
         if codings.len() == MAX_CODINGS {
             return Err(Fault::OverCap);
         }

@@ -353,6 +353,10 @@ fn content_codings() {
     bad_check[end - 8..].fill(0x55);
     let mut cut = gz.clone();
     cut.truncate(gz.len() - 9);
+    let in_chunks = |fields: &str| {
+        let size = format!("{:x}\r\n", gz.len());
+        ok(fields, [size.as_bytes(), &gz, b"\r\n0\r\n\r\n"].concat())
+    };
     check_responses(vec![
         ("gzip", with("gzip", gz.clone()), Found),
         ("x-gzip", with("X-GZip", gz.clone()), Found),
@@ -377,14 +381,22 @@ fn content_codings() {
         ("weight", with("gzip;q=1", gz.clone()), Cause(UnknownCoding)),
         ("quoted", with("\"gzip\"", gz.clone()), Cause(UnknownCoding)),
         ("compress", with("compress", gz.clone()), Cause(UnknownCoding)),
-        ("transfer coding", ok("Transfer-Encoding: gzip\r\n", &gz), Cause(UnknownCoding)),
+        ("transfer coding", ok("Transfer-Encoding: gzip\r\n", &gz), Found),
+        ("transfer coding in chunks", in_chunks("Transfer-Encoding: gzip, chunked\r\n"), Found),
         (
-            "transfer coding in chunks",
-            ok(
-                "Transfer-Encoding: gzip, chunked\r\n",
-                [format!("{:x}\r\n", gz.len()).as_bytes(), &gz, b"\r\n0\r\n\r\n"].concat(),
-            ),
+            "transfer coding that some do not know",
+            in_chunks("Transfer-Encoding: gzip, chunked\r\n"),
             Cause(UnknownCoding),
+        ),
+        (
+            "beside a coding that nobody knows",
+            in_chunks("Content-Encoding: gzip\r\nTransfer-Encoding: x, chunked\r\n"),
+            Found,
+        ),
+        (
+            "both, coded once",
+            in_chunks("Content-Encoding: gzip\r\nTransfer-Encoding: gzip, chunked\r\n"),
+            Cause(Malformed),
         ),
         ("named, but as it is", with("gzip", text.clone()), Found),
         ("members", with("gzip", members), Found),
@@ -491,6 +503,11 @@ fn requests() {
             ("two lengths", hidden("Content-Length: 0\r\nContent-Length: 43\r\n", ""), Cause(Malformed)),
             ("length that is none", hidden("Content-Length: 0x2b\r\n", ""), Cause(Malformed)),
             ("unknown coding", hidden("Transfer-Encoding: xchunked\r\n", ""), Cause(UnknownCoding)),
+            (
+                "length and unknown coding",
+                hidden("Content-Length: 0\r\nTransfer-Encoding: x\r\n", ""),
+                Cause(Malformed),
+            ),
             ("coding behind chunked", hidden("Transfer-Encoding: chunked, x\r\n", ""), Cause(UnknownCoding)),
             ("coding before chunked", hidden("Transfer-Encoding: x, chunked\r\n", chunk), Cause(UnknownCoding)),
             ("chunked twice", hidden("Transfer-Encoding: chunked, chunked\r\n", chunk), Cause(UnknownCoding)),

@@ -26,6 +26,8 @@ pub(super) struct HeadBuffer {
     pub(super) bytes: Vec<u8>,
     /// No head ends before this index plus three.
     searched: usize,
+    /// The first line is complete, and was looked at.
+    has_line: bool,
 }
 
 /// What a step of collecting a head came to.
@@ -55,6 +57,10 @@ impl HeadBuffer {
     /// Takes input until the head is complete. Cost is linear, however small the pieces.
     pub(super) fn collect(&mut self, side: Side, input: &[u8]) -> Collected {
         if self.bytes.is_empty() {
+            self.has_line = false;
+            if Self::names_no_version(&mut self.has_line, side, input, 0) {
+                return Collected::Refused(Refused::Implausible);
+            }
             return match Self::judge(side, input, 0) {
                 Ok(Some(end)) => Collected::InPlace(end),
                 Ok(None) => {
@@ -68,6 +74,10 @@ impl HeadBuffer {
         let before = self.bytes.len();
         let room = (MAX_HEAD_LEN + 1).saturating_sub(before).min(input.len());
         self.bytes.extend_from_slice(&input[..room]);
+        if Self::names_no_version(&mut self.has_line, side, &self.bytes, before) {
+            self.bytes.truncate(before);
+            return Collected::Refused(Refused::Implausible);
+        }
         match Self::judge(side, &self.bytes, self.searched) {
             Ok(Some(end)) => {
                 self.bytes.truncate(end);
@@ -86,6 +96,7 @@ impl HeadBuffer {
 
     pub(super) fn clear(&mut self) {
         self.searched = 0;
+        self.has_line = false;
         if self.bytes.capacity() > KEPT_CAPACITY {
             self.bytes = Vec::new();
         } else {
@@ -93,8 +104,22 @@ impl HeadBuffer {
         }
     }
 
+    /// Whether the first line of a request is complete and names no version: servers answer it at once, as
+    /// HTTP/0.9, or it is another protocol. Looks at each byte once; those from `from` on are new.
+    fn names_no_version(has_line: &mut bool, side: Side, bytes: &[u8], from: usize) -> bool {
+        let within = &bytes[..bytes.len().min(MAX_HEAD_LEN)];
+        let new = within.get(from..).unwrap_or_default();
+        let Some(end) = new.iter().position(|&byte| byte == b'\n').filter(|_| !*has_line) else {
+            return false;
+        };
+        *has_line = true;
+        let line = &within[..from + end];
+        let names_version = names_http1(line) || line.trim_ascii_end().ends_with(b" HTTP/2.0");
+        side == Side::Client && !names_version
+    }
+
     fn judge(side: Side, bytes: &[u8], searched: usize) -> Result<Option<usize>, Refused> {
-        if !plausible(side, bytes) || side == Side::Client && names_no_version(bytes) {
+        if !plausible(side, bytes) {
             return Err(Refused::Implausible);
         }
         let within = &bytes[..bytes.len().min(MAX_HEAD_LEN)];
@@ -160,6 +185,7 @@ struct Codings {
 pub(super) struct Meaning<'a> {
     pub(super) framing: Framing,
     pub(super) anomaly: Option<Anomaly>,
+    pub(super) has_length_and_coding: bool,
     pub(super) upgrade: bool,
     host: Option<&'a [u8]>,
     user_agent: Option<&'a [u8]>,
@@ -188,15 +214,6 @@ pub(super) fn names_http1(start: &[u8]) -> bool {
     last.len() < line.len() && last.starts_with(b"HTTP/1.")
 }
 
-/// Whether the first line is complete and names no version: servers answer it at once, as HTTP/0.9, or it is
-/// another protocol. False stays false when more bytes come.
-fn names_no_version(start: &[u8]) -> bool {
-    let Some(end) = start.iter().position(|&byte| byte == b'\n') else {
-        return false;
-    };
-    !names_http1(&start[..end]) && !start[..end].trim_ascii_end().ends_with(b" HTTP/2.0")
-}
-
 /// Whether a field that says how the body is to be read is folded, or stands in the fold of another one:
 /// clients that know no folds read another body.
 pub(super) fn folds_framing(head: &[u8]) -> bool {
@@ -205,13 +222,15 @@ pub(super) fn folds_framing(head: &[u8]) -> bool {
         let name = line.split(|&byte| byte == b':').next().unwrap_or_default().trim_ascii();
         NAMES.iter().any(|it| name.eq_ignore_ascii_case(it))
     };
+    let is_fold = |pair: &[u8]| matches!(pair, [b'\n', b' ' | b'\t']);
     let mut is_open = false;
-    head.split(|&byte| byte == b'\n').any(|line| {
-        let is_fold = matches!(line, [b' ' | b'\t', ..]);
-        let found = is_framing(line);
-        is_open = found || is_fold && is_open;
-        is_fold && is_open
-    })
+    head.windows(2).any(is_fold)
+        && head.split(|&byte| byte == b'\n').any(|line| {
+            let is_fold = matches!(line, [b' ' | b'\t', ..]);
+            let found = is_framing(line);
+            is_open = found || is_fold && is_open;
+            is_fold && is_open
+        })
 }
 
 /// The head with a space for each control byte that has no business in one; `None` when there are
@@ -241,10 +260,6 @@ pub(super) fn parse_request<'h, 'b>(
     let meaning = meaning(Side::Client, request.headers, version);
     let line = [request.method?, request.path?];
     let mut message = Request::new(line[0], line[1], Version::http1(version));
-    let meaning = match names_two_hosts(line[1].as_bytes(), request.headers) {
-        true => Meaning { anomaly: meaning.anomaly.or(Some(Anomaly::AmbiguousHost)), ..meaning },
-        false => meaning,
-    };
     message.host = meaning.host.map(text);
     message.user_agent = meaning.user_agent.map(text);
     message.content_type = meaning.content_type.map(text);
@@ -277,8 +292,8 @@ pub(super) fn parse_response<'h, 'b>(
     Some(Parsed { message, line: [reason, ""], meaning, headers: response.headers })
 }
 
-/// Whether Host fields name several hosts, or another one than the target does (RFC 9112, section 3.2).
-fn names_two_hosts(target: &[u8], headers: &[Header<'_>]) -> bool {
+/// Whether Host fields of a request name several hosts, or another one than the target does (RFC 9112, section 3.2).
+pub(super) fn names_two_hosts(target: &[u8], headers: &[Header<'_>]) -> bool {
     let fields = headers.iter().filter(|header| header.name.eq_ignore_ascii_case("host"));
     let mut fields = fields.map(|header| header.value);
     let Some(first) = fields.next() else {
@@ -306,6 +321,7 @@ fn meaning<'a>(side: Side, headers: &[Header<'a>], version: u8) -> Meaning<'a> {
     let mut out = Meaning {
         framing: Framing::Unstated,
         anomaly: None,
+        has_length_and_coding: false,
         upgrade: false,
         host: None,
         user_agent: None,
@@ -344,11 +360,8 @@ fn meaning<'a>(side: Side, headers: &[Header<'a>], version: u8) -> Meaning<'a> {
     };
     // RFC 9112, section 6.3: a transfer coding overrides a length.
     if out.framing != Framing::Unstated {
-        // Some servers go by the length, or know no coding: they find other requests.
-        out.anomaly = Some(match side {
-            Side::Client => Anomaly::LengthAndCodingInRequest,
-            Side::Server => Anomaly::LengthAndCoding,
-        });
+        out.has_length_and_coding = true;
+        out.anomaly = (side == Side::Server).then_some(Anomaly::LengthAndCoding);
     }
     if !coding.last_is_chunked || coding.more {
         out.anomaly = Some(Anomaly::UnknownCoding);

@@ -343,10 +343,17 @@ impl Http1 {
             _ if head.meaning.upgrade => Expects::Upgrade,
             _ => Expects::Ordinary,
         };
-        let (anomaly, framing) = (head.meaning.anomaly, head.meaning.framing);
+        let framing = head.meaning.framing;
+        let two_hosts = head::names_two_hosts(target.as_bytes(), head.headers);
+        let anomalies = [
+            head.meaning.anomaly,
+            // Some servers go by the length, or know no coding: they find other requests.
+            head.meaning.has_length_and_coding.then_some(Anomaly::LengthAndCodingInRequest),
+            two_hosts.then_some(Anomaly::AmbiguousHost),
+        ];
         let transaction = self.transactions.begin(head.message);
         self.requesting = None;
-        if let Some(anomaly) = anomaly {
+        for anomaly in anomalies.into_iter().flatten() {
             self.report(Side::Client, anomaly, sink);
         }
         let fields = Fields::http1(head.headers, bytes);

@@ -83,6 +83,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
         inspect_limit_bytes: None,
         limit_trusts_padding: false,
         uninspected_resets: BTreeSet::new(),
+        uninspected_resets_beside_rules: BTreeSet::new(),
     })
     .map_err(|error| Error::Usage(error.to_string()))?;
 

@@ -96,9 +96,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     mmtls_middlebox::harden::forbid_dumps()?;
     let signals = Signals::register()?;
     let mistake = |error: mmtls::monitor::MonitorError| Error::Usage(error.to_string());
-    let mut first = Monitor::new(&monitor_config).map_err(mistake)?;
+    let first = Monitor::new(&monitor_config).map_err(mistake)?;
     let rules_reset = first.rules().is_some_and(|rules| rules.matcher().can_drop());
-    first.set_uninspected_resets(file.inspect.uninspected_resets(rules_reset));
     if let Some(rules) = first.rules() {
         describe_rules(rules.matcher().len(), rules.skipped(), &mut say);
     }
@@ -472,6 +471,7 @@ fn monitor_config(file: &File, settings: &Settings) -> MonitorConfig {
         inspect_limit_bytes: file.inspect.limit_bytes,
         limit_trusts_padding: file.inspect.limit_trusts_padding,
         uninspected_resets: file.inspect.uninspected_resets(false),
+        uninspected_resets_beside_rules: file.inspect.uninspected_resets(true),
     }
 }
 

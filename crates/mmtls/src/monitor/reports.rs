@@ -26,6 +26,10 @@ pub(super) struct Reports {
     pub(super) summary: Summary,
     inline: bool,
     uninspected_resets: BTreeSet<Uninspected>,
+    /// The same while [`Self::rules_stop`].
+    uninspected_resets_beside_rules: BTreeSet<Uninspected>,
+    /// Rules are in force that drop or reject.
+    pub(super) rules_stop: bool,
     /// Flows whose sessions have ended, until they end themselves; only those of which there is something to
     /// be told.
     flows: HashMap<SessionId, FlowFacts>,
@@ -77,21 +81,26 @@ impl Reports {
         eve: Option<EveWriter>,
         inline: bool,
         uninspected_resets: BTreeSet<Uninspected>,
+        uninspected_resets_beside_rules: BTreeSet<Uninspected>,
     ) -> Self {
-        let (summary, flows) = Default::default();
-        Self { eve, now_ns: 0, summary, inline, uninspected_resets, flows }
-    }
-
-    pub(super) fn set_uninspected_resets(&mut self, causes: BTreeSet<Uninspected>) {
-        if self.inline {
-            self.uninspected_resets = causes;
+        let (summary, flows, rules_stop) = Default::default();
+        Self {
+            eve,
+            now_ns: 0,
+            summary,
+            inline,
+            uninspected_resets,
+            uninspected_resets_beside_rules,
+            rules_stop,
+            flows,
         }
     }
 
     /// Those of another worker.
     pub(super) fn share(&self) -> Self {
         let eve = self.eve.as_ref().map(EveWriter::share);
-        Self::new(eve, self.inline, self.uninspected_resets.clone())
+        let resets = self.uninspected_resets.clone();
+        Self::new(eve, self.inline, resets, self.uninspected_resets_beside_rules.clone())
     }
 
     pub(super) fn anomaly(&mut self, flow: FlowKey, from: Direction, anomaly: &Anomaly<'static>) {
@@ -133,7 +142,11 @@ impl Reports {
             }
             Finding::Uninspected { from, cause } => {
                 self.summary.count_uninspected(*cause);
-                if !self.uninspected_resets.contains(cause) {
+                let resets = match self.rules_stop {
+                    true => &self.uninspected_resets_beside_rules,
+                    false => &self.uninspected_resets,
+                };
+                if !self.inline || !resets.contains(cause) {
                     return;
                 }
                 // The other causes are anomalies, which say it themselves.

@@ -193,3 +193,37 @@ fn accepts_a_limit_per_response() {
         assert_eq!(monitor.past_limit(&state).is_some(), past, "{bytes:?}");
     }
 }
+
+/// What follows from the rules follows from those that are in force.
+#[test]
+fn accepts_rules_that_come_to_drop_and_stops_what_they_cannot_judge() {
+    let dir = TempDir::new("monitor-exchange");
+    std::fs::create_dir_all(&dir.0).unwrap();
+    let file = dir.0.join("a.rules");
+    let write = |action: &str| {
+        std::fs::write(&file, format!("{action} http any any -> any any (sid:1;)\n")).unwrap();
+    };
+    write("alert");
+    let rules = RulesConfig { files: vec![file.clone()], ..RulesConfig::default() };
+    let config = MonitorConfig {
+        eve_dir: Some(dir.0.clone()),
+        inline: true,
+        rules: Some(rules),
+        uninspected_resets_beside_rules: [Uninspected::Malformed].into(),
+        ..MonitorConfig::default()
+    };
+    let mut first = Monitor::new(&config).unwrap();
+    let mut second = first.share(&config).unwrap();
+    let is_reset = |monitor: &mut Monitor| {
+        let (info, mut state) = (session(), MonitorState::default());
+        let server = Direction::ServerToClient;
+        // Whoever waits for the request judges no answer.
+        monitor.inspect(&info, &mut state, Direction::ClientToServer, b"GET /");
+        monitor.inspect(&info, &mut state, server, b"no head")
+    };
+    for (action, reset) in [("alert", false), ("drop", true), ("alert", false)] {
+        write(action);
+        first.reloader().unwrap().reload().unwrap();
+        assert_eq!([is_reset(&mut first), is_reset(&mut second)], [reset; 2], "{action}");
+    }
+}

@@ -17,6 +17,8 @@ pub struct LiveRules {
     common: Arc<Common>,
     /// What this worker has seen last.
     matcher: Arc<Matcher>,
+    /// Some of them drop or reject.
+    can_drop: bool,
     version: u64,
     scratch: Scratch,
 }
@@ -52,7 +54,8 @@ impl LiveRules {
             budget: WindowBudget::default(),
             skipped: loaded.skipped,
         };
-        Self { common: Arc::new(common), matcher, version: 0, scratch: Scratch::default() }
+        let (can_drop, common) = (matcher.can_drop(), Arc::new(common));
+        Self { common, matcher, can_drop, version: 0, scratch: Scratch::default() }
     }
 
     /// The same rules for another worker.
@@ -61,6 +64,7 @@ impl LiveRules {
         Self {
             common: Arc::clone(&self.common),
             matcher: Arc::clone(&self.matcher),
+            can_drop: self.can_drop,
             version: self.version,
             scratch: Scratch::default(),
         }
@@ -70,6 +74,12 @@ impl LiveRules {
     #[must_use]
     pub fn matcher(&self) -> &Matcher {
         &self.matcher
+    }
+
+    /// Whether rules that are in force by now drop or reject.
+    pub fn can_drop(&mut self) -> bool {
+        self.refresh();
+        self.can_drop
     }
 
     /// The rules that were left out at start.
@@ -98,6 +108,7 @@ impl LiveRules {
         if version != self.version {
             let current = self.common.current.lock().unwrap_or_else(PoisonError::into_inner);
             self.matcher = Arc::clone(&current);
+            self.can_drop = self.matcher.can_drop();
             self.version = version;
         }
     }
