@@ -4,6 +4,8 @@
 
 use core::net::SocketAddr;
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::context::{Context, Detected, Match, Sink};
 use super::matcher::{Compiled, index, is_of};
@@ -94,7 +96,14 @@ impl Connection {
                 _ => return Outcome::Never,
             }
         }
+        let costs = cx.matcher.costs.as_ref().and_then(|it| it.get(waiting.rule as usize));
+        let start = costs.map(|_| Instant::now());
         let (outcome, cost) = waiting.apply(compiled, &cx.matcher.slots, subject);
+        if let (Some(costs), Some(start)) = (costs, start) {
+            let time = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            costs.checks.fetch_add(1, Ordering::Relaxed);
+            costs.time_ns.fetch_add(time, Ordering::Relaxed);
+        }
         cx.scratch.work = cost.work;
         cx.scratch.over_cap |= cost.over_cap;
         match outcome {
@@ -131,6 +140,9 @@ impl Connection {
         let Some(compiled) = cx.matcher.rules.get(number as usize) else {
             return;
         };
+        if let Some(cost) = cx.matcher.costs.as_ref().and_then(|it| it.get(number as usize)) {
+            cost.matches.fetch_add(1, Ordering::Relaxed);
+        }
         let (rule, ends) = (&compiled.rule, self.addresses(side));
         for (action, names) in &compiled.flow_bits {
             for name in names {

@@ -5,6 +5,7 @@
 //! its owner cannot show, with the cause, as a whole.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::checks::Checks;
 use super::dataset::Datasets;
@@ -31,6 +32,29 @@ pub struct Matcher {
     pub(super) needs: [Needs; 2],
     /// The number of each name of a bit.
     pub(super) bits: HashMap<Box<str>, u32>,
+    /// What each rule cost, where that is asked for.
+    pub(super) costs: Option<Box<[RuleCost]>>,
+}
+
+/// What a rule cost so far.
+#[derive(Default, Debug)]
+pub(super) struct RuleCost {
+    pub(super) checks: AtomicU64,
+    pub(super) matches: AtomicU64,
+    pub(super) time_ns: AtomicU64,
+}
+
+/// What a rule cost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Profile<'a> {
+    /// The rule.
+    pub rule: &'a Rule,
+    /// How often it was applied: the search had found its pattern, or more had come of what it looks into.
+    pub checks: u64,
+    /// How often it matched.
+    pub matches: u64,
+    /// Nanoseconds that it took.
+    pub time_ns: u64,
 }
 
 /// What rules look at on one side.
@@ -163,6 +187,24 @@ impl Matcher {
         self.rules.iter().map(|compiled| &compiled.rule)
     }
 
+    /// Counts from here on what each rule costs, which itself costs a little.
+    pub fn count_costs(&mut self) {
+        self.costs = Some(self.rules.iter().map(|_| RuleCost::default()).collect());
+    }
+
+    /// What each rule cost that was applied; nothing where that was not counted.
+    pub fn profile(&self) -> impl Iterator<Item = Profile<'_>> {
+        let costs = self.costs.as_deref().unwrap_or_default();
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let profiles = self.rules.iter().zip(costs).map(move |(compiled, cost)| Profile {
+            rule: &compiled.rule,
+            checks: read(&cost.checks),
+            matches: read(&cost.matches),
+            time_ns: read(&cost.time_ns),
+        });
+        profiles.filter(|profile| profile.checks > 0)
+    }
+
     /// Whether a match can end a connection.
     #[must_use]
     pub fn can_drop(&self) -> bool {
@@ -231,7 +273,7 @@ impl Matcher {
         });
         let slots = slots.collect();
         let bare = bare.map(Vec::into_boxed_slice);
-        Ok(Self { rules: rules.into(), slots, bare, needs, bits: HashMap::new() })
+        Ok(Self { rules: rules.into(), slots, bare, needs, bits: HashMap::new(), costs: None })
     }
 }
 

@@ -36,7 +36,7 @@ mod window;
 pub use context::{Context, Detected, Facts, Match, Scratch};
 pub use dataset::Datasets;
 pub use flow_state::FlowState;
-pub use matcher::{Matcher, TooManyPatterns};
+pub use matcher::{Matcher, Profile, TooManyPatterns};
 pub use shared::Shared;
 pub use window::WindowBudget;
 

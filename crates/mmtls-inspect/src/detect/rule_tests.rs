@@ -375,6 +375,23 @@ fn accepts_messages_of_websocket_in_http2() {
 }
 
 #[test]
+fn tells_what_rules_cost_where_that_is_asked_for() {
+    let rules = http(&[
+        "http.uri; content:\"evil\";",
+        "http.uri; content:\"evil\"; content:\"x=2\";",
+        "http.uri; content:\"none\";",
+    ]);
+    let mut run = Run::new(&rules);
+    run.connection(&[(CLIENT, GET)], usize::MAX);
+    assert_eq!(run.matcher.profile().count(), 0);
+    run.matcher.count_costs();
+    run.connection(&[(CLIENT, GET), (SERVER, OK), (CLIENT, GET), (SERVER, OK)], usize::MAX);
+    let profile: Vec<_> =
+        run.matcher.profile().map(|it| (it.rule.id.sid, it.checks, it.matches)).collect();
+    assert_eq!(profile, [(1, 2, 2), (2, 2, 0)]);
+}
+
+#[test]
 fn shows_what_the_caller_cannot() {
     let set = RuleSet::read(
         b"alert tls any any -> any any (ja3.hash; content:\"0\"; sid:1;)\n\

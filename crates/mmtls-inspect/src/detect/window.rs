@@ -15,7 +15,7 @@ const MOST: usize = 2 * KEPT;
 /// Most bytes that are added at a time.
 pub(super) const STEP: usize = 16 << 10;
 /// What may be looked at again without regard to what has come.
-const FREE_WORK: u64 = 1 << 20;
+const FREE_WORK: u64 = 16 << 20;
 /// How often each byte may be looked at again.
 const WORK_PER_BYTE: u64 = 64;
 
@@ -220,7 +220,7 @@ mod tests {
         let mut window = Window::new(&WindowBudget::default());
         window.push(&[0; 100]);
         assert!(window.may_apply());
-        window.worked(2 << 20);
+        window.worked(32 << 20);
         window.push(&[0; 10]);
         assert!(!window.may_apply());
         window.push(&[0; 10]);

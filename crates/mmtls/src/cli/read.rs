@@ -20,7 +20,7 @@ use mmtls_middlebox::keylog::KeyLog;
 use mmtls_middlebox::offline::{self, Replay};
 
 use super::report::{
-    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_summary,
+    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_profile, print_summary,
 };
 
 #[derive(Args)]
@@ -37,7 +37,11 @@ pub struct ReadArgs {
 
 fn rules(args: &ReportArgs) -> Option<RulesConfig> {
     let files = [&args.only_rules[..], &args.rules].concat();
-    (!files.is_empty()).then(|| RulesConfig { files, ..RulesConfig::default() })
+    (!files.is_empty()).then(|| RulesConfig {
+        files,
+        counts_costs: args.profile_rules,
+        ..RulesConfig::default()
+    })
 }
 
 pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
@@ -106,6 +110,9 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     monitor.write_stats(Duration::ZERO, &summary, &counter_map(&counters), &[]);
     let lost = monitor.flush();
     print_summary(&mut std::io::stdout(), monitor.summary(), &counters);
+    if let Some(rules) = monitor.rules() {
+        print_profile(&mut std::io::stdout(), rules.matcher());
+    }
     for warning in outcome? {
         eprintln!("mmtls: {}: {warning}", args.capture.display());
     }

@@ -8,6 +8,7 @@ use clap::Args;
 use mmtls::config::ActionName;
 use mmtls::summary::Summary;
 use mmtls_engine::Counters;
+use mmtls_inspect::detect::Matcher;
 use mmtls_inspect::rules::Skipped;
 use mmtls_middlebox::Error;
 
@@ -35,6 +36,33 @@ pub struct ReportArgs {
     /// Apply the rules in this file (repeatable), and no others.
     #[arg(short = 'S', long = "only-rules", value_name = "FILE", conflicts_with = "rules")]
     pub only_rules: Vec<PathBuf>,
+    /// Count what each rule costs, and print the most costly ones at the end.
+    #[arg(long)]
+    pub profile_rules: bool,
+}
+
+/// Most rules in a profile that is printed.
+const MAX_PROFILE: usize = 50;
+
+/// Prints what the most costly rules cost.
+pub fn print_profile(out: &mut impl Write, matcher: &Matcher) {
+    let mut profile: Vec<_> = matcher.profile().collect();
+    profile.sort_by_key(|it| std::cmp::Reverse(it.time_ns));
+    let Some(_) = profile.first() else {
+        return;
+    };
+    // Where nobody reads it, nothing is lost.
+    let _ = writeln!(
+        out,
+        "{:>10} {:>10} {:>10} {:>12}  message",
+        "sid", "checks", "matches", "time, us"
+    );
+    for it in profile.iter().take(MAX_PROFILE) {
+        let message: String = it.rule.message.chars().filter(|it| !it.is_control()).collect();
+        let (sid, time) = (it.rule.id.sid, it.time_ns / 1000);
+        let _ =
+            writeln!(out, "{sid:>10} {:>10} {:>10} {time:>12}  {message}", it.checks, it.matches);
+    }
 }
 
 /// Says how many rules are in force, and why others are not, a line for each cause.

@@ -28,7 +28,7 @@ use mmtls_packet_io::Ports;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::report::{
-    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_summary,
+    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_profile, print_summary,
 };
 
 #[derive(Args)]
@@ -86,7 +86,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     apply(args, &mut file)?;
     file.check_inspection()?;
     let settings = Settings::from_configuration(&file.configuration())?;
-    let monitor_config = monitor_config(&file, &settings);
+    let monitor_config = monitor_config(&file, &settings, args.report.profile_rules);
     if args.test_config {
         check(&settings, &monitor_config)?;
         let _ = writeln!(std::io::stdout(), "configuration is valid");
@@ -166,6 +166,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         stats.put(number, *status, monitor.summary());
     }
     stats.print(&mut std::io::stdout());
+    // All workers apply the same ones.
+    if let Some(rules) = monitors.first().and_then(|(first, _)| first.rules()) {
+        print_profile(&mut std::io::stdout(), rules.matcher());
+    }
     finished.result?;
     Ok(if stats.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -443,7 +447,7 @@ fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
     Ok(())
 }
 
-fn monitor_config(file: &File, settings: &Settings) -> MonitorConfig {
+fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> MonitorConfig {
     let action = file.inspect.pattern_action.into();
     let patterns = file.inspect.patterns_file.clone();
     let bridge = &settings.bridge;
@@ -465,6 +469,7 @@ fn monitor_config(file: &File, settings: &Settings) -> MonitorConfig {
         rules: file.rules().map(|rules| RulesConfig {
             refuses_drop: file.passive.interfaces.is_some(),
             refuses_faulty: true,
+            counts_costs,
             ..rules
         }),
         inspect: if file.inspect.decrypt { Inspect::Http } else { Inspect::Nothing },

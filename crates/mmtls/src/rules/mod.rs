@@ -33,6 +33,8 @@ pub struct RulesConfig {
     pub refuses_drop: bool,
     /// A faulty rule is an error, not only skipped.
     pub refuses_faulty: bool,
+    /// Count what each rule costs.
+    pub counts_costs: bool,
 }
 
 /// Rules of files.
@@ -64,12 +66,15 @@ impl LoadedRules {
             let why = format!("sid {}: drop and reject need --inline", rule.id.sid);
             return Err(config.refused(rule.text, rule.line, why));
         }
-        let (matcher, skipped) =
+        let (mut matcher, skipped) =
             Matcher::new(set, &datasets, is_shown).map_err(RulesError::TooManyPatterns)?;
         let faulty = skipped.iter().filter(|it| config.refuses_faulty && it.cause.is_fault());
         if let Some(faulty) = faulty.min_by_key(|it| (it.text, it.line)) {
             let (text, line, why) = (faulty.text, faulty.line, faulty.cause.to_string());
             return Err(config.refused(text, line, why));
+        }
+        if config.counts_costs {
+            matcher.count_costs();
         }
         Ok(Self { matcher, skipped, disabled })
     }
