@@ -445,16 +445,14 @@ fn rules_of_requests_and_handshakes_act_before_the_server_sees_them() {
             ("coded", &[&url("%65vil")], 1),
             ("body", &["-d", "user=evil", &form], 2),
         ] {
-            // Paths of HTTP/2 are looked at as they are, as Suricata 7 does.
-            if (name, app_proto) == ("coded", "http2") {
+            // Paths of HTTP/2 are looked at as they are, as Suricata 7 does; and nginx answers this form in HTTP/2
+            // before curl has sent it.
+            if app_proto == "http2" && matches!(name, "coded" | "body") {
                 continue;
             }
             let (port, page) = all(&[more, &["-A", &agent(name)]].concat());
-            // nginx answers this form in HTTP/2 before its body comes.
-            if (name, app_proto) != ("body", "http2") {
-                assert!(!page.status.success(), "{version} {name}: {}", page.stderr);
-                assert!(page.stdout.is_empty(), "{version} {name}: {}", page.text());
-            }
+            assert!(!page.status.success(), "{version} {name}: {}", page.stderr);
+            assert!(page.stdout.is_empty(), "{version} {name}: {}", page.text());
             stopped.push((name, port, sid, app_proto));
         }
         // curl tries again what a connection did not answer that it had used before: on another one, where
@@ -491,7 +489,7 @@ fn rules_of_requests_and_handshakes_act_before_the_server_sees_them() {
     }
     let alert = assert_blocked(&report, sni, 3, "tls");
     assert_eq!(alert["tls"]["sni"].as_str().unwrap_or("an.evil.test"), "an.evil.test", "{alert}");
-    assert_eq!(report.count("resets"), 8, "{:#?}", report.summary);
+    assert_eq!(report.count("resets"), 7, "{:#?}", report.summary);
     assert!(report.events("anomaly").is_empty(), "{:?}", report.events("anomaly"));
     let log = answered(&stage, "\"last\"");
     for (agent, is_there) in [
@@ -746,25 +744,27 @@ fn a_thousand_rules_that_do_not_match_cost_nothing() {
     }
     let stage = Stage::with(NginxOptions { http2: true, ..NginxOptions::default() });
     stage.serve("page", &large_page("nothing")[..4000]);
-    let rules: String = (0..250)
-        .flat_map(|at| {
-            [
-                format!("http.uri; content:\"/never{at}\";"),
-                format!("flow:to_client; file.data; content:\"never-there-{at}\";"),
-                format!("http.method; content:\"GET\"; http.user_agent; content:\"never/{at}\";"),
-                format!("http.stat_code; content:\"200\"; file.data; content:\"etaoi\"; content:\"{at}<\";"),
-            ]
-        })
-        .zip(1..)
-        .map(|(options, sid)| rule("drop", &options, sid))
-        .collect();
+    // Some of them meet every page in part, and wait for the rest of it.
+    let waiting = (0..10).map(|at| {
+        format!("http.stat_code; content:\"200\"; file.data; content:\"etaoi\"; content:\"{at}<\";")
+    });
+    let others = (0..330).flat_map(|at| {
+        [
+            format!("http.uri; content:\"/never{at}\";"),
+            format!("flow:to_client; file.data; content:\"never-there-{at}\";"),
+            format!("http.method; content:\"GET\"; http.user_agent; content:\"never/{at}\";"),
+        ]
+    });
+    let rules: String =
+        waiting.chain(others).zip(1..).map(|(options, sid)| rule("drop", &options, sid)).collect();
     let mmtls = stage.mmtls(&only(&stage.bed, &rules));
     let mut load = mmtls.sharing(&stage.bed, false, &[], "h2load");
     load.args(["-t", "1", "-c", "64", "-m", "32", "-n", "8192"]);
     load.arg(format!("https://{}/page", Family::V4.server()));
     let done = stage.run("h2load", load);
-    assert!(done.text().contains("8192 succeeded, 0 failed"), "{}{}", done.text(), done.stderr);
     let report = mmtls.stop().unwrap();
+    let said = || format!("{:#?}\n{}{}", report.summary, done.text(), done.stderr);
+    assert!(done.text().contains("8192 succeeded, 0 failed"), "{}", said());
     assert!(report.stderr.contains("rules: 1000 active, 0 skipped"), "{}", report.stderr);
     assert_decrypted_but_aborted(&report, 64);
     assert_eq!(report.events("http").len(), 8192);
