@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 
-use crate::decode::{DecodeBudget, Decoder, Fault};
+use crate::decode::{Codings, DecodeBudget, Decoder, Fault};
 use crate::event::{Anomaly, Body, Event, Fields, Form, Side};
+use crate::http1::loose;
 use crate::transaction::Transaction;
 
 /// The decoders of a connection.
@@ -62,11 +63,15 @@ impl Bodies {
     ) {
         let key = key(side, transaction);
         self.decoders.remove(&key);
-        let codings = fields
-            .iter()
-            .filter(|(name, _)| name.eq_ignore_ascii_case(b"content-encoding"))
-            .map(|(_, value)| value);
-        match Decoder::new(codings, &self.budget) {
+        let codings = loose::values(side, fields, b"content-encoding");
+        let codings = Codings::read(
+            codings.iter().map(|value| &value[..]),
+            loose::may_be_chunked(side, fields),
+        );
+        if let Some(fault) = codings.fault() {
+            report(&mut self.reported, side, fault, sink);
+        }
+        match Decoder::new(&codings, &self.budget) {
             Ok(Some(decoder)) => drop(self.decoders.insert(key, decoder)),
             Ok(None) => {}
             Err(fault) => report(&mut self.reported, side, fault, sink),

@@ -3,6 +3,7 @@
 //! Checks of other records are not looked at. A check that asks for a field which is not compared is taken
 //! without it, and its count for those of all checks that are alike then.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -147,6 +148,10 @@ fn is_match(fields: &[(String, Value)], record: &Value) -> bool {
     })
 }
 
+fn is_address(field: &str) -> bool {
+    matches!(field, "src_ip" | "dest_ip")
+}
+
 fn compares(key: &str, expected: &Value, record: &Value) -> bool {
     let (field, operator) = match key.rsplit_once(".__") {
         Some((field, operator)) => (field, operator),
@@ -156,6 +161,10 @@ fn compares(key: &str, expected: &Value, record: &Value) -> bool {
     let texts = || Some((found?.as_str()?, expected.as_str()?));
     let numbers = || Some((found?.as_f64()?, expected.as_f64()?));
     match operator {
+        "" if is_address(field) => texts().is_some_and(|(a, b)| {
+            // However the same address is written.
+            a == b || a.parse::<IpAddr>().is_ok_and(|it| Ok(it) == b.parse())
+        }),
         "" => found.unwrap_or(&Value::Null) == expected,
         "find" => texts().is_some_and(|(text, part)| text.contains(part)),
         "startswith" => texts().is_some_and(|(text, part)| text.starts_with(part)),

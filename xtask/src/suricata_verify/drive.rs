@@ -171,8 +171,10 @@ impl Flow {
                     });
                 }
                 Carried::Tls(handshake) => {
-                    let known = handshake.end(Side::Server);
-                    tell(state, cx, handshake, &known, &mut |it| report(it, Some("tls")));
+                    for side in [Side::Client, Side::Server] {
+                        let known = handshake.end(side);
+                        tell(state, cx, handshake, &known, &mut |it| report(it, Some("tls")));
+                    }
                 }
             },
         }

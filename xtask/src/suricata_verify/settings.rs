@@ -309,6 +309,10 @@ fn is_followed(key: &str, value: &str) -> bool {
     {
         return true;
     }
+    if key.ends_with(".xff.mode") {
+        // It exchanges the addresses of alerts.
+        return value != "overwrite";
+    }
     matches!(top, "vars" | "threshold-file" | "%YAML" | "include")
         || ELSEWHERE.contains(&top)
         || EITHER_WAY.iter().any(is_under)

@@ -115,7 +115,8 @@ impl Streams {
         }
         let is_server = match (segment.syn, segment.acknowledged) {
             (true, acknowledged) => acknowledged.is_some(),
-            // Whoever is seen first asks, unless its port says otherwise.
+            // Whoever is seen first asks, unless what it says, or its port, says otherwise.
+            _ if segment.payload.starts_with(b"HTTP/") => true,
             _ => segment.from.port() < 1024 && segment.to.port() >= 1024,
         };
         if !segment.syn && (segment.rst || segment.payload.is_empty() && !self.policy.midstream) {
@@ -126,7 +127,7 @@ impl Streams {
             false => (segment.from, segment.to),
         };
         let number = self.connections.len();
-        let is_followed = self.policy.midstream || begins;
+        let is_followed = self.policy.midstream || self.policy.one_sided || begins;
         self.connections.push(Connection {
             client,
             sides: Default::default(),
@@ -172,6 +173,7 @@ impl Connection {
             own.next = Some(segment.sequence.wrapping_add(1));
         }
         if let Some(acknowledged) = segment.acknowledged {
+            other.deliver(other_side, sink);
             other.acknowledge(acknowledged, other_side, sink);
         }
         if segment.rst {
@@ -179,8 +181,11 @@ impl Connection {
             return;
         }
         let first = if segment.syn { segment.sequence.wrapping_add(1) } else { segment.sequence };
-        if is_answered {
+        // What a SYN carries counts once it is answered, which takes it (RFC 7413).
+        if is_answered || segment.syn {
             own.data(first, &segment.payload, segment.fin);
+        }
+        if is_answered {
             own.deliver(side, sink);
         }
         if self.sides.iter().all(|it| it.is_closed) {
@@ -390,6 +395,9 @@ mod tests {
         assert_eq!(run(STRICT, half), ["open 4000", "end"]);
         let one_sided = Policy { one_sided: true, ..STRICT };
         assert_eq!(run(one_sided, half), ["open 4000", "Client ab", "end"]);
+        let fast: &[(&str, u32, u32, &str)] =
+            &[("cS", 0, 0, "ab"), ("sSA", 0, 3, ""), ("cA", 3, 1, "c")];
+        assert_eq!(run(STRICT, fast), ["open 4000", "Client ab", "Client c", "end"]);
         let unsound = &[("cS", 0, 0, ""), ("sSAX", 0, 1, ""), ("cA", 1, 1, "ab")];
         assert_eq!(run(STRICT, unsound), ["open 4000", "end"]);
         assert_eq!(run(STRICT, &[("cS", 0, 0, ""), ("cS", 9, 0, "")]), ["open 4000", "end"]);

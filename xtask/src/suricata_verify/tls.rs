@@ -35,9 +35,9 @@ pub(super) struct Handshake {
     offered: Vec<Vec<u8>>,
     version: Option<u16>,
     chosen: Option<Vec<u8>>,
-    chain: Vec<Vec<u8>>,
-    certificate: Option<CertificateFacts>,
-    is_told: bool,
+    chains: [Vec<Vec<u8>>; 2],
+    certificates: [Option<CertificateFacts>; 2],
+    is_told: [bool; 2],
 }
 
 #[derive(Default)]
@@ -51,7 +51,7 @@ struct Records {
 impl Handshake {
     /// The next bytes of a side; says what is new.
     pub(super) fn data(&mut self, side: Side, bytes: &[u8]) -> Vec<Known> {
-        let records = &mut self.sides[usize::from(side == Side::Server)];
+        let records = &mut self.sides[index(side)];
         if records.is_over {
             return Vec::new();
         }
@@ -96,13 +96,10 @@ impl Handshake {
     }
 
     fn over(&mut self, side: Side, known: &mut Vec<Known>) {
-        self.sides[usize::from(side == Side::Server)] =
-            Records { is_over: true, ..Records::default() };
-        if side == Side::Server
-            && self.version.is_some()
-            && !core::mem::replace(&mut self.is_told, true)
-        {
-            known.push(Known::Everything(Side::Server));
+        self.sides[index(side)] = Records { is_over: true, ..Records::default() };
+        let told = &mut self.is_told[index(side)];
+        if self.version.is_some() && !core::mem::replace(told, true) {
+            known.push(Known::Everything(side));
         }
     }
 
@@ -121,15 +118,18 @@ impl Handshake {
                 {
                     self.version = Some(hello.version.0);
                     self.chosen = hello.alpn;
-                    known.push(Known::Everything(Side::Client));
+                    // Its certificate may follow.
+                    known.push(Known::Something(Side::Client));
                     known.push(Known::Something(Side::Server));
                 }
             }
-            (Side::Server, HandshakeType::CERTIFICATE) => {
-                self.chain = chain(body).unwrap_or_default();
-                self.certificate = self.chain.first().map(|der| CertificateFacts::of(der));
-                if !self.chain.is_empty() && !core::mem::replace(&mut self.is_told, true) {
-                    known.push(Known::Everything(Side::Server));
+            (_, HandshakeType::CERTIFICATE) => {
+                let at = index(side);
+                self.chains[at] = chain(body).unwrap_or_default();
+                self.certificates[at] =
+                    self.chains[at].first().map(|der| CertificateFacts::of(der));
+                if !self.chains[at].is_empty() && !core::mem::replace(&mut self.is_told[at], true) {
+                    known.push(Known::Everything(side));
                 }
             }
             _ => {}
@@ -140,6 +140,10 @@ impl Handshake {
     pub(super) fn facts(&self, side: Side) -> SideFacts<'_> {
         SideFacts { handshake: self, side }
     }
+}
+
+fn index(side: Side) -> usize {
+    usize::from(side == Side::Server)
 }
 
 /// The certificates of a message of TLS 1.2 or before (RFC 5246, section 7.4.2).
@@ -166,7 +170,7 @@ impl Facts for SideFacts<'_> {
     fn each(&self, buffer: Buffer, show: &mut dyn FnMut(&[u8])) {
         let it = self.handshake;
         let certificate = |text: fn(&CertificateFacts) -> Option<&str>| {
-            it.certificate.as_ref().and_then(text).map(str::as_bytes)
+            it.certificates[index(self.side)].as_ref().and_then(text).map(str::as_bytes)
         };
         let single = match (buffer, self.side) {
             (Buffer::TlsSni, Side::Client) => it.server_name.as_deref().map(str::as_bytes),
@@ -174,12 +178,13 @@ impl Facts for SideFacts<'_> {
                 return it.offered.iter().for_each(|name| show(name));
             }
             (Buffer::TlsAlpn, Side::Server) => it.chosen.as_deref(),
-            (_, Side::Client) => None,
             (Buffer::TlsCertSubject, _) => certificate(|it| it.subject.as_deref()),
             (Buffer::TlsCertIssuer, _) => certificate(|it| it.issuer.as_deref()),
             (Buffer::TlsCertSerial, _) => certificate(|it| it.serial.as_deref()),
             (Buffer::TlsCertFingerprint, _) => certificate(|it| it.fingerprint.as_deref()),
-            (Buffer::TlsCerts, _) => return it.chain.iter().for_each(|der| show(der)),
+            (Buffer::TlsCerts, _) => {
+                return it.chains[index(self.side)].iter().for_each(|der| show(der));
+            }
             _ => None,
         };
         if let Some(single) = single {
@@ -216,11 +221,12 @@ mod tests {
         known.extend(handshake.data(Side::Server, &[20, 3, 3, 0, 1, 1]));
         let expected = [
             Known::Something(Side::Client),
-            Known::Everything(Side::Client),
+            Known::Something(Side::Client),
             Known::Something(Side::Server),
             Known::Everything(Side::Server),
         ];
         assert_eq!(known, expected);
+        assert_eq!(handshake.end(Side::Client), [Known::Everything(Side::Client)]);
         let mut shown = Vec::new();
         let facts = handshake.facts(Side::Client);
         facts.each(Buffer::TlsSni, &mut |it| shown.push(it.to_vec()));

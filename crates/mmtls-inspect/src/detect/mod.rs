@@ -14,7 +14,6 @@ mod context;
 mod dataset;
 mod expression;
 mod flow_state;
-mod http1_fields;
 mod http_head;
 mod literal;
 mod matcher;
@@ -46,6 +45,8 @@ mod expression_tests;
 mod http_head_caps_tests;
 #[cfg(test)]
 mod http_head_tests;
+#[cfg(test)]
+mod lenient_tests;
 #[cfg(test)]
 mod multipart_tests;
 #[cfg(test)]

@@ -527,9 +527,23 @@ impl Reader {
         self.rule.extracted = self.names.len() as u8;
         // All contents of a group may have moved on.
         self.rule.buffers.retain(|group| !group.checks.is_empty());
+        ignore_case_of_digits(&mut self.rule);
         check_contents(&self.rule)?;
         check_buffers(&self.rule)?;
         Ok(self.rule)
+    }
+}
+
+/// Digits in hexadecimal are the same in either case.
+fn ignore_case_of_digits(rule: &mut Rule) {
+    let is_in_digits =
+        |buffer| matches!(buffer, Buffer::TlsCertFingerprint | Buffer::TlsCertSerial);
+    for group in rule.buffers.iter_mut().filter(|group| is_in_digits(group.buffer)) {
+        for check in &mut group.checks {
+            if let Check::Content(content) = check {
+                content.nocase = true;
+            }
+        }
     }
 }
 
