@@ -112,3 +112,40 @@ fn refuses_a_slash_as_the_host_of_a_tunnel() {
     assert_eq!(found(&rules, &[(CLIENT, request("/").as_bytes())]), [2]);
     assert_eq!(found(&rules, &[(CLIENT, request("a:443").as_bytes())]), [1]);
 }
+
+#[test]
+fn accepts_parts_of_buffers() {
+    let rules = http(&[
+        "http.uri; content:\"/a?b=\"; from_base64:offset 5; content:\"thisisatest\"; bsize:12;",
+        "http.uri; from_base64:offset 5, bytes 6; content:\"this\"; bsize:4;",
+        "http.uri; content:\"this\";",
+        "http.user_agent; content:\"curl/7\"; subslice:-6,3; content:\"7.6\"; bsize:3;",
+        "http.user_agent; subslice:0,13; bsize:0;",
+        "http.user_agent; subslice:0,13,truncate; bsize:11;",
+        "http.user_agent; content:\"7.64\"; subslice:0,4; content:\"7.64\";",
+        "http.request_body; xor:offset 1,extract 1 0; content:\"password\";",
+        "http.request_body; xor:offset 1,extract 1 0; content:\"nothing\";",
+        "http.request_body; xor:20; content:\"PASSWORD\";",
+        "http.method; content:\"POST\"; prefilter;",
+    ]);
+    let head = "POST /a?b=dGhpc2lzYXRlc3QK HTTP/1.1\r\nUser-Agent: curl/7.64.1\r\nContent-Length: 9\r\n\r\n";
+    let coded: Vec<u8> = b"password".iter().map(|byte| byte ^ 0x20).collect();
+    let request = [head.as_bytes(), &[0x20], &coded].concat();
+    assert_eq!(found(&rules, &[(CLIENT, &request)]), [1, 2, 4, 5, 6, 8, 11]);
+}
+
+#[test]
+fn accepts_buffers_that_are_absent() {
+    let rules = http(&[
+        "http.referer; absent; flow:to_server;",
+        "http.referer; absent:or_else; content:!\"example\";",
+        "http.referer; absent:or_else; content:\"example\"; fast_pattern;",
+        "http.method; content:\"GET\"; http.referer; absent;",
+        "http.method; content:\"POST\"; http.referer; absent;",
+        "http.request_header; absent:or_else; content:!\"abc\";",
+    ]);
+    assert_eq!(found(&rules, &[(CLIENT, GET)]), [1, 2, 3, 4, 6]);
+    let with = |value: &str| format!("GET / HTTP/1.1\r\nReferer: {value}\r\n\r\n").into_bytes();
+    assert_eq!(found(&rules, &[(CLIENT, &with("an example"))]), [3, 6]);
+    assert_eq!(found(&rules, &[(CLIENT, &with("abc"))]), [2]);
+}

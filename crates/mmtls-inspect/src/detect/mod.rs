@@ -6,6 +6,7 @@
 //! Refuses to do I/O, to know records or packets, to panic on any rule or traffic, and to work or to
 //! keep anything without a cap.
 
+mod base64;
 mod bestfit;
 mod bodies;
 mod checks;

@@ -218,7 +218,10 @@ fn number32(text: &str) -> Result<u32, FaultKind> {
 /// A place that may lie before the previous match. Suricata has no limit for that of `byte_test`; no buffer
 /// reaches so far.
 fn far_offset(text: &str, name: &dyn Fn(&str) -> Option<u8>) -> Result<Amount, FaultKind> {
-    amount(text, true, name)
+    match options::signed(text.trim(), i32::MAX) {
+        Ok(number) => Ok(Amount::Number(number)),
+        Err(_) => amount(text, true, name),
+    }
 }
 
 /// A place that may lie before the previous match.

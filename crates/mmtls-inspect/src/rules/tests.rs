@@ -223,7 +223,7 @@ fn accepts_every_sticky_buffer_and_transformation() {
                xor:\"0aff\";";
     let rule = rule(&format!(r#"http.uri; {all} content:"a";"#));
     assert_eq!(rule.buffers[0].transforms.len(), 12);
-    assert_eq!(kind(r#"http.uri; content:"a"; to_md5;"#), FaultKind::NoBuffer);
+    assert_eq!(kind(r#"http.uri; content:"a"; to_md5;"#), FaultKind::UnusedBuffer);
     let many = "to_md5; ".repeat(buffers::MAX_TRANSFORMS + 1);
     assert_eq!(kind(&format!("http.uri; {many}")), FaultKind::TooMany);
 }
