@@ -56,9 +56,12 @@ pub(crate) fn contains(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|part| part == word)
 }
 
-/// A response whose head strict parsers refuse; `None` where it is an interim one.
+/// A response whose head strict parsers refuse; `None` where it is an interim one, or not even begins as HTTP.
 pub(super) fn response(head: &[u8]) -> Option<Response> {
     let line = start_line(&mut Lines(head));
+    if !line.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"HTTP/")) {
+        return None;
+    }
     let mut words = line.split(|&byte| is_space(byte)).filter(|word| !word.is_empty());
     let version = match words.next() {
         Some(word) if word.eq_ignore_ascii_case(b"HTTP/1.0") => Version::Http10,
@@ -190,7 +193,7 @@ mod tests {
         assert_eq!(status(" \0HTTP/1.1 404"), Some(404));
         assert_eq!(status("HTTP/1.1 2\x0000"), Some(0));
         assert_eq!(status("HTTP/1.1foo"), Some(0));
-        assert_eq!(status("HTTP/2.0 100 x"), None);
+        assert_eq!((status("HTTP/2.0 100 x"), status(" HTT"), status("")), (None, None, None));
     }
 
     #[test]

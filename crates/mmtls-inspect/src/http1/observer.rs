@@ -487,6 +487,10 @@ impl Http1 {
         let (head, body) = bytes.split_at(end);
         if self.loose_response_head(head, sink) {
             self.flush_lost_head(Side::Server, body, sink);
+        } else if !bytes.starts_with(b"H") {
+            // White space was waiting for a start line.
+            self.lose_framing(Side::Server);
+            self.flush_lost_head(Side::Server, &bytes, sink);
         }
     }
 

@@ -398,6 +398,8 @@ fn refuses_heads_for_lenient_receivers_and_shows_both_readings() {
         exchange("CONNECT  a:1 HTTP/1.1\r\n\r\nx", "")[..2],
         ["Client http_bad_head", "> CONNECT  a:1 HTTP/1.1\r\n\r\nx"]
     );
+    // White space is no head yet.
+    assert_eq!(exchange(GET, " \t")[2..], ["Server http_truncated", "<  \t", "end <"]);
     // Nobody was asked.
     assert_eq!(
         observe(&[(Side::Server, "HTTP/1.2 200 ok\r\n\r\n")]),
