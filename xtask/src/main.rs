@@ -8,6 +8,7 @@ mod evade;
 mod fuzz;
 mod interop;
 mod progress;
+mod suricata_verify;
 mod tree;
 
 use std::path::PathBuf;
@@ -36,6 +37,8 @@ enum Task {
     Interop(interop::InteropArgs),
     /// Attack the inspection, live: every attack that works without mmTLS must fail with it.
     Evade(evade::EvadeArgs),
+    /// Run the tests of Suricata's own verification suite that are about what is inspected here.
+    SuricataVerify(suricata_verify::VerifyArgs),
     /// Show the whole thing on real traffic.
     Demo(demo::DemoArgs),
 }
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Task::Corpus(args) => corpus::run(&args),
         Task::Interop(args) => interop::run(&args),
         Task::Evade(args) => evade::run(&args),
+        Task::SuricataVerify(args) => suricata_verify::run(&args),
         Task::Demo(args) => demo::run(&args),
     };
     match outcome {

@@ -5,8 +5,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::decode::{DecodeBudget, Decoder, Fault, is_known};
+use crate::decode::{Codings, DecodeBudget, Decoder, Fault, is_coding};
 use crate::event::{Anomaly, Body, Event, Fields, Form, Side};
+use crate::http1::loose;
 use crate::transaction::Transaction;
 use crate::websocket::{Extensions, Reader};
 
@@ -115,17 +116,23 @@ impl Bodies {
     ) {
         let key = key(side, transaction);
         self.decoders.remove(&key);
-        let values = |name: &'static [u8]| {
-            let named = move |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(name);
-            fields.iter().filter(named).map(|(_, value)| value)
-        };
+        let codings = loose::values(side, fields, b"content-encoding");
+        let codings = codings.iter().map(|value| &value[..]);
         // Put on after the content codings. curl takes them off, also where it did not ask for them; that
         // others do not is told by the head's anomaly.
-        let transfer = values(b"transfer-encoding")
-            .flat_map(|value| value.split(|&byte| byte == b','))
+        let named = |field: &(&[u8], &[u8])| field.0.eq_ignore_ascii_case(b"transfer-encoding");
+        let transfer = fields
+            .iter()
+            .filter(named)
+            .flat_map(|(_, value)| value.split(|&byte| byte == b','))
             .map(<[u8]>::trim_ascii)
-            .filter(|name| is_known(name));
-        match Decoder::new(values(b"content-encoding").chain(transfer), &self.budget) {
+            .filter(|name| is_coding(name));
+        let may_be_chunked = loose::may_be_chunked(side, fields);
+        let codings = Codings::read(codings.chain(transfer), may_be_chunked);
+        if let Some(fault) = codings.fault() {
+            report(&mut self.reported, side, fault, sink);
+        }
+        match Decoder::new(&codings, &self.budget) {
             Ok(Some(decoder)) => drop(self.decoders.insert(key, decoder)),
             Ok(None) => {}
             Err(fault) => report(&mut self.reported, side, fault, sink),

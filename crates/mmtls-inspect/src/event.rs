@@ -127,7 +127,8 @@ pub enum Event<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Anomaly {
-    /// Not a legal head. The rest of the direction is taken as body.
+    /// Not a legal head. It is shown as body, and so is the rest of the direction; what lenient receivers make
+    /// of the head is told as well.
     BadHead,
     /// A head over [`crate::http1::MAX_HEAD_LEN`]. The rest of the direction is taken as body.
     HeadTooLarge,
@@ -150,8 +151,8 @@ pub enum Anomaly {
     UnknownCoding,
     /// Not the chunked coding. The rest of the direction is taken as body, from that byte on.
     BadChunk,
-    /// Something else than an extension between the size of a chunk and its line end, which is passed over, as
-    /// curl does; or a bare LF in an extension, which is taken for its end.
+    /// Something else than an extension between the size of a chunk and its line end, or white space before it:
+    /// passed over, as curl or browsers do; or a bare LF in an extension, which is taken for its end.
     BadChunkSize,
     /// A bare LF behind the data of a chunk. Taken for a line end, as curl does.
     BadChunkEnd,

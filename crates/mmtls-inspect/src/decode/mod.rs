@@ -1,23 +1,27 @@
 //! Content codings (RFC 9110, section 8.4.1) taken off bodies, as a stream.
 //!
 //! gzip, deflate, br and zstd, also stacked. Where clients read a coding in more than one way all
-//! readings are followed: `deflate` with and without zlib's frame. Refuses to produce more than caps
-//! allow, by size, by ratio and by memory over all connections, and to guess behind an error.
+//! readings are followed: `deflate` with and without zlib's frame; of several codings, each alone, since
+//! servers name what they did not do; and the chunked coding where only some see it. Refuses to produce
+//! more than caps allow, by size, by ratio and by memory over all connections, and to guess behind an error.
 
+mod codings;
 mod fault;
 mod stage;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use codings::{Coding, MAX_CODINGS};
+pub(crate) use codings::{Codings, is_coding};
 pub(crate) use fault::Fault;
 use stage::Stage;
 pub(crate) use stage::inflate;
 
-/// Most codings of a body; curl's limit.
-const MAX_CODINGS: usize = 5;
-/// Most readings that are followed.
+/// Most readings of what is named.
 const MAX_READINGS: usize = 4;
+/// Most readings that are followed, with those of a part of what is named.
+const MAX_ALL_READINGS: usize = 12;
 /// Most bytes that come out of a body, in one reading.
 const MAX_DECODED: u64 = 64 << 20;
 /// So many bytes may come out whatever went in.
@@ -54,14 +58,6 @@ impl Default for DecodeBudget {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Coding {
-    Gzip,
-    Deflate,
-    Brotli,
-    Zstd,
-}
-
 /// The decoder of one body.
 pub(crate) struct Decoder {
     readings: Vec<Reading>,
@@ -78,42 +74,48 @@ struct Reading {
     /// The coding that was applied last comes first.
     stages: Vec<Stage>,
     produced: u64,
+    /// It takes all that is named as it is named: only what is wrong with such a reading is told.
+    is_whole: bool,
 }
 
 impl Decoder {
-    /// The decoder for the values of all Content-Encoding fields in their order; `None` when nothing
-    /// is to be decoded.
-    pub(crate) fn new<'a>(
-        fields: impl Iterator<Item = &'a [u8]>,
-        budget: &DecodeBudget,
-    ) -> Result<Option<Self>, Fault> {
-        let codings = codings(fields)?;
-        if codings.is_empty() {
-            return Ok(None);
-        }
-        let twofold = codings.iter().filter(|&&coding| coding == Coding::Deflate).count();
-        let count = 1 << twofold;
-        if count > MAX_READINGS {
+    /// The decoder for codings; `None` when nothing is to be decoded.
+    pub(crate) fn new(codings: &Codings, budget: &DecodeBudget) -> Result<Option<Self>, Fault> {
+        let names = &codings.names[..];
+        if names.len() > MAX_CODINGS {
             return Err(Fault::OverCap);
         }
-        let readings = (0..count)
-            .map(|which: usize| {
-                let mut deflate = 0;
-                let stages = codings.iter().rev().map(|coding| match coding {
-                    Coding::Gzip => Stage::gzip(),
-                    Coding::Brotli => Stage::brotli(),
-                    Coding::Zstd => Stage::zstd(),
-                    Coding::Deflate => {
-                        let zlib = which >> deflate & 1 == 0;
-                        deflate += 1;
-                        Stage::inflate(zlib)
-                    }
-                });
-                Reading { stages: stages.collect(), produced: 0 }
-            })
-            .collect();
-        let mut decoder =
-            Self { readings, taken: 0, budget: budget.clone(), charged: 0, reported: Vec::new() };
+        let mut readings = Vec::new();
+        stack(names, codings.may_be_chunked, &mut readings);
+        if readings.len() > MAX_READINGS {
+            return Err(Fault::OverCap);
+        }
+        if codings.may_be_chunked {
+            stack(names, false, &mut readings);
+        }
+        let whole = readings.len();
+        let with = |which: bool| codings.may_be_chunked || !which;
+        for is_chunked in [true, false].into_iter().filter(|&which| with(which)) {
+            for (at, name) in names.iter().enumerate() {
+                if names.len() > 1 && !names[..at].contains(name) {
+                    stack(&[*name], is_chunked, &mut readings);
+                }
+            }
+        }
+        for reading in readings.iter_mut().skip(whole) {
+            reading.is_whole = false;
+        }
+        readings.retain(|reading| !reading.stages.is_empty());
+        readings.truncate(MAX_ALL_READINGS);
+        if readings.is_empty() {
+            return Ok(None);
+        }
+        let reported = match codings.fault() {
+            // That says enough.
+            Some(_) => vec![Fault::Malformed, Fault::Truncated],
+            None => Vec::new(),
+        };
+        let mut decoder = Self { readings, taken: 0, budget: budget.clone(), charged: 0, reported };
         if decoder.charge() { Ok(Some(decoder)) } else { Err(Fault::OverCap) }
     }
 
@@ -139,7 +141,8 @@ impl Decoder {
             if reading.stages.is_empty() {
                 continue;
             }
-            let Reading { stages, produced } = reading;
+            let Reading { stages, produced, is_whole } = reading;
+            let is_whole = *is_whole;
             let result = run(stages, bytes, &mut |piece| {
                 *produced += piece.len() as u64;
                 if *produced > limit {
@@ -149,8 +152,13 @@ impl Decoder {
                 Ok(())
             });
             if let Err(why) = result {
-                failed = Some(why);
+                if is_whole || why == Fault::OverCap {
+                    failed = Some(why);
+                }
                 let stages = core::mem::take(&mut reading.stages);
+                if !is_whole {
+                    continue;
+                }
                 trailing |= stages.iter().any(Stage::has_trailing_bytes);
                 several |= stages.iter().any(Stage::has_several_members);
             }
@@ -159,7 +167,7 @@ impl Decoder {
             failed = Some(Fault::OverCap);
             self.readings.clear();
         }
-        let live = self.readings.iter().any(|reading| !reading.stages.is_empty());
+        let live = self.live().next().is_some();
         // Where one reading goes on, the other was none.
         if let Some(why) = failed.filter(|why| *why == Fault::OverCap || !live) {
             self.report(why, fault);
@@ -176,16 +184,21 @@ impl Decoder {
 
     /// The body is complete.
     pub(crate) fn finish(&mut self, fault: &mut impl FnMut(Fault)) {
-        let mut live = self.readings.iter().filter(|reading| !reading.stages.is_empty()).peekable();
-        let complete = |reading: &Reading| reading.stages.iter().all(Stage::is_complete);
-        if self.taken > 0 && live.peek().is_some() && !live.any(complete) {
+        let is_complete = |reading: &Reading| reading.stages.iter().all(Stage::is_complete);
+        let is_cut = self.live().next().is_some() && !self.live().any(is_complete);
+        if self.taken > 0 && is_cut {
             self.report(Fault::Truncated, fault);
         }
     }
 
+    /// The readings of all that is named that go on.
+    fn live(&self) -> impl Iterator<Item = &Reading> {
+        self.readings.iter().filter(|reading| reading.is_whole && !reading.stages.is_empty())
+    }
+
     /// Whether some stage of every reading that goes on says so.
     fn all(&self, says: fn(&Stage) -> bool) -> bool {
-        let mut live = self.readings.iter().filter(|reading| !reading.stages.is_empty()).peekable();
+        let mut live = self.live().peekable();
         live.peek().is_some() && live.all(|reading| reading.stages.iter().any(says))
     }
 
@@ -230,37 +243,25 @@ fn run(
     }
 }
 
-/// Whether this is the name of a coding that can be taken off.
-pub(crate) fn is_known(name: &[u8]) -> bool {
-    coding(name).is_some()
-}
-
-fn coding(name: &[u8]) -> Option<Coding> {
-    let is = |known: &[&str]| known.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()));
-    Some(match name {
-        _ if is(&["gzip", "x-gzip"]) => Coding::Gzip,
-        _ if is(&["deflate"]) => Coding::Deflate,
-        _ if is(&["br"]) => Coding::Brotli,
-        _ if is(&["zstd"]) => Coding::Zstd,
-        _ => return None,
-    })
-}
-
-/// What the fields name, in the order of application.
-fn codings<'a>(fields: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Coding>, Fault> {
-    let mut codings = Vec::new();
-    for name in fields.flat_map(|value| value.split(|&byte| byte == b',')) {
-        let name = name.trim_ascii();
-        if [&b""[..], b"identity", b"none"].iter().any(|it| name.eq_ignore_ascii_case(it)) {
-            continue;
-        }
-        let coding = coding(name).ok_or(Fault::Unknown)?;
-        if codings.len() == MAX_CODINGS {
-            return Err(Fault::OverCap);
-        }
-        codings.push(coding);
+/// Adds all readings of a stack of codings, the first of which was applied first, under the chunked coding.
+fn stack(names: &[Coding], is_chunked: bool, readings: &mut Vec<Reading>) {
+    let twofold = names.iter().filter(|&&name| name == Coding::Deflate).count();
+    for which in 0..1_usize << twofold {
+        let mut deflate = 0;
+        let stages = names.iter().rev().map(|name| match name {
+            Coding::Gzip => Stage::gzip(),
+            Coding::Brotli => Stage::brotli(),
+            Coding::Zstd => Stage::zstd(),
+            Coding::Deflate => {
+                let zlib = which >> deflate & 1 == 0;
+                deflate += 1;
+                Stage::inflate(zlib)
+            }
+        });
+        let chunked = is_chunked.then(Stage::chunked);
+        let stages = chunked.into_iter().chain(stages).collect();
+        readings.push(Reading { stages, produced: 0, is_whole: true });
     }
-    Ok(codings)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
 use super::fault::Fault;
+use crate::http1::chunked::{Chunked, Step};
 
 /// Output at a time.
 const PIECE: usize = 8 << 10;
@@ -36,9 +37,20 @@ pub(super) struct Stage {
 
 enum Format {
     Gzip(Gzip),
-    Inflate { state: Box<Decompress>, ended: bool },
-    Brotli { state: Box<Brotli>, ended: bool },
+    Inflate {
+        state: Box<Decompress>,
+        ended: bool,
+    },
+    Brotli {
+        state: Box<Brotli>,
+        ended: bool,
+    },
     Zstd(Zstd),
+    /// No content coding: one that only some clients take off.
+    Chunked {
+        state: Chunked,
+        ended: bool,
+    },
 }
 
 struct Gzip {
@@ -131,6 +143,10 @@ impl Stage {
         Self::new(Format::Zstd(Zstd { context, seen: 0, ended: false, junk: false }))
     }
 
+    pub(super) fn chunked() -> Self {
+        Self::new(Format::Chunked { state: Chunked::new(), ended: false })
+    }
+
     /// Bytes of memory that are in use. Windows are not touched before there is output.
     pub(super) fn memory(&self) -> usize {
         let window = |most: u64| usize::try_from(self.produced.min(most)).unwrap_or(usize::MAX);
@@ -138,6 +154,7 @@ impl Stage {
             Format::Gzip(_) | Format::Inflate { .. } => INFLATE_MEMORY,
             Format::Brotli { .. } => BROTLI_MEMORY + window(BROTLI_WINDOW),
             Format::Zstd(_) => ZSTD_MEMORY + window(1 << ZSTD_WINDOW_LOG),
+            Format::Chunked { .. } => 0,
         }
     }
 
@@ -145,7 +162,9 @@ impl Stage {
     pub(super) fn is_complete(&self) -> bool {
         match &self.format {
             Format::Gzip(gzip) => gzip.ended && matches!(gzip.at, At::Start | At::Junk),
-            Format::Inflate { ended, .. } | Format::Brotli { ended, .. } => *ended,
+            Format::Inflate { ended, .. }
+            | Format::Brotli { ended, .. }
+            | Format::Chunked { ended, .. } => *ended,
             Format::Zstd(zstd) => zstd.ended && zstd.seen == 0 || zstd.junk,
         }
     }
@@ -205,9 +224,32 @@ impl Stage {
                 zstd.decode(input, out, several)?;
                 *trailing |= zstd.junk;
             }
+            Format::Chunked { state, ended } => chunked(state, ended, input, out)?,
         }
         Ok(())
     }
+}
+
+/// Takes the chunked coding off. What follows its end is passed over.
+fn chunked(
+    state: &mut Chunked,
+    ended: &mut bool,
+    mut input: &[u8],
+    out: Out<'_>,
+) -> Result<(), Fault> {
+    while !*ended {
+        match state.step(input) {
+            Step::More => break,
+            Step::Fault(used) => input = input.get(used..).unwrap_or_default(),
+            Step::Data(bytes, used) => {
+                out(bytes)?;
+                input = input.get(used..).unwrap_or_default();
+            }
+            Step::Done(_) => *ended = true,
+            Step::Bad(_) => return Err(Fault::Malformed),
+        }
+    }
+    Ok(())
 }
 
 /// Decompresses; says how much was used, and whether the stream ended. Without an end, all of it was.

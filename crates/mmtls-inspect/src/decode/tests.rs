@@ -40,9 +40,14 @@ fn zstd(text: &[u8]) -> Vec<u8> {
 
 /// What comes out, by reading, and the faults.
 fn decode_in(coding: &str, body: &[u8], most: usize) -> (Vec<Vec<u8>>, Vec<Fault>) {
-    let mut out = vec![Vec::new(); MAX_READINGS];
-    let mut faults = Vec::new();
-    match Decoder::new([coding.as_bytes()].into_iter(), &DecodeBudget::default()) {
+    let codings = Codings::read([coding.as_bytes()].into_iter(), false);
+    decode_as(&codings, body, most)
+}
+
+fn decode_as(codings: &Codings, body: &[u8], most: usize) -> (Vec<Vec<u8>>, Vec<Fault>) {
+    let mut out = vec![Vec::new(); MAX_ALL_READINGS];
+    let mut faults: Vec<_> = codings.fault().into_iter().collect();
+    match Decoder::new(codings, &DecodeBudget::default()) {
         Ok(Some(mut decoder)) => {
             for piece in body.chunks(most) {
                 let mut add = |reading: u8, bytes: &[u8]| {
@@ -88,9 +93,43 @@ fn accepts_every_coding_and_stacks_of_them() {
         ("deflate,gzip,deflate", raw(&gzip(&zlib(TEXT)))),
         ("br, gzip, gzip", gzip(&gzip(BROTLI))),
     ] {
-        assert_eq!(decode(coding, &body), (text(), vec![]), "{coding}");
+        let (out, faults) = decode(coding, &body);
+        // Of several codings, each is also taken for the only one.
+        assert!(out[0] == TEXT && faults.is_empty(), "{coding}");
+        assert!(out.len() == 1 || coding.contains(','), "{coding}");
     }
     assert_eq!(decode("identity", TEXT), (text(), vec![]));
+}
+
+#[test]
+fn accepts_codings_that_were_named_and_not_applied() {
+    for coding in ["gzip, gzip", "gzip, deflate", "deflate, gzip", "gzip x", "br, x gzip"] {
+        let (out, _) = decode(coding, &gzip(TEXT));
+        assert!(out.contains(&TEXT.to_vec()), "{coding}");
+    }
+    assert!(decode("deflate, gzip", &raw(TEXT)).0.contains(&TEXT.to_vec()));
+}
+
+#[test]
+fn accepts_a_chunked_coding_that_only_some_see() {
+    let chunked = |body: &[u8]| {
+        let mut out = Vec::new();
+        for piece in body.chunks(5) {
+            out.extend(format!("{:x}\r\n", piece.len()).as_bytes());
+            out.extend([piece, b"\r\n"].concat());
+        }
+        [&out[..], b"0\r\n\r\nmore"].concat()
+    };
+    for most in [usize::MAX, 1, 3] {
+        let read = |coding: &str, body: &[u8]| {
+            let codings = Codings::read([coding.as_bytes()].into_iter(), true);
+            decode_as(&codings, body, most)
+        };
+        assert_eq!(read("", &chunked(TEXT)), (text(), vec![]));
+        assert_eq!(read("gzip", &chunked(&gzip(TEXT))), (text(), vec![]));
+        assert_eq!(read("gzip", &gzip(TEXT)), (text(), vec![]));
+        assert_eq!(read("", TEXT), (vec![], vec![Fault::Malformed]));
+    }
 }
 
 #[test]
@@ -196,13 +235,14 @@ const PIECE_SLACK: u64 = 2_000_000;
 #[test]
 fn refuses_memory_beyond_the_budget_and_gives_it_back() {
     let budget = DecodeBudget::new(100 << 10);
-    let new = || Decoder::new([&b"gzip"[..]].into_iter(), &budget);
+    let codings = |name: &'static [u8]| Codings::read([name].into_iter(), false);
+    let new = || Decoder::new(&codings(b"gzip"), &budget);
     let (one, two) = (new().unwrap(), new().unwrap());
     assert_eq!(new().err(), Some(Fault::OverCap));
     drop((one, two));
     assert!(new().is_ok());
     let zstd_budget = DecodeBudget::new(300 << 10);
-    let mut decoder = Decoder::new([&b"zstd"[..]].into_iter(), &zstd_budget).unwrap().unwrap();
+    let mut decoder = Decoder::new(&codings(b"zstd"), &zstd_budget).unwrap().unwrap();
     let mut faults = Vec::new();
     decoder.data(&zstd(&[7; 100_000]), &mut |_, _| {}, &mut |fault| faults.push(fault));
     assert_eq!(faults, [Fault::OverCap]);

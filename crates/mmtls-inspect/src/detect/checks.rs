@@ -76,11 +76,10 @@ impl Checks {
         let mut steps = Vec::with_capacity(group.checks.len());
         let mut rest = group.checks.as_slice();
         while let Some((check, behind)) = rest.split_first() {
-            steps.push(Step {
-                test: Test::new(check, behind, datasets)?,
-                is_retried: is_retried(check, behind),
-                is_independent: !reads_place(check) && !reads_numbers(check),
-            });
+            if let Some(test) = Test::new(check, behind, datasets)? {
+                let is_independent = !reads_place(check) && !reads_numbers(check);
+                steps.push(Step { test, is_retried: is_retried(check, behind), is_independent });
+            }
             rest = behind;
         }
         let extracts = group.checks.iter().any(|check| matches!(check, Check::ByteExtract(_)));
@@ -156,8 +155,10 @@ impl Checks {
 }
 
 impl Test {
-    fn new(check: &Check, behind: &[Check], datasets: &Datasets) -> Result<Self, Unusable> {
-        Ok(match check {
+    /// `None` for what is not about bytes.
+    fn new(check: &Check, behind: &[Check], datasets: &Datasets) -> Result<Option<Self>, Unusable> {
+        Ok(Some(match check {
+            Check::Absent { .. } => return Ok(None),
             Check::Content(content) => Self::Literal(Literal::new(content)),
             Check::Pcre(pcre) => Self::Expression {
                 expression: Expression::new(pcre, reader_of_place(behind).is_some())?,
@@ -169,7 +170,7 @@ impl Test {
             Check::ByteExtract(check) => Self::Extract(*check),
             Check::Size(comparison) => Self::Size(*comparison),
             Check::Dataset(dataset) => Self::Dataset(Membership::new(dataset, datasets)?),
-        })
+        }))
     }
 
     fn apply(&self, place: u64, not_before: u64, view: View<'_>, memory: &mut Memory) -> Outcome {
@@ -224,7 +225,7 @@ fn reads_place(check: &Check) -> bool {
         Check::ByteTest(check) => check.field.relative,
         Check::ByteJump(check) => check.field.relative,
         Check::ByteExtract(check) => check.field.relative,
-        Check::Size(_) | Check::Dataset(_) => false,
+        Check::Size(_) | Check::Dataset(_) | Check::Absent { .. } => false,
     }
 }
 
@@ -234,7 +235,11 @@ fn sets_place(check: &Check) -> bool {
         Check::Content(content) => !content.negated,
         Check::Pcre(pcre) => !pcre.negated,
         Check::ByteJump(_) | Check::ByteExtract(_) => true,
-        Check::DataAt(_) | Check::ByteTest(_) | Check::Size(_) | Check::Dataset(_) => false,
+        Check::DataAt(_)
+        | Check::ByteTest(_)
+        | Check::Size(_)
+        | Check::Dataset(_)
+        | Check::Absent { .. } => false,
     }
 }
 
@@ -254,7 +259,7 @@ fn reads_numbers(check: &Check) -> bool {
         Check::ByteTest(check) => field(&check.field) || matches!(check.value, Value::Extracted(_)),
         Check::ByteJump(check) => field(&check.field),
         Check::ByteExtract(check) => field(&check.field),
-        Check::Pcre(_) | Check::Size(_) | Check::Dataset(_) => false,
+        Check::Pcre(_) | Check::Size(_) | Check::Dataset(_) | Check::Absent { .. } => false,
     }
 }
 

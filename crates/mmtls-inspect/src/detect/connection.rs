@@ -30,6 +30,8 @@ pub(super) struct Connection {
     /// More than the caps allow was found on a side, and told.
     pub(super) over_cap: [bool; 2],
     pub(super) application: Option<Application>,
+    /// It was found out what the connection carries.
+    pub(super) is_known: bool,
     pub(super) is_http2: bool,
 }
 
@@ -80,6 +82,9 @@ impl Connection {
             return Outcome::Never;
         };
         let rule = &compiled.rule;
+        if !self.is_known && !self.is_about(rule) && subject.payload.is_some() {
+            return if subject.has_ended { Outcome::Never } else { Outcome::Waits };
+        }
         if self.has_passed
             || !self.is_about(rule)
             || rule.flow.from.is_some_and(|from| from != side)

@@ -18,6 +18,7 @@ use super::prefilter::Position;
 use super::stream::Stream;
 use super::window::STEP;
 use crate::event::{Body, Event, Fields, Side};
+use crate::http1::loose;
 use crate::protocol::AppProto;
 use crate::rules::Rule;
 use crate::rules::buffers::Application;
@@ -49,6 +50,7 @@ impl FlowState {
             has_passed: false,
             over_cap: [false; 2],
             application: None,
+            is_known: false,
             is_http2: false,
         };
         Self {
@@ -183,7 +185,8 @@ impl FlowState {
             }
             let rules = cx.scratch.hits.take();
             for &rule in &rules {
-                stream.apply(connection, cx, rule, side, piece, bytes.len(), sink);
+                let latest = Some((piece, bytes.len()));
+                stream.apply(connection, cx, rule, side, latest, sink);
             }
             cx.scratch.hits.give_back(rules);
         }
@@ -217,6 +220,7 @@ impl FlowState {
                 self.is_websocket = *protocol == AppProto::WebSocket;
                 let is_http = matches!(protocol, AppProto::Http | AppProto::Http2);
                 self.connection.application = is_http.then_some(Application::Http);
+                self.known(cx, sink);
             }
             Event::RequestHead { transaction, fields, .. } => {
                 self.head(cx, Side::Client, transaction, *fields, sink);
@@ -243,6 +247,22 @@ impl FlowState {
         }
     }
 
+    /// It is known what the connection carries: rules about it that were met in the streams can be applied.
+    fn known(&mut self, cx: &mut Context<'_>, sink: Sink<'_>) {
+        if core::mem::replace(&mut self.connection.is_known, true) {
+            return;
+        }
+        for (stream, side) in self.streams.iter_mut().zip([Side::Client, Side::Server]) {
+            let Some(stream) = stream else { continue };
+            stream.waiting.iter().for_each(|it| cx.scratch.hits.add(it.rule));
+            let rules = cx.scratch.hits.take();
+            for &rule in &rules {
+                stream.apply(&mut self.connection, cx, rule, side, None, sink);
+            }
+            cx.scratch.hits.give_back(rules);
+        }
+    }
+
     fn head(
         &mut self,
         cx: &mut Context<'_>,
@@ -252,6 +272,7 @@ impl FlowState {
         sink: Sink<'_>,
     ) {
         self.connection.application = Some(Application::Http);
+        self.known(cx, sink);
         let at = index(side);
         let is_wanted = !cx.matcher.bare[at].is_empty()
             || cx
@@ -267,10 +288,9 @@ impl FlowState {
         // What is left of another message with the same number is not this one's.
         let message = self.messages.entry(key).or_default();
         *message = Message::default();
-        message.is_coded = fields.iter().any(|(name, value)| {
-            name.eq_ignore_ascii_case(b"content-encoding")
-                && !value.trim_ascii().is_empty()
-                && !value.trim_ascii().eq_ignore_ascii_case(b"identity")
+        message.is_coded = loose::values(side, fields, b"content-encoding").iter().any(|value| {
+            let value = value.trim_ascii();
+            !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
         });
         if side == Side::Client && needs.files {
             let kind = fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(b"content-type"));

@@ -11,9 +11,9 @@
 
 use std::borrow::Cow;
 
-use super::http1_fields::{Http1Fields, Lines};
 use super::uri;
 use crate::event::{Fields, Side};
+use crate::http1::fields::{Http1Fields, Lines, is_space};
 use crate::rules::Buffer;
 
 /// Most bytes of a head's lines that are kept; fields beyond are passed over. A head of HTTP/1 is far
@@ -263,9 +263,13 @@ impl Head {
 
     fn read_http1(&mut self, sent: &[u8]) -> Http1 {
         let mut lines = Lines(&sent[..sent.len().min(MAX_HEAD / 2)]);
-        let line = lines.next().unwrap_or_default();
+        let is_blank = |line: &&[u8]| line.iter().all(|&byte| is_space(byte) || byte == 0);
+        let line = lines.find(|line| !is_blank(line)).unwrap_or_default();
         let sent_lines = lines.0;
-        let words = words(line);
+        let words = match self.side {
+            Side::Client => request_words(line),
+            Side::Server => words(line),
+        };
         let word = |nth: usize| words[nth].map_or(&[][..], |place| &line[place.range()]);
         let (first, second) = (word(0), word(1));
         let line_place = self.keep(line);
@@ -347,12 +351,28 @@ impl Place {
 fn words(line: &[u8]) -> [Option<Place>; 3] {
     let mut at = 0;
     core::array::from_fn(|nth| {
-        at += line[at..].iter().take_while(|&&byte| uri::is_space(byte)).count();
-        let is_part = |&&byte: &&u8| nth == 2 || !uri::is_space(byte);
+        at += line[at..].iter().take_while(|&&byte| is_space(byte)).count();
+        let is_part = |&&byte: &&u8| nth == 2 || !is_space(byte);
         let start = at;
         at += line[at..].iter().take_while(is_part).count();
         (at > start).then(|| Place::new(start, at))
     })
+}
+
+/// The words of a request line, whose target may hold blanks.
+fn request_words(line: &[u8]) -> [Option<Place>; 3] {
+    let [method, target, mut protocol] = words(line);
+    let (Some(first), Some(rest)) = (target, protocol) else {
+        return [method, target, protocol];
+    };
+    let end = line.iter().rposition(|&byte| !is_space(byte)).map_or(0, |at| at + 1);
+    let last = line[..end].iter().rposition(|&byte| is_space(byte)).map_or(0, |at| at + 1);
+    if last <= rest.start as usize {
+        return [method, target, protocol];
+    }
+    let target_end = line[..last].iter().rposition(|&byte| !is_space(byte)).map_or(0, |at| at + 1);
+    protocol = Some(Place::new(last, end));
+    [method, Some(Place::new(first.start as usize, target_end)), protocol]
 }
 
 fn cookie_name(side: Side) -> &'static [u8] {

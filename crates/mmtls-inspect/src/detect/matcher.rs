@@ -15,7 +15,7 @@ use crate::rules::buffers::Application;
 use crate::rules::content::{Content, FastPattern};
 use crate::rules::flow::BitAction;
 use crate::rules::header::{Action, Protocol};
-use crate::rules::{Buffer, BufferChecks, Cause, Rule, RuleSet, Skipped, Transform};
+use crate::rules::{Buffer, BufferChecks, Cause, Check, Rule, RuleSet, Skipped, Transform};
 
 /// Most buffers of a rule: which of them matched is one word.
 const MAX_GROUPS: usize = 64;
@@ -84,6 +84,43 @@ pub(super) struct Compiled {
 pub(super) struct Group {
     pub(super) slot: usize,
     pub(super) checks: Checks,
+    pub(super) absence: Absence,
+}
+
+/// What it means that there is no such buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Absence {
+    /// The checks do not hold.
+    Fails,
+    /// As good as if they held.
+    Holds,
+    /// There must be none.
+    Needed,
+}
+
+impl Group {
+    /// What comes of checks that have matched, or not, in a buffer that is there, or not.
+    pub(super) fn holds(&self, is_there: bool, matched: bool) -> bool {
+        match self.absence {
+            Absence::Fails => matched,
+            Absence::Holds => matched || !is_there,
+            Absence::Needed => !is_there,
+        }
+    }
+}
+
+impl Absence {
+    fn of(group: &BufferChecks) -> Self {
+        let asked = group.checks.iter().find_map(|check| match check {
+            Check::Absent { or_else } => Some(*or_else),
+            _ => None,
+        });
+        match asked {
+            None => Self::Fails,
+            Some(true) => Self::Holds,
+            Some(false) => Self::Needed,
+        }
+    }
 }
 
 /// A buffer with transformations that rules look into.
@@ -402,7 +439,11 @@ fn compile(
     // Only now: a rule that is not applied must leave nothing to look for.
     let groups = groups
         .into_iter()
-        .map(|(group, checks)| Group { slot: slots.number(group), checks })
+        .map(|(group, checks)| Group {
+            slot: slots.number(group),
+            checks,
+            absence: Absence::of(group),
+        })
         .collect();
     let flow_bits = rule
         .flow_bits
@@ -419,7 +460,8 @@ fn fast_pattern<'a>(
     keys: &[(Buffer, Box<[Transform]>)],
 ) -> Option<(usize, Option<&'a [u8]>)> {
     let mut best: Option<(usize, usize, &'a [u8])> = None;
-    for group in &compiled.groups {
+    // What may be absent is not searched for.
+    for group in compiled.groups.iter().filter(|group| group.absence == Absence::Fails) {
         for content in group.checks.contents().filter(|content| !content.negated) {
             let bytes = searched_part(content);
             let score = if content.fast_pattern.is_some() {

@@ -115,18 +115,23 @@ impl Subject<'_> {
                 let Some(head) = self.head else {
                     return Outcome::Never;
                 };
+                let mut is_there = false;
                 head.each(slot.buffer, &mut |bytes| {
+                    is_there = true;
                     matched |= !matched && applies(group, slot, View::whole(bytes), memory);
                 });
-                decided(matched, true)
+                decided(group.holds(is_there, matched), true)
             }
             Place::Tls => {
+                let mut is_there = false;
                 if let Some(facts) = self.handshake {
                     facts.each(slot.buffer, &mut |bytes| {
+                        is_there = true;
                         matched |= !matched && applies(group, slot, View::whole(bytes), memory);
                     });
                 }
-                decided(matched, self.has_ended)
+                // It may still come.
+                decided(group.holds(is_there || !self.has_ended, matched), self.has_ended)
             }
             Place::Payload => {
                 if let Some(view) = self.payload {

@@ -6,6 +6,7 @@
 //! Refuses to do I/O, to know records or packets, to panic on any rule or traffic, and to work or to
 //! keep anything without a cap.
 
+mod base64;
 mod bestfit;
 mod bodies;
 mod checks;
@@ -14,7 +15,6 @@ mod context;
 mod dataset;
 mod expression;
 mod flow_state;
-mod http1_fields;
 mod http_head;
 mod literal;
 mod matcher;
@@ -52,6 +52,8 @@ mod half_open_tests;
 mod http_head_caps_tests;
 #[cfg(test)]
 mod http_head_tests;
+#[cfg(test)]
+mod lenient_tests;
 #[cfg(test)]
 mod multipart_tests;
 #[cfg(test)]

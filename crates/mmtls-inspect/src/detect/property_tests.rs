@@ -15,6 +15,7 @@ use crate::rules::bytes::{
 use crate::rules::compare::Comparison;
 use crate::rules::content::{Amount, Content, Place};
 use crate::rules::pcre::Pcre;
+use crate::rules::slices::XorKey;
 use crate::rules::{Buffer, BufferChecks, Check, Transform};
 
 /// Enough for what is generated here.
@@ -196,7 +197,7 @@ proptest! {
         let transforms = [
             Transform::ToLowercase, Transform::ToUppercase, Transform::StripWhitespace,
             Transform::CompressWhitespace, Transform::UrlDecode, Transform::DotPrefix,
-            Transform::HeaderLowercase, Transform::StripPseudoHeaders, Transform::Xor(Box::new([1, 2, 3])),
+            Transform::HeaderLowercase, Transform::StripPseudoHeaders, Transform::Xor { offset: 0, key: XorKey::Given(Box::new([1, 2, 3])) },
         ];
         let transforms = &transforms[which..=which];
         let whole = transform::apply(transforms, View::whole(&bytes)).unwrap();

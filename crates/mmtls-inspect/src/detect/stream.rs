@@ -30,26 +30,23 @@ impl Stream {
         }
     }
 
-    /// Applies a rule to the latest bytes by themselves, and to the stream.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the parts of a connection are borrowed one by one"
-    )]
+    /// Applies a rule to the latest bytes by themselves, which came with so many, and to the stream.
     pub(super) fn apply(
         &mut self,
         connection: &mut Connection,
         cx: &mut Context<'_>,
         number: u32,
         side: Side,
-        piece: &[u8],
-        len: usize,
+        latest: Option<(&[u8], usize)>,
         sink: Sink<'_>,
     ) {
         let Some(compiled) = cx.matcher.rules.get(number as usize) else {
             return;
         };
         let rule = &compiled.rule;
-        if rule.data_size.is_some_and(|size| !size.holds(len as u64)) {
+        if let Some((_, len)) = latest
+            && rule.data_size.is_some_and(|size| !size.holds(len as u64))
+        {
             return;
         }
         let at = self.waiting.iter().position(|it| it.rule == number);
@@ -63,7 +60,9 @@ impl Stream {
         let known = self.matched.iter().position(|(rule, _)| *rule == number);
         let from = known.map_or(0, |at| self.matched[at].1);
         let mut outcome = Outcome::Never;
-        if !of_stream {
+        if let Some((piece, _)) = latest
+            && !of_stream
+        {
             let subject = Subject { payload: Some(View::whole(piece)), ..Subject::none(true) };
             outcome = connection.apply(cx, &mut Waiting::new(number), side, &subject);
         }

@@ -9,8 +9,10 @@ use md5::{Digest, Md5};
 use sha1::Sha1;
 use sha2::Sha256;
 
+use super::base64;
 use super::view::View;
 use crate::rules::Transform;
+use crate::rules::slices::{Slice, XorKey};
 
 /// A buffer after transformations.
 #[derive(Debug)]
@@ -37,8 +39,12 @@ pub(crate) fn apply<'a>(transforms: &[Transform], view: View<'a>) -> Option<Tran
 
 fn apply_one<'a>(buffer: Transformed<'a>, transform: &Transform) -> Option<Transformed<'a>> {
     let Transformed { bytes, start, is_whole } = buffer;
-    let keeps_places =
-        matches!(transform, Transform::ToLowercase | Transform::ToUppercase | Transform::Xor(_));
+    let keeps_places = matches!(
+        transform,
+        Transform::ToLowercase
+            | Transform::ToUppercase
+            | Transform::Xor { offset: 0, key: XorKey::Given(_) }
+    );
     if start > 0 && !keeps_places {
         return None;
     }
@@ -66,7 +72,17 @@ fn apply_one<'a>(buffer: Transformed<'a>, transform: &Transform) -> Option<Trans
         Transform::DotPrefix => [b".", &*bytes].concat().into(),
         Transform::HeaderLowercase => lowercase_names(bytes.into_owned()).into(),
         Transform::StripPseudoHeaders => strip_pseudo_headers(&bytes).into(),
-        Transform::Xor(key) => xor(bytes.into_owned(), key, start).into(),
+        Transform::Xor { offset: 0, key: XorKey::Given(key) } => {
+            xor(bytes.into_owned(), key, start).into()
+        }
+        // These depend on where the buffer ends.
+        _ if !is_whole => return None,
+        Transform::Xor { offset, key } => xor_from(bytes.into_owned(), *offset, key).into(),
+        Transform::Subslice(slice) => subslice(&bytes, slice).to_vec().into(),
+        Transform::FromBase64(wanted) => match base64::decode_part(&bytes, wanted) {
+            Some(decoded) => decoded.into(),
+            None => bytes,
+        },
     };
     Some(Transformed { bytes, start, is_whole })
 }
@@ -146,4 +162,43 @@ fn xor(mut bytes: Vec<u8>, key: &[u8], start: u64) -> Vec<u8> {
         *byte ^= key;
     }
     bytes
+}
+
+/// From a place on; unchanged where there is no such place, or no such key.
+fn xor_from(mut bytes: Vec<u8>, offset: u32, key: &XorKey) -> Vec<u8> {
+    let key: Box<[u8]> = match key {
+        XorKey::Given(key) => key.clone(),
+        XorKey::Extracted { offset, len } => {
+            let start = usize::from(*offset);
+            let found = bytes.get(start..start + usize::from(*len));
+            found.unwrap_or_default().into()
+        }
+    };
+    let changed = bytes.get_mut(offset as usize..).unwrap_or_default();
+    for (byte, key) in changed.iter_mut().zip(key.iter().cycle()) {
+        *byte ^= key;
+    }
+    bytes
+}
+
+/// A part of a buffer; nothing where it would reach beyond.
+fn subslice<'a>(bytes: &'a [u8], slice: &Slice) -> &'a [u8] {
+    let len = i64::try_from(bytes.len()).unwrap_or(i64::MAX);
+    let (offset, truncates) = (i64::from(slice.offset), slice.truncates);
+    if offset.abs() > len && !truncates {
+        return &[];
+    }
+    let start = if offset >= 0 { offset.min(len) } else { len + offset.max(-len) };
+    let end = match slice.len.map(i64::from) {
+        None => len,
+        Some(count) if count < 0 => len + count,
+        Some(count) => start + count,
+    };
+    if !(0..=len).contains(&end) && !truncates {
+        return &[];
+    }
+    let end = end.clamp(0, len);
+    // Suricata exchanges them where they are in the wrong order.
+    let place = |at: i64| usize::try_from(at).unwrap_or(0);
+    bytes.get(place(start.min(end))..place(start.max(end))).unwrap_or_default()
 }

@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 
 use super::bestfit;
+use crate::http1::fields::is_space;
 
 /// What a target comes to.
 #[derive(PartialEq, Eq, Debug)]
@@ -23,7 +24,8 @@ pub(super) struct Target<'a> {
 pub(super) fn normalise<'a>(method: &[u8], target: &'a [u8]) -> Target<'a> {
     if method == b"CONNECT" {
         // The target is an authority: there is no path.
-        let host = host_and_port(target).map(normalise_host);
+        let host = host_and_port(target).filter(|host| !host.starts_with(b"/"));
+        let host = host.map(normalise_host);
         return Target { uri: Cow::Borrowed(b""), host };
     }
     if target.starts_with(b"/") && is_plain(target) {
@@ -269,11 +271,6 @@ fn remove_last_segment(out: &mut Vec<u8>) {
 
 fn split_before(bytes: &[u8], ends: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
     bytes.split_at(bytes.iter().position(|&byte| ends(byte)).unwrap_or(bytes.len()))
-}
-
-/// White space of C, which has one more than that of Rust.
-pub(super) fn is_space(byte: u8) -> bool {
-    byte.is_ascii_whitespace() || byte == 0x0b
 }
 
 fn trim_end(bytes: &[u8]) -> &[u8] {

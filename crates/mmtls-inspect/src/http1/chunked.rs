@@ -1,7 +1,8 @@
 //! Streaming decoder of the chunked transfer coding (RFC 9112, section 7.1).
 //!
 //! Body bytes are borrowed from the input. Accepts what some client accepts, and says so: a bare LF
-//! where CRLF is due, and anything between a size and its line end (curl). Extensions and trailers
+//! where CRLF is due, anything between a size and its line end (curl), and white space and empty lines before a
+//! size (browsers). Extensions and trailers
 //! have no cap, since none of them is kept. Refuses sizes beyond 64 bits.
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -14,7 +15,7 @@ enum State {
 }
 
 /// Where in the coding a body is.
-pub(super) struct Chunked {
+pub(crate) struct Chunked {
     state: State,
     /// The size being read, then data bytes left.
     size: u64,
@@ -22,22 +23,22 @@ pub(super) struct Chunked {
     /// Whether the current trailer field line is empty so far.
     empty_field: bool,
     after_cr: bool,
-    pub(super) faults: Faults,
+    pub(crate) faults: Faults,
 }
 
 /// What was wrong so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     /// A size, an extension or a trailer ended with a bare LF.
-    pub(super) bare_line_feed: bool,
-    /// Something else than an extension followed a size, or a bare LF is in one.
-    pub(super) bad_size: bool,
+    pub(crate) bare_line_feed: bool,
+    /// Something else than an extension followed a size, white space stood before it, or a bare LF is in one.
+    pub(crate) bad_size: bool,
     /// The data of a chunk ended with a bare LF.
-    pub(super) bad_end: bool,
+    pub(crate) bad_end: bool,
 }
 
 /// What the next bytes are.
-pub(super) enum Step<'a> {
+pub(crate) enum Step<'a> {
     /// All input was used; the body goes on.
     More,
     /// Something is wrong that was not before; so much input was used.
@@ -57,7 +58,7 @@ enum Byte {
 }
 
 impl Chunked {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             state: State::Size,
             size: 0,
@@ -69,7 +70,7 @@ impl Chunked {
     }
 
     /// Looks at the input up to the next thing worth telling.
-    pub(super) fn step<'a>(&mut self, input: &'a [u8]) -> Step<'a> {
+    pub(crate) fn step<'a>(&mut self, input: &'a [u8]) -> Step<'a> {
         let mut at = 0;
         while at < input.len() {
             if self.state == State::Data {
@@ -103,9 +104,10 @@ impl Chunked {
         }
         if byte == b'\r' {
             if self.state == State::Size && self.digits == 0 {
-                return Byte::Bad;
+                self.faults.bad_size = true;
+            } else {
+                self.after_cr = true;
             }
-            self.after_cr = true;
             return Byte::Ok;
         }
         let line_end = byte == b'\n';
@@ -126,6 +128,8 @@ impl Chunked {
                     }
                     self.digits += 1;
                     self.size = self.size << 4 | u64::from(digit);
+                } else if self.digits == 0 && matches!(byte, b'\n' | b' ' | b'\t' | 0x0b | 0x0c) {
+                    self.faults.bad_size = true;
                 } else if self.digits == 0 {
                     return Byte::Bad;
                 } else if matches!(byte, b';' | b' ' | b'\t') {

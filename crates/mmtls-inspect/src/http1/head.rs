@@ -17,6 +17,8 @@ pub const MAX_FIELDS: usize = 128;
 /// So many bytes of a method are looked at to tell a request from another protocol. Methods have no
 /// limit: a page chooses its own, and must not make its session no HTTP.
 const METHOD_BYTES_CHECKED: usize = 32;
+/// Most bytes of white space before the start line of a response, which lenient clients pass over.
+const MAX_BLANKS: usize = 64;
 /// An idle connection keeps no larger buffer than this.
 const KEPT_CAPACITY: usize = 2048;
 
@@ -24,7 +26,7 @@ const KEPT_CAPACITY: usize = 2048;
 #[derive(Default)]
 pub(super) struct HeadBuffer {
     pub(super) bytes: Vec<u8>,
-    /// No head ends before this index plus three.
+    /// No line end that is the last one before this index ends the head.
     searched: usize,
     /// The first line is complete, and was looked at.
     has_line: bool,
@@ -65,7 +67,7 @@ impl HeadBuffer {
                 Ok(Some(end)) => Collected::InPlace(end),
                 Ok(None) => {
                     self.bytes.extend_from_slice(input);
-                    self.searched = input.len().saturating_sub(2);
+                    self.searched = input.len().saturating_sub(5);
                     Collected::More
                 }
                 Err(why) => Collected::Refused(why),
@@ -84,7 +86,7 @@ impl HeadBuffer {
                 Collected::Buffered(end.saturating_sub(before))
             }
             Ok(None) => {
-                self.searched = self.bytes.len().saturating_sub(2);
+                self.searched = self.bytes.len().saturating_sub(5);
                 Collected::More
             }
             Err(why) => {
@@ -123,7 +125,7 @@ impl HeadBuffer {
             return Err(Refused::Implausible);
         }
         let within = &bytes[..bytes.len().min(MAX_HEAD_LEN)];
-        match find_end(within, searched) {
+        match find_end(side, within, searched) {
             None if bytes.len() > MAX_HEAD_LEN => {
                 let endless = !within.contains(&b'\n');
                 Err(Refused::TooLarge { http1: endless || names_http1(within) })
@@ -144,18 +146,34 @@ fn plausible(side: Side, bytes: &[u8]) -> bool {
                     .iter()
                     .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
         }
-        Side::Server => bytes.iter().zip(b"HTTP/1.").all(|(byte, expected)| byte == expected),
+        Side::Server => {
+            let is_blank = |byte: &u8| matches!(byte, 0 | b' ' | b'\t'..=b'\r');
+            let blanks = bytes.iter().take_while(|byte| is_blank(byte)).count();
+            blanks <= MAX_BLANKS
+                && bytes[blanks..].iter().zip(b"HTTP/").all(|(a, b)| a.eq_ignore_ascii_case(b))
+        }
     }
 }
 
-/// Where the head ends: after an empty line, whatever the line ends are.
-fn find_end(bytes: &[u8], from: usize) -> Option<usize> {
+/// Where the head ends: after an empty line, whatever the line ends are. To clients LF CR is a line end, too,
+/// so that CR LF behind it is an empty line, unless there is one right behind that.
+fn find_end(side: Side, bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
         at += bytes.get(at..)?.iter().position(|&byte| byte == b'\n')? + 1;
         match bytes.get(at..)? {
             [b'\n', ..] => return Some(at + 1),
             [b'\r', b'\n', ..] => return Some(at + 2),
+            [b'\r', b'\r', b'\n', rest @ ..]
+                if side == Side::Server && bytes.get(at.wrapping_sub(2)) != Some(&b'\r') =>
+            {
+                return match rest {
+                    [] | [b'\r'] => None,
+                    [b'\n', ..] => Some(at + 4),
+                    [b'\r', b'\n', ..] => Some(at + 5),
+                    _ => Some(at + 3),
+                };
+            }
             _ => {}
         }
     }

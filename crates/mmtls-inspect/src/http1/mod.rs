@@ -8,8 +8,10 @@
 //! Not followed: what a connection becomes after CONNECT or an upgrade, content codings, multipart
 //! bodies.
 
-mod chunked;
+pub(crate) mod chunked;
+pub(crate) mod fields;
 mod head;
+pub(crate) mod loose;
 mod observer;
 #[cfg(test)]
 mod tests;

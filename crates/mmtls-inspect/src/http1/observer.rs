@@ -6,6 +6,7 @@ use core::mem::MaybeUninit;
 
 use super::chunked::{Chunked, Step};
 use super::head::{self, Collected, Framing, HeadBuffer, MAX_FIELDS, Refused};
+use super::loose::{self, LooseRequest};
 use crate::event::{Anomaly, Body, Event, Fields, Form, Side};
 use crate::protocol::{AppProto, HTTP2_REQUEST};
 use crate::transaction::{Answered, Expects, Queued, Response, Transaction, Transactions};
@@ -174,13 +175,14 @@ impl Http1 {
 
     /// One side closed in order: ends what runs until then. Nothing of it may follow.
     pub fn close(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
+        if !self.stream(side).head.bytes.is_empty() {
+            self.report(side, Anomaly::Truncated, sink);
+        }
+        self.endless_head(side, sink);
         match self.stream(side).state {
             State::UntilClose => self.end_message(side, sink),
             State::Length(_) | State::Chunked(_) => self.report(side, Anomaly::Truncated, sink),
             State::Head | State::Connecting { .. } | State::Opaque => {}
-        }
-        if !self.stream(side).head.bytes.is_empty() {
-            self.report(side, Anomaly::Truncated, sink);
         }
         let stream = self.stream(side);
         stream.state = State::Opaque;
@@ -189,6 +191,7 @@ impl Http1 {
 
     /// The connection is over, in whatever way: tells the transactions that were under way.
     pub fn finish(&mut self, sink: &mut impl FnMut(Event<'_>)) {
+        self.endless_head(Side::Server, sink);
         self.response_over(false, sink);
         for transaction in self.transactions.give_up() {
             sink(Event::Complete(&transaction));
@@ -332,7 +335,7 @@ impl Http1 {
     fn request_head(&mut self, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) -> bool {
         let mut headers = [const { MaybeUninit::uninit() }; MAX_FIELDS];
         let Some(head) = head::parse_request(bytes, &mut headers) else {
-            return false;
+            return self.loose_request_head(bytes, sink);
         };
         self.client.http = true;
         self.is_http(sink);
@@ -392,7 +395,7 @@ impl Http1 {
         let mut headers = [const { MaybeUninit::uninit() }; MAX_FIELDS];
         let head = head::parse_response(mended.as_deref().unwrap_or(bytes), &mut headers);
         let Some(head) = head else {
-            return false;
+            return self.loose_response_head(bytes, sink);
         };
         if mended.is_some() || head::folds_framing(bytes) {
             self.report(Side::Server, Anomaly::ControlInHead, sink);
@@ -436,6 +439,72 @@ impl Http1 {
             Framing::Unstated | Framing::UntilClose => self.server.state = State::UntilClose,
         }
         true
+    }
+
+    /// Acts on the head of a request that strict servers refuse, as [`Self::loose_response_head`].
+    fn loose_request_head(&mut self, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) -> bool {
+        let Some(LooseRequest { message, method, target }) = loose::request(bytes) else {
+            return false;
+        };
+        self.client.http = true;
+        self.is_http(sink);
+        self.report(Side::Client, Anomaly::BadHead, sink);
+        self.requesting = None;
+        self.body(Side::Client, bytes, sink);
+        let transaction = self.transactions.begin(message);
+        let fields = Fields::http1(&[], bytes);
+        let (id, method) = (transaction.id, method.as_str());
+        sink(Event::RequestHead { transaction: &transaction, method, target: &target, fields });
+        let expects = if method == "HEAD" { Expects::Head } else { Expects::Ordinary };
+        match self.transactions.queue(transaction, expects) {
+            Queued::Kept => self.requesting = id,
+            Queued::Forgotten(transaction) => sink(Event::Complete(&transaction)),
+            Queued::TooDeep(transaction) => {
+                self.report(Side::Client, Anomaly::PipelineTooDeep, sink);
+                sink(Event::Complete(&transaction));
+            }
+        }
+        self.lose_framing(Side::Client);
+        true
+    }
+
+    /// Acts on the head of a response that strict clients refuse: who looks at it sees what the others see,
+    /// and everything that follows as its body.
+    fn loose_response_head(&mut self, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) -> bool {
+        if !self.client.http || matches!(self.client.state, State::Connecting { .. }) {
+            return false;
+        }
+        let Some(message) = loose::response(bytes) else {
+            return false;
+        };
+        self.report(Side::Server, Anomaly::BadHead, sink);
+        self.server.http = true;
+        self.response_over(false, sink);
+        // To whoever takes it for no head it is content.
+        self.body(Side::Server, bytes, sink);
+        let Answered { mut transaction, solicited, .. } = self.transactions.answer();
+        transaction.response = Some(Response { solicited, ..message });
+        sink(Event::ResponseHead(&transaction, Fields::http1(&[], bytes)));
+        self.answering = Some(transaction);
+        self.lose_framing(Side::Server);
+        true
+    }
+
+    /// Nothing more comes, and the head of a response has not ended for strict clients.
+    fn endless_head(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
+        if side == Side::Client || self.server.head.bytes.is_empty() {
+            return;
+        }
+        let bytes = core::mem::take(&mut self.server.head).bytes;
+        let end = loose::blank_line_end(&bytes).unwrap_or(bytes.len());
+        let (head, body) = bytes.split_at(end);
+        if self.loose_response_head(head, sink) {
+            self.flush_lost_head(Side::Server, body, sink);
+        } else if !bytes.starts_with(b"H") {
+            // White space was waiting for a start line.
+            self.lose_framing(Side::Server);
+            self.flush_lost_head(Side::Server, &bytes, sink);
+        }
     }
 
     /// The current response ends the HTTP of both directions.

@@ -312,7 +312,10 @@ fn refuses_bad_chunks_and_shows_the_rest() {
     for (body, events) in [
         ("1\r\nxy\r\n", &["< x", "Server http_bad_chunk", "< y\r\n", "end <"][..]),
         ("zz", &["Server http_bad_chunk", "< zz", "end <"]),
-        ("\r\n", &["Server http_bad_chunk", "< \r\n", "end <"]),
+        (
+            "\r\n\t1\r\na\r\n 0\r\n\r\n",
+            &["Server http_bad_chunk_size", "Server http_bare_line_feed", "< a", "end <"],
+        ),
         ("11112222333344445", &["Server http_bad_chunk", "< 5", "end <"]),
         ("1\nx\r\n0\n\n", &["Server http_bare_line_feed", "< x", "end <"]),
         ("3\r\nab", &["< ab", "Server http_truncated"]),
@@ -357,7 +360,7 @@ fn refuses_control_bytes_that_hide_a_coding() {
 fn refuses_bad_and_oversized_heads() {
     assert_eq!(
         exchange(GET, "HTTP/1.1 2x0 OK\r\n\r\nsecret")[2..],
-        ["Server http_bad_head", "< HTTP/1.1 2x0 OK\r\n\r\nsecret", "end <"]
+        ["Server http_bad_head", "< HTTP/1.1 2x0 OK\r\n\r\n", "0", "< secret", "end <"]
     );
     let huge = format!("{GET}GET / HTTP/1.1\r\nA: {}\r\n\r\n", "x".repeat(70_000));
     let events = observe(&[(Side::Client, &huge)]);
@@ -373,7 +376,69 @@ fn refuses_bad_and_oversized_heads() {
     // The responses are followed all the same.
     let response = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     let events = observe(&[(Side::Client, &many), (Side::Server, response)]);
-    assert_eq!(events[2..], ["200 unasked", "< ok", "end <", "end >"]);
+    assert_eq!(events[2..], ["GET /", "200", "< ok", "end <", "end >"]);
+}
+
+/// Who takes such a head gets the body that follows; who does not gets all of it.
+#[test]
+fn refuses_heads_for_lenient_receivers_and_shows_both_readings() {
+    for line in ["HTTP/1.2 200 ok", "http/1.1 200 ok", "HTTP/2.0 200 ok", "HTTP/1.10 200 ok"] {
+        let shown = format!("< {line}\r\nA: b\r\n\r\n");
+        assert_eq!(
+            exchange(GET, &format!("{line}\r\nA: b\r\n\r\nbody"))[2..],
+            ["Server http_bad_head", &shown, "200", "< body", "end <"]
+        );
+    }
+    let blank = " \t\0\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx";
+    assert_eq!(exchange(GET, blank)[4..], ["200", "< x", "end <"]);
+    let spaces = "POST  /a b  HTTP/1.1\r\n\r\n";
+    assert_eq!(
+        exchange(&format!("{spaces}data"), "HTTP/1.1 204 No\r\n\r\n"),
+        [
+            "Client http_bad_head",
+            "> POST  /a b  HTTP/1.1\r\n\r\n",
+            "POST /a b",
+            "> data",
+            "204",
+            "end <",
+            "end >"
+        ]
+    );
+    // A tunnel is no matter of taste.
+    assert_eq!(
+        exchange("CONNECT  a:1 HTTP/1.1\r\n\r\nx", "")[..2],
+        ["Client http_bad_head", "> CONNECT  a:1 HTTP/1.1\r\n\r\nx"]
+    );
+    // White space is no head yet.
+    assert_eq!(exchange(GET, " \t")[2..], ["Server http_truncated", "<  \t", "end <"]);
+    // Nobody was asked.
+    assert_eq!(
+        observe(&[(Side::Server, "HTTP/1.2 200 ok\r\n\r\n")]),
+        ["Server http_bad_head", "< HTTP/1.2 200 ok\r\n\r\n", "end <"]
+    );
+}
+
+/// To some clients LF CR is a line end, and a line of blanks an empty one.
+#[test]
+fn refuses_heads_whose_end_is_a_matter_of_taste() {
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 1";
+    assert_eq!(exchange(GET, &format!("{head}\n\r\r\nx")).last().unwrap(), "end <");
+    for end in ["\n\r\r\n\n", "\n\r\r\n\r\n", "\r\n\r\r\nA: b\r\n\r\n"] {
+        let events = exchange(GET, &format!("{head}{end}x"));
+        assert!(events.contains(&"200".to_owned()), "{end:?} {events:?}");
+        assert!(events.iter().any(|it| it == "< x"), "{end:?} {events:?}");
+    }
+    assert_eq!(
+        exchange(GET, &format!("{head}\n \nbody"))[2..],
+        [
+            "Server http_truncated",
+            "Server http_bad_head",
+            "< HTTP/1.1 200 OK\r\nContent-Length: 1\n \n",
+            "200",
+            "< body",
+            "end <"
+        ]
+    );
 }
 
 /// `fetch` lets a page choose any method.

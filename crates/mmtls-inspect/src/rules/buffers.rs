@@ -1,11 +1,9 @@
 //! The parts of traffic that rules look into, and what may be done to one before it is looked into.
 
-use super::fault::{FaultKind, Refused};
+use super::slices::{FromBase64, Slice, XorKey};
 
 /// Most transformations of one buffer.
 pub const MAX_TRANSFORMS: usize = 16;
-/// Longest key of [`Transform::Xor`].
-const MAX_XOR_KEY: usize = 255;
 
 /// A part of the traffic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -249,41 +247,22 @@ pub enum Transform {
     HeaderLowercase,
     /// The fields of HTTP/2 whose names start with a colon are taken out.
     StripPseudoHeaders,
-    /// Each byte is combined with the next one of the key. Never empty.
-    Xor(Box<[u8]>),
-}
-
-impl Transform {
-    /// Reads the value of `xor`.
-    pub(super) fn xor(key: &str) -> Result<Self, Refused> {
-        if key.contains([' ', ',']) {
-            return Err(Refused::form("a key from the traffic"));
-        }
-        let digits: Vec<u8> = key
-            .chars()
-            .map(|char| char.to_digit(16).map(|digit| digit as u8))
-            .collect::<Option<_>>()
-            .ok_or(FaultKind::Hex)?;
-        let (pairs, rest) = digits.as_chunks::<2>();
-        if pairs.is_empty() || pairs.len() > MAX_XOR_KEY || !rest.is_empty() {
-            return Err(FaultKind::Hex.into());
-        }
-        Ok(Self::Xor(pairs.iter().map(|[high, low]| high << 4 | low).collect()))
-    }
+    /// From a place on, each byte is combined with the next one of the key.
+    Xor {
+        /// The place.
+        offset: u32,
+        /// The key.
+        key: XorKey,
+    },
+    /// A part of it.
+    Subslice(Slice),
+    /// What it stands for in base64.
+    FromBase64(FromBase64),
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn accepts_and_refuses_keys_of_xor() {
-        assert_eq!(Transform::xor("0d0A").unwrap(), Transform::Xor(Box::new([13, 10])));
-        for faulty in ["", "0", "0g", "é", &"00".repeat(MAX_XOR_KEY + 1)] {
-            assert!(matches!(Transform::xor(faulty), Err(Refused::Fault(_))), "{faulty}");
-        }
-        assert!(matches!(Transform::xor("offset 1,extract 1 0"), Err(Refused::Form(_))));
-    }
 
     #[test]
     fn accepts_sides_and_applications() {

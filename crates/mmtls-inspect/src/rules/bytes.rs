@@ -6,7 +6,7 @@ use super::content::{Amount, amount};
 use super::fault::{FaultKind, Refused};
 use super::options;
 
-/// Greatest offset, either way.
+/// Greatest offset behind a jump, either way.
 const MAX_OFFSET: i32 = 65_535;
 /// Most bytes of a binary number.
 const MAX_BINARY: u64 = 8;
@@ -215,6 +215,15 @@ fn number32(text: &str) -> Result<u32, FaultKind> {
     u32::try_from(number).map_err(|_| FaultKind::Number)
 }
 
+/// A place that may lie before the previous match. Suricata has no limit for that of `byte_test`; no buffer
+/// reaches so far.
+fn far_offset(text: &str, name: &dyn Fn(&str) -> Option<u8>) -> Result<Amount, FaultKind> {
+    match options::signed(text.trim(), i32::MAX) {
+        Ok(number) => Ok(Amount::Number(number)),
+        Err(_) => amount(text, true, name),
+    }
+}
+
 /// A place that may lie before the previous match.
 fn offset(text: &str, name: &dyn Fn(&str) -> Option<u8>) -> Result<Amount, FaultKind> {
     match amount(text, true, name)? {
@@ -269,7 +278,7 @@ impl ByteTest {
                 return Err(FaultKind::Value.into());
             }
         }
-        let field = known.field(amount(len, false, name)?, offset(at, name)?, false)?;
+        let field = known.field(amount(len, false, name)?, far_offset(at, name)?, false)?;
         Ok(Self { field, negated, operator, value })
     }
 }
@@ -388,7 +397,7 @@ mod tests {
             "1,=,1,0,string,big,little",
             "1,=,1,0,bitmask",
             "1,=,1,0,align",
-            "1,=,1,65536",
+            "1,=,1,2147483648",
             "1,,1,0",
         ] {
             assert!(matches!(ByteTest::parse(faulty, &names), Err(Refused::Fault(_))), "{faulty}");

@@ -40,6 +40,11 @@ pub(super) enum Keyword {
     PacketData,
     Transform(Transform),
     Xor,
+    Subslice,
+    FromBase64,
+    Absent,
+    /// Only about speed.
+    Prefilter,
     Pcre,
     DataAt,
     ByteTest,
@@ -132,6 +137,10 @@ fn matching(name: &str) -> Option<(Keyword, Takes)> {
         "bsize" => (Keyword::BufferSize, Takes::Value),
         "dataset" => (Keyword::Dataset, Takes::Value),
         "xor" => (Keyword::Xor, Takes::Value),
+        "subslice" => (Keyword::Subslice, Takes::Value),
+        "from_base64" => (Keyword::FromBase64, Takes::Optional),
+        "absent" => (Keyword::Absent, Takes::Optional),
+        "prefilter" => (Keyword::Prefilter, Takes::Nothing),
         "pkt_data" => (Keyword::PacketData, Takes::Nothing),
         _ => return None,
     })

@@ -27,6 +27,7 @@ pub mod pcre;
 pub mod ranges;
 mod reader;
 pub mod rule;
+pub mod slices;
 pub mod variables;
 
 use std::borrow::Cow;

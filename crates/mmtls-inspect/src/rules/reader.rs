@@ -19,6 +19,7 @@ use super::keywords::{self, Keyword, Takes};
 use super::options::{self, RawOption};
 use super::pcre::Pcre;
 use super::rule::{BufferChecks, Check, Id, Rule, Target};
+use super::slices::{FromBase64, Slice, XorKey};
 
 /// Most numbers that a rule extracts.
 pub const MAX_EXTRACTED: usize = 64;
@@ -230,7 +231,16 @@ impl Reader {
             Keyword::Sticky(buffer) => self.set_sticky(Some(buffer)),
             Keyword::PacketData => self.set_sticky(None),
             Keyword::Transform(transform) => self.add_transform(transform),
-            Keyword::Xor => self.add_transform(Transform::xor(text)?),
+            Keyword::Xor => {
+                let (offset, key) = XorKey::parse(text)?;
+                self.add_transform(Transform::Xor { offset, key })
+            }
+            Keyword::Subslice => self.add_transform(Transform::Subslice(Slice::parse(text)?)),
+            Keyword::FromBase64 => {
+                self.add_transform(Transform::FromBase64(FromBase64::parse(text)?))
+            }
+            Keyword::Absent => self.add_absence(value),
+            Keyword::Prefilter => Ok(()),
             Keyword::DataAt => {
                 let check = DataAt::parse(text, |name| self.index(name))?;
                 // No byte behind the content: moves with it, where `http_uri` or such follows.
@@ -454,16 +464,18 @@ impl Reader {
         Ok(())
     }
 
+    /// Adds a transformation for the checks that follow; those before it are of the buffer as it was.
     fn add_transform(&mut self, transform: Transform) -> Result<(), Refused> {
         match &mut self.sticky {
-            Some(sticky) if sticky.group.is_none() => {
+            Some(sticky) => {
+                sticky.group = None;
                 if sticky.transforms.len() == MAX_TRANSFORMS {
                     return Err(FaultKind::TooMany.into());
                 }
                 sticky.transforms.push(transform);
                 Ok(())
             }
-            _ => Err(FaultKind::NoBuffer.into()),
+            None => Err(FaultKind::NoBuffer.into()),
         }
     }
 
@@ -502,6 +514,25 @@ impl Reader {
         Ok(())
     }
 
+    /// Adds the absence of a buffer, which stands directly behind it.
+    fn add_absence(&mut self, value: Option<&str>) -> Result<(), Refused> {
+        let or_else = match value {
+            None => false,
+            Some("or_else") => true,
+            Some(_) => return Err(FaultKind::Value.into()),
+        };
+        match &self.sticky {
+            Some(Sticky { group: None, buffer, .. }) => match buffer {
+                // Whether there will be one shows late, or never.
+                Buffer::HttpRequestBody | Buffer::HttpResponseBody | Buffer::FileData => {
+                    Err(Refused::form("a body"))
+                }
+                _ => self.add_to_sticky(Check::Absent { or_else }),
+            },
+            _ => Err(FaultKind::NoBuffer.into()),
+        }
+    }
+
     fn add_uri_length(&mut self, text: &str) -> Result<(), Refused> {
         let (comparison, buffer) = match text.split_once(',') {
             None => (text, Buffer::HttpUri),
@@ -527,9 +558,23 @@ impl Reader {
         self.rule.extracted = self.names.len() as u8;
         // All contents of a group may have moved on.
         self.rule.buffers.retain(|group| !group.checks.is_empty());
+        ignore_case_of_digits(&mut self.rule);
         check_contents(&self.rule)?;
         check_buffers(&self.rule)?;
         Ok(self.rule)
+    }
+}
+
+/// Digits in hexadecimal are the same in either case.
+fn ignore_case_of_digits(rule: &mut Rule) {
+    let is_in_digits =
+        |buffer| matches!(buffer, Buffer::TlsCertFingerprint | Buffer::TlsCertSerial);
+    for group in rule.buffers.iter_mut().filter(|group| is_in_digits(group.buffer)) {
+        for check in &mut group.checks {
+            if let Check::Content(content) = check {
+                content.nocase = true;
+            }
+        }
     }
 }
 

@@ -140,4 +140,9 @@ pub enum Check {
     Size(Comparison),
     /// The buffer is in a list.
     Dataset(Dataset),
+    /// There is no such buffer.
+    Absent {
+        /// If there is one, the other checks must hold; else the rule does not match then.
+        or_else: bool,
+    },
 }

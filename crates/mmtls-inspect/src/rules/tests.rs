@@ -223,7 +223,7 @@ fn accepts_every_sticky_buffer_and_transformation() {
                xor:\"0aff\";";
     let rule = rule(&format!(r#"http.uri; {all} content:"a";"#));
     assert_eq!(rule.buffers[0].transforms.len(), 12);
-    assert_eq!(kind(r#"http.uri; content:"a"; to_md5;"#), FaultKind::NoBuffer);
+    assert_eq!(kind(r#"http.uri; content:"a"; to_md5;"#), FaultKind::UnusedBuffer);
     let many = "to_md5; ".repeat(buffers::MAX_TRANSFORMS + 1);
     assert_eq!(kind(&format!("http.uri; {many}")), FaultKind::TooMany);
 }
@@ -487,4 +487,18 @@ proptest! {
         let _ = RuleSet::read(&[text.as_bytes(), &noise].concat(), &variables);
         let _ = RuleSet::read(&noise, &variables);
     }
+}
+
+/// Digits of certificates are the same in either case.
+#[test]
+fn accepts_digits_in_either_case() {
+    let text = "alert tls any any -> any any (tls.fingerprint:\"90:86:A4\"; sid:1;)\n\
+        alert tls any any -> any any (tls.cert_serial; content:\"0a:b1\"; sid:2;)\n\
+        alert tls any any -> any any (tls.cert_subject; content:\"CN=a\"; sid:3;)\n";
+    let set = RuleSet::read(text.as_bytes(), &Variables::suricata());
+    let ignores_case = set.rules.iter().map(|rule| match &rule.buffers[0].checks[0] {
+        Check::Content(content) => content.nocase,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(ignores_case.collect::<Vec<_>>(), [true, true, false]);
 }

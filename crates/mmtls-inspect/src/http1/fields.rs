@@ -9,7 +9,6 @@
 
 use std::borrow::Cow;
 
-use super::uri::is_space;
 use crate::event::Side;
 
 /// Most fields of different names. Also what Suricata is shipped with.
@@ -18,7 +17,7 @@ const MAX_FIELDS: usize = 1024;
 const MAX_REPETITIONS: usize = 64;
 
 /// The lines of a head without their ends: LF, CR, or both.
-pub(super) struct Lines<'a>(pub(super) &'a [u8]);
+pub(crate) struct Lines<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Lines<'a> {
     type Item = &'a [u8];
@@ -52,7 +51,7 @@ struct Field<'a> {
 }
 
 /// The fields of a head.
-pub(super) struct Http1Fields<'a> {
+pub(crate) struct Http1Fields<'a> {
     side: Side,
     /// In the order of their first appearance.
     fields: Vec<Field<'a>>,
@@ -60,12 +59,12 @@ pub(super) struct Http1Fields<'a> {
     repeated: Vec<(usize, Cow<'a, [u8]>)>,
     repetitions: usize,
     /// Something was passed over.
-    pub(super) is_cut: bool,
+    pub(crate) is_cut: bool,
 }
 
 impl<'a> Http1Fields<'a> {
     /// Reads the lines behind a start line.
-    pub(super) fn read(side: Side, is_http11: bool, lines: Lines<'a>) -> Self {
+    pub(crate) fn read(side: Side, is_http11: bool, lines: Lines<'a>) -> Self {
         let (fields, repeated) = (Vec::new(), Vec::new());
         let mut out = Self { side, fields, repeated, repetitions: 0, is_cut: false };
         let mut open: Option<Cow<'a, [u8]>> = None;
@@ -101,7 +100,7 @@ impl<'a> Http1Fields<'a> {
     }
 
     /// Each field with its values, which are to be joined.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], impl Iterator<Item = &[u8]>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], impl Iterator<Item = &[u8]>)> {
         self.fields.iter().enumerate().map(|(at, field)| {
             let repeated = if field.repeated { &self.repeated[..] } else { &[] };
             let further = repeated.iter().filter(move |(of, _)| *of == at);
@@ -143,6 +142,11 @@ impl<'a> Http1Fields<'a> {
             self.repeated.push((at, value));
         }
     }
+}
+
+/// White space of C, which has one more than that of Rust.
+pub(crate) fn is_space(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || byte == 0x0b
 }
 
 /// Name and value of a field. What is no field is the value of one without a name.
