@@ -57,7 +57,7 @@ pub enum DatasetFaultKind {
     Reputation,
     /// A line is over 16 KiB.
     TooLong,
-    /// Over [`MAX_ENTRIES`] or [`MAX_ENTRY_BYTES`].
+    /// Over the caps on entries and on their bytes.
     TooMany,
 }
 

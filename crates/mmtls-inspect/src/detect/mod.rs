@@ -34,7 +34,7 @@ mod view;
 mod window;
 
 pub use context::{Context, Detected, Facts, Match, Scratch};
-pub use dataset::Datasets;
+pub use dataset::{DatasetFault, DatasetFaultKind, Datasets};
 pub use flow_state::FlowState;
 pub use matcher::{Matcher, Profile, TooManyPatterns};
 pub use shared::Shared;
