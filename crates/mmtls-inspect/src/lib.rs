@@ -9,6 +9,7 @@
 mod app;
 mod body;
 mod decode;
+#[cfg(feature = "detect")]
 pub mod detect;
 mod event;
 pub mod http1;
