@@ -66,6 +66,7 @@ fn patterns_are_stopped(family: Family) {
     assert_all_decrypted(&mmtls.stop().unwrap(), 1);
 
     let boundary = RECORD - head - 5;
+    let mut let_through = 0;
     for (name, at) in [
         ("start", 0),
         ("boundary", boundary),
@@ -87,9 +88,10 @@ fn patterns_are_stopped(family: Family) {
         assert!(page.stdout.len() <= most, "{what}: {} of {most} bytes", page.stdout.len());
         assert!(bad.starts_with(&page.stdout), "{what}: what came is right");
         assert!(find(&page.stdout, PATTERN).is_none(), "{what}");
-        if last_record > 0 {
-            assert_eq!(same_head, head, "{what}: what came before the record was let through");
-        }
+        // A RST takes what was not read yet with it, and one super-frame may have had both records: then
+        // nothing came, which a busy machine brings about.
+        assert!(same_head == head || same_head == 0 && page.stdout.is_empty(), "{what}");
+        let_through += usize::from(same_head > 0);
         // The server: its socket is gone.
         let end = Instant::now() + Duration::from_secs(1);
         loop {
@@ -126,6 +128,7 @@ fn patterns_are_stopped(family: Family) {
         assert_eq!(flow["in_iface"], "left:right", "{flow}");
         assert_eq!(sessions(&report)[0]["end_reason"], "reset_by_application");
     }
+    assert!(let_through > 0, "{family:?}: what came before the record is let through");
 }
 
 /// The client's side has whole records only before the one in question, nothing after its RST,
