@@ -51,6 +51,8 @@ struct Decision {
     protocol: Option<AppProto>,
     /// What was wrong with the server's bytes, if this turns out to be HTTP. A greeting is no bad head.
     held: Vec<Anomaly>,
+    /// The client has spoken: what the server says is told where it stands.
+    is_answer: bool,
     bodies: Bodies,
     /// What the response that is under way changes the protocol to.
     changes_to: Option<Change>,
@@ -165,13 +167,13 @@ impl AppLayer {
                 }
                 self.pass_on(side, bytes, sink);
             }
-            (None, _) => {
-                self.pass_on(side, bytes, sink);
+            (None, Side::Server) => {
                 // It is no greeting any more, and who waits for the rest of a request may wait for ever.
-                if side == Side::Server {
-                    self.decision.tell_held(sink);
-                }
+                self.decision.is_answer = true;
+                self.decision.tell_held(sink);
+                self.pass_on(side, bytes, sink);
             }
+            (None, Side::Client) => self.pass_on(side, bytes, sink),
         }
     }
 
@@ -316,7 +318,7 @@ impl Decision {
     fn filter(&mut self, sink: &mut impl FnMut(Event<'_>)) -> impl FnMut(Event<'_>) {
         move |event| match event {
             Event::Protocol(protocol) => self.decide(protocol, sink),
-            Event::Anomaly(Side::Server, anomaly) if self.protocol.is_none() => {
+            Event::Anomaly(Side::Server, anomaly) if self.protocol.is_none() && !self.is_answer => {
                 self.held.push(anomaly);
             }
             other => self.event(other, sink),
