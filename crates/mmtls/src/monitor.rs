@@ -390,6 +390,7 @@ impl Monitor {
     ) -> bool {
         let flow = FlowKey::from(info);
         let now_ns = self.reports.now_ns;
+        self.reports.rules_stop = self.rules.as_mut().is_some_and(LiveRules::can_drop);
         let Some(mut rules) = rule_look(&mut self.rules, &mut state.rules, flow, now_ns) else {
             return false;
         };

@@ -29,16 +29,17 @@ pub(super) struct Bodies<'a, 'b> {
 impl Bodies<'_, '_> {
     /// The next bytes of a body in one of its forms.
     pub(super) fn data(&mut self, message: &mut Message, body: &Body<'_>) {
-        let known = message.bodies.iter().position(|it| it.form == body.form && it.is_message);
-        let place = known.unwrap_or_else(|| {
-            let is_file = message.multipart.is_none();
-            self.begin(message, BodyStream { is_file, ..self.stream(body.form) })
-        });
-        self.bytes(message, place, body.bytes);
         let decides = match message.is_coded {
             true => Form::Decoded(0),
             false => Form::AsSent,
         };
+        let known = message.bodies.iter().position(|it| it.form == body.form && it.is_message);
+        let place = known.unwrap_or_else(|| {
+            // Only one form is taken apart; a server may read another one.
+            let is_file = message.multipart.is_none() || body.form != decides;
+            self.begin(message, BodyStream { is_file, ..self.stream(body.form) })
+        });
+        self.bytes(message, place, body.bytes);
         if body.form != decides {
             return;
         }
@@ -122,7 +123,8 @@ impl Bodies<'_, '_> {
                     prefilter.search(position, piece, &mut self.cx.scratch.hits);
                 }
             }
-            if body.window.may_apply() {
+            // Where none waits, none is late.
+            if message.waiting.is_empty() || body.window.may_apply() {
                 message.add_waiting(&mut self.cx.scratch.hits);
             } else {
                 self.connection.over_cap(self.side, self.sink);

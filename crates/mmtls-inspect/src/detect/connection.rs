@@ -78,6 +78,8 @@ impl Connection {
         side: Side,
         subject: &Subject<'_>,
     ) -> Outcome {
+        // Of a rule that is not even about this, nothing is counted.
+        cx.scratch.work = 0;
         let Some(compiled) = cx.matcher.rules.get(waiting.rule as usize) else {
             return Outcome::Never;
         };

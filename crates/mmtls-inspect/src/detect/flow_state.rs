@@ -178,7 +178,7 @@ impl FlowState {
                 }
                 candidates.always.iter().for_each(|&rule| hits.add(rule));
             }
-            if stream.window.may_apply() {
+            if stream.waiting.is_empty() || stream.window.may_apply() {
                 stream.waiting.iter().for_each(|it| cx.scratch.hits.add(it.rule));
             } else {
                 connection.over_cap(side, sink);
@@ -293,8 +293,13 @@ impl FlowState {
             !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
         });
         if side == Side::Client && needs.files {
-            let kind = fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(b"content-type"));
-            let boundary = kind.and_then(|(_, value)| boundary_of(value));
+            let mut kinds =
+                fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"content-type"));
+            // Of several, servers take one or the other: then the body is one file.
+            let boundary = match (kinds.next(), kinds.next()) {
+                (Some((_, kind)), None) => boundary_of(kind),
+                _ => None,
+            };
             message.multipart = boundary.map(|boundary| Multipart::new(&boundary));
         }
         let head = match side {

@@ -329,6 +329,49 @@ fn accepts_streams_once_for_each_piece() {
 }
 
 #[test]
+fn looks_into_forms_as_a_whole_where_servers_may_not_take_them_apart_so() {
+    let part = "Content-Disposition: form-data; name=a; filename=b\r\n\r\nEVIL";
+    let body = format!("--xyz\r\n{part}\r\n--xyz--\r\n");
+    let form = "Content-Type: multipart/form-data; boundary=xyz\r\n";
+    let request = |more: &str| {
+        format!("POST / HTTP/1.1\r\n{form}{more}Content-Length: {}\r\n\r\n{body}", body.len())
+    };
+    let rules = http(&[
+        "flow:to_server; file.data; content:\"EVIL\";",
+        "flow:to_server; file.data; content:\"form-data\";",
+    ]);
+    let found = |more: &str| found(&rules, &[(CLIENT, request(more).as_bytes())]);
+    assert_eq!(found(""), [1]);
+    // Few servers undo the coding of a request.
+    assert_eq!(found("Content-Encoding: gzip\r\n"), [1, 2]);
+    assert_eq!(found("Content-Type: multipart/form-data; boundary=other\r\n"), [1, 2]);
+}
+
+#[test]
+fn counts_no_work_that_was_not_done_and_nobody_late_who_does_not_wait() {
+    let first = [&[b'.'; 4000][..], b"EVIL"].concat();
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", first.len() + 200);
+    let more = (SERVER, &[b'.'; 100][..]);
+    let parts: [(Side, &[u8]); 5] =
+        [(CLIENT, GET), (SERVER, head.as_bytes()), (SERVER, &first), more, more];
+    let waits = "file.data; content:\"EVIL\"; content:\"none\";";
+    // One rule that waits, and very many that are about another port.
+    let others = (2..9000).map(|sid| {
+        format!("alert http any any -> any 9 (file.data; content:\"EVIL\"; sid:{sid};)\n")
+    });
+    let rules = http(&[waits]) + &others.collect::<String>();
+    // All of them match at once.
+    let all = (1..9000).map(|sid| {
+        format!("alert http any any -> any any (file.data; content:\"EVIL\"; pcre:\"/E.*L/\"; sid:{sid};)\n")
+    });
+    for (rules, count) in [(rules, 0), (all.collect(), 8999)] {
+        let mut run = Run::new(&rules);
+        run.connection(&parts, usize::MAX);
+        assert_eq!((run.found.len(), run.over_cap), (count, 0));
+    }
+}
+
+#[test]
 fn accepts_messages_of_websocket() {
     use crate::websocket::tests::frame;
     let ask = b"GET /chat HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
