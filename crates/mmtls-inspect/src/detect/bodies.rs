@@ -26,6 +26,17 @@ pub(super) struct Bodies<'a, 'b> {
     pub(super) sink: Sink<'a>,
 }
 
+/// How collected rules are applied.
+#[derive(Clone, Copy, Default)]
+struct Pass {
+    /// The body that is about to lose its start.
+    filled: Option<usize>,
+    /// The message is over.
+    has_ended: bool,
+    /// Those that wait already are not.
+    are_late: bool,
+}
+
 impl Bodies<'_, '_> {
     /// The next bytes of a body in one of its forms.
     pub(super) fn data(&mut self, message: &mut Message, body: &Body<'_>) {
@@ -61,7 +72,10 @@ impl Bodies<'_, '_> {
             }
             (Part::Data(bytes), Some(file)) => self.bytes(message, file, bytes),
             (Part::End, Some(file)) => {
-                self.filled(message, file);
+                // A form can have very many of them.
+                if self.may_apply(message, file) {
+                    self.filled(message, file);
+                }
                 message.bodies.remove(file);
             }
             // Who must not miss a file looks into everything.
@@ -100,7 +114,7 @@ impl Bodies<'_, '_> {
                 prefilter.search(position, known, &mut self.cx.scratch.hits);
             }
         }
-        self.apply(message, None, false);
+        self.apply(message, Pass::default());
     }
 
     fn bytes(&mut self, message: &mut Message, place: usize, bytes: &[u8]) {
@@ -123,21 +137,35 @@ impl Bodies<'_, '_> {
                     prefilter.search(position, piece, &mut self.cx.scratch.hits);
                 }
             }
-            // Where none waits, none is late.
-            if message.waiting.is_empty() || body.window.may_apply() {
+            let may_apply = self.may_apply(message, place);
+            if may_apply {
                 message.add_waiting(&mut self.cx.scratch.hits);
-            } else {
-                self.connection.over_cap(self.side, self.sink);
             }
-            self.apply(message, None, false);
+            self.apply(message, Pass { are_late: !may_apply, ..Pass::default() });
         }
+    }
+
+    /// Whether rules that wait may be applied to a body again. What is spent on files is spent on the body that
+    /// they are in: a sender makes up as many of them as it likes.
+    fn may_apply(&mut self, message: &mut Message, place: usize) -> bool {
+        // Where none waits, none is late.
+        if message.waiting.is_empty() {
+            return true;
+        }
+        let form = message.bodies.get(place).map(|body| body.form);
+        let whole = message.bodies.iter_mut().find(|it| it.is_message && Some(it.form) == form);
+        if whole.is_some_and(|body| body.window.may_apply()) {
+            return true;
+        }
+        self.connection.over_cap(self.side, self.sink);
+        false
     }
 
     /// All that is at hand of a body is all that counts of it.
     fn filled(&mut self, message: &mut Message, place: usize) {
         self.transformed(message, place);
         message.add_waiting(&mut self.cx.scratch.hits);
-        self.apply(message, Some(place), false);
+        self.apply(message, Pass { filled: Some(place), ..Pass::default() });
     }
 
     /// The message is over.
@@ -154,7 +182,7 @@ impl Bodies<'_, '_> {
             self.transformed(message, place);
         }
         message.add_waiting(&mut self.cx.scratch.hits);
-        self.apply(message, None, true);
+        self.apply(message, Pass { has_ended: true, ..Pass::default() });
     }
 
     /// Collects the rules that may match in what transformations make of a body, now that it is whole.
@@ -179,9 +207,14 @@ impl Bodies<'_, '_> {
     }
 
     /// Applies the rules that were collected.
-    fn apply(&mut self, message: &mut Message, filled: Option<usize>, has_ended: bool) {
+    fn apply(&mut self, message: &mut Message, pass: Pass) {
+        let Pass { filled, has_ended, are_late } = pass;
         let rules = self.cx.scratch.hits.take();
         for &rule in &rules {
+            // Their pattern may be in every byte that comes.
+            if are_late && message.is_waiting(rule) {
+                continue;
+            }
             let Some(mut waiting) = message.take(rule) else { continue };
             let subject = Subject {
                 head: message.head.as_ref().map(|(head, _)| head),

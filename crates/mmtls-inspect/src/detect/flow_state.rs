@@ -178,13 +178,18 @@ impl FlowState {
                 }
                 candidates.always.iter().for_each(|&rule| hits.add(rule));
             }
-            if stream.waiting.is_empty() || stream.window.may_apply() {
+            let may_apply = stream.waiting.is_empty() || stream.window.may_apply();
+            if may_apply {
                 stream.waiting.iter().for_each(|it| cx.scratch.hits.add(it.rule));
             } else {
                 connection.over_cap(side, sink);
             }
             let rules = cx.scratch.hits.take();
             for &rule in &rules {
+                // Their pattern may be in every byte that comes.
+                if !may_apply && stream.waiting.iter().any(|it| it.rule == rule) {
+                    continue;
+                }
                 let latest = Some((piece, bytes.len()));
                 stream.apply(connection, cx, rule, side, latest, sink);
             }

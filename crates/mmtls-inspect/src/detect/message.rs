@@ -257,6 +257,10 @@ impl Message {
         }
     }
 
+    pub(super) fn is_waiting(&self, rule: u32) -> bool {
+        self.waiting.binary_search_by_key(&rule, |it| it.rule).is_ok()
+    }
+
     /// Puts a rule back to wait.
     pub(super) fn wait(&mut self, waiting: Waiting) {
         let at = self.waiting.partition_point(|it| it.rule < waiting.rule);

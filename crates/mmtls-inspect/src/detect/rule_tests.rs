@@ -516,6 +516,57 @@ fn refuses_memory_beyond_the_budget_and_says_so() {
     assert_eq!((run.found.len(), run.over_cap), (1, 1));
 }
 
+/// How often rules were applied, and how many caps were told.
+fn checks(rules: &str, parts: &[(Side, &[u8])], chunk: usize) -> (u64, usize) {
+    let mut run = Run::new(rules);
+    run.matcher.count_costs();
+    run.connection(parts, chunk);
+    assert_eq!(run.found, []);
+    (run.matcher.profile().map(|it| it.checks).sum(), run.over_cap)
+}
+
+#[test]
+fn bounds_how_often_a_pattern_in_every_chunk_has_rules_applied() {
+    let endless = b"EVIL".repeat(10_000);
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", endless.len());
+    let parts: [(Side, &[u8]); 3] = [(CLIENT, GET), (SERVER, head.as_bytes()), (SERVER, &endless)];
+    let one = http(&["file.data; content:\"EVIL\"; content:\"none\";"]);
+    let many = |options: &str, protocol: &str| -> String {
+        let rule = |sid| format!("alert {protocol} any any -> any any ({options} sid:{sid};)\n");
+        (1..=200).map(rule).collect()
+    };
+    assert!(checks(&one, &parts, 4).0 > 1000, "few rules are applied each time");
+    for rules in [
+        many("file.data; content:\"EVIL\"; content:\"none\";", "http"),
+        many("flow:to_client; content:\"EVIL\"; content:\"none\";", "tcp-stream"),
+    ] {
+        let (checks, over_cap) = checks(&rules, &parts, 4);
+        assert!(checks < 100_000 && over_cap == 1, "{checks} {over_cap}");
+    }
+}
+
+#[test]
+fn bounds_how_often_files_of_a_form_have_rules_applied() {
+    let file = "--x\r\nContent-Disposition: form-data; name=a; filename=b\r\n\r\nEVIL\r\n";
+    let body = file.repeat(5000) + "--x--\r\n";
+    let head = format!(
+        "POST / HTTP/1.1\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let rules: String = (1..=100)
+        .map(|sid| {
+            let buffer = if sid % 2 == 0 { "file.data" } else { "http.request_body" };
+            format!(
+                "alert http any any -> any any (flow:to_server; {buffer}; content:\"EVIL\"; \
+                 content:\"none\"; sid:{sid};)\n"
+            )
+        })
+        .collect();
+    let (checks, over_cap) =
+        checks(&rules, &[(CLIENT, head.as_bytes()), (CLIENT, body.as_bytes())], 1000);
+    assert!(checks < 100_000 && over_cap == 1, "{checks} {over_cap}");
+}
+
 #[test]
 fn bounds_the_work_of_rules_that_wait() {
     // Each byte makes all of them look at everything again.
