@@ -4,8 +4,8 @@
 //! Compared with libhtp 0.5.47: the same for heads whose lines end with LF or CR LF. Where other line ends
 //! stand alone, libhtp may take the head to end elsewhere than the observer does.
 //!
-//! Refuses more than [`MAX_FIELDS`] fields and [`MAX_REPETITIONS`] repetitions, of which the rest is
-//! passed over.
+//! Refuses more than [`MAX_FIELDS`] fields, [`MAX_REPETITIONS`] repetitions and [`MAX_LINES`] lines, of which
+//! the rest is passed over.
 
 use std::borrow::Cow;
 
@@ -15,6 +15,9 @@ use crate::event::Side;
 const MAX_FIELDS: usize = 1024;
 /// Most fields that repeat a name for more than the second time.
 const MAX_REPETITIONS: usize = 64;
+
+/// Most lines that are looked at: each name is compared with those before it, each fold copies what it goes on.
+const MAX_LINES: usize = 2048;
 
 /// The lines of a head without their ends: LF, CR, or both.
 pub(crate) struct Lines<'a>(pub(crate) &'a [u8]);
@@ -68,7 +71,11 @@ impl<'a> Http1Fields<'a> {
         let (fields, repeated) = (Vec::new(), Vec::new());
         let mut out = Self { side, fields, repeated, repetitions: 0, is_cut: false };
         let mut open: Option<Cow<'a, [u8]>> = None;
-        for line in lines.filter(|line| !line.is_empty()) {
+        for (number, line) in lines.filter(|line| !line.is_empty()).enumerate() {
+            if number == MAX_LINES {
+                out.is_cut = true;
+                break;
+            }
             let folded = matches!(line[0], b' ' | b'\t' | 0);
             open = Some(match open.take() {
                 // Browsers take such a line for the next field.
@@ -169,4 +176,26 @@ fn split(side: Side, line: &[u8]) -> (&[u8], &[u8]) {
     let start = value.iter().position(|&byte| !is_blank(byte)).unwrap_or(value.len());
     let end = value.iter().rposition(|&byte| !is_blank(byte)).map_or(start, |at| at + 1);
     (&name[..name_end], &value[start..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_lines_without_end() {
+        // Each fold copies what was before it.
+        let folds = |count: usize| {
+            let text = [&b"a: b\n"[..], &b" c\n".repeat(count)].concat();
+            Http1Fields::read(Side::Client, true, Lines(&text)).is_cut
+        };
+        assert!(!folds(MAX_LINES - 1) && folds(MAX_LINES));
+        let distinct = |count: usize| {
+            let text: Vec<u8> = (0..count).flat_map(|at| format!("{at}:\n").into_bytes()).collect();
+            let fields = Http1Fields::read(Side::Client, true, Lines(&text));
+            (fields.iter().count(), fields.is_cut)
+        };
+        assert_eq!(distinct(MAX_FIELDS), (MAX_FIELDS, false));
+        assert_eq!(distinct(20 * MAX_FIELDS), (MAX_FIELDS, true));
+    }
 }
