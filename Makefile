@@ -7,10 +7,15 @@ CARGO ?= cargo
 FUZZ_SECONDS ?= 10
 # The same inputs for the same commit. To look for others: cargo xtask fuzz --long --seconds 600.
 FUZZ_SEED ?= 1
+# As for fuzzing; another one, or `make test PROPTEST_RNG_SEED=`, looks elsewhere.
+PROPTEST_RNG_SEED ?= 1
 EVADE_SECONDS ?= 30
 # Testbed tests start servers and move traffic: more at a time than this only disturbs them.
 RUST_TEST_THREADS ?= 2
 export RUST_TEST_THREADS
+ifneq ($(PROPTEST_RNG_SEED),)
+export PROPTEST_RNG_SEED
+endif
 
 # Rust installed by `scripts/setup` is found without a new login.
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin

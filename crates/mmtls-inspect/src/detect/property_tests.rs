@@ -141,7 +141,53 @@ fn checks() -> impl Strategy<Value = Vec<Check>> {
         1 => measured,
         1 => extracted,
     ];
-    vec(part, 1..3).prop_map(|parts| parts.concat())
+    vec(part, 1..3).prop_map(|parts| as_rules_are(parts.concat()))
+}
+
+/// Without what the reader of rules refuses: a number that is extracted twice, or used before.
+fn as_rules_are(mut checks: Vec<Check>) -> Vec<Check> {
+    let mut known = [false; NUMBERS];
+    checks.retain(|check| {
+        if numbers_of(check).into_iter().flatten().any(|index| !known[usize::from(index)]) {
+            return false;
+        }
+        match check {
+            Check::ByteExtract(extract) => {
+                !std::mem::replace(&mut known[usize::from(extract.index)], true)
+            }
+            _ => true,
+        }
+    });
+    checks
+}
+
+/// The extracted numbers that a check uses.
+fn numbers_of(check: &Check) -> [Option<u8>; 3] {
+    let index = |amount: Amount| match amount {
+        Amount::Extracted(index) => Some(index),
+        Amount::Number(_) => None,
+    };
+    let in_field = |field: &Field| [index(field.len), index(field.offset), None];
+    match check {
+        Check::Content(content) => match content.place {
+            Place::Start => [None; 3],
+            Place::Absolute { offset: first, depth: second }
+            | Place::Relative { distance: first, within: second } => {
+                [first.and_then(index), second.and_then(index), None]
+            }
+        },
+        Check::DataAt(check) => [index(check.at), None, None],
+        Check::ByteTest(check) => {
+            let value = match check.value {
+                Value::Extracted(index) => Some(index),
+                Value::Number(_) => None,
+            };
+            [index(check.field.len), index(check.field.offset), value]
+        }
+        Check::ByteJump(check) => in_field(&check.field),
+        Check::ByteExtract(check) => in_field(&check.field),
+        _ => [None; 3],
+    }
 }
 
 fn buffer() -> impl Strategy<Value = Vec<u8>> {
