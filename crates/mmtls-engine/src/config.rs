@@ -308,6 +308,11 @@ pub struct Config {
     pub share: Option<Share>,
     /// Ports on which nothing but TLS is expected; see `Policies::not_tls`.
     pub tls_ports: Vec<u16>,
+    /// Show the bytes of TCP connections that do not carry TLS, see [`Handler::cleartext`]. They are then
+    /// followed as TLS is: in order, and a copy with other bytes does not pass.
+    ///
+    /// [`Handler::cleartext`]: crate::session::Handler::cleartext
+    pub cleartext: bool,
     /// Accept keys for a session whatever address delivered them.
     pub any_key_sender: bool,
     /// Asked when packets of a client begin to wait for keys; without it, any client may share.
@@ -339,6 +344,7 @@ impl Config {
             bypass: Vec::new(),
             share: None,
             tls_ports: TLS_PORTS.to_vec(),
+            cleartext: false,
             any_key_sender: false,
             awaited: None,
             supports: |version, suite| {

@@ -3,6 +3,7 @@
 mod attacks;
 mod bypass;
 mod clear;
+mod cleartext;
 mod cost;
 mod early;
 mod epochs;

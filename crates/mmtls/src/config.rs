@@ -55,6 +55,8 @@ pub struct InspectSection {
     pub limit_bytes: Option<u64>,
     /// Take padded records of TLS 1.3 for what they announce.
     pub limit_trusts_padding: bool,
+    /// Look into TCP connections that do not carry TLS, too; without it, where there are rules.
+    pub plaintext: Option<bool>,
     /// What becomes of a session of which something passes uninspected, by cause.
     pub uninspected: BTreeMap<Cause, UninspectedPolicy>,
 }
@@ -134,12 +136,20 @@ impl Default for InspectSection {
             port_groups: BTreeMap::new(),
             limit_bytes: None,
             limit_trusts_padding: false,
+            plaintext: None,
             uninspected: BTreeMap::new(),
         }
     }
 }
 
 impl InspectSection {
+    /// Whether connections that do not carry TLS are looked into: by default where there are rules, which
+    /// nobody means for TLS alone.
+    #[must_use]
+    pub fn follows_plaintext(&self) -> bool {
+        self.plaintext.unwrap_or(!self.rules_files.is_empty())
+    }
+
     /// The causes that reset a session. Where patterns do, or rules can (`rules_reset`), by default what endpoints read in different ways
     /// does too, and what is beyond a cap: both are easily made.
     #[must_use]
@@ -246,6 +256,8 @@ impl File {
             "inspect.decrypt = false excludes inspect.uninspected"
         } else if self.passive.interfaces.is_some() && uninspected_resets {
             "inspect.uninspected needs --inline to reset: a passive monitor can stop nothing"
+        } else if !decrypt && self.inspect.plaintext == Some(true) {
+            "inspect.decrypt = false excludes inspect.plaintext (--plaintext): nothing is looked into"
         } else if limit_bytes.is_none() && self.inspect.limit_trusts_padding {
             "inspect.limit_trusts_padding needs inspect.limit_bytes"
         } else if streams && limit_bytes.is_some() {

@@ -170,6 +170,11 @@ impl EveWriter {
         self.begin(now_ns, "flow", Some((flow.into(), Direction::ClientToServer)));
         if flow.tls {
             self.text("app_proto", "tls");
+            if let Some(before) = facts.app_proto {
+                self.text("app_proto_orig", before);
+            }
+        } else if let Some(app_proto) = facts.app_proto {
+            self.text("app_proto", app_proto);
         }
         self.end("flow", &FlowBody::new(flow, facts, &start, &end));
     }

@@ -135,6 +135,8 @@ pub struct MonitorState {
     known: Known,
     failed: bool,
     stalled: bool,
+    /// Bytes of a response in the clear that are still to be passed over.
+    passed_over: u64,
 }
 
 impl Monitor {
@@ -702,6 +704,62 @@ impl Handler for Monitor {
         reports.summary.no_private_tag += u64::from(private_tag == Some(false));
         let app_proto = state.inspection.as_deref().and_then(Inspection::protocol);
         reports.session_end(info, &mut state.known, why, outcome, app_proto);
+    }
+
+    fn cleartext_start(&mut self, session: &mut Session<'_>, _state: &mut MonitorState) {
+        self.set_now(session.now_ns());
+        self.reports.summary.cleartext_sessions += 1;
+    }
+
+    fn cleartext(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut MonitorState,
+        direction: Direction,
+        mut bytes: &[u8],
+    ) {
+        self.set_now(session.now_ns());
+        self.reports.summary.cleartext_bytes += bytes.len() as u64;
+        let from_server = direction == Direction::ServerToClient;
+        if from_server && state.passed_over > 0 {
+            let count = state.passed_over.min(bytes.len() as u64);
+            state.passed_over -= count;
+            bytes = bytes.get(count as usize..).unwrap_or_default();
+            if self.skipped(session.info(), state, count) {
+                session.reset();
+            }
+            if bytes.is_empty() {
+                return;
+            }
+        }
+        if self.inspected(session.info(), state, |inspection, look, out| {
+            inspection.bytes(direction, bytes, look, out);
+        }) {
+            session.reset();
+        } else if from_server && let Some(rest) = self.past_limit(state) {
+            if rest > 0 && self.pass_over(session.info(), state) {
+                session.reset();
+            }
+            state.passed_over = rest;
+        }
+    }
+
+    fn cleartext_end(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut MonitorState,
+        why: Option<EndReason>,
+    ) {
+        self.set_now(session.now_ns());
+        if state.inspection.is_some()
+            && self.inspected(session.info(), state, |inspection, look, out| {
+                inspection.end(why == Some(EndReason::Closed), look, out);
+            })
+        {
+            session.reset();
+        }
+        let app_proto = state.inspection.as_deref().and_then(Inspection::protocol);
+        self.reports.cleartext_end(session.info(), &state.known, why, app_proto);
     }
 
     fn flow_anomaly(&mut self, found: &FlowAnomaly) {

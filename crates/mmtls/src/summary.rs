@@ -77,6 +77,10 @@ pub struct Summary {
     pub flows: u64,
     /// TLS sessions that began.
     pub tls_sessions: u64,
+    /// TCP connections that were looked at in the clear, see `inspect.plaintext`.
+    pub cleartext_sessions: u64,
+    /// Bytes of them.
+    pub cleartext_bytes: u64,
     /// Ended sessions whose negotiated suite has a private tag.
     pub private_tag: u64,
     /// Ended sessions whose negotiated suite has none.
@@ -149,6 +153,8 @@ impl core::ops::AddAssign<&Self> for Summary {
         for (sum, more) in [
             (&mut self.flows, other.flows),
             (&mut self.tls_sessions, other.tls_sessions),
+            (&mut self.cleartext_sessions, other.cleartext_sessions),
+            (&mut self.cleartext_bytes, other.cleartext_bytes),
             (&mut self.decrypted, other.decrypted),
             (&mut self.missing_key, other.missing_key),
             (&mut self.exempt, other.exempt),
@@ -204,6 +210,8 @@ impl fmt::Display for Summary {
             ("with private tag", self.private_tag),
             ("without private tag", self.no_private_tag),
             ("nothing to open", self.nothing_opened),
+            ("sessions in the clear", self.cleartext_sessions),
+            ("bytes in the clear", self.cleartext_bytes),
             ("records failed", self.records_failed),
             ("not HTTP", self.not_http),
             ("stalls", self.stalls),
@@ -250,6 +258,8 @@ mod tests {
         let one = Summary {
             flows: 3,
             tls_sessions: 3,
+            cleartext_sessions: 3,
+            cleartext_bytes: 3,
             decrypted: 3,
             missing_key: 3,
             exempt: 3,

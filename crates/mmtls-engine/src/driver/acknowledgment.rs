@@ -139,23 +139,26 @@ impl<H: Handler> Engine<H> {
                 let mut ctx = context!(self, tls.state);
                 tls.session.fail(direction, SessionError::LostSynchronisation, &mut ctx);
             }
-            Some(Payload::Undecided(_)) => {
+            Some(Payload::Undecided(..)) => {
                 self.note(index, direction, TcpAnomaly::UnseenBytes);
-                self.give_up(index, SessionError::LostSynchronisation);
+                self.give_up(index, direction, SessionError::LostSynchronisation);
             }
             _ => {}
         }
     }
 
     /// What an undecided connection carries will not be known any more.
-    pub(super) fn give_up(&mut self, index: FlowIndex, error: SessionError) {
+    pub(super) fn give_up(&mut self, index: FlowIndex, direction: Direction, error: SessionError) {
         if self.config.inline {
             let policies = &self.config.policies;
             let policy = match error {
                 SessionError::MemoryCap => policies.memory_cap,
                 _ => policies.lost_synchronisation,
             };
-            return self.refuse(index, policy, error);
+            return self.refuse(index, policy, direction, error);
+        }
+        if !self.leave_cleartext(index, Some((direction, error))) {
+            return;
         }
         if let Some(flow) = self.flows.get(index) {
             flow.payload = Payload::Plain(Watch::default());

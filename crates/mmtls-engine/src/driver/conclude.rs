@@ -57,7 +57,7 @@ impl<H: Handler> Engine<H> {
         let contiguous = half.assembler.next();
         let waits = match &flow.payload {
             Payload::Tls(tls) => half.first_held().is_some() || tls.session.is_stalled(direction),
-            Payload::Plain(_) | Payload::Undecided(_) => false,
+            Payload::Plain(_) | Payload::Undecided(..) => false,
         };
         if waits && inline {
             return self.hold(index, direction, contiguous);
@@ -93,14 +93,13 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let Payload::Tls(tls) = &flow.payload else {
-            return;
-        };
         if let Phase::Dead { .. } = flow.phase {
             return;
         }
-        match tls.session.disposition() {
+        let is_tls = flow.is_tls();
+        match flow.payload.disposition() {
             Disposition::Kill { reset, reason } => self.kill(index, reset, reason),
+            _ if !is_tls => {}
             Disposition::Bypass if flow.bypassed => {}
             Disposition::Bypass => self.bypass(index),
             Disposition::Follow => {
@@ -201,6 +200,7 @@ fn is_concluded<S: Default>(flow: &Flow<S>) -> bool {
             Disposition::Bypass => flow.bypassed,
             Disposition::Kill { .. } => false,
         },
-        Payload::Plain(_) | Payload::Undecided(_) => true,
+        Payload::Undecided(_, cleartext) => !cleartext.disposition().is_kill(),
+        Payload::Plain(_) => true,
     }
 }

@@ -115,7 +115,10 @@ impl<H: Handler> Engine<H> {
             match &mut flow.payload {
                 Payload::Tls(tls) => tls.session.forget(),
                 // Still undecided: what comes behind a RST is dropped, and not passed as unknown.
-                Payload::Undecided(recogniser) => *recogniser = Recogniser::default(),
+                Payload::Undecided(recogniser, cleartext) => {
+                    *recogniser = Recogniser::default();
+                    cleartext.forget();
+                }
                 Payload::Plain(_) => {}
             }
         }
@@ -252,20 +255,23 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
+        let gaps = Direction::BOTH.map(|direction| {
+            let acknowledged = flow.halves[direction.reverse().index()].last_ack;
+            flow.halves[direction.index()].has_gap(acknowledged)
+        });
         if let Payload::Tls(tls) = &mut flow.payload {
             let mut ctx = context!(self, tls.state);
             if tls.session.following() {
-                for direction in Direction::BOTH {
-                    let acknowledged = flow.halves[direction.reverse().index()].last_ack;
-                    if flow.halves[direction.index()].has_gap(acknowledged) {
-                        tls.session.raise(direction, SessionError::LostSynchronisation, &mut ctx);
-                    }
+                for direction in Direction::BOTH.into_iter().filter(|it| gaps[it.index()]) {
+                    tls.session.raise(direction, SessionError::LostSynchronisation, &mut ctx);
                 }
             }
             tls.session.end(reason, &mut ctx);
             if let (Some(random), id) = (tls.session.key_random(), tls.session.info().id) {
                 self.unregister(&random, id);
             }
+        } else {
+            self.end_cleartext(index, gaps, reason);
         }
     }
 

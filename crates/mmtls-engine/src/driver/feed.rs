@@ -2,6 +2,7 @@
 //!
 //! Refuses to let go of bytes before their receiver has acknowledged them: a copy with other bytes must not pass.
 
+use super::cleartext::Cleartext;
 use super::payload::{Flow, Payload, Tls, is_followed};
 use super::{Engine, context};
 use crate::follow::TlsSession;
@@ -49,6 +50,7 @@ impl<H: Handler> Engine<H> {
 
     /// Lets whatever the flow carries see contiguous bytes.
     fn feed(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) {
+        let shows = self.config.cleartext;
         let Some(flow) = self.flows.get(index) else {
             return;
         };
@@ -63,27 +65,34 @@ impl<H: Handler> Engine<H> {
                     self.register(index, known);
                 }
             }
-            Payload::Undecided(recogniser) => match recogniser.handle_bytes(direction, bytes) {
-                // Also where TLS was found behind what came first: whether that is seen before depends on
-                // how the client has cut its bytes.
-                _ if recogniser.is_excluded()
-                    && self.config.meets_not_tls(flow.client, flow.server) =>
-                {
-                    let policy = self.config.policies.not_tls;
-                    self.counters.not_tls += 1;
-                    self.note(index, direction, TcpAnomaly::NotTls);
-                    self.refuse(index, policy, SessionError::NotTls);
-                }
-                Found::Unsure => {}
-                Found::Plain(watch) => flow.payload = Payload::Plain(watch),
-                Found::Tls(beginning) => {
-                    if beginning.reversed {
-                        flow.swap_roles();
+            Payload::Undecided(recogniser, cleartext) => {
+                match recogniser.handle_bytes(direction, bytes) {
+                    // Also where TLS was found behind what came first: whether that is seen before depends on
+                    // how the client has cut its bytes.
+                    _ if recogniser.is_excluded()
+                        && self.config.meets_not_tls(flow.client, flow.server) =>
+                    {
+                        let policy = self.config.policies.not_tls;
+                        self.counters.not_tls += 1;
+                        self.note(index, direction, TcpAnomaly::NotTls);
+                        self.refuse(index, policy, direction, SessionError::NotTls);
                     }
-                    self.begin_session(index, beginning, bytes.len());
+                    Found::Plain(watch) if !shows || matches!(cleartext, Cleartext::Ignored) => {
+                        flow.payload = Payload::Plain(watch);
+                    }
+                    // It goes on to be looked at in order.
+                    Found::Unsure | Found::Plain(_) => self.show_cleartext(index, direction, bytes),
+                    Found::Tls(beginning) => {
+                        if beginning.reversed {
+                            flow.swap_roles();
+                        }
+                        if self.leave_cleartext(index, None) {
+                            self.begin_session(index, beginning, bytes.len());
+                        }
+                    }
+                    Found::Missed => self.miss(index, direction),
                 }
-                Found::Missed => self.miss(index, direction),
-            },
+            }
         }
     }
 
@@ -121,7 +130,7 @@ impl<H: Handler> Engine<H> {
     /// A side has answered as a TLS server does to something that was not recognised.
     pub(super) fn miss(&mut self, index: FlowIndex, direction: Direction) {
         self.note(index, direction, TcpAnomaly::MissedTls);
-        self.give_up(index, SessionError::LostSynchronisation);
+        self.give_up(index, direction, SessionError::LostSynchronisation);
     }
 
     /// Tells of bytes that were sent again as others.

@@ -3,6 +3,7 @@
 //! Refuses to share anything with another engine.
 
 mod acknowledgment;
+mod cleartext;
 mod conclude;
 mod end;
 mod feed;

@@ -300,10 +300,19 @@ impl<H: Handler> Engine<H> {
     }
 
     /// A flow that does not carry TLS, as far as is known, meets a policy.
-    pub(super) fn refuse(&mut self, index: FlowIndex, policy: Policy, error: SessionError) {
+    pub(super) fn refuse(
+        &mut self,
+        index: FlowIndex,
+        policy: Policy,
+        direction: Direction,
+        error: SessionError,
+    ) {
         let reason = EndReason::ResetByPolicy(error);
         match policy {
             Policy::Forward | Policy::Bypass => {
+                if !self.leave_cleartext(index, Some((direction, error))) {
+                    return;
+                }
                 if let Some(flow) = self.flows.get(index) {
                     flow.payload = Payload::Plain(Watch::default());
                 }

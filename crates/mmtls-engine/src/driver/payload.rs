@@ -1,5 +1,6 @@
 //! What a connection carries.
 
+use super::cleartext::Cleartext;
 use crate::follow::TlsSession;
 use crate::recognition::{Recogniser, Watch};
 use crate::session::Disposition;
@@ -11,8 +12,9 @@ pub(super) type Flow<S> = tcp::Flow<Payload<S>>;
 
 /// What a connection carries.
 pub(super) enum Payload<S> {
-    /// It cannot be told yet.
-    Undecided(Recogniser),
+    /// It cannot be told yet; where connections in the clear are shown, also what is known not to be TLS so
+    /// far.
+    Undecided(Recogniser, Cleartext<S>),
     /// TLS, followed or not.
     Tls(Box<Tls<S>>),
     /// Something that is not followed.
@@ -27,7 +29,23 @@ pub(super) struct Tls<S> {
 
 impl<S> Default for Payload<S> {
     fn default() -> Self {
-        Self::Undecided(Recogniser::default())
+        Self::Undecided(Recogniser::default(), Cleartext::default())
+    }
+}
+
+impl<S> Payload<S> {
+    /// What has been decided about the connection's packets, as far as that depends on what it carries.
+    pub(super) fn disposition(&self) -> Disposition {
+        match self {
+            Self::Tls(tls) => tls.session.disposition(),
+            Self::Undecided(_, cleartext) => cleartext.disposition(),
+            Self::Plain(_) => Disposition::Follow,
+        }
+    }
+
+    /// Whether nothing is known yet of what the connection carries.
+    pub(super) fn is_undecided(&self) -> bool {
+        matches!(self, Self::Undecided(_, cleartext) if !cleartext.is_shown())
     }
 }
 
@@ -39,7 +57,7 @@ impl<S> Carried for Payload<S> {
     fn partial(&self, direction: Direction, len: usize) -> &[u8] {
         match self {
             Self::Tls(tls) => tls.session.partial(direction, len),
-            Self::Undecided(_) | Self::Plain(_) => &[],
+            Self::Undecided(..) | Self::Plain(_) => &[],
         }
     }
 }
@@ -48,7 +66,7 @@ impl<S> Carried for Payload<S> {
 pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
     match &flow.payload {
         Payload::Plain(_) => false,
-        Payload::Undecided(_) => true,
+        Payload::Undecided(..) => true,
         Payload::Tls(tls) => tls.session.disposition() != Disposition::Bypass,
     }
 }

@@ -7,6 +7,7 @@
 //! Refuses bytes that no receiver takes.
 
 use super::Engine;
+use super::cleartext::Cleartext;
 use super::conclude::Passage;
 use super::payload::{Flow, Payload, is_followed};
 use crate::recognition::{Noticed, may_begin};
@@ -61,7 +62,7 @@ impl<H: Handler> Engine<H> {
             Payload::Plain(watch) if !is_near(&flow.halves[direction.index()], sequence) => {
                 watch.note_unread(direction);
             }
-            Payload::Undecided(recogniser) if urgent => recogniser.note_urgent(direction),
+            Payload::Undecided(recogniser, _) if urgent => recogniser.note_urgent(direction),
             Payload::Tls(_) => {}
             carries => {
                 let missed = match carries {
@@ -158,7 +159,7 @@ impl<H: Handler> Engine<H> {
         match inserted {
             Insert::InOrder(bytes) => {
                 let len = bytes.len();
-                let undecided = matches!(flow.payload, Payload::Undecided(_));
+                let undecided = matches!(flow.payload, Payload::Undecided(..));
                 let client = flow.client;
                 let changed = self.hand_on(index, direction, bytes);
                 // Roles may have turned out to be the other way round.
@@ -248,8 +249,11 @@ impl<H: Handler> Engine<H> {
             return;
         };
         match &flow.payload {
-            Payload::Undecided(_) if self.undecided > max / 2 || self.buffered > max => {
-                self.give_up(index, SessionError::MemoryCap);
+            Payload::Undecided(..)
+                if self.buffered > max
+                    || self.undecided > max / 2 && flow.payload.is_undecided() =>
+            {
+                self.give_up(index, direction, SessionError::MemoryCap);
             }
             Payload::Tls(_) if self.buffered > max => {
                 self.fail(index, direction, SessionError::MemoryCap);
@@ -286,7 +290,8 @@ fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[
         Noticed::Nothing => false,
         Noticed::Missed => true,
         Noticed::Beginning(recogniser) => {
-            flow.payload = Payload::Undecided(*recogniser);
+            // Where it was in the clear it was not shown, or no more of it is asked for.
+            flow.payload = Payload::Undecided(*recogniser, Cleartext::Ignored);
             false
         }
     }

@@ -107,8 +107,8 @@ impl<H: Handler> Engine<H> {
                 self.kill(index, false, EndReason::ResetByPolicy(SessionError::MemoryCap));
             }
             Payload::Tls(_) => {}
-            Payload::Undecided(_) | Payload::Plain(_) => {
-                self.give_up(index, SessionError::MemoryCap)
+            Payload::Undecided(..) | Payload::Plain(_) => {
+                self.give_up(index, Direction::ClientToServer, SessionError::MemoryCap)
             }
         }
     }

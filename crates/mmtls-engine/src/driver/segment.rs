@@ -174,9 +174,8 @@ impl<H: Handler> Engine<H> {
 
     /// Whether the connection has been reset, or will be.
     pub(super) fn is_over(&mut self, index: FlowIndex) -> bool {
-        self.flows.get(index).is_some_and(|flow| match &flow.payload {
-            Payload::Tls(tls) if tls.session.disposition().is_kill() => true,
-            _ => matches!(flow.phase, Phase::Dead { .. }),
+        self.flows.get(index).is_some_and(|flow| {
+            flow.payload.disposition().is_kill() || matches!(flow.phase, Phase::Dead { .. })
         })
     }
 }
@@ -194,7 +193,10 @@ fn refuses_urgent<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bo
         matches!(payload.get(at), Some(20..=22)) && matches!(payload.get(at + 1), None | Some(3))
     });
     match &flow.payload {
-        Payload::Undecided(recogniser) => recogniser.refuses_urgent() || begins,
+        // An application would be shown another stream than its receiver takes.
+        Payload::Undecided(recogniser, cleartext) => {
+            cleartext.is_shown() || recogniser.refuses_urgent() || begins
+        }
         Payload::Plain(watch) => !flow.exempt && (watch.refuses_urgent() || begins),
         Payload::Tls(tls) => tls.session.disposition() != Disposition::Bypass,
     }

@@ -100,7 +100,7 @@ impl<H: Handler> Engine<H> {
         };
         let bytes = kept_bytes(flow);
         let before = core::mem::replace(&mut flow.charged, bytes);
-        let undecided = matches!(flow.payload, Payload::Undecided(_));
+        let undecided = flow.payload.is_undecided();
         let held = flow.held_frames();
         let was_undecided = core::mem::replace(&mut flow.charged_undecided, undecided);
         self.buffered = self.buffered.saturating_sub(before).saturating_add(bytes);
@@ -118,7 +118,9 @@ impl<H: Handler> Engine<H> {
 fn kept_bytes<S: Default>(flow: &Flow<S>) -> usize {
     let carried = match &flow.payload {
         Payload::Tls(tls) => tls.session.kept_bytes(),
-        Payload::Undecided(recogniser) => recogniser.kept_bytes(),
+        Payload::Undecided(recogniser, cleartext) => {
+            recogniser.kept_bytes() + cleartext.kept_bytes()
+        }
         Payload::Plain(_) => 0,
     };
     flow.halves.iter().map(TcpDirection::kept_bytes).sum::<usize>() + carried

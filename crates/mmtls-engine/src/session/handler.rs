@@ -103,6 +103,38 @@ pub trait Handler {
         let _ = (session, state, why);
     }
 
+    /// CLEARTEXT START: a TCP connection, seen from its beginning, does not begin with TLS. Only where
+    /// `Config::cleartext` asks for it. Its state is one of its own: TLS that begins behind it
+    /// (STARTTLS) is a session with the same identity and another state.
+    fn cleartext_start(&mut self, session: &mut Session<'_>, state: &mut Self::State) {
+        let _ = (session, state);
+    }
+
+    /// CLEARTEXT: the next bytes of one direction, in order. The packet with which they came goes on when
+    /// this returns, and nowhere after [`Session::reset`]. What a pause skips is not shown at
+    /// all; once both directions are paused until they are resumed, `cleartext_end` follows.
+    /// [`Handler::error`] tells of gaps.
+    fn cleartext(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut Self::State,
+        direction: Direction,
+        bytes: &[u8],
+    ) {
+        let _ = (session, state, direction, bytes);
+    }
+
+    /// CLEARTEXT END: no more of it is shown. `why` is absent where the connection goes on: TLS begins,
+    /// it is not followed any more, or both directions are paused.
+    fn cleartext_end(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut Self::State,
+        why: Option<EndReason>,
+    ) {
+        let _ = (session, state, why);
+    }
+
     /// A TCP flow, TLS or not, carried something that honest peers do not send. Once per flow,
     /// direction and kind.
     fn flow_anomaly(&mut self, anomaly: &FlowAnomaly) {

@@ -147,6 +147,9 @@ pub enum Event {
     EarlyData(bool),
     Certificates(Direction, Vec<usize>),
     SessionEnd(EndReason),
+    ClearStart,
+    Clear(Direction, Vec<u8>),
+    ClearEnd(Option<EndReason>),
     FlowEnd(EndReason),
 }
 
@@ -167,6 +170,8 @@ pub struct Recorder {
     /// Events of sessions so far.
     pub raised: usize,
     pub pause_all: bool,
+    /// Pauses both directions of a connection in the clear once it has shown so many bytes.
+    pub clear_enough: Option<usize>,
     /// What its end says of resumption.
     pub resumption: Resumption,
     /// What the session began behind.
@@ -193,6 +198,15 @@ impl Recorder {
                 _ => None,
             })
             .collect()
+    }
+
+    /// The bytes that were shown in the clear.
+    pub fn shown(&self, direction: Direction) -> Vec<u8> {
+        let bytes = self.events.iter().filter_map(|event| match event {
+            Event::Clear(of, bytes) if *of == direction => Some(bytes.as_slice()),
+            _ => None,
+        });
+        bytes.collect::<Vec<_>>().concat()
     }
 
     pub fn errors(&self) -> Vec<(Direction, SessionError)> {
@@ -299,6 +313,30 @@ impl Handler for Recorder {
     fn session_end(&mut self, session: &mut Session<'_>, (): &mut (), reason: EndReason) {
         self.resumption = session.info().resumption;
         self.raise(session, Event::SessionEnd(reason));
+    }
+
+    fn cleartext_start(&mut self, session: &mut Session<'_>, (): &mut ()) {
+        self.raise(session, Event::ClearStart);
+    }
+
+    fn cleartext(
+        &mut self,
+        session: &mut Session<'_>,
+        (): &mut (),
+        direction: Direction,
+        bytes: &[u8],
+    ) {
+        self.raise(session, Event::Clear(direction, bytes.to_vec()));
+        let shown: usize = Direction::BOTH.iter().map(|it| self.shown(*it).len()).sum();
+        if self.clear_enough.is_some_and(|enough| shown >= enough) {
+            for direction in Direction::BOTH {
+                session.pause(direction, None);
+            }
+        }
+    }
+
+    fn cleartext_end(&mut self, it: &mut Session<'_>, (): &mut (), why: Option<EndReason>) {
+        self.raise(it, Event::ClearEnd(why));
     }
 
     fn flow_anomaly(&mut self, found: &FlowAnomaly) {

@@ -100,7 +100,10 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     // A capture is what an attacker sent: everything that needs privileges is open by now.
     mmtls_middlebox::harden::drop_capabilities()?;
     check_streams(args.report.streams.as_deref())?;
-    let mut replay = Replay::new(offline::config(), keys, monitor);
+    let has_rules = monitor.rules().is_some();
+    let mut config = offline::config();
+    config.cleartext = args.report.plaintext.unwrap_or(has_rules);
+    let mut replay = Replay::new(config, keys, monitor);
     let outcome =
         capture.and_then(|file| replay.run_file(&args.capture, file, &AtomicBool::new(false)));
     replay.end();

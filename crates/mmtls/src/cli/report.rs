@@ -36,6 +36,9 @@ pub struct ReportArgs {
     /// Apply the rules in this file (repeatable), and no others.
     #[arg(short = 'S', long = "only-rules", value_name = "FILE", conflicts_with = "rules")]
     pub only_rules: Vec<PathBuf>,
+    /// Look into TCP connections that do not carry TLS, too. Without this option: where there are rules.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub plaintext: Option<bool>,
     /// Count what each rule costs, and print the most costly ones at the end.
     #[arg(long)]
     pub profile_rules: bool,

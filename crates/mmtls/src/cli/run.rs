@@ -85,7 +85,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     };
     apply(args, &mut file)?;
     file.check_inspection()?;
-    let settings = Settings::from_configuration(&file.configuration())?;
+    let mut settings = Settings::from_configuration(&file.configuration())?;
+    settings.engine.cleartext = file.inspect.follows_plaintext();
     let monitor_config = monitor_config(&file, &settings, args.report.profile_rules);
     if args.test_config {
         check(&settings, &monitor_config)?;
@@ -443,6 +444,7 @@ fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
         file.inspect.rules_files.clone_from(&args.report.only_rules);
     }
     file.inspect.rules_files.extend_from_slice(&args.report.rules);
+    file.inspect.plaintext = args.report.plaintext.or(file.inspect.plaintext);
     file.inspect.pattern_action = args.report.pattern_action.unwrap_or(file.inspect.pattern_action);
     Ok(())
 }

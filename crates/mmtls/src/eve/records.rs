@@ -326,6 +326,8 @@ pub struct FlowFacts {
     pub bypassed: bool,
     /// It carried a session that both sides have closed.
     pub closed: bool,
+    /// What it carried in the clear, before TLS began where it did.
+    pub app_proto: Option<&'static str>,
 }
 
 #[derive(Serialize)]

@@ -278,9 +278,12 @@ impl Reports {
         let bypassed = matches!(info.key_status, KeyStatus::Exempt);
         // The flow itself goes on until nothing can come any more.
         let closed = reason == EndReason::Closed;
-        let facts = FlowFacts { alerted: known.alerted, bypassed, closed };
-        if facts != FlowFacts::default() {
-            self.flows.insert(info.id, facts);
+        // It may have begun behind another protocol.
+        let facts = self.flows.entry(info.id).or_default();
+        facts.alerted |= known.alerted;
+        (facts.bypassed, facts.closed) = (bypassed, closed);
+        if *facts == FlowFacts::default() {
+            self.flows.remove(&info.id);
         }
         let (Some(eve), Some(told)) = (&mut self.eve, known.told) else {
             return;
@@ -296,10 +299,33 @@ impl Reports {
         let end = SessionEnd {
             reason,
             outcome: outcome.name(),
-            app_proto: app_proto.filter(|&it| it != AppProto::Unknown).map(AppProto::name),
+            app_proto: named(app_proto),
             late,
         };
         eve.session(self.now_ns, info, &end);
+    }
+
+    /// Nothing more of a connection in the clear is looked at.
+    pub(super) fn cleartext_end(
+        &mut self,
+        info: &SessionInfo,
+        known: &Known,
+        reason: Option<EndReason>,
+        app_proto: Option<AppProto>,
+    ) {
+        let reset =
+            matches!(reason, Some(EndReason::ResetByHandler | EndReason::ResetByPolicy(_)));
+        self.summary.resets += u64::from(reset);
+        // Nothing but TLS begins behind it, which is a session of its own.
+        let facts = FlowFacts {
+            alerted: known.alerted,
+            closed: reason == Some(EndReason::Closed),
+            app_proto: named(app_proto),
+            ..FlowFacts::default()
+        };
+        if facts != FlowFacts::default() {
+            self.flows.insert(info.id, facts);
+        }
     }
 
     /// The flow is over.
@@ -310,6 +336,11 @@ impl Reports {
             eve.flow(self.now_ns, flow, facts);
         }
     }
+}
+
+/// The name of a protocol, where it was recognised.
+fn named(app_proto: Option<AppProto>) -> Option<&'static str> {
+    app_proto.filter(|it| *it != AppProto::Unknown).map(AppProto::name)
 }
 
 fn certificates(known: &Known) -> Certificates<'_> {
