@@ -281,6 +281,22 @@ impl fmt::Debug for Awaited {
     }
 }
 
+/// Which connections that do not carry TLS are shown, by [`Handler::cleartext`]. They are then followed as
+/// TLS is: in order, and a copy with other bytes does not pass.
+///
+/// [`Handler::cleartext`]: crate::session::Handler::cleartext
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Cleartext {
+    /// None.
+    #[default]
+    Ignored,
+    /// Those whose beginning was seen.
+    FromBeginning,
+    /// Those that were picked up behind it, too, unless `Config::inline`: what a record of TLS begins
+    /// with is still left alone.
+    Anywhere,
+}
+
 /// Everything an engine is started with.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -308,11 +324,8 @@ pub struct Config {
     pub share: Option<Share>,
     /// Ports on which nothing but TLS is expected; see `Policies::not_tls`.
     pub tls_ports: Vec<u16>,
-    /// Show the bytes of TCP connections that do not carry TLS, see [`Handler::cleartext`]. They are then
-    /// followed as TLS is: in order, and a copy with other bytes does not pass.
-    ///
-    /// [`Handler::cleartext`]: crate::session::Handler::cleartext
-    pub cleartext: bool,
+    /// Which TCP connections that do not carry TLS are shown.
+    pub cleartext: Cleartext,
     /// Accept keys for a session whatever address delivered them.
     pub any_key_sender: bool,
     /// Asked when packets of a client begin to wait for keys; without it, any client may share.
@@ -344,7 +357,7 @@ impl Config {
             bypass: Vec::new(),
             share: None,
             tls_ports: TLS_PORTS.to_vec(),
-            cleartext: false,
+            cleartext: Cleartext::Ignored,
             any_key_sender: false,
             awaited: None,
             supports: |version, suite| {

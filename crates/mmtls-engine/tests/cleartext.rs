@@ -20,7 +20,7 @@ const SMTP: [(Direction, &[u8]); 5] = [
 ];
 
 fn config() -> Config {
-    Config { cleartext: true, ..T::config() }
+    Config { cleartext: Cleartext::FromBeginning, ..T::config() }
 }
 
 fn open() -> T {
@@ -51,7 +51,7 @@ fn accepts_every_byte_in_order_whatever_the_network_does() {
     // Until the server has spoken, its client's segments are taken in order only.
     let banner = (S, b"2".to_vec());
     let dialog: Vec<(Direction, Vec<u8>)> = [banner].into_iter().chain(exchanges).collect();
-    for seed in 0..60 {
+    for seed in 0..100 {
         let mut rng = Seeded::new(seed);
         let mut t = open();
         let mut at = [0u64; 2];
@@ -206,10 +206,19 @@ fn refuses_to_show_what_nobody_asks_for() {
     t.say(&[(C, REQUEST), (S, RESPONSE)]);
     assert_eq!(events(&t), []);
     // Nor what was not seen from its beginning.
-    for inline in [true, false] {
-        let mut t = T::with(Config { inline, ..config() });
+    for (inline, cleartext, is_shown) in [
+        (true, Cleartext::FromBeginning, false),
+        (false, Cleartext::FromBeginning, false),
+        (true, Cleartext::Anywhere, false),
+        (false, Cleartext::Anywhere, true),
+    ] {
+        let mut t = T::with(Config { inline, cleartext, ..T::config() });
         t.say(&[(C, REQUEST), (S, RESPONSE)]);
-        assert_eq!(skeleton(&t), [], "inline: {inline}");
+        let shown = if is_shown { RESPONSE } else { b"" };
+        assert_eq!(t.engine.handler().shown(S), shown, "inline: {inline}, {cleartext:?}");
+        let mut t = T::with(Config { inline, cleartext, ..T::config() });
+        t.say(&[(C, &sealed(C, 3))]);
+        assert_eq!(events(&t), [], "inline: {inline}, {cleartext:?}");
     }
 }
 

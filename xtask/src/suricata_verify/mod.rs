@@ -4,14 +4,11 @@
 //! The suite is not part of this repository: its directory is an argument. A test is the same when every check
 //! of alerts counts as many as it expects and no rule was taken for faulty. Refuses to leave a test out without saying why.
 
-mod capture;
 mod checks;
 mod drive;
 mod requires;
 mod select;
 mod settings;
-mod streams;
-mod tls;
 mod yaml;
 
 use std::collections::BTreeMap;
@@ -116,8 +113,18 @@ fn verdict(test: &Path, version: Version, list: bool) -> Verdict {
         Ok(case) => case,
         Err(reason) => return Verdict::Skipped(reason),
     };
-    let outcome = drive::run(&case.capture, &case.matcher, case.manner);
-    if !outcome.protocols.iter().any(|it| FOLLOWED.contains(it)) {
+    let outcome = match drive::run(&case.capture, &case.rules, case.manner) {
+        Ok(outcome) => outcome,
+        Err(error) => return Verdict::Skipped(Reason::Capture(error)),
+    };
+    // Alerts that cannot come: those of packets that are not TCP, or not whole.
+    if outcome.fragments > 0 {
+        return Verdict::Skipped(Reason::NotTcp("fragments of IP"));
+    }
+    if case.has_ip && outcome.others > 0 {
+        return Verdict::Skipped(Reason::NotTcp("packets that are not TCP"));
+    }
+    if !outcome.protocols.iter().any(|it| FOLLOWED.contains(&it.as_str())) {
         let found: Vec<_> = outcome.protocols.into_iter().collect();
         let found = if found.is_empty() { "no connection".to_owned() } else { found.join(", ") };
         return Verdict::Skipped(Reason::Protocol(found));

@@ -6,17 +6,14 @@ use core::fmt;
 use std::path::{Path, PathBuf};
 
 use mmtls::rules::{LoadedRules, RulesConfig};
-use mmtls_middlebox::inspect::detect::Matcher;
 use mmtls_middlebox::inspect::rules::header::Protocol;
 use mmtls_middlebox::inspect::rules::{Cause, Skipped};
 use serde_json::Value;
 
-use super::capture::{self, Capture};
 use super::checks::{self, Check};
 use super::drive::Manner;
 use super::requires::{Version, unmet};
 use super::settings::Settings;
-use super::streams::Policy;
 use super::yaml;
 
 /// Why a test is not run.
@@ -70,8 +67,10 @@ impl fmt::Display for Reason {
 /// A test that is run.
 pub(super) struct Case {
     pub(super) checks: Vec<Check>,
-    pub(super) capture: Capture,
-    pub(super) matcher: Matcher,
+    pub(super) capture: PathBuf,
+    pub(super) rules: RulesConfig,
+    /// Some rule is about any packet of IP.
+    pub(super) has_ip: bool,
     pub(super) manner: Manner,
     /// Rules that the test has and that were refused as faulty.
     pub(super) faulty: Vec<String>,
@@ -106,17 +105,20 @@ pub(super) fn prepare(dir: &Path, version: Version) -> Result<Case, Reason> {
     if settings.has_thresholds(dir) {
         return Err(Reason::Setting("setting threshold-file".to_owned()));
     }
-    let loaded = load(rules, &settings)?;
-    let faulty = faulty(&loaded.skipped)?;
-    let capture = read_capture(dir, &config, &settings)?;
-    refuse_other_packets(&capture, &loaded.matcher)?;
-    let policy = Policy {
-        midstream: settings.midstream(),
-        one_sided: settings.one_sided(),
-        unsound: settings.ignores_checksums(),
+    let rules = RulesConfig {
+        files: vec![rules],
+        address_groups: settings.groups("address-groups"),
+        port_groups: settings.groups("port-groups"),
+        ..RulesConfig::default()
     };
-    let manner = Manner { policy, inline: settings.inline };
-    Ok(Case { checks: asked, capture, matcher: loaded.matcher, manner, faulty })
+    let loaded = load(&rules)?;
+    let faulty = faulty(&loaded.skipped)?;
+    let capture = capture_file(dir, &config, &settings)?;
+    let has_ip = loaded.matcher.rules().any(|rule| rule.header.protocol == Protocol::Ip);
+    let ignores_checksums = settings.ignores_checksums();
+    let midstream = settings.midstream() || settings.one_sided();
+    let manner = Manner { inline: settings.inline, midstream, ignores_checksums };
+    Ok(Case { checks: asked, capture, rules, has_ip, manner, faulty })
 }
 
 /// The one file of rules.
@@ -145,15 +147,9 @@ fn rules_file(dir: &Path, config: &Value, version: Version) -> Result<PathBuf, R
     if file.is_file() { Ok(file) } else { Err(Reason::NoRules) }
 }
 
-fn load(file: PathBuf, settings: &Settings) -> Result<LoadedRules, Reason> {
-    let config = RulesConfig {
-        files: vec![file],
-        address_groups: settings.groups("address-groups"),
-        port_groups: settings.groups("port-groups"),
-        ..RulesConfig::default()
-    };
+fn load(config: &RulesConfig) -> Result<LoadedRules, Reason> {
     // Paths in messages are of this machine.
-    LoadedRules::load(&config).map_err(|error| {
+    LoadedRules::load(config).map_err(|error| {
         let text = error.to_string();
         Reason::Rules(text.rsplit(": ").next().unwrap_or(&text).to_owned())
     })
@@ -175,7 +171,7 @@ fn faulty(skipped: &[Skipped]) -> Result<Vec<String>, Reason> {
     Ok(faulty)
 }
 
-fn read_capture(dir: &Path, config: &Value, settings: &Settings) -> Result<Capture, Reason> {
+fn capture_file(dir: &Path, config: &Value, settings: &Settings) -> Result<PathBuf, Reason> {
     let file = match (&settings.capture, &config["pcap"]) {
         (Some(file), _) => file.clone(),
         (None, Value::String(name)) => dir.join(name),
@@ -187,22 +183,7 @@ fn read_capture(dir: &Path, config: &Value, settings: &Settings) -> Result<Captu
             files.remove(0)
         }
     };
-    if !file.is_file() {
-        return Err(Reason::Capture("not there".to_owned()));
-    }
-    capture::read(&file).map_err(Reason::Capture)
-}
-
-/// Alerts that cannot come: those of packets that are not TCP, or not whole.
-fn refuse_other_packets(capture: &Capture, matcher: &Matcher) -> Result<(), Reason> {
-    if capture.fragments > 0 {
-        return Err(Reason::NotTcp("fragments of IP"));
-    }
-    let has_ip = matcher.rules().any(|rule| rule.header.protocol == Protocol::Ip);
-    if has_ip && capture.others > 0 {
-        return Err(Reason::NotTcp("packets that are not TCP"));
-    }
-    Ok(())
+    if file.is_file() { Ok(file) } else { Err(Reason::Capture("not there".to_owned())) }
 }
 
 fn files_with(dir: &Path, extensions: &[&str]) -> Vec<PathBuf> {

@@ -22,7 +22,7 @@ use crate::tls::Direction;
 
 /// What an application sees of a connection that is not known to carry TLS.
 #[derive(Default)]
-pub(super) enum Cleartext<S> {
+pub(super) enum Clear<S> {
     /// All of it, if it asks for that; nothing has come yet.
     #[default]
     Expected,
@@ -44,7 +44,7 @@ pub(super) struct Shown<S> {
     has_ended: bool,
 }
 
-impl<S> Cleartext<S> {
+impl<S> Clear<S> {
     /// Bytes that are kept.
     pub(super) fn kept_bytes(&self) -> usize {
         match self {
@@ -177,17 +177,17 @@ impl<S: Default> Shown<S> {
 impl<H: Handler> Engine<H> {
     /// Shows bytes of a connection in which TLS has not begun.
     pub(super) fn show_cleartext(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) {
-        let Some(flow) = self.flows.get(index).filter(|_| self.config.cleartext) else {
+        let Some(flow) = self.flows.get(index) else {
             return;
         };
         let Payload::Undecided(recogniser, cleartext) = &mut flow.payload else {
             return;
         };
-        if let Cleartext::Expected = cleartext {
+        if let Clear::Expected = cleartext {
             let info = SessionInfo::new(flow.id, flow.client, flow.server, flow.started_ns);
-            *cleartext = Cleartext::Shown(Box::new(Shown::new(info)));
+            *cleartext = Clear::Shown(Box::new(Shown::new(info)));
         }
-        let Cleartext::Shown(shown) = cleartext else {
+        let Clear::Shown(shown) = cleartext else {
             return;
         };
         let (handler, now_ns) = (&mut self.handler, self.now_ns);
@@ -207,7 +207,7 @@ impl<H: Handler> Engine<H> {
         index: FlowIndex,
         error: Option<(Direction, SessionError)>,
     ) -> bool {
-        let Some(Payload::Undecided(_, Cleartext::Shown(shown))) =
+        let Some(Payload::Undecided(_, Clear::Shown(shown))) =
             self.flows.get(index).map(|flow| &mut flow.payload)
         else {
             return true;
@@ -226,7 +226,7 @@ impl<H: Handler> Engine<H> {
 
     /// The connection is over. `gaps`: the directions of which bytes are missing.
     pub(super) fn end_cleartext(&mut self, index: FlowIndex, gaps: [bool; 2], reason: EndReason) {
-        let Some(Payload::Undecided(_, Cleartext::Shown(shown))) =
+        let Some(Payload::Undecided(_, Clear::Shown(shown))) =
             self.flows.get(index).map(|flow| &mut flow.payload)
         else {
             return;

@@ -2,9 +2,10 @@
 //!
 //! Refuses to let go of bytes before their receiver has acknowledged them: a copy with other bytes must not pass.
 
-use super::cleartext::Cleartext;
+use super::cleartext::Clear;
 use super::payload::{Flow, Payload, Tls, is_followed};
 use super::{Engine, context};
+use crate::config;
 use crate::follow::TlsSession;
 use crate::recognition::{Beginning, Found};
 use crate::session::{Handler, SessionError, SessionInfo, TcpAnomaly};
@@ -50,7 +51,7 @@ impl<H: Handler> Engine<H> {
 
     /// Lets whatever the flow carries see contiguous bytes.
     fn feed(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) {
-        let shows = self.config.cleartext;
+        let shows = self.config.cleartext != config::Cleartext::Ignored;
         let Some(flow) = self.flows.get(index) else {
             return;
         };
@@ -77,11 +78,14 @@ impl<H: Handler> Engine<H> {
                         self.note(index, direction, TcpAnomaly::NotTls);
                         self.refuse(index, policy, direction, SessionError::NotTls);
                     }
-                    Found::Plain(watch) if !shows || matches!(cleartext, Cleartext::Ignored) => {
+                    Found::Plain(watch) if !shows || matches!(cleartext, Clear::Ignored) => {
                         flow.payload = Payload::Plain(watch);
                     }
                     // It goes on to be looked at in order.
-                    Found::Unsure | Found::Plain(_) => self.show_cleartext(index, direction, bytes),
+                    Found::Unsure | Found::Plain(_) if shows => {
+                    self.show_cleartext(index, direction, bytes);
+                }
+                Found::Unsure | Found::Plain(_) => {}
                     Found::Tls(beginning) => {
                         if beginning.reversed {
                             flow.swap_roles();

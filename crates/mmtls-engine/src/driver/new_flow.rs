@@ -5,7 +5,7 @@
 
 use super::Engine;
 use super::payload::Payload;
-use crate::config::Policy;
+use crate::config::{Cleartext, Policy};
 use crate::output::{PortId, Verdict};
 use crate::recognition::{Watch, begins_hello};
 use crate::session::{EndReason, Handler, SessionError};
@@ -60,7 +60,8 @@ impl<H: Handler> Engine<H> {
             let reverse = flow.half(direction.reverse());
             reverse.begin(segment.tcp.acknowledgment(), Origin::Learned, None);
         }
-        if !at_hello {
+        let shows = !self.config.inline && self.config.cleartext == Cleartext::Anywhere;
+        if !at_hello && (!shows || is_record(segment.tcp.payload())) {
             flow.payload = Payload::Plain(Watch::default());
         }
         Ok(index)
@@ -112,4 +113,9 @@ impl<H: Handler> Engine<H> {
             Policy::Drop | Policy::Reset => Verdict::Drop,
         }
     }
+}
+
+/// Whether these bytes can be the beginning of a record of TLS.
+fn is_record(bytes: &[u8]) -> bool {
+    matches!(bytes, [20..=23, 3, ..])
 }

@@ -1,6 +1,6 @@
 //! What a connection carries.
 
-use super::cleartext::Cleartext;
+use super::cleartext::Clear;
 use crate::follow::TlsSession;
 use crate::recognition::{Recogniser, Watch};
 use crate::session::Disposition;
@@ -14,7 +14,7 @@ pub(super) type Flow<S> = tcp::Flow<Payload<S>>;
 pub(super) enum Payload<S> {
     /// It cannot be told yet; where connections in the clear are shown, also what is known not to be TLS so
     /// far.
-    Undecided(Recogniser, Cleartext<S>),
+    Undecided(Recogniser, Clear<S>),
     /// TLS, followed or not.
     Tls(Box<Tls<S>>),
     /// Something that is not followed.
@@ -29,7 +29,7 @@ pub(super) struct Tls<S> {
 
 impl<S> Default for Payload<S> {
     fn default() -> Self {
-        Self::Undecided(Recogniser::default(), Cleartext::default())
+        Self::Undecided(Recogniser::default(), Clear::default())
     }
 }
 

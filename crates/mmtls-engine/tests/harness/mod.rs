@@ -327,8 +327,11 @@ impl Handler for Recorder {
         bytes: &[u8],
     ) {
         self.raise(session, Event::Clear(direction, bytes.to_vec()));
+        let Some(enough) = self.clear_enough else {
+            return;
+        };
         let shown: usize = Direction::BOTH.iter().map(|it| self.shown(*it).len()).sum();
-        if self.clear_enough.is_some_and(|enough| shown >= enough) {
+        if shown >= enough {
             for direction in Direction::BOTH {
                 session.pause(direction, None);
             }

@@ -15,6 +15,7 @@ use mmtls::eve::Origin;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
 use mmtls::patterns::PatternConfig;
 use mmtls::rules::RulesConfig;
+use mmtls_engine::Cleartext;
 use mmtls_middlebox::Error;
 use mmtls_middlebox::keylog::KeyLog;
 use mmtls_middlebox::offline::{self, Replay};
@@ -31,6 +32,9 @@ pub struct ReadArgs {
     /// NSS key log (RFC 9850), as SSLKEYLOGFILE writes it; secrets inside a pcapng are used too.
     #[arg(long, value_name = "FILE", env = "SSLKEYLOGFILE")]
     keylog: Option<PathBuf>,
+    /// Look into connections in the clear whose beginning is not in the capture, too.
+    #[arg(long)]
+    midstream: bool,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -102,7 +106,10 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     check_streams(args.report.streams.as_deref())?;
     let has_rules = monitor.rules().is_some();
     let mut config = offline::config();
-    config.cleartext = args.report.plaintext.unwrap_or(has_rules);
+    if args.report.plaintext.unwrap_or(has_rules) {
+        config.cleartext =
+            if args.midstream { Cleartext::Anywhere } else { Cleartext::FromBeginning };
+    }
     let mut replay = Replay::new(config, keys, monitor);
     let outcome =
         capture.and_then(|file| replay.run_file(&args.capture, file, &AtomicBool::new(false)));

@@ -19,7 +19,7 @@ use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError};
 use mmtls::patterns::{PatternConfig, Patterns};
 use mmtls::rules::{LoadedRules, Reloader, RulesConfig};
 use mmtls::summary::Summary;
-use mmtls_engine::Policy;
+use mmtls_engine::{Cleartext, Policy};
 use mmtls_middlebox::Error;
 use mmtls_middlebox::config::PolicyName;
 use mmtls_middlebox::worker::Worker;
@@ -86,7 +86,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     apply(args, &mut file)?;
     file.check_inspection()?;
     let mut settings = Settings::from_configuration(&file.configuration())?;
-    settings.engine.cleartext = file.inspect.follows_plaintext();
+    if file.inspect.follows_plaintext() {
+        settings.engine.cleartext = Cleartext::FromBeginning;
+    }
     let monitor_config = monitor_config(&file, &settings, args.report.profile_rules);
     if args.test_config {
         check(&settings, &monitor_config)?;
