@@ -96,8 +96,8 @@ fn accepts_every_byte_in_order_whatever_the_network_does() {
 fn refuses_everything_behind_a_reset() {
     let dialog: [(Direction, &[u8]); 4] =
         [(C, REQUEST), (S, RESPONSE), (C, b"GET /2 HTTP/1.1\r\n\r\n"), (S, RESPONSE)];
-    // The start, each piece, and the end.
-    for reset_in in 0..6 {
+    // The start, each piece, each FIN, and the end.
+    for reset_in in 0..8 {
         let mut t = open();
         t.engine.handler_mut().reset_in = Some(reset_in);
         let mut at = [0u64; 2];
@@ -111,7 +111,7 @@ fn refuses_everything_behind_a_reset() {
             passed.push(verdict == Verdict::Forward);
         }
         // The first piece comes with the start.
-        let refused = if reset_in < 5 { reset_in.saturating_sub(1) } else { 5 };
+        let refused = reset_in.saturating_sub(1).min(5);
         let expected: Vec<bool> = (0..6).map(|at| at < refused).collect();
         assert_eq!(passed, expected, "reset in {reset_in}");
         assert!(rsts(&t) >= 2, "reset in {reset_in}");
@@ -255,7 +255,11 @@ fn accepts_ends_of_every_kind() {
         let mut t = open();
         t.say(&[(C, REQUEST)]);
         end(&mut t);
-        assert_eq!(skeleton(&t)[..2], [Event::ClearStart, Event::ClearEnd(Some(why))], "{why:?}");
+        let fins = if why == EndReason::Closed { &[C, S][..] } else { &[] };
+        let fins = fins.iter().map(|it| Event::ClearFin(*it));
+        let end = [Event::ClearEnd(Some(why))];
+        let expected: Vec<Event> = [Event::ClearStart].into_iter().chain(fins).chain(end).collect();
+        assert_eq!(skeleton(&t)[..expected.len()], expected, "{why:?}");
         t.engine.finish();
         let ends = skeleton(&t).iter().filter(|it| matches!(it, Event::ClearEnd(_))).count();
         assert_eq!(ends, 1, "{why:?}");

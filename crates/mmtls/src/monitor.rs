@@ -547,6 +547,15 @@ impl Handler for Monitor {
             Ok(plaintext) => {
                 self.reports.summary.records_opened += 1;
                 if plaintext.content_type != ContentType::APPLICATION_DATA {
+                    // close_notify: what its sender's last body has is complete (RFC 8446, section 6.1).
+                    if plaintext.content_type == ContentType::ALERT
+                        && matches!(plaintext.bytes, [_, 0])
+                        && self.inspected(session.info(), state, |inspection, look, out| {
+                            inspection.close(direction, look, out);
+                        })
+                    {
+                        session.reset();
+                    }
                     return;
                 }
                 self.reports.summary.plaintext_bytes += plaintext.bytes.len() as u64;
@@ -741,6 +750,20 @@ impl Handler for Monitor {
                 session.reset();
             }
             state.passed_over = rest;
+        }
+    }
+
+    fn cleartext_fin(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut MonitorState,
+        direction: Direction,
+    ) {
+        self.set_now(session.now_ns());
+        if self.inspected(session.info(), state, |inspection, look, out| {
+            inspection.close(direction, look, out);
+        }) {
+            session.reset();
         }
     }
 

@@ -41,6 +41,8 @@ pub(super) struct Shown<S> {
     /// Bytes of each direction that came before it was known that TLS does not begin with them.
     waiting: [Vec<u8>; 2],
     has_begun: bool,
+    /// By direction: its FIN was told.
+    has_finished: [bool; 2],
     has_ended: bool,
 }
 
@@ -80,6 +82,7 @@ impl<S: Default> Shown<S> {
             disposition: Disposition::Follow,
             waiting: Default::default(),
             has_begun: false,
+            has_finished: [false; 2],
             has_ended: false,
         }
     }
@@ -149,6 +152,24 @@ impl<S: Default> Shown<S> {
     /// Whether the application has asked for nothing more, in either direction.
     fn is_over(&self) -> bool {
         self.control.paused == [u64::MAX; 2] && !self.disposition.is_kill()
+    }
+
+    /// A FIN was reached.
+    pub(super) fn handle_fin<H: Handler<State = S>>(
+        &mut self,
+        handler: &mut H,
+        now_ns: u64,
+        direction: Direction,
+    ) {
+        if self.has_begun
+            && !self.has_ended
+            && !self.disposition.is_kill()
+            && !core::mem::replace(&mut self.has_finished[direction.index()], true)
+        {
+            self.event(handler, now_ns, |handler, session, state| {
+                handler.cleartext_fin(session, state, direction);
+            });
+        }
     }
 
     fn raise<H: Handler<State = S>>(

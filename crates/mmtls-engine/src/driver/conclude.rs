@@ -12,6 +12,7 @@
 //!                                        discard and reset, or release ─► verdict on the frame at hand
 //! ```
 
+use super::cleartext::Clear;
 use super::payload::{Flow, Payload};
 use super::{Engine, context};
 use crate::output::{Output, Verdict};
@@ -119,12 +120,18 @@ impl<H: Handler> Engine<H> {
             return;
         };
         for direction in Direction::BOTH {
-            if flow.halves[direction.index()].fin_reached()
-                && let Payload::Tls(tls) = &mut flow.payload
-                && tls.session.following()
-            {
-                let mut ctx = context!(self, tls.state);
-                tls.session.handle_fin(direction, &mut ctx);
+            if !flow.halves[direction.index()].fin_reached() {
+                continue;
+            }
+            match &mut flow.payload {
+                Payload::Tls(tls) if tls.session.following() => {
+                    let mut ctx = context!(self, tls.state);
+                    tls.session.handle_fin(direction, &mut ctx);
+                }
+                Payload::Undecided(_, Clear::Shown(shown)) => {
+                    shown.handle_fin(&mut self.handler, self.now_ns, direction);
+                }
+                _ => {}
             }
         }
     }

@@ -124,6 +124,17 @@ pub trait Handler {
         let _ = (session, state, direction, bytes);
     }
 
+    /// CLEARTEXT FIN: one direction is over, and everything of it was shown. Its FIN goes on when this
+    /// returns; the other direction may go on for long.
+    fn cleartext_fin(
+        &mut self,
+        session: &mut Session<'_>,
+        state: &mut Self::State,
+        direction: Direction,
+    ) {
+        let _ = (session, state, direction);
+    }
+
     /// CLEARTEXT END: no more of it is shown. `why` is absent where the connection goes on: TLS begins,
     /// it is not followed any more, or both directions are paused.
     fn cleartext_end(

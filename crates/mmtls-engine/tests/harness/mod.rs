@@ -149,6 +149,7 @@ pub enum Event {
     SessionEnd(EndReason),
     ClearStart,
     Clear(Direction, Vec<u8>),
+    ClearFin(Direction),
     ClearEnd(Option<EndReason>),
     FlowEnd(EndReason),
 }
@@ -336,6 +337,10 @@ impl Handler for Recorder {
                 session.pause(direction, None);
             }
         }
+    }
+
+    fn cleartext_fin(&mut self, it: &mut Session<'_>, (): &mut (), direction: Direction) {
+        self.raise(it, Event::ClearFin(direction));
     }
 
     fn cleartext_end(&mut self, it: &mut Session<'_>, (): &mut (), why: Option<EndReason>) {

@@ -20,6 +20,8 @@ use crate::patterns::{BodySearch, Patterns};
 #[derive(Default)]
 pub struct Inspection {
     app: AppLayer,
+    /// By side: it was closed.
+    closed: [bool; 2],
     search: Searches,
 }
 
@@ -38,7 +40,7 @@ impl Inspection {
     /// At the start of a session. Decoders share memory with those of other sessions.
     #[must_use]
     pub fn new(budget: &DecodeBudget) -> Self {
-        Self { app: AppLayer::with_budget(budget), search: Searches::default() }
+        Self { app: AppLayer::with_budget(budget), ..Self::default() }
     }
 
     /// Reports bodies as files. From the start on, or never.
@@ -105,15 +107,28 @@ impl Inspection {
         self.search.uninspected(Direction::ServerToClient, Uninspected::BodyLimit, out);
     }
 
+    /// Nothing more comes from a side.
+    pub fn close(
+        &mut self,
+        direction: Direction,
+        look: &mut Look<'_>,
+        out: &mut dyn FnMut(Finding<'_>),
+    ) {
+        if core::mem::replace(&mut self.closed[direction.index()], true) {
+            return;
+        }
+        let search = &mut self.search;
+        self.app.close(side(direction), &mut |event| search.event(event, look, out));
+    }
+
     /// The session is over; `closed` when both sides closed it in order.
     pub fn end(&mut self, closed: bool, look: &mut Look<'_>, out: &mut dyn FnMut(Finding<'_>)) {
-        let search = &mut self.search;
-        let mut sink = |event: Event<'_>| search.event(event, look, out);
         if closed {
-            self.app.close(Side::Client, &mut sink);
-            self.app.close(Side::Server, &mut sink);
+            self.close(Direction::ClientToServer, look, out);
+            self.close(Direction::ServerToClient, look, out);
         }
-        self.app.finish(&mut sink);
+        let search = &mut self.search;
+        self.app.finish(&mut |event| search.event(event, look, out));
     }
 
     /// How much of what a side sends next is of interest.
