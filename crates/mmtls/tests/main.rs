@@ -7,6 +7,7 @@ mod inspection;
 mod keys;
 mod load;
 mod passive;
+mod plaintext;
 mod private_tag;
 mod reset;
 mod rules;

@@ -39,11 +39,7 @@ pub(super) struct Outcome {
 }
 
 /// Applies rules to a capture.
-pub(super) fn run(
-    capture: &Path,
-    rules: &RulesConfig,
-    manner: Manner,
-) -> Result<Outcome, String> {
+pub(super) fn run(capture: &Path, rules: &RulesConfig, manner: Manner) -> Result<Outcome, String> {
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let monitor = Monitor::new(&MonitorConfig {
         eve_dir: Some(dir.path().to_owned()),

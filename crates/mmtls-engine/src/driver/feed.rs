@@ -83,9 +83,9 @@ impl<H: Handler> Engine<H> {
                     }
                     // It goes on to be looked at in order.
                     Found::Unsure | Found::Plain(_) if shows => {
-                    self.show_cleartext(index, direction, bytes);
-                }
-                Found::Unsure | Found::Plain(_) => {}
+                        self.show_cleartext(index, direction, bytes);
+                    }
+                    Found::Unsure | Found::Plain(_) => {}
                     Found::Tls(beginning) => {
                         if beginning.reversed {
                             flow.swap_roles();

@@ -296,12 +296,7 @@ impl Reports {
             ],
             alpn: !told.alpn,
         };
-        let end = SessionEnd {
-            reason,
-            outcome: outcome.name(),
-            app_proto: named(app_proto),
-            late,
-        };
+        let end = SessionEnd { reason, outcome: outcome.name(), app_proto: named(app_proto), late };
         eve.session(self.now_ns, info, &end);
     }
 
@@ -313,8 +308,7 @@ impl Reports {
         reason: Option<EndReason>,
         app_proto: Option<AppProto>,
     ) {
-        let reset =
-            matches!(reason, Some(EndReason::ResetByHandler | EndReason::ResetByPolicy(_)));
+        let reset = matches!(reason, Some(EndReason::ResetByHandler | EndReason::ResetByPolicy(_)));
         self.summary.resets += u64::from(reset);
         // Nothing but TLS begins behind it, which is a session of its own.
         let facts = FlowFacts {
