@@ -30,7 +30,7 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 
-use mmtls_engine::{Config, Policy};
+use mmtls_engine::{Cleartext, Config, Policy};
 
 use crate::input::Input;
 use network::{Guard, Net};
@@ -81,6 +81,8 @@ struct Choices {
     /// The first connection has said [`app::CLEAR_LEN`] bytes of another protocol each way before the
     /// operations begin: from there on TLS is looked for in another way.
     clear: bool,
+    /// What is in the clear is shown to the handler, and so followed in order.
+    shows: bool,
 }
 
 impl Choices {
@@ -120,6 +122,7 @@ impl Choices {
             tls_ports: how & 0x40 != 0 && !clear,
             form: usize::from(what >> 2 & 7),
             clear,
+            shows: who & 0x10 != 0 && who & 0x0c != 0x0c,
         }
     }
 
@@ -138,7 +141,7 @@ impl Choices {
         let passes = !self.keys && self.policy == Policy::Bypass;
         // Of whoever answered the SYN segments pass in any order in the clear: a ClientHello whose first
         // one was lost is missed there, and its answer shows it.
-        let in_order = !self.clear || self.opener == 0;
+        let in_order = !self.clear || self.opener == 0 || self.shows;
         !matches!(self.hostile, Hostile::End(_)) && (followed || passes) && in_order
     }
 
@@ -150,6 +153,9 @@ impl Choices {
             config.tls_ports.clear();
         }
         network::limit(&mut config, self.clear);
+        if self.shows {
+            config.cleartext = Cleartext::FromBeginning;
+        }
         if !matches!(self.hostile, Hostile::End(_)) {
             // Longer than the network keeps honest ends from talking.
             config.limits.opening_timeout_ns = 200 * SECOND;

@@ -17,7 +17,8 @@ use std::sync::Arc;
 use mmtls_engine::session::EndReason;
 use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch};
 use mmtls_engine::{
-    Awaited, Config, Engine, FrameInput, HoldId, Link, Output, Policy, PortId, SharedKeys, Verdict,
+    Awaited, Cleartext, Config, Engine, FrameInput, HoldId, Link, Output, Policy, PortId,
+    SharedKeys, Verdict,
 };
 use mmtls_testkit::segments::{Endpoints, flag};
 use mmtls_testkit::synthesis::{NullKeys, side};
@@ -92,6 +93,8 @@ fn config(input: &mut Input<'_>) -> Config {
             let ports = input.u8();
             config.policies.not_tls = policy(ports, 0);
             // All those of the defaults, or none, or one that is never the server's.
+            config.cleartext = [Cleartext::Ignored, Cleartext::FromBeginning, Cleartext::Anywhere]
+                [usize::from(ports >> 4 & 3) % 3];
             match ports >> 2 & 3 {
                 0 | 1 => {}
                 2 => config.tls_ports.clear(),

@@ -36,6 +36,9 @@ pub(crate) struct Order {
     handshake_ended: bool,
     early_data_settled: bool,
     ended: bool,
+    /// In the clear: it was started, and these FINs were told.
+    is_clear: bool,
+    fins: [bool; 2],
 }
 
 #[derive(Default)]
@@ -52,6 +55,8 @@ pub(crate) struct Recorder {
     pub(crate) stalls: BTreeMap<(SessionId, usize), (u64, IpAddr)>,
     anomalies: BTreeSet<(SessionId, SocketAddr, String)>,
     open_sessions: BTreeMap<SessionId, ()>,
+    /// Connections that are shown in the clear.
+    clear: BTreeSet<SessionId>,
 }
 
 impl Recorder {
@@ -92,7 +97,8 @@ impl Handler for Recorder {
     type State = Order;
 
     fn session_start(&mut self, session: &mut Session<'_>, order: &mut Order) {
-        assert!(!order.started && !order.ended, "a session starts once");
+        assert!(!order.started && !order.ended && !order.is_clear, "a session starts once");
+        assert!(!self.clear.contains(&session.info().id), "the clear ends where TLS begins");
         order.started = true;
         assert!(self.open_sessions.insert(session.info().id, ()).is_none(), "identities are new");
         self.events.push(Event::SessionStart);
@@ -184,6 +190,11 @@ impl Handler for Recorder {
         direction: Direction,
         error: SessionError,
     ) {
+        if order.is_clear {
+            assert!(!order.ended && error.code() < 0, "an error outside of a connection's life");
+            self.act(session);
+            return;
+        }
         self.in_order(session, order);
         let id = session.info().id;
         self.stalls.retain(|(of, _), _| *of != id);
@@ -225,6 +236,43 @@ impl Handler for Recorder {
         self.act(session);
     }
 
+    fn cleartext_start(&mut self, session: &mut Session<'_>, order: &mut Order) {
+        assert!(!core::mem::replace(&mut order.is_clear, true), "a connection starts once");
+        let id = session.info().id;
+        assert!(self.clear.insert(id), "identities are new");
+        assert!(!self.open_sessions.contains_key(&id), "TLS is not shown in the clear");
+        self.act(session);
+    }
+
+    fn cleartext(
+        &mut self,
+        session: &mut Session<'_>,
+        order: &mut Order,
+        direction: Direction,
+        bytes: &[u8],
+    ) {
+        assert!(self.clear.contains(&session.info().id), "bytes outside of a connection's life");
+        assert!(!bytes.is_empty() && !order.fins[direction.index()]);
+        self.act(session);
+    }
+
+    fn cleartext_fin(&mut self, session: &mut Session<'_>, order: &mut Order, at: Direction) {
+        assert!(self.clear.contains(&session.info().id), "a FIN outside of a connection's life");
+        assert!(!core::mem::replace(&mut order.fins[at.index()], true), "a direction ends once");
+        self.act(session);
+    }
+
+    fn cleartext_end(
+        &mut self,
+        session: &mut Session<'_>,
+        order: &mut Order,
+        _why: Option<EndReason>,
+    ) {
+        assert!(order.is_clear && !core::mem::replace(&mut order.ended, true), "it ends once");
+        assert!(self.clear.remove(&session.info().id));
+        self.act(session);
+    }
+
     fn flow_anomaly(&mut self, anomaly: &FlowAnomaly) {
         // Roles may change in a flow's life, senders do not.
         let sender = match anomaly.direction {
@@ -238,6 +286,7 @@ impl Handler for Recorder {
 
     fn flow_end(&mut self, flow: &FlowEnd) {
         assert!(!self.open_sessions.contains_key(&flow.id), "sessions end before their flow");
+        assert!(!self.clear.contains(&flow.id), "what is in the clear ends before its flow");
         assert!(flow.started_ns <= flow.last_ns);
         self.ended.push((flow.client, flow.server, flow.reason));
         self.events.push(Event::FlowEnd(flow.reason));
