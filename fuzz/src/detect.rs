@@ -6,11 +6,11 @@
 use std::net::SocketAddr;
 
 use mmtls_inspect::detect::{
-    Context, Datasets, Detected, Facts, FlowState, Matcher, Scratch, Shared, WindowBudget,
+    Context, Datasets, Detected, Facts, FlowState, Matcher, Scratch, Shared,
 };
 use mmtls_inspect::rules::header::Protocol;
 use mmtls_inspect::rules::{Buffer, RuleSet, Variables};
-use mmtls_inspect::{AppLayer, Side};
+use mmtls_inspect::{AppLayer, MemoryBudget, Side};
 
 use crate::input::{Input, pieces};
 
@@ -35,7 +35,7 @@ impl Facts for Hello<'_> {
 }
 
 /// Finds what rules say of a connection, in order: place of the rule, side, transaction.
-fn run(matcher: &Matcher, budget: &WindowBudget, traffic: &[u8], cut: &[u8]) -> (Vec<Found>, bool) {
+fn run(matcher: &Matcher, budget: &MemoryBudget, traffic: &[u8], cut: &[u8]) -> (Vec<Found>, bool) {
     let ends: [SocketAddr; 2] = [([10, 0, 0, 1], 40_000).into(), ([192, 0, 2, 7], 443).into()];
     let mut state = FlowState::new(1, ends[0], ends[1]);
     let mut app = AppLayer::new();
@@ -108,7 +108,7 @@ pub fn detect(data: &[u8]) {
     let pieces = usize::from(input.u8() % 8);
     let cut = input.take(pieces);
     let traffic = input.all();
-    let budget = WindowBudget::new(BUDGET);
+    let budget = MemoryBudget::new(BUDGET);
     let (whole, tight) = run(&matcher, &budget, traffic, &[]);
     assert_eq!(budget.left(), BUDGET, "memory is not given back");
     let (cut, tight_too) = run(&matcher, &budget, traffic, cut);

@@ -6,7 +6,7 @@
 //! anything of records, TLS, keys or packets.
 
 use crate::body::Bodies;
-use crate::decode::DecodeBudget;
+use crate::budget::AppBudget;
 use crate::event::{Anomaly, Event, Fields, Side};
 use crate::http1::{BodyLeft, Http1};
 use crate::http2::Http2;
@@ -96,12 +96,12 @@ impl AppLayer {
     /// At the start of a connection.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_budget(&DecodeBudget::default())
+        Self::with_budget(&AppBudget::default())
     }
 
     /// At the start of a connection, whose decoders share memory with those of others.
     #[must_use]
-    pub fn with_budget(budget: &DecodeBudget) -> Self {
+    pub fn with_budget(budget: &AppBudget) -> Self {
         let bodies = Bodies::new(budget);
         Self {
             layer: Layer::Http1(Box::default()),
@@ -274,7 +274,7 @@ impl AppLayer {
                 self.finish(sink);
                 self.decision.decide(other, sink);
                 if other == AppProto::Http2 {
-                    let mut http = Http2::new();
+                    let mut http = Http2::new(&self.decision.bodies.budget().heads);
                     http.limit_response_bodies(self.body_limit);
                     self.layer = Layer::Http2(Box::new(http));
                     // All of it was reported already, when nobody knew what it was.
@@ -336,12 +336,13 @@ impl Decision {
                 match self.changes_to {
                     Some(Change::Http2) => {
                         self.decide(AppProto::Http2, sink);
-                        let http = Box::new(Http2::upgraded(transaction));
+                        let http =
+                            Box::new(Http2::upgraded(transaction, &self.bodies.budget().heads));
                         self.upgraded = Some(Upgraded::Http2(http));
                     }
                     Some(Change::WebSocket(extensions)) => {
                         self.decide(AppProto::WebSocket, sink);
-                        let web = WebSocket::new(extensions, self.bodies.budget());
+                        let web = WebSocket::new(extensions, &self.bodies.budget().decoders);
                         web.report_extensions(sink);
                         self.upgraded = Some(Upgraded::WebSocket(Box::new(web)));
                     }

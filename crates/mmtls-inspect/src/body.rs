@@ -5,7 +5,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::decode::{Codings, DecodeBudget, Decoder, Fault, is_coding};
+use crate::budget::AppBudget;
+use crate::decode::{Codings, Decoder, Fault, is_coding};
 use crate::event::{Anomaly, Body, Event, Fields, Form, Side};
 use crate::http1::loose;
 use crate::transaction::Transaction;
@@ -19,17 +20,17 @@ pub(crate) struct Bodies {
     /// Streams of HTTP/2 that carry WebSocket (RFC 8441): asked for, and answered.
     asked: HashSet<u32>,
     websockets: HashMap<(Side, u32), Reader>,
-    budget: DecodeBudget,
+    budget: AppBudget,
     /// What was reported, by side.
     reported: [Vec<Anomaly>; 2],
 }
 
 impl Bodies {
-    pub(crate) fn new(budget: &DecodeBudget) -> Self {
+    pub(crate) fn new(budget: &AppBudget) -> Self {
         Self { budget: budget.clone(), ..Self::default() }
     }
 
-    pub(crate) fn budget(&self) -> &DecodeBudget {
+    pub(crate) fn budget(&self) -> &AppBudget {
         &self.budget
     }
 
@@ -102,7 +103,7 @@ impl Bodies {
             sink(Event::Anomaly(Side::Server, Anomaly::WebSocketUnknownExtension));
         }
         for side in [Side::Client, Side::Server] {
-            let reader = Reader::new(side, extensions, &self.budget);
+            let reader = Reader::new(side, extensions, &self.budget.decoders);
             self.websockets.insert((side, stream), reader);
         }
     }
@@ -132,7 +133,7 @@ impl Bodies {
         if let Some(fault) = codings.fault() {
             report(&mut self.reported, side, fault, sink);
         }
-        match Decoder::new(&codings, &self.budget) {
+        match Decoder::new(&codings, &self.budget.decoders) {
             Ok(Some(decoder)) => drop(self.decoders.insert(key, decoder)),
             Ok(None) => {}
             Err(fault) => report(&mut self.reported, side, fault, sink),

@@ -8,6 +8,7 @@
 
 mod app;
 mod body;
+mod budget;
 mod decode;
 #[cfg(feature = "detect")]
 pub mod detect;
@@ -22,7 +23,7 @@ mod uninspected;
 mod websocket;
 
 pub use app::{AppLayer, Wants};
-pub use decode::DecodeBudget;
+pub use budget::{AppBudget, MemoryBudget};
 pub use event::{Anomaly, Body, Event, Fields, Form, Side};
 pub use protocol::AppProto;
 pub use uninspected::Uninspected;

@@ -6,7 +6,8 @@
 
 use flate2::Decompress;
 
-use crate::decode::{self, DecodeBudget};
+use crate::budget::{Charge, MemoryBudget};
+use crate::decode;
 use crate::event::{Anomaly, Event, Side};
 
 /// Longest head of a frame.
@@ -83,7 +84,7 @@ struct Message {
 struct Inflate {
     state: Box<Decompress>,
     no_takeover: bool,
-    budget: DecodeBudget,
+    _charge: Charge,
     /// Bytes of the message that went in, and that came out.
     taken: u64,
     produced: u64,
@@ -100,7 +101,7 @@ pub(crate) struct WebSocket {
 
 impl WebSocket {
     /// Behind the response that changes the protocol.
-    pub(crate) fn new(extensions: Extensions, budget: &DecodeBudget) -> Self {
+    pub(crate) fn new(extensions: Extensions, budget: &MemoryBudget) -> Self {
         let readers =
             [Side::Client, Side::Server].map(|side| Reader::new(side, extensions, budget));
         Self { readers, extensions }
@@ -172,14 +173,15 @@ impl Extensions {
 
 impl Reader {
     /// At the start of a direction.
-    pub(crate) fn new(side: Side, extensions: Extensions, budget: &DecodeBudget) -> Self {
+    pub(crate) fn new(side: Side, extensions: Extensions, budget: &MemoryBudget) -> Self {
         let is_client = side == Side::Client;
         // Without memory for it, compressed messages cannot be told from malformed ones.
-        let has_memory = extensions.deflate && budget.take(INFLATE_MEMORY);
+        let mut charge = budget.charge();
+        let has_memory = extensions.deflate && charge.set(INFLATE_MEMORY);
         let inflate = has_memory.then(|| Inflate {
             state: Box::new(Decompress::new(false)),
             no_takeover: extensions.no_takeover[usize::from(!is_client)],
-            budget: budget.clone(),
+            _charge: charge,
             taken: 0,
             produced: 0,
             ends: 0,
@@ -387,12 +389,6 @@ impl Inflate {
             self.state.reset(false);
         }
         Ok(())
-    }
-}
-
-impl Drop for Inflate {
-    fn drop(&mut self) {
-        self.budget.give_back(INFLATE_MEMORY);
     }
 }
 

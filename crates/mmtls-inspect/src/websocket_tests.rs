@@ -30,7 +30,7 @@ pub(crate) fn frame(side: Side, first: u8, payload: &[u8]) -> Vec<u8> {
 fn read(side: Side, extensions: &str, bytes: &[u8], cut: usize) -> (Vec<u8>, Option<Fault>) {
     let fields = [(&b"Sec-WebSocket-Extensions"[..], extensions.as_bytes())];
     let extensions = Extensions::read(fields.into_iter());
-    let mut reader = Reader::new(side, extensions, &DecodeBudget::default());
+    let mut reader = Reader::new(side, extensions, &MemoryBudget::default());
     let (mut out, mut fault) = (Vec::new(), None);
     for piece in bytes.chunks(cut) {
         let result = reader.data(piece, &mut |bytes| out.extend_from_slice(bytes));
@@ -128,13 +128,13 @@ fn refuses_bombs() {
     // An empty last block, over and over.
     let ends = frame(Side::Server, 0xc2, &b"\x03\0".repeat(100));
     assert_eq!(read(Side::Server, "permessage-deflate", &ends, 7).1, Some(Fault::OverCap));
-    let budget = DecodeBudget::new(INFLATE_MEMORY);
+    let budget = MemoryBudget::new(INFLATE_MEMORY);
     let extensions = Extensions { deflate: true, ..Extensions::default() };
     let first = Reader::new(Side::Server, extensions, &budget);
     let second = Reader::new(Side::Server, extensions, &budget);
     assert!(first.inflate.is_some() && second.inflate.is_none());
     drop(first);
-    assert!(budget.take(INFLATE_MEMORY));
+    assert_eq!(budget.left(), INFLATE_MEMORY);
 }
 
 #[test]

@@ -23,7 +23,7 @@ use mmtls_engine::session::{
     SessionError, SessionInfo,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
-use mmtls_inspect::{DecodeBudget, Uninspected, Wants};
+use mmtls_inspect::{AppBudget, Uninspected, Wants};
 use serde::Serialize;
 
 use crate::certificate::CertificateFacts;
@@ -117,7 +117,7 @@ pub struct Monitor {
     limit_trusts_padding: bool,
     fileinfo: bool,
     /// Memory of all sessions' decoders.
-    budget: DecodeBudget,
+    budget: AppBudget,
 }
 
 /// What the monitor keeps for each session.
@@ -185,7 +185,7 @@ impl Monitor {
             patterns,
             rules,
             inspect: config.inspect,
-            budget: DecodeBudget::default(),
+            budget: AppBudget::default(),
         })
     }
 
@@ -484,7 +484,7 @@ fn rule_look<'a>(
     Some(RuleLook { session, live, now_ns })
 }
 
-fn inspection(budget: &DecodeBudget, fileinfo: bool) -> Box<Inspection> {
+fn inspection(budget: &AppBudget, fileinfo: bool) -> Box<Inspection> {
     let mut inspection = Box::new(Inspection::new(budget));
     if fileinfo {
         inspection.report_files();

@@ -9,11 +9,9 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use mmtls_inspect::detect::{
-    Context, Datasets, Detected, FlowState, Matcher, Scratch, Shared, WindowBudget,
-};
+use mmtls_inspect::detect::{Context, Datasets, Detected, FlowState, Matcher, Scratch, Shared};
 use mmtls_inspect::rules::{RuleSet, Variables};
-use mmtls_inspect::{AppLayer, Side};
+use mmtls_inspect::{AppLayer, MemoryBudget, Side};
 use serde::Serialize;
 
 use super::engine::{repeat, thread_time};
@@ -91,7 +89,7 @@ pub fn measure(rounds: u32, seconds: f64) -> Result<RuleResults, String> {
 
 /// Seconds of processor time for one connection.
 fn pass(matcher: &Matcher, traffic: &[(Side, Vec<u8>)], seconds: f64) -> Result<f64, String> {
-    let (shared, budget) = (Shared::default(), WindowBudget::default());
+    let (shared, budget) = (Shared::default(), MemoryBudget::default());
     let mut scratch = Scratch::default();
     repeat(seconds, || {
         let mut found = 0usize;

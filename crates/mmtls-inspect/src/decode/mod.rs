@@ -9,9 +9,7 @@ mod codings;
 mod fault;
 mod stage;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
+use crate::budget::{Charge, MemoryBudget};
 use codings::{Coding, MAX_CODINGS};
 pub(crate) use codings::{Codings, is_coding};
 pub(crate) use fault::Fault;
@@ -29,43 +27,12 @@ const FREE_DECODED: u64 = 4 << 20;
 /// Beyond that, most bytes that come out for one that went in. Deflate cannot exceed 1032.
 const MAX_RATIO: u64 = 1100;
 
-/// Memory that decoders may use together, over all connections that share it.
-#[derive(Clone, Debug)]
-pub struct DecodeBudget(Arc<AtomicUsize>);
-
-impl DecodeBudget {
-    /// A budget of so many bytes.
-    #[must_use]
-    pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(AtomicUsize::new(bytes)))
-    }
-
-    pub(crate) fn take(&self, bytes: usize) -> bool {
-        self.0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes))
-            .is_ok()
-    }
-
-    pub(crate) fn give_back(&self, bytes: usize) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
-
-impl Default for DecodeBudget {
-    /// 256 MiB.
-    fn default() -> Self {
-        Self::new(256 << 20)
-    }
-}
-
 /// The decoder of one body.
 pub(crate) struct Decoder {
     readings: Vec<Reading>,
     /// Bytes that went in.
     taken: u64,
-    budget: DecodeBudget,
-    /// Of the budget.
-    charged: usize,
+    charge: Charge,
     /// What was reported already.
     reported: Vec<Fault>,
 }
@@ -80,7 +47,7 @@ struct Reading {
 
 impl Decoder {
     /// The decoder for codings; `None` when nothing is to be decoded.
-    pub(crate) fn new(codings: &Codings, budget: &DecodeBudget) -> Result<Option<Self>, Fault> {
+    pub(crate) fn new(codings: &Codings, budget: &MemoryBudget) -> Result<Option<Self>, Fault> {
         let names = &codings.names[..];
         if names.len() > MAX_CODINGS {
             return Err(Fault::OverCap);
@@ -115,7 +82,7 @@ impl Decoder {
             Some(_) => vec![Fault::Malformed, Fault::Truncated],
             None => Vec::new(),
         };
-        let mut decoder = Self { readings, taken: 0, budget: budget.clone(), charged: 0, reported };
+        let mut decoder = Self { readings, taken: 0, charge: budget.charge(), reported };
         if decoder.charge() { Ok(Some(decoder)) } else { Err(Fault::OverCap) }
     }
 
@@ -212,21 +179,7 @@ impl Decoder {
     /// Accounts for the memory that the stages use by now.
     fn charge(&mut self) -> bool {
         let stages = self.readings.iter().flat_map(|reading| &reading.stages);
-        let cost = stages.map(Stage::memory).sum();
-        let enough = cost <= self.charged || self.budget.take(cost - self.charged);
-        if cost < self.charged {
-            self.budget.give_back(self.charged - cost);
-        }
-        if enough {
-            self.charged = cost;
-        }
-        enough
-    }
-}
-
-impl Drop for Decoder {
-    fn drop(&mut self) {
-        self.budget.give_back(self.charged);
+        self.charge.set(stages.map(Stage::memory).sum())
     }
 }
 

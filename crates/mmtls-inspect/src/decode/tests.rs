@@ -47,7 +47,7 @@ fn decode_in(coding: &str, body: &[u8], most: usize) -> (Vec<Vec<u8>>, Vec<Fault
 fn decode_as(codings: &Codings, body: &[u8], most: usize) -> (Vec<Vec<u8>>, Vec<Fault>) {
     let mut out = vec![Vec::new(); MAX_ALL_READINGS];
     let mut faults: Vec<_> = codings.fault().into_iter().collect();
-    match Decoder::new(codings, &DecodeBudget::default()) {
+    match Decoder::new(codings, &MemoryBudget::default()) {
         Ok(Some(mut decoder)) => {
             for piece in body.chunks(most) {
                 let mut add = |reading: u8, bytes: &[u8]| {
@@ -234,20 +234,20 @@ const PIECE_SLACK: u64 = 2_000_000;
 
 #[test]
 fn refuses_memory_beyond_the_budget_and_gives_it_back() {
-    let budget = DecodeBudget::new(100 << 10);
+    let budget = MemoryBudget::new(100 << 10);
     let codings = |name: &'static [u8]| Codings::read([name].into_iter(), false);
     let new = || Decoder::new(&codings(b"gzip"), &budget);
     let (one, two) = (new().unwrap(), new().unwrap());
     assert_eq!(new().err(), Some(Fault::OverCap));
     drop((one, two));
     assert!(new().is_ok());
-    let zstd_budget = DecodeBudget::new(300 << 10);
+    let zstd_budget = MemoryBudget::new(300 << 10);
     let mut decoder = Decoder::new(&codings(b"zstd"), &zstd_budget).unwrap().unwrap();
     let mut faults = Vec::new();
     decoder.data(&zstd(&[7; 100_000]), &mut |_, _| {}, &mut |fault| faults.push(fault));
     assert_eq!(faults, [Fault::OverCap]);
     drop(decoder);
-    assert!(zstd_budget.take(300 << 10));
+    assert_eq!(zstd_budget.left(), 300 << 10);
 }
 
 /// zstd says how large its window is; RFC 9659 allows 8 MiB.

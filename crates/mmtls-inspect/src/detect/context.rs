@@ -3,7 +3,7 @@
 use super::matcher::Matcher;
 use super::prefilter::Hits;
 use super::shared::Shared;
-use super::window::WindowBudget;
+use crate::budget::MemoryBudget;
 use crate::event::Side;
 use crate::rules::{Buffer, Rule};
 use crate::transaction::Transaction;
@@ -23,7 +23,7 @@ pub struct Context<'a> {
     /// What they remember beyond connections.
     pub shared: &'a Shared,
     /// Memory for windows.
-    pub budget: &'a WindowBudget,
+    pub budget: &'a MemoryBudget,
     /// Memory that is used again.
     pub scratch: &'a mut Scratch,
     /// The time of what came, in nanoseconds since 1970.

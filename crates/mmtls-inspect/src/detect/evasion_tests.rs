@@ -9,9 +9,9 @@ use std::io::Write;
 
 use super::rule_tests::{http, matcher};
 use super::*;
-use crate::AppLayer;
 use crate::event::{Event, Side};
 use crate::uninspected::Uninspected;
+use crate::{AppLayer, MemoryBudget};
 use Expect::{Cause, Found, Open};
 use Uninspected::{Malformed, OverCap, UnknownCoding, UnknownProtocol};
 
@@ -40,7 +40,7 @@ fn seen(matcher: &Matcher, parts: &Parts, chunk: usize) -> (bool, BTreeSet<Unins
     let mut cx = Context {
         matcher,
         shared: &Shared::default(),
-        budget: &WindowBudget::default(),
+        budget: &MemoryBudget::default(),
         scratch: &mut Scratch::default(),
         now_ns: 0,
     };

@@ -11,7 +11,8 @@ use super::multipart::Multipart;
 use super::prefilter::{Hits, Position};
 use super::transform;
 use super::view::View;
-use super::window::{Charge, Window, WindowBudget};
+use super::window::Window;
+use crate::budget::{Charge, MemoryBudget};
 use crate::event::Form;
 use crate::rules::Buffer;
 
@@ -43,7 +44,7 @@ pub(super) struct BodyStream {
 }
 
 impl BodyStream {
-    pub(super) fn new(form: Form, slots: usize, budget: &WindowBudget) -> Self {
+    pub(super) fn new(form: Form, slots: usize, budget: &MemoryBudget) -> Self {
         let positions = vec![Position::default(); slots];
         Self { form, is_message: true, is_file: true, window: Window::new(budget), positions }
     }

@@ -38,7 +38,6 @@ pub use dataset::{DatasetFault, DatasetFaultKind, Datasets};
 pub use flow_state::FlowState;
 pub use matcher::{Matcher, Profile, TooManyPatterns};
 pub use shared::Shared;
-pub use window::WindowBudget;
 
 #[cfg(test)]
 mod evasion_http2_tests;

@@ -5,9 +5,9 @@
 use std::io::Write;
 
 use super::*;
-use crate::AppLayer;
 use crate::event::Side;
 use crate::rules::{Buffer, RuleSet, Variables};
+use crate::{AppLayer, MemoryBudget};
 
 const CLIENT: Side = Side::Client;
 const SERVER: Side = Side::Server;
@@ -25,7 +25,7 @@ pub(super) fn matcher(rules: &str) -> Matcher {
 pub(super) struct Run {
     pub(super) matcher: Matcher,
     shared: Shared,
-    budget: WindowBudget,
+    budget: MemoryBudget,
     scratch: Scratch,
     pub(super) found: Vec<u32>,
     pub(super) over_cap: usize,
@@ -37,7 +37,7 @@ impl Run {
         Self {
             matcher: matcher(rules),
             shared: Shared::default(),
-            budget: WindowBudget::default(),
+            budget: MemoryBudget::default(),
             scratch: Scratch::default(),
             found: Vec::new(),
             over_cap: 0,
@@ -494,7 +494,7 @@ fn accepts_handshakes() {
     let mut cx = Context {
         matcher: &matcher,
         shared: &Shared::default(),
-        budget: &WindowBudget::default(),
+        budget: &MemoryBudget::default(),
         scratch: &mut Scratch::default(),
         now_ns: 0,
     };
@@ -508,10 +508,10 @@ fn accepts_handshakes() {
 #[test]
 fn refuses_memory_beyond_the_budget_and_says_so() {
     let mut run = Run::new(&http(&["file.data; content:\"EVIL\"; content:\"body\";"]));
-    run.budget = WindowBudget::new(600);
+    run.budget = MemoryBudget::new(600);
     run.connection(&[(CLIENT, GET), (SERVER, OK)], usize::MAX);
     assert_eq!((run.found.len(), run.over_cap), (1, 0));
-    run.budget = WindowBudget::new(300);
+    run.budget = MemoryBudget::new(300);
     run.connection(&[(CLIENT, GET), (SERVER, OK)], usize::MAX);
     assert_eq!((run.found.len(), run.over_cap), (1, 1));
 }

@@ -7,7 +7,8 @@ use super::context::{Context, Sink};
 use super::message::{Outcome, Subject, Waiting};
 use super::prefilter::Position;
 use super::view::View;
-use super::window::{Window, WindowBudget};
+use super::window::Window;
+use crate::budget::MemoryBudget;
 use crate::event::Side;
 use crate::rules::header::Protocol;
 
@@ -21,7 +22,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(budget: &WindowBudget, slots: usize) -> Self {
+    pub(super) fn new(budget: &MemoryBudget, slots: usize) -> Self {
         Self {
             window: Window::new(budget),
             positions: vec![Position::default(); slots],

@@ -3,10 +3,8 @@
 //! Checks that belong together may lie in different records, chunks or frames: this is where they are put
 //! together. Refuses to keep more than [`MOST`] bytes of a stream, and more than the budget of all streams.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::view::View;
+use crate::budget::{Charge, MemoryBudget};
 
 /// Least number of bytes that are kept before the latest ones.
 const KEPT: usize = 32 << 10;
@@ -18,66 +16,6 @@ pub(super) const STEP: usize = 16 << 10;
 const FREE_WORK: u64 = 16 << 20;
 /// How often each byte may be looked at again.
 const WORK_PER_BYTE: u64 = 64;
-
-/// Memory for the windows of all connections that share it.
-#[derive(Clone, Debug)]
-pub struct WindowBudget(Arc<AtomicUsize>);
-
-impl WindowBudget {
-    /// A budget of so many bytes.
-    #[must_use]
-    pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(AtomicUsize::new(bytes)))
-    }
-
-    /// Bytes that nobody has taken.
-    #[must_use]
-    pub fn left(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Takes bytes out; `None` when there are not so many.
-    pub(super) fn take(&self, bytes: usize) -> Option<Charge> {
-        let mut charge = Charge { budget: self.clone(), bytes: 0 };
-        charge.grow(bytes).then_some(charge)
-    }
-}
-
-/// Bytes of a budget, which get them back in the end.
-pub(super) struct Charge {
-    budget: WindowBudget,
-    bytes: usize,
-}
-
-impl Charge {
-    fn grow(&mut self, bytes: usize) -> bool {
-        let more = bytes.saturating_sub(self.bytes);
-        let taken = self
-            .budget
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(more));
-        self.bytes += if taken.is_ok() { more } else { 0 };
-        taken.is_ok()
-    }
-
-    fn release(&mut self) {
-        self.budget.0.fetch_add(self.bytes, Ordering::Relaxed);
-        self.bytes = 0;
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.release();
-    }
-}
-
-impl Default for WindowBudget {
-    /// 512 MiB.
-    fn default() -> Self {
-        Self::new(512 << 20)
-    }
-}
 
 /// The latest bytes of a stream.
 pub(super) struct Window {
@@ -96,13 +34,13 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn new(budget: &WindowBudget) -> Self {
+    pub(super) fn new(budget: &MemoryBudget) -> Self {
         Self {
             bytes: Vec::new(),
             start: 0,
             is_whole: false,
             has_slid: false,
-            charge: Charge { budget: budget.clone(), bytes: 0 },
+            charge: budget.charge(),
             work: 0,
             applied_at: 0,
         }
@@ -185,7 +123,7 @@ mod tests {
 
     #[test]
     fn keeps_the_latest_bytes_and_says_where_they_are() {
-        let mut window = Window::new(&WindowBudget::default());
+        let mut window = Window::new(&MemoryBudget::default());
         for step in 0..4u8 {
             assert!(!window.is_full(STEP));
             assert!(window.push(&[step; STEP]));
@@ -203,7 +141,7 @@ mod tests {
 
     #[test]
     fn refuses_more_than_the_budget_and_gives_back() {
-        let budget = WindowBudget::new(2048);
+        let budget = MemoryBudget::new(2048);
         let mut first = Window::new(&budget);
         assert!(first.push(&[0; 1000]) && first.push(&[0; 1000]));
         let mut second = Window::new(&budget);
@@ -217,7 +155,7 @@ mod tests {
 
     #[test]
     fn bounds_what_is_looked_at_again() {
-        let mut window = Window::new(&WindowBudget::default());
+        let mut window = Window::new(&MemoryBudget::default());
         window.push(&[0; 100]);
         assert!(window.may_apply());
         window.worked(32 << 20);

@@ -3,6 +3,8 @@
 //! What is in DATA frames is passed on as it comes; what a header block is made of is put together,
 //! up to a cap. Refuses frames that break up a header block, as endpoints do.
 
+use crate::budget::{Charge, MemoryBudget};
+
 /// Longest header block before decompression. Servers take 8 to 64 KiB.
 const MAX_BLOCK: usize = 256 << 10;
 /// Most frames that a header block is cut into.
@@ -79,6 +81,8 @@ pub(super) struct Reader {
     block: Option<Block>,
     continuations: u32,
     too_large: bool,
+    /// For a long buffer.
+    charge: Charge,
 }
 
 #[derive(Clone, Copy)]
@@ -90,7 +94,8 @@ struct Block {
 }
 
 impl Reader {
-    pub(super) fn new() -> Self {
+    /// Long header blocks share memory with those of other connections.
+    pub(super) fn new(budget: &MemoryBudget) -> Self {
         Self {
             state: State::Header,
             header: [0; HEADER],
@@ -100,7 +105,14 @@ impl Reader {
             block: None,
             continuations: 0,
             too_large: false,
+            charge: budget.charge(),
         }
+    }
+
+    /// Keeps nothing more: what follows means nothing.
+    pub(super) fn forget(&mut self) {
+        self.buffer = Vec::new();
+        self.charge.release();
     }
 
     /// Whether a frame, or a header block, is incomplete.
@@ -213,7 +225,7 @@ impl Reader {
             _ => self.buffer.clear(),
         }
         if self.buffer.capacity() > KEPT_CAPACITY && self.block.is_none_or(|_| !continues) {
-            self.buffer = Vec::new();
+            self.forget();
         }
         self.state = if of_a_stream && flags & PADDED != 0 {
             if length == 0 {
@@ -231,6 +243,13 @@ impl Reader {
         let room = most - self.buffer.len().min(most);
         if bytes.len() > room && self.block.is_some() {
             self.too_large = true;
+        }
+        let needed = self.buffer.len() + bytes.len().min(room);
+        // In steps that double, as the buffer grows.
+        if needed > KEPT_CAPACITY && !self.charge.grow(needed.next_power_of_two()) {
+            self.too_large = true;
+            self.buffer = Vec::new();
+            return;
         }
         self.buffer.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }

@@ -14,6 +14,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use crate::budget::MemoryBudget;
 use crate::event::{Anomaly, Body, Event, Fields, Form, Side};
 use crate::transaction::{MAX_STREAM_TEXT, Transaction, Transactions};
 use fields::List;
@@ -40,9 +41,9 @@ struct Direction {
 }
 
 impl Direction {
-    fn new(preface: &'static [u8]) -> Self {
+    fn new(preface: &'static [u8], budget: &MemoryBudget) -> Self {
         Self {
-            reader: Reader::new(),
+            reader: Reader::new(budget),
             hpack: hpack::Decoder::new(),
             preface,
             lost: false,
@@ -73,10 +74,10 @@ pub(crate) struct Http2 {
 
 impl Http2 {
     /// At the start of a connection.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(budget: &MemoryBudget) -> Self {
         Self {
-            client: Direction::new(PREFACE),
-            server: Direction::new(b""),
+            client: Direction::new(PREFACE, budget),
+            server: Direction::new(b"", budget),
             streams: BTreeMap::new(),
             transactions: Transactions::default(),
             text_bytes: 0,
@@ -87,8 +88,8 @@ impl Http2 {
     }
 
     /// Behind an upgrade, whose request is answered on stream 1 (RFC 7540, section 3.2).
-    pub(crate) fn upgraded(from: &Transaction) -> Self {
-        let mut http = Self::new();
+    pub(crate) fn upgraded(from: &Transaction, budget: &MemoryBudget) -> Self {
+        let mut http = Self::new(budget);
         http.transactions = Transactions::behind(from);
         if let Some(request) = from.request.clone() {
             let mut transaction = http.transactions.begin(request);
@@ -171,7 +172,7 @@ impl Http2 {
         let direction = self.direction(side);
         if !direction.lost {
             direction.lost = true;
-            direction.reader.buffer = Vec::new();
+            direction.reader.forget();
             self.report(side, why, sink);
         }
     }

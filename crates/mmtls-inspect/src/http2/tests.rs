@@ -42,7 +42,7 @@ impl Log {
 }
 
 fn run(parts: &[(Side, Vec<u8>)], most: usize) -> Vec<String> {
-    let mut http = Http2::new();
+    let mut http = Http2::new(&MemoryBudget::default());
     let mut log = Log::default();
     for (side, bytes) in parts {
         for piece in bytes.chunks(most) {
@@ -296,7 +296,7 @@ fn refuses_floods() {
     // Only a request with a body has something that is not decoded.
     for (flags, reported) in [(OPEN, 1), (WHOLE, 0)] {
         let frames: Vec<_> = (0..900).map(|at| frame(HEADERS, flags, 2 * at + 1, &head)).collect();
-        let mut http = Http2::new();
+        let mut http = Http2::new(&MemoryBudget::default());
         let mut anomalies = 0;
         http.data(Side::Client, &client(&frames).1, &mut |event| {
             anomalies += usize::from(matches!(event, Event::Anomaly(..)));
@@ -320,7 +320,7 @@ fn refuses_floods() {
 
 #[test]
 fn accepts_a_limit_of_bodies_and_gaps() {
-    let mut http = Http2::new();
+    let mut http = Http2::new(&MemoryBudget::default());
     let mut log = Log::default();
     let mut sink = |event: Event<'_>| log.add(event);
     http.limit_response_bodies(Some(3));

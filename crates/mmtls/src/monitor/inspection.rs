@@ -7,9 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use mmtls_engine::tls::Direction;
 use mmtls_inspect::transaction::Transaction;
-use mmtls_inspect::{
-    AppLayer, AppProto, Body, DecodeBudget, Event, Form, Side, Uninspected, Wants,
-};
+use mmtls_inspect::{AppBudget, AppLayer, AppProto, Body, Event, Form, Side, Uninspected, Wants};
 
 use super::files::Files;
 use super::finding::{Finding, direction, record, side};
@@ -39,7 +37,7 @@ struct Searches {
 impl Inspection {
     /// At the start of a session. Decoders share memory with those of other sessions.
     #[must_use]
-    pub fn new(budget: &DecodeBudget) -> Self {
+    pub fn new(budget: &AppBudget) -> Self {
         Self { app: AppLayer::with_budget(budget), ..Self::default() }
     }
 

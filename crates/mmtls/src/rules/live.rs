@@ -6,7 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use mmtls_inspect::detect::{Context, FlowState, Matcher, Scratch, Shared, WindowBudget};
+use mmtls_inspect::MemoryBudget;
+use mmtls_inspect::detect::{Context, FlowState, Matcher, Scratch, Shared};
 use mmtls_inspect::rules::Skipped;
 
 use super::{LoadedRules, RulesConfig, RulesError};
@@ -30,7 +31,7 @@ struct Common {
     /// How often the rules were exchanged.
     version: AtomicU64,
     shared: Shared,
-    budget: WindowBudget,
+    budget: MemoryBudget,
     /// Rules that were left out at start.
     skipped: Vec<Skipped>,
 }
@@ -51,7 +52,7 @@ impl LiveRules {
             current: Mutex::new(Arc::clone(&matcher)),
             version: AtomicU64::new(0),
             shared: Shared::default(),
-            budget: WindowBudget::default(),
+            budget: MemoryBudget::default(),
             skipped: loaded.skipped,
         };
         let (can_drop, common) = (matcher.can_drop(), Arc::new(common));
