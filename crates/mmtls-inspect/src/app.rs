@@ -217,6 +217,10 @@ impl AppLayer {
     /// One side closed in order. Nothing of it may follow.
     pub fn close(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
         if side == Side::Client {
+            if self.detection.as_ref().is_some_and(|detection| detection.client.is_empty()) {
+                // It only listens: what its server says is no answer.
+                return;
+            }
             self.detect_no_longer(sink);
         }
         match &mut self.layer {

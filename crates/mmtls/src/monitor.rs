@@ -658,7 +658,8 @@ impl Handler for Monitor {
         ) {
             self.reports.handshake(session.info(), &mut state.known);
         }
-        if error == SessionError::LostSynchronisation && self.gap(session.info(), state, direction)
+        if matches!(error, SessionError::LostSynchronisation | SessionError::MemoryCap)
+            && self.gap(session.info(), state, direction)
         {
             session.reset();
         }

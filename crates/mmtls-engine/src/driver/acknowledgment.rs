@@ -157,7 +157,7 @@ impl<H: Handler> Engine<H> {
             };
             return self.refuse(index, policy, direction, error);
         }
-        if !self.leave_cleartext(index, Some((direction, error))) {
+        if !self.leave_cleartext(index, direction, error) {
             return;
         }
         if let Some(flow) = self.flows.get(index) {

@@ -8,7 +8,11 @@
 //!                                            nothing more is asked for, or the connection is over
 //! ```
 //! Nothing is held: a segment is looked at before it goes on, and one that a handler resets goes nowhere.
-//! What waits has passed already: a few bytes that begin as TLS does, or as a load balancer's header.
+//! What waits has passed already: the beginning of a hello, or of a load balancer's header, of one side, as long as the other one
+//! says nothing. It is shown with what follows, or with the FIN; in front of a session it is not.
+//!
+//! What looks like a hello behind other bytes may be none: until a server has answered it, it is shown as well ([`Before`]).
+//! Otherwise a few bytes would switch the inspection off, whoever sends them.
 //!
 //! Refuses to show connections whose beginning was not seen, and anything behind a gap.
 
@@ -30,6 +34,13 @@ pub(super) enum Clear<S> {
     Shown(Box<Shown<S>>),
     /// Nothing: its beginning was not seen, or the application has seen enough.
     Ignored,
+}
+
+/// What was in the clear in front of a session that no server has answered yet.
+pub(super) struct Before<S> {
+    pub(super) shown: Box<Shown<S>>,
+    /// Client and server of the session are the other way round.
+    reversed: bool,
 }
 
 /// A connection in the clear, and what the application keeps of it.
@@ -73,6 +84,52 @@ impl<S> Clear<S> {
     }
 }
 
+impl<S> Shown<S> {
+    pub(super) fn disposition(&self) -> Disposition {
+        self.disposition
+    }
+
+    /// Events may be raised.
+    fn is_live(&self) -> bool {
+        self.has_begun && !self.has_ended && !self.disposition.is_kill()
+    }
+}
+
+impl<S: Default> Before<S> {
+    /// Bytes of the session.
+    pub(super) fn handle_bytes<H: Handler<State = S>>(
+        &mut self,
+        handler: &mut H,
+        now_ns: u64,
+        direction: Direction,
+        bytes: &[u8],
+    ) {
+        let direction = if self.reversed { direction.reverse() } else { direction };
+        self.shown.handle_bytes(handler, now_ns, direction, bytes, true);
+    }
+
+    pub(super) fn handle_fin<H: Handler<State = S>>(
+        &mut self,
+        handler: &mut H,
+        now_ns: u64,
+        direction: Direction,
+    ) {
+        let direction = if self.reversed { direction.reverse() } else { direction };
+        self.shown.handle_fin(handler, now_ns, direction);
+    }
+
+    /// Nothing more is shown; whether it can be forgotten.
+    pub(super) fn end<H: Handler<State = S>>(
+        &mut self,
+        handler: &mut H,
+        now_ns: u64,
+        why: Option<EndReason>,
+    ) -> bool {
+        self.shown.end(handler, now_ns, why);
+        !self.shown.disposition.is_kill()
+    }
+}
+
 impl<S: Default> Shown<S> {
     fn new(info: SessionInfo) -> Self {
         Self {
@@ -113,19 +170,33 @@ impl<S: Default> Shown<S> {
         if self.has_ended {
             return;
         }
-        if !is_other {
+        // No server of TLS speaks while its client's hello is incomplete.
+        let waits = self.waiting[direction.reverse().index()].is_empty();
+        if !is_other && !self.has_begun && waits {
             self.waiting[direction.index()].extend_from_slice(bytes);
             return;
         }
-        if !self.has_begun {
-            self.has_begun = true;
-            self.event(handler, now_ns, H::cleartext_start);
-            for direction in Direction::BOTH {
-                let waiting = core::mem::take(&mut self.waiting[direction.index()]);
-                self.show(handler, now_ns, direction, &waiting);
-            }
-        }
+        self.begin(handler, now_ns);
         self.show(handler, now_ns, direction, bytes);
+    }
+
+    /// What has waited is shown.
+    fn begin<H: Handler<State = S>>(&mut self, handler: &mut H, now_ns: u64) {
+        if core::mem::replace(&mut self.has_begun, true) {
+            return;
+        }
+        self.event(handler, now_ns, H::cleartext_start);
+        for direction in Direction::BOTH {
+            let waiting = core::mem::take(&mut self.waiting[direction.index()]);
+            self.show(handler, now_ns, direction, &waiting);
+        }
+    }
+
+    /// Nothing more comes that could show what has waited to be TLS.
+    fn begin_late<H: Handler<State = S>>(&mut self, handler: &mut H, now_ns: u64) {
+        if self.waiting.iter().any(|waiting| !waiting.is_empty()) {
+            self.begin(handler, now_ns);
+        }
     }
 
     fn show<H: Handler<State = S>>(
@@ -161,11 +232,10 @@ impl<S: Default> Shown<S> {
         now_ns: u64,
         direction: Direction,
     ) {
-        if self.has_begun
-            && !self.has_ended
-            && !self.disposition.is_kill()
-            && !core::mem::replace(&mut self.has_finished[direction.index()], true)
-        {
+        if !self.waiting[direction.index()].is_empty() {
+            self.begin(handler, now_ns);
+        }
+        if self.is_live() && !core::mem::replace(&mut self.has_finished[direction.index()], true) {
             self.event(handler, now_ns, |handler, session, state| {
                 handler.cleartext_fin(session, state, direction);
             });
@@ -179,7 +249,7 @@ impl<S: Default> Shown<S> {
         direction: Direction,
         error: SessionError,
     ) {
-        if self.has_begun && !self.has_ended && !self.disposition.is_kill() {
+        if self.is_live() {
             self.event(handler, now_ns, |handler, session, state| {
                 handler.error(session, state, direction, error);
             });
@@ -221,12 +291,28 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// Nothing more of a connection is shown, though it goes on: TLS begins, or, with an error, it cannot
-    /// be followed. False when its handler wants it to be reset.
+    /// TLS seems to begin: what was shown goes on beside it until a server has answered.
+    pub(super) fn take_cleartext(
+        &mut self,
+        index: FlowIndex,
+        reversed: bool,
+    ) -> Option<Before<H::State>> {
+        let Payload::Undecided(_, clear) = &mut self.flows.get(index)?.payload else {
+            return None;
+        };
+        match core::mem::replace(clear, Clear::Ignored) {
+            Clear::Shown(shown) if shown.has_begun => Some(Before { shown, reversed }),
+            _ => None,
+        }
+    }
+
+    /// Nothing more of a connection is shown, though it goes on: it cannot be followed. False when its handler
+    /// wants it to be reset.
     pub(super) fn leave_cleartext(
         &mut self,
         index: FlowIndex,
-        error: Option<(Direction, SessionError)>,
+        direction: Direction,
+        error: SessionError,
     ) -> bool {
         let Some(Payload::Undecided(_, Clear::Shown(shown))) =
             self.flows.get(index).map(|flow| &mut flow.payload)
@@ -234,9 +320,8 @@ impl<H: Handler> Engine<H> {
             return true;
         };
         let (handler, now_ns) = (&mut self.handler, self.now_ns);
-        if let Some((direction, error)) = error {
-            shown.raise(handler, now_ns, direction, error);
-        }
+        shown.begin_late(handler, now_ns);
+        shown.raise(handler, now_ns, direction, error);
         shown.end(handler, now_ns, None);
         let Disposition::Kill { reset, reason } = shown.disposition else {
             return true;
@@ -253,6 +338,7 @@ impl<H: Handler> Engine<H> {
             return;
         };
         let (handler, now_ns) = (&mut self.handler, self.now_ns);
+        shown.begin_late(handler, now_ns);
         for direction in Direction::BOTH {
             if gaps[direction.index()] {
                 let error = SessionError::LostSynchronisation;

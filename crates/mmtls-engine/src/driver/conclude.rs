@@ -125,6 +125,9 @@ impl<H: Handler> Engine<H> {
             }
             match &mut flow.payload {
                 Payload::Tls(tls) if tls.session.following() => {
+                    if let Some(before) = &mut tls.before {
+                        before.handle_fin(&mut self.handler, self.now_ns, direction);
+                    }
                     let mut ctx = context!(self, tls.state);
                     tls.session.handle_fin(direction, &mut ctx);
                 }
@@ -200,7 +203,7 @@ fn is_concluded<S: Default>(flow: &Flow<S>) -> bool {
         return false;
     }
     match &flow.payload {
-        Payload::Tls(tls) => match tls.session.disposition() {
+        Payload::Tls(tls) => match flow.payload.disposition() {
             Disposition::Follow => {
                 !Direction::BOTH.into_iter().any(|it| tls.session.is_stalled(it))
             }

@@ -113,7 +113,10 @@ impl<H: Handler> Engine<H> {
                 half.syn_data = Vec::new();
             }
             match &mut flow.payload {
-                Payload::Tls(tls) => tls.session.forget(),
+                Payload::Tls(tls) => {
+                    tls.session.forget();
+                    tls.before = None;
+                }
                 // Still undecided: what comes behind a RST is dropped, and not passed as unknown.
                 Payload::Undecided(recogniser, cleartext) => {
                     *recogniser = Recogniser::default();
@@ -267,6 +270,9 @@ impl<H: Handler> Engine<H> {
                 }
             }
             tls.session.end(reason, &mut ctx);
+            if let Some(before) = &mut tls.before {
+                before.end(&mut self.handler, self.now_ns, Some(reason));
+            }
             if let (Some(random), id) = (tls.session.key_random(), tls.session.info().id) {
                 self.unregister(&random, id);
             }

@@ -5,7 +5,7 @@
 use super::cleartext::Clear;
 use super::payload::{Flow, Payload, Tls, is_followed};
 use super::{Engine, context};
-use crate::config;
+use crate::config::Cleartext;
 use crate::follow::TlsSession;
 use crate::recognition::{Beginning, Found};
 use crate::session::{Handler, SessionError, SessionInfo, TcpAnomaly};
@@ -24,6 +24,11 @@ impl<H: Handler> Engine<H> {
         {
             let half = &mut flow.halves[direction.index()];
             let offset = half.assembler.next();
+            if let Payload::Tls(tls) = &mut flow.payload
+                && let Some(before) = &mut tls.before
+            {
+                before.handle_bytes(&mut self.handler, self.now_ns, direction, bytes);
+            }
             if let Payload::Tls(tls) = &mut flow.payload
                 && let Some(changed) = tls.session.keep_partial(direction, bytes, &mut self.pool)
             {
@@ -51,7 +56,7 @@ impl<H: Handler> Engine<H> {
 
     /// Lets whatever the flow carries see contiguous bytes.
     fn feed(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) {
-        let shows = self.config.cleartext != config::Cleartext::Ignored;
+        let shows = self.config.cleartext != Cleartext::Ignored;
         let Some(flow) = self.flows.get(index) else {
             return;
         };
@@ -62,11 +67,19 @@ impl<H: Handler> Engine<H> {
                 let mut ctx = context!(self, tls.state);
                 let known = tls.session.key_random();
                 tls.session.handle_bytes(direction, bytes, &mut ctx);
+                let is_answered = tls.session.info().server_random.is_some();
+                if let Some(before) = &mut tls.before
+                    && (is_answered || !tls.session.following())
+                    && before.end(&mut self.handler, self.now_ns, None)
+                {
+                    tls.before = None;
+                }
                 if tls.session.key_random() != known {
                     self.register(index, known);
                 }
             }
-            Payload::Undecided(recogniser, cleartext) => {
+            Payload::Undecided(_, clear) if clear.disposition().is_kill() => {}
+            Payload::Undecided(recogniser, clear) => {
                 match recogniser.handle_bytes(direction, bytes) {
                     // Also where TLS was found behind what came first: whether that is seen before depends on
                     // how the client has cut its bytes.
@@ -78,7 +91,7 @@ impl<H: Handler> Engine<H> {
                         self.note(index, direction, TcpAnomaly::NotTls);
                         self.refuse(index, policy, direction, SessionError::NotTls);
                     }
-                    Found::Plain(watch) if !shows || matches!(cleartext, Clear::Ignored) => {
+                    Found::Plain(watch) if !shows || matches!(clear, Clear::Ignored) => {
                         flow.payload = Payload::Plain(watch);
                     }
                     // It goes on to be looked at in order.
@@ -87,12 +100,11 @@ impl<H: Handler> Engine<H> {
                     }
                     Found::Unsure | Found::Plain(_) => {}
                     Found::Tls(beginning) => {
-                        if beginning.reversed {
-                            flow.swap_roles();
+                        let is_behind = bytes.len() > beginning.client.len() || clear.is_shown();
+                        if shows && is_behind {
+                            self.show_cleartext(index, direction, bytes);
                         }
-                        if self.leave_cleartext(index, None) {
-                            self.begin_session(index, beginning, bytes.len());
-                        }
+                        self.begin_session(index, beginning, bytes.len());
                     }
                     Found::Missed => self.miss(index, direction),
                 }
@@ -103,9 +115,13 @@ impl<H: Handler> Engine<H> {
     /// A flow turned out to carry TLS; `latest` of the client's bytes are not counted as delivered
     /// yet.
     fn begin_session(&mut self, index: FlowIndex, first: Beginning, latest: usize) {
+        let before = self.take_cleartext(index, first.reversed);
         let Some(flow) = self.flows.get(index) else {
             return;
         };
+        if first.reversed {
+            flow.swap_roles();
+        }
         let next = |half: &TcpDirection| half.assembler.next();
         let delivered = next(&flow.halves[0]) + latest as u64;
         let positions = [
@@ -120,7 +136,7 @@ impl<H: Handler> Engine<H> {
         if first.ssl2 {
             session.refuse_version(ProtocolVersion::SSL_2_0, &mut ctx);
         }
-        flow.payload = Payload::Tls(Box::new(Tls { session, state }));
+        flow.payload = Payload::Tls(Box::new(Tls { session, state, before }));
         self.feed(index, Direction::ClientToServer, &first.client);
         if first.server_lost {
             self.fail(index, Direction::ServerToClient, SessionError::LostSynchronisation);

@@ -310,7 +310,7 @@ impl<H: Handler> Engine<H> {
         let reason = EndReason::ResetByPolicy(error);
         match policy {
             Policy::Forward | Policy::Bypass => {
-                if !self.leave_cleartext(index, Some((direction, error))) {
+                if !self.leave_cleartext(index, direction, error) {
                     return;
                 }
                 if let Some(flow) = self.flows.get(index) {

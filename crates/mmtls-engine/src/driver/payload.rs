@@ -1,6 +1,6 @@
 //! What a connection carries.
 
-use super::cleartext::Clear;
+use super::cleartext::{Before, Clear};
 use crate::follow::TlsSession;
 use crate::recognition::{Recogniser, Watch};
 use crate::session::Disposition;
@@ -25,6 +25,8 @@ pub(super) enum Payload<S> {
 pub(super) struct Tls<S> {
     pub(super) session: TlsSession,
     pub(super) state: S,
+    /// What was in front of it.
+    pub(super) before: Option<Before<S>>,
 }
 
 impl<S> Default for Payload<S> {
@@ -37,7 +39,10 @@ impl<S> Payload<S> {
     /// What has been decided about the connection's packets, as far as that depends on what it carries.
     pub(super) fn disposition(&self) -> Disposition {
         match self {
-            Self::Tls(tls) => tls.session.disposition(),
+            Self::Tls(tls) => match &tls.before {
+                Some(before) if before.shown.disposition().is_kill() => before.shown.disposition(),
+                _ => tls.session.disposition(),
+            },
             Self::Undecided(_, cleartext) => cleartext.disposition(),
             Self::Plain(_) => Disposition::Follow,
         }

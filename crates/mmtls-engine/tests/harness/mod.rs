@@ -173,6 +173,8 @@ pub struct Recorder {
     pub pause_all: bool,
     /// Pauses both directions of a connection in the clear once it has shown so many bytes.
     pub clear_enough: Option<usize>,
+    /// Resets a connection in the clear once one direction has shown this.
+    pub reset_at_word: Option<Vec<u8>>,
     /// What its end says of resumption.
     pub resumption: Resumption,
     /// What the session began behind.
@@ -328,6 +330,12 @@ impl Handler for Recorder {
         bytes: &[u8],
     ) {
         self.raise(session, Event::Clear(direction, bytes.to_vec()));
+        if let Some(word) = &self.reset_at_word
+            && self.shown(direction).windows(word.len()).any(|it| it == word)
+        {
+            session.reset();
+            self.reset = Some(Event::Clear(direction, Vec::new()));
+        }
         let Some(enough) = self.clear_enough else {
             return;
         };

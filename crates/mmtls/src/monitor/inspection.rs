@@ -67,6 +67,10 @@ impl Inspection {
         out: &mut dyn FnMut(Finding<'_>),
     ) {
         let search = &mut self.search;
+        if self.closed[direction.index()] {
+            // Not every receiver stops reading at a close_notify.
+            search.uninspected(direction, Uninspected::Malformed, out);
+        }
         look.data(side(direction), bytes, search.protocol, &mut |it| search.pass_on(it, out));
         let mut sink = |event: Event<'_>| search.event(event, look, out);
         self.app.data(side(direction), bytes, &mut sink);
@@ -85,6 +89,7 @@ impl Inspection {
             files.gap(side(direction));
         }
         self.app.gap(side(direction), &mut |event| search.event(event, look, out));
+        self.search.uninspected(direction, Uninspected::Gap, out);
         self.search.restart(side(direction));
     }
 
