@@ -19,6 +19,11 @@ const SMTP: [(Direction, &[u8]); 5] = [
     (S, b"220 go ahead\r\n"),
 ];
 
+/// Who says what.
+type Turn = (Direction, Vec<u8>);
+/// Ends a connection.
+type How = fn(&mut T);
+
 fn config() -> Config {
     Config { cleartext: Cleartext::FromBeginning, ..T::config() }
 }
@@ -50,7 +55,7 @@ fn accepts_every_byte_in_order_whatever_the_network_does() {
     });
     // Until the server has spoken, its client's segments are taken in order only.
     let banner = (S, b"2".to_vec());
-    let dialog: Vec<(Direction, Vec<u8>)> = [banner].into_iter().chain(exchanges).collect();
+    let dialog: Vec<Turn> = [banner].into_iter().chain(exchanges).collect();
     for seed in 0..100 {
         let mut rng = Seeded::new(seed);
         let mut t = open();
@@ -251,7 +256,7 @@ fn accepts_ends_of_every_kind() {
     let reset = |t: &mut T| {
         t.send(S, 0, REQUEST.len() as u64, flag::ACK | flag::RST, &[]);
     };
-    let end: [(fn(&mut T), EndReason); 3] = [
+    let end: [(How, EndReason); 3] = [
         (close, EndReason::Closed),
         (reset, EndReason::ResetByPeer(S)),
         (|t| t.engine.finish(), EndReason::Shutdown),
@@ -349,7 +354,7 @@ fn refuses_to_be_switched_off_by_what_looks_like_tls() {
     let look_alike =
         [&[22, 3, 1, 0x40, 0, 1, 0, 0xff, 0xf0, 3, 3][..], &[b'x'; 900], b"EVIL"].concat();
     let join = |parts: &[&[u8]]| parts.concat();
-    let dialogs: [(&str, Vec<(Direction, Vec<u8>)>); 6] = [
+    let dialogs: [(&str, Vec<Turn>); 6] = [
         ("in front of a hello", vec![(C, join(&[b"GET /EVIL HTTP/1.1\r\n\r\n", &hello]))]),
         (
             "an answer in front of a hello",

@@ -12,8 +12,8 @@
 //!                                        discard and reset, or release ─► verdict on the frame at hand
 //! ```
 
-use super::cleartext::Clear;
 use super::payload::{Flow, Payload};
+use super::shown::Clear;
 use super::{Engine, context};
 use crate::output::{Output, Verdict};
 use crate::session::{Disposition, Handler};

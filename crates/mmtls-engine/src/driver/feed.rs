@@ -2,8 +2,8 @@
 //!
 //! Refuses to let go of bytes before their receiver has acknowledged them: a copy with other bytes must not pass.
 
-use super::cleartext::Clear;
 use super::payload::{Flow, Payload, Tls, is_followed};
+use super::shown::Clear;
 use super::{Engine, context};
 use crate::config::Cleartext;
 use crate::follow::TlsSession;

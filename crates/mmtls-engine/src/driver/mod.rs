@@ -17,6 +17,7 @@ mod payload;
 mod reassemble;
 mod room;
 mod segment;
+mod shown;
 mod sink;
 mod stalls;
 

@@ -7,9 +7,9 @@
 //! Refuses bytes that no receiver takes.
 
 use super::Engine;
-use super::cleartext::Clear;
 use super::conclude::Passage;
 use super::payload::{Flow, Payload, is_followed};
+use super::shown::Clear;
 use crate::recognition::{Noticed, may_begin};
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
 use crate::tcp::{FlowIndex, Insert, Phase, TcpDirection};
