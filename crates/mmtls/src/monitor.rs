@@ -4,6 +4,7 @@
 //! bodies. Refuses to read a clock (its owner tells the time) and to stop because a disk
 //! is full. One [`Monitor`] belongs to one engine.
 
+mod error;
 mod facts;
 mod files;
 mod finding;
@@ -11,7 +12,6 @@ mod inspection;
 mod look;
 mod reports;
 
-use core::fmt;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
@@ -28,10 +28,11 @@ use serde::Serialize;
 
 use crate::certificate::CertificateFacts;
 use crate::eve::{Anomaly, EveWriter, FlowKey, Origin};
-use crate::patterns::{PatternAction, PatternConfig, Patterns, PatternsError};
-use crate::rules::{LiveRules, LoadedRules, Reloader, RulesConfig, RulesError, SessionRules};
+use crate::patterns::{PatternAction, PatternConfig, Patterns};
+use crate::rules::{LiveRules, LoadedRules, Reloader, RulesConfig, SessionRules};
 use crate::streams::{StreamFiles, Streams};
 use crate::summary::{Outcome, Summary};
+pub use error::{MonitorError, MonitorIoError};
 use facts::SideFacts;
 pub use finding::Finding;
 pub use inspection::Inspection;
@@ -79,32 +80,6 @@ pub struct MonitorConfig {
     /// The same while rules are in force that drop or reject: rules may be exchanged.
     pub uninspected_resets_beside_rules: BTreeSet<Uninspected>,
 }
-
-/// Why a monitor could not be set up.
-#[derive(Debug)]
-pub enum MonitorError {
-    /// The log directory, or `eve.json` in it.
-    Log(PathBuf, io::Error),
-    /// The streams directory.
-    Streams(PathBuf, io::Error),
-    /// The pattern file.
-    Patterns(PatternsError),
-    /// The files of rules.
-    Rules(RulesError),
-}
-
-impl fmt::Display for MonitorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Log(dir, error) => write!(f, "log directory {}: {error}", dir.display()),
-            Self::Streams(dir, error) => write!(f, "streams directory {}: {error}", dir.display()),
-            Self::Patterns(error) => error.fmt(f),
-            Self::Rules(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for MonitorError {}
 
 /// Reports sessions, follows HTTP/1, searches and counts.
 pub struct Monitor {
@@ -295,29 +270,6 @@ impl Monitor {
         errors
     }
 }
-
-/// An output could not be written.
-#[derive(Debug)]
-pub enum MonitorIoError {
-    /// `eve.json`.
-    Log(io::Error),
-    /// `eve.json` could not be opened again, and goes on in the old file. Nothing is lost.
-    Reopen(io::Error),
-    /// A stream file.
-    Streams(io::Error),
-}
-
-impl fmt::Display for MonitorIoError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Log(error) => write!(f, "writing eve.json: {error}"),
-            Self::Reopen(error) => write!(f, "the log goes on in the old file: {error}"),
-            Self::Streams(error) => write!(f, "writing a stream file: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for MonitorIoError {}
 
 #[derive(Serialize)]
 struct Stats<'a, C> {
