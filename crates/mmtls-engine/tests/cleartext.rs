@@ -392,3 +392,18 @@ fn accepts_what_waited_with_the_fin() {
     t.engine.finish();
     assert_eq!(t.engine.handler().shown(C), b"PROXY and no more");
 }
+
+#[test]
+fn accepts_one_end_of_what_looked_like_tls() {
+    // Nobody has answered: the session tells how it ends, and what was in front of it ends first.
+    let mut t = open();
+    let at = t.say(&SMTP);
+    t.send(C, at[0] as i64, at[1], flag::ACK, &hello());
+    assert!(t.started());
+    t.engine.finish();
+    let ends: Vec<Event> = skeleton(&t)
+        .into_iter()
+        .filter(|it| matches!(it, Event::ClearEnd(_) | Event::SessionEnd(_)))
+        .collect();
+    assert_eq!(ends, [Event::ClearEnd(None), Event::SessionEnd(EndReason::Shutdown)]);
+}

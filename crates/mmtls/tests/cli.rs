@@ -184,6 +184,15 @@ fn refuses_key_logs_without_a_single_key() {
     }
 }
 
+#[test]
+fn refuses_to_look_into_connections_without_their_start_where_it_looks_into_none() {
+    let place = Place::new("midstream");
+    let capture = place.write("fine", empty_capture());
+    fails(mmtls(&["read", "-r", &capture, "--midstream"]), &["--midstream needs --plaintext"]);
+    let output = mmtls(&["read", "-r", &capture, "--midstream", "--plaintext"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 /// `mmtls run` in the middlebox's namespace with everything it needs.
 struct Run<'a> {
     bed: &'a Testbed,

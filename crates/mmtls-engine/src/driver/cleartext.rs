@@ -29,14 +29,14 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let Payload::Undecided(recogniser, cleartext) = &mut flow.payload else {
+        let Payload::Undecided(recogniser, clear) = &mut flow.payload else {
             return;
         };
-        if let Clear::Expected = cleartext {
+        if let Clear::Expected = clear {
             let info = SessionInfo::new(flow.id, flow.client, flow.server, flow.started_ns);
-            *cleartext = Clear::Shown(Box::new(Shown::new(info)));
+            *clear = Clear::Shown(Box::new(Shown::new(info)));
         }
-        let Clear::Shown(shown) = cleartext else {
+        let Clear::Shown(shown) = clear else {
             return;
         };
         let (handler, now_ns) = (&mut self.handler, self.now_ns);
@@ -44,7 +44,7 @@ impl<H: Handler> Engine<H> {
         if shown.is_over() {
             shown.end(handler, now_ns, None);
             if !shown.disposition().is_kill() {
-                cleartext.forget();
+                clear.forget();
             }
         }
     }

@@ -126,7 +126,8 @@ impl<H: Handler> Engine<H> {
             match &mut flow.payload {
                 Payload::Tls(tls) if tls.session.following() => {
                     if let Some(before) = &mut tls.before {
-                        before.handle_fin(&mut self.handler, self.now_ns, direction);
+                        let direction = before.direction(direction);
+                        before.shown.handle_fin(&mut self.handler, self.now_ns, direction);
                     }
                     let mut ctx = context!(self, tls.state);
                     tls.session.handle_fin(direction, &mut ctx);
@@ -210,7 +211,7 @@ fn is_concluded<S: Default>(flow: &Flow<S>) -> bool {
             Disposition::Bypass => flow.bypassed,
             Disposition::Kill { .. } => false,
         },
-        Payload::Undecided(_, cleartext) => !cleartext.disposition().is_kill(),
+        Payload::Undecided(_, clear) => !clear.disposition().is_kill(),
         Payload::Plain(_) => true,
     }
 }

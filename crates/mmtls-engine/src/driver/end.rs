@@ -118,9 +118,9 @@ impl<H: Handler> Engine<H> {
                     tls.before = None;
                 }
                 // Still undecided: what comes behind a RST is dropped, and not passed as unknown.
-                Payload::Undecided(recogniser, cleartext) => {
+                Payload::Undecided(recogniser, clear) => {
                     *recogniser = Recogniser::default();
-                    cleartext.forget();
+                    clear.forget();
                 }
                 Payload::Plain(_) => {}
             }
@@ -263,6 +263,10 @@ impl<H: Handler> Engine<H> {
             flow.halves[direction.index()].has_gap(acknowledged)
         });
         if let Payload::Tls(tls) = &mut flow.payload {
+            if let Some(before) = &mut tls.before {
+                // The session tells how it ends.
+                before.shown.end(&mut self.handler, self.now_ns, None);
+            }
             let mut ctx = context!(self, tls.state);
             if tls.session.following() {
                 for direction in Direction::BOTH.into_iter().filter(|it| gaps[it.index()]) {
@@ -270,9 +274,6 @@ impl<H: Handler> Engine<H> {
                 }
             }
             tls.session.end(reason, &mut ctx);
-            if let Some(before) = &mut tls.before {
-                before.end(&mut self.handler, self.now_ns, Some(reason));
-            }
             if let (Some(random), id) = (tls.session.key_random(), tls.session.info().id) {
                 self.unregister(&random, id);
             }

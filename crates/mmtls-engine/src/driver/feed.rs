@@ -27,7 +27,9 @@ impl<H: Handler> Engine<H> {
             if let Payload::Tls(tls) = &mut flow.payload
                 && let Some(before) = &mut tls.before
             {
-                before.handle_bytes(&mut self.handler, self.now_ns, direction, bytes);
+                let direction = before.direction(direction);
+                let handler = &mut self.handler;
+                before.shown.handle_bytes(handler, self.now_ns, direction, bytes, true);
             }
             if let Payload::Tls(tls) = &mut flow.payload
                 && let Some(changed) = tls.session.keep_partial(direction, bytes, &mut self.pool)
@@ -70,9 +72,11 @@ impl<H: Handler> Engine<H> {
                 let is_answered = tls.session.info().server_random.is_some();
                 if let Some(before) = &mut tls.before
                     && (is_answered || !tls.session.following())
-                    && before.end(&mut self.handler, self.now_ns, None)
                 {
-                    tls.before = None;
+                    before.shown.end(&mut self.handler, self.now_ns, None);
+                    if !before.shown.disposition().is_kill() {
+                        tls.before = None;
+                    }
                 }
                 if tls.session.key_random() != known {
                     self.register(index, known);
@@ -95,10 +99,11 @@ impl<H: Handler> Engine<H> {
                         flow.payload = Payload::Plain(watch);
                     }
                     // It goes on to be looked at in order.
-                    Found::Unsure | Found::Plain(_) if shows => {
-                        self.show_cleartext(index, direction, bytes);
+                    Found::Unsure | Found::Plain(_) => {
+                        if shows {
+                            self.show_cleartext(index, direction, bytes);
+                        }
                     }
-                    Found::Unsure | Found::Plain(_) => {}
                     Found::Tls(beginning) => {
                         let is_behind = bytes.len() > beginning.client.len() || clear.is_shown();
                         if shows && is_behind {

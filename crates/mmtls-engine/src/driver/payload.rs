@@ -44,14 +44,14 @@ impl<S> Payload<S> {
                 Some(before) if before.shown.disposition().is_kill() => before.shown.disposition(),
                 _ => tls.session.disposition(),
             },
-            Self::Undecided(_, cleartext) => cleartext.disposition(),
+            Self::Undecided(_, clear) => clear.disposition(),
             Self::Plain(_) => Disposition::Follow,
         }
     }
 
-    /// Whether nothing is known yet of what the connection carries.
+    /// Whether it counts among those of which it is not known what they carry: nothing of it is shown.
     pub(super) fn is_undecided(&self) -> bool {
-        matches!(self, Self::Undecided(_, cleartext) if !cleartext.is_shown())
+        matches!(self, Self::Undecided(_, clear) if !clear.is_shown())
     }
 }
 

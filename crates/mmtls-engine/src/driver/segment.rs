@@ -194,8 +194,8 @@ fn refuses_urgent<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bo
     });
     match &flow.payload {
         // An application would be shown another stream than its receiver takes.
-        Payload::Undecided(recogniser, cleartext) => {
-            cleartext.is_shown() || recogniser.refuses_urgent() || begins
+        Payload::Undecided(recogniser, clear) => {
+            clear.is_shown() || recogniser.refuses_urgent() || begins
         }
         Payload::Plain(watch) => !flow.exempt && (watch.refuses_urgent() || begins),
         Payload::Tls(tls) => tls.session.disposition() != Disposition::Bypass,

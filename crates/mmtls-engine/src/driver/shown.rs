@@ -31,7 +31,6 @@ pub(super) struct Shown<S> {
     info: SessionInfo,
     state: S,
     control: Control,
-    disposition: Disposition,
     /// Bytes of each direction that came before it was known that TLS does not begin with them.
     waiting: [Vec<u8>; 2],
     has_begun: bool,
@@ -56,7 +55,7 @@ impl<S> Clear<S> {
 
     pub(super) fn disposition(&self) -> Disposition {
         match self {
-            Self::Shown(shown) => shown.disposition,
+            Self::Shown(shown) => shown.disposition(),
             Self::Expected | Self::Ignored => Disposition::Follow,
         }
     }
@@ -69,16 +68,19 @@ impl<S> Clear<S> {
 
 impl<S> Shown<S> {
     pub(super) fn disposition(&self) -> Disposition {
-        self.disposition
+        match self.control.reset {
+            true => Disposition::Kill { reset: true, reason: EndReason::ResetByHandler },
+            false => Disposition::Follow,
+        }
     }
 
     /// Events may be raised.
     fn is_live(&self) -> bool {
-        self.has_begun && !self.has_ended && !self.disposition.is_kill()
+        self.has_begun && !self.has_ended && !self.control.reset
     }
 }
 
-impl<S: Default> Before<S> {
+impl<S> Before<S> {
     /// `None` where nothing was shown so far.
     pub(super) fn new(clear: Clear<S>, reversed: bool) -> Option<Self> {
         match clear {
@@ -87,37 +89,9 @@ impl<S: Default> Before<S> {
         }
     }
 
-    /// Bytes of the session.
-    pub(super) fn handle_bytes<H: Handler<State = S>>(
-        &mut self,
-        handler: &mut H,
-        now_ns: u64,
-        direction: Direction,
-        bytes: &[u8],
-    ) {
-        let direction = if self.reversed { direction.reverse() } else { direction };
-        self.shown.handle_bytes(handler, now_ns, direction, bytes, true);
-    }
-
-    pub(super) fn handle_fin<H: Handler<State = S>>(
-        &mut self,
-        handler: &mut H,
-        now_ns: u64,
-        direction: Direction,
-    ) {
-        let direction = if self.reversed { direction.reverse() } else { direction };
-        self.shown.handle_fin(handler, now_ns, direction);
-    }
-
-    /// Nothing more is shown; whether it can be forgotten.
-    pub(super) fn end<H: Handler<State = S>>(
-        &mut self,
-        handler: &mut H,
-        now_ns: u64,
-        why: Option<EndReason>,
-    ) -> bool {
-        self.shown.end(handler, now_ns, why);
-        !self.shown.disposition.is_kill()
+    /// A direction of the session, as it was called before.
+    pub(super) fn direction(&self, direction: Direction) -> Direction {
+        if self.reversed { direction.reverse() } else { direction }
     }
 }
 
@@ -127,7 +101,6 @@ impl<S: Default> Shown<S> {
             info,
             state: S::default(),
             control: Control::default(),
-            disposition: Disposition::Follow,
             waiting: Default::default(),
             has_begun: false,
             has_finished: [false; 2],
@@ -143,10 +116,6 @@ impl<S: Default> Shown<S> {
     ) {
         let mut session = Session { info: &self.info, control: &mut self.control, now_ns };
         raise(handler, &mut session, &mut self.state);
-        if self.control.reset {
-            let reason = EndReason::ResetByHandler;
-            self.disposition.decide(Disposition::Kill { reset: true, reason });
-        }
     }
 
     /// The next bytes of a direction. `is_other`: TLS does not begin with anything so far.
@@ -203,7 +172,7 @@ impl<S: Default> Shown<S> {
             *paused -= skipped as u64;
         }
         let bytes = &bytes[skipped..];
-        if bytes.is_empty() || self.disposition.is_kill() {
+        if bytes.is_empty() || self.control.reset {
             return;
         }
         self.event(handler, now_ns, |handler, session, state| {
@@ -213,7 +182,7 @@ impl<S: Default> Shown<S> {
 
     /// Whether the application has asked for nothing more, in either direction.
     pub(super) fn is_over(&self) -> bool {
-        self.control.paused == [u64::MAX; 2] && !self.disposition.is_kill()
+        self.control.paused == [u64::MAX; 2] && !self.control.reset
     }
 
     /// A FIN was reached.

@@ -118,9 +118,7 @@ impl<H: Handler> Engine<H> {
 fn kept_bytes<S: Default>(flow: &Flow<S>) -> usize {
     let carried = match &flow.payload {
         Payload::Tls(tls) => tls.session.kept_bytes(),
-        Payload::Undecided(recogniser, cleartext) => {
-            recogniser.kept_bytes() + cleartext.kept_bytes()
-        }
+        Payload::Undecided(recogniser, clear) => recogniser.kept_bytes() + clear.kept_bytes(),
         Payload::Plain(_) => 0,
     };
     flow.halves.iter().map(TcpDirection::kept_bytes).sum::<usize>() + carried

@@ -104,16 +104,16 @@ pub trait Handler {
     }
 
     /// CLEARTEXT START: a TCP connection, seen from its beginning, does not begin with TLS. Only where
-    /// `Config::cleartext` asks for it. Its state is one of its own: TLS that begins behind it
-    /// (STARTTLS) is a session with the same identity and another state.
+    /// `Config::cleartext` asks for it. Its state is one of its own: TLS that begins behind it (STARTTLS) is a
+    /// session with the same identity and another state, which may start before `cleartext_end`.
     fn cleartext_start(&mut self, session: &mut Session<'_>, state: &mut Self::State) {
         let _ = (session, state);
     }
 
-    /// CLEARTEXT: the next bytes of one direction, in order. The packet with which they came goes on when
-    /// this returns, and nowhere after [`Session::reset`]. What a pause skips is not shown at
-    /// all; once both directions are paused until they are resumed, `cleartext_end` follows.
-    /// [`Handler::error`] tells of gaps.
+    /// CLEARTEXT: the next bytes of one direction, in order. The packet that completed them goes on when this
+    /// returns, and nowhere after [`Session::reset`]; only what may have been the beginning of TLS has
+    /// gone on before. What a pause skips is not shown at all; once both directions are paused until
+    /// they are resumed, `cleartext_end` follows with the next bytes. [`Handler::error`] tells of gaps.
     fn cleartext(
         &mut self,
         session: &mut Session<'_>,
@@ -124,8 +124,8 @@ pub trait Handler {
         let _ = (session, state, direction, bytes);
     }
 
-    /// CLEARTEXT FIN: one direction is over, and everything of it was shown. Its FIN goes on when this
-    /// returns; the other direction may go on for long.
+    /// CLEARTEXT FIN: one direction is over, and nothing more of it will be shown. Its FIN goes on when
+    /// this returns; the other direction may go on for long.
     fn cleartext_fin(
         &mut self,
         session: &mut Session<'_>,
@@ -135,8 +135,9 @@ pub trait Handler {
         let _ = (session, state, direction);
     }
 
-    /// CLEARTEXT END: no more of it is shown. `why` is absent where the connection goes on: TLS begins,
-    /// it is not followed any more, or both directions are paused.
+    /// CLEARTEXT END: no more of it is shown. `why` is absent where something else tells how the connection
+    /// ends, or it goes on: a server has answered as TLS does, it is not followed any more, or both
+    /// directions are paused.
     fn cleartext_end(
         &mut self,
         session: &mut Session<'_>,

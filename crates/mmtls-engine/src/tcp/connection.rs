@@ -138,7 +138,7 @@ impl<P: Carried> Flow<P> {
             && self.halves.iter().all(|half| matches!(half.origin, Origin::Syn | Origin::SynAck))
     }
 
-    /// Client and server turn out to be the other way round; nothing has been processed yet.
+    /// Client and server turn out to be the other way round; nothing of a session has been processed yet.
     pub(crate) fn swap_roles(&mut self) {
         core::mem::swap(&mut self.client, &mut self.server);
         self.halves.swap(0, 1);

@@ -48,7 +48,22 @@ fn rules(args: &ReportArgs) -> Option<RulesConfig> {
     })
 }
 
+/// Which connections without TLS are looked into.
+fn cleartext(args: &ReadArgs) -> Result<Cleartext, Error> {
+    let has_rules = rules(&args.report).is_some();
+    match (args.report.plaintext.unwrap_or(has_rules), args.midstream) {
+        (true, true) => Ok(Cleartext::Anywhere),
+        (true, false) => Ok(Cleartext::FromBeginning),
+        (false, true) => {
+            let text = "--midstream needs --plaintext, or rules (-s, -S)";
+            Err(Error::Usage(text.to_owned()))
+        }
+        (false, false) => Ok(Cleartext::Ignored),
+    }
+}
+
 pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
+    let cleartext = cleartext(args)?;
     mmtls_middlebox::harden::forbid_dumps()?;
     let keys = match &args.keylog {
         Some(path) => offline::load_keylog(path)?,
@@ -104,12 +119,8 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     // A capture is what an attacker sent: everything that needs privileges is open by now.
     mmtls_middlebox::harden::drop_capabilities()?;
     check_streams(args.report.streams.as_deref())?;
-    let has_rules = monitor.rules().is_some();
     let mut config = offline::config();
-    if args.report.plaintext.unwrap_or(has_rules) {
-        config.cleartext =
-            if args.midstream { Cleartext::Anywhere } else { Cleartext::FromBeginning };
-    }
+    config.cleartext = cleartext;
     let mut replay = Replay::new(config, keys, monitor);
     let outcome =
         capture.and_then(|file| replay.run_file(&args.capture, file, &AtomicBool::new(false)));
