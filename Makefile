@@ -4,7 +4,8 @@ SHELL := /bin/sh
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
-FUZZ_SECONDS ?= 10
+# Seconds for each fuzz target; without it each runs a fixed number of inputs.
+FUZZ_SECONDS ?=
 # The same inputs for the same commit. To look for others: cargo xtask fuzz --long --seconds 600.
 FUZZ_SEED ?= 1
 # As for fuzzing; another one, or `make test PROPTEST_RNG_SEED=`, looks elsewhere.
@@ -31,16 +32,17 @@ STEP := scripts/step
 WITHOUT_CIRCLES := mmtls mmtls-agent mmtls-capi mmtls-endpoint mmtls-engine mmtls-inspect mmtls-keyshare \
 	mmtls-middlebox mmtls-packet-io mmtls-record mmtls-tls
 XTASK := scripts/with-testbed $(TARGET_DIR)/release/xtask
-# In `make test` everything is compiled once, without link-time optimisation.
+# In `make test` everything is compiled once, without link-time optimisation, and what needs only
+# processors runs beside what waits.
 TEST_XTASK := $(TARGET_DIR)/debug/xtask
 TEST_XTASK_LIVE := scripts/with-testbed $(TEST_XTASK)
 
-.PHONY: help setup build demo test gates bench interop evade openssl openssl-test private-tag install clean
+.PHONY: help setup build demo test checks live gates bench interop evade openssl openssl-test private-tag install clean
 
 help: ## List the targets
 	@echo "mmTLS"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "Variables: PREFIX ($(PREFIX)), DESTDIR, FUZZ_SECONDS ($(FUZZ_SECONDS)), RUST_TEST_THREADS ($(RUST_TEST_THREADS))"
+	@echo "Variables: PREFIX ($(PREFIX)), DESTDIR, FUZZ_SECONDS, RUST_TEST_THREADS ($(RUST_TEST_THREADS))"
 
 setup: ## Install what tests and demo need (Debian, Ubuntu); says what first
 	@$(STEP) setup scripts/setup test
@@ -57,22 +59,29 @@ demo: ## Show mmTLS between a real client and a real server
 # the shipped profile builds, with its link-time optimisation, the smallest library shows.
 test: setup ## Run everything that must hold: format, clippy, tests, dependencies, fuzzing, TLS stacks, attacks, demo
 	@$(STEP) format $(CARGO) fmt --all --check
-	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@$(STEP) build $(CARGO) build --workspace --all-targets --locked
-	@$(STEP) tests scripts/with-testbed $(CARGO) test --workspace --locked --offline
-	@$(STEP) features scripts/check-features
-	@RUSTDOCFLAGS="-D warnings" $(STEP) documentation $(CARGO) doc --quiet --workspace --no-deps --locked
+	@scripts/beside "$(MAKE) --no-print-directory checks" $(MAKE) --no-print-directory live
+	@echo
+	@echo "all tests passed"
+
+# What is compiled and computed. The first three leave cargo's lock to the tests, which start then.
+checks:
 	@$(STEP) dependencies scripts/check-dependencies
 	@$(STEP) tree $(TEST_XTASK) tree
 	@$(STEP) "import circles" scripts/check-import-circles $(WITHOUT_CIRCLES)
-	@$(STEP) fuzz $(TEST_XTASK) fuzz --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
+	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	@$(STEP) features scripts/check-features
+	@RUSTDOCFLAGS="-D warnings" $(STEP) documentation $(CARGO) doc --quiet --workspace --no-deps --locked
+	@$(STEP) fuzz $(TEST_XTASK) fuzz $(if $(FUZZ_SECONDS),--seconds $(FUZZ_SECONDS)) --seed $(FUZZ_SEED)
+	@$(STEP) "release profile" $(CARGO) build --release --locked -p mmtls-preload
+
+# What waits: for servers, clients, and clocks.
+live:
+	@$(STEP) tests scripts/with-testbed $(CARGO) test --workspace --locked --offline
 	@$(STEP) interop $(TEST_XTASK_LIVE) interop --quick
 	@$(STEP) corpus $(TEST_XTASK) corpus --networks 1 --tampered 2000
 	@$(STEP) evade $(TEST_XTASK_LIVE) evade --seconds $(EVADE_SECONDS)
 	@$(STEP) demo $(TEST_XTASK_LIVE) demo
-	@$(STEP) "release profile" $(CARGO) build --release --locked -p mmtls-preload
-	@echo
-	@echo "all tests passed"
 
 gates: ## Run what needs other toolchains, which rustup brings: the oldest Rust, Miri
 	@$(STEP) toolchains scripts/check-toolchains

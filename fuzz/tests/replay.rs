@@ -48,19 +48,27 @@ fn accepts_nothing_and_single_bytes() {
 #[test]
 fn accepts_seeds_with_a_byte_changed_or_missing() {
     // A deterministic shadow of fuzzing, for machines without a C++ compiler.
-    for (target, path) in files("seeds") {
-        let bytes = fs::read(&path).unwrap();
-        let (_, body) = TARGETS.into_iter().find(|(name, _)| *name == target).unwrap();
-        let step = (bytes.len() / 12).max(1);
-        for at in (0..bytes.len()).step_by(step) {
-            for change in [1u8, 0x10, 0x80, 0xff] {
-                let mut changed = bytes.clone();
-                changed[at] ^= change;
-                body(&changed);
-            }
-            body(&bytes[..at]);
-            body(&[&bytes[..at], &bytes[at + 1..]].concat());
+    let (even, odd) =
+        files("seeds").into_iter().enumerate().partition::<Vec<_>, _>(|it| it.0 % 2 == 0);
+    std::thread::scope(|scope| {
+        for half in [even, odd] {
+            scope.spawn(|| half.into_iter().for_each(|(_, (target, path))| change(&target, &path)));
         }
+    });
+}
+
+fn change(target: &str, path: &Path) {
+    let bytes = fs::read(path).unwrap();
+    let (_, body) = TARGETS.into_iter().find(|(name, _)| *name == target).unwrap();
+    let step = (bytes.len() / 12).max(1);
+    for at in (0..bytes.len()).step_by(step) {
+        for change in [1u8, 0x10, 0x80, 0xff] {
+            let mut changed = bytes.clone();
+            changed[at] ^= change;
+            body(&changed);
+        }
+        body(&bytes[..at]);
+        body(&[&bytes[..at], &bytes[at + 1..]].concat());
     }
 }
 

@@ -2,7 +2,7 @@
 //! seeds on, as many at a time as there are processors.
 //!
 //! Job: build as cargo-fuzz does, but without nightly and without AddressSanitizer (the fuzzed
-//! rooms forbid unsafe code; `--asan` adds it), and instrument the workspace's crates only, on top
+//! crates forbid unsafe code; `--asan` adds it), and instrument the workspace's crates only, on top
 //! of what tests have built; print what each target did; keep an input that fails under
 //! `fuzz/artifacts` and say how to run it again. What libFuzzer learns goes to a
 //! temporary directory: the tree changes only when something was found.
@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 /// What `cargo xtask fuzz` can be told.
 #[derive(clap::Args)]
 pub struct FuzzArgs {
-    /// Seconds for each target.
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    seconds: u64,
+    /// Seconds for each target [default: a fixed number of inputs, which take about ten].
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
     /// Only this target.
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
@@ -48,35 +48,37 @@ struct Target {
     name: &'static str,
     /// Longest input in bytes: longer ones cost time and find nothing else.
     max_len: u32,
-    /// Resident memory in MB, libFuzzer's own included: the bound on what an input can claim.
-    rss_limit_mb: u32,
+    /// Inputs that take about ten seconds: what is run where no time is given, the same on every machine.
+    runs: u64,
 }
 
-const fn target(name: &'static str, max_len: u32, rss_limit_mb: u32) -> Target {
-    Target { name, max_len, rss_limit_mb }
+const fn target(name: &'static str, max_len: u32, runs: u64) -> Target {
+    Target { name, max_len, runs }
 }
 
 const TARGETS: [Target; 18] = [
-    target("packet_path", 4096, 512),
-    target("openings", 512, 512),
-    target("worker", 1024, 512),
-    target("session", 4096, 512),
-    target("tls_deframer", 8192, 512),
-    target("recognition", 8192, 512),
-    target("record_open", 4096, 512),
-    target("http1", 8192, 512),
-    target("http2", 8192, 512),
-    target("websocket", 4096, 512),
-    target("codings", 4096, 512),
-    target("literal", 2048, 512),
-    target("rules", 4096, 512),
-    target("detect", 4096, 512),
-    target("key_message", 8192, 512),
-    target("agent_datagram", 1024, 512),
-    target("capture_reader", 16384, 512),
-    target("keylog", 8192, 512),
+    target("packet_path", 4096, 15_000),
+    target("openings", 512, 7_500),
+    target("worker", 1024, 2_000),
+    target("session", 4096, 3_500),
+    target("tls_deframer", 8192, 5_000),
+    target("recognition", 8192, 30_000),
+    target("record_open", 4096, 250_000),
+    target("http1", 8192, 60_000),
+    target("http2", 8192, 100_000),
+    target("websocket", 4096, 80_000),
+    target("codings", 4096, 40_000),
+    target("literal", 2048, 2_500),
+    target("rules", 4096, 50_000),
+    target("detect", 4096, 45_000),
+    target("key_message", 8192, 250_000),
+    target("agent_datagram", 1024, 2_000_000),
+    target("capture_reader", 16384, 30_000),
+    target("keylog", 8192, 9_000),
 ];
 
+/// Resident memory in MB, libFuzzer's own included: the bound on what an input can claim.
+const RSS_LIMIT_MB: u32 = 512;
 /// AddressSanitizer keeps freed memory for a while, and shadows all of it.
 const ASAN_RSS_FACTOR: u32 = 6;
 /// Seconds that one input may take.
@@ -85,6 +87,8 @@ const INPUT_TIMEOUT_SECONDS: u32 = 5;
 const MAX_PRINTED: usize = 4096;
 /// How long a target may go on after its time: reading seeds, and one last input.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// As long may a fixed number of inputs take, also beside other work.
+const LONGEST: Duration = Duration::from_secs(900);
 
 /// Builds the targets and runs them, a few at a time.
 ///
@@ -268,20 +272,21 @@ impl Run<'_> {
         fs::create_dir_all(&artifacts)
             .map_err(|error| format!("{}: {error}", artifacts.display()))?;
         let before = files(&artifacts);
-        let rss_limit_mb = target.rss_limit_mb * if args.asan { ASAN_RSS_FACTOR } else { 1 };
+        let rss_limit_mb = RSS_LIMIT_MB * if args.asan { ASAN_RSS_FACTOR } else { 1 };
         let mut prefix = OsString::from("-artifact_prefix=");
         prefix.push(artifacts.join(""));
         let log = self.corpus.with_extension("log");
         let stderr = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let mut command = Command::new(self.program);
+        let runs = args.runs.or(args.seconds.is_none().then_some(target.runs));
         command
-            .arg(format!("-max_total_time={}", args.seconds))
+            .args(args.seconds.map(|seconds| format!("-max_total_time={seconds}")))
             .arg(format!("-max_len={}", target.max_len))
             .arg(format!("-rss_limit_mb={rss_limit_mb}"))
             .arg(format!("-timeout={INPUT_TIMEOUT_SECONDS}"))
             .arg("-print_final_stats=1")
             .arg(prefix)
-            .args(args.runs.map(|runs| format!("-runs={runs}")))
+            .args(runs.map(|runs| format!("-runs={runs}")))
             .args(args.seed.map(|seed| format!("-seed={seed}")))
             .arg(self.corpus)
             .arg(self.package.join("seeds").join(target.name))
@@ -291,7 +296,7 @@ impl Run<'_> {
             .stdout(Stdio::null())
             .stderr(stderr);
         let started = Instant::now();
-        let patience = Duration::from_secs(args.seconds) + PATIENCE;
+        let patience = args.seconds.map_or(LONGEST, Duration::from_secs) + PATIENCE;
         let passed = wait(&mut command, self.program, patience)?;
         let text = read(&log);
         let found: Vec<PathBuf> = files(&artifacts).difference(&before).cloned().collect();

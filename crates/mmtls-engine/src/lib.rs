@@ -10,7 +10,7 @@
 //!
 //! Refuses to read a clock, open anything, spawn, use unsafe, link crypto, or buffer without a cap.
 //!
-//! # Rooms
+//! # Modules
 //!
 //! | Module | Does | Refuses |
 //! |---|---|---|
@@ -26,6 +26,8 @@
 //!
 //! # Where to look
 //!
+//! * A segment's verdict is made after the handler has seen the records that it completes (`driver/segment.rs`; `new_record`
+//!   in `follow/epoch.rs`): with keys nothing waits.
 //! * A frame is held by `verdict_for` (`driver/conclude.rs`) while a record that it completes waits for keys, and goes by
 //!   `release` there once the session's `barrier` is behind it. Fragments are held and let go in `driver/fragments.rs`;
 //!   frames of no connection get their verdict where they are parsed. The frames themselves lie in `Worker::held` of
@@ -37,7 +39,8 @@
 //!   `mmtls-record`): no monitor has its key.
 //! * Policies of errors in a session are applied by `fail` in `follow/reporter.rs`, `null_keys` by `handle_null_keys` in
 //!   `follow/protocol.rs`; those of connections that are not (known to be) TLS by `refuse` in `driver/opening.rs`, which has
-//!   `mid_stream`, too; `table_full` by `refuse_flow` in `driver/new_flow.rs`; those of frames where the frame is looked at.
+//!   `mid_stream`, too, chosen by `give_up` in `driver/acknowledgment.rs`; `table_full` by `refuse_flow` in `driver/new_flow.rs`; those of frames where the frame is looked at.
+//!   What becomes of content that is not inspected is the application's (`mmtls/src/monitor/reports.rs`).
 //! * TLS is recognised by `Recogniser::handle_bytes`, called by `feed` in `driver/feed.rs`; later turns by
 //!   `Watch::handle_segment`, called in `driver/reassemble.rs`.
 //! * A handler's reset counts from `apply_control` on, and stops everything that has not been inspected: `conclude`.

@@ -254,7 +254,8 @@ impl KeyRouter {
     }
 }
 
-/// The key server's side of the queues.
+/// The key server's side of the queues; another source of record keys has a clone.
+#[derive(Clone)]
 pub struct WorkerSink {
     queues: Vec<WorkerQueue>,
     /// Which of them have deliveries that they may not know of.

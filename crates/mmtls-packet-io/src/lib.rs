@@ -5,8 +5,9 @@
 //!   * [`memory`]: two ports in memory, for tests.
 //! * [`capture`]: reading pcap and pcapng files, writing pcapng.
 //!
-//! This room owns sockets, buffers and files. It refuses to look above the link header and knows nothing of TCP, TLS
-//! or the engine; it is one of the few rooms where unsafe code is allowed (in `af_packet`).
+//! Owns sockets, buffers and files. Refuses to keep anything about connections, and knows nothing of TLS or the engine; above
+//! the link header only steering (addresses and ports) and joining (TCP headers) look. One of the few crates where
+//! unsafe code is allowed (in `af_packet`).
 
 pub mod af_packet;
 pub mod capture;

@@ -186,7 +186,7 @@ impl EveWriter {
         self.end("anomaly", anomaly);
     }
 
-    /// A pattern was found in what `from` sent.
+    /// A rule has matched, or a pattern was found, in what `from` sent.
     pub fn alert(&mut self, now_ns: u64, flow: FlowKey, from: Direction, alert: &Alert<'_>) {
         self.begin(now_ns, "alert", Some((flow, from)));
         self.direction(from);

@@ -1,6 +1,6 @@
-//! The first application on the handler trait: reports, streams, a pattern search, a summary.
+//! The first application on the handler trait: reports, streams, rules, a pattern search, a summary.
 //!
-//! Opens every record, follows what is inside, writes `eve.json` and stream files, searches
+//! Opens every record, follows what is inside, writes `eve.json` and stream files, applies rules, searches
 //! bodies. Refuses to read a clock (its owner tells the time) and to stop because a disk
 //! is full. One [`Monitor`] belongs to one engine.
 
@@ -42,7 +42,7 @@ use reports::{Asked, Known, Reports};
 /// Whether records are opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Inspect {
-    /// Open every record and follow HTTP/1 inside.
+    /// Open every record and follow the application protocol inside.
     #[default]
     Http,
     /// Open nothing: sessions are only reported. Patterns and streams need `Http`.

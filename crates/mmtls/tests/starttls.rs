@@ -91,7 +91,7 @@ fn client(stage: &Stage, mut command: Command, at: usize) -> Command {
             "curl -sS --http1.1 --max-time 20 --cacert {ca} -x http://{host}:{port} https://{name}/"
         ),
         protocol => format!(
-            "(echo ping; sleep 2) | openssl s_client -starttls {protocol} -name {name} \
+            "echo ping | openssl s_client -starttls {protocol} -name {name} \
              -connect {host}:{port} -servername {name} -verify_return_error -CAfile {ca} -quiet"
         ),
     };

@@ -395,7 +395,7 @@ pub struct Network {
     pub v6: bool,
 }
 
-/// One direction as its receiver sees it: which bytes arrived.
+/// One direction as its receiver sees it: which bytes arrived, beyond those without a gap.
 #[derive(Default)]
 struct Receiver {
     arrived: BTreeMap<u64, u64>,
@@ -405,10 +405,9 @@ struct Receiver {
 impl Receiver {
     fn take(&mut self, from: u64, to: u64) {
         self.arrived.insert(from, to.max(self.arrived.get(&from).copied().unwrap_or(0)));
-        while let Some((_, &to)) =
-            self.arrived.range(..=self.contiguous).rev().find(|(_, to)| **to > self.contiguous)
+        while let Some(first) = self.arrived.first_entry().filter(|it| *it.key() <= self.contiguous)
         {
-            self.contiguous = to;
+            self.contiguous = self.contiguous.max(first.remove());
         }
     }
 }

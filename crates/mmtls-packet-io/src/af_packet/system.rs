@@ -1,5 +1,5 @@
 //! The system calls of AF_PACKET, and the memory that the kernel writes into. What rustix covers goes by it, the rest by
-//! libc. Nearly all unsafe code of this room is here; the rest is the promise, in the modules beside, that buffers outlive the
+//! libc. Nearly all unsafe code of this crate is here; the rest is the promise, in the modules beside, that buffers outlive the
 //! headers that point at them.
 //!
 //! Nothing here decides anything: each function is one call, its errors are the kernel's.
