@@ -129,6 +129,8 @@ pub struct SplitOptions {
     pub upstream_keepalive: u32,
     /// Whether the server's certificate is verified.
     pub verify: bool,
+    /// Whether clients are offered HTTP/2; the server is asked over HTTP/1.1, as nginx does.
+    pub http2: bool,
 }
 
 impl Default for SplitOptions {
@@ -139,6 +141,7 @@ impl Default for SplitOptions {
             key_type: KeyType::Ecdsa,
             upstream_keepalive: 512,
             verify: true,
+            http2: false,
         }
     }
 }
@@ -167,7 +170,9 @@ impl NginxSplit {
         }
         let home = server_home(bed, "split")?;
         let identity = bed.pki().server_with(options.key_type);
-        let listen = listeners(bed, address::SERVER_V4, &format!("[{}]", address::SERVER_V6), "");
+        let http2 = if options.http2 { " http2" } else { "" };
+        let listen =
+            listeners(bed, address::SERVER_V4, &format!("[{}]", address::SERVER_V6), http2);
         let tls = tls_settings(&TlsSettings {
             certificate: &identity.certificate,
             key: &identity.key,

@@ -12,7 +12,7 @@ use mmtls_testkit::{
 };
 use serde::Serialize;
 
-use super::live::{Directory, Done, Load, children_cpu, negotiated};
+use super::lanes::{Directory, Done, Load, children_cpu, negotiated};
 use super::places::Places;
 use super::report::{Samples, table};
 
@@ -78,7 +78,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<Option<EndToEndResults>, 
         return Ok(None);
     };
     let failed = |error: mmtls_testkit::TestbedError| error.to_string();
-    let directory = Directory::create()?;
+    let directory = Directory::create("files")?;
     for (name, length) in OBJECTS {
         files::pattern(&directory.0.join(name), length, 1).map_err(failed)?;
     }

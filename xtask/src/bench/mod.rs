@@ -8,6 +8,7 @@
 //! * `e`, [`endtoend`]: what the private tag costs nginx and h2load.
 //! * `f`, [`scaling`]: engines on two threads, and what `pause` saves.
 //! * `g`, [`rules`]: what rules cost, in memory.
+//! * `h`, [`inspection`]: what they cost live, with a limit of inspection.
 //!
 //! Refuses to report a run in which a request failed or a session was not decrypted.
 
@@ -15,6 +16,8 @@ mod callgrind;
 mod endtoend;
 mod engine;
 pub mod facts;
+mod inspection;
+mod lanes;
 mod live;
 mod monitor;
 mod places;
@@ -37,7 +40,7 @@ pub struct BenchArgs {
     #[command(subcommand)]
     inner: Option<Inner>,
     /// Run one part only: the engine in memory, downloads live, new connections, the private tag,
-    /// the private tag end to end, engines on two threads, or rules in memory.
+    /// the private tag end to end, engines on two threads, rules in memory, or rules live.
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
     /// How often each measurement is repeated; parts (a) and (d) to (g) get at least five rounds.
@@ -92,6 +95,7 @@ enum Part {
     E,
     F,
     G,
+    H,
 }
 
 /// Everything that was measured, as written to the JSON file.
@@ -114,6 +118,8 @@ struct Results {
     scaling: Option<scaling::ScalingResults>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rules: Option<rules::RuleResults>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inspection: Option<inspection::InspectionResults>,
 }
 
 pub fn run(args: &BenchArgs) -> Result<(), String> {
@@ -138,8 +144,9 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         end_to_end: None,
         scaling: None,
         rules: None,
+        inspection: None,
     };
-    let load = live::Load {
+    let load = lanes::Load {
         connections: args.connections,
         seconds: args.seconds,
         steering: !args.no_steering,
@@ -197,6 +204,12 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         let measured = rules::measure(args.repetitions.max(5), args.seconds / 10.0)?;
         measured.print();
         results.rules = Some(measured);
+        results.write(&args.json)?;
+    }
+    if wanted(Part::H) && testbed()? {
+        let measured = inspection::measure(args.repetitions, load)?;
+        measured.print();
+        results.inspection = Some(measured);
         results.write(&args.json)?;
     }
     println!("\nevery sample: {}", args.json.display());

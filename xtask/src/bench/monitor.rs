@@ -1,11 +1,11 @@
-//! The monitor of a live measurement: how it is started, and what it must say at its end.
+//! The monitor of a live measurement: what it must say at its end.
 //!
 //! Refuses to let a run count that the monitor did not see and open whole.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::time::Duration;
 
-use mmtls_testkit::{Mmtls, MmtlsOptions, Testbed, middlebox};
+use mmtls_testkit::{Mmtls, middlebox};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -15,6 +15,8 @@ pub struct Monitored {
     sessions: u64,
     decrypted: u64,
     records_opened: u64,
+    /// Matches of rules, of which there are to be none.
+    alerts: u64,
     /// Times that packets of a session waited for keys.
     pub stalls: u64,
     longest_stall_us: u64,
@@ -22,13 +24,6 @@ pub struct Monitored {
     frames: u64,
     /// User and system time of the whole process, from start to end.
     pub cpu_s: f64,
-}
-
-/// Starts it with logs on: inline, or passive at these interfaces.
-pub fn start(bed: &Testbed, passive: Option<&str>) -> Result<Mmtls, String> {
-    let passive = passive.map(str::to_owned);
-    let options = MmtlsOptions { passive, ..MmtlsOptions::new(crate::binaries()?) };
-    Mmtls::start(bed, &options).map_err(|error| error.to_string())
 }
 
 /// Ends it. All of `sessions` must have been decrypted.
@@ -44,6 +39,7 @@ pub fn stop(mut mmtls: Mmtls, sessions: u64) -> Result<Monitored, String> {
         sessions: count("TLS sessions"),
         decrypted: count("decrypted"),
         records_opened: count("records opened"),
+        alerts: count("alerts"),
         stalls: count("stalls"),
         longest_stall_us: count("longest stall in us"),
         kernel_drops: engine("left_kernel_drops") + engine("right_kernel_drops"),
@@ -52,7 +48,12 @@ pub fn stop(mut mmtls: Mmtls, sessions: u64) -> Result<Monitored, String> {
     };
     let wrong = seen.decrypted != sessions
         || seen.sessions != sessions
-        || count("failed") + count("missing key") + count("records failed") + seen.kernel_drops > 0;
+        || count("failed")
+            + count("missing key")
+            + count("records failed")
+            + seen.kernel_drops
+            + seen.alerts
+            > 0;
     if wrong {
         let said = mmtls.process.stderr_text();
         return Err(format!(

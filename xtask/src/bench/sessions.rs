@@ -15,12 +15,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use mmtls_testkit::{
-    KeyType, Middle, Nginx, NginxOptions, NginxSplit, Options, SplitOptions, Testbed, address,
-    files, machine_cpu, middlebox,
+    KeyType, Middle, Mmtls, MmtlsOptions, Nginx, NginxOptions, NginxSplit, Options, SplitOptions,
+    Testbed, address, files, machine_cpu, middlebox,
 };
 use serde::Serialize;
 
-use super::live::{self, Directory, SUITE};
+use super::lanes::{self, Directory, SUITE};
 use super::monitor::{self, Monitored};
 use super::replayer::Replayed;
 use super::report::{Samples, table};
@@ -110,11 +110,11 @@ impl Lane {
     fn start(key_type: KeyType, keepalive: bool, files: &Path) -> Result<Self, String> {
         let options = Options { middle: Middle::Routed, rps: false, ..Options::default() };
         let bed = Testbed::with_options(&options).map_err(|error| error.to_string())?;
-        let options = NginxOptions { key_type, ..live::server_options(files) };
+        let options = NginxOptions { key_type, ..lanes::server_options(files) };
         let server = Nginx::start(&bed, options).map_err(|error| error.to_string())?;
         let upstream_keepalive = if keepalive { 512 } else { 0 };
         let options = SplitOptions { key_type, upstream_keepalive, ..SplitOptions::default() };
-        let split = live::start_split(&bed, options)?;
+        let split = lanes::start_split(&bed, options)?;
         Ok(Self {
             server_key: if key_type == KeyType::Rsa { "RSA-2048" } else { "P-256" },
             upstream: if keepalive { "kept" } else { "new" },
@@ -164,7 +164,7 @@ impl AbRun {
 /// Measures both in turn.
 pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
     let failed = |error: mmtls_testkit::TestbedError| error.to_string();
-    let files = Directory::create()?;
+    let files = Directory::create("files")?;
     files::pattern(&files.0.join("1k"), synthetic::BODY as u64, 1).map_err(failed)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let bed = replay_bed().map_err(failed)?;
@@ -221,7 +221,8 @@ fn replay_bed() -> Result<Testbed, mmtls_testkit::TestbedError> {
 }
 
 fn replay(bed: &Testbed, cores: usize, load: Load) -> Result<Replay, String> {
-    let mut mmtls = monitor::start(bed, None)?;
+    let options = MmtlsOptions::new(crate::binaries()?);
+    let mut mmtls = Mmtls::start(bed, &options).map_err(|error| error.to_string())?;
     let me = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
     let mut command = if cores > 1 {
         let mut pin = Command::new("taskset");

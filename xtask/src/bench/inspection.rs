@@ -1,0 +1,164 @@
+//! Part (h), as figure 20 of the paper: 1 MB objects through mmTLS that applies 10,000 rules to the first
+//! 16, 32, 64 or 128 KB of each, against nginx as split-TLS proxy that looks at nothing, over HTTP/1.1
+//! and HTTP/2. What [`super::lanes`] refuses, and a run in which a rule matched: none is meant to.
+
+use std::fs;
+
+use mmtls_testkit::MmtlsOptions;
+use serde::Serialize;
+
+use super::lanes::{Directory, Http, Lanes, Load, Middlebox, Object, SUITE, Variant, ratio};
+use super::monitor::Monitored;
+use super::report::{Samples, table};
+use super::rules::rule_text;
+
+/// Rules, and inspected KB of each body.
+const RULES: usize = 10_000;
+const DEPTHS: [(&str, u64); 4] = [
+    ("mmTLS, first 16 KB", 16),
+    ("mmTLS, first 32 KB", 32),
+    ("mmTLS, first 64 KB", 64),
+    ("mmTLS, first 128 KB", 128),
+];
+
+const BRIDGE: usize = 0;
+const SPLIT: usize = 1;
+
+/// What is fetched; over HTTP/2 several at a time on each connection.
+const OBJECTS: [Object; 2] = [
+    Object { name: "1m", bytes: 1 << 20, http: Http::One },
+    Object { name: "1m", bytes: 1 << 20, http: Http::Two { streams: 8 } },
+];
+
+/// What one middle adds, against what the proxy adds.
+#[derive(Debug, Serialize)]
+struct Against {
+    variant: &'static str,
+    http: Http,
+    /// (split − bridge) / (this − bridge) of the medians of machine CPU per byte.
+    ratio: f64,
+    /// The same of each repetition.
+    per_repetition: Samples,
+}
+
+/// Part (h).
+#[derive(Debug, Serialize)]
+pub struct InspectionResults {
+    suite: &'static str,
+    connections: u32,
+    rules: usize,
+    receive_steering: bool,
+    cubic: bool,
+    placed: bool,
+    variants: Vec<Variant>,
+    against_split: Vec<Against>,
+    monitors: Vec<Monitored>,
+}
+
+/// Measures everything `repetitions` times.
+pub fn measure(repetitions: u32, load: Load) -> Result<InspectionResults, String> {
+    let place = Directory::create("rules")?;
+    let rules = place.0.join("bench.rules");
+    fs::write(&rules, rule_text(RULES)).map_err(|error| format!("{}: {error}", rules.display()))?;
+    let monitor = |inspect: String| -> Result<Middlebox, String> {
+        let config = Some(format!("[inspect]\n{inspect}\n"));
+        let options = MmtlsOptions { config, ..MmtlsOptions::new(crate::binaries()?) };
+        Ok(Middlebox::Monitor(Box::new(options)))
+    };
+    let mut middles = vec![
+        ("kernel bridge", Middlebox::Bridge),
+        ("nginx split TLS", Middlebox::Split),
+        ("mmTLS, no rules", monitor(String::new())?),
+    ];
+    for (name, kilobytes) in DEPTHS {
+        // nginx pads nothing.
+        let limit = kilobytes << 10;
+        let text = format!(
+            "rules_files = [{rules:?}]\nlimit_bytes = {limit}\nlimit_trusts_padding = true"
+        );
+        middles.push((name, monitor(text)?));
+    }
+    let mut lanes = Lanes::start(middles, &OBJECTS, load)?;
+    let mut variants = Vec::new();
+    for object in OBJECTS {
+        variants.extend(lanes.measure(repetitions, object)?);
+    }
+    let against_split = variants.chunks_exact(lanes.lanes.len()).flat_map(against).collect();
+    let mut monitors = Vec::new();
+    for lane in lanes.lanes.iter_mut().skip(SPLIT + 1) {
+        monitors.push(lane.stop_monitor()?);
+    }
+    Ok(InspectionResults {
+        suite: SUITE,
+        connections: load.connections,
+        rules: RULES,
+        receive_steering: lanes.steering(),
+        cubic: lanes.cubic(),
+        placed: lanes.placed(),
+        variants,
+        against_split,
+        monitors,
+    })
+}
+
+/// Of the variants of one object.
+fn against(variants: &[Variant]) -> Vec<Against> {
+    let cpu = |at: usize| &variants[at].machine_cpu_s_per_gb;
+    let each = |this: usize, at: usize| {
+        ratio(cpu(BRIDGE).samples[at], cpu(this).samples[at], cpu(SPLIT).samples[at])
+    };
+    (SPLIT + 1..variants.len())
+        .map(|this| Against {
+            variant: variants[this].variant,
+            http: variants[this].http,
+            ratio: ratio(cpu(BRIDGE).median, cpu(this).median, cpu(SPLIT).median),
+            per_repetition: Samples::new(
+                (0..cpu(this).samples.len()).map(|at| each(this, at)).collect(),
+            ),
+        })
+        .collect()
+}
+
+impl InspectionResults {
+    /// Prints a table.
+    pub fn print(&self) {
+        let bridge = |http: Http| {
+            self.variants
+                .iter()
+                .find(|it| it.http == http)
+                .map_or(0.0, |bridge| bridge.machine_cpu_s_per_gb.median)
+        };
+        let rows: Vec<Vec<String>> = self
+            .variants
+            .iter()
+            .map(|it| {
+                let machine = &it.machine_cpu_s_per_gb;
+                let against = self
+                    .against_split
+                    .iter()
+                    .find(|other| other.variant == it.variant && other.http == it.http);
+                let (ratio, range) = against.map_or_else(Default::default, |it| {
+                    let each = &it.per_repetition;
+                    (format!("{:.1}", it.ratio), format!("{:.1}–{:.1}", each.min, each.max))
+                });
+                vec![
+                    format!("{}, {}", it.http.name(), it.variant),
+                    format!("{:.1}", it.gbit_per_s.median),
+                    format!("{:.3}", machine.median),
+                    format!("{:.3}–{:.3}", machine.min, machine.max),
+                    format!("{:.3}", machine.median - bridge(it.http)),
+                    format!("{:.3}", it.middle_cpu_s_per_gb.median),
+                    ratio,
+                    range,
+                ]
+            })
+            .collect();
+        let title = format!(
+            "(h) 1 MB objects, {} rules, {} persistent connections, {}; CPU-s/GB, medians",
+            self.rules, self.connections, self.suite
+        );
+        let header =
+            ["middle", "Gbit/s", "machine", "range", "added", "box alone", "ratio", "range"];
+        table(&title, &header, &rows);
+    }
+}
