@@ -46,6 +46,8 @@ pub use testbed::cpu::machine_cpu;
 pub use testbed::error::TestbedError;
 pub use testbed::namespace::Namespace;
 pub use testbed::process::{Background, Finished};
-pub use testbed::skip::{require_program, require_python, require_testbed, skipped_so_far};
+pub use testbed::skip::{
+    require_browser, require_program, require_python, require_testbed, skipped_so_far,
+};
 pub use testbed::sweep::sweep;
 pub use testbed::{Middle, Options, Testbed, address};

@@ -2,7 +2,7 @@
 //!
 //! A test that needs what the machine cannot give says so on the real standard error (libtest
 //! hides only what goes through the print macros) and counts. Refuses to skip where
-//! `MMTLS_REQUIRE_TESTBED=1` (for what takes long to build, `MMTLS_REQUIRE_OPENSSL=1`): there a skip
+//! `MMTLS_REQUIRE_TESTBED=1` (for what takes long to build, `MMTLS_REQUIRE_OPENSSL=1`; for browsers, `MMTLS_REQUIRE_BROWSER=1`): there a skip
 //! is a failure.
 
 use std::io::Write;
@@ -42,6 +42,17 @@ pub fn require_testbed() -> bool {
 #[track_caller]
 pub fn require_program(program: &str) -> bool {
     find_program(program).is_some() || skip(&format!("{program} is not installed"))
+}
+
+/// Whether a browser is installed, which is large; otherwise as [`require_testbed`], with another variable.
+///
+/// # Panics
+/// When it is missing and `MMTLS_REQUIRE_BROWSER` is `1`.
+#[must_use]
+#[track_caller]
+pub fn require_browser(program: &str) -> bool {
+    find_program(program).is_some()
+        || skip_unless("MMTLS_REQUIRE_BROWSER", &format!("{program} is not installed"))
 }
 
 /// Whether `python3` is installed and has `module`; otherwise as [`require_testbed`].
