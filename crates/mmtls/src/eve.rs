@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use mmtls_engine::session::{FlowAnomaly, FlowEnd, SessionInfo};
+use mmtls_engine::session::{FlowAnomaly, FlowEnd, FlowPlace, SessionInfo};
 use mmtls_engine::tls::Direction;
 use serde::Serialize;
 
@@ -49,23 +49,25 @@ pub struct FlowKey {
     pub client: SocketAddr,
     /// Address and port of the server.
     pub server: SocketAddr,
+    /// Where the client is.
+    pub place: FlowPlace,
 }
 
 impl From<&SessionInfo> for FlowKey {
     fn from(info: &SessionInfo) -> Self {
-        Self { id: info.id.0, client: info.client, server: info.server }
+        Self { id: info.id.0, client: info.client, server: info.server, place: info.place }
     }
 }
 
 impl From<&FlowAnomaly> for FlowKey {
     fn from(found: &FlowAnomaly) -> Self {
-        Self { id: found.id.0, client: found.client, server: found.server }
+        Self { id: found.id.0, client: found.client, server: found.server, place: found.place }
     }
 }
 
 impl From<&FlowEnd> for FlowKey {
     fn from(flow: &FlowEnd) -> Self {
-        Self { id: flow.id.0, client: flow.client, server: flow.server }
+        Self { id: flow.id.0, client: flow.client, server: flow.server, place: flow.place }
     }
 }
 
@@ -74,15 +76,16 @@ impl From<&FlowEnd> for FlowKey {
 pub struct Origin {
     /// Name of the machine.
     pub host: Option<String>,
-    /// The interface that is watched; of two, both with a colon between them.
-    pub in_iface: Option<String>,
+    /// The interfaces, one or two: a flow's records name the one that its client is at.
+    pub interfaces: Vec<String>,
     /// The capture that is read.
     pub pcap_filename: Option<String>,
 }
 
 /// [`Origin`] as it stands in lines.
 struct Common {
-    in_iface: Vec<u8>,
+    /// For each port of the engine.
+    in_iface: [Vec<u8>; 2],
     /// At the end of every line.
     tail: Vec<u8>,
 }
@@ -264,7 +267,10 @@ impl EveWriter {
         let known = flow.map(|(flow, _)| self.take_known(flow));
         if let Some(known) = &known {
             self.number("flow_id", known.id);
-            self.line.extend_from_slice(&self.common.in_iface);
+        }
+        if let Some((FlowKey { place, .. }, _)) = flow {
+            self.line.extend_from_slice(&self.common.in_iface[usize::from(place.port.0 & 1)]);
+            self.vlans(place.vlans);
         }
         self.text("event_type", event_type);
         if let (Some((flow, from)), Some(known)) = (flow, known) {
@@ -289,6 +295,16 @@ impl EveWriter {
                 let community = community_id(flow.client, flow.server);
                 Known { flow, id: self.ids.of(flow.id), community }
             }
+        }
+    }
+
+    /// The outer one first; untagged traffic has no such member.
+    fn vlans(&mut self, vlans: [u16; 2]) {
+        let mut vlans = vlans.into_iter().filter(|id| *id != 0);
+        if let Some(first) = vlans.next() {
+            self.name("vlan");
+            let second = vlans.next().map_or_else(String::new, |id| format!(",{id}"));
+            self.line.extend_from_slice(format!("[{first}{second}]").as_bytes());
         }
     }
 
@@ -358,7 +374,7 @@ impl EveWriter {
 
 impl Common {
     fn of(origin: &Origin) -> Self {
-        let member = |name: &str, text: &Option<String>| {
+        let member = |name: &str, text: Option<&String>| {
             let mut out = Vec::new();
             if let Some(text) = text {
                 out.extend_from_slice(format!(",\"{name}\":").as_bytes());
@@ -368,9 +384,11 @@ impl Common {
             }
             out
         };
-        let Origin { host, in_iface, pcap_filename } = origin;
-        let tail = [member("host", host), member("pcap_filename", pcap_filename)].concat();
-        Self { in_iface: member("in_iface", in_iface), tail }
+        let Origin { host, interfaces, pcap_filename } = origin;
+        let tail = [member("host", host.as_ref()), member("pcap_filename", pcap_filename.as_ref())];
+        let [left, right] = [interfaces.first(), interfaces.last()];
+        let in_iface = [left, right].map(|name| member("in_iface", name));
+        Self { in_iface, tail: tail.concat() }
     }
 }
 

@@ -125,7 +125,7 @@ fn patterns_are_stopped(family: Family) {
         let flow = report.events("flow")[0];
         assert_eq!(flow["flow"]["alerted"], true, "{flow}");
         assert_eq!(flow["flow"]["action"], "drop", "{flow}");
-        assert_eq!(flow["in_iface"], "left:right", "{flow}");
+        assert_eq!(flow["in_iface"], "left", "{flow}");
         assert_eq!(sessions(&report)[0]["end_reason"], "reset_by_application");
     }
     assert!(let_through > 0, "{family:?}: what came before the record is let through");

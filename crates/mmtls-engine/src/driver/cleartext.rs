@@ -29,11 +29,12 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
+        let place = flow.place();
         let Payload::Undecided(recogniser, clear) = &mut flow.payload else {
             return;
         };
         if let Clear::Expected = clear {
-            let info = SessionInfo::new(flow.id, flow.client, flow.server, flow.started_ns);
+            let info = SessionInfo::new(flow.id, flow.client, flow.server, place, flow.started_ns);
             *clear = Clear::Shown(Box::new(Shown::new(info)));
         }
         let Clear::Shown(shown) = clear else {

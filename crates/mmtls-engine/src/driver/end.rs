@@ -296,6 +296,7 @@ impl<H: Handler> Engine<H> {
             id: flow.id,
             client: flow.client,
             server: flow.server,
+            place: flow.place(),
             direction,
             kind,
             now_ns: self.now_ns,

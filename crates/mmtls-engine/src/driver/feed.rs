@@ -133,7 +133,8 @@ impl<H: Handler> Engine<H> {
             delivered - first.client.len() as u64,
             next(&flow.halves[1]) - first.server.len() as u64,
         ];
-        let mut info = SessionInfo::new(flow.id, flow.client, flow.server, flow.started_ns);
+        let mut info =
+            SessionInfo::new(flow.id, flow.client, flow.server, flow.place(), flow.started_ns);
         info.starttls = first.upgrade;
         let mut state = H::State::default();
         let mut ctx = context!(self, state);

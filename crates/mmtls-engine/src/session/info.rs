@@ -5,6 +5,7 @@
 use core::fmt;
 use core::net::SocketAddr;
 
+use crate::output::PortId;
 use crate::recognition::Upgrade;
 use crate::tls::{CipherSuite, Direction, ProtocolVersion};
 
@@ -55,6 +56,15 @@ pub enum KeyStatus {
     Unusable,
 }
 
+/// Where a flow's client is, seen from the monitor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowPlace {
+    /// The port that its frames come in on; of a capture without ports, any.
+    pub port: PortId,
+    /// VLAN identifiers (IEEE 802.1Q), the outer one first; 0 is none.
+    pub vlans: [u16; 2],
+}
+
 /// What is known of one session. Grows while the handshake is observed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionInfo {
@@ -64,6 +74,8 @@ pub struct SessionInfo {
     pub client: SocketAddr,
     /// Address and port that received it.
     pub server: SocketAddr,
+    /// Where the client is.
+    pub place: FlowPlace,
     /// When the first packet of the flow was seen, in the caller's nanoseconds.
     pub started_ns: u64,
     /// `ClientHello.random`; all zero before it was seen.
@@ -106,12 +118,14 @@ impl SessionInfo {
         id: SessionId,
         client: SocketAddr,
         server: SocketAddr,
+        place: FlowPlace,
         started_ns: u64,
     ) -> Self {
         Self {
             id,
             client,
             server,
+            place,
             started_ns,
             client_random: [0; 32],
             client_hello: false,
@@ -323,6 +337,8 @@ pub struct FlowAnomaly {
     pub client: SocketAddr,
     /// The other side.
     pub server: SocketAddr,
+    /// Where the client is.
+    pub place: FlowPlace,
     /// The direction of the segment, as its addresses say.
     pub direction: Direction,
     /// What it was.
@@ -340,6 +356,8 @@ pub struct FlowEnd {
     pub client: SocketAddr,
     /// The other side.
     pub server: SocketAddr,
+    /// Where the client is.
+    pub place: FlowPlace,
     /// Whether TLS was recognised on it.
     pub tls: bool,
     /// First packet, in the caller's nanoseconds.

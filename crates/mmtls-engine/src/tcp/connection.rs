@@ -8,7 +8,8 @@ use super::opening::Opening;
 use super::shares::Stake;
 use super::tcp_direction::{Origin, TcpDirection};
 use crate::buffer_pool::BufferPool;
-use crate::session::{EndReason, FlowEnd, SessionId};
+use crate::output::PortId;
+use crate::session::{EndReason, FlowEnd, FlowPlace, SessionId};
 use crate::tls::Direction;
 
 /// Which flow to make: who sent its first segment to whom.
@@ -188,11 +189,24 @@ impl<P: Carried> Flow<P> {
         &mut self.halves[direction.index()]
     }
 
+    /// Where it is, as applications are told.
+    pub(crate) fn place(&self) -> FlowPlace {
+        let vlans = [(self.vlan >> 16) as u16, self.vlan as u16];
+        let [client, server] = [&self.halves[0], &self.halves[1]].map(|half| half.path());
+        let port = match (client, server) {
+            (Some((port, _)), _) => port,
+            (None, Some((other, _))) => PortId(other.0 ^ 1),
+            (None, None) => PortId(0),
+        };
+        FlowPlace { port, vlans }
+    }
+
     pub(crate) fn end(&self, reason: EndReason) -> FlowEnd {
         FlowEnd {
             id: self.id,
             client: self.client,
             server: self.server,
+            place: self.place(),
             tls: self.is_tls(),
             started_ns: self.started_ns,
             last_ns: self.last_ns,

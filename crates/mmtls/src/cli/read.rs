@@ -90,7 +90,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
         eve_dir: args.report.log_dir.clone(),
         origin: Origin {
             host: host_name(),
-            in_iface: None,
+            interfaces: Vec::new(),
             pcap_filename: Some(args.capture.to_string_lossy().into_owned()),
         },
         // What a capture shows has passed.

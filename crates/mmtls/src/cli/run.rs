@@ -455,15 +455,12 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
     let action = file.inspect.pattern_action.into();
     let patterns = file.inspect.patterns_file.clone();
     let bridge = &settings.bridge;
-    let in_iface = match &bridge.right {
-        Some(right) => format!("{}:{right}", bridge.left),
-        None => bridge.left.clone(),
-    };
+    let interfaces = [Some(&bridge.left), bridge.right.as_ref()].into_iter().flatten();
     MonitorConfig {
         eve_dir: file.log.directory.clone(),
         origin: Origin {
             host: file.log.host.clone().or_else(host_name),
-            in_iface: Some(in_iface),
+            interfaces: interfaces.cloned().collect(),
             pcap_filename: None,
         },
         inline: !bridge.passive,

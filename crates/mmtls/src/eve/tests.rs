@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use mmtls_engine::PortId;
 use mmtls_engine::session::{
     EarlyData, EndReason, KeyStatus, Resumption, SessionError, SessionId, Upgrade,
 };
@@ -45,7 +46,13 @@ fn key() -> FlowKey {
         id: 7,
         client: "128.232.110.120:34855".parse().unwrap(),
         server: "66.35.250.204:80".parse().unwrap(),
+        place: place(),
     }
+}
+
+/// Behind the second interface, on a VLAN in another.
+fn place() -> FlowPlace {
+    FlowPlace { port: PortId(1), vlans: [100, 7] }
 }
 
 fn transaction<'a>(url: &'a str, agent: &'a str) -> HttpTransaction<'a> {
@@ -74,6 +81,7 @@ pub(crate) fn session() -> SessionInfo {
         id: SessionId(7),
         client: key().client,
         server: key().server,
+        place: place(),
         started_ns: 0,
         client_random: [0xab; 32],
         client_hello: true,
@@ -210,7 +218,7 @@ fn accepts_what_became_known_after_the_handshake() {
 fn every_kind(dir: &TempDir) -> Vec<Value> {
     let origin = Origin {
         host: Some("sensor\"1".into()),
-        in_iface: Some("left:right".into()),
+        interfaces: vec!["left".into(), "right".into()],
         pcap_filename: Some("a\u{7f}.pcap".into()),
     };
     let mut first = EveWriter::create(&dir.0, &origin).unwrap();
@@ -278,7 +286,8 @@ fn accepts_every_kind_of_event_with_where_it_comes_from() {
         assert_eq!(line["host"], "sensor\"1");
         assert_eq!(line["pcap_filename"], "a\u{7f}.pcap");
         let of_flow = line["event_type"] != "stats";
-        assert_eq!(line["in_iface"] == "left:right", of_flow, "{line}");
+        assert_eq!(line["in_iface"] == "right", of_flow, "{line}");
+        assert_eq!(line["vlan"] == serde_json::json!([100, 7]), of_flow, "{line}");
         // Both are those of the session, of whatever event.
         assert_eq!(line["flow_id"] == flow_id, of_flow && line["event_type"] != "flow", "{line}");
     }
@@ -383,6 +392,7 @@ fn flow(reason: EndReason) -> FlowEnd {
         id: SessionId(9),
         client: "[2001:db8::1]:50000".parse().unwrap(),
         server: "[2001:db8::2]:443".parse().unwrap(),
+        place: place(),
         tls: true,
         started_ns: 1_000_000_000,
         last_ns: 3_250_000_000,
