@@ -309,6 +309,9 @@ pub struct Config {
     /// have arrived already, in captures and for a passive monitor: those of the two directions may
     /// be out of order, some may be missing, a full buffer is a loss, and nothing is held or sent.
     pub inline: bool,
+    /// Without [`Config::inline`]: a reset is sent to both endpoints all the same. What led to it has been
+    /// delivered, and more may have been before it arrives.
+    pub resets_beside: bool,
     /// Ignore TCP segments with a wrong checksum (their receiver does). Off for captures, where
     /// checksums are often wrong because of offloading.
     pub verify_checksums: bool,
@@ -352,6 +355,7 @@ impl Config {
             policies: Policies::new(missing_keys),
             limits: Limits::default(),
             inline: true,
+            resets_beside: false,
             mid_stream_grace_ns: 60 * SECOND_NS,
             verify_checksums: true,
             bypass: Vec::new(),

@@ -45,13 +45,15 @@ pub struct InlineSection {
     pub coalesce: bool,
 }
 
-/// `[passive]`: nothing is held, dropped or sent. A handler's reset only ends the following of a
-/// session.
+/// `[passive]`: nothing is held or dropped. A handler's reset ends the following of a session, and is sent
+/// where there is an interface for it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PassiveSection {
     /// One interface or two.
     pub interfaces: Option<Vec<String>>,
+    /// Where resets are sent.
+    pub reset_interface: Option<String>,
 }
 
 /// `[workers]`

@@ -69,6 +69,7 @@ impl Settings {
         };
         let mut engine = Config::new(missing_keys);
         engine.inline = !passive;
+        engine.resets_beside = bridge.reset_interface.is_some();
         engine.policies = match passive {
             true => passive_policies(config)?,
             false => config.policies.policies(Policies::new(missing_keys)),
@@ -163,6 +164,10 @@ impl Settings {
 /// The interfaces.
 fn bridge(config: &Configuration) -> Result<BridgeConfig, Error> {
     let mut bridge = match (&config.inline.interfaces, &config.passive.interfaces) {
+        (Some(_), None) if config.passive.reset_interface.is_some() => {
+            let text = "passive.reset_interface needs passive.interfaces (--passive)";
+            return Err(Error::Usage(text.to_owned()));
+        }
         (Some([left, right]), None) => BridgeConfig::new(left, right),
         (None, Some(interfaces)) => {
             let (left, right) = match interfaces.as_slice() {
@@ -173,7 +178,9 @@ fn bridge(config: &Configuration) -> Result<BridgeConfig, Error> {
                     return Err(Error::Usage(text.to_owned()));
                 }
             };
-            BridgeConfig { right, passive: true, ..BridgeConfig::new(left, "") }
+            let reset_interface = config.passive.reset_interface.clone();
+            let bridge = BridgeConfig::new(left, "");
+            BridgeConfig { right, passive: true, reset_interface, ..bridge }
         }
         (Some(_), Some(_)) => {
             let text = "inline.interfaces (--inline) excludes passive.interfaces (--passive)";

@@ -37,6 +37,7 @@ use facts::SideFacts;
 pub use finding::Finding;
 pub use inspection::Inspection;
 pub use look::{Look, RuleLook};
+pub use reports::Stops;
 use reports::{Asked, Known, Reports};
 
 /// Whether records are opened.
@@ -56,9 +57,9 @@ pub struct MonitorConfig {
     pub eve_dir: Option<PathBuf>,
     /// What all its lines have in common.
     pub origin: Origin,
-    /// Whether the monitor stands between the endpoints. Elsewhere it resets nothing, whatever patterns and
-    /// `uninspected_resets` ask for, and reports nothing as if it did.
-    pub inline: bool,
+    /// What can be done to a session. What cannot is not, whatever rules, patterns and `uninspected_resets` ask
+    /// for, and nothing is reported as if it were.
+    pub stops: Stops,
     /// Directory of the decrypted streams.
     pub streams_dir: Option<PathBuf>,
     /// Patterns for bodies.
@@ -124,7 +125,7 @@ impl Monitor {
         let patterns = match &config.patterns {
             Some(patterns) => {
                 let mut patterns = Patterns::load(patterns).map_err(MonitorError::Patterns)?;
-                if !config.inline {
+                if config.stops != Stops::Everything {
                     patterns.action = PatternAction::Alert;
                 }
                 Some(Arc::new(patterns))
@@ -149,7 +150,7 @@ impl Monitor {
         Ok(Self {
             reports: Reports::new(
                 eve,
-                config.inline,
+                config.stops,
                 config.uninspected_resets.clone(),
                 config.uninspected_resets_beside_rules.clone(),
             ),

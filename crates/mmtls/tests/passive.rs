@@ -1,5 +1,5 @@
 //! A passive monitor sees and decrypts what an inline one does, while the kernel forwards: nothing
-//! depends on it, and it sends nothing.
+//! depends on it, and it sends nothing but the resets that it is asked for.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use crate::common::{
     Family, LIMIT, Stage, assert_all_decrypted, assert_decrypted_but_aborted, can_run, options,
     patient, stat, url,
 };
-use mmtls_testkit::{Middle, MmtlsOptions, NginxOptions, files};
+use mmtls_testkit::wire::{self, BothSides, RST, Segment};
+use mmtls_testkit::{Middle, Mmtls, MmtlsOptions, NginxOptions, files};
 
 /// Both ports of the kernel's bridge, or the bridge itself, which sees everything as one interface,
 /// as a switch's mirror port does.
@@ -42,12 +43,7 @@ fn accepts_what_a_bridge_of_the_kernel_forwards() {
         assert_all_decrypted(&report, families.len() as u64);
         assert_eq!(report.events("http").len(), families.len(), "{interfaces}");
         assert_eq!(report.events("anomaly").len(), 0, "{interfaces}");
-        assert!(
-            report
-                .events("flow")
-                .iter()
-                .all(|it| Some(it["in_iface"].as_str().unwrap()) == interfaces.split(':').next())
-        );
+        assert!(report.events("flow").iter().all(|it| it["in_iface"] == interfaces));
         for entry in std::fs::read_dir(streams).unwrap() {
             let path = entry.unwrap().path();
             let len = path.metadata().unwrap().len();
@@ -122,4 +118,84 @@ fn accepts_sessions_without_keys() {
     assert_eq!(report.count("missing key"), 1, "{:#?}", report.summary);
     assert_eq!(report.count("resets"), 0, "{:#?}", report.summary);
     assert!(report.success, "{}", report.stderr);
+}
+
+/// What has been delivered cannot be taken back, but the rest of a download does not come.
+#[test]
+fn rejects_reach_both_ends_where_there_is_an_interface_for_them() {
+    if !can_run(&["nginx", "curl", "tcpdump"]) {
+        return;
+    }
+    let stage = stage();
+    let mut page = vec![b'x'; 24 << 20];
+    page[5000..5013].copy_from_slice(b"reject-me-now");
+    stage.serve("bad", &page);
+    page[5000] = b'X';
+    stage.serve("good", &page);
+    let rules = |action: &str| {
+        let path = stage.bed.directory().join(format!("{action}.rules"));
+        let rule = format!(
+            "{action} http any any -> any any (msg:\"test\"; file.data; content:\"reject-me-now\"; sid:7;)\n"
+        );
+        std::fs::write(&path, rule).unwrap();
+        path
+    };
+    let options = |interfaces: &str, action: &str, reset: &str| {
+        let options = passive(interfaces);
+        let config = options.config.unwrap_or_default() + reset;
+        let arguments = vec!["-S".to_owned(), rules(action).display().to_string()];
+        MmtlsOptions {
+            passive: Some(interfaces.to_owned()),
+            config: Some(config),
+            arguments,
+            ..patient()
+        }
+    };
+    let sends = "[passive]\nreset_interface = \"br0\"\n";
+    for interfaces in WATCHED {
+        for (action, reset) in [("reject", sends), ("alert", "")] {
+            let sides = BothSides::start(&stage.bed, "tcp port 443");
+            let mmtls = stage.mmtls(&options(interfaces, action, reset));
+            let fetch = |name: &str| {
+                let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
+                curl.args(["--limit-rate", "12M", "-o", "/dev/null", &url(name)]);
+                curl.args(["-w", "%{local_port} %{size_download}"]);
+                let done = stage.run("curl", curl);
+                let text = done.text();
+                let (port, size) = text.split_once(' ').unwrap();
+                (port.parse::<u16>().unwrap(), size.parse::<usize>().unwrap(), done.stderr)
+            };
+            let (_, size, said) = fetch("good");
+            assert_eq!(size, page.len(), "{interfaces}: {said}");
+            let (port, size, said) = fetch("bad");
+            let report = mmtls.stop().unwrap();
+            let (left, right) = sides.stop();
+            let alerts = report.events("alert");
+            assert_eq!(alerts.len(), 1, "{interfaces}");
+            // It had been delivered.
+            assert_eq!(alerts[0]["alert"]["action"], "allowed");
+            assert!(report.events("drop").is_empty());
+            let heard = [left, right].map(|capture| {
+                let frames = wire::frames(&capture);
+                let segments = frames.iter().filter_map(|frame| Segment::of(&frame.bytes));
+                let mut rsts = segments.filter(|segment| segment.flags & RST != 0);
+                rsts.any(|it| [it.source.port(), it.destination.port()].contains(&port))
+            });
+            if action == "reject" {
+                assert!(said.contains("reset by peer"), "{interfaces}: {said}");
+                assert!(size < page.len(), "{interfaces}");
+                assert_eq!(heard, [true; 2], "{interfaces}: both ends heard of it");
+                assert_eq!(report.count("resets"), 1, "{:#?}", report.summary);
+            } else {
+                assert_eq!((size, heard), (page.len(), [false; 2]), "{interfaces}: the control");
+            }
+        }
+    }
+    for (action, reset, needs) in [
+        ("drop", sends, "drop needs --inline"),
+        ("reject", "", "reject needs --inline, or passive.reset_interface"),
+    ] {
+        let error = Mmtls::start(&stage.bed, &options("br0", action, reset)).err().unwrap();
+        assert!(error.to_string().contains(needs), "{error}");
+    }
 }

@@ -727,10 +727,11 @@ fn passive_monitors_refuse_rules_that_stop() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.success(), !is_refused, "{action}: {said}");
         if is_refused {
-            let line = format!(
-                "mmtls: rules: {} line 2: sid 2: drop and reject need --inline\n",
-                file.display()
-            );
+            let needs = match action {
+                "drop" => "drop needs --inline",
+                _ => "reject needs --inline, or passive.reset_interface",
+            };
+            let line = format!("mmtls: rules: {} line 2: sid 2: {needs}\n", file.display());
             assert_eq!(said, line, "{action}");
             assert!(!log.exists(), "nothing was begun");
         }

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use mmtls::monitor::{Monitor, MonitorConfig};
+use mmtls::monitor::{Monitor, MonitorConfig, Stops};
 use mmtls::rules::RulesConfig;
 use mmtls_engine::Cleartext;
 use mmtls_middlebox::keylog::KeyLog;
@@ -43,7 +43,7 @@ pub(super) fn run(capture: &Path, rules: &RulesConfig, manner: Manner) -> Result
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let monitor = Monitor::new(&MonitorConfig {
         eve_dir: Some(dir.path().to_owned()),
-        inline: manner.inline,
+        stops: if manner.inline { Stops::Everything } else { Stops::Nothing },
         rules: Some(rules.clone()),
         ..MonitorConfig::default()
     })

@@ -164,12 +164,17 @@ impl<H: Handler> Engine<H> {
         };
         let half = &flow.halves[direction.index()];
         let other = &flow.halves[direction.reverse().index()];
-        // The receiver stands where everything was forwarded to; what it acknowledged itself is
-        // the other candidate, when forwarded packets were lost behind the monitor.
-        let fin = u64::from(half.fin.is_some_and(|fin| half.released >= fin));
-        let forwarded = half.sequence_of(half.released + fin);
+        // The receiver stands where everything was forwarded to, or, of a monitor that forwards nothing, where
+        // all that has been seen ends; what it acknowledged itself is the other candidate, when forwarded
+        // packets were lost behind the monitor.
+        let inline = self.config.inline;
+        let passed =
+            |half: &TcpDirection| if inline { half.released } else { half.assembler.next() };
+        let stands = passed(half);
+        let fin = u64::from(half.fin.is_some_and(|fin| stands >= fin));
+        let forwarded = half.sequence_of(stands + fin);
         let acknowledged = other.last_ack;
-        let end = other.sequence_of(other.released).unwrap_or(0);
+        let end = other.sequence_of(passed(other)).unwrap_or(0);
         if let Some(sequence) = forwarded {
             self.inject_reset(index, direction, sequence, end);
         }
@@ -188,7 +193,8 @@ impl<H: Handler> Engine<H> {
         sequence: u32,
         acknowledgment: u32,
     ) {
-        let Some(flow) = self.flows.get(index).filter(|_| self.config.inline) else {
+        let sends = self.config.inline || self.config.resets_beside;
+        let Some(flow) = self.flows.get(index).filter(|_| sends) else {
             return;
         };
         let (source, destination) = match direction {

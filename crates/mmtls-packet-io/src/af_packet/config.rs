@@ -7,10 +7,12 @@ pub struct BridgeConfig {
     pub left: String,
     /// Name of the interface of the right port; only a passive one may have none.
     pub right: Option<String>,
-    /// Only look at what comes in, and send nothing at all: somebody else forwards the frames (a bridge or router of
+    /// Only look at what comes in, and forward nothing: somebody else forwards the frames (a bridge or router of
     /// the kernel), or they are copies that a switch sends here. All frames are shown as the left port's, in the order in
     /// which they came.
     pub passive: bool,
+    /// Of a passive one, the interface that injected frames leave by; without it they go nowhere.
+    pub reset_interface: Option<String>,
     /// Frames received and sent per system call, 1 to 1024. Each has a 66 KiB buffer; at most 1024 more are kept for
     /// those that the caller has not given back.
     pub batch: usize,
@@ -32,6 +34,7 @@ impl BridgeConfig {
             left: left.into(),
             right: Some(right.into()),
             passive: false,
+            reset_interface: None,
             batch: 32,
             socket_buffer_bytes: 64 << 20,
             promiscuous: true,

@@ -56,6 +56,8 @@ pub struct Bridge {
 /// Both ports as places to send to: frames of the caller's leave in order with the forwarded ones.
 pub struct Outbox {
     ports: [PortState; 2],
+    /// Where a passive one's injected frames leave.
+    resets: Option<PortState>,
 }
 
 impl Outbox {
@@ -72,7 +74,11 @@ impl Outbox {
         if !(14..=MAX_FRAME_BYTES).contains(&ethernet.len()) {
             return Err(Error::InvalidFrame { length: ethernet.len() });
         }
-        self.send_held(HeldFrame::new(egress, VnetHeader::default(), ethernet));
+        let frame = HeldFrame::new(egress, VnetHeader::default(), ethernet);
+        match &mut self.resets {
+            Some(resets) => resets.push_owned(frame.into_packet()),
+            None => self.send_held(frame),
+        }
         Ok(())
     }
 }
@@ -140,7 +146,8 @@ impl Bridge {
         for opening in openings {
             let interfaces = first.interfaces.clone();
             let Checked { passive, together, .. } = first;
-            let checked = Checked { interfaces, warnings: Vec::new(), passive, together };
+            let resets = first.resets.clone();
+            let checked = Checked { interfaces, warnings: Vec::new(), passive, together, resets };
             bridges.push(opening.finish(checked, config));
         }
         // The others' sockets are like the first one's.
@@ -172,7 +179,11 @@ impl Bridge {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let [left, right] = &self.outbox.ports;
-        Counters { left: left.counters(), right: right.counters() }
+        let mut counters = Counters { left: left.counters(), right: right.counters() };
+        if let Some(resets) = &self.outbox.resets {
+            counters.right += resets.counters();
+        }
+        counters
     }
 
     /// Sends what is still queued, then waits until a port has frames, `wake` becomes readable, or `timeout` passes
@@ -195,7 +206,7 @@ impl Bridge {
 
     /// Receives one batch from a port without blocking, calls `decide` once per frame in order of arrival, and sends
     /// the forwarded frames out of the other port before it returns. Returns how many frames came, 0 when none waited.
-    /// A passive one sends nothing, whatever is decided.
+    /// A passive one forwards nothing, whatever is decided.
     ///
     /// # Errors
     /// [`Error::InterfaceDown`], [`Error::InterfaceGone`]: of the receiving port, or of a sending port after the whole
@@ -274,6 +285,10 @@ impl Bridge {
     /// # Errors
     /// [`Error::InterfaceDown`], [`Error::InterfaceGone`].
     pub fn flush(&mut self) -> Result<(), Error> {
+        if let Some(resets) = &mut self.outbox.resets {
+            // Best effort: watching goes on when this interface is down, and its frames are counted.
+            let _ = resets.flush();
+        }
         let [left, right] = &mut self.outbox.ports;
         // Both, even when the first fails.
         let (left, right) = (left.flush(), right.flush());
@@ -354,6 +369,8 @@ struct Checked {
     passive: bool,
     /// It watches both, so that what comes is in order.
     together: bool,
+    /// See [`BridgeConfig::reset_interface`].
+    resets: Option<Interface>,
     warnings: Vec<Warning>,
 }
 
@@ -385,7 +402,14 @@ fn prepare(config: &BridgeConfig) -> Result<Checked, Error> {
     }
     let passive = config.passive;
     let together = passive && config.right.is_some();
-    Ok(Checked { interfaces: [left, right], passive, together, warnings })
+    let resets = match &config.reset_interface {
+        Some(_) if !passive => {
+            return Err(Error::InvalidConfig { reason: "a bridge sends resets on its own ports" });
+        }
+        Some(name) => Some(Interface::check(&socket, name)?),
+        None => None,
+    };
+    Ok(Checked { interfaces: [left, right], passive, together, resets, warnings })
 }
 
 impl Checked {
@@ -410,6 +434,8 @@ impl Checked {
 /// A bridge whose sockets are not bound yet.
 struct Opening {
     sockets: [OwnedFd; 2],
+    /// The one that only sends.
+    resets: Option<OwnedFd>,
     slots: ReceiveSlots,
     warnings: Vec<Warning>,
 }
@@ -423,7 +449,11 @@ impl Opening {
             configure(socket, interface, config, receives, &mut warnings)?;
         }
         let slots = ReceiveSlots::new(config.batch).map_err(|e| Error::system("mmap", "", e))?;
-        Ok(Self { sockets, slots, warnings })
+        let resets = match &checked.resets {
+            Some(interface) => Some(sending_socket(interface)?),
+            None => None,
+        };
+        Ok(Self { sockets, resets, slots, warnings })
     }
 
     fn bind(&self, checked: &Checked) -> Result<(), Error> {
@@ -439,14 +469,29 @@ impl Opening {
     }
 
     fn finish(self, checked: Checked, config: &BridgeConfig) -> Bridge {
-        let Checked { interfaces: [left, right], mut warnings, .. } = checked;
+        let Checked { interfaces: [left, right], resets, mut warnings, .. } = checked;
         warnings.extend(self.warnings);
+        let sending = BridgeConfig { passive: false, ..config.clone() };
+        let resets = self
+            .resets
+            .zip(resets)
+            .map(|(socket, interface)| PortState::new(Port::Right, socket, interface, &sending));
         let [left_socket, right_socket] = self.sockets;
         let state =
             |port, socket, interface: Interface| PortState::new(port, socket, interface, config);
         let ports = [state(Port::Left, left_socket, left), state(Port::Right, right_socket, right)];
-        Bridge { slots: self.slots, outbox: Outbox { ports }, warnings }
+        Bridge { slots: self.slots, outbox: Outbox { ports, resets }, warnings }
     }
+}
+
+/// A socket that sends frames with an offload header, as the others do.
+fn sending_socket(interface: &Interface) -> Result<OwnedFd, Error> {
+    let socket = interface::open_socket()?;
+    let named = |name: &'static str| move |e: io::Error| Error::system(name, &interface.name, e);
+    system::set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, &1i32)
+        .map_err(named("PACKET_VNET_HDR"))?;
+    system::bind_to_send(&socket, interface.index).map_err(named("bind"))?;
+    Ok(socket)
 }
 
 /// Sets all options of an unbound socket. One that receives nothing makes its interface promiscuous.

@@ -32,10 +32,19 @@ pub(super) fn packet_socket() -> io::Result<OwnedFd> {
 
 /// Receives every protocol of one interface from now on.
 pub(super) fn bind(socket: &OwnedFd, interface_index: i32) -> io::Result<()> {
+    bind_protocol(socket, interface_index, libc::ETH_P_ALL as u16)
+}
+
+/// Sends to an interface from now on, and receives nothing.
+pub(super) fn bind_to_send(socket: &OwnedFd, interface_index: i32) -> io::Result<()> {
+    bind_protocol(socket, interface_index, 0)
+}
+
+fn bind_protocol(socket: &OwnedFd, interface_index: i32, protocol: u16) -> io::Result<()> {
     // SAFETY: all-zero is a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_protocol = protocol.to_be();
     address.sll_ifindex = interface_index;
     let length = size_of::<libc::sockaddr_ll>() as socklen_t;
     // SAFETY: the address lives through the call and its length is given.

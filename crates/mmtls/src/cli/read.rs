@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::Args;
 use mmtls::eve::Origin;
-use mmtls::monitor::{Inspect, Monitor, MonitorConfig};
+use mmtls::monitor::{Inspect, Monitor, MonitorConfig, Stops};
 use mmtls::patterns::PatternConfig;
 use mmtls::rules::RulesConfig;
 use mmtls_engine::Cleartext;
@@ -94,7 +94,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
             pcap_filename: Some(args.capture.to_string_lossy().into_owned()),
         },
         // What a capture shows has passed.
-        inline: false,
+        stops: Stops::Nothing,
         fileinfo: args.report.fileinfo,
         streams_dir: args.report.streams.clone(),
         patterns: args.report.patterns.clone().map(|file| PatternConfig {

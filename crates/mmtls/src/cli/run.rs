@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use mmtls::config::{self, File};
 use mmtls::eve::Origin;
-use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError};
+use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError, Stops};
 use mmtls::patterns::{PatternConfig, Patterns};
 use mmtls::rules::{LoadedRules, Reloader, RulesConfig};
 use mmtls::summary::Summary;
@@ -455,20 +455,28 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
     let action = file.inspect.pattern_action.into();
     let patterns = file.inspect.patterns_file.clone();
     let bridge = &settings.bridge;
-    let interfaces = [Some(&bridge.left), bridge.right.as_ref()].into_iter().flatten();
+    let interfaces = [Some(&bridge.left), bridge.right.as_ref()].into_iter().flatten().cloned();
+    let interfaces: Vec<String> = interfaces.collect();
+    // A passive monitor does not learn which of two a frame came in by.
+    let interfaces = if bridge.passive { vec![interfaces.join(":")] } else { interfaces };
     MonitorConfig {
         eve_dir: file.log.directory.clone(),
         origin: Origin {
             host: file.log.host.clone().or_else(host_name),
-            interfaces: interfaces.cloned().collect(),
+            interfaces,
             pcap_filename: None,
         },
-        inline: !bridge.passive,
+        stops: match bridge.passive {
+            false => Stops::Everything,
+            true if bridge.reset_interface.is_some() => Stops::Rejects,
+            true => Stops::Nothing,
+        },
         fileinfo: file.log.fileinfo,
         streams_dir: file.log.streams_directory.clone(),
         patterns: patterns.map(|file| PatternConfig { file, action }),
         rules: file.rules().map(|rules| RulesConfig {
-            refuses_drop: file.passive.interfaces.is_some(),
+            refuses_drop: bridge.passive,
+            refuses_reject: bridge.passive && bridge.reset_interface.is_none(),
             refuses_faulty: true,
             counts_costs,
             ..rules

@@ -19,12 +19,24 @@ use crate::eve::{
 use crate::patterns::{PatternAction, Patterns};
 use crate::summary::{Outcome, Summary};
 
+/// What a monitor can do to a session.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Stops {
+    /// It stands between the endpoints: what is dropped does not arrive.
+    Everything,
+    /// It stands beside them and can send resets, which `reject` asks for.
+    Rejects,
+    /// It only looks.
+    #[default]
+    Nothing,
+}
+
 /// Where findings go.
 pub(super) struct Reports {
     pub(super) eve: Option<EveWriter>,
     pub(super) now_ns: u64,
     pub(super) summary: Summary,
-    inline: bool,
+    stops: Stops,
     uninspected_resets: BTreeSet<Uninspected>,
     /// The same while [`Self::rules_stop`].
     uninspected_resets_beside_rules: BTreeSet<Uninspected>,
@@ -76,10 +88,10 @@ struct RuleMatch<'a> {
 }
 
 impl Reports {
-    /// `inline`: the monitor stands between the endpoints. Elsewhere nothing is reset.
+    /// `stops`: what the monitor can do to a session.
     pub(super) fn new(
         eve: Option<EveWriter>,
-        inline: bool,
+        stops: Stops,
         uninspected_resets: BTreeSet<Uninspected>,
         uninspected_resets_beside_rules: BTreeSet<Uninspected>,
     ) -> Self {
@@ -88,7 +100,7 @@ impl Reports {
             eve,
             now_ns: 0,
             summary,
-            inline,
+            stops,
             uninspected_resets,
             uninspected_resets_beside_rules,
             rules_stop,
@@ -100,7 +112,7 @@ impl Reports {
     pub(super) fn share(&self) -> Self {
         let eve = self.eve.as_ref().map(EveWriter::share);
         let resets = self.uninspected_resets.clone();
-        Self::new(eve, self.inline, resets, self.uninspected_resets_beside_rules.clone())
+        Self::new(eve, self.stops, resets, self.uninspected_resets_beside_rules.clone())
     }
 
     pub(super) fn anomaly(&mut self, flow: FlowKey, from: Direction, anomaly: &Anomaly<'static>) {
@@ -146,7 +158,7 @@ impl Reports {
                     true => &self.uninspected_resets_beside_rules,
                     false => &self.uninspected_resets,
                 };
-                if !self.inline || !resets.contains(cause) {
+                if self.stops != Stops::Everything || !resets.contains(cause) {
                     return;
                 }
                 // The other causes are anomalies, which say it themselves.
@@ -191,8 +203,13 @@ impl Reports {
     /// A rule has matched.
     fn rule(&mut self, flow: FlowKey, found: RuleMatch<'_>, asked: &mut Asked) {
         let RuleMatch { from, rule, app_proto, tx_id, http, is_reported } = found;
-        let stops = matches!(rule.header.action, Action::Drop | Action::Reject(_));
-        let reset = stops && self.inline;
+        let reset = match rule.header.action {
+            Action::Drop => self.stops == Stops::Everything,
+            Action::Reject(_) => self.stops != Stops::Nothing,
+            _ => false,
+        };
+        // Beside the traffic, what has matched has been delivered.
+        let blocked = reset && self.stops == Stops::Everything;
         if is_reported {
             self.summary.alerts += 1;
             asked.alerted = true;
@@ -200,7 +217,7 @@ impl Reports {
                 let alert = Alert {
                     tx_id,
                     app_proto,
-                    action: if reset { "blocked" } else { "allowed" },
+                    action: if blocked { "blocked" } else { "allowed" },
                     verdict: if reset { "reset" } else { "alert" },
                     gid: rule.id.gid,
                     signature_id: rule.id.sid.into(),
@@ -226,7 +243,8 @@ impl Reports {
         let Some((from, dropped)) = &asked.reset else {
             return false;
         };
-        if !core::mem::replace(&mut known.dropped, true)
+        if self.stops == Stops::Everything
+            && !core::mem::replace(&mut known.dropped, true)
             && let Some(eve) = &mut self.eve
         {
             eve.dropped(self.now_ns, flow, *from, dropped);

@@ -15,7 +15,7 @@ fn monitor(dir: &TempDir, action: PatternAction) -> Monitor {
     let resets = (action == PatternAction::Reset).then_some(Uninspected::Malformed);
     Monitor::new(&MonitorConfig {
         eve_dir: Some(dir.0.clone()),
-        inline: true,
+        stops: Stops::Everything,
         streams_dir: Some(dir.0.join("streams")),
         uninspected_resets: resets.into_iter().collect(),
         patterns: Some(PatternConfig { file, action }),
@@ -207,7 +207,7 @@ fn accepts_rules_that_come_to_drop_and_stops_what_they_cannot_judge() {
     let rules = RulesConfig { files: vec![file.clone()], ..RulesConfig::default() };
     let config = MonitorConfig {
         eve_dir: Some(dir.0.clone()),
-        inline: true,
+        stops: Stops::Everything,
         rules: Some(rules),
         uninspected_resets_beside_rules: [Uninspected::Malformed].into(),
         ..MonitorConfig::default()

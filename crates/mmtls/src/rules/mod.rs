@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use mmtls_inspect::detect::{Datasets, Matcher, TooManyPatterns};
 use mmtls_inspect::rules::header::Action;
 use mmtls_inspect::rules::rule::Check;
-use mmtls_inspect::rules::{Buffer, Rule, RuleSet, Skipped, VariableError, Variables};
+use mmtls_inspect::rules::{Buffer, RuleSet, Skipped, VariableError, Variables};
 use thiserror::Error;
 
 pub use live::{LiveRules, Reloader, SessionRules};
@@ -29,8 +29,10 @@ pub struct RulesConfig {
     pub address_groups: Vec<(String, String)>,
     /// Names and groups of ports.
     pub port_groups: Vec<(String, String)>,
-    /// Rules that drop or reject are an error: nothing can be stopped where they are applied.
+    /// Rules that drop are an error: nothing can be dropped where they are applied.
     pub refuses_drop: bool,
+    /// So are those that reject: nothing can be sent.
+    pub refuses_reject: bool,
     /// A faulty rule is an error, not only skipped.
     pub refuses_faulty: bool,
     /// Count what each rule costs.
@@ -61,9 +63,15 @@ impl LoadedRules {
         }
         let datasets = load_lists(config, &set)?;
         let disabled = set.disabled;
-        let stops = |rule: &&Rule| matches!(rule.header.action, Action::Drop | Action::Reject(_));
-        if let Some(rule) = set.rules.iter().filter(|_| config.refuses_drop).find(stops) {
-            let why = format!("sid {}: drop and reject need --inline", rule.id.sid);
+        for rule in &set.rules {
+            let needs = match rule.header.action {
+                Action::Drop if config.refuses_drop => "drop needs --inline",
+                Action::Reject(_) if config.refuses_reject => {
+                    "reject needs --inline, or passive.reset_interface"
+                }
+                _ => continue,
+            };
+            let why = format!("sid {}: {needs}", rule.id.sid);
             return Err(config.refused(rule.text, rule.line, why));
         }
         let (mut matcher, skipped) =
@@ -219,7 +227,7 @@ mod tests {
         );
         let passive = RulesConfig { refuses_drop: true, ..config };
         let error = LoadedRules::load(&passive).err().unwrap().to_string();
-        assert!(error.ends_with("a.rules line 4: sid 4: drop and reject need --inline"), "{error}");
+        assert!(error.ends_with("a.rules line 4: sid 4: drop needs --inline"), "{error}");
     }
 
     #[test]
