@@ -84,6 +84,7 @@ pub(crate) fn session() -> SessionInfo {
         version: Some(ProtocolVersion::TLS_1_3),
         cipher_suite: Some(CipherSuite(0x1302)),
         hello_retry: true,
+        hellos: None,
         resumption: Resumption::Accepted,
         early_data: EarlyData::None,
         alpn: None,
