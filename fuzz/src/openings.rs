@@ -148,6 +148,7 @@ impl Choices {
     fn config(&self) -> Config {
         let mut config = Config::new(self.policy);
         config.mid_stream_grace_ns = 0;
+        config.tell_hellos = true;
         config.any_key_sender = true;
         if !self.tls_ports {
             config.tls_ports.clear();

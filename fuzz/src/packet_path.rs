@@ -102,6 +102,7 @@ fn config(input: &mut Input<'_>) -> Config {
             }
         }
     }
+    config.tell_hellos = true;
     config.limits.max_flows = MAX_FLOWS;
     config.limits.max_reassembly_bytes = MAX_REASSEMBLY;
     config.limits.max_buffered_bytes = MAX_BUFFERED;

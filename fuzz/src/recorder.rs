@@ -9,7 +9,7 @@ use mmtls_engine::session::{
     Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, MAX_CERTIFICATE_BYTES, Record, Session,
     SessionError, SessionId,
 };
-use mmtls_engine::tls::{Direction, KeyEpoch};
+use mmtls_engine::tls::{Direction, KeyEpoch, MAX_LISTED};
 
 use crate::material::{Authentic, Witness};
 
@@ -18,6 +18,7 @@ use crate::material::{Authentic, Witness};
 pub(crate) enum Event {
     SessionStart,
     HandshakeStart,
+    ServerHello,
     HandshakeEnd,
     /// A record, opened or not.
     Record(Direction, Option<Authentic>),
@@ -33,6 +34,7 @@ pub(crate) enum Event {
 pub(crate) struct Order {
     started: bool,
     handshake_started: bool,
+    answered: bool,
     handshake_ended: bool,
     early_data_settled: bool,
     ended: bool,
@@ -108,13 +110,29 @@ impl Handler for Recorder {
         self.in_order(session, order);
         assert!(!order.handshake_started && !order.handshake_ended);
         order.handshake_started = true;
+        if let Some(offer) = session.info().client_offer() {
+            let lists = [&offer.cipher_suites, &offer.extensions, &offer.groups];
+            assert!(lists.iter().all(|list| list.len() <= MAX_LISTED));
+            assert!(offer.point_formats.len() <= MAX_LISTED);
+        }
         self.events.push(Event::HandshakeStart);
+        self.act(session);
+    }
+
+    fn server_hello(&mut self, session: &mut Session<'_>, order: &mut Order) {
+        self.in_order(session, order);
+        assert!(order.handshake_started && !order.answered && !order.handshake_ended);
+        order.answered = true;
+        let info = session.info();
+        assert!(info.version.is_some() && info.cipher_suite.is_some());
+        assert!(info.server_choice().is_none_or(|it| it.extensions.len() <= MAX_LISTED));
+        self.events.push(Event::ServerHello);
         self.act(session);
     }
 
     fn handshake_end(&mut self, session: &mut Session<'_>, order: &mut Order) {
         self.in_order(session, order);
-        assert!(order.handshake_started && !order.handshake_ended);
+        assert!(order.answered && !order.handshake_ended);
         order.handshake_ended = true;
         let info = session.info();
         assert!(info.version.is_some() && info.cipher_suite.is_some());

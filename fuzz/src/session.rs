@@ -45,6 +45,7 @@ fn drive(data: &[u8]) -> [usize; 2] {
     let strict = choice & 0x80 == 0;
     let number = usize::from(choice & 0x3f) % SCRIPT_COUNT;
     let mut config = Config::new(Policy::Reset);
+    config.tell_hellos = true;
     config.limits.max_reassembly_bytes = 6000;
     config.limits.stall_max_bytes = 1 << 14;
     config.policies.unsupported = Policy::Reset;

@@ -32,6 +32,7 @@ fn config(choices: u8) -> Config {
     config.policies.integrity_failure = policy(2);
     config.policies.unsupported = policy(4);
     config.policies.lost_synchronisation = policy(2);
+    config.tell_hellos = true;
     config.limits.max_handshake_bytes = 2048;
     config.limits.max_search_bytes = 4096;
     config.supports = |_, suite| suite == SUITE;

@@ -235,6 +235,7 @@ impl Stage {
         let mut config = Config::new(Policy::Reset);
         let policies = Policies::new(Policy::Reset);
         config.policies = Policies { null_keys: Policy::Reset, ..policies };
+        config.tell_hellos = true;
         config.supports = keys::supports;
         config.limits.stall_timeout_ns = STALL_NS;
         config.limits.unshared_stall_timeout_ns = STALL_NS;

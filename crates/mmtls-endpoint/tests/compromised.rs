@@ -113,7 +113,7 @@ fn refuses_every_attempt_when_there_is_a_private_tag() {
 
 fn refuse(ends: &Ends, attack: Attack, number: usize) {
     assert!(has_private_tag(ends.suite));
-    let outcome = attempt(ends, attack, number / 10 % 2 == 0);
+    let outcome = attempt(ends, attack, (number / 10).is_multiple_of(2));
     let what = format!("{attack:?}, {:?}, attempt {number}", ends.suite);
     assert_eq!(outcome.error, Some(Error::DecryptError), "{what}");
     // A replayed record is genuine the first time.

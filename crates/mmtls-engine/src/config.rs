@@ -329,6 +329,8 @@ pub struct Config {
     pub tls_ports: Vec<u16>,
     /// Which TCP connections that do not carry TLS are shown.
     pub cleartext: Cleartext,
+    /// Tell what the first hellos of a session offer and choose, number by number: `SessionInfo::hellos`.
+    pub tell_hellos: bool,
     /// Accept keys for a session whatever address delivered them.
     pub any_key_sender: bool,
     /// Asked when packets of a client begin to wait for keys; without it, any client may share.
@@ -362,6 +364,7 @@ impl Config {
             share: None,
             tls_ports: TLS_PORTS.to_vec(),
             cleartext: Cleartext::Ignored,
+            tell_hellos: false,
             any_key_sender: false,
             awaited: None,
             supports: |version, suite| {

@@ -316,6 +316,7 @@ fn a_reset_in_any_event_must_stop_both_directions() {
     let others = [
         "SessionStart",
         "HandshakeStart",
+        "ServerHello",
         "HandshakeEnd",
         "EarlyData(true)",
         "EarlyData(false)",

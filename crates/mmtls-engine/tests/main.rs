@@ -11,6 +11,7 @@ mod evasion;
 mod fragments;
 mod handler_reset;
 mod harness;
+mod hellos;
 mod hostile_tcp;
 mod opening;
 mod order;

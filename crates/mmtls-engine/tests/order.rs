@@ -73,6 +73,7 @@ proptest! {
         prop_assert_eq!(recorder.skeleton(), [
             Event::SessionStart,
             Event::HandshakeStart,
+            Event::ServerHello,
             Event::HandshakeEnd,
             Event::SessionEnd(EndReason::Closed),
             Event::FlowEnd(EndReason::Closed),

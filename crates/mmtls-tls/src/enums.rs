@@ -110,6 +110,9 @@ wire_enum! {
     /// Extension type (RFC 8446, section 4.2), those that the observer reads.
     ExtensionType(u16) {
         SERVER_NAME = 0, "server_name";
+        SUPPORTED_GROUPS = 10, "supported_groups";
+        EC_POINT_FORMATS = 11, "ec_point_formats";
+        SIGNATURE_ALGORITHMS = 13, "signature_algorithms";
         ALPN = 16, "application_layer_protocol_negotiation";
         ENCRYPT_THEN_MAC = 22, "encrypt_then_mac";
         PRE_SHARED_KEY = 41, "pre_shared_key";

@@ -91,8 +91,7 @@ impl ServerHello {
         let mut reader = Reader(body);
         let legacy_version = ProtocolVersion(reader.u16()?);
         let random = reader.array()?;
-        // Drafts of TLS 1.3 up to the 21st had neither session nor compression.
-        let is_draft = legacy_version.0 >> 8 == 0x7f;
+        let is_draft = is_early_draft(legacy_version);
         let session_id = if is_draft { Vec::new() } else { reader.vector8()?.0.to_vec() };
         let cipher_suite = CipherSuite(reader.u16()?);
         let [compression] = if is_draft { [0] } else { reader.array()? };
@@ -118,6 +117,11 @@ impl ServerHello {
         }
         Ok(hello)
     }
+}
+
+/// Whether a ServerHello is of a draft of TLS 1.3 up to the 21st, which had neither session nor compression.
+pub(crate) const fn is_early_draft(legacy_version: ProtocolVersion) -> bool {
+    legacy_version.0 >> 8 == 0x7f
 }
 
 impl EncryptedExtensions {
@@ -191,7 +195,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The extension block; TLS 1.2 hellos may end before it.
-    fn optional_extensions(&mut self) -> Result<Self, Malformed> {
+    pub(crate) fn optional_extensions(&mut self) -> Result<Self, Malformed> {
         if self.0.is_empty() {
             return Ok(Self(&[]));
         }
@@ -200,7 +204,7 @@ impl<'a> Reader<'a> {
         Ok(extensions)
     }
 
-    fn extension(&mut self) -> Result<Option<(ExtensionType, Self)>, Malformed> {
+    pub(crate) fn extension(&mut self) -> Result<Option<(ExtensionType, Self)>, Malformed> {
         if self.0.is_empty() {
             return Ok(None);
         }

@@ -8,6 +8,7 @@ mod deframer;
 mod enums;
 mod handshake;
 mod hello;
+mod offer;
 mod protection;
 
 pub use deframer::{Deframed, RecordHeader, deframe};
@@ -16,4 +17,5 @@ pub use enums::{
 };
 pub use handshake::{MessageBuffer, MessageWalker, TooLong};
 pub use hello::{ClientHello, EncryptedExtensions, Malformed, Reader, ServerHello};
+pub use offer::{ClientOffer, Hellos, MAX_LISTED, ServerChoice, is_grease};
 pub use protection::{MAX_CIPHERTEXT_LEN, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};

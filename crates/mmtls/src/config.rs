@@ -123,6 +123,8 @@ pub struct LogSection {
     pub host: Option<String>,
     /// Report bodies as files, with a hash of each.
     pub fileinfo: bool,
+    /// Tell JA3, JA3S and JA4 of each session.
+    pub fingerprints: bool,
 }
 
 impl Default for InspectSection {
@@ -197,6 +199,7 @@ impl Default for LogSection {
             stats_interval_seconds: 8,
             host: None,
             fileinfo: false,
+            fingerprints: false,
         }
     }
 }

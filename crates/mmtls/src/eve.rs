@@ -21,6 +21,7 @@ use mmtls_engine::session::{FlowAnomaly, FlowEnd, FlowPlace, SessionInfo};
 use mmtls_engine::tls::Direction;
 use serde::Serialize;
 
+use crate::fingerprint::Fingerprints;
 use community_id::community_id;
 use escape::Escaping;
 use flow_id::FlowIds;
@@ -139,9 +140,15 @@ impl EveWriter {
     }
 
     /// What the handshake of a session has shown: once per session.
-    pub fn tls(&mut self, now_ns: u64, info: &SessionInfo, certificates: Certificates<'_>) {
+    pub fn tls(
+        &mut self,
+        now_ns: u64,
+        info: &SessionInfo,
+        certificates: Certificates<'_>,
+        fingerprints: Option<&Fingerprints>,
+    ) {
         self.begin(now_ns, "tls", Some((info.into(), Direction::ClientToServer)));
-        self.end("tls", &TlsBody::new(info, certificates));
+        self.end("tls", &TlsBody::new(info, certificates, fingerprints));
     }
 
     /// A session ended: what became of it.

@@ -8,6 +8,7 @@ mod error;
 mod facts;
 mod files;
 mod finding;
+mod handshake;
 mod inspection;
 mod look;
 mod reports;
@@ -33,7 +34,6 @@ use crate::rules::{LiveRules, LoadedRules, Reloader, RulesConfig, SessionRules};
 use crate::streams::{StreamFiles, Streams};
 use crate::summary::{Outcome, Summary};
 pub use error::{MonitorError, MonitorIoError};
-use facts::SideFacts;
 pub use finding::Finding;
 pub use inspection::Inspection;
 pub use look::{Look, RuleLook};
@@ -76,6 +76,8 @@ pub struct MonitorConfig {
     pub limit_trusts_padding: bool,
     /// Whether bodies are reported as files, with a hash of each.
     pub fileinfo: bool,
+    /// Whether `tls` records have fingerprints. Those that rules look into are made, and written, in any case.
+    pub fingerprints: bool,
     /// What resets a session when something of it passes uninspected.
     pub uninspected_resets: BTreeSet<Uninspected>,
     /// The same while rules are in force that drop or reject: rules may be exchanged.
@@ -92,6 +94,7 @@ pub struct Monitor {
     inspect_limit_bytes: Option<u64>,
     limit_trusts_padding: bool,
     fileinfo: bool,
+    writes_fingerprints: bool,
     /// Memory of all sessions' decoders.
     budget: AppBudget,
 }
@@ -113,6 +116,19 @@ pub struct MonitorState {
     stalled: bool,
     /// Bytes of a response in the clear that are still to be passed over.
     passed_over: u64,
+}
+
+impl MonitorConfig {
+    /// Whether the engine should tell hellos (`Config::tell_hellos`): fingerprints are written, or rules may come to look
+    /// into them.
+    #[must_use]
+    pub fn wants_hellos(&self) -> bool {
+        self.writes_fingerprints() || self.rules.is_some()
+    }
+
+    fn writes_fingerprints(&self) -> bool {
+        self.fingerprints && self.eve_dir.is_some()
+    }
 }
 
 impl Monitor {
@@ -157,6 +173,7 @@ impl Monitor {
             inspect_limit_bytes: config.inspect_limit_bytes,
             limit_trusts_padding: config.limit_trusts_padding,
             fileinfo: config.fileinfo && config.eve_dir.is_some(),
+            writes_fingerprints: config.writes_fingerprints(),
             streams,
             patterns,
             rules,
@@ -183,6 +200,7 @@ impl Monitor {
             inspect_limit_bytes: *inspect_limit_bytes,
             limit_trusts_padding: self.limit_trusts_padding,
             fileinfo: *fileinfo,
+            writes_fingerprints: self.writes_fingerprints,
             budget: budget.clone(),
         })
     }
@@ -334,33 +352,6 @@ impl Monitor {
         reports.conclude(flow, &mut state.known, &asked)
     }
 
-    /// Applies rules to what is known of the handshake; true when the session is to be reset.
-    fn handshake_rules(
-        &mut self,
-        info: &SessionInfo,
-        state: &mut MonitorState,
-        from: Direction,
-        chain: &[&[u8]],
-        is_complete: bool,
-    ) -> bool {
-        let flow = FlowKey::from(info);
-        let now_ns = self.reports.now_ns;
-        self.reports.rules_stop = self.rules.as_mut().is_some_and(LiveRules::can_drop);
-        let Some(mut rules) = rule_look(&mut self.rules, &mut state.rules, flow, now_ns) else {
-            return false;
-        };
-        let certificate = match from {
-            Direction::ClientToServer => state.known.certificates[0].as_deref(),
-            Direction::ServerToClient => state.known.certificates[1].as_deref(),
-        };
-        let facts = SideFacts { info, from, certificate, chain };
-        let (reports, mut asked) = (&mut self.reports, Asked::default());
-        rules.handshake(finding::side(from), &facts, is_complete, &mut |finding| {
-            reports.finding(flow, None, &finding, &mut asked);
-        });
-        reports.conclude(flow, &mut state.known, &asked)
-    }
-
     /// Bytes that an error has kept from being decrypted are missing in the streams.
     fn hole(
         &mut self,
@@ -460,19 +451,21 @@ impl Handler for Monitor {
             Inspect::Http => self.reports.handshake_end(info, known),
             Inspect::Nothing => self.reports.handshake(info, known),
         }
-        for (from, place) in Direction::BOTH.into_iter().zip(0..) {
-            // Certificates may come late, and rules are to see them.
-            let is_complete =
-                from == Direction::ClientToServer || state.known.certificates[place].is_some();
-            if self.handshake_rules(session.info(), state, from, &[], is_complete) {
-                session.reset();
-            }
+        if self.handshake_known(session.info(), state) {
+            session.reset();
         }
     }
 
     fn handshake_start(&mut self, session: &mut Session<'_>, state: &mut MonitorState) {
         self.set_now(session.now_ns());
-        if self.handshake_rules(session.info(), state, Direction::ClientToServer, &[], false) {
+        if self.client_said_hello(session.info(), state) {
+            session.reset();
+        }
+    }
+
+    fn server_hello(&mut self, session: &mut Session<'_>, state: &mut MonitorState) {
+        self.set_now(session.now_ns());
+        if self.server_said_hello(session.info(), state) {
             session.reset();
         }
     }
@@ -610,6 +603,9 @@ impl Handler for Monitor {
                 | SessionError::MissingKeys
         ) {
             self.reports.handshake(session.info(), &mut state.known);
+            if self.handshake_given_up(session.info(), state) {
+                session.reset();
+            }
         }
         if matches!(error, SessionError::LostSynchronisation | SessionError::MemoryCap)
             && self.gap(session.info(), state, direction)

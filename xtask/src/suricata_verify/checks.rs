@@ -1,4 +1,4 @@
-//! What a test expects of alerts, and whether it is so.
+//! What a test expects of alerts and of fingerprints, and whether it is so.
 //!
 //! Checks of other records are not looked at. A check that asks for a field which is not compared is taken
 //! without it, and its count for those of all checks that are alike then.
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::requires::{Version, unmet};
 
-/// Fields of alerts that are compared.
-const COMPARED: [&str; 21] = [
+/// Fields that are compared.
+const COMPARED: [&str; 27] = [
     "alert",
     "alert.action",
     "alert.category",
@@ -33,12 +33,18 @@ const COMPARED: [&str; 21] = [
     "proto",
     "src_ip",
     "src_port",
+    "tls.ja3.hash",
+    "tls.ja3.string",
+    "tls.ja3s.hash",
+    "tls.ja3s.string",
+    "tls.ja4",
+    "tls.sni",
     "tx_id",
 ];
 const HAS: &str = "has-key";
 const HAS_NOT: &str = "not-has-key";
 
-/// A check of alerts.
+/// A check of records.
 #[derive(Debug)]
 pub(super) struct Check {
     count: u64,
@@ -48,11 +54,11 @@ pub(super) struct Check {
     others: Vec<(String, Value)>,
 }
 
-/// The checks of a test that are about alerts and apply to a version.
+/// The checks of a test that are about alerts, or fingerprints in records of handshakes, and apply to a version.
 pub(super) fn read(config: &Value, version: Version) -> Vec<Check> {
     let checks = config["checks"].as_array().into_iter().flatten();
     let filters = checks.map(|check| &check["filter"]);
-    let filters = filters.filter(|it| it["match"]["event_type"] == "alert");
+    let filters = filters.filter(|it| is_about(&it["match"]));
     let filters = filters.filter(|it| unmet(&it["requires"], version).is_none());
     // Other files hold other records.
     let filters = filters.filter(|it| it["filename"].is_null());
@@ -73,6 +79,21 @@ pub(super) fn read(config: &Value, version: Version) -> Vec<Check> {
         .collect()
 }
 
+/// Whether some check is about what only rules bring about.
+pub(super) fn need_rules(checks: &[Check]) -> bool {
+    let is_alert = |(key, value): &(String, Value)| key == "event_type" && *value == "alert";
+    checks.iter().any(|check| check.fields.iter().any(is_alert))
+}
+
+fn is_about(wanted: &Value) -> bool {
+    let mut keys = wanted.as_object().into_iter().flatten().map(|(key, _)| key);
+    match wanted["event_type"].as_str() {
+        Some("alert") => true,
+        Some("tls") => keys.any(|key| key.starts_with("tls.ja")),
+        _ => false,
+    }
+}
+
 /// What came of a group of checks that ask for the same.
 pub(super) struct Judged {
     /// What they ask for.
@@ -82,14 +103,14 @@ pub(super) struct Judged {
 }
 
 /// Compares; `None` where no check can be judged.
-pub(super) fn judge(checks: &[Check], alerts: &[Value]) -> Option<Vec<Judged>> {
+pub(super) fn judge(checks: &[Check], records: &[Value]) -> Option<Vec<Judged>> {
     let mut groups: BTreeMap<String, Vec<&Check>> = BTreeMap::new();
     for check in checks {
         groups.entry(shown(&check.fields)).or_default().push(check);
     }
     let judged = groups.into_iter().filter_map(|(what, group)| {
         let (fields, got) = (&group.first()?.fields, |fields: &[(String, Value)]| {
-            alerts.iter().filter(|alert| is_match(fields, alert)).count() as u64
+            records.iter().filter(|record| is_match(fields, record)).count() as u64
         });
         let expected = expected(&group)?;
         Some(Judged { what, expected, got: got(fields) })
@@ -234,6 +255,18 @@ mod tests {
             ("signature_id 2, src_port.__gt 80".to_owned(), 0, 0),
         ];
         assert_eq!(run(checks, &alerts).unwrap(), expected);
+    }
+
+    #[test]
+    fn accepts_checks_of_fingerprints_and_of_no_other_handshakes() {
+        let tls = |value: Value| json!({ "filter": { "count": 1, "match": value } });
+        let records = [json!({ "event_type": "tls", "tls": { "ja4": "t13" } }), alert(1)];
+        let checks = json!([
+            tls(json!({ "event_type": "tls", "tls.ja4": "t13" })),
+            tls(json!({ "event_type": "tls", "tls.version": "TLS 1.3" })),
+            tls(json!({ "event_type": "quic", "quic.ja4": "q13" })),
+        ]);
+        assert_eq!(run(checks, &records).unwrap(), [("tls.ja4 \"t13\"".to_owned(), 1, 1)]);
     }
 
     #[test]

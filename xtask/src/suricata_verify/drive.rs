@@ -26,8 +26,8 @@ pub(super) struct Manner {
 /// What came out.
 #[derive(Default)]
 pub(super) struct Outcome {
-    /// Records of alerts.
-    pub(super) alerts: Vec<Value>,
+    /// Records of alerts and of handshakes.
+    pub(super) records: Vec<Value>,
     /// What connections carried.
     pub(super) protocols: BTreeSet<String>,
     /// Something was beyond a cap.
@@ -44,6 +44,7 @@ pub(super) fn run(capture: &Path, rules: &RulesConfig, manner: Manner) -> Result
     let monitor = Monitor::new(&MonitorConfig {
         eve_dir: Some(dir.path().to_owned()),
         stops: if manner.inline { Stops::Everything } else { Stops::Nothing },
+        fingerprints: true,
         rules: Some(rules.clone()),
         ..MonitorConfig::default()
     })
@@ -53,6 +54,7 @@ pub(super) fn run(capture: &Path, rules: &RulesConfig, manner: Manner) -> Result
         true => Cleartext::Anywhere,
         false => Cleartext::FromBeginning,
     };
+    config.tell_hellos = true;
     config.verify_checksums = !manner.ignores_checksums;
     let mut replay = Replay::new(config, KeyLog::new(), monitor);
     // What came before the damage counts, as for Suricata.
@@ -83,8 +85,9 @@ pub(super) fn run(capture: &Path, rules: &RulesConfig, manner: Manner) -> Result
             Some("alert") => {
                 let is_v6 = record["src_ip"].as_str().is_some_and(|it| it.contains(':'));
                 record["ip_v"] = if is_v6 { 6 } else { 4 }.into();
-                outcome.alerts.push(record);
+                outcome.records.push(record);
             }
+            Some("tls") => outcome.records.push(record),
             _ => {}
         }
     }

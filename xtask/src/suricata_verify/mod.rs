@@ -1,8 +1,8 @@
 //! `cargo xtask suricata-verify`: the tests of Suricata's own verification suite that are about rules on HTTP
-//! and TLS over TCP, run against the rules of mmTLS.
+//! and TLS over TCP, or on fingerprints of TLS, run against mmTLS.
 //!
 //! The suite is not part of this repository: its directory is an argument. A test is the same when every check
-//! of alerts counts as many as it expects and no rule was taken for faulty. Refuses to leave a test out without saying why.
+//! of alerts and fingerprints counts as many as it expects and no rule was taken for faulty. Refuses to leave a test out without saying why.
 
 mod checks;
 mod drive;
@@ -129,7 +129,7 @@ fn verdict(test: &Path, version: Version, list: bool) -> Verdict {
         let found = if found.is_empty() { "no connection".to_owned() } else { found.join(", ") };
         return Verdict::Skipped(Reason::Protocol(found));
     }
-    let Some(judged) = checks::judge(&case.checks, &outcome.alerts) else {
+    let Some(judged) = checks::judge(&case.checks, &outcome.records) else {
         return Verdict::Skipped(Reason::NoAlertChecks);
     };
     if list {

@@ -1,10 +1,13 @@
 //! What a test or a check requires: versions of Suricata, systems, features.
 //!
-//! Refuses to run scripts, and to claim features.
+//! Refuses to run scripts, and to claim features that are not here.
 
 use serde_json::Value;
 
 use super::yaml::text;
+
+/// What a build of Suricata may lack. RSTs (`LIBNET1.1`) are a matter of the packet engine; their rules are applied.
+const FEATURES: [&str; 3] = ["LIBNET1.1", "HAVE_JA3", "HAVE_JA4"];
 
 /// A version; parts that are not given are absent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,8 +59,10 @@ pub(super) fn unmet(requires: &Value, version: Version) -> Option<String> {
             "os" => (!"linux".starts_with(&wanted.to_lowercase())).then(|| format!("os {wanted}")),
             "features" => {
                 let names = value.as_array().into_iter().flatten().filter_map(Value::as_str);
-                // RSTs are a matter of the packet engine; their rules are applied.
-                names.into_iter().find(|it| *it != "LIBNET1.1").map(|it| format!("feature {it}"))
+                names
+                    .into_iter()
+                    .find(|it| !FEATURES.contains(it))
+                    .map(|it| format!("feature {it}"))
             }
             "pcap" | "arch" => None,
             other => Some(other.to_owned()),

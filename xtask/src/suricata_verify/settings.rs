@@ -78,7 +78,7 @@ const ELSEWHERE: [&str; 64] = [
 ];
 
 /// Settings that are followed whatever their value is, or concern when Suricata looks, not at what.
-const EITHER_WAY: [&str; 34] = [
+const EITHER_WAY: [&str; 35] = [
     "app-layer.protocols.http.libhtp.default-config.compression-bomb-limit",
     "app-layer.protocols.http.libhtp.default-config.decompression-time-limit",
     "app-layer.protocols.http.libhtp.default-config.http-body-inline",
@@ -98,6 +98,8 @@ const EITHER_WAY: [&str; 34] = [
     "app-layer.protocols.http.memcap",
     "app-layer.protocols.http2.http1-rules",
     "app-layer.protocols.tls.detection-ports",
+    // Suricata has no such key, and passes over it.
+    "app-layer.protocols.tls.encrypt-handling",
     "app-layer.protocols.tls.ja3-fingerprints",
     "app-layer.protocols.tls.ja4-fingerprints",
     "datasets",
@@ -140,7 +142,7 @@ const ONLY: [(&str, &[&str]); 26] = [
     ("app-layer.protocols.http2.enabled", &["yes"]),
     ("app-layer.protocols.tls.enabled", &["yes"]),
     ("app-layer.protocols.tls.encryption-handling", &["default", "track-only", "full"]),
-    ("app-layer.protocols.tls.encrypt-handling", &["default", "track-only", "full"]),
+    ("app-layer.protocols.tls.encryption-handling", &["default", "track-only", "full"]),
     ("exception-policy", &["auto", "ignore"]),
     ("stream.bypass", &["no"]),
     ("stream.drop-invalid", &["yes"]),

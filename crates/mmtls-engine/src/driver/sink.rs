@@ -23,6 +23,10 @@ impl<H: Handler> SessionSink for Sink<'_, H> {
         self.handler.handshake_start(session, self.state);
     }
 
+    fn server_hello(&mut self, session: &mut Session<'_>) {
+        self.handler.server_hello(session, self.state);
+    }
+
     fn handshake_end(&mut self, session: &mut Session<'_>) {
         self.handler.handshake_end(session, self.state);
     }

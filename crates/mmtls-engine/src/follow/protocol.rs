@@ -187,6 +187,7 @@ impl Protocol {
     pub(super) fn forget(&mut self) {
         self.version = Version::default();
         self.messages = Default::default();
+        self.reporter.info.hellos = None;
     }
 
     /// The client speaks a version that shows in its first bytes, and is not followed.
@@ -308,11 +309,11 @@ impl Protocol {
         match (direction, kind) {
             (Direction::ClientToServer, HandshakeType::CLIENT_HELLO) => {
                 let hello = ClientHello::parse(body);
-                hello.map_or(Heard::Illegal, |hello| self.handle_client_hello(hello, ctx))
+                hello.map_or(Heard::Illegal, |hello| self.handle_client_hello(hello, body, ctx))
             }
             (Direction::ServerToClient, HandshakeType::SERVER_HELLO) => {
                 let hello = ServerHello::parse(body);
-                hello.map_or(Heard::Illegal, |hello| self.handle_server_hello(&hello, ctx))
+                hello.map_or(Heard::Illegal, |hello| self.handle_server_hello(&hello, body, ctx))
             }
             (Direction::ServerToClient, HandshakeType::HELLO_REQUEST) => Heard::Legal,
             // TLS 1.2 goes on in the clear; TLS 1.3 shows nothing but hellos.
@@ -330,9 +331,17 @@ impl Protocol {
         }
     }
 
-    fn handle_client_hello(&mut self, hello: ClientHello, ctx: &mut Context<'_>) -> Heard {
+    fn handle_client_hello(
+        &mut self,
+        hello: ClientHello,
+        body: &[u8],
+        ctx: &mut Context<'_>,
+    ) -> Heard {
         let Self { reporter, negotiation, version, .. } = self;
         let kind = negotiation.client_hello(hello, &mut reporter.info);
+        if let Some(FromClient::First { .. }) = kind {
+            reporter.tell_offer(body, ctx);
+        }
         let early = match version {
             Version::Undecided(ahead) => Some(&mut ahead.early),
             Version::Tls12(_) | Version::Tls13(_) => None,
@@ -354,16 +363,24 @@ impl Protocol {
         Heard::Legal
     }
 
-    fn handle_server_hello(&mut self, hello: &ServerHello, ctx: &mut Context<'_>) -> Heard {
+    fn handle_server_hello(
+        &mut self,
+        hello: &ServerHello,
+        body: &[u8],
+        ctx: &mut Context<'_>,
+    ) -> Heard {
         let direction = Direction::ServerToClient;
         let is_tls13 = hello.version == ProtocolVersion::TLS_1_3;
-        match self.negotiation.server_hello(hello, &mut self.reporter.info) {
-            None => return Heard::Illegal,
-            Some(FromServer::Retry) => {
-                self.reporter.answer_early_data(false, ctx);
-                return Heard::Retry;
-            }
-            Some(FromServer::Answer) => {}
+        let Some(kind) = self.negotiation.server_hello(hello, &mut self.reporter.info) else {
+            return Heard::Illegal;
+        };
+        self.reporter.answer_handshake(body, ctx);
+        if !self.reporter.following() {
+            return Heard::Legal;
+        }
+        if let FromServer::Retry = kind {
+            self.reporter.answer_early_data(false, ctx);
+            return Heard::Retry;
         }
         let reporter = &mut self.reporter;
         if is_tls13 && hello.selected_psk != Some(0) {

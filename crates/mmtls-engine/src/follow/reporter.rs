@@ -13,7 +13,9 @@ use crate::session::{
     Certificates, Control, Disposition, EarlyData, EndReason, KeyStatus, Session, SessionError,
     SessionInfo,
 };
-use crate::tls::{Direction, KeyEpoch, Malformed, ProtocolVersion};
+use crate::tls::{
+    ClientOffer, Direction, Hellos, KeyEpoch, Malformed, ProtocolVersion, ServerChoice,
+};
 
 pub(super) struct Reporter {
     pub(super) info: SessionInfo,
@@ -22,6 +24,7 @@ pub(super) struct Reporter {
     /// Content bytes that a pause skipped since the last delivered record, by direction.
     skipped: [u64; 2],
     handshake_started: bool,
+    server_answered: bool,
     handshake_ended: bool,
     ended: bool,
 }
@@ -34,6 +37,7 @@ impl Reporter {
             control: Control::default(),
             skipped: [0; 2],
             handshake_started: false,
+            server_answered: false,
             handshake_ended: false,
             ended: false,
         }
@@ -224,9 +228,28 @@ impl Reporter {
         }
     }
 
+    /// Tells what the session's first ClientHello offers, if that is asked for.
+    pub(super) fn tell_offer(&mut self, body: &[u8], ctx: &Context<'_>) {
+        if ctx.config.tell_hellos {
+            let offer = ClientOffer::parse(body).ok();
+            self.info.hellos = offer.map(|offer| Box::new(Hellos { offer, choice: None }));
+        }
+    }
+
+    /// The server has answered; of several answers the first one counts.
+    pub(super) fn answer_handshake(&mut self, body: &[u8], ctx: &mut Context<'_>) {
+        if !mem::replace(&mut self.server_answered, true) {
+            if let Some(hellos) = &mut self.info.hellos {
+                hellos.choice = ServerChoice::parse(body).ok();
+            }
+            self.event(ctx, |sink, session| sink.server_hello(session));
+        }
+    }
+
     pub(super) fn end_handshake(&mut self, ctx: &mut Context<'_>) {
         if !mem::replace(&mut self.handshake_ended, true) {
             self.event(ctx, |sink, session| sink.handshake_end(session));
+            self.info.hellos = None;
         }
     }
 

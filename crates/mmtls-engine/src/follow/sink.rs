@@ -12,6 +12,7 @@ use crate::tls::{Direction, KeyEpoch};
 pub(crate) trait SessionSink {
     fn session_start(&mut self, session: &mut Session<'_>);
     fn handshake_start(&mut self, session: &mut Session<'_>);
+    fn server_hello(&mut self, session: &mut Session<'_>);
     fn handshake_end(&mut self, session: &mut Session<'_>);
     fn early_data(&mut self, session: &mut Session<'_>, accepted: bool);
     fn certificates(

@@ -10,9 +10,9 @@ use super::info::{EndReason, FlowAnomaly, FlowEnd, SessionError, SessionInfo};
 use super::record::Record;
 use crate::tls::{Direction, KeyEpoch};
 
-/// A middlebox application: the events of the paper's table 3, plus STALL and KEYS.
+/// A middlebox application: the events of the paper's table 3, plus STALL, KEYS and more.
 ///
-/// Per session the order is: `session_start`, `handshake_start`, `handshake_end`, then
+/// Per session the order is: `session_start`, `handshake_start`, `server_hello`, `handshake_end`, then
 /// `new_record` any number of times, and `session_end`, each of the others at most once. Records
 /// of early data come before `handshake_end`. `error`, `stall`, `keys`, `early_data` and
 /// `certificates` can come anywhere between start and end. Every method has an
@@ -28,6 +28,12 @@ pub trait Handler {
 
     /// ON_TLS_HANDSHAKE_START: the (first) ClientHello is complete; name and random are known.
     fn handshake_start(&mut self, session: &mut Session<'_>, state: &mut Self::State) {
+        let _ = (session, state);
+    }
+
+    /// SERVER HELLO: the first answer to the ClientHello is complete; it may be a HelloRetryRequest. Version and suite
+    /// are known, and perhaps not followed: then `error` comes next.
+    fn server_hello(&mut self, session: &mut Session<'_>, state: &mut Self::State) {
         let _ = (session, state);
     }
 

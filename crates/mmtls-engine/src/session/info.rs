@@ -7,7 +7,7 @@ use core::net::SocketAddr;
 
 use crate::output::PortId;
 use crate::recognition::Upgrade;
-use crate::tls::{CipherSuite, Direction, ProtocolVersion};
+use crate::tls::{CipherSuite, ClientOffer, Direction, Hellos, ProtocolVersion, ServerChoice};
 
 /// Identifies a flow for the life of an engine, and of those that share interfaces with it; never
 /// reused.
@@ -99,6 +99,9 @@ pub struct SessionInfo {
     pub cipher_suite: Option<CipherSuite>,
     /// The server asked for another ClientHello (RFC 8446, section 4.1.4).
     pub hello_retry: bool,
+    /// What the first ClientHello offers and the first answer to it chooses, where `Config::tell_hellos` asks for it:
+    /// until the handshake has ended, or is not followed any more.
+    pub hellos: Option<Box<Hellos>>,
     /// Resumption as the hellos show it.
     pub resumption: Resumption,
     /// Whether there are early data, and what the server does with them.
@@ -137,6 +140,7 @@ impl SessionInfo {
             version: None,
             cipher_suite: None,
             hello_retry: false,
+            hellos: None,
             resumption: Resumption::None,
             early_data: EarlyData::None,
             key_status: KeyStatus::Waiting,
@@ -144,6 +148,18 @@ impl SessionInfo {
             records_seen: [0; 2],
             plaintext_bytes: [0; 2],
         }
+    }
+
+    /// What the first ClientHello offers, as long as [`Self::hellos`] are told.
+    #[must_use]
+    pub fn client_offer(&self) -> Option<&ClientOffer> {
+        self.hellos.as_deref().map(|hellos| &hellos.offer)
+    }
+
+    /// What the first answer to it chooses, as long as [`Self::hellos`] are told.
+    #[must_use]
+    pub fn server_choice(&self) -> Option<&ServerChoice> {
+        self.hellos.as_deref().and_then(|hellos| hellos.choice.as_ref())
     }
 
     /// Whether every record carries a private tag (`docs/private-tag.md`); `None` before version

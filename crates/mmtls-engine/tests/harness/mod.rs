@@ -12,7 +12,7 @@ use mmtls_engine::session::{
     Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, Record, Resumption, Session,
     SessionError, TcpAnomaly, Upgrade,
 };
-use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch, OpenRecord};
+use mmtls_engine::tls::{CipherSuite, ContentType, Direction, Hellos, KeyEpoch, OpenRecord};
 use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId, SharedKeys, Verdict};
 use mmtls_testkit::segments::{Endpoints, Seeded, flag};
 use mmtls_testkit::synthesis::{
@@ -139,6 +139,7 @@ pub fn script12(seed: u64) -> Script {
 pub enum Event {
     SessionStart,
     HandshakeStart,
+    ServerHello,
     HandshakeEnd,
     Record(Direction, u8, Vec<u8>),
     Error(Direction, SessionError),
@@ -179,6 +180,8 @@ pub struct Recorder {
     pub resumption: Resumption,
     /// What the session began behind.
     pub starttls: Option<Upgrade>,
+    /// Events in which hellos were told, and those.
+    pub told: Vec<(Event, Hellos)>,
     /// Kinds of strange segments.
     pub anomalies: Vec<(Direction, TcpAnomaly)>,
 }
@@ -190,6 +193,9 @@ impl Recorder {
             self.reset = Some(event.clone());
         }
         self.raised += 1;
+        if let Some(hellos) = &session.info().hellos {
+            self.told.push((event.clone(), Hellos::clone(hellos)));
+        }
         self.events.push(event);
     }
 
@@ -252,6 +258,11 @@ impl Handler for Recorder {
         assert_eq!(session.info().server_name.as_deref(), Some("server.test"));
         self.starttls = session.info().starttls;
         self.raise(session, Event::HandshakeStart);
+    }
+
+    fn server_hello(&mut self, session: &mut Session<'_>, (): &mut ()) {
+        assert!(session.info().version.is_some() && session.info().cipher_suite.is_some());
+        self.raise(session, Event::ServerHello);
     }
 
     fn handshake_end(&mut self, session: &mut Session<'_>, (): &mut ()) {

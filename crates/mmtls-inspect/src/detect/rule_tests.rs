@@ -466,6 +466,10 @@ impl Facts for Hello {
         match buffer {
             Buffer::TlsSni => show(b"bad.example.org"),
             Buffer::TlsAlpn => [&b"h2"[..], b"http/1.1"].iter().for_each(|it| show(it)),
+            Buffer::Ja3Hash | Buffer::Ja3sHash => show(b"0123456789abcdef0123456789abcdef"),
+            Buffer::Ja3String => show(b"771,4865-4866,0-43,29,0"),
+            Buffer::Ja3sString => show(b"771,4865,43"),
+            Buffer::Ja4Hash => show(b"t13d0202h2_0123456789ab_cdef01234567"),
             _ => {}
         }
     }
@@ -502,6 +506,45 @@ fn accepts_handshakes() {
     state.handshake(&mut cx, CLIENT, &Hello(Some(0x0304)), true, &mut sink);
     state.handshake(&mut cx, SERVER, &Hello(Some(0x0304)), true, &mut sink);
     let expected = [(9, CLIENT), (1, CLIENT), (2, CLIENT), (6, CLIENT), (3, CLIENT), (5, SERVER)];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn accepts_fingerprints_where_they_are_told() {
+    let rules = "alert tls any any -> any any (ja3.hash; content:\"0123456789ABCDEF0123456789ABCDEF\"; sid:1;)\n\
+        alert tls any any -> any any (ja3_string; content:\"-4866,\"; pcre:\"/^771,/\"; sid:2;)\n\
+        alert tls any any -> any any (ja3s.hash; content:!\"0123456789abcdef0123456789abcde0\"; sid:3;)\n\
+        alert tls any any -> any any (ja3s.string; content:\"771,4865,43\"; bsize:11; sid:4;)\n\
+        alert tls any any -> any any (ja4_hash; content:\"t13d\"; startswith; tls.version:1.3; sid:5;)\n\
+        alert tls any any -> any any (ja4.hash; content:\"T13d\"; sid:6;)\n\
+        alert tls any any -> any any (flow:to_server; ja3.string; content:\"x\"; sid:7;)\n\
+        alert tcp any any -> any any (ja3.string; content:\"771\"; tls.sni; content:\"bad\"; sid:8;)\n";
+    let matcher = matcher(rules);
+    let ends = ["10.0.0.1:40000", "192.0.2.7:443"].map(|text| text.parse().unwrap());
+    let mut state = FlowState::new(1, ends[0], ends[1]);
+    let mut found = Vec::new();
+    let mut cx = Context {
+        matcher: &matcher,
+        shared: &Shared::default(),
+        budget: &MemoryBudget::default(),
+        scratch: &mut Scratch::default(),
+        now_ns: 0,
+    };
+    for (side, version) in [(CLIENT, None), (CLIENT, Some(0x0304)), (SERVER, Some(0x0304))] {
+        state.handshake(&mut cx, side, &Hello(version), false, &mut |it| {
+            if let Detected::Match(it) = it {
+                found.push((it.rule.id.sid, it.side, version.is_some()));
+            }
+        });
+    }
+    let expected = [
+        (1, CLIENT, false),
+        (2, CLIENT, false),
+        (8, CLIENT, false),
+        (5, CLIENT, true),
+        (3, SERVER, true),
+        (4, SERVER, true),
+    ];
     assert_eq!(found, expected);
 }
 

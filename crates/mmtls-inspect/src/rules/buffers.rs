@@ -87,10 +87,14 @@ pub enum Buffer {
     TlsCerts,
     /// Each protocol that ALPN offers or chooses.
     TlsAlpn,
-    /// JA3 of the ClientHello.
+    /// JA3 of the ClientHello, in lower-case hexadecimal.
     Ja3Hash,
-    /// JA3 of the ServerHello.
+    /// What that is made of.
+    Ja3String,
+    /// JA3S of the ServerHello, in lower-case hexadecimal.
     Ja3sHash,
+    /// What that is made of.
+    Ja3sString,
     /// JA4 of the ClientHello.
     Ja4Hash,
 }
@@ -149,7 +153,9 @@ impl Buffer {
             Self::TlsCerts => "tls.certs",
             Self::TlsAlpn => "tls.alpn",
             Self::Ja3Hash => "ja3.hash",
+            Self::Ja3String => "ja3.string",
             Self::Ja3sHash => "ja3s.hash",
+            Self::Ja3sString => "ja3s.string",
             Self::Ja4Hash => "ja4.hash",
         }
     }
@@ -167,7 +173,9 @@ impl Buffer {
             | Self::TlsCerts
             | Self::TlsAlpn
             | Self::Ja3Hash
+            | Self::Ja3String
             | Self::Ja3sHash
+            | Self::Ja3sString
             | Self::Ja4Hash => Some(Application::Tls),
             _ => Some(Application::Http),
         }
@@ -192,6 +200,7 @@ impl Buffer {
             | Self::HttpRequestHeader
             | Self::TlsSni
             | Self::Ja3Hash
+            | Self::Ja3String
             | Self::Ja4Hash => Some(crate::Side::Client),
             Self::HttpResponseBody
             | Self::HttpResponseHeader
@@ -200,7 +209,8 @@ impl Buffer {
             | Self::HttpResponseLine
             | Self::HttpServer
             | Self::HttpLocation
-            | Self::Ja3sHash => Some(crate::Side::Server),
+            | Self::Ja3sHash
+            | Self::Ja3sString => Some(crate::Side::Server),
             _ => None,
         }
     }
@@ -269,6 +279,8 @@ mod tests {
         assert_eq!(Buffer::HttpUri.side(), Some(crate::Side::Client));
         assert_eq!(Buffer::HttpStatCode.side(), Some(crate::Side::Server));
         assert_eq!(Buffer::HttpHeader.side(), None);
+        assert_eq!(Buffer::Ja3String.side(), Some(crate::Side::Client));
+        assert_eq!(Buffer::Ja3sString.side(), Some(crate::Side::Server));
         assert_eq!(Buffer::Ja4Hash.application(), Some(Application::Tls));
         assert_eq!(Buffer::FileData.application(), None);
         assert_eq!(Buffer::Http2HeaderName.application(), Some(Application::Http));

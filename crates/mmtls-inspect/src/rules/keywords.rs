@@ -239,7 +239,9 @@ fn other_buffer(name: &str) -> Option<Buffer> {
         "tls.certs" => Buffer::TlsCerts,
         "tls.alpn" => Buffer::TlsAlpn,
         "ja3.hash" | "ja3_hash" => Buffer::Ja3Hash,
+        "ja3.string" | "ja3_string" => Buffer::Ja3String,
         "ja3s.hash" => Buffer::Ja3sHash,
+        "ja3s.string" => Buffer::Ja3sString,
         "ja4.hash" | "ja4_hash" => Buffer::Ja4Hash,
         _ => return None,
     })

@@ -567,8 +567,12 @@ impl Reader {
 
 /// Digits in hexadecimal are the same in either case.
 fn ignore_case_of_digits(rule: &mut Rule) {
-    let is_in_digits =
-        |buffer| matches!(buffer, Buffer::TlsCertFingerprint | Buffer::TlsCertSerial);
+    let is_in_digits = |buffer| {
+        matches!(
+            buffer,
+            Buffer::TlsCertFingerprint | Buffer::TlsCertSerial | Buffer::Ja3Hash | Buffer::Ja3sHash
+        )
+    };
     for group in rule.buffers.iter_mut().filter(|group| is_in_digits(group.buffer)) {
         for check in &mut group.checks {
             if let Check::Content(content) = check {
@@ -600,6 +604,14 @@ fn check_contents(rule: &Rule) -> Result<(), FaultKind> {
                 && content.bytes.iter().any(u8::is_ascii_uppercase)
             {
                 return Err(FaultKind::NeverMatches("hosts are in lower case"));
+            }
+            let is_md5 = matches!(group.buffer, Buffer::Ja3Hash | Buffer::Ja3sHash);
+            if is_md5
+                && group.transforms.is_empty()
+                && !content.negated
+                && (content.bytes.len() > 32 || !content.bytes.iter().all(u8::is_ascii_hexdigit))
+            {
+                return Err(FaultKind::NeverMatches("an MD5 has 32 hexadecimal digits"));
             }
         }
     }

@@ -210,8 +210,12 @@ fn accepts_every_sticky_buffer_and_transformation() {
         "tls.alpn",
         "ja3.hash",
         "ja3_hash",
+        "ja3.string",
+        "ja3_string",
         "ja3s.hash",
+        "ja3s.string",
         "ja4.hash",
+        "ja4_hash",
     ] {
         let rule = rule(&format!(r#"{name}; content:"a"; endswith;"#));
         assert_eq!(rule.buffers.len(), 1);
@@ -323,6 +327,10 @@ fn refuses_what_cannot_match() {
     assert!(options_of("tls", r#"http.uri; content:"a";"#).is_err());
     assert!(options_of("http2", r#"tls.sni; content:"a";"#).is_err());
     assert!(options_of("tls", r#"ja3.hash; content:"a";"#).is_ok());
+    for never in [r#"content:"g";"#.to_owned(), format!(r#"content:"{}";"#, "a".repeat(33))] {
+        assert!(options_of("tls", &format!("ja3s.hash; {never}")).is_err(), "{never}");
+        assert!(options_of("tls", &format!("ja3s.string; {never}")).is_ok(), "{never}");
+    }
     let never = |options| matches!(kind(options), FaultKind::NeverMatches(_));
     assert!(never(r#"http.host; content:"Example.com";"#));
     assert!(never(r#"content:"abc"; depth:2;"#));
@@ -489,16 +497,19 @@ proptest! {
     }
 }
 
-/// Digits of certificates are the same in either case.
+/// Digits of certificates and of MD5 are the same in either case.
 #[test]
 fn accepts_digits_in_either_case() {
     let text = "alert tls any any -> any any (tls.fingerprint:\"90:86:A4\"; sid:1;)\n\
         alert tls any any -> any any (tls.cert_serial; content:\"0a:b1\"; sid:2;)\n\
-        alert tls any any -> any any (tls.cert_subject; content:\"CN=a\"; sid:3;)\n";
+        alert tls any any -> any any (tls.cert_subject; content:\"CN=a\"; sid:3;)\n\
+        alert tls any any -> any any (ja3.hash; content:\"0A\"; sid:4;)\n\
+        alert tls any any -> any any (ja3s.hash; content:\"0A\"; sid:5;)\n\
+        alert tls any any -> any any (ja4.hash; content:\"0A\"; sid:6;)\n";
     let set = RuleSet::read(text.as_bytes(), &Variables::suricata());
     let ignores_case = set.rules.iter().map(|rule| match &rule.buffers[0].checks[0] {
         Check::Content(content) => content.nocase,
         other => panic!("{other:?}"),
     });
-    assert_eq!(ignores_case.collect::<Vec<_>>(), [true, true, false]);
+    assert_eq!(ignores_case.collect::<Vec<_>>(), [true, true, false, true, true, false]);
 }

@@ -86,7 +86,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
             report.rsa_premaster
         );
     }
-    let monitor = Monitor::new(&MonitorConfig {
+    let monitor_config = MonitorConfig {
         eve_dir: args.report.log_dir.clone(),
         origin: Origin {
             host: host_name(),
@@ -96,6 +96,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
         // What a capture shows has passed.
         stops: Stops::Nothing,
         fileinfo: args.report.fileinfo,
+        fingerprints: true,
         streams_dir: args.report.streams.clone(),
         patterns: args.report.patterns.clone().map(|file| PatternConfig {
             file,
@@ -107,8 +108,8 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
         limit_trusts_padding: false,
         uninspected_resets: BTreeSet::new(),
         uninspected_resets_beside_rules: BTreeSet::new(),
-    })
-    .map_err(|error| Error::Usage(error.to_string()))?;
+    };
+    let monitor = Monitor::new(&monitor_config).map_err(|error| Error::Usage(error.to_string()))?;
 
     if let Some(rules) = monitor.rules() {
         let say = &mut |text: &str| eprintln!("mmtls: {text}");
@@ -121,6 +122,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     check_streams(args.report.streams.as_deref())?;
     let mut config = offline::config();
     config.cleartext = cleartext;
+    config.tell_hellos = monitor_config.wants_hellos();
     let mut replay = Replay::new(config, keys, monitor);
     let outcome =
         capture.and_then(|file| replay.run_file(&args.capture, file, &AtomicBool::new(false)));

@@ -90,6 +90,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         settings.engine.cleartext = Cleartext::FromBeginning;
     }
     let monitor_config = monitor_config(&file, &settings, args.report.profile_rules);
+    settings.engine.tell_hellos = monitor_config.wants_hellos();
     if args.test_config {
         check(&settings, &monitor_config)?;
         let _ = writeln!(std::io::stdout(), "configuration is valid");
@@ -472,6 +473,7 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
             true => Stops::Nothing,
         },
         fileinfo: file.log.fileinfo,
+        fingerprints: file.log.fingerprints,
         streams_dir: file.log.streams_directory.clone(),
         patterns: patterns.map(|file| PatternConfig { file, action }),
         rules: file.rules().map(|rules| RulesConfig {

@@ -10,6 +10,7 @@ use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 
 use crate::certificate::CertificateFacts;
+use crate::fingerprint::{Fingerprints, Ja3};
 
 /// Versions that Suricata calls otherwise than the engine.
 const SSL_3_0: u16 = 0x0300;
@@ -107,6 +108,12 @@ pub(super) struct TlsBody<'a> {
     session_resumed: bool,
     resumption: &'static str,
     hello_retry: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ja3: Option<&'a Ja3>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ja3s: Option<&'a Ja3>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ja4: Option<&'a str>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     certificate: Option<&'a CertificateFacts>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,7 +121,11 @@ pub(super) struct TlsBody<'a> {
 }
 
 impl<'a> TlsBody<'a> {
-    pub(super) fn new(info: &'a SessionInfo, certificates: Certificates<'a>) -> Self {
+    pub(super) fn new(
+        info: &'a SessionInfo,
+        certificates: Certificates<'a>,
+        fingerprints: Option<&'a Fingerprints>,
+    ) -> Self {
         let [client, server] = certificates;
         Self {
             sni: info.server_name.as_deref(),
@@ -133,6 +144,9 @@ impl<'a> TlsBody<'a> {
                 Resumption::Accepted => "accepted",
             },
             hello_retry: info.hello_retry,
+            ja3: fingerprints.and_then(|it| it.ja3.as_ref()),
+            ja3s: fingerprints.and_then(|it| it.ja3s.as_ref()),
+            ja4: fingerprints.and_then(|it| it.ja4.as_deref()),
             certificate: server,
             client,
         }

@@ -11,6 +11,7 @@ use mmtls_engine::tls::{CipherSuite, ProtocolVersion};
 use serde_json::Value;
 
 use super::*;
+use crate::fingerprint::Ja3;
 
 #[path = "../../tests/common/schema.rs"]
 mod schema;
@@ -92,6 +93,7 @@ pub(crate) fn session() -> SessionInfo {
         version: Some(ProtocolVersion::TLS_1_3),
         cipher_suite: Some(CipherSuite(0x1302)),
         hello_retry: true,
+        hellos: None,
         resumption: Resumption::Accepted,
         early_data: EarlyData::None,
         alpn: None,
@@ -131,7 +133,7 @@ fn accepts_sessions_known_in_full_and_not_at_all() {
     let dir = TempDir::new("eve-tls");
     let mut eve = EveWriter::create(&dir.0, &Origin::default()).unwrap();
     let full = SessionInfo { alpn: Some(b"h2".to_vec()), ..session() };
-    eve.tls(0, &full, [None; 2]);
+    eve.tls(0, &full, [None; 2], None);
     let unknown = SessionInfo {
         client_random: [0; 32],
         client_hello: false,
@@ -144,10 +146,10 @@ fn accepts_sessions_known_in_full_and_not_at_all() {
         cipher_suite: None,
         ..full.clone()
     };
-    eve.tls(0, &unknown, [None; 2]);
+    eve.tls(0, &unknown, [None; 2], None);
     // A random like any other, where a hello had it.
     let zero = SessionInfo { client_hello: true, ..unknown.clone() };
-    eve.tls(0, &zero, [None; 2]);
+    eve.tls(0, &zero, [None; 2], None);
     eve.session(0, &full, &end());
     let reason = EndReason::ResetByPolicy(SessionError::Integrity);
     eve.session(0, &unknown, &SessionEnd { reason, app_proto: None, ..end() });
@@ -203,7 +205,7 @@ fn accepts_what_became_known_after_the_handshake() {
     let server = crate::certificate::CertificateFacts::of(&der.unwrap());
     let client = crate::certificate::CertificateFacts::compressed(2);
     let certificates = [Some(&client), Some(&server)];
-    eve.tls(0, &info, certificates);
+    eve.tls(0, &info, certificates, None);
     eve.session(0, &info, &SessionEnd { late: Late { certificates, alpn: true }, ..end() });
     drop(eve);
     let lines = dir.lines();
@@ -212,6 +214,34 @@ fn accepts_what_became_known_after_the_handshake() {
         assert_eq!(object["server_alpns"][0], "h2");
         assert_eq!(object["client"], serde_json::json!({"certificate_compression": 2}));
     }
+}
+
+fn fingerprints() -> Fingerprints {
+    let ja3 = |string: &str| Ja3 { hash: "0f".repeat(16).into(), string: string.into() };
+    Fingerprints {
+        ja3: Some(ja3("771,4865-4866,0-10,29,0")),
+        ja4: Some("t13d1516h2_8daaf6152771_e5627efa2ab1".into()),
+        ja3s: Some(ja3("771,4865,43-51")),
+        is_cut: false,
+    }
+}
+
+#[test]
+fn accepts_fingerprints_in_suricatas_form() {
+    let dir = TempDir::new("eve-fingerprints");
+    let mut eve = EveWriter::create(&dir.0, &Origin::default()).unwrap();
+    eve.tls(0, &session(), [None; 2], Some(&fingerprints()));
+    let client_only = Fingerprints { ja3s: None, ..fingerprints() };
+    eve.tls(0, &session(), [None; 2], Some(&client_only));
+    drop(eve);
+    let lines = dir.lines();
+    let tls = &lines[0]["tls"];
+    let hash = "0f".repeat(16);
+    let of = |string: &str| serde_json::json!({"hash": hash, "string": string});
+    assert_eq!(tls["ja3"], of("771,4865-4866,0-10,29,0"));
+    assert_eq!(tls["ja3s"], of("771,4865,43-51"));
+    assert_eq!(tls["ja4"], "t13d1516h2_8daaf6152771_e5627efa2ab1");
+    assert!(lines[1]["tls"].get("ja3s").is_none());
 }
 
 /// One line of each kind, with everything that there is.
@@ -223,7 +253,7 @@ fn every_kind(dir: &TempDir) -> Vec<Value> {
     };
     let mut first = EveWriter::create(&dir.0, &origin).unwrap();
     let mut eve = first.share();
-    eve.tls(0, &session(), [None; 2]);
+    eve.tls(0, &session(), [None; 2], Some(&fingerprints()));
     eve.session(0, &session(), &end());
     let http = transaction("/", "curl");
     eve.http(0, key(), &http);

@@ -1,6 +1,6 @@
-//! What rules may ask of a TLS handshake, from what the session and its certificates tell.
+//! What rules may ask of a TLS handshake, from what the session, its hellos and certificates tell.
 //!
-//! Refuses fingerprints of hellos (JA3, JA4): the packet engine does not tell them.
+//! Refuses to say of one side what the other one has shown.
 
 use mmtls_engine::session::SessionInfo;
 use mmtls_engine::tls::Direction;
@@ -8,6 +8,7 @@ use mmtls_inspect::detect::Facts;
 use mmtls_inspect::rules::Buffer;
 
 use crate::certificate::CertificateFacts;
+use crate::fingerprint::{Fingerprints, Ja3};
 
 /// One side's part of a handshake.
 pub(super) struct SideFacts<'a> {
@@ -17,6 +18,8 @@ pub(super) struct SideFacts<'a> {
     pub(super) certificate: Option<&'a CertificateFacts>,
     /// Its certificates, where they are at hand.
     pub(super) chain: &'a [&'a [u8]],
+    /// Of both sides.
+    pub(super) fingerprints: Option<&'a Fingerprints>,
 }
 
 impl Facts for SideFacts<'_> {
@@ -27,6 +30,13 @@ impl Facts for SideFacts<'_> {
     fn each(&self, buffer: Buffer, show: &mut dyn FnMut(&[u8])) {
         let certificate = |text: fn(&CertificateFacts) -> Option<&str>| {
             self.certificate.and_then(text).map(str::as_bytes)
+        };
+        let ja3 = |text: fn(&Ja3) -> &str| {
+            let ja3 = self.fingerprints.and_then(|it| match self.from {
+                Direction::ClientToServer => it.ja3.as_ref(),
+                Direction::ServerToClient => it.ja3s.as_ref(),
+            });
+            ja3.map(|it| text(it).as_bytes())
         };
         let single = match (buffer, self.from) {
             (Buffer::TlsSni, Direction::ClientToServer) => {
@@ -40,6 +50,13 @@ impl Facts for SideFacts<'_> {
                 return self.info.alpn_offered.iter().for_each(|name| show(name));
             }
             (Buffer::TlsAlpn, Direction::ServerToClient) => self.info.alpn.as_deref(),
+            (Buffer::Ja3Hash, Direction::ClientToServer)
+            | (Buffer::Ja3sHash, Direction::ServerToClient) => ja3(|it| &it.hash),
+            (Buffer::Ja3String, Direction::ClientToServer)
+            | (Buffer::Ja3sString, Direction::ServerToClient) => ja3(|it| &it.string),
+            (Buffer::Ja4Hash, Direction::ClientToServer) => {
+                self.fingerprints.and_then(|it| it.ja4.as_deref()).map(str::as_bytes)
+            }
             (Buffer::TlsCerts, _) => return self.chain.iter().for_each(|der| show(der)),
             _ => None,
         };

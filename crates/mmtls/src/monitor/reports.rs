@@ -16,6 +16,7 @@ use crate::eve::{
     Alert, Anomaly, Certificates, Dropped, EveWriter, FlowFacts, FlowKey, HttpTransaction, Late,
     Metadata, SessionEnd,
 };
+use crate::fingerprint::Fingerprints;
 use crate::patterns::{PatternAction, Patterns};
 use crate::summary::{Outcome, Summary};
 
@@ -52,6 +53,8 @@ pub(super) struct Reports {
 pub(super) struct Known {
     /// The first certificate of each side, client's first.
     pub(super) certificates: [Option<Box<CertificateFacts>>; 2],
+    /// What programs the hellos come from, where the engine tells them.
+    pub(super) fingerprints: Option<Box<Fingerprints>>,
     /// The handshake is through, and its record waits for the server's certificate.
     waits: bool,
     /// What the session's `tls` record had; `None` until it was written.
@@ -277,7 +280,7 @@ impl Reports {
         }
         let certificates = certificates(known);
         if let Some(eve) = &mut self.eve {
-            eve.tls(self.now_ns, info, certificates);
+            eve.tls(self.now_ns, info, certificates, known.fingerprints.as_deref());
         }
         let certificates = certificates.map(|it| it.is_some());
         known.told = Some(Told { certificates, alpn: info.alpn.is_some() });

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mmtls_inspect::MemoryBudget;
 use mmtls_inspect::detect::{Context, FlowState, Matcher, Scratch, Shared};
-use mmtls_inspect::rules::Skipped;
+use mmtls_inspect::rules::{Buffer, Skipped};
 
 use super::{LoadedRules, RulesConfig, RulesError};
 use crate::eve::FlowKey;
@@ -20,6 +20,8 @@ pub struct LiveRules {
     matcher: Arc<Matcher>,
     /// Some of them drop or reject.
     can_drop: bool,
+    /// Some of them look into fingerprints.
+    ask_fingerprints: bool,
     version: u64,
     scratch: Scratch,
 }
@@ -55,8 +57,14 @@ impl LiveRules {
             budget: MemoryBudget::default(),
             skipped: loaded.skipped,
         };
-        let (can_drop, common) = (matcher.can_drop(), Arc::new(common));
-        Self { common, matcher, can_drop, version: 0, scratch: Scratch::default() }
+        Self {
+            common: Arc::new(common),
+            can_drop: matcher.can_drop(),
+            ask_fingerprints: look_into_fingerprints(&matcher),
+            matcher,
+            version: 0,
+            scratch: Scratch::default(),
+        }
     }
 
     /// The same rules for another worker.
@@ -66,6 +74,7 @@ impl LiveRules {
             common: Arc::clone(&self.common),
             matcher: Arc::clone(&self.matcher),
             can_drop: self.can_drop,
+            ask_fingerprints: self.ask_fingerprints,
             version: self.version,
             scratch: Scratch::default(),
         }
@@ -81,6 +90,12 @@ impl LiveRules {
     pub fn can_drop(&mut self) -> bool {
         self.refresh();
         self.can_drop
+    }
+
+    /// Whether rules that are in force by now look into fingerprints of hellos.
+    pub fn ask_fingerprints(&mut self) -> bool {
+        self.refresh();
+        self.ask_fingerprints
     }
 
     /// The rules that were left out at start.
@@ -110,9 +125,16 @@ impl LiveRules {
             let current = self.common.current.lock().unwrap_or_else(PoisonError::into_inner);
             self.matcher = Arc::clone(&current);
             self.can_drop = self.matcher.can_drop();
+            self.ask_fingerprints = look_into_fingerprints(&self.matcher);
             self.version = version;
         }
     }
+}
+
+fn look_into_fingerprints(matcher: &Matcher) -> bool {
+    const MADE_OF_HELLOS: [Buffer; 5] =
+        [Buffer::Ja3Hash, Buffer::Ja3String, Buffer::Ja3sHash, Buffer::Ja3sString, Buffer::Ja4Hash];
+    MADE_OF_HELLOS.iter().any(|buffer| matcher.looks_into(*buffer))
 }
 
 impl SessionRules {

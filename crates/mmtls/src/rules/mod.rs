@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use mmtls_inspect::detect::{Datasets, Matcher, TooManyPatterns};
 use mmtls_inspect::rules::header::Action;
 use mmtls_inspect::rules::rule::Check;
-use mmtls_inspect::rules::{Buffer, RuleSet, Skipped, VariableError, Variables};
+use mmtls_inspect::rules::{RuleSet, Skipped, VariableError, Variables};
 use thiserror::Error;
 
 pub use live::{LiveRules, Reloader, SessionRules};
@@ -75,7 +75,7 @@ impl LoadedRules {
             return Err(config.refused(rule.text, rule.line, why));
         }
         let (mut matcher, skipped) =
-            Matcher::new(set, &datasets, is_shown).map_err(RulesError::TooManyPatterns)?;
+            Matcher::new(set, &datasets, |_| true).map_err(RulesError::TooManyPatterns)?;
         let faulty = skipped.iter().filter(|it| config.refuses_faulty && it.cause.is_fault());
         if let Some(faulty) = faulty.min_by_key(|it| (it.text, it.line)) {
             let (text, line, why) = (faulty.text, faulty.line, faulty.cause.to_string());
@@ -93,11 +93,6 @@ impl RulesConfig {
         let file = self.files.get(usize::from(text)).cloned().unwrap_or_default();
         RulesError::Refused { file, line, why }
     }
-}
-
-/// Whether a buffer can be shown to rules: the packet engine tells no fingerprints of hellos yet.
-fn is_shown(buffer: Buffer) -> bool {
-    !matches!(buffer, Buffer::Ja3Hash | Buffer::Ja3sHash | Buffer::Ja4Hash)
 }
 
 /// The variables: Suricata's own, and over them the configured ones.
@@ -199,7 +194,7 @@ mod tests {
                     "b.rules",
                     "alert http any any -> any any (http.host; dataset:isset,hosts,type string,load hosts.lst; sid:2;)\n\
                      alert http any any -> any any (sid:1;)\n\
-                     alert tls any any -> any any (ja3.hash; content:\"a\"; sid:3;)\n",
+                     alert dns any any -> any any (content:\"a\"; sid:3;)\n",
                 ),
                 ("hosts.lst", "ZXhhbXBsZS5vcmc=\n"),
             ],
