@@ -4,6 +4,7 @@
 use crate::harness::Event;
 use crate::harness::attack::*;
 use mmtls_engine::session::*;
+use mmtls_engine::tls::Direction;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
 use mmtls_testkit::synthesis::side;
@@ -174,4 +175,75 @@ fn accepted_syn_data_must_not_change() {
     // The first bytes are settled; these are old ones, whatever they say.
     t.send(C, 0, 0, flag::ACK, &hello);
     assert!(!t.started());
+}
+
+/// A dialog that waits for keys, and the events of records that its keys lead to.
+fn late_dialog(t: &mut T) -> [u64; 2] {
+    t.open();
+    let mut at = t.play(&simple());
+    for number in 1..3 {
+        for direction in [C, S] {
+            let record = sealed(direction, number);
+            let from = at[side(direction)];
+            t.send(direction, from as i64, at[1 - side(direction)], flag::ACK, &record);
+            at[side(direction)] += record.len() as u64;
+        }
+    }
+    assert_eq!(t.judged(), 0);
+    at
+}
+
+fn directions(t: &T) -> Vec<Direction> {
+    let events = t.engine.handler().events.iter();
+    let records = events.filter_map(|it| match it {
+        Event::Record(direction, ..) => Some(*direction),
+        _ => None,
+    });
+    records.collect()
+}
+
+#[test]
+fn answers_must_not_come_before_questions_whichever_keys_are_first() {
+    for order in [[C, S], [S, C]] {
+        let mut t = passive();
+        late_dialog(&mut t);
+        for direction in order {
+            let _ = t.keys(direction, 0);
+        }
+        assert_eq!(directions(&t), [C, C, C, S, S, S], "{order:?}");
+    }
+}
+
+#[test]
+fn servers_must_not_wait_for_keys_of_the_client_for_ever() {
+    let mut t = passive();
+    late_dialog(&mut t);
+    let _ = t.keys(S, 0);
+    assert_eq!(directions(&t), []);
+    t.now += 30 * SECOND;
+    let now = t.now;
+    t.engine.handle_timeout(now);
+    assert_eq!(directions(&t), [S, S, S]);
+    assert_eq!(t.engine.handler().errors(), [(C, SessionError::MissingKeys)]);
+}
+
+#[test]
+fn resets_must_not_end_what_waits_for_keys() {
+    for late in [true, false] {
+        let mut t = passive();
+        let at = late_dialog(&mut t);
+        t.send(C, at[0] as i64, at[1], flag::RST, &[]);
+        assert_eq!(ended(&t), [], "its keys are on their way");
+        if late {
+            t.now += 30 * SECOND;
+            let now = t.now;
+            t.engine.handle_timeout(now);
+        } else {
+            let _ = t.keys(C, 0);
+            let _ = t.keys(S, 0);
+            assert_eq!(t.judged(), 6);
+        }
+        assert_eq!(ended(&t), [EndReason::ResetByPeer(C)], "{late}");
+        assert_eq!(t.engine.buffered_bytes(), 0);
+    }
 }

@@ -33,17 +33,13 @@ impl<H: Handler> Engine<H> {
             }
             return;
         }
-        if !flow.halves.iter().all(TcpDirection::fin_reached) {
-            return;
-        }
-        let stalled = match &flow.payload {
-            Payload::Tls(tls) => {
-                Direction::BOTH.into_iter().any(|direction| tls.session.is_stalled(direction))
-            }
-            _ => false,
+        let reason = match flow.reset_seen {
+            Some(direction) => EndReason::ResetByPeer(direction),
+            None if flow.halves.iter().all(TcpDirection::fin_reached) => EndReason::Closed,
+            None => return,
         };
-        if !stalled {
-            self.close(index, EndReason::Closed);
+        if !is_stalled(flow) {
+            self.close(index, reason);
         }
     }
 
@@ -251,7 +247,12 @@ impl<H: Handler> Engine<H> {
                 beyond <= client.syn_data.len()
             });
         if exact || refused {
-            self.close(index, EndReason::ResetByPeer(direction));
+            if !self.config.inline && is_stalled(flow) {
+                // What waits has been delivered, and its keys are on their way.
+                flow.reset_seen = Some(direction);
+            } else {
+                self.close(index, EndReason::ResetByPeer(direction));
+            }
             return Passage::Free;
         }
         let followed = is_followed(flow);
@@ -348,6 +349,14 @@ impl<H: Handler> Engine<H> {
         {
             self.handler.flow_end(&flow.end(reason));
         }
+    }
+}
+
+/// Whether records of it wait for keys.
+fn is_stalled<S: Default>(flow: &Flow<S>) -> bool {
+    match &flow.payload {
+        Payload::Tls(tls) => Direction::BOTH.into_iter().any(|it| tls.session.is_stalled(it)),
+        _ => false,
     }
 }
 

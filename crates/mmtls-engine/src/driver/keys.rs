@@ -134,8 +134,9 @@ impl<H: Handler> Engine<H> {
                     return Err(KeyRefusal::Mismatch);
                 }
                 let source = shared.source;
-                // Early data first: what they are is decided before later keys are looked at.
-                shared.keys.sort_by_key(|(_, epoch, _)| *epoch);
+                // Early data first: what they are is decided before later keys are looked at. Of an epoch the
+                // client first: what waits of the server answers it.
+                shared.keys.sort_by_key(|(direction, epoch, _)| (*epoch, direction.index()));
                 for (direction, epoch, opener) in shared.keys {
                     used |= tls.session.handle_keys(direction, epoch, source, opener, &mut ctx);
                 }

@@ -21,6 +21,8 @@ use crate::tls::{
 pub(crate) struct TlsSession {
     protocol: Protocol,
     streams: [Stream; 2],
+    /// The server's stall has its keys, and goes on behind the client's: see [`Self::handle_keys`].
+    server_waits: bool,
 }
 
 /// Why a run over contiguous records ended.
@@ -37,8 +39,11 @@ enum Ending {
 impl TlsSession {
     /// Begins a session whose streams are processed from these positions on.
     pub(crate) fn start(info: SessionInfo, positions: [u64; 2], ctx: &mut Context<'_>) -> Self {
-        let mut session =
-            Self { protocol: Protocol::new(info), streams: positions.map(Stream::new) };
+        let mut session = Self {
+            protocol: Protocol::new(info),
+            streams: positions.map(Stream::new),
+            server_waits: false,
+        };
         ctx.counters.sessions += 1;
         session.protocol.reporter.event(ctx, |sink, session| sink.session_start(session));
         session
@@ -184,6 +189,10 @@ impl TlsSession {
 
     /// Installs keys that came over the connection `source`; false when they are not needed (any
     /// more).
+    ///
+    /// Inline, a server has nothing to answer while its client's records are held. Beside the traffic both
+    /// directions may wait for keys with a dialog in them: the server's part is inspected behind the client's, so
+    /// that no answer comes before its question.
     pub(crate) fn handle_keys(
         &mut self,
         direction: Direction,
@@ -204,7 +213,15 @@ impl TlsSession {
             sink.keys(session, direction, epoch, Duration::from_nanos(waited));
         });
         self.protocol.search_backlog(direction, epoch, ctx);
+        if direction == Direction::ServerToClient
+            && !ctx.config.inline
+            && self.is_stalled(Direction::ClientToServer)
+        {
+            self.server_waits = true;
+            return true;
+        }
         self.resume(direction, Some(waited), ctx);
+        self.resume_server(ctx);
         true
     }
 
@@ -214,6 +231,13 @@ impl TlsSession {
             return;
         }
         ctx.counters.stalls_ended_by_limit += 1;
+        if core::mem::take(&mut self.server_waits) {
+            // It has waited for the client's keys long enough.
+            self.resume(Direction::ServerToClient, None, ctx);
+            if !self.is_stalled(direction) {
+                return;
+            }
+        }
         if self.protocol.handle_missing_keys(direction, ctx) {
             self.resume(direction, None, ctx);
         }
@@ -327,6 +351,15 @@ impl TlsSession {
             stream.stalled_since_ns = Some(ctx.now_ns);
             ctx.counters.stalls += 1;
             self.protocol.reporter.event(ctx, |sink, session| sink.stall(session, direction));
+        }
+    }
+
+    /// Goes on with a server that has waited for its client's keys.
+    fn resume_server(&mut self, ctx: &mut Context<'_>) {
+        if self.server_waits && !self.is_stalled(Direction::ClientToServer) {
+            self.server_waits = false;
+            let since = self.streams[1].stalled_since_ns.unwrap_or(ctx.now_ns);
+            self.resume(Direction::ServerToClient, Some(ctx.now_ns.saturating_sub(since)), ctx);
         }
     }
 

@@ -78,6 +78,8 @@ pub(crate) struct Flow<P> {
     pub(crate) charged_undecided: bool,
     /// What it counts for in its client's shares.
     pub(super) stake: Stake,
+    /// Beside the traffic: reset along this direction while records wait for keys, which may still come.
+    pub(crate) reset_seen: Option<Direction>,
     /// Where it stands among those that only one side vouches for, of everybody and of its
     /// client; nothing once both do.
     pub(super) attempt: Option<[Neighbours; 2]>,
@@ -109,6 +111,7 @@ impl<P: Carried> Flow<P> {
             charged: 0,
             charged_undecided: false,
             stake: Stake::default(),
+            reset_seen: None,
             attempt: None,
             settled: None,
             end_reported: false,
