@@ -15,8 +15,9 @@ use mmtls_keyshare::client::{Client, ClientConfig};
 use mmtls_keyshare::message::{Direction, Epoch, KeyEntry, Message, NullKeys, SessionKeys};
 use mmtls_record::key_schedule::traffic_keys;
 use mmtls_testkit::{
-    Background, Mmtls, MmtlsOptions, MmtlsReport, Namespace, NginxOptions, Testbed, files,
+    Background, Middle, Mmtls, MmtlsOptions, MmtlsReport, Namespace, NginxOptions, Testbed, files,
 };
+use serde_json::Value;
 
 const SUITE: u16 = 0x1301;
 const SUITE_NAME: &str = "TLS_AES_128_GCM_SHA256";
@@ -463,7 +464,7 @@ fn accepts_null_keys_as_a_refusal_to_share() {
         assert_eq!(report.count("decrypted"), 2, "{:#?}", report.summary);
         assert_eq!(report.count("alerts"), 2, "{:#?}", report.summary);
         assert_eq!(report.events("http").len(), 2, "nothing is reported of exempt sessions");
-        let exempt = |tls: &&&serde_json::Value| tls["key_status"] == "exempt";
+        let exempt = |tls: &&&Value| tls["key_status"] == "exempt";
         let exempt: Vec<_> = sessions(&report).iter().filter(exempt).copied().cloned().collect();
         assert_eq!(exempt.len(), 2);
         for tls in exempt {
@@ -588,5 +589,42 @@ fn refuses_to_tell_secrets() {
             let list = secret.iter().take(6).map(u8::to_string).collect::<Vec<_>>().join(", ");
             assert!(find(bytes, list.as_bytes()).is_none(), "a secret in {place}");
         }
+    }
+}
+
+/// Beside the traffic everything has passed when the keys come: what waits is a dialog.
+#[test]
+fn accepts_late_keys_of_whole_dialogs_beside_the_traffic() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let options = NginxOptions {
+        ciphersuites: SUITE_NAME.to_owned(),
+        protocols: "TLSv1.3".to_owned(),
+        ..NginxOptions::default()
+    };
+    let stage = Stage::around(Middle::KernelBridge, options);
+    stage.serve("file", &files::pattern_bytes(100_000, 7));
+    let passive = Some("left:right".to_owned());
+    let mmtls = stage.mmtls(&MmtlsOptions { passive, ..patient() });
+    let mut sender = sender(&stage.bed, &stage.bed.client, Family::V4, Mode::Both, 250);
+    for _ in 0..10 {
+        let mut curl = logging_curl(&stage, Family::V4);
+        // Two requests on a connection.
+        curl.args(["-o", "/dev/null", "-o", "/dev/null", &url("file"), &url("file")]);
+        let page = stage.run("curl", curl);
+        assert!(page.status.success(), "{}", page.stderr);
+    }
+    let all = |eve: &[Value]| eve.iter().filter(|it| it["event_type"] == "mmtls").count() == 10;
+    mmtls.wait_for_eve("the last keys", LIMIT, all).unwrap();
+    sender.stop();
+    let report = mmtls.stop().unwrap();
+    assert_eq!(report.count("decrypted"), 10, "{:#?}", report.summary);
+    let http = report.events("http");
+    assert_eq!(http.len(), 20, "{:#?}", report.summary);
+    for transaction in http {
+        let http = &transaction["http"];
+        assert_eq!((&http["status"], &http["complete"]), (&200.into(), &true.into()), "{http}");
+        assert_eq!(http["length"], 100_000, "{http}");
     }
 }

@@ -199,3 +199,24 @@ fn rejects_reach_both_ends_where_there_is_an_interface_for_them() {
         assert!(error.to_string().contains(needs), "{error}");
     }
 }
+
+/// ab ends connections with a RST, often before their keys have come.
+#[test]
+fn resets_do_not_hide_what_waits_for_keys() {
+    if !can_run(&["nginx", "ab"]) {
+        return;
+    }
+    let stage = Stage::around(
+        Middle::KernelBridge,
+        NginxOptions { resumption: false, ..NginxOptions::default() },
+    );
+    stage.serve("small", &[b'x'; 1000]);
+    let mmtls = stage.mmtls(&passive("left:right"));
+    let mut ab = mmtls.sharing(&stage.bed, false, &[], "ab");
+    ab.args(["-q", "-n", "3000", "-c", "50", &format!("https://{}/small", Family::V4.server())]);
+    let done = stage.run("ab", ab);
+    assert!(done.text().contains("Failed requests:        0"), "{}{}", done.text(), done.stderr);
+    let report = mmtls.stop().unwrap();
+    assert_decrypted_but_aborted(&report, 3000);
+    assert_eq!(report.events("http").len(), 3000, "{:#?}", report.summary);
+}
