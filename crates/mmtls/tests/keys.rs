@@ -15,7 +15,8 @@ use mmtls_keyshare::client::{Client, ClientConfig};
 use mmtls_keyshare::message::{Direction, Epoch, KeyEntry, Message, NullKeys, SessionKeys};
 use mmtls_record::key_schedule::traffic_keys;
 use mmtls_testkit::{
-    Background, Middle, Mmtls, MmtlsOptions, MmtlsReport, Namespace, NginxOptions, Testbed, files,
+    Background, Middle, Mmtls, MmtlsOptions, MmtlsReport, Namespace, NginxOptions, Testbed,
+    address, files,
 };
 use serde_json::Value;
 
@@ -30,6 +31,8 @@ enum Mode {
     Both,
     /// The client's keys at once, the server's after the delay.
     ServerLate,
+    /// The other way round.
+    ClientLate,
     /// "This session is private."
     Null,
     /// Keys of the right length that are not the session's.
@@ -46,7 +49,7 @@ fn the_sender_process() {
     };
     let text = |name| std::env::var(name).unwrap();
     let delay = Duration::from_millis(text("SENDER_DELAY_MS").parse().unwrap());
-    let modes = [Mode::Both, Mode::ServerLate, Mode::Null, Mode::Garbage];
+    let modes = [Mode::Both, Mode::ServerLate, Mode::ClientLate, Mode::Null, Mode::Garbage];
     let mode = *modes.iter().find(|mode| format!("{mode:?}") == text("SENDER_MODE")).unwrap();
     let config = ClientConfig::new(vec![middlebox.parse().unwrap()], text("SENDER_CA").into());
     let client = Client::start(config, Box::new(|_| None)).unwrap();
@@ -76,6 +79,11 @@ fn the_sender_process() {
                 send(vec![to_server]);
                 std::thread::sleep(delay);
                 send(vec![to_client]);
+            }
+            Mode::ClientLate => {
+                send(vec![to_client]);
+                std::thread::sleep(delay);
+                send(vec![to_server]);
             }
             Mode::Null => {
                 let null = NullKeys { client_random: random, flow: None };
@@ -592,10 +600,25 @@ fn refuses_to_tell_secrets() {
     }
 }
 
-/// Beside the traffic everything has passed when the keys come: what waits is a dialog.
+/// A client that ends its connection with a RST as soon as it has what it wants. Arguments: CA, key log, server.
+const ABRUPT: &str = r"
+import socket, ssl, struct, sys
+context = ssl.create_default_context(cafile=sys.argv[1])
+context.keylog_filename = sys.argv[2]
+plain = socket.create_connection((sys.argv[3], 443))
+with context.wrap_socket(plain, server_hostname='server.test') as tls:
+    for _ in range(2):
+        tls.sendall(b'GET /file HTTP/1.1\r\nHost: server.test\r\n\r\n')
+        got = b''
+        while len(got.partition(b'\r\n\r\n')[2]) < 100000: got += tls.recv(65536)
+    tls.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
+";
+
+/// Beside the traffic everything has passed when the keys come: what waits is a dialog, whose end may have
+/// been seen.
 #[test]
 fn accepts_late_keys_of_whole_dialogs_beside_the_traffic() {
-    if !can_run(&["nginx", "curl"]) {
+    if !can_run(&["nginx", "curl", "python3"]) {
         return;
     }
     let options = NginxOptions {
@@ -605,26 +628,38 @@ fn accepts_late_keys_of_whole_dialogs_beside_the_traffic() {
     };
     let stage = Stage::around(Middle::KernelBridge, options);
     stage.serve("file", &files::pattern_bytes(100_000, 7));
-    let passive = Some("left:right".to_owned());
-    let mmtls = stage.mmtls(&MmtlsOptions { passive, ..patient() });
-    let mut sender = sender(&stage.bed, &stage.bed.client, Family::V4, Mode::Both, 250);
-    for _ in 0..10 {
-        let mut curl = logging_curl(&stage, Family::V4);
-        // Two requests on a connection.
-        curl.args(["-o", "/dev/null", "-o", "/dev/null", &url("file"), &url("file")]);
-        let page = stage.run("curl", curl);
-        assert!(page.status.success(), "{}", page.stderr);
-    }
-    let all = |eve: &[Value]| eve.iter().filter(|it| it["event_type"] == "mmtls").count() == 10;
-    mmtls.wait_for_eve("the last keys", LIMIT, all).unwrap();
-    sender.stop();
-    let report = mmtls.stop().unwrap();
-    assert_eq!(report.count("decrypted"), 10, "{:#?}", report.summary);
-    let http = report.events("http");
-    assert_eq!(http.len(), 20, "{:#?}", report.summary);
-    for transaction in http {
-        let http = &transaction["http"];
-        assert_eq!((&http["status"], &http["complete"]), (&200.into(), &true.into()), "{http}");
-        assert_eq!(http["length"], 100_000, "{http}");
+    for (mode, is_abrupt) in [(Mode::Both, false), (Mode::ClientLate, false), (Mode::Both, true)] {
+        let what = format!("{mode:?} {is_abrupt}");
+        let _ = std::fs::remove_file(keylog(&stage.bed));
+        let passive = Some("left:right".to_owned());
+        let mmtls = stage.mmtls(&MmtlsOptions { passive, ..patient() });
+        let mut sender = sender(&stage.bed, &stage.bed.client, Family::V4, mode, 250);
+        for _ in 0..4 {
+            // Two requests on a connection.
+            let client = if is_abrupt {
+                let mut python = stage.bed.client.command("python3");
+                python.args(["-c", ABRUPT]).arg(&stage.bed.pki().ca).arg(keylog(&stage.bed));
+                python.arg(address::SERVER_V4);
+                python
+            } else {
+                let mut curl = logging_curl(&stage, Family::V4);
+                curl.args(["-o", "/dev/null", "-o", "/dev/null", &url("file"), &url("file")]);
+                curl
+            };
+            let page = stage.run("client", client);
+            assert!(page.status.success(), "{what}: {}", page.stderr);
+        }
+        let all = |eve: &[Value]| eve.iter().filter(|it| it["event_type"] == "mmtls").count() == 4;
+        mmtls.wait_for_eve("the last keys", LIMIT, all).unwrap();
+        sender.stop();
+        let report = mmtls.stop().unwrap();
+        assert_eq!(report.count("decrypted"), 4, "{what}: {:#?}", report.summary);
+        let http = report.events("http");
+        assert_eq!(http.len(), 8, "{what}: {:#?}", report.summary);
+        for transaction in http {
+            let http = &transaction["http"];
+            assert_eq!((&http["status"], &http["complete"]), (&200.into(), &true.into()), "{http}");
+            assert_eq!(http["length"], 100_000, "{what}: {http}");
+        }
     }
 }
