@@ -19,8 +19,8 @@ use super::out::{Cut, Out, Written, open_at_once};
 const WRITE_AT: usize = 64 << 10;
 /// Most bytes that are kept while writing fails or takes its time.
 const MAX_PENDING: usize = 16 << 20;
-/// How long a disk that does nothing is waited for at the end.
-const LAST_WAIT: Duration = Duration::from_secs(5);
+/// How long the disk is waited for at the end, in all.
+const LAST_WAIT: Duration = Duration::from_secs(4);
 
 /// Creates a directory for output, readable by its owner only, unless it exists.
 pub(crate) fn create_private_dir(dir: &Path) -> io::Result<()> {
@@ -76,6 +76,8 @@ struct State {
     finished: bool,
     /// How long was waited for a disk that did nothing.
     waited: Duration,
+    /// How long was waited since the last line came, also while something was written.
+    waited_in_all: Duration,
     /// That was long enough.
     gave_up: bool,
     /// Grows when something is written.
@@ -162,7 +164,8 @@ impl LineFile {
         self.hand_over(true);
     }
 
-    /// As [`Self::flush`], and waits until it is written, as long as the disk does something.
+    /// As [`Self::flush`], and waits until it is written, but not for ever: a slow reader of a FIFO, or a disk that
+    /// hangs, must not keep a program from ending.
     pub(super) fn finish(&mut self) {
         self.flush();
         self.shared.wait_until(|state| !state.busy && !state.has_work());
@@ -182,7 +185,8 @@ impl LineFile {
         } else if let Some(mut out) = state.out.take() {
             if again || !state.failing {
                 while state.fill(&mut out) {
-                    let written = out.write_piece();
+                    let (cut, written) = self.shared.write(&mut out);
+                    state.forget(&cut);
                     if !state.wrote(written) {
                         break;
                     }
@@ -245,6 +249,7 @@ impl State {
             end: false,
             finished: false,
             waited: Duration::ZERO,
+            waited_in_all: Duration::ZERO,
             gave_up: false,
             progress: 0,
         }
@@ -259,6 +264,9 @@ impl State {
     /// Takes lines, or loses them.
     fn take(&mut self, lines: &[u8], count: u64) {
         self.finished &= count == 0;
+        if count > 0 {
+            self.waited_in_all = Duration::ZERO;
+        }
         let waits = self.failing || self.behind;
         if waits && self.in_hand + self.pending.len() + lines.len() > MAX_PENDING {
             self.lost += count;
@@ -347,21 +355,35 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Writes a piece; into a new file where somebody has removed the old one.
+    fn write(&self, out: &mut Out) -> (Cut, io::Result<Written>) {
+        if !out.is_removed() {
+            return (Cut(0), out.write_piece());
+        }
+        match open_at_once(&self.path) {
+            Ok(file) => (out.go_on(file), Ok(Written { bytes: 0, lines: 0 })),
+            Err(error) => (Cut(0), Err(error)),
+        }
+    }
+
     /// Waits for the thread, if there is one; not for a disk that does nothing, and for that one
     /// only once.
     fn wait_until(&self, is_done: impl Fn(&State) -> bool) {
         let mut state = self.lock();
-        while state.behind && !is_done(&state) && !state.gave_up {
+        let waits = |state: &State| !state.gave_up && state.waited_in_all < self.last_wait;
+        while state.behind && !is_done(&state) && waits(&state) {
             let (before, begun) = (state.progress, Instant::now());
             let same =
                 |state: &mut State| state.behind && !is_done(state) && state.progress == before;
-            let left = self.last_wait.saturating_sub(state.waited);
+            let left = self.last_wait.saturating_sub(state.waited.max(state.waited_in_all));
             let waited = self.done.wait_timeout_while(state, left, same);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let elapsed = begun.elapsed();
+            state.waited_in_all += elapsed;
             if state.progress == before {
-                state.waited += begun.elapsed();
+                state.waited += elapsed;
             }
-            if state.waited >= self.last_wait {
+            if !waits(&state) || state.waited >= self.last_wait {
                 state.gave_up = true;
                 if state.pending_lines + state.in_hand_lines > 0 {
                     state.tell(|| io::ErrorKind::TimedOut.into());
@@ -388,8 +410,9 @@ impl Shared {
             let mut asked = false;
             while going && !(asked && out.is_empty()) && state.fill(&mut out) {
                 drop(state);
-                let written = out.write_piece();
+                let (cut, written) = self.write(&mut out);
                 state = self.lock();
+                state.forget(&cut);
                 going = state.wrote(written);
                 asked = reopen || state.reopen;
                 self.done.notify_all();
@@ -465,7 +488,8 @@ mod tests {
             assert!(file.take_reopen_error().is_some());
             file.push(b"3\n");
             file.finish();
-            assert!(file.take_error().is_none(), "the old file is still there");
+            assert!(file.take_error().is_some(), "nobody could find the old file");
+            assert_eq!(file.lost_lines(), 1);
         }
     }
 
@@ -491,7 +515,9 @@ mod tests {
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         file.reopen();
         let error = file.take_reopen_error().unwrap();
-        assert_eq!(error.raw_os_error(), Some(libc::ENXIO));
+        assert_eq!(error.to_string(), "nobody reads this FIFO");
+        let error = LineFile::open(&path).err().unwrap();
+        assert_eq!(error.to_string(), "nobody reads this FIFO", "nor at the start");
         // With a reader it is a file like any other.
         let both = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         file.reopen();
@@ -595,6 +621,60 @@ mod tests {
         assert_eq!(file.lost_lines(), lost);
         let reader = reader.join().unwrap();
         drop((file, reader));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn refuses_to_wait_for_ever_for_a_reader_that_is_slow() {
+        let (dir, mut file, mut reader) = hanging("slow");
+        for _ in 0..1000 {
+            file.push(&LINE);
+        }
+        // A page now and then: there is always progress.
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let slow = thread::spawn(move || {
+            while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+                io::Read::read_exact(&mut reader, &mut [0; 4096]).unwrap();
+                thread::sleep(Duration::from_millis(50));
+            }
+            reader
+        });
+        let begun = Instant::now();
+        file.finish();
+        file.finish();
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert!(file.lost_lines() > 0 && file.take_error().is_some(), "it is told");
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let reader = slow.join().unwrap();
+        let reading = thread::spawn(move || {
+            let mut reader = reader;
+            while io::Read::read(&mut reader, &mut [0; 65536]).is_ok_and(|count| count > 0) {}
+        });
+        drop(file);
+        drop(reading);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn accepts_a_file_that_was_removed() {
+        let dir = std::env::temp_dir().join(format!("mmtls-removed-{}", std::process::id()));
+        create_private_dir(&dir).unwrap();
+        let path = dir.join("eve.json");
+        let mut file = LineFile::open(&path).unwrap();
+        file.push(b"1\n");
+        file.flush();
+        std::fs::remove_file(&path).unwrap();
+        file.push(b"2\n");
+        file.flush();
+        assert_eq!(std::fs::read(&path).unwrap(), b"2\n");
+        std::fs::remove_dir_all(&dir).unwrap();
+        file.push(b"3\n");
+        file.flush();
+        assert_eq!((file.lost_lines(), file.take_error().is_some()), (1, true), "no directory");
+        create_private_dir(&dir).unwrap();
+        file.flush();
+        assert_eq!((file.lost_lines(), std::fs::read(&path).unwrap()), (0, b"3\n".to_vec()));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

@@ -4,10 +4,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 
 /// Most bytes that are written at once, unless a line is longer.
 const MAX_PIECE: usize = 64 << 10;
@@ -98,7 +99,12 @@ impl<W: Write> Out<W> {
 impl Out {
     /// Opens a file to append to; a new one is readable by its owner only.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self::new(options().open(path)?))
+        Ok(Self::new(open_at_once(path)?))
+    }
+
+    /// Whether nobody can find the file any more.
+    pub(super) fn is_removed(&self) -> bool {
+        self.to.metadata().is_ok_and(|it| it.is_file() && it.nlink() == 0)
     }
 
     /// Goes on in another file.
@@ -131,10 +137,13 @@ fn options() -> OpenOptions {
     options
 }
 
-/// Opens the file without waiting for the reader of a FIFO, which is an error then.
+/// Opens the file without waiting for the reader of a FIFO: without one that is an error.
 pub(super) fn open_at_once(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = options().custom_flags(flags).open(path)?;
+    let file = options().custom_flags(flags).open(path).map_err(|error| {
+        let no_reader = error.raw_os_error() == Some(Errno::NXIO.raw_os_error());
+        if no_reader { io::Error::other("nobody reads this FIFO") } else { error }
+    })?;
     // A slow reader is waited for, as before.
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     Ok(file)
