@@ -233,6 +233,32 @@ fn accepts_reconnects_after_the_server_restarts() {
     assert_eq!(client.counters().connects, 2);
 }
 
+/// Long pauses grow in an outage; a key that comes behind it does not wait for one.
+#[test]
+fn accepts_keys_at_once_behind_an_outage() {
+    let pki = Pki::new("outage");
+    let inbox = Inbox::new();
+    let first = server(&pki, loopback(), &inbox);
+    let address = first.local_addr();
+    let mut config = config(&pki, address);
+    (config.min_pause, config.max_pause) = (PATIENCE * 2, PATIENCE * 2);
+    let client = client(config);
+    client.send(&null(0)).unwrap();
+    inbox.wait(1);
+    first.stop();
+    until(|| client.counters().connected == 0);
+    // One that is tried in vain does not make others wait.
+    client.send(&null(1)).unwrap();
+    until(|| client.counters().failures >= 2);
+    let _second = server(&pki, address, &inbox);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(client.counters().connected, 0, "the long pause");
+    let begun = Instant::now();
+    client.send(&null(2)).unwrap();
+    inbox.wait(3);
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+}
+
 #[test]
 fn accepts_a_chain_and_serves_each_at_its_own_pace() {
     let pki = Pki::new("chain");

@@ -22,6 +22,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
 use mmtls_engine::{KeysNeeded, Share, SharedKeys};
@@ -42,6 +43,10 @@ const QUEUE: usize = 1 << 16;
 /// Bytes of a key log's lines that may wait, for all workers together; then its follower waits.
 const MAX_LINE_BYTES: usize = 4 << 20;
 
+/// How long an agent has to connect again before its client is taken for one that shares nothing.
+const RECONNECTING: Duration = Duration::from_secs(5);
+/// Most addresses that are remembered for that.
+const MAX_LOST: usize = 65_536;
 /// Most connections that are asked for the keys of one session: any client can make the monitor
 /// ask, with one record.
 const MAX_ASKED: usize = 256;
@@ -214,6 +219,40 @@ pub struct KeyRouter {
     /// Why the key log cannot be read; not reported yet.
     log_error: Mutex<Option<io::Error>>,
     connections: Mutex<HashMap<IpAddr, Vec<ConnectionId>>>,
+    lost: Mutex<Lost>,
+}
+
+/// Addresses whose last connection has ended, and when: their agents connect again.
+struct Lost {
+    since: HashMap<IpAddr, Instant>,
+    started: Instant,
+}
+
+impl Default for Lost {
+    fn default() -> Self {
+        Self { since: HashMap::new(), started: Instant::now() }
+    }
+}
+
+impl Lost {
+    fn note(&mut self, address: IpAddr, now: Instant) {
+        if self.since.len() >= MAX_LOST {
+            self.since.retain(|_, since| now.duration_since(*since) < RECONNECTING);
+        }
+        if self.since.len() < MAX_LOST {
+            self.since.insert(address, now);
+        }
+    }
+
+    /// Whether an agent of this address, or any, may be about to connect again.
+    fn is_expected(&self, address: Option<IpAddr>, now: Instant) -> bool {
+        let is_recent = |since: &Instant| now.duration_since(*since) < RECONNECTING;
+        // Those of before a restart are not known.
+        is_recent(&self.started)
+            || address.map_or(self.since.values().any(is_recent), |address| {
+                self.since.get(&address).is_some_and(is_recent)
+            })
+    }
 }
 
 impl KeyRouter {
@@ -236,11 +275,17 @@ impl KeyRouter {
         connections.values().flatten().take(MAX_ASKED).copied().collect()
     }
 
-    /// Whether anybody could deliver keys of a client at this address, or at any.
+    /// Whether anybody could deliver keys of a client at this address, or at any: also whose connection has just
+    /// broken, and everybody just after the start.
     #[must_use]
-    pub fn is_connected(&self, address: Option<IpAddr>) -> bool {
+    pub fn is_expected(&self, address: Option<IpAddr>) -> bool {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        address.map_or(!connections.is_empty(), |address| connections.contains_key(&address))
+        if address.map_or(!connections.is_empty(), |address| connections.contains_key(&address)) {
+            return true;
+        }
+        drop(connections);
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.is_expected(address, Instant::now())
     }
 
     /// Why the key log cannot be read, once.
@@ -398,6 +443,8 @@ impl KeySink for WorkerSink {
             connections.retain(|connection| *connection != peer.connection);
             if connections.is_empty() {
                 known.remove(&peer.address.ip());
+                let mut lost = self.router.lost.lock().unwrap_or_else(PoisonError::into_inner);
+                lost.note(peer.address.ip(), Instant::now());
             }
         }
     }

@@ -296,9 +296,9 @@ fn engine_config(settings: &Settings, share: Share, number: usize) -> Config {
     config
 }
 
-/// Who is awaited: clients whose agent, or where any may deliver, some agent is connected.
+/// Who is awaited: clients whose agent, or where any may deliver, some agent is connected, or about to be again.
 fn awaited(router: Arc<KeyRouter>, any_sender: bool) -> Awaited {
-    Awaited(Arc::new(move |address| router.is_connected((!any_sender).then_some(address))))
+    Awaited(Arc::new(move |address| router.is_expected((!any_sender).then_some(address))))
 }
 
 /// Binds the calling thread to its worker's processor.

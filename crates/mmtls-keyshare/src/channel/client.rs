@@ -92,14 +92,16 @@ pub struct ClientConfig {
     pub queue_messages: usize,
     /// Limit for the TCP and TLS handshakes together with the middlebox's welcome.
     pub connect_timeout: Duration,
-    /// First pause after a failed connection; doubles up to `max_pause`, with jitter.
+    /// First pause after a failed connection; doubles up to `max_pause`, with jitter. Keys that come cut it short,
+    /// to a tenth of a second at least.
     pub min_pause: Duration,
     /// Longest pause between attempts.
     pub max_pause: Duration,
 }
 
 impl ClientConfig {
-    /// The defaults: 8192 messages, 5 s to connect, pauses from 50 ms to 10 s.
+    /// The defaults: 8192 messages, 5 s to connect, pauses from 50 ms to half a second: whoever waits for keys does
+    /// not wait for long.
     #[must_use]
     pub fn new(middleboxes: Vec<Middlebox>, ca_file: PathBuf) -> Self {
         Self {
@@ -110,7 +112,7 @@ impl ClientConfig {
             queue_messages: 8192,
             connect_timeout: Duration::from_secs(5),
             min_pause: Duration::from_millis(50),
-            max_pause: Duration::from_secs(10),
+            max_pause: Duration::from_millis(500),
         }
     }
 }

@@ -22,6 +22,10 @@ use super::socket;
 use super::tls::{Output, read_messages};
 use crate::message::{self, Decoder, Message};
 
+/// Longest pause while keys wait that came after the last attempt.
+const URGENT_PAUSE: Duration = Duration::from_millis(100);
+/// How long most attempts wait for the TCP handshake: two parts of it are one address's.
+const SHORT_ATTEMPT: Duration = Duration::from_millis(800);
 const SOCKET: Token = Token(0);
 const WAKE: Token = Token(1);
 /// Plaintext handed to TLS at a time: what fits one record (RFC 8446, section 5.1).
@@ -198,6 +202,7 @@ pub(super) fn start(settings: Settings) -> io::Result<Link> {
         shared: Arc::clone(&shared),
         poll,
         events: Events::with_capacity(8),
+        attempts: 0,
     };
     std::thread::Builder::new().name("mmtls-keys".to_owned()).spawn(move || worker.run())?;
     Ok(Link { shared })
@@ -223,6 +228,8 @@ struct Worker {
     poll: Poll,
     events: Events,
     jitter: u64,
+    /// Connections that were tried.
+    attempts: u32,
 }
 
 impl Worker {
@@ -231,6 +238,7 @@ impl Worker {
         while !self.must_stop(true) {
             let before = self.shared.connects.load(Ordering::Relaxed);
             let end = self.connect_and_serve();
+            self.attempts = self.attempts.wrapping_add(1);
             let mut state = self.shared.lock();
             state.connected = false;
             match end {
@@ -267,9 +275,13 @@ impl Worker {
             .is_some_and(|at| (when_idle && state.queue.is_empty()) || Instant::now() >= at)
     }
 
+    /// Keys that come meanwhile are tried soon: sessions wait for them.
     fn sleep(&mut self, pause: Duration) {
-        let end = Instant::now() + pause;
+        let begun = Instant::now();
+        let waiting = self.shared.lock().queue.len();
         while !self.must_stop(true) {
+            let has_more = self.shared.lock().queue.len() > waiting;
+            let end = begun + if has_more { pause.min(URGENT_PAUSE) } else { pause };
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() || self.wait(Some(left)).is_err() {
                 return;
@@ -332,6 +344,13 @@ impl Worker {
 
     fn connect(&self, deadline: Instant) -> io::Result<TcpStream> {
         let addresses: Vec<_> = self.settings.address.to_socket_addrs()?.collect();
+        // A middlebox that restarts leaves SYNs unanswered, and the kernel repeats them after a second. Where
+        // that is how far the way is, every fourth attempt has the whole time.
+        let deadline = if self.attempts % 4 == 3 {
+            deadline
+        } else {
+            deadline.min(Instant::now() + SHORT_ATTEMPT)
+        };
         let stream = connect_any(&addresses, deadline, || self.must_stop(true))?;
         socket::tune(&stream);
         stream.set_nonblocking(true)?;

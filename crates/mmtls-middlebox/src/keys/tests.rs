@@ -150,3 +150,24 @@ fn accepts_two_agents_of_one_address() {
     drop(first);
     known(0);
 }
+
+#[test]
+fn accepts_agents_that_are_about_to_come_back() {
+    let started = Instant::now();
+    let [one, other] = [1, 2].map(|it| IpAddr::from([10, 0, 0, it]));
+    let mut lost = Lost { since: HashMap::new(), started };
+    assert!(lost.is_expected(Some(one), started + RECONNECTING / 2), "of before a restart");
+    let then = started + RECONNECTING * 2;
+    assert!(!lost.is_expected(Some(one), then) && !lost.is_expected(None, then));
+    lost.note(one, then);
+    let soon = then + RECONNECTING / 2;
+    assert!(lost.is_expected(Some(one), soon) && lost.is_expected(None, soon));
+    assert!(!lost.is_expected(Some(other), soon));
+    assert!(!lost.is_expected(Some(one), then + RECONNECTING));
+    for number in 0..MAX_LOST as u32 + 10 {
+        lost.note(IpAddr::from(number.to_be_bytes()), soon);
+    }
+    assert_eq!(lost.since.len(), MAX_LOST);
+    lost.note(other, then + RECONNECTING * 2);
+    assert_eq!(lost.since.len(), 1, "those of long ago make room");
+}
