@@ -7,6 +7,7 @@ mod early;
 mod inspection;
 mod keys;
 mod load;
+mod logs;
 mod passive;
 mod plaintext;
 mod private_tag;
