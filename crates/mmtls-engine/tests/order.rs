@@ -258,3 +258,21 @@ fn skips_paused_records_but_not_key_updates() {
     assert_eq!(counters.key_updates, updates as u64);
     assert_eq!(counters.records_failed, 0);
 }
+
+/// What is still under way when a session is reset, or the monitor ends, is not lost.
+#[test]
+fn gaps_at_a_reset_must_not_be_called_losses() {
+    use crate::harness::attack::*;
+    use mmtls_testkit::segments::flag;
+    for is_reset in [true, false] {
+        let mut t = T::new();
+        let at = established(&mut t);
+        t.send(S, at[1] as i64 + 100, at[0], flag::ACK, b"behind a gap");
+        if is_reset {
+            t.send(C, at[0] as i64, at[1], flag::RST, &[]);
+        } else {
+            t.engine.finish();
+        }
+        assert_eq!(t.engine.handler().errors(), [], "{is_reset}");
+    }
+}

@@ -265,9 +265,20 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
+        // Where it ends in the middle, what is still under way is not lost, unless it has arrived unseen. Behind
+        // the end of a capture nothing comes.
+        let is_settled = match reason {
+            EndReason::Closed | EndReason::TimedOut => true,
+            EndReason::Shutdown => !self.config.inline,
+            _ => false,
+        };
         let gaps = Direction::BOTH.map(|direction| {
+            let half = &flow.halves[direction.index()];
             let acknowledged = flow.halves[direction.reverse().index()].last_ack;
-            flow.halves[direction.index()].has_gap(acknowledged)
+            match is_settled {
+                true => half.has_gap(acknowledged),
+                false => acknowledged.is_some_and(|it| half.is_acknowledged_beyond(it)),
+            }
         });
         if let Payload::Tls(tls) = &mut flow.payload {
             if let Some(before) = &mut tls.before {
