@@ -83,6 +83,41 @@ pub struct Body<'a> {
     pub bytes: &'a [u8],
 }
 
+/// A frame of HTTP/2: what it says besides fields and content.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// Who sent it.
+    pub side: Side,
+    /// Its stream, of a PUSH_PROMISE the promised one; 0 is the connection.
+    pub stream: u32,
+    /// Whose it is: absent for the connection, and before and after the transaction.
+    pub transaction: Option<&'a Transaction>,
+    /// The transaction may still come.
+    pub is_early: bool,
+    /// Its type.
+    pub kind: u8,
+    /// The error code of RST_STREAM and GOAWAY.
+    pub error_code: Option<u32>,
+    /// The weight in PRIORITY or HEADERS, as it is sent.
+    pub weight: Option<u8>,
+    /// The increment in WINDOW_UPDATE.
+    pub window: Option<u32>,
+    /// The content of SETTINGS.
+    pub settings: &'a [u8],
+    /// The sizes that the header block that it ends sets for the dynamic table.
+    pub table_sizes: &'a [u32],
+}
+
+impl Frame<'_> {
+    /// Numbers and values of the settings, in their order.
+    pub fn settings(&self) -> impl Iterator<Item = (u16, u32)> {
+        self.settings.chunks_exact(6).filter_map(|setting| {
+            let (number, value) = setting.split_first_chunk()?;
+            Some((u16::from_be_bytes(*number), u32::from_be_bytes(value.try_into().ok()?)))
+        })
+    }
+}
+
 /// What the bytes were.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -102,6 +137,9 @@ pub enum Event<'a> {
     },
     /// Bytes of a body.
     Body(Body<'a>),
+    /// A frame of HTTP/2, told behind the head that it completes, and before the content or the end that it
+    /// brings.
+    Frame(Frame<'a>),
     /// The request is complete.
     RequestEnd(Option<&'a Transaction>),
     /// An interim (1xx) response: no body, no end, the final one follows.
@@ -187,7 +225,7 @@ pub enum Anomaly {
     /// What endpoints of HTTP/2 answer with an error of the connection. Everything behind it in this
     /// direction is taken as body.
     Http2Malformed,
-    /// A head of HTTP/2 beyond a cap, in bytes or in frames. As above, unless it is only long when
+    /// A head of HTTP/2 beyond a cap, in bytes or in frames; or settings. As above, unless it is only long when
     /// it is decompressed: then the rest of its fields is not looked at.
     Http2HeadersTooLarge,
     /// A head of HTTP/2 that endpoints refuse. It is followed.

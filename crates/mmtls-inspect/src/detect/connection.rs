@@ -103,6 +103,7 @@ impl Connection {
                 _ => return Outcome::Never,
             }
         }
+        waits |= !compiled.frames.iter().all(|&it| subject.frames.is_some_and(|met| met.has(it)));
         let costs = cx.matcher.costs.as_ref().and_then(|it| it.get(waiting.rule as usize));
         let start = costs.map(|_| Instant::now());
         let (outcome, cost) = waiting.apply(compiled, &cx.matcher.slots, subject);

@@ -9,15 +9,16 @@ use std::collections::{HashMap, HashSet};
 use super::bodies::Bodies;
 use super::connection::{Connection, settle};
 use super::context::{Context, Facts, Sink};
+use super::frames::{Early, MAX_EARLY};
 use super::http_head::Head;
-use super::matcher::{Matcher, Place, index, is_of};
+use super::matcher::{Compiled, Matcher, Place, index, is_of};
 use super::message::{Message, Outcome, Subject, Waiting};
 use super::multipart::Multipart;
 use super::part_head::boundary_of;
 use super::prefilter::Position;
 use super::stream::Stream;
 use super::window::STEP;
-use crate::event::{Body, Event, Fields, Side};
+use crate::event::{Body, Event, Fields, Frame, Side};
 use crate::http1::loose;
 use crate::protocol::AppProto;
 use crate::rules::Rule;
@@ -29,6 +30,8 @@ use crate::transaction::Transaction;
 pub struct FlowState {
     connection: Connection,
     messages: HashMap<(Side, u64), Message>,
+    /// Those of which only frames have come, and no transaction yet.
+    early: HashMap<Early, Message>,
     streams: [Option<Box<Stream>>; 2],
     /// What WebSocket's messages say.
     contents: [Option<Box<Stream>>; 2],
@@ -56,6 +59,7 @@ impl FlowState {
         Self {
             connection,
             messages: HashMap::new(),
+            early: HashMap::new(),
             streams: [None, None],
             contents: [None, None],
             is_websocket: false,
@@ -77,6 +81,7 @@ impl FlowState {
         let kept = names.filter_map(|(name, _)| new.bits.get(name).copied()).collect();
         self.connection.bits = kept;
         self.messages.clear();
+        self.early.clear();
         self.streams = [None, None];
         self.contents = [None, None];
         self.handshake = Default::default();
@@ -228,6 +233,7 @@ impl FlowState {
                 self.known(cx, sink);
             }
             Event::RequestHead { transaction, fields, .. } => {
+                self.begin(transaction);
                 self.head(cx, Side::Client, transaction, *fields, sink);
             }
             Event::ResponseHead(transaction, fields) => {
@@ -239,16 +245,22 @@ impl FlowState {
                 Self::stream(connection, &mut contents[index(*side)], cx, *side, bytes, sink);
             }
             Event::Body(body) => self.body(cx, body, sink),
-            Event::RequestEnd(Some(transaction)) => self.end(cx, Side::Client, transaction, sink),
-            Event::ResponseEnd(Some(transaction)) => self.end(cx, Side::Server, transaction, sink),
+            Event::Frame(frame) => self.frame(cx, frame, sink),
+            Event::RequestEnd(Some(transaction)) => {
+                self.end(cx, Side::Client, transaction, false, sink);
+            }
+            Event::ResponseEnd(Some(transaction)) => {
+                self.end(cx, Side::Server, transaction, false, sink);
+            }
             Event::Complete(transaction) => {
-                self.end(cx, Side::Client, transaction, sink);
-                self.end(cx, Side::Server, transaction, sink);
+                self.end(cx, Side::Client, transaction, true, sink);
+                self.end(cx, Side::Server, transaction, true, sink);
             }
             _ => {}
         }
         if self.connection.has_passed {
             self.messages.clear();
+            self.early.clear();
         }
     }
 
@@ -292,7 +304,10 @@ impl FlowState {
         let key = (side, number(Some(transaction)));
         // What is left of another message with the same number is not this one's.
         let message = self.messages.entry(key).or_default();
-        *message = Message::default();
+        if !message.is_early() {
+            *message = Message::default();
+        }
+        message.has_head = true;
         message.is_coded = loose::values(side, fields, b"content-encoding").iter().any(|value| {
             let value = value.trim_ascii();
             !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
@@ -315,7 +330,9 @@ impl FlowState {
             self.connection.over_cap(side, sink);
         }
         let payload = self.streams[at].as_ref().map(|stream| stream.window.view());
-        let subject = Subject { head: Some(&head), payload, ..Subject::none(false) };
+        let met = message.frames.clone();
+        let frames = Some(&met);
+        let subject = Subject { head: Some(&head), payload, frames, ..Subject::none(false) };
         candidates(cx, side, Place::Head, &subject);
         bare(cx, &self.connection, side, |rule| {
             matches!(rule.header.protocol, Protocol::Http | Protocol::Http1 | Protocol::Http2)
@@ -356,15 +373,84 @@ impl FlowState {
         Bodies { connection, cx, side, payload, transaction, sink }.data(message, body);
     }
 
-    /// A message is over.
-    fn end(&mut self, cx: &mut Context<'_>, side: Side, transaction: &Transaction, sink: Sink<'_>) {
+    /// A transaction begins: frames may have come before.
+    fn begin(&mut self, transaction: &Transaction) {
+        let Some(stream) = transaction.stream_id.filter(|_| !self.early.is_empty()) else {
+            return;
+        };
+        for side in [Side::Client, Side::Server] {
+            if let Some(message) = self.early.remove(&(side, stream)) {
+                self.messages.insert((side, number(Some(transaction))), message);
+            }
+        }
+    }
+
+    /// A frame of HTTP/2.
+    fn frame(&mut self, cx: &mut Context<'_>, frame: &Frame<'_>, sink: Sink<'_>) {
+        let Frame { side, transaction, .. } = *frame;
+        let key = (side, number(transaction));
+        let early = (frame.is_early && frame.stream > 0).then_some((side, frame.stream));
+        let known = match early {
+            Some(early) => self.early.get(&early),
+            None => self.messages.get(&key).filter(|_| transaction.is_some()),
+        };
+        let matcher = cx.matcher;
+        let newly_met = matcher.frames.newly_met(frame, known.map(|message| &message.frames));
+        let newly_met: Vec<_> = newly_met.collect();
+        if newly_met.is_empty() {
+            return;
+        }
+        let mut alone = Message::default();
+        let message = match early {
+            Some(early) if self.early.len() < MAX_EARLY || self.early.contains_key(&early) => {
+                self.early.entry(early).or_default()
+            }
+            Some(_) => {
+                self.connection.over_cap(side, sink);
+                &mut alone
+            }
+            None if transaction.is_some() => self.messages.entry(key).or_default(),
+            None => &mut alone,
+        };
+        for (check, rules) in newly_met {
+            message.frames.add(check);
+            for &rule in rules {
+                // What looks into buffers begins with those.
+                let is_bare = |it: &Compiled| it.groups.is_empty();
+                if matcher.rules.get(rule as usize).is_some_and(is_bare) || message.is_waiting(rule)
+                {
+                    cx.scratch.hits.add(rule);
+                }
+            }
+        }
+        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let connection = &mut self.connection;
+        Bodies { connection, cx, side, payload, transaction, sink }.frame(message);
+    }
+
+    /// A message is over; `is_last` when no frame of it follows either.
+    fn end(
+        &mut self,
+        cx: &mut Context<'_>,
+        side: Side,
+        transaction: &Transaction,
+        is_last: bool,
+        sink: Sink<'_>,
+    ) {
         let key = (side, number(Some(transaction)));
         let Some(mut message) = self.messages.remove(&key) else {
             return;
         };
         let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let may_go_on =
+            !is_last && transaction.stream_id.is_some() && !cx.matcher.frames.is_empty();
         let (connection, transaction) = (&mut self.connection, Some(transaction));
         Bodies { connection, cx, side, payload, transaction, sink }.end(&mut message);
+        if may_go_on {
+            message.bodies.clear();
+            message.head = message.head.filter(|_| !message.waiting.is_empty());
+            self.messages.insert(key, message);
+        }
     }
 }
 

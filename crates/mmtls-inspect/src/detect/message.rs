@@ -4,6 +4,7 @@
 //! what may still change: see [`super::checks`].
 
 use super::context::Facts;
+use super::frames::Met;
 use super::http_head::Head;
 use super::matcher::{Compiled, Group, Place, Slot};
 use super::memory::Memory;
@@ -19,6 +20,10 @@ use crate::rules::Buffer;
 /// One side of a transaction, as far as rules look at it.
 #[derive(Default)]
 pub(super) struct Message {
+    /// Its head has come.
+    pub(super) has_head: bool,
+    /// What its frames have met.
+    pub(super) frames: Met,
     pub(super) head: Option<(Head, Charge)>,
     /// Its body has a content coding.
     pub(super) is_coded: bool,
@@ -89,6 +94,8 @@ pub(super) struct Subject<'a> {
     /// The stream of this side, or a part of it.
     pub(super) payload: Option<View<'a>>,
     pub(super) handshake: Option<&'a dyn Facts>,
+    /// What the frames of the message have met.
+    pub(super) frames: Option<&'a Met>,
     /// The body that is about to lose its start: what is there counts as all of it.
     pub(super) filled: Option<usize>,
     /// Nothing more comes of this message.
@@ -104,6 +111,7 @@ impl Subject<'_> {
             is_coded: false,
             payload: None,
             handshake: None,
+            frames: None,
             filled: None,
             has_ended,
         }
@@ -247,6 +255,11 @@ impl Waiting {
 }
 
 impl Message {
+    /// Whether nothing but frames has come of it.
+    pub(super) fn is_early(&self) -> bool {
+        !self.has_head && self.bodies.is_empty()
+    }
+
     /// Takes a rule that waits out, or begins with it; `None` when it is decided.
     pub(super) fn take(&mut self, rule: u32) -> Option<Waiting> {
         if self.done.binary_search(&rule).is_ok() {

@@ -15,6 +15,7 @@ mod context;
 mod dataset;
 mod expression;
 mod flow_state;
+mod frames;
 mod http_head;
 mod literal;
 mod matcher;
@@ -45,6 +46,8 @@ mod evasion_http2_tests;
 mod evasion_tests;
 #[cfg(test)]
 mod expression_tests;
+#[cfg(test)]
+mod frames_tests;
 #[cfg(test)]
 mod half_open_tests;
 #[cfg(test)]

@@ -439,7 +439,7 @@ fn shows_what_the_caller_cannot() {
     let set = RuleSet::read(
         b"alert tls any any -> any any (ja3.hash; content:\"0\"; sid:1;)\n\
         alert http any any -> any any (http.uri; pcre:\"/(/\"; sid:2;)\n\
-        alert http any any -> any any (http2.frametype:GOAWAY; sid:3;)\n\
+        alert http any any -> any any (http2.frametype:GOAWAY; content:\"x\"; sid:3;)\n\
         alert http any any -> any any (http.uri; dataset:isset,none,type string; sid:4;)\n\
         alert tls any any -> any any (tls.sni; content:\"x\"; sid:5;)\n",
         &Variables::suricata(),

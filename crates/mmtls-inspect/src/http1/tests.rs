@@ -44,6 +44,7 @@ impl Log {
                 self.0.push(format!("not http, http2 {}", it == AppProto::Http2));
             }
             Event::Anomaly(side, anomaly) => self.0.push(format!("{side:?} {anomaly}")),
+            Event::Frame(_) => {}
             Event::BodyLimit(side) => self.0.push(format!("{side:?} limit")),
         }
     }

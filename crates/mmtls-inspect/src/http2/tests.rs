@@ -35,6 +35,7 @@ impl Log {
             Event::ResponseEnd(it) => self.0.push(format!("{}: response end", stream(it))),
             Event::Complete(it) => self.0.push(format!("{}: over {:?}", stream(Some(it)), it.id)),
             Event::Anomaly(side, anomaly) => self.0.push(format!("{side:?} {anomaly}")),
+            Event::Frame(_) => {}
             Event::BodyLimit(side) => self.0.push(format!("{side:?} limit")),
             other => panic!("{other:?}"),
         }
