@@ -34,7 +34,8 @@ impl<'a> Fields<'a> {
         Self(Source::Http2(fields))
     }
 
-    /// The whole head of HTTP/1 as it was sent, from its start line to its empty line; HTTP/2 has none.
+    /// The whole head of HTTP/1 as it was sent, from its start line to its empty line, or its trailers, which have
+    /// no start line; HTTP/2 has none.
     pub(crate) fn http1_head(&self) -> Option<&'a [u8]> {
         match self.0 {
             Source::Http1(_, head) => Some(head),
@@ -56,6 +57,9 @@ impl<'a> Fields<'a> {
 impl fmt::Debug for Fields<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        if let Source::Http1([], head) = self.0 {
+            return f.write_str(&text(head));
+        }
         f.debug_map().entries(self.iter().map(|(name, value)| (text(name), text(value)))).finish()
     }
 }
@@ -140,6 +144,8 @@ pub enum Event<'a> {
     /// A frame of HTTP/2, told behind the head that it completes, and before the content or the end that it
     /// brings.
     Frame(Frame<'a>),
+    /// Fields behind a body, or such as belong to no transaction. Those of HTTP/1 are shown to rules only.
+    Trailers(Side, Option<&'a Transaction>, Fields<'a>),
     /// The request is complete.
     RequestEnd(Option<&'a Transaction>),
     /// An interim (1xx) response: no body, no end, the final one follows.
@@ -168,7 +174,8 @@ pub enum Anomaly {
     /// Not a legal head. It is shown as body, and so is the rest of the direction; what lenient receivers make
     /// of the head is told as well.
     BadHead,
-    /// A head over [`crate::http1::MAX_HEAD_LEN`]. The rest of the direction is taken as body.
+    /// A head over [`crate::http1::MAX_HEAD_LEN`]. The rest of the direction is taken as body. Or trailers over half
+    /// of that, of which the rest is passed over.
     HeadTooLarge,
     /// Content-Length is not a number. The rest of the direction is taken as body.
     BadLength,

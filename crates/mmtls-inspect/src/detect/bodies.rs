@@ -161,8 +161,8 @@ impl Bodies<'_, '_> {
         false
     }
 
-    /// A frame has met something: applies the rules that were collected.
-    pub(super) fn frame(&mut self, message: &mut Message) {
+    /// Applies the rules that were collected elsewhere.
+    pub(super) fn collected(&mut self, message: &mut Message) {
         self.apply(message, Pass::default());
     }
 

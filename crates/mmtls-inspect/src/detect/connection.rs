@@ -201,9 +201,9 @@ pub(super) fn settle(
     }
     match outcome {
         Outcome::Waits => message.wait(waiting),
-        Outcome::Never => message.decide(rule),
+        Outcome::Never => message.decide(rule, false),
         Outcome::Matched => {
-            message.decide(rule);
+            message.decide(rule, true);
             connection.matched(cx, rule, side, transaction, sink);
         }
     }

@@ -245,6 +245,12 @@ impl FlowState {
                 Self::stream(connection, &mut contents[index(*side)], cx, *side, bytes, sink);
             }
             Event::Body(body) => self.body(cx, body, sink),
+            Event::Interim(transaction, _, fields) => {
+                self.interim(cx, *transaction, *fields, sink);
+            }
+            Event::Trailers(side, transaction, fields) => {
+                self.trailers(cx, *side, *transaction, *fields, sink);
+            }
             Event::Frame(frame) => self.frame(cx, frame, sink),
             Event::RequestEnd(Some(transaction)) => {
                 self.end(cx, Side::Client, transaction, false, sink);
@@ -291,12 +297,8 @@ impl FlowState {
         self.connection.application = Some(Application::Http);
         self.known(cx, sink);
         let at = index(side);
-        let is_wanted = !cx.matcher.bare[at].is_empty()
-            || cx
-                .matcher
-                .slots
-                .iter()
-                .any(|slot| slot.place == Place::Head && !slot.candidates[at].is_empty());
+        let looks_into_heads = cx.matcher.looks_into_heads(side);
+        let is_wanted = !cx.matcher.bare[at].is_empty() || looks_into_heads;
         let needs = cx.matcher.needs[at];
         if !is_wanted && !needs.bodies {
             return;
@@ -353,12 +355,95 @@ impl FlowState {
             );
         }
         cx.scratch.hits.give_back(rules);
-        if needs.late_heads || !message.waiting.is_empty() {
+        let has_more = looks_into_heads && may_have_trailers(transaction, fields);
+        if needs.late_heads || has_more || !message.waiting.is_empty() {
             match cx.budget.take(head.size()) {
                 Some(charge) => message.head = Some((head, charge)),
                 None => self.connection.over_cap(side, sink),
             }
         }
+    }
+
+    /// The head of an interim response. Nothing else comes of it, and what is asked of the final one may not be
+    /// said of it: that it lacks something.
+    fn interim(
+        &mut self,
+        cx: &mut Context<'_>,
+        transaction: Option<&Transaction>,
+        fields: Fields<'_>,
+        sink: Sink<'_>,
+    ) {
+        let side = Side::Server;
+        if !cx.matcher.looks_into_heads(side) {
+            return;
+        }
+        let head = Head::response(fields);
+        if head.is_cut() {
+            self.connection.over_cap(side, sink);
+        }
+        let key = (side, number(transaction));
+        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let known = self.messages.get(&key);
+        let (met, done) = known.map(|it| (it.frames.clone(), it.done.clone())).unwrap_or_default();
+        let frames = Some(&met);
+        let subject = Subject { head: Some(&head), payload, frames, ..Subject::none(true) };
+        candidates(cx, side, Place::Head, &subject);
+        let rules = cx.scratch.hits.take();
+        for &rule in &rules {
+            let is_due = |it: &Compiled| it.groups.iter().all(|group| group.seeks_something());
+            if !cx.matcher.rules.get(rule as usize).is_some_and(is_due)
+                || done.binary_search(&rule).is_ok()
+            {
+                continue;
+            }
+            let outcome = self.connection.apply(cx, &mut Waiting::new(rule), side, &subject);
+            if core::mem::take(&mut cx.scratch.over_cap) {
+                self.connection.over_cap(side, sink);
+            }
+            if outcome == Outcome::Matched {
+                let message = self.messages.entry(key).or_default();
+                message.waiting.retain(|it| it.rule != rule);
+                message.decide(rule, true);
+                self.connection.matched(cx, rule, side, transaction, sink);
+            }
+        }
+        cx.scratch.hits.give_back(rules);
+    }
+
+    /// Fields behind the body: further ones of the head.
+    fn trailers(
+        &mut self,
+        cx: &mut Context<'_>,
+        side: Side,
+        transaction: Option<&Transaction>,
+        fields: Fields<'_>,
+        sink: Sink<'_>,
+    ) {
+        if !cx.matcher.looks_into_heads(side) {
+            return;
+        }
+        let message = self.messages.entry((side, number(transaction))).or_default();
+        // Further ones stand alone, or each would be as costly as all that came before.
+        let known = message.head.as_ref().filter(|_| !message.has_trailers).map(|(head, _)| head);
+        let head = Head::with_trailers(known, side, fields);
+        if head.is_cut() {
+            self.connection.over_cap(side, sink);
+        }
+        let subject = Subject { head: Some(&head), ..Subject::none(false) };
+        candidates(cx, side, Place::Head, &subject);
+        // Without memory they are looked at all the same, and no longer kept than that.
+        let mut charge = cx.budget.charge();
+        if !charge.set(head.size()) {
+            self.connection.over_cap(side, sink);
+        }
+        let is_further = message.has_trailers;
+        message.reopen(&mut cx.scratch.hits);
+        let before = message.head.replace((head, charge)).filter(|_| is_further);
+        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let connection = &mut self.connection;
+        Bodies { connection, cx, side, payload, transaction, sink }.collected(message);
+        let after = message.head.take().filter(|_| !message.waiting.is_empty());
+        message.head = before.or(after);
     }
 
     fn body(&mut self, cx: &mut Context<'_>, body: &Body<'_>, sink: Sink<'_>) {
@@ -425,7 +510,7 @@ impl FlowState {
         }
         let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
         let connection = &mut self.connection;
-        Bodies { connection, cx, side, payload, transaction, sink }.frame(message);
+        Bodies { connection, cx, side, payload, transaction, sink }.collected(message);
     }
 
     /// A message is over; `is_last` when no frame of it follows either.
@@ -459,6 +544,12 @@ impl FlowState {
 fn number(transaction: Option<&Transaction>) -> u64 {
     let (id, stream) = transaction.map_or((None, None), |it| (it.id, it.stream_id));
     id.unwrap_or(u64::MAX - stream.map_or(0, u64::from))
+}
+
+/// Whether fields may follow behind the body of a message.
+fn may_have_trailers(transaction: &Transaction, fields: Fields<'_>) -> bool {
+    let is_coding = |(name, _): (&[u8], &[u8])| name.eq_ignore_ascii_case(b"transfer-encoding");
+    transaction.stream_id.is_some() || fields.iter().any(is_coding)
 }
 
 /// Collects the rules that may match in the buffers that are there at once.

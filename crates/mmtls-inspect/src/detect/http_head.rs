@@ -6,8 +6,7 @@
 //! Differs from Suricata on purpose: the host is in lower case also where the Host field names a port, a
 //! field of HTTP/2 is joined with those of its name however HPACK encoded it, a field without a name does
 //! not hide the names behind it, a host field of HTTP/2 stands for an authority that is missing, and what
-//! HPACK says about its own table is no field. Trailers are not part of a head here. Refuses bodies, and to
-//! keep more than [`MAX_HEAD`].
+//! HPACK says about its own table is no field. Refuses bodies, and to keep more than [`MAX_HEAD`].
 
 use std::borrow::Cow;
 
@@ -45,6 +44,7 @@ struct Place {
 }
 
 /// A line `name: value`. The value goes up to the end of the line.
+#[derive(Clone, Copy)]
 struct Field {
     line: Place,
     name_len: u32,
@@ -84,19 +84,55 @@ impl Head {
     }
 
     fn new(side: Side, fields: Fields<'_>) -> Self {
-        let (bytes, fields_kept) = (Vec::new(), Vec::new());
-        let mut head = Self { bytes, fields: fields_kept, kind: Kind::Http2, side, is_cut: false };
-        match fields.http1_head() {
-            Some(sent) => head.kind = Kind::Http1(head.read_http1(sent)),
-            None => {
-                for (name, value) in fields.iter() {
-                    head.add_field(name, core::iter::once(value));
-                }
+        let mut head = Self::empty(side);
+        if let Some(sent) = fields.http1_head() {
+            let mut lines = Lines(&sent[..sent.len().min(MAX_HEAD / 2)]);
+            let is_blank = |line: &&[u8]| line.iter().all(|&byte| is_space(byte) || byte == 0);
+            let line = lines.find(|line| !is_blank(line)).unwrap_or_default();
+            head.kind = Kind::Http1(head.read_http1(line, lines.0));
+        }
+        head.add_http2(fields);
+        head
+    }
+
+    /// With trailers: once they have come, these are further fields behind those of the head, as far as that is
+    /// known.
+    pub(crate) fn with_trailers(head: Option<&Self>, side: Side, trailers: Fields<'_>) -> Self {
+        let mut whole = Self::empty(side);
+        whole.is_cut = head.is_some_and(|head| head.is_cut);
+        if let Some(sent) = trailers.http1_head() {
+            let (mut line, mut fields) = (&b""[..], &b""[..]);
+            if let Some((head, Kind::Http1(http1))) = head.map(|head| (head, &head.kind)) {
+                (line, fields) = (head.at(http1.line), head.at(http1.raw));
+            }
+            // The empty line between them is none here.
+            let is_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+            let fields = &fields[..fields.len() - fields.iter().rev().take_while(is_end).count()];
+            let line_end = if fields.is_empty() { &b""[..] } else { LINE_END };
+            let fields = [fields, line_end, sent].concat();
+            whole.kind = Kind::Http1(whole.read_http1(line, &fields));
+        } else if let Some(head) = head {
+            whole.bytes.clone_from(&head.bytes);
+            whole.fields.clone_from(&head.fields);
+        }
+        whole.add_http2(trailers);
+        whole
+    }
+
+    fn empty(side: Side) -> Self {
+        let (bytes, fields) = (Vec::new(), Vec::new());
+        Self { bytes, fields, kind: Kind::Http2, side, is_cut: false }
+    }
+
+    /// Adds fields of HTTP/2, if they are such.
+    fn add_http2(&mut self, fields: Fields<'_>) {
+        if fields.http1_head().is_none() {
+            for (name, value) in fields.iter() {
+                self.add_field(name, core::iter::once(value));
             }
         }
-        head.bytes.shrink_to_fit();
-        head.fields.shrink_to_fit();
-        head
+        self.bytes.shrink_to_fit();
+        self.fields.shrink_to_fit();
     }
 
     /// Whether rules do not see all of its fields.
@@ -261,11 +297,7 @@ impl Head {
         &self.at(field.line)[field.name_len as usize + COLON.len()..]
     }
 
-    fn read_http1(&mut self, sent: &[u8]) -> Http1 {
-        let mut lines = Lines(&sent[..sent.len().min(MAX_HEAD / 2)]);
-        let is_blank = |line: &&[u8]| line.iter().all(|&byte| is_space(byte) || byte == 0);
-        let line = lines.find(|line| !is_blank(line)).unwrap_or_default();
-        let sent_lines = lines.0;
+    fn read_http1(&mut self, line: &[u8], sent_lines: &[u8]) -> Http1 {
         let words = match self.side {
             Side::Client => request_words(line),
             Side::Server => words(line),

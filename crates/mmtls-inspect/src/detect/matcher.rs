@@ -104,6 +104,11 @@ pub(super) enum Absence {
 }
 
 impl Group {
+    /// Whether it asks for something that has to be there.
+    pub(super) fn seeks_something(&self) -> bool {
+        self.absence == Absence::Fails && self.checks.seek_something()
+    }
+
     /// What comes of checks that have matched, or not, in a buffer that is there, or not.
     pub(super) fn holds(&self, is_there: bool, matched: bool) -> bool {
         match self.absence {
@@ -264,6 +269,13 @@ impl Matcher {
     #[must_use]
     pub fn looks_into(&self, buffer: Buffer) -> bool {
         self.slots.iter().any(|slot| slot.buffer == buffer)
+    }
+
+    /// Whether a rule looks into heads of a side.
+    pub(super) fn looks_into_heads(&self, side: Side) -> bool {
+        let at = index(side);
+        let is_head = |slot: &Slot| slot.place == Place::Head && !slot.candidates[at].is_empty();
+        self.needs[at].late_heads || self.slots.iter().any(is_head)
     }
 
     /// Bytes of memory of the searches.

@@ -22,6 +22,8 @@ use crate::rules::Buffer;
 pub(super) struct Message {
     /// Its head has come.
     pub(super) has_head: bool,
+    /// So have its trailers.
+    pub(super) has_trailers: bool,
     /// What its frames have met.
     pub(super) frames: Met,
     pub(super) head: Option<(Head, Charge)>,
@@ -34,6 +36,8 @@ pub(super) struct Message {
     pub(super) waiting: Vec<Waiting>,
     /// Rules that have matched, or never will, in their order.
     pub(super) done: Vec<u32>,
+    /// Those that have matched.
+    pub(super) matched: Vec<u32>,
 }
 
 /// A body in one form.
@@ -282,10 +286,23 @@ impl Message {
     }
 
     /// A rule is decided.
-    pub(super) fn decide(&mut self, rule: u32) {
-        if let Err(at) = self.done.binary_search(&rule) {
-            self.done.insert(at, rule);
+    pub(super) fn decide(&mut self, rule: u32, has_matched: bool) {
+        for rules in [Some(&mut self.done), has_matched.then_some(&mut self.matched)] {
+            if let Some(rules) = rules
+                && let Err(at) = rules.binary_search(&rule)
+            {
+                rules.insert(at, rule);
+            }
         }
+    }
+
+    /// There is more to look into: rules that have not matched may do so now. They are asked once: a sender of
+    /// many trailers breaks the rules.
+    pub(super) fn reopen(&mut self, hits: &mut Hits) {
+        if !core::mem::replace(&mut self.has_trailers, true) {
+            self.done.iter().for_each(|&rule| hits.add(rule));
+        }
+        self.done.clone_from(&self.matched);
     }
 
     pub(super) fn add_waiting(&self, hits: &mut Hits) {

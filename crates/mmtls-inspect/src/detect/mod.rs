@@ -67,4 +67,6 @@ mod rule_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod trailers_tests;
+#[cfg(test)]
 mod uri_tests;

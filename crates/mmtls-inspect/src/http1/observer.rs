@@ -11,6 +11,9 @@ use crate::event::{Anomaly, Body, Event, Fields, Form, Side};
 use crate::protocol::{AppProto, HTTP2_REQUEST};
 use crate::transaction::{Answered, Expects, Queued, Response, Transaction, Transactions};
 
+/// Most bytes of trailers that are kept.
+const MAX_TRAILERS: usize = head::MAX_HEAD_LEN / 2;
+
 /// What of the current response body is still to come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyLeft {
@@ -39,6 +42,8 @@ enum State {
 struct Stream {
     state: State,
     head: HeadBuffer,
+    /// Trailers that are under way.
+    trailers: Vec<u8>,
     /// A legal head was seen.
     http: bool,
     /// Turns opaque when the message that is under way ends.
@@ -52,6 +57,7 @@ impl Stream {
         Self {
             state: State::Head,
             head: HeadBuffer::default(),
+            trailers: Vec::new(),
             http: false,
             then_opaque: false,
             reported: 0,
@@ -166,6 +172,7 @@ impl Http1 {
             State::Opaque | State::UntilClose => {}
             _ => {
                 self.report(side, Anomaly::Gap, sink);
+                self.trailers(side, sink);
                 self.lose_framing(side);
                 let lost = core::mem::take(&mut self.stream(side).head);
                 self.flush_lost_head(side, &lost.bytes, sink);
@@ -181,7 +188,10 @@ impl Http1 {
         self.endless_head(side, sink);
         match self.stream(side).state {
             State::UntilClose => self.end_message(side, sink),
-            State::Length(_) | State::Chunked(_) => self.report(side, Anomaly::Truncated, sink),
+            State::Length(_) | State::Chunked(_) => {
+                self.trailers(side, sink);
+                self.report(side, Anomaly::Truncated, sink);
+            }
             State::Head | State::Connecting { .. } | State::Opaque => {}
         }
         let stream = self.stream(side);
@@ -192,6 +202,8 @@ impl Http1 {
     /// The connection is over, in whatever way: tells the transactions that were under way.
     pub fn finish(&mut self, sink: &mut impl FnMut(Event<'_>)) {
         self.endless_head(Side::Server, sink);
+        self.trailers(Side::Client, sink);
+        self.trailers(Side::Server, sink);
         self.response_over(false, sink);
         for transaction in self.transactions.give_up() {
             sink(Event::Complete(&transaction));
@@ -250,11 +262,16 @@ impl Http1 {
                             self.body(side, body, sink);
                             input = &input[used..];
                         }
-                        Step::Done(used) => {
-                            self.end_message(side, sink);
+                        Step::Trailers { bytes, used, is_last } => {
+                            self.add_trailers(side, bytes, sink);
+                            if is_last {
+                                self.trailers(side, sink);
+                                self.end_message(side, sink);
+                            }
                             input = &input[used..];
                         }
                         Step::Bad(used) => {
+                            self.trailers(side, sink);
                             self.report(side, Anomaly::BadChunk, sink);
                             self.lose_framing(side);
                             input = &input[used..];
@@ -571,6 +588,32 @@ impl Http1 {
                 self.report(Side::Client, Anomaly::BytesAfterConnect, sink);
             }
         }
+    }
+
+    /// Keeps trailers until they are complete, unless they are only the empty line.
+    fn add_trailers(&mut self, side: Side, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
+        let trailers = &mut self.stream(side).trailers;
+        if trailers.is_empty() && skip_line_ends(bytes).is_empty() {
+            return;
+        }
+        let room = bytes.len().min(MAX_TRAILERS - trailers.len());
+        trailers.extend_from_slice(&bytes[..room]);
+        if room < bytes.len() {
+            self.report(side, Anomaly::HeadTooLarge, sink);
+        }
+    }
+
+    /// The trailers are complete, or nothing more comes of them.
+    fn trailers(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
+        let trailers = core::mem::take(&mut self.stream(side).trailers);
+        if trailers.is_empty() {
+            return;
+        }
+        let transaction = match side {
+            Side::Client => self.requested().map(|transaction| &*transaction),
+            Side::Server => self.answering.as_ref(),
+        };
+        sink(Event::Trailers(side, transaction, Fields::http1(&[], &trailers)));
     }
 
     fn end_message(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {

@@ -335,9 +335,9 @@ impl Http2 {
         sink: &mut impl FnMut(Event<'_>),
     ) {
         let BlockFrame { side, over, .. } = frame;
-        if let Some(it) = self.streams.get(&stream) {
-            // Trailers.
-            self.block_frame(stream, frame, Some(&it.transaction), sink);
+        if self.streams.contains_key(&stream) {
+            // A stream that is there already cannot be promised.
+            self.trailers(Side::Client, stream, list, frame, sink);
             if over && side == Side::Client {
                 self.end_stream(side, stream, sink);
             }
@@ -385,6 +385,24 @@ impl Http2 {
         }
     }
 
+    /// A further header block of a stream's side.
+    fn trailers(
+        &mut self,
+        side: Side,
+        stream: u32,
+        list: &List,
+        frame: BlockFrame,
+        sink: &mut impl FnMut(Event<'_>),
+    ) {
+        // Without the end of the stream they are none.
+        if list.is_malformed(&[]) || frame.side != side || !frame.over {
+            self.report(frame.side, Anomaly::Http2BadHead, sink);
+        }
+        let transaction = self.streams.get(&stream).map(|it| &it.transaction);
+        self.block_frame(stream, frame, transaction, sink);
+        sink(Event::Trailers(side, transaction, Fields::http2(&list.fields)));
+    }
+
     fn add(&mut self, stream: u32, transaction: Transaction, request_over: bool) {
         self.text_bytes += transaction.text_bytes();
         self.streams.insert(stream, Stream { transaction, request_over, response_over: false });
@@ -398,15 +416,31 @@ impl Http2 {
         sink: &mut impl FnMut(Event<'_>),
     ) {
         let followed = self.streams.get(&stream);
-        let answered = |it: &Stream| it.transaction.response.is_some();
+        if followed.is_some_and(|it| it.transaction.response.is_some()) {
+            self.trailers(Side::Server, stream, list, frame, sink);
+            if frame.over {
+                self.end_stream(Side::Server, stream, sink);
+            }
+            return;
+        }
         match (&followed, list.status()) {
-            (None, _) => return self.block_frame(stream, frame, None, sink),
-            // Trailers.
-            (Some(it), _) if answered(it) => {}
+            // What a client would do with it is its own affair.
+            (None, _) => {
+                sink(Event::Trailers(Side::Server, None, Fields::http2(&list.fields)));
+            }
             (Some(_), None) => self.report(Side::Server, Anomaly::Http2BadHead, sink),
             (Some(it), Some(status)) if (100..200).contains(&status) => {
+                // Nobody waits for what else may come of such a head.
+                self.block_frame(stream, frame, Some(&it.transaction), sink);
                 let fields = Fields::http2(&list.fields);
                 sink(Event::Interim(Some(&it.transaction), status, fields));
+                if list.is_malformed(&[":status"]) {
+                    self.report(Side::Server, Anomaly::Http2BadHead, sink);
+                }
+                if frame.over {
+                    self.end_stream(Side::Server, stream, sink);
+                }
+                return;
             }
             (Some(_), Some(status)) => {
                 if list.is_malformed(&[":status"]) {
