@@ -174,8 +174,8 @@ pub enum Anomaly {
     /// Not a legal head. It is shown as body, and so is the rest of the direction; what lenient receivers make
     /// of the head is told as well.
     BadHead,
-    /// A head over [`crate::http1::MAX_HEAD_LEN`]. The rest of the direction is taken as body. Or trailers over half
-    /// of that, of which the rest is passed over.
+    /// A head over [`crate::http1::MAX_HEAD_LEN`], or without room in what all heads share. The rest of the direction
+    /// is taken as body. Or trailers over half of that, of which the rest is passed over.
     HeadTooLarge,
     /// Content-Length is not a number. The rest of the direction is taken as body.
     BadLength,
