@@ -1,6 +1,6 @@
 //! Ways to carry forbidden text past rules in HTTP/2: see [`super::evasion_tests`].
 
-use super::evasion_tests::Expect::{Cause, Found, Open};
+use super::evasion_tests::Expect::{Cause, Found};
 use super::evasion_tests::{CLIENT, SERVER, check, gzip};
 use crate::event::Side;
 use crate::uninspected::Uninspected::{Malformed, OverCap, UnknownCoding};
@@ -104,11 +104,9 @@ fn requests_of_http2() {
                 Cause(Malformed),
             ),
             ("capital letters", with(&[(":Path", "/evil")]), Cause(Malformed)),
-            (
-                "percent",
-                with(&[(":path", "/%65vil")]),
-                Open("paths of HTTP/2 are not normalised, as in Suricata 7"),
-            ),
+            ("percent", with(&[(":path", "/%65vil")]), Found),
+            ("slashes", with(&[(":path", "/a//.\\.%2e/%2Fevil")]), Found),
+            ("absolute", with(&[(":path", "https://h/ev%69l")]), Found),
             ("dots", with(&[(":path", "/a/../evil")]), Found),
             ("reset at once", vec![client(&rapid[..1])], Found),
             ("rapid reset", vec![client(&rapid)], Found),

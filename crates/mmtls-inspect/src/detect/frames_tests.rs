@@ -257,3 +257,21 @@ fn refuses_content_of_the_stream_together_with_frames() {
         assert!(matches!(skipped[0].cause, Cause::UnsupportedKeyword(_)), "{rule}");
     }
 }
+
+#[test]
+fn accepts_paths_as_they_are_and_normalised() {
+    let rules = [
+        "http.uri; content:\"/evil\";",
+        "http.uri; content:\"%65\";",
+        "http.uri; content:\"/evil\"; content:\"%65\";",
+        "http.uri; content:\"/evil\"; endswith; bsize:5;",
+        "urilen:7; http.method; content:\"GET\";",
+        "http.uri.raw; content:\"/evil\";",
+        "http.request_line; content:\"/evil\";",
+        "http.uri; content:!\"/evil\"; http.method; content:\"GET\";",
+    ];
+    let parts = |path: &str| [client(&[frame(HEADERS, ONLY, 1, &get(path))])];
+    assert_eq!(matches(&rules, &parts("/%65vil")), [1, 2, 4, 5, 8]);
+    assert_eq!(matches(&rules, &parts("/evil")), [1, 4, 6, 7]);
+    assert_eq!(matches(&rules, &parts("/good")), [8]);
+}

@@ -1,7 +1,8 @@
 //! What rules may look into of a message's head: the buffers of HTTP as Suricata 7 fills them.
 //!
 //! HTTP/1 is read again from the head as it was sent. HTTP/2 has no text of its own: its fields are shown
-//! as `name: value`, pseudo-fields among them, and neither its targets nor its paths are normalised.
+//! as `name: value`, pseudo-fields among them. Its path is shown as it is, as in Suricata 7, and normalised
+//! besides where that is something else: servers decode it whatever the version.
 //!
 //! Differs from Suricata on purpose: the host is in lower case also where the Host field names a port, a
 //! field of HTTP/2 is joined with those of its name however HPACK encoded it, a field without a name does
@@ -52,7 +53,10 @@ struct Field {
 
 enum Kind {
     Http1(Http1),
-    Http2,
+    Http2 {
+        /// The path, normalised, where it is not so already.
+        uri: Option<Box<[u8]>>,
+    },
 }
 
 struct Http1 {
@@ -121,7 +125,7 @@ impl Head {
 
     fn empty(side: Side) -> Self {
         let (bytes, fields) = (Vec::new(), Vec::new());
-        Self { bytes, fields, kind: Kind::Http2, side, is_cut: false }
+        Self { bytes, fields, kind: Kind::Http2 { uri: None }, side, is_cut: false }
     }
 
     /// Adds fields of HTTP/2, if they are such.
@@ -130,6 +134,14 @@ impl Head {
             for (name, value) in fields.iter() {
                 self.add_field(name, core::iter::once(value));
             }
+        }
+        if let (Side::Client, Kind::Http2 { .. }) = (self.side, &self.kind)
+            && let Some(path) = self.first_value(b":path")
+        {
+            // A CONNECT with a path asks for that (RFC 8441).
+            let uri = uri::normalise(b"", path).uri;
+            let uri = (uri != path && !uri.is_empty()).then(|| uri.into());
+            self.kind = Kind::Http2 { uri };
         }
         self.bytes.shrink_to_fit();
         self.fields.shrink_to_fit();
@@ -142,10 +154,15 @@ impl Head {
 
     /// Bytes of memory that it takes.
     pub(crate) fn size(&self) -> usize {
-        size_of::<Self>() + self.bytes.capacity() + self.fields.capacity() * size_of::<Field>()
+        let uri = match &self.kind {
+            Kind::Http2 { uri: Some(uri) } => uri.len(),
+            _ => 0,
+        };
+        let fields = self.fields.capacity() * size_of::<Field>();
+        size_of::<Self>() + self.bytes.capacity() + fields + uri
     }
 
-    /// Shows each instance of a buffer: several only where [`Buffer::is_multiple`], none where the message
+    /// Shows each instance of a buffer: several only where [`Buffer::is_multiple`], or the two forms of a path, none where the message
     /// has no such thing. One that is there may be empty.
     pub(crate) fn each(&self, buffer: Buffer, show: &mut dyn FnMut(&[u8])) {
         if buffer.side().is_some_and(|side| side != self.side) {
@@ -156,7 +173,7 @@ impl Head {
                 self.fields.iter().for_each(|field| show(self.at(field.line)));
             }
             Buffer::Http2HeaderName => {
-                if let Kind::Http2 = self.kind {
+                if let Kind::Http2 { .. } = self.kind {
                     let names = self.fields.iter().map(|field| self.name(field));
                     names.filter(|name| !name.is_empty()).for_each(show);
                 }
@@ -164,10 +181,13 @@ impl Head {
             _ => {
                 let single = match &self.kind {
                     Kind::Http1(http1) => self.http1(http1, buffer),
-                    Kind::Http2 => self.http2(buffer),
+                    Kind::Http2 { .. } => self.http2(buffer),
                 };
                 if let Some(single) = single {
                     show(&single);
+                }
+                if let (Buffer::HttpUri, Kind::Http2 { uri: Some(uri) }) = (buffer, &self.kind) {
+                    show(uri);
                 }
             }
         }
@@ -232,7 +252,7 @@ impl Head {
         let is_cookie = |field: &&Field| self.name(field).eq_ignore_ascii_case(cookie);
         let shown = |field| match self.kind {
             Kind::Http1(_) => self.value(field),
-            Kind::Http2 => trim_blanks(self.value(field)),
+            Kind::Http2 { .. } => trim_blanks(self.value(field)),
         };
         let (first, last) = (self.fields.first()?, self.fields.last()?);
         if self.fields.iter().all(|it| !is_cookie(&it) && shown(it).len() == self.value(it).len()) {
