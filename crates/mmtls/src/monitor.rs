@@ -738,6 +738,19 @@ impl Handler for Monitor {
         self.reports.cleartext_end(session.info(), &state.known, why, app_proto);
     }
 
+    fn tls_behind_cleartext(
+        &mut self,
+        info: &SessionInfo,
+        before: &MonitorState,
+        state: &mut MonitorState,
+    ) {
+        if let (Some(live), Some(before)) = (&mut self.rules, &before.rules) {
+            let flow = FlowKey::from(info);
+            let own = state.rules.get_or_insert_with(|| Box::new(live.session(flow)));
+            own.inherit(before);
+        }
+    }
+
     fn flow_anomaly(&mut self, found: &FlowAnomaly) {
         self.set_now(found.now_ns);
         let anomaly = Anomaly { kind: "stream", event: found.kind.name(), code: None };

@@ -25,6 +25,8 @@ pub(super) struct Connection {
     pub(super) server: SocketAddr,
     /// Bits that are set.
     pub(super) bits: HashSet<u32>,
+    /// Bits that were set in the clear, before TLS, and were taken over.
+    pub(super) inherited: HashSet<u32>,
     /// A rule said that no other one is applied.
     pub(super) has_passed: bool,
     /// More than the caps allow was found on a side, and told.

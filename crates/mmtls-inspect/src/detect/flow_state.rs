@@ -50,6 +50,7 @@ impl FlowState {
             client,
             server,
             bits: HashSet::new(),
+            inherited: HashSet::new(),
             has_passed: false,
             over_cap: [false; 2],
             application: None,
@@ -77,14 +78,28 @@ impl FlowState {
     /// Goes on with other rules: bits that are set stay so by their names. Only where [`Self::is_idle`];
     /// what rules know of the streams is lost.
     pub fn exchange(&mut self, old: &Matcher, new: &Matcher) {
-        let names = old.bits.iter().filter(|(_, number)| self.connection.bits.contains(*number));
-        let kept = names.filter_map(|(name, _)| new.bits.get(name).copied()).collect();
-        self.connection.bits = kept;
+        self.connection.bits = renamed(&self.connection.bits, old, new);
+        self.connection.inherited = renamed(&self.connection.inherited, old, new);
         self.messages.clear();
         self.early.clear();
         self.streams = [None, None];
         self.contents = [None, None];
         self.handshake = Default::default();
+    }
+
+    /// This is TLS behind what `before` has seen of the same connection, with rules of its own: bits that were set
+    /// there are set here, and a pass holds. Each bit once, however often this is said: rules here may unset it.
+    pub fn inherit(&mut self, own: &Matcher, before: &Self, others: &Matcher) {
+        let bits = match core::ptr::eq(own, others) {
+            true => before.connection.bits.clone(),
+            false => renamed(&before.connection.bits, others, own),
+        };
+        for bit in bits {
+            if self.connection.inherited.insert(bit) {
+                self.connection.bits.insert(bit);
+            }
+        }
+        self.connection.has_passed |= before.connection.has_passed;
     }
 
     /// Something of one side's handshake is known. `is_complete` when nothing more will be.
@@ -537,6 +552,12 @@ impl FlowState {
             self.messages.insert(key, message);
         }
     }
+}
+
+/// Bits as other rules number them; those that they do not know are left out.
+fn renamed(bits: &HashSet<u32>, old: &Matcher, new: &Matcher) -> HashSet<u32> {
+    let names = old.bits.iter().filter(|(_, number)| bits.contains(*number));
+    names.filter_map(|(name, _)| new.bits.get(name).copied()).collect()
 }
 
 /// The number of a transaction's messages. What has no number of its own, because of its request nothing is

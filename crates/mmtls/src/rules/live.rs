@@ -116,6 +116,11 @@ impl LiveRules {
 }
 
 impl SessionRules {
+    /// This is TLS behind the clear of the same connection.
+    pub fn inherit(&mut self, before: &Self) {
+        self.state.inherit(&self.matcher, &before.state, &before.matcher);
+    }
+
     /// Applies the rules of the session; between transactions it takes over those in force.
     pub fn apply(
         &mut self,
