@@ -330,6 +330,7 @@ impl Monitor {
         work(inspection, &mut Look { patterns, rules }, &mut |finding| {
             reports.finding(flow, patterns, &finding, &mut asked);
         });
+        reports.summary.expression_limits += limits_hit(&mut self.rules);
         reports.conclude(flow, &mut state.known, &asked)
     }
 
@@ -357,6 +358,7 @@ impl Monitor {
         rules.handshake(finding::side(from), &facts, is_complete, &mut |finding| {
             reports.finding(flow, None, &finding, &mut asked);
         });
+        reports.summary.expression_limits += limits_hit(&mut self.rules);
         reports.conclude(flow, &mut state.known, &asked)
     }
 
@@ -434,6 +436,10 @@ fn rule_look<'a>(
     let live = live.as_mut()?;
     let session = session.get_or_insert_with(|| Box::new(live.session(flow)));
     Some(RuleLook { session, live, now_ns })
+}
+
+fn limits_hit(live: &mut Option<LiveRules>) -> u64 {
+    live.as_mut().map_or(0, LiveRules::take_limits_hit)
 }
 
 fn inspection(budget: &AppBudget, fileinfo: bool) -> Box<Inspection> {

@@ -116,6 +116,7 @@ impl Connection {
         }
         cx.scratch.work = cost.work;
         cx.scratch.over_cap |= cost.over_cap;
+        cx.scratch.limits_hit += u64::from(cost.limits_hit);
         match outcome {
             Outcome::Matched if waits || !self.bits_hold(cx, compiled, side) => Outcome::Waits,
             outcome => outcome,

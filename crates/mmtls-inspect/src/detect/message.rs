@@ -88,6 +88,8 @@ pub(super) struct Cost {
     pub(super) work: u64,
     /// It was given up.
     pub(super) over_cap: bool,
+    /// Expressions in it that were given up.
+    pub(super) limits_hit: u32,
 }
 
 /// What a rule is applied to.
@@ -223,7 +225,8 @@ impl Waiting {
     ) -> (Outcome, Cost) {
         let mut memory = self.memory.take().map_or_else(Memory::default, |known| known.go_on());
         let outcome = self.groups(compiled, slots, subject, &mut memory);
-        let cost = Cost { work: memory.work(), over_cap: memory.over_cap };
+        let Memory { over_cap, limits_hit, .. } = memory;
+        let cost = Cost { work: memory.work(), over_cap, limits_hit };
         if outcome == Outcome::Waits && compiled.has_memory {
             self.memory = Some(Box::new(memory));
         }

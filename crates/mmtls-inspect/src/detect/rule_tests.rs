@@ -26,7 +26,7 @@ pub(super) struct Run {
     pub(super) matcher: Matcher,
     shared: Shared,
     budget: MemoryBudget,
-    scratch: Scratch,
+    pub(super) scratch: Scratch,
     pub(super) found: Vec<u32>,
     pub(super) over_cap: usize,
     pub(super) now_ns: u64,

@@ -83,6 +83,11 @@ impl LiveRules {
         self.can_drop
     }
 
+    /// How often a regular expression met its limit since this was asked last.
+    pub fn take_limits_hit(&mut self) -> u64 {
+        self.scratch.take_limits_hit()
+    }
+
     /// The rules that were left out at start.
     #[must_use]
     pub fn skipped(&self) -> &[Skipped] {
