@@ -1,6 +1,7 @@
 //! The engine against hostile networks, endpoints and attackers, all in memory.
 
 mod attacks;
+mod behind_cleartext;
 mod bypass;
 mod clear;
 mod cleartext;

@@ -104,7 +104,7 @@ impl AppLayer {
     pub fn with_budget(budget: &AppBudget) -> Self {
         let bodies = Bodies::new(budget);
         Self {
-            layer: Layer::Http1(Box::default()),
+            layer: Layer::Http1(Box::new(Http1::with_budget(&budget.heads))),
             decision: Decision { bodies, ..Decision::default() },
             body_limit: None,
             detection: Some(Box::default()),

@@ -82,12 +82,67 @@ impl Drop for Charge {
     }
 }
 
+/// Bytes that are put together, and charged where they are long.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    bytes: Vec<u8>,
+    charge: Charge,
+}
+
+impl Kept {
+    /// So many bytes cost nothing, and are the most that an empty one holds on to.
+    const FREE: usize = 2048;
+
+    /// Nothing yet.
+    pub(crate) fn new(budget: &MemoryBudget) -> Self {
+        Self { bytes: Vec::new(), charge: budget.charge() }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Adds bytes; without room for them nothing changes.
+    pub(crate) fn extend(&mut self, bytes: &[u8]) -> bool {
+        let needed = self.bytes.len().saturating_add(bytes.len());
+        if needed > Self::FREE {
+            // In steps that double, and no more than is paid for.
+            let capacity = needed.next_power_of_two();
+            if !self.charge.grow(capacity) {
+                return false;
+            }
+            self.bytes.reserve_exact(capacity - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(bytes);
+        true
+    }
+
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.bytes.truncate(len);
+    }
+
+    /// Is empty from here on.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        if self.bytes.capacity() > Self::FREE {
+            self.bytes = Vec::new();
+        }
+        self.charge.release();
+    }
+
+    /// Hands everything over.
+    pub(crate) fn take(&mut self) -> Self {
+        let nothing = Self::new(&self.charge.budget);
+        core::mem::replace(self, nothing)
+    }
+}
+
 /// What the application layer of many connections may keep together.
 #[derive(Clone, Debug)]
 pub struct AppBudget {
     /// For decoders of bodies.
     pub(crate) decoders: MemoryBudget,
-    /// For heads and header blocks that are under way, where they are long.
+    /// For heads, trailers and header blocks that are under way, where they are long.
     pub(crate) heads: MemoryBudget,
 }
 
@@ -121,5 +176,22 @@ mod tests {
         assert_eq!(budget.left(), 5);
         other.release();
         assert_eq!(budget.left(), 10);
+    }
+
+    #[test]
+    fn accepts_short_bytes_for_nothing_and_long_ones_as_far_as_there_is_room() {
+        let budget = MemoryBudget::new(8192);
+        let mut kept = Kept::new(&budget);
+        assert!(kept.extend(&[1; 2048]) && budget.left() == 8192);
+        assert!(kept.extend(&[2; 1]) && budget.left() == 4096 && kept.bytes.capacity() == 4096);
+        assert!(kept.extend(&[3; 2048]) && budget.left() == 0 && kept.bytes.capacity() == 8192);
+        assert!(!kept.extend(&[4; 8192]) && kept.bytes().len() == 4097);
+        let taken = kept.take();
+        assert!(taken.bytes().len() == 4097 && kept.bytes().is_empty() && budget.left() == 0);
+        assert!(!kept.extend(&[5; 2049]) && kept.extend(&[5; 2048]));
+        drop(taken);
+        assert!(kept.extend(&[6; 1]));
+        kept.clear();
+        assert_eq!((budget.left(), kept.bytes.capacity()), (8192, 0));
     }
 }

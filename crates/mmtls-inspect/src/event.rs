@@ -34,7 +34,8 @@ impl<'a> Fields<'a> {
         Self(Source::Http2(fields))
     }
 
-    /// The whole head of HTTP/1 as it was sent, from its start line to its empty line; HTTP/2 has none.
+    /// The whole head of HTTP/1 as it was sent, from its start line to its empty line, or its trailers, which have
+    /// no start line; HTTP/2 has none.
     pub(crate) fn http1_head(&self) -> Option<&'a [u8]> {
         match self.0 {
             Source::Http1(_, head) => Some(head),
@@ -56,6 +57,9 @@ impl<'a> Fields<'a> {
 impl fmt::Debug for Fields<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        if let Source::Http1([], head) = self.0 {
+            return f.write_str(&text(head));
+        }
         f.debug_map().entries(self.iter().map(|(name, value)| (text(name), text(value)))).finish()
     }
 }
@@ -83,6 +87,41 @@ pub struct Body<'a> {
     pub bytes: &'a [u8],
 }
 
+/// A frame of HTTP/2: what it says besides fields and content.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// Who sent it.
+    pub side: Side,
+    /// Its stream, of a PUSH_PROMISE the promised one; 0 is the connection.
+    pub stream: u32,
+    /// Whose it is: absent for the connection, and before and after the transaction.
+    pub transaction: Option<&'a Transaction>,
+    /// The transaction may still come.
+    pub is_early: bool,
+    /// Its type.
+    pub kind: u8,
+    /// The error code of RST_STREAM and GOAWAY.
+    pub error_code: Option<u32>,
+    /// The weight in PRIORITY or HEADERS, as it is sent.
+    pub weight: Option<u8>,
+    /// The increment in WINDOW_UPDATE.
+    pub window: Option<u32>,
+    /// The content of SETTINGS.
+    pub settings: &'a [u8],
+    /// The sizes that the header block that it ends sets for the dynamic table.
+    pub table_sizes: &'a [u32],
+}
+
+impl Frame<'_> {
+    /// Numbers and values of the settings, in their order.
+    pub fn settings(&self) -> impl Iterator<Item = (u16, u32)> {
+        self.settings.chunks_exact(6).filter_map(|setting| {
+            let (number, value) = setting.split_first_chunk()?;
+            Some((u16::from_be_bytes(*number), u32::from_be_bytes(value.try_into().ok()?)))
+        })
+    }
+}
+
 /// What the bytes were.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -102,6 +141,11 @@ pub enum Event<'a> {
     },
     /// Bytes of a body.
     Body(Body<'a>),
+    /// A frame of HTTP/2, told behind the head that it completes, and before the content or the end that it
+    /// brings.
+    Frame(Frame<'a>),
+    /// Fields behind a body, or such as belong to no transaction. Those of HTTP/1 are shown to rules only.
+    Trailers(Side, Option<&'a Transaction>, Fields<'a>),
     /// The request is complete.
     RequestEnd(Option<&'a Transaction>),
     /// An interim (1xx) response: no body, no end, the final one follows.
@@ -130,7 +174,8 @@ pub enum Anomaly {
     /// Not a legal head. It is shown as body, and so is the rest of the direction; what lenient receivers make
     /// of the head is told as well.
     BadHead,
-    /// A head over [`crate::http1::MAX_HEAD_LEN`]. The rest of the direction is taken as body.
+    /// A head over [`crate::http1::MAX_HEAD_LEN`], or without room in what all heads share. The rest of the direction
+    /// is taken as body. Or trailers over half of that, of which the rest is passed over.
     HeadTooLarge,
     /// Content-Length is not a number. The rest of the direction is taken as body.
     BadLength,
@@ -187,7 +232,7 @@ pub enum Anomaly {
     /// What endpoints of HTTP/2 answer with an error of the connection. Everything behind it in this
     /// direction is taken as body.
     Http2Malformed,
-    /// A head of HTTP/2 beyond a cap, in bytes or in frames. As above, unless it is only long when
+    /// A head of HTTP/2 beyond a cap, in bytes or in frames; or settings. As above, unless it is only long when
     /// it is decompressed: then the rest of its fields is not looked at.
     Http2HeadersTooLarge,
     /// A head of HTTP/2 that endpoints refuse. It is followed.

@@ -24,6 +24,6 @@ mod websocket;
 
 pub use app::{AppLayer, Wants};
 pub use budget::{AppBudget, MemoryBudget};
-pub use event::{Anomaly, Body, Event, Fields, Form, Side};
+pub use event::{Anomaly, Body, Event, Fields, Form, Frame, Side};
 pub use protocol::AppProto;
 pub use uninspected::Uninspected;

@@ -349,6 +349,7 @@ impl Monitor {
         work(inspection, &mut Look { patterns, rules }, &mut |finding| {
             reports.finding(flow, patterns, &finding, &mut asked);
         });
+        reports.summary.expression_limits += limits_hit(&mut self.rules);
         reports.conclude(flow, &mut state.known, &asked)
     }
 
@@ -426,6 +427,10 @@ fn rule_look<'a>(
     let live = live.as_mut()?;
     let session = session.get_or_insert_with(|| Box::new(live.session(flow)));
     Some(RuleLook { session, live, now_ns })
+}
+
+fn limits_hit(live: &mut Option<LiveRules>) -> u64 {
+    live.as_mut().map_or(0, LiveRules::take_limits_hit)
 }
 
 fn inspection(budget: &AppBudget, fileinfo: bool) -> Box<Inspection> {
@@ -733,6 +738,19 @@ impl Handler for Monitor {
         }
         let app_proto = state.inspection.as_deref().and_then(Inspection::protocol);
         self.reports.cleartext_end(session.info(), &state.known, why, app_proto);
+    }
+
+    fn tls_behind_cleartext(
+        &mut self,
+        info: &SessionInfo,
+        before: &MonitorState,
+        state: &mut MonitorState,
+    ) {
+        if let (Some(live), Some(before)) = (&mut self.rules, &before.rules) {
+            let flow = FlowKey::from(info);
+            let own = state.rules.get_or_insert_with(|| Box::new(live.session(flow)));
+            own.inherit(before);
+        }
     }
 
     fn flow_anomaly(&mut self, found: &FlowAnomaly) {

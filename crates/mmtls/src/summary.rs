@@ -117,6 +117,8 @@ pub struct Summary {
     pub longest_stall_us: u64,
     /// Keys of a direction and epoch that arrived.
     pub keys: u64,
+    /// Searches for a regular expression of a rule that were given up at its limit: each is no match.
+    pub expression_limits: u64,
     /// Log lines that could not be written.
     pub lost_log_lines: u64,
     /// Sessions whose streams could not be written.
@@ -170,6 +172,7 @@ impl core::ops::AddAssign<&Self> for Summary {
             (&mut self.resets, other.resets),
             (&mut self.stalls, other.stalls),
             (&mut self.keys, other.keys),
+            (&mut self.expression_limits, other.expression_limits),
             (&mut self.failed_streams, other.failed_streams),
             (&mut self.private_tag, other.private_tag),
             (&mut self.no_private_tag, other.no_private_tag),
@@ -216,6 +219,7 @@ impl fmt::Display for Summary {
             ("not HTTP", self.not_http),
             ("stalls", self.stalls),
             ("longest stall in us", self.longest_stall_us),
+            ("expressions given up", self.expression_limits),
             ("log lines lost", self.lost_log_lines),
             ("streams incomplete", self.failed_streams),
         ] {
@@ -276,6 +280,7 @@ mod tests {
             stalls: 3,
             longest_stall_us: 3,
             keys: 3,
+            expression_limits: 3,
             lost_log_lines: 3,
             failed_streams: 3,
             private_tag: 3,

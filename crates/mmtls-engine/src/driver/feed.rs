@@ -66,6 +66,10 @@ impl<H: Handler> Engine<H> {
             // Pieces that waited for the one with which the connection stopped being read.
             Payload::Plain(watch) => watch.note_unread(direction),
             Payload::Tls(tls) => {
+                if let Some(before) = &tls.before {
+                    let before = before.shown.state();
+                    self.handler.tls_behind_cleartext(tls.session.info(), before, &mut tls.state);
+                }
                 let mut ctx = context!(self, tls.state);
                 let known = tls.session.key_random();
                 tls.session.handle_bytes(direction, bytes, &mut ctx);

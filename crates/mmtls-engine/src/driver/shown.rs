@@ -67,6 +67,11 @@ impl<S> Clear<S> {
 }
 
 impl<S> Shown<S> {
+    /// What the application keeps of it.
+    pub(super) fn state(&self) -> &S {
+        &self.state
+    }
+
     pub(super) fn disposition(&self) -> Disposition {
         match self.control.reset {
             true => Disposition::Kill { reset: true, reason: EndReason::ResetByHandler },

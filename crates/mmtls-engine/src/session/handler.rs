@@ -153,6 +153,17 @@ pub trait Handler {
         let _ = (session, state, why);
     }
 
+    /// TLS begins behind cleartext: what the application knows of that can be taken over. Before the session looks at
+    /// bytes, until a server has answered: more may be shown as cleartext meanwhile. `info` is the session's.
+    fn tls_behind_cleartext(
+        &mut self,
+        info: &SessionInfo,
+        before: &Self::State,
+        state: &mut Self::State,
+    ) {
+        let _ = (info, before, state);
+    }
+
     /// A TCP flow, TLS or not, carried something that honest peers do not send. Once per flow,
     /// direction and kind.
     fn flow_anomaly(&mut self, anomaly: &FlowAnomaly) {

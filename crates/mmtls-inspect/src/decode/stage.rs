@@ -245,7 +245,10 @@ fn chunked(
                 out(bytes)?;
                 input = input.get(used..).unwrap_or_default();
             }
-            Step::Done(_) => *ended = true,
+            Step::Trailers { used, is_last, .. } => {
+                *ended = is_last;
+                input = input.get(used..).unwrap_or_default();
+            }
             Step::Bad(_) => return Err(Fault::Malformed),
         }
     }

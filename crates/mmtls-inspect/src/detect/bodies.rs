@@ -161,6 +161,11 @@ impl Bodies<'_, '_> {
         false
     }
 
+    /// Applies the rules that were collected elsewhere.
+    pub(super) fn collected(&mut self, message: &mut Message) {
+        self.apply(message, Pass::default());
+    }
+
     /// All that is at hand of a body is all that counts of it.
     fn filled(&mut self, message: &mut Message, place: usize) {
         self.transformed(message, place);
@@ -222,6 +227,7 @@ impl Bodies<'_, '_> {
                 is_coded: message.is_coded,
                 payload: self.payload,
                 handshake: None,
+                frames: Some(&message.frames),
                 filled,
                 has_ended,
             };

@@ -145,6 +145,16 @@ impl Checks {
         })
     }
 
+    /// Whether something has to be there, besides whatever must not be: less may be so of any buffer.
+    pub(crate) fn seek_something(&self) -> bool {
+        self.steps.iter().any(|step| match &step.test {
+            Test::Literal(literal) => !literal.content().negated,
+            Test::Expression { negated, .. } => !negated,
+            Test::Number(_) | Test::Dataset(_) => true,
+            Test::DataAt(_) | Test::Jump(_) | Test::Extract(_) | Test::Size(_) => false,
+        })
+    }
+
     /// The literals, in their order: for choosing what a search for many rules at once looks for.
     pub(crate) fn contents(&self) -> impl Iterator<Item = &Content> {
         self.steps.iter().filter_map(|step| match &step.test {

@@ -25,6 +25,8 @@ pub(super) struct Connection {
     pub(super) server: SocketAddr,
     /// Bits that are set.
     pub(super) bits: HashSet<u32>,
+    /// Bits that were set in the clear, before TLS, and were taken over.
+    pub(super) inherited: HashSet<u32>,
     /// A rule said that no other one is applied.
     pub(super) has_passed: bool,
     /// More than the caps allow was found on a side, and told.
@@ -103,6 +105,7 @@ impl Connection {
                 _ => return Outcome::Never,
             }
         }
+        waits |= !compiled.frames.iter().all(|&it| subject.frames.is_some_and(|met| met.has(it)));
         let costs = cx.matcher.costs.as_ref().and_then(|it| it.get(waiting.rule as usize));
         let start = costs.map(|_| Instant::now());
         let (outcome, cost) = waiting.apply(compiled, &cx.matcher.slots, subject);
@@ -113,6 +116,7 @@ impl Connection {
         }
         cx.scratch.work = cost.work;
         cx.scratch.over_cap |= cost.over_cap;
+        cx.scratch.limits_hit += u64::from(cost.limits_hit);
         match outcome {
             Outcome::Matched if waits || !self.bits_hold(cx, compiled, side) => Outcome::Waits,
             outcome => outcome,
@@ -200,9 +204,9 @@ pub(super) fn settle(
     }
     match outcome {
         Outcome::Waits => message.wait(waiting),
-        Outcome::Never => message.decide(rule),
+        Outcome::Never => message.decide(rule, false),
         Outcome::Matched => {
-            message.decide(rule);
+            message.decide(rule, true);
             connection.matched(cx, rule, side, transaction, sink);
         }
     }

@@ -38,6 +38,15 @@ pub struct Scratch {
     pub(super) work: u64,
     /// A rule was given up.
     pub(super) over_cap: bool,
+    /// Expressions that were given up.
+    pub(super) limits_hit: u64,
+}
+
+impl Scratch {
+    /// How often a regular expression met its limit since this was asked last: each is no match.
+    pub fn take_limits_hit(&mut self) -> u64 {
+        core::mem::take(&mut self.limits_hit)
+    }
 }
 
 /// What came out.

@@ -13,6 +13,8 @@ use crate::rules::pcre::{Pcre, Scope};
 
 /// Steps and depth of a search, as Suricata sets them unless its configuration says otherwise.
 const LIMITS: &str = "(*LIMIT_MATCH=3500)(*LIMIT_DEPTH=1500)";
+/// What a search costs that was given up, besides the bytes that it was started on.
+const GIVEN_UP_WORK: usize = 3500;
 /// What a search costs, besides the bytes looked at.
 const SEARCH_WORK: usize = 64;
 
@@ -106,7 +108,8 @@ impl Expression {
         match self.regex.is_match_at(subject, 0) {
             Ok(found) => !found,
             Err(_) => {
-                memory.limits_hit = memory.limits_hit.saturating_add(1);
+                memory.limit_hit();
+                memory.spend(GIVEN_UP_WORK);
                 false
             }
         }
@@ -128,21 +131,27 @@ impl Expression {
 
     fn search(&self, subject: &[u8], from: usize, memory: &mut Memory) -> Option<(usize, usize)> {
         let rest = subject.len().checked_sub(from)?;
-        if memory.over_cap {
+        if !memory.spend(SEARCH_WORK) {
             return None;
         }
-        let found = match self.regex.find_at(subject, from) {
-            Ok(found) => found.map(|found| (found.start(), found.end())),
+        // It is started on every byte up to the one where it matches.
+        let (found, seen) = match self.regex.find_at(subject, from) {
+            Ok(Some(found)) => {
+                (Some((found.start(), found.end())), found.end().saturating_sub(from))
+            }
+            Ok(None) => (None, rest),
             Err(_) => {
-                memory.limits_hit = memory.limits_hit.saturating_add(1);
-                None
+                memory.limit_hit();
+                (None, rest + GIVEN_UP_WORK)
             }
         };
-        let seen = found.map_or(rest, |(_, end)| end.saturating_sub(from));
-        if !memory.spend(SEARCH_WORK + seen) {
+        if !memory.spend(seen) {
             return None;
         }
         if found.is_some() && !self.captures.is_empty() {
+            if !memory.spend(seen) {
+                return None;
+            }
             self.capture(subject, from, memory);
         }
         found

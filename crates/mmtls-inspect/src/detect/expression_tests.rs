@@ -120,3 +120,40 @@ fn accepts_captured_values() {
     assert_eq!(captured(retried, b"a1?a2?"), (false, vec![]));
     assert_eq!(captured(r#"pcre:"/a/,flow:a";"#, b"a"), (true, vec![]));
 }
+
+#[test]
+fn refuses_searches_beyond_the_work_of_a_rule() {
+    let spent = |options: &str, bytes: &[u8]| {
+        let mut memory = Memory::new(WORK);
+        run(options, View::whole(bytes), &mut memory);
+        memory.work()
+    };
+    // What it was started on, whether it matches or not; a second time where something is captured.
+    let bytes = [&[b'x'; 1000][..], b"ab"].concat();
+    let found = spent(r#"pcre:"/ab/";"#, &bytes);
+    assert!((1002..1200).contains(&found), "{found}");
+    assert!((1002..1200).contains(&spent(r#"pcre:"/ac/";"#, &bytes)));
+    assert!((1002..1200).contains(&spent(r#"pcre:!"/ac/";"#, &bytes)));
+    assert!((2004..2300).contains(&spent(r#"pcre:"/(a)b/,flow:a";"#, &bytes)));
+    // Its steps, where it is given up.
+    let bytes = [&[b'a'; 60][..], b"b"].concat();
+    assert!(spent(r#"pcre:"/^(a|aa)+$/";"#, &bytes) > 3500);
+    assert!(spent(r#"pcre:!"/^(a|aa)+$/";"#, &bytes) > 3500);
+    // From every place anew, it ends with the work of the rule.
+    let mut memory = Memory::new(100_000);
+    let bytes = [&[b'a'; 3000][..], b"b"].concat();
+    let rule = r#"pcre:"/a.*?b/"; content:"c"; within:1;"#;
+    assert!(!run(rule, View::whole(&bytes), &mut memory));
+    assert!(memory.over_cap && memory.work() < 110_000);
+}
+
+#[test]
+fn shows_how_often_a_limit_was_met() {
+    let rules = super::rule_tests::http(&["http.uri; pcre:\"/^\\/(a|aa)+$/\";"]);
+    let mut run = super::rule_tests::Run::new(&rules);
+    let request = format!("GET /{}b HTTP/1.1\r\n\r\n", "a".repeat(60));
+    run.connection(&[(crate::Side::Client, request.as_bytes())], usize::MAX);
+    assert_eq!((run.scratch.take_limits_hit(), run.scratch.take_limits_hit()), (1, 0));
+    run.connection(&[(crate::Side::Client, b"GET /aaab HTTP/1.1\r\n\r\n")], usize::MAX);
+    assert_eq!(run.scratch.take_limits_hit(), 0);
+}

@@ -9,15 +9,16 @@ use std::collections::{HashMap, HashSet};
 use super::bodies::Bodies;
 use super::connection::{Connection, settle};
 use super::context::{Context, Facts, Sink};
+use super::frames::{Early, MAX_EARLY};
 use super::http_head::Head;
-use super::matcher::{Matcher, Place, index, is_of};
+use super::matcher::{Compiled, Matcher, Place, index, is_of};
 use super::message::{Message, Outcome, Subject, Waiting};
 use super::multipart::Multipart;
 use super::part_head::boundary_of;
 use super::prefilter::Position;
 use super::stream::Stream;
 use super::window::STEP;
-use crate::event::{Body, Event, Fields, Side};
+use crate::event::{Body, Event, Fields, Frame, Side};
 use crate::http1::loose;
 use crate::protocol::AppProto;
 use crate::rules::Rule;
@@ -29,6 +30,8 @@ use crate::transaction::Transaction;
 pub struct FlowState {
     connection: Connection,
     messages: HashMap<(Side, u64), Message>,
+    /// Those of which only frames have come, and no transaction yet.
+    early: HashMap<Early, Message>,
     streams: [Option<Box<Stream>>; 2],
     /// What WebSocket's messages say.
     contents: [Option<Box<Stream>>; 2],
@@ -47,6 +50,7 @@ impl FlowState {
             client,
             server,
             bits: HashSet::new(),
+            inherited: HashSet::new(),
             has_passed: false,
             over_cap: [false; 2],
             application: None,
@@ -56,6 +60,7 @@ impl FlowState {
         Self {
             connection,
             messages: HashMap::new(),
+            early: HashMap::new(),
             streams: [None, None],
             contents: [None, None],
             is_websocket: false,
@@ -73,13 +78,28 @@ impl FlowState {
     /// Goes on with other rules: bits that are set stay so by their names. Only where [`Self::is_idle`];
     /// what rules know of the streams is lost.
     pub fn exchange(&mut self, old: &Matcher, new: &Matcher) {
-        let names = old.bits.iter().filter(|(_, number)| self.connection.bits.contains(*number));
-        let kept = names.filter_map(|(name, _)| new.bits.get(name).copied()).collect();
-        self.connection.bits = kept;
+        self.connection.bits = renamed(&self.connection.bits, old, new);
+        self.connection.inherited = renamed(&self.connection.inherited, old, new);
         self.messages.clear();
+        self.early.clear();
         self.streams = [None, None];
         self.contents = [None, None];
         self.handshake = Default::default();
+    }
+
+    /// This is TLS behind what `before` has seen of the same connection, with rules of its own: bits that were set
+    /// there are set here, and a pass holds. Each bit once, however often this is said: rules here may unset it.
+    pub fn inherit(&mut self, own: &Matcher, before: &Self, others: &Matcher) {
+        let bits = match core::ptr::eq(own, others) {
+            true => before.connection.bits.clone(),
+            false => renamed(&before.connection.bits, others, own),
+        };
+        for bit in bits {
+            if self.connection.inherited.insert(bit) {
+                self.connection.bits.insert(bit);
+            }
+        }
+        self.connection.has_passed |= before.connection.has_passed;
     }
 
     /// Something of one side's handshake is known. `is_complete` when nothing more will be.
@@ -228,6 +248,7 @@ impl FlowState {
                 self.known(cx, sink);
             }
             Event::RequestHead { transaction, fields, .. } => {
+                self.begin(transaction);
                 self.head(cx, Side::Client, transaction, *fields, sink);
             }
             Event::ResponseHead(transaction, fields) => {
@@ -239,16 +260,28 @@ impl FlowState {
                 Self::stream(connection, &mut contents[index(*side)], cx, *side, bytes, sink);
             }
             Event::Body(body) => self.body(cx, body, sink),
-            Event::RequestEnd(Some(transaction)) => self.end(cx, Side::Client, transaction, sink),
-            Event::ResponseEnd(Some(transaction)) => self.end(cx, Side::Server, transaction, sink),
+            Event::Interim(transaction, _, fields) => {
+                self.interim(cx, *transaction, *fields, sink);
+            }
+            Event::Trailers(side, transaction, fields) => {
+                self.trailers(cx, *side, *transaction, *fields, sink);
+            }
+            Event::Frame(frame) => self.frame(cx, frame, sink),
+            Event::RequestEnd(Some(transaction)) => {
+                self.end(cx, Side::Client, transaction, false, sink);
+            }
+            Event::ResponseEnd(Some(transaction)) => {
+                self.end(cx, Side::Server, transaction, false, sink);
+            }
             Event::Complete(transaction) => {
-                self.end(cx, Side::Client, transaction, sink);
-                self.end(cx, Side::Server, transaction, sink);
+                self.end(cx, Side::Client, transaction, true, sink);
+                self.end(cx, Side::Server, transaction, true, sink);
             }
             _ => {}
         }
         if self.connection.has_passed {
             self.messages.clear();
+            self.early.clear();
         }
     }
 
@@ -279,12 +312,8 @@ impl FlowState {
         self.connection.application = Some(Application::Http);
         self.known(cx, sink);
         let at = index(side);
-        let is_wanted = !cx.matcher.bare[at].is_empty()
-            || cx
-                .matcher
-                .slots
-                .iter()
-                .any(|slot| slot.place == Place::Head && !slot.candidates[at].is_empty());
+        let looks_into_heads = cx.matcher.looks_into_heads(side);
+        let is_wanted = !cx.matcher.bare[at].is_empty() || looks_into_heads;
         let needs = cx.matcher.needs[at];
         if !is_wanted && !needs.bodies {
             return;
@@ -292,7 +321,10 @@ impl FlowState {
         let key = (side, number(Some(transaction)));
         // What is left of another message with the same number is not this one's.
         let message = self.messages.entry(key).or_default();
-        *message = Message::default();
+        if !message.is_early() {
+            *message = Message::default();
+        }
+        message.has_head = true;
         message.is_coded = loose::values(side, fields, b"content-encoding").iter().any(|value| {
             let value = value.trim_ascii();
             !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
@@ -315,7 +347,9 @@ impl FlowState {
             self.connection.over_cap(side, sink);
         }
         let payload = self.streams[at].as_ref().map(|stream| stream.window.view());
-        let subject = Subject { head: Some(&head), payload, ..Subject::none(false) };
+        let met = message.frames.clone();
+        let frames = Some(&met);
+        let subject = Subject { head: Some(&head), payload, frames, ..Subject::none(false) };
         candidates(cx, side, Place::Head, &subject);
         bare(cx, &self.connection, side, |rule| {
             matches!(rule.header.protocol, Protocol::Http | Protocol::Http1 | Protocol::Http2)
@@ -336,12 +370,95 @@ impl FlowState {
             );
         }
         cx.scratch.hits.give_back(rules);
-        if needs.late_heads || !message.waiting.is_empty() {
+        let has_more = looks_into_heads && may_have_trailers(transaction, fields);
+        if needs.late_heads || has_more || !message.waiting.is_empty() {
             match cx.budget.take(head.size()) {
                 Some(charge) => message.head = Some((head, charge)),
                 None => self.connection.over_cap(side, sink),
             }
         }
+    }
+
+    /// The head of an interim response. Nothing else comes of it, and what is asked of the final one may not be
+    /// said of it: that it lacks something.
+    fn interim(
+        &mut self,
+        cx: &mut Context<'_>,
+        transaction: Option<&Transaction>,
+        fields: Fields<'_>,
+        sink: Sink<'_>,
+    ) {
+        let side = Side::Server;
+        if !cx.matcher.looks_into_heads(side) {
+            return;
+        }
+        let head = Head::response(fields);
+        if head.is_cut() {
+            self.connection.over_cap(side, sink);
+        }
+        let key = (side, number(transaction));
+        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let known = self.messages.get(&key);
+        let (met, done) = known.map(|it| (it.frames.clone(), it.done.clone())).unwrap_or_default();
+        let frames = Some(&met);
+        let subject = Subject { head: Some(&head), payload, frames, ..Subject::none(true) };
+        candidates(cx, side, Place::Head, &subject);
+        let rules = cx.scratch.hits.take();
+        for &rule in &rules {
+            let is_due = |it: &Compiled| it.groups.iter().all(|group| group.seeks_something());
+            if !cx.matcher.rules.get(rule as usize).is_some_and(is_due)
+                || done.binary_search(&rule).is_ok()
+            {
+                continue;
+            }
+            let outcome = self.connection.apply(cx, &mut Waiting::new(rule), side, &subject);
+            if core::mem::take(&mut cx.scratch.over_cap) {
+                self.connection.over_cap(side, sink);
+            }
+            if outcome == Outcome::Matched {
+                let message = self.messages.entry(key).or_default();
+                message.waiting.retain(|it| it.rule != rule);
+                message.decide(rule, true);
+                self.connection.matched(cx, rule, side, transaction, sink);
+            }
+        }
+        cx.scratch.hits.give_back(rules);
+    }
+
+    /// Fields behind the body: further ones of the head.
+    fn trailers(
+        &mut self,
+        cx: &mut Context<'_>,
+        side: Side,
+        transaction: Option<&Transaction>,
+        fields: Fields<'_>,
+        sink: Sink<'_>,
+    ) {
+        if !cx.matcher.looks_into_heads(side) {
+            return;
+        }
+        let message = self.messages.entry((side, number(transaction))).or_default();
+        // Further ones stand alone, or each would be as costly as all that came before.
+        let known = message.head.as_ref().filter(|_| !message.has_trailers).map(|(head, _)| head);
+        let head = Head::with_trailers(known, side, fields);
+        if head.is_cut() {
+            self.connection.over_cap(side, sink);
+        }
+        let subject = Subject { head: Some(&head), ..Subject::none(false) };
+        candidates(cx, side, Place::Head, &subject);
+        // Without memory they are looked at all the same, and no longer kept than that.
+        let mut charge = cx.budget.charge();
+        if !charge.set(head.size()) {
+            self.connection.over_cap(side, sink);
+        }
+        let is_further = message.has_trailers;
+        message.reopen(&mut cx.scratch.hits);
+        let before = message.head.replace((head, charge)).filter(|_| is_further);
+        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let connection = &mut self.connection;
+        Bodies { connection, cx, side, payload, transaction, sink }.collected(message);
+        let after = message.head.take().filter(|_| !message.waiting.is_empty());
+        message.head = before.or(after);
     }
 
     fn body(&mut self, cx: &mut Context<'_>, body: &Body<'_>, sink: Sink<'_>) {
@@ -356,16 +473,91 @@ impl FlowState {
         Bodies { connection, cx, side, payload, transaction, sink }.data(message, body);
     }
 
-    /// A message is over.
-    fn end(&mut self, cx: &mut Context<'_>, side: Side, transaction: &Transaction, sink: Sink<'_>) {
+    /// A transaction begins: frames may have come before.
+    fn begin(&mut self, transaction: &Transaction) {
+        let Some(stream) = transaction.stream_id.filter(|_| !self.early.is_empty()) else {
+            return;
+        };
+        for side in [Side::Client, Side::Server] {
+            if let Some(message) = self.early.remove(&(side, stream)) {
+                self.messages.insert((side, number(Some(transaction))), message);
+            }
+        }
+    }
+
+    /// A frame of HTTP/2.
+    fn frame(&mut self, cx: &mut Context<'_>, frame: &Frame<'_>, sink: Sink<'_>) {
+        let Frame { side, transaction, .. } = *frame;
+        let key = (side, number(transaction));
+        let early = (frame.is_early && frame.stream > 0).then_some((side, frame.stream));
+        let known = match early {
+            Some(early) => self.early.get(&early),
+            None => self.messages.get(&key).filter(|_| transaction.is_some()),
+        };
+        let matcher = cx.matcher;
+        let newly_met = matcher.frames.newly_met(frame, known.map(|message| &message.frames));
+        let newly_met: Vec<_> = newly_met.collect();
+        if newly_met.is_empty() {
+            return;
+        }
+        let mut alone = Message::default();
+        let message = match early {
+            Some(early) if self.early.len() < MAX_EARLY || self.early.contains_key(&early) => {
+                self.early.entry(early).or_default()
+            }
+            Some(_) => {
+                self.connection.over_cap(side, sink);
+                &mut alone
+            }
+            None if transaction.is_some() => self.messages.entry(key).or_default(),
+            None => &mut alone,
+        };
+        for (check, rules) in newly_met {
+            message.frames.add(check);
+            for &rule in rules {
+                // What looks into buffers begins with those.
+                let is_bare = |it: &Compiled| it.groups.is_empty();
+                if matcher.rules.get(rule as usize).is_some_and(is_bare) || message.is_waiting(rule)
+                {
+                    cx.scratch.hits.add(rule);
+                }
+            }
+        }
+        let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let connection = &mut self.connection;
+        Bodies { connection, cx, side, payload, transaction, sink }.collected(message);
+    }
+
+    /// A message is over; `is_last` when no frame of it follows either.
+    fn end(
+        &mut self,
+        cx: &mut Context<'_>,
+        side: Side,
+        transaction: &Transaction,
+        is_last: bool,
+        sink: Sink<'_>,
+    ) {
         let key = (side, number(Some(transaction)));
         let Some(mut message) = self.messages.remove(&key) else {
             return;
         };
         let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
+        let may_go_on =
+            !is_last && transaction.stream_id.is_some() && !cx.matcher.frames.is_empty();
         let (connection, transaction) = (&mut self.connection, Some(transaction));
         Bodies { connection, cx, side, payload, transaction, sink }.end(&mut message);
+        if may_go_on {
+            message.bodies.clear();
+            message.head = message.head.filter(|_| !message.waiting.is_empty());
+            self.messages.insert(key, message);
+        }
     }
+}
+
+/// Bits as other rules number them; those that they do not know are left out.
+fn renamed(bits: &HashSet<u32>, old: &Matcher, new: &Matcher) -> HashSet<u32> {
+    let names = old.bits.iter().filter(|(_, number)| bits.contains(*number));
+    names.filter_map(|(name, _)| new.bits.get(name).copied()).collect()
 }
 
 /// The number of a transaction's messages. What has no number of its own, because of its request nothing is
@@ -373,6 +565,12 @@ impl FlowState {
 fn number(transaction: Option<&Transaction>) -> u64 {
     let (id, stream) = transaction.map_or((None, None), |it| (it.id, it.stream_id));
     id.unwrap_or(u64::MAX - stream.map_or(0, u64::from))
+}
+
+/// Whether fields may follow behind the body of a message.
+fn may_have_trailers(transaction: &Transaction, fields: Fields<'_>) -> bool {
+    let is_coding = |(name, _): (&[u8], &[u8])| name.eq_ignore_ascii_case(b"transfer-encoding");
+    transaction.stream_id.is_some() || fields.iter().any(is_coding)
 }
 
 /// Collects the rules that may match in the buffers that are there at once.

@@ -1,13 +1,13 @@
 //! What rules may look into of a message's head: the buffers of HTTP as Suricata 7 fills them.
 //!
 //! HTTP/1 is read again from the head as it was sent. HTTP/2 has no text of its own: its fields are shown
-//! as `name: value`, pseudo-fields among them, and neither its targets nor its paths are normalised.
+//! as `name: value`, pseudo-fields among them. Its path is shown as it is, as in Suricata 7, and normalised
+//! besides where that is something else: servers decode it whatever the version.
 //!
 //! Differs from Suricata on purpose: the host is in lower case also where the Host field names a port, a
 //! field of HTTP/2 is joined with those of its name however HPACK encoded it, a field without a name does
 //! not hide the names behind it, a host field of HTTP/2 stands for an authority that is missing, and what
-//! HPACK says about its own table is no field. Trailers are not part of a head here. Refuses bodies, and to
-//! keep more than [`MAX_HEAD`].
+//! HPACK says about its own table is no field. Refuses bodies, and to keep more than [`MAX_HEAD`].
 
 use std::borrow::Cow;
 
@@ -45,6 +45,7 @@ struct Place {
 }
 
 /// A line `name: value`. The value goes up to the end of the line.
+#[derive(Clone, Copy)]
 struct Field {
     line: Place,
     name_len: u32,
@@ -52,7 +53,10 @@ struct Field {
 
 enum Kind {
     Http1(Http1),
-    Http2,
+    Http2 {
+        /// The path, normalised, where it is not so already.
+        uri: Option<Box<[u8]>>,
+    },
 }
 
 struct Http1 {
@@ -84,19 +88,63 @@ impl Head {
     }
 
     fn new(side: Side, fields: Fields<'_>) -> Self {
-        let (bytes, fields_kept) = (Vec::new(), Vec::new());
-        let mut head = Self { bytes, fields: fields_kept, kind: Kind::Http2, side, is_cut: false };
-        match fields.http1_head() {
-            Some(sent) => head.kind = Kind::Http1(head.read_http1(sent)),
-            None => {
-                for (name, value) in fields.iter() {
-                    head.add_field(name, core::iter::once(value));
-                }
+        let mut head = Self::empty(side);
+        if let Some(sent) = fields.http1_head() {
+            let mut lines = Lines(&sent[..sent.len().min(MAX_HEAD / 2)]);
+            let is_blank = |line: &&[u8]| line.iter().all(|&byte| is_space(byte) || byte == 0);
+            let line = lines.find(|line| !is_blank(line)).unwrap_or_default();
+            head.kind = Kind::Http1(head.read_http1(line, lines.0));
+        }
+        head.add_http2(fields);
+        head
+    }
+
+    /// With trailers: once they have come, these are further fields behind those of the head, as far as that is
+    /// known.
+    pub(crate) fn with_trailers(head: Option<&Self>, side: Side, trailers: Fields<'_>) -> Self {
+        let mut whole = Self::empty(side);
+        whole.is_cut = head.is_some_and(|head| head.is_cut);
+        if let Some(sent) = trailers.http1_head() {
+            let (mut line, mut fields) = (&b""[..], &b""[..]);
+            if let Some((head, Kind::Http1(http1))) = head.map(|head| (head, &head.kind)) {
+                (line, fields) = (head.at(http1.line), head.at(http1.raw));
+            }
+            // The empty line between them is none here.
+            let is_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+            let fields = &fields[..fields.len() - fields.iter().rev().take_while(is_end).count()];
+            let line_end = if fields.is_empty() { &b""[..] } else { LINE_END };
+            let fields = [fields, line_end, sent].concat();
+            whole.kind = Kind::Http1(whole.read_http1(line, &fields));
+        } else if let Some(head) = head {
+            whole.bytes.clone_from(&head.bytes);
+            whole.fields.clone_from(&head.fields);
+        }
+        whole.add_http2(trailers);
+        whole
+    }
+
+    fn empty(side: Side) -> Self {
+        let (bytes, fields) = (Vec::new(), Vec::new());
+        Self { bytes, fields, kind: Kind::Http2 { uri: None }, side, is_cut: false }
+    }
+
+    /// Adds fields of HTTP/2, if they are such.
+    fn add_http2(&mut self, fields: Fields<'_>) {
+        if fields.http1_head().is_none() {
+            for (name, value) in fields.iter() {
+                self.add_field(name, core::iter::once(value));
             }
         }
-        head.bytes.shrink_to_fit();
-        head.fields.shrink_to_fit();
-        head
+        if let (Side::Client, Kind::Http2 { .. }) = (self.side, &self.kind)
+            && let Some(path) = self.first_value(b":path")
+        {
+            // A CONNECT with a path asks for that (RFC 8441).
+            let uri = uri::normalise(b"", path).uri;
+            let uri = (uri != path && !uri.is_empty()).then(|| uri.into());
+            self.kind = Kind::Http2 { uri };
+        }
+        self.bytes.shrink_to_fit();
+        self.fields.shrink_to_fit();
     }
 
     /// Whether rules do not see all of its fields.
@@ -106,10 +154,15 @@ impl Head {
 
     /// Bytes of memory that it takes.
     pub(crate) fn size(&self) -> usize {
-        size_of::<Self>() + self.bytes.capacity() + self.fields.capacity() * size_of::<Field>()
+        let uri = match &self.kind {
+            Kind::Http2 { uri: Some(uri) } => uri.len(),
+            _ => 0,
+        };
+        let fields = self.fields.capacity() * size_of::<Field>();
+        size_of::<Self>() + self.bytes.capacity() + fields + uri
     }
 
-    /// Shows each instance of a buffer: several only where [`Buffer::is_multiple`], none where the message
+    /// Shows each instance of a buffer: several only where [`Buffer::is_multiple`], or the two forms of a path, none where the message
     /// has no such thing. One that is there may be empty.
     pub(crate) fn each(&self, buffer: Buffer, show: &mut dyn FnMut(&[u8])) {
         if buffer.side().is_some_and(|side| side != self.side) {
@@ -120,7 +173,7 @@ impl Head {
                 self.fields.iter().for_each(|field| show(self.at(field.line)));
             }
             Buffer::Http2HeaderName => {
-                if let Kind::Http2 = self.kind {
+                if let Kind::Http2 { .. } = self.kind {
                     let names = self.fields.iter().map(|field| self.name(field));
                     names.filter(|name| !name.is_empty()).for_each(show);
                 }
@@ -128,10 +181,13 @@ impl Head {
             _ => {
                 let single = match &self.kind {
                     Kind::Http1(http1) => self.http1(http1, buffer),
-                    Kind::Http2 => self.http2(buffer),
+                    Kind::Http2 { .. } => self.http2(buffer),
                 };
                 if let Some(single) = single {
                     show(&single);
+                }
+                if let (Buffer::HttpUri, Kind::Http2 { uri: Some(uri) }) = (buffer, &self.kind) {
+                    show(uri);
                 }
             }
         }
@@ -196,7 +252,7 @@ impl Head {
         let is_cookie = |field: &&Field| self.name(field).eq_ignore_ascii_case(cookie);
         let shown = |field| match self.kind {
             Kind::Http1(_) => self.value(field),
-            Kind::Http2 => trim_blanks(self.value(field)),
+            Kind::Http2 { .. } => trim_blanks(self.value(field)),
         };
         let (first, last) = (self.fields.first()?, self.fields.last()?);
         if self.fields.iter().all(|it| !is_cookie(&it) && shown(it).len() == self.value(it).len()) {
@@ -261,11 +317,7 @@ impl Head {
         &self.at(field.line)[field.name_len as usize + COLON.len()..]
     }
 
-    fn read_http1(&mut self, sent: &[u8]) -> Http1 {
-        let mut lines = Lines(&sent[..sent.len().min(MAX_HEAD / 2)]);
-        let is_blank = |line: &&[u8]| line.iter().all(|&byte| is_space(byte) || byte == 0);
-        let line = lines.find(|line| !is_blank(line)).unwrap_or_default();
-        let sent_lines = lines.0;
+    fn read_http1(&mut self, line: &[u8], sent_lines: &[u8]) -> Http1 {
         let words = match self.side {
             Side::Client => request_words(line),
             Side::Server => words(line),

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::checks::Checks;
 use super::dataset::Datasets;
+use super::frames::FrameChecks;
 use super::prefilter::Prefilter;
 use crate::Side;
 use crate::rules::buffers::Application;
@@ -30,6 +31,8 @@ pub struct Matcher {
     pub(super) bare: [Box<[u32]>; 2],
     /// What of each side somebody looks at.
     pub(super) needs: [Needs; 2],
+    /// Conditions on frames of HTTP/2.
+    pub(super) frames: FrameChecks,
     /// The number of each name of a bit.
     pub(super) bits: HashMap<Box<str>, u32>,
     /// What each rule cost, where that is asked for.
@@ -78,6 +81,8 @@ pub(super) struct Compiled {
     pub(super) flow_bits: Box<[(BitAction, Box<[u32]>)]>,
     /// Numbers or values pass from one buffer to another.
     pub(super) has_memory: bool,
+    /// Conditions on frames, as numbers.
+    pub(super) frames: Box<[u32]>,
 }
 
 /// The checks of a rule in a buffer.
@@ -99,6 +104,11 @@ pub(super) enum Absence {
 }
 
 impl Group {
+    /// Whether it asks for something that has to be there.
+    pub(super) fn seeks_something(&self) -> bool {
+        self.absence == Absence::Fails && self.checks.seek_something()
+    }
+
     /// What comes of checks that have matched, or not, in a buffer that is there, or not.
     pub(super) fn holds(&self, is_there: bool, matched: bool) -> bool {
         match self.absence {
@@ -192,6 +202,7 @@ impl Matcher {
     ) -> Result<(Self, Vec<Skipped>), TooManyPatterns> {
         let mut skipped = set.skipped;
         let (mut slots, mut bits) = (Slots::default(), Names::default());
+        let mut frames = FrameChecks::default();
         let mut rules = Vec::with_capacity(set.rules.len());
         let mut sorted = set.rules;
         sorted.sort_by_key(order);
@@ -199,12 +210,18 @@ impl Matcher {
             match compile(&rule, datasets, &shows, &mut slots, &mut bits) {
                 Ok((groups, flow_bits)) => {
                     let has_memory = rule.extracted > 0 && groups.len() > 1;
-                    rules.push(Compiled { rule, groups, flow_bits, has_memory });
+                    let frames = rule.http2.iter().map(|&check| frames.number(check)).collect();
+                    rules.push(Compiled { rule, groups, flow_bits, has_memory, frames });
                 }
                 Err(cause) => skipped.push(rule.skipped(cause)),
             }
         }
-        Ok((Self { bits: bits.0, ..Self::link(rules, slots.0)? }, skipped))
+        for (number, compiled) in (0..).zip(&rules) {
+            for &check in &compiled.frames {
+                sides(&compiled.rule).for_each(|side| frames.add(check, side, number));
+            }
+        }
+        Ok((Self { bits: bits.0, frames, ..Self::link(rules, slots.0)? }, skipped))
     }
 
     /// How many rules there are.
@@ -254,6 +271,13 @@ impl Matcher {
         self.slots.iter().any(|slot| slot.buffer == buffer)
     }
 
+    /// Whether a rule looks into heads of a side.
+    pub(super) fn looks_into_heads(&self, side: Side) -> bool {
+        let at = index(side);
+        let is_head = |slot: &Slot| slot.place == Place::Head && !slot.candidates[at].is_empty();
+        self.needs[at].late_heads || self.slots.iter().any(is_head)
+    }
+
     /// Bytes of memory of the searches.
     #[must_use]
     pub fn search_memory(&self) -> usize {
@@ -276,7 +300,10 @@ impl Matcher {
                 (|slot: usize| Place::of(keys[slot].0), fast_pattern(compiled, &keys));
             for side in sides(&compiled.rule) {
                 let Some((slot, pattern)) = fast else {
-                    bare[side].push(number);
+                    // A frame makes the others candidates.
+                    if compiled.frames.is_empty() {
+                        bare[side].push(number);
+                    }
                     continue;
                 };
                 match pattern {
@@ -310,7 +337,15 @@ impl Matcher {
         });
         let slots = slots.collect();
         let bare = bare.map(Vec::into_boxed_slice);
-        Ok(Self { rules: rules.into(), slots, bare, needs, bits: HashMap::new(), costs: None })
+        Ok(Self {
+            rules: rules.into(),
+            slots,
+            bare,
+            needs,
+            frames: FrameChecks::default(),
+            bits: HashMap::new(),
+            costs: None,
+        })
     }
 }
 
@@ -406,9 +441,6 @@ fn compile(
     bits: &mut Names,
 ) -> Result<Parts, Cause> {
     let unsupported = |keyword: &str| Cause::UnsupportedKeyword(keyword.into());
-    if !rule.http2.is_empty() {
-        return Err(unsupported("http2 frames"));
-    }
     if rule.flow.fragments == Some(true) {
         return Err(unsupported("flow:only_frag"));
     }
@@ -417,6 +449,10 @@ fn compile(
         return Err(unsupported("flow:not_established"));
     }
     let looks_into = |buffer| rule.buffers.iter().any(|group| group.buffer == buffer);
+    if !rule.http2.is_empty() && (looks_into(Buffer::Payload) || rule.data_size.is_some()) {
+        // What is in a stream belongs to no transaction.
+        return Err(unsupported("content in the stream with frames of http2"));
+    }
     if rule.header.protocol == Protocol::Tls && looks_into(Buffer::Payload) {
         // The records of a handshake as they are sent; what TLS carries is looked into as what it is.
         return Err(unsupported("content in the records of tls"));

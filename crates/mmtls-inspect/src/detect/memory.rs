@@ -62,7 +62,7 @@ impl Memory {
 
     /// What is kept, for what comes later; the work begins anew.
     pub(crate) fn go_on(self) -> Self {
-        Self { work: 0, over_cap: false, ..self }
+        Self { work: 0, over_cap: false, limits_hit: 0, ..self }
     }
 
     /// The work done, in about bytes looked at.
@@ -75,6 +75,11 @@ impl Memory {
         self.work = self.work.saturating_add(work as u64);
         self.over_cap |= self.work > self.most_work;
         !self.over_cap
+    }
+
+    /// An expression was given up.
+    pub(crate) fn limit_hit(&mut self) {
+        self.limits_hit = self.limits_hit.saturating_add(1);
     }
 
     /// A number of `byte_extract`; absent where none was extracted.

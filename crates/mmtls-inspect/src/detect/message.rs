@@ -4,6 +4,7 @@
 //! what may still change: see [`super::checks`].
 
 use super::context::Facts;
+use super::frames::Met;
 use super::http_head::Head;
 use super::matcher::{Compiled, Group, Place, Slot};
 use super::memory::Memory;
@@ -19,6 +20,12 @@ use crate::rules::Buffer;
 /// One side of a transaction, as far as rules look at it.
 #[derive(Default)]
 pub(super) struct Message {
+    /// Its head has come.
+    pub(super) has_head: bool,
+    /// So have its trailers.
+    pub(super) has_trailers: bool,
+    /// What its frames have met.
+    pub(super) frames: Met,
     pub(super) head: Option<(Head, Charge)>,
     /// Its body has a content coding.
     pub(super) is_coded: bool,
@@ -29,6 +36,8 @@ pub(super) struct Message {
     pub(super) waiting: Vec<Waiting>,
     /// Rules that have matched, or never will, in their order.
     pub(super) done: Vec<u32>,
+    /// Those that have matched.
+    pub(super) matched: Vec<u32>,
 }
 
 /// A body in one form.
@@ -79,6 +88,8 @@ pub(super) struct Cost {
     pub(super) work: u64,
     /// It was given up.
     pub(super) over_cap: bool,
+    /// Expressions in it that were given up.
+    pub(super) limits_hit: u32,
 }
 
 /// What a rule is applied to.
@@ -89,6 +100,8 @@ pub(super) struct Subject<'a> {
     /// The stream of this side, or a part of it.
     pub(super) payload: Option<View<'a>>,
     pub(super) handshake: Option<&'a dyn Facts>,
+    /// What the frames of the message have met.
+    pub(super) frames: Option<&'a Met>,
     /// The body that is about to lose its start: what is there counts as all of it.
     pub(super) filled: Option<usize>,
     /// Nothing more comes of this message.
@@ -104,6 +117,7 @@ impl Subject<'_> {
             is_coded: false,
             payload: None,
             handshake: None,
+            frames: None,
             filled: None,
             has_ended,
         }
@@ -211,7 +225,8 @@ impl Waiting {
     ) -> (Outcome, Cost) {
         let mut memory = self.memory.take().map_or_else(Memory::default, |known| known.go_on());
         let outcome = self.groups(compiled, slots, subject, &mut memory);
-        let cost = Cost { work: memory.work(), over_cap: memory.over_cap };
+        let Memory { over_cap, limits_hit, .. } = memory;
+        let cost = Cost { work: memory.work(), over_cap, limits_hit };
         if outcome == Outcome::Waits && compiled.has_memory {
             self.memory = Some(Box::new(memory));
         }
@@ -247,6 +262,11 @@ impl Waiting {
 }
 
 impl Message {
+    /// Whether nothing but frames has come of it.
+    pub(super) fn is_early(&self) -> bool {
+        !self.has_head && self.bodies.is_empty()
+    }
+
     /// Takes a rule that waits out, or begins with it; `None` when it is decided.
     pub(super) fn take(&mut self, rule: u32) -> Option<Waiting> {
         if self.done.binary_search(&rule).is_ok() {
@@ -269,10 +289,23 @@ impl Message {
     }
 
     /// A rule is decided.
-    pub(super) fn decide(&mut self, rule: u32) {
-        if let Err(at) = self.done.binary_search(&rule) {
-            self.done.insert(at, rule);
+    pub(super) fn decide(&mut self, rule: u32, has_matched: bool) {
+        for rules in [Some(&mut self.done), has_matched.then_some(&mut self.matched)] {
+            if let Some(rules) = rules
+                && let Err(at) = rules.binary_search(&rule)
+            {
+                rules.insert(at, rule);
+            }
         }
+    }
+
+    /// There is more to look into: rules that have not matched may do so now. They are asked once: a sender of
+    /// many trailers breaks the rules.
+    pub(super) fn reopen(&mut self, hits: &mut Hits) {
+        if !core::mem::replace(&mut self.has_trailers, true) {
+            self.done.iter().for_each(|&rule| hits.add(rule));
+        }
+        self.done.clone_from(&self.matched);
     }
 
     pub(super) fn add_waiting(&self, hits: &mut Hits) {

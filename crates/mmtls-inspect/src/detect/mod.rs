@@ -15,6 +15,7 @@ mod context;
 mod dataset;
 mod expression;
 mod flow_state;
+mod frames;
 mod http_head;
 mod literal;
 mod matcher;
@@ -46,6 +47,8 @@ mod evasion_tests;
 #[cfg(test)]
 mod expression_tests;
 #[cfg(test)]
+mod frames_tests;
+#[cfg(test)]
 mod half_open_tests;
 #[cfg(test)]
 mod http_head_caps_tests;
@@ -63,5 +66,7 @@ mod property_tests;
 mod rule_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trailers_tests;
 #[cfg(test)]
 mod uri_tests;

@@ -26,7 +26,7 @@ pub(super) struct Run {
     pub(super) matcher: Matcher,
     shared: Shared,
     budget: MemoryBudget,
-    scratch: Scratch,
+    pub(super) scratch: Scratch,
     pub(super) found: Vec<u32>,
     pub(super) over_cap: usize,
     pub(super) now_ns: u64,
@@ -439,7 +439,7 @@ fn shows_what_the_caller_cannot() {
     let set = RuleSet::read(
         b"alert tls any any -> any any (ja3.hash; content:\"0\"; sid:1;)\n\
         alert http any any -> any any (http.uri; pcre:\"/(/\"; sid:2;)\n\
-        alert http any any -> any any (http2.frametype:GOAWAY; sid:3;)\n\
+        alert http any any -> any any (http2.frametype:GOAWAY; content:\"x\"; sid:3;)\n\
         alert http any any -> any any (http.uri; dataset:isset,none,type string; sid:4;)\n\
         alert tls any any -> any any (tls.sni; content:\"x\"; sid:5;)\n",
         &Variables::suricata(),
@@ -623,4 +623,63 @@ fn bounds_the_work_of_rules_that_wait() {
     let response = [head.as_bytes(), &body].concat();
     run.connection(&[(CLIENT, GET), (SERVER, &response)], 1);
     assert_eq!((run.found.len(), run.over_cap), (0, 1));
+}
+
+#[test]
+fn accepts_bits_of_what_came_before_tls() {
+    let rules = "\
+        alert tcp any any -> any any (content:\"STARTTLS\"; flowbits:set,asked; noalert; sid:1;)\n\
+        alert tls any any -> any any (tls.sni; content:\"bad\"; flowbits:isset,asked; sid:2;)\n\
+        alert tls any any -> any any (tls.version:1.3; flowbits:unset,asked; sid:3;)\n\
+        alert http any any -> any any (http.uri; content:\"/a\"; flowbits:isset,asked; sid:4;)\n\
+        alert http any any -> any any (http.uri; content:\"/a\"; flowbits:isset,late; sid:5;)\n\
+        alert tcp any any -> any any (content:\"go\"; flowbits:set,late; noalert; sid:6;)\n\
+        pass tcp any any -> any any (content:\"PASS\"; sid:7;)\n";
+    let own = matcher(rules);
+    // The same rules in another order, as they may be after a reload: bits have other numbers.
+    let others: Vec<&str> = rules.lines().rev().collect();
+    let others = matcher(&others.join("\n"));
+    let ends = ["10.0.0.1:40000", "192.0.2.7:25"].map(|text| text.parse().unwrap());
+    for before_by in [&own, &others] {
+        let run = |clear: &[&str], unsets: bool| {
+            let (shared, budget) = (Shared::default(), MemoryBudget::default());
+            let (mut before, mut state) =
+                (FlowState::new(1, ends[0], ends[1]), FlowState::new(1, ends[0], ends[1]));
+            let mut found = Vec::new();
+            for text in clear {
+                let mut cx = Context {
+                    matcher: before_by,
+                    shared: &shared,
+                    budget: &budget,
+                    scratch: &mut Scratch::default(),
+                    now_ns: 0,
+                };
+                before.data(&mut cx, CLIENT, text.as_bytes(), &mut |_| {});
+                // More than once, since more may be said.
+                for _ in 0..2 {
+                    state.inherit(&own, &before, before_by);
+                }
+                cx.matcher = &own;
+                let mut sink = |detected: Detected<'_>| match detected {
+                    Detected::Match(it) => found.push(it.rule.id.sid),
+                    Detected::OverCap(_) => {}
+                };
+                let version = unsets.then_some(0x0304);
+                state.handshake(&mut cx, CLIENT, &Hello(version), false, &mut sink);
+                state.inherit(&own, &before, before_by);
+                if *text == clear[clear.len() - 1] {
+                    let mut app = AppLayer::new();
+                    let get = b"GET /a HTTP/1.1\r\n\r\n";
+                    app.data(CLIENT, get, &mut |event| state.event(&mut cx, &event, &mut sink));
+                }
+            }
+            found
+        };
+        assert_eq!(run(&["EHLO"], false), []);
+        assert_eq!(run(&["STARTTLS"], false), [2, 4]);
+        // What TLS unsets stays unset. Who unsets comes first.
+        assert_eq!(run(&["STARTTLS"], true), [3]);
+        assert_eq!(run(&["STARTTLS", "go"], true), [3, 5]);
+        assert_eq!(run(&["PASS"], true), []);
+    }
 }

@@ -3,7 +3,7 @@
 //! Body bytes are borrowed from the input. Accepts what some client accepts, and says so: a bare LF
 //! where CRLF is due, anything between a size and its line end (curl), and white space and empty lines before a
 //! size (browsers). Extensions and trailers
-//! have no cap, since none of them is kept. Refuses sizes beyond 64 bits.
+//! have no cap here, since none of them is kept. Refuses sizes beyond 64 bits.
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -45,8 +45,8 @@ pub(crate) enum Step<'a> {
     Fault(usize),
     /// Body bytes, and how much input was used.
     Data(&'a [u8], usize),
-    /// The coding ended after this much input.
-    Done(usize),
+    /// A part of the trailers, and of the empty line behind them; the coding may end there.
+    Trailers { bytes: &'a [u8], used: usize, is_last: bool },
     /// Not the chunked coding from this byte on.
     Bad(usize),
 }
@@ -82,15 +82,31 @@ impl Chunked {
                 }
                 return Step::Data(&input[at..end], end);
             }
+            if self.state == State::Trailer {
+                return self.trailers(input, at);
+            }
             let before = self.faults;
             match self.byte(input[at]) {
                 Byte::Ok if self.faults != before => return Step::Fault(at + 1),
-                Byte::Ok => at += 1,
-                Byte::Done => return Step::Done(at + 1),
+                Byte::Ok | Byte::Done => at += 1,
                 Byte::Bad => return Step::Bad(at),
             }
         }
         Step::More
+    }
+
+    fn trailers<'a>(&mut self, input: &'a [u8], start: usize) -> Step<'a> {
+        let (mut at, mut is_last) = (start, false);
+        while let Some(&byte) = input.get(at).filter(|_| !is_last) {
+            match self.byte(byte) {
+                Byte::Ok => at += 1,
+                Byte::Done => (at, is_last) = (at + 1, true),
+                Byte::Bad if at == start => return Step::Bad(at),
+                // It comes again.
+                Byte::Bad => break,
+            }
+        }
+        Step::Trailers { bytes: &input[start..at], used: at, is_last }
     }
 
     fn byte(&mut self, byte: u8) -> Byte {

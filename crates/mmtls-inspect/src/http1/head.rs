@@ -7,6 +7,7 @@ use core::mem::MaybeUninit;
 
 use httparse::{Header, ParserConfig, Status};
 
+use crate::budget::{Kept, MemoryBudget};
 use crate::event::{Anomaly, Side};
 use crate::transaction::{Request, Response, Version, text};
 
@@ -19,13 +20,10 @@ pub const MAX_FIELDS: usize = 128;
 const METHOD_BYTES_CHECKED: usize = 32;
 /// Most bytes of white space before the start line of a response, which lenient clients pass over.
 const MAX_BLANKS: usize = 64;
-/// An idle connection keeps no larger buffer than this.
-const KEPT_CAPACITY: usize = 2048;
 
 /// A head that is not complete yet.
-#[derive(Default)]
 pub(super) struct HeadBuffer {
-    pub(super) bytes: Vec<u8>,
+    kept: Kept,
     /// No line end that is the last one before this index ends the head.
     searched: usize,
     /// The first line is complete, and was looked at.
@@ -48,6 +46,7 @@ pub(super) enum Collected {
 pub(super) enum Refused {
     /// No head begins like this.
     Implausible,
+    /// Or there is no room left for it.
     TooLarge {
         /// Its first line names HTTP/1, or has no end: no other protocol has a request line of that
         /// length.
@@ -56,41 +55,59 @@ pub(super) enum Refused {
 }
 
 impl HeadBuffer {
+    /// Long heads share memory with those of other connections.
+    pub(super) fn new(budget: &MemoryBudget) -> Self {
+        Self { kept: Kept::new(budget), searched: 0, has_line: false }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.kept.bytes()
+    }
+
+    /// Hands everything over.
+    pub(super) fn take(&mut self) -> Self {
+        let Self { searched, has_line, .. } = *self;
+        (self.searched, self.has_line) = (0, false);
+        Self { kept: self.kept.take(), searched, has_line }
+    }
+
     /// Takes input until the head is complete. Cost is linear, however small the pieces.
     pub(super) fn collect(&mut self, side: Side, input: &[u8]) -> Collected {
-        if self.bytes.is_empty() {
+        if self.bytes().is_empty() {
             self.has_line = false;
             if Self::names_no_version(&mut self.has_line, side, input, 0) {
                 return Collected::Refused(Refused::Implausible);
             }
             return match Self::judge(side, input, 0) {
                 Ok(Some(end)) => Collected::InPlace(end),
-                Ok(None) => {
-                    self.bytes.extend_from_slice(input);
+                Ok(None) if self.kept.extend(input) => {
                     self.searched = input.len().saturating_sub(5);
                     Collected::More
                 }
+                Ok(None) => Collected::Refused(Refused::no_room(input)),
                 Err(why) => Collected::Refused(why),
             };
         }
-        let before = self.bytes.len();
+        let before = self.bytes().len();
         let room = (MAX_HEAD_LEN + 1).saturating_sub(before).min(input.len());
-        self.bytes.extend_from_slice(&input[..room]);
-        if Self::names_no_version(&mut self.has_line, side, &self.bytes, before) {
-            self.bytes.truncate(before);
+        if !self.kept.extend(&input[..room]) {
+            return Collected::Refused(Refused::no_room(self.bytes()));
+        }
+        if Self::names_no_version(&mut self.has_line, side, self.kept.bytes(), before) {
+            self.kept.truncate(before);
             return Collected::Refused(Refused::Implausible);
         }
-        match Self::judge(side, &self.bytes, self.searched) {
+        match Self::judge(side, self.bytes(), self.searched) {
             Ok(Some(end)) => {
-                self.bytes.truncate(end);
+                self.kept.truncate(end);
                 Collected::Buffered(end.saturating_sub(before))
             }
             Ok(None) => {
-                self.searched = self.bytes.len().saturating_sub(5);
+                self.searched = self.bytes().len().saturating_sub(5);
                 Collected::More
             }
             Err(why) => {
-                self.bytes.truncate(before);
+                self.kept.truncate(before);
                 Collected::Refused(why)
             }
         }
@@ -99,11 +116,7 @@ impl HeadBuffer {
     pub(super) fn clear(&mut self) {
         self.searched = 0;
         self.has_line = false;
-        if self.bytes.capacity() > KEPT_CAPACITY {
-            self.bytes = Vec::new();
-        } else {
-            self.bytes.clear();
-        }
+        self.kept.clear();
     }
 
     /// Whether the first line of a request is complete and names no version: servers answer it at once, as
@@ -126,12 +139,15 @@ impl HeadBuffer {
         }
         let within = &bytes[..bytes.len().min(MAX_HEAD_LEN)];
         match find_end(side, within, searched) {
-            None if bytes.len() > MAX_HEAD_LEN => {
-                let endless = !within.contains(&b'\n');
-                Err(Refused::TooLarge { http1: endless || names_http1(within) })
-            }
+            None if bytes.len() > MAX_HEAD_LEN => Err(Refused::no_room(within)),
             end => Ok(end),
         }
+    }
+}
+
+impl Refused {
+    fn no_room(start: &[u8]) -> Self {
+        Self::TooLarge { http1: !start.contains(&b'\n') || names_http1(start) }
     }
 }
 

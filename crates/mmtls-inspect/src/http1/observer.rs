@@ -7,9 +7,13 @@ use core::mem::MaybeUninit;
 use super::chunked::{Chunked, Step};
 use super::head::{self, Collected, Framing, HeadBuffer, MAX_FIELDS, Refused};
 use super::loose::{self, LooseRequest};
+use crate::budget::{Kept, MemoryBudget};
 use crate::event::{Anomaly, Body, Event, Fields, Form, Side};
 use crate::protocol::{AppProto, HTTP2_REQUEST};
 use crate::transaction::{Answered, Expects, Queued, Response, Transaction, Transactions};
+
+/// Most bytes of trailers that are kept.
+const MAX_TRAILERS: usize = head::MAX_HEAD_LEN / 2;
 
 /// What of the current response body is still to come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +43,10 @@ enum State {
 struct Stream {
     state: State,
     head: HeadBuffer,
+    /// Trailers that are under way.
+    trailers: Kept,
+    /// Not all of them are kept.
+    trailers_cut: bool,
     /// A legal head was seen.
     http: bool,
     /// Turns opaque when the message that is under way ends.
@@ -48,10 +56,12 @@ struct Stream {
 }
 
 impl Stream {
-    fn new() -> Self {
+    fn new(budget: &MemoryBudget) -> Self {
         Self {
             state: State::Head,
-            head: HeadBuffer::default(),
+            head: HeadBuffer::new(budget),
+            trailers: Kept::new(budget),
+            trailers_cut: false,
             http: false,
             then_opaque: false,
             reported: 0,
@@ -99,9 +109,15 @@ impl Http1 {
     /// An observer at the start of a connection.
     #[must_use]
     pub fn new() -> Self {
+        Self::with_budget(&MemoryBudget::default())
+    }
+
+    /// At the start of a connection, whose long heads share memory with those of others.
+    #[must_use]
+    pub fn with_budget(budget: &MemoryBudget) -> Self {
         Self {
-            client: Stream::new(),
-            server: Stream::new(),
+            client: Stream::new(budget),
+            server: Stream::new(budget),
             transactions: Transactions::default(),
             answering: None,
             requesting: None,
@@ -166,22 +182,26 @@ impl Http1 {
             State::Opaque | State::UntilClose => {}
             _ => {
                 self.report(side, Anomaly::Gap, sink);
+                self.trailers(side, sink);
                 self.lose_framing(side);
-                let lost = core::mem::take(&mut self.stream(side).head);
-                self.flush_lost_head(side, &lost.bytes, sink);
+                let lost = self.stream(side).head.take();
+                self.flush_lost_head(side, lost.bytes(), sink);
             }
         }
     }
 
     /// One side closed in order: ends what runs until then. Nothing of it may follow.
     pub fn close(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
-        if !self.stream(side).head.bytes.is_empty() {
+        if !self.stream(side).head.bytes().is_empty() {
             self.report(side, Anomaly::Truncated, sink);
         }
         self.endless_head(side, sink);
         match self.stream(side).state {
             State::UntilClose => self.end_message(side, sink),
-            State::Length(_) | State::Chunked(_) => self.report(side, Anomaly::Truncated, sink),
+            State::Length(_) | State::Chunked(_) => {
+                self.trailers(side, sink);
+                self.report(side, Anomaly::Truncated, sink);
+            }
             State::Head | State::Connecting { .. } | State::Opaque => {}
         }
         let stream = self.stream(side);
@@ -192,6 +212,8 @@ impl Http1 {
     /// The connection is over, in whatever way: tells the transactions that were under way.
     pub fn finish(&mut self, sink: &mut impl FnMut(Event<'_>)) {
         self.endless_head(Side::Server, sink);
+        self.trailers(Side::Client, sink);
+        self.trailers(Side::Server, sink);
         self.response_over(false, sink);
         for transaction in self.transactions.give_up() {
             sink(Event::Complete(&transaction));
@@ -250,11 +272,16 @@ impl Http1 {
                             self.body(side, body, sink);
                             input = &input[used..];
                         }
-                        Step::Done(used) => {
-                            self.end_message(side, sink);
+                        Step::Trailers { bytes, used, is_last } => {
+                            self.add_trailers(side, bytes, sink);
+                            if is_last {
+                                self.trailers(side, sink);
+                                self.end_message(side, sink);
+                            }
                             input = &input[used..];
                         }
                         Step::Bad(used) => {
+                            self.trailers(side, sink);
                             self.report(side, Anomaly::BadChunk, sink);
                             self.lose_framing(side);
                             input = &input[used..];
@@ -279,7 +306,7 @@ impl Http1 {
         sink: &mut impl FnMut(Event<'_>),
     ) -> &'i [u8] {
         let stream = self.stream(side);
-        if stream.head.bytes.is_empty() {
+        if stream.head.bytes().is_empty() {
             // Empty lines before a start line are to be ignored (RFC 9112, section 2.2).
             input = skip_line_ends(input);
             if input.is_empty() {
@@ -293,24 +320,24 @@ impl Http1 {
                 if self.head(side, head, sink) { rest } else { input }
             }
             Collected::Buffered(used) => {
-                let mut buffer = core::mem::take(&mut stream.head);
-                if self.head(side, &buffer.bytes, sink) {
+                let mut buffer = stream.head.take();
+                if self.head(side, buffer.bytes(), sink) {
                     buffer.clear();
                     self.stream(side).head = buffer;
                 } else {
-                    self.flush_lost_head(side, &buffer.bytes, sink);
+                    self.flush_lost_head(side, buffer.bytes(), sink);
                 }
                 &input[used..]
             }
             Collected::Refused(why) => {
-                let buffer = core::mem::take(&mut stream.head);
+                let buffer = stream.head.take();
                 match why {
                     Refused::Implausible => self.refuse_head(side, Anomaly::BadHead, false, sink),
                     Refused::TooLarge { http1 } => {
                         self.refuse_head(side, Anomaly::HeadTooLarge, http1, sink);
                     }
                 }
-                self.flush_lost_head(side, &buffer.bytes, sink);
+                self.flush_lost_head(side, buffer.bytes(), sink);
                 input
             }
         }
@@ -492,18 +519,19 @@ impl Http1 {
 
     /// Nothing more comes, and the head of a response has not ended for strict clients.
     fn endless_head(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
-        if side == Side::Client || self.server.head.bytes.is_empty() {
+        if side == Side::Client || self.server.head.bytes().is_empty() {
             return;
         }
-        let bytes = core::mem::take(&mut self.server.head).bytes;
-        let end = loose::blank_line_end(&bytes).unwrap_or(bytes.len());
+        let kept = self.server.head.take();
+        let bytes = kept.bytes();
+        let end = loose::blank_line_end(bytes).unwrap_or(bytes.len());
         let (head, body) = bytes.split_at(end);
         if self.loose_response_head(head, sink) {
             self.flush_lost_head(Side::Server, body, sink);
         } else if !bytes.starts_with(b"H") {
             // White space was waiting for a start line.
             self.lose_framing(Side::Server);
-            self.flush_lost_head(Side::Server, &bytes, sink);
+            self.flush_lost_head(Side::Server, bytes, sink);
         }
     }
 
@@ -571,6 +599,36 @@ impl Http1 {
                 self.report(Side::Client, Anomaly::BytesAfterConnect, sink);
             }
         }
+    }
+
+    /// Keeps trailers until they are complete, unless they are only the empty line.
+    fn add_trailers(&mut self, side: Side, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
+        let Stream { trailers, trailers_cut, .. } = self.stream(side);
+        let is_blank = trailers.bytes().is_empty() && skip_line_ends(bytes).is_empty();
+        if is_blank || *trailers_cut {
+            return;
+        }
+        let room = bytes.len().min(MAX_TRAILERS - trailers.bytes().len());
+        // Behind a hole nothing means what it says.
+        *trailers_cut = !trailers.extend(&bytes[..room]) || room < bytes.len();
+        if *trailers_cut {
+            self.report(side, Anomaly::HeadTooLarge, sink);
+        }
+    }
+
+    /// The trailers are complete, or nothing more comes of them.
+    fn trailers(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {
+        let stream = self.stream(side);
+        let trailers = stream.trailers.take();
+        stream.trailers_cut = false;
+        if trailers.bytes().is_empty() {
+            return;
+        }
+        let transaction = match side {
+            Side::Client => self.requested().map(|transaction| &*transaction),
+            Side::Server => self.answering.as_ref(),
+        };
+        sink(Event::Trailers(side, transaction, Fields::http1(&[], trailers.bytes())));
     }
 
     fn end_message(&mut self, side: Side, sink: &mut impl FnMut(Event<'_>)) {

@@ -44,6 +44,11 @@ impl Log {
                 self.0.push(format!("not http, http2 {}", it == AppProto::Http2));
             }
             Event::Anomaly(side, anomaly) => self.0.push(format!("{side:?} {anomaly}")),
+            Event::Frame(_) => {}
+            Event::Trailers(side, _, fields) => {
+                let text = fields.http1_head().unwrap();
+                self.0.push(format!("{side:?} trailers {}", text.escape_ascii()));
+            }
             Event::BodyLimit(side) => self.0.push(format!("{side:?} limit")),
         }
     }
@@ -128,6 +133,7 @@ fn accepts_chunked_bodies_with_extensions_and_trailers() {
             "Server http_unknown_coding",
             "200",
             "< Wiki0123456789",
+            "Server trailers Trailer: t\\r\\n\\r\\n",
             "end <",
             "204",
             "end <"
@@ -335,7 +341,17 @@ fn refuses_bad_chunks_and_shows_the_rest() {
     let long = format!("{head}1;{}\r\na\r\n0\r\n\r\n", "e".repeat(50_000));
     assert_eq!(exchange(GET, &long)[3..], ["< a", "end <"]);
     let trailer = format!("{head}0\r\n{}\r\n", "a: b\r\n".repeat(4000));
-    assert_eq!(exchange(GET, &trailer)[3..], ["end <"]);
+    let log = exchange(GET, &trailer);
+    assert!(log[3].starts_with("Server trailers a: b") && log[3].ends_with("\\n\\r\\n"));
+    assert_eq!(log[4..], ["end <"]);
+    // Longer ones are told, and do not lose the framing; what never ends is shown in the end.
+    let trailer = format!("{head}0\r\n{}\r\n", "a: b\r\n".repeat(6000));
+    let log = exchange(GET, &trailer);
+    assert_eq!((&log[3][..], &log[5..]), ("Server http_head_too_large", &["end <".to_owned()][..]));
+    let log = exchange(GET, &format!("{head}0\r\nEVIL: 1\r\n"));
+    assert_eq!(log[3..], ["Server trailers EVIL: 1\\r\\n", "Server http_truncated"]);
+    let log = exchange(GET, &format!("{head}0\r\nEVIL: 1\r2\r\n"));
+    assert_eq!(log[3..5], ["Server trailers EVIL: 1\\r", "Server http_bad_chunk"]);
 }
 
 /// curl and wget take some control bytes for spaces; a parser would pass over the field.

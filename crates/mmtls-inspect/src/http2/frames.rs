@@ -9,8 +9,10 @@ use crate::budget::{Charge, MemoryBudget};
 const MAX_BLOCK: usize = 256 << 10;
 /// Most frames that a header block is cut into.
 const MAX_CONTINUATIONS: u32 = 256;
-/// Of other frames only so many bytes are looked at: all that SETTINGS has.
-const MAX_OTHER: usize = 4096;
+/// Longest SETTINGS: what may be in a frame before another size is agreed on. Endpoints take a few dozen of them.
+const MAX_SETTINGS: usize = 16 << 10;
+/// Of other frames only so many bytes are looked at: GOAWAY has the most that means something.
+const MAX_OTHER: usize = 16;
 const HEADER: usize = 9;
 /// A direction keeps no larger buffer than this from frame to frame.
 const KEPT_CAPACITY: usize = 16 << 10;
@@ -19,9 +21,12 @@ const KEPT_CAPACITY: usize = 16 << 10;
 pub(super) mod kind {
     pub(in super::super) const DATA: u8 = 0;
     pub(in super::super) const HEADERS: u8 = 1;
+    pub(in super::super) const PRIORITY: u8 = 2;
     pub(in super::super) const RST_STREAM: u8 = 3;
     pub(in super::super) const SETTINGS: u8 = 4;
     pub(in super::super) const PUSH_PROMISE: u8 = 5;
+    pub(in super::super) const GOAWAY: u8 = 7;
+    pub(in super::super) const WINDOW_UPDATE: u8 = 8;
     pub(in super::super) const CONTINUATION: u8 = 9;
 }
 
@@ -33,10 +38,15 @@ const PRIORITY: u8 = 0x20;
 
 /// What came.
 pub(super) enum Piece<'a> {
+    /// A frame of DATA begins.
+    DataFrame { stream: u32 },
     /// Content of DATA, padding taken off; may be empty at the end of a stream.
     Data { stream: u32, bytes: &'a [u8], end_stream: bool },
-    /// A complete header block, in the reader's buffer.
-    Block { stream: u32, promised: Option<u32>, end_stream: bool },
+    /// A frame with a part of a header block that goes on.
+    Part { kind: u8, stream: u32 },
+    /// A complete header block, in the reader's buffer: the frame that completes it, and the weight in its first
+    /// one.
+    Block { kind: u8, stream: u32, promised: Option<u32>, end_stream: bool, weight: Option<u8> },
     /// Another frame's first bytes, in the reader's buffer.
     Other { kind: u8, flags: u8, stream: u32 },
     /// No frame that an endpoint would take: nothing behind it means anything.
@@ -136,6 +146,9 @@ impl Reader {
                     self.filled = 0;
                     if !self.begin() {
                         return Some(Piece::Malformed);
+                    }
+                    if self.head.kind == kind::DATA {
+                        return Some(Piece::DataFrame { stream: self.head.stream });
                     }
                 }
                 State::PadLength { left } => {
@@ -239,11 +252,14 @@ impl Reader {
     }
 
     fn keep(&mut self, bytes: &[u8]) {
-        let most = if self.block.is_some() { MAX_BLOCK } else { MAX_OTHER };
+        let most = match self.head.kind {
+            _ if self.block.is_some() => MAX_BLOCK,
+            kind::SETTINGS => MAX_SETTINGS,
+            _ => MAX_OTHER,
+        };
         let room = most - self.buffer.len().min(most);
-        if bytes.len() > room && self.block.is_some() {
-            self.too_large = true;
-        }
+        // What is beyond may say something else than what is kept.
+        self.too_large |= bytes.len() > room && most > MAX_OTHER;
         let needed = self.buffer.len() + bytes.len().min(room);
         // In steps that double, as the buffer grows.
         if needed > KEPT_CAPACITY && !self.charge.grow(needed.next_power_of_two()) {
@@ -268,30 +284,31 @@ impl Reader {
             kind::DATA => None,
             kind::HEADERS | kind::PUSH_PROMISE | kind::CONTINUATION => {
                 if flags & END_HEADERS == 0 {
-                    return None;
+                    let promised = self.buffer.first_chunk().filter(|_| kind == kind::PUSH_PROMISE);
+                    let stream =
+                        promised.map_or(stream, |it| u32::from_be_bytes(*it) & 0x7fff_ffff);
+                    return Some(Piece::Part { kind, stream });
                 }
                 let block = self.block.take()?;
-                Some(self.block(block).unwrap_or(Piece::Malformed))
+                Some(self.block(kind, block).unwrap_or(Piece::Malformed))
             }
             _ => Some(Piece::Other { kind, flags, stream }),
         }
     }
 
     /// Takes off what stands in front of the fields.
-    fn block<'a>(&mut self, block: Block) -> Option<Piece<'a>> {
+    fn block<'a>(&mut self, kind: u8, block: Block) -> Option<Piece<'a>> {
         let Block { stream, end_stream, promise, priority } = block;
-        let mut promised = None;
+        let (mut promised, mut weight) = (None, None);
         if promise {
             let first = self.buffer.first_chunk::<4>()?;
             promised = Some(u32::from_be_bytes(*first) & 0x7fff_ffff);
             self.buffer.drain(..4);
         }
         if priority {
-            if self.buffer.len() < 5 {
-                return None;
-            }
+            weight = Some(*self.buffer.get(4)?);
             self.buffer.drain(..5);
         }
-        Some(Piece::Block { stream, promised, end_stream })
+        Some(Piece::Block { kind, stream, promised, end_stream, weight })
     }
 }

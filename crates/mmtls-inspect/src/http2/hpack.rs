@@ -14,6 +14,8 @@ pub(super) const MAX_TABLE: usize = 256 << 10;
 const DEFAULT_TABLE: usize = 4096;
 /// What an entry counts beside its text (RFC 7541, section 4.1).
 const ENTRY: usize = 32;
+/// Most sizes of the table that a block sets. Encoders set two, the least and the last (section 4.2).
+const MAX_SIZES: usize = 16;
 
 /// Not HPACK, or beyond a cap: nothing behind it can be decoded either.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +35,8 @@ pub(super) struct Decoder {
     max: usize,
     /// What it may choose.
     allowed: usize,
+    /// What the last block chose, in this order.
+    pub(super) sizes: Vec<u32>,
     name: Vec<u8>,
     value: Vec<u8>,
 }
@@ -50,6 +54,7 @@ impl Decoder {
             size: 0,
             max: DEFAULT_TABLE,
             allowed: DEFAULT_TABLE,
+            sizes: Vec::new(),
             name: Vec::new(),
             value: Vec::new(),
         }
@@ -67,6 +72,7 @@ impl Decoder {
         mut block: &[u8],
         field: &mut impl FnMut(&[u8], &[u8]),
     ) -> Result<(), Fault> {
+        self.sizes.clear();
         while let Some(&first) = block.first() {
             match first {
                 // Section 6.1.
@@ -87,9 +93,10 @@ impl Decoder {
                     if size > self.allowed {
                         return Err(Fault::Malformed);
                     }
-                    if size > MAX_TABLE {
+                    if size > MAX_TABLE || self.sizes.len() == MAX_SIZES {
                         return Err(Fault::OverCap);
                     }
+                    self.sizes.push(u32::try_from(size).unwrap_or(u32::MAX));
                     self.max = size;
                     self.evict();
                 }

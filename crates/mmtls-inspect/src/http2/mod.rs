@@ -15,7 +15,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crate::budget::MemoryBudget;
-use crate::event::{Anomaly, Body, Event, Fields, Form, Side};
+use crate::event::{Anomaly, Body, Event, Fields, Form, Frame, Side};
 use crate::transaction::{MAX_STREAM_TEXT, Transaction, Transactions};
 use fields::List;
 use frames::{ACK, Piece, Reader, kind};
@@ -58,12 +58,25 @@ struct Stream {
     response_over: bool,
 }
 
+/// The frame that completes a header block.
+#[derive(Clone, Copy)]
+struct BlockFrame {
+    side: Side,
+    kind: u8,
+    weight: Option<u8>,
+    /// It ends its side of the stream.
+    over: bool,
+}
+
 /// The observer of one connection.
 pub(crate) struct Http2 {
     client: Direction,
     server: Direction,
     streams: BTreeMap<u32, Stream>,
     transactions: Transactions,
+    /// The highest streams that were opened, by the server and by the client: those below are not opened any
+    /// more (section 5.1.1).
+    opened: [u32; 2],
     /// Bytes of text in the streams' transactions.
     text_bytes: usize,
     requests: u64,
@@ -80,6 +93,7 @@ impl Http2 {
             server: Direction::new(b"", budget),
             streams: BTreeMap::new(),
             transactions: Transactions::default(),
+            opened: [0; 2],
             text_bytes: 0,
             requests: 0,
             resets: 0,
@@ -179,13 +193,15 @@ impl Http2 {
 
     fn piece(&mut self, side: Side, piece: Piece<'_>, sink: &mut impl FnMut(Event<'_>)) {
         match piece {
+            Piece::DataFrame { stream } => self.frame(side, stream, kind::DATA, sink),
+            Piece::Part { kind, stream } => self.frame(side, stream, kind, sink),
             Piece::Data { stream, bytes, end_stream } => {
                 self.body(side, stream, bytes, sink);
                 if end_stream {
                     self.end_stream(side, stream, sink);
                 }
             }
-            Piece::Block { stream, promised, end_stream } => {
+            Piece::Block { kind, stream, promised, end_stream, weight } => {
                 let direction = self.direction(side);
                 let mut list = List::default();
                 let block = &direction.reader.buffer;
@@ -204,20 +220,92 @@ impl Http2 {
                 if list.cut {
                     self.report(side, Anomaly::Http2HeadersTooLarge, sink);
                 }
+                let over = promised.is_some() || end_stream;
+                let frame = BlockFrame { side, kind, weight, over };
                 match (side, promised) {
-                    (_, Some(promised)) => self.request(side, promised, &list, true, sink),
-                    (Side::Client, None) => self.request(side, stream, &list, end_stream, sink),
-                    (Side::Server, None) => self.response(stream, &list, end_stream, sink),
+                    (_, Some(promised)) => self.request(promised, &list, frame, sink),
+                    (Side::Client, None) => self.request(stream, &list, frame, sink),
+                    (Side::Server, None) => self.response(stream, &list, frame, sink),
                 }
             }
-            Piece::Other { kind: kind::SETTINGS, flags, stream: 0 } if flags & ACK == 0 => {
-                self.settings(side);
+            Piece::Other { kind, flags, stream } => {
+                // An empty one says nothing, as in Suricata.
+                let is_empty = self.direction(side).reader.buffer.is_empty();
+                if kind != kind::SETTINGS || !is_empty {
+                    self.frame(side, stream, kind, sink);
+                }
+                match kind {
+                    kind::SETTINGS if stream == 0 && flags & ACK == 0 => self.settings(side),
+                    kind::RST_STREAM => self.reset(side, stream, sink),
+                    _ => {}
+                }
             }
-            Piece::Other { kind: kind::RST_STREAM, stream, .. } => self.reset(side, stream, sink),
-            Piece::Other { .. } => {}
             Piece::Malformed => self.lose(side, Anomaly::Http2Malformed, sink),
             Piece::TooLarge => self.lose(side, Anomaly::Http2HeadersTooLarge, sink),
         }
+    }
+
+    /// Tells of a frame: of DATA that begins, of a part of a header block, or of another one with its content
+    /// in the reader's buffer.
+    fn frame(&self, side: Side, stream: u32, kind: u8, sink: &mut impl FnMut(Event<'_>)) {
+        let content = match side {
+            Side::Client => &self.client.reader.buffer,
+            Side::Server => &self.server.reader.buffer,
+        };
+        let number = |at: usize| {
+            let bytes = content.get(at..)?.first_chunk::<4>()?;
+            Some(u32::from_be_bytes(*bytes))
+        };
+        // Of another length they mean nothing.
+        let has = |wanted, len| kind == wanted && content.len() == len;
+        let transaction = self.streams.get(&stream).map(|it| &it.transaction);
+        let error_code = match kind {
+            kind::GOAWAY => number(4),
+            _ => number(0).filter(|_| has(kind::RST_STREAM, 4)),
+        };
+        sink(Event::Frame(Frame {
+            side,
+            stream,
+            transaction,
+            is_early: transaction.is_none() && self.may_open(stream),
+            kind,
+            error_code,
+            weight: content.get(4).copied().filter(|_| has(kind::PRIORITY, 5)),
+            window: number(0).filter(|_| has(kind::WINDOW_UPDATE, 4)).map(|it| it & 0x7fff_ffff),
+            settings: if kind == kind::SETTINGS { content } else { &[] },
+            table_sizes: &[],
+        }));
+    }
+
+    /// Tells of a frame that completes a header block.
+    fn block_frame(
+        &self,
+        stream: u32,
+        frame: BlockFrame,
+        transaction: Option<&Transaction>,
+        sink: &mut impl FnMut(Event<'_>),
+    ) {
+        let BlockFrame { side, kind, weight, .. } = frame;
+        sink(Event::Frame(Frame {
+            side,
+            stream,
+            transaction,
+            is_early: transaction.is_none() && self.may_open(stream),
+            kind,
+            error_code: None,
+            weight,
+            window: None,
+            settings: &[],
+            table_sizes: match side {
+                Side::Client => &self.client.hpack.sizes,
+                Side::Server => &self.server.hpack.sizes,
+            },
+        }));
+    }
+
+    /// Whether a stream can be opened yet.
+    fn may_open(&self, stream: u32) -> bool {
+        stream > self.opened[usize::from(stream % 2 == 1)]
     }
 
     /// What a side allows holds for what the other one sends.
@@ -241,14 +329,15 @@ impl Http2 {
     /// A head of the client, or one that the server promises to answer.
     fn request(
         &mut self,
-        side: Side,
         stream: u32,
         list: &List,
-        over: bool,
+        frame: BlockFrame,
         sink: &mut impl FnMut(Event<'_>),
     ) {
+        let BlockFrame { side, over, .. } = frame;
         if self.streams.contains_key(&stream) {
-            // Trailers.
+            // A stream that is there already cannot be promised.
+            self.trailers(Side::Client, stream, list, frame, sink);
             if over && side == Side::Client {
                 self.end_stream(side, stream, sink);
             }
@@ -264,6 +353,8 @@ impl Http2 {
             self.report(side, Anomaly::GrpcMessageCoding, sink);
         }
         self.requests += 1;
+        let opened = &mut self.opened[usize::from(stream % 2 == 1)];
+        *opened = stream.max(*opened);
         let (method, target) = list.line();
         let mut transaction = self.transactions.begin(list.request(&method, &target));
         transaction.stream_id = Some(stream);
@@ -274,6 +365,7 @@ impl Http2 {
             target: &target,
             fields,
         });
+        self.block_frame(stream, frame, Some(&transaction), sink);
         if self.streams.len() == MAX_STREAMS {
             self.report(side, Anomaly::Http2TooManyStreams, sink);
             return sink(Event::Complete(&transaction));
@@ -293,22 +385,62 @@ impl Http2 {
         }
     }
 
+    /// A further header block of a stream's side.
+    fn trailers(
+        &mut self,
+        side: Side,
+        stream: u32,
+        list: &List,
+        frame: BlockFrame,
+        sink: &mut impl FnMut(Event<'_>),
+    ) {
+        // Without the end of the stream they are none.
+        if list.is_malformed(&[]) || frame.side != side || !frame.over {
+            self.report(frame.side, Anomaly::Http2BadHead, sink);
+        }
+        let transaction = self.streams.get(&stream).map(|it| &it.transaction);
+        self.block_frame(stream, frame, transaction, sink);
+        sink(Event::Trailers(side, transaction, Fields::http2(&list.fields)));
+    }
+
     fn add(&mut self, stream: u32, transaction: Transaction, request_over: bool) {
         self.text_bytes += transaction.text_bytes();
         self.streams.insert(stream, Stream { transaction, request_over, response_over: false });
     }
 
-    fn response(&mut self, stream: u32, list: &List, over: bool, sink: &mut impl FnMut(Event<'_>)) {
+    fn response(
+        &mut self,
+        stream: u32,
+        list: &List,
+        frame: BlockFrame,
+        sink: &mut impl FnMut(Event<'_>),
+    ) {
         let followed = self.streams.get(&stream);
-        let answered = |it: &Stream| it.transaction.response.is_some();
+        if followed.is_some_and(|it| it.transaction.response.is_some()) {
+            self.trailers(Side::Server, stream, list, frame, sink);
+            if frame.over {
+                self.end_stream(Side::Server, stream, sink);
+            }
+            return;
+        }
         match (&followed, list.status()) {
-            (None, _) => return,
-            // Trailers.
-            (Some(it), _) if answered(it) => {}
+            // What a client would do with it is its own affair.
+            (None, _) => {
+                sink(Event::Trailers(Side::Server, None, Fields::http2(&list.fields)));
+            }
             (Some(_), None) => self.report(Side::Server, Anomaly::Http2BadHead, sink),
             (Some(it), Some(status)) if (100..200).contains(&status) => {
+                // Nobody waits for what else may come of such a head.
+                self.block_frame(stream, frame, Some(&it.transaction), sink);
                 let fields = Fields::http2(&list.fields);
                 sink(Event::Interim(Some(&it.transaction), status, fields));
+                if list.is_malformed(&[":status"]) {
+                    self.report(Side::Server, Anomaly::Http2BadHead, sink);
+                }
+                if frame.over {
+                    self.end_stream(Side::Server, stream, sink);
+                }
+                return;
             }
             (Some(_), Some(status)) => {
                 if list.is_malformed(&[":status"]) {
@@ -325,7 +457,9 @@ impl Http2 {
                 }
             }
         }
-        if over {
+        let transaction = self.streams.get(&stream).map(|it| &it.transaction);
+        self.block_frame(stream, frame, transaction, sink);
+        if frame.over {
             self.end_stream(Side::Server, stream, sink);
         }
     }

@@ -35,6 +35,10 @@ impl Log {
             Event::ResponseEnd(it) => self.0.push(format!("{}: response end", stream(it))),
             Event::Complete(it) => self.0.push(format!("{}: over {:?}", stream(Some(it)), it.id)),
             Event::Anomaly(side, anomaly) => self.0.push(format!("{side:?} {anomaly}")),
+            Event::Frame(_) => {}
+            Event::Trailers(side, it, fields) => {
+                self.0.push(format!("{side:?} {} trailers {fields:?}", stream(it)));
+            }
             Event::BodyLimit(side) => self.0.push(format!("{side:?} limit")),
             other => panic!("{other:?}"),
         }
@@ -142,6 +146,7 @@ fn accepts_streams_side_by_side() {
             "1: response end",
             "1: over Some(0)",
             "Server 3 y",
+            "Server 3 trailers {\"grpc-status\": \"0\"}",
             "3: response end",
             "3: over Some(1)",
         ]

@@ -5,7 +5,7 @@ use super::fault::FaultKind;
 use super::options;
 
 /// Something about a frame of HTTP/2 in the transaction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Http2Check {
     /// The type of one.
     FrameType(u8),
@@ -91,11 +91,16 @@ impl Http2Check {
             Http2Keyword::SizeUpdate => Self::SizeUpdate(compare(u64::MAX)?),
             Http2Keyword::Settings => {
                 let end = value.find(|char: char| !char.is_ascii_alphanumeric() && char != '_');
-                let (name, comparison) = value.split_at(end.ok_or(FaultKind::ValueMissing)?);
+                let (name, comparison) = value.split_at(end.unwrap_or(value.len()));
                 let place = SETTINGS.iter().position(|setting| setting.eq_ignore_ascii_case(name));
                 let place = place.ok_or(FaultKind::Value)?;
                 let number = u16::try_from(place + 1).map_err(|_| FaultKind::Number)?;
-                Self::Settings(number, Comparison::parse(comparison, u64::from(u32::MAX))?)
+                let comparison = match comparison.trim() {
+                    // That it is there is enough.
+                    "" => Comparison::GreaterOrEqual(0),
+                    given => Comparison::parse(given, u64::from(u32::MAX))?,
+                };
+                Self::Settings(number, comparison)
             }
         })
     }
@@ -153,6 +158,8 @@ mod tests {
         assert_eq!(parse(Http2Keyword::SizeUpdate, ">100"), Http2Check::SizeUpdate(greater));
         let setting = parse(Http2Keyword::Settings, "SETTINGS_ENABLE_PUSH=0");
         assert_eq!(setting, Http2Check::Settings(2, Comparison::Equal(0)));
+        let any = Http2Check::Settings(2, Comparison::GreaterOrEqual(0));
+        assert_eq!(parse(Http2Keyword::Settings, "SETTINGS_ENABLE_PUSH "), any);
     }
 
     #[test]
@@ -164,7 +171,8 @@ mod tests {
             (Http2Keyword::Priority, "256"),
             (Http2Keyword::Window, "-1"),
             (Http2Keyword::SizeUpdate, "x"),
-            (Http2Keyword::Settings, "SETTINGS_ENABLE_PUSH"),
+            (Http2Keyword::Settings, "SETTINGS_ENABLE_PUSH="),
+            (Http2Keyword::Settings, "SETTINGS_X"),
             (Http2Keyword::Settings, "SETTINGS_X=1"),
             (Http2Keyword::Settings, "é=1"),
         ] {

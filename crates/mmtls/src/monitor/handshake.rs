@@ -9,7 +9,7 @@ use mmtls_inspect::Uninspected;
 use super::facts::SideFacts;
 use super::finding::{self, Finding};
 use super::reports::Asked;
-use super::{Monitor, MonitorState, rule_look};
+use super::{Monitor, MonitorState, limits_hit, rule_look};
 use crate::eve::FlowKey;
 use crate::fingerprint::Fingerprints;
 use crate::rules::LiveRules;
@@ -98,6 +98,7 @@ impl Monitor {
         rules.handshake(finding::side(from), &facts, is_complete, &mut |finding| {
             reports.finding(flow, None, &finding, &mut asked);
         });
+        reports.summary.expression_limits += limits_hit(&mut self.rules);
         reports.conclude(flow, &mut state.known, &asked)
     }
 

@@ -227,3 +227,31 @@ fn accepts_rules_that_come_to_drop_and_stops_what_they_cannot_judge() {
         assert_eq!([is_reset(&mut first), is_reset(&mut second)], [reset; 2], "{action}");
     }
 }
+
+#[test]
+fn rules_in_tls_know_what_was_said_in_the_clear_and_limits_are_counted() {
+    let dir = TempDir::new("monitor-starttls");
+    std::fs::create_dir_all(&dir.0).unwrap();
+    let file = dir.0.join("test.rules");
+    let rules = "alert tcp any any -> any any (content:\"STARTTLS\"; flowbits:set,s; noalert; sid:1;)\n\
+        drop http any any -> any any (http.uri; content:\"/page\"; flowbits:isset,s; sid:2;)\n\
+        drop http any any -> any any (http.uri; pcre:\"/^\\/(a|aa)+$/\"; sid:3;)\n";
+    std::fs::write(&file, rules).unwrap();
+    let rules = Some(RulesConfig { files: vec![file], ..RulesConfig::default() });
+    let config = MonitorConfig { stops: Stops::Everything, rules, ..MonitorConfig::default() };
+    let info = session();
+    for asks in [true, false] {
+        let mut monitor = Monitor::new(&config).unwrap();
+        let (mut before, mut state) = (MonitorState::default(), MonitorState::default());
+        let text = if asks { "STARTTLS\r\n" } else { "QUIT\r\n" };
+        monitor.inspect(&info, &mut before, Direction::ClientToServer, text.as_bytes());
+        monitor.tls_behind_cleartext(&info, &before, &mut state);
+        let verdict = monitor.inspect(&info, &mut state, Direction::ClientToServer, GET);
+        assert_eq!(verdict, asks);
+        assert_eq!(monitor.summary().expression_limits, 0);
+        let mut state = MonitorState::default();
+        let long = format!("GET /{}b HTTP/1.1\r\n\r\n", "a".repeat(60));
+        monitor.inspect(&info, &mut state, Direction::ClientToServer, long.as_bytes());
+        assert_eq!(monitor.summary().expression_limits, 1);
+    }
+}

@@ -98,6 +98,11 @@ impl LiveRules {
         self.ask_fingerprints
     }
 
+    /// How often a regular expression met its limit since this was asked last.
+    pub fn take_limits_hit(&mut self) -> u64 {
+        self.scratch.take_limits_hit()
+    }
+
     /// The rules that were left out at start.
     #[must_use]
     pub fn skipped(&self) -> &[Skipped] {
@@ -138,6 +143,11 @@ fn look_into_fingerprints(matcher: &Matcher) -> bool {
 }
 
 impl SessionRules {
+    /// This is TLS behind the clear of the same connection.
+    pub fn inherit(&mut self, before: &Self) {
+        self.state.inherit(&self.matcher, &before.state, &before.matcher);
+    }
+
     /// Applies the rules of the session; between transactions it takes over those in force.
     pub fn apply(
         &mut self,
