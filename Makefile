@@ -37,7 +37,7 @@ XTASK := scripts/with-testbed $(TARGET_DIR)/release/xtask
 TEST_XTASK := $(TARGET_DIR)/debug/xtask
 TEST_XTASK_LIVE := scripts/with-testbed $(TEST_XTASK)
 
-.PHONY: help setup build demo test checks live gates bench interop evade openssl openssl-test private-tag install clean
+.PHONY: help setup build demo test checks live gates hyperscan bench interop evade openssl openssl-test private-tag install clean
 
 help: ## List the targets
 	@echo "mmTLS"
@@ -85,6 +85,13 @@ live:
 
 gates: ## Run what needs other toolchains, which rustup brings: the oldest Rust, Miri
 	@$(STEP) toolchains scripts/check-toolchains
+
+# As root: it installs the library. `make build` and `make test` know nothing of it.
+hyperscan: ## Build with Hyperscan as the search for rules' patterns, and test that nothing else changes
+	@$(STEP) setup scripts/setup hyperscan
+	@$(STEP) tests $(CARGO) test --locked -p mmtls-hyperscan -p mmtls-inspect \
+		--features mmtls-hyperscan/library,mmtls-inspect/hyperscan
+	@$(STEP) build $(CARGO) build --release --locked -p mmtls --features hyperscan
 
 bench: ## Measure against nginx as split proxy, the kernel bridge and direct
 	@$(STEP) setup scripts/setup bench

@@ -172,6 +172,10 @@ fn refuses_bad_arguments_and_files() {
         let output = mmtls(&good).output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     }
+    let said = mmtls(&["--version"]).output().unwrap().stdout;
+    let said = String::from_utf8(said).unwrap();
+    let search = if cfg!(feature = "hyperscan") { "Hyperscan 5." } else { "aho-corasick" };
+    assert!(said.contains(&format!("\npatterns of rules: {search}")), "{said}");
 }
 
 #[test]

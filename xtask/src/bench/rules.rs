@@ -2,14 +2,17 @@
 //!
 //! 1 MB objects in records of 16,384 bytes, over HTTP/1.1 and HTTP/2, and transactions without a body,
 //! against 0, 100, 1,000 and 10,000 rules in the shape of a public set; also how long those take to
-//! be read and made ready, and what their searches take of memory. Contenders take turns in every round.
+//! be read and made ready, and what their searches take of memory: by each search that was built in (the
+//! feature `hyperscan` adds one). Contenders take turns in every round.
 //!
 //! Refuses a run in which a rule matched: none is meant to.
 
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use mmtls_inspect::detect::{Context, Datasets, Detected, FlowState, Matcher, Scratch, Shared};
+use mmtls_inspect::detect::{
+    Context, Datasets, Detected, FlowState, Matcher, Scratch, Search, Shared,
+};
 use mmtls_inspect::rules::{RuleSet, Variables};
 use mmtls_inspect::{AppLayer, MemoryBudget, Side};
 use serde::Serialize;
@@ -35,6 +38,8 @@ pub struct RuleResults {
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     rules: usize,
+    /// What searches for their patterns.
+    search: String,
     /// Seconds from text to ready rules.
     ready_s: f64,
     /// Bytes that the searches take.
@@ -56,19 +61,20 @@ struct Traffic {
 pub fn measure(rounds: u32, seconds: f64) -> Result<RuleResults, String> {
     let traffic = Traffic::new();
     let mut contenders = Vec::new();
-    for count in COUNTS {
+    for (count, &search) in COUNTS.iter().flat_map(|it| Search::ALL.iter().map(|by| (*it, by))) {
         let text = rule_text(count);
         let start = Instant::now();
         let set = RuleSet::read(text.as_bytes(), &Variables::suricata());
-        let (matcher, skipped) =
-            Matcher::new(set, &Datasets::default(), |_| true).map_err(|error| error.to_string())?;
+        let (matcher, skipped) = Matcher::with_search(search, set, &Datasets::default(), |_| true)
+            .map_err(|error| error.to_string())?;
         if matcher.len() != count {
             return Err(format!("{} of {count} rules: {:?}", matcher.len(), skipped.first()));
         }
-        contenders.push((count, start.elapsed(), matcher, Vec::new(), Vec::new(), Vec::new()));
+        let what = (count, search, start.elapsed());
+        contenders.push((what, matcher, Vec::new(), Vec::new(), Vec::new()));
     }
     for _ in 0..rounds {
-        for (_, _, matcher, http1, http2, small) in &mut contenders {
+        for (_, matcher, http1, http2, small) in &mut contenders {
             for (connection, samples) in [(&traffic.http1, http1), (&traffic.http2, http2)] {
                 let time = pass(matcher, connection, seconds)?;
                 samples.push(OBJECT as f64 / time / 1e9);
@@ -76,13 +82,17 @@ pub fn measure(rounds: u32, seconds: f64) -> Result<RuleResults, String> {
             small.push(pass(matcher, &traffic.small, seconds)? / TRANSACTIONS as f64 * 1e6);
         }
     }
-    let rows = contenders.into_iter().map(|(rules, ready, matcher, http1, http2, small)| Row {
-        rules,
-        ready_s: ready.as_secs_f64(),
-        search_bytes: matcher.search_memory(),
-        http1_gb_s: Samples::new(http1),
-        http2_gb_s: Samples::new(http2),
-        transaction_us: Samples::new(small),
+    let rows = contenders.into_iter().map(|(what, matcher, http1, http2, small)| {
+        let (rules, search, ready) = what;
+        Row {
+            rules,
+            search: search.to_string(),
+            ready_s: ready.as_secs_f64(),
+            search_bytes: matcher.search_memory(),
+            http1_gb_s: Samples::new(http1),
+            http2_gb_s: Samples::new(http2),
+            transaction_us: Samples::new(small),
+        }
     });
     Ok(RuleResults { rows: rows.collect() })
 }
@@ -230,6 +240,7 @@ impl RuleResults {
                     |it: &Samples| format!("{:.2} ({:.2}-{:.2})", it.median, it.min, it.max);
                 vec![
                     row.rules.to_string(),
+                    row.search.clone(),
                     format!("{:.2}", row.ready_s),
                     format!("{:.1}", row.search_bytes as f64 / 1e6),
                     samples(&row.http1_gb_s),
@@ -240,6 +251,7 @@ impl RuleResults {
             .collect();
         let header = [
             "rules",
+            "search",
             "ready, s",
             "searches, MB",
             "HTTP/1.1, GB/s",
@@ -257,6 +269,6 @@ mod tests {
     #[test]
     fn accepts_its_own_rules_and_matches_nothing() {
         let results = measure(1, 0.001).unwrap();
-        assert_eq!(results.rows.len(), COUNTS.len());
+        assert_eq!(results.rows.len(), COUNTS.len() * Search::ALL.len());
     }
 }

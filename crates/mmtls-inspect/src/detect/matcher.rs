@@ -11,6 +11,7 @@ use super::checks::Checks;
 use super::dataset::Datasets;
 use super::frames::FrameChecks;
 use super::prefilter::Prefilter;
+use super::search::{Search, SearchError};
 use crate::Side;
 use crate::rules::buffers::Application;
 use crate::rules::content::{Content, FastPattern};
@@ -194,12 +195,25 @@ impl Matcher {
     /// the caller can show.
     ///
     /// # Errors
-    /// The buffer in which there are too many patterns for the search.
+    /// The buffer whose patterns cannot be searched for.
     pub fn new(
         set: RuleSet,
         datasets: &Datasets,
         shows: impl Fn(Buffer) -> bool,
-    ) -> Result<(Self, Vec<Skipped>), TooManyPatterns> {
+    ) -> Result<(Self, Vec<Skipped>), SearchError> {
+        Self::with_search(Search::default(), set, datasets, shows)
+    }
+
+    /// As [`Self::new`], with a search of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_search(
+        search: Search,
+        set: RuleSet,
+        datasets: &Datasets,
+        shows: impl Fn(Buffer) -> bool,
+    ) -> Result<(Self, Vec<Skipped>), SearchError> {
         let mut skipped = set.skipped;
         let (mut slots, mut bits) = (Slots::default(), Names::default());
         let mut frames = FrameChecks::default();
@@ -221,7 +235,7 @@ impl Matcher {
                 sides(&compiled.rule).for_each(|side| frames.add(check, side, number));
             }
         }
-        Ok((Self { bits: bits.0, frames, ..Self::link(rules, slots.0)? }, skipped))
+        Ok((Self { bits: bits.0, frames, ..Self::link(search, rules, slots.0)? }, skipped))
     }
 
     /// How many rules there are.
@@ -278,7 +292,7 @@ impl Matcher {
         self.needs[at].late_heads || self.slots.iter().any(is_head)
     }
 
-    /// Bytes of memory of the searches.
+    /// Bytes of memory of the searches, without what a search needs in each thread.
     #[must_use]
     pub fn search_memory(&self) -> usize {
         let sides = self.slots.iter().flat_map(|slot| &slot.candidates);
@@ -287,9 +301,10 @@ impl Matcher {
 
     /// Puts each rule where it becomes a candidate.
     fn link(
+        search: Search,
         rules: Vec<Compiled>,
         keys: Vec<(Buffer, Box<[Transform]>)>,
-    ) -> Result<Self, TooManyPatterns> {
+    ) -> Result<Self, SearchError> {
         let mut drafts: Vec<[Draft<'_>; 2]> = Vec::new();
         drafts.resize_with(keys.len(), Default::default);
         let mut bare = [Vec::new(), Vec::new()];
@@ -325,8 +340,8 @@ impl Matcher {
             let mut compiled = Vec::with_capacity(2);
             for Draft { patterns, always } in draft {
                 let is_stream = matches!(Place::of(*buffer), Place::Body | Place::Payload);
-                let prefilter =
-                    Prefilter::new(patterns, is_stream).map_err(|_| TooManyPatterns(*buffer))?;
+                let prefilter = Prefilter::new(search, patterns, is_stream)
+                    .map_err(|fault| SearchError { buffer: *buffer, fault })?;
                 compiled.push(Candidates { prefilter, always: always.into() });
             }
             let server = compiled.pop().unwrap_or_default();
@@ -348,18 +363,6 @@ impl Matcher {
         })
     }
 }
-
-/// There are too many patterns in a buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TooManyPatterns(pub Buffer);
-
-impl core::fmt::Display for TooManyPatterns {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "too many patterns in the buffer {:?}", self.0)
-    }
-}
-
-impl std::error::Error for TooManyPatterns {}
 
 /// In which order rules are applied, as Suricata does: by what a match leads to, those that set bits before
 /// those that ask for them, by priority, and as they stand in the file.

@@ -55,7 +55,8 @@ pub(super) struct BodyStream {
 impl BodyStream {
     pub(super) fn new(form: Form, slots: usize, budget: &MemoryBudget) -> Self {
         let positions = vec![Position::default(); slots];
-        Self { form, is_message: true, is_file: true, window: Window::new(budget), positions }
+        let window = Window::new(budget, size_of_val(&*positions));
+        Self { form, is_message: true, is_file: true, window, positions }
     }
 
     /// Whether rules look into it by the name of a buffer.

@@ -6,6 +6,7 @@
 //! Refuses to do I/O, to know records or packets, to panic on any rule or traffic, and to work or to
 //! keep anything without a cap.
 
+mod automaton;
 mod base64;
 mod bestfit;
 mod bodies;
@@ -17,6 +18,8 @@ mod expression;
 mod flow_state;
 mod frames;
 mod http_head;
+#[cfg(feature = "hyperscan")]
+mod hyperscan;
 mod literal;
 mod matcher;
 mod memory;
@@ -25,7 +28,9 @@ mod multipart;
 mod number;
 mod part_head;
 mod pattern;
+mod pattern_part;
 mod prefilter;
+mod search;
 mod shared;
 mod stream;
 mod transform;
@@ -37,7 +42,8 @@ mod window;
 pub use context::{Context, Detected, Facts, Match, Scratch};
 pub use dataset::{DatasetFault, DatasetFaultKind, Datasets};
 pub use flow_state::FlowState;
-pub use matcher::{Matcher, Profile, TooManyPatterns};
+pub use matcher::{Matcher, Profile};
+pub use search::{Search, SearchError, SearchFault};
 pub use shared::Shared;
 
 #[cfg(test)]

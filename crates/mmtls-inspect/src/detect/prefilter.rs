@@ -3,34 +3,34 @@
 //! A hit says that a rule may match, never that it does: patterns are cut where they are long, and upper
 //! and lower case are alike. Refuses to know anything of rules but their numbers.
 
-use aho_corasick::automaton::{Automaton, StateID};
-use aho_corasick::{Anchored, MatchKind, dfa, nfa::contiguous};
-
-/// Longest part of a pattern that is searched for. What is longer is rarely told apart later, and costs memory.
-const MAX_PATTERN: usize = 24;
-/// Up to this many pattern bytes the search runs on a full transition table, of some 500 bytes for each.
-const MAX_TABLE_LEN: usize = 16 << 10;
-/// The same where much is searched.
-const MAX_STREAM_TABLE_LEN: usize = 256 << 10;
-/// Places that are searched at a time, and the least number of bytes for each.
-const LANES: usize = 4;
-const LEAST_LANE: usize = 4 * MAX_PATTERN;
+use super::automaton::{Automaton, State};
+#[cfg(feature = "hyperscan")]
+use super::hyperscan::{Hyperscan, Tail};
+use super::pattern_part::part;
+use super::search::{Search, SearchFault};
 
 /// Patterns, compiled for searching.
 pub(super) struct Prefilter {
-    automaton: Compiled,
+    compiled: Compiled,
     /// The rules of each pattern, ascending.
     rules: Box<[Box<[u32]>]>,
 }
 
 enum Compiled {
-    Table(Box<dfa::DFA>),
-    Compact(Box<contiguous::NFA>),
+    Automaton(Automaton),
+    #[cfg(feature = "hyperscan")]
+    Hyperscan(Hyperscan),
 }
 
 /// Where the search in a stream stands.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Position(Option<StateID>);
+pub(super) enum Position {
+    #[default]
+    Start,
+    Automaton(State),
+    #[cfg(feature = "hyperscan")]
+    Hyperscan(Tail),
+}
 
 /// What was found in some bytes: rules, each once. Kept to save allocations.
 #[derive(Default)]
@@ -86,11 +86,12 @@ impl Prefilter {
     /// Compiles patterns with their rules; `None` without any. For streams it may take more memory.
     ///
     /// # Errors
-    /// When they are too many for the library.
+    /// What searches refuses them.
     pub(super) fn new<'a>(
+        search: Search,
         patterns: impl IntoIterator<Item = (&'a [u8], u32)>,
         is_stream: bool,
-    ) -> Result<Option<Self>, TooLarge> {
+    ) -> Result<Option<Self>, SearchFault> {
         let mut sorted: Vec<(Vec<u8>, u32)> = patterns
             .into_iter()
             .map(|(pattern, rule)| (part(pattern).to_ascii_lowercase(), rule))
@@ -111,119 +112,66 @@ impl Prefilter {
         if texts.is_empty() {
             return Ok(None);
         }
-        let total: usize = texts.iter().map(|text| text.len()).sum();
-        let most = if is_stream { MAX_STREAM_TABLE_LEN } else { MAX_TABLE_LEN };
-        let automaton = if total <= most {
-            let mut builder = dfa::Builder::new();
-            builder.ascii_case_insensitive(true).match_kind(MatchKind::Standard).prefilter(false);
-            builder.build(&texts).map(|table| Compiled::Table(Box::new(table)))
-        } else {
-            let mut builder = contiguous::Builder::new();
-            builder.ascii_case_insensitive(true).match_kind(MatchKind::Standard).prefilter(false);
-            builder.build(&texts).map(|compact| Compiled::Compact(Box::new(compact)))
+        let compiled = match search {
+            Search::AhoCorasick => Compiled::Automaton(Automaton::new(&texts, is_stream)?),
+            #[cfg(feature = "hyperscan")]
+            Search::Hyperscan => Compiled::Hyperscan(Hyperscan::new(&texts)?),
         };
-        let automaton = automaton.map_err(|_| TooLarge)?;
-        Ok(Some(Self { automaton, rules: rules.into_iter().map(Vec::into_boxed_slice).collect() }))
+        Ok(Some(Self { compiled, rules: rules.into_iter().map(Vec::into_boxed_slice).collect() }))
     }
 
     /// Searches the next bytes of a stream; patterns that began before them are found too.
     pub(super) fn search(&self, position: &mut Position, bytes: &[u8], hits: &mut Hits) {
         hits.begin(self.rules.len());
-        match &self.automaton {
-            Compiled::Table(table) => self.walk(&**table, position, bytes, hits),
-            Compiled::Compact(compact) => self.walk(&**compact, position, bytes, hits),
-        }
-    }
-
-    /// In long input several places are searched at a time: each step waits for the one before, and not
-    /// for those elsewhere. Where a place begins nothing is known of what was before; a pattern's length
-    /// of it is searched again.
-    fn walk(&self, automaton: &impl Automaton, at: &mut Position, bytes: &[u8], hits: &mut Hits) {
-        let Ok(start) = automaton.start_state(Anchored::No) else {
-            return;
+        let found = &mut |pattern: usize| {
+            hits.found(pattern, self.rules.get(pattern).map_or(&[], |rules| &**rules));
         };
-        let mut states = [start; LANES];
-        states[0] = at.0.unwrap_or(start);
-        let lane = bytes.len() / LANES;
-        if lane < LEAST_LANE {
-            at.0 = Some(self.steps(automaton, states[0], bytes, hits));
-            return;
-        }
-        let (lanes, rest) = lanes(bytes, lane);
-        for number in 1..LANES {
-            let before = lanes[number - 1].len().saturating_sub(MAX_PATTERN);
-            let before = lanes[number - 1].get(before..).unwrap_or(&[]);
-            states[number] = self.steps(automaton, start, before, hits);
-        }
-        for (((a, b), c), d) in lanes[0].iter().zip(lanes[1]).zip(lanes[2]).zip(lanes[3]) {
-            for (state, byte) in states.iter_mut().zip([*a, *b, *c, *d]) {
-                *state = automaton.next_state(Anchored::No, *state, byte);
+        match &self.compiled {
+            Compiled::Automaton(automaton) => {
+                let mut state = match position {
+                    Position::Automaton(state) => *state,
+                    _ => State::default(),
+                };
+                automaton.search(&mut state, bytes, found);
+                *position = Position::Automaton(state);
             }
-            for state in states {
-                if automaton.is_special(state) {
-                    self.found(automaton, state, hits);
+            #[cfg(feature = "hyperscan")]
+            Compiled::Hyperscan(hyperscan) => {
+                if !matches!(position, Position::Hyperscan(_)) {
+                    *position = Position::Hyperscan(Tail::default());
                 }
-            }
-        }
-        at.0 = Some(self.steps(automaton, states[LANES - 1], rest, hits));
-    }
-
-    fn steps(
-        &self,
-        automaton: &impl Automaton,
-        mut state: StateID,
-        bytes: &[u8],
-        hits: &mut Hits,
-    ) -> StateID {
-        for &byte in bytes {
-            state = automaton.next_state(Anchored::No, state, byte);
-            if automaton.is_special(state) {
-                self.found(automaton, state, hits);
-            }
-        }
-        state
-    }
-
-    #[cold]
-    fn found(&self, automaton: &impl Automaton, state: StateID, hits: &mut Hits) {
-        if automaton.is_match(state) {
-            for index in 0..automaton.match_len(state) {
-                let pattern = automaton.match_pattern(state, index).as_usize();
-                hits.found(pattern, self.rules.get(pattern).map_or(&[], |rules| &**rules));
+                let Position::Hyperscan(tail) = position else { return };
+                // Where the library fails every rule may match: none is missed, and it only takes longer.
+                if hyperscan.search(tail, bytes, found).is_err() {
+                    (0..self.rules.len()).for_each(found);
+                }
             }
         }
     }
 
     /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
-        match &self.automaton {
-            Compiled::Table(table) => table.memory_usage(),
-            Compiled::Compact(compact) => compact.memory_usage(),
+        match &self.compiled {
+            Compiled::Automaton(automaton) => automaton.memory(),
+            #[cfg(feature = "hyperscan")]
+            Compiled::Hyperscan(hyperscan) => hyperscan.memory(),
         }
     }
 }
 
-/// The patterns are too many for the library that searches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct TooLarge;
-
-/// Cuts bytes into [`LANES`] of a length, and what is left.
-fn lanes(bytes: &[u8], len: usize) -> ([&[u8]; LANES], &[u8]) {
-    let (mut lanes, mut rest) = ([&[][..]; LANES], bytes);
-    for lane in &mut lanes {
-        (*lane, rest) = rest.split_at(len.min(rest.len()));
-    }
-    (lanes, rest)
-}
-
-/// The part of a long pattern that is searched for: the end, since many begin alike.
-fn part(pattern: &[u8]) -> &[u8] {
-    &pattern[pattern.len().saturating_sub(MAX_PATTERN)..]
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::pattern_part::MAX_PATTERN;
     use super::*;
+    use proptest::prelude::*;
+
+    fn made<'a>(
+        patterns: impl IntoIterator<Item = (&'a [u8], u32)>,
+        is_stream: bool,
+        search: Search,
+    ) -> Prefilter {
+        Prefilter::new(search, patterns, is_stream).unwrap().unwrap()
+    }
 
     fn found(prefilter: &Prefilter, chunks: &[&[u8]]) -> Vec<Vec<u32>> {
         let (mut position, mut hits) = (Position::default(), Hits::default());
@@ -240,13 +188,15 @@ mod tests {
     fn accepts_patterns_over_borders_in_either_case_each_rule_once() {
         let patterns: [(&[u8], u32); 5] =
             [(b"Evil", 3), (b"vil", 1), (b"EVIL", 2), (b"other", 9), (b"", 7)];
-        let prefilter = Prefilter::new(patterns, false).unwrap().unwrap();
         let none: Vec<u32> = Vec::new();
-        assert_eq!(
-            found(&prefilter, &[b"x eViL evil", b"ev", b"il"]),
-            [vec![1, 2, 3], none, vec![1, 2, 3]]
-        );
-        assert_eq!(Prefilter::new([], true).unwrap().map(|_| ()), None);
+        for &search in Search::ALL {
+            let prefilter = made(patterns, false, search);
+            assert_eq!(
+                found(&prefilter, &[b"x eViL evil", b"ev", b"il", b"", b"e"]),
+                [vec![1, 2, 3], none.clone(), vec![1, 2, 3], none.clone(), none.clone()]
+            );
+            assert_eq!(Prefilter::new(search, [], true).unwrap().map(|_| ()), None);
+        }
     }
 
     #[test]
@@ -254,13 +204,17 @@ mod tests {
         let many: Vec<(Vec<u8>, u32)> = (0..3000)
             .map(|it| (format!("pattern number {it} of many;").into_bytes(), it))
             .collect();
-        let prefilter =
-            Prefilter::new(many.iter().map(|(it, rule)| (&it[..], *rule)), false).unwrap().unwrap();
-        assert!(matches!(prefilter.automaton, Compiled::Compact(_)) && prefilter.memory() > 0);
-        assert_eq!(
-            found(&prefilter, &[b"a pattern number 1234 of ", b"many;"]),
-            [vec![], vec![1234]]
-        );
+        for &search in Search::ALL {
+            let prefilter = made(many.iter().map(|(it, rule)| (&it[..], *rule)), false, search);
+            let is_compact =
+                matches!(prefilter.compiled, Compiled::Automaton(Automaton::Compact(_)));
+            assert_eq!(is_compact, search == Search::AhoCorasick);
+            assert!(prefilter.memory() > 0);
+            assert_eq!(
+                found(&prefilter, &[b"a pattern number 1234 of ", b"many;"]),
+                [vec![], vec![1234]]
+            );
+        }
     }
 
     #[test]
@@ -276,8 +230,9 @@ mod tests {
         let patterns: Vec<(Vec<u8>, u32)> =
             (0..40).map(|it| (letters(4 + it as usize % 22), it)).collect();
         let patterns = || patterns.iter().map(|(it, rule)| (&it[..], *rule));
-        for is_stream in [false, true] {
-            let prefilter = Prefilter::new(patterns(), is_stream).unwrap().unwrap();
+        let each = Search::ALL.iter().flat_map(|search| [(*search, false), (*search, true)]);
+        for (search, is_stream) in each {
+            let prefilter = made(patterns(), is_stream, search);
             for _ in 0..200 {
                 let text = letters(500);
                 let expected: Vec<u32> = patterns()
@@ -300,11 +255,123 @@ mod tests {
 
     #[test]
     fn refuses_to_tell_a_pattern_twice_when_searches_wrap_around() {
-        let prefilter = Prefilter::new([(&b"a"[..], 1)], false).unwrap().unwrap();
-        let mut hits = Hits { search: u32::MAX - 1, ..Hits::default() };
-        for _ in 0..4 {
-            prefilter.search(&mut Position::default(), b"aaa", &mut hits);
-            assert_eq!(hits.take(), [1]);
+        for &search in Search::ALL {
+            let prefilter = made([(&b"a"[..], 1)], false, search);
+            let mut hits = Hits { search: u32::MAX - 1, ..Hits::default() };
+            for _ in 0..4 {
+                prefilter.search(&mut Position::default(), b"aaa", &mut hits);
+                assert_eq!(hits.take(), [1]);
+            }
+        }
+    }
+
+    /// For each chunk the rules of the patterns that end in it, with nothing but loops.
+    fn naive(patterns: &[(Vec<u8>, u32)], chunks: &[&[u8]]) -> Vec<Vec<u32>> {
+        let (mut before, mut all) = (Vec::new(), Vec::new());
+        for chunk in chunks {
+            let start = before.len();
+            before.extend_from_slice(chunk);
+            let ends_in = |pattern: &[u8]| {
+                let part = part(pattern);
+                // Those that begin where they can end in the chunk.
+                let from = (start + 1).saturating_sub(part.len());
+                let mut windows = before[from..].windows(part.len());
+                windows.any(|window| window.eq_ignore_ascii_case(part))
+            };
+            let mut rules: Vec<u32> =
+                patterns.iter().filter(|(it, _)| ends_in(it)).map(|(_, rule)| *rule).collect();
+            rules.sort_unstable();
+            rules.dedup();
+            all.push(rules);
+        }
+        all
+    }
+
+    /// Few letters make patterns overlap; some bytes are of no text.
+    fn bytes(len: core::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
+        let few = prop::sample::select(&b"aAbB.\\\n\0\xff"[..]);
+        prop_oneof![
+            proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'A'), Just(b'b')], len.clone()),
+            proptest::collection::vec(few, len.clone()),
+            proptest::collection::vec(any::<u8>(), len),
+        ]
+    }
+
+    proptest! {
+        /// However a stream is cut, every search gives for each piece the candidates that are in it.
+        #[test]
+        fn accepts_the_same_candidates_by_every_search(
+            patterns in proptest::collection::vec(
+                (prop_oneof![4 => bytes(1..6), 4 => bytes(6..40), 1 => bytes(200..251)], 0u32..60),
+                1..60,
+            ),
+            mut text in bytes(0..3000),
+            planted in proptest::collection::vec((0usize..60, 0usize..3000), 0..20),
+            cuts in proptest::collection::vec(0usize..3000, 0..12),
+            near in proptest::collection::vec(0usize..40, 0..12),
+            is_stream: bool,
+        ) {
+            for (pattern, at) in planted {
+                let pattern = &patterns[pattern % patterns.len()].0;
+                let at = at.min(text.len());
+                let end = (at + pattern.len()).min(text.len());
+                text.splice(at..end, pattern.iter().map(u8::to_ascii_uppercase));
+            }
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| (*cut).min(text.len())).collect();
+            // Some pieces are shorter than patterns.
+            for step in near {
+                let last = cuts.last().copied().unwrap_or(0);
+                cuts.push((last + step).min(text.len()));
+            }
+            cuts.extend([0, text.len()]);
+            cuts.sort_unstable();
+            let chunks: Vec<&[u8]> = cuts.windows(2).map(|it| &text[it[0]..it[1]]).collect();
+            let expected = naive(&patterns, &chunks);
+            for &search in Search::ALL {
+                let each = patterns.iter().map(|(it, rule)| (&it[..], *rule));
+                let prefilter = made(each, is_stream, search);
+                prop_assert_eq!(&found(&prefilter, &chunks), &expected, "{}", search);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(8))]
+
+        /// The same with thousands of patterns, and pieces as long as records.
+        #[test]
+        fn accepts_the_same_candidates_of_many_patterns(
+            seed: u64,
+            count in 500usize..4000,
+            cuts in proptest::collection::vec(0usize..40_000, 0..6),
+        ) {
+            let mut state = seed | 1;
+            let mut below = |most: usize| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as usize % most
+            };
+            let patterns: Vec<(Vec<u8>, u32)> = (0..count as u32)
+                .map(|rule| {
+                    let len = 3 + below(MAX_PATTERN + 6);
+                    ((0..len).map(|_| b"abcdeABCDE01 \0"[below(14)]).collect(), rule)
+                })
+                .collect();
+            let mut text: Vec<u8> = (0..40_000).map(|_| b"abcdeABCDE01 \0"[below(14)]).collect();
+            for _ in 0..50 {
+                let pattern = &patterns[below(count)].0;
+                let at = below(text.len() - pattern.len());
+                text[at..at + pattern.len()].copy_from_slice(pattern);
+            }
+            let mut cuts = cuts;
+            cuts.extend([0, text.len()]);
+            cuts.sort_unstable();
+            let chunks: Vec<&[u8]> = cuts.windows(2).map(|it| &text[it[0]..it[1]]).collect();
+            let each = || patterns.iter().map(|(it, rule)| (&it[..], *rule));
+            let mut all = Search::ALL.iter();
+            let first = found(&made(each(), false, *all.next().unwrap()), &chunks);
+            for search in all {
+                prop_assert_eq!(&found(&made(each(), true, *search), &chunks), &first);
+            }
         }
     }
 }

@@ -23,9 +23,10 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(budget: &MemoryBudget, slots: usize) -> Self {
+        let positions = vec![Position::default(); slots];
         Self {
-            window: Window::new(budget),
-            positions: vec![Position::default(); slots],
+            window: Window::new(budget, size_of_val(&*positions)),
+            positions,
             waiting: Vec::new(),
             matched: Vec::new(),
         }

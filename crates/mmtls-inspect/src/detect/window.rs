@@ -27,6 +27,8 @@ pub(super) struct Window {
     /// It had to let go of its start.
     has_slid: bool,
     charge: Charge,
+    /// Bytes of memory that its owner has beside it, which count, too.
+    beside: usize,
     /// Bytes that were looked at again.
     work: u64,
     /// Length of the stream when rules that wait were last applied.
@@ -34,8 +36,9 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn new(budget: &MemoryBudget) -> Self {
+    pub(super) fn new(budget: &MemoryBudget, beside: usize) -> Self {
         Self {
+            beside,
             bytes: Vec::new(),
             start: 0,
             is_whole: false,
@@ -61,7 +64,7 @@ impl Window {
         }
         let needed = self.bytes.len() + bytes.len();
         // In steps that double, as the vector grows.
-        if !self.charge.grow(needed.next_power_of_two().max(512)) {
+        if !self.charge.grow(self.beside + needed.next_power_of_two().max(512)) {
             self.bytes = Vec::new();
             self.charge.release();
             self.start += needed as u64;
@@ -123,7 +126,7 @@ mod tests {
 
     #[test]
     fn keeps_the_latest_bytes_and_says_where_they_are() {
-        let mut window = Window::new(&MemoryBudget::default());
+        let mut window = Window::new(&MemoryBudget::default(), 0);
         for step in 0..4u8 {
             assert!(!window.is_full(STEP));
             assert!(window.push(&[step; STEP]));
@@ -142,20 +145,22 @@ mod tests {
     #[test]
     fn refuses_more_than_the_budget_and_gives_back() {
         let budget = MemoryBudget::new(2048);
-        let mut first = Window::new(&budget);
+        let mut first = Window::new(&budget, 0);
         assert!(first.push(&[0; 1000]) && first.push(&[0; 1000]));
-        let mut second = Window::new(&budget);
+        let mut second = Window::new(&budget, 0);
         assert!(!second.push(&[0; 1]));
         assert_eq!((second.len(), second.view().start), (1, 1));
         drop(first);
         assert!(second.push(&[0; 1]));
         drop(second);
         assert_eq!(budget.left(), 2048);
+        let mut third = Window::new(&budget, 1536);
+        assert!(third.push(&[0; 512]) && !third.push(&[0; 1]));
     }
 
     #[test]
     fn bounds_what_is_looked_at_again() {
-        let mut window = Window::new(&MemoryBudget::default());
+        let mut window = Window::new(&MemoryBudget::default(), 0);
         window.push(&[0; 100]);
         assert!(window.may_apply());
         window.worked(32 << 20);

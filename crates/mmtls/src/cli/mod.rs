@@ -10,14 +10,21 @@ mod run;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
 use mmtls_agent::ExecOptions;
+use mmtls_inspect::detect::Search;
 use mmtls_middlebox::Error;
+
+/// What `--version` says: also by what patterns of rules are searched for.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    format!("{}\npatterns of rules: {}", env!("CARGO_PKG_VERSION"), Search::default())
+});
 
 /// Read-only inline TLS monitor: forwards packets, never terminates TLS.
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(version, long_version = VERSION.as_str(), arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use mmtls_inspect::detect::{Datasets, Matcher, TooManyPatterns};
+use mmtls_inspect::detect::{Datasets, Matcher, SearchError};
 use mmtls_inspect::rules::header::Action;
 use mmtls_inspect::rules::rule::Check;
 use mmtls_inspect::rules::{RuleSet, Skipped, VariableError, Variables};
@@ -75,7 +75,7 @@ impl LoadedRules {
             return Err(config.refused(rule.text, rule.line, why));
         }
         let (mut matcher, skipped) =
-            Matcher::new(set, &datasets, |_| true).map_err(RulesError::TooManyPatterns)?;
+            Matcher::new(set, &datasets, |_| true).map_err(RulesError::Search)?;
         let faulty = skipped.iter().filter(|it| config.refuses_faulty && it.cause.is_fault());
         if let Some(faulty) = faulty.min_by_key(|it| (it.text, it.line)) {
             let (text, line, why) = (faulty.text, faulty.line, faulty.cause.to_string());
@@ -148,9 +148,9 @@ pub enum RulesError {
     /// A variable is faulty.
     #[error("rules: {0}")]
     Variable(VariableError),
-    /// There are too many.
+    /// Their patterns cannot be searched for.
     #[error("rules: {0}")]
-    TooManyPatterns(TooManyPatterns),
+    Search(SearchError),
     /// A rule is faulty, or cannot be obeyed.
     #[error("rules: {} line {line}: {why}", .file.display())]
     Refused {
