@@ -487,6 +487,9 @@ impl FlowState {
 
     /// A frame of HTTP/2.
     fn frame(&mut self, cx: &mut Context<'_>, frame: &Frame<'_>, sink: Sink<'_>) {
+        if cx.matcher.frames.is_empty() {
+            return;
+        }
         let Frame { side, transaction, .. } = *frame;
         let key = (side, number(transaction));
         let early = (frame.is_early && frame.stream > 0).then_some((side, frame.stream));
@@ -495,7 +498,8 @@ impl FlowState {
             None => self.messages.get(&key).filter(|_| transaction.is_some()),
         };
         let matcher = cx.matcher;
-        let newly_met = matcher.frames.newly_met(frame, known.map(|message| &message.frames));
+        let known = known.map(|message| &message.frames);
+        let newly_met = matcher.frames.newly_met(index(side), frame, known);
         let newly_met: Vec<_> = newly_met.collect();
         if newly_met.is_empty() {
             return;

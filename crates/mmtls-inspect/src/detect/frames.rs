@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 
-use super::matcher::index;
 use crate::event::{Frame, Side};
 use crate::rules::application::Http2Check;
 
@@ -48,14 +47,15 @@ impl FrameChecks {
         self.checks.is_empty()
     }
 
-    /// The conditions that a frame meets and that were not met before, with the rules that have them.
+    /// The conditions that a frame of a side meets and that were not met before, with the rules that have them.
     pub(super) fn newly_met<'a, 'b>(
         &'a self,
+        side: usize,
         frame: &'b Frame<'b>,
         known: Option<&'b Met>,
     ) -> impl Iterator<Item = (u32, &'a [u32])> + use<'a, 'b> {
         (0..).zip(&self.checks).filter_map(move |(number, (check, rules))| {
-            let rules = &rules[index(frame.side)][..];
+            let rules = &rules[side][..];
             let is_new = !rules.is_empty() && known.is_none_or(|met| !met.has(number));
             (is_new && holds(check, frame)).then_some((number, rules))
         })

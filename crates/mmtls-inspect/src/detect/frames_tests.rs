@@ -201,7 +201,7 @@ fn accepts_conditions_with_bodies_and_bits() {
         alert http2 any any -> any any (http2.frametype:PING; flowbits:set,ping; noalert; sid:1;)\n\
         alert http2 any any -> any any (http2.frametype:GOAWAY; flowbits:isset,ping; sid:2;)\n\
         alert http2 any any -> any any (http2.window:5; http.request_body; content:\"evil\"; sid:3;)\n\
-        alert http1 any any -> any any (http2.frametype:PING; sid:4;)\n\
+        alert http any any -> any any (http2.frametype:PING; http2.priority:1; sid:4;)\n\
         pass http2 any any -> any any (http2.errorcode:11; sid:5;)\n";
     let post = frame(HEADERS, END_HEADERS, 1, &get("/"));
     let run = |frames: &[Vec<u8>]| {

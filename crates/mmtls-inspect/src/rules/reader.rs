@@ -634,6 +634,11 @@ fn check_buffers(rule: &Rule) -> Result<(), FaultKind> {
             return Err(FaultKind::Conflict("another protocol"));
         }
     }
+    let is_of_http2 = !rule.http2.is_empty()
+        || rule.buffers.iter().any(|group| group.buffer == Buffer::Http2HeaderName);
+    if rule.header.protocol == Protocol::Http1 && is_of_http2 {
+        return Err(FaultKind::Conflict("http1"));
+    }
     for needed in rule.buffers.iter().filter_map(|group| group.buffer.side()) {
         if side.replace(needed).is_some_and(|before| before != needed) {
             return Err(FaultKind::Conflict("the other direction"));

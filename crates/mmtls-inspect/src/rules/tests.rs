@@ -326,6 +326,9 @@ fn refuses_what_cannot_match() {
     assert!(conflict(r#"content:"a"; fast_pattern:only; content:"b"; distance:1;"#));
     assert!(options_of("tls", r#"http.uri; content:"a";"#).is_err());
     assert!(options_of("http2", r#"tls.sni; content:"a";"#).is_err());
+    for of_http2 in [r#"http2.header_name; content:"a";"#, "http2.frametype:DATA;"] {
+        assert!(options_of("http1", of_http2).is_err() && options_of("http", of_http2).is_ok());
+    }
     assert!(options_of("tls", r#"ja3.hash; content:"a";"#).is_ok());
     for never in [r#"content:"g";"#.to_owned(), format!(r#"content:"{}";"#, "a".repeat(33))] {
         assert!(options_of("tls", &format!("ja3s.hash; {never}")).is_err(), "{never}");
