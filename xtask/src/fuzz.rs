@@ -82,7 +82,7 @@ const RSS_LIMIT_MB: u32 = 512;
 /// AddressSanitizer keeps freed memory for a while, and shadows all of it.
 const ASAN_RSS_FACTOR: u32 = 6;
 /// Seconds that one input may take.
-const INPUT_TIMEOUT_SECONDS: u32 = 5;
+const INPUT_TIMEOUT_SECONDS: u32 = 20;
 /// Longest input that is printed, in bytes.
 const MAX_PRINTED: usize = 4096;
 /// How long a target may go on after its time: reading seeds, and one last input.

@@ -44,7 +44,7 @@ const QUEUE: usize = 1 << 16;
 const MAX_LINE_BYTES: usize = 4 << 20;
 
 /// How long an agent has to connect again before its client is taken for one that shares nothing.
-const RECONNECTING: Duration = Duration::from_secs(5);
+const RECONNECTING: Duration = Duration::from_secs(2);
 /// Most addresses that are remembered for that.
 const MAX_LOST: usize = 65_536;
 /// Most connections that are asked for the keys of one session: any client can make the monitor
@@ -225,20 +225,31 @@ pub struct KeyRouter {
 /// Addresses whose last connection has ended, and when: their agents connect again.
 struct Lost {
     since: HashMap<IpAddr, Instant>,
+    /// Of all of them.
+    latest: Instant,
+    /// When those of long ago were forgotten.
+    tidied: Instant,
     started: Instant,
 }
 
 impl Default for Lost {
     fn default() -> Self {
-        Self { since: HashMap::new(), started: Instant::now() }
+        Self::new(Instant::now())
     }
 }
 
 impl Lost {
+    fn new(now: Instant) -> Self {
+        Self { since: HashMap::new(), latest: now, tidied: now, started: now }
+    }
+
     fn note(&mut self, address: IpAddr, now: Instant) {
-        if self.since.len() >= MAX_LOST {
+        // Not for each one: whoever makes many of them must not make each dear.
+        if now.duration_since(self.tidied) >= RECONNECTING {
+            self.tidied = now;
             self.since.retain(|_, since| now.duration_since(*since) < RECONNECTING);
         }
+        self.latest = now;
         if self.since.len() < MAX_LOST {
             self.since.insert(address, now);
         }
@@ -248,10 +259,11 @@ impl Lost {
     fn is_expected(&self, address: Option<IpAddr>, now: Instant) -> bool {
         let is_recent = |since: &Instant| now.duration_since(*since) < RECONNECTING;
         // Those of before a restart are not known.
-        is_recent(&self.started)
-            || address.map_or(self.since.values().any(is_recent), |address| {
-                self.since.get(&address).is_some_and(is_recent)
-            })
+        let last = match &address {
+            Some(address) => self.since.get(address),
+            None => Some(&self.latest),
+        };
+        is_recent(&self.started) || last.is_some_and(is_recent)
     }
 }
 

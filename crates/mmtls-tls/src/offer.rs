@@ -6,8 +6,9 @@
 use crate::hello::is_early_draft;
 use crate::{CipherSuite, ExtensionType, Malformed, ProtocolVersion, Reader};
 
-/// Most numbers of a kind that are kept of one hello: more than there are registered cipher suites.
-pub const MAX_LISTED: usize = 512;
+/// Most numbers of a kind that are kept of one hello: more than clients offer, which have some of some 350
+/// registered cipher suites.
+pub const MAX_LISTED: usize = 256;
 
 /// The first hellos of a session. Where a server answers with a HelloRetryRequest, that is its first one.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -15,6 +16,21 @@ pub struct Hellos {
     pub offer: ClientOffer,
     /// Absent before the server has answered.
     pub choice: Option<ServerChoice>,
+}
+
+impl Hellos {
+    /// Bytes that it takes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let ClientOffer { supported_versions, cipher_suites, extensions, groups, .. } = &self.offer;
+        let numbers = [supported_versions, cipher_suites, extensions, groups];
+        let others = [&self.offer.signature_algorithms].into_iter();
+        let chosen = self.choice.as_ref().map(|choice| &choice.extensions);
+        let lists = numbers.into_iter().chain(others).chain(chosen);
+        let protocol = self.offer.first_protocol.as_ref().map_or(0, Vec::capacity);
+        let formats = self.offer.point_formats.capacity();
+        size_of::<Self>() + lists.map(|it| it.capacity() * 2).sum::<usize>() + protocol + formats
+    }
 }
 
 /// What a ClientHello offers, in its order.

@@ -301,6 +301,10 @@ fn without_keys(
     let mmtls = stage.mmtls(options);
     // One that could share keys, and has none: nobody writes its key log.
     let _sender = connected.then(|| sender(&stage.bed, &stage.bed.client, family, Mode::Both, 0));
+    if !connected {
+        // Just after the start every agent may be about to connect.
+        std::thread::sleep(Duration::from_millis(2100));
+    }
     let mut curl = stage.plain_curl(family);
     curl.arg(url("file"));
     let page = stage.run("curl", curl);
@@ -658,7 +662,8 @@ fn accepts_late_keys_of_whole_dialogs_beside_the_traffic() {
         assert_eq!(http.len(), 8, "{what}: {:#?}", report.summary);
         for transaction in http {
             let http = &transaction["http"];
-            assert_eq!((&http["status"], &http["complete"]), (&200.into(), &true.into()), "{http}");
+            let whole = (&http["status"], &http["complete"]);
+            assert_eq!(whole, (&200.into(), &true.into()), "{what}: {http}");
             assert_eq!(http["length"], 100_000, "{what}: {http}");
         }
     }

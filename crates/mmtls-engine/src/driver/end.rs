@@ -17,7 +17,8 @@ use crate::tcp::{FlowIndex, Phase, TcpDirection, Unacknowledged};
 use crate::tls::Direction;
 use crate::wire::{Reset, Segment, build_reset, turned};
 
-/// RSTs sent in answer to packets of a connection that was reset.
+/// RSTs sent in answer to packets of a connection that was reset, for each direction: data under way must not use
+/// up what the other side's challenge is to be answered with.
 const TOMBSTONE_ANSWERS: u8 = 8;
 
 impl<H: Handler> Engine<H> {
@@ -84,7 +85,7 @@ impl<H: Handler> Engine<H> {
             return;
         }
         let answers = if reset { TOMBSTONE_ANSWERS } else { 0 };
-        flow.phase = Phase::Dead { reason, answers };
+        flow.phase = Phase::Dead { reason, answers: [answers; 2] };
         let id = flow.id;
         self.flows.bury(index);
         self.discard_held(index);
@@ -124,8 +125,15 @@ impl<H: Handler> Engine<H> {
         self.charge(index);
     }
 
+    /// A RST that was seen is how it ended, also where keys were waited for in vain.
+    fn seen_reason(&mut self, index: FlowIndex, reason: EndReason) -> EndReason {
+        let seen = self.flows.get(index).and_then(|flow| flow.reset_seen);
+        seen.map_or(reason, EndReason::ResetByPeer)
+    }
+
     /// A flow's time is over: it is forgotten, unless its handler wants it to be reset.
     pub(super) fn expire(&mut self, index: FlowIndex, reason: EndReason) {
+        let reason = self.seen_reason(index, reason);
         self.discard_held(index);
         self.end_session(index, reason);
         let dead =
@@ -142,6 +150,7 @@ impl<H: Handler> Engine<H> {
 
     /// Forgets a flow; ends what has not ended yet.
     pub(super) fn remove(&mut self, index: FlowIndex, reason: EndReason) {
+        let reason = self.seen_reason(index, reason);
         self.discard_held(index);
         self.end_session(index, reason);
         self.report_end(index, reason);
@@ -249,7 +258,7 @@ impl<H: Handler> Engine<H> {
         if exact || refused {
             if !self.config.inline && is_stalled(flow) {
                 // What waits has been delivered, and its keys are on their way.
-                flow.reset_seen = Some(direction);
+                flow.reset_seen.get_or_insert(direction);
             } else {
                 self.close(index, EndReason::ResetByPeer(direction));
             }
@@ -269,7 +278,7 @@ impl<H: Handler> Engine<H> {
         // the end of a capture nothing comes.
         let is_settled = match reason {
             EndReason::Closed | EndReason::TimedOut => true,
-            EndReason::Shutdown => !self.config.inline,
+            EndReason::Shutdown | EndReason::Replaced => !self.config.inline,
             _ => false,
         };
         let gaps = Direction::BOTH.map(|direction| {

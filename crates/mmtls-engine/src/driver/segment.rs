@@ -159,11 +159,11 @@ impl<H: Handler> Engine<H> {
         let flags = segment.tcp.flags();
         if let Some(flow) = self.flows.get(index)
             && let Phase::Dead { answers, .. } = &mut flow.phase
-            && *answers > 0
+            && answers[direction.index()] > 0
             && flags.ack()
             && !flags.rst()
         {
-            *answers -= 1;
+            answers[direction.index()] -= 1;
             // What a sender acknowledges is exactly what it accepts in a RST (RFC 5961).
             let sequence = segment.tcp.acknowledgment();
             let end = segment.tcp.sequence().wrapping_add(segment.tcp.payload().len() as u32);

@@ -18,8 +18,8 @@ use super::tls13::{Early, Tls13};
 use crate::config::Policy;
 use crate::session::{Certificates, KeyStatus, SessionError, SessionInfo};
 use crate::tls::{
-    ClientHello, ContentType, Direction, HandshakeType, KeyEpoch, MessageBuffer, OpenRecord,
-    ProtocolVersion, ServerHello,
+    ClientHello, ContentType, Direction, HandshakeType, Hellos, KeyEpoch, MessageBuffer,
+    OpenRecord, ProtocolVersion, ServerHello,
 };
 
 pub(super) struct Protocol {
@@ -93,7 +93,19 @@ impl Protocol {
             Version::Tls13(tls13) => tls13.kept_bytes(direction),
             Version::Undecided(_) | Version::Tls12(_) => 0,
         };
-        self.messages[direction.index()].capacity() + searched
+        let hellos = match direction {
+            Direction::ClientToServer => self.reporter.info.hellos.as_deref(),
+            Direction::ServerToClient => None,
+        };
+        self.messages[direction.index()].capacity() + searched + hellos.map_or(0, Hellos::memory)
+    }
+
+    /// Whether the server's next records may be application data in answer to the client's.
+    pub(super) fn server_may_answer(&self) -> bool {
+        match &self.version {
+            Version::Tls13(tls13) => tls13.client_flight_seen(),
+            _ => self.reporter.handshake_ended(),
+        }
     }
 
     /// Whether protected records of a direction were seen and nothing opened although keys were there.

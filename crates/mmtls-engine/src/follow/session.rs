@@ -151,6 +151,15 @@ impl TlsSession {
         }
         if self.is_stalled(direction) {
             self.streams[side].buffer.extend_from_slice(data);
+            if direction == Direction::ServerToClient {
+                self.resume_server(ctx);
+            }
+            return;
+        }
+        if direction == Direction::ServerToClient && self.answers_what_waits(ctx) {
+            self.streams[side].buffer.extend_from_slice(data);
+            self.server_waits = true;
+            self.stall(direction, ctx);
             return;
         }
         // First complete the partial record: only its own bytes are copied.
@@ -190,9 +199,9 @@ impl TlsSession {
     /// Installs keys that came over the connection `source`; false when they are not needed (any
     /// more).
     ///
-    /// Inline, a server has nothing to answer while its client's records are held. Beside the traffic both
-    /// directions may wait for keys with a dialog in them: the server's part is inspected behind the client's, so
-    /// that no answer comes before its question.
+    /// Inline, a server has nothing to answer while its client's records are held. Beside the traffic a whole
+    /// dialog may wait for keys: the server's part is inspected behind the client's, so that no answer comes
+    /// before its question.
     pub(crate) fn handle_keys(
         &mut self,
         direction: Direction,
@@ -213,11 +222,8 @@ impl TlsSession {
             sink.keys(session, direction, epoch, Duration::from_nanos(waited));
         });
         self.protocol.search_backlog(direction, epoch, ctx);
-        if direction == Direction::ServerToClient
-            && !ctx.config.inline
-            && self.is_stalled(Direction::ClientToServer)
-        {
-            self.server_waits = true;
+        if direction == Direction::ServerToClient && self.answers_what_waits(ctx) {
+            self.server_waits = self.is_stalled(direction);
             return true;
         }
         self.resume(direction, Some(waited), ctx);
@@ -291,6 +297,10 @@ impl TlsSession {
 
     /// Raises SESSION_END, once.
     pub(crate) fn end(&mut self, reason: EndReason, ctx: &mut Context<'_>) {
+        if core::mem::take(&mut self.server_waits) {
+            // Its keys are there; those of the client do not come any more.
+            self.resume(Direction::ServerToClient, None, ctx);
+        }
         if self.following() {
             let stalled = self.streams.iter().any(|stream| stream.stalled_since_ns.is_some());
             if stalled && self.info().key_status == KeyStatus::Waiting {
@@ -352,6 +362,13 @@ impl TlsSession {
             ctx.counters.stalls += 1;
             self.protocol.reporter.event(ctx, |sink, session| sink.stall(session, direction));
         }
+    }
+
+    /// Whether the server's next records may answer client's records that wait for keys.
+    fn answers_what_waits(&self, ctx: &Context<'_>) -> bool {
+        !ctx.config.inline
+            && self.is_stalled(Direction::ClientToServer)
+            && self.protocol.server_may_answer()
     }
 
     /// Goes on with a server that has waited for its client's keys.

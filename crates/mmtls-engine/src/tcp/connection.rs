@@ -40,8 +40,8 @@ pub(crate) enum Phase {
     Open,
     /// Both sides have finished, or one has reset it.
     Closed(EndReason),
-    /// Reset by the monitor: a tombstone. `answers` more packets are answered with a RST.
-    Dead { reason: EndReason, answers: u8 },
+    /// Reset by the monitor: a tombstone. `answers` more packets of each direction are answered with a RST.
+    Dead { reason: EndReason, answers: [u8; 2] },
 }
 
 /// One TCP connection.

@@ -150,7 +150,8 @@ impl Checks {
         self.steps.iter().any(|step| match &step.test {
             Test::Literal(literal) => !literal.content().negated,
             Test::Expression { negated, .. } => !negated,
-            Test::Number(_) | Test::Dataset(_) => true,
+            Test::Number(test) => !test.negated,
+            Test::Dataset(dataset) => !dataset.is_negated(),
             Test::DataAt(_) | Test::Jump(_) | Test::Extract(_) | Test::Size(_) => false,
         })
     }

@@ -147,6 +147,11 @@ pub(super) struct Membership {
 }
 
 impl Membership {
+    /// Whether it asks for what is not in the list.
+    pub(super) fn is_negated(&self) -> bool {
+        self.negated
+    }
+
     pub(super) fn new(dataset: &Dataset, datasets: &Datasets) -> Result<Self, Unusable> {
         let name = &dataset.name;
         let list = datasets.lists.get(name).ok_or_else(|| Unusable::NoDataset(name.clone()))?;

@@ -371,10 +371,13 @@ impl FlowState {
         }
         cx.scratch.hits.give_back(rules);
         let has_more = looks_into_heads && may_have_trailers(transaction, fields);
-        if needs.late_heads || has_more || !message.waiting.is_empty() {
+        let is_needed = needs.late_heads || !message.waiting.is_empty();
+        if is_needed || has_more {
             match cx.budget.take(head.size()) {
                 Some(charge) => message.head = Some((head, charge)),
-                None => self.connection.over_cap(side, sink),
+                None if is_needed => self.connection.over_cap(side, sink),
+                // Only trailers would ask for it: see there.
+                None => {}
             }
         }
     }
@@ -416,9 +419,11 @@ impl FlowState {
                 self.connection.over_cap(side, sink);
             }
             if outcome == Outcome::Matched {
-                let message = self.messages.entry(key).or_default();
-                message.waiting.retain(|it| it.rule != rule);
-                message.decide(rule, true);
+                if transaction.is_some() {
+                    let message = self.messages.entry(key).or_default();
+                    message.waiting.retain(|it| it.rule != rule);
+                    message.decide(rule, true);
+                }
                 self.connection.matched(cx, rule, side, transaction, sink);
             }
         }
@@ -437,7 +442,16 @@ impl FlowState {
         if !cx.matcher.looks_into_heads(side) {
             return;
         }
-        let message = self.messages.entry((side, number(transaction))).or_default();
+        // Those of no transaction stand alone, and nothing waits for more of them.
+        let mut alone = Message::default();
+        let message = match transaction {
+            Some(_) => self.messages.entry((side, number(transaction))).or_default(),
+            None => &mut alone,
+        };
+        if transaction.is_some() && message.head.is_none() && !message.has_trailers {
+            // There was no memory for the head that they belong to.
+            self.connection.over_cap(side, sink);
+        }
         // Further ones stand alone, or each would be as costly as all that came before.
         let known = message.head.as_ref().filter(|_| !message.has_trailers).map(|(head, _)| head);
         let head = Head::with_trailers(known, side, fields);
@@ -448,7 +462,8 @@ impl FlowState {
         candidates(cx, side, Place::Head, &subject);
         // Without memory they are looked at all the same, and no longer kept than that.
         let mut charge = cx.budget.charge();
-        if !charge.set(head.size()) {
+        let is_paid = charge.set(head.size());
+        if !is_paid {
             self.connection.over_cap(side, sink);
         }
         let is_further = message.has_trailers;
@@ -457,7 +472,7 @@ impl FlowState {
         let payload = self.streams[index(side)].as_ref().map(|stream| stream.window.view());
         let connection = &mut self.connection;
         Bodies { connection, cx, side, payload, transaction, sink }.collected(message);
-        let after = message.head.take().filter(|_| !message.waiting.is_empty());
+        let after = message.head.take().filter(|_| is_paid && !message.waiting.is_empty());
         message.head = before.or(after);
     }
 

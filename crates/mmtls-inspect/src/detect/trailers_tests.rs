@@ -167,3 +167,22 @@ fn refuses_to_keep_heads_for_trailers_beyond_the_budget() {
     let plain = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n";
     assert_eq!(run(&[(CLIENT, GET), (SERVER, plain)]), (0, 0, false));
 }
+
+/// A server may answer before it has read what it answers.
+#[test]
+fn accepts_requests_that_go_on_behind_their_answer() {
+    let rules = http(&[
+        "http.uri; content:\"/form\"; http.request_body; content:\"evil\";",
+        "http.request_body; content:\"evil\";",
+        "http.uri; content:\"/next\"; http.request_body; content:\"evil\";",
+    ]);
+    let head = b"POST /form HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\n\r\n-ev";
+    let next = b"il-POST /next HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\ngood";
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    for answers in [1, 2] {
+        // The second one is of a request that is not there yet.
+        let answer = answer.repeat(answers);
+        let parts: &[_] = &[(CLIENT, &head[..]), (SERVER, &answer), (CLIENT, next)];
+        assert_eq!(found(&rules, parts), [1, 2], "{answers}");
+    }
+}

@@ -93,6 +93,8 @@ pub struct Http1 {
     answering: Option<Transaction>,
     /// The request whose body is under way.
     requesting: Option<u64>,
+    /// Its transaction, where it has been answered already: it is not over before its request is.
+    answered: Option<Transaction>,
     /// It was reported that this is HTTP.
     decided: bool,
     /// Body bytes of a response that are reported; the rest is not looked at.
@@ -121,6 +123,7 @@ impl Http1 {
             transactions: Transactions::default(),
             answering: None,
             requesting: None,
+            answered: None,
             decided: false,
             body_limit: None,
         }
@@ -215,6 +218,7 @@ impl Http1 {
         self.trailers(Side::Client, sink);
         self.trailers(Side::Server, sink);
         self.response_over(false, sink);
+        self.settle_answered(sink);
         for transaction in self.transactions.give_up() {
             sink(Event::Complete(&transaction));
         }
@@ -383,6 +387,7 @@ impl Http1 {
         ];
         let transaction = self.transactions.begin(head.message);
         self.requesting = None;
+        self.settle_answered(sink);
         for anomaly in anomalies.into_iter().flatten() {
             self.report(Side::Client, anomaly, sink);
         }
@@ -477,6 +482,7 @@ impl Http1 {
         self.is_http(sink);
         self.report(Side::Client, Anomaly::BadHead, sink);
         self.requesting = None;
+        self.settle_answered(sink);
         self.body(Side::Client, bytes, sink);
         let transaction = self.transactions.begin(message);
         let fields = Fields::http1(&[], bytes);
@@ -545,6 +551,7 @@ impl Http1 {
             sink(Event::Upgraded(transaction));
             sink(Event::Complete(transaction));
         }
+        self.settle_answered(sink);
         self.answering = None;
         self.client.make_opaque();
         self.server.make_opaque();
@@ -558,15 +565,21 @@ impl Http1 {
         }
         sink(Event::RequestEnd(self.requested().map(|transaction| &*transaction)));
         self.requesting = None;
+        self.settle_answered(sink);
+    }
+
+    /// The request of what has been answered is over.
+    fn settle_answered(&mut self, sink: &mut impl FnMut(Event<'_>)) {
+        if let Some(transaction) = self.answered.take() {
+            sink(Event::Complete(&transaction));
+        }
     }
 
     /// The transaction whose request is under way: it may have been answered already.
     fn requested(&mut self) -> Option<&mut Transaction> {
         let id = Some(self.requesting?);
-        match &mut self.answering {
-            Some(transaction) if transaction.id == id => Some(transaction),
-            _ => self.transactions.youngest().filter(|transaction| transaction.id == id),
-        }
+        let known = [self.answering.as_mut(), self.answered.as_mut(), self.transactions.youngest()];
+        known.into_iter().flatten().find(|transaction| transaction.id == id)
     }
 
     /// The current response, if any, ends; `complete` when it was seen to its end.
@@ -579,8 +592,14 @@ impl Http1 {
             }
             sink(Event::ResponseEnd(transaction.as_ref()));
         }
-        if let Some(transaction) = &transaction {
-            sink(Event::Complete(transaction));
+        let Some(transaction) = transaction else {
+            return;
+        };
+        // A server may answer before it has read the request, which goes on: what is asked of both holds.
+        if transaction.id.is_some() && transaction.id == self.requesting {
+            self.answered = Some(transaction);
+        } else {
+            sink(Event::Complete(&transaction));
         }
     }
 

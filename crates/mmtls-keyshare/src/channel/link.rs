@@ -24,6 +24,9 @@ use crate::message::{self, Decoder, Message};
 
 /// Longest pause while keys wait that came after the last attempt.
 const URGENT_PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause where the middlebox was reached and did not welcome this endpoint: a certificate that it does not
+/// take, too many of them.
+const MAX_REFUSED_PAUSE: Duration = Duration::from_secs(10);
 /// How long most attempts wait for the TCP handshake: two parts of it are one address's.
 const SHORT_ATTEMPT: Duration = Duration::from_millis(800);
 const SOCKET: Token = Token(0);
@@ -203,6 +206,7 @@ pub(super) fn start(settings: Settings) -> io::Result<Link> {
         poll,
         events: Events::with_capacity(8),
         attempts: 0,
+        was_reached: false,
     };
     std::thread::Builder::new().name("mmtls-keys".to_owned()).spawn(move || worker.run())?;
     Ok(Link { shared })
@@ -230,6 +234,8 @@ struct Worker {
     jitter: u64,
     /// Connections that were tried.
     attempts: u32,
+    /// The latest one came as far as to a TCP connection.
+    was_reached: bool,
 }
 
 impl Worker {
@@ -250,9 +256,14 @@ impl Worker {
             if self.shared.connects.load(Ordering::Relaxed) != before {
                 pause = self.settings.min_pause;
             }
-            self.sleep(self.with_jitter(pause));
+            // Somebody was there and would not have this endpoint: that does not mend itself soon.
+            let is_refused =
+                self.was_reached && self.shared.connects.load(Ordering::Relaxed) == before;
+            let longest = if is_refused { MAX_REFUSED_PAUSE } else { self.settings.max_pause };
+            pause = pause.min(longest);
+            self.sleep(self.with_jitter(pause), is_refused);
             self.jitter = next_random(self.jitter);
-            pause = (pause * 2).min(self.settings.max_pause);
+            pause = (pause * 2).min(longest);
         }
         let mut state = self.shared.lock();
         abandon(&self.shared, &mut state);
@@ -276,11 +287,11 @@ impl Worker {
     }
 
     /// Keys that come meanwhile are tried soon: sessions wait for them.
-    fn sleep(&mut self, pause: Duration) {
+    fn sleep(&mut self, pause: Duration, is_refused: bool) {
         let begun = Instant::now();
         let waiting = self.shared.lock().queue.len();
         while !self.must_stop(true) {
-            let has_more = self.shared.lock().queue.len() > waiting;
+            let has_more = !is_refused && self.shared.lock().queue.len() > waiting;
             let end = begun + if has_more { pause.min(URGENT_PAUSE) } else { pause };
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() || self.wait(Some(left)).is_err() {
@@ -307,7 +318,9 @@ impl Worker {
 
     fn connect_and_serve(&mut self) -> End {
         let deadline = Instant::now() + self.settings.connect_timeout;
-        let mut stream = match self.connect(deadline) {
+        let connected = self.connect(deadline);
+        self.was_reached = connected.is_ok();
+        let mut stream = match connected {
             Ok(stream) => stream,
             Err(error) => return End::Broken(error.to_string()),
         };
@@ -346,7 +359,7 @@ impl Worker {
         let addresses: Vec<_> = self.settings.address.to_socket_addrs()?.collect();
         // A middlebox that restarts leaves SYNs unanswered, and the kernel repeats them after a second. Where
         // that is how far the way is, every fourth attempt has the whole time.
-        let deadline = if self.attempts % 4 == 3 {
+        let deadline = if self.attempts.is_multiple_of(4) {
             deadline
         } else {
             deadline.min(Instant::now() + SHORT_ATTEMPT)

@@ -155,7 +155,7 @@ fn accepts_two_agents_of_one_address() {
 fn accepts_agents_that_are_about_to_come_back() {
     let started = Instant::now();
     let [one, other] = [1, 2].map(|it| IpAddr::from([10, 0, 0, it]));
-    let mut lost = Lost { since: HashMap::new(), started };
+    let mut lost = Lost::new(started);
     assert!(lost.is_expected(Some(one), started + RECONNECTING / 2), "of before a restart");
     let then = started + RECONNECTING * 2;
     assert!(!lost.is_expected(Some(one), then) && !lost.is_expected(None, then));

@@ -76,7 +76,7 @@ struct State {
     finished: bool,
     /// How long was waited for a disk that did nothing.
     waited: Duration,
-    /// How long was waited since the last line came, also while something was written.
+    /// How long was waited, also while something was written.
     waited_in_all: Duration,
     /// That was long enough.
     gave_up: bool,
@@ -264,9 +264,6 @@ impl State {
     /// Takes lines, or loses them.
     fn take(&mut self, lines: &[u8], count: u64) {
         self.finished &= count == 0;
-        if count > 0 {
-            self.waited_in_all = Duration::ZERO;
-        }
         let waits = self.failing || self.behind;
         if waits && self.in_hand + self.pending.len() + lines.len() > MAX_PENDING {
             self.lost += count;
@@ -361,7 +358,12 @@ impl Shared {
             return (Cut(0), out.write_piece());
         }
         match open_at_once(&self.path) {
-            Ok(file) => (out.go_on(file), Ok(Written { bytes: 0, lines: 0 })),
+            Ok(file) => {
+                let cut = out.go_on(file);
+                let nothing = Written { bytes: 0, lines: 0 };
+                // Not asked again before something is written: some file systems count no links.
+                (cut, if out.is_empty() { Ok(nothing) } else { out.write_piece() })
+            }
             Err(error) => (Cut(0), Err(error)),
         }
     }
