@@ -95,10 +95,10 @@ fn refuses_every_attempt_when_there_is_a_private_tag() {
     let Some(pki) = pki() else {
         return;
     };
-    let ends = PRIVATE_TAG_SUITES.map(|suite| Ends::new(&pki, suite));
     std::thread::scope(|scope| {
         for half in 0..2 {
-            let ends = &ends;
+            // Each has its own: the secrets that the middlebox is given are those of the last handshake.
+            let ends = PRIVATE_TAG_SUITES.map(|suite| Ends::new(&pki, suite));
             scope.spawn(move || {
                 for attack in Attack::ALL {
                     for number in (half..ATTEMPTS).step_by(2) {

@@ -1,7 +1,7 @@
 //! A search for many literal patterns at once, by the system's Hyperscan, or Vectorscan where that is
 //! not to be had (both are `libhs`).
 //!
-//! [`Database`] is the way in. Owns databases, and a scratch space for each thread. Refuses expressions, and
+//! `Database` is the way in. Owns databases, and a scratch space for each thread. Refuses expressions, and
 //! to know anything of streams: each search is of one block. One of the few crates where unsafe code is
 //! allowed. Empty without the feature `library`.
 #![cfg(feature = "library")]
