@@ -232,7 +232,7 @@ fn drops_and_rejects_act_on_bodies_in_every_coding() {
 
 /// Sends what is in a file behind one request of each connection, in records of a given size.
 const SERVER: &str = r#"
-import socket, ssl, sys, threading
+import socket, ssl, sys, threading, time
 directory, certificate, key = sys.argv[1:]
 def read(name):
     with open(directory + '/' + name, 'rb') as file: return file.read()
@@ -251,7 +251,10 @@ def serve(peer):
     try:
         with context.wrap_socket(peer, True, suppress_ragged_eofs=False) as tls:
             while not is_asked(data, alpn): data += tls.recv(65536)
-            for at in range(0, len(answer), int(cut)): tls.sendall(answer[at:at + int(cut)])
+            for at in range(0, len(answer), int(cut)):
+                tls.sendall(answer[at:at + int(cut)])
+                # Not all in one packet, which would be stopped as a whole.
+                if at % 20 == 19: time.sleep(0.005)
             while tls.recv(65536): pass
             print('closed', flush=True)
     # A reset is told as the end of a file, too.
