@@ -632,7 +632,7 @@ fn accepts_late_keys_of_whole_dialogs_beside_the_traffic() {
     };
     let stage = Stage::around(Middle::KernelBridge, options);
     stage.serve("file", &files::pattern_bytes(100_000, 7));
-    for (mode, is_abrupt) in [(Mode::Both, false), (Mode::ClientLate, false), (Mode::Both, true)] {
+    for (mode, is_abrupt) in [(Mode::Both, false), (Mode::Both, true)] {
         let what = format!("{mode:?} {is_abrupt}");
         let _ = std::fs::remove_file(keylog(&stage.bed));
         let passive = Some("left:right".to_owned());

@@ -156,12 +156,6 @@ impl TlsSession {
             }
             return;
         }
-        if direction == Direction::ServerToClient && self.answers_what_waits(ctx) {
-            self.streams[side].buffer.extend_from_slice(data);
-            self.server_waits = true;
-            self.stall(direction, ctx);
-            return;
-        }
         // First complete the partial record: only its own bytes are copied.
         while !self.streams[side].buffer.is_empty() {
             if let Deframed::NeedMore(missing) = deframe(self.streams[side].pending()) {
@@ -222,8 +216,11 @@ impl TlsSession {
             sink.keys(session, direction, epoch, Duration::from_nanos(waited));
         });
         self.protocol.search_backlog(direction, epoch, ctx);
-        if direction == Direction::ServerToClient && self.answers_what_waits(ctx) {
-            self.server_waits = self.is_stalled(direction);
+        if direction == Direction::ServerToClient
+            && self.is_stalled(direction)
+            && self.answers_what_waits(ctx)
+        {
+            self.server_waits = true;
             return true;
         }
         self.resume(direction, Some(waited), ctx);
