@@ -6,7 +6,7 @@ DESTDIR ?=
 CARGO ?= cargo
 # Seconds for each fuzz target; without it each runs a fixed number of inputs.
 FUZZ_SECONDS ?=
-# The same inputs for the same commit. To look for others: cargo xtask fuzz --long --seconds 600.
+# What random choices start from. Addresses and hash tables are random, too: two runs differ a little. To look for more: cargo xtask fuzz --long --seconds 600.
 FUZZ_SEED ?= 1
 # As for fuzzing; another one, or `make test PROPTEST_RNG_SEED=`, looks elsewhere.
 PROPTEST_RNG_SEED ?= 1

@@ -29,7 +29,8 @@ pub struct FuzzArgs {
     /// At most this many inputs per target.
     #[arg(long, value_name = "N")]
     runs: Option<u64>,
-    /// What the inputs are made from: the same ones again where the program and the seeds are the same.
+    /// What random choices start from. The inputs are much the same again, not quite: addresses, and in some targets hash
+    /// tables, are random, too.
     #[arg(long, value_name = "N")]
     seed: Option<u32>,
     /// Start from this directory and keep there what is learned: one subdirectory per target.
@@ -48,7 +49,7 @@ struct Target {
     name: &'static str,
     /// Longest input in bytes: longer ones cost time and find nothing else.
     max_len: u32,
-    /// Inputs that take about ten seconds: what is run where no time is given, the same on every machine.
+    /// Inputs that take about ten seconds: so many are run where no time is given, on every machine.
     runs: u64,
 }
 

@@ -310,8 +310,13 @@ impl EveWriter {
         let mut vlans = vlans.into_iter().filter(|id| *id != 0);
         if let Some(first) = vlans.next() {
             self.name("vlan");
-            let second = vlans.next().map_or_else(String::new, |id| format!(",{id}"));
-            self.line.extend_from_slice(format!("[{first}{second}]").as_bytes());
+            for (before, id) in [(b'[', Some(first)), (b',', vlans.next())] {
+                if let Some(id) = id {
+                    self.line.push(before);
+                    self.line.extend_from_slice(itoa::Buffer::new().format(id).as_bytes());
+                }
+            }
+            self.line.push(b']');
         }
     }
 

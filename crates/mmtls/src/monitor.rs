@@ -668,6 +668,8 @@ impl Handler for Monitor {
         reports.summary.no_private_tag += u64::from(private_tag == Some(false));
         let app_proto = state.inspection.as_deref().and_then(Inspection::protocol);
         reports.session_end(info, &mut state.known, why, outcome, app_proto);
+        // They are long where a client wants them to be, and the flow may be kept for a while.
+        state.known.fingerprints = None;
     }
 
     fn cleartext_start(&mut self, session: &mut Session<'_>, _state: &mut MonitorState) {

@@ -204,10 +204,8 @@ fn is_concluded<S: Default>(flow: &Flow<S>) -> bool {
         return false;
     }
     match &flow.payload {
-        Payload::Tls(tls) => match flow.payload.disposition() {
-            Disposition::Follow => {
-                !Direction::BOTH.into_iter().any(|it| tls.session.is_stalled(it))
-            }
+        Payload::Tls(_) => match flow.payload.disposition() {
+            Disposition::Follow => !flow.payload.is_stalled(),
             Disposition::Bypass => flow.bypassed,
             Disposition::Kill { .. } => false,
         },

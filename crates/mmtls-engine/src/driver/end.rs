@@ -39,7 +39,7 @@ impl<H: Handler> Engine<H> {
             None if flow.halves.iter().all(TcpDirection::fin_reached) => EndReason::Closed,
             None => return,
         };
-        if !is_stalled(flow) {
+        if !flow.payload.is_stalled() {
             self.close(index, reason);
         }
     }
@@ -256,7 +256,7 @@ impl<H: Handler> Engine<H> {
                 beyond <= client.syn_data.len()
             });
         if exact || refused {
-            if !self.config.inline && is_stalled(flow) {
+            if !self.config.inline && flow.payload.is_stalled() {
                 // What waits has been delivered, and its keys are on their way.
                 flow.reset_seen.get_or_insert(direction);
             } else {
@@ -369,14 +369,6 @@ impl<H: Handler> Engine<H> {
         {
             self.handler.flow_end(&flow.end(reason));
         }
-    }
-}
-
-/// Whether records of it wait for keys.
-fn is_stalled<S: Default>(flow: &Flow<S>) -> bool {
-    match &flow.payload {
-        Payload::Tls(tls) => Direction::BOTH.into_iter().any(|it| tls.session.is_stalled(it)),
-        _ => false,
     }
 }
 

@@ -49,6 +49,14 @@ impl<S> Payload<S> {
         }
     }
 
+    /// Whether records wait for keys.
+    pub(super) fn is_stalled(&self) -> bool {
+        match self {
+            Self::Tls(tls) => Direction::BOTH.into_iter().any(|it| tls.session.is_stalled(it)),
+            Self::Undecided(..) | Self::Plain(_) => false,
+        }
+    }
+
     /// Whether it counts among those of which it is not known what they carry: nothing of it is shown.
     pub(super) fn is_undecided(&self) -> bool {
         matches!(self, Self::Undecided(_, clear) if !clear.is_shown())

@@ -151,9 +151,6 @@ impl TlsSession {
         }
         if self.is_stalled(direction) {
             self.streams[side].buffer.extend_from_slice(data);
-            if direction == Direction::ServerToClient {
-                self.resume_server(ctx);
-            }
             return;
         }
         // First complete the partial record: only its own bytes are copied.
@@ -194,8 +191,8 @@ impl TlsSession {
     /// more).
     ///
     /// Inline, a server has nothing to answer while its client's records are held. Beside the traffic a whole
-    /// dialog may wait for keys: the server's part is inspected behind the client's, so that no answer comes
-    /// before its question.
+    /// dialog may wait for keys: what waits of the server is inspected behind what waits of the client, so that no
+    /// answer comes before its question. Where only the client's keys are late, it does.
     pub(crate) fn handle_keys(
         &mut self,
         direction: Direction,
@@ -216,10 +213,8 @@ impl TlsSession {
             sink.keys(session, direction, epoch, Duration::from_nanos(waited));
         });
         self.protocol.search_backlog(direction, epoch, ctx);
-        if direction == Direction::ServerToClient
-            && self.is_stalled(direction)
-            && self.answers_what_waits(ctx)
-        {
+        let both_wait = Direction::BOTH.into_iter().all(|it| self.is_stalled(it));
+        if direction == Direction::ServerToClient && both_wait && !ctx.config.inline {
             self.server_waits = true;
             return true;
         }
@@ -359,13 +354,6 @@ impl TlsSession {
             ctx.counters.stalls += 1;
             self.protocol.reporter.event(ctx, |sink, session| sink.stall(session, direction));
         }
-    }
-
-    /// Whether the server's next records may answer client's records that wait for keys.
-    fn answers_what_waits(&self, ctx: &Context<'_>) -> bool {
-        !ctx.config.inline
-            && self.is_stalled(Direction::ClientToServer)
-            && self.protocol.server_may_answer()
     }
 
     /// Goes on with a server that has waited for its client's keys.

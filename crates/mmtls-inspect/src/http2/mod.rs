@@ -264,17 +264,37 @@ impl Http2 {
             _ => number(0).filter(|_| has(kind::RST_STREAM, 4)),
         };
         sink(Event::Frame(Frame {
-            side,
-            stream,
-            transaction,
-            is_early: transaction.is_none() && self.may_open(stream),
-            kind,
             error_code,
             weight: content.get(4).copied().filter(|_| has(kind::PRIORITY, 5)),
             window: number(0).filter(|_| has(kind::WINDOW_UPDATE, 4)).map(|it| it & 0x7fff_ffff),
             settings: if kind == kind::SETTINGS { content } else { &[] },
-            table_sizes: &[],
+            ..self.frame_of(side, stream, transaction, kind)
         }));
+    }
+
+    /// A frame that says nothing but its type.
+    fn frame_of<'a>(
+        &self,
+        side: Side,
+        stream: u32,
+        transaction: Option<&'a Transaction>,
+        kind: u8,
+    ) -> Frame<'a> {
+        let is_early = transaction.is_none() && self.may_open(stream);
+        let (error_code, weight, window) = (None, None, None);
+        let (settings, table_sizes) = (&[][..], &[][..]);
+        Frame {
+            side,
+            stream,
+            transaction,
+            is_early,
+            kind,
+            error_code,
+            weight,
+            window,
+            settings,
+            table_sizes,
+        }
     }
 
     /// Tells of a frame that completes a header block.
@@ -287,19 +307,12 @@ impl Http2 {
     ) {
         let BlockFrame { side, kind, weight, .. } = frame;
         sink(Event::Frame(Frame {
-            side,
-            stream,
-            transaction,
-            is_early: transaction.is_none() && self.may_open(stream),
-            kind,
-            error_code: None,
             weight,
-            window: None,
-            settings: &[],
             table_sizes: match side {
                 Side::Client => &self.client.hpack.sizes,
                 Side::Server => &self.server.hpack.sizes,
             },
+            ..self.frame_of(side, stream, transaction, kind)
         }));
     }
 

@@ -253,12 +253,12 @@ impl Worker {
             }
             drop(state);
             self.shared.failures.fetch_add(1, Ordering::Relaxed);
-            if self.shared.connects.load(Ordering::Relaxed) != before {
+            let was_welcome = self.shared.connects.load(Ordering::Relaxed) != before;
+            if was_welcome {
                 pause = self.settings.min_pause;
             }
             // Somebody was there and would not have this endpoint: that does not mend itself soon.
-            let is_refused =
-                self.was_reached && self.shared.connects.load(Ordering::Relaxed) == before;
+            let is_refused = self.was_reached && !was_welcome;
             let longest = if is_refused { MAX_REFUSED_PAUSE } else { self.settings.max_pause };
             pause = pause.min(longest);
             self.sleep(self.with_jitter(pause), is_refused);

@@ -74,14 +74,10 @@ struct State {
     end: bool,
     /// What is not written yet is lost, unless more lines come.
     finished: bool,
-    /// How long was waited for a disk that did nothing.
+    /// How long was waited, in all.
     waited: Duration,
-    /// How long was waited, also while something was written.
-    waited_in_all: Duration,
-    /// That was long enough.
+    /// That was long enough, and nothing was written since.
     gave_up: bool,
-    /// Grows when something is written.
-    progress: u64,
 }
 
 /// Ends the thread when the last writer that has it goes, and waits for that.
@@ -249,9 +245,7 @@ impl State {
             end: false,
             finished: false,
             waited: Duration::ZERO,
-            waited_in_all: Duration::ZERO,
             gave_up: false,
-            progress: 0,
         }
     }
 
@@ -327,8 +321,6 @@ impl State {
 
     /// The disk does something.
     fn proceed(&mut self) {
-        self.progress += 1;
-        self.waited = Duration::ZERO;
         self.gave_up = false;
     }
 
@@ -368,28 +360,20 @@ impl Shared {
         }
     }
 
-    /// Waits for the thread, if there is one; not for a disk that does nothing, and for that one
-    /// only once.
+    /// Waits for the thread, if there is one, but not for ever.
     fn wait_until(&self, is_done: impl Fn(&State) -> bool) {
         let mut state = self.lock();
-        let waits = |state: &State| !state.gave_up && state.waited_in_all < self.last_wait;
-        while state.behind && !is_done(&state) && waits(&state) {
-            let (before, begun) = (state.progress, Instant::now());
-            let same =
-                |state: &mut State| state.behind && !is_done(state) && state.progress == before;
-            let left = self.last_wait.saturating_sub(state.waited.max(state.waited_in_all));
-            let waited = self.done.wait_timeout_while(state, left, same);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            let elapsed = begun.elapsed();
-            state.waited_in_all += elapsed;
-            if state.progress == before {
-                state.waited += elapsed;
-            }
-            if !waits(&state) || state.waited >= self.last_wait {
-                state.gave_up = true;
-                if state.pending_lines + state.in_hand_lines > 0 {
-                    state.tell(|| io::ErrorKind::TimedOut.into());
-                }
+        let begun = Instant::now();
+        let left = self.last_wait.saturating_sub(state.waited);
+        let waits = |state: &mut State| state.behind && !is_done(state);
+        let waited = self.done.wait_timeout_while(state, left, waits);
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        // Never more than that, whoever asks again.
+        state.waited += begun.elapsed().min(left);
+        if state.behind && !is_done(&state) {
+            state.gave_up = true;
+            if state.pending_lines + state.in_hand_lines > 0 {
+                state.tell(|| io::ErrorKind::TimedOut.into());
             }
         }
     }
