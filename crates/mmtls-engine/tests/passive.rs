@@ -212,19 +212,34 @@ fn answers_must_not_come_before_questions_whichever_keys_are_first() {
         }
         assert_eq!(directions(&t), [C, C, C, S, S, S], "{order:?}");
     }
+    // Those of the server are there before the dialog.
+    let mut t = passive();
+    let _ = t.keys(S, 0);
+    late_dialog(&mut t);
+    let _ = t.keys(C, 0);
+    assert_eq!(directions(&t), [C, C, C, S, S, S]);
+    let counters = t.engine.counters();
+    assert_eq!((counters.stalls, counters.stalls_ended_by_keys), (2, 2));
 }
 
 #[test]
 fn servers_must_not_wait_for_keys_of_the_client_for_ever() {
-    let mut t = passive();
-    late_dialog(&mut t);
-    let _ = t.keys(S, 0);
-    assert_eq!(directions(&t), []);
-    t.now += 30 * SECOND;
-    let now = t.now;
-    t.engine.handle_timeout(now);
-    assert_eq!(directions(&t), [S, S, S]);
-    assert_eq!(t.engine.handler().errors(), [(C, SessionError::MissingKeys)]);
+    for early in [true, false] {
+        let mut t = passive();
+        if early {
+            let _ = t.keys(S, 0);
+        }
+        late_dialog(&mut t);
+        if !early {
+            let _ = t.keys(S, 0);
+        }
+        assert_eq!(directions(&t), []);
+        t.now += 30 * SECOND;
+        let now = t.now;
+        t.engine.handle_timeout(now);
+        assert_eq!(directions(&t), [S, S, S], "{early}");
+        assert_eq!(t.engine.handler().errors(), [(C, SessionError::MissingKeys)]);
+    }
 }
 
 #[test]

@@ -31,6 +31,8 @@ enum Mode {
     Both,
     /// The client's keys at once, the server's after the delay.
     ServerLate,
+    /// The other way round.
+    ClientLate,
     /// "This session is private."
     Null,
     /// Keys of the right length that are not the session's.
@@ -47,7 +49,7 @@ fn the_sender_process() {
     };
     let text = |name| std::env::var(name).unwrap();
     let delay = Duration::from_millis(text("SENDER_DELAY_MS").parse().unwrap());
-    let modes = [Mode::Both, Mode::ServerLate, Mode::Null, Mode::Garbage];
+    let modes = [Mode::Both, Mode::ServerLate, Mode::ClientLate, Mode::Null, Mode::Garbage];
     let mode = *modes.iter().find(|mode| format!("{mode:?}") == text("SENDER_MODE")).unwrap();
     let config = ClientConfig::new(vec![middlebox.parse().unwrap()], text("SENDER_CA").into());
     let client = Client::start(config, Box::new(|_| None)).unwrap();
@@ -77,6 +79,11 @@ fn the_sender_process() {
                 send(vec![to_server]);
                 std::thread::sleep(delay);
                 send(vec![to_client]);
+            }
+            Mode::ClientLate => {
+                send(vec![to_client]);
+                std::thread::sleep(delay);
+                send(vec![to_server]);
             }
             Mode::Null => {
                 let null = NullKeys { client_random: random, flow: None };
@@ -625,12 +632,12 @@ fn accepts_late_keys_of_whole_dialogs_beside_the_traffic() {
     };
     let stage = Stage::around(Middle::KernelBridge, options);
     stage.serve("file", &files::pattern_bytes(100_000, 7));
-    for is_abrupt in [false, true] {
-        let what = format!("abrupt: {is_abrupt}");
+    for (mode, is_abrupt) in [(Mode::Both, false), (Mode::ClientLate, false), (Mode::Both, true)] {
+        let what = format!("{mode:?}, abrupt: {is_abrupt}");
         let _ = std::fs::remove_file(keylog(&stage.bed));
         let passive = Some("left:right".to_owned());
         let mmtls = stage.mmtls(&MmtlsOptions { passive, ..patient() });
-        let mut sender = sender(&stage.bed, &stage.bed.client, Family::V4, Mode::Both, 250);
+        let mut sender = sender(&stage.bed, &stage.bed.client, Family::V4, mode, 250);
         for _ in 0..4 {
             // Two requests on a connection.
             let client = if is_abrupt {

@@ -100,6 +100,14 @@ impl Protocol {
         self.messages[direction.index()].capacity() + searched + hellos.map_or(0, Hellos::memory)
     }
 
+    /// Whether the server's next records may be application data in answer to the client's.
+    pub(super) fn server_may_answer(&self) -> bool {
+        match &self.version {
+            Version::Tls13(tls13) => tls13.client_flight_seen(),
+            Version::Undecided(_) | Version::Tls12(_) => self.reporter.handshake_ended(),
+        }
+    }
+
     /// Whether protected records of a direction were seen and nothing opened although keys were there.
     pub(super) fn opened_nothing(&self, direction: Direction, is_stalled: bool) -> bool {
         match &self.version {

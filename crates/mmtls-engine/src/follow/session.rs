@@ -21,7 +21,7 @@ use crate::tls::{
 pub(crate) struct TlsSession {
     protocol: Protocol,
     streams: [Stream; 2],
-    /// The server's stall has its keys, and goes on behind the client's: see [`Self::handle_keys`].
+    /// What waits of the server goes on behind the client's stall: see [`Self::answers_what_waits`].
     server_waits: bool,
 }
 
@@ -153,6 +153,13 @@ impl TlsSession {
             self.streams[side].buffer.extend_from_slice(data);
             return;
         }
+        if direction == Direction::ServerToClient && self.answers_what_waits(ctx) {
+            // Nobody is told of a stall: its own keys are there, or are asked for when it is its turn.
+            self.streams[side].buffer.extend_from_slice(data);
+            self.server_waits = true;
+            self.begin_stall(direction, ctx);
+            return;
+        }
         // First complete the partial record: only its own bytes are copied.
         while !self.streams[side].buffer.is_empty() {
             if let Deframed::NeedMore(missing) = deframe(self.streams[side].pending()) {
@@ -189,10 +196,6 @@ impl TlsSession {
 
     /// Installs keys that came over the connection `source`; false when they are not needed (any
     /// more).
-    ///
-    /// Inline, a server has nothing to answer while its client's records are held. Beside the traffic a whole
-    /// dialog may wait for keys: what waits of the server is inspected behind what waits of the client, so that no
-    /// answer comes before its question. Where only the client's keys are late, it does.
     pub(crate) fn handle_keys(
         &mut self,
         direction: Direction,
@@ -213,8 +216,10 @@ impl TlsSession {
             sink.keys(session, direction, epoch, Duration::from_nanos(waited));
         });
         self.protocol.search_backlog(direction, epoch, ctx);
-        let both_wait = Direction::BOTH.into_iter().all(|it| self.is_stalled(it));
-        if direction == Direction::ServerToClient && both_wait && !ctx.config.inline {
+        if direction == Direction::ServerToClient
+            && self.is_stalled(direction)
+            && self.answers_what_waits(ctx)
+        {
             self.server_waits = true;
             return true;
         }
@@ -348,12 +353,26 @@ impl TlsSession {
     // Stalls.
 
     fn stall(&mut self, direction: Direction, ctx: &mut Context<'_>) {
-        let stream = &mut self.streams[direction.index()];
-        if stream.stalled_since_ns.is_none() {
-            stream.stalled_since_ns = Some(ctx.now_ns);
-            ctx.counters.stalls += 1;
+        if !self.is_stalled(direction) {
+            self.begin_stall(direction, ctx);
             self.protocol.reporter.event(ctx, |sink, session| sink.stall(session, direction));
         }
+    }
+
+    fn begin_stall(&mut self, direction: Direction, ctx: &mut Context<'_>) {
+        self.streams[direction.index()].stalled_since_ns = Some(ctx.now_ns);
+        ctx.counters.stalls += 1;
+    }
+
+    /// Whether the server's next records may answer client's records that wait for keys.
+    ///
+    /// Inline, a server has nothing to answer while its client's records are held. Beside the traffic a whole
+    /// dialog may wait for keys, or the client's keys come last: what waits of the server is inspected behind what
+    /// waits of the client, so that no answer comes before its question.
+    fn answers_what_waits(&self, ctx: &Context<'_>) -> bool {
+        !ctx.config.inline
+            && self.is_stalled(Direction::ClientToServer)
+            && self.protocol.server_may_answer()
     }
 
     /// Goes on with a server that has waited for its client's keys.

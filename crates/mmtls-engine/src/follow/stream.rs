@@ -15,7 +15,7 @@ pub(super) struct Stream {
     start: usize,
     /// Stream offset of the first byte that is not processed.
     pub(super) position: u64,
-    /// Set while a complete record at the front waits for keys.
+    /// Set while a complete record at the front waits for keys, or a server's bytes wait for its client's.
     pub(super) stalled_since_ns: Option<u64>,
     pub(super) early_fin_raised: bool,
 }

@@ -76,6 +76,11 @@ impl Tls13 {
         search.is_some_and(|search| search.opened_nothing(direction, is_stalled))
     }
 
+    /// Whether the client's first protected record behind the ServerHello was seen.
+    pub(super) fn client_flight_seen(&self) -> bool {
+        self.client_flight_seen
+    }
+
     // Inputs.
 
     /// Adds keys; false when they are not needed (any more).
