@@ -2,24 +2,62 @@
 //!
 //! Refuses what is not left: whoever asks then has to do without, and says so.
 
-use std::sync::Arc;
+use core::net::IpAddr;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Bytes that all who have a clone of it may take together.
 #[derive(Clone, Debug)]
-pub struct MemoryBudget(Arc<AtomicUsize>);
+pub struct MemoryBudget(Arc<Account>);
+
+/// What one client takes of a budget, or whoever has none.
+#[derive(Debug)]
+struct Account {
+    pool: Arc<Pool>,
+    client: Option<IpAddr>,
+    taken: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Pool {
+    left: AtomicUsize,
+    /// Those who have an account.
+    clients: Mutex<HashMap<IpAddr, Weak<Account>>>,
+}
 
 impl MemoryBudget {
     /// A budget of so many bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        Self(Arc::new(AtomicUsize::new(bytes)))
+        let pool = Pool { left: AtomicUsize::new(bytes), clients: Mutex::default() };
+        Self(Arc::new(Account { pool: Arc::new(pool), client: None, taken: AtomicUsize::new(0) }))
+    }
+
+    /// The same budget for the sessions of a client: together they may take no more than they leave to all others.
+    /// An IPv6 host has as many addresses of its /64 as it likes, so that counts as one client.
+    #[must_use]
+    pub fn for_client(&self, address: IpAddr) -> Self {
+        let client = match address {
+            IpAddr::V4(_) => address,
+            IpAddr::V6(ip) => IpAddr::from((ip.to_bits() & !u128::from(u64::MAX)).to_be_bytes()),
+        };
+        let pool = &self.0.pool;
+        let mut clients = pool.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(account) = clients.get(&client).and_then(Weak::upgrade) {
+            return Self(account);
+        }
+        let pool = Arc::clone(pool);
+        let account = Account { pool, client: Some(client), taken: AtomicUsize::new(0) };
+        let account = Arc::new(account);
+        clients.insert(client, Arc::downgrade(&account));
+        Self(account)
     }
 
     /// Bytes that nobody has taken.
     #[must_use]
     pub fn left(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.0.pool.left.load(Ordering::Relaxed)
     }
 
     /// Takes bytes out; `None` where there are not so many.
@@ -31,6 +69,38 @@ impl MemoryBudget {
     /// Nothing of it yet.
     pub(crate) fn charge(&self) -> Charge {
         Charge { budget: self.clone(), bytes: 0 }
+    }
+}
+
+impl Account {
+    fn take(&self, bytes: usize) -> bool {
+        // Workers that take at the same moment may see the account before each other; the pool is exact.
+        let taken = self.taken.load(Ordering::Relaxed).saturating_add(bytes);
+        let pool = self.pool.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            let left = left.checked_sub(bytes)?;
+            (self.client.is_none() || taken <= left).then_some(left)
+        });
+        if pool.is_ok() {
+            self.taken.fetch_add(bytes, Ordering::Relaxed);
+        }
+        pool.is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+        self.pool.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        if let Some(client) = self.client {
+            let mut clients = self.pool.clients.lock().unwrap_or_else(PoisonError::into_inner);
+            // Another one may have taken its place.
+            if clients.get(&client).is_some_and(|account| account.strong_count() == 0) {
+                clients.remove(&client);
+            }
+        }
     }
 }
 
@@ -51,15 +121,12 @@ pub(crate) struct Charge {
 impl Charge {
     /// Has so many bytes; where there are not so many it keeps what it has.
     pub(crate) fn set(&mut self, bytes: usize) -> bool {
-        if let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) {
-            let left = &self.budget.0;
-            let taken = left
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(more));
-            if taken.is_err() {
-                return false;
-            }
-        } else {
-            self.budget.0.fetch_add(self.bytes.saturating_sub(bytes), Ordering::Relaxed);
+        let account = &self.budget.0;
+        match bytes.checked_sub(self.bytes) {
+            Some(0) => {}
+            Some(more) if !account.take(more) => return false,
+            Some(_) => {}
+            None => account.give_back(self.bytes - bytes),
         }
         self.bytes = bytes;
         true
@@ -152,6 +219,13 @@ impl AppBudget {
     pub fn new(decoders: usize, heads: usize) -> Self {
         Self { decoders: MemoryBudget::new(decoders), heads: MemoryBudget::new(heads) }
     }
+
+    /// See [`MemoryBudget::for_client`].
+    #[must_use]
+    pub fn for_client(&self, address: IpAddr) -> Self {
+        let Self { decoders, heads } = self;
+        Self { decoders: decoders.for_client(address), heads: heads.for_client(address) }
+    }
 }
 
 impl Default for AppBudget {
@@ -176,6 +250,24 @@ mod tests {
         assert_eq!(budget.left(), 5);
         other.release();
         assert_eq!(budget.left(), 10);
+    }
+
+    #[test]
+    fn refuses_a_client_more_than_it_leaves_to_others() {
+        let budget = MemoryBudget::new(1000);
+        let of = |text: &str| budget.for_client(text.parse().unwrap());
+        let first = of("2001:db8::1");
+        let taken = first.take(500).unwrap();
+        assert!(first.take(1).is_none() && of("2001:db8::2").take(1).is_none());
+        let others = of("2001:db8:0:1::1").take(250).unwrap();
+        assert!(of("192.0.2.1").take(126).is_none() && of("192.0.2.1").take(125).is_some());
+        assert!(budget.take(250).is_some(), "who is no client may take everything");
+        drop(taken);
+        let mut again = of("2001:db8::3").take(375).unwrap();
+        assert!(!again.set(376) && again.set(100) && again.set(375));
+        drop((others, again, first));
+        assert_eq!(budget.left(), 1000);
+        assert!(budget.0.pool.clients.lock().unwrap().is_empty());
     }
 
     #[test]

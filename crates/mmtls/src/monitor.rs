@@ -340,7 +340,9 @@ impl Monitor {
         let (reports, patterns) = (&mut self.reports, self.patterns.as_deref());
         let now_ns = reports.now_ns;
         let (budget, fileinfo) = (&self.budget, self.fileinfo);
-        let inspection = state.inspection.get_or_insert_with(|| inspection(budget, fileinfo));
+        let inspection = state
+            .inspection
+            .get_or_insert_with(|| inspection(&budget.for_client(flow.client.ip()), fileinfo));
         inspection.negotiated(info.alpn.as_deref());
         inspection.limit(self.inspect_limit_bytes);
         reports.rules_stop = self.rules.as_mut().is_some_and(LiveRules::can_drop);

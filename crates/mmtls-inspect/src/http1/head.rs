@@ -34,8 +34,13 @@ pub(super) struct HeadBuffer {
 pub(super) enum Collected {
     /// All input was taken; the head goes on.
     More,
-    /// The head is complete in the buffer; so much of the input belonged to it.
-    Buffered(usize),
+    /// The head is complete in the buffer.
+    Buffered {
+        /// So much of the input belonged to it.
+        used: usize,
+        /// Earlier input that does not, whose place was not known before: see [`find_end`].
+        before: &'static [u8],
+    },
     /// The head is complete at the start of the input, of this length.
     InPlace(usize),
     /// This is no head, or it is over the limit. The input was not taken.
@@ -99,8 +104,10 @@ impl HeadBuffer {
         }
         match Self::judge(side, self.bytes(), self.searched) {
             Ok(Some(end)) => {
+                let earlier: &[u8] = if end < before { b"\r" } else { b"" };
+                debug_assert_eq!(self.bytes().get(end..before).unwrap_or_default(), earlier);
                 self.kept.truncate(end);
-                Collected::Buffered(end.saturating_sub(before))
+                Collected::Buffered { used: end.saturating_sub(before), before: earlier }
             }
             Ok(None) => {
                 self.searched = self.bytes().len().saturating_sub(5);
@@ -172,7 +179,8 @@ fn plausible(side: Side, bytes: &[u8]) -> bool {
 }
 
 /// Where the head ends: after an empty line, whatever the line ends are. To clients LF CR is a line end, too,
-/// so that CR LF behind it is an empty line, unless there is one right behind that.
+/// so that CR LF behind it is an empty line, unless there is one right behind that: a CR there may belong to the
+/// head, or be the first byte behind it.
 fn find_end(side: Side, bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {

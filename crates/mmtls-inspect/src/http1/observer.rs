@@ -323,7 +323,7 @@ impl Http1 {
                 let (head, rest) = input.split_at(len);
                 if self.head(side, head, sink) { rest } else { input }
             }
-            Collected::Buffered(used) => {
+            Collected::Buffered { used, before } => {
                 let mut buffer = stream.head.take();
                 if self.head(side, buffer.bytes(), sink) {
                     buffer.clear();
@@ -331,6 +331,7 @@ impl Http1 {
                 } else {
                     self.flush_lost_head(side, buffer.bytes(), sink);
                 }
+                self.data(side, before, sink);
                 &input[used..]
             }
             Collected::Refused(why) => {

@@ -42,6 +42,8 @@ struct Common {
 pub struct SessionRules {
     matcher: Arc<Matcher>,
     state: FlowState,
+    /// Its client's share of the memory.
+    budget: MemoryBudget,
 }
 
 impl LiveRules {
@@ -120,7 +122,8 @@ impl LiveRules {
     pub fn session(&mut self, flow: FlowKey) -> SessionRules {
         self.refresh();
         let state = FlowState::new(flow.id, flow.client, flow.server);
-        SessionRules { matcher: Arc::clone(&self.matcher), state }
+        let budget = self.common.budget.for_client(flow.client.ip());
+        SessionRules { matcher: Arc::clone(&self.matcher), state, budget }
     }
 
     /// Looks whether the rules were exchanged.
@@ -165,7 +168,7 @@ impl SessionRules {
         let mut context = Context {
             matcher: &self.matcher,
             shared: &live.common.shared,
-            budget: &live.common.budget,
+            budget: &self.budget,
             scratch: &mut live.scratch,
             now_ns,
         };
