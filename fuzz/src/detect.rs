@@ -10,7 +10,7 @@ use mmtls_inspect::detect::{
 };
 use mmtls_inspect::rules::header::Protocol;
 use mmtls_inspect::rules::{Buffer, RuleSet, Variables};
-use mmtls_inspect::{AppLayer, MemoryBudget, Side};
+use mmtls_inspect::{AppLayer, MemoryBudget, Side, Uninspected};
 
 use crate::input::{Input, pieces};
 
@@ -49,7 +49,7 @@ fn run(matcher: &Matcher, budget: &MemoryBudget, traffic: &[u8], cut: &[u8]) -> 
             is_client: it.side == Side::Client,
             transaction: it.transaction.and_then(|it| it.id),
         }),
-        Detected::OverCap(_) => over_cap = true,
+        Detected::Uninspected(_, cause) => over_cap |= cause == Uninspected::OverCap,
     };
     let mut input = Input::new(traffic);
     while !input.is_empty() {

@@ -18,6 +18,8 @@ pub enum Uninspected {
     Malformed,
     /// More than is kept or decoded.
     OverCap,
+    /// A regular expression of a rule met its limit of steps, and counts as no match.
+    ExpressionLimit,
     /// The rest of a body that is beyond the limit of the caller.
     BodyLimit,
     /// Bytes that the caller does not have.
@@ -26,11 +28,12 @@ pub enum Uninspected {
 
 impl Uninspected {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::UnknownProtocol,
         Self::UnknownCoding,
         Self::Malformed,
         Self::OverCap,
+        Self::ExpressionLimit,
         Self::BodyLimit,
         Self::Gap,
     ];
@@ -43,6 +46,7 @@ impl Uninspected {
             Self::UnknownCoding => "unknown_coding",
             Self::Malformed => "malformed",
             Self::OverCap => "over_cap",
+            Self::ExpressionLimit => "expression_limit",
             Self::BodyLimit => "body_limit",
             Self::Gap => "gap",
         }

@@ -380,13 +380,15 @@ mod tests {
         let defaults = [Uninspected::Malformed, Uninspected::OverCap];
         assert_eq!(section(reset).uninspected_resets(false), defaults.into());
         let passing = section(reset).exceptions(false).unwrap();
-        assert!(passing.contains("these pass: unknown_protocol, unknown_coding, body_limit, gap"));
+        assert!(passing.contains(
+            "these pass: unknown_protocol, unknown_coding, expression_limit, body_limit, gap"
+        ));
         let all: String = Uninspected::ALL
             .iter()
             .map(|cause| format!("uninspected.{cause} = \"reset\"\n"))
             .collect();
         let all = section(&format!("{reset}{all}"));
-        assert_eq!((all.uninspected_resets(false).len(), all.exceptions(false)), (6, None));
+        assert_eq!((all.uninspected_resets(false).len(), all.exceptions(false)), (7, None));
         let none = section(&format!("{reset}uninspected.malformed = \"forward\""));
         assert_eq!(none.uninspected_resets(false), [Uninspected::OverCap].into());
         let error = parse("[inspect]\nuninspected.gaps = \"reset\"").unwrap_err();

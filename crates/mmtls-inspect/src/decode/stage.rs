@@ -273,11 +273,10 @@ pub(crate) fn inflate(
         match result {
             Err(_) => return Err(Fault::Malformed),
             Ok(Status::StreamEnd) => return Ok((used, true)),
-            Ok(Status::Ok | Status::BufError) if made == PIECE => {}
+            // Where its window ends, too, it may have more to give than it gives at a time.
+            Ok(Status::Ok | Status::BufError) if made > 0 => {}
             Ok(Status::Ok | Status::BufError) if used == input.len() => return Ok((used, false)),
-            Ok(Status::Ok | Status::BufError) if taken == 0 && made == 0 => {
-                return Err(Fault::Malformed);
-            }
+            Ok(Status::Ok | Status::BufError) if taken == 0 => return Err(Fault::Malformed),
             Ok(Status::Ok | Status::BufError) => {}
         }
     }
@@ -301,8 +300,9 @@ fn brotli(state: &mut Brotli, input: &[u8], out: Out<'_>) -> Result<(usize, bool
         out(&buffer[..made])?;
         match result {
             BrotliResult::ResultSuccess => return Ok((used, true)),
-            BrotliResult::NeedsMoreInput => return Ok((used, false)),
-            BrotliResult::NeedsMoreOutput => {}
+            // Without room it has more to give, although it says that it needs more.
+            BrotliResult::NeedsMoreInput if room > 0 => return Ok((used, false)),
+            BrotliResult::NeedsMoreInput | BrotliResult::NeedsMoreOutput => {}
             BrotliResult::ResultFailure => return Err(Fault::Malformed),
         }
     }

@@ -17,6 +17,7 @@ use crate::rules::buffers::Application;
 use crate::rules::flow::BitAction;
 use crate::rules::header::Action;
 use crate::transaction::Transaction;
+use crate::uninspected::Uninspected;
 
 /// What all rules of the connection look at.
 pub(super) struct Connection {
@@ -29,8 +30,8 @@ pub(super) struct Connection {
     pub(super) inherited: HashSet<u32>,
     /// A rule said that no other one is applied.
     pub(super) has_passed: bool,
-    /// More than the caps allow was found on a side, and told.
-    pub(super) over_cap: [bool; 2],
+    /// What was told of a side.
+    pub(super) uninspected: [Vec<Uninspected>; 2],
     pub(super) application: Option<Application>,
     /// It was found out what the connection carries.
     pub(super) is_known: bool,
@@ -40,10 +41,24 @@ pub(super) struct Connection {
 impl Connection {
     /// Tells, once for each side, that a cap was met.
     pub(super) fn over_cap(&mut self, side: Side, sink: Sink<'_>) {
-        if let Some(told) = self.over_cap.get_mut(index(side))
-            && !core::mem::replace(told, true)
-        {
-            sink(Detected::OverCap(side));
+        self.tell(side, Uninspected::OverCap, sink);
+    }
+
+    /// Tells what was not inspected when a rule was applied.
+    pub(super) fn tell_applied(&mut self, cx: &mut Context<'_>, side: Side, sink: Sink<'_>) {
+        if core::mem::take(&mut cx.scratch.over_cap) {
+            self.tell(side, Uninspected::OverCap, sink);
+        }
+        if core::mem::take(&mut cx.scratch.gave_up) {
+            self.tell(side, Uninspected::ExpressionLimit, sink);
+        }
+    }
+
+    fn tell(&mut self, side: Side, cause: Uninspected, sink: Sink<'_>) {
+        let told = &mut self.uninspected[index(side)];
+        if !told.contains(&cause) {
+            told.push(cause);
+            sink(Detected::Uninspected(side, cause));
         }
     }
 
@@ -117,6 +132,7 @@ impl Connection {
         cx.scratch.work = cost.work;
         cx.scratch.over_cap |= cost.over_cap;
         cx.scratch.limits_hit += u64::from(cost.limits_hit);
+        cx.scratch.gave_up |= cost.limits_hit > 0 && outcome != Outcome::Matched;
         match outcome {
             Outcome::Matched if waits || !self.bits_hold(cx, compiled, side) => Outcome::Waits,
             outcome => outcome,
@@ -199,9 +215,7 @@ pub(super) fn settle(
     sink: Sink<'_>,
 ) {
     let rule = waiting.rule;
-    if core::mem::take(&mut cx.scratch.over_cap) {
-        connection.over_cap(side, sink);
-    }
+    connection.tell_applied(cx, side, sink);
     match outcome {
         Outcome::Waits => message.wait(waiting),
         Outcome::Never => message.decide(rule, false),

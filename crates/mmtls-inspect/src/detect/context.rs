@@ -7,6 +7,7 @@ use crate::budget::MemoryBudget;
 use crate::event::Side;
 use crate::rules::{Buffer, Rule};
 use crate::transaction::Transaction;
+use crate::uninspected::Uninspected;
 
 /// What is known of a TLS handshake.
 pub trait Facts {
@@ -38,6 +39,8 @@ pub struct Scratch {
     pub(super) work: u64,
     /// A rule was given up.
     pub(super) over_cap: bool,
+    /// One did not match, and an expression in it was given up.
+    pub(super) gave_up: bool,
     /// Expressions that were given up.
     pub(super) limits_hit: u64,
 }
@@ -54,8 +57,8 @@ impl Scratch {
 pub enum Detected<'a> {
     /// A rule has matched.
     Match(Match<'a>),
-    /// More than the caps allow: rules are applied late, or not at all, to something of this side.
-    OverCap(Side),
+    /// Something of this side is not inspected as rules ask: beyond a cap they are applied late, or not at all.
+    Uninspected(Side, Uninspected),
 }
 
 /// A rule has matched.

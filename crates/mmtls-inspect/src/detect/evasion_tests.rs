@@ -55,7 +55,7 @@ fn seen(matcher: &Matcher, parts: &Parts, chunk: usize) -> (bool, BTreeSet<Unins
                 causes.extend(cause);
                 state.event(&mut cx, &event, &mut |detected| match detected {
                     Detected::Match(_) => found = true,
-                    Detected::OverCap(_) => drop(causes.insert(OverCap)),
+                    Detected::Uninspected(_, cause) => drop(causes.insert(cause)),
                 });
             });
         }

@@ -5,6 +5,7 @@
 
 use pcre2::bytes::{Regex, RegexBuilder};
 
+use super::extent::Extent;
 use super::memory::Memory;
 use super::pattern::{self, Nature, Pattern, Reach};
 use super::unusable::Unusable;
@@ -29,6 +30,8 @@ pub(super) struct Expression {
     captures: Vec<(usize, Scope, Box<str>)>,
     /// The match must not become longer or shorter as more bytes follow: something depends on its end.
     needs_end: bool,
+    /// What it extends over, where it is tied to a place.
+    tied: Option<Extent>,
 }
 
 /// Where an expression matches.
@@ -67,7 +70,8 @@ impl Expression {
         let captures = captures(pcre, &regex)?;
         let needs_end = is_followed || !captures.is_empty();
         let (negated, relative) = (pcre.negated, pcre.relative);
-        Ok(Self { regex, nature: pattern.nature, negated, relative, captures, needs_end })
+        let Pattern { nature, tied, .. } = pattern;
+        Ok(Self { regex, nature, negated, relative, captures, needs_end, tied })
     }
 
     /// More bytes never undo a match.
@@ -102,7 +106,7 @@ impl Expression {
         let Some(subject) = view.tail(base).filter(|_| view.is_whole) else {
             return false;
         };
-        if !memory.spend(SEARCH_WORK + subject.len()) {
+        if !memory.spend(SEARCH_WORK + self.reach(subject)) {
             return false;
         }
         match self.regex.is_match_at(subject, 0) {
@@ -129,8 +133,13 @@ impl Expression {
         }
     }
 
+    /// How many of these bytes a search that finds nothing has looked at, at most.
+    fn reach(&self, subject: &[u8]) -> usize {
+        self.tied.as_ref().map_or(subject.len(), |extent| extent.over(subject))
+    }
+
     fn search(&self, subject: &[u8], from: usize, memory: &mut Memory) -> Option<(usize, usize)> {
-        let rest = subject.len().checked_sub(from)?;
+        let rest = subject.get(from..)?;
         if !memory.spend(SEARCH_WORK) {
             return None;
         }
@@ -139,10 +148,10 @@ impl Expression {
             Ok(Some(found)) => {
                 (Some((found.start(), found.end())), found.end().saturating_sub(from))
             }
-            Ok(None) => (None, rest),
+            Ok(None) => (None, self.reach(rest)),
             Err(_) => {
                 memory.limit_hit();
-                (None, rest + GIVEN_UP_WORK)
+                (None, self.reach(rest) + GIVEN_UP_WORK)
             }
         };
         if !memory.spend(seen) {

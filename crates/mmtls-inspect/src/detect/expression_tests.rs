@@ -154,6 +154,26 @@ fn shows_how_often_a_limit_was_met() {
     let request = format!("GET /{}b HTTP/1.1\r\n\r\n", "a".repeat(60));
     run.connection(&[(crate::Side::Client, request.as_bytes())], usize::MAX);
     assert_eq!((run.scratch.take_limits_hit(), run.scratch.take_limits_hit()), (1, 0));
+    assert_eq!((run.gave_up, run.over_cap), (1, 0));
     run.connection(&[(crate::Side::Client, b"GET /aaab HTTP/1.1\r\n\r\n")], usize::MAX);
-    assert_eq!(run.scratch.take_limits_hit(), 0);
+    assert_eq!((run.scratch.take_limits_hit(), run.gave_up), (0, 1));
+}
+
+/// What is tied to a place costs what it can have looked at, not the rest of the page.
+#[test]
+fn accepts_tied_expressions_at_many_places() {
+    let page = "<p>id=x&name=y</p>\n".repeat(3000);
+    for (rule, fits) in [
+        ("pcre:\"/^[0-9a-f]{32}&/R\";", true),
+        ("pcre:\"/^[^&]*&key=/R\";", true),
+        ("pcre:\"/^.*secret/R\";", true),
+        ("pcre:\"/.secret/AR\";", true),
+        ("pcre:\"/.secret/R\";", false),
+        ("pcre:\"/^.*secret/Rs\";", false),
+    ] {
+        let mut memory = Memory::default();
+        let rule = format!("content:\"id=\"; {rule}");
+        assert!(!run(&rule, View::whole(page.as_bytes()), &mut memory));
+        assert_eq!(!memory.over_cap, fits, "{rule} {}", memory.work());
+    }
 }

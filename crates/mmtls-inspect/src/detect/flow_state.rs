@@ -52,7 +52,7 @@ impl FlowState {
             bits: HashSet::new(),
             inherited: HashSet::new(),
             has_passed: false,
-            over_cap: [false; 2],
+            uninspected: Default::default(),
             application: None,
             is_known: false,
             is_http2: false,
@@ -415,9 +415,7 @@ impl FlowState {
                 continue;
             }
             let outcome = self.connection.apply(cx, &mut Waiting::new(rule), side, &subject);
-            if core::mem::take(&mut cx.scratch.over_cap) {
-                self.connection.over_cap(side, sink);
-            }
+            self.connection.tell_applied(cx, side, sink);
             if outcome == Outcome::Matched {
                 if transaction.is_some() {
                     let message = self.messages.entry(key).or_default();

@@ -45,7 +45,7 @@ impl Crowd {
                     matches!(event, Event::Anomaly(_, it) if it.uninspected() == Some(OverCap));
                 over_cap.extend(is_over.then_some(number));
                 state.event(&mut cx, &event, &mut |detected| {
-                    let is_over = matches!(detected, Detected::OverCap(_));
+                    let is_over = matches!(detected, Detected::Uninspected(_, OverCap));
                     over_cap.extend(is_over.then_some(number));
                 });
             });

@@ -6,6 +6,7 @@
 //! Refuses to do I/O, to know records or packets, to panic on any rule or traffic, and to work or to
 //! keep anything without a cap.
 
+mod alphabet;
 mod automaton;
 mod base64;
 mod bestfit;
@@ -15,6 +16,7 @@ mod connection;
 mod context;
 mod dataset;
 mod expression;
+mod extent;
 mod flow_state;
 mod frames;
 mod http_head;
@@ -66,6 +68,8 @@ mod lenient_tests;
 mod multipart_tests;
 #[cfg(test)]
 mod number_tests;
+#[cfg(test)]
+mod pattern_tests;
 #[cfg(test)]
 mod property_tests;
 #[cfg(test)]

@@ -5,6 +5,8 @@
 //! dependent: a match is then reported later, never wrongly.
 //! Refuses to judge whether an expression is right: that is for PCRE2.
 
+use super::alphabet::Alphabet;
+use super::extent::{Builder, Extent};
 use crate::rules::pcre::Pcre;
 
 /// What a regular expression depends on.
@@ -35,6 +37,8 @@ pub(super) struct Pattern {
     /// The expression, flag `E` worked into it.
     pub(super) text: String,
     pub(super) nature: Nature,
+    /// What it extends over, where it can match where the subject or the search starts, and nowhere else.
+    pub(super) tied: Option<Extent>,
     /// Options inside of it change what `$`, or `#`, means.
     pub(super) has_own_options: bool,
 }
@@ -51,11 +55,23 @@ impl Pattern {
             // Line ends count before `$` in any case where there are many lines.
             replaces_dollar: pcre.dollar_end_only && !pcre.multi_line,
             extended: pcre.extended,
-            pattern: Self { text: String::new(), nature, has_own_options: false },
+            dot_all: pcre.dot_all,
+            starts_tied: starts_tied(pcre),
+            extent: Builder::default(),
+            pattern: Self { text: String::new(), nature, tied: None, has_own_options: false },
         };
         while scanner.item() {}
-        scanner.pattern
+        let Scanner { mut pattern, starts_tied, extent, .. } = scanner;
+        let is_tied = pcre.anchored || starts_tied && !pattern.has_own_options;
+        pattern.tied = is_tied.then(|| extent.finish());
+        pattern
     }
+}
+
+/// Whether an expression begins where the subject does, as far as its first alternative goes.
+fn starts_tied(pcre: &Pcre) -> bool {
+    let behind = pcre.expression.strip_prefix('^');
+    !pcre.multi_line && behind.is_some_and(|rest| !rest.starts_with(['*', '+', '?', '{']))
 }
 
 /// Splits off what may only stand at the start of an expression: settings such as `(*CRLF)`.
@@ -75,6 +91,10 @@ struct Scanner<'a> {
     rest: &'a str,
     replaces_dollar: bool,
     extended: bool,
+    dot_all: bool,
+    /// Every alternative so far begins where the subject does.
+    starts_tied: bool,
+    extent: Builder,
     pattern: Pattern,
 }
 
@@ -103,6 +123,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn is_dependent(&mut self) {
+        self.extent.is_far();
         self.pattern.nature.looks_ahead = true;
         self.pattern.nature.is_variable = true;
     }
@@ -117,6 +138,7 @@ impl<'a> Scanner<'a> {
             '[' => self.class(),
             '(' => self.group(),
             '$' => {
+                self.extent.condition();
                 self.pattern.nature.looks_ahead = true;
                 if self.replaces_dollar {
                     self.pattern.text.push_str(r"\z");
@@ -126,17 +148,34 @@ impl<'a> Scanner<'a> {
                 }
             }
             '^' => {
+                self.extent.condition();
                 self.looks_back(Reach::Byte);
                 self.copy(1);
             }
             '|' => {
                 self.pattern.nature.is_variable = true;
+                self.starts_tied &= self.extent.depth() > 0;
                 self.copy(1);
             }
-            '*' | '+' | '?' => self.quantifier(1),
+            ')' => {
+                self.extent.close();
+                self.copy(1);
+            }
+            '.' => {
+                self.extent.one_of(Alphabet::any(self.dot_all));
+                self.copy(1);
+            }
+            '*' | '+' | '?' => {
+                self.extent.repeat((next == '?').then_some(1));
+                self.quantifier(1);
+            }
             '{' => self.braces(),
             '#' if self.extended => self.copy_through("\n"),
-            _ => self.copy(next.len_utf8()),
+            _ if self.extended && next.is_whitespace() => self.copy(next.len_utf8()),
+            _ => {
+                self.extent.text(next.encode_utf8(&mut [0; 4]));
+                self.copy(next.len_utf8());
+            }
         }
         true
     }
@@ -156,10 +195,21 @@ impl<'a> Scanner<'a> {
         let inner = self.rest.split_once('}').map_or("", |(inner, _)| inner);
         let digits = inner.strip_prefix('{').unwrap_or_default();
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        self.copy(if is_number { inner.len() + 1 } else { 1 });
+        let is_range = digits.contains(',')
+            && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b',');
+        let is_possessive = !is_number && self.rest.contains("}+");
+        if is_number || is_range {
+            let most = digits.rsplit(',').next().and_then(|most| most.parse().ok());
+            self.extent.repeat(most);
+            self.copy(inner.len() + 1);
+        } else {
+            // Newer releases take blanks between the numbers.
+            self.extent.is_far();
+            self.copy(1);
+        }
         self.pattern.nature.is_variable |= !is_number;
         // Such as `{2}+` and `{2,}+`: the plus is seen as a quantifier of its own.
-        if self.rest.trim_start().starts_with('+') || !is_number && self.rest.contains("}+") {
+        if self.rest.trim_start().starts_with('+') || is_possessive {
             self.is_dependent();
         }
     }
@@ -169,8 +219,22 @@ impl<'a> Scanner<'a> {
         let Some(escaped) = self.copy_char() else {
             return;
         };
+        if matches!(escaped, 'z' | 'Z' | 'b' | 'B' | 'A' | 'G' | 'K') {
+            self.extent.condition();
+        } else if !matches!(escaped, 'Q' | 'E') {
+            let taken = Alphabet::escape(escaped, self.rest);
+            if taken == Alphabet::EVERYTHING {
+                // Perhaps several bytes.
+                self.extent.is_far();
+            }
+            self.extent.one_of(taken);
+        }
         match escaped {
-            'Q' => self.copy_through(r"\E"),
+            'Q' => {
+                let quoted = self.rest.split_once(r"\E").map_or(self.rest, |(quoted, _)| quoted);
+                self.extent.text(quoted);
+                self.copy_through(r"\E");
+            }
             'z' | 'Z' => self.pattern.nature.looks_ahead = true,
             'b' | 'B' => {
                 self.pattern.nature.looks_ahead = true;
@@ -185,12 +249,16 @@ impl<'a> Scanner<'a> {
             'c' => {
                 self.copy_char();
             }
+            'x' if self.rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2 => {
+                self.copy(2)
+            }
             'x' | 'o' | 'p' | 'P' | 'N' if self.rest.starts_with('{') => self.copy_through("}"),
             _ => {}
         }
     }
 
     fn class(&mut self) {
+        self.extent.one_of(Alphabet::class(self.rest));
         self.copy(1);
         if self.rest.starts_with('^') {
             self.copy(1);
@@ -226,6 +294,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn group(&mut self) {
+        self.extent.open();
         self.copy(1);
         if self.rest.starts_with('*') {
             // A verb; it may do anything.
@@ -237,6 +306,7 @@ impl<'a> Scanner<'a> {
             return;
         };
         if kind.starts_with('#') {
+            self.extent.comment();
             return self.copy_through(")");
         }
         // The question mark is no quantifier.
@@ -266,127 +336,8 @@ impl<'a> Scanner<'a> {
             self.is_dependent();
             self.looks_back(Reach::Far);
         }
+        self.dot_all |= set.contains('s');
         self.pattern.has_own_options |= set.contains(['x', 'm', '^']);
         self.copy(end);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pattern(expression: &str, flags: &str) -> Pattern {
-        Pattern::new(&Pcre {
-            expression: expression.into(),
-            extended: flags.contains('x'),
-            multi_line: flags.contains('m'),
-            dollar_end_only: flags.contains('E'),
-            ..Pcre::default()
-        })
-    }
-
-    /// Looks ahead, looks back, is variable.
-    fn nature(expression: &str) -> (bool, Reach, bool) {
-        let pattern = pattern(expression, "");
-        assert_eq!(pattern.text, expression);
-        (pattern.nature.looks_ahead, pattern.nature.looks_back, pattern.nature.is_variable)
-    }
-
-    #[test]
-    fn accepts_expressions_that_depend_on_nothing() {
-        for fixed in [
-            "abc",
-            "a{3}b",
-            r"\x{41}[^]a$]\$\^[[:alpha:]$]",
-            r"(?:a)(b)(?P<c>d)(?<e>f)(?'g'h)",
-            r"\Qa$(^*\Eb",
-            r"[\]$]\d\p{L}é\c$",
-            "(?i)a(?s:b)(?#$)",
-        ] {
-            assert_eq!(nature(fixed), (false, Reach::Nothing, false), "{fixed}");
-        }
-        for variable in ["a+", "a*?", "ab?", "a|b", "a{2,}", "a{1,3}?", r"(a)\1", "[a$]+"] {
-            assert_eq!(nature(variable), (false, Reach::Nothing, true), "{variable}");
-        }
-        assert_eq!(nature("(?U)a+"), (false, Reach::Nothing, true));
-    }
-
-    #[test]
-    fn refuses_to_take_dependent_expressions_for_simple_ones() {
-        for ahead in [
-            "a$",
-            r"a\z",
-            r"a\Z",
-            r"a\b",
-            r"a\B",
-            "(?=a)",
-            "(?!a)",
-            "(?>a|b)",
-            "a++",
-            "a*+",
-            "a?+",
-            "a{2}+",
-            "a{2,}+",
-            r"a\R",
-            r"\X",
-            "(?(?=a)b|c)",
-            "(?R)",
-            "(?1)",
-            "(a)(?-1)",
-            "(?+1)(a)",
-            "(?&a)",
-            "(?P>a)",
-            r"\g<1>",
-            "(*COMMIT)a",
-            "(?x)a#$",
-            "[a]$",
-            r"\Qa\E$",
-            "(?#a)$",
-            "[[:a]$",
-        ] {
-            assert!(nature(ahead).0, "{ahead}");
-        }
-        assert!(pattern("a+ +", "x").nature.looks_ahead);
-        for (back, reach) in [
-            ("^a", Reach::Byte),
-            (r"\Aa", Reach::Byte),
-            (r"\ba", Reach::Byte),
-            ("(?<=a)b", Reach::Far),
-            ("(?<!a)b", Reach::Far),
-            (r"\Ga", Reach::Far),
-        ] {
-            assert_eq!(nature(back).1, reach, "{back}");
-        }
-    }
-
-    #[test]
-    fn accepts_dollars_that_are_anchors() {
-        for (flags, expression, text) in [
-            ("E", "a$|b$", r"a\z|b\z"),
-            ("E", r"[$]\$\Q$\E(?#$)$", r"[$]\$\Q$\E(?#$)\z"),
-            ("Ex", "a#$\n$", "a#$\n\\z"),
-            ("E", "a#$", r"a#\z"),
-            ("Em", "a$", "a$"),
-            ("", "a$", "a$"),
-            ("E", r"[]$]$", r"[]$]\z"),
-            ("E", r"[^]$]$", r"[^]$]\z"),
-            ("E", r"a\", r"a\"),
-            ("E", r"é$\Q$", r"é\z\Q$"),
-        ] {
-            assert_eq!(pattern(expression, flags).text, text, "{expression}");
-        }
-        assert!(pattern("(?m)a$", "E").has_own_options);
-        assert!(pattern("(?x:a$)", "E").has_own_options);
-        assert!(!pattern("(?i)a$", "E").has_own_options);
-    }
-
-    #[test]
-    fn accepts_settings() {
-        for (expression, settings) in
-            [("(*CRLF)(*LIMIT_MATCH=5)a", "(*CRLF)(*LIMIT_MATCH=5)"), ("a(*F)", ""), ("(*a)", "")]
-        {
-            assert_eq!(split_settings(expression).0, settings);
-        }
-        assert_eq!(split_settings(""), ("", ""));
     }
 }

@@ -6,7 +6,9 @@ use proptest::prelude::*;
 
 use super::checks::Checks;
 use super::dataset::Datasets;
+use super::expression::Expression;
 use super::memory::Memory;
+use super::pattern::Pattern;
 use super::transform;
 use super::view::View;
 use crate::rules::bytes::{
@@ -190,6 +192,22 @@ fn numbers_of(check: &Check) -> [Option<u8>; 3] {
     }
 }
 
+/// Parts of expressions, and what may stand behind them.
+const PARTS: [&str; 20] = [
+    "a", "b", "ab", ".", "[^b]", "[a-b]", r"\x61", r"\w", r"\s", r"[\d\n]", "(ab)", "(?:a|bc)",
+    "(a.*)", "(?#b)", "|", "$", r"\b", " ", "(?i)", r"\Qb\E",
+];
+const BEHIND: [&str; 10] = ["", "", "(?#x)*", "*", "+", "?", "{2}", "{0,2}", "{2,}", "+?"];
+
+fn expression() -> impl Strategy<Value = String> {
+    let part = (0..PARTS.len(), 0..BEHIND.len())
+        .prop_map(|(part, behind)| format!("{}{}", PARTS[part], BEHIND[behind]));
+    let group = vec(part, 1..4).prop_map(|parts| parts.concat());
+    let group = (group, any::<bool>())
+        .prop_map(|(inner, nested)| if nested { format!("({inner})+") } else { inner });
+    vec(group, 1..4).prop_map(|groups| groups.concat())
+}
+
 fn buffer() -> impl Strategy<Value = Vec<u8>> {
     // Small numbers, so that what is extracted is of use.
     let small = 0_u8..4;
@@ -213,6 +231,32 @@ proptest! {
         prop_assume!(!memory.over_cap && memory.limits_hit == 0);
         let expected = reference(&checks, &bytes, 0, [None; NUMBERS]);
         prop_assert_eq!(holds, expected, "{:?}", bytes.escape_ascii().to_string());
+    }
+
+    /// A search that found nothing depends on no byte beyond what it is charged for.
+    #[test]
+    fn accepts_any_bytes_behind_what_was_looked_at(
+        text in expression(),
+        is_anchored in any::<bool>(),
+        (extended, dot_all) in any::<(bool, bool)>(),
+        bytes in vec(prop_oneof![6 => Just(b'a'), 3 => Just(b'b'), 1 => Just(b'\n'), 1 => Just(b' ')], 0..24),
+        other in prop_oneof![Just(b'a'), Just(b'b'), Just(b'\n'), any::<u8>()],
+    ) {
+        let start = if is_anchored { "" } else { "^" };
+        let expression = format!("{start}{text}").into();
+        let pcre = Pcre { expression, anchored: is_anchored, extended, dot_all, ..Pcre::default() };
+        let (Ok(ready), Some(extent)) = (Expression::new(&pcre, false), Pattern::new(&pcre).tied) else {
+            return Ok(());
+        };
+        let finds = |bytes: &[u8]| {
+            ready.find(0, 0, View::whole(bytes), &mut Memory::new(WORK)).is_some()
+        };
+        let looked_at = extent.over(&bytes);
+        if !finds(&bytes) {
+            let mut changed = bytes.clone();
+            changed[looked_at..].fill(other);
+            prop_assert!(!finds(&changed), "{:?} {looked_at} {}", pcre.expression, bytes.escape_ascii());
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::io::Write;
 use super::*;
 use crate::event::Side;
 use crate::rules::{Buffer, RuleSet, Variables};
+use crate::uninspected::Uninspected::OverCap;
 use crate::{AppLayer, MemoryBudget};
 
 const CLIENT: Side = Side::Client;
@@ -29,6 +30,7 @@ pub(super) struct Run {
     pub(super) scratch: Scratch,
     pub(super) found: Vec<u32>,
     pub(super) over_cap: usize,
+    pub(super) gave_up: usize,
     pub(super) now_ns: u64,
 }
 
@@ -41,6 +43,7 @@ impl Run {
             scratch: Scratch::default(),
             found: Vec::new(),
             over_cap: 0,
+            gave_up: 0,
             now_ns: 0,
         }
     }
@@ -49,7 +52,7 @@ impl Run {
         let mut app = AppLayer::new();
         let ends = ["10.0.0.1:40000", "192.0.2.7:443"].map(|text| text.parse().unwrap());
         let mut state = FlowState::new(1, ends[0], ends[1]);
-        let (found, over_cap) = (&mut self.found, &mut self.over_cap);
+        let Self { found, over_cap, gave_up, .. } = self;
         let mut cx = Context {
             matcher: &self.matcher,
             shared: &self.shared,
@@ -60,7 +63,8 @@ impl Run {
         let mut sink = |detected: Detected<'_>| match detected {
             Detected::Match(it) if it.is_reported => found.push(it.rule.id.sid),
             Detected::Match(_) => {}
-            Detected::OverCap(_) => *over_cap += 1,
+            Detected::Uninspected(_, OverCap) => *over_cap += 1,
+            Detected::Uninspected(..) => *gave_up += 1,
         };
         for (side, bytes) in parts {
             for piece in bytes.chunks(chunk) {
@@ -662,7 +666,7 @@ fn accepts_bits_of_what_came_before_tls() {
                 cx.matcher = &own;
                 let mut sink = |detected: Detected<'_>| match detected {
                     Detected::Match(it) => found.push(it.rule.id.sid),
-                    Detected::OverCap(_) => {}
+                    Detected::Uninspected(..) => {}
                 };
                 let version = unsets.then_some(0x0304);
                 state.handshake(&mut cx, CLIENT, &Hello(version), false, &mut sink);

@@ -74,9 +74,7 @@ impl Stream {
             outcome = connection.apply(cx, &mut waiting, side, &subject);
             self.window.worked(cx.scratch.work);
         }
-        if core::mem::take(&mut cx.scratch.over_cap) {
-            connection.over_cap(side, sink);
-        }
+        connection.tell_applied(cx, side, sink);
         match outcome {
             Outcome::Matched => {
                 let end = self.window.len();

@@ -149,7 +149,7 @@ fn refuses_to_keep_heads_for_trailers_beyond_the_budget() {
             app.data(*side, bytes, &mut |event| {
                 state.event(&mut cx, &event, &mut |detected| match detected {
                     Detected::Match(_) => found += 1,
-                    Detected::OverCap(_) => over_cap += 1,
+                    Detected::Uninspected(..) => over_cap += 1,
                 });
             });
         }

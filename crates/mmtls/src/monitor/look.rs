@@ -3,7 +3,7 @@
 //! Turns what rules say into findings. Refuses to decide what becomes of the session.
 
 use mmtls_inspect::detect::{Detected, Facts};
-use mmtls_inspect::{AppProto, Event, Side, Uninspected};
+use mmtls_inspect::{AppProto, Event, Side};
 
 use super::finding::{Finding, direction, record};
 use crate::patterns::Patterns;
@@ -104,8 +104,8 @@ fn show(detected: &Detected<'_>, protocol: AppProto, out: &mut dyn FnMut(Finding
             tx_id: found.transaction.and_then(|it| it.id),
             http: found.transaction.and_then(record),
         }),
-        Detected::OverCap(side) => {
-            out(Finding::Uninspected { from: direction(side), cause: Uninspected::OverCap });
+        Detected::Uninspected(side, cause) => {
+            out(Finding::Uninspected { from: direction(side), cause });
         }
     }
 }
