@@ -129,6 +129,8 @@ counters! {
     keys_expired,
     /// Key deliveries refused: wrong sender, randoms or suite.
     keys_refused,
+    /// Key deliveries that came again, or to a session that is over or not followed: no fault of anybody.
+    keys_not_needed,
     /// Null keys accepted.
     null_keys,
 }

@@ -517,6 +517,7 @@ fn accepts_key_updates() {
     assert_all_decrypted(&report, 1);
     // Two of the client, one of the server.
     assert_eq!(stat(&report, "engine", "key_updates"), 3);
+    assert_eq!(stat(&report, "engine", "keys_refused"), 0);
     let urls: Vec<_> = report.events("http").iter().map(|e| e["http"]["url"].clone()).collect();
     assert_eq!(urls, ["/file?1", "/file?2", "/file?3"]);
     assert!(report.events("http").iter().all(|e| e["http"]["length"] == 100_000));

@@ -80,23 +80,31 @@ impl<H: Handler> Engine<H> {
                 self.pending.push((sender, random), delivery, self.now_ns, &self.config.limits);
             return Ok(false);
         };
-        let mut outcome = Err(KeyRefusal::NotNeeded);
+        let mut fits_a_twin = false;
         if self.twins.contains_key(&random) {
             for (index, id) in self.sessions_of(&random).skip(1) {
                 if let Some(share) = delivery.share()
                     && self.deliver(index, id, sender, share).is_ok()
                 {
-                    outcome = Ok(());
+                    fits_a_twin = true;
                     self.conclude(index);
                 }
             }
         }
-        outcome = self.deliver(index, id, sender, delivery).or(outcome);
-        if outcome.is_err() {
-            self.counters.keys_refused += 1;
+        let outcome = self.deliver(index, id, sender, delivery);
+        let outcome = if fits_a_twin { Ok(()) } else { outcome };
+        if let Err(why) = &outcome {
+            self.count_refusal(*why);
         }
         self.conclude(index);
         outcome.map(|()| true)
+    }
+
+    fn count_refusal(&mut self, why: KeyRefusal) {
+        match why {
+            KeyRefusal::WrongSender | KeyRefusal::Mismatch => self.counters.keys_refused += 1,
+            KeyRefusal::NotNeeded => self.counters.keys_not_needed += 1,
+        }
     }
 
     fn deliver(
@@ -176,8 +184,8 @@ impl<H: Handler> Engine<H> {
         }
         for sender in [Some(client), None] {
             for (_, delivery) in self.pending.take(&(sender, random)).into_items() {
-                if self.deliver(index, id, sender, delivery).is_err() {
-                    self.counters.keys_refused += 1;
+                if let Err(why) = self.deliver(index, id, sender, delivery) {
+                    self.count_refusal(why);
                 }
             }
         }
