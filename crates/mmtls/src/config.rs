@@ -119,6 +119,8 @@ pub struct LogSection {
     pub streams_directory: Option<PathBuf>,
     /// Seconds between `stats` records.
     pub stats_interval_seconds: u64,
+    /// Most `flow` records of connections that carried nothing, per worker and second.
+    pub empty_flows_per_second: u64,
     /// Name of the machine in every line; without it, the kernel's.
     pub host: Option<String>,
     /// Report bodies as files, with a hash of each.
@@ -197,6 +199,7 @@ impl Default for LogSection {
             directory: None,
             streams_directory: None,
             stats_interval_seconds: 8,
+            empty_flows_per_second: 100,
             host: None,
             fileinfo: false,
             fingerprints: false,

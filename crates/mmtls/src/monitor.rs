@@ -4,6 +4,7 @@
 //! bodies. Refuses to read a clock (its owner tells the time) and to stop because a disk
 //! is full. One [`Monitor`] belongs to one engine.
 
+mod empty_flows;
 mod error;
 mod facts;
 mod files;
@@ -78,6 +79,8 @@ pub struct MonitorConfig {
     pub fileinfo: bool,
     /// Whether `tls` records have fingerprints. Those that rules look into are made, and written, in any case.
     pub fingerprints: bool,
+    /// How many `flow` records of connections that carried nothing a worker may write in a second; `None`: all.
+    pub empty_flows_per_second: Option<u64>,
     /// What resets a session when something of it passes uninspected.
     pub uninspected_resets: BTreeSet<Uninspected>,
     /// The same while rules are in force that drop or reject: rules may be exchanged.
@@ -169,6 +172,7 @@ impl Monitor {
                 config.stops,
                 config.uninspected_resets.clone(),
                 config.uninspected_resets_beside_rules.clone(),
+                config.empty_flows_per_second,
             ),
             inspect_limit_bytes: config.inspect_limit_bytes,
             limit_trusts_padding: config.limit_trusts_padding,

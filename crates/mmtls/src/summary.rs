@@ -75,6 +75,8 @@ impl Outcome {
 pub struct Summary {
     /// TCP flows that ended.
     pub flows: u64,
+    /// Of these, those that carried nothing and were too many for the log (`log.empty_flows_per_second`).
+    pub flows_not_logged: u64,
     /// TLS sessions that began.
     pub tls_sessions: u64,
     /// TCP connections that were looked at in the clear, see `inspect.plaintext`.
@@ -174,6 +176,7 @@ impl core::ops::AddAssign<&Self> for Summary {
             (&mut self.keys, other.keys),
             (&mut self.expression_limits, other.expression_limits),
             (&mut self.failed_streams, other.failed_streams),
+            (&mut self.flows_not_logged, other.flows_not_logged),
             (&mut self.private_tag, other.private_tag),
             (&mut self.no_private_tag, other.no_private_tag),
         ] {
@@ -221,6 +224,7 @@ impl fmt::Display for Summary {
             ("longest stall in us", self.longest_stall_us),
             ("expressions given up", self.expression_limits),
             ("log lines lost", self.lost_log_lines),
+            ("flows not logged", self.flows_not_logged),
             ("streams incomplete", self.failed_streams),
         ] {
             if value > 0 {
@@ -261,6 +265,7 @@ mod tests {
         // No `..`: a new counter has to be thought of here and in the sum.
         let one = Summary {
             flows: 3,
+            flows_not_logged: 3,
             tls_sessions: 3,
             cleartext_sessions: 3,
             cleartext_bytes: 3,

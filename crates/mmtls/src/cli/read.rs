@@ -97,6 +97,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
         stops: Stops::Nothing,
         fileinfo: args.report.fileinfo,
         fingerprints: true,
+        empty_flows_per_second: None,
         streams_dir: args.report.streams.clone(),
         patterns: args.report.patterns.clone().map(|file| PatternConfig {
             file,

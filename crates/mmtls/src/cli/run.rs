@@ -474,6 +474,7 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
         },
         fileinfo: file.log.fileinfo,
         fingerprints: file.log.fingerprints,
+        empty_flows_per_second: Some(file.log.empty_flows_per_second),
         streams_dir: file.log.streams_directory.clone(),
         patterns: patterns.map(|file| PatternConfig { file, action }),
         rules: file.rules().map(|rules| RulesConfig {

@@ -10,6 +10,7 @@ use mmtls_inspect::rules::Rule;
 use mmtls_inspect::rules::header::Action;
 use mmtls_inspect::{AppProto, Uninspected};
 
+use super::empty_flows::EmptyFlows;
 use super::finding::Finding;
 use crate::certificate::CertificateFacts;
 use crate::eve::{
@@ -46,6 +47,8 @@ pub(super) struct Reports {
     /// Flows whose sessions have ended, until they end themselves; only those of which there is something to
     /// be told.
     flows: HashMap<SessionId, FlowFacts>,
+    /// Bounds the records of connections that carried nothing.
+    empty_flows: Option<EmptyFlows>,
 }
 
 /// What reports keep of a session.
@@ -97,6 +100,7 @@ impl Reports {
         stops: Stops,
         uninspected_resets: BTreeSet<Uninspected>,
         uninspected_resets_beside_rules: BTreeSet<Uninspected>,
+        empty_flows_per_second: Option<u64>,
     ) -> Self {
         let (summary, flows, rules_stop) = Default::default();
         Self {
@@ -108,6 +112,7 @@ impl Reports {
             uninspected_resets_beside_rules,
             rules_stop,
             flows,
+            empty_flows: empty_flows_per_second.map(EmptyFlows::new),
         }
     }
 
@@ -115,7 +120,9 @@ impl Reports {
     pub(super) fn share(&self) -> Self {
         let eve = self.eve.as_ref().map(EveWriter::share);
         let resets = self.uninspected_resets.clone();
-        Self::new(eve, self.stops, resets, self.uninspected_resets_beside_rules.clone())
+        let beside_rules = self.uninspected_resets_beside_rules.clone();
+        let empty_flows = self.empty_flows.as_ref().map(EmptyFlows::per_second);
+        Self::new(eve, self.stops, resets, beside_rules, empty_flows)
     }
 
     pub(super) fn anomaly(&mut self, flow: FlowKey, from: Direction, anomaly: &Anomaly<'static>) {
@@ -347,6 +354,16 @@ impl Reports {
     pub(super) fn flow_end(&mut self, flow: &FlowEnd) {
         self.summary.flows += 1;
         let facts = self.flows.remove(&flow.id).unwrap_or_default();
+        let is_forced =
+            matches!(flow.reason, EndReason::ResetByHandler | EndReason::ResetByPolicy(_));
+        if flow.bytes == [0; 2]
+            && !is_forced
+            && self.eve.is_some()
+            && self.empty_flows.as_mut().is_some_and(|lines| !lines.allow(self.now_ns))
+        {
+            self.summary.flows_not_logged += 1;
+            return;
+        }
         if let Some(eve) = &mut self.eve {
             eve.flow(self.now_ns, flow, facts);
         }
