@@ -1,17 +1,21 @@
 //! Copies of live traffic, of which some are lost for good and whose end may never come: nothing is
 //! held or sent, and what was lost must not be waited for. Each test says what must hold.
 
-use crate::harness::Event;
 use crate::harness::attack::*;
+use crate::harness::{Event, RANDOM, SUITE, keys};
 use mmtls_engine::session::*;
-use mmtls_engine::tls::Direction;
+use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
-use mmtls_testkit::synthesis::side;
+use mmtls_testkit::synthesis::{NullKeys12, ScriptBuilder, side};
 
 const SECOND: u64 = 1_000_000_000;
 
 fn passive() -> T {
+    T::with(config())
+}
+
+fn config() -> Config {
     let mut config = T::config();
     config.inline = false;
     config.policies = Policies {
@@ -20,7 +24,7 @@ fn passive() -> T {
         memory_cap: Policy::Bypass,
         ..Policies::new(Policy::Forward)
     };
-    T::with(config)
+    config
 }
 
 fn ended(t: &T) -> Vec<EndReason> {
@@ -261,4 +265,77 @@ fn resets_must_not_end_what_waits_for_keys() {
         assert_eq!(ended(&t), [EndReason::ResetByPeer(C)], "{late}");
         assert_eq!(t.engine.buffered_bytes(), 0);
     }
+}
+
+/// Finished and an answer in one segment, behind a request that was sent before Finished (RFC 7918).
+#[test]
+fn answers_must_not_come_before_questions_of_a_false_start() {
+    let build = || {
+        let keys = |direction, epoch| NullKeys12(keys(direction, epoch).0);
+        let mut builder = ScriptBuilder::tls12(RANDOM, SUITE, keys);
+        builder.record(C, ContentType::APPLICATION_DATA, &[7; 500], 0);
+        builder.record(S, ContentType::APPLICATION_DATA, &[8; 500], 0);
+        builder.build()
+    };
+    let opener = |d| Box::new(NullKeys12(keys(d, KeyEpoch::Application(0)).0));
+    for (first, second) in [(S, C), (C, S)] {
+        let mut config = config();
+        config.supports = |_, _| true;
+        let mut t = T::with(config);
+        t.open();
+        let client = Some(t.ep.client.ip());
+        if first == S {
+            let _ = t.keys_with(S, 0, opener(S), RANDOM, client);
+        }
+        let [hello, answer, exchange, finished, request, response] =
+            build().turns.try_into().unwrap();
+        let last = [finished.bytes, response.bytes].concat();
+        t.say(&[
+            (C, &hello.bytes),
+            (S, &answer.bytes),
+            (C, &[exchange.bytes, request.bytes].concat()),
+            (S, &last),
+        ]);
+        assert_eq!(directions(&t), [], "{first:?}");
+        for direction in [first, second] {
+            let _ = t.keys_with(direction, 0, opener(direction), RANDOM, client);
+        }
+        assert_eq!(directions(&t), [C, S], "{first:?}");
+    }
+}
+
+#[test]
+fn order_must_not_be_waited_for_twice() {
+    let mut config = config();
+    config.limits.stall_max_bytes = 3000;
+    let mut t = T::with(config);
+    let _ = t.keys(S, 0);
+    let mut at = late_dialog(&mut t);
+    for number in 3..50 {
+        at[1] = say(&mut t, at, number);
+    }
+    assert_eq!(directions(&t), [S; 50]);
+    assert_eq!(t.engine.counters().stalls_ended_by_limit, 1);
+    let _ = t.keys(C, 0);
+    assert_eq!(directions(&t)[50..], [C; 3]);
+}
+
+/// What a server's own keys are missing for is told when it is its turn.
+#[test]
+fn stalls_behind_the_client_must_be_told_once() {
+    let mut t = passive();
+    late_dialog(&mut t);
+    let stalls = |t: &T| {
+        let events = t.engine.handler().events.iter();
+        events.filter_map(|it| if let Event::Stall(of) = it { Some(*of) } else { None }).collect()
+    };
+    let before: Vec<Direction> = stalls(&t);
+    assert_eq!(before, [C]);
+    let _ = t.keys(C, 0);
+    assert_eq!(stalls(&t), [C, S]);
+    let _ = t.keys(S, 0);
+    let after: Vec<Direction> = stalls(&t);
+    assert_eq!((after.len(), directions(&t).len()), (2, 6));
+    assert_eq!(t.engine.counters().stalls, 2);
+    assert_eq!(t.engine.counters().stalls_ended_by_keys, 2);
 }

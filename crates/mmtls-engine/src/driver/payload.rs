@@ -11,7 +11,6 @@ use crate::tls::Direction;
 pub(super) type Flow<S> = tcp::Flow<Payload<S>>;
 
 /// What a connection carries.
-#[expect(clippy::large_enum_variant, reason = "every connection begins as the largest one")]
 pub(super) enum Payload<S> {
     /// It cannot be told yet; where connections in the clear are shown, also what is known not to be TLS so
     /// far.

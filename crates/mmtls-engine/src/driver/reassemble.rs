@@ -291,7 +291,7 @@ fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[
         Noticed::Missed => true,
         Noticed::Beginning(recogniser) => {
             // Where it was in the clear it was not shown, or no more of it is asked for.
-            flow.payload = Payload::Undecided(*recogniser, Clear::Ignored);
+            flow.payload = Payload::Undecided(recogniser, Clear::Ignored);
             false
         }
     }

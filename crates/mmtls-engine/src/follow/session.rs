@@ -23,6 +23,8 @@ pub(crate) struct TlsSession {
     streams: [Stream; 2],
     /// What waits of the server goes on behind the client's stall: see [`Self::answers_what_waits`].
     server_waits: bool,
+    /// It has waited for the client's stall long enough, and goes on before it.
+    order_is_lost: bool,
 }
 
 /// Why a run over contiguous records ended.
@@ -32,6 +34,8 @@ enum Ending {
     NeedMore,
     /// The next record is complete and waits for keys.
     NeedKeys,
+    /// The next record waits behind the client's stall.
+    NeedClient,
     /// The session is no longer followed.
     Stop,
 }
@@ -43,6 +47,7 @@ impl TlsSession {
             protocol: Protocol::new(info),
             streams: positions.map(Stream::new),
             server_waits: false,
+            order_is_lost: false,
         };
         ctx.counters.sessions += 1;
         session.protocol.reporter.event(ctx, |sink, session| sink.session_start(session));
@@ -153,13 +158,6 @@ impl TlsSession {
             self.streams[side].buffer.extend_from_slice(data);
             return;
         }
-        if direction == Direction::ServerToClient && self.answers_what_waits(ctx) {
-            // Nobody is told of a stall: its own keys are there, or are asked for when it is its turn.
-            self.streams[side].buffer.extend_from_slice(data);
-            self.server_waits = true;
-            self.begin_stall(direction, ctx);
-            return;
-        }
         // First complete the partial record: only its own bytes are copied.
         while !self.streams[side].buffer.is_empty() {
             if let Deframed::NeedMore(missing) = deframe(self.streams[side].pending()) {
@@ -174,10 +172,10 @@ impl TlsSession {
             let (buffer, start) = self.streams[side].take_buffer();
             match self.handle_records(direction, &buffer[start..], ctx).1 {
                 Ending::NeedMore => ctx.pool.give(buffer),
-                Ending::NeedKeys => {
+                ending @ (Ending::NeedKeys | Ending::NeedClient) => {
                     self.streams[side].put_buffer(buffer, start);
                     self.streams[side].buffer.extend_from_slice(data);
-                    self.stall(direction, ctx);
+                    self.wait(direction, &ending, ctx);
                     return;
                 }
                 Ending::Stop => return,
@@ -189,9 +187,7 @@ impl TlsSession {
         if ending != Ending::Stop && !rest.is_empty() {
             self.streams[side].keep(rest, ctx.pool);
         }
-        if ending == Ending::NeedKeys {
-            self.stall(direction, ctx);
-        }
+        self.wait(direction, &ending, ctx);
     }
 
     /// Installs keys that came over the connection `source`; false when they are not needed (any
@@ -216,13 +212,6 @@ impl TlsSession {
             sink.keys(session, direction, epoch, Duration::from_nanos(waited));
         });
         self.protocol.search_backlog(direction, epoch, ctx);
-        if direction == Direction::ServerToClient
-            && self.is_stalled(direction)
-            && self.answers_what_waits(ctx)
-        {
-            self.server_waits = true;
-            return true;
-        }
         self.resume(direction, Some(waited), ctx);
         self.resume_server(ctx);
         true
@@ -235,7 +224,7 @@ impl TlsSession {
         }
         ctx.counters.stalls_ended_by_limit += 1;
         if core::mem::take(&mut self.server_waits) {
-            // It has waited for the client's keys long enough.
+            self.order_is_lost = true;
             self.resume(Direction::ServerToClient, None, ctx);
             if !self.is_stalled(direction) {
                 return;
@@ -243,6 +232,7 @@ impl TlsSession {
         }
         if self.protocol.handle_missing_keys(direction, ctx) {
             self.resume(direction, None, ctx);
+            self.resume_server(ctx);
         }
     }
 
@@ -295,7 +285,8 @@ impl TlsSession {
     /// Raises SESSION_END, once.
     pub(crate) fn end(&mut self, reason: EndReason, ctx: &mut Context<'_>) {
         if core::mem::take(&mut self.server_waits) {
-            // Its keys are there; those of the client do not come any more.
+            // The client's keys do not come any more; its own may be there.
+            self.order_is_lost = true;
             self.resume(Direction::ServerToClient, None, ctx);
         }
         if self.following() {
@@ -333,6 +324,9 @@ impl TlsSession {
                     return (used, Ending::Stop);
                 }
             };
+            if direction == Direction::ServerToClient && self.answers_what_waits(ctx) {
+                return (used, Ending::NeedClient);
+            }
             let record = RawRecord { direction, header, fragment };
             let mut step = self.protocol.handle_record(record, ctx);
             while step == Step::Retry {
@@ -352,16 +346,22 @@ impl TlsSession {
 
     // Stalls.
 
-    fn stall(&mut self, direction: Direction, ctx: &mut Context<'_>) {
-        if !self.is_stalled(direction) {
-            self.begin_stall(direction, ctx);
+    /// Begins a stall, or goes on with it, where the next record cannot be read. Of one behind the client's nobody is
+    /// told before it is known that keys of its own are missing.
+    fn wait(&mut self, direction: Direction, why: &Ending, ctx: &mut Context<'_>) {
+        let stream = &mut self.streams[direction.index()];
+        if matches!(why, Ending::NeedMore | Ending::Stop) {
+            return;
+        }
+        if stream.stalled_since_ns.is_none() {
+            stream.stalled_since_ns = Some(ctx.now_ns);
+            ctx.counters.stalls += 1;
+        }
+        if *why == Ending::NeedClient {
+            self.server_waits = true;
+        } else if !core::mem::replace(&mut stream.stall_told, true) {
             self.protocol.reporter.event(ctx, |sink, session| sink.stall(session, direction));
         }
-    }
-
-    fn begin_stall(&mut self, direction: Direction, ctx: &mut Context<'_>) {
-        self.streams[direction.index()].stalled_since_ns = Some(ctx.now_ns);
-        ctx.counters.stalls += 1;
     }
 
     /// Whether the server's next records may answer client's records that wait for keys.
@@ -371,14 +371,18 @@ impl TlsSession {
     /// waits of the client, so that no answer comes before its question.
     fn answers_what_waits(&self, ctx: &Context<'_>) -> bool {
         !ctx.config.inline
+            && !self.order_is_lost
             && self.is_stalled(Direction::ClientToServer)
             && self.protocol.server_may_answer()
     }
 
     /// Goes on with a server that has waited for its client's keys.
     fn resume_server(&mut self, ctx: &mut Context<'_>) {
-        if self.server_waits && !self.is_stalled(Direction::ClientToServer) {
-            self.server_waits = false;
+        if self.is_stalled(Direction::ClientToServer) {
+            return;
+        }
+        self.order_is_lost = false;
+        if core::mem::take(&mut self.server_waits) {
             let since = self.streams[1].stalled_since_ns.unwrap_or(ctx.now_ns);
             self.resume(Direction::ServerToClient, Some(ctx.now_ns.saturating_sub(since)), ctx);
         }
@@ -401,16 +405,16 @@ impl TlsSession {
                 true => ctx.pool.give(buffer),
                 false => stream.put_buffer(buffer, start + used),
             }
-            if ending == Ending::NeedKeys && used == 0 {
+            if used == 0 && matches!(ending, Ending::NeedKeys | Ending::NeedClient) {
                 // These keys were for a later epoch, or do not fit: the stall goes on.
+                self.wait(direction, &ending, ctx);
                 return;
             }
         }
         ctx.counters.stalls_ended_by_keys += u64::from(waited_ns.is_some());
         ctx.counters.stall_ns += waited_ns.unwrap_or(0);
         stream.stalled_since_ns = None;
-        if ending == Ending::NeedKeys {
-            self.stall(direction, ctx);
-        }
+        stream.stall_told = false;
+        self.wait(direction, &ending, ctx);
     }
 }

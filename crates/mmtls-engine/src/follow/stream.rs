@@ -17,6 +17,8 @@ pub(super) struct Stream {
     pub(super) position: u64,
     /// Set while a complete record at the front waits for keys, or a server's bytes wait for its client's.
     pub(super) stalled_since_ns: Option<u64>,
+    /// The application knows of the stall.
+    pub(super) stall_told: bool,
     pub(super) early_fin_raised: bool,
 }
 
@@ -27,6 +29,7 @@ impl Stream {
             start: 0,
             position,
             stalled_since_ns: None,
+            stall_told: false,
             early_fin_raised: false,
         }
     }

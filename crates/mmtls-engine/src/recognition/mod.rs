@@ -51,9 +51,11 @@ pub(crate) enum Found {
 }
 
 /// Looks for the beginning of TLS in the bytes of a connection, in order.
+#[derive(Default)]
 pub(crate) struct Recogniser {
-    /// With the flow's client as TLS client, and with its server.
-    sides: [Looking; 2],
+    /// With the flow's client as TLS client, and with its server; nothing before the first byte: a SYN takes less
+    /// memory.
+    sides: Option<Box<[Looking; 2]>>,
 }
 
 /// How far one reading of a connection is.
@@ -63,9 +65,9 @@ enum Looking {
     Past(SideWatch),
 }
 
-impl Default for Recogniser {
+impl Default for Looking {
     fn default() -> Self {
-        Self { sides: [Looking::InOrder(Side::default()), Looking::InOrder(Side::default())] }
+        Self::InOrder(Side::default())
     }
 }
 
@@ -77,6 +79,7 @@ impl Recogniser {
     pub(crate) fn kept_bytes(&self) -> usize {
         self.sides
             .iter()
+            .flat_map(|sides| sides.iter())
             .map(|side| match side {
                 Looking::InOrder(side) => side.kept_bytes(),
                 Looking::Past(_) => 0,
@@ -86,15 +89,17 @@ impl Recogniser {
 
     /// Whether urgent data could hide a ClientHello here.
     pub(crate) fn refuses_urgent(&self) -> bool {
-        self.sides.iter().any(|side| match side {
-            Looking::InOrder(side) => side.refuses_urgent(),
-            Looking::Past(watch) => watch.refuses_urgent(),
+        self.looking(|sides| {
+            sides.iter().any(|side| match side {
+                Looking::InOrder(side) => side.refuses_urgent(),
+                Looking::Past(watch) => watch.refuses_urgent(),
+            })
         })
     }
 
     /// The next bytes of a direction are urgent data.
     pub(crate) fn note_urgent(&mut self, direction: Direction) {
-        if let Looking::InOrder(side) = &mut self.sides[direction.index()] {
+        if let Looking::InOrder(side) = &mut self.sides.get_or_insert_default()[direction.index()] {
             side.note_urgent();
         }
     }
@@ -102,19 +107,27 @@ impl Recogniser {
     /// Whether what has passed begins no TLS connection, whatever comes: there are other bytes in
     /// front, which are no header of a load balancer.
     pub(crate) fn is_excluded(&self) -> bool {
-        match &self.sides {
+        self.looking(|sides| match sides {
             // The acceptor has not spoken, or has not waited for a client as a TLS server does.
             [Looking::InOrder(client), Looking::InOrder(server)] => {
                 client.is_excluded() || (!client.has_begun() && server.is_excluded())
             }
             _ => true,
+        })
+    }
+
+    fn looking<T>(&self, look: impl FnOnce(&[Looking; 2]) -> T) -> T {
+        match &self.sides {
+            Some(sides) => look(sides),
+            None => look(&Default::default()),
         }
     }
 
     /// Takes the next bytes of a direction.
     pub(crate) fn handle_bytes(&mut self, direction: Direction, bytes: &[u8]) -> Found {
+        let sides = self.sides.get_or_insert_default();
         let mut missed = false;
-        for (looking, client) in self.sides.iter_mut().zip(CLIENTS) {
+        for (looking, client) in sides.iter_mut().zip(CLIENTS) {
             let from_client = direction == client;
             if let Looking::Past(watch) = looking {
                 if !from_client {
@@ -141,7 +154,7 @@ impl Recogniser {
                 }
             }
         }
-        match &self.sides {
+        match &**sides {
             _ if missed => Found::Missed,
             &[Looking::Past(one), Looking::Past(other)] => {
                 Found::Plain(Watch { sides: [one, other] })
@@ -163,7 +176,7 @@ pub(crate) enum Noticed {
     /// Nothing.
     Nothing,
     /// TLS may begin here.
-    Beginning(Box<Recogniser>),
+    Beginning(Recogniser),
     /// See [`Found::Missed`].
     Missed,
 }
@@ -220,7 +233,7 @@ impl Watch {
                 // The segment will be handed on in order: nothing of it counts yet.
                 let mut sides = before.map(Looking::Past);
                 sides[at] = Looking::InOrder(side);
-                begun = Some(Box::new(Recogniser { sides }));
+                begun = Some(Recogniser { sides: Some(Box::new(sides)) });
             }
         }
         match begun {

@@ -343,7 +343,7 @@ fn accepts_answers_behind_those_of_a_dialog_that_was_not_waited_for() {
                             Noticed::Nothing => {}
                             Noticed::Missed => missed = true,
                             Noticed::Beginning(again) => {
-                                it = *again;
+                                it = again;
                                 watch = None;
                                 match it.handle_bytes(to, bytes) {
                                     Found::Plain(rest) => watch = Some(rest),

@@ -82,6 +82,8 @@ impl Opening {
                 self.forget_answers(&gone);
             }
         }
+        // There is one, as a rule, and it waits as long as whoever sends it likes.
+        self.syns.reserve_exact(1);
         self.syns.push(syn);
     }
 
@@ -107,6 +109,7 @@ impl Opening {
         }
         let room = self.syn_acks.len() < MAX_SYN_ACKS;
         if room {
+            self.syn_acks.reserve_exact(1);
             self.syn_acks.push(syn_ack);
         }
         room
