@@ -14,6 +14,8 @@ use crate::rules::pcre::{Pcre, Scope};
 
 /// Steps and depth of a search, as Suricata sets them unless its configuration says otherwise.
 const LIMITS: &str = "(*LIMIT_MATCH=3500)(*LIMIT_DEPTH=1500)";
+/// What is tied to a place fails there, if it does, before all that follows was searched for a byte that it needs.
+const TIED: &str = "(*NO_START_OPT)";
 /// What a search costs that was given up, besides the bytes that it was started on.
 const GIVEN_UP_WORK: usize = 3500;
 /// What a search costs, besides the bytes looked at.
@@ -58,6 +60,8 @@ impl Expression {
                 .map_err(|error| Unusable::Expression(error.to_string().into()))
         };
         let limits = if pcre.overrides_limit { "" } else { LIMITS };
+        let is_bounded = pattern.tied.as_ref().is_some_and(|extent| !extent.is_everything());
+        let limits = format!("{limits}{}", if is_bounded { TIED } else { "" });
         let (settings, text) = pattern::split_settings(&pattern.text);
         let ungreedy = if pcre.ungreedy { "(?U)" } else { "" };
         let mut regex = compile(&format!("{limits}{settings}{ungreedy}{text}"))?;

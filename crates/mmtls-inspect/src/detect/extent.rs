@@ -5,7 +5,8 @@
 //! one follows from the furthest place behind the one before: a run of bytes that goes beyond that contains it. What
 //! is optional, or one of several alternatives, counts as if it always came.
 //!
-//! Refuses to know more than that: what is not surely simple extends over everything.
+//! Refuses to know more than that: what is not surely simple extends over everything, and so does what has several runs
+//! without bounds: going back from one into the other, it looks at the same bytes again and again.
 
 use super::alphabet::Alphabet;
 
@@ -35,17 +36,18 @@ pub(super) struct Builder {
 }
 
 impl Extent {
+    /// Nothing is known of it.
+    pub(super) fn is_everything(&self) -> bool {
+        matches!(*self.atoms, [Atom { taken: Alphabet::EVERYTHING, most: None }])
+    }
+
     /// How many of these bytes were looked at, at most.
     pub(super) fn over(&self, bytes: &[u8]) -> usize {
         let mut end = 0;
         for atom in &self.atoms {
-            end += match atom.most {
-                Some(most) => most,
-                None => {
-                    let rest = bytes.get(end..).unwrap_or_default();
-                    rest.iter().take_while(|&&byte| atom.taken.holds(byte)).count()
-                }
-            };
+            let rest = bytes.get(end..).unwrap_or_default();
+            let run = || rest.iter().take_while(|&&byte| atom.taken.holds(byte)).count();
+            end = end.saturating_add(atom.most.unwrap_or_else(run));
             if end >= bytes.len() {
                 return bytes.len();
             }
@@ -120,7 +122,7 @@ impl Builder {
 
     /// The whole expression was read.
     pub(super) fn finish(mut self) -> Extent {
-        if self.is_far {
+        if self.is_far || self.atoms.iter().filter(|it| it.most.is_none()).count() > 1 {
             self.atoms = vec![Atom { taken: Alphabet::EVERYTHING, most: None }];
         }
         // Of what takes a certain number, only the number counts.

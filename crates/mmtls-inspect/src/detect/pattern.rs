@@ -68,6 +68,11 @@ impl Pattern {
     }
 }
 
+/// What flag `x` passes over. Expressions are of bytes: no blank of Unicode is one.
+const fn is_blank(char: char) -> bool {
+    matches!(char, ' ' | '\t'..='\r')
+}
+
 /// Whether an expression begins where the subject does, as far as its first alternative goes.
 fn starts_tied(pcre: &Pcre) -> bool {
     let behind = pcre.expression.strip_prefix('^');
@@ -171,7 +176,7 @@ impl<'a> Scanner<'a> {
             }
             '{' => self.braces(),
             '#' if self.extended => self.copy_through("\n"),
-            _ if self.extended && next.is_whitespace() => self.copy(next.len_utf8()),
+            _ if self.extended && is_blank(next) => self.copy(next.len_utf8()),
             _ => {
                 self.extent.text(next.encode_utf8(&mut [0; 4]));
                 self.copy(next.len_utf8());
@@ -185,7 +190,7 @@ impl<'a> Scanner<'a> {
         self.pattern.nature.is_variable = true;
         self.copy(len);
         // A possessive one does not give back what it took, even if more could match then.
-        if self.rest.trim_start().starts_with('+') {
+        if self.rest.trim_start_matches(is_blank).starts_with('+') {
             self.pattern.nature.looks_ahead = true;
         }
     }
@@ -195,21 +200,22 @@ impl<'a> Scanner<'a> {
         let inner = self.rest.split_once('}').map_or("", |(inner, _)| inner);
         let digits = inner.strip_prefix('{').unwrap_or_default();
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        let is_range = digits.contains(',')
-            && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b',');
+        // `{,3}` is a quantifier in newer releases only, as are blanks between the numbers; `{,}` is text.
+        let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let range = digits.split_once(',').filter(|(least, _)| !least.is_empty());
+        let is_range = range.is_some_and(|(least, most)| is_digits(least) && is_digits(most));
         let is_possessive = !is_number && self.rest.contains("}+");
         if is_number || is_range {
             let most = digits.rsplit(',').next().and_then(|most| most.parse().ok());
             self.extent.repeat(most);
             self.copy(inner.len() + 1);
         } else {
-            // Newer releases take blanks between the numbers.
             self.extent.is_far();
             self.copy(1);
         }
         self.pattern.nature.is_variable |= !is_number;
         // Such as `{2}+` and `{2,}+`: the plus is seen as a quantifier of its own.
-        if self.rest.trim_start().starts_with('+') || is_possessive {
+        if self.rest.trim_start_matches(is_blank).starts_with('+') || is_possessive {
             self.is_dependent();
         }
     }
@@ -259,6 +265,17 @@ impl<'a> Scanner<'a> {
 
     fn class(&mut self) {
         self.extent.one_of(Alphabet::class(self.rest));
+        let start = self.pattern.text.len();
+        self.class_text();
+        let inner = self.pattern.text.get(start + 1..).unwrap_or_default();
+        if [r"\E", r"\Q", "[.", "[="].iter().any(|odd| inner.contains(odd)) {
+            // Where it ends is not known.
+            self.is_dependent();
+            self.looks_back(Reach::Far);
+        }
+    }
+
+    fn class_text(&mut self) {
         self.copy(1);
         if self.rest.starts_with('^') {
             self.copy(1);
@@ -276,7 +293,7 @@ impl<'a> Scanner<'a> {
                     }
                     _ => {}
                 },
-                '[' if self.rest.starts_with([':', '.', '=']) => self.named_class(),
+                '[' if self.rest.starts_with(':') => self.named_class(),
                 _ => {}
             }
         }
@@ -284,9 +301,10 @@ impl<'a> Scanner<'a> {
 
     /// `[:alpha:]` in a class.
     fn named_class(&mut self) {
-        let end = self.rest.find(":]");
+        let end = self.rest.get(1..).and_then(|rest| rest.find(":]")).map(|end| end + 1);
         let name = end.and_then(|end| self.rest.get(1..end)).unwrap_or_default();
         if let Some(end) = end
+            && !name.is_empty()
             && name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'^')
         {
             self.copy(end + 2);
@@ -314,7 +332,7 @@ impl<'a> Scanner<'a> {
         let mut chars = kind.chars();
         match (chars.next(), chars.next()) {
             (Some(':' | '|'), _) => {}
-            (Some('<'), Some('=' | '!')) => self.looks_back(Reach::Far),
+            (Some('<'), Some('=' | '!' | '*')) => self.looks_back(Reach::Far),
             (Some('P'), Some('<')) | (Some('<' | '\''), _) => {}
             (Some('i' | 's' | 'm' | 'x' | 'n' | 'J' | 'U' | '-' | '^' | ')'), _) => self.options(),
             // Looks ahead, does not give back, refers to another group, or depends on one.

@@ -125,6 +125,7 @@ fn accepts_what_is_tied_to_a_place() {
         ("^[a-z]+&", 4),
         ("^(a[b-c]|x){2,}1", 4),
         ("^.*z", 10),
+        ("^[.,]*a", 2),
         ("^.*?$", 9),
         (r"^\Qa.\E(?#|)\bb*", 3),
         ("^(?i)A(?:b|c)(?P<n>d)", 10),
@@ -132,9 +133,22 @@ fn accepts_what_is_tied_to_a_place() {
     ] {
         assert_eq!(over(tied), Some(extent), "{tied}");
     }
-    for far in
-        ["^a(?=b)", "^(?s).*", r"^a\R", "^(a)(?1)", "^a(*ACCEPT)", r"^(a)\1", r"^\D", "^.{2,5}+"]
-    {
+    for far in [
+        "^a(?=b)",
+        "^(?s).*",
+        r"^a\R",
+        "^(a)(?1)",
+        "^a*b*",
+        r"^[\E]a]",
+        "^[[=a=]]",
+        "^a{,}",
+        "^a{1,2,3}",
+        "^a{,3}",
+        "^a(*ACCEPT)",
+        r"^(a)\1",
+        r"^\D",
+        "^.{2,5}+",
+    ] {
         assert_eq!(over(far), Some(120), "{far}");
     }
     for free in ["a", "^a|b", "^(?m)a", "^?a", "(^a)|b"] {

@@ -193,9 +193,35 @@ fn numbers_of(check: &Check) -> [Option<u8>; 3] {
 }
 
 /// Parts of expressions, and what may stand behind them.
-const PARTS: [&str; 20] = [
-    "a", "b", "ab", ".", "[^b]", "[a-b]", r"\x61", r"\w", r"\s", r"[\d\n]", "(ab)", "(?:a|bc)",
-    "(a.*)", "(?#b)", "|", "$", r"\b", " ", "(?i)", r"\Qb\E",
+const PARTS: [&str; 28] = [
+    "a",
+    "b",
+    "ab",
+    ".",
+    "[^b]",
+    "[a-b]",
+    r"\x61",
+    r"\w",
+    r"\s",
+    r"[\d\n]",
+    "(ab)",
+    "(?:a|bc)",
+    "(a.*)",
+    "(?#b)",
+    "|",
+    "$",
+    r"\b",
+    " ",
+    "(?i)",
+    r"\Qb\E",
+    "{,}",
+    "{1,2,3}",
+    "\u{a0}",
+    "[[:]",
+    "[[=a:]",
+    r"[\E]a]",
+    "[[:alpha:]]",
+    "[.[]",
 ];
 const BEHIND: [&str; 10] = ["", "", "(?#x)*", "*", "+", "?", "{2}", "{0,2}", "{2,}", "+?"];
 
