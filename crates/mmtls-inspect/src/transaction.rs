@@ -168,7 +168,7 @@ pub(crate) enum Expects {
 /// Requests without a final response, oldest first.
 #[derive(Default)]
 pub(crate) struct Transactions {
-    waiting: VecDeque<(Transaction, Expects)>,
+    waiting: VecDeque<(Box<Transaction>, Expects)>,
     /// Bytes of text in them.
     text_bytes: usize,
     /// Requests behind them of which nothing else is kept, alike neighbours counted together.
@@ -183,14 +183,14 @@ pub(crate) enum Queued {
     /// It waits, at the end of the queue.
     Kept,
     /// Its response will be told apart, but not known as its.
-    Forgotten(Transaction),
+    Forgotten(Box<Transaction>),
     /// From here on responses are not matched to requests any more.
-    TooDeep(Transaction),
+    TooDeep(Box<Transaction>),
 }
 
 /// Whom a response answers.
 pub(crate) struct Answered {
-    pub(crate) transaction: Transaction,
+    pub(crate) transaction: Box<Transaction>,
     pub(crate) expects: Expects,
     pub(crate) solicited: bool,
 }
@@ -209,7 +209,7 @@ impl Transactions {
     }
 
     /// A request waits for its response, behind those that do already.
-    pub(crate) fn queue(&mut self, transaction: Transaction, expects: Expects) -> Queued {
+    pub(crate) fn queue(&mut self, transaction: Box<Transaction>, expects: Expects) -> Queued {
         let text_bytes = self.text_bytes + transaction.text_bytes();
         let room = self.waiting.is_empty()
             || self.waiting.len() < MAX_WAITING && text_bytes <= MAX_WAITING_BYTES;
@@ -239,37 +239,46 @@ impl Transactions {
 
     /// The oldest request that waits.
     pub(crate) fn oldest(&self) -> Option<&Transaction> {
-        self.waiting.front().filter(|_| !self.unmatched).map(|(transaction, _)| transaction)
+        self.waiting.front().filter(|_| !self.unmatched).map(|(transaction, _)| &**transaction)
     }
 
     /// The youngest request that waits.
     pub(crate) fn youngest(&mut self) -> Option<&mut Transaction> {
-        self.waiting.back_mut().map(|(transaction, _)| transaction)
+        self.waiting.back_mut().map(|(transaction, _)| &mut **transaction)
     }
 
     /// A final response came: for the oldest request.
     pub(crate) fn answer(&mut self) -> Answered {
-        let nobody = Transaction { id: None, stream_id: None, request: None, response: None };
+        let nobody =
+            || Box::new(Transaction { id: None, stream_id: None, request: None, response: None });
         if self.unmatched {
-            return Answered { transaction: nobody, expects: Expects::Ordinary, solicited: false };
+            return Answered {
+                transaction: nobody(),
+                expects: Expects::Ordinary,
+                solicited: false,
+            };
         }
         if let Some((transaction, expects)) = self.waiting.pop_front() {
             self.text_bytes -= transaction.text_bytes();
             return Answered { transaction, expects, solicited: true };
         }
         let Some((expects, count)) = self.forgotten.front_mut() else {
-            return Answered { transaction: nobody, expects: Expects::Ordinary, solicited: false };
+            return Answered {
+                transaction: nobody(),
+                expects: Expects::Ordinary,
+                solicited: false,
+            };
         };
         let expects = *expects;
         *count -= 1;
         if *count == 0 {
             self.forgotten.pop_front();
         }
-        Answered { transaction: nobody, expects, solicited: true }
+        Answered { transaction: nobody(), expects, solicited: true }
     }
 
     /// Nothing more comes: those that waited, oldest first.
-    pub(crate) fn give_up(&mut self) -> impl Iterator<Item = Transaction> + use<> {
+    pub(crate) fn give_up(&mut self) -> impl Iterator<Item = Box<Transaction>> + use<> {
         self.text_bytes = 0;
         self.forgotten.clear();
         core::mem::take(&mut self.waiting).into_iter().map(|(transaction, _)| transaction)
@@ -295,7 +304,8 @@ mod tests {
     use super::*;
 
     fn request(transactions: &mut Transactions, target: &str, expects: Expects) -> Queued {
-        let transaction = transactions.begin(Request::new("GET", target, Version::Http11));
+        let transaction =
+            Box::new(transactions.begin(Request::new("GET", target, Version::Http11)));
         transactions.queue(transaction, expects)
     }
 

@@ -338,3 +338,39 @@ fn refuses_unsupported_versions_by_policy() {
         assert_eq!(report.count("resets"), if policy == "reset" { 2 } else { 0 }, "{all}");
     }
 }
+
+/// What an idle session takes of the middlebox's memory, as the system counts it.
+#[test]
+#[ignore = "measures, and takes a minute"]
+fn memory_of_idle_sessions() {
+    const SESSIONS: u64 = 10_000;
+    if !can_run(&["nginx", "h2load"]) {
+        return;
+    }
+    let stage = Stage::with(nginx(SUITES[0]));
+    stage.serve("file", &files::pattern_bytes(1000, 1));
+    let mmtls = stage.mmtls(&patient());
+    let h2load = |arguments: &[&str]| {
+        let mut command = mmtls.sharing(&stage.bed, false, &[], "h2load");
+        command.args(["--h1", "-t1"]).args(arguments);
+        command.arg(format!("https://{}/file", Family::V4.server()));
+        command
+    };
+    // What sessions share is there then.
+    stage.run("h2load", h2load(&["-c", "200", "-n", "2000"]));
+    let before = mmtls.process.resident_bytes();
+    // Each asks once, and again after a long time.
+    let (sessions, requests) = (SESSIONS.to_string(), (2 * SESSIONS).to_string());
+    let h2load = h2load(&["-r", "500", "--rps", "0.02", "-c", &sessions, "-n", &requests]);
+    let mut h2load = stage.bed.background("h2load", h2load).unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(45));
+    let idle = mmtls.process.resident_bytes();
+    h2load.signal("TERM");
+    let _ = h2load.wait(std::time::Duration::from_secs(20));
+    let report = mmtls.stop().unwrap();
+    eprintln!("{:#?}", report.summary);
+    assert!(report.count("HTTP requests") >= SESSIONS, "{:#?}", report.summary);
+    let each = (idle - before) / SESSIONS;
+    eprintln!("{each} bytes for each of {SESSIONS} idle sessions");
+    assert!(each < 6000, "{each}");
+}

@@ -90,11 +90,11 @@ pub struct Http1 {
     /// Requests without a final response.
     transactions: Transactions,
     /// The response that is under way, and its request.
-    answering: Option<Transaction>,
+    answering: Option<Box<Transaction>>,
     /// The request whose body is under way.
     requesting: Option<u64>,
     /// Its transaction, where it has been answered already: it is not over before its request is.
-    answered: Option<Transaction>,
+    answered: Option<Box<Transaction>>,
     /// It was reported that this is HTTP.
     decided: bool,
     /// Body bytes of a response that are reported; the rest is not looked at.
@@ -386,7 +386,7 @@ impl Http1 {
             head.meaning.has_length_and_coding.then_some(Anomaly::LengthAndCodingInRequest),
             two_hosts.then_some(Anomaly::AmbiguousHost),
         ];
-        let transaction = self.transactions.begin(head.message);
+        let transaction = Box::new(self.transactions.begin(head.message));
         self.requesting = None;
         self.settle_answered(sink);
         for anomaly in anomalies.into_iter().flatten() {
@@ -485,7 +485,7 @@ impl Http1 {
         self.requesting = None;
         self.settle_answered(sink);
         self.body(Side::Client, bytes, sink);
-        let transaction = self.transactions.begin(message);
+        let transaction = Box::new(self.transactions.begin(message));
         let fields = Fields::http1(&[], bytes);
         let (id, method) = (transaction.id, method.as_str());
         sink(Event::RequestHead { transaction: &transaction, method, target: &target, fields });
@@ -579,7 +579,11 @@ impl Http1 {
     /// The transaction whose request is under way: it may have been answered already.
     fn requested(&mut self) -> Option<&mut Transaction> {
         let id = Some(self.requesting?);
-        let known = [self.answering.as_mut(), self.answered.as_mut(), self.transactions.youngest()];
+        let known = [
+            self.answering.as_deref_mut(),
+            self.answered.as_deref_mut(),
+            self.transactions.youngest(),
+        ];
         known.into_iter().flatten().find(|transaction| transaction.id == id)
     }
 
@@ -591,7 +595,7 @@ impl Http1 {
             if let Some(response) = response {
                 response.complete = true;
             }
-            sink(Event::ResponseEnd(transaction.as_ref()));
+            sink(Event::ResponseEnd(transaction.as_deref()));
         }
         let Some(transaction) = transaction else {
             return;
@@ -646,7 +650,7 @@ impl Http1 {
         }
         let transaction = match side {
             Side::Client => self.requested().map(|transaction| &*transaction),
-            Side::Server => self.answering.as_ref(),
+            Side::Server => self.answering.as_deref(),
         };
         sink(Event::Trailers(side, transaction, Fields::http1(&[], trailers.bytes())));
     }
@@ -723,7 +727,7 @@ impl Http1 {
         self.count_body(side, bytes.len() as u64);
         let transaction = match side {
             Side::Client => self.requested().map(|transaction| &*transaction),
-            Side::Server => self.answering.as_ref(),
+            Side::Server => self.answering.as_deref(),
         };
         sink(Event::Body(Body { side, transaction, form: Form::AsSent, bytes }));
     }
