@@ -165,7 +165,9 @@ fn start_client(options: &ExecOptions, sessions: &Arc<Mutex<Sessions>>) -> Resul
         }
         Message::Refused(refused) => {
             let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.refused(&refused);
+            if sessions.refused(&refused) {
+                say(&format!("a middlebox refuses keys: {}", refused.reason));
+            }
             None
         }
         _ => None,

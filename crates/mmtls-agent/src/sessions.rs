@@ -63,6 +63,9 @@ impl fmt::Display for Counters {
     }
 }
 
+/// Most reasons of refusals that are told apart: a middlebox cannot fill a terminal with made-up ones.
+const MAX_REASONS: usize = 8;
+
 /// The sessions. Not `Debug`, because it holds secrets.
 pub struct Sessions {
     // Clients choose the randoms of sessions in which the program is the server, so the hash is a keyed one.
@@ -70,6 +73,8 @@ pub struct Sessions {
     /// Handshake keys are shared, too.
     share_handshake: bool,
     counters: Counters,
+    /// Why middleboxes have refused keys.
+    reasons: Vec<Reason>,
 }
 
 struct Session {
@@ -133,7 +138,7 @@ impl Sessions {
 
     fn with_capacity(capacity: NonZeroUsize, share_handshake: bool) -> Self {
         let known = LruCache::with_hasher(capacity, RandomState::new());
-        Self { known, share_handshake, counters: Counters::default() }
+        Self { known, share_handshake, counters: Counters::default(), reasons: Vec::new() }
     }
 
     pub fn counters(&self) -> Counters {
@@ -170,8 +175,14 @@ impl Sessions {
     }
 
     /// Counts a middlebox's refusal.
-    pub fn refused(&mut self, _refused: &Refused) {
+    /// Whether its reason is the first of its kind.
+    pub fn refused(&mut self, refused: &Refused) -> bool {
         self.counters.refused += 1;
+        let is_new = self.reasons.len() < MAX_REASONS && !self.reasons.contains(&refused.reason);
+        if is_new {
+            self.reasons.push(refused.reason);
+        }
+        is_new
     }
 
     /// The answer to a middlebox that asks for keys.

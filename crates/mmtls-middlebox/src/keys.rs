@@ -25,9 +25,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
-use mmtls_engine::{KeysNeeded, Share, SharedKeys};
+use mmtls_engine::{KeyRefusal, KeysNeeded, Share, SharedKeys};
 use mmtls_keyshare::Flow;
-use mmtls_keyshare::message::{Epoch, KeyRequest, Message, SessionKeys};
+use mmtls_keyshare::message::{Epoch, KeyRequest, Message, Reason, SessionKeys};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
 use mmtls_packet_io::WakeFd;
 use mmtls_record::open_record;
@@ -486,6 +486,16 @@ fn open_keys(sender: IpAddr, source: u64, message: &SessionKeys) -> Option<Share
         cipher_suite: CipherSuite(message.cipher_suite),
         keys,
     })
+}
+
+/// What an endpoint is told whose keys the engine refuses; nothing where that is no fault of anybody.
+#[must_use]
+pub fn reason(why: KeyRefusal) -> Option<Reason> {
+    match why {
+        KeyRefusal::WrongSender => Some(Reason::ADDRESS),
+        KeyRefusal::Mismatch => Some(Reason::UNKNOWN_SESSION),
+        _ => None,
+    }
 }
 
 /// The request that asks an endpoint for what the engine wants; only for keys after a KeyUpdate,

@@ -12,14 +12,16 @@ mod moderation;
 mod settings;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mmtls_engine::session::Handler;
 use mmtls_engine::{
-    Engine, Exit, FrameInput, HoldId, Link, Output, PortId, Verdict, finishes_in_place,
+    Engine, Exit, FrameInput, HoldId, KeyRefusal, Link, Output, PortId, Verdict, finishes_in_place,
 };
+use mmtls_keyshare::message::{Message, Refused};
 use mmtls_keyshare::server::ServerHandle;
 use mmtls_packet_io::{
     Action, Error as PortsError, Frame, HeldFrame, Outbox, Port, Ports, VnetHeader,
@@ -53,6 +55,28 @@ pub struct KeyInput {
     pub server: Option<ServerHandle>,
     /// A key log that is followed.
     pub log: Option<LiveKeys>,
+}
+
+impl KeyInput {
+    /// Tells an endpoint that its keys are not taken, and why: it cannot know otherwise.
+    fn refuse(
+        &self,
+        sender: Option<IpAddr>,
+        source: u64,
+        client_random: [u8; 32],
+        why: KeyRefusal,
+    ) {
+        let (Some(server), Some(reason)) = (&self.server, keys::reason(why)) else {
+            return;
+        };
+        let connections = sender.map(|sender| self.router.connections_of(sender));
+        let connection = connections.into_iter().flatten().find(|it| it.number() == source);
+        if let Some(connection) = connection {
+            let refused = Message::Refused(Refused { client_random, reason });
+            // A full queue means that the endpoint is slow, or flooded with refusals.
+            let _ = server.send_to(connection, &refused);
+        }
+    }
 }
 
 /// What a turn came to.
@@ -294,7 +318,10 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             // The engine counts refusals.
             match delivery {
                 KeyDelivery::Keys(keys) => {
-                    let _ = self.engine.handle_keys(now_ns, keys);
+                    let (sender, source, random) = (keys.sender, keys.source, keys.client_random);
+                    if let Err(why) = self.engine.handle_keys(now_ns, keys) {
+                        self.keys.refuse(sender, source, random, why);
+                    }
                 }
                 KeyDelivery::Null { sender, client_random } => {
                     let _ = self.engine.handle_null_keys(now_ns, Some(sender), client_random);

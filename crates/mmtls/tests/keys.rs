@@ -52,7 +52,13 @@ fn the_sender_process() {
     let modes = [Mode::Both, Mode::ServerLate, Mode::ClientLate, Mode::Null, Mode::Garbage];
     let mode = *modes.iter().find(|mode| format!("{mode:?}") == text("SENDER_MODE")).unwrap();
     let config = ClientConfig::new(vec![middlebox.parse().unwrap()], text("SENDER_CA").into());
-    let client = Client::start(config, Box::new(|_| None)).unwrap();
+    let say_refused = |message| {
+        if let Message::Refused(refused) = message {
+            println!("sender: refused: {}", refused.reason);
+        }
+        None
+    };
+    let client = Client::start(config, Box::new(say_refused)).unwrap();
     assert!(client.wait_connected(Duration::from_secs(20)), "{:?}", client.connection_errors());
     println!("sender: connected");
     let end = Instant::now() + Duration::from_secs(60);
@@ -379,13 +385,24 @@ fn keys_from(
     mode: Mode,
     options: &MmtlsOptions,
 ) -> (mmtls_testkit::Finished, MmtlsReport) {
+    keys_until("sender: sent", stage, place, mode, options)
+}
+
+/// As [`keys_from`], until the sender has said something.
+fn keys_until(
+    line: &str,
+    stage: &Stage,
+    place: &Namespace,
+    mode: Mode,
+    options: &MmtlsOptions,
+) -> (mmtls_testkit::Finished, MmtlsReport) {
     let _ = std::fs::remove_file(keylog(&stage.bed));
     let mmtls = stage.mmtls(options);
     let mut sender = sender(&stage.bed, place, Family::V4, mode, 0);
     let mut curl = logging_curl(stage, Family::V4);
     curl.arg(url("file"));
     let page = stage.run("curl", curl);
-    sender.wait_for_line("sender: sent", Duration::from_secs(20)).unwrap();
+    sender.wait_for_line(line, Duration::from_secs(20)).unwrap();
     sender.stop();
     (page, mmtls.stop().unwrap())
 }
@@ -402,7 +419,8 @@ fn refuses_keys_from_another_address() {
     // The client's own address is where nobody is connected: give the strangers time.
     let config = Some("[limits]\nunshared_stall_timeout_milliseconds = 500\n".to_owned());
     let strange = MmtlsOptions { config, ..options() };
-    let (page, report) = keys_from(&stage, elsewhere, Mode::Both, &strange);
+    let told = "sender: refused: not the sender's address";
+    let (page, report) = keys_until(told, &stage, elsewhere, Mode::Both, &strange);
     assert!(!page.status.success() && page.stdout.is_empty(), "{}", page.stderr);
     assert_eq!(report.count("decrypted"), 0, "{:#?}", report.summary);
     assert_eq!(report.count("missing key"), 1, "{:#?}", report.summary);
