@@ -19,17 +19,17 @@ use mmtls_testkit::wire::BothSides;
 use mmtls_testkit::{Middle, Mmtls, MmtlsOptions, OpensslServer, Testbed, files, require_program};
 
 /// A directory that goes with the test.
-struct Place(PathBuf);
+pub struct Place(PathBuf);
 
 impl Place {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("mmtls-cli-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
@@ -45,7 +45,7 @@ impl Drop for Place {
     }
 }
 
-fn mmtls(arguments: &[&str]) -> Command {
+pub fn mmtls(arguments: &[&str]) -> Command {
     let mut command = Command::new(mmtls_program());
     command.args(arguments).env_remove("SSLKEYLOGFILE").stdin(Stdio::null());
     command
@@ -53,7 +53,7 @@ fn mmtls(arguments: &[&str]) -> Command {
 
 /// The command fails with exactly one line that starts with `mmtls: ` and holds these words.
 #[track_caller]
-fn fails(mut command: Command, words: &[&str]) -> Output {
+pub fn fails(mut command: Command, words: &[&str]) -> Output {
     let shown = format!("{:?}", command.get_args().collect::<Vec<_>>());
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -449,7 +449,7 @@ fn stream_files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-fn mode(path: &Path) -> u32 {
+pub fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 

@@ -9,6 +9,7 @@ mod keys;
 mod load;
 mod logs;
 mod passive;
+mod pki;
 mod plaintext;
 mod private_tag;
 mod reset;

@@ -2,6 +2,7 @@
 //!
 //! Refuses contradictions with one clear line and a non-zero exit status.
 
+mod pki;
 mod read;
 mod report;
 mod rules;
@@ -38,6 +39,8 @@ enum Command {
     Read(read::ReadArgs),
     /// Look at rules in Suricata's language.
     Rules(rules::RulesArgs),
+    /// Make certificates for the key channel: an authority's, the middlebox's and endpoints'.
+    Pki(pki::PkiArgs),
     /// Run a program that uses OpenSSL and share the keys of its TLS sessions.
     Exec(ExecArgs),
 }
@@ -83,6 +86,7 @@ impl Cli {
             Command::Run(args) => run::run(&args),
             Command::Read(args) => read::run(&args),
             Command::Rules(args) => args.run(),
+            Command::Pki(args) => args.run(),
             Command::Exec(args) => args.run(),
         }
     }

@@ -1,0 +1,168 @@
+//! `mmtls pki`: certificates for the key channel, from an authority of its own.
+//!
+//! Refuses to overwrite: where one of the files is there already, none is written.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use mmtls_middlebox::Error;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose,
+};
+use time::{Duration, OffsetDateTime};
+use zeroize::Zeroizing;
+
+/// Clocks of endpoints may be behind by so much.
+const BACKDATED: Duration = Duration::hours(1);
+
+#[derive(Args)]
+pub struct PkiArgs {
+    /// Directory for the files; it is made where there is none.
+    directory: PathBuf,
+    /// Name of the middlebox, or its address: what endpoints write before or instead of HOST in `--middlebox`.
+    #[arg(long, value_name = "NAME")]
+    middlebox: String,
+    /// Also a certificate for an endpoint of this name, to be shown to the middlebox (repeatable).
+    #[arg(long, value_name = "NAME")]
+    client: Vec<String>,
+    /// How long all of them are valid.
+    #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..))]
+    days: u16,
+}
+
+/// A file that is to be written.
+struct Output {
+    path: PathBuf,
+    mode: u32,
+    text: Zeroizing<String>,
+}
+
+impl PkiArgs {
+    /// Does what was asked for.
+    pub fn run(&self) -> Result<ExitCode, Error> {
+        let wrong = |what: &dyn std::fmt::Display| Error::Usage(format!("pki: {what}"));
+        for (at, client) in self.client.iter().enumerate() {
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+            if client.is_empty() || client.starts_with('.') || !client.bytes().all(is_plain) {
+                return Err(wrong(&format!(
+                    "--client {client:?}: letters, digits, '-', '.' and '_' make a name"
+                )));
+            }
+            if ["ca", "middlebox"].contains(&&**client) || self.client[..at].contains(client) {
+                return Err(wrong(&format!("--client {client}: this name is taken")));
+            }
+        }
+        let outputs = self.outputs().map_err(|error| wrong(&error))?;
+        fs::create_dir_all(&self.directory)
+            .map_err(|error| wrong(&format!("{}: {error}", self.directory.display())))?;
+        for Output { path, .. } in &outputs {
+            if path.symlink_metadata().is_ok() {
+                return Err(wrong(&format!(
+                    "{} is there already; nothing was written",
+                    path.display()
+                )));
+            }
+        }
+        for output in &outputs {
+            output
+                .write()
+                .map_err(|error| wrong(&format!("{}: {error}", output.path.display())))?;
+        }
+        let said = self.say_how(&mut io::stdout().lock());
+        said.map_err(|error| Error::Usage(format!("standard output: {error}")))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn outputs(&self) -> Result<Vec<Output>, rcgen::Error> {
+        let mut params = self.params(&format!("mmTLS keys of {}", self.middlebox));
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+        let mut outputs = self.pair("ca", &ca.pem(), ca.key());
+        let clients = self.client.iter().map(|name| (name.as_str(), name, false));
+        for (file, name, is_server) in
+            [("middlebox", &self.middlebox, true)].into_iter().chain(clients)
+        {
+            let mut params = self.params(name);
+            params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+            params.use_authority_key_identifier_extension = true;
+            if is_server {
+                let named = CertificateParams::new(vec![name.clone()])?;
+                params.subject_alt_names = named.subject_alt_names;
+            }
+            params.extended_key_usages = vec![match is_server {
+                true => ExtendedKeyUsagePurpose::ServerAuth,
+                false => ExtendedKeyUsagePurpose::ClientAuth,
+            }];
+            let key = KeyPair::generate()?;
+            let certificate = params.signed_by(&key, &ca)?;
+            outputs.extend(self.pair(file, &certificate.pem(), &key));
+        }
+        Ok(outputs)
+    }
+
+    fn params(&self, name: &str) -> CertificateParams {
+        let mut params = CertificateParams::default();
+        let now = OffsetDateTime::now_utc();
+        params.not_before = now - BACKDATED;
+        params.not_after = now + Duration::days(self.days.into());
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params
+    }
+
+    fn pair(&self, name: &str, certificate: &str, key: &KeyPair) -> Vec<Output> {
+        let output = |kind, mode, text: Zeroizing<String>| {
+            let path = self.directory.join(format!("{name}.{kind}"));
+            Output { path, mode, text }
+        };
+        vec![
+            output("pem", 0o644, Zeroizing::new(certificate.to_owned())),
+            output("key", 0o600, Zeroizing::new(key.serialize_pem())),
+        ]
+    }
+
+    fn say_how(&self, out: &mut impl Write) -> io::Result<()> {
+        let file = |name: &str| self.directory.join(name);
+        let shown = |path: &Path| path.display().to_string();
+        writeln!(out, "# The middlebox, in its configuration:\n[keys]")?;
+        writeln!(out, "certificate_file = {:?}", shown(&file("middlebox.pem")))?;
+        writeln!(out, "key_file = {:?}", shown(&file("middlebox.key")))?;
+        if !self.client.is_empty() {
+            writeln!(out, "client_ca_file = {:?}", shown(&file("ca.pem")))?;
+        }
+        let middlebox = match self.middlebox.parse::<IpAddr>() {
+            Ok(IpAddr::V6(address)) => format!("[{address}]:PORT"),
+            Ok(IpAddr::V4(address)) => format!("{address}:PORT"),
+            Err(_) => format!("{}@HOST:PORT", self.middlebox),
+        };
+        let mut endpoint =
+            format!("mmtls exec --middlebox {middlebox} --ca {}", shown(&file("ca.pem")));
+        if let Some(client) = self.client.first() {
+            let [pem, key] = ["pem", "key"].map(|kind| shown(&file(&format!("{client}.{kind}"))));
+            endpoint += &format!(" --client-cert {pem} --client-key {key}");
+        }
+        writeln!(out, "# An endpoint:\n# {endpoint} PROGRAM …")?;
+        writeln!(
+            out,
+            "# {} certifies others: keep it where neither of them runs.",
+            shown(&file("ca.key"))
+        )
+    }
+}
+
+impl Output {
+    fn write(&self) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let mut file: File =
+            options.write(true).create_new(true).mode(self.mode).open(&self.path)?;
+        file.write_all(self.text.as_bytes())?;
+        file.sync_all()
+    }
+}

@@ -1,0 +1,66 @@
+//! `mmtls pki`: certificates for the key channel.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::cli::{Place, fails, mmtls, mode};
+use mmtls_keyshare::client::{Client, ClientConfig, Identity};
+use mmtls_keyshare::message::Message;
+use mmtls_keyshare::server::{KeySink, Peer, Server, ServerConfig};
+
+/// What `mmtls pki` makes opens the key channel both ways, and nothing of it is overwritten.
+#[test]
+fn accepts_certificates_of_its_own_authority() {
+    let place = Place::new("pki");
+    let directory = place.path("keys").to_str().unwrap().to_owned();
+    let arguments = ["pki", &directory, "--middlebox", "box.test", "--client", "laptop"];
+    let made = mmtls(&arguments).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let said = String::from_utf8(made.stdout).unwrap();
+    assert!(
+        said.contains("client_ca_file")
+            && said.contains("mmtls exec --middlebox box.test@HOST:PORT")
+    );
+    let file = |name: &str| place.path("keys").join(name);
+    for name in ["ca", "middlebox", "laptop"] {
+        assert_eq!(mode(&file(&format!("{name}.key"))), 0o600);
+        assert_eq!(mode(&file(&format!("{name}.pem"))), 0o644);
+    }
+    let identity = |name: &str| Identity {
+        certificate_file: file(&format!("{name}.pem")),
+        key_file: file(&format!("{name}.key")),
+    };
+    let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), identity("middlebox"));
+    config.client_ca_file = Some(file("ca.pem"));
+    let server = Server::start(config, NoKeys).unwrap();
+    let connects = |name: &str, certificate: Option<&str>| {
+        let middlebox = format!("{name}@{}", server.local_addr()).parse().unwrap();
+        let mut config = ClientConfig::new(vec![middlebox], file("ca.pem"));
+        config.identity = certificate.map(identity);
+        let client = Client::start(config, Box::new(|_| None)).unwrap();
+        client.wait_connected(Duration::from_secs(3))
+    };
+    assert!(connects("box.test", Some("laptop")));
+    // The control: another name, no certificate, one that is for something else.
+    for (name, certificate) in
+        [("other.test", Some("laptop")), ("box.test", None), ("box.test", Some("middlebox"))]
+    {
+        assert!(!connects(name, certificate), "{name} {certificate:?}");
+    }
+
+    let before = fs::read(file("ca.key")).unwrap();
+    fails(mmtls(&arguments), &["ca.pem is there already", "nothing was written"]);
+    fs::remove_file(file("ca.pem")).unwrap();
+    fails(mmtls(&arguments), &["ca.key is there already"]);
+    assert!(fs::read(file("ca.key")).unwrap() == before && !file("ca.pem").exists());
+    let named = |client: &'static str| mmtls(&["pki", "x", "--middlebox", "a", "--client", client]);
+    fails(named("../laptop"), &["--client", "make a name"]);
+    fails(named("ca"), &["this name is taken"]);
+}
+
+/// Takes no keys.
+struct NoKeys;
+
+impl KeySink for NoKeys {
+    fn message(&mut self, _peer: &Peer, _message: Message) {}
+}
