@@ -27,10 +27,14 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
 
+use crate::advice::advice;
 use crate::agent::Agent;
 use crate::sessions::Sessions;
 use crate::{Error, paths};
 
+/// Exit statuses of programs that run others, where those are not there or cannot be started (POSIX, `env`).
+const NOT_FOUND: i32 = 127;
+const NOT_STARTED: i32 = 126;
 /// How long the program's start waits for the middleboxes, so that the first keys are in time.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long keys that are still under way are waited for after the program's end.
@@ -64,8 +68,8 @@ pub struct ExecOptions {
 /// Runs the program and returns its exit status, or 128 + the signal that ended it.
 ///
 /// # Errors
-/// [`Error::Usage`], [`Error::File`] (also when the program cannot be started) and
-/// [`Error::System`]. The program's own failure is no error.
+/// [`Error::Usage`], [`Error::File`] and [`Error::System`]. The program's own failure is no error, nor that it cannot be
+/// started: 127 where it is not there, 126 otherwise.
 pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     let Some((program, arguments)) = options.program.split_first() else {
         return Err(Error::Usage("no program to run".to_owned()));
@@ -107,7 +111,17 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
             false => command.env_remove(variable),
         };
     }
-    let mut child = command.spawn().map_err(|error| Error::File { path: program.into(), error })?;
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            say(&format!("{}: {error}", program.display()));
+            return Ok(if error.kind() == io::ErrorKind::NotFound {
+                NOT_FOUND
+            } else {
+                NOT_STARTED
+            });
+        }
+    };
     let status = wait(&mut child, &mut signals).map_err(system("waiting for the program"))?;
 
     let (client, errors) = agent.finish();
@@ -119,6 +133,9 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
             let _ = write!(text, "; {middlebox}: {error}");
         }
         say(&text);
+    }
+    if sessions.is_empty() {
+        say(&format!("no TLS session was shared; {}", advice(program)));
     }
     if options.report {
         say(&format!("{sessions}; {} key messages sent", counters.sent));

@@ -4,6 +4,7 @@
 //! Secrets never leave this host. Refuses to hold a program up, and to know packets.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod agent;
 mod error;
 mod exec;

@@ -45,6 +45,13 @@ pub struct Counters {
     pub malformed: u64,
 }
 
+impl Counters {
+    /// Whether the program told of no session at all.
+    pub fn is_empty(&self) -> bool {
+        self.shared == 0 && self.exempt == 0 && self.unsupported == 0
+    }
+}
+
 impl fmt::Display for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} sessions shared, {} exempt", self.shared, self.exempt)?;

@@ -191,6 +191,11 @@ fn accepts_or_refuses_programs_without_keys_as_the_policy_says() {
     for policy in ["forward", "reset"] {
         let mmtls = stage.mmtls(&MmtlsOptions { missing_keys: policy.to_owned(), ..options() });
         let done = wget(&stage, mmtls.sharing(&stage.bed, false, &[], "wget"));
+        let told = "mmtls exec: no TLS session was shared; it uses GnuTLS";
+        assert!(done.stderr.contains(told), "{}", done.stderr);
+        let absent = mmtls.sharing(&stage.bed, false, &[], "no-such-program");
+        let absent = stage.run("no-such-program", absent);
+        assert_eq!(absent.status.code(), Some(127), "{}", absent.stderr);
         let report = mmtls.stop().unwrap();
         let all = format!("{:#?} {}", report.summary, done.stderr);
         assert_eq!(report.count("missing key"), 1, "{policy}: {all}");
