@@ -3,6 +3,8 @@
 //! Checksums are not looked at: clients have the bytes by then. Refuses windows that RFC 7932 and
 //! RFC 9659 do not allow.
 
+use std::cell::RefCell;
+
 use brotli_decompressor::{BrotliDecompressStream, BrotliResult, BrotliState, StandardAlloc};
 use flate2::{Decompress, FlushDecompress, Status};
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
@@ -12,6 +14,8 @@ use crate::http1::chunked::{Chunked, Step};
 
 /// Output at a time.
 const PIECE: usize = 8 << 10;
+/// The same of deflate: all that a decoder can have ready. At a fault it would keep the rest, which clients may have.
+const INFLATE_PIECE: usize = 32 << 10;
 /// Memory of a deflate decoder: its window and tables.
 const INFLATE_MEMORY: usize = 48 << 10;
 const BROTLI_MEMORY: usize = 64 << 10;
@@ -255,17 +259,34 @@ fn chunked(
     Ok(())
 }
 
+thread_local! {
+    /// Where deflate's output goes; as many as codings are stacked. To clear them each time would cost more than a small
+    /// piece.
+    static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
 /// Decompresses; says how much was used, and whether the stream ended. Without an end, all of it was.
 pub(crate) fn inflate(
     state: &mut Decompress,
     input: &[u8],
     out: Out<'_>,
 ) -> Result<(usize, bool), Fault> {
-    let mut buffer = [0; PIECE];
+    let mut buffer = BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; INFLATE_PIECE]);
+    let result = inflate_into(&mut buffer, state, input, out);
+    BUFFERS.with_borrow_mut(|buffers| buffers.push(buffer));
+    result
+}
+
+fn inflate_into(
+    buffer: &mut [u8],
+    state: &mut Decompress,
+    input: &[u8],
+    out: Out<'_>,
+) -> Result<(usize, bool), Fault> {
     let mut used = 0;
     loop {
         let (in_before, out_before) = (state.total_in(), state.total_out());
-        let result = state.decompress(&input[used..], &mut buffer, FlushDecompress::None);
+        let result = state.decompress(&input[used..], buffer, FlushDecompress::None);
         let taken = usize::try_from(state.total_in() - in_before).unwrap_or(0);
         let made = usize::try_from(state.total_out() - out_before).unwrap_or(0);
         used += taken;

@@ -219,6 +219,16 @@ fn refuses_what_is_no_such_coding_behind_what_came_out() {
     assert_eq!(decode("gzip", &body), (text(), vec![Fault::Malformed]));
     body.truncate(body.len() - 2);
     assert_eq!(decode("gzip", &body), (text(), vec![Fault::Truncated]));
+    // A fault takes nothing away of what was ready, also where that is much.
+    let long = long_text();
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(&long).unwrap();
+    encoder.flush().unwrap();
+    let mut body = encoder.get_ref().clone();
+    // A block of a type that there is not.
+    body.push(7);
+    let (out, faults) = decode("deflate", &body);
+    assert!(faults == [Fault::Malformed] && out.contains(&long), "{faults:?}");
     // zstd gives whole blocks: the first of two is not lost with the second, also where the frame
     // says how long it is.
     let frame = b"\x28\xb5\x2f\xfd\x20\x08\x20\0\0EVIL\x25\0\0\xff\xff\xff\xff";
