@@ -14,7 +14,10 @@ const MOST: u64 = 64 << 20;
 
 /// By what an executable is known, in this order, and what helps there.
 const KNOWN: [(&[u8], &str); 6] = [
-    (b"#!", "it is a script: what it starts has to use OpenSSL, and may not set LD_PRELOAD"),
+    (
+        b"#!",
+        "it is a script: what it starts has to use OpenSSL, and must leave LD_PRELOAD as it is",
+    ),
     (
         b"\xff Go buildinf:",
         "it is written in Go, which has its own TLS: let it write a key log that the middlebox follows (keys.log_file)",
@@ -36,7 +39,7 @@ const KNOWN: [(&[u8], &str); 6] = [
         "OpenSSL is built into it, where nothing can be put in front: let it write a key log that the middlebox follows (keys.log_file)",
     ),
 ];
-const UNKNOWN: &str = "it does not seem to use OpenSSL: if it can write a key log, the middlebox can follow it (keys.log_file)";
+const UNKNOWN: &str = "it names no TLS library: where one of its libraries uses OpenSSL, perhaps it made no TLS connection; else let it write a key log that the middlebox follows (keys.log_file)";
 
 /// What to try for a program that shared nothing.
 pub(crate) fn advice(program: &OsStr) -> &'static str {
@@ -78,7 +81,7 @@ mod tests {
             (b"\x7fELF..libgnutls.so.30\0", "GnuTLS"),
             (b"\x7fELF..OpenSSL 3.0.1", "built into it"),
             (b"\x7fELF..libssl.so.3..OpenSSL 3.0.1", "no TLS connection"),
-            (b"\x7fELF", "does not seem"),
+            (b"\x7fELF", "names no TLS library"),
         ] {
             std::fs::write(&path, content).unwrap();
             assert!(advice(path.as_os_str()).contains(words), "{words}");

@@ -126,7 +126,10 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
 
     let (client, errors) = agent.finish();
     let counters = client.shutdown(DRAIN_PATIENCE);
-    let sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner).counters();
+    let (sessions, reasons) = {
+        let sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        (sessions.counters(), sessions.reasons())
+    };
     if counters.dropped > 0 {
         let mut text = format!("{} key messages were not delivered", counters.dropped);
         for (middlebox, error) in errors {
@@ -134,7 +137,11 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
         }
         say(&text);
     }
-    if sessions.is_empty() {
+    // Who connects to a middlebox by IPv4 and by IPv6 has one of the two refused.
+    if sessions.refused > counters.sent / 2 {
+        say(&format!("middleboxes have refused {} key messages: {reasons}", sessions.refused));
+    }
+    if sessions.heard_nothing() {
         say(&format!("no TLS session was shared; {}", advice(program)));
     }
     if options.report {
@@ -182,9 +189,7 @@ fn start_client(options: &ExecOptions, sessions: &Arc<Mutex<Sessions>>) -> Resul
         }
         Message::Refused(refused) => {
             let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            if sessions.refused(&refused) {
-                say(&format!("a middlebox refuses keys: {}", refused.reason));
-            }
+            sessions.refused(&refused);
             None
         }
         _ => None,

@@ -46,9 +46,9 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Whether the program told of no session at all.
-    pub fn is_empty(&self) -> bool {
-        self.shared == 0 && self.exempt == 0 && self.unsupported == 0
+    /// Whether the program has told of nothing at all.
+    pub fn heard_nothing(&self) -> bool {
+        self.shared + self.exempt + self.unsupported + self.malformed == 0
     }
 }
 
@@ -182,14 +182,17 @@ impl Sessions {
     }
 
     /// Counts a middlebox's refusal.
-    /// Whether its reason is the first of its kind.
-    pub fn refused(&mut self, refused: &Refused) -> bool {
+    pub fn refused(&mut self, refused: &Refused) {
         self.counters.refused += 1;
-        let is_new = self.reasons.len() < MAX_REASONS && !self.reasons.contains(&refused.reason);
-        if is_new {
+        if self.reasons.len() < MAX_REASONS && !self.reasons.contains(&refused.reason) {
             self.reasons.push(refused.reason);
         }
-        is_new
+    }
+
+    /// Why middleboxes have refused keys.
+    pub fn reasons(&self) -> String {
+        let reasons: Vec<String> = self.reasons.iter().map(ToString::to_string).collect();
+        reasons.join(", ")
     }
 
     /// The answer to a middlebox that asks for keys.

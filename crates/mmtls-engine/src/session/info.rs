@@ -376,6 +376,8 @@ pub struct FlowEnd {
     pub place: FlowPlace,
     /// Whether TLS was recognised on it.
     pub tls: bool,
+    /// Whether both sides have vouched for it: what one side alone sends is an attempt.
+    pub established: bool,
     /// First packet, in the caller's nanoseconds.
     pub started_ns: u64,
     /// Last packet, in the caller's nanoseconds.

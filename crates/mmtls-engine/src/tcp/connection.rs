@@ -211,6 +211,7 @@ impl<P: Carried> Flow<P> {
             server: self.server,
             place: self.place(),
             tls: self.is_tls(),
+            established: !self.is_attempt(),
             started_ns: self.started_ns,
             last_ns: self.last_ns,
             packets: [self.halves[0].packets, self.halves[1].packets],

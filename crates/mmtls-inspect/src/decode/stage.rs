@@ -14,7 +14,8 @@ use crate::http1::chunked::{Chunked, Step};
 
 /// Output at a time.
 const PIECE: usize = 8 << 10;
-/// The same of deflate: all that a decoder can have ready. At a fault it would keep the rest, which clients may have.
+/// Most of deflate's at a time: its window. What a decoder has ready when it meets a fault it keeps, which clients may
+/// have.
 const INFLATE_PIECE: usize = 32 << 10;
 /// Memory of a deflate decoder: its window and tables.
 const INFLATE_MEMORY: usize = 48 << 10;
@@ -286,7 +287,10 @@ fn inflate_into(
     let mut used = 0;
     loop {
         let (in_before, out_before) = (state.total_in(), state.total_out());
-        let result = state.decompress(&input[used..], buffer, FlushDecompress::None);
+        // Up to where its window ends there is room for all that it makes before it asks for more.
+        let in_window = usize::try_from(out_before).unwrap_or(0) % INFLATE_PIECE;
+        let room = &mut buffer[..INFLATE_PIECE - in_window];
+        let result = state.decompress(&input[used..], room, FlushDecompress::None);
         let taken = usize::try_from(state.total_in() - in_before).unwrap_or(0);
         let made = usize::try_from(state.total_out() - out_before).unwrap_or(0);
         used += taken;

@@ -229,6 +229,23 @@ fn refuses_what_is_no_such_coding_behind_what_came_out() {
     body.push(7);
     let (out, faults) = decode("deflate", &body);
     assert!(faults == [Fault::Malformed] && out.contains(&long), "{faults:?}");
+    // Nor where it goes on in the middle of its window, over the end of that.
+    let longer = long.repeat(2);
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(&longer[..1000]).unwrap();
+    encoder.flush().unwrap();
+    let first = encoder.get_ref().len();
+    encoder.write_all(&longer[1000..]).unwrap();
+    encoder.flush().unwrap();
+    let mut body = encoder.get_ref().clone();
+    body.push(7);
+    let codings = Codings::read([&b"deflate"[..]].into_iter(), false);
+    let mut decoder = Decoder::new(&codings, &MemoryBudget::default()).unwrap().unwrap();
+    let mut out = Vec::new();
+    for piece in [&body[..first], &body[first..]] {
+        decoder.data(piece, &mut |_, bytes: &[u8]| out.extend_from_slice(bytes), &mut |_| ());
+    }
+    assert!(out == longer, "{} of {}", out.len(), longer.len());
     // zstd gives whole blocks: the first of two is not lost with the second, also where the frame
     // says how long it is.
     let frame = b"\x28\xb5\x2f\xfd\x20\x08\x20\0\0EVIL\x25\0\0\xff\xff\xff\xff";

@@ -1,6 +1,7 @@
 //! `mmtls pki`: certificates for the key channel, from an authority of its own.
 //!
-//! Refuses to overwrite: where one of the files is there already, none is written.
+//! Refuses to overwrite: where one of the files is there already, none is written, and where one cannot be written, none
+//! is left.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -58,6 +59,10 @@ impl PkiArgs {
                 return Err(wrong(&format!("--client {client}: this name is taken")));
             }
         }
+        if !is_name(&self.middlebox) {
+            let what = "neither a host name nor an address";
+            return Err(wrong(&format!("--middlebox {:?}: {what}", self.middlebox)));
+        }
         let outputs = self.outputs().map_err(|error| wrong(&error))?;
         fs::create_dir_all(&self.directory)
             .map_err(|error| wrong(&format!("{}: {error}", self.directory.display())))?;
@@ -69,10 +74,13 @@ impl PkiArgs {
                 )));
             }
         }
-        for output in &outputs {
-            output
-                .write()
-                .map_err(|error| wrong(&format!("{}: {error}", output.path.display())))?;
+        for (at, output) in outputs.iter().enumerate() {
+            if let Err(error) = output.write() {
+                for Output { path, .. } in &outputs[..at] {
+                    let _ = fs::remove_file(path);
+                }
+                return Err(wrong(&format!("{}: {error}; nothing is left", output.path.display())));
+            }
         }
         let said = self.say_how(&mut io::stdout().lock());
         said.map_err(|error| Error::Usage(format!("standard output: {error}")))?;
@@ -131,7 +139,7 @@ impl PkiArgs {
     fn say_how(&self, out: &mut impl Write) -> io::Result<()> {
         let file = |name: &str| self.directory.join(name);
         let shown = |path: &Path| path.display().to_string();
-        writeln!(out, "# The middlebox, in its configuration:\n[keys]")?;
+        writeln!(out, "# The middlebox, in its configuration:\n[keys]\nlisten = \"ADDRESS:PORT\"")?;
         writeln!(out, "certificate_file = {:?}", shown(&file("middlebox.pem")))?;
         writeln!(out, "key_file = {:?}", shown(&file("middlebox.key")))?;
         if !self.client.is_empty() {
@@ -151,10 +159,26 @@ impl PkiArgs {
         writeln!(out, "# An endpoint:\n# {endpoint} PROGRAM …")?;
         writeln!(
             out,
-            "# {} certifies others: keep it where neither of them runs.",
+            "# Endpoints get {} alone. {} can certify more of them, with any tool for X.509: keep it away from both.",
+            shown(&file("ca.pem")),
             shown(&file("ca.key"))
         )
     }
+}
+
+/// Whether it is an address, or a host name (RFC 1123, section 2.1).
+fn is_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    let is_number = |label: &str| label.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse::<IpAddr>().is_ok()
+        || text.len() <= 253
+            && text.split('.').all(is_label)
+            && !text.rsplit('.').next().is_some_and(is_number)
 }
 
 impl Output {
@@ -162,7 +186,10 @@ impl Output {
         let mut options = OpenOptions::new();
         let mut file: File =
             options.write(true).create_new(true).mode(self.mode).open(&self.path)?;
-        file.write_all(self.text.as_bytes())?;
-        file.sync_all()
+        let written = file.write_all(self.text.as_bytes()).and_then(|()| file.sync_all());
+        if written.is_err() {
+            let _ = fs::remove_file(&self.path);
+        }
+        written
     }
 }

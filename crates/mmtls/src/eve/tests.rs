@@ -419,6 +419,7 @@ fn accepts_alerts_and_anomalies_from_the_sender() {
 
 fn flow(reason: EndReason) -> FlowEnd {
     FlowEnd {
+        established: true,
         id: SessionId(9),
         client: "[2001:db8::1]:50000".parse().unwrap(),
         server: "[2001:db8::2]:443".parse().unwrap(),

@@ -356,7 +356,7 @@ impl Reports {
         let facts = self.flows.remove(&flow.id).unwrap_or_default();
         let is_forced =
             matches!(flow.reason, EndReason::ResetByHandler | EndReason::ResetByPolicy(_));
-        if flow.bytes == [0; 2]
+        if (flow.bytes == [0; 2] || !flow.established)
             && !is_forced
             && self.eve.is_some()
             && self.empty_flows.as_mut().is_some_and(|lines| !lines.allow(self.now_ns))
