@@ -11,7 +11,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mmtls_engine::session::EndReason;
 use mmtls_engine::tls::{Direction, KeyEpoch};
 use mmtls_engine::{
     Config, Engine, FrameInput, HoldId, Link, Output, Policy, PortId, SharedKeys, Verdict,
@@ -359,9 +358,7 @@ impl Path {
 
     /// Whether the session has been reset by the monitor.
     fn has_ended(&self) -> bool {
-        self.engine.handler().ended.iter().any(|(_, _, reason)| {
-            matches!(reason, EndReason::ResetByHandler | EndReason::ResetByPolicy(_))
-        })
+        self.engine.handler().ended.iter().any(|(_, _, reason)| reason.is_reset_by_monitor())
     }
 
     fn act(&mut self) {

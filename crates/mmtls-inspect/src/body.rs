@@ -146,13 +146,10 @@ impl Bodies {
         };
         let key = key(side, transaction);
         if let Some(reader) = self.websockets.get_mut(&key) {
-            let mut out = |bytes: &[u8]| {
-                sink(Event::Body(Body { form: Form::Decoded(0), bytes, ..body }));
-            };
-            if let Err(fault) = reader.data(bytes, &mut out) {
-                sink(Event::Anomaly(side, fault.anomaly()));
-            }
-            return;
+            return reader.data(bytes, &mut |read| match read {
+                Ok(bytes) => sink(Event::Body(Body { form: Form::Decoded(0), bytes, ..body })),
+                Err(fault) => sink(Event::Anomaly(side, fault.anomaly())),
+            });
         }
         let Some(decoder) = self.decoders.get_mut(&key) else {
             return;

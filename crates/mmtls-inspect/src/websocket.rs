@@ -92,6 +92,9 @@ struct Inflate {
     ends: u32,
 }
 
+/// Where go what messages say and faults.
+type Tell<'a> = &'a mut dyn FnMut(Result<&[u8], Fault>);
+
 /// Both directions of a connection.
 pub(crate) struct WebSocket {
     /// Client first.
@@ -116,10 +119,10 @@ impl WebSocket {
 
     /// The next bytes of a side; what its messages say is reported.
     pub(crate) fn data(&mut self, side: Side, bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
-        let result = self.reader(side).data(bytes, &mut |bytes| sink(Event::Data(side, bytes)));
-        if let Err(fault) = result {
-            sink(Event::Anomaly(side, fault.anomaly()));
-        }
+        self.reader(side).data(bytes, &mut |read| match read {
+            Ok(bytes) => sink(Event::Data(side, bytes)),
+            Err(fault) => sink(Event::Anomaly(side, fault.anomaly())),
+        });
     }
 
     /// Bytes of a side are missing.
@@ -197,32 +200,23 @@ impl Reader {
         }
     }
 
-    /// The next bytes. `out` gets what messages say; behind a fault in a frame's head, everything as it is sent.
-    pub(crate) fn data(&mut self, bytes: &[u8], out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
-        match self.failed {
-            Some(Failed::AsSent) => out(bytes),
-            Some(Failed::Silent) => {}
-            None => return self.frames(bytes, out),
-        }
-        Ok(())
-    }
-
-    fn frames(&mut self, mut bytes: &[u8], out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
+    /// The next bytes. Tells what messages say and, once, a fault, in their order; behind one in a frame's head,
+    /// everything as it is sent.
+    pub(crate) fn data(&mut self, mut bytes: &[u8], tell: Tell<'_>) {
         while !bytes.is_empty() {
-            let (result, failed) = match self.frame {
-                Some(frame) => (self.payload(frame, &mut bytes, out), Failed::Silent),
-                None => (self.head(&mut bytes, out), Failed::AsSent),
+            let out = &mut |bytes: &[u8]| tell(Ok(bytes));
+            let (result, failed) = match (self.failed, self.frame) {
+                (Some(Failed::AsSent), _) => return tell(Ok(bytes)),
+                (Some(Failed::Silent), _) => return,
+                (None, Some(frame)) => (self.payload(frame, &mut bytes, out), Failed::Silent),
+                (None, None) => (self.head(&mut bytes, out), Failed::AsSent),
             };
             if let Err(fault) = result {
                 self.failed = Some(failed);
                 self.inflate = None;
-                if failed == Failed::AsSent && !bytes.is_empty() {
-                    out(bytes);
-                }
-                return Err(fault);
+                tell(Err(fault));
             }
         }
-        Ok(())
     }
 
     /// Bytes are missing: where the next frame begins is not known.

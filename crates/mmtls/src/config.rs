@@ -119,7 +119,7 @@ pub struct LogSection {
     pub streams_directory: Option<PathBuf>,
     /// Seconds between `stats` records.
     pub stats_interval_seconds: u64,
-    /// Most `flow` records of connections that carried nothing, per worker and second.
+    /// Most `flow` records of connections that carried nothing, or are attempts, per worker and second.
     pub empty_flows_per_second: u64,
     /// Name of the machine in every line; without it, the kernel's.
     pub host: Option<String>,

@@ -79,7 +79,8 @@ pub struct MonitorConfig {
     pub fileinfo: bool,
     /// Whether `tls` records have fingerprints. Those that rules look into are made, and written, in any case.
     pub fingerprints: bool,
-    /// How many `flow` records of connections that carried nothing a worker may write in a second; `None`: all.
+    /// How many `flow` records a worker may write in a second of connections that carried nothing, or that one side alone
+    /// vouches for and are not TLS; `None`: all.
     pub empty_flows_per_second: Option<u64>,
     /// What resets a session when something of it passes uninspected.
     pub uninspected_resets: BTreeSet<Uninspected>,
@@ -665,7 +666,7 @@ impl Handler for Monitor {
             }
             streams.close(info.id);
         }
-        let reset = matches!(why, EndReason::ResetByHandler | EndReason::ResetByPolicy(_));
+        let reset = why.is_reset_by_monitor();
         reports.summary.resets += u64::from(reset);
         let outcome = Outcome::of(info, state.failed, state.stalled);
         reports.summary.count_outcome(outcome);

@@ -75,7 +75,7 @@ impl Outcome {
 pub struct Summary {
     /// TCP flows that ended.
     pub flows: u64,
-    /// Of these, those that carried nothing and were too many for the log (`log.empty_flows_per_second`).
+    /// Of these, those that carried nothing or were attempts, and were too many for the log (`log.empty_flows_per_second`).
     pub flows_not_logged: u64,
     /// TLS sessions that began.
     pub tls_sessions: u64,

@@ -83,3 +83,15 @@ pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
         Payload::Tls(tls) => tls.session.disposition() != Disposition::Bypass,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `bench/README.md` says of memory.
+    #[test]
+    fn accepts_no_more_memory_for_a_connection_than_is_told() {
+        assert!(size_of::<Flow<()>>() <= 1168, "{}", size_of::<Flow<()>>());
+        assert!(size_of::<Tls<()>>() <= 1224, "{}", size_of::<Tls<()>>());
+    }
+}

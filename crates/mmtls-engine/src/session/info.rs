@@ -272,6 +272,12 @@ pub enum EndReason {
 }
 
 impl EndReason {
+    /// Whether this side has ended it: an application, or a policy.
+    #[must_use]
+    pub const fn is_reset_by_monitor(self) -> bool {
+        matches!(self, Self::ResetByHandler | Self::ResetByPolicy(_))
+    }
+
     /// A stable name for logs.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -366,8 +366,7 @@ pub(super) struct FlowBody<'a> {
 impl<'a> FlowBody<'a> {
     pub(super) fn new(flow: &FlowEnd, facts: FlowFacts, start: &'a str, end: &'a str) -> Self {
         let age = Duration::from_nanos(flow.last_ns.saturating_sub(flow.started_ns));
-        let is_reset =
-            matches!(flow.reason, EndReason::ResetByHandler | EndReason::ResetByPolicy(_));
+        let is_reset = flow.reason.is_reset_by_monitor();
         Self {
             pkts_toserver: flow.packets[0],
             pkts_toclient: flow.packets[1],

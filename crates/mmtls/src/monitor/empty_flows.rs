@@ -1,4 +1,4 @@
-//! How many records of connections that carried nothing are written: a SYN of 54 bytes must not be worth a line of 430
+//! How many records of connections that carried nothing, or are attempts, are written: a SYN of 54 bytes must not be worth a line of 430
 //! as often as its sender likes.
 //!
 //! Refuses to count time of its own: it is that of the packets.
@@ -25,8 +25,7 @@ impl EmptyFlows {
 
     /// Whether another line may be written.
     pub(super) fn allow(&mut self, now_ns: u64) -> bool {
-        let seconds = now_ns.saturating_sub(self.since_ns) / SECOND_NS;
-        if seconds > 0 {
+        if now_ns.saturating_sub(self.since_ns) >= SECOND_NS {
             self.since_ns = now_ns;
             self.left = self.per_second;
         }

@@ -336,7 +336,7 @@ impl Reports {
         reason: Option<EndReason>,
         app_proto: Option<AppProto>,
     ) {
-        let reset = matches!(reason, Some(EndReason::ResetByHandler | EndReason::ResetByPolicy(_)));
+        let reset = reason.is_some_and(EndReason::is_reset_by_monitor);
         self.summary.resets += u64::from(reset);
         // Nothing but TLS begins behind it, which is a session of its own.
         let facts = FlowFacts {
@@ -354,10 +354,10 @@ impl Reports {
     pub(super) fn flow_end(&mut self, flow: &FlowEnd) {
         self.summary.flows += 1;
         let facts = self.flows.remove(&flow.id).unwrap_or_default();
-        let is_forced =
-            matches!(flow.reason, EndReason::ResetByHandler | EndReason::ResetByPolicy(_));
-        if (flow.bytes == [0; 2] || !flow.established)
-            && !is_forced
+        // What one side alone sends is no connection, unless it is TLS, which is told of anyway.
+        let is_empty = flow.bytes == [0; 2] || !flow.established && !flow.tls;
+        if is_empty
+            && !flow.reason.is_reset_by_monitor()
             && self.eve.is_some()
             && self.empty_flows.as_mut().is_some_and(|lines| !lines.allow(self.now_ns))
         {
