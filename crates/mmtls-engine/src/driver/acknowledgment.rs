@@ -64,16 +64,16 @@ impl<H: Handler> Engine<H> {
             || acknowledged.is_none_or(|it| other.is_acknowledgeable(it));
         // Bytes of another protocol may take two ways.
         let unseen = plain && beyond && acknowledged.is_some_and(|it| it <= other.limit() as i64);
-        let kept = other.sent.capacity();
+        let kept = other.sent_capacity();
         let freed = sane.then(|| other.open_window(acknowledgment, window)).flatten();
-        let fewer = other.sent.capacity() < kept;
+        let fewer = other.sent_capacity() < kept;
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
         let current = offset >= half.seen();
         if sane {
             half.last_ack = Some(acknowledgment);
         }
-        let has_syn_data = !other.syn_data.is_empty();
+        let has_syn_data = !other.syn_data().is_empty();
         let mut missing_ns = None;
         if !inline && current && !has_syn_data {
             missing_ns = other.note_gap(beyond, now_ns);

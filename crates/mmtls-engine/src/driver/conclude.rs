@@ -17,7 +17,7 @@ use super::shown::Clear;
 use super::{Engine, context};
 use crate::output::{Output, Verdict};
 use crate::session::{Disposition, Handler};
-use crate::tcp::{FlowIndex, Held, Phase, TcpDirection, Unacknowledged};
+use crate::tcp::{FlowIndex, Held, Phase, TcpDirection};
 use crate::tls::Direction;
 
 /// What the frame at hand may do, as far as it depends on itself. What its connection comes to has the
@@ -172,7 +172,7 @@ impl<H: Handler> Engine<H> {
         if let Some(flow) = self.flows.get(index) {
             for half in &mut flow.halves {
                 half.assembler.skip_buffered();
-                half.sent = Unacknowledged::default();
+                half.sent = None;
                 half.released = half.assembler.next();
             }
             if let Payload::Tls(tls) = &mut flow.payload {
@@ -199,7 +199,7 @@ impl<H: Handler> Engine<H> {
 
 /// Whether nothing waits, nothing ends, and nothing has been decided that is not done.
 fn is_concluded<S: Default>(flow: &Flow<S>) -> bool {
-    let ends = |half: &TcpDirection| half.fin.is_some() || half.first_held().is_some();
+    let ends = |half: &TcpDirection| half.fin().is_some() || half.first_held().is_some();
     if flow.halves.iter().any(ends) || flow.reset_seen.is_some() {
         return false;
     }

@@ -13,7 +13,7 @@ use super::{Engine, context};
 use crate::output::{Exit, Output};
 use crate::recognition::Recogniser;
 use crate::session::{EndReason, FlowAnomaly, Handler, SessionError, TcpAnomaly};
-use crate::tcp::{FlowIndex, Phase, TcpDirection, Unacknowledged};
+use crate::tcp::{FlowIndex, Phase, TcpDirection};
 use crate::tls::Direction;
 use crate::wire::{Reset, Segment, build_reset, turned};
 
@@ -106,8 +106,8 @@ impl<H: Handler> Engine<H> {
         if let Some(flow) = self.flows.get(index) {
             for half in &mut flow.halves {
                 half.assembler.clear();
-                half.sent = Unacknowledged::default();
-                half.syn_data = Vec::new();
+                half.sent = None;
+                half.take_syn_data();
             }
             match &mut flow.payload {
                 Payload::Tls(tls) => {
@@ -176,7 +176,7 @@ impl<H: Handler> Engine<H> {
         let passed =
             |half: &TcpDirection| if inline { half.released } else { half.assembler.next() };
         let stands = passed(half);
-        let fin = u64::from(half.fin.is_some_and(|fin| stands >= fin));
+        let fin = u64::from(half.fin().is_some_and(|fin| stands >= fin));
         let forwarded = half.sequence_of(stands + fin);
         let acknowledged = other.last_ack;
         let end = other.sequence_of(passed(other)).unwrap_or(0);
@@ -253,7 +253,7 @@ impl<H: Handler> Engine<H> {
             && direction == Direction::ServerToClient
             && client.initial.is_some_and(|syn| {
                 let beyond = segment.tcp.acknowledgment().wrapping_sub(syn) as usize;
-                beyond <= client.syn_data.len()
+                beyond <= client.syn_data().len()
             });
         if exact || refused {
             if !self.config.inline && flow.payload.is_stalled() {

@@ -34,22 +34,23 @@ impl<H: Handler> Engine<H> {
             if let Payload::Tls(tls) = &mut flow.payload
                 && let Some(changed) = tls.session.keep_partial(direction, bytes, &mut self.pool)
             {
-                half.sent.push_partial(offset, bytes.len());
+                half.sent.get_or_insert_default().push_partial(offset, bytes.len());
                 return changed;
             }
             let lent = self.frame_memory.as_ref().and_then(|memory| {
                 let affordable = self.config.limits.max_buffered_bytes / WASTE_SHARE;
-                let waste = self.buffered < affordable && half.sent.is_small();
+                let waste = self.buffered < affordable
+                    && half.sent.as_ref().is_none_or(|sent| sent.is_small());
                 SharedBytes::new(memory, bytes, waste)
             });
             let more = if lent.is_some() { 0 } else { bytes.len() };
             flow.copy_partial(direction, more, &mut self.pool);
-            let half = flow.half(direction);
+            let sent = flow.half(direction).sent.get_or_insert_default();
             if let Some(lent) = lent {
-                half.sent.push_shared(offset, lent);
+                sent.push_shared(offset, lent);
             } else {
-                half.sent.make_room(bytes.len(), &mut self.pool);
-                half.sent.push(offset, bytes);
+                sent.make_room(bytes.len(), &mut self.pool);
+                sent.push(offset, bytes);
             }
         }
         self.feed(index, direction, bytes);

@@ -256,8 +256,8 @@ impl<H: Handler> Engine<H> {
         half.begin(syn.initial(), Origin::Syn, scale(&syn));
         other.begin(answer.initial(), Origin::SynAck, scale(&answer));
         // The windows of a SYN and its answer are never scaled.
-        half.window_end = Some(u64::from(answer.window));
-        other.window_end = Some(u64::from(syn.window));
+        half.set_window_end(Some(u64::from(answer.window)));
+        other.set_window_end(Some(u64::from(syn.window)));
         if direction == Direction::ServerToClient {
             flow.swap_roles();
         }

@@ -72,12 +72,12 @@ impl<H: Handler> Engine<H> {
         };
         let [half, other] = flow.halves_from(direction);
         half.begin(initial, Origin::Syn, segment.tcp.window_scale());
-        half.syn_data = payload.to_vec();
+        half.keep_syn_data(payload);
         // What answered another SYN does not answer this one.
         if other.origin != Origin::Syn {
             other.unlearn();
         }
-        other.window_end = Some(u64::from(segment.tcp.window()));
+        other.set_window_end(Some(u64::from(segment.tcp.window())));
         self.charge(index);
     }
 
@@ -92,7 +92,7 @@ impl<H: Handler> Engine<H> {
         let [half, other] = flow.halves_from(direction);
         let beyond_syn = other.initial.map(|syn| u64::from(acknowledged.wrapping_sub(syn)));
         // Data on the SYN that an earlier answer has acknowledged are part of the stream.
-        let sent = other.assembler.next().max(other.syn_data.len() as u64);
+        let sent = other.assembler.next().max(other.syn_data().len() as u64);
         match (other.origin, beyond_syn) {
             (Origin::Syn, Some(beyond)) if beyond <= sent => {}
             // It answers a SYN that was not seen; a SYN that is seen later counts more.
@@ -116,7 +116,7 @@ impl<H: Handler> Engine<H> {
         let [half, other] = flow.halves_from(direction);
         if !repeated {
             half.begin(initial, Origin::SynAck, segment.tcp.window_scale());
-            half.syn_data = payload.to_vec();
+            half.keep_syn_data(payload);
         }
         half.last_ack = Some(acknowledged);
         if half.window_scale.is_none() || other.window_scale.is_none() {
@@ -125,9 +125,9 @@ impl<H: Handler> Engine<H> {
             other.window_scale = None;
         }
         // The window of a SYN-ACK is never scaled.
-        other.window_end = Some(u64::from(segment.tcp.window()));
+        other.set_window_end(Some(u64::from(segment.tcp.window())));
         if other.origin == Origin::Learned {
-            other.window_end = None;
+            other.set_window_end(None);
         }
         if direction == Direction::ClientToServer {
             flow.swap_roles();
@@ -147,10 +147,10 @@ impl<H: Handler> Engine<H> {
             return;
         };
         let half = flow.half(direction);
-        if half.syn_data.is_empty() {
+        if half.syn_data().is_empty() {
             return;
         }
-        let data = core::mem::take(&mut half.syn_data);
+        let data = half.take_syn_data();
         let accepted = half.offset_of(acknowledged).is_some_and(|it| it >= data.len() as i64);
         if accepted {
             // It was on the SYN; a ClientHello or a greeting.
@@ -203,7 +203,7 @@ impl<H: Handler> Engine<H> {
             }
             let initial = syn.sequence.wrapping_add(1);
             flow.halves[0].begin(initial, Origin::Syn, syn.window_scale);
-            flow.halves[1].window_end = Some(u64::from(syn.window));
+            flow.halves[1].set_window_end(Some(u64::from(syn.window)));
         }
         self.handle_syn_ack(index, Direction::ServerToClient, segment);
     }
@@ -214,7 +214,7 @@ fn repeats_data<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bool
     let half = &flow.halves[direction.index()];
     let known = payload.len() as u64 <= half.assembler.next();
     payload.is_empty()
-        || half.syn_data == payload
+        || half.syn_data() == payload
         || known && !flow.contradicts(direction, 0, payload)
 }
 

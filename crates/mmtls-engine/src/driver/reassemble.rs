@@ -101,9 +101,9 @@ impl<H: Handler> Engine<H> {
         }
         let payload = payload.get(skip..).unwrap_or(&[]);
         let end = start + payload.len() as u64;
-        let fin_before = half.fin;
+        let fin_before = half.fin();
         if fin {
-            half.fin = Some(end);
+            half.set_fin(Some(end));
         }
         let buffered = self.counters.conflicting_overlaps + self.counters.buffer_full;
         let passage = self.reassemble(index, direction, start, payload);
@@ -111,7 +111,7 @@ impl<H: Handler> Engine<H> {
             && let Some(flow) = self.flows.get(index)
         {
             // The segment was refused whole, and its FIN with it.
-            flow.half(direction).fin = fin_before;
+            flow.half(direction).set_fin(fin_before);
         }
         passage
     }
@@ -135,15 +135,17 @@ impl<H: Handler> Engine<H> {
         // A share of what is left, so that a few who never acknowledge do not take all of it.
         let sent_room = limits.max_reassembly_bytes.min(left / UNACKNOWLEDGED_SHARE);
         if end > half.assembler.next()
-            && half.sent.len() > 0
-            && half.sent.len() + payload.len() > sent_room
+            && half.sent_len() > 0
+            && half.sent_len() + payload.len() > sent_room
         {
             if self.config.inline {
                 // Its sender repeats it, more slowly.
                 self.counters.buffer_full += 1;
                 return Passage::Refused;
             }
-            half.sent.shrink_to(sent_room.saturating_sub(payload.len()));
+            if let Some(sent) = &mut half.sent {
+                sent.shrink_to(sent_room.saturating_sub(payload.len()));
+            }
             self.charge(index);
             match self.flows.get(index) {
                 Some(it) => flow = it,
@@ -178,7 +180,7 @@ impl<H: Handler> Engine<H> {
                         return Passage::Refused;
                     }
                 }
-                if half.fin == Some(end) {
+                if half.fin() == Some(end) {
                     self.advance(index, direction, 0, false);
                     return Passage::Ordered(direction);
                 }
@@ -300,7 +302,7 @@ fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[
 /// Whether a segment repeats bytes as others than those that were handed on.
 fn is_changed<S>(flow: &Flow<S>, direction: Direction, sequence: u32, payload: &[u8]) -> bool {
     let half = &flow.halves[direction.index()];
-    if half.sent.len() == 0 {
+    if half.sent_len() == 0 {
         return false;
     }
     let offset = half.offset_of(sequence).unwrap_or(0);
@@ -334,7 +336,7 @@ fn stream_offset(
         true => end > half.limit(),
         false => offset - half.assembler.next() as i64 > MAX_AHEAD,
     };
-    let behind_fin = half.fin.is_some_and(|fin_at| end > fin_at || (fin && end != fin_at));
+    let behind_fin = half.fin().is_some_and(|fin_at| end > fin_at || (fin && end != fin_at));
     // A FIN below bytes that were seen contradicts them.
     let too_early = fin && end < half.assembler.highest();
     (!too_far && !behind_fin && !too_early).then_some((start, skip))
@@ -363,6 +365,6 @@ fn handle_unfollowed<S>(
     half.assembler.advance((end - next) as usize);
     half.released = end;
     if fin {
-        half.fin = Some(end);
+        half.set_fin(Some(end));
     }
 }

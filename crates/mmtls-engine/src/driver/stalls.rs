@@ -61,9 +61,8 @@ impl<H: Handler> Engine<H> {
         for direction in Direction::BOTH {
             let half = &mut flow.halves[direction.index()];
             if let Some(since_ns) = tls.session.stalled_since_ns(direction)
-                && half.stall_checked_ns != Some(since_ns)
+                && half.note_stall(since_ns)
             {
-                half.stall_checked_ns = Some(since_ns);
                 let awaited = self.config.awaited.as_ref();
                 let awaited = awaited.is_none_or(|Awaited(is_there)| is_there(flow.client.ip()));
                 let Limits { stall_timeout_ns: most, unshared_stall_timeout_ns: unshared, .. } =

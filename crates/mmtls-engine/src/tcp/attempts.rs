@@ -17,7 +17,7 @@ pub(crate) enum Of {
 type Slots<P> = [Option<Flow<P>>];
 
 fn neighbours<P>(slots: &mut Slots<P>, at: FlowIndex, of: Of) -> Option<&mut Neighbours> {
-    let flow = slots.get_mut(at.0 as usize)?.as_mut()?;
+    let flow = slots.get_mut(at.slot())?.as_mut()?;
     match of {
         Of::Everybody | Of::Client => flow.attempt.as_mut()?.get_mut(of as usize),
         Of::Settled => flow.settled.as_mut(),
@@ -41,7 +41,7 @@ impl List {
     /// The flows from the first one on.
     pub(crate) fn iter<P>(&self, slots: &Slots<P>, of: Of) -> impl Iterator<Item = FlowIndex> {
         core::iter::successors(self.first, move |at| {
-            let flow = slots.get(at.0 as usize)?.as_ref()?;
+            let flow = slots.get(at.slot())?.as_ref()?;
             match of {
                 Of::Everybody | Of::Client => flow.attempt.as_ref()?.get(of as usize)?.behind,
                 Of::Settled => flow.settled.as_ref()?.behind,

@@ -155,12 +155,14 @@ impl<P: Carried> Flow<P> {
         if offset >= half.assembler.next() {
             return false;
         }
-        half.sent.contradicts(offset, data, self.partial(direction))
+        half.sent
+            .as_ref()
+            .is_some_and(|sent| sent.contradicts(offset, data, self.partial(direction)))
     }
 
     /// The latest bytes, those that [`TcpDirection::sent`] has left to what the flow carries.
     fn partial(&self, direction: Direction) -> &[u8] {
-        self.payload.partial(direction, self.halves[direction.index()].sent.partial_len())
+        self.payload.partial(direction, self.halves[direction.index()].partial_len())
     }
 
     /// Keeps those bytes apart from what the flow carries, which is about to use them or to let go of them;
@@ -171,11 +173,12 @@ impl<P: Carried> Flow<P> {
         more: usize,
         pool: &mut BufferPool,
     ) {
-        let half = &mut self.halves[direction.index()];
-        if half.sent.partial_len() > 0 {
-            let bytes = self.payload.partial(direction, half.sent.partial_len());
-            half.sent.make_room(bytes.len() + more, pool);
-            half.sent.copy_partial(bytes);
+        if let Some(sent) = &mut self.halves[direction.index()].sent
+            && sent.partial_len() > 0
+        {
+            let bytes = self.payload.partial(direction, sent.partial_len());
+            sent.make_room(bytes.len() + more, pool);
+            sent.copy_partial(bytes);
         }
     }
 

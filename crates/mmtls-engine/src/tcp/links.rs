@@ -1,11 +1,24 @@
 //! How flows name each other.
 
+use core::num::NonZeroU32;
+
 /// A slot of the slab. May be reused: compare [`Flow::id`] when it was kept for later.
+///
+/// One more than the slot's number, so that an `Option` takes no more memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct FlowIndex(pub(super) u32);
+pub(crate) struct FlowIndex(NonZeroU32);
 
 impl FlowIndex {
-    pub(super) const MAX: Self = Self(u32::MAX);
+    pub(super) const MAX: Self = Self(NonZeroU32::MAX);
+
+    /// `None` beyond what can be numbered.
+    pub(super) fn new(slot: usize) -> Option<Self> {
+        NonZeroU32::new(u32::try_from(slot.checked_add(1)?).ok()?).map(Self)
+    }
+
+    pub(super) fn slot(self) -> usize {
+        self.0.get() as usize - 1
+    }
 }
 
 /// The ends of a list.

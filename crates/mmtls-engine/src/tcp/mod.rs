@@ -21,4 +21,4 @@ pub(crate) use reassembly::{Assembler, Insert};
 pub(crate) use shares::{Client, Resource};
 pub(crate) use table::FlowTable;
 pub(crate) use tcp_direction::{Held, Origin, TcpDirection};
-pub(crate) use unacknowledged::{SharedBytes, Unacknowledged};
+pub(crate) use unacknowledged::SharedBytes;

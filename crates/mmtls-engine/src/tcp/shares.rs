@@ -9,7 +9,6 @@
 //! shrunk stays where it is until it is asked for. So a packet costs an addition, and only one in
 //! many a change of order.
 
-use core::cmp::Reverse;
 use core::net::IpAddr;
 use std::collections::{BTreeSet, HashMap};
 
@@ -34,8 +33,11 @@ pub(crate) enum Resource {
 
 const RESOURCES: usize = 6;
 
-/// From which amount on holders and flows have a rank, and below which amount ranks
-/// are by age alone.
+/// How many of them, the first ones, a flow may hold more than one of. Only by these flows have ranks.
+const RANKED: usize = 3;
+
+/// From which amount on clients have a rank, and flows, and below which amount ranks are by age alone.
+#[derive(Clone, Copy)]
 struct Scale {
     least_of_client: usize,
     least_of_flow: usize,
@@ -57,19 +59,21 @@ const SCALES: [Scale; RESOURCES] = [
 /// Ranks that are put right in one question, at most.
 const MAX_CORRECTIONS: usize = 256;
 
-/// Whose amounts are added up.
+/// Whose amounts are added up. In halves, since a `u64` would be aligned to eight bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Client {
     v6: bool,
-    network: u64,
+    network: [u32; 2],
 }
 
 impl Client {
     pub(crate) fn new(address: IpAddr) -> Self {
         match address {
-            IpAddr::V4(ip) => Self { v6: false, network: ip.to_bits().into() },
-            // The lower half goes: truncation after the shift loses nothing.
-            IpAddr::V6(ip) => Self { v6: true, network: (ip.to_bits() >> 64) as u64 },
+            IpAddr::V4(ip) => Self { v6: false, network: [0, ip.to_bits()] },
+            // The lower half of the address goes.
+            IpAddr::V6(ip) => {
+                Self { v6: true, network: [96, 64].map(|at| (ip.to_bits() >> at) as u32) }
+            }
         }
     }
 }
@@ -77,32 +81,70 @@ impl Client {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct ClientIndex(u32);
 
-/// An amount, and its rank: `class` is zero without one.
+/// Where an amount stands among others; the last one is the largest. Its class in the upper eight bits, zero without
+/// a rank, then when it was given one, reversed: of the same class the oldest is taken for the largest, since who
+/// has waited for a moment is not who fills the table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+struct Rank(u64);
+
+impl Rank {
+    const NONE: Self = Self(0);
+    const LAST: Self = Self(u64::MAX);
+    const AGE_BITS: u32 = 56;
+
+    /// Ranks that are given are counted, and are never as many as 56 bits have room for.
+    fn new(class: u8, since: u64) -> Self {
+        let age = (1 << Self::AGE_BITS) - 1 - since.min((1 << Self::AGE_BITS) - 1);
+        Self(u64::from(class) << Self::AGE_BITS | age)
+    }
+
+    fn class(self) -> u8 {
+        // Eight bits are left.
+        (self.0 >> Self::AGE_BITS) as u8
+    }
+
+    /// In another class as of the same age.
+    fn of_class(self, class: u8) -> Self {
+        match class {
+            0 => Self::NONE,
+            _ => Self(u64::from(class) << Self::AGE_BITS | self.0 & ((1 << Self::AGE_BITS) - 1)),
+        }
+    }
+}
+
+/// An amount, and its rank.
 #[derive(Clone, Copy, Default, Debug)]
 struct Amount {
     amount: usize,
-    class: u8,
-    /// When it was given its rank. Of the same class the oldest comes first: who has waited for
-    /// a moment is not who fills the table.
-    since: u64,
+    rank: Rank,
 }
 
 /// What one flow holds, for its client.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Stake {
     client: Option<ClientIndex>,
-    amounts: [Amount; RESOURCES],
+    ranked: [Amount; RANKED],
+    /// Of the others one, or none.
+    counted: [bool; RESOURCES - RANKED],
 }
 
 impl Stake {
     pub(crate) fn amount(&self, resource: Resource) -> usize {
-        self.amounts[resource as usize].amount
+        self.amount_of(resource as usize)
+    }
+
+    fn amount_of(&self, number: usize) -> usize {
+        match number.checked_sub(RANKED) {
+            None => self.ranked[number].amount,
+            Some(at) => self.counted[at].into(),
+        }
     }
 }
 
 struct Holder {
     client: Client,
-    flows: usize,
+    /// No more than can be numbered.
+    flows: u32,
     amounts: [Amount; RESOURCES],
     /// Of its flows those that only one side vouches for.
     attempts: List,
@@ -113,8 +155,8 @@ struct Holder {
 /// The order of one resource.
 #[derive(Default)]
 struct Order {
-    clients: BTreeSet<(u8, Reverse<u64>, ClientIndex)>,
-    flows: BTreeSet<(ClientIndex, u8, Reverse<u64>, FlowIndex)>,
+    clients: BTreeSet<(Rank, ClientIndex)>,
+    flows: BTreeSet<(ClientIndex, Rank, FlowIndex)>,
 }
 
 pub(crate) struct Shares {
@@ -167,7 +209,7 @@ impl Shares {
         if !self.is_anothers(stake, client) {
             return;
         }
-        let amounts = stake.amounts.map(|it| it.amount);
+        let amounts: [usize; RESOURCES] = core::array::from_fn(|it| stake.amount_of(it));
         self.leave(flow, stake);
         let at = match self.index.get(&client) {
             Some(&at) => at,
@@ -236,8 +278,7 @@ impl Shares {
     }
 
     fn set_number(&mut self, flow: FlowIndex, stake: &mut Stake, number: usize, amount: usize) {
-        let own = &mut stake.amounts[number];
-        let before = own.amount;
+        let before = stake.amount_of(number);
         if before == amount {
             return;
         }
@@ -249,13 +290,14 @@ impl Shares {
         };
         let scale = &SCALES[number];
         let order = &mut self.orders[number];
-        if let Some([old, new]) = own.set(amount, scale.least_of_flow, scale.unit, &mut self.serial)
-        {
-            if old.class > 0 {
-                order.flows.remove(&(at, old.class, Reverse(old.since), flow));
-            }
-            if new.class > 0 {
-                order.flows.insert((at, new.class, Reverse(new.since), flow));
+        match number.checked_sub(RANKED) {
+            Some(counted) => stake.counted[counted] = amount > 0,
+            None => {
+                let own = &mut stake.ranked[number];
+                let change = own.set(amount, scale.least_of_flow, scale.unit, &mut self.serial);
+                if let Some(change) = change {
+                    order.move_flow(at, flow, change);
+                }
             }
         }
         let all = &mut holder.amounts[number];
@@ -279,22 +321,21 @@ impl Shares {
                 return Largest::None;
             };
             let order = &mut self.orders[number];
-            let last = (at, u8::MAX, Reverse(0), FlowIndex::MAX);
+            let last = (at, Rank::LAST, FlowIndex::MAX);
             let flow = order.flows.range(..=last).next_back().filter(|(of, ..)| *of == at);
-            let Some(&(_, class, _, flow)) = flow else {
+            let Some(&(_, rank, flow)) = flow else {
                 // Each of its flows holds next to nothing.
                 let Some(holder) = self.holders.get_mut(at.0 as usize).and_then(Option::as_mut)
                 else {
                     return Largest::None;
                 };
                 let all = &mut holder.amounts[number];
-                let old = *all;
-                all.class = 0;
-                order.move_client(at, [old, *all]);
+                let old = core::mem::take(&mut all.rank);
+                order.move_client(at, [old, Rank::NONE]);
                 continue;
             };
-            let now = stake_of(flow).map_or(0, |stake| stake.amounts[number].amount);
-            return match class_of(now, scale.least_of_flow, scale.unit) == class {
+            let now = stake_of(flow).map_or(0, |stake| stake.amount_of(number));
+            return match class_of(now, scale.least_of_flow, scale.unit) == rank.class() {
                 true => Largest::Flow(flow),
                 false => Largest::Outdated(flow),
             };
@@ -307,16 +348,15 @@ impl Shares {
         let scale = &SCALES[number];
         let order = &mut self.orders[number];
         for _ in 0..MAX_CORRECTIONS {
-            let &(class, _, at) = order.clients.last()?;
+            let &(rank, at) = order.clients.last()?;
             let holder = self.holders.get_mut(at.0 as usize).and_then(Option::as_mut)?;
             let all = &mut holder.amounts[number];
             let right = class_of(all.amount, scale.least_of_client, scale.unit);
-            if right == class {
+            if right == rank.class() {
                 return Some(at);
             }
-            let old = *all;
-            all.class = right;
-            order.move_client(at, [old, *all]);
+            all.rank = rank.of_class(right);
+            order.move_client(at, [rank, all.rank]);
         }
         None
     }
@@ -354,17 +394,15 @@ impl Shares {
     pub(crate) fn correct(&mut self, flow: FlowIndex, stake: &mut Stake, resource: Resource) {
         let number = resource as usize;
         let scale = &SCALES[number];
-        let own = &mut stake.amounts[number];
-        let old = *own;
-        own.class = class_of(own.amount, scale.least_of_flow, scale.unit);
+        let Some(own) = stake.ranked.get_mut(number) else {
+            return;
+        };
+        let old = own.rank;
+        own.rank = old.of_class(class_of(own.amount, scale.least_of_flow, scale.unit));
         if let Some(at) = stake.client
-            && old.class != own.class
+            && old != own.rank
         {
-            let order = &mut self.orders[number];
-            order.flows.remove(&(at, old.class, Reverse(old.since), flow));
-            if own.class > 0 {
-                order.flows.insert((at, own.class, Reverse(own.since), flow));
-            }
+            self.orders[number].move_flow(at, flow, [old, own.rank]);
         }
     }
 
@@ -380,12 +418,21 @@ impl Shares {
 }
 
 impl Order {
-    fn move_client(&mut self, at: ClientIndex, [old, new]: [Amount; 2]) {
-        if old.class > 0 {
-            self.clients.remove(&(old.class, Reverse(old.since), at));
+    fn move_client(&mut self, at: ClientIndex, [old, new]: [Rank; 2]) {
+        if old != Rank::NONE {
+            self.clients.remove(&(old, at));
         }
-        if new.class > 0 {
-            self.clients.insert((new.class, Reverse(new.since), at));
+        if new != Rank::NONE {
+            self.clients.insert((new, at));
+        }
+    }
+
+    fn move_flow(&mut self, at: ClientIndex, flow: FlowIndex, [old, new]: [Rank; 2]) {
+        if old != Rank::NONE {
+            self.flows.remove(&(at, old, flow));
+        }
+        if new != Rank::NONE {
+            self.flows.insert((at, new, flow));
         }
     }
 }
@@ -399,20 +446,22 @@ impl Amount {
         least: usize,
         unit: usize,
         serial: &mut u64,
-    ) -> Option<[Self; 2]> {
-        let old = *self;
+    ) -> Option<[Rank; 2]> {
+        let old = self.rank;
         self.amount = amount;
         let class = class_of(amount, least, unit);
-        if class > old.class {
-            if old.class == 0 {
-                *serial += 1;
-                self.since = *serial;
-            }
-            self.class = class;
-        } else if old.class > 0 && amount <= least / 8 {
-            self.class = 0;
+        if class > old.class() {
+            self.rank = match old {
+                Rank::NONE => {
+                    *serial += 1;
+                    Rank::new(class, *serial)
+                }
+                _ => old.of_class(class),
+            };
+        } else if amount <= least / 8 {
+            self.rank = Rank::NONE;
         }
-        (self.class != old.class).then_some([old, *self])
+        (self.rank != old).then_some([old, self.rank])
     }
 }
 
@@ -434,6 +483,10 @@ mod tests {
         Client::new([10, 0, 0, last].into())
     }
 
+    fn at(number: u32) -> FlowIndex {
+        FlowIndex::new(number as usize).unwrap()
+    }
+
     struct Flows(Shares, Vec<Stake>);
 
     impl Flows {
@@ -443,21 +496,21 @@ mod tests {
         fn add(&mut self, client: Client) -> u32 {
             let mut stake = Stake::default();
             let number = self.1.len() as u32;
-            self.0.join(FlowIndex(number), &mut stake, client);
+            self.0.join(at(number), &mut stake, client);
             self.1.push(stake);
             number
         }
         fn set(&mut self, flow: u32, amount: usize) {
-            self.0.set(FlowIndex(flow), &mut self.1[flow as usize], HeldFrames, amount);
+            self.0.set(at(flow), &mut self.1[flow as usize], HeldFrames, amount);
         }
         fn largest(&mut self) -> Option<u32> {
             loop {
                 let Self(shares, stakes) = self;
-                match shares.largest(HeldFrames, |it| stakes.get(it.0 as usize).copied()) {
-                    Largest::Flow(FlowIndex(flow)) => return Some(flow),
+                match shares.largest(HeldFrames, |it| stakes.get(it.slot()).copied()) {
+                    Largest::Flow(flow) => return Some(flow.slot() as u32),
                     Largest::None => return None,
                     Largest::Outdated(flow) => {
-                        shares.correct(flow, &mut stakes[flow.0 as usize], HeldFrames);
+                        shares.correct(flow, &mut stakes[flow.slot()], HeldFrames);
                     }
                 }
             }
@@ -503,11 +556,11 @@ mod tests {
         let mut flows = Flows::new();
         let flow = flows.add(client(1));
         flows.set(flow, 7);
-        flows.0.join(FlowIndex(flow), &mut flows.1[0], client(2));
+        flows.0.join(at(flow), &mut flows.1[0], client(2));
         assert_eq!(flows.largest(), Some(flow));
         assert_eq!(flows.0.clients(), 1);
         assert_eq!(flows.0.of_client(&flows.1[0], HeldFrames), 7);
-        flows.0.leave(FlowIndex(flow), &mut flows.1[0]);
+        flows.0.leave(at(flow), &mut flows.1[0]);
         assert_eq!((flows.0.clients(), flows.largest()), (0, None));
         assert!(flows.0.orders.iter().all(|it| it.clients.is_empty() && it.flows.is_empty()));
     }

@@ -76,7 +76,7 @@ impl<P: Carried> FlowTable<P> {
     }
 
     pub(crate) fn get(&mut self, index: FlowIndex) -> Option<&mut Flow<P>> {
-        self.slots.get_mut(index.0 as usize)?.as_mut()
+        self.slots.get_mut(index.slot())?.as_mut()
     }
 
     /// The flow, if the slot still holds that one.
@@ -101,12 +101,12 @@ impl<P: Carried> FlowTable<P> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
-                let index = FlowIndex(u32::try_from(self.slots.len()).ok()?);
+                let index = FlowIndex::new(self.slots.len())?;
                 self.slots.push(None);
                 index
             }
         };
-        *self.slots.get_mut(index.0 as usize)? = Some(flow);
+        *self.slots.get_mut(index.slot())? = Some(flow);
         self.index.insert(key, index);
         self.link(index);
         self.check_at(now_ns.saturating_add(limits.opening_timeout_ns), index, id);
@@ -133,7 +133,7 @@ impl<P: Carried> FlowTable<P> {
         let settled = self.shares.largest_settled(Client::new(newcomer))?;
         let oldest = settled.iter(&self.slots, Of::Settled).take(MAX_COMPARED);
         oldest.min_by_key(|at| {
-            let flow = self.slots.get(at.0 as usize).and_then(Option::as_ref);
+            let flow = self.slots.get(at.slot()).and_then(Option::as_ref);
             flow.map_or(0, |flow| flow.last_ns)
         })
     }
@@ -148,7 +148,7 @@ impl<P: Carried> FlowTable<P> {
     /// A flow is an attempt no more but a connection; a tombstone is neither, and makes room for no other.
     fn settle(&mut self, index: FlowIndex) {
         self.unlink(index);
-        let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+        let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) else {
             return;
         };
         if let Phase::Dead { .. } = flow.phase {
@@ -164,7 +164,7 @@ impl<P: Carried> FlowTable<P> {
 
     /// A connection makes room for no other any more: it is over, or about to go.
     fn unsettle(&mut self, index: FlowIndex) {
-        let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+        let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) else {
             return;
         };
         if flow.settled.is_none() {
@@ -183,7 +183,7 @@ impl<P: Carried> FlowTable<P> {
     /// A flow was reset: it makes room for nobody, and counts as one of its client's tombstones.
     pub(crate) fn bury(&mut self, index: FlowIndex) {
         self.unsettle(index);
-        if let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) {
+        if let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) {
             self.shares.set(index, &mut flow.stake, Resource::Tombstones, 1);
         }
     }
@@ -200,7 +200,7 @@ impl<P: Carried> FlowTable<P> {
 
     /// Counts a new flow as its client's, and as an attempt.
     fn link(&mut self, index: FlowIndex) {
-        let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+        let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) else {
             return;
         };
         self.shares.join(index, &mut flow.stake, Client::new(flow.client.ip()));
@@ -215,7 +215,7 @@ impl<P: Carried> FlowTable<P> {
 
     /// A flow is no attempt any more.
     fn unlink(&mut self, index: FlowIndex) {
-        let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+        let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) else {
             return;
         };
         if flow.attempt.is_none() {
@@ -234,7 +234,7 @@ impl<P: Carried> FlowTable<P> {
 
     /// Notes what a flow holds now.
     pub(crate) fn account(&mut self, index: FlowIndex, resource: Resource, amount: usize) {
-        let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) else {
+        let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) else {
             return;
         };
         if flow.stake.amount(resource) == amount {
@@ -246,7 +246,7 @@ impl<P: Carried> FlowTable<P> {
             let (attempt, settled) = (flow.attempt.is_some(), flow.settled.is_some());
             self.unlink(index);
             self.unsettle(index);
-            if let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) {
+            if let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) {
                 self.shares.join(index, &mut flow.stake, client);
             }
             if attempt {
@@ -255,14 +255,14 @@ impl<P: Carried> FlowTable<P> {
                 self.settle(index);
             }
         }
-        if let Some(flow) = self.slots.get_mut(index.0 as usize).and_then(Option::as_mut) {
+        if let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) {
             self.shares.set(index, &mut flow.stake, resource, amount);
         }
     }
 
     /// What the client of a flow holds, all its flows together.
     pub(crate) fn held_by_client(&self, index: FlowIndex, resource: Resource) -> usize {
-        let flow = self.slots.get(index.0 as usize).and_then(Option::as_ref);
+        let flow = self.slots.get(index.slot()).and_then(Option::as_ref);
         flow.map_or(0, |flow| self.shares.of_client(&flow.stake, resource))
     }
 
@@ -270,12 +270,12 @@ impl<P: Carried> FlowTable<P> {
     pub(crate) fn largest(&mut self, resource: Resource) -> Option<FlowIndex> {
         for _ in 0..MAX_CORRECTIONS {
             let Self { shares, slots, .. } = self;
-            let stake_of = |at: FlowIndex| slots.get(at.0 as usize)?.as_ref().map(|it| it.stake);
+            let stake_of = |at: FlowIndex| slots.get(at.slot())?.as_ref().map(|it| it.stake);
             match shares.largest(resource, stake_of) {
                 Largest::Flow(index) => return Some(index),
                 Largest::None => return None,
                 Largest::Outdated(index) => {
-                    let flow = slots.get_mut(index.0 as usize).and_then(Option::as_mut)?;
+                    let flow = slots.get_mut(index.slot()).and_then(Option::as_mut)?;
                     shares.correct(index, &mut flow.stake, resource);
                 }
             }
@@ -286,7 +286,7 @@ impl<P: Carried> FlowTable<P> {
     pub(crate) fn remove(&mut self, index: FlowIndex) -> Option<Flow<P>> {
         self.unlink(index);
         self.unsettle(index);
-        let mut flow = self.slots.get_mut(index.0 as usize)?.take()?;
+        let mut flow = self.slots.get_mut(index.slot())?.take()?;
         self.shares.leave(index, &mut flow.stake);
         self.index.remove(&flow.key());
         self.latest = None;
@@ -361,7 +361,7 @@ impl<P: Carried> FlowTable<P> {
         let mut all: Vec<(SessionId, FlowIndex)> = self
             .index
             .values()
-            .filter_map(|&index| Some((self.slots.get(index.0 as usize)?.as_ref()?.id, index)))
+            .filter_map(|&index| Some((self.slots.get(index.slot())?.as_ref()?.id, index)))
             .collect();
         all.sort_unstable();
         all.into_iter().map(|(_, index)| index).collect()

@@ -2,9 +2,11 @@
 //!
 //! Refuses to hold frames: they stay with the I/O layer.
 
+use core::num::NonZeroU64;
 use std::collections::VecDeque;
 
-use super::{Assembler, Unacknowledged};
+use super::Assembler;
+use super::unacknowledged::Unacknowledged;
 use crate::output::{HoldId, PortId};
 
 /// Longest link header that is remembered: Ethernet with two VLAN tags.
@@ -46,34 +48,27 @@ pub(crate) enum Origin {
     Learned,
 }
 
-/// One direction.
+/// A stream offset that may not be known, in the memory of one: one more than it.
+#[derive(Clone, Copy, Default)]
+struct MaybeOffset(Option<NonZeroU64>);
+
+impl MaybeOffset {
+    /// Streams are shorter than 2^64 - 1 bytes.
+    fn new(offset: Option<u64>) -> Self {
+        Self(offset.and_then(|it| NonZeroU64::MIN.checked_add(it)))
+    }
+
+    fn get(self) -> Option<u64> {
+        self.0.map(|it| it.get() - 1)
+    }
+}
+
+/// What is made when it is first needed: of an unanswered SYN, which costs its sender 54 bytes, as little is to be
+/// kept as can be.
 #[derive(Default)]
-pub(crate) struct TcpDirection {
-    /// Sequence number of stream offset 0: behind the SYN.
-    pub(crate) initial: Option<u32>,
-    pub(crate) origin: Origin,
-    pub(crate) assembler: Assembler,
-    /// What was handed on in order and is not acknowledged; nothing where bytes are not looked at.
-    pub(crate) sent: Unacknowledged,
-    /// Stream offset up to which everything was forwarded: where the receiver stands, or will.
-    pub(crate) released: u64,
+struct Rare {
     /// Payload of a SYN: whether it counts is not known before it is acknowledged.
-    pub(crate) syn_data: Vec<u8>,
-    /// Stream offset of the FIN.
-    pub(crate) fin: Option<u64>,
-    pub(crate) conflict_reported: bool,
-    /// Kinds of anomalies that were reported, by bit.
-    pub(crate) reported: u16,
-    /// Acknowledgment number of the last segment sent in this direction.
-    pub(crate) last_ack: Option<u32>,
-    /// Window scale that this direction's sender announced for what it receives.
-    pub(crate) window_scale: Option<u8>,
-    /// Stream offset up to which the receiver has allowed sending; `None` when it is not known.
-    pub(crate) window_end: Option<u64>,
-    /// Stream offset up to which the receiver has acknowledged.
-    acknowledged: u64,
-    /// The largest window that the receiver has announced, in bytes.
-    max_window: u64,
+    syn_data: Vec<u8>,
     held: VecDeque<Held>,
     held_frames: usize,
     held_bytes: usize,
@@ -81,7 +76,35 @@ pub(crate) struct TcpDirection {
     /// copy of them was lost.
     gap_since_ns: Option<u64>,
     /// The stall whose deadline has been noted.
-    pub(crate) stall_checked_ns: Option<u64>,
+    stall_checked_ns: Option<u64>,
+}
+
+/// One direction.
+#[derive(Default)]
+pub(crate) struct TcpDirection {
+    /// Sequence number of stream offset 0: behind the SYN.
+    pub(crate) initial: Option<u32>,
+    pub(crate) origin: Origin,
+    pub(crate) assembler: Assembler,
+    /// What was handed on in order and is not acknowledged; nothing before there was any, and where bytes
+    /// are not looked at.
+    pub(crate) sent: Option<Box<Unacknowledged>>,
+    /// Stream offset up to which everything was forwarded: where the receiver stands, or will.
+    pub(crate) released: u64,
+    fin: MaybeOffset,
+    pub(crate) conflict_reported: bool,
+    /// Kinds of anomalies that were reported, by bit.
+    pub(crate) reported: u16,
+    /// Acknowledgment number of the last segment sent in this direction.
+    pub(crate) last_ack: Option<u32>,
+    /// Window scale that this direction's sender announced for what it receives.
+    pub(crate) window_scale: Option<u8>,
+    window_end: MaybeOffset,
+    /// Stream offset up to which the receiver has acknowledged.
+    acknowledged: u64,
+    /// The largest window that the receiver has announced, in bytes.
+    max_window: u64,
+    rare: Option<Box<Rare>>,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
     port: Option<PortId>,
@@ -95,43 +118,70 @@ impl TcpDirection {
         self.initial = Some(initial);
         self.origin = origin;
         self.window_scale = window_scale;
-        self.window_end = None;
+        self.set_window_end(None);
         self.last_ack = None;
-        self.syn_data = Vec::new();
+        self.take_syn_data();
         self.acknowledged = 0;
         self.max_window = 0;
     }
 
+    /// Payload of a SYN: whether it counts is not known before it is acknowledged.
+    pub(crate) fn syn_data(&self) -> &[u8] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.syn_data)
+    }
+
+    pub(crate) fn keep_syn_data(&mut self, data: &[u8]) {
+        if !data.is_empty() || !self.syn_data().is_empty() {
+            self.rare.get_or_insert_default().syn_data = data.to_vec();
+        }
+    }
+
+    pub(crate) fn take_syn_data(&mut self) -> Vec<u8> {
+        self.rare.as_mut().map_or_else(Vec::new, |rare| core::mem::take(&mut rare.syn_data))
+    }
+
     /// Puts a packet behind those that are held.
     pub(crate) fn hold(&mut self, packet: Held) {
-        self.held_frames += packet.frames;
-        self.held_bytes += packet.len;
-        self.held.push_back(packet);
+        let rare = self.rare.get_or_insert_default();
+        rare.held_frames += packet.frames;
+        rare.held_bytes += packet.len;
+        rare.held.push_back(packet);
     }
 
     /// The packet that has been held for the longest time.
     pub(crate) fn first_held(&self) -> Option<&Held> {
-        self.held.front()
+        self.rare.as_ref()?.held.front()
     }
 
     /// Takes that packet out.
     pub(crate) fn take_held(&mut self) -> Option<Held> {
-        let packet = self.held.pop_front()?;
-        self.held_frames -= packet.frames;
-        self.held_bytes -= packet.len;
+        let rare = self.rare.as_mut()?;
+        let packet = rare.held.pop_front()?;
+        rare.held_frames -= packet.frames;
+        rare.held_bytes -= packet.len;
+        if rare.held.is_empty() && rare.syn_data.is_empty() && rare.gap_since_ns.is_none() {
+            // Most sessions wait once. Where records still wait, their deadline is noted again.
+            self.rare = None;
+        }
         Some(packet)
     }
 
     /// Frames that are held.
     pub(crate) fn held_frames(&self) -> usize {
-        self.held_frames
+        self.rare.as_ref().map_or(0, |rare| rare.held_frames)
+    }
+
+    /// Notes that records have waited for keys since then; whether that is news.
+    pub(crate) fn note_stall(&mut self, since_ns: u64) -> bool {
+        let rare = self.rare.get_or_insert_default();
+        rare.stall_checked_ns.replace(since_ns) != Some(since_ns)
     }
 
     /// Forgets the sequence space.
     pub(crate) fn unlearn(&mut self) {
         self.initial = None;
         self.origin = Origin::Unknown;
-        self.syn_data = Vec::new();
+        self.take_syn_data();
     }
 
     /// Remembers where the direction's frames come in and what they begin with.
@@ -164,13 +214,27 @@ impl TcpDirection {
         Some(self.initial?.wrapping_add(offset as u32))
     }
 
+    /// Stream offset of the FIN.
+    pub(crate) fn fin(&self) -> Option<u64> {
+        self.fin.get()
+    }
+
+    pub(crate) fn set_fin(&mut self, offset: Option<u64>) {
+        self.fin = MaybeOffset::new(offset);
+    }
+
+    /// Sets the stream offset up to which the receiver has allowed sending; `None` when it is not known.
+    pub(crate) fn set_window_end(&mut self, offset: Option<u64>) {
+        self.window_end = MaybeOffset::new(offset);
+    }
+
     pub(crate) fn fin_sequence(&self) -> Option<u32> {
-        self.sequence_of(self.fin?)
+        self.sequence_of(self.fin()?)
     }
 
     /// Everything up to the FIN has been seen.
     pub(crate) fn fin_reached(&self) -> bool {
-        self.fin == Some(self.assembler.next())
+        self.fin() == Some(self.assembler.next())
     }
 
     /// The offset behind everything that was seen in order, a FIN included.
@@ -185,7 +249,7 @@ impl TcpDirection {
 
     /// The first stream offset that no receiver takes yet.
     pub(crate) fn limit(&self) -> u64 {
-        let window_end = self.window_end.unwrap_or(self.assembler.next() + MAX_WINDOW);
+        let window_end = self.window_end.get().unwrap_or(self.assembler.next() + MAX_WINDOW);
         window_end.max(self.assembler.next()) + WINDOW_SLACK
     }
 
@@ -193,6 +257,21 @@ impl TcpDirection {
     pub(crate) fn is_acceptable(&self, offset: i64) -> bool {
         let next = self.assembler.next() as i64;
         offset >= next - MAX_BEHIND && offset <= self.limit() as i64
+    }
+
+    /// Bytes that were handed on in order and are kept.
+    pub(crate) fn sent_len(&self) -> usize {
+        self.sent.as_ref().map_or(0, |sent| sent.len())
+    }
+
+    /// Memory that these take, in bytes.
+    pub(crate) fn sent_capacity(&self) -> usize {
+        self.sent.as_ref().map_or(0, |sent| sent.capacity())
+    }
+
+    /// How many of them at the end are not there, but where their record is put together.
+    pub(crate) fn partial_len(&self) -> usize {
+        self.sent.as_ref().map_or(0, |sent| sent.partial_len())
     }
 
     /// Takes the receiver's acknowledgment and window into account; returns memory that is not
@@ -206,9 +285,9 @@ impl TcpDirection {
         self.acknowledged = self.acknowledged.max(offset);
         self.max_window = self.max_window.max(window);
         let end = offset + window;
-        self.window_end = Some(self.window_end.map_or(end, |known| known.max(end)));
+        self.set_window_end(Some(self.window_end.get().map_or(end, |known| known.max(end))));
         // What was not forwarded cannot have arrived.
-        self.sent.acknowledge(offset.min(self.released))
+        self.sent.as_mut()?.acknowledge(offset.min(self.released))
     }
 
     /// Whether an acknowledgment of this direction's bytes can be the receiver's: not of bytes that were not
@@ -225,37 +304,47 @@ impl TcpDirection {
 
     /// Notes whether the receiver has acknowledged bytes that have not been seen; for how long, if it has.
     pub(crate) fn note_gap(&mut self, beyond: bool, now_ns: u64) -> Option<u64> {
-        let since = self.gap_since_ns.filter(|_| beyond).unwrap_or(now_ns);
-        self.gap_since_ns = beyond.then_some(since);
-        beyond.then(|| now_ns.saturating_sub(since))
+        if !beyond {
+            self.forget_gap();
+            return None;
+        }
+        let since = self.rare.get_or_insert_default().gap_since_ns.get_or_insert(now_ns);
+        Some(now_ns.saturating_sub(*since))
+    }
+
+    fn forget_gap(&mut self) {
+        if let Some(rare) = &mut self.rare {
+            rare.gap_since_ns = None;
+        }
     }
 
     /// Goes on behind bytes that will not be seen any more, which the receiver has acknowledged.
     pub(crate) fn skip_to(&mut self, acknowledgment: u32) {
         let next = self.assembler.next();
         if let Some(offset) = self.offset_of(acknowledgment).and_then(|it| u64::try_from(it).ok())
-            && let Some(missing) = offset.min(self.fin.unwrap_or(offset)).checked_sub(next)
+            && let Some(missing) = offset.min(self.fin().unwrap_or(offset)).checked_sub(next)
             && let Ok(missing) = usize::try_from(missing)
         {
             self.assembler.clear();
             self.assembler.advance(missing);
-            self.sent = Unacknowledged::default();
+            self.sent = None;
             self.released = self.assembler.next();
-            self.window_end = None;
+            self.set_window_end(None);
         }
-        self.gap_since_ns = None;
+        self.forget_gap();
     }
 
     /// Whether bytes are known to be missing: later ones were seen, or the FIN, or the receiver
     /// acknowledged them.
     pub(crate) fn has_gap(&self, acknowledged: Option<u32>) -> bool {
         self.assembler.highest() > self.assembler.next()
-            || self.fin.is_some_and(|fin| fin > self.assembler.next())
+            || self.fin().is_some_and(|fin| fin > self.assembler.next())
             || acknowledged.is_some_and(|it| self.is_acknowledged_beyond(it))
     }
 
     /// Bytes that are kept for this direction, held frames included.
     pub(crate) fn kept_bytes(&self) -> usize {
-        self.assembler.buffered() + self.sent.capacity() + self.syn_data.len() + self.held_bytes
+        let rare = self.rare.as_ref().map_or(0, |rare| rare.syn_data.len() + rare.held_bytes);
+        self.assembler.buffered() + self.sent_capacity() + rare
     }
 }
