@@ -10,7 +10,7 @@ use crate::output::PortId;
 pub(crate) struct FlowKey {
     /// The bits of two addresses in halves, of IPv4 with ports: a `u128` would be aligned to 16 bytes, and the
     /// table's entries take 16 more.
-    addresses: [[u64; 2]; 2],
+    addresses: [u64; 4],
     /// VLAN, family and, of IPv6, ports.
     rest: u64,
 }
@@ -39,7 +39,7 @@ impl FlowKey {
         if let (SocketAddr::V4(a), SocketAddr::V4(b)) = (a, b) {
             let [a, b] =
                 [a, b].map(|end| u64::from(u32::from(*end.ip())) << 16 | u64::from(end.port()));
-            let addresses = [[0, a.min(b)], [0, a.max(b)]];
+            let addresses = [0, a.min(b), 0, a.max(b)];
             return (Self { addresses, rest: vlan }, a <= b);
         }
         // Flow label and scope are not part of a parsed address.
@@ -50,7 +50,8 @@ impl FlowKey {
         let (low, high) = (a.min(b), a.max(b));
         let ports = u64::from(low.1) << 16 | u64::from(high.1);
         // Halves: truncation loses nothing.
-        let addresses = [low.0, high.0].map(|it| [(it >> 64) as u64, it as u64]);
+        let upper = |it: u128| (it >> 64) as u64;
+        let addresses = [upper(low.0), low.0 as u64, upper(high.0), high.0 as u64];
         (Self { addresses, rest: IPV6 | vlan | ports }, a <= b)
     }
 

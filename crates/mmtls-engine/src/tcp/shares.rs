@@ -37,7 +37,6 @@ const RESOURCES: usize = 6;
 const RANKED: usize = 3;
 
 /// From which amount on clients have a rank, and flows, and below which amount ranks are by age alone.
-#[derive(Clone, Copy)]
 struct Scale {
     least_of_client: usize,
     least_of_flow: usize,
@@ -291,7 +290,10 @@ impl Shares {
         let scale = &SCALES[number];
         let order = &mut self.orders[number];
         match number.checked_sub(RANKED) {
-            Some(counted) => stake.counted[counted] = amount > 0,
+            Some(counted) => {
+                debug_assert!(amount <= 1, "one, or none");
+                stake.counted[counted] = amount > 0;
+            }
             None => {
                 let own = &mut stake.ranked[number];
                 let change = own.set(amount, scale.least_of_flow, scale.unit, &mut self.serial);

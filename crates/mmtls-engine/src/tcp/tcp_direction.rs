@@ -130,8 +130,9 @@ impl TcpDirection {
         self.rare.as_ref().map_or(&[], |rare| &rare.syn_data)
     }
 
+    /// Keeps it. There is none of an earlier one: [`Self::begin`] comes first.
     pub(crate) fn keep_syn_data(&mut self, data: &[u8]) {
-        if !data.is_empty() || !self.syn_data().is_empty() {
+        if !data.is_empty() {
             self.rare.get_or_insert_default().syn_data = data.to_vec();
         }
     }
@@ -160,7 +161,7 @@ impl TcpDirection {
         rare.held_frames -= packet.frames;
         rare.held_bytes -= packet.len;
         if rare.held.is_empty() && rare.syn_data.is_empty() && rare.gap_since_ns.is_none() {
-            // Most sessions wait once. Where records still wait, their deadline is noted again.
+            // Most sessions wait once. To note the deadline of a stall twice does no harm.
             self.rare = None;
         }
         Some(packet)
