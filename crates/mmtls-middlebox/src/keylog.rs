@@ -1,270 +1,45 @@
-//! Key logs in NSS format (RFC 9850): from a file, a capture's own secrets blocks, or live.
-//!
-//! Lines are parsed by [`mmtls_keyshare::keylog`]. Unknown labels are counted; malformed lines are counted, and the
-//! first one's number is kept; the latest of repeated lines wins. Refuses to print a secret or to leave one in freed memory, and to use the
-//! premaster secrets of old `RSA` lines, which would need the whole handshake. Exporter secrets
-//! are not kept.
+//! From key logs to the keys that an engine wants.
 
-pub mod follow;
-pub mod live;
-mod store;
+pub use mmtls_keylog::{KeyLog, KeyLogReport, MAX_EPOCH, follow};
 
-use std::io::{self, Read};
-
-use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, ProtocolVersion};
+use mmtls_engine::tls::CipherSuite;
 use mmtls_engine::{KeysNeeded, SharedKeys};
-use mmtls_keyshare::keylog::{self, Label, Line, LineError, MAX_LINE_BYTES, MAX_SECRET_BYTES};
-use mmtls_record::key_schedule::RecordKeys;
-use mmtls_record::keyring::{self, Keyring, SessionParameters};
-use zeroize::Zeroizing;
+use mmtls_record::keyring::SessionParameters;
 
-use store::Store;
+/// A key log that is still being written, and what engines wait for.
+///
+/// A key log is trusted as local: its keys need no sender's address, and whoever may write the file is believed. It
+/// holds traffic secrets, on the middlebox, and is a last resort where the middlebox and the programs have the same owner.
+pub type LiveKeys = mmtls_keylog::live::LiveKeys<KeysNeeded, SharedKeys>;
 
-/// Highest epoch of application keys that a secret is derived for, one hash after another.
-pub const MAX_EPOCH: u32 = 64;
-
-/// How reading went.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct KeyLogReport {
-    /// Lines read, of any kind.
-    pub lines: u64,
-    /// Secrets kept, repeated ones included.
-    pub secrets: u64,
-    /// Lines with a label that is not kept: unknown, exporters, ECH.
-    pub other_labels: u64,
-    /// `RSA` lines: premaster secrets of TLS 1.2, which are not used.
-    pub rsa_premaster: u64,
-    /// Lines that are not in the format.
-    pub malformed: u64,
-    /// Number of the first malformed line, from 1, and what is wrong with it.
-    pub first_malformed: Option<(u64, LineError)>,
-    /// Secrets that were not kept because there is no room for more.
-    pub no_room: u64,
+/// An empty one.
+#[must_use]
+pub fn live_keys() -> LiveKeys {
+    LiveKeys::new(shared_keys)
 }
 
-/// The secrets of a key log.
-#[derive(Default)]
-pub struct KeyLog {
-    store: Store,
-    report: KeyLogReport,
-}
-
-/// The number of a label in the store: below 64 what comes once in a session, then the epochs of both directions.
-/// `None` for what is not kept: epochs beyond [`MAX_EPOCH`], and OpenSSL's updates without a number, which are derived.
-fn label_number(label: Label) -> Option<u8> {
-    let epoch = match label {
-        Label::Master => return Some(3),
-        Label::NextTraffic(_) => return None,
-        Label::Traffic(_, epoch) if epoch > KeyEpoch::Application(MAX_EPOCH) => return None,
-        Label::Traffic(direction, epoch) => (epoch, direction),
+/// The keys that an engine wants, if their secret is in the log.
+#[must_use]
+pub fn shared_keys(log: &KeyLog, wanted: &KeysNeeded) -> Option<SharedKeys> {
+    let &KeysNeeded { client_random, server_random, direction, epoch, .. } = wanted;
+    let open = |cipher_suite| {
+        let version = wanted.version.0;
+        let parameters = SessionParameters { version, cipher_suite, client_random, server_random };
+        let opener = log.keyring(parameters, direction, epoch)?.open_record(direction, epoch);
+        Some((CipherSuite(cipher_suite), opener.ok()?))
     };
-    match epoch {
-        (KeyEpoch::EarlyData, _) => Some(0),
-        (KeyEpoch::Handshake, Direction::ClientToServer) => Some(1),
-        (KeyEpoch::Handshake, Direction::ServerToClient) => Some(2),
-        (KeyEpoch::Application(updates), Direction::ClientToServer) => {
-            u8::try_from(updates).ok()?.checked_add(64)
-        }
-        (KeyEpoch::Application(updates), Direction::ServerToClient) => {
-            u8::try_from(updates).ok()?.checked_add(160)
-        }
-    }
+    // Nothing on the wire tells the suite of early data: each one that the secret fits is
+    // offered, and the records tell.
+    let openers: Vec<_> = match wanted.cipher_suite {
+        Some(suite) => open(suite.0).into_iter().collect(),
+        None => log.candidate_suites(&client_random, direction, epoch).filter_map(open).collect(),
+    };
+    Some(SharedKeys {
+        sender: None,
+        source: 0,
+        client_random,
+        server_random,
+        cipher_suite: openers.first()?.0,
+        keys: openers.into_iter().map(|(_, opener)| (direction, epoch, opener)).collect(),
+    })
 }
-
-impl KeyLog {
-    /// An empty one.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Reads a whole key log.
-    ///
-    /// # Errors
-    /// Those of the reader; what was read before is kept by nobody.
-    pub fn load(mut reader: impl Read) -> io::Result<Self> {
-        let mut log = Self::new();
-        let mut buffer = Zeroizing::new(vec![0; 64 << 10]);
-        let mut filled = 0;
-        // Inside a line that is too long; it was counted when it was found.
-        let mut skipping = false;
-        loop {
-            let count = match reader.read(&mut buffer[filled..]) {
-                Ok(0) => break,
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            filled += count;
-            let mut from = 0;
-            while let Some(len) = buffer[from..filled].iter().position(|&byte| byte == b'\n') {
-                if !core::mem::take(&mut skipping) {
-                    log.add_line(&buffer[from..from + len]);
-                }
-                from += len + 1;
-            }
-            if skipping || filled - from > MAX_LINE_BYTES {
-                if !skipping {
-                    log.report.lines += 1;
-                    log.count_malformed(LineError::TooLong);
-                }
-                skipping = true;
-                filled = 0;
-            } else {
-                buffer.copy_within(from..filled, 0);
-                filled -= from;
-            }
-        }
-        if filled > 0 && !skipping {
-            log.add_line(&buffer[..filled]);
-        }
-        Ok(log)
-    }
-
-    /// Takes in the text of a secrets block, or any other whole lines.
-    pub fn add_text(&mut self, text: &[u8]) {
-        self.add_lines(text, |_| {});
-    }
-
-    /// The same; `kept` hears of each session of which a secret was kept.
-    fn add_lines(&mut self, text: &[u8], mut kept: impl FnMut([u8; 32])) {
-        let mut lines = text.split(|&byte| byte == b'\n').peekable();
-        while let Some(line) = lines.next() {
-            // What follows the last line end is a line only if there is something.
-            if (lines.peek().is_some() || !line.is_empty())
-                && let Some(client_random) = self.add_line(line)
-            {
-                kept(client_random);
-            }
-        }
-    }
-
-    /// How reading went so far.
-    #[must_use]
-    pub fn report(&self) -> KeyLogReport {
-        self.report
-    }
-
-    /// How many sessions have secrets here.
-    #[must_use]
-    pub fn sessions(&self) -> usize {
-        self.store.sessions()
-    }
-
-    /// Whether there is any secret of a session.
-    #[must_use]
-    pub fn knows(&self, client_random: &[u8; 32]) -> bool {
-        self.store.knows(client_random)
-    }
-
-    /// The keys that an engine wants, if their secret is here.
-    #[must_use]
-    pub fn shared_keys(&self, wanted: &KeysNeeded) -> Option<SharedKeys> {
-        let &KeysNeeded { client_random, server_random, direction, epoch, .. } = wanted;
-        let open = |cipher_suite| {
-            let version = wanted.version.0;
-            let parameters =
-                SessionParameters { version, cipher_suite, client_random, server_random };
-            let opener = self.keyring(parameters, direction, epoch)?.open_record(direction, epoch);
-            Some((CipherSuite(cipher_suite), opener.ok()?))
-        };
-        // Nothing on the wire tells the suite of early data: each one that the secret fits is
-        // offered, and the records tell.
-        let openers: Vec<_> = match wanted.cipher_suite {
-            Some(suite) => open(suite.0).into_iter().collect(),
-            None => {
-                let label = label_number(Label::Traffic(direction, epoch))?;
-                let secret = self.store.get(&client_random, label)?;
-                keyring::candidate_suites(secret.len())
-                    .filter_map(|suite| open(suite.number()))
-                    .collect()
-            }
-        };
-        Some(SharedKeys {
-            sender: None,
-            source: 0,
-            client_random,
-            server_random,
-            cipher_suite: openers.first()?.0,
-            keys: openers.into_iter().map(|(_, opener)| (direction, epoch, opener)).collect(),
-        })
-    }
-
-    /// The record keys of a session's direction and epoch, derived from the latest secret that
-    /// leads there. `None` when there is none, when its length does not fit the suite, or when
-    /// the epoch is beyond [`MAX_EPOCH`].
-    #[must_use]
-    pub fn record_keys(
-        &self,
-        parameters: SessionParameters,
-        direction: Direction,
-        epoch: KeyEpoch,
-    ) -> Option<RecordKeys> {
-        self.keyring(parameters, direction, epoch)?.record_keys(direction, epoch).ok()
-    }
-
-    /// A keyring with the secret that leads to the keys of a direction and epoch.
-    fn keyring(
-        &self,
-        parameters: SessionParameters,
-        direction: Direction,
-        epoch: KeyEpoch,
-    ) -> Option<Keyring> {
-        let get = |label| self.store.get(&parameters.client_random, label_number(label)?);
-        let mut keyring = Keyring::new(parameters, MAX_EPOCH).ok()?;
-        if parameters.version == ProtocolVersion::TLS_1_2.0 {
-            keyring.insert_master_secret(get(Label::Master)?).ok()?;
-            return Some(keyring);
-        }
-        let known = |epoch| Some((epoch, get(Label::Traffic(direction, epoch))?));
-        let (known, secret) = match epoch {
-            KeyEpoch::Application(wanted) if wanted > MAX_EPOCH => return None,
-            KeyEpoch::Application(wanted) => {
-                (0..=wanted).rev().find_map(|updates| known(KeyEpoch::Application(updates)))?
-            }
-            epoch => known(epoch)?,
-        };
-        keyring.insert_traffic_secret(direction, known, secret).ok()?;
-        Some(keyring)
-    }
-
-    /// Takes in a line, and returns whose secret was kept.
-    fn add_line(&mut self, line: &[u8]) -> Option<[u8; 32]> {
-        self.report.lines += 1;
-        let mut buffer = Zeroizing::new([0; MAX_SECRET_BYTES]);
-        let (label, client_random, secret) = match keylog::parse(line, &mut buffer) {
-            Ok(Line::Secret { label, client_random, secret }) => (label, client_random, secret),
-            Ok(Line::Empty) => return None,
-            Ok(Line::RsaPremaster) => {
-                self.report.rsa_premaster += 1;
-                return None;
-            }
-            Ok(Line::OtherLabel) => {
-                self.report.other_labels += 1;
-                return None;
-            }
-            Err(error) => {
-                self.count_malformed(error);
-                return None;
-            }
-        };
-        let Some(number) = label_number(label) else {
-            self.report.other_labels += 1;
-            return None;
-        };
-        if !self.store.insert(client_random, number, secret) {
-            self.report.no_room += 1;
-            return None;
-        }
-        self.report.secrets += 1;
-        Some(client_random)
-    }
-
-    fn count_malformed(&mut self, error: LineError) {
-        self.report.malformed += 1;
-        self.report.first_malformed.get_or_insert((self.report.lines, error));
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -46,7 +46,7 @@ use mmtls_packet_io::Ports;
 use mmtls_packet_io::af_packet::{Bridge, Steering, Warning};
 
 use crate::keylog::follow::Follower;
-use crate::keylog::live::LiveKeys;
+use crate::keylog::live_keys;
 use crate::keys::{self, KeyReceiver, KeyRouter};
 use crate::settings::{Settings, key_log_error};
 use crate::worker::{KeyInput, Worker};
@@ -216,7 +216,7 @@ impl<P: Ports> Middlebox<P> {
         let parts = ports.into_iter().zip(receivers).zip(handlers).enumerate();
         let (settings, tick) = (&settings, &tick);
         let mut jobs = parts.map(|(number, ((ports, receiver), handler))| {
-            let log = settings.key_log.as_ref().map(|_| LiveKeys::default());
+            let log = settings.key_log.as_ref().map(|_| live_keys());
             let (router, watched) = (Arc::clone(&router), Arc::clone(&router));
             let any_sender = settings.engine.any_key_sender;
             let keys =

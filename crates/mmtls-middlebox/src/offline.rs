@@ -11,7 +11,7 @@ use mmtls_engine::session::Handler;
 use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId};
 use mmtls_packet_io::capture::{self, CaptureReader, Item, SecretsKind};
 
-use crate::keylog::KeyLog;
+use crate::keylog::{KeyLog, shared_keys};
 use crate::{Error, keys};
 
 /// The engine configuration for captures: nothing can be held back any more, so every policy
@@ -155,7 +155,7 @@ impl<H: Handler> Replay<H> {
     fn drain(&mut self, now_ns: u64) {
         while let Some(output) = self.engine.poll_output() {
             if let Output::KeysNeeded(wanted) = output
-                && let Some(keys) = self.keys.shared_keys(&wanted)
+                && let Some(keys) = shared_keys(&self.keys, &wanted)
             {
                 // A refusal is counted by the engine.
                 let _ = self.engine.handle_keys(now_ns, keys);

@@ -27,7 +27,7 @@ use mmtls_packet_io::{
     Action, Error as PortsError, Frame, HeldFrame, Outbox, Port, Ports, VnetHeader,
 };
 
-use crate::keylog::live::LiveKeys;
+use crate::keylog::LiveKeys;
 use crate::keys::{self, KeyDelivery, KeyReceiver, KeyRouter};
 use crate::{Error, Status, harden};
 use clock::Clock;
@@ -371,7 +371,9 @@ fn drain<H: Handler>(
                 let _ = out.inject(port, &frame);
             }
             Output::KeysNeeded(wanted) => {
-                if let Some(found) = keys.log.as_mut().and_then(|log| log.want(wanted)) {
+                if let Some(found) =
+                    keys.log.as_mut().and_then(|log| log.want(wanted.client_random, wanted))
+                {
                     // What comes of it is taken up by the next turn of this loop.
                     let _ = engine.handle_keys(now_ns, found);
                 } else if let (Some(server), Some(message)) = (&keys.server, keys::request(&wanted))

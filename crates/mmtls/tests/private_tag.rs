@@ -14,7 +14,7 @@ use crate::common::{
 use mmtls::monitor::{Monitor, MonitorConfig};
 use mmtls_engine::tls::Direction;
 use mmtls_engine::{Engine, FrameInput, Link, Output, PortId};
-use mmtls_middlebox::keylog::KeyLog;
+use mmtls_middlebox::keylog::{self, KeyLog};
 use mmtls_middlebox::offline;
 use mmtls_record::{private_tag, suite};
 use mmtls_testkit::files::pattern_bytes;
@@ -146,7 +146,7 @@ fn accepts_private_tag_records_of_rustls() {
             engine.handle_frame(now_ns, &input);
             while let Some(output) = engine.poll_output() {
                 if let Output::KeysNeeded(wanted) = output
-                    && let Some(keys) = log.shared_keys(&wanted)
+                    && let Some(keys) = keylog::shared_keys(&log, &wanted)
                 {
                     let _ = engine.handle_keys(now_ns, keys);
                 }

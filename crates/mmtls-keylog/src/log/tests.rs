@@ -3,8 +3,10 @@
 use super::*;
 use base16ct::lower::encode_string as hex;
 use mmtls_record::key_schedule;
+use mmtls_record::suite::TLS13;
 
-const SUITE: CipherSuite = CipherSuite::TLS_AES_128_GCM_SHA256;
+/// TLS_AES_128_GCM_SHA256
+const SUITE: u16 = 0x1301;
 const CLIENT: Direction = Direction::ClientToServer;
 const SERVER: Direction = Direction::ServerToClient;
 
@@ -17,17 +19,12 @@ fn key(log: &KeyLog, random: u8, direction: Direction, epoch: KeyEpoch) -> Optio
     keys.map(|keys| keys.key().to_vec())
 }
 
-fn parameters(suite: CipherSuite, client_random: [u8; 32]) -> SessionParameters {
-    SessionParameters {
-        version: ProtocolVersion::TLS_1_3.0,
-        cipher_suite: suite.0,
-        client_random,
-        server_random: None,
-    }
+fn parameters(cipher_suite: u16, client_random: [u8; 32]) -> SessionParameters {
+    SessionParameters { version: TLS13, cipher_suite, client_random, server_random: None }
 }
 
 fn expected(secret: &[u8]) -> Option<Vec<u8>> {
-    Some(key_schedule::traffic_keys(SUITE.0, secret).unwrap().key().to_vec())
+    Some(key_schedule::traffic_keys(SUITE, secret).unwrap().key().to_vec())
 }
 
 #[test]
@@ -81,9 +78,9 @@ fn accepts_comments_crlf_unknown_labels_and_repeated_lines() {
     // TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256
     let keys = |random, direction| {
         let parameters = SessionParameters {
-            version: ProtocolVersion::TLS_1_2.0,
+            version: TLS12,
             server_random: Some([8; 32]),
-            ..parameters(CipherSuite(0xc02f), [random; 32])
+            ..parameters(0xc02f, [random; 32])
         };
         log.record_keys(parameters, direction, KeyEpoch::Application(0))
     };
@@ -157,7 +154,7 @@ fn accepts_later_epochs_derived_and_explicit() {
     log.add_text(line("CLIENT_TRAFFIC_SECRET_0", 1, &[1; 32]).as_bytes());
     let mut secrets = vec![vec![1u8; 32]];
     for n in 0..64 {
-        let next = key_schedule::next_secret(SUITE.0, &secrets[n]).unwrap();
+        let next = key_schedule::next_secret(SUITE, &secrets[n]).unwrap();
         secrets.push(next.as_bytes().to_vec());
     }
     for n in [0u32, 1, 2, 63, 64] {
@@ -167,7 +164,7 @@ fn accepts_later_epochs_derived_and_explicit() {
     log.add_text(line("CLIENT_TRAFFIC_SECRET_2", 1, &[7; 32]).as_bytes());
     assert_eq!(key(&log, 1, CLIENT, KeyEpoch::Application(1)), expected(&secrets[1]));
     assert_eq!(key(&log, 1, CLIENT, KeyEpoch::Application(2)), expected(&[7; 32]));
-    let third = key_schedule::next_secret(SUITE.0, &[7; 32]).unwrap();
+    let third = key_schedule::next_secret(SUITE, &[7; 32]).unwrap();
     assert_eq!(key(&log, 1, CLIENT, KeyEpoch::Application(3)), expected(third.as_bytes()));
 }
 
@@ -206,6 +203,6 @@ fn accepts_many_sessions_compactly() {
     assert_eq!(log.sessions(), 20_000);
     let mut random = [0; 32];
     random[..4].copy_from_slice(&19_999u32.to_be_bytes());
-    let parameters = parameters(CipherSuite::TLS_AES_256_GCM_SHA384, random);
+    let parameters = parameters(0x1302, random);
     assert!(log.record_keys(parameters, SERVER, KeyEpoch::Application(0)).is_some());
 }
