@@ -18,7 +18,7 @@ use std::time::Duration;
 use mmtls_keyshare::agent::{
     EXEMPT_VARIABLE, SHARE_HANDSHAKE_VARIABLE, SHARE_SERVER_VARIABLE, SOCKET_VARIABLE,
 };
-use mmtls_keyshare::client::{Client, ClientConfig, Identity, Middlebox};
+use mmtls_keyshare::client::Client;
 use mmtls_keyshare::message::Message;
 use mmtls_keyshare::policy::ServerNames;
 use rustix::process::{DumpableBehavior, Pid, Signal, kill_process, set_dumpable_behavior};
@@ -29,6 +29,7 @@ use signal_hook::low_level::siginfo::Cause;
 
 use crate::advice::advice;
 use crate::agent::Agent;
+use crate::channel::Channel;
 use crate::sessions::Sessions;
 use crate::{Error, paths};
 
@@ -45,12 +46,8 @@ const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
 /// What `mmtls exec` was asked to do.
 #[derive(Clone, Debug, Default)]
 pub struct ExecOptions {
-    /// Each `[NAME@]HOST:PORT`; every one gets every key.
-    pub middleboxes: Vec<String>,
-    /// PEM file with the authorities that may certify a middlebox.
-    pub ca_file: PathBuf,
-    /// PEM files of the certificate and the key to show to middleboxes that ask.
-    pub client_certificate: Option<(PathBuf, PathBuf)>,
+    /// Who gets the keys.
+    pub channel: Channel,
     /// Server names, exact or `*.example.org`, whose sessions stay private.
     pub exempt: Vec<String>,
     /// Share also the sessions in which the program is the server.
@@ -150,11 +147,9 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     Ok(exit_code(status))
 }
 
-/// One line on stderr, which belongs to the program, so as few as possible.
+/// As few lines as possible: stderr belongs to the program.
 fn say(text: &str) {
-    use io::Write;
-    // A closed stderr must not end the program's agent.
-    let _ = writeln!(io::stderr(), "mmtls exec: {text}");
+    crate::say::say("exec", text);
 }
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> Error {
@@ -170,17 +165,6 @@ fn exempt_names(rules: &[String]) -> Result<ServerNames, Error> {
 }
 
 fn start_client(options: &ExecOptions, sessions: &Arc<Mutex<Sessions>>) -> Result<Client, Error> {
-    let middleboxes = options
-        .middleboxes
-        .iter()
-        .map(|text| text.parse::<Middlebox>())
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| Error::Usage(format!("--middlebox: {error}")))?;
-    let mut config = ClientConfig::new(middleboxes, options.ca_file.clone());
-    config.identity = options.client_certificate.as_ref().map(|(certificate_file, key_file)| {
-        Identity { certificate_file: certificate_file.clone(), key_file: key_file.clone() }
-    });
-    config.software = concat!("mmtls-exec/", env!("CARGO_PKG_VERSION")).to_owned();
     let sessions = Arc::clone(sessions);
     let on_request = move |message| match message {
         Message::KeyRequest(request) => {
@@ -194,7 +178,7 @@ fn start_client(options: &ExecOptions, sessions: &Arc<Mutex<Sessions>>) -> Resul
         }
         _ => None,
     };
-    Client::start(config, Box::new(on_request)).map_err(|error| Error::Usage(error.to_string()))
+    options.channel.start("mmtls-exec", 0, Box::new(on_request))
 }
 
 /// The signals that this process was started to ignore, signal 1 in the lowest bit.

@@ -1,15 +1,22 @@
 //! The agent on an endpoint: programs that cannot share their record keys themselves hand their traffic secrets to
-//! it, and it gives record keys to the middleboxes. `mmtls exec` is the way to it: [`run`].
+//! it, and it gives record keys to the middleboxes. `mmtls exec` starts a program with an agent of its own: [`run`]. `mmtls
+//! agent` stays, and reads what programs write to key logs: [`serve`].
 //!
 //! Secrets never leave this host. Refuses to hold a program up, and to know packets.
 #![forbid(unsafe_code)]
 
 mod advice;
 mod agent;
+mod channel;
+mod daemon;
 mod error;
 mod exec;
+mod key_logs;
 mod paths;
+mod say;
 mod sessions;
 
+pub use channel::Channel;
+pub use daemon::{AgentOptions, serve};
 pub use error::Error;
 pub use exec::{ExecOptions, run};

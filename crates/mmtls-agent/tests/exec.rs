@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use mmtls_agent::{ExecOptions, run};
+use mmtls_agent::{Channel, ExecOptions, run};
 use mmtls_keyshare::client::Identity;
 use mmtls_keyshare::message::{Direction, Epoch, KeyRequest, Message, SessionKeys};
 use mmtls_keyshare::server::{KeySink, Peer, Server, ServerConfig};
@@ -25,8 +25,11 @@ fn the_agent_process() {
     };
     let list = |name| std::env::var(name).unwrap_or_default();
     let options = ExecOptions {
-        middleboxes: vec![middlebox],
-        ca_file: list("TEST_CA").into(),
+        channel: Channel {
+            middleboxes: vec![middlebox],
+            ca_file: list("TEST_CA").into(),
+            client_certificate: None,
+        },
         exempt: list("TEST_EXEMPT").split_whitespace().map(str::to_owned).collect(),
         preload_library: Some(list("TEST_LIBRARY").into()),
         report: true,

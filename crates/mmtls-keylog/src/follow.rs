@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, OFlags, access};
 use zeroize::Zeroizing;
 
@@ -23,6 +24,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// The same after a second without anything new.
 const LONG_PAUSE: Duration = Duration::from_millis(20);
 const PATIENCE: u32 = 500;
+/// [`LONG_PAUSE`], as `poll` takes it.
+const FIFO_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: LONG_PAUSE.subsec_nanos() as i64 };
 
 /// Where lines go.
 pub trait LineSink: Send + 'static {
@@ -132,8 +135,11 @@ fn follow(
         let (count, at_end) = match file.read(&mut buffer) {
             Ok(count) => (count, count == 0),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // An empty FIFO: it has no end, and no place in it.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (0, false),
+            // An empty FIFO: it has no end, and tells when there is something.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                wait(&file);
+                continue;
+            }
             Err(error) => return Err(error),
         };
         *reported = None;
@@ -163,6 +169,14 @@ fn follow(
         sink.lines(whole);
     }
     Ok(())
+}
+
+/// Waits until there is something in a FIFO, but for no longer than a pause: the follower may have to stop.
+fn wait(fifo: &File) {
+    let mut readable = [PollFd::new(fifo, PollFlags::IN)];
+    if poll(&mut readable, Some(&FIFO_PAUSE)).is_err() {
+        thread::sleep(PAUSE);
+    }
 }
 
 /// Keeps the beginning of a line; one that is too long is malformed whatever is in it.

@@ -30,7 +30,9 @@ impl<W, A> LiveKeys<W, A> {
         Self::with_capacity(answer, MAX_SESSIONS)
     }
 
-    fn with_capacity(answer: fn(&KeyLog, &W) -> Option<A>, max_sessions: usize) -> Self {
+    /// The same for so many sessions in each of two generations, of secrets and of requests.
+    #[must_use]
+    pub fn with_capacity(answer: fn(&KeyLog, &W) -> Option<A>, max_sessions: usize) -> Self {
         Self { logs: Default::default(), pending: Default::default(), max_sessions, answer }
     }
 

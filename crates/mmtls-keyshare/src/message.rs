@@ -117,8 +117,17 @@ impl KeyEntry {
 pub struct Greeting {
     /// Name and version of the program, for people; at most 255 bytes without control characters.
     pub software: String,
-    /// Bits yet to be assigned. A sender sets only bits it knows; a receiver ignores others.
+    /// [`Self::FIRST_KEYS_ON_REQUEST`] and others. A sender sets only bits it knows; a receiver ignores others.
     pub capabilities: u32,
+}
+
+impl Greeting {
+    /// Of a hello: this endpoint has secrets, and does not know of which version, suite and server random their
+    /// sessions are (a key log tells none of it). It is asked for the first application keys, too, and answers when
+    /// it has the secret.
+    pub const FIRST_KEYS_ON_REQUEST: u32 = 1;
+    /// The same for the handshake's keys.
+    pub const HANDSHAKE_KEYS_ON_REQUEST: u32 = 2;
 }
 
 /// Record keys of one session; wiped when dropped.
@@ -214,8 +223,6 @@ pub enum Message {
     NullKeys(NullKeys),
     /// Middlebox to endpoint.
     KeyRequest(KeyRequest),
-    /// Endpoint to middlebox: the session with this client random is over.
-    Closed(Random),
     /// Either way.
     Refused(Refused),
     /// Either way; answered by a pong with the same number.
@@ -234,10 +241,9 @@ impl Message {
             Self::SessionKeys(_) => 3,
             Self::NullKeys(_) => 4,
             Self::KeyRequest(_) => 5,
-            Self::Closed(_) => 6,
-            Self::Refused(_) => 7,
-            Self::Ping(_) => 8,
-            Self::Pong(_) => 9,
+            Self::Refused(_) => 6,
+            Self::Ping(_) => 7,
+            Self::Pong(_) => 8,
         }
     }
 }

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
 use mmtls_engine::{KeyRefusal, KeysNeeded, Share, SharedKeys};
 use mmtls_keyshare::Flow;
-use mmtls_keyshare::message::{Epoch, KeyRequest, Message, Reason, SessionKeys};
+use mmtls_keyshare::message::{Epoch, Greeting, KeyRequest, Message, Reason, SessionKeys};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
 use mmtls_packet_io::WakeFd;
 use mmtls_record::open_record;
@@ -218,8 +218,23 @@ pub struct KeyRouter {
     line_bytes: AtomicUsize,
     /// Why the key log cannot be read; not reported yet.
     log_error: Mutex<Option<io::Error>>,
-    connections: Mutex<HashMap<IpAddr, Vec<ConnectionId>>>,
+    connections: Mutex<HashMap<IpAddr, Vec<Agent>>>,
+    /// How many of them are asked for first keys: where none is, no session costs a look at the table.
+    answering: AtomicUsize,
     lost: Mutex<Lost>,
+}
+
+/// An endpoint's connection, and what its hello offers.
+#[derive(Clone, Copy)]
+struct Agent {
+    connection: ConnectionId,
+    capabilities: u32,
+}
+
+impl Agent {
+    fn answers_first_requests(self) -> bool {
+        self.capabilities & Greeting::FIRST_KEYS_ON_REQUEST != 0
+    }
 }
 
 /// Addresses whose last connection has ended, and when: their agents connect again.
@@ -272,19 +287,39 @@ impl KeyRouter {
     #[must_use]
     pub fn connections_of(&self, address: IpAddr) -> Vec<ConnectionId> {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        connections.get(&address).cloned().unwrap_or_default()
+        let own = connections.get(&address).into_iter().flatten();
+        own.map(|agent| agent.connection).collect()
     }
 
     /// Who is asked for keys of a client at this address: the connections from there; where there
-    /// are none and any sender may deliver, some of the others.
+    /// are none and any sender may deliver, some of the others. Keys before any KeyUpdate come unasked, but for those
+    /// whose hello asks to be asked.
     #[must_use]
-    pub fn connections_to_ask(&self, address: IpAddr, any_sender: bool) -> Vec<ConnectionId> {
-        let own = self.connections_of(address);
-        if !own.is_empty() || !any_sender {
-            return own;
+    pub fn connections_to_ask(
+        &self,
+        address: IpAddr,
+        any_sender: bool,
+        epoch: KeyEpoch,
+    ) -> Vec<ConnectionId> {
+        let needed = match epoch {
+            KeyEpoch::Application(1..) => 0,
+            KeyEpoch::Application(0) => Greeting::FIRST_KEYS_ON_REQUEST,
+            KeyEpoch::Handshake => Greeting::HANDSHAKE_KEYS_ON_REQUEST,
+            KeyEpoch::EarlyData => return Vec::new(),
+        };
+        if needed != 0 && self.answering.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
         }
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        connections.values().flatten().take(MAX_ASKED).copied().collect()
+        let asked = |agent: &&Agent| agent.capabilities & needed == needed;
+        match connections.get(&address) {
+            Some(own) => own.iter().filter(asked).map(|agent| agent.connection).collect(),
+            None if any_sender => {
+                let others = connections.values().flatten().filter(asked);
+                others.take(MAX_ASKED).map(|agent| agent.connection).collect()
+            }
+            None => Vec::new(),
+        }
     }
 
     /// Whether anybody could deliver keys of a client at this address, or at any: also whose connection has just
@@ -428,8 +463,12 @@ impl LineSink for WorkerLines {
 
 impl KeySink for WorkerSink {
     fn opened(&mut self, peer: &Peer) {
+        let agent = Agent { connection: peer.connection, capabilities: peer.capabilities };
         let mut known = self.router.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        known.entry(peer.address.ip()).or_default().push(peer.connection);
+        known.entry(peer.address.ip()).or_default().push(agent);
+        if agent.answers_first_requests() {
+            self.router.answering.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn message(&mut self, peer: &Peer, message: Message) {
@@ -452,7 +491,11 @@ impl KeySink for WorkerSink {
     fn closed(&mut self, peer: &Peer) {
         let mut known = self.router.connections.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(connections) = known.get_mut(&peer.address.ip()) {
-            connections.retain(|connection| *connection != peer.connection);
+            if let Some(at) = connections.iter().position(|it| it.connection == peer.connection)
+                && connections.swap_remove(at).answers_first_requests()
+            {
+                self.router.answering.fetch_sub(1, Ordering::Relaxed);
+            }
             if connections.is_empty() {
                 known.remove(&peer.address.ip());
                 let mut lost = self.router.lost.lock().unwrap_or_else(PoisonError::into_inner);
@@ -498,20 +541,16 @@ pub fn reason(why: KeyRefusal) -> Option<Reason> {
     }
 }
 
-/// The request that asks an endpoint for what the engine wants; only for keys after a KeyUpdate,
-/// since the first ones come unasked.
+/// The request that asks an endpoint for what the engine wants; `None` before version and suite are known.
 #[must_use]
 pub fn request(wanted: &KeysNeeded) -> Option<Message> {
-    let KeyEpoch::Application(updates @ 1..) = wanted.epoch else {
-        return None;
-    };
     Some(Message::KeyRequest(KeyRequest {
         client_random: wanted.client_random,
         server_random: wanted.server_random?,
         version: wanted.version.0,
         cipher_suite: wanted.cipher_suite?.0,
         direction: wanted.direction,
-        epoch: Epoch::application(updates)?,
+        epoch: Epoch::from_key_epoch(wanted.epoch)?,
     }))
 }
 

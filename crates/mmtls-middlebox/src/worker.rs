@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use mmtls_engine::session::Handler;
 use mmtls_engine::{
-    Engine, Exit, FrameInput, HoldId, KeyRefusal, Link, Output, PortId, Verdict, finishes_in_place,
+    Engine, Exit, FrameInput, HoldId, KeyRefusal, KeysNeeded, Link, Output, PortId, Verdict,
+    finishes_in_place,
 };
 use mmtls_keyshare::message::{Message, Refused};
 use mmtls_keyshare::server::ServerHandle;
@@ -58,6 +59,24 @@ pub struct KeyInput {
 }
 
 impl KeyInput {
+    /// Asks the endpoints that may have keys which the engine wants.
+    fn ask(&self, wanted: &KeysNeeded) {
+        let (Some(server), address) = (&self.server, wanted.client.ip()) else {
+            return;
+        };
+        let asked = self.router.connections_to_ask(address, self.any_sender, wanted.epoch);
+        if asked.is_empty() {
+            return;
+        }
+        // Those that do not know the session say so, which is ignored.
+        if let Some(message) = keys::request(wanted) {
+            for connection in asked {
+                // A full queue means that the endpoint is slow.
+                let _ = server.send_to(connection, &message);
+            }
+        }
+    }
+
     /// Tells an endpoint that its keys are not taken, and why: it cannot know otherwise.
     fn refuse(
         &self,
@@ -376,14 +395,8 @@ fn drain<H: Handler>(
                 {
                     // What comes of it is taken up by the next turn of this loop.
                     let _ = engine.handle_keys(now_ns, found);
-                } else if let (Some(server), Some(message)) = (&keys.server, keys::request(&wanted))
-                {
-                    // Those that do not know the session say so, which is ignored.
-                    let address = wanted.client.ip();
-                    for connection in keys.router.connections_to_ask(address, keys.any_sender) {
-                        // A full queue means that the endpoint is slow; its keys come unasked too.
-                        let _ = server.send_to(connection, &message);
-                    }
+                } else {
+                    keys.ask(&wanted);
                 }
             }
         }

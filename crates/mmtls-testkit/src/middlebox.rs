@@ -163,13 +163,37 @@ impl Mmtls {
         options: &[&str],
         program: impl AsRef<OsStr>,
     ) -> Command {
+        let mut command = self.endpoint(bed, v6, "exec");
+        command.args(options).arg("--").arg(program);
+        command
+    }
+
+    /// `mmtls agent` in the client's namespace, once it is connected: it shares the keys of programs that write to this
+    /// key log, a FIFO that it makes.
+    ///
+    /// # Errors
+    /// [`TestbedError`], with its output when it ends early.
+    pub fn agent(
+        &self,
+        bed: &Testbed,
+        v6: bool,
+        keylog: &Path,
+    ) -> Result<Background, TestbedError> {
+        let mut command = self.endpoint(bed, v6, "agent");
+        command.arg("--keylog").arg(keylog);
+        let mut agent = bed.background("agent", command)?;
+        agent.wait_for_line("connected to", Duration::from_secs(10))?;
+        Ok(agent)
+    }
+
+    /// A command of mmtls that shares keys.
+    fn endpoint(&self, bed: &Testbed, v6: bool, name: &str) -> Command {
         let mut command = bed.client.command(self.binaries.join("mmtls"));
         let middlebox = match v6 {
             false => format!("{}@{}:{KEYS_PORT}", address::MIDDLEBOX_NAME, address::KEYS_V4),
             true => format!("{}@[{}]:{KEYS_PORT}", address::MIDDLEBOX_NAME, address::KEYS_V6),
         };
-        command.args(["exec", "--middlebox", &middlebox, "--ca"]).arg(&self.ca);
-        command.args(options).arg("--").arg(program);
+        command.args([name, "--middlebox", &middlebox, "--ca"]).arg(&self.ca);
         command
     }
 

@@ -37,8 +37,8 @@ fn alerts(report: &MmtlsReport, action: &str, url: &str) -> usize {
     alerts.len()
 }
 
-/// What Chromium makes of a page, without the preload library: it writes a key log.
-fn visit(stage: &Stage, keylog: &std::path::Path, name: &str) -> String {
+/// Chromium, which writes a key log, shows the DOM of a page, and keeps its profile under a name.
+pub fn chromium(stage: &Stage, keylog: &std::path::Path, profile: &str) -> Command {
     let mut chromium = stage.bed.client.command("chromium");
     let home = stage.bed.directory().join("chromium");
     std::fs::create_dir_all(&home).unwrap();
@@ -49,9 +49,16 @@ fn visit(stage: &Stage, keylog: &std::path::Path, name: &str) -> String {
     let server = format!("MAP {} {}", address::SERVER_NAME, address::SERVER_V4);
     chromium.arg(format!("--host-resolver-rules={server}"));
     chromium.arg(format!("--ssl-key-log-file={}", keylog.display()));
-    chromium.arg(format!("--user-data-dir={}", home.join(name).display()));
+    chromium.arg(format!("--user-data-dir={}", home.join(profile).display()));
     chromium.args(["--timeout=8000", "--dump-dom"]);
-    chromium.arg(format!("https://{}/{name}", address::SERVER_NAME)).env("HOME", &home);
+    chromium.env("HOME", &home);
+    chromium
+}
+
+/// What Chromium makes of a page, without the preload library.
+fn visit(stage: &Stage, keylog: &std::path::Path, name: &str) -> String {
+    let mut chromium = chromium(stage, keylog, name);
+    chromium.arg(format!("https://{}/{name}", address::SERVER_NAME));
     stage.run("chromium", chromium).text()
 }
 

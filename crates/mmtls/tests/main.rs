@@ -1,5 +1,6 @@
 //! The programs of this crate, between real TLS programs and alone.
 
+mod agent;
 mod browsers;
 mod cli;
 mod common;

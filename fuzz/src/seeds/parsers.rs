@@ -169,7 +169,6 @@ pub(super) fn key_message(add: Add<'_>) {
                 epoch: Epoch(3),
             }),
         ),
-        ("closed", Message::Closed([1; 32])),
         ("refused", Message::Refused(Refused { client_random: [1; 32], reason: Reason(3) })),
         ("ping", Message::Ping(7)),
         ("pong", Message::Pong(7)),

@@ -88,6 +88,8 @@ pub struct ClientConfig {
     pub identity: Option<Identity>,
     /// Name and version of this program, for the middlebox's log.
     pub software: String,
+    /// What this endpoint offers: bits of [`Greeting`](message::Greeting).
+    pub capabilities: u32,
     /// Messages that wait per middlebox before the oldest gives way.
     pub queue_messages: usize,
     /// Limit for the TCP and TLS handshakes together with the middlebox's welcome.
@@ -109,6 +111,7 @@ impl ClientConfig {
             ca_file,
             identity: None,
             software: concat!("mmtls/", env!("CARGO_PKG_VERSION")).to_owned(),
+            capabilities: 0,
             queue_messages: 8192,
             connect_timeout: Duration::from_secs(5),
             min_pause: Duration::from_millis(50),
@@ -161,7 +164,7 @@ impl Client {
             .map_err(StartError::Tls)?;
         let hello = Message::Hello(message::Greeting {
             software: config.software.clone(),
-            capabilities: 0,
+            capabilities: config.capabilities,
         });
         let hello = Arc::new(message::encode(&hello).map_err(StartError::Software)?);
         let on_request: Arc<RequestHandler> = Arc::new(on_request);
@@ -202,6 +205,11 @@ impl Client {
     pub fn wait_connected(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         self.links.iter().all(|link| link.wait_connected(deadline))
+    }
+
+    /// The middleboxes' addresses, as they were given.
+    pub fn addresses(&self) -> impl Iterator<Item = String> {
+        self.links.iter().map(|link| link.address().to_owned())
     }
 
     /// Per middlebox that is not connected: its address and why the last attempt failed.

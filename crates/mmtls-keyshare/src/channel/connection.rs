@@ -173,23 +173,23 @@ impl Connection {
         }
         self.peer.authenticated = self.tls.peer_certificates().is_some();
         let mut answers = Vec::new();
-        let (peer, open) = (&self.peer, &mut self.open);
+        let (peer, open) = (&mut self.peer, &mut self.open);
         let mut allowed = true;
         let read = read_messages(&mut self.tls, &mut self.decoder, |message| {
             // After a forbidden message nothing more is taken from this connection.
             match message {
                 _ if !allowed => {}
-                Message::Hello(_) if !*open => {
+                Message::Hello(ref hello) if !*open => {
                     *open = true;
+                    peer.capabilities = hello.capabilities;
                     // Before the peer can know that it is welcome.
                     deliver(peer, message);
                     answers.push(welcome.to_vec());
                 }
                 _ if !*open => allowed = false,
-                Message::SessionKeys(_)
-                | Message::NullKeys(_)
-                | Message::Closed(_)
-                | Message::Refused(_) => deliver(peer, message),
+                Message::SessionKeys(_) | Message::NullKeys(_) | Message::Refused(_) => {
+                    deliver(peer, message)
+                }
                 Message::Ping(number) => {
                     let pong = message::encode(&Message::Pong(number));
                     answers.extend(pong.ok().map(|bytes| bytes.to_vec()));

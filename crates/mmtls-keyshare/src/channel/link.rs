@@ -122,6 +122,10 @@ impl Link {
         self.shared.wake();
     }
 
+    pub(super) fn address(&self) -> &str {
+        &self.shared.address
+    }
+
     pub(super) fn wait_connected(&self, deadline: Instant) -> bool {
         self.wait(deadline, |state| state.connected)
     }

@@ -21,6 +21,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// For answers.
     pub connection: ConnectionId,
+    /// What its hello offers: bits of [`Greeting`](crate::message::Greeting).
+    pub capabilities: u32,
     /// Whether it showed a certificate that the configured authority signed.
     pub authenticated: bool,
 }

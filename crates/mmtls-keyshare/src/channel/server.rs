@@ -97,7 +97,7 @@ pub trait KeySink: Send {
     /// A peer has said hello.
     fn opened(&mut self, _peer: &Peer) {}
 
-    /// One message: session keys, null keys, closed, or refused.
+    /// One message: session keys, null keys, or refused.
     fn message(&mut self, peer: &Peer, message: Message);
 
     /// Whether so much of this peer waits already that no more is to be read from it. It is asked
@@ -505,6 +505,7 @@ impl Worker {
         let peer = Peer {
             address: SocketAddr::new(ip, address.port()),
             connection: ConnectionId(u64::from(self.generation) << 32 | slot as u64),
+            capabilities: 0,
             authenticated: false,
         };
         let connection = registered

@@ -70,7 +70,6 @@ fn write_body(message: &Message, out: &mut Writer<'_>) {
             out.u8(direction_number(request.direction));
             out.u32(request.epoch.0);
         }
-        Message::Closed(client_random) => out.bytes(client_random),
         Message::Refused(refused) => {
             out.bytes(&refused.client_random);
             out.u16(refused.reason.0);
@@ -181,13 +180,12 @@ impl Body {
                 direction: self.direction(body)?,
                 epoch: Epoch(self.got(body.u32())?),
             }),
-            6 => Message::Closed(self.got(body.array())?),
-            7 => Message::Refused(Refused {
+            6 => Message::Refused(Refused {
                 client_random: self.got(body.array())?,
                 reason: Reason(self.got(body.u16())?),
             }),
-            8 => Message::Ping(self.got(body.u64())?),
-            9 => Message::Pong(self.got(body.u64())?),
+            7 => Message::Ping(self.got(body.u64())?),
+            8 => Message::Pong(self.got(body.u64())?),
             _ => return Ok(None),
         }))
     }

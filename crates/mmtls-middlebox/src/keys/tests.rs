@@ -121,9 +121,10 @@ fn accepts_two_agents_of_one_address() {
     let server =
         Server::start(ServerConfig::new("127.0.0.1:0".parse().unwrap(), identity), sink).unwrap();
     let address = server.local_addr();
-    let connect = || {
+    let connect = |capabilities| {
         let middlebox = address.to_string().parse().unwrap();
-        let config = ClientConfig::new(vec![middlebox], pki.ca.clone());
+        let mut config = ClientConfig::new(vec![middlebox], pki.ca.clone());
+        config.capabilities = capabilities;
         let client = Client::start(config, Box::new(|_| None)).unwrap();
         for number in 0..3 {
             let message = NullKeys { client_random: [number; 32], flow: None };
@@ -138,15 +139,25 @@ fn accepts_two_agents_of_one_address() {
             std::thread::sleep(Duration::from_millis(1));
         }
     };
-    let (first, second) = (connect(), connect());
+    let (first, second) = (connect(0), connect(Greeting::FIRST_KEYS_ON_REQUEST));
     known(2);
     let elsewhere = [192, 0, 2, 1].into();
-    assert_eq!(router.connections_to_ask(address.ip(), false).len(), 2);
-    assert_eq!(router.connections_to_ask(elsewhere, false).len(), 0);
+    let ask = |client, any, epoch| router.connections_to_ask(client, any, epoch).len();
+    let later = KeyEpoch::Application(1);
+    assert_eq!(ask(address.ip(), false, later), 2);
+    assert_eq!(ask(elsewhere, false, later), 0);
     // Behind address translation the key channel has another address than the session.
-    assert_eq!(router.connections_to_ask(elsewhere, true).len(), 2);
+    assert_eq!(ask(elsewhere, true, later), 2);
+    // Only one of them asks to be asked for first keys, and not for the handshake's.
+    let first_keys = KeyEpoch::Application(0);
+    assert_eq!([address.ip(), elsewhere].map(|it| ask(it, true, first_keys)), [1, 1]);
+    for (any, epoch) in [(false, KeyEpoch::EarlyData), (true, KeyEpoch::Handshake)] {
+        assert_eq!(ask(address.ip(), any, epoch), 0);
+    }
     drop(second);
     known(1);
+    assert_eq!(ask(address.ip(), true, first_keys), 0);
+    assert_eq!(router.answering.load(Ordering::Relaxed), 0);
     drop(first);
     known(0);
 }

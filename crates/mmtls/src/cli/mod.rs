@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand};
-use mmtls_agent::ExecOptions;
+use mmtls_agent::{AgentOptions, Channel, ExecOptions};
 use mmtls_inspect::detect::Search;
 use mmtls_middlebox::Error;
 
@@ -43,10 +43,13 @@ enum Command {
     Pki(pki::PkiArgs),
     /// Run a program that uses OpenSSL and share the keys of its TLS sessions.
     Exec(ExecArgs),
+    /// Share the keys of programs that write a key log (SSLKEYLOGFILE): browsers, Node.js, curl, Python.
+    Agent(AgentArgs),
 }
 
+/// The way to the middleboxes.
 #[derive(Args)]
-struct ExecArgs {
+struct ChannelArgs {
     /// Send keys to this middlebox (repeatable); NAME is what its certificate must say.
     #[arg(long, value_name = "[NAME@]HOST:PORT", required = true)]
     middlebox: Vec<String>,
@@ -59,6 +62,24 @@ struct ExecArgs {
     /// Key of that certificate.
     #[arg(long, value_name = "FILE", requires = "client_cert")]
     client_key: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct AgentArgs {
+    #[command(flatten)]
+    channel: ChannelArgs,
+    /// File or FIFO that programs write their secrets to (repeatable). Where nothing is, a FIFO is made and removed at the end.
+    #[arg(long, value_name = "PATH", required = true)]
+    keylog: Vec<PathBuf>,
+    /// Share handshake keys, too: the middlebox then sees certificates and the whole handshake.
+    #[arg(long)]
+    share_handshake: bool,
+}
+
+#[derive(Args)]
+struct ExecArgs {
+    #[command(flatten)]
+    channel: ChannelArgs,
     /// Keep sessions with this server name (or *.domain) private: send null keys (repeatable).
     #[arg(long, value_name = "NAME")]
     exempt: Vec<String>,
@@ -88,16 +109,37 @@ impl Cli {
             Command::Rules(args) => args.run(),
             Command::Pki(args) => args.run(),
             Command::Exec(args) => args.run(),
+            Command::Agent(args) => args.run(),
         }
+    }
+}
+
+impl From<ChannelArgs> for Channel {
+    fn from(args: ChannelArgs) -> Self {
+        Self {
+            middleboxes: args.middlebox,
+            ca_file: args.ca,
+            client_certificate: args.client_cert.zip(args.client_key),
+        }
+    }
+}
+
+impl AgentArgs {
+    fn run(self) -> Result<ExitCode, Error> {
+        mmtls_agent::serve(&AgentOptions {
+            channel: self.channel.into(),
+            key_logs: self.keylog,
+            share_handshake: self.share_handshake,
+        })
+        .map_err(|error| Error::Usage(error.to_string()))?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 
 impl ExecArgs {
     fn run(self) -> Result<ExitCode, Error> {
         let status = mmtls_agent::run(&ExecOptions {
-            middleboxes: self.middlebox,
-            ca_file: self.ca,
-            client_certificate: self.client_cert.zip(self.client_key),
+            channel: self.channel.into(),
             exempt: self.exempt,
             share_server: self.share_server,
             share_handshake: self.share_handshake,

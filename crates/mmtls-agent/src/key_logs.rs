@@ -1,0 +1,321 @@
+//! Key logs that programs write: lines in, the record keys that middleboxes ask for out.
+//!
+//! A line has a secret and a client random. Version, suite and server random come from the middlebox, which has seen
+//! the hellos: with others than the session's the keys open nothing, and no secret can be learned from them. Each
+//! question is answered from the secrets alone, so that what one middlebox says changes nothing for another.
+//!
+//! Refuses handshake keys unless asked for, and early data, which a middlebox cannot ask for in time.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use mmtls_keylog::KeyLog;
+use mmtls_keylog::follow::{Follower, LineSink};
+use mmtls_keylog::live::LiveKeys;
+use mmtls_keyshare::client::Client;
+use mmtls_keyshare::message::{KeyEntry, KeyRequest, Message, Reason, Refused, SessionKeys};
+use mmtls_record::{KeyEpoch, SessionParameters};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use zeroize::Zeroizing;
+
+use crate::Error;
+
+/// What the key logs came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyLogCounters {
+    /// Requests of a middlebox that were answered with keys.
+    pub answered: u64,
+    /// Of these, the ones that came before their line.
+    pub waited: u64,
+    /// Requests that were refused.
+    pub denied: u64,
+    /// Refusals by a middlebox.
+    pub refused: u64,
+    /// Pieces of a key log.
+    pub read: u64,
+}
+
+impl fmt::Display for KeyLogCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { answered, waited, denied, refused, .. } = self;
+        write!(f, "{answered} requests answered, {waited} of them when their line came")?;
+        for (count, what) in [(denied, "refused"), (refused, "answers refused by a middlebox")] {
+            if *count > 0 {
+                write!(f, ", {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sessions in one of two generations of secrets, and of requests that wait for them.
+const MAX_SESSIONS: usize = 4096;
+
+/// The secrets of all key logs, and who waits for them. Not `Debug`, because it holds secrets.
+pub struct KeyLogs {
+    state: Mutex<State>,
+    share_handshake: bool,
+    /// Where late answers go.
+    client: OnceLock<Weak<Client>>,
+}
+
+struct State {
+    keys: LiveKeys<KeyRequest, Message>,
+    counters: KeyLogCounters,
+}
+
+impl KeyLogs {
+    pub fn new(share_handshake: bool) -> Arc<Self> {
+        let keys = LiveKeys::with_capacity(answer, MAX_SESSIONS);
+        let state = Mutex::new(State { keys, counters: KeyLogCounters::default() });
+        Arc::new(Self { state, share_handshake, client: OnceLock::new() })
+    }
+
+    /// Says where answers go that had to wait for their line.
+    pub fn answer_through(&self, client: &Arc<Client>) {
+        // There is one client, and it is told of once.
+        let _ = self.client.set(Arc::downgrade(client));
+    }
+
+    pub fn counters(&self) -> KeyLogCounters {
+        self.lock().counters
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Consistent between any two statements, so poison means nothing here.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a middlebox is told; nothing where it has asked and the line is yet to come.
+    pub fn middlebox_says(&self, message: Message) -> Option<Message> {
+        let request = match message {
+            Message::KeyRequest(request) => request,
+            Message::Refused(_) => {
+                self.lock().counters.refused += 1;
+                return None;
+            }
+            _ => return None,
+        };
+        let mut state = self.lock();
+        if let Err(reason) = self.allows(&request) {
+            state.counters.denied += 1;
+            let client_random = request.client_random;
+            return Some(Message::Refused(Refused { client_random, reason }));
+        }
+        let answer = state.keys.want(request.client_random, request);
+        state.counters.answered += u64::from(answer.is_some());
+        answer
+    }
+
+    fn allows(&self, request: &KeyRequest) -> Result<(), Reason> {
+        match KeyEpoch::from(request.epoch) {
+            KeyEpoch::EarlyData => Err(Reason::POLICY),
+            KeyEpoch::Handshake if !self.share_handshake => Err(Reason::POLICY),
+            _ if !mmtls_record::suite::is_supported(request.version, request.cipher_suite) => {
+                Err(Reason::UNSUPPORTED)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes in whole lines; the answers that had to wait for them.
+    fn lines(&self, text: &[u8]) -> Vec<Message> {
+        let mut state = self.lock();
+        let answers = state.keys.add(text);
+        state.counters.read += 1;
+        state.counters.answered += answers.len() as u64;
+        state.counters.waited += answers.len() as u64;
+        answers
+    }
+}
+
+/// The keys that are asked for, if their secret is there.
+fn answer(log: &KeyLog, request: &KeyRequest) -> Option<Message> {
+    let &KeyRequest { client_random, version, cipher_suite, direction, .. } = request;
+    let server_random = Some(request.server_random);
+    let parameters = SessionParameters { version, cipher_suite, client_random, server_random };
+    let keys = log.record_keys(parameters, direction, request.epoch.into())?;
+    let entry = KeyEntry::new(direction, request.epoch, keys.key(), keys.iv(), keys.mac_key())?;
+    let keys = vec![entry];
+    Some(Message::SessionKeys(SessionKeys {
+        client_random,
+        server_random,
+        version,
+        cipher_suite,
+        flow: None,
+        keys,
+    }))
+}
+
+/// One key log's way in.
+struct Sink {
+    path: PathBuf,
+    logs: Arc<KeyLogs>,
+    say: fn(&str),
+}
+
+impl LineSink for Sink {
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn lines(&mut self, lines: Zeroizing<Vec<u8>>) {
+        let answers = self.logs.lines(&lines);
+        if let Some(client) = self.logs.client.get().and_then(Weak::upgrade) {
+            for answer in answers {
+                // To every middlebox: it may have the same keys twice. A full queue is in the client's counters.
+                let _ = client.send(&answer);
+            }
+        }
+    }
+
+    fn failed(&mut self, error: io::Error) {
+        (self.say)(&format!("key log {}: {error}", self.path.display()));
+    }
+}
+
+/// A key log that is followed until this is dropped.
+pub struct FollowedLog {
+    path: PathBuf,
+    follower: Option<Follower>,
+    /// The FIFO was made here.
+    made: bool,
+}
+
+impl FollowedLog {
+    /// Follows a file or a FIFO. Where nothing is there a FIFO is made, for this user only: what a program writes to it
+    /// is nowhere on a disk.
+    pub fn start(path: &Path, logs: &Arc<KeyLogs>, say: fn(&str)) -> Result<Self, Error> {
+        let made = match path.symlink_metadata() {
+            Ok(metadata) => {
+                use std::os::unix::fs::MetadataExt;
+                if metadata.mode() & 0o077 != 0 && !metadata.is_symlink() {
+                    say(&format!("{}: others can read or write it", path.display()));
+                }
+                false
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+                    .map_err(|error| Error::file(path)(error.into()))?;
+                true
+            }
+            Err(error) => return Err(Error::file(path)(error)),
+        };
+        // From here on the FIFO is removed in any case.
+        let mut log = Self { path: path.to_owned(), follower: None, made };
+        let sink = Sink { path: path.to_owned(), logs: Arc::clone(logs), say };
+        log.follower = Some(Follower::start(path.to_owned(), sink).map_err(Error::file(path))?);
+        Ok(log)
+    }
+}
+
+impl Drop for FollowedLog {
+    fn drop(&mut self) {
+        // What is written to it after its last reader would wait for ever.
+        if self.made {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        self.follower = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base16ct::lower::encode_string as hex;
+    use mmtls_keyshare::message::Epoch;
+    use mmtls_record::{Direction, key_schedule};
+
+    use super::*;
+
+    const AES_128: u16 = 0x1301;
+
+    fn request(random: u8, epoch: Epoch) -> Message {
+        Message::KeyRequest(KeyRequest {
+            client_random: [random; 32],
+            server_random: [9; 32],
+            version: 0x0304,
+            cipher_suite: AES_128,
+            direction: Direction::ServerToClient,
+            epoch,
+        })
+    }
+
+    fn line(label: &str, random: u8) -> Vec<u8> {
+        format!("{label} {} {}\n", hex(&[random; 32]), hex(&[7; 32])).into_bytes()
+    }
+
+    #[track_caller]
+    fn is_keys(message: Option<&Message>, secret: &[u8]) {
+        let Some(Message::SessionKeys(session)) = message else {
+            panic!("no keys");
+        };
+        let keys = key_schedule::traffic_keys(AES_128, secret).unwrap();
+        assert_eq!(session.keys[0].key.as_bytes(), keys.key());
+        assert_eq!((session.server_random, session.cipher_suite), (Some([9; 32]), AES_128));
+    }
+
+    #[test]
+    fn accepts_requests_before_and_behind_their_lines() {
+        let logs = KeyLogs::new(false);
+        assert!(logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 1)).is_empty());
+        is_keys(logs.middlebox_says(request(1, Epoch::APPLICATION)).as_ref(), &[7; 32]);
+        assert!(logs.middlebox_says(request(2, Epoch::APPLICATION)).is_none(), "it waits");
+        assert!(logs.lines(&line("CLIENT_TRAFFIC_SECRET_0", 2)).is_empty(), "the other direction");
+        let answers = logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 2));
+        is_keys(answers.first(), &[7; 32]);
+        // A KeyUpdate is in no key log.
+        let next = key_schedule::next_secret(AES_128, &[7; 32]).unwrap();
+        is_keys(logs.middlebox_says(request(2, Epoch(3))).as_ref(), next.as_bytes());
+        let counters = logs.counters();
+        assert_eq!((counters.answered, counters.waited, counters.denied), (3, 1, 0));
+    }
+
+    #[test]
+    fn refuses_what_is_not_shared_and_what_cannot_be() {
+        let reason = |logs: &KeyLogs, message| match logs.middlebox_says(message) {
+            Some(Message::Refused(refused)) => Some(refused.reason),
+            _ => None,
+        };
+        for share_handshake in [false, true] {
+            let logs = KeyLogs::new(share_handshake);
+            let shared = reason(&logs, request(1, Epoch::HANDSHAKE)).is_none();
+            assert_eq!(shared, share_handshake);
+            assert_eq!(reason(&logs, request(1, Epoch::EARLY_DATA)), Some(Reason::POLICY));
+            let Message::KeyRequest(asked) = request(1, Epoch::APPLICATION) else {
+                unreachable!();
+            };
+            let other = Message::KeyRequest(KeyRequest { cipher_suite: 0xaaaa, ..asked });
+            assert_eq!(reason(&logs, other), Some(Reason::UNSUPPORTED));
+        }
+    }
+
+    #[test]
+    fn accepts_a_fifo_of_its_own_and_removes_it() {
+        use std::io::Write;
+        use std::os::unix::fs::MetadataExt;
+        let directory = crate::paths::PrivateDirectory::create().unwrap();
+        let path = directory.path().join("keys");
+        let logs = KeyLogs::new(false);
+        let followed = FollowedLog::start(&path, &logs, |text| panic!("{text}")).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
+        let mut fifo = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        fifo.write_all(&line("SERVER_TRAFFIC_SECRET_0", 1)).unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while logs.counters().read == 0 {
+            assert!(std::time::Instant::now() < deadline, "nothing was read");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        drop(followed);
+        assert!(!path.exists());
+        is_keys(logs.middlebox_says(request(1, Epoch::APPLICATION)).as_ref(), &[7; 32]);
+    }
+
+    #[test]
+    fn refuses_places_where_no_fifo_can_be() {
+        let logs = KeyLogs::new(false);
+        let path = Path::new("/nonexistent/keys");
+        assert!(FollowedLog::start(path, &logs, |_| {}).is_err());
+    }
+}
