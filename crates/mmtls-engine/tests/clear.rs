@@ -84,6 +84,41 @@ fn hello_in_the_place_of_what_died_must_not_pass_unseen() {
 }
 
 #[test]
+fn answer_in_the_place_of_what_died_must_not_pass_where_the_server_seems_to_begin() {
+    // What dies in the server's place goes on as a ClientHello would, so that the connection is read in order from there.
+    let mut it = Clear::new();
+    assert_eq!(it.send(C, 0, flag::ACK, &vec![b'x'; hello().len()]), Verdict::Forward);
+    it.say(C, &hello());
+    assert_eq!(it.send(S, 0, flag::ACK, &[b'y'; 3000]), Verdict::Forward);
+    it.send(C, 0, flag::ACK, b"more");
+    assert_eq!(it.send(S, 3000, flag::ACK, &[22, 3, 1, 0]), Verdict::Forward);
+    it.refuses_the_answer("behind what died");
+}
+
+#[test]
+fn answer_in_the_place_of_what_died_must_not_pass_where_tls_was_found() {
+    for forged in [false, true] {
+        let mut it = Clear::new();
+        it.say(C, b"STARTTLS\r\n");
+        it.say(S, b"220 ready to start TLS\r\n");
+        assert_eq!(it.send(S, 0, flag::ACK, &[b'y'; 3000]), Verdict::Forward);
+        if forged {
+            // What dies goes on as a client would begin: nobody has answered that.
+            it.send(C, 0, flag::ACK, b"more");
+            assert_eq!(it.send(S, 3000, flag::ACK, &hello()), Verdict::Forward);
+        } else {
+            it.say(C, &hello());
+        }
+        assert!(it.t.started());
+        let answer = plain(ContentType::HANDSHAKE, &server_hello(&[0x5a; 32], 0x1301));
+        let flight = [answer, sealed(S, 0)].concat();
+        assert_eq!(it.send(S, 0, flag::ACK, &flight), Verdict::Drop, "{forged}");
+        // What its receiver has acknowledged may come again.
+        assert_eq!(it.send(S, -24, flag::ACK, b"220 ready to start TLS\r\n"), Verdict::Forward);
+    }
+}
+
+#[test]
 fn segment_without_acknowledgment_must_not_pass() {
     let mut it = Clear::new();
     assert_eq!(it.send(C, 0, 0, b"no receiver takes it"), Verdict::Drop);

@@ -62,11 +62,18 @@ impl<H: Handler> Engine<H> {
             Payload::Plain(watch) if !is_near(&flow.halves[direction.index()], sequence) => {
                 watch.note_unread(direction);
             }
-            Payload::Undecided(recogniser, _) if urgent => recogniser.note_urgent(direction),
             Payload::Tls(_) => {}
             carries => {
                 let missed = match carries {
                     Payload::Plain(watch) if urgent => watch.handle_urgent(direction, payload),
+                    Payload::Undecided(recogniser, _) => {
+                        if urgent {
+                            recogniser.note_urgent(direction);
+                        }
+                        let half = &flow.halves[direction.index()];
+                        is_uncompared(half, sequence, payload.len())
+                            && recogniser.handle_uncompared(direction, payload)
+                    }
                     _ => watch(flow, direction, sequence, payload),
                 };
                 if missed {
@@ -90,6 +97,15 @@ impl<H: Handler> Engine<H> {
             }
             handle_unfollowed(flow, direction, sequence, payload.len(), fin);
             return Passage::Free;
+        }
+        if inline
+            && matches!(flow.payload, Payload::Tls(_))
+            && is_uncompared(&flow.halves[direction.index()], sequence, payload.len())
+        {
+            // Each end has seen what the other one said before TLS: one waits for an answer before it begins.
+            self.counters.conflicting_overlaps += 1;
+            self.note(index, direction, TcpAnomaly::ConflictingOverlap);
+            return Passage::Refused;
         }
         let reset = matches!(flow.phase, Phase::Closed(EndReason::ResetByPeer(_)));
         let half = &mut flow.halves[direction.index()];
@@ -270,6 +286,15 @@ impl<H: Handler> Engine<H> {
 fn is_near(half: &TcpDirection, sequence: u32) -> bool {
     half.offset_of(sequence).is_none_or(|offset| {
         offset >= half.assembler.next() as i64 - MAX_REPEATED && offset <= half.limit() as i64
+    })
+}
+
+/// Whether some of a segment can be compared with nothing, and taken by its receiver all the same: it repeats what
+/// passed while the flow was not followed, and may have died behind the monitor.
+fn is_uncompared(half: &TcpDirection, sequence: u32, len: usize) -> bool {
+    let kept = half.assembler.next() as i64 - half.sent_len() as i64;
+    half.offset_of(sequence).is_some_and(|offset| {
+        offset.max(half.acknowledged() as i64) < kept.min(offset + len as i64)
     })
 }
 

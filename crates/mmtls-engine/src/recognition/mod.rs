@@ -123,6 +123,22 @@ impl Recogniser {
         }
     }
 
+    /// Takes a segment some of which repeats bytes that were not kept: its receiver may take it, or those. Whether it
+    /// answers as a TLS server does.
+    pub(crate) fn handle_uncompared(&mut self, direction: Direction, payload: &[u8]) -> bool {
+        let mut missed = false;
+        for (looking, client) in self.sides.get_or_insert_default().iter_mut().zip(CLIENTS) {
+            match looking {
+                Looking::Past(watch) if direction == client => watch.note_client(payload),
+                Looking::Past(watch) => missed |= watch.handle_server(payload, None),
+                Looking::InOrder(side) => {
+                    missed |= side.handle_uncompared(direction == client, payload);
+                }
+            }
+        }
+        missed
+    }
+
     /// Takes the next bytes of a direction.
     pub(crate) fn handle_bytes(&mut self, direction: Direction, bytes: &[u8]) -> Found {
         let sides = self.sides.get_or_insert_default();

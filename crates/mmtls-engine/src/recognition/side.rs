@@ -113,6 +113,16 @@ impl Side {
         }
     }
 
+    /// See [`super::Recogniser::handle_uncompared`].
+    pub(super) fn handle_uncompared(&mut self, from_client: bool, payload: &[u8]) -> bool {
+        if from_client {
+            self.answer.note_client(payload);
+            return false;
+        }
+        let found = self.answer.hello_possible && self.answer.push_out_of_order(payload);
+        found || hello::is_answer(payload)
+    }
+
     fn handle_client(&mut self, bytes: &[u8]) -> Seen {
         self.client.extend_from_slice(bytes);
         self.answer.interrupt();
