@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use crate::browsers::chromium;
 use crate::common::{Family, Stage, can_run, patient};
+use serde_json::Value;
+
 use mmtls_testkit::{
     Background, Mmtls, NginxOptions, address, files, require_browser, require_python,
 };
@@ -102,15 +104,15 @@ fn programs_with_key_logs_are_decrypted() {
 const OBJECTS: usize = 100;
 const OBJECT_BYTES: usize = 136 << 10;
 
-/// A page that says how many of its objects came whole, and after how long.
+/// A page that tells its server how many of its objects came whole, and after how many milliseconds.
 fn page() -> String {
     let mut page = "<!DOCTYPE html><html><head><script>let whole = 0;</script>".to_owned();
     for number in 0..OBJECTS {
         page.push_str(&format!("<script async src=\"/object{number}.js\"></script>\n"));
     }
     page.push_str(
-        "</head><body onload=\"document.body.append(
-        `objects ${whole} after ${Math.round(performance.now())} ms`)\"></body></html>",
+        "</head><body onload=\"fetch(
+        `/done?whole=${whole}&ms=${Math.round(performance.now())}`)\"></body></html>",
     );
     page
 }
@@ -124,34 +126,90 @@ fn object(number: usize) -> Vec<u8> {
     script
 }
 
-#[test]
-fn a_page_of_100_objects_in_chromium_is_decrypted() {
-    if !can_run(&["nginx"]) || !require_browser("chromium") {
-        return;
+/// Firefox, which writes a key log where the environment asks for it, on a page.
+fn firefox(stage: &Stage, keylog: &Path) -> Command {
+    let home = stage.bed.directory().join("firefox");
+    std::fs::create_dir_all(&home).unwrap();
+    let database = format!("sql:{}", home.display());
+    let ca = stage.bed.pki().ca.display().to_string();
+    for arguments in [
+        &["-N", "-d", &database, "--empty-password"][..],
+        &["-A", "-d", &database, "-n", "testbed", "-t", "C,,", "-i", &ca],
+    ] {
+        let mut certutil = Command::new("certutil");
+        certutil.args(arguments);
+        assert!(certutil.status().unwrap().success());
     }
+    // What it asks for by itself would be sessions, too.
+    let quiet = [
+        "app.normandy.enabled",
+        "browser.newtabpage.enabled",
+        "browser.shell.checkDefaultBrowser",
+        "datareporting.policy.dataSubmissionEnabled",
+        "network.captive-portal-service.enabled",
+        "network.connectivity-service.enabled",
+    ];
+    let prefs: String =
+        quiet.iter().map(|name| format!("user_pref(\"{name}\", false);\n")).collect();
+    std::fs::write(home.join("user.js"), prefs).unwrap();
+    let mut firefox = stage.bed.client.command("firefox-esr");
+    firefox.args(["--headless", "--no-remote", "--profile"]).arg(&home).env("HOME", &home);
+    firefox.env("SSLKEYLOGFILE", keylog);
+    firefox.arg(format!("https://{}/page.html", address::SERVER_V4));
+    firefox
+}
+
+/// Shows the page in a browser, with an agent that reads its key log: every session is decrypted.
+fn browse(name: &str, browser: impl Fn(&Stage, &Path) -> Command) {
     for http2 in [false, true] {
         let stage = Stage::with(NginxOptions { http2, ..NginxOptions::default() });
         stage.serve("page.html", page().as_bytes());
+        stage.serve("done", b"");
         for number in 0..OBJECTS {
             stage.serve(&format!("object{number}.js"), &object(number));
         }
         let mmtls = stage.mmtls(&patient());
         let keylog = stage.bed.directory().join("keys");
         let agent = agent(&stage, &mmtls, Family::V4, &keylog);
-        let mut browser = chromium(&stage, &keylog, "page");
-        browser.arg(format!("https://{}/page.html", address::SERVER_NAME));
-        let dom = stage.run("chromium", browser).text();
+        let mut browser = stage.bed.background(name, browser(&stage, &keylog)).unwrap();
+        let done = |eve: &[Value]| {
+            eve.iter()
+                .any(|it| it["http"]["url"].as_str().is_some_and(|url| url.starts_with("/done")))
+        };
+        let waited = mmtls.wait_for_eve("the end of the page", Duration::from_secs(60), done);
+        browser.signal("TERM");
+        let _ = browser.wait(Duration::from_secs(10));
         let said = end(agent);
         let report = mmtls.stop().unwrap();
-        let all = format!("{:#?}\n{said}\n{dom}", report.summary);
-        assert!(dom.contains(&format!("objects {OBJECTS} after")), "{all}");
+        let all = format!("{:#?}\n{said}\n{}", report.summary, browser.stderr_text());
+        assert!(waited.is_ok(), "{all}");
+        let requests = report.events("http");
+        let url = requests.iter().filter_map(|it| it["http"]["url"].as_str());
+        let done = url.clone().find(|it| it.starts_with("/done")).unwrap_or_default();
+        assert!(done.contains(&format!("whole={OBJECTS}&")), "{done}\n{all}");
+        let objects = requests.iter().filter(|it| it["http"]["length"] == OBJECT_BYTES).count();
+        assert_eq!(objects, OBJECTS, "{all}");
         let sessions = report.count("TLS sessions");
         assert!(sessions >= 1 && report.count("decrypted") == sessions, "{all}");
         assert_eq!(report.count("missing key") + report.count("resets"), 0, "{all}");
-        let objects =
-            report.events("http").iter().filter(|it| it["http"]["length"] == OBJECT_BYTES).count();
-        assert_eq!(objects, OBJECTS, "{all}");
-        let last = dom.lines().rev().find(|line| line.contains("objects"));
-        println!("http2 {http2}: {sessions} sessions, {}", last.unwrap_or_default());
+        println!("{name}, HTTP/2 {http2}: {sessions} sessions, {done}");
+    }
+}
+
+#[test]
+fn a_page_of_100_objects_in_chromium_is_decrypted() {
+    if can_run(&["nginx"]) && require_browser("chromium") {
+        browse("chromium", |stage, keylog| {
+            let mut browser = chromium(stage, keylog, "page");
+            browser.arg(format!("https://{}/page.html", address::SERVER_NAME));
+            browser
+        });
+    }
+}
+
+#[test]
+fn a_page_of_100_objects_in_firefox_is_decrypted() {
+    if can_run(&["nginx"]) && require_browser("firefox-esr") && require_browser("certutil") {
+        browse("firefox-esr", firefox);
     }
 }
