@@ -9,7 +9,7 @@ use crate::common::{Family, Stage, can_run, patient};
 use serde_json::Value;
 
 use mmtls_testkit::{
-    Background, Mmtls, NginxOptions, address, files, require_browser, require_python,
+    Background, Middle, Mmtls, NginxOptions, address, files, require_browser, require_python,
 };
 
 /// Starts an agent with a FIFO of its own.
@@ -211,5 +211,66 @@ fn a_page_of_100_objects_in_chromium_is_decrypted() {
 fn a_page_of_100_objects_in_firefox_is_decrypted() {
     if can_run(&["nginx"]) && require_browser("firefox-esr") && require_browser("certutil") {
         browse("firefox-esr", firefox);
+    }
+}
+
+/// Milliseconds until Chromium has the page, through the kernel's bridge and through mmTLS, in turn.
+#[test]
+#[ignore = "measures, and takes minutes"]
+fn page_load_times() {
+    const ROUNDS: usize = 15;
+    if !can_run(&["nginx"]) || !require_browser("chromium") {
+        return;
+    }
+    for http2 in [false, true] {
+        let stages = [Middle::KernelBridge, Middle::Empty].map(|middle| {
+            let log = std::env::temp_dir().join(format!("mmtls-{}-access", std::process::id()));
+            let log = log.with_extension(format!("{http2}-{middle:?}"));
+            let extra = format!("access_log {};\n", log.display());
+            let options = NginxOptions { http2, extra, ..NginxOptions::default() };
+            let stage = Stage::around(middle, options);
+            stage.serve("page.html", page().as_bytes());
+            stage.serve("done", b"");
+            for number in 0..OBJECTS {
+                stage.serve(&format!("object{number}.js"), &object(number));
+            }
+            (stage, log)
+        });
+        let mmtls = stages[1].0.mmtls(&patient());
+        let keylogs = [0, 1].map(|it| stages[it].0.bed.directory().join("keys"));
+        let agent = agent(&stages[1].0, &mmtls, Family::V4, &keylogs[1]);
+        let mut times = [const { Vec::new() }; 2];
+        for round in 0..=ROUNDS {
+            for at in [round % 2, 1 - round % 2] {
+                let (stage, log) = &stages[at];
+                std::fs::write(log, b"").unwrap();
+                let mut browser = chromium(stage, &keylogs[at], &format!("round{round}"));
+                browser.arg(format!("https://{}/page.html", address::SERVER_NAME));
+                stage.run("chromium", browser);
+                let text = std::fs::read_to_string(log).unwrap();
+                let done = text.split(' ').find(|it| it.starts_with("/done")).expect("a page");
+                assert!(done.contains(&format!("whole={OBJECTS}&")), "{done}");
+                // The first one reads programs and files.
+                if round > 0 {
+                    let ms = done.rsplit('=').next().unwrap().parse::<u64>().unwrap();
+                    times[at].push(ms);
+                }
+            }
+        }
+        end(agent);
+        let report = mmtls.stop().unwrap();
+        assert_eq!(
+            report.count("decrypted"),
+            report.count("TLS sessions"),
+            "{:#?}",
+            report.summary
+        );
+        for ((_, log), (name, times)) in
+            stages.iter().zip(["bridge", "mmTLS"].iter().zip(&mut times))
+        {
+            let _ = std::fs::remove_file(log);
+            times.sort_unstable();
+            println!("HTTP/2 {http2}, {name}: median {} ms of {times:?}", times[times.len() / 2]);
+        }
     }
 }
