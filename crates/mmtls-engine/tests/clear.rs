@@ -119,6 +119,24 @@ fn answer_in_the_place_of_what_died_must_not_pass_where_tls_was_found() {
 }
 
 #[test]
+fn answer_that_goes_on_behind_what_died_must_not_pass() {
+    // However many of its first bytes have died before they came, what follows continues the stream.
+    let answer = plain(ContentType::HANDSHAKE, &server_hello(&[0x5a; 32], 0x1301));
+    for died in 1..11 {
+        for cut in died + 1..11 {
+            let mut it = Clear::new();
+            it.say(C, &[5, 1, 0]);
+            it.send(C, 0, flag::ACK, b"x");
+            it.say(C, &hello());
+            assert_eq!(it.send(S, 0, flag::ACK, &vec![b'y'; died]), Verdict::Forward);
+            it.say(S, &answer[..cut]);
+            let passed = it.say(S, &answer[cut..]) == Verdict::Forward;
+            assert!(!passed, "{died} bytes died, {cut} came first");
+        }
+    }
+}
+
+#[test]
 fn segment_without_acknowledgment_must_not_pass() {
     let mut it = Clear::new();
     assert_eq!(it.send(C, 0, 0, b"no receiver takes it"), Verdict::Drop);

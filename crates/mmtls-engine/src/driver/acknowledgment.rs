@@ -4,7 +4,6 @@
 
 use super::payload::{Flow, Payload, is_followed};
 use super::{Engine, context};
-use crate::recognition::Watch;
 use crate::session::{Handler, SessionError, TcpAnomaly};
 use crate::tcp::{FlowIndex, Origin, Phase};
 use crate::tls::Direction;
@@ -161,7 +160,7 @@ impl<H: Handler> Engine<H> {
             return;
         }
         if let Some(flow) = self.flows.get(index) {
-            flow.payload = Payload::Plain(Watch::default());
+            flow.payload = Payload::Plain(Box::default());
         }
         self.counters.mid_stream += 1;
         self.bypass(index);

@@ -101,7 +101,7 @@ impl<H: Handler> Engine<H> {
                         self.refuse(index, policy, direction, SessionError::NotTls);
                     }
                     Found::Plain(watch) if !shows || matches!(clear, Clear::Ignored) => {
-                        flow.payload = Payload::Plain(watch);
+                        flow.payload = Payload::Plain(Box::new(watch));
                     }
                     // It goes on to be looked at in order.
                     Found::Unsure | Found::Plain(_) => {

@@ -7,7 +7,7 @@ use super::Engine;
 use super::payload::Payload;
 use crate::config::{Cleartext, Policy};
 use crate::output::{PortId, Verdict};
-use crate::recognition::{Watch, begins_hello};
+use crate::recognition::begins_hello;
 use crate::session::{EndReason, Handler, SessionError};
 use crate::tcp::{FlowIndex, NewFlow, Origin, Phase};
 use crate::wire::Segment;
@@ -62,7 +62,7 @@ impl<H: Handler> Engine<H> {
         }
         let shows = !self.config.inline && self.config.cleartext == Cleartext::Anywhere;
         if !at_hello && (!shows || is_record(segment.tcp.payload())) {
-            flow.payload = Payload::Plain(Watch::default());
+            flow.payload = Payload::Plain(Box::default());
         }
         Ok(index)
     }

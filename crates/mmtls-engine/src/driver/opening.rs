@@ -33,7 +33,6 @@ use super::end::rst;
 use super::payload::Payload;
 use crate::config::Policy;
 use crate::output::{Exit, PortId, Verdict};
-use crate::recognition::Watch;
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
 use crate::tcp::{FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck};
 use crate::tls::Direction;
@@ -263,7 +262,7 @@ impl<H: Handler> Engine<H> {
         }
         let server = flow.server;
         if self.config.bypass.iter().any(|rule| rule.port.is_some() && rule.contains(server)) {
-            flow.payload = Payload::Plain(Watch::default());
+            flow.payload = Payload::Plain(Box::default());
             flow.exempt = true;
         }
         true
@@ -314,7 +313,7 @@ impl<H: Handler> Engine<H> {
                     return;
                 }
                 if let Some(flow) = self.flows.get(index) {
-                    flow.payload = Payload::Plain(Watch::default());
+                    flow.payload = Payload::Plain(Box::default());
                 }
                 self.bypass(index);
             }

@@ -18,7 +18,7 @@ pub(super) enum Payload<S> {
     /// TLS, followed or not.
     Tls(Box<Tls<S>>),
     /// Something that is not followed.
-    Plain(Watch),
+    Plain(Box<Watch>),
 }
 
 /// A session, and what the application keeps of it.
@@ -91,7 +91,7 @@ mod tests {
     /// What `bench/README.md` says of memory.
     #[test]
     fn accepts_no_more_memory_for_a_connection_than_is_told() {
-        assert!(size_of::<Flow<()>>() <= 648, "{}", size_of::<Flow<()>>());
+        assert!(size_of::<Flow<()>>() <= 616, "{}", size_of::<Flow<()>>());
         assert!(size_of::<Tls<()>>() <= 1224, "{}", size_of::<Tls<()>>());
     }
 }

@@ -20,8 +20,10 @@ pub(super) struct Answer {
     /// The latest bytes of its stream, one fewer than an answer has.
     latest: [u8; ANSWER_LEN - 1],
     latest_len: u8,
-    /// So many bytes of a ServerHello have stood at the end of a segment, one bit for each number.
+    /// So many bytes of a ServerHello have stood at the end of a segment, one bit for each number; and of one that did
+    /// not continue the stream.
     begun: u16,
+    begun_apart: u16,
     /// There may be a ClientHello among what its client has said.
     pub(super) hello_possible: bool,
 }
@@ -38,27 +40,35 @@ impl Answer {
         found || taken > 0 && is_answer(&self.turn[..known + taken])
     }
 
-    /// Takes a segment that continues the stream, for what follows it out of order.
-    pub(super) fn note_end(&mut self, payload: &[u8]) {
-        for len in 1..ANSWER_LEN.min(payload.len() + 1) {
-            self.begun |= u16::from(fits_server_hello(0, &payload[payload.len() - len..])) << len;
-        }
+    /// Takes a segment that continues the stream, for what follows it out of order. Whether it goes on with a
+    /// ServerHello that began out of order; one that began in order is found by [`Self::push`].
+    pub(super) fn push_in_order(&mut self, payload: &[u8]) -> bool {
+        let found = self.goes_on(payload, self.begun_apart);
+        self.begun |= ends_of(payload);
+        found
     }
 
     /// Takes a segment that does not continue the stream as it is known: others may have died behind the
     /// monitor in its place. Whether a ServerHello is in it, or at its border with others, whichever of
     /// them its receiver has taken.
     pub(super) fn push_out_of_order(&mut self, payload: &[u8]) -> bool {
-        let mut found = has_server_hello(payload);
+        let found = self.goes_on(payload, self.begun | self.begun_apart);
+        self.begun_apart |= ends_of(payload);
+        found | has_server_hello(payload)
+    }
+
+    /// Whether a segment has what is missing of a ServerHello of which so many bytes have come.
+    fn goes_on(&mut self, payload: &[u8], mut begun: u16) -> bool {
+        let mut found = false;
         // The longest first: a segment is not its own continuation.
         for len in (1..ANSWER_LEN).rev() {
             let more = payload.len().min(ANSWER_LEN - len);
-            if self.begun >> len & 1 == 1 && fits_server_hello(len, &payload[..more]) {
+            if begun >> len & 1 == 1 && fits_server_hello(len, &payload[..more]) {
                 found |= len + more == ANSWER_LEN;
-                self.begun |= 1 << (len + more);
+                begun |= 1 << (len + more);
+                self.begun_apart |= 1 << (len + more);
             }
         }
-        self.note_end(payload);
         found
     }
 
@@ -91,6 +101,13 @@ impl Answer {
     pub(super) fn note_client(&mut self, bytes: &[u8]) {
         self.hello_possible = self.hello_possible || may_have_hello(bytes);
     }
+}
+
+/// Of which numbers the last so many bytes begin a ServerHello.
+fn ends_of(payload: &[u8]) -> u16 {
+    (1..ANSWER_LEN.min(payload.len() + 1))
+        .map(|len| u16::from(fits_server_hello(0, &payload[payload.len() - len..])) << len)
+        .fold(0, |all, one| all | one)
 }
 
 /// Whether a ServerHello begins in these bytes.
@@ -154,7 +171,7 @@ mod tests {
         // What stood there in order counts, too.
         let mut it = Answer { hello_possible: true, ..Answer::default() };
         let (first, rest) = SERVER_HELLO.split_at(1);
-        it.note_end(first);
+        assert!(!it.push_in_order(first));
         assert!(it.push_out_of_order(rest));
         let mut it = Answer { hello_possible: true, ..Answer::default() };
         assert!(!it.push_out_of_order(rest));

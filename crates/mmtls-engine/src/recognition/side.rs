@@ -223,7 +223,8 @@ impl Side {
 
     fn handle_server(&mut self, bytes: &[u8]) -> Seen {
         let in_hello = self.plain < self.client.len();
-        if (in_hello || self.in_dialog) && self.answer.push(bytes) {
+        let borders = self.answer.hello_possible && self.answer.push_in_order(bytes);
+        if (in_hello || self.in_dialog) && (borders || self.answer.push(bytes)) {
             return Seen::Answer;
         }
         if in_hello || !self.in_dialog {
@@ -329,15 +330,12 @@ impl SideWatch {
         }
         self.turn = true;
         let in_order = new.is_some_and(|new| new.len() == payload.len());
-        let out_of_order = match (self.answer.hello_possible, in_order) {
+        let found = match (self.answer.hello_possible, in_order) {
             (false, _) => false,
             (true, false) => self.answer.push_out_of_order(payload),
-            (true, true) => {
-                self.answer.note_end(payload);
-                false
-            }
+            (true, true) => self.answer.push_in_order(payload),
         };
-        out_of_order || self.answer.push(new.unwrap_or_default()) || hello::is_answer(payload)
+        found || self.answer.push(new.unwrap_or_default()) || hello::is_answer(payload)
     }
 
     /// Bytes of the client that are not where its stream goes on: what they are part of is not known.
