@@ -306,7 +306,7 @@ impl Stage {
     }
 
     fn deliver(&mut self, epoch: KeyEpoch) {
-        self.keys.deliver(self.session.sender(), 1, self.session.keys(epoch));
+        let _ = self.keys.deliver(self.session.sender(), 1, self.session.keys(epoch));
         self.keys.batch_end();
     }
 
@@ -344,7 +344,7 @@ impl Stage {
                 (stranger, Message::NullKeys(NullKeys { client_random: keys.client_random, flow }))
             }
         };
-        self.keys.deliver(sender, 2, message);
+        let _ = self.keys.deliver(sender, 2, message);
         self.keys.batch_end();
     }
 

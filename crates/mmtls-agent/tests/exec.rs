@@ -138,8 +138,9 @@ impl Drop for TlsServer {
 struct Inbox(Arc<Mutex<Vec<(Peer, Message)>>>);
 
 impl KeySink for Inbox {
-    fn message(&mut self, peer: &Peer, message: Message) {
+    fn message(&mut self, peer: &Peer, message: Message) -> Option<Message> {
         self.0.lock().unwrap().push((peer.clone(), message));
+        None
     }
 }
 

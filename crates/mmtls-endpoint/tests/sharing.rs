@@ -20,8 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 struct Inbox(Arc<Mutex<Vec<(Peer, Message)>>>);
 
 impl KeySink for Inbox {
-    fn message(&mut self, peer: &Peer, message: Message) {
+    fn message(&mut self, peer: &Peer, message: Message) -> Option<Message> {
         self.0.lock().unwrap().push((peer.clone(), message));
+        None
     }
 }
 

@@ -127,8 +127,12 @@ counters! {
     keys_pending,
     /// Pending deliveries that expired or were displaced.
     keys_expired,
-    /// Key deliveries refused: wrong sender, randoms or suite.
+    /// Key deliveries refused, whatever the cause.
     keys_refused,
+    /// Of these, those whose sender is not the session's client.
+    keys_wrong_sender,
+    /// Of these, those for another server random or suite.
+    keys_mismatch,
     /// Key deliveries that came again, or to a session that is over or not followed: no fault of anybody.
     keys_not_needed,
     /// Null keys accepted.

@@ -64,6 +64,7 @@ pub use mmtls_tls as tls;
 pub use config::{Awaited, Bypass, Cleartext, Config, Limits, Policies, Policy, Share, TLS_PORTS};
 pub use counters::Counters;
 pub use driver::Engine;
-pub use keys::{KeyRefusal, SharedKeys};
+pub use keys::SharedKeys;
 pub use output::{Exit, FrameInput, HoldId, KeysNeeded, Output, PortId, Verdict};
+pub use session::KeyRefusal;
 pub use wire::{Link, finishes_in_place};

@@ -196,6 +196,8 @@ impl Reason {
     pub const UNKNOWN_SESSION: Self = Self(4);
     /// Policy of this side forbids it.
     pub const POLICY: Self = Self(5);
+    /// The session has another server random or suite.
+    pub const MISMATCH: Self = Self(6);
 }
 
 impl fmt::Display for Reason {
@@ -206,6 +208,7 @@ impl fmt::Display for Reason {
             Self::UNSUPPORTED => f.write_str("not supported"),
             Self::UNKNOWN_SESSION => f.write_str("unknown session"),
             Self::POLICY => f.write_str("forbidden by policy"),
+            Self::MISMATCH => f.write_str("the session has another server random or suite"),
             Self(other) => write!(f, "reason {other}"),
         }
     }

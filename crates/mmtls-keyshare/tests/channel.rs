@@ -31,12 +31,13 @@ struct Received {
 }
 
 impl KeySink for Inbox {
-    fn message(&mut self, peer: &Peer, message: Message) {
+    fn message(&mut self, peer: &Peer, message: Message) -> Option<Message> {
         let mut received = self.0.lock().unwrap();
         received.count += 1;
         if received.keep {
             received.messages.push((peer.clone(), message));
         }
+        None
     }
 
     fn batch_end(&mut self) {
@@ -500,8 +501,9 @@ fn refuses_the_largest_holder_what_a_newcomer_needs() {
 struct Shy(Arc<Mutex<(usize, bool)>>);
 
 impl KeySink for Shy {
-    fn message(&mut self, _: &Peer, _: Message) {
+    fn message(&mut self, _: &Peer, _: Message) -> Option<Message> {
         self.0.lock().unwrap().0 += 1;
+        None
     }
 
     fn is_backlogged(&self, _: &Peer) -> bool {

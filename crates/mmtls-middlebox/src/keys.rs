@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
 use mmtls_engine::{KeyRefusal, KeysNeeded, Share, SharedKeys};
 use mmtls_keyshare::Flow;
-use mmtls_keyshare::message::{Epoch, Greeting, KeyRequest, Message, Reason, SessionKeys};
+use mmtls_keyshare::message::{Epoch, Greeting, KeyRequest, Message, Reason, Refused, SessionKeys};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
 use mmtls_packet_io::WakeFd;
 use mmtls_record::open_record;
@@ -407,9 +407,16 @@ impl WorkerSink {
     }
 
     /// Puts the keys, or their refusal, of an endpoint at `sender` into a worker's queue; `source` is the number of its
-    /// connection. The worker hears of them with the next [`KeySink::batch_end`]. Other messages are ignored, and what
-    /// cannot be used or queued is counted ([`KeyRouter`]).
-    pub fn deliver(&mut self, sender: IpAddr, source: u64, message: Message) {
+    /// connection. The worker hears of them with the next [`KeySink::batch_end`]. Other messages are ignored.
+    ///
+    /// # Errors
+    /// What its sender is told where it cannot be used or queued, which is counted, too ([`KeyRouter`]).
+    pub fn deliver(
+        &mut self,
+        sender: IpAddr,
+        source: u64,
+        message: Message,
+    ) -> Result<(), Refused> {
         let (home, delivery) = match message {
             Message::SessionKeys(keys) => {
                 let home = self.home(keys.flow.as_ref(), &keys.client_random);
@@ -417,7 +424,8 @@ impl WorkerSink {
                     Some(keys) => (home, KeyDelivery::Keys(keys)),
                     None => {
                         self.router.unusable.fetch_add(1, Ordering::Relaxed);
-                        return;
+                        let (client_random, reason) = (keys.client_random, Reason::UNSUPPORTED);
+                        return Err(Refused { client_random, reason });
                     }
                 }
             }
@@ -425,12 +433,19 @@ impl WorkerSink {
                 let home = self.home(null.flow.as_ref(), &null.client_random);
                 (home, KeyDelivery::Null { sender, client_random: null.client_random })
             }
-            _ => return,
+            _ => return Ok(()),
         };
+        let session = delivery.session();
         match self.queues[home].queue.push(Some(sender), Routed { delivery, passed: 0 }) {
             Ok(()) => self.dirty[home] = true,
-            Err(_) => self.router.count_lost(),
+            Err(_) => {
+                self.router.count_lost();
+                if let Some((_, client_random)) = session {
+                    return Err(Refused { client_random, reason: Reason::CAPACITY });
+                }
+            }
         }
+        Ok(())
     }
 }
 
@@ -471,8 +486,9 @@ impl KeySink for WorkerSink {
         }
     }
 
-    fn message(&mut self, peer: &Peer, message: Message) {
-        self.deliver(peer.address.ip(), peer.connection.number(), message);
+    fn message(&mut self, peer: &Peer, message: Message) -> Option<Message> {
+        let refused = self.deliver(peer.address.ip(), peer.connection.number(), message);
+        refused.err().map(Message::Refused)
     }
 
     fn is_backlogged(&self, peer: &Peer) -> bool {
@@ -536,7 +552,7 @@ fn open_keys(sender: IpAddr, source: u64, message: &SessionKeys) -> Option<Share
 pub fn reason(why: KeyRefusal) -> Option<Reason> {
     match why {
         KeyRefusal::WrongSender => Some(Reason::ADDRESS),
-        KeyRefusal::Mismatch => Some(Reason::UNKNOWN_SESSION),
+        KeyRefusal::Mismatch => Some(Reason::MISMATCH),
         _ => None,
     }
 }

@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use mmtls_engine::session::{FlowAnomaly, FlowEnd, FlowPlace, SessionInfo};
+use mmtls_engine::session::{FlowAnomaly, FlowEnd, FlowPlace, RefusedKeys, SessionInfo};
 use mmtls_engine::tls::Direction;
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ pub use records::{
     Alert, Anomaly, Certificates, Dropped, FileInfo, FlowFacts, Http2Stream, HttpTransaction, Late,
     Lossy, Metadata, SessionEnd,
 };
-use records::{FlowBody, SessionBody, TlsBody};
+use records::{FlowBody, KeysBody, SessionBody, TlsBody};
 use time::Timestamps;
 
 /// Longest line that keeps its buffer for the next one.
@@ -187,6 +187,14 @@ impl EveWriter {
             self.text("app_proto", app_proto);
         }
         self.end("flow", &FlowBody::new(flow, facts, &start, &end));
+    }
+
+    /// Keys were delivered that the session does not take.
+    pub fn keys_refused(&mut self, refused: &RefusedKeys<'_>) {
+        let flow = refused.session.into();
+        self.begin(refused.now_ns, "keys", Some((flow, Direction::ClientToServer)));
+        let (reason, sender) = (refused.why.name(), refused.sender);
+        self.end("keys", &KeysBody { action: "refused", reason, sender });
     }
 
     /// Something that should not be.

@@ -4,13 +4,13 @@
 //! bodies. Refuses to read a clock (its owner tells the time) and to stop because a disk
 //! is full. One [`Monitor`] belongs to one engine.
 
-mod empty_flows;
 mod error;
 mod facts;
 mod files;
 mod finding;
 mod handshake;
 mod inspection;
+mod line_limit;
 mod look;
 mod reports;
 
@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mmtls_engine::session::{
-    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, KeyStatus, Record, Session,
-    SessionError, SessionInfo,
+    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, KeyStatus, Record, RefusedKeys,
+    Session, SessionError, SessionInfo,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_inspect::{AppBudget, Uninspected, Wants};
@@ -760,6 +760,11 @@ impl Handler for Monitor {
             let own = state.rules.get_or_insert_with(|| Box::new(live.session(flow)));
             own.inherit(before);
         }
+    }
+
+    fn keys_refused(&mut self, refused: &RefusedKeys<'_>) {
+        self.set_now(refused.now_ns);
+        self.reports.keys_refused(refused);
     }
 
     fn flow_anomaly(&mut self, found: &FlowAnomaly) {

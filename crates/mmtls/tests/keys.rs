@@ -37,6 +37,10 @@ enum Mode {
     Null,
     /// Keys of the right length that are not the session's.
     Garbage,
+    /// Keys of another suite.
+    OtherSuite,
+    /// Keys of a suite that there is not.
+    NoSuite,
 }
 
 /// Not a test of its own: the others start this program again, inside a namespace, as an endpoint
@@ -49,7 +53,15 @@ fn the_sender_process() {
     };
     let text = |name| std::env::var(name).unwrap();
     let delay = Duration::from_millis(text("SENDER_DELAY_MS").parse().unwrap());
-    let modes = [Mode::Both, Mode::ServerLate, Mode::ClientLate, Mode::Null, Mode::Garbage];
+    let modes = [
+        Mode::Both,
+        Mode::ServerLate,
+        Mode::ClientLate,
+        Mode::Null,
+        Mode::Garbage,
+        Mode::OtherSuite,
+        Mode::NoSuite,
+    ];
     let mode = *modes.iter().find(|mode| format!("{mode:?}") == text("SENDER_MODE")).unwrap();
     let config = ClientConfig::new(vec![middlebox.parse().unwrap()], text("SENDER_CA").into());
     let say_refused = |message| {
@@ -75,9 +87,14 @@ fn the_sender_process() {
         };
         let to_server = keys(Direction::ClientToServer, &client_secret);
         let to_client = keys(Direction::ServerToClient, &server_secret);
-        let send = |keys| client.send(&session(random, keys)).unwrap();
+        let suite = match mode {
+            Mode::OtherSuite => 0x1304,
+            Mode::NoSuite => 0xaaaa,
+            _ => SUITE,
+        };
+        let send = |keys| client.send(&session(random, suite, keys)).unwrap();
         match mode {
-            Mode::Both | Mode::Garbage => {
+            Mode::Both | Mode::Garbage | Mode::OtherSuite | Mode::NoSuite => {
                 std::thread::sleep(delay);
                 send(vec![to_server, to_client]);
             }
@@ -100,12 +117,12 @@ fn the_sender_process() {
     }
 }
 
-fn session(client_random: [u8; 32], keys: Vec<KeyEntry>) -> Message {
+fn session(client_random: [u8; 32], cipher_suite: u16, keys: Vec<KeyEntry>) -> Message {
     Message::SessionKeys(SessionKeys {
         client_random,
         server_random: None,
         version: 0x0304,
-        cipher_suite: SUITE,
+        cipher_suite,
         flow: None,
         keys,
     })
@@ -408,6 +425,31 @@ fn keys_until(
 }
 
 #[test]
+fn refuses_keys_of_another_suite_and_says_so() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = stage();
+    stage.serve("file", b"nobody gets this");
+    let client = &stage.bed.client;
+    for (mode, why, reason) in [
+        (Mode::OtherSuite, "the session has another server random or suite", Some("mismatch")),
+        (Mode::NoSuite, "not supported", None),
+    ] {
+        let told = format!("sender: refused: {why}");
+        let (page, report) = keys_until(&told, &stage, client, mode, &options());
+        assert!(!page.status.success() && page.stdout.is_empty(), "{}", page.stderr);
+        assert_eq!(report.count("missing key"), 1, "{:#?}", report.summary);
+        let keys = report.events("keys");
+        // What can be used for no session belongs to none.
+        assert_eq!(keys.is_empty(), reason.is_none(), "{keys:?}");
+        assert!(keys.iter().all(|it| it["keys"]["reason"] == "mismatch"), "{keys:?}");
+        let counter = if reason.is_some() { "keys_mismatch" } else { "keys_unusable" };
+        assert!(stat(&report, "engine", counter) >= 1);
+    }
+}
+
+#[test]
 fn refuses_keys_from_another_address() {
     if !can_run(&["nginx", "curl"]) {
         return;
@@ -424,8 +466,15 @@ fn refuses_keys_from_another_address() {
     assert!(!page.status.success() && page.stdout.is_empty(), "{}", page.stderr);
     assert_eq!(report.count("decrypted"), 0, "{:#?}", report.summary);
     assert_eq!(report.count("missing key"), 1, "{:#?}", report.summary);
-    assert!(stat(&report, "engine", "keys_refused") >= 1);
+    assert!(stat(&report, "engine", "keys_wrong_sender") >= 1);
     assert_eq!(stat(&report, "engine", "keys_accepted"), 0);
+    let told = report.events("keys");
+    assert!(!told.is_empty(), "{:#?}", report.eve);
+    for keys in told {
+        assert_eq!(keys["keys"]["reason"], "wrong_sender", "{keys}");
+        assert_eq!(keys["keys"]["sender"], address::KEYS_V4, "{keys}");
+        assert_eq!(keys["src_ip"], address::CLIENT_V4, "{keys}");
+    }
 
     // Nor may a stranger declare a session private.
     let (page, report) = keys_from(&stage, elsewhere, Mode::Null, &strange);

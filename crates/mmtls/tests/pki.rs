@@ -66,5 +66,7 @@ fn accepts_certificates_of_its_own_authority() {
 struct NoKeys;
 
 impl KeySink for NoKeys {
-    fn message(&mut self, _peer: &Peer, _message: Message) {}
+    fn message(&mut self, _peer: &Peer, _message: Message) -> Option<Message> {
+        None
+    }
 }

@@ -12,8 +12,8 @@ use std::collections::hash_map::Entry;
 
 use super::payload::{Payload, is_followed};
 use super::{Engine, context};
-use crate::keys::{Delivery, KeyRefusal, SharedKeys};
-use crate::session::{Handler, SessionId};
+use crate::keys::{Delivery, SharedKeys};
+use crate::session::{Handler, KeyRefusal, RefusedKeys, SessionId};
 use crate::tcp::{FlowIndex, Phase};
 use crate::tls::KeyEpoch;
 
@@ -73,6 +73,7 @@ impl<H: Handler> Engine<H> {
         random: [u8; 32],
         delivery: Delivery,
     ) -> Result<bool, KeyRefusal> {
+        let address = sender;
         let sender = if self.config.any_key_sender { None } else { sender };
         let Some(&(index, id)) = self.by_random.get(&random) else {
             self.counters.keys_pending += 1;
@@ -93,17 +94,35 @@ impl<H: Handler> Engine<H> {
         }
         let outcome = self.deliver(index, id, sender, delivery);
         let outcome = if fits_a_twin { Ok(()) } else { outcome };
-        if let Err(why) = &outcome {
-            self.count_refusal(*why);
+        if let Err(why) = outcome {
+            self.tell_refusal(index, id, address, why);
         }
         self.conclude(index);
         outcome.map(|()| true)
     }
 
-    fn count_refusal(&mut self, why: KeyRefusal) {
+    fn tell_refusal(
+        &mut self,
+        index: FlowIndex,
+        id: SessionId,
+        sender: Option<IpAddr>,
+        why: KeyRefusal,
+    ) {
         match why {
-            KeyRefusal::WrongSender | KeyRefusal::Mismatch => self.counters.keys_refused += 1,
-            KeyRefusal::NotNeeded => self.counters.keys_not_needed += 1,
+            KeyRefusal::WrongSender => self.counters.keys_wrong_sender += 1,
+            KeyRefusal::Mismatch => self.counters.keys_mismatch += 1,
+            KeyRefusal::NotNeeded => {
+                self.counters.keys_not_needed += 1;
+                return;
+            }
+        }
+        self.counters.keys_refused += 1;
+        if let Some(flow) = self.flows.get_if(index, id)
+            && let Payload::Tls(tls) = &flow.payload
+        {
+            let session = tls.session.info();
+            let now_ns = self.now_ns;
+            self.handler.keys_refused(&RefusedKeys { session, sender, why, now_ns });
         }
     }
 
@@ -185,7 +204,7 @@ impl<H: Handler> Engine<H> {
         for sender in [Some(client), None] {
             for (_, delivery) in self.pending.take(&(sender, random)).into_items() {
                 if let Err(why) = self.deliver(index, id, sender, delivery) {
-                    self.count_refusal(why);
+                    self.tell_refusal(index, id, sender, why);
                 }
             }
         }

@@ -6,5 +6,5 @@ mod candidates;
 mod pending;
 
 pub(crate) use candidates::Candidates;
+pub use pending::SharedKeys;
 pub(crate) use pending::{Delivery, PendingKeys};
-pub use pending::{KeyRefusal, SharedKeys};

@@ -28,18 +28,6 @@ pub struct SharedKeys {
     pub keys: Vec<(Direction, KeyEpoch, Box<dyn OpenRecord>)>,
 }
 
-/// Why a delivery was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum KeyRefusal {
-    /// The sender is not the session's client.
-    WrongSender,
-    /// The server random or the suite differs from what was observed.
-    Mismatch,
-    /// The session has these keys already, is over, or is not followed.
-    NotNeeded,
-}
-
 /// A delivery for a session that has not been seen.
 pub(crate) enum Delivery {
     Keys(SharedKeys),

@@ -6,7 +6,7 @@
 use core::time::Duration;
 
 use super::certificates::Certificates;
-use super::info::{EndReason, FlowAnomaly, FlowEnd, SessionError, SessionInfo};
+use super::info::{EndReason, FlowAnomaly, FlowEnd, RefusedKeys, SessionError, SessionInfo};
 use super::record::Record;
 use crate::tls::{Direction, KeyEpoch};
 
@@ -162,6 +162,11 @@ pub trait Handler {
         state: &mut Self::State,
     ) {
         let _ = (info, before, state);
+    }
+
+    /// Keys of a session, or an endpoint's refusal to share them, are not taken.
+    fn keys_refused(&mut self, refused: &RefusedKeys<'_>) {
+        let _ = refused;
     }
 
     /// A TCP flow, TLS or not, carried something that honest peers do not send. Once per flow,

@@ -3,7 +3,7 @@
 //! Refuses to interpret: names and numbers are as they stood on the wire.
 
 use core::fmt;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use crate::output::PortId;
 use crate::recognition::Upgrade;
@@ -365,6 +365,43 @@ pub struct FlowAnomaly {
     pub direction: Direction,
     /// What it was.
     pub kind: TcpAnomaly,
+    /// When, in the caller's nanoseconds.
+    pub now_ns: u64,
+}
+
+/// Why a delivery was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum KeyRefusal {
+    /// The sender is not the session's client.
+    WrongSender,
+    /// The server random or the suite differs from what was observed.
+    Mismatch,
+    /// The session has these keys already, is over, or is not followed.
+    NotNeeded,
+}
+
+impl KeyRefusal {
+    /// Stable name, for logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::WrongSender => "wrong_sender",
+            Self::Mismatch => "mismatch",
+            Self::NotNeeded => "not_needed",
+        }
+    }
+}
+
+/// Keys that a session does not take.
+#[derive(Clone, Copy, Debug)]
+pub struct RefusedKeys<'a> {
+    /// Whose they would be.
+    pub session: &'a SessionInfo,
+    /// Who has sent them; `None` for a key log.
+    pub sender: Option<IpAddr>,
+    /// Why.
+    pub why: KeyRefusal,
     /// When, in the caller's nanoseconds.
     pub now_ns: u64,
 }

@@ -13,8 +13,8 @@ pub(crate) use disposition::Disposition;
 pub(crate) use handler::Control;
 pub use handler::{Handler, Session};
 pub use info::{
-    EarlyData, EndReason, FlowAnomaly, FlowEnd, FlowPlace, KeyStatus, Resumption, SessionError,
-    SessionId, SessionInfo, TcpAnomaly,
+    EarlyData, EndReason, FlowAnomaly, FlowEnd, FlowPlace, KeyRefusal, KeyStatus, RefusedKeys,
+    Resumption, SessionError, SessionId, SessionInfo, TcpAnomaly,
 };
 pub use record::{Plaintext, Record};
 

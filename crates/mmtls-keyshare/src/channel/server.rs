@@ -97,8 +97,8 @@ pub trait KeySink: Send {
     /// A peer has said hello.
     fn opened(&mut self, _peer: &Peer) {}
 
-    /// One message: session keys, null keys, or refused.
-    fn message(&mut self, peer: &Peer, message: Message);
+    /// One message: session keys, null keys, or refused. What it returns is for this peer.
+    fn message(&mut self, peer: &Peer, message: Message) -> Option<Message>;
 
     /// Whether so much of this peer waits already that no more is to be read from it. It is asked
     /// again soon; meanwhile the network slows the peer down.
@@ -555,6 +555,7 @@ impl Worker {
             return 0;
         };
         let mut count = 0;
+        let mut answers = Vec::new();
         let sink = &mut self.sink;
         if connection.is_open() && sink.is_backlogged(connection.peer()) {
             self.paused.insert(slot);
@@ -565,12 +566,18 @@ impl Worker {
                 Message::Hello(_) => sink.opened(peer),
                 _ => {
                     count += 1;
-                    sink.message(peer, message);
+                    answers.extend(sink.message(peer, message));
                 }
             }
             !sink.is_backlogged(peer)
         });
         let tally = &self.shared.tally;
+        if matches!(disposition, Disposition::Keep | Disposition::Again) {
+            for answer in answers {
+                let sent = message::encode(&answer).is_ok_and(|bytes| connection.send(&bytes));
+                add(&tally.undelivered, u64::from(!sent));
+            }
+        }
         add(&tally.messages, count);
         add(&tally.skipped, connection.take_skipped());
         match disposition {

@@ -135,7 +135,7 @@ impl<N: Network> Stage<N> {
     }
 
     fn deliver_of(&mut self, session: &Session, epoch: KeyEpoch) {
-        self.keys.deliver(session.sender(), 1, session.keys(epoch));
+        assert!(self.keys.deliver(session.sender(), 1, session.keys(epoch)).is_ok());
         self.keys.batch_end();
     }
 

@@ -1,5 +1,6 @@
 //! The objects inside the records. Refuses to own what it can borrow: they live for one line.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use mmtls_engine::session::{
@@ -430,6 +431,15 @@ pub struct FileInfo<'a> {
     /// The transaction as far as it is known.
     #[serde(skip)]
     pub http: HttpTransaction<'a>,
+}
+
+/// Keys that were not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct KeysBody {
+    pub(super) action: &'static str,
+    pub(super) reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sender: Option<IpAddr>,
 }
 
 /// Something that should not be.

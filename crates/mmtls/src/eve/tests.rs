@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use mmtls_engine::PortId;
 use mmtls_engine::session::{
-    EarlyData, EndReason, KeyStatus, Resumption, SessionError, SessionId, Upgrade,
+    EarlyData, EndReason, KeyRefusal, KeyStatus, RefusedKeys, Resumption, SessionError, SessionId,
+    Upgrade,
 };
 use mmtls_engine::tls::{CipherSuite, ProtocolVersion};
 use serde_json::Value;
@@ -257,6 +258,14 @@ fn every_kind(dir: &TempDir) -> Vec<Value> {
     eve.session(0, &session(), &end());
     let http = transaction("/", "curl");
     eve.http(0, key(), &http);
+    let info = session();
+    let refused = RefusedKeys {
+        session: &info,
+        sender: Some([192, 0, 2, 9].into()),
+        why: KeyRefusal::WrongSender,
+        now_ns: 0,
+    };
+    eve.keys_refused(&refused);
     eve.anomaly(
         0,
         key(),

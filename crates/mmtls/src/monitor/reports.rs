@@ -4,14 +4,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use mmtls_engine::session::{EndReason, FlowEnd, KeyStatus, SessionId, SessionInfo};
+use mmtls_engine::session::{EndReason, FlowEnd, KeyStatus, RefusedKeys, SessionId, SessionInfo};
 use mmtls_engine::tls::{Direction, ProtocolVersion};
 use mmtls_inspect::rules::Rule;
 use mmtls_inspect::rules::header::Action;
 use mmtls_inspect::{AppProto, Uninspected};
 
-use super::empty_flows::EmptyFlows;
 use super::finding::Finding;
+use super::line_limit::LineLimit;
 use crate::certificate::CertificateFacts;
 use crate::eve::{
     Alert, Anomaly, Certificates, Dropped, EveWriter, FlowFacts, FlowKey, HttpTransaction, Late,
@@ -20,6 +20,9 @@ use crate::eve::{
 use crate::fingerprint::Fingerprints;
 use crate::patterns::{PatternAction, Patterns};
 use crate::summary::{Outcome, Summary};
+
+/// Records of keys that were not taken, for each worker.
+const REFUSED_KEYS_PER_SECOND: u64 = 10;
 
 /// What a monitor can do to a session.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -48,7 +51,9 @@ pub(super) struct Reports {
     /// be told.
     flows: HashMap<SessionId, FlowFacts>,
     /// Bounds the records of connections that carried nothing.
-    empty_flows: Option<EmptyFlows>,
+    empty_flows: Option<LineLimit>,
+    /// Bounds the records of keys that were not taken.
+    refused_keys: LineLimit,
 }
 
 /// What reports keep of a session.
@@ -112,7 +117,8 @@ impl Reports {
             uninspected_resets_beside_rules,
             rules_stop,
             flows,
-            empty_flows: empty_flows_per_second.map(EmptyFlows::new),
+            empty_flows: empty_flows_per_second.map(LineLimit::new),
+            refused_keys: LineLimit::new(REFUSED_KEYS_PER_SECOND),
         }
     }
 
@@ -121,8 +127,17 @@ impl Reports {
         let eve = self.eve.as_ref().map(EveWriter::share);
         let resets = self.uninspected_resets.clone();
         let beside_rules = self.uninspected_resets_beside_rules.clone();
-        let empty_flows = self.empty_flows.as_ref().map(EmptyFlows::per_second);
+        let empty_flows = self.empty_flows.as_ref().map(LineLimit::per_second);
         Self::new(eve, self.stops, resets, beside_rules, empty_flows)
+    }
+
+    /// Keys were not taken. The engine counts all of them; who sends some can send many.
+    pub(super) fn keys_refused(&mut self, refused: &RefusedKeys<'_>) {
+        if let Some(eve) = &mut self.eve
+            && self.refused_keys.allow(refused.now_ns)
+        {
+            eve.keys_refused(refused);
+        }
     }
 
     pub(super) fn anomaly(&mut self, flow: FlowKey, from: Direction, anomaly: &Anomaly<'static>) {

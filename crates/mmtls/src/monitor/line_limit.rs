@@ -1,5 +1,5 @@
-//! How many records of connections that carried nothing, or are attempts, are written: a SYN of 54 bytes must not be worth a line of 430
-//! as often as its sender likes.
+//! How many records of a kind are written each second: what costs its sender little (a SYN of 54 bytes, keys that are wrong)
+//! must not be worth a line of 430 as often as it likes.
 //!
 //! Refuses to count time of its own: it is that of the packets.
 
@@ -7,13 +7,13 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// Lines that may be written, of which so many are added each second.
 #[derive(Debug)]
-pub(super) struct EmptyFlows {
+pub(super) struct LineLimit {
     per_second: u64,
     left: u64,
     since_ns: u64,
 }
 
-impl EmptyFlows {
+impl LineLimit {
     /// A second's worth of lines is saved up at most.
     pub(super) fn new(per_second: u64) -> Self {
         Self { per_second, left: per_second, since_ns: 0 }
@@ -41,10 +41,10 @@ mod tests {
 
     #[test]
     fn refuses_more_than_so_many_lines_a_second() {
-        let mut lines = EmptyFlows::new(3);
+        let mut lines = LineLimit::new(3);
         let mut written = |ns| (0..5).filter(|_| lines.allow(ns)).count();
         assert_eq!([written(SECOND_NS), written(SECOND_NS + 5), written(2 * SECOND_NS)], [3, 0, 3]);
         assert_eq!(written(9 * SECOND_NS), 3);
-        assert!(!EmptyFlows::new(0).allow(SECOND_NS));
+        assert!(!LineLimit::new(0).allow(SECOND_NS));
     }
 }
