@@ -281,6 +281,19 @@ impl fmt::Debug for Awaited {
     }
 }
 
+/// Says whether sessions with this server name, as it stands in the ClientHello, are left alone.
+#[derive(Clone)]
+pub struct ExemptNames(pub Arc<IsExempt>);
+
+/// Whether a name is one of those.
+pub type IsExempt = dyn Fn(&[u8]) -> bool + Send + Sync;
+
+impl fmt::Debug for ExemptNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ExemptNames")
+    }
+}
+
 /// Which connections that do not carry TLS are shown, by [`Handler::cleartext`]. They are then followed as
 /// TLS is: in order, and a copy with other bytes does not pass.
 ///
@@ -335,6 +348,9 @@ pub struct Config {
     pub any_key_sender: bool,
     /// Asked when packets of a client begin to wait for keys; without it, any client may share.
     pub awaited: Option<Awaited>,
+    /// Asked with the name in each session's first ClientHello: sessions that are exempt pass unread. A client can name
+    /// whatever it likes.
+    pub exempt_names: Option<ExemptNames>,
     /// Which versions and suites can be opened: the knowledge of record protection, not of the
     /// engine. Everything else meets `Policies::unsupported`.
     pub supports: fn(ProtocolVersion, CipherSuite) -> bool,
@@ -367,6 +383,7 @@ impl Config {
             tell_hellos: false,
             any_key_sender: false,
             awaited: None,
+            exempt_names: None,
             supports: |version, suite| {
                 version == ProtocolVersion::TLS_1_3
                     && matches!(

@@ -137,4 +137,6 @@ counters! {
     keys_not_needed,
     /// Null keys accepted.
     null_keys,
+    /// Sessions that are exempt by their server name (`Config::exempt_names`).
+    exempt_names,
 }

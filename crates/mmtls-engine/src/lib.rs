@@ -61,7 +61,10 @@ mod wire;
 /// TLS as it stands on the wire: what sessions, keys and records are made of.
 pub use mmtls_tls as tls;
 
-pub use config::{Awaited, Bypass, Cleartext, Config, Limits, Policies, Policy, Share, TLS_PORTS};
+pub use config::{
+    Awaited, Bypass, Cleartext, Config, ExemptNames, IsExempt, Limits, Policies, Policy, Share,
+    TLS_PORTS,
+};
 pub use counters::Counters;
 pub use driver::Engine;
 pub use keys::SharedKeys;

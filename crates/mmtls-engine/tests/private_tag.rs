@@ -102,3 +102,35 @@ fn refuses_null_keys_in_place_of_a_private_tag() {
         assert_eq!(t.alive(), verdict == Verdict::Forward);
     }
 }
+
+/// Nor are names that are left alone.
+#[test]
+fn refuses_exempt_names_in_place_of_a_private_tag() {
+    for (require, suite, verdict) in [
+        (Policy::Reset, 0x1301, Verdict::Drop),
+        (Policy::Reset, 0xff31, Verdict::Forward),
+        (Policy::Forward, 0x1301, Verdict::Forward),
+    ] {
+        let mut config = T::config();
+        config.supports = |_, _| true;
+        config.policies.require_private_tag = require;
+        let exempt = |name: &[u8]| name == b"server.test";
+        config.exempt_names = Some(ExemptNames(std::sync::Arc::new(exempt)));
+        let mut t = T::with(config);
+        t.open();
+        let hello = hello();
+        assert_eq!(t.send(C, 0, 0, flag::ACK, &hello), Verdict::Forward);
+        let record = plain(ContentType::HANDSHAKE, &server_hello(&[0x5a; 32], suite));
+        assert_eq!(t.send(S, 0, hello.len() as u64, flag::ACK, &record), verdict, "{suite:#x}");
+        let passes = verdict == Verdict::Forward;
+        assert_eq!(t.engine.counters().exempt_names, u64::from(passes));
+        assert_eq!(t.alive(), passes);
+        if passes {
+            // Nobody is asked for keys, and nothing waits for them.
+            let at = record.len() as i64;
+            let sent = t.send(S, at, hello.len() as u64, flag::ACK, &sealed(S, 0));
+            assert_eq!(sent, Verdict::Forward);
+            assert!(t.keys(S, 0).is_err());
+        }
+    }
+}

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use mmtls_engine::{Bypass, Limits, Policies, Policy};
+use mmtls_keyshare::policy::ServerNames;
 use serde::Deserialize;
 
 /// The sections.
@@ -110,6 +111,25 @@ pub struct PoliciesSection {
     pub tls_ports: Option<Vec<u16>>,
     /// Endpoints that are left alone.
     pub bypass: Vec<BypassRule>,
+    /// Server names whose sessions are left alone.
+    pub exempt_names: NameRules,
+}
+
+/// Server names: exact, or `*.example.org` for what is below it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+pub struct NameRules(pub ServerNames);
+
+impl TryFrom<Vec<String>> for NameRules {
+    type Error = String;
+
+    fn try_from(rules: Vec<String>) -> Result<Self, String> {
+        let mut names = ServerNames::default();
+        for rule in rules {
+            names.add(&rule).map_err(|error| error.to_string())?;
+        }
+        Ok(Self(names))
+    }
 }
 
 /// A policy by name.

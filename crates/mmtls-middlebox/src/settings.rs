@@ -3,13 +3,14 @@
 //! Refuses a middlebox without an explicit answer to missing keys.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use mmtls_engine::{Config, Limits, Policies, Policy};
+use mmtls_engine::{Config, ExemptNames, Limits, Policies, Policy};
 use mmtls_keyshare::server::{Identity, ServerConfig};
 use mmtls_packet_io::af_packet::BridgeConfig;
 
-use crate::config::{BypassRule, Configuration, PolicyName, only};
+use crate::config::{BypassRule, Configuration, NameRules, PolicyName, only};
 use crate::keylog::follow;
 use crate::{Error, harden, keys, offline, worker};
 
@@ -106,6 +107,9 @@ impl Settings {
         server.client_ca_file = config.keys.client_ca_file.clone();
         server.max_connections = config.keys.max_connections;
         engine.bypass = config.policies.bypass.iter().map(|BypassRule(bypass)| *bypass).collect();
+        let NameRules(names) = config.policies.exempt_names.clone();
+        engine.exempt_names =
+            (!names.is_empty()).then(|| ExemptNames(Arc::new(move |name| names.matches(name))));
         // The session that brings keys has none itself.
         if !listen.ip().is_unspecified() {
             engine.bypass.push(only(listen));

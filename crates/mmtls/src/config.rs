@@ -338,7 +338,7 @@ pub fn exceptions(policies: &Policies) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use mmtls_engine::Limits;
-    use mmtls_middlebox::config::{BypassRule, PolicyName};
+    use mmtls_middlebox::config::{BypassRule, NameRules, PolicyName};
 
     use super::*;
 
@@ -416,6 +416,7 @@ mod tests {
             table_full: None,
             memory_cap: Some(PolicyName(policies.memory_cap)),
             bypass: Vec::new(),
+            exempt_names: NameRules::default(),
             fragments: None,
             multipath: None,
             udp_tls: Some(PolicyName(policies.udp_tls)),

@@ -341,6 +341,38 @@ fn without_keys(
 }
 
 #[test]
+fn exempt_names_pass_unread_with_keys_and_without() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = stage();
+    let content = with_pattern(500_000, 5000);
+    stage.serve("file", &content);
+    let config = Some("[policies]\nexempt_names = [\"bank.example\", \"*.test\"]\n".to_owned());
+    let mmtls = stage.mmtls(&MmtlsOptions { config, ..resetting(&stage) });
+    let mut silent = stage.plain_curl(Family::V4);
+    silent.arg(url("file"));
+    let mut sharing = stage.sharing_curl(&mmtls, Family::V4, &[]);
+    sharing.arg(url("file"));
+    for curl in [silent, sharing] {
+        let page = stage.run("curl", curl);
+        assert!(page.stdout == content, "{}", page.stderr);
+    }
+    // The control: it says no name, and nobody shares keys.
+    let mut nameless = stage.plain_curl(Family::V4);
+    nameless.arg(format!("https://{}/file", address::SERVER_V4));
+    let page = stage.run("curl", nameless);
+    assert!(!page.status.success() && page.stdout.is_empty(), "{}", page.stderr);
+    let report = mmtls.stop().unwrap();
+    assert_eq!(report.count("exempt"), 2, "{:#?}", report.summary);
+    assert_eq!(report.count("decrypted") + report.count("alerts"), 0, "{:#?}", report.summary);
+    assert_eq!(report.count("missing key"), 1, "{:#?}", report.summary);
+    assert_eq!(stat(&report, "engine", "exempt_names"), 2);
+    assert_eq!(stat(&report, "engine", "keys_accepted"), 0);
+    assert!(report.events("http").is_empty());
+}
+
+#[test]
 fn accepts_sessions_without_keys_where_the_policy_forwards() {
     if !can_run(&["nginx", "curl"]) {
         return;

@@ -15,19 +15,28 @@ use super::negotiation::{FromClient, FromServer, Negotiation};
 use super::reporter::Reporter;
 use super::tls12::{Handled, Tls12};
 use super::tls13::{Early, Tls13};
-use crate::config::Policy;
+use crate::config::{ExemptNames, Policy};
 use crate::session::{Certificates, KeyStatus, SessionError, SessionInfo};
 use crate::tls::{
     ClientHello, ContentType, Direction, HandshakeType, Hellos, KeyEpoch, MessageBuffer,
     OpenRecord, ProtocolVersion, ServerHello,
 };
 
+/// By whom a session is exempt.
+#[derive(Clone, Copy)]
+pub(super) enum Exempt {
+    /// The endpoint refuses to share.
+    Endpoint,
+    /// Its server name is one that is left alone.
+    Name,
+}
+
 pub(super) struct Protocol {
     pub(super) reporter: Reporter,
     negotiation: Negotiation,
     version: Version,
-    /// The endpoint refuses to share, which counts once the ServerHello is known.
-    refused: bool,
+    /// It is exempt, which counts once the ServerHello is known.
+    exempt: Option<Exempt>,
     /// In the clear, and of TLS 1.2, by direction.
     messages: [MessageBuffer; 2],
 }
@@ -70,7 +79,7 @@ impl Protocol {
             reporter: Reporter::new(info),
             negotiation: Negotiation::new(),
             version: Version::default(),
-            refused: false,
+            exempt: None,
             messages: Default::default(),
         }
     }
@@ -154,8 +163,8 @@ impl Protocol {
         }
     }
 
-    /// The endpoint refuses to share.
-    pub(super) fn handle_null_keys(&mut self, ctx: &mut Context<'_>) -> bool {
+    /// No keys will come. Whether that is news.
+    pub(super) fn exempt(&mut self, by: Exempt, ctx: &mut Context<'_>) -> bool {
         let reporter = &mut self.reporter;
         if !reporter.following() || reporter.info.key_status != KeyStatus::Waiting {
             return false;
@@ -163,12 +172,21 @@ impl Protocol {
         let is_early = reporter.info.server_random.is_none();
         if is_early && ctx.config.policies.require_private_tag != Policy::Forward {
             // Only the ServerHello says whether there is a private tag.
-            self.refused = true;
+            self.exempt = Some(by);
             return true;
         }
-        ctx.counters.null_keys += 1;
+        let policy = match by {
+            Exempt::Endpoint => {
+                ctx.counters.null_keys += 1;
+                ctx.config.policies.null_keys
+            }
+            Exempt::Name => {
+                ctx.counters.exempt_names += 1;
+                Policy::Bypass
+            }
+        };
         reporter.info.key_status = KeyStatus::Exempt;
-        reporter.apply(ctx.config.policies.null_keys, SessionError::MissingKeys);
+        reporter.apply(policy, SessionError::MissingKeys);
         true
     }
 
@@ -351,7 +369,8 @@ impl Protocol {
     ) -> Heard {
         let Self { reporter, negotiation, version, .. } = self;
         let kind = negotiation.client_hello(hello, &mut reporter.info);
-        if let Some(FromClient::First { .. }) = kind {
+        let is_first = matches!(kind, Some(FromClient::First { .. }));
+        if is_first {
             reporter.tell_offer(body, ctx);
         }
         let early = match version {
@@ -372,6 +391,13 @@ impl Protocol {
             (Some(FromClient::Second | FromClient::First { .. }), _) => {}
         }
         reporter.start_handshake(ctx);
+        if is_first
+            && let Some(ExemptNames(is_exempt)) = &ctx.config.exempt_names
+            && let Some(name) = &self.reporter.info.server_name
+            && is_exempt(name.as_bytes())
+        {
+            self.exempt(Exempt::Name, ctx);
+        }
         Heard::Legal
     }
 
@@ -405,8 +431,10 @@ impl Protocol {
             }
         }
         reporter.require_private_tag(direction, ctx);
-        if self.reporter.following() && mem::take(&mut self.refused) {
-            self.handle_null_keys(ctx);
+        if self.reporter.following()
+            && let Some(by) = self.exempt.take()
+        {
+            self.exempt(by, ctx);
         }
         if !self.reporter.following() {
             return Heard::Legal;

@@ -9,7 +9,7 @@
 use core::time::Duration;
 
 use super::context::{Context, RawRecord, Step};
-use super::protocol::Protocol;
+use super::protocol::{Exempt, Protocol};
 use super::stream::Stream;
 use crate::buffer_pool::BufferPool;
 use crate::session::{Disposition, EndReason, KeyStatus, SessionError, SessionInfo};
@@ -238,7 +238,7 @@ impl TlsSession {
 
     /// The endpoint refuses to share.
     pub(crate) fn handle_null_keys(&mut self, ctx: &mut Context<'_>) -> bool {
-        self.protocol.handle_null_keys(ctx)
+        self.protocol.exempt(Exempt::Endpoint, ctx)
     }
 
     /// See [`Protocol::refuse_version`].
