@@ -17,6 +17,7 @@ use crate::Error;
 use crate::channel::Channel;
 use crate::key_logs::{FollowedLog, KeyLogs};
 use crate::say::say;
+use crate::signals::not_ignored;
 
 /// How often signals and connections are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -48,7 +49,7 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| Error::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
     // Before there is a FIFO to be removed.
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])
+    let mut signals = Signals::new(not_ignored(&[SIGHUP, SIGINT, SIGTERM]))
         .map_err(|error| Error::System { what: "signal handlers", error })?;
     let logs = KeyLogs::new(options.share_handshake);
     let mut capabilities = Greeting::FIRST_KEYS_ON_REQUEST;

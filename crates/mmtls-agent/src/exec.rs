@@ -31,6 +31,7 @@ use crate::advice::advice;
 use crate::agent::Agent;
 use crate::channel::Channel;
 use crate::sessions::Sessions;
+use crate::signals::not_ignored;
 use crate::{Error, paths};
 
 /// Exit statuses of programs that run others, where those are not there or cannot be started (POSIX, `env`).
@@ -88,8 +89,7 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
 
     // Before the program starts, so that its end cannot be missed. What is ignored (nohup, jobs
     // in the background) stays so, also for the program: a handler would not be inherited.
-    let ignored = ignored_signals();
-    let forwarded = FORWARDED.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let forwarded = not_ignored(&FORWARDED);
     let mut signals = SignalsInfo::<WithOrigin>::new(forwarded.chain([SIGCHLD]))
         .map_err(system("signal handlers"))?;
     let mut command = Command::new(program);
@@ -179,14 +179,6 @@ fn start_client(options: &ExecOptions, sessions: &Arc<Mutex<Sessions>>) -> Resul
         _ => None,
     };
     options.channel.start("mmtls-exec", 0, Box::new(on_request))
-}
-
-/// The signals that this process was started to ignore, signal 1 in the lowest bit.
-fn ignored_signals() -> u64 {
-    // Without /proc the usual case is assumed: none.
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
 /// Waits for the program's end and passes signals on meanwhile.

@@ -2,22 +2,27 @@
 //!
 //! A line has a secret and a client random. Version, suite and server random come from the middlebox, which has seen
 //! the hellos: with others than the session's the keys open nothing, and no secret can be learned from them. Each
-//! question is answered from the secrets alone, so that what one middlebox says changes nothing for another.
+//! question is answered from the secrets alone. What waits for its line is bounded for all middleboxes together, and
+//! answered to all of them.
 //!
 //! Refuses handshake keys unless asked for, and early data, which a middlebox cannot ask for in time.
 
 use std::fmt;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use mmtls_keylog::KeyLog;
-use mmtls_keylog::follow::{Follower, LineSink};
+use mmtls_keylog::follow::{self, Follower, LineSink};
 use mmtls_keylog::live::LiveKeys;
 use mmtls_keyshare::client::Client;
 use mmtls_keyshare::message::{KeyEntry, KeyRequest, Message, Reason, Refused, SessionKeys};
 use mmtls_record::{KeyEpoch, SessionParameters};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, mknodat};
+use rustix::io::Errno;
+use rustix::process::geteuid;
 use zeroize::Zeroizing;
 
 use crate::Error;
@@ -33,13 +38,11 @@ pub struct KeyLogCounters {
     pub denied: u64,
     /// Refusals by a middlebox.
     pub refused: u64,
-    /// Pieces of a key log.
-    pub read: u64,
 }
 
 impl fmt::Display for KeyLogCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { answered, waited, denied, refused, .. } = self;
+        let Self { answered, waited, denied, refused } = self;
         write!(f, "{answered} requests answered, {waited} of them when their line came")?;
         for (count, what) in [(denied, "refused"), (refused, "answers refused by a middlebox")] {
             if *count > 0 {
@@ -124,7 +127,6 @@ impl KeyLogs {
     fn lines(&self, text: &[u8]) -> Vec<Message> {
         let mut state = self.lock();
         let answers = state.keys.add(text);
-        state.counters.read += 1;
         state.counters.answered += answers.len() as u64;
         state.counters.waited += answers.len() as u64;
         answers
@@ -180,41 +182,57 @@ impl LineSink for Sink {
 pub struct FollowedLog {
     path: PathBuf,
     follower: Option<Follower>,
-    /// The FIFO was made here.
-    made: bool,
+    /// A FIFO of this user: no other agent reads it, and it is removed at the end.
+    fifo: Option<File>,
 }
 
 impl FollowedLog {
     /// Follows a file or a FIFO. Where nothing is there a FIFO is made, for this user only: what a program writes to it
     /// is nowhere on a disk.
     pub fn start(path: &Path, logs: &Arc<KeyLogs>, say: fn(&str)) -> Result<Self, Error> {
-        let made = match path.symlink_metadata() {
-            Ok(metadata) => {
-                use std::os::unix::fs::MetadataExt;
-                if metadata.mode() & 0o077 != 0 && !metadata.is_symlink() {
-                    say(&format!("{}: others can read or write it", path.display()));
-                }
-                false
-            }
+        let metadata = match path.metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
+                mknodat(CWD, path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
                     .map_err(|error| Error::file(path)(error.into()))?;
-                true
+                path.metadata()
             }
-            Err(error) => return Err(Error::file(path)(error)),
-        };
-        // From here on the FIFO is removed in any case.
-        let mut log = Self { path: path.to_owned(), follower: None, made };
+            found => found,
+        }
+        .map_err(Error::file(path))?;
+        if metadata.mode() & 0o077 != 0 {
+            say(&format!("{}: others can read or write it", path.display()));
+        }
+        let is_ours = metadata.file_type().is_fifo() && metadata.uid() == geteuid().as_raw();
+        // From here on the FIFO is removed in any case: also one that an agent left which was killed.
+        let fifo = is_ours.then(|| lock(path)).transpose()?;
+        let mut log = Self { path: path.to_owned(), follower: None, fifo };
         let sink = Sink { path: path.to_owned(), logs: Arc::clone(logs), say };
         log.follower = Some(Follower::start(path.to_owned(), sink).map_err(Error::file(path))?);
         Ok(log)
     }
 }
 
+/// Opens a FIFO so that no other agent reads it: each would get some of the lines.
+fn lock(path: &Path) -> Result<File, Error> {
+    // Open for writing, too, so that it waits for nobody.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let fifo = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+    let fifo = fifo.map_err(Error::file(path))?;
+    match flock(&fifo, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(fifo),
+        Err(Errno::WOULDBLOCK) => {
+            Err(Error::Usage(format!("{}: another agent reads it", path.display())))
+        }
+        Err(error) => Err(Error::file(path)(error.into())),
+    }
+}
+
 impl Drop for FollowedLog {
     fn drop(&mut self) {
-        // What is written to it after its last reader would wait for ever.
-        if self.made {
+        // Who opens it after its last reader would wait for ever.
+        if let Some(fifo) = &self.fifo
+            && follow::is_replaced(&self.path, fifo).is_ok_and(|replaced| !replaced)
+        {
             let _ = std::fs::remove_file(&self.path);
         }
         self.follower = None;
@@ -294,7 +312,6 @@ mod tests {
     #[test]
     fn accepts_a_fifo_of_its_own_and_removes_it() {
         use std::io::Write;
-        use std::os::unix::fs::MetadataExt;
         let directory = crate::paths::PrivateDirectory::create().unwrap();
         let path = directory.path().join("keys");
         let logs = KeyLogs::new(false);
@@ -303,13 +320,35 @@ mod tests {
         let mut fifo = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
         fifo.write_all(&line("SERVER_TRAFFIC_SECRET_0", 1)).unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while logs.counters().read == 0 {
+        let keys = loop {
+            match logs.middlebox_says(request(1, Epoch::APPLICATION)) {
+                None => std::thread::sleep(std::time::Duration::from_millis(1)),
+                keys => break keys,
+            }
             assert!(std::time::Instant::now() < deadline, "nothing was read");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        };
+        is_keys(keys.as_ref(), &[7; 32]);
+        let other = FollowedLog::start(&path, &logs, |text| panic!("{text}"));
+        assert!(matches!(other, Err(Error::Usage(_))), "each would get some of the lines");
+        drop(other);
+        assert!(path.exists(), "it is the first one's");
         drop(followed);
         assert!(!path.exists());
-        is_keys(logs.middlebox_says(request(1, Epoch::APPLICATION)).as_ref(), &[7; 32]);
+    }
+
+    #[test]
+    fn accepts_a_fifo_that_was_left_and_leaves_what_is_not_its_own() {
+        let directory = crate::paths::PrivateDirectory::create().unwrap();
+        let path = directory.path().join("keys");
+        let logs = KeyLogs::new(false);
+        mknodat(CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        drop(FollowedLog::start(&path, &logs, |text| panic!("{text}")).unwrap());
+        assert!(!path.exists(), "it was left by an agent that was killed");
+        let followed = FollowedLog::start(&path, &logs, |text| panic!("{text}")).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "somebody else's").unwrap();
+        drop(followed);
+        assert!(path.exists(), "another file has its name");
     }
 
     #[test]

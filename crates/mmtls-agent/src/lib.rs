@@ -15,6 +15,7 @@ mod key_logs;
 mod paths;
 mod say;
 mod sessions;
+mod signals;
 
 pub use channel::Channel;
 pub use daemon::{AgentOptions, serve};

@@ -137,7 +137,9 @@ fn follow(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             // An empty FIFO: it has no end, and tells when there is something.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                wait(&file);
+                if !wait(&file) && is_replaced(path, &file).unwrap_or(true) {
+                    return Ok(());
+                }
                 continue;
             }
             Err(error) => return Err(error),
@@ -171,11 +173,16 @@ fn follow(
     Ok(())
 }
 
-/// Waits until there is something in a FIFO, but for no longer than a pause: the follower may have to stop.
-fn wait(fifo: &File) {
+/// Waits until there is something in a FIFO, but for no longer than a pause: the follower may have to stop. Whether
+/// there is.
+fn wait(fifo: &File) -> bool {
     let mut readable = [PollFd::new(fifo, PollFlags::IN)];
-    if poll(&mut readable, Some(&FIFO_PAUSE)).is_err() {
-        thread::sleep(PAUSE);
+    match poll(&mut readable, Some(&FIFO_PAUSE)) {
+        Ok(count) => count > 0,
+        Err(_) => {
+            thread::sleep(PAUSE);
+            false
+        }
     }
 }
 
@@ -204,15 +211,20 @@ enum Change {
 
 /// What happened to a file whose end was reached.
 fn changed(path: &Path, file: &mut File) -> io::Result<Change> {
-    let (ours, named) = (file.metadata()?, path.metadata()?);
-    if (ours.dev(), ours.ino()) != (named.dev(), named.ino()) {
+    if is_replaced(path, file)? {
         return Ok(Change::Replaced);
     }
-    if ours.len() < file.stream_position()? {
+    if file.metadata()?.len() < file.stream_position()? {
         file.seek(SeekFrom::Start(0))?;
         return Ok(Change::Truncated);
     }
     Ok(Change::None)
+}
+
+/// Whether another file has this name now.
+pub fn is_replaced(path: &Path, file: &File) -> io::Result<bool> {
+    let (ours, named) = (file.metadata()?, path.metadata()?);
+    Ok((ours.dev(), ours.ino()) != (named.dev(), named.ino()))
 }
 
 #[cfg(test)]
@@ -288,6 +300,12 @@ mod tests {
             drop(fifo);
             assert_eq!(next(&lines), text);
         }
+        // Somebody puts another one in its place.
+        std::fs::remove_file(&path).unwrap();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let mut fifo = OpenOptions::new().write(true).open(&path).unwrap();
+        fifo.write_all(b"three\n").unwrap();
+        assert_eq!(next(&lines), "three\n");
         // The thread waits for a writer, and ends all the same.
         drop(follower);
         assert!(lines.recv().is_err());

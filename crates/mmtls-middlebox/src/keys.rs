@@ -51,6 +51,9 @@ const MAX_LOST: usize = 65_536;
 /// ask, with one record.
 const MAX_ASKED: usize = 256;
 
+/// The same at the client's own address, for the first keys of each session: agents of a host's users.
+const MAX_ASKED_FIRST: usize = 16;
+
 /// What a delivery of lines is charged beside its text, so that short ones cannot fill the queues.
 const LINES_COST: usize = 256;
 
@@ -224,11 +227,12 @@ pub struct KeyRouter {
     lost: Mutex<Lost>,
 }
 
-/// An endpoint's connection, and what its hello offers.
+/// An endpoint's connection, what its hello offers, and whether a certificate says who it is.
 #[derive(Clone, Copy)]
 struct Agent {
     connection: ConnectionId,
     capabilities: u32,
+    authenticated: bool,
 }
 
 impl Agent {
@@ -293,7 +297,8 @@ impl KeyRouter {
 
     /// Who is asked for keys of a client at this address: the connections from there; where there
     /// are none and any sender may deliver, some of the others. Keys before any KeyUpdate come unasked, but for those
-    /// whose hello asks to be asked.
+    /// whose hello asks to be asked; elsewhere than at the client's address they need a certificate for that, since
+    /// whoever knows a session's random can exempt it.
     #[must_use]
     pub fn connections_to_ask(
         &self,
@@ -313,9 +318,13 @@ impl KeyRouter {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = |agent: &&Agent| agent.capabilities & needed == needed;
         match connections.get(&address) {
-            Some(own) => own.iter().filter(asked).map(|agent| agent.connection).collect(),
+            Some(own) => {
+                let most = if needed == 0 { usize::MAX } else { MAX_ASKED_FIRST };
+                own.iter().filter(asked).take(most).map(|agent| agent.connection).collect()
+            }
             None if any_sender => {
-                let others = connections.values().flatten().filter(asked);
+                let trusted = |agent: &&Agent| needed == 0 || agent.authenticated;
+                let others = connections.values().flatten().filter(asked).filter(trusted);
                 others.take(MAX_ASKED).map(|agent| agent.connection).collect()
             }
             None => Vec::new(),
@@ -478,7 +487,8 @@ impl LineSink for WorkerLines {
 
 impl KeySink for WorkerSink {
     fn opened(&mut self, peer: &Peer) {
-        let agent = Agent { connection: peer.connection, capabilities: peer.capabilities };
+        let &Peer { connection, capabilities, authenticated, .. } = peer;
+        let agent = Agent { connection, capabilities, authenticated };
         let mut known = self.router.connections.lock().unwrap_or_else(PoisonError::into_inner);
         known.entry(peer.address.ip()).or_default().push(agent);
         if agent.answers_first_requests() {

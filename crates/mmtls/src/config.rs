@@ -304,12 +304,12 @@ fn parse(text: &str) -> Result<File, String> {
 /// What passes uninspected although sessions without keys do not, and what would stop it; `None`
 /// where nothing does. Told at start, since the name `reset` promises more than it holds.
 #[must_use]
-pub fn exceptions(policies: &Policies) -> Option<String> {
+pub fn exceptions(policies: &Policies, exempt_names: bool) -> Option<String> {
     let passes = |policy| matches!(policy, Policy::Forward | Policy::Bypass);
     if passes(policies.missing_keys) {
         return None;
     }
-    let found: Vec<String> = [
+    let mut found: Vec<String> = [
         ("null_keys", policies.null_keys, "sessions whose endpoint refuses to share", "reset"),
         ("udp_tls", policies.udp_tls, "DTLS and QUIC", "drop"),
         ("encapsulated", policies.encapsulated, "IP in tunnels and other frames", "drop"),
@@ -329,6 +329,9 @@ pub fn exceptions(policies: &Policies) -> Option<String> {
         format!("{what} ({name}={}; policies.{name} = \"{stop}\" stops them)", policy.name())
     })
     .collect();
+    if exempt_names {
+        found.push("sessions with names of policies.exempt_names".to_owned());
+    }
     (!found.is_empty()).then(|| {
         let missing = policies.missing_keys.name();
         format!("although missing_keys={missing}, these pass: {}", found.join(", "))
@@ -429,7 +432,7 @@ mod tests {
     #[test]
     fn names_what_passes_where_sessions_without_keys_do_not() {
         let mut policies = Policies::new(Policy::Reset);
-        let text = exceptions(&policies).unwrap();
+        let text = exceptions(&policies, false).unwrap();
         assert_eq!(
             text,
             "although missing_keys=reset, these pass: sessions whose endpoint refuses to share \
@@ -438,17 +441,18 @@ mod tests {
         );
         policies.null_keys = Policy::Reset;
         policies.udp_tls = Policy::Drop;
-        assert_eq!(exceptions(&policies), None);
+        assert_eq!(exceptions(&policies, false), None);
+        assert!(exceptions(&policies, true).unwrap().contains("policies.exempt_names"));
         policies.fragments = Policy::Forward;
-        assert!(exceptions(&policies).unwrap().contains("fragments=forward"));
-        assert_eq!(exceptions(&Policies::new(Policy::Forward)), None);
+        assert!(exceptions(&policies, false).unwrap().contains("fragments=forward"));
+        assert_eq!(exceptions(&Policies::new(Policy::Forward), false), None);
         // Every policy has a sentence, apart from the condition and one that is off by default.
         let mut all = Policies::new(Policy::Forward);
         all.missing_keys = Policy::Reset;
         all.memory_cap = Policy::Forward;
         all.integrity_failure = Policy::Forward;
         all.lost_synchronisation = Policy::Forward;
-        let text = exceptions(&all).unwrap();
+        let text = exceptions(&all, false).unwrap();
         for (name, _) in all.list() {
             let told = text.contains(&format!("({name}="));
             assert_eq!(told, !["missing_keys", "require_private_tag"].contains(&name), "{name}");

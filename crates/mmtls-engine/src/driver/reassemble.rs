@@ -292,7 +292,7 @@ fn is_near(half: &TcpDirection, sequence: u32) -> bool {
 /// Whether some of a segment can be compared with nothing, and taken by its receiver all the same: it repeats what
 /// passed while the flow was not followed, and may have died behind the monitor.
 fn is_uncompared(half: &TcpDirection, sequence: u32, len: usize) -> bool {
-    let kept = half.assembler.next() as i64 - half.sent_len() as i64;
+    let kept = half.kept_from() as i64;
     half.offset_of(sequence).is_some_and(|offset| {
         offset.max(half.acknowledged() as i64) < kept.min(offset + len as i64)
     })

@@ -25,7 +25,9 @@ pub(super) struct Answer {
     begun: u16,
     begun_apart: u16,
     /// There may be a ClientHello among what its client has said.
-    pub(super) hello_possible: bool,
+    hello_possible: bool,
+    /// The latest bytes of its client's stream, as long as that is read in order: a hello of SSL 2.0 may go on behind them.
+    client_tail: [u8; 2],
 }
 
 impl Answer {
@@ -36,7 +38,7 @@ impl Answer {
         self.turn[known..known + taken].copy_from_slice(&bytes[..taken]);
         // At most 11.
         self.turn_len = (known + taken) as u8;
-        let found = self.hello_possible && self.search(bytes);
+        let found = self.hello_possible() && self.search(bytes);
         found || taken > 0 && is_answer(&self.turn[..known + taken])
     }
 
@@ -58,14 +60,13 @@ impl Answer {
     }
 
     /// Whether a segment has what is missing of a ServerHello of which so many bytes have come.
-    fn goes_on(&mut self, payload: &[u8], mut begun: u16) -> bool {
+    fn goes_on(&mut self, payload: &[u8], begun: u16) -> bool {
         let mut found = false;
         // The longest first: a segment is not its own continuation.
         for len in (1..ANSWER_LEN).rev() {
             let more = payload.len().min(ANSWER_LEN - len);
             if begun >> len & 1 == 1 && fits_server_hello(len, &payload[..more]) {
                 found |= len + more == ANSWER_LEN;
-                begun |= 1 << (len + more);
                 self.begun_apart |= 1 << (len + more);
             }
         }
@@ -97,9 +98,28 @@ impl Answer {
         }
     }
 
+    /// Whether a ClientHello may be among what the client has said, or go on behind it.
+    pub(super) fn hello_possible(&self) -> bool {
+        self.hello_possible || self.client_tail.iter().any(|byte| byte & 0x80 != 0)
+    }
+
+    /// What the client has said is not known.
+    pub(super) fn suspect_hello(&mut self) {
+        self.hello_possible = true;
+    }
+
     /// The client has said this, which is not where a ClientHello is expected.
     pub(super) fn note_client(&mut self, bytes: &[u8]) {
         self.hello_possible = self.hello_possible || may_have_hello(bytes);
+    }
+
+    /// The same, of bytes that continue its stream: what they show does not depend on how it is cut.
+    pub(super) fn note_client_in_order(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            let [ahead, _] = self.client_tail;
+            self.hello_possible |= *byte == HANDSHAKE || ahead & 0x80 != 0 && *byte == 1;
+            self.client_tail = [self.client_tail[1], *byte];
+        }
     }
 }
 
@@ -137,6 +157,10 @@ fn may_have_hello(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    fn suspecting() -> Answer {
+        Answer { hello_possible: true, ..Answer::default() }
+    }
+
     const SERVER_HELLO: [u8; 11] = [22, 3, 3, 0, 122, 2, 0, 0, 118, 3, 3];
 
     #[test]
@@ -144,7 +168,7 @@ mod tests {
         for len in 0..200 {
             let bytes = [&vec![7; len][..], &SERVER_HELLO, &[9; 20]].concat();
             for cut in 1..40 {
-                let mut it = Answer { hello_possible: true, ..Answer::default() };
+                let mut it = suspecting();
                 let found = bytes.chunks(cut).filter(|piece| it.push(piece)).count();
                 assert!(found > 0, "{len} in front, {cut} at a time");
                 let mut it = Answer::default();
@@ -157,7 +181,7 @@ mod tests {
     #[test]
     fn accepts_a_server_hello_whose_segments_are_out_of_order() {
         for cut in 1..=SERVER_HELLO.len() {
-            let mut it = Answer { hello_possible: true, ..Answer::default() };
+            let mut it = suspecting();
             let found = SERVER_HELLO
                 .chunks(cut)
                 .filter(|piece| {
@@ -169,12 +193,29 @@ mod tests {
             assert!(found > 0, "{cut} at a time");
         }
         // What stood there in order counts, too.
-        let mut it = Answer { hello_possible: true, ..Answer::default() };
+        let mut it = suspecting();
         let (first, rest) = SERVER_HELLO.split_at(1);
         assert!(!it.push_in_order(first));
         assert!(it.push_out_of_order(rest));
-        let mut it = Answer { hello_possible: true, ..Answer::default() };
+        let mut it = suspecting();
         assert!(!it.push_out_of_order(rest));
+    }
+
+    #[test]
+    fn accepts_what_may_have_a_hello_however_it_is_cut() {
+        for (bytes, possible) in [
+            (&[0x80, 46, 1, 7][..], true),
+            (&[7, 0x80], true),
+            (&[0x80, 46, 2, 7], false),
+            (&[0xff, 0xff, 0xff, 0, 7, 13, 10], false),
+            (&[1, 22, 3, 7], true),
+        ] {
+            for cut in 1..=bytes.len() {
+                let mut it = Answer::default();
+                bytes.chunks(cut).for_each(|piece| it.note_client_in_order(piece));
+                assert_eq!(it.hello_possible(), possible, "{bytes:?}, {cut} at a time");
+            }
+        }
     }
 
     #[test]

@@ -265,6 +265,12 @@ impl TcpDirection {
         self.sent.as_ref().map_or(0, |sent| sent.len())
     }
 
+    /// From where on every byte of the stream is kept: what passed while nothing was kept is behind what was kept before.
+    pub(crate) fn kept_from(&self) -> u64 {
+        let next = self.assembler.next();
+        self.sent.as_ref().filter(|sent| sent.end() == next).map_or(next, |sent| sent.start())
+    }
+
     /// Memory that these take, in bytes.
     pub(crate) fn sent_capacity(&self) -> usize {
         self.sent.as_ref().map_or(0, |sent| sent.capacity())
@@ -347,5 +353,25 @@ impl TcpDirection {
     pub(crate) fn kept_bytes(&self) -> usize {
         let rare = self.rare.as_ref().map_or(0, |rare| rare.syn_data.len() + rare.held_bytes);
         self.assembler.buffered() + self.sent_capacity() + rare
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_to_count_what_was_kept_before_others_as_kept() {
+        let mut half = TcpDirection::default();
+        assert_eq!(half.kept_from(), 0);
+        half.sent.get_or_insert_default().push(0, &[7; 10]);
+        half.assembler.advance(10);
+        assert_eq!(half.kept_from(), 0);
+        // These passed while nothing was kept.
+        half.assembler.advance(5);
+        assert_eq!(half.kept_from(), 15);
+        half.sent.get_or_insert_default().push(15, &[7; 2]);
+        half.assembler.advance(2);
+        assert_eq!(half.kept_from(), 15);
     }
 }

@@ -92,8 +92,14 @@ impl Unacknowledged {
         self.capacity() < GENEROUS
     }
 
-    fn start(&self) -> u64 {
+    /// Stream offset of the first of them.
+    pub(crate) fn start(&self) -> u64 {
         self.end - self.len as u64
+    }
+
+    /// Stream offset behind the last of them.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
     }
 
     /// Adds a copy of the bytes at a stream offset: behind those that are kept, or after a gap,

@@ -111,7 +111,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         monitors.push(first.share(&monitor_config).map_err(mistake)?);
     }
     monitors.insert(0, first);
-    let exceptions = config::exceptions(&settings.engine.policies);
+    let exceptions =
+        config::exceptions(&settings.engine.policies, settings.engine.exempt_names.is_some());
     let uninspected = file.inspect.exceptions(rules_reset);
     let policies = settings.engine.policies.list();
     let policies: Vec<String> =
