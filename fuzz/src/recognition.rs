@@ -1,12 +1,15 @@
 //! Finding TLS behind other protocols: one conversation of two sides, in any cut.
 //!
 //! Claim: however each stretch of bytes is cut into segments, TLS is found in the same place behind
-//! the same protocol, or not at all; a ClientHello behind any dialog that asked for it is found; and
-//! what is kept stays within bounds.
+//! the same protocol, or not at all, or it is found that it was missed, which has its policy; a ClientHello behind any dialog
+//! that asked for it is found; and what is kept stays within bounds.
+//!
+//! Whether it was missed depends on the cut: where one stretch of bytes has what answers a hello and what begins one, the
+//! first segment that is complete decides; and more segments have more ends behind which a hello may go on.
 
 use std::sync::LazyLock;
 
-use mmtls_engine::session::{Handler, Session, Upgrade};
+use mmtls_engine::session::{FlowAnomaly, Handler, Session, TcpAnomaly, Upgrade};
 use mmtls_engine::tls::Direction;
 use mmtls_engine::{Config, Engine, FrameInput, Link, Policy, PortId};
 use mmtls_testkit::dialogs::{Dialog, dialogs};
@@ -50,16 +53,33 @@ pub fn recognition(data: &[u8]) {
         );
         turns.push((Direction::ClientToServer, hello));
     }
-    let found = run(&turns, &[]);
-    assert_eq!(run(&turns, lengths), found, "in pieces of {lengths:?}");
+    let [found, in_pieces] = [&[][..], lengths].map(|lengths| run(&turns, lengths));
+    if found != Outcome::Missed && in_pieces != Outcome::Missed {
+        assert_eq!(in_pieces, found, "in pieces of {lengths:?}");
+    }
     if whole {
-        let name = found.map(|(_, upgrade)| upgrade.map(Upgrade::name));
-        assert_eq!(name, Some(dialog.map(|dialog| dialog.name)), "not found");
+        for outcome in [found, in_pieces] {
+            let name = match outcome {
+                Outcome::Found(_, upgrade) => upgrade.map(Upgrade::name),
+                Outcome::Nothing | Outcome::Missed => panic!("not found"),
+            };
+            assert_eq!(name, dialog.map(|dialog| dialog.name), "behind another protocol");
+        }
     }
 }
 
-/// Where the first session began: the turn, and behind which protocol.
-fn run(turns: &[(Direction, Vec<u8>)], lengths: &[u8]) -> Option<(usize, Option<Upgrade>)> {
+/// What came of a conversation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    /// No TLS.
+    Nothing,
+    /// TLS whose beginning was missed.
+    Missed,
+    /// The first session: in which turn, and behind which protocol.
+    Found(usize, Option<Upgrade>),
+}
+
+fn run(turns: &[(Direction, Vec<u8>)], lengths: &[u8]) -> Outcome {
     let endpoints = Endpoints {
         client: ([10, 0, 0, 2], 40000).into(),
         server: ([10, 0, 0, 3], 443).into(),
@@ -89,17 +109,20 @@ fn run(turns: &[(Direction, Vec<u8>)], lengths: &[u8]) -> Option<(usize, Option<
         for piece in pieces(bytes, lengths) {
             send(&mut engine, *to, flag::ACK, piece);
         }
-        if let Some(upgrade) = engine.handler().found {
-            return Some((number, upgrade));
+        match engine.handler() {
+            Finder { found: Some(upgrade), .. } => return Outcome::Found(number, *upgrade),
+            Finder { missed: true, .. } => return Outcome::Missed,
+            Finder { .. } => {}
         }
         assert!(engine.buffered_bytes() <= MAX_KEPT, "{} bytes kept", engine.buffered_bytes());
     }
-    None
+    Outcome::Nothing
 }
 
 #[derive(Default)]
 struct Finder {
     found: Option<Option<Upgrade>>,
+    missed: bool,
 }
 
 impl Handler for Finder {
@@ -107,5 +130,9 @@ impl Handler for Finder {
 
     fn session_start(&mut self, session: &mut Session<'_>, (): &mut ()) {
         self.found.get_or_insert(session.info().starttls);
+    }
+
+    fn flow_anomaly(&mut self, anomaly: &FlowAnomaly) {
+        self.missed |= anomaly.kind == TcpAnomaly::MissedTls;
     }
 }

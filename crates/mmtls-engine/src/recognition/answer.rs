@@ -25,9 +25,7 @@ pub(super) struct Answer {
     begun: u16,
     begun_apart: u16,
     /// There may be a ClientHello among what its client has said.
-    hello_possible: bool,
-    /// The latest bytes of its client's stream, as long as that is read in order: a hello of SSL 2.0 may go on behind them.
-    client_tail: [u8; 2],
+    pub(super) hello_possible: bool,
 }
 
 impl Answer {
@@ -38,7 +36,7 @@ impl Answer {
         self.turn[known..known + taken].copy_from_slice(&bytes[..taken]);
         // At most 11.
         self.turn_len = (known + taken) as u8;
-        let found = self.hello_possible() && self.search(bytes);
+        let found = self.hello_possible && self.search(bytes);
         found || taken > 0 && is_answer(&self.turn[..known + taken])
     }
 
@@ -98,28 +96,9 @@ impl Answer {
         }
     }
 
-    /// Whether a ClientHello may be among what the client has said, or go on behind it.
-    pub(super) fn hello_possible(&self) -> bool {
-        self.hello_possible || self.client_tail.iter().any(|byte| byte & 0x80 != 0)
-    }
-
-    /// What the client has said is not known.
-    pub(super) fn suspect_hello(&mut self) {
-        self.hello_possible = true;
-    }
-
     /// The client has said this, which is not where a ClientHello is expected.
     pub(super) fn note_client(&mut self, bytes: &[u8]) {
         self.hello_possible = self.hello_possible || may_have_hello(bytes);
-    }
-
-    /// The same, of bytes that continue its stream: what they show does not depend on how it is cut.
-    pub(super) fn note_client_in_order(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            let [ahead, _] = self.client_tail;
-            self.hello_possible |= *byte == HANDSHAKE || ahead & 0x80 != 0 && *byte == 1;
-            self.client_tail = [self.client_tail[1], *byte];
-        }
     }
 }
 
@@ -199,23 +178,6 @@ mod tests {
         assert!(it.push_out_of_order(rest));
         let mut it = suspecting();
         assert!(!it.push_out_of_order(rest));
-    }
-
-    #[test]
-    fn accepts_what_may_have_a_hello_however_it_is_cut() {
-        for (bytes, possible) in [
-            (&[0x80, 46, 1, 7][..], true),
-            (&[7, 0x80], true),
-            (&[0x80, 46, 2, 7], false),
-            (&[0xff, 0xff, 0xff, 0, 7, 13, 10], false),
-            (&[1, 22, 3, 7], true),
-        ] {
-            for cut in 1..=bytes.len() {
-                let mut it = Answer::default();
-                bytes.chunks(cut).for_each(|piece| it.note_client_in_order(piece));
-                assert_eq!(it.hello_possible(), possible, "{bytes:?}, {cut} at a time");
-            }
-        }
     }
 
     #[test]

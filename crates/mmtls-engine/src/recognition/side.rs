@@ -91,8 +91,6 @@ impl Side {
     /// The client's next bytes are urgent data.
     pub(super) fn note_urgent(&mut self) {
         self.urgent = true;
-        // Its receiver may take a byte out of what continues the stream.
-        self.answer.suspect_hello();
     }
 
     /// Whether there are bytes in front that are neither TLS nor a load balancer's header.
@@ -121,14 +119,14 @@ impl Side {
             self.answer.note_client(payload);
             return false;
         }
-        let found = self.answer.hello_possible() && self.answer.push_out_of_order(payload);
+        let found = self.answer.hello_possible && self.answer.push_out_of_order(payload);
         found || hello::is_answer(payload)
     }
 
     fn handle_client(&mut self, bytes: &[u8]) -> Seen {
         self.client.extend_from_slice(bytes);
         self.answer.interrupt();
-        self.answer.note_client_in_order(bytes);
+        self.answer.note_client(bytes);
         while self.plain < self.client.len() {
             let (before, rest) = self.client.split_at(self.plain);
             let mut asked = self.asked;
@@ -225,7 +223,7 @@ impl Side {
 
     fn handle_server(&mut self, bytes: &[u8]) -> Seen {
         let in_hello = self.plain < self.client.len();
-        let borders = self.answer.hello_possible() && self.answer.push_in_order(bytes);
+        let borders = self.answer.hello_possible && self.answer.push_in_order(bytes);
         if (in_hello || self.in_dialog) && (borders || self.answer.push(bytes)) {
             return Seen::Answer;
         }
@@ -332,7 +330,7 @@ impl SideWatch {
         }
         self.turn = true;
         let in_order = new.is_some_and(|new| new.len() == payload.len());
-        let found = match (self.answer.hello_possible(), in_order) {
+        let found = match (self.answer.hello_possible, in_order) {
             (false, _) => false,
             (true, false) => self.answer.push_out_of_order(payload),
             (true, true) => self.answer.push_in_order(payload),
@@ -342,7 +340,7 @@ impl SideWatch {
 
     /// Bytes of the client that are not where its stream goes on: what they are part of is not known.
     pub(super) fn skip_client(&mut self) {
-        self.answer.suspect_hello();
+        self.answer.hello_possible = true;
     }
 
     /// Bytes that the client has said, wherever they stand in its stream.
