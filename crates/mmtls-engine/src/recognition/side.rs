@@ -181,15 +181,15 @@ impl Side {
                 Begins::Other => {
                     self.plain += 1;
                     self.in_dialog = true;
+                    // What begins behind it is not what the server has spoken of so far, whatever segment it is in.
+                    self.server = Vec::new();
+                    self.server_lost = false;
                     // Once it is excluded this costs nothing: the longest header bounds it.
                     self.excluded =
                         self.excluded || !may_be_proxy_header(&self.client[..self.plain]);
                 }
             }
         }
-        // Nothing of this can become TLS any more, and neither what the server has said so far.
-        self.server = Vec::new();
-        self.server_lost = false;
         self.limit()
     }
 
