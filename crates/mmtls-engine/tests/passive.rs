@@ -141,6 +141,30 @@ fn reset_by_the_application_must_send_nothing() {
     assert_eq!(t.engine.counters().resets_injected, 0);
 }
 
+/// Copies are late: the client has taken much of what comes behind the record that led to the reset, and waits
+/// where its last acknowledgment says.
+#[test]
+fn resets_must_meet_where_the_client_waits() {
+    let mut t = T::with(Config { resets_beside: true, ..config() });
+    let mut at = established(&mut t);
+    t.engine.handler_mut().reset_at = Some(t.judged() + 1);
+    for number in 1..500 {
+        at[1] = say(&mut t, at, number);
+    }
+    assert_eq!(ended(&t), [EndReason::ResetByHandler]);
+    let begin = at[1] - 400 * sealed(S, 1).len() as u64;
+    t.out.clear();
+    for acknowledged in (begin..at[1]).step_by(1000).chain([at[1]]) {
+        t.send(C, at[0] as i64, acknowledged, flag::ACK, &[]);
+    }
+    let last = t.ep.initial[1].wrapping_add(1).wrapping_add(at[1] as u32);
+    let rsts = t.out.iter().filter_map(|it| match it {
+        Output::Inject { frame, .. } => Some(u32::from_be_bytes(frame[38..42].try_into().unwrap())),
+        _ => None,
+    });
+    assert_eq!(rsts.last(), Some(last));
+}
+
 #[test]
 fn syn_data_must_count_when_it_is_acknowledged_and_only_then() {
     // TCP Fast Open (RFC 7413): the ClientHello on the SYN.

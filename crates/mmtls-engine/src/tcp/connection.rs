@@ -41,7 +41,7 @@ pub(crate) enum Phase {
     /// Both sides have finished, or one has reset it.
     Closed(EndReason),
     /// Reset by the monitor: a tombstone. `answers` more packets of each direction are answered with a RST.
-    Dead { reason: EndReason, answers: [u8; 2] },
+    Dead { reason: EndReason, answers: [u16; 2] },
 }
 
 /// One TCP connection.
