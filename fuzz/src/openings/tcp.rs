@@ -23,6 +23,10 @@ const SYN_ACKS: u32 = 9;
 /// Linux: how many segment sizes a cookie can say (`msstab`), and the one that this peer's has.
 const COOKIE_SIZES: u32 = 4;
 const COOKIE_MSS: u32 = 2;
+/// Linux (`TCP_SYNCOOKIE_PERIOD`, `MAX_SYNCOOKIE_AGE`): how long a cookie is made of one count, and of how many
+/// counts one is taken. Without it what a listener answered an hour ago would open a connection.
+const COOKIE_PERIOD_NS: u64 = 60_000_000_000;
+const COOKIE_PERIODS: u32 = 2;
 /// Where nothing limits them, two ends that disagree answer each other for ever.
 const CHALLENGES: u32 = 3;
 
@@ -270,14 +274,14 @@ impl Tcp {
     pub(super) fn handle(&mut self, it: &Packet, now_ns: u64) {
         match self.state {
             State::Closed => self.refuse(it),
-            State::Listen => self.handle_in_listen(it),
+            State::Listen => self.handle_in_listen(it, now_ns),
             State::SynSent => self.handle_in_syn_sent(it),
             State::SynReceived if self.rules.linux && !self.active => {
                 self.handle_for_request(it, now_ns);
             }
             State::SynReceived => self.handle_in_syn_received(it, now_ns),
             State::Established => self.handle_in_established(it, now_ns),
-            State::TimeWait => self.handle_in_time_wait(it),
+            State::TimeWait => self.handle_in_time_wait(it, now_ns),
         }
     }
 
@@ -293,14 +297,14 @@ impl Tcp {
     }
 
     /// Section 3.10.7.2.
-    fn handle_in_listen(&mut self, it: &Packet) {
+    fn handle_in_listen(&mut self, it: &Packet, now_ns: u64) {
         if it.has(RST) {
             return;
         }
         if it.has(ACK) {
             let initial = it.acknowledgment.wrapping_sub(1);
             let peer = it.sequence.wrapping_sub(1);
-            if !self.rules.cookies || it.has(SYN) || !self.is_cookie(peer, initial) {
+            if !self.rules.cookies || it.has(SYN) || !self.is_cookie(peer, initial, now_ns) {
                 return self.emit_at(it.acknowledgment, 0, RST);
             }
             self.begin(initial);
@@ -313,7 +317,7 @@ impl Tcp {
             return;
         }
         if self.rules.cookies {
-            let initial = self.cookie(it.sequence);
+            let initial = self.cookie(it.sequence, cookie_count(now_ns));
             let mut answer =
                 Packet::new(self.side, initial, it.sequence.wrapping_add(1), SYN | ACK);
             answer.scale = self.rules.scale;
@@ -451,14 +455,14 @@ impl Tcp {
         }
     }
 
-    fn handle_in_time_wait(&mut self, it: &Packet) {
+    fn handle_in_time_wait(&mut self, it: &Packet, now_ns: u64) {
         if it.has(RST) {
             return;
         }
         if self.passive && it.flags & (SYN | ACK) == SYN && before(self.expected, it.sequence) {
             // Section 3.6.1.
             self.state = State::Listen;
-            return self.handle_in_listen(it);
+            return self.handle_in_listen(it, now_ns);
         }
         self.acknowledge();
     }
@@ -521,21 +525,26 @@ impl Tcp {
         self.base.wrapping_add(self.connection.wrapping_mul(BETWEEN_CONNECTIONS))
     }
 
-    /// What a listener that keeps nothing answers to a SYN.
-    fn cookie(&self, peer: u32) -> u32 {
+    /// What a listener that keeps nothing answers to a SYN in a period.
+    fn cookie(&self, peer: u32, count: u32) -> u32 {
+        let base = self.base.wrapping_add(count.wrapping_mul(0x3c6e_f35f));
         match self.rules.linux {
-            true => self.base.wrapping_add(peer).wrapping_add(COOKIE_MSS),
-            false => self.base.wrapping_add(peer.wrapping_mul(0x9e37_79b1) >> 12),
+            true => base.wrapping_add(peer).wrapping_add(COOKIE_MSS),
+            false => base.wrapping_add(peer.wrapping_mul(0x9e37_79b1) >> 12),
         }
     }
 
     /// Whether it takes this for its answer. Linux (`__cookie_v4_check`): any of the segment sizes that
     /// the lowest bits may say; and both numbers may be off by the same.
-    fn is_cookie(&self, peer: u32, initial: u32) -> bool {
-        match self.rules.linux {
-            true => initial.wrapping_sub(self.base).wrapping_sub(peer) < COOKIE_SIZES,
-            false => initial == self.cookie(peer),
-        }
+    fn is_cookie(&self, peer: u32, initial: u32, now_ns: u64) -> bool {
+        let now = cookie_count(now_ns);
+        (0..COOKIE_PERIODS).filter_map(|age| now.checked_sub(age)).any(|count| {
+            let cookie = self.cookie(peer, count);
+            match self.rules.linux {
+                true => initial.wrapping_sub(cookie.wrapping_sub(COOKIE_MSS)) < COOKIE_SIZES,
+                false => initial == cookie,
+            }
+        })
     }
 
     fn begin(&mut self, initial: u32) {
@@ -657,4 +666,9 @@ impl Tcp {
             self.sent = next;
         }
     }
+}
+
+/// How many periods of cookies have passed.
+fn cookie_count(now_ns: u64) -> u32 {
+    (now_ns / COOKIE_PERIOD_NS) as u32
 }

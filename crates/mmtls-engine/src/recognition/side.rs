@@ -5,14 +5,10 @@
 use super::answer::Answer;
 use super::beginning::{Beginning, MAX_BYTES};
 use super::hello::{self, Begins, HANDSHAKE};
-use super::upgrade::Upgrade;
+use super::upgrade::{Upgrade, UpgradeSearch};
 
 /// Most bytes of a client's turn among which there may be urgent ones in front of a ClientHello.
 const MAX_URGENT: usize = 16;
-
-/// Places in a turn of which it is asked what the client asked for in front of them: its sender decides how many look like
-/// a hello. What comes at others is recognised as where nobody has asked, or by its answer.
-const MAX_SEARCHES: usize = 16;
 
 /// What a header of the PROXY protocol, version 2, begins with. It is followed by a byte that says
 /// version and command, one for the address family, and the length of the rest.
@@ -50,25 +46,14 @@ pub(super) struct Side {
     urgent: bool,
     /// What the client asked for before the server spoke last.
     asked: Option<Upgrade>,
-    /// Places of its turn for which that was sought, and where a hello seems to begin.
-    searches: usize,
-    /// The last place for which it was sought.
-    searched: Option<Searched>,
+    /// What its turn asks for.
+    search: UpgradeSearch,
     /// How the server's turn begins.
     answer: Answer,
     /// What is in front of TLS here, if it comes, is no header of a load balancer.
     excluded: bool,
     /// Bytes that have passed, per direction.
     passed: [usize; 2],
-}
-
-/// What a client asks for in front of a place in its turn.
-#[derive(Clone, Copy)]
-struct Searched {
-    place: usize,
-    asked: Option<Upgrade>,
-    /// It is one of [`MAX_SEARCHES`].
-    counted: bool,
 }
 
 impl Side {
@@ -150,9 +135,8 @@ impl Side {
             // Only now is it worth a search what the client asked for.
             if begins != Begins::Other {
                 if !before.is_empty() {
-                    asked = self.asked_before(begins);
+                    asked = self.search.asked_by(before);
                 }
-                let rest = &self.client[self.plain..];
                 if self.in_dialog && asked.is_none() {
                     begins = match self.plain == 0 && rest[0] == HANDSHAKE {
                         true => hello::whole(rest),
@@ -193,32 +177,13 @@ impl Side {
         self.limit()
     }
 
-    /// What the client asks for in front of the place at hand, where such a hello begins. Where that is not
-    /// known yet the place is the last one of a segment, which pays for it: that it counts among
-    /// [`MAX_SEARCHES`] may not depend on how the client cuts its turn.
-    fn asked_before(&mut self, begins: Begins) -> Option<Upgrade> {
-        let place = self.plain;
-        let known = self.searched.filter(|it| it.place == place);
-        let mut counted = known.is_some_and(|it| it.counted);
-        if !counted && begins != Begins::Unsure {
-            if self.searches >= MAX_SEARCHES {
-                return None;
-            }
-            self.searches += 1;
-            counted = true;
-        }
-        let asked = known.map_or_else(|| Upgrade::asked_by(&self.client[..place]), |it| it.asked);
-        self.searched = Some(Searched { place, asked, counted });
-        asked
-    }
-
     /// Keeps what a long turn asks for, and not the turn: its sender decides how often TLS may begin in it.
     fn leave_behind(&mut self) {
         let possible = self.client.split_off(self.plain);
         self.asked = Upgrade::asked_by(&self.client);
         self.client = possible;
         self.plain = 0;
-        self.searched = None;
+        self.search = UpgradeSearch::default();
     }
 
     fn handle_server(&mut self, bytes: &[u8]) -> Seen {
@@ -245,8 +210,7 @@ impl Side {
             self.asked = Upgrade::asked_by(&self.client);
             self.client.clear();
             self.plain = 0;
-            self.searches = 0;
-            self.searched = None;
+            self.search = UpgradeSearch::default();
             self.urgent = false;
             self.excluded = true;
         }
@@ -374,29 +338,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_a_request_behind_a_place_that_came_byte_by_byte() {
-        // What is looked at with each of its bytes until one shows that it is no hello.
-        let front = b"x>\x16\x09\0\xff\xff\x01\0\x30\0\x04".repeat(2);
+    fn accepts_a_request_behind_many_places_in_any_cut() {
+        // Places that look like a hello, some until one of their last bytes shows that they are none.
+        let fronts: [&[u8]; 2] =
+            [b"x>\x16\x09\0\xff\xff\x01\0\x30\0\x04", b"x>\x16\x03\x01\x00\x20\x01\x7f"];
         let hello = [20, 3, 1, 0, 1, 1];
-        for piece in [1, 2, 200] {
-            let mut side = Side::default();
-            let bytes = [&front[..], b"\nSTARTTLS\n", &hello].concat();
-            let mut pieces = bytes.chunks(piece);
-            let found = pieces.any(|piece| matches!(side.handle_bytes(true, piece), Seen::Tls(_)));
-            assert!(found, "in pieces of {piece}");
+        for front in fronts {
+            let bytes = [&front.repeat(175)[..], b"\nSTARTTLS\n", &hello].concat();
+            for piece in [1, 2, 200, bytes.len()] {
+                let mut side = Side::default();
+                let mut pieces = bytes.chunks(piece);
+                let found = pieces.any(|it| matches!(side.handle_bytes(true, it), Seen::Tls(_)));
+                assert!(found, "in pieces of {piece}");
+            }
         }
-    }
-
-    #[test]
-    fn refuses_to_search_in_front_of_each_place_that_looks_like_a_hello() {
-        // Where TLS was asked for each of them is one; then TLS may begin in the next segment, too.
-        let mut segment = b">\x16\x03\x01\x00\x20\x01\x7f".repeat(175);
-        segment[0] = b'x';
-        segment[1389..].copy_from_slice(b"\nSTARTTLS\n\x16");
-        let mut side = Side::default();
-        for _ in 0..300 {
-            assert_eq!(side.handle_bytes(true, &segment), Seen::Unsure);
-        }
-        assert_eq!(side.searches, MAX_SEARCHES);
     }
 }

@@ -42,8 +42,8 @@ const LDAP_NAME: u8 = 0x80;
 /// Messages that a client may send without waiting for an answer before the one that is sought.
 const MAX_LDAP_MESSAGES: usize = 128;
 
-/// Tags from the end that are looked at for XMPP's.
-const MAX_XML_TAGS: usize = 16;
+/// What XMPP's request begins with.
+const XMPP_START_TLS: &[u8] = b"<starttls";
 
 /// PostgreSQL's SSLRequest: length 8, and a number that is no version.
 const POSTGRESQL_SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
@@ -76,23 +76,7 @@ impl Upgrade {
 
     /// What the bytes that a client has sent since the server spoke last ask for.
     pub(crate) fn asked_by(sent: &[u8]) -> Option<Self> {
-        if sent.starts_with(b"CONNECT ") {
-            return Some(Self::HttpConnect);
-        }
-        if sent.ends_with(&POSTGRESQL_SSL_REQUEST) {
-            return Some(Self::Postgresql);
-        }
-        if is_mysql_request(sent) {
-            return Some(Self::Mysql);
-        }
-        let tail = &sent[sent.len().saturating_sub(MAX_SEARCHED)..];
-        if ldap_operations(sent).any(is_ldap_start_tls) {
-            return Some(Self::Ldap);
-        }
-        if tail.ends_with(b">") && xml_tags(tail).any(|tag| tag.starts_with(b"starttls")) {
-            return Some(Self::Xmpp);
-        }
-        last_line(tail).and_then(Self::asked_by_line)
+        UpgradeSearch::default().asked_by(sent)
     }
 
     /// Whether a message of a client may end here, and TLS begin, without an answer.
@@ -126,6 +110,74 @@ impl Upgrade {
     }
 }
 
+/// What a client's turn asks for in front of several places in it, each behind the last. Its sender decides how many
+/// places look like a hello, so each byte is looked at a few times, however many are asked about.
+#[derive(Default)]
+pub(super) struct UpgradeSearch {
+    /// Where LDAP's next message begins that has not been looked at whole, and how many are in front of it.
+    ldap_at: usize,
+    ldap_messages: usize,
+    ldap_found: bool,
+    /// How far XMPP's request was sought, and where the last one begins.
+    xmpp_at: usize,
+    xmpp_found: Option<usize>,
+}
+
+impl UpgradeSearch {
+    /// What the turn asks for that begins with these bytes, at least as many as the last time.
+    pub(super) fn asked_by(&mut self, sent: &[u8]) -> Option<Upgrade> {
+        if sent.starts_with(b"CONNECT ") {
+            return Some(Upgrade::HttpConnect);
+        }
+        if sent.ends_with(&POSTGRESQL_SSL_REQUEST) {
+            return Some(Upgrade::Postgresql);
+        }
+        if is_mysql_request(sent) {
+            return Some(Upgrade::Mysql);
+        }
+        if self.is_ldap(sent) {
+            return Some(Upgrade::Ldap);
+        }
+        if sent.ends_with(b">") && self.is_xmpp(sent) {
+            return Some(Upgrade::Xmpp);
+        }
+        // Lines do not overlap.
+        let tail = &sent[sent.len().saturating_sub(MAX_SEARCHED)..];
+        last_line(tail).and_then(Upgrade::asked_by_line)
+    }
+
+    /// Whether one of the messages so far is the request. Their lengths say where the next one begins, so that
+    /// nothing is searched through.
+    fn is_ldap(&mut self, sent: &[u8]) -> bool {
+        while !self.ldap_found && self.ldap_messages < MAX_LDAP_MESSAGES {
+            let Some((content, len)) = ber(&sent[self.ldap_at..], LDAP_MESSAGE) else {
+                return false;
+            };
+            let message = content.get(..len);
+            let number = ber(message.unwrap_or(content), LDAP_NUMBER);
+            let Some(operation) = number.and_then(|(number, len)| number.get(len..)) else {
+                return false;
+            };
+            self.ldap_found = is_ldap_start_tls(operation);
+            if message.is_none() {
+                break;
+            }
+            self.ldap_at = sent.len() - (content.len() - len);
+            self.ldap_messages += 1;
+        }
+        self.ldap_found
+    }
+
+    fn is_xmpp(&mut self, sent: &[u8]) -> bool {
+        let from = self.xmpp_at;
+        let found = sent[from..].windows(XMPP_START_TLS.len()).rposition(|it| it == XMPP_START_TLS);
+        self.xmpp_found = found.map_or(self.xmpp_found, |at| Some(from + at));
+        // The next one may have begun.
+        self.xmpp_at = from.max((sent.len() + 1).saturating_sub(XMPP_START_TLS.len()));
+        self.xmpp_found.is_some_and(|at| sent.len() - at <= MAX_SEARCHED)
+    }
+}
+
 fn is_mysql_request(sent: &[u8]) -> bool {
     sent.len() >= MYSQL_SSL_REQUEST_LEN
         && sent.starts_with(&MYSQL_HEADER)
@@ -137,20 +189,6 @@ fn last_line(bytes: &[u8]) -> Option<&[u8]> {
     let line = bytes.strip_suffix(b"\n")?;
     let start = line.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     Some(&line[start..])
-}
-
-/// What a client asks for in each of its messages, as far as they are there and in order: from the
-/// operation's tag on. Their lengths say where the next one begins, so that nothing is searched
-/// through.
-fn ldap_operations(sent: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = sent;
-    core::iter::from_fn(move || {
-        let (content, len) = ber(rest, LDAP_MESSAGE)?;
-        rest = content.get(len..).unwrap_or(&[]);
-        let (number, len) = ber(content.get(..len).unwrap_or(content), LDAP_NUMBER)?;
-        number.get(len..)
-    })
-    .take(MAX_LDAP_MESSAGES)
 }
 
 fn is_ldap_start_tls(operation: &[u8]) -> bool {
@@ -175,11 +213,6 @@ fn ber(bytes: &[u8], tag: u8) -> Option<(&[u8], usize)> {
         .iter()
         .try_fold(0usize, |len, byte| Some(len.checked_mul(256)? + usize::from(*byte)))?;
     Some((rest, len))
-}
-
-/// The last tags of a piece of XML, without what begins them.
-fn xml_tags(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    bytes.rsplit(|byte| *byte == b'<').take(MAX_XML_TAGS)
 }
 
 #[cfg(test)]
@@ -227,12 +260,27 @@ mod tests {
     }
 
     #[test]
-    fn refuses_to_search_what_looks_like_the_protocol() {
-        let abandon = b"\x30\x06\x02\x01\x01\x50\x01\x01";
-        for sent in [vec![0x30; 1 << 14], abandon.repeat(2000), b"\x30\0".repeat(8000)] {
-            assert!(ldap_operations(&sent).count() <= MAX_LDAP_MESSAGES);
+    fn accepts_the_same_in_front_of_each_place_however_many_are_asked_about() {
+        let ldap = [
+            &b"\x30\x06\x02\x01\x01\x50\x01\x01".repeat(3),
+            &b"\x30\x1d\x02\x01\x01\x77\x18\x80\x16"[..],
+            LDAP_START_TLS,
+        ];
+        let stream = b"<stream xmlns='a'><starttls xmlns='b'/><presence/>";
+        let far = [&stream[..], &[b' '; MAX_SEARCHED], b">", stream, b">"].concat();
+        for sent in [
+            &ldap.concat()[..],
+            &far,
+            b"EHLO x\r\nSTARTTLS\r\nQUIT\r\nAUTH TLS\r\n\0\0\0\x08\x04\xd2\x16\x2fa STARTTLS\n",
+        ] {
+            for step in 1..sent.len() {
+                let mut search = UpgradeSearch::default();
+                for end in (0..=sent.len()).step_by(step) {
+                    let asked = search.asked_by(&sent[..end]);
+                    assert_eq!(asked, Upgrade::asked_by(&sent[..end]), "{end} in steps of {step}");
+                }
+            }
         }
-        assert!(xml_tags(&[b'<'; 1 << 14]).count() <= MAX_XML_TAGS);
     }
 
     #[test]
