@@ -16,11 +16,11 @@ const MOST: u64 = 64 << 20;
 const KNOWN: [(&[u8], &str); 6] = [
     (
         b"#!",
-        "it is a script: what it starts has to use OpenSSL, and must leave LD_PRELOAD as it is",
+        "it is a script: what it starts has to use OpenSSL and leave LD_PRELOAD as it is, or to write a key log to SSLKEYLOGFILE",
     ),
     (
         b"\xff Go buildinf:",
-        "it is written in Go, which has its own TLS: let it write a key log that the middlebox follows (keys.log_file)",
+        "it is written in Go, which has its own TLS: let it write a key log to SSLKEYLOGFILE (KeyLogWriter in its tls.Config)",
     ),
     (
         b"libssl.so",
@@ -28,18 +28,18 @@ const KNOWN: [(&[u8], &str); 6] = [
     ),
     (
         b"libgnutls.so",
-        "it uses GnuTLS: set SSLKEYLOGFILE to a file that the middlebox follows (keys.log_file)",
+        "it uses GnuTLS, whose keys come by key log: perhaps it made no TLS connection, or --exempt or an SSLKEYLOGFILE of its own is in the way",
     ),
     (
         b"libnss3.so",
-        "it uses NSS: set SSLKEYLOGFILE to a file that the middlebox follows (keys.log_file)",
+        "it uses NSS, whose keys come by key log: perhaps it made no TLS connection, or --exempt or an SSLKEYLOGFILE of its own is in the way",
     ),
     (
         b"OpenSSL ",
-        "OpenSSL is built into it, where nothing can be put in front: let it write a key log that the middlebox follows (keys.log_file)",
+        "OpenSSL is built into it, where nothing can be put in front: let it write a key log to SSLKEYLOGFILE",
     ),
 ];
-const UNKNOWN: &str = "it names no TLS library: where one of its libraries uses OpenSSL, perhaps it made no TLS connection; else let it write a key log that the middlebox follows (keys.log_file)";
+const UNKNOWN: &str = "it names no TLS library: where one of its libraries uses OpenSSL, perhaps it made no TLS connection; else let it write a key log to SSLKEYLOGFILE";
 
 /// What to try for a program that shared nothing.
 pub(crate) fn advice(program: &OsStr) -> &'static str {

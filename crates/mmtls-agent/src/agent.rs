@@ -50,6 +50,11 @@ impl Agent {
         Ok(Self { client, stop, waker, thread })
     }
 
+    /// The way to the middleboxes.
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+
     /// Waits for the middleboxes and returns those that are still not connected.
     pub fn wait_connected(&self, timeout: Duration) -> ConnectionErrors {
         if self.client.wait_connected(timeout) {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mmtls_keyshare::message::Greeting;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -52,15 +51,11 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
     let mut signals = Signals::new(not_ignored(&[SIGHUP, SIGINT, SIGTERM]))
         .map_err(|error| Error::System { what: "signal handlers", error })?;
     let logs = KeyLogs::new(options.share_handshake);
-    let mut capabilities = Greeting::FIRST_KEYS_ON_REQUEST;
-    if options.share_handshake {
-        capabilities |= Greeting::HANDSHAKE_KEYS_ON_REQUEST;
-    }
     let on_request = {
         let logs = Arc::clone(&logs);
         Box::new(move |message| logs.middlebox_says(message))
     };
-    let client = Arc::new(options.channel.start("mmtls-agent", capabilities, on_request)?);
+    let client = Arc::new(options.channel.start("mmtls-agent", logs.capabilities(), on_request)?);
     logs.answer_through(&client);
     let followed = options
         .key_logs

@@ -1,16 +1,18 @@
 //! `mmtls exec`: runs a program so that its TLS sessions share their record keys.
 //!
 //! The program gets the preload library, which hands its traffic secrets to this process (the
-//! agent) over a private local socket. Here they become record keys, which go to every
-//! middlebox; the secrets never leave this host. Refuses: to start without a usable
-//! configuration, to hold the program up when a middlebox is away, agents' clients of other
-//! users, and to keep secrets of more than a bounded number of sessions.
+//! agent) over a private local socket; one that has another library than OpenSSL writes them to a private FIFO, as a
+//! key log. Here they become record keys, which go to every middlebox; the secrets never leave this host.
+//!
+//! Refuses: to start without a usable configuration, to hold the program up when a middlebox is away or this process
+//! ends first, agents' clients of other users, to keep secrets of more than a bounded number of sessions, and a key
+//! log where names are exempt: there are no names in it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -30,9 +32,10 @@ use signal_hook::low_level::siginfo::Cause;
 use crate::advice::advice;
 use crate::agent::Agent;
 use crate::channel::Channel;
+use crate::key_logs::{FollowedLog, KeyLogs};
 use crate::sessions::Sessions;
 use crate::signals::not_ignored;
-use crate::{Error, paths};
+use crate::{Error, guard, paths};
 
 /// Exit statuses of programs that run others, where those are not there or cannot be started (POSIX, `env`).
 const NOT_FOUND: i32 = 127;
@@ -41,6 +44,11 @@ const NOT_STARTED: i32 = 126;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long keys that are still under way are waited for after the program's end.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
+/// What programs look at that write a key log (NSS, GnuTLS, Chromium, curl, Python), and where Node.js and Java find
+/// options.
+const KEY_LOG_VARIABLE: &str = "SSLKEYLOGFILE";
+const NODE_VARIABLE: &str = "NODE_OPTIONS";
+const JAVA_VARIABLE: &str = "JAVA_TOOL_OPTIONS";
 /// Signals for the program; a terminal sends some of them to the program itself.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
@@ -59,6 +67,11 @@ pub struct ExecOptions {
     pub preload_library: Option<PathBuf>,
     /// Say at the end, on stderr, what was shared. Errors are said in any case.
     pub report: bool,
+    /// An agent for Java that writes a key log to the file that is its argument.
+    pub java_agent: Option<PathBuf>,
+    /// A program, and arguments, that calls [`guard`](crate::guard()) with the two arguments that come behind them.
+    /// Without it programs that outlive this process may end with SIGPIPE.
+    pub guard: Vec<OsString>,
     /// The program and its arguments.
     pub program: Vec<OsString>,
 }
@@ -79,10 +92,17 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
         .map_err(|error| Error::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
 
     let sessions = Arc::new(Mutex::new(Sessions::new(options.share_handshake)));
-    let client = start_client(options, &sessions)?;
+    let logs = writes_key_log(&exempt).then(|| KeyLogs::new(options.share_handshake));
+    let client = start_client(options, &sessions, logs.clone())?;
     let directory = paths::PrivateDirectory::create()?;
-    let socket = directory.path().join("agent");
+    let socket = directory.socket();
     let agent = Agent::start(&socket, client, Arc::clone(&sessions))?;
+    let mut followed = None;
+    if let Some(logs) = &logs {
+        logs.answer_through(agent.client());
+        followed = Some(FollowedLog::start(&directory.key_log(), logs, say)?);
+        guard::start(&options.guard, &directory)?;
+    }
     for (middlebox, error) in agent.wait_connected(CONNECT_PATIENCE) {
         say(&format!("{middlebox} gets no keys yet: {error}"));
     }
@@ -95,6 +115,9 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", paths::preload_list(&library));
     command.env(SOCKET_VARIABLE, &socket);
+    if followed.is_some() {
+        set_key_log(&mut command, &directory.key_log(), options.java_agent.as_deref());
+    }
     match exempt.is_empty() {
         true => command.env_remove(EXEMPT_VARIABLE),
         false => command.env(EXEMPT_VARIABLE, exempt.to_string()),
@@ -121,8 +144,10 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     };
     let status = wait(&mut child, &mut signals).map_err(system("waiting for the program"))?;
 
+    drop(followed);
     let (client, errors) = agent.finish();
     let counters = client.shutdown(DRAIN_PATIENCE);
+    let from_logs = logs.map(|logs| logs.counters()).unwrap_or_default();
     let (sessions, reasons) = {
         let sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
         (sessions.counters(), sessions.reasons())
@@ -138,11 +163,14 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     if sessions.refused > counters.sent / 2 {
         say(&format!("middleboxes have refused {} key messages: {reasons}", sessions.refused));
     }
-    if sessions.heard_nothing() {
+    if sessions.heard_nothing() && from_logs.answered == 0 {
         say(&format!("no TLS session was shared; {}", advice(program)));
     }
     if options.report {
-        say(&format!("{sessions}; {} key messages sent", counters.sent));
+        say(&format!(
+            "{sessions}; from its key log: {from_logs}; {} key messages sent",
+            counters.sent
+        ));
     }
     Ok(exit_code(status))
 }
@@ -164,12 +192,45 @@ fn exempt_names(rules: &[String]) -> Result<ServerNames, Error> {
     Ok(names)
 }
 
-fn start_client(options: &ExecOptions, sessions: &Arc<Mutex<Sessions>>) -> Result<Client, Error> {
+/// Whether the program is to write a key log: not where some names are exempt, which no line has, or where somebody
+/// else reads it.
+fn writes_key_log(exempt: &ServerNames) -> bool {
+    exempt.is_empty() && std::env::var_os(KEY_LOG_VARIABLE).is_none_or(|it| it.is_empty())
+}
+
+/// Tells a program where to write its key log, by the ways that programs know.
+fn set_key_log(command: &mut Command, path: &Path, java_agent: Option<&Path>) {
+    command.env(KEY_LOG_VARIABLE, path);
+    let mut add = |variable: &str, parts: &[&OsStr]| {
+        let mut options = std::env::var_os(variable).unwrap_or_default();
+        parts.iter().for_each(|part| options.push(part));
+        command.env(variable, options);
+    };
+    add(NODE_VARIABLE, &[OsStr::new(" --tls-keylog="), path.as_os_str()]);
+    if let Some(jar) = java_agent {
+        let parts =
+            [OsStr::new(" -javaagent:"), jar.as_os_str(), OsStr::new("="), path.as_os_str()];
+        add(JAVA_VARIABLE, &parts);
+    }
+}
+
+fn start_client(
+    options: &ExecOptions,
+    sessions: &Arc<Mutex<Sessions>>,
+    logs: Option<Arc<KeyLogs>>,
+) -> Result<Client, Error> {
+    let capabilities = logs.as_ref().map_or(0, |logs| logs.capabilities());
     let sessions = Arc::clone(sessions);
     let on_request = move |message| match message {
         Message::KeyRequest(request) => {
             let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            Some(sessions.answer(&request))
+            match &logs {
+                // The program's library may have told of it both ways.
+                Some(logs) if !sessions.knows(&request.client_random) => {
+                    logs.middlebox_says(Message::KeyRequest(request))
+                }
+                _ => Some(sessions.answer(&request)),
+            }
         }
         Message::Refused(refused) => {
             let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -178,7 +239,7 @@ fn start_client(options: &ExecOptions, sessions: &Arc<Mutex<Sessions>>) -> Resul
         }
         _ => None,
     };
-    options.channel.start("mmtls-exec", 0, Box::new(on_request))
+    options.channel.start("mmtls-exec", capabilities, Box::new(on_request))
 }
 
 /// Waits for the program's end and passes signals on meanwhile.

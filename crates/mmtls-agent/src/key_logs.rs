@@ -18,7 +18,9 @@ use mmtls_keylog::KeyLog;
 use mmtls_keylog::follow::{self, Follower, LineSink};
 use mmtls_keylog::live::LiveKeys;
 use mmtls_keyshare::client::Client;
-use mmtls_keyshare::message::{KeyEntry, KeyRequest, Message, Reason, Refused, SessionKeys};
+use mmtls_keyshare::message::{
+    Greeting, KeyEntry, KeyRequest, Message, Reason, Refused, SessionKeys,
+};
 use mmtls_record::{KeyEpoch, SessionParameters};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, mknodat};
 use rustix::io::Errno;
@@ -80,6 +82,14 @@ impl KeyLogs {
     pub fn answer_through(&self, client: &Arc<Client>) {
         // There is one client, and it is told of once.
         let _ = self.client.set(Arc::downgrade(client));
+    }
+
+    /// What the hello of an endpoint offers that answers from key logs.
+    pub fn capabilities(&self) -> u32 {
+        match self.share_handshake {
+            true => Greeting::FIRST_KEYS_ON_REQUEST | Greeting::HANDSHAKE_KEYS_ON_REQUEST,
+            false => Greeting::FIRST_KEYS_ON_REQUEST,
+        }
     }
 
     pub fn counters(&self) -> KeyLogCounters {

@@ -1,4 +1,4 @@
-//! Files that `mmtls exec` needs: the preload library and a private directory for the socket.
+//! Files that `mmtls exec` needs: the preload library and a private directory for its socket and its key log.
 //!
 //! Refuses: library paths that LD_PRELOAD cannot express, directories that exist already.
 
@@ -90,6 +90,16 @@ impl PrivateDirectory {
 
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// Where programs connect that have the preload library.
+    pub fn socket(&self) -> PathBuf {
+        self.0.join("agent")
+    }
+
+    /// Where other programs write their secrets.
+    pub fn key_log(&self) -> PathBuf {
+        self.0.join("keylog")
     }
 }
 

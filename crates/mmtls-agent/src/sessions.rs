@@ -195,6 +195,11 @@ impl Sessions {
         reasons.join(", ")
     }
 
+    /// Whether a program has told of this session.
+    pub fn knows(&self, client_random: &Random) -> bool {
+        self.known.contains(client_random)
+    }
+
     /// The answer to a middlebox that asks for keys.
     pub fn answer(&mut self, request: &KeyRequest) -> Message {
         match self.grant(request) {

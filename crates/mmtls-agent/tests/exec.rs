@@ -32,6 +32,7 @@ fn the_agent_process() {
         },
         exempt: list("TEST_EXEMPT").split_whitespace().map(str::to_owned).collect(),
         preload_library: Some(list("TEST_LIBRARY").into()),
+        guard: list("TEST_GUARD").lines().map(Into::into).collect(),
         report: true,
         program: list("TEST_PROGRAM").split('\n').map(Into::into).collect(),
         ..ExecOptions::default()
@@ -43,6 +44,20 @@ fn the_agent_process() {
             std::process::exit(99);
         }
     }
+}
+
+/// As the others' agent, the guard of one.
+#[test]
+#[ignore = "run by the other tests"]
+fn the_guard_process() {
+    if std::env::var_os("TEST_GUARD").is_none() {
+        return;
+    }
+    let arguments: Vec<String> = std::env::args().collect();
+    let [.., agent, directory] = &arguments[..] else {
+        panic!("no arguments");
+    };
+    mmtls_agent::guard(agent.parse().unwrap(), Path::new(directory)).unwrap();
 }
 
 struct Place(PathBuf);
@@ -104,13 +119,17 @@ impl Place {
 
     /// `mmtls exec` with this program.
     fn exec(&self, middlebox: &str, program: &[&str]) -> Command {
-        let mut command = self.command(std::env::current_exe().unwrap());
+        let mut command = self.command(test());
         command.args(["--exact", "--ignored", "--nocapture", "the_agent_process"]);
         command
             .env("TEST_MIDDLEBOX", middlebox)
             .env("TEST_CA", self.path("ca.pem"))
             .env("TEST_LIBRARY", library())
             .env("TEST_PROGRAM", program.join("\n"))
+            .env(
+                "TEST_GUARD",
+                [&test(), "--exact\n--ignored\n--nocapture\nthe_guard_process"].join("\n"),
+            )
             .env_remove("SSLKEYLOGFILE");
         command
     }
@@ -135,9 +154,13 @@ impl Drop for TlsServer {
 }
 
 #[derive(Clone, Default)]
-struct Inbox(Arc<Mutex<Vec<(Peer, Message)>>>);
+struct Inbox(Arc<Mutex<Vec<(Peer, Message)>>>, Arc<Mutex<Option<Peer>>>);
 
 impl KeySink for Inbox {
+    fn opened(&mut self, peer: &Peer) {
+        *self.1.lock().unwrap() = Some(peer.clone());
+    }
+
     fn message(&mut self, peer: &Peer, message: Message) -> Option<Message> {
         self.0.lock().unwrap().push((peer.clone(), message));
         None
@@ -170,6 +193,11 @@ impl Middlebox {
         });
         sessions.flatten().collect()
     }
+}
+
+/// This program.
+fn test() -> String {
+    std::env::current_exe().unwrap().into_os_string().into_string().unwrap()
 }
 
 fn until(done: impl Fn() -> bool) {
@@ -451,5 +479,91 @@ fn accepts_signals_that_are_ignored_and_leaves_them_so() {
         let mask = text.lines().find_map(|line| line.split_once("SigIgn:")).unwrap().1;
         let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
         assert_eq!(mask & 0b11, bits, "{trap}: {text}");
+    }
+}
+
+/// A program in the background, with its key log open, goes on when the agent has ended, however that was.
+#[test]
+fn accepts_programs_that_outlive_it() {
+    let script = "exec 9>>$SSLKEYLOGFILE; (echo $SSLKEYLOGFILE >log; until [ -e go ]; do sleep 0.02; done; echo x >&9; echo wrote >written) >/dev/null 2>&1 &";
+    for (killed, guarded) in [(false, true), (true, true), (true, false)] {
+        let place = Place::new();
+        let middlebox = place.middlebox();
+        let waits = if killed { " wait" } else { "" };
+        let mut command =
+            place.exec(&middlebox.address(), &["sh", "-c", &format!("{script}{waits}")]);
+        if !guarded {
+            command.env_remove("TEST_GUARD");
+        }
+        let mut agent = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        until(|| std::fs::read_to_string(place.path("log")).is_ok_and(|it| it.ends_with('\n')));
+        let log = std::fs::read_to_string(place.path("log")).unwrap();
+        let directory = Path::new(log.trim()).parent().unwrap().to_owned();
+        if killed {
+            // A guard that is not there yet would not be one.
+            std::thread::sleep(Duration::from_millis(300));
+            agent.kill().unwrap();
+        }
+        assert_eq!(agent.wait().unwrap().success(), !killed);
+        if guarded {
+            until(|| !directory.exists());
+        } else {
+            let _ = std::fs::remove_dir_all(&directory);
+        }
+        std::fs::write(place.path("go"), "").unwrap();
+        if guarded {
+            until(|| place.path("written").exists());
+        } else {
+            // The control.
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!place.path("written").exists(), "it ends with SIGPIPE");
+        }
+    }
+}
+
+/// Sessions of libraries that the preload library does not know.
+#[test]
+fn accepts_key_logs_and_answers_from_them() {
+    let place = Place::new();
+    let line = format!("SERVER_TRAFFIC_SECRET_0 {} {}", "0b".repeat(32), "07".repeat(32));
+    let script = format!("echo {line} >>$SSLKEYLOGFILE; echo $NODE_OPTIONS; read end");
+    // Names are in no line, and a key log of somebody else's is theirs.
+    for (exempt, theirs) in [("", ""), ("bank.example", ""), ("", "theirs")] {
+        let middlebox = place.middlebox();
+        let mut command = place.exec(&middlebox.address(), &["sh", "-c", &script]);
+        command.env("TEST_EXEMPT", exempt).env("SSLKEYLOGFILE", theirs);
+        command.env("NODE_OPTIONS", "--no-warnings");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let agent = command.spawn().unwrap();
+        let peer = || middlebox.inbox.1.lock().unwrap().clone();
+        until(|| peer().is_some());
+        let peer = peer().unwrap();
+        let shares = exempt.is_empty() && theirs.is_empty();
+        assert_eq!(peer.capabilities != 0, shares);
+        let request = KeyRequest {
+            client_random: [11; 32],
+            server_random: [9; 32],
+            version: 0x0304,
+            cipher_suite: 0x1301,
+            direction: Direction::ServerToClient,
+            epoch: Epoch::APPLICATION,
+        };
+        let handle = middlebox.server.handle();
+        handle.send_to(peer.connection, &Message::KeyRequest(request)).unwrap();
+        if shares {
+            until(|| middlebox.keys().len() == 1);
+            let expected = traffic_keys(0x1301, &[7; 32]).unwrap();
+            assert_eq!(middlebox.keys()[0].2, expected.key());
+        } else {
+            let is_refused = |it: &(Peer, Message)| matches!(it.1, Message::Refused(_));
+            until(|| middlebox.inbox.0.lock().unwrap().iter().any(is_refused));
+        }
+        // Its standard input ends.
+        let output = agent.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("--no-warnings"), "{text}");
+        assert_eq!(text.contains("--no-warnings --tls-keylog=/"), shares, "{text}");
+        assert_eq!(place.path("theirs").exists(), !theirs.is_empty());
+        assert_eq!(stderr(&output).contains("no TLS session was shared"), !shares, "{output:?}");
     }
 }

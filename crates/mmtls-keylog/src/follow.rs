@@ -27,6 +27,9 @@ const PATIENCE: u32 = 500;
 /// [`LONG_PAUSE`], as `poll` takes it.
 const FIFO_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: LONG_PAUSE.subsec_nanos() as i64 };
 
+/// Reads of what there is already, at the end: more than a FIFO holds, and not for as long as its writers write.
+const LAST_READS: u32 = 64;
+
 /// Where lines go.
 pub trait LineSink: Send + 'static {
     /// Whether more lines are taken now; where not, the follower asks again soon.
@@ -40,7 +43,7 @@ pub trait LineSink: Send + 'static {
     fn failed(&mut self, error: io::Error);
 }
 
-/// A key log that is followed until this is dropped.
+/// A key log that is followed until this is dropped; what was written before is read.
 pub struct Follower {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -127,7 +130,12 @@ fn follow(
     let mut idle = 0;
     let mut kept = Zeroizing::new(Vec::with_capacity(2 * MAX_LINE_BYTES));
     let mut buffer = Zeroizing::new(vec![0; 64 << 10]);
-    while !stop.load(Ordering::Relaxed) {
+    let mut last_reads = 0..LAST_READS;
+    loop {
+        let stopping = stop.load(Ordering::Relaxed);
+        if stopping && (last_reads.next().is_none() || !sink.has_room()) {
+            return Ok(());
+        }
         if !sink.has_room() {
             thread::sleep(PAUSE);
             continue;
@@ -137,7 +145,7 @@ fn follow(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             // An empty FIFO: it has no end, and tells when there is something.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !wait(&file) && is_replaced(path, &file).unwrap_or(true) {
+                if stopping || !wait(&file) && is_replaced(path, &file).unwrap_or(true) {
                     return Ok(());
                 }
                 continue;
@@ -152,6 +160,9 @@ fn follow(
                 // What is wrong with the name is found when it is opened.
                 Ok(Change::Replaced) | Err(_) => return Ok(()),
             }
+        }
+        if count == 0 && stopping {
+            return Ok(());
         }
         if count == 0 {
             idle = (idle + 1).min(PATIENCE);
@@ -170,7 +181,6 @@ fn follow(
         keep(&mut kept, &buffer[end + 1..count]);
         sink.lines(whole);
     }
-    Ok(())
 }
 
 /// Waits until there is something in a FIFO, but for no longer than a pause: the follower may have to stop. Whether

@@ -9,7 +9,8 @@ use crate::common::{Family, Stage, can_run, patient};
 use serde_json::Value;
 
 use mmtls_testkit::{
-    Background, Middle, Mmtls, NginxOptions, address, files, require_browser, require_python,
+    Background, Middle, Mmtls, NginxOptions, address, files, require_browser, require_file,
+    require_program, require_python,
 };
 
 /// Starts an agent with a FIFO of its own.
@@ -28,8 +29,7 @@ fn end(mut agent: Background) -> String {
 const NODE: &str = r#"
 const [host, path] = process.argv.slice(1);
 require("https").get({host, path, rejectUnauthorized: false}, answer => {
-    let size = 0;
-    answer.on("data", it => size += it.length).on("end", () => console.log("size " + size));
+    answer.resume().on("end", () => console.log("done"));
 }).on("error", error => { console.log(String(error)); process.exitCode = 1; });
 "#;
 
@@ -38,65 +38,200 @@ const PYTHON: &str = r#"
 import ssl, sys, urllib.request
 context = ssl.create_default_context()
 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-print("size", len(urllib.request.urlopen(f"https://{sys.argv[1]}{sys.argv[2]}", context=context).read()))
+urllib.request.urlopen(sys.argv[1], context=context).read()
 "#;
 
-const SIZE: usize = 300_000;
+/// In Go it is the program that opens its key log.
+const GO: &str = r#"package main
 
-/// A program in the client's namespace that fetches `/file` and writes a key log, by its documented way.
-fn program(stage: &Stage, family: Family, name: &str, keylog: &Path) -> Command {
-    let host = family.server();
-    let url = format!("https://{host}/file");
-    let bare = host.trim_matches(['[', ']']).to_owned();
-    let mut command = stage.bed.client.command(name);
-    command.env("SSLKEYLOGFILE", keylog);
+import ("crypto/tls"; "io"; "net/http"; "os")
+
+func main() {
+	log, err := os.OpenFile(os.Getenv("SSLKEYLOGFILE"), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil { panic(err) }
+	config := &tls.Config{InsecureSkipVerify: true, KeyLogWriter: log}
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: config}}
+	answer, err := client.Get(os.Args[1])
+	if err != nil { panic(err) }
+	io.Copy(io.Discard, answer.Body)
+}
+"#;
+
+const JAVA: &str = r#"
+import java.net.URL;
+import java.security.cert.X509Certificate;
+import javax.net.ssl.*;
+
+class Fetch {
+    public static void main(String[] arguments) throws Exception {
+        TrustManager any = new X509TrustManager() {
+            public void checkClientTrusted(X509Certificate[] chain, String type) {}
+            public void checkServerTrusted(X509Certificate[] chain, String type) {}
+            public X509Certificate[] getAcceptedIssuers() { return new X509Certificate[0]; }
+        };
+        SSLContext context = SSLContext.getInstance("TLS");
+        context.init(null, new TrustManager[] {any}, null);
+        HttpsURLConnection.setDefaultSSLSocketFactory(context.getSocketFactory());
+        HttpsURLConnection.setDefaultHostnameVerifier((host, session) -> true);
+        new URL(arguments[0]).openStream().readAllBytes();
+    }
+}
+"#;
+
+/// What makes Java write key logs (`scripts/setup` fetches it).
+const JAVA_AGENT: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/java/extract-tls-secrets-4.0.0.jar");
+
+/// Programs that are tried, which TLS library they have, and by what they write a key log.
+const PROGRAMS: [[&str; 3]; 8] = [
+    ["wget", "GnuTLS", "SSLKEYLOGFILE"],
+    ["git", "GnuTLS", "SSLKEYLOGFILE"],
+    ["gnutls-cli", "GnuTLS", "SSLKEYLOGFILE"],
+    ["curl", "OpenSSL", "SSLKEYLOGFILE"],
+    ["python3", "OpenSSL", "SSLKEYLOGFILE"],
+    ["node", "OpenSSL, built in", "--tls-keylog, NODE_OPTIONS"],
+    ["go", "Go", "KeyLogWriter"],
+    ["java", "JSSE", "-javaagent, JAVA_TOOL_OPTIONS"],
+];
+
+/// Whether a program is there, which is built or copied where it has to be.
+fn prepare(stage: &Stage, name: &str) -> bool {
+    let directory = stage.bed.directory();
     match name {
-        "wget" => {
-            command.args(["-q", "--tries=1", "--no-check-certificate", "-O", "/dev/null", &url])
+        "python3" => require_python("ssl"),
+        "go" => {
+            std::fs::write(directory.join("fetch.go"), GO).unwrap();
+            let build = || {
+                let mut build = Command::new("go");
+                build.current_dir(directory).args(["build", "-o", "fetch", "fetch.go"]);
+                let built = build.output().unwrap();
+                assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+            };
+            require_program("go").then(build).is_some()
         }
-        "python3" => command.args(["-c", PYTHON, &host, "/file"]),
-        "node" => {
-            command.env_remove("SSLKEYLOGFILE");
-            command.arg(format!("--tls-keylog={}", keylog.display()));
-            command.args(["-e", NODE, "--", &bare, "/file"])
+        "java" => {
+            std::fs::write(directory.join("Fetch.java"), JAVA).unwrap();
+            let compile = || {
+                let mut compile = Command::new("javac");
+                compile.current_dir(directory).arg("Fetch.java");
+                assert!(compile.status().unwrap().success());
+            };
+            (require_browser("javac") && require_file(JAVA_AGENT)).then(compile).is_some()
         }
+        name => require_program(name),
+    }
+}
+
+/// A program that fetches `/file?NAME` from the server.
+fn fetch(
+    stage: &Stage,
+    family: Family,
+    name: &str,
+    start: impl Fn(&[&str], &Path) -> Command,
+) -> Command {
+    let host = family.server();
+    let url = format!("https://{host}/file?{name}");
+    let bare = host.trim_matches(['[', ']']).to_owned();
+    let path = format!("/file?{name}");
+    let arguments: &[&str] = match name {
+        "wget" => &["-q", "--tries=1", "--no-check-certificate", "-O", "/dev/null", &url],
+        // There is no repository; the request for it is enough.
+        "git" => &["-c", "http.sslVerify=false", "ls-remote", &url],
         // It asks for nothing; the session is enough.
-        "gnutls-cli" => command.args(["--insecure", "--port", "443", &bare]),
+        "gnutls-cli" => &["--insecure", "--port", "443", &bare],
+        "curl" => &["-skS", "-o", "/dev/null", &url],
+        "python3" => &["-c", PYTHON, &url],
+        "node" => &["-e", NODE, "--", &bare, &path],
+        "go" => &[&url],
+        "java" => &["-XX:TieredStopAtLevel=1", "-cp", ".", "Fetch", &url],
         _ => unreachable!("{name}"),
     };
+    let program = if name == "go" { stage.bed.directory().join("fetch") } else { name.into() };
+    let mut command =
+        start(if name == "java" { &["--java-agent", JAVA_AGENT] } else { &[] }, &program);
+    command.args(arguments).current_dir(stage.bed.directory());
     command
 }
 
+/// What `mmtls exec` sets for a program, for one that is started without it.
+fn set_key_log(command: &mut Command, keylog: &Path) {
+    let keylog = keylog.display();
+    command.env("SSLKEYLOGFILE", keylog.to_string());
+    command.env("NODE_OPTIONS", format!("--tls-keylog={keylog}"));
+    command.env("JAVA_TOOL_OPTIONS", format!("-javaagent:{JAVA_AGENT}={keylog}"));
+}
+
+/// Each program, with an agent that reads its key log and run by `mmtls exec`: a table of what was decrypted.
 #[test]
 fn programs_with_key_logs_are_decrypted() {
-    if !can_run(&["nginx", "wget", "node", "gnutls-cli"]) || !require_python("ssl") {
+    if !can_run(&["nginx"]) {
         return;
     }
     let stage = Stage::new();
-    stage.serve("file", &files::pattern_bytes(SIZE, 1));
+    stage.serve("file", &files::pattern_bytes(300_000, 1));
+    let there: Vec<&str> =
+        PROGRAMS.map(|row| row[0]).into_iter().filter(|name| prepare(&stage, name)).collect();
+    let mut decrypted: Vec<[String; 2]> = vec![Default::default(); PROGRAMS.len()];
     for (number, family) in Family::all(&stage.bed).into_iter().enumerate() {
-        let mmtls = stage.mmtls(&patient());
-        let keylog = stage.bed.directory().join(format!("keys{number}"));
-        let agent = agent(&stage, &mmtls, family, &keylog);
-        let mut asked = 0;
-        for name in ["wget", "python3", "node", "gnutls-cli"] {
-            let done = stage.run(name, program(&stage, family, name, &keylog));
-            assert!(done.status.success(), "{name}: {}{}", done.text(), done.stderr);
-            let sized = ["python3", "node"].contains(&name);
-            assert!(!sized || done.text().contains(&format!("size {SIZE}")), "{}", done.text());
-            asked += 1;
+        for by_exec in [false, true] {
+            let mmtls = stage.mmtls(&patient());
+            let keylog = stage.bed.directory().join(format!("keys{number}"));
+            let agent = (!by_exec).then(|| agent(&stage, &mmtls, family, &keylog));
+            for name in &there {
+                let command = fetch(&stage, family, name, |options, program| {
+                    if by_exec {
+                        return mmtls.sharing_with(&stage.bed, family.is_v6(), options, program);
+                    }
+                    let mut command = stage.bed.client.command(program);
+                    set_key_log(&mut command, &keylog);
+                    command
+                });
+                let done = stage.run(name, command);
+                assert!(
+                    done.status.success() || *name == "git",
+                    "{name}: {}{}",
+                    done.text(),
+                    done.stderr
+                );
+            }
+            // The control: nobody reads this one, and sessions without keys are reset.
+            let unread = stage.bed.directory().join("unread");
+            let command = fetch(&stage, family, "wget", |_, program| {
+                let mut command = stage.bed.client.command(program);
+                set_key_log(&mut command, &unread);
+                command
+            });
+            let done = stage.run("wget", command);
+            assert!(!done.status.success(), "{}", done.text());
+            let said = agent.map(end).unwrap_or_default();
+            assert!(!keylog.exists(), "the FIFO is gone");
+            let report = mmtls.stop().unwrap();
+            let all = format!("{:#?}\n{said}", report.summary);
+            assert_eq!(report.count("decrypted"), there.len() as u64, "by exec: {by_exec}, {all}");
+            let unread = report.count("TLS sessions") - there.len() as u64;
+            assert!(unread >= 1 && report.count("missing key") == unread, "{all}");
+            let requests = report.events("http");
+            for (row, [name, ..]) in decrypted.iter_mut().zip(PROGRAMS) {
+                let asks = |it: &Value| {
+                    let url = it["http"]["url"].as_str().unwrap_or_default();
+                    url.strip_prefix("/file?").is_some_and(|it| it.starts_with(name))
+                };
+                let answers = requests.iter().filter(|it| asks(it)).count();
+                let is_there = there.contains(&name);
+                assert!(
+                    answers == usize::from(is_there && name != "gnutls-cli"),
+                    "{name}: {requests:#?}"
+                );
+                let text = if is_there { "decrypted" } else { "not installed" };
+                row[usize::from(by_exec)] = text.to_owned();
+            }
         }
-        // The control: nobody reads this one, and sessions without keys are reset.
-        let unread = stage.bed.directory().join("unread");
-        let done = stage.run("wget", program(&stage, family, "wget", &unread));
-        assert!(!done.status.success(), "{}", done.text());
-        let said = end(agent);
-        assert!(!keylog.exists(), "the FIFO is gone");
-        let report = mmtls.stop().unwrap();
-        let all = format!("{:#?}\n{said}", report.summary);
-        assert_eq!(report.count("decrypted"), asked, "{all}");
-        let unread = report.count("TLS sessions") - asked;
-        assert!(unread >= 1 && report.count("missing key") == unread, "{all}");
+    }
+    println!(
+        "| program | TLS library | key log by | with `mmtls agent` | by `mmtls exec` |\n|---|---|---|---|---|"
+    );
+    for ([name, library, way], [agent, exec]) in PROGRAMS.iter().zip(decrypted) {
+        println!("| {name} | {library} | {way} | {agent} | {exec} |");
     }
 }
 
@@ -127,7 +262,7 @@ fn object(number: usize) -> Vec<u8> {
 }
 
 /// Firefox, which writes a key log where the environment asks for it, on a page.
-fn firefox(stage: &Stage, keylog: &Path) -> Command {
+fn firefox(stage: &Stage, mut firefox: Command) -> Command {
     let home = stage.bed.directory().join("firefox");
     std::fs::create_dir_all(&home).unwrap();
     let database = format!("sql:{}", home.display());
@@ -152,15 +287,14 @@ fn firefox(stage: &Stage, keylog: &Path) -> Command {
     let prefs: String =
         quiet.iter().map(|name| format!("user_pref(\"{name}\", false);\n")).collect();
     std::fs::write(home.join("user.js"), prefs).unwrap();
-    let mut firefox = stage.bed.client.command("firefox-esr");
     firefox.args(["--headless", "--no-remote", "--profile"]).arg(&home).env("HOME", &home);
-    firefox.env("SSLKEYLOGFILE", keylog);
     firefox.arg(format!("https://{}/page.html", address::SERVER_V4));
     firefox
 }
 
-/// Shows the page in a browser, with an agent that reads its key log: every session is decrypted.
-fn browse(name: &str, browser: impl Fn(&Stage, &Path) -> Command) {
+/// Shows the page in a browser, with an agent that reads this key log, if it is still to be started: every session is
+/// decrypted.
+fn browse(name: &str, by_exec: bool, browser: impl Fn(&Stage, &Mmtls, &Path) -> Command) {
     for http2 in [false, true] {
         let stage = Stage::with(NginxOptions { http2, ..NginxOptions::default() });
         stage.serve("page.html", page().as_bytes());
@@ -170,8 +304,8 @@ fn browse(name: &str, browser: impl Fn(&Stage, &Path) -> Command) {
         }
         let mmtls = stage.mmtls(&patient());
         let keylog = stage.bed.directory().join("keys");
-        let agent = agent(&stage, &mmtls, Family::V4, &keylog);
-        let mut browser = stage.bed.background(name, browser(&stage, &keylog)).unwrap();
+        let agent = (!by_exec).then(|| agent(&stage, &mmtls, Family::V4, &keylog));
+        let mut browser = stage.bed.background(name, browser(&stage, &mmtls, &keylog)).unwrap();
         let done = |eve: &[Value]| {
             eve.iter()
                 .any(|it| it["http"]["url"].as_str().is_some_and(|url| url.starts_with("/done")))
@@ -179,7 +313,7 @@ fn browse(name: &str, browser: impl Fn(&Stage, &Path) -> Command) {
         let waited = mmtls.wait_for_eve("the end of the page", Duration::from_secs(60), done);
         browser.signal("TERM");
         let _ = browser.wait(Duration::from_secs(10));
-        let said = end(agent);
+        let said = agent.map(end).unwrap_or_default();
         let report = mmtls.stop().unwrap();
         let all = format!("{:#?}\n{said}\n{}", report.summary, browser.stderr_text());
         assert!(waited.is_ok(), "{all}");
@@ -199,7 +333,7 @@ fn browse(name: &str, browser: impl Fn(&Stage, &Path) -> Command) {
 #[test]
 fn a_page_of_100_objects_in_chromium_is_decrypted() {
     if can_run(&["nginx"]) && require_browser("chromium") {
-        browse("chromium", |stage, keylog| {
+        browse("chromium", false, |stage, _, keylog| {
             let mut browser = chromium(stage, keylog, "page");
             browser.arg(format!("https://{}/page.html", address::SERVER_NAME));
             browser
@@ -210,7 +344,14 @@ fn a_page_of_100_objects_in_chromium_is_decrypted() {
 #[test]
 fn a_page_of_100_objects_in_firefox_is_decrypted() {
     if can_run(&["nginx"]) && require_browser("firefox-esr") && require_browser("certutil") {
-        browse("firefox-esr", firefox);
+        browse("firefox-esr", false, |stage, _, keylog| {
+            let mut command = stage.bed.client.command("firefox-esr");
+            command.env("SSLKEYLOGFILE", keylog);
+            firefox(stage, command)
+        });
+        browse("firefox-esr", true, |stage, mmtls, _| {
+            firefox(stage, mmtls.sharing(&stage.bed, false, &[], "firefox-esr"))
+        });
     }
 }
 

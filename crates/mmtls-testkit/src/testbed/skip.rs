@@ -55,6 +55,17 @@ pub fn require_browser(program: &str) -> bool {
         || skip_unless("MMTLS_REQUIRE_BROWSER", &format!("{program} is not installed"))
 }
 
+/// Whether a file is there that is fetched where it can be; otherwise as [`require_testbed`], with another variable.
+///
+/// # Panics
+/// When it is missing and `MMTLS_REQUIRE_BROWSER` is `1`.
+#[must_use]
+#[track_caller]
+pub fn require_file(path: &str) -> bool {
+    std::path::Path::new(path).exists()
+        || skip_unless("MMTLS_REQUIRE_BROWSER", &format!("{path} is not there"))
+}
+
 /// Whether `python3` is installed and has `module`; otherwise as [`require_testbed`].
 ///
 /// # Panics

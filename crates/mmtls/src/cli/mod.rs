@@ -23,6 +23,9 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{}\npatterns of rules: {}", env!("CARGO_PKG_VERSION"), Search::default())
 });
 
+/// The process that `mmtls exec` leaves behind.
+const GUARD: &str = "exec-guard";
+
 /// Read-only inline TLS monitor: forwards packets, never terminates TLS.
 #[derive(Parser)]
 #[command(version, long_version = VERSION.as_str(), arg_required_else_help = true)]
@@ -41,8 +44,11 @@ enum Command {
     Rules(rules::RulesArgs),
     /// Make certificates for the key channel: an authority's, the middlebox's and endpoints'.
     Pki(pki::PkiArgs),
-    /// Run a program that uses OpenSSL and share the keys of its TLS sessions.
+    /// Run a program that uses OpenSSL, or writes a key log (SSLKEYLOGFILE), and share the keys of its TLS sessions.
     Exec(ExecArgs),
+    /// Stay when a program outlives `mmtls exec`.
+    #[command(hide = true, name = GUARD)]
+    Guard { agent: i32, directory: PathBuf },
     /// Share the keys of programs that write a key log (SSLKEYLOGFILE): browsers, Node.js, curl, Python.
     Agent(AgentArgs),
 }
@@ -92,6 +98,9 @@ struct ExecArgs {
     /// The preload library, when it is not beside the executable or in ../lib.
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
+    /// Agent for Java programs that writes their key log: they are started with -javaagent:JAR=PATH.
+    #[arg(long, value_name = "JAR")]
+    java_agent: Option<PathBuf>,
     /// Say at the end what was shared.
     #[arg(short, long)]
     verbose: bool,
@@ -110,6 +119,10 @@ impl Cli {
             Command::Pki(args) => args.run(),
             Command::Exec(args) => args.run(),
             Command::Agent(args) => args.run(),
+            Command::Guard { agent, directory } => {
+                let ended = mmtls_agent::guard(agent, &directory);
+                ended.map(|()| ExitCode::SUCCESS).map_err(|error| Error::Usage(error.to_string()))
+            }
         }
     }
 }
@@ -145,6 +158,8 @@ impl ExecArgs {
             share_handshake: self.share_handshake,
             preload_library: self.preload,
             report: self.verbose,
+            java_agent: self.java_agent,
+            guard: vec!["/proc/self/exe".into(), GUARD.into()],
             program: self.program,
         })
         .map_err(|error| Error::Usage(error.to_string()))?;
