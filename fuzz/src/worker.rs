@@ -243,7 +243,7 @@ impl Stage {
         config.mid_stream_grace_ns = 0;
         let max_held_frames = config.limits.max_held_frames;
         let engine = Engine::new(config, bench.clone());
-        let input = KeyInput { receiver, router, any_sender: false, server: None, log: None };
+        let input = KeyInput::new(receiver, router);
         let settings = Settings { batch, moderation: Duration::ZERO, passive: false };
         let receiver = |latest_counts| Receiver { latest_counts, ..Receiver::default() };
         Self {

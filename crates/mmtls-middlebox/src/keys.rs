@@ -73,6 +73,13 @@ pub enum KeyDelivery {
     },
     /// Lines of a key log.
     Lines(Arc<Lines>),
+    /// An endpoint has connected.
+    Opened {
+        /// From there.
+        address: IpAddr,
+        /// Its connection.
+        connection: ConnectionId,
+    },
 }
 
 /// Lines of a key log that wait for the workers, and room that is free again when the last one has
@@ -107,14 +114,14 @@ impl KeyDelivery {
         match self {
             Self::Keys(keys) => Some((keys.sender, keys.client_random)),
             Self::Null { sender, client_random } => Some((Some(*sender), *client_random)),
-            Self::Lines(_) => None,
+            Self::Lines(_) | Self::Opened { .. } => None,
         }
     }
 
     /// What it takes of a turn. Lines are as many deliveries as there may be secrets in them.
     fn cost(&self) -> usize {
         match self {
-            Self::Keys(_) | Self::Null { .. } => 1,
+            Self::Keys(_) | Self::Null { .. } | Self::Opened { .. } => 1,
             Self::Lines(lines) => 1 + lines.text.len() / BYTES_PER_DELIVERY,
         }
     }
@@ -490,9 +497,18 @@ impl KeySink for WorkerSink {
         let &Peer { connection, capabilities, authenticated, .. } = peer;
         let agent = Agent { connection, capabilities, authenticated };
         let mut known = self.router.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        known.entry(peer.address.ip()).or_default().push(agent);
+        let address = peer.address.ip();
+        known.entry(address).or_default().push(agent);
         if agent.answers_first_requests() {
             self.router.answering.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(known);
+        for queue in &self.queues {
+            let delivery = KeyDelivery::Opened { address, connection };
+            match queue.queue.push(Some(address), Routed { delivery, passed: 0 }) {
+                Ok(()) => queue.ring(),
+                Err(_) => self.router.count_lost(),
+            }
         }
     }
 

@@ -219,8 +219,9 @@ impl<P: Ports> Middlebox<P> {
             let log = settings.key_log.as_ref().map(|_| live_keys());
             let (router, watched) = (Arc::clone(&router), Arc::clone(&router));
             let any_sender = settings.engine.any_key_sender;
-            let keys =
-                KeyInput { receiver, router, any_sender, server: Some(server.handle()), log };
+            let mut keys = KeyInput::new(receiver, router);
+            (keys.any_sender, keys.log) = (any_sender, log);
+            keys.server = Some(server.handle());
             move || {
                 let ending = StopAtEnd(stop);
                 let mut config = engine_config(settings, share, number);

@@ -8,30 +8,26 @@
 //! would change more than a checksum are dropped.
 
 mod clock;
+mod key_input;
 mod moderation;
 mod settings;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mmtls_engine::session::Handler;
 use mmtls_engine::{
-    Engine, Exit, FrameInput, HoldId, KeyRefusal, KeysNeeded, Link, Output, PortId, Verdict,
-    finishes_in_place,
+    Engine, Exit, FrameInput, HoldId, Link, Output, PortId, Verdict, finishes_in_place,
 };
-use mmtls_keyshare::message::{Message, Refused};
-use mmtls_keyshare::server::ServerHandle;
 use mmtls_packet_io::{
     Action, Error as PortsError, Frame, HeldFrame, Outbox, Port, Ports, VnetHeader,
 };
 
-use crate::keylog::LiveKeys;
-use crate::keys::{self, KeyDelivery, KeyReceiver, KeyRouter};
+use crate::keys::KeyDelivery;
 use crate::{Error, Status, harden};
 use clock::Clock;
+pub use key_input::KeyInput;
 use moderation::Moderation;
 pub use settings::Settings;
 
@@ -43,60 +39,6 @@ const DOWN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Deliveries taken between two looks at the interfaces.
 const KEYS_PER_TURN: usize = 1024;
-
-/// The key channel as the worker sees it.
-pub struct KeyInput {
-    /// Deliveries.
-    pub receiver: KeyReceiver,
-    /// Which endpoints are connected.
-    pub router: Arc<KeyRouter>,
-    /// Keys may come from any address, not only from the client's.
-    pub any_sender: bool,
-    /// The way back to the endpoints; set once the server runs.
-    pub server: Option<ServerHandle>,
-    /// A key log that is followed.
-    pub log: Option<LiveKeys>,
-}
-
-impl KeyInput {
-    /// Asks the endpoints that may have keys which the engine wants.
-    fn ask(&self, wanted: &KeysNeeded) {
-        let (Some(server), address) = (&self.server, wanted.client.ip()) else {
-            return;
-        };
-        let asked = self.router.connections_to_ask(address, self.any_sender, wanted.epoch);
-        if asked.is_empty() {
-            return;
-        }
-        // Those that do not know the session say so, which is ignored.
-        if let Some(message) = keys::request(wanted) {
-            for connection in asked {
-                // A full queue means that the endpoint is slow.
-                let _ = server.send_to(connection, &message);
-            }
-        }
-    }
-
-    /// Tells an endpoint that its keys are not taken, and why: it cannot know otherwise.
-    fn refuse(
-        &self,
-        sender: Option<IpAddr>,
-        source: u64,
-        client_random: [u8; 32],
-        why: KeyRefusal,
-    ) {
-        let (Some(server), Some(reason)) = (&self.server, keys::reason(why)) else {
-            return;
-        };
-        let connections = sender.map(|sender| self.router.connections_of(sender));
-        let connection = connections.into_iter().flatten().find(|it| it.number() == source);
-        if let Some(connection) = connection {
-            let refused = Message::Refused(Refused { client_random, reason });
-            // A full queue means that the endpoint is slow, or flooded with refusals.
-            let _ = server.send_to(connection, &refused);
-        }
-    }
-}
 
 /// What a turn came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -345,6 +287,9 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 KeyDelivery::Null { sender, client_random } => {
                     let _ = self.engine.handle_null_keys(now_ns, Some(sender), client_random);
                 }
+                KeyDelivery::Opened { address, connection } => {
+                    self.keys.ask_again(address, connection, now_ns);
+                }
                 KeyDelivery::Lines(lines) => {
                     for keys in self.keys.log.iter_mut().flat_map(|log| log.add(lines.text())) {
                         let _ = self.engine.handle_keys(now_ns, keys);
@@ -396,7 +341,7 @@ fn drain<H: Handler>(
                     // What comes of it is taken up by the next turn of this loop.
                     let _ = engine.handle_keys(now_ns, found);
                 } else {
-                    keys.ask(&wanted);
+                    keys.ask(wanted, now_ns);
                 }
             }
         }

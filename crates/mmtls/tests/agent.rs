@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::browsers::chromium;
 use crate::common::{Family, Stage, can_run, patient};
@@ -233,6 +233,39 @@ fn programs_with_key_logs_are_decrypted() {
     for ([name, library, way], [agent, exec]) in PROGRAMS.iter().zip(decrypted) {
         println!("| {name} | {library} | {way} | {agent} | {exec} |");
     }
+}
+
+/// A session begins while no agent is connected: its keys are asked for when one is.
+#[test]
+fn keys_are_asked_for_again_when_an_agent_connects() {
+    if !can_run(&["nginx", "wget"]) {
+        return;
+    }
+    let stage = Stage::new();
+    stage.serve("file", b"content");
+    let mmtls = stage.mmtls(&patient());
+    let keylog = stage.bed.directory().join("keys");
+    std::fs::write(&keylog, "").unwrap();
+    let command = fetch(&stage, Family::V4, "wget", |_, program| {
+        let mut command = stage.bed.client.command(program);
+        set_key_log(&mut command, &keylog);
+        command
+    });
+    let mut wget = stage.bed.background("wget", command).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while std::fs::metadata(&keylog).unwrap().len() == 0 {
+        assert!(Instant::now() < deadline, "no handshake");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // What is asked now is asked of nobody.
+    std::thread::sleep(Duration::from_millis(300));
+    let agent = agent(&stage, &mmtls, Family::V4, &keylog);
+    let status = wget.wait(Duration::from_secs(20)).unwrap();
+    let said = end(agent);
+    let report = mmtls.stop().unwrap();
+    let all = format!("{:#?}\n{said}", report.summary);
+    assert!(status.success(), "{all}");
+    assert_eq!((report.count("decrypted"), report.count("resets")), (1, 0), "{all}");
 }
 
 /// Objects of the page, as in figure 19 of the paper.

@@ -99,7 +99,7 @@ impl<N: Network> Stage<N> {
         config.limits.stall_timeout_ns = STALL_NS;
         config.limits.unshared_stall_timeout_ns = STALL_NS;
         let engine = Engine::new(config, Judge::default());
-        let input = KeyInput { receiver, router, any_sender: false, server: None, log: None };
+        let input = KeyInput::new(receiver, router);
         let settings = Settings { batch: BATCH, moderation: Duration::ZERO, passive: false };
         let stop = Arc::new(AtomicBool::new(false));
         let messages = Arc::new(Mutex::new(Vec::new()));
