@@ -6,18 +6,17 @@
 //! Refuses to hold a program up: it only reads, and the client's queue drops its oldest.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mmtls_keyshare::agent::Datagram;
 use mmtls_keyshare::agent::socket::{AgentListener, AgentWaker};
 use mmtls_keyshare::client::Client;
 use mmtls_keyshare::message::{MAX_KEYS, Message};
 
 use crate::Error;
-use crate::sessions::Sessions;
+use crate::programs::Programs;
 
 /// Per middlebox that is not connected: its address and why.
 pub type ConnectionErrors = Vec<(String, String)>;
@@ -31,28 +30,19 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub fn start(
-        socket: &Path,
-        client: Client,
-        sessions: Arc<Mutex<Sessions>>,
-    ) -> Result<Self, Error> {
+    pub fn start(socket: &Path, client: Arc<Client>, programs: &Programs) -> Result<Self, Error> {
         let listener = AgentListener::bind(socket).map_err(Error::file(socket))?;
         let waker = listener.waker();
-        let client = Arc::new(client);
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new()
             .name("mmtls-agent".to_owned())
             .spawn({
                 let (client, stop) = (Arc::clone(&client), Arc::clone(&stop));
-                move || serve(listener, &client, &sessions, &stop)
+                let programs = programs.clone();
+                move || serve(listener, &client, &programs, &stop)
             })
             .map_err(|error| Error::System { what: "starting a thread", error })?;
         Ok(Self { client, stop, waker, thread })
-    }
-
-    /// The way to the middleboxes.
-    pub fn client(&self) -> &Arc<Client> {
-        &self.client
     }
 
     /// Waits for the middleboxes and returns those that are still not connected.
@@ -75,23 +65,13 @@ impl Agent {
     }
 }
 
-fn serve(
-    mut listener: AgentListener,
-    client: &Client,
-    sessions: &Mutex<Sessions>,
-    stop: &AtomicBool,
-) {
+fn serve(mut listener: AgentListener, client: &Client, programs: &Programs, stop: &AtomicBool) {
     let mut batch = Vec::new();
     loop {
         let stopping = stop.load(Ordering::Acquire);
         let timeout = if stopping { Duration::ZERO } else { Duration::from_secs(3600) };
         let received = listener.poll(timeout, |bytes| {
-            let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            let message = match Datagram::decode(bytes) {
-                Ok(datagram) => sessions.datagram(&datagram),
-                Err(_) => sessions.malformed(),
-            };
-            if let Some(message) = message {
+            if let Some(message) = programs.program_says(bytes) {
                 add(&mut batch, message);
             }
         });

@@ -1,10 +1,12 @@
 //! The way to the middleboxes, as the command line names it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use mmtls_keyshare::client::{Client, ClientConfig, Identity, Middlebox, RequestHandler};
+use mmtls_keyshare::client::{Client, ClientConfig, Identity, Middlebox};
 
 use crate::Error;
+use crate::programs::Programs;
 
 /// Which middleboxes get keys, and how they and this endpoint show who they are.
 #[derive(Clone, Debug, Default)]
@@ -18,13 +20,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Starts to connect. `capabilities` is what this endpoint's hello offers.
-    pub(crate) fn start(
-        &self,
-        software: &str,
-        capabilities: u32,
-        on_request: RequestHandler,
-    ) -> Result<Client, Error> {
+    /// Starts to connect, for programs that middleboxes may ask about.
+    pub(crate) fn start(&self, software: &str, programs: &Programs) -> Result<Arc<Client>, Error> {
         let middleboxes = self
             .middleboxes
             .iter()
@@ -36,7 +33,14 @@ impl Channel {
             Identity { certificate_file: certificate_file.clone(), key_file: key_file.clone() }
         });
         config.software = format!("{software}/{}", env!("CARGO_PKG_VERSION"));
-        config.capabilities = capabilities;
-        Client::start(config, on_request).map_err(|error| Error::Usage(error.to_string()))
+        config.capabilities = programs.capabilities();
+        let asked = programs.clone();
+        let on_request = Box::new(move |message| asked.middlebox_says(&message));
+        let client = Client::start(config, on_request);
+        let client = Arc::new(client.map_err(|error| Error::Usage(error.to_string()))?);
+        if let Some(logs) = programs.logs() {
+            logs.answer_through(&client);
+        }
+        Ok(client)
     }
 }

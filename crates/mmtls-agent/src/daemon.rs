@@ -1,8 +1,10 @@
-//! `mmtls agent`: shares the keys of programs that write key logs, until it is told to stop.
+//! `mmtls agent`: shares the keys of the programs of a user, until it is told to stop. Programs find it in a directory: a
+//! socket for the preload library, a FIFO for key logs.
 //!
-//! Refuses to start without a key log, and to print a secret.
+//! Refuses a directory that others can look into, and to print a secret.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -12,11 +14,16 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::Error;
+use crate::agent::Agent;
+use crate::audit::Audit;
 use crate::channel::Channel;
-use crate::key_logs::{FollowedLog, KeyLogs};
+use crate::key_logs::FollowedLog;
+use crate::paths::AgentDirectory;
+use crate::programs::Programs;
 use crate::say::say;
 use crate::signals::not_ignored;
+use crate::status::Status;
+use crate::{Error, guard, paths};
 
 /// How often signals and connections are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -25,15 +32,24 @@ const AWAY: Duration = Duration::from_secs(2);
 /// How long keys that are still under way are waited for at the end.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How often its status is written, where it has changed.
+const STATUS_PAUSE: Duration = Duration::from_secs(1);
+
 /// What `mmtls agent` was asked to do.
 #[derive(Clone, Debug, Default)]
 pub struct AgentOptions {
     /// Who gets the keys.
     pub channel: Channel,
-    /// Files or FIFOs that programs write their key logs to; a FIFO is made where nothing is.
+    /// Where programs find the agent; `None` for the usual place.
+    pub directory: Option<PathBuf>,
+    /// Other files or FIFOs that programs write their key logs to; a FIFO is made where nothing is.
     pub key_logs: Vec<PathBuf>,
     /// Share also the handshake keys of TLS 1.3.
     pub share_handshake: bool,
+    /// Where it notes what was shared.
+    pub audit_log: Option<PathBuf>,
+    /// As in [`ExecOptions`](crate::ExecOptions::guard).
+    pub guard: Vec<OsString>,
 }
 
 /// Shares keys until SIGINT, SIGTERM or SIGHUP, and says then what came of it.
@@ -41,46 +57,71 @@ pub struct AgentOptions {
 /// # Errors
 /// [`Error::Usage`], [`Error::File`] and [`Error::System`], all of them at the start.
 pub fn serve(options: &AgentOptions) -> Result<(), Error> {
-    if options.key_logs.is_empty() {
-        return Err(Error::Usage("no key log to follow".to_owned()));
-    }
     // Traffic secrets live in this memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| Error::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
     // Before there is a FIFO to be removed.
     let mut signals = Signals::new(not_ignored(&[SIGHUP, SIGINT, SIGTERM]))
         .map_err(|error| Error::System { what: "signal handlers", error })?;
-    let logs = KeyLogs::new(options.share_handshake);
-    let on_request = {
-        let logs = Arc::clone(&logs);
-        Box::new(move |message| logs.middlebox_says(message))
-    };
-    let client = Arc::new(options.channel.start("mmtls-agent", logs.capabilities(), on_request)?);
-    logs.answer_through(&client);
-    let followed = options
-        .key_logs
-        .iter()
-        .map(|path| FollowedLog::start(path, &logs, say_as_agent))
-        .collect::<Result<Vec<_>, _>>()?;
+    let path = options.directory.clone().or_else(AgentDirectory::usual);
+    let path = path.ok_or_else(|| {
+        Error::Usage(
+            "no --directory for programs to find this agent, and no XDG_RUNTIME_DIR".into(),
+        )
+    })?;
+    let audit = options.audit_log.as_deref().map(|path| Audit::open(path, say_as_agent));
+    let programs =
+        Programs::new(options.share_handshake, true, audit.transpose()?.unwrap_or_default());
+    let mut directory = AgentDirectory::named(&path)?;
+    let mut key_logs = vec![paths::key_log(directory.path())];
+    key_logs.extend(options.key_logs.iter().cloned());
+    let mut followed = Vec::new();
+    if let Some(logs) = programs.logs() {
+        for path in &key_logs {
+            followed.push(FollowedLog::start(path, logs, say_as_agent)?);
+            // No other agent has its key log, which is the first.
+            directory.own();
+        }
+    }
+    let client = options.channel.start("mmtls-agent", &programs)?;
+    // A socket that is there was left by an agent that was killed.
+    let socket = paths::socket(directory.path());
+    let _ = std::fs::remove_file(&socket);
+    let agent = Agent::start(&socket, Arc::clone(&client), &programs)?;
+    guard::start(&options.guard, &directory)?;
+    say_as_agent(&format!("programs find it at {}", directory.path().display()));
     for path in &options.key_logs {
         say_as_agent(&format!("sharing the keys of {}", path.display()));
     }
 
+    let mut status = Status::new(key_logs);
+    let mut written = None;
     let mut connections = Connections::new(client.addresses(), Instant::now());
+    let mut told = Instant::now().checked_sub(STATUS_PAUSE);
     while signals.pending().next().is_none() {
         for change in connections.changes(&client.connection_errors(), Instant::now()) {
             say_as_agent(&change);
+        }
+        if told.is_none_or(|told| told.elapsed() >= STATUS_PAUSE) {
+            told = Some(Instant::now());
+            status.update(&programs, &client);
+            if written.as_ref() != Some(&status) {
+                let outcome = status.write(directory.path());
+                // Said once: the last attempt is what is compared with.
+                if let (Err(error), None) = (outcome, &written) {
+                    say_as_agent(&format!("its status cannot be written: {error}"));
+                }
+                written = Some(status.clone());
+            }
         }
         thread::sleep(TICK);
     }
     // Programs must not wait for a reader of their key log that is not there.
     drop(followed);
-    let sent = client.shutdown(DRAIN_PATIENCE);
-    let mut text = logs.counters().to_string();
-    if sent.dropped > 0 {
-        text.push_str(&format!("; {} key messages were not delivered", sent.dropped));
-    }
-    say_as_agent(&text);
+    let (client, _) = agent.finish();
+    let _ = client.shutdown(DRAIN_PATIENCE);
+    status.update(&programs, &client);
+    say_as_agent(&status.summary());
     Ok(())
 }
 

@@ -11,17 +11,16 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::io;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use mmtls_keyshare::agent::socket::check_listens;
 use mmtls_keyshare::agent::{
     EXEMPT_VARIABLE, SHARE_HANDSHAKE_VARIABLE, SHARE_SERVER_VARIABLE, SOCKET_VARIABLE,
 };
-use mmtls_keyshare::client::Client;
-use mmtls_keyshare::message::Message;
 use mmtls_keyshare::policy::ServerNames;
 use rustix::process::{DumpableBehavior, Pid, Signal, kill_process, set_dumpable_behavior};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -31,9 +30,11 @@ use signal_hook::low_level::siginfo::Cause;
 
 use crate::advice::advice;
 use crate::agent::Agent;
+use crate::audit::Audit;
 use crate::channel::Channel;
-use crate::key_logs::{FollowedLog, KeyLogs};
-use crate::sessions::Sessions;
+use crate::key_logs::FollowedLog;
+use crate::paths::AgentDirectory;
+use crate::programs::Programs;
 use crate::signals::not_ignored;
 use crate::{Error, guard, paths};
 
@@ -55,8 +56,10 @@ const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
 /// What `mmtls exec` was asked to do.
 #[derive(Clone, Debug, Default)]
 pub struct ExecOptions {
-    /// Who gets the keys.
+    /// Who gets the keys; without a middlebox, those of an agent that runs.
     pub channel: Channel,
+    /// Directory of that agent; `None` for the usual one.
+    pub agent: Option<PathBuf>,
     /// Server names, exact or `*.example.org`, whose sessions stay private.
     pub exempt: Vec<String>,
     /// Share also the sessions in which the program is the server.
@@ -76,7 +79,8 @@ pub struct ExecOptions {
     pub program: Vec<OsString>,
 }
 
-/// Runs the program and returns its exit status, or 128 + the signal that ended it.
+/// Runs the program and returns its exit status, or 128 + the signal that ended it. Where no middlebox is named
+/// the program shares through an agent that runs already, and takes this process's place.
 ///
 /// # Errors
 /// [`Error::Usage`], [`Error::File`] and [`Error::System`]. The program's own failure is no error, nor that it cannot be
@@ -86,21 +90,25 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
         return Err(Error::Usage("no program to run".to_owned()));
     };
     let exempt = exempt_names(&options.exempt)?;
+    let mut command = Command::new(program);
+    command.args(arguments);
     let library = paths::find_library(options.preload_library.as_deref())?;
+    command.env("LD_PRELOAD", paths::preload_list(&library));
+    if options.channel.middleboxes.is_empty() {
+        return through_agent(options, &exempt, command);
+    }
     // Traffic secrets live in this memory. Not inherited by the program.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| Error::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
 
-    let sessions = Arc::new(Mutex::new(Sessions::new(options.share_handshake)));
-    let logs = writes_key_log(&exempt).then(|| KeyLogs::new(options.share_handshake));
-    let client = start_client(options, &sessions, logs.clone())?;
-    let directory = paths::PrivateDirectory::create()?;
-    let socket = directory.socket();
-    let agent = Agent::start(&socket, client, Arc::clone(&sessions))?;
+    let programs =
+        Programs::new(options.share_handshake, writes_key_log(&exempt), Audit::default());
+    let client = options.channel.start("mmtls-exec", &programs)?;
+    let directory = paths::AgentDirectory::create()?;
+    let agent = Agent::start(&paths::socket(directory.path()), Arc::clone(&client), &programs)?;
     let mut followed = None;
-    if let Some(logs) = &logs {
-        logs.answer_through(agent.client());
-        followed = Some(FollowedLog::start(&directory.key_log(), logs, say)?);
+    if let Some(logs) = programs.logs() {
+        followed = Some(FollowedLog::start(&paths::key_log(directory.path()), logs, say)?);
         guard::start(&options.guard, &directory)?;
     }
     for (middlebox, error) in agent.wait_connected(CONNECT_PATIENCE) {
@@ -112,44 +120,19 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     let forwarded = not_ignored(&FORWARDED);
     let mut signals = SignalsInfo::<WithOrigin>::new(forwarded.chain([SIGCHLD]))
         .map_err(system("signal handlers"))?;
-    let mut command = Command::new(program);
-    command.args(arguments).env("LD_PRELOAD", paths::preload_list(&library));
-    command.env(SOCKET_VARIABLE, &socket);
-    if followed.is_some() {
-        set_key_log(&mut command, &directory.key_log(), options.java_agent.as_deref());
-    }
-    match exempt.is_empty() {
-        true => command.env_remove(EXEMPT_VARIABLE),
-        false => command.env(EXEMPT_VARIABLE, exempt.to_string()),
-    };
-    for (asked, variable) in [
-        (options.share_server, SHARE_SERVER_VARIABLE),
-        (options.share_handshake, SHARE_HANDSHAKE_VARIABLE),
-    ] {
-        match asked {
-            true => command.env(variable, "1"),
-            false => command.env_remove(variable),
-        };
-    }
+    set_environment(&mut command, options, &exempt, directory.path());
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => {
-            say(&format!("{}: {error}", program.display()));
-            return Ok(if error.kind() == io::ErrorKind::NotFound {
-                NOT_FOUND
-            } else {
-                NOT_STARTED
-            });
-        }
+        Err(error) => return Ok(not_started(program, &error)),
     };
     let status = wait(&mut child, &mut signals).map_err(system("waiting for the program"))?;
 
     drop(followed);
     let (client, errors) = agent.finish();
     let counters = client.shutdown(DRAIN_PATIENCE);
-    let from_logs = logs.map(|logs| logs.counters()).unwrap_or_default();
+    let from_logs = programs.logs().map(|logs| logs.counters()).unwrap_or_default();
     let (sessions, reasons) = {
-        let sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let sessions = programs.sessions();
         (sessions.counters(), sessions.reasons())
     };
     if counters.dropped > 0 {
@@ -161,6 +144,8 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     }
     // Who connects to a middlebox by IPv4 and by IPv6 has one of the two refused.
     if sessions.refused > counters.sent / 2 {
+        let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+        let reasons = reasons.join(", ");
         say(&format!("middleboxes have refused {} key messages: {reasons}", sessions.refused));
     }
     if sessions.heard_nothing() && from_logs.answered == 0 {
@@ -192,6 +177,56 @@ fn exempt_names(rules: &[String]) -> Result<ServerNames, Error> {
     Ok(names)
 }
 
+/// Starts the program in this process's place, with an agent that is there.
+fn through_agent(
+    options: &ExecOptions,
+    exempt: &ServerNames,
+    mut command: Command,
+) -> Result<i32, Error> {
+    let directory = AgentDirectory::of(options.agent.as_deref())?;
+    check_listens(&paths::socket(&directory)).map_err(|error| {
+        Error::Usage(format!("no agent at {} (mmtls agent): {error}", directory.display()))
+    })?;
+    set_environment(&mut command, options, exempt, &directory);
+    let error = command.exec();
+    Ok(not_started(command.get_program(), &error))
+}
+
+/// Tells the preload library and other TLS libraries where the agent is.
+fn set_environment(
+    command: &mut Command,
+    options: &ExecOptions,
+    exempt: &ServerNames,
+    directory: &Path,
+) {
+    command.env(SOCKET_VARIABLE, paths::socket(directory));
+    if writes_key_log(exempt) {
+        set_key_log(command, &paths::key_log(directory), options.java_agent.as_deref());
+    }
+    match exempt.is_empty() {
+        true => command.env_remove(EXEMPT_VARIABLE),
+        false => command.env(EXEMPT_VARIABLE, exempt.to_string()),
+    };
+    for (asked, variable) in [
+        (options.share_server, SHARE_SERVER_VARIABLE),
+        (options.share_handshake, SHARE_HANDSHAKE_VARIABLE),
+    ] {
+        match asked {
+            true => command.env(variable, "1"),
+            false => command.env_remove(variable),
+        };
+    }
+}
+
+/// The exit status where the program is not there, or cannot be started.
+fn not_started(program: &OsStr, error: &io::Error) -> i32 {
+    say(&format!("{}: {error}", program.display()));
+    match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_STARTED,
+    }
+}
+
 /// Whether the program is to write a key log: not where some names are exempt, which no line has, or where somebody
 /// else reads it.
 fn writes_key_log(exempt: &ServerNames) -> bool {
@@ -212,34 +247,6 @@ fn set_key_log(command: &mut Command, path: &Path, java_agent: Option<&Path>) {
             [OsStr::new(" -javaagent:"), jar.as_os_str(), OsStr::new("="), path.as_os_str()];
         add(JAVA_VARIABLE, &parts);
     }
-}
-
-fn start_client(
-    options: &ExecOptions,
-    sessions: &Arc<Mutex<Sessions>>,
-    logs: Option<Arc<KeyLogs>>,
-) -> Result<Client, Error> {
-    let capabilities = logs.as_ref().map_or(0, |logs| logs.capabilities());
-    let sessions = Arc::clone(sessions);
-    let on_request = move |message| match message {
-        Message::KeyRequest(request) => {
-            let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            match &logs {
-                // The program's library may have told of it both ways.
-                Some(logs) if !sessions.knows(&request.client_random) => {
-                    logs.middlebox_says(Message::KeyRequest(request))
-                }
-                _ => Some(sessions.answer(&request)),
-            }
-        }
-        Message::Refused(refused) => {
-            let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            sessions.refused(&refused);
-            None
-        }
-        _ => None,
-    };
-    options.channel.start("mmtls-exec", capabilities, Box::new(on_request))
 }
 
 /// Waits for the program's end and passes signals on meanwhile.

@@ -1,18 +1,21 @@
-//! The process that stays when `mmtls exec` ends, also by SIGKILL, and programs of it go on: it takes what they still write
-//! to their key log, since a FIFO without a reader ends its writers (SIGPIPE), and removes what the agent has left.
+//! The process that stays when an agent ends, also by SIGKILL, and programs go on that share through it: it takes what they
+//! still write to their key log, since a FIFO without a reader ends its writers (SIGPIPE), and removes what the agent
+//! has left.
 //!
-//! Refuses to read while the agent lives, to keep what it reads, and to stay when nobody writes any more.
+//! Refuses to read while an agent lives, its own or the next one, to keep what it reads, and to stay when nobody writes
+//! any more.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::OFlags;
+use mmtls_keylog::follow::is_replaced;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpable_behavior, setsid,
@@ -20,15 +23,18 @@ use rustix::process::{
 use zeroize::Zeroizing;
 
 use crate::Error;
-use crate::paths::PrivateDirectory;
+use crate::paths::{self, AgentDirectory};
+
+/// How often it is looked for another agent.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Starts the guard of this process and of the FIFO at `key_log`. `command` is the program and the arguments that lead to
 /// [`guard`]; this process's number and the directory come behind them.
-pub(crate) fn start(command: &[OsString], directory: &PrivateDirectory) -> Result<(), Error> {
+pub(crate) fn start(command: &[OsString], directory: &AgentDirectory) -> Result<(), Error> {
     let Some((program, arguments)) = command.split_first() else {
         return Ok(());
     };
-    let key_log = directory.key_log();
+    let key_log = paths::key_log(directory.path());
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let fifo = OpenOptions::new().read(true).custom_flags(flags).open(&key_log);
     let fifo = fifo.map_err(Error::file(&key_log))?;
@@ -41,8 +47,8 @@ pub(crate) fn start(command: &[OsString], directory: &PrivateDirectory) -> Resul
     Ok(())
 }
 
-/// What the guard does: waits until the agent with this process number has ended, removes its directory, and reads
-/// the FIFO that is its standard input for as long as somebody writes.
+/// What the guard does: waits until the agent with this process number has ended, reads the FIFO that is its standard
+/// input until nobody writes any more, and removes the agent's directory; or until another agent is there.
 ///
 /// # Errors
 /// [`Error::Usage`] for a number that no process has, and [`Error::System`].
@@ -55,29 +61,47 @@ pub fn guard(agent: i32, directory: &Path) -> Result<(), Error> {
     let number = Pid::from_raw(agent).filter(|_| agent > 0);
     let number = number.ok_or_else(|| Error::Usage(format!("{agent} is no process")))?;
     match pidfd_open(number, PidfdFlags::empty()) {
-        Ok(agent) => wait(&agent).map_err(system("poll"))?,
+        Ok(agent) => wait(&agent, None).map_err(system("poll"))?,
         // It has ended already.
         Err(Errno::SRCH) => {}
         Err(error) => return Err(system("pidfd_open")(error)),
     }
-    // It is gone where the agent could remove it.
-    let _ = std::fs::remove_dir_all(directory);
     let mut buffer = Zeroizing::new([0; 4096]);
-    let fifo = io::stdin();
+    let fifo = File::from(
+        io::stdin()
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|error| Error::System { what: "standard input", error })?,
+    );
     loop {
-        match rustix::io::read(&fifo, &mut buffer[..]) {
-            Ok(0) => return Ok(()),
+        // An agent has it locked for as long as it lives.
+        match flock(&fifo, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(()),
+            Err(error) => return Err(system("flock")(error)),
+        }
+        let read = rustix::io::read(&fifo, &mut buffer[..]);
+        if read == Ok(0) {
+            break;
+        }
+        flock(&fifo, FlockOperation::Unlock).map_err(system("flock"))?;
+        match read {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => wait(&fifo).map_err(system("poll"))?,
+            Err(Errno::AGAIN) => wait(&fifo, Some(&PAUSE)).map_err(system("poll"))?,
             Err(error) => return Err(system("reading the key log")(error)),
         }
     }
+    // Where its agent could remove it, the next one's may be there.
+    if is_replaced(&paths::key_log(directory), &fifo).is_ok_and(|replaced| !replaced) {
+        paths::clean(directory);
+    }
+    Ok(())
 }
 
-/// Waits until there is something to be read, or nobody is left who writes.
-fn wait(of: &impl AsFd) -> Result<(), Errno> {
+/// Waits until there is something to be read, or nobody is left who writes, or for so long.
+fn wait(of: &impl AsFd, limit: Option<&Timespec>) -> Result<(), Errno> {
     loop {
-        match poll(&mut [PollFd::new(of, PollFlags::IN)], None) {
+        match poll(&mut [PollFd::new(of, PollFlags::IN)], limit) {
             Err(Errno::INTR) => {}
             outcome => return outcome.map(drop),
         }

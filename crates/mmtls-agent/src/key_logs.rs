@@ -13,6 +13,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
 
 use mmtls_keylog::KeyLog;
 use mmtls_keylog::follow::{self, Follower, LineSink};
@@ -28,6 +30,7 @@ use rustix::process::geteuid;
 use zeroize::Zeroizing;
 
 use crate::Error;
+use crate::audit::{Audit, Cause};
 
 /// What the key logs came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,22 +41,22 @@ pub struct KeyLogCounters {
     pub waited: u64,
     /// Requests that were refused.
     pub denied: u64,
-    /// Refusals by a middlebox.
-    pub refused: u64,
 }
 
 impl fmt::Display for KeyLogCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { answered, waited, denied, refused } = self;
+        let Self { answered, waited, denied } = self;
         write!(f, "{answered} requests answered, {waited} of them when their line came")?;
-        for (count, what) in [(denied, "refused"), (refused, "answers refused by a middlebox")] {
-            if *count > 0 {
-                write!(f, ", {count} {what}")?;
-            }
+        if *denied > 0 {
+            write!(f, ", {denied} refused")?;
         }
         Ok(())
     }
 }
+
+/// How often a FIFO is tried that another process has locked, and how long between two attempts.
+const LOCK_ATTEMPTS: u32 = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Sessions in one of two generations of secrets, and of requests that wait for them.
 const MAX_SESSIONS: usize = 4096;
@@ -64,6 +67,7 @@ pub struct KeyLogs {
     share_handshake: bool,
     /// Where late answers go.
     client: OnceLock<Weak<Client>>,
+    audit: Arc<Audit>,
 }
 
 struct State {
@@ -72,10 +76,10 @@ struct State {
 }
 
 impl KeyLogs {
-    pub fn new(share_handshake: bool) -> Arc<Self> {
+    pub fn new(share_handshake: bool, audit: Arc<Audit>) -> Arc<Self> {
         let keys = LiveKeys::with_capacity(answer, MAX_SESSIONS);
         let state = Mutex::new(State { keys, counters: KeyLogCounters::default() });
-        Arc::new(Self { state, share_handshake, client: OnceLock::new() })
+        Arc::new(Self { state, share_handshake, client: OnceLock::new(), audit })
     }
 
     /// Says where answers go that had to wait for their line.
@@ -101,23 +105,15 @@ impl KeyLogs {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a middlebox is told; nothing where it has asked and the line is yet to come.
-    pub fn middlebox_says(&self, message: Message) -> Option<Message> {
-        let request = match message {
-            Message::KeyRequest(request) => request,
-            Message::Refused(_) => {
-                self.lock().counters.refused += 1;
-                return None;
-            }
-            _ => return None,
-        };
+    /// The answer to a middlebox that asks for keys; nothing where the line is yet to come.
+    pub fn answer(&self, request: &KeyRequest) -> Option<Message> {
         let mut state = self.lock();
-        if let Err(reason) = self.allows(&request) {
+        if let Err(reason) = self.allows(request) {
             state.counters.denied += 1;
             let client_random = request.client_random;
             return Some(Message::Refused(Refused { client_random, reason }));
         }
-        let answer = state.keys.want(request.client_random, request);
+        let answer = state.keys.want(request.client_random, request.clone());
         state.counters.answered += u64::from(answer.is_some());
         answer
     }
@@ -177,6 +173,7 @@ impl LineSink for Sink {
         let answers = self.logs.lines(&lines);
         if let Some(client) = self.logs.client.get().and_then(Weak::upgrade) {
             for answer in answers {
+                self.logs.audit.note(&answer, Cause::KeyLog);
                 // To every middlebox: it may have the same keys twice. A full queue is in the client's counters.
                 let _ = client.send(&answer);
             }
@@ -228,13 +225,16 @@ fn lock(path: &Path) -> Result<File, Error> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let fifo = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
     let fifo = fifo.map_err(Error::file(path))?;
-    match flock(&fifo, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(fifo),
-        Err(Errno::WOULDBLOCK) => {
-            Err(Error::Usage(format!("{}: another agent reads it", path.display())))
+    for attempt in 0..LOCK_ATTEMPTS {
+        match flock(&fifo, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(fifo),
+            // The guard of an agent that was killed looks whether there is another one.
+            Err(Errno::WOULDBLOCK) if attempt + 1 < LOCK_ATTEMPTS => thread::sleep(LOCK_PAUSE),
+            Err(Errno::WOULDBLOCK) => break,
+            Err(error) => return Err(Error::file(path)(error.into())),
         }
-        Err(error) => Err(Error::file(path)(error.into())),
     }
+    Err(Error::Usage(format!("{}: another agent reads it", path.display())))
 }
 
 impl Drop for FollowedLog {
@@ -259,15 +259,19 @@ mod tests {
 
     const AES_128: u16 = 0x1301;
 
-    fn request(random: u8, epoch: Epoch) -> Message {
-        Message::KeyRequest(KeyRequest {
+    fn key_logs(share_handshake: bool) -> Arc<KeyLogs> {
+        KeyLogs::new(share_handshake, Arc::default())
+    }
+
+    fn request(random: u8, epoch: Epoch) -> KeyRequest {
+        KeyRequest {
             client_random: [random; 32],
             server_random: [9; 32],
             version: 0x0304,
             cipher_suite: AES_128,
             direction: Direction::ServerToClient,
             epoch,
-        })
+        }
     }
 
     fn line(label: &str, random: u8) -> Vec<u8> {
@@ -286,35 +290,33 @@ mod tests {
 
     #[test]
     fn accepts_requests_before_and_behind_their_lines() {
-        let logs = KeyLogs::new(false);
+        let logs = key_logs(false);
         assert!(logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 1)).is_empty());
-        is_keys(logs.middlebox_says(request(1, Epoch::APPLICATION)).as_ref(), &[7; 32]);
-        assert!(logs.middlebox_says(request(2, Epoch::APPLICATION)).is_none(), "it waits");
+        is_keys(logs.answer(&request(1, Epoch::APPLICATION)).as_ref(), &[7; 32]);
+        assert!(logs.answer(&request(2, Epoch::APPLICATION)).is_none(), "it waits");
         assert!(logs.lines(&line("CLIENT_TRAFFIC_SECRET_0", 2)).is_empty(), "the other direction");
         let answers = logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 2));
         is_keys(answers.first(), &[7; 32]);
         // A KeyUpdate is in no key log.
         let next = key_schedule::next_secret(AES_128, &[7; 32]).unwrap();
-        is_keys(logs.middlebox_says(request(2, Epoch(3))).as_ref(), next.as_bytes());
+        is_keys(logs.answer(&request(2, Epoch(3))).as_ref(), next.as_bytes());
         let counters = logs.counters();
         assert_eq!((counters.answered, counters.waited, counters.denied), (3, 1, 0));
     }
 
     #[test]
     fn refuses_what_is_not_shared_and_what_cannot_be() {
-        let reason = |logs: &KeyLogs, message| match logs.middlebox_says(message) {
+        let reason = |logs: &KeyLogs, request| match logs.answer(&request) {
             Some(Message::Refused(refused)) => Some(refused.reason),
             _ => None,
         };
         for share_handshake in [false, true] {
-            let logs = KeyLogs::new(share_handshake);
+            let logs = key_logs(share_handshake);
             let shared = reason(&logs, request(1, Epoch::HANDSHAKE)).is_none();
             assert_eq!(shared, share_handshake);
             assert_eq!(reason(&logs, request(1, Epoch::EARLY_DATA)), Some(Reason::POLICY));
-            let Message::KeyRequest(asked) = request(1, Epoch::APPLICATION) else {
-                unreachable!();
-            };
-            let other = Message::KeyRequest(KeyRequest { cipher_suite: 0xaaaa, ..asked });
+            let asked = request(1, Epoch::APPLICATION);
+            let other = KeyRequest { cipher_suite: 0xaaaa, ..asked };
             assert_eq!(reason(&logs, other), Some(Reason::UNSUPPORTED));
         }
     }
@@ -322,16 +324,16 @@ mod tests {
     #[test]
     fn accepts_a_fifo_of_its_own_and_removes_it() {
         use std::io::Write;
-        let directory = crate::paths::PrivateDirectory::create().unwrap();
-        let path = directory.path().join("keys");
-        let logs = KeyLogs::new(false);
+        let directory = crate::paths::AgentDirectory::create().unwrap();
+        let path = crate::paths::key_log(directory.path());
+        let logs = key_logs(false);
         let followed = FollowedLog::start(&path, &logs, |text| panic!("{text}")).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o600);
         let mut fifo = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
         fifo.write_all(&line("SERVER_TRAFFIC_SECRET_0", 1)).unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         let keys = loop {
-            match logs.middlebox_says(request(1, Epoch::APPLICATION)) {
+            match logs.answer(&request(1, Epoch::APPLICATION)) {
                 None => std::thread::sleep(std::time::Duration::from_millis(1)),
                 keys => break keys,
             }
@@ -348,9 +350,9 @@ mod tests {
 
     #[test]
     fn accepts_a_fifo_that_was_left_and_leaves_what_is_not_its_own() {
-        let directory = crate::paths::PrivateDirectory::create().unwrap();
-        let path = directory.path().join("keys");
-        let logs = KeyLogs::new(false);
+        let directory = crate::paths::AgentDirectory::create().unwrap();
+        let path = crate::paths::key_log(directory.path());
+        let logs = key_logs(false);
         mknodat(CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         drop(FollowedLog::start(&path, &logs, |text| panic!("{text}")).unwrap());
         assert!(!path.exists(), "it was left by an agent that was killed");
@@ -363,7 +365,7 @@ mod tests {
 
     #[test]
     fn refuses_places_where_no_fifo_can_be() {
-        let logs = KeyLogs::new(false);
+        let logs = key_logs(false);
         let path = Path::new("/nonexistent/keys");
         assert!(FollowedLog::start(path, &logs, |_| {}).is_err());
     }

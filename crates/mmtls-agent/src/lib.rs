@@ -7,6 +7,7 @@
 
 mod advice;
 mod agent;
+mod audit;
 mod channel;
 mod daemon;
 mod error;
@@ -14,12 +15,15 @@ mod exec;
 mod guard;
 mod key_logs;
 mod paths;
+mod programs;
 mod say;
 mod sessions;
 mod signals;
+mod status;
 
 pub use channel::Channel;
 pub use daemon::{AgentOptions, serve};
 pub use error::Error;
 pub use exec::{ExecOptions, run};
 pub use guard::guard;
+pub use status::Status;

@@ -1,6 +1,6 @@
-//! Files that `mmtls exec` needs: the preload library and a private directory for its socket and its key log.
+//! Files that agents need: the preload library, and a private directory for a socket and a key log.
 //!
-//! Refuses: library paths that LD_PRELOAD cannot express, directories that exist already.
+//! Refuses: library paths that LD_PRELOAD cannot express, directories that others can look into.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,14 +8,18 @@ use std::fs::DirBuilder;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
 
 use crate::Error;
 
 const LIBRARY: &str = "libmmtls_preload.so";
 /// Names the library where it is in no usual place.
 const LIBRARY_VARIABLE: &str = "MMTLS_PRELOAD_LIBRARY";
+/// Where users' programs keep their sockets (XDG Base Directory Specification).
+const RUNTIME_VARIABLE: &str = "XDG_RUNTIME_DIR";
 /// Room for "/agent" below the 107 bytes of a Unix socket's path.
 const MAX_DIRECTORY_BYTES: usize = 100;
 
@@ -65,12 +69,16 @@ pub fn preload_list(library: &Path) -> OsString {
     list
 }
 
-/// A directory for this user only; removed with its content when dropped.
-pub struct PrivateDirectory(PathBuf);
+/// A directory for this user only, where programs find an agent; removed when dropped, if it is this agent's.
+pub struct AgentDirectory {
+    path: PathBuf,
+    owned: bool,
+}
 
-impl PrivateDirectory {
+impl AgentDirectory {
+    /// One that nobody else knows of, for one program.
     pub fn create() -> Result<Self, Error> {
-        let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let runtime = env::var_os(RUNTIME_VARIABLE).map(PathBuf::from);
         let bases = runtime.into_iter().chain([env::temp_dir(), PathBuf::from("/tmp")]);
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for base in bases.filter(|base| base.is_absolute()) {
@@ -80,32 +88,99 @@ impl PrivateDirectory {
             if path.as_os_str().len() > MAX_DIRECTORY_BYTES {
                 continue;
             }
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => return Ok(Self(path)),
+            match make(&path) {
+                Ok(()) => return Ok(Self { path, owned: true }),
                 Err(error) => last = error,
             }
         }
         Err(Error::System { what: "creating a private directory", error: last })
     }
 
+    /// One with a name that programs know. It may be there already, if only this user can look into it, and another
+    /// agent's until [`Self::own`].
+    pub fn named(path: &Path) -> Result<Self, Error> {
+        match make(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made.map_err(Error::file(path))?,
+        }
+        let found = path.canonicalize().map_err(Error::file(path))?;
+        if found.as_os_str().len() > MAX_DIRECTORY_BYTES {
+            let text = format!("{}: longer than {MAX_DIRECTORY_BYTES} bytes", found.display());
+            return Err(Error::Usage(text));
+        }
+        let metadata = path.symlink_metadata().map_err(Error::file(path))?;
+        let is_private = metadata.is_dir()
+            && metadata.uid() == geteuid().as_raw()
+            && metadata.mode() & 0o077 == 0;
+        if !is_private {
+            let text = format!("{}: not a directory of this user alone (mode 700)", path.display());
+            return Err(Error::Usage(text));
+        }
+        // It is absolute now, so that programs find it from everywhere.
+        Ok(Self { path: found, owned: false })
+    }
+
+    /// What is in it is this agent's.
+    pub fn own(&mut self) {
+        self.owned = true;
+    }
+
+    /// Where an agent is: the directory that is named, or the usual one; its path is absolute.
+    pub fn of(named: Option<&Path>) -> Result<PathBuf, Error> {
+        let path = named.map(Path::to_owned).or_else(Self::usual).ok_or_else(|| {
+            Error::Usage("no directory of an agent, and no XDG_RUNTIME_DIR".to_owned())
+        })?;
+        path.canonicalize().map_err(|error| {
+            Error::Usage(format!("no agent at {} (mmtls agent): {error}", path.display()))
+        })
+    }
+
+    /// The name where none is given.
+    pub fn usual() -> Option<PathBuf> {
+        let runtime = env::var_os(RUNTIME_VARIABLE).map(PathBuf::from);
+        let runtime = runtime.filter(|it| it.is_absolute());
+        let system = || geteuid().is_root().then(|| PathBuf::from("/run"));
+        runtime.or_else(system).map(|it| it.join("mmtls"))
+    }
+
     pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Where programs connect that have the preload library.
-    pub fn socket(&self) -> PathBuf {
-        self.0.join("agent")
-    }
-
-    /// Where other programs write their secrets.
-    pub fn key_log(&self) -> PathBuf {
-        self.0.join("keylog")
+        &self.path
     }
 }
 
-impl Drop for PrivateDirectory {
+/// Where programs connect that have the preload library.
+pub fn socket(directory: &Path) -> PathBuf {
+    directory.join("agent")
+}
+
+/// Where other programs write their secrets.
+pub fn key_log(directory: &Path) -> PathBuf {
+    directory.join("keylog")
+}
+
+/// What the agent has done so far.
+pub fn status(directory: &Path) -> PathBuf {
+    directory.join("status.json")
+}
+
+fn make(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(directory)
+}
+
+/// Removes what an agent has made in its directory, and the directory where there is nothing else in it: it may be
+/// any directory that somebody has named.
+pub fn clean(directory: &Path) {
+    for path in [socket(directory), key_log(directory), status(directory)] {
+        let _ = std::fs::remove_file(path);
+    }
+    let _ = std::fs::remove_dir(directory);
+}
+
+impl Drop for AgentDirectory {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        if self.owned {
+            clean(&self.path);
+        }
     }
 }
 
@@ -116,12 +191,46 @@ mod tests {
 
     #[test]
     fn accepts_only_this_user_in_its_directory() {
-        let directory = PrivateDirectory::create().unwrap();
+        let directory = AgentDirectory::create().unwrap();
         let path = directory.path().to_owned();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
-        std::fs::write(path.join("file"), "").unwrap();
+        for file in [socket(&path), key_log(&path), status(&path)] {
+            std::fs::write(file, "").unwrap();
+        }
         drop(directory);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn refuses_to_remove_what_is_not_its_own() {
+        let directory = AgentDirectory::create().unwrap();
+        let other = directory.path().join("other");
+        std::fs::write(&other, "").unwrap();
+        clean(directory.path());
+        assert!(other.exists(), "a directory that somebody has named by mistake");
+        std::fs::remove_file(&other).unwrap();
+    }
+
+    #[test]
+    fn accepts_a_directory_that_is_there_and_private() {
+        let directory = AgentDirectory::create().unwrap();
+        let path = directory.path().join("named");
+        drop(AgentDirectory::named(&path).unwrap());
+        assert!(path.exists(), "it may be another agent's");
+        let mut named = AgentDirectory::named(&path).unwrap();
+        named.own();
+        drop(named);
+        assert!(!path.exists());
+        std::fs::create_dir(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o750)).unwrap();
+        assert!(matches!(AgentDirectory::named(&path), Err(Error::Usage(_))), "a group's");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(AgentDirectory::named(&path).is_ok());
+        std::fs::remove_dir(&path).unwrap();
+        std::fs::write(&path, "").unwrap();
+        assert!(AgentDirectory::named(&path).is_err(), "a file");
+        assert!(AgentDirectory::of(Some(&directory.path().join("missing"))).is_err());
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

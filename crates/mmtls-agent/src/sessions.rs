@@ -190,9 +190,8 @@ impl Sessions {
     }
 
     /// Why middleboxes have refused keys.
-    pub fn reasons(&self) -> String {
-        let reasons: Vec<String> = self.reasons.iter().map(ToString::to_string).collect();
-        reasons.join(", ")
+    pub fn reasons(&self) -> Vec<Reason> {
+        self.reasons.clone()
     }
 
     /// Whether a program has told of this session.

@@ -158,11 +158,11 @@ fn resets_must_meet_where_the_client_waits() {
         t.send(C, at[0] as i64, acknowledged, flag::ACK, &[]);
     }
     let last = t.ep.initial[1].wrapping_add(1).wrapping_add(at[1] as u32);
-    let rsts = t.out.iter().filter_map(|it| match it {
+    let mut rsts = t.out.iter().filter_map(|it| match it {
         Output::Inject { frame, .. } => Some(u32::from_be_bytes(frame[38..42].try_into().unwrap())),
         _ => None,
     });
-    assert_eq!(rsts.last(), Some(last));
+    assert_eq!(rsts.next_back(), Some(last));
 }
 
 #[test]

@@ -168,8 +168,8 @@ impl Mmtls {
         command
     }
 
-    /// `mmtls agent` in the client's namespace, once it is connected: it shares the keys of programs that write to this
-    /// key log, a FIFO that it makes.
+    /// `mmtls agent` in the client's namespace, once it is connected: it shares the keys of programs that find it in this
+    /// directory, which it makes, or write to another key log.
     ///
     /// # Errors
     /// [`TestbedError`], with its output when it ends early.
@@ -177,13 +177,32 @@ impl Mmtls {
         &self,
         bed: &Testbed,
         v6: bool,
-        keylog: &Path,
+        directory: &Path,
+        key_log: Option<&Path>,
     ) -> Result<Background, TestbedError> {
         let mut command = self.endpoint(bed, v6, "agent");
-        command.arg("--keylog").arg(keylog);
+        command.arg("--directory").arg(directory);
+        if let Some(key_log) = key_log {
+            command.arg("--keylog").arg(key_log);
+        }
         let mut agent = bed.background("agent", command)?;
         agent.wait_for_line("connected to", Duration::from_secs(10))?;
         Ok(agent)
+    }
+
+    /// A program in the client's namespace, run by `mmtls exec` with these options, that shares through the agent with
+    /// this directory.
+    #[must_use]
+    pub fn sharing_through(
+        &self,
+        bed: &Testbed,
+        directory: &Path,
+        options: &[&str],
+        program: impl AsRef<OsStr>,
+    ) -> Command {
+        let mut command = bed.client.command(self.binaries.join("mmtls"));
+        command.arg("exec").arg("--agent").arg(directory).args(options).arg("--").arg(program);
+        command
     }
 
     /// A command of mmtls that shares keys.

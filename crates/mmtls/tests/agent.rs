@@ -13,9 +13,9 @@ use mmtls_testkit::{
     require_program, require_python,
 };
 
-/// Starts an agent with a FIFO of its own.
-fn agent(stage: &Stage, mmtls: &Mmtls, family: Family, keylog: &Path) -> Background {
-    mmtls.agent(&stage.bed, family.is_v6(), keylog).unwrap()
+/// Starts an agent with this directory.
+fn agent(stage: &Stage, mmtls: &Mmtls, family: Family, directory: &Path) -> Background {
+    mmtls.agent(&stage.bed, family.is_v6(), directory, None).unwrap()
 }
 
 /// Ends it, and returns what it says.
@@ -175,12 +175,17 @@ fn programs_with_key_logs_are_decrypted() {
     for (number, family) in Family::all(&stage.bed).into_iter().enumerate() {
         for by_exec in [false, true] {
             let mmtls = stage.mmtls(&patient());
-            let keylog = stage.bed.directory().join(format!("keys{number}"));
-            let agent = (!by_exec).then(|| agent(&stage, &mmtls, family, &keylog));
+            let directory = stage.bed.directory().join(format!("agent{number}"));
+            let keylog = directory.join("keylog");
+            // By `mmtls exec` with an agent of its own, and through one.
+            let own = by_exec && !family.is_v6();
+            let agent = (!own).then(|| agent(&stage, &mmtls, family, &directory));
             for name in &there {
                 let command = fetch(&stage, family, name, |options, program| {
-                    if by_exec {
-                        return mmtls.sharing_with(&stage.bed, family.is_v6(), options, program);
+                    if own {
+                        return mmtls.sharing_with(&stage.bed, false, options, program);
+                    } else if by_exec {
+                        return mmtls.sharing_through(&stage.bed, &directory, options, program);
                     }
                     let mut command = stage.bed.client.command(program);
                     set_key_log(&mut command, &keylog);
@@ -204,7 +209,7 @@ fn programs_with_key_logs_are_decrypted() {
             let done = stage.run("wget", command);
             assert!(!done.status.success(), "{}", done.text());
             let said = agent.map(end).unwrap_or_default();
-            assert!(!keylog.exists(), "the FIFO is gone");
+            assert!(!directory.exists(), "the FIFO is gone");
             let report = mmtls.stop().unwrap();
             let all = format!("{:#?}\n{said}", report.summary);
             assert_eq!(report.count("decrypted"), there.len() as u64, "by exec: {by_exec}, {all}");
@@ -259,7 +264,8 @@ fn keys_are_asked_for_again_when_an_agent_connects() {
     }
     // What is asked now is asked of nobody.
     std::thread::sleep(Duration::from_millis(300));
-    let agent = agent(&stage, &mmtls, Family::V4, &keylog);
+    let directory = stage.bed.directory().join("agent");
+    let agent = mmtls.agent(&stage.bed, false, &directory, Some(&keylog)).unwrap();
     let status = wget.wait(Duration::from_secs(20)).unwrap();
     let said = end(agent);
     let report = mmtls.stop().unwrap();
@@ -336,8 +342,9 @@ fn browse(name: &str, by_exec: bool, browser: impl Fn(&Stage, &Mmtls, &Path) -> 
             stage.serve(&format!("object{number}.js"), &object(number));
         }
         let mmtls = stage.mmtls(&patient());
-        let keylog = stage.bed.directory().join("keys");
-        let agent = (!by_exec).then(|| agent(&stage, &mmtls, Family::V4, &keylog));
+        let directory = stage.bed.directory().join("agent");
+        let keylog = directory.join("keylog");
+        let agent = (!by_exec).then(|| agent(&stage, &mmtls, Family::V4, &directory));
         let mut browser = stage.bed.background(name, browser(&stage, &mmtls, &keylog)).unwrap();
         let done = |eve: &[Value]| {
             eve.iter()
@@ -411,8 +418,10 @@ fn page_load_times() {
             (stage, log)
         });
         let mmtls = stages[1].0.mmtls(&patient());
-        let keylogs = [0, 1].map(|it| stages[it].0.bed.directory().join("keys"));
-        let agent = agent(&stages[1].0, &mmtls, Family::V4, &keylogs[1]);
+        let directories = [0, 1].map(|it| stages[it].0.bed.directory().join("agent"));
+        let agent = agent(&stages[1].0, &mmtls, Family::V4, &directories[1]);
+        std::fs::create_dir(&directories[0]).unwrap();
+        let keylogs = directories.map(|it| it.join("keylog"));
         let mut times = [const { Vec::new() }; 2];
         for round in 0..=ROUNDS {
             for at in [round % 2, 1 - round % 2] {

@@ -520,6 +520,7 @@ fn refuses_keys_from_another_address() {
     let (page, report) = keys_from(&stage, elsewhere, Mode::Both, &options);
     assert!(page.stdout == content, "{}", page.stderr);
     assert_all_decrypted(&report, 1);
+    assert!(report.stderr.contains("accept_any_sender without"), "{}", report.stderr);
     // And from the client's own address, of course.
     let (page, report) = keys_from(&stage, &stage.bed.client, Mode::Both, &patient());
     assert!(page.stdout == content, "{}", page.stderr);

@@ -16,7 +16,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind,
-    listen, recv, socket_with, sockopt,
+    connect, listen, recv, socket_with, sockopt,
 };
 use zeroize::{Zeroize, Zeroizing};
 
@@ -64,6 +64,16 @@ impl AgentWaker {
         // It fails only when the counter is full, and then the listener wakes anyway.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
+}
+
+/// Whether an agent listens at `path`.
+///
+/// # Errors
+/// Why none does.
+pub fn check_listens(path: &Path) -> io::Result<()> {
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    Ok(connect(&socket, &SocketAddrUnix::new(path)?)?)
 }
 
 impl AgentListener {
@@ -189,7 +199,7 @@ fn watch(epoll: &OwnedFd, source: &impl AsFd, id: u64) -> rustix::io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{SendFlags, connect, send};
+    use rustix::net::{SendFlags, send};
 
     fn connect_to(path: &Path) -> OwnedFd {
         let flags = SocketFlags::CLOEXEC;

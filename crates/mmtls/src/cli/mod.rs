@@ -9,6 +9,7 @@ mod rules;
 mod run;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -23,7 +24,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{}\npatterns of rules: {}", env!("CARGO_PKG_VERSION"), Search::default())
 });
 
-/// The process that `mmtls exec` leaves behind.
+/// The process that agents leave behind.
 const GUARD: &str = "exec-guard";
 
 /// Read-only inline TLS monitor: forwards packets, never terminates TLS.
@@ -46,10 +47,11 @@ enum Command {
     Pki(pki::PkiArgs),
     /// Run a program that uses OpenSSL, or writes a key log (SSLKEYLOGFILE), and share the keys of its TLS sessions.
     Exec(ExecArgs),
-    /// Stay when a program outlives `mmtls exec`.
+    /// Stay when programs outlive their agent.
     #[command(hide = true, name = GUARD)]
     Guard { agent: i32, directory: PathBuf },
-    /// Share the keys of programs that write a key log (SSLKEYLOGFILE): browsers, Node.js, curl, Python.
+    /// Share the keys of this user's programs: those that `mmtls exec` starts without --middlebox, and those that write
+    /// a key log.
     Agent(AgentArgs),
 }
 
@@ -57,11 +59,11 @@ enum Command {
 #[derive(Args)]
 struct ChannelArgs {
     /// Send keys to this middlebox (repeatable); NAME is what its certificate must say.
-    #[arg(long, value_name = "[NAME@]HOST:PORT", required = true)]
+    #[arg(long, value_name = "[NAME@]HOST:PORT", requires = "ca")]
     middlebox: Vec<String>,
     /// PEM file of the authorities that may certify the middlebox.
-    #[arg(long, value_name = "FILE")]
-    ca: PathBuf,
+    #[arg(long, value_name = "FILE", requires = "middlebox")]
+    ca: Option<PathBuf>,
     /// Certificate to show to the middlebox, if it asks.
     #[arg(long, value_name = "FILE", requires = "client_key")]
     client_cert: Option<PathBuf>,
@@ -71,21 +73,47 @@ struct ChannelArgs {
 }
 
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 struct AgentArgs {
+    #[command(subcommand)]
+    command: Option<AgentCommand>,
     #[command(flatten)]
     channel: ChannelArgs,
-    /// File or FIFO that programs write their secrets to (repeatable). Where nothing is, a FIFO is made and removed at the end.
-    #[arg(long, value_name = "PATH", required = true)]
+    /// Directory of this user alone, where programs find the agent: `agent` is the preload library's socket, `keylog` a
+    /// FIFO for key logs. Without it $XDG_RUNTIME_DIR/mmtls, for root /run/mmtls.
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Another file or FIFO that programs write their secrets to (repeatable). Where nothing is, a FIFO is made and removed at the end.
+    #[arg(long, value_name = "PATH")]
     keylog: Vec<PathBuf>,
     /// Share handshake keys, too: the middlebox then sees certificates and the whole handshake.
     #[arg(long)]
     share_handshake: bool,
+    /// Note each session that was shared or not, without secrets, in this file: a line of JSON each, appended.
+    #[arg(long, value_name = "FILE")]
+    audit_log: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum AgentCommand {
+    /// Say what the agent has shared, and whether its middleboxes are there.
+    Status {
+        /// Directory of the agent, if it is not the usual one.
+        #[arg(long, value_name = "DIR")]
+        directory: Option<PathBuf>,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Args)]
 struct ExecArgs {
     #[command(flatten)]
     channel: ChannelArgs,
+    /// Directory of a running `mmtls agent`, through which keys are shared where no --middlebox is named.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["middlebox", "verbose"])]
+    agent: Option<PathBuf>,
     /// Keep sessions with this server name (or *.domain) private: send null keys (repeatable).
     #[arg(long, value_name = "NAME")]
     exempt: Vec<String>,
@@ -102,7 +130,7 @@ struct ExecArgs {
     #[arg(long, value_name = "JAR")]
     java_agent: Option<PathBuf>,
     /// Say at the end what was shared.
-    #[arg(short, long)]
+    #[arg(short, long, requires = "middlebox")]
     verbose: bool,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -131,7 +159,7 @@ impl From<ChannelArgs> for Channel {
     fn from(args: ChannelArgs) -> Self {
         Self {
             middleboxes: args.middlebox,
-            ca_file: args.ca,
+            ca_file: args.ca.unwrap_or_default(),
             client_certificate: args.client_cert.zip(args.client_key),
         }
     }
@@ -139,27 +167,53 @@ impl From<ChannelArgs> for Channel {
 
 impl AgentArgs {
     fn run(self) -> Result<ExitCode, Error> {
+        let usage = |error: mmtls_agent::Error| Error::Usage(error.to_string());
+        if let Some(AgentCommand::Status { directory, json }) = self.command {
+            let status = mmtls_agent::Status::read(directory.as_deref()).map_err(usage)?;
+            let text = match json {
+                true => {
+                    serde_json::to_string(&status).map_err(|it| Error::Usage(it.to_string()))?
+                        + "\n"
+                }
+                false => status.to_string(),
+            };
+            // A closed standard output is no reason to fail.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            return Ok(ExitCode::SUCCESS);
+        }
+        if self.channel.middlebox.is_empty() {
+            return Err(Error::Usage("no --middlebox to share keys with".to_owned()));
+        }
         mmtls_agent::serve(&AgentOptions {
             channel: self.channel.into(),
+            directory: self.directory,
             key_logs: self.keylog,
             share_handshake: self.share_handshake,
+            audit_log: self.audit_log,
+            guard: guard(),
         })
-        .map_err(|error| Error::Usage(error.to_string()))?;
+        .map_err(usage)?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// How the guard of an agent is started.
+fn guard() -> Vec<OsString> {
+    vec!["/proc/self/exe".into(), GUARD.into()]
 }
 
 impl ExecArgs {
     fn run(self) -> Result<ExitCode, Error> {
         let status = mmtls_agent::run(&ExecOptions {
             channel: self.channel.into(),
+            agent: self.agent,
             exempt: self.exempt,
             share_server: self.share_server,
             share_handshake: self.share_handshake,
             preload_library: self.preload,
             report: self.verbose,
             java_agent: self.java_agent,
-            guard: vec!["/proc/self/exe".into(), GUARD.into()],
+            guard: guard(),
             program: self.program,
         })
         .map_err(|error| Error::Usage(error.to_string()))?;

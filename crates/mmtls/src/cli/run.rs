@@ -121,6 +121,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         (left, Some(right)) => format!("{left} and {right}"),
         (left, None) => left.clone(),
     };
+    let open_to_all = file.keys.accept_any_sender && file.keys.client_ca_file.is_none();
     let passive = settings.bridge.passive;
     let doing = if passive { "watching" } else { "bridging" };
 
@@ -136,6 +137,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     if middlebox.keys_address().ip().is_unspecified() {
         say("warning: keys are taken on every address of this host; if clients reach one across \
              the bridge, name it in policies.bypass");
+    }
+    if open_to_all {
+        say(
+            "warning: keys.accept_any_sender without keys.client_ca_file: whoever reaches the key port and sees a \
+             ClientHello can exempt its session (null keys), or have it end (keys that do not fit)",
+        );
     }
     if middlebox.workers() > 1 {
         say(&format!("{} workers", middlebox.workers()));

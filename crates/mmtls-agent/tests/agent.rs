@@ -1,0 +1,149 @@
+//! `mmtls agent`: programs find it by its directory, through its death and the next one.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use mmtls_agent::Status;
+use mmtls_keyshare::message::{Direction, Epoch, KeyRequest, Message};
+use serde_json::Value;
+
+use crate::common::{Middlebox, Place, stderr, until};
+
+struct Agent {
+    process: Child,
+    directory: PathBuf,
+}
+
+impl Agent {
+    fn start(place: &Place, middlebox: &Middlebox) -> Self {
+        let directory = place.path("agent");
+        let mut command = place.agent(&middlebox.address(), &directory);
+        command.env("TEST_AUDIT", place.path("audit"));
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let process = command.spawn().unwrap();
+        let agent = Self { process, directory };
+        until(|| agent.status().is_some_and(|it| it.pid == agent.process.id()));
+        until(|| agent.status().is_some_and(|it| it.middleboxes.values().all(Option::is_none)));
+        agent
+    }
+
+    fn status(&self) -> Option<Status> {
+        Status::read(Some(&self.directory)).ok()
+    }
+
+    /// Ends it in order; what it says.
+    fn end(mut self) -> String {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut self.process.stderr.take().unwrap(), &mut text).unwrap();
+        assert!(self.process.wait().unwrap().success(), "{text}");
+        assert!(!self.directory.exists(), "{text}");
+        text
+    }
+}
+
+fn audit(place: &Place) -> Vec<Value> {
+    let text = std::fs::read_to_string(place.path("audit")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// curl, by `mmtls exec` without a middlebox.
+fn curl(place: &Place, agent: &Path, url: &str, exempt: &str) {
+    let arguments = ["curl", "-sS", "--noproxy", "*", "--cacert", "ca.pem", "-o", "page", url];
+    let output = place.exec_through(agent, &arguments).env("TEST_EXEMPT", exempt).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn accepts_programs_that_find_it() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let server = place.tls_server("-www");
+    let url = format!("https://localhost:{}/", server.port);
+    let agent = Agent::start(&place, &middlebox);
+    curl(&place, &agent.directory, &url, "");
+    until(|| middlebox.keys().len() == 2);
+    curl(&place, &agent.directory, &url, "localhost");
+    let is_null = || {
+        let messages = middlebox.inbox.0.lock().unwrap();
+        messages.iter().any(|it| matches!(it.1, Message::NullKeys(_)))
+    };
+    until(is_null);
+    until(|| agent.status().is_some_and(|it| (it.sessions_shared, it.sessions_exempt) == (1, 1)));
+    let lines = audit(&place);
+    let decisions: Vec<&str> = lines.iter().filter_map(|it| it["decision"].as_str()).collect();
+    assert_eq!(decisions, ["shared", "shared", "exempt"], "{lines:#?}");
+    assert!(agent.end().contains("1 sessions shared, 1 exempt"));
+}
+
+#[test]
+fn refuses_a_second_one_and_programs_without_one() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let missing = place.path("agent");
+    let output = place.exec_through(&missing, &["true"]).output().unwrap();
+    assert!(stderr(&output).contains("no agent at"), "{output:?}");
+    let agent = Agent::start(&place, &middlebox);
+    let output = place.agent(&middlebox.address(), &agent.directory).output().unwrap();
+    assert_eq!(output.status.code(), Some(99));
+    assert!(stderr(&output).contains("another agent reads it"), "{output:?}");
+    // The first one is still found.
+    let output = place.exec_through(&agent.directory, &["false"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let output = place.exec_through(&agent.directory, &["/nonexistent"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+    agent.end();
+}
+
+/// A program that has its key log open sees neither that the agent is killed nor the next one.
+#[test]
+fn accepts_the_next_one_where_the_last_was_killed() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let mut agent = Agent::start(&place, &middlebox);
+    let mut log = std::fs::OpenOptions::new();
+    let mut log = log.append(true).open(agent.directory.join("keylog")).unwrap();
+    let mut line = |number: u8| {
+        let (random, secret) = (format!("{number:02x}").repeat(32), "07".repeat(32));
+        writeln!(log, "SERVER_TRAFFIC_SECRET_0 {random} {secret}").unwrap();
+    };
+    let ask = |number: u8| {
+        let peer = middlebox.inbox.1.lock().unwrap().clone().unwrap();
+        let request = KeyRequest {
+            client_random: [number; 32],
+            server_random: [9; 32],
+            version: 0x0304,
+            cipher_suite: 0x1301,
+            direction: Direction::ServerToClient,
+            epoch: Epoch::APPLICATION,
+        };
+        let handle = middlebox.server.handle();
+        handle.send_to(peer.connection, &Message::KeyRequest(request)).unwrap();
+    };
+    line(1);
+    ask(1);
+    until(|| middlebox.keys().len() == 1);
+    agent.process.kill().unwrap();
+    agent.process.wait().unwrap();
+    // More than a FIFO holds: the guard takes it, and nobody else.
+    for _ in 0..1000 {
+        line(2);
+    }
+    let agent = Agent::start(&place, &middlebox);
+    line(3);
+    ask(3);
+    until(|| middlebox.keys().len() == 2);
+    assert_eq!(audit(&place).len(), 2, "of two agents");
+    agent.end();
+    // Nobody reads any more, but the guard, which leaves alone what is there when it ends.
+    let agent = Agent::start(&place, &middlebox);
+    line(4);
+    drop(log);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(agent.directory.join("keylog").exists());
+    let output = place.exec_through(&agent.directory, &["true"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    agent.end();
+}

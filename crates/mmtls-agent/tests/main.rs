@@ -1,0 +1,5 @@
+//! `mmtls exec` and `mmtls agent` as processes, over loopback.
+
+mod agent;
+mod common;
+mod exec;
