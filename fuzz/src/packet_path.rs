@@ -298,7 +298,9 @@ impl Path {
             12 => {
                 let (endpoints, script) = connection(at);
                 let sender = (who & 0x10 != 0).then(|| endpoints.client.ip());
-                let _ = self.engine.handle_null_keys(self.now_ns, sender, random(script));
+                let refused = (who & 0x20 != 0).then_some(direction);
+                let random = random(script);
+                let _ = self.engine.handle_null_keys(self.now_ns, sender, random, refused);
                 // No event tells that a stall ended so.
                 self.engine.handler_mut().stalls.clear();
                 self.drain();

@@ -236,7 +236,8 @@ impl Path {
             13 if !self.strict => {
                 let sender = Some(self.endpoints.client.ip());
                 let random = random(self.number);
-                let _ = self.engine.handle_null_keys(self.now_ns, sender, random);
+                let refused = [None, Some(direction)][usize::from(head >> 4 & 1)];
+                let _ = self.engine.handle_null_keys(self.now_ns, sender, random, refused);
                 self.act();
             }
             14 if !self.strict => {

@@ -337,11 +337,20 @@ impl Stage {
                 (own, Message::SessionKeys(SessionKeys { flow: None, ..keys }))
             }
             2 => {
-                (own, Message::NullKeys(NullKeys { client_random: keys.client_random, flow: None }))
+                let direction = [None, Some(CLIENT), Some(SERVER)][usize::from(choice >> 2) % 3];
+                let client_random = keys.client_random;
+                (own, Message::NullKeys(NullKeys { client_random, direction, flow: None }))
             }
             _ => {
                 let flow = keys.flow;
-                (stranger, Message::NullKeys(NullKeys { client_random: keys.client_random, flow }))
+                (
+                    stranger,
+                    Message::NullKeys(NullKeys {
+                        client_random: keys.client_random,
+                        direction: None,
+                        flow,
+                    }),
+                )
             }
         };
         let _ = self.keys.deliver(sender, 2, message);

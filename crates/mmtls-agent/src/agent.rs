@@ -71,7 +71,7 @@ fn serve(mut listener: AgentListener, client: &Client, programs: &Programs, stop
         let stopping = stop.load(Ordering::Acquire);
         let timeout = if stopping { Duration::ZERO } else { Duration::from_secs(3600) };
         let received = listener.poll(timeout, |bytes| {
-            if let Some(message) = programs.program_says(bytes) {
+            for message in programs.program_says(bytes) {
                 add(&mut batch, message);
             }
         });

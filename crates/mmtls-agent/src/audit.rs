@@ -93,7 +93,12 @@ fn line(message: &Message, cause: Cause) -> Option<Value> {
     add("cause", cause.name().into());
     let (decision, random, flow) = match message {
         Message::SessionKeys(keys) => ("shared", &keys.client_random, keys.flow),
-        Message::NullKeys(null) => ("exempt", &null.client_random, null.flow),
+        Message::NullKeys(null) => {
+            if let Some(direction) = null.direction {
+                add("direction", name_of(direction).into());
+            }
+            ("exempt", &null.client_random, null.flow)
+        }
         Message::Refused(refused) => {
             add("reason", refused.reason.to_string().into());
             ("refused", &refused.client_random, None)
@@ -116,14 +121,16 @@ fn line(message: &Message, cause: Cause) -> Option<Value> {
 
 /// Directions and epochs, without the keys.
 fn epochs(keys: &SessionKeys) -> Value {
-    let entry = |entry: &mmtls_keyshare::message::KeyEntry| {
-        let direction = match entry.direction {
-            Direction::ClientToServer => "to_server",
-            Direction::ServerToClient => "to_client",
-        };
-        json!({ "direction": direction, "epoch": entry.epoch.0 })
-    };
+    let entry = |entry: &mmtls_keyshare::message::KeyEntry| json!({ "direction": name_of(entry.direction), "epoch": entry.epoch.0 });
     keys.keys.iter().map(entry).collect()
+}
+
+/// As eve.json has it.
+fn name_of(direction: Direction) -> &'static str {
+    match direction {
+        Direction::ClientToServer => "toserver",
+        Direction::ServerToClient => "toclient",
+    }
 }
 
 #[cfg(test)]
@@ -149,7 +156,10 @@ mod tests {
         };
         audit.note(&Message::SessionKeys(keys), Cause::KeyLog);
         let client_random = [1; 32];
-        audit.note(&Message::NullKeys(NullKeys { client_random, flow: None }), Cause::Program);
+        audit.note(
+            &Message::NullKeys(NullKeys { client_random, direction: None, flow: None }),
+            Cause::Program,
+        );
         // The next one appends.
         let audit = Audit::open(&path, |text| panic!("{text}")).unwrap();
         let refused = Refused { client_random, reason: Reason::POLICY };
@@ -160,7 +170,7 @@ mod tests {
         assert_eq!(lines.len(), 3);
         assert_eq!(lines[0]["decision"], "shared");
         assert_eq!(lines[0]["client_random"], "ab".repeat(32));
-        assert_eq!(lines[0]["keys"], json!([{ "direction": "to_client", "epoch": 2 }]));
+        assert_eq!(lines[0]["keys"], json!([{ "direction": "toclient", "epoch": 2 }]));
         assert_eq!([&lines[1]["decision"], &lines[1]["cause"]], ["exempt", "program"]);
         assert!(lines[2]["reason"].as_str().unwrap().contains("policy"), "{}", lines[2]);
         assert!(!text.contains("7777"), "{text}");
@@ -174,7 +184,7 @@ mod tests {
         };
         let audit = Audit::open(Path::new("/dev/full"), say).unwrap();
         for _ in 0..3 {
-            let null = NullKeys { client_random: [1; 32], flow: None };
+            let null = NullKeys { client_random: [1; 32], direction: None, flow: None };
             audit.note(&Message::NullKeys(null), Cause::Program);
         }
         assert_eq!(TOLD.load(Ordering::Relaxed), 1);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mmtls_record::Direction;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -17,6 +18,7 @@ use signal_hook::iterator::Signals;
 use crate::agent::Agent;
 use crate::audit::Audit;
 use crate::channel::Channel;
+use crate::consent::Consent;
 use crate::key_logs::FollowedLog;
 use crate::paths::AgentDirectory;
 use crate::programs::Programs;
@@ -46,6 +48,8 @@ pub struct AgentOptions {
     pub key_logs: Vec<PathBuf>,
     /// Share also the handshake keys of TLS 1.3.
     pub share_handshake: bool,
+    /// As in [`ExecOptions`](crate::ExecOptions::refused).
+    pub refused: Option<Direction>,
     /// Where it notes what was shared.
     pub audit_log: Option<PathBuf>,
     /// As in [`ExecOptions`](crate::ExecOptions::guard).
@@ -70,8 +74,8 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
         )
     })?;
     let audit = options.audit_log.as_deref().map(|path| Audit::open(path, say_as_agent));
-    let programs =
-        Programs::new(options.share_handshake, true, audit.transpose()?.unwrap_or_default());
+    let consent = Consent::new(options.refused, audit.transpose()?.unwrap_or_default());
+    let programs = Programs::new(options.share_handshake, true, consent);
     let mut directory = AgentDirectory::named(&path)?;
     let mut key_logs = vec![paths::key_log(directory.path())];
     key_logs.extend(options.key_logs.iter().cloned());

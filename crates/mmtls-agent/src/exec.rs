@@ -22,6 +22,7 @@ use mmtls_keyshare::agent::{
     EXEMPT_VARIABLE, SHARE_HANDSHAKE_VARIABLE, SHARE_SERVER_VARIABLE, SOCKET_VARIABLE,
 };
 use mmtls_keyshare::policy::ServerNames;
+use mmtls_record::Direction;
 use rustix::process::{DumpableBehavior, Pid, Signal, kill_process, set_dumpable_behavior};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
@@ -32,6 +33,7 @@ use crate::advice::advice;
 use crate::agent::Agent;
 use crate::audit::Audit;
 use crate::channel::Channel;
+use crate::consent::Consent;
 use crate::key_logs::FollowedLog;
 use crate::paths::AgentDirectory;
 use crate::programs::Programs;
@@ -62,6 +64,8 @@ pub struct ExecOptions {
     pub agent: Option<PathBuf>,
     /// Server names, exact or `*.example.org`, whose sessions stay private.
     pub exempt: Vec<String>,
+    /// Refuse the keys of this direction: it passes unread.
+    pub refused: Option<Direction>,
     /// Share also the sessions in which the program is the server.
     pub share_server: bool,
     /// Share also the handshake keys of TLS 1.3.
@@ -101,8 +105,11 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| Error::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
 
-    let programs =
-        Programs::new(options.share_handshake, writes_key_log(&exempt), Audit::default());
+    let programs = Programs::new(
+        options.share_handshake,
+        writes_key_log(&exempt),
+        Consent::new(options.refused, Audit::default()),
+    );
     let client = options.channel.start("mmtls-exec", &programs)?;
     let directory = paths::AgentDirectory::create()?;
     let agent = Agent::start(&paths::socket(directory.path()), Arc::clone(&client), &programs)?;

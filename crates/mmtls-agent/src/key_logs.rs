@@ -30,7 +30,8 @@ use rustix::process::geteuid;
 use zeroize::Zeroizing;
 
 use crate::Error;
-use crate::audit::{Audit, Cause};
+use crate::audit::Cause;
+use crate::consent::Consent;
 
 /// What the key logs came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub struct KeyLogs {
     share_handshake: bool,
     /// Where late answers go.
     client: OnceLock<Weak<Client>>,
-    audit: Arc<Audit>,
+    consent: Arc<Consent>,
 }
 
 struct State {
@@ -76,10 +77,10 @@ struct State {
 }
 
 impl KeyLogs {
-    pub fn new(share_handshake: bool, audit: Arc<Audit>) -> Arc<Self> {
+    pub fn new(share_handshake: bool, consent: Arc<Consent>) -> Arc<Self> {
         let keys = LiveKeys::with_capacity(answer, MAX_SESSIONS);
         let state = Mutex::new(State { keys, counters: KeyLogCounters::default() });
-        Arc::new(Self { state, share_handshake, client: OnceLock::new(), audit })
+        Arc::new(Self { state, share_handshake, client: OnceLock::new(), consent })
     }
 
     /// Says where answers go that had to wait for their line.
@@ -172,8 +173,8 @@ impl LineSink for Sink {
     fn lines(&mut self, lines: Zeroizing<Vec<u8>>) {
         let answers = self.logs.lines(&lines);
         if let Some(client) = self.logs.client.get().and_then(Weak::upgrade) {
-            for answer in answers {
-                self.logs.audit.note(&answer, Cause::KeyLog);
+            let judged = answers.into_iter();
+            for answer in judged.flat_map(|it| self.logs.consent.judge(it, Cause::KeyLog)) {
                 // To every middlebox: it may have the same keys twice. A full queue is in the client's counters.
                 let _ = client.send(&answer);
             }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use mmtls_keyshare::agent::Datagram;
 use mmtls_keyshare::message::Message;
 
-use crate::audit::{Audit, Cause};
+use crate::audit::Cause;
+use crate::consent::Consent;
 use crate::key_logs::KeyLogs;
 use crate::sessions::Sessions;
 
@@ -15,16 +16,16 @@ use crate::sessions::Sessions;
 pub struct Programs {
     sessions: Arc<Mutex<Sessions>>,
     logs: Option<Arc<KeyLogs>>,
-    audit: Arc<Audit>,
+    consent: Arc<Consent>,
 }
 
 impl Programs {
     /// Without key logs, first keys come unasked or not at all.
-    pub fn new(share_handshake: bool, key_logs: bool, audit: Audit) -> Self {
+    pub fn new(share_handshake: bool, key_logs: bool, consent: Consent) -> Self {
         let sessions = Arc::new(Mutex::new(Sessions::new(share_handshake)));
-        let audit = Arc::new(audit);
-        let logs = key_logs.then(|| KeyLogs::new(share_handshake, Arc::clone(&audit)));
-        Self { sessions, logs, audit }
+        let consent = Arc::new(consent);
+        let logs = key_logs.then(|| KeyLogs::new(share_handshake, Arc::clone(&consent)));
+        Self { sessions, logs, consent }
     }
 
     /// The sessions that the preload library tells of.
@@ -43,27 +44,21 @@ impl Programs {
         self.logs.as_ref().map_or(0, |logs| logs.capabilities())
     }
 
-    /// What middleboxes are told of a datagram, if it is something.
-    pub fn program_says(&self, datagram: &[u8]) -> Option<Message> {
+    /// What middleboxes are told of a datagram.
+    pub fn program_says(&self, datagram: &[u8]) -> Vec<Message> {
         let mut sessions = self.sessions();
         let message = match Datagram::decode(datagram) {
             Ok(datagram) => sessions.datagram(&datagram),
             Err(_) => sessions.malformed(),
         };
         drop(sessions);
-        if let Some(message) = &message {
-            self.audit.note(message, Cause::Program);
-        }
-        message
+        message.map_or_else(Vec::new, |message| self.consent.judge(message, Cause::Program))
     }
 
     /// What a middlebox is told; nothing where it has asked for a key log's line that is yet to come.
     pub fn middlebox_says(&self, message: &Message) -> Option<Message> {
-        let answer = self.answer(message);
-        if let Some(answer) = &answer {
-            self.audit.note(answer, Cause::Request);
-        }
-        answer
+        // A question is for one direction, and so is its answer.
+        self.consent.judge(self.answer(message)?, Cause::Request).pop()
     }
 
     fn answer(&self, message: &Message) -> Option<Message> {

@@ -229,7 +229,11 @@ impl Sessions {
 
     fn exempt(&mut self, exempt: &Exempt<'_>) -> Message {
         self.counters.exempt += 1;
-        Message::NullKeys(NullKeys { client_random: *exempt.client_random, flow: exempt.flow })
+        Message::NullKeys(NullKeys {
+            client_random: *exempt.client_random,
+            direction: None,
+            flow: exempt.flow,
+        })
     }
 
     fn first(

@@ -127,7 +127,7 @@ impl KeyLog for SharingLog {
                 | Label::Traffic(_, KeyEpoch::EarlyData)
                 | Label::Traffic(Direction::ClientToServer, KeyEpoch::Handshake),
             ) if self.exempt => {
-                let null = NullKeys { client_random, flow: None };
+                let null = NullKeys { client_random, direction: None, flow: None };
                 return self.sharing.send(&Message::NullKeys(null));
             }
             Some(Label::Master) => return self.sharing.count_unsupported(),

@@ -135,8 +135,12 @@ counters! {
     keys_mismatch,
     /// Key deliveries that came again, or to a session that is over or not followed: no fault of anybody.
     keys_not_needed,
-    /// Null keys accepted.
+    /// Null keys accepted: sessions that are exempt.
     null_keys,
+    /// Directions of sessions whose endpoint refuses to share them; the other one is followed.
+    directions_refused,
+    /// Protected records that passed in such directions.
+    records_unread,
     /// Sessions that are exempt by their server name (`Config::exempt_names`).
     exempt_names,
 }

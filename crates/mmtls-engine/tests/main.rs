@@ -5,6 +5,7 @@ mod behind_cleartext;
 mod bypass;
 mod clear;
 mod cleartext;
+mod consent;
 mod cost;
 mod early;
 mod epochs;

@@ -94,7 +94,7 @@ fn refuses_null_keys_in_place_of_a_private_tag() {
         t.open();
         let hello = hello();
         assert_eq!(t.send(C, 0, 0, flag::ACK, &hello), Verdict::Forward);
-        assert_eq!(t.engine.handle_null_keys(1, None, RANDOM), Ok(true));
+        assert_eq!(t.engine.handle_null_keys(1, None, RANDOM, None), Ok(true));
         assert_eq!(t.engine.counters().null_keys, 0);
         let record = plain(ContentType::HANDSHAKE, &server_hello(&[0x5a; 32], suite));
         assert_eq!(t.send(S, 0, hello.len() as u64, flag::ACK, &record), verdict, "{suite:#x}");

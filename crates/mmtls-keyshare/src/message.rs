@@ -151,6 +151,8 @@ pub struct SessionKeys {
 pub struct NullKeys {
     /// From the ClientHello.
     pub client_random: Random,
+    /// Only what is sent this way is private; `None`: all of it.
+    pub direction: Option<Direction>,
     /// The connection's ends, where the sender knows them.
     pub flow: Option<Flow>,
 }

@@ -76,7 +76,7 @@ fn until(done: impl Fn() -> bool) {
 fn null(number: u32) -> Message {
     let mut client_random = [0; 32];
     client_random[..4].copy_from_slice(&number.to_be_bytes());
-    Message::NullKeys(NullKeys { client_random, flow: None })
+    Message::NullKeys(NullKeys { client_random, direction: None, flow: None })
 }
 
 fn number(message: &Message) -> u32 {

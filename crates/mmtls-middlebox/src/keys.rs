@@ -70,6 +70,8 @@ pub enum KeyDelivery {
         sender: IpAddr,
         /// For which session.
         client_random: [u8; 32],
+        /// For which direction of it; `None`: both.
+        direction: Option<Direction>,
     },
     /// Lines of a key log.
     Lines(Arc<Lines>),
@@ -113,7 +115,7 @@ impl KeyDelivery {
     fn session(&self) -> Option<(Option<IpAddr>, [u8; 32])> {
         match self {
             Self::Keys(keys) => Some((keys.sender, keys.client_random)),
-            Self::Null { sender, client_random } => Some((Some(*sender), *client_random)),
+            Self::Null { sender, client_random, .. } => Some((Some(*sender), *client_random)),
             Self::Lines(_) | Self::Opened { .. } => None,
         }
     }
@@ -447,7 +449,8 @@ impl WorkerSink {
             }
             Message::NullKeys(null) => {
                 let home = self.home(null.flow.as_ref(), &null.client_random);
-                (home, KeyDelivery::Null { sender, client_random: null.client_random })
+                let (client_random, direction) = (null.client_random, null.direction);
+                (home, KeyDelivery::Null { sender, client_random, direction })
             }
             _ => return Ok(()),
         };

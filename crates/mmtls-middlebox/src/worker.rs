@@ -284,8 +284,9 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                         self.keys.refuse(sender, source, random, why);
                     }
                 }
-                KeyDelivery::Null { sender, client_random } => {
-                    let _ = self.engine.handle_null_keys(now_ns, Some(sender), client_random);
+                KeyDelivery::Null { sender, client_random, direction } => {
+                    let sender = Some(sender);
+                    let _ = self.engine.handle_null_keys(now_ns, sender, client_random, direction);
                 }
                 KeyDelivery::Opened { address, connection } => {
                     self.keys.ask_again(address, connection, now_ns);

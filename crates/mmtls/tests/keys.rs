@@ -109,7 +109,7 @@ fn the_sender_process() {
                 send(vec![to_server]);
             }
             Mode::Null => {
-                let null = NullKeys { client_random: random, flow: None };
+                let null = NullKeys { client_random: random, direction: None, flow: None };
                 client.send(&Message::NullKeys(null)).unwrap();
             }
         }
@@ -585,6 +585,48 @@ fn accepts_null_keys_as_a_refusal_to_share() {
         }
         let states = report.events("flow").into_iter().map(|it| it["flow"]["state"].as_str());
         assert_eq!(states.filter(|it| *it == Some("bypassed")).count(), 2);
+    }
+}
+
+/// "Inspect my own data": what the endpoint refuses passes unread, and the other direction is inspected to the end.
+#[test]
+fn a_refused_direction_passes_unread_and_the_other_is_inspected() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = Stage::with(NginxOptions { record_bytes: 4096, ..NginxOptions::default() });
+    let clean = files::pattern_bytes(500_000, 5);
+    stage.serve("clean", &clean);
+    stage.serve("file", &with_pattern(500_000, 400_000));
+    for (refused, version) in
+        [("toserver", "1.3"), ("toserver", "1.2"), ("toclient", "1.3"), ("toclient", "1.2")]
+    {
+        let mmtls = stage.mmtls(&resetting(&stage));
+        let fetch = |name: &str| {
+            let mut curl = mmtls.sharing_with(&stage.bed, false, &["--refuse", refused], "curl");
+            curl.arg("--cacert").arg(&stage.bed.pki().ca).args(stage.bed.resolve_args());
+            curl.args(["-sS", "--http1.1", "--max-time", "30", "--tls-max", version, &url(name)]);
+            stage.run("curl", curl)
+        };
+        let page = fetch("clean");
+        assert!(page.stdout == clean, "{refused}, {version}: {}", page.stderr);
+        let page = fetch("file");
+        let reads_answers = refused == "toserver";
+        assert_eq!(page.status.success(), !reads_answers, "{refused}, {version}: {}", page.stderr);
+        let report = mmtls.stop().unwrap();
+        let all = format!("{refused}, {version}: {:#?}", report.summary);
+        assert_eq!(report.count("decrypted"), 2, "{all}");
+        assert_eq!(report.count("alerts"), u64::from(reads_answers), "{all}");
+        assert_eq!(stat(&report, "engine", "directions_refused"), 2, "{all}");
+        assert!(stat(&report, "engine", "records_unread") >= 2, "{all}");
+        for tls in sessions(&report) {
+            assert_eq!(tls["refused_direction"], refused, "{tls}");
+            let opened = |direction: &str| {
+                tls["decrypted"][format!("records_{direction}")].as_u64().unwrap()
+            };
+            let other = if reads_answers { "toclient" } else { "toserver" };
+            assert!(opened(refused) == 0 && opened(other) > 0, "{tls}");
+        }
     }
 }
 

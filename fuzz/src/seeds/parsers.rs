@@ -157,7 +157,18 @@ pub(super) fn key_message(add: Add<'_>) {
                 keys: vec![entry(Direction::ServerToClient, 7, &[3; 32], &[6; 48])],
             }),
         ),
-        ("null-keys", Message::NullKeys(NullKeys { client_random: [1; 32], flow: None })),
+        (
+            "null-keys",
+            Message::NullKeys(NullKeys { client_random: [1; 32], direction: None, flow: None }),
+        ),
+        (
+            "null-keys-of-a-direction",
+            Message::NullKeys(NullKeys {
+                client_random: [1; 32],
+                direction: Some(Direction::ClientToServer),
+                flow: None,
+            }),
+        ),
         (
             "key-request",
             Message::KeyRequest(KeyRequest {

@@ -15,7 +15,7 @@ use super::{Engine, context};
 use crate::keys::{Delivery, SharedKeys};
 use crate::session::{Handler, KeyRefusal, RefusedKeys, SessionId};
 use crate::tcp::{FlowIndex, Phase};
-use crate::tls::KeyEpoch;
+use crate::tls::{Direction, KeyEpoch};
 
 /// Sessions beside the first one that get the same keys.
 const MAX_TWINS: usize = 7;
@@ -53,7 +53,7 @@ impl<H: Handler> Engine<H> {
         self.handle_delivery(keys.sender, random, Delivery::Keys(keys))
     }
 
-    /// Takes an endpoint's refusal to share. As [`Engine::handle_keys`].
+    /// Takes an endpoint's refusal to share a direction, or with `None` both. As [`Engine::handle_keys`].
     ///
     /// # Errors
     /// [`KeyRefusal`]; it has been counted.
@@ -62,9 +62,10 @@ impl<H: Handler> Engine<H> {
         now_ns: u64,
         sender: Option<IpAddr>,
         client_random: [u8; 32],
+        direction: Option<Direction>,
     ) -> Result<bool, KeyRefusal> {
         self.now_ns = self.now_ns.max(now_ns);
-        self.handle_delivery(sender, client_random, Delivery::Null)
+        self.handle_delivery(sender, client_random, Delivery::Null(direction))
     }
 
     fn handle_delivery(
@@ -144,7 +145,9 @@ impl<H: Handler> Engine<H> {
         let mut ctx = context!(self, tls.state);
         let mut used = false;
         match delivery {
-            Delivery::Null => used = tls.session.handle_null_keys(&mut ctx),
+            Delivery::Null(direction) => {
+                used = tls.session.handle_null_keys(direction, &mut ctx);
+            }
             Delivery::Keys(mut shared) => {
                 let info = tls.session.info();
                 let ours = tls.session.key_server_random();

@@ -58,6 +58,21 @@ struct Ahead {
     keys: [KeysAhead; 2],
 }
 
+impl Version {
+    /// Whether a record is protected, and may be where it stands.
+    fn protects(&self, record: RawRecord<'_>) -> bool {
+        match self {
+            Self::Undecided(ahead) => {
+                record.direction == Direction::ClientToServer
+                    && record.is_application_data()
+                    && ahead.early.is_open()
+            }
+            Self::Tls12(tls12) => tls12.is_protected(record.direction),
+            Self::Tls13(_) => record.is_application_data(),
+        }
+    }
+}
+
 impl Default for Version {
     fn default() -> Self {
         Self::Undecided(Ahead::default())
@@ -137,6 +152,9 @@ impl Protocol {
         ctx: &mut Context<'_>,
     ) -> bool {
         let Self { reporter, negotiation, version, .. } = self;
+        if reporter.info.refused[direction.index()] {
+            return false;
+        }
         let taken = match version {
             Version::Undecided(ahead) => ahead.add_keys(direction, epoch, source, opener),
             Version::Tls12(tls12) => {
@@ -187,6 +205,28 @@ impl Protocol {
         };
         reporter.info.key_status = KeyStatus::Exempt;
         reporter.apply(policy, SessionError::MissingKeys);
+        true
+    }
+
+    /// No keys of a direction will come, and whatever comes all the same is not used: what is sent that way passes
+    /// unread. Whether that is news.
+    pub(super) fn refuse(&mut self, direction: Direction, ctx: &mut Context<'_>) -> bool {
+        let reporter = &mut self.reporter;
+        if !reporter.following() || reporter.info.refused[direction.index()] {
+            return false;
+        }
+        if reporter.info.refused[direction.reverse().index()] {
+            return self.exempt(Exempt::Endpoint, ctx);
+        }
+        reporter.info.refused[direction.index()] = true;
+        ctx.counters.directions_refused += 1;
+        match ctx.config.policies.null_keys {
+            // The other direction is followed.
+            Policy::Forward | Policy::Bypass => {}
+            policy @ (Policy::Drop | Policy::Reset) => {
+                reporter.apply(policy, SessionError::MissingKeys);
+            }
+        }
         true
     }
 
@@ -242,6 +282,9 @@ impl Protocol {
             return Step::Stop;
         }
         match version {
+            _ if reporter.info.refused[direction.index()] && version.protects(record) => {
+                return self.pass_unread(record, ctx);
+            }
             Version::Tls13(tls13) => return tls13.handle_record(record, reporter, ctx),
             Version::Tls12(tls12) if tls12.is_protected(direction) => {
                 return self.handle_tls12_record(record, ctx);
@@ -272,6 +315,19 @@ impl Protocol {
             _ => {}
         }
         self.reporter.step()
+    }
+
+    /// A protected record whose keys are refused.
+    fn pass_unread(&mut self, record: RawRecord<'_>, ctx: &mut Context<'_>) -> Step {
+        let Self { reporter, version, .. } = self;
+        ctx.counters.records_unread += 1;
+        match version {
+            // Early data.
+            Version::Undecided(_) => {}
+            Version::Tls12(tls12) => tls12.pass_unread(record, reporter, ctx),
+            Version::Tls13(tls13) => tls13.pass_unread(record, reporter, ctx),
+        }
+        reporter.step()
     }
 
     /// A protected record of TLS 1.2, and the handshake messages in it.

@@ -300,7 +300,8 @@ impl Reporter {
         epoch: KeyEpoch,
         ctx: &mut Context<'_>,
     ) {
-        let Some(version) = self.info.version else {
+        let Some(version) = self.info.version.filter(|_| !self.info.refused[direction.index()])
+        else {
             return;
         };
         ctx.outputs.push_back(Output::KeysNeeded(KeysNeeded {

@@ -236,9 +236,22 @@ impl TlsSession {
         }
     }
 
-    /// The endpoint refuses to share.
-    pub(crate) fn handle_null_keys(&mut self, ctx: &mut Context<'_>) -> bool {
-        self.protocol.exempt(Exempt::Endpoint, ctx)
+    /// The endpoint refuses to share a direction, or both. Whether that is news.
+    pub(crate) fn handle_null_keys(
+        &mut self,
+        direction: Option<Direction>,
+        ctx: &mut Context<'_>,
+    ) -> bool {
+        let Some(direction) = direction else {
+            return self.protocol.exempt(Exempt::Endpoint, ctx);
+        };
+        if !self.protocol.refuse(direction, ctx) {
+            return false;
+        }
+        // What waited for its keys passes.
+        self.resume(direction, None, ctx);
+        self.resume_server(ctx);
+        true
     }
 
     /// See [`Protocol::refuse_version`].

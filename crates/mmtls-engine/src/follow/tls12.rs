@@ -177,6 +177,26 @@ impl Tls12 {
         Handled::Messages
     }
 
+    /// A protected record whose keys are refused.
+    pub(super) fn pass_unread(
+        &mut self,
+        record: RawRecord<'_>,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        let direction = record.direction;
+        let is_finished = self.is_finished_next(direction);
+        if is_finished && record.header.content_type != ContentType::HANDSHAKE {
+            return reporter.fail(direction, SessionError::MalformedRecord, ctx);
+        }
+        if let Some(epoch) = &mut self.epochs[direction.index()] {
+            epoch.pass();
+        }
+        if is_finished {
+            self.finish(direction, reporter, ctx);
+        }
+    }
+
     /// A direction's Finished has passed: with the second one the handshake is over.
     pub(super) fn finish(
         &mut self,

@@ -31,14 +31,16 @@ pub struct SharedKeys {
 /// A delivery for a session that has not been seen.
 pub(crate) enum Delivery {
     Keys(SharedKeys),
-    Null,
+    /// A refusal, of one direction or both.
+    Null(Option<Direction>),
 }
 
 impl Delivery {
     /// The same for another session.
     pub(crate) fn share(&self) -> Option<Self> {
-        let Self::Keys(keys) = self else {
-            return Some(Self::Null);
+        let keys = match self {
+            Self::Null(direction) => return Some(Self::Null(*direction)),
+            Self::Keys(keys) => keys,
         };
         let share = |(direction, epoch, opener): &(_, _, Box<dyn OpenRecord>)| {
             opener.share().map(|opener| (*direction, *epoch, opener))
@@ -51,15 +53,15 @@ impl Delivery {
     pub(crate) fn cost(&self) -> usize {
         match self {
             Self::Keys(keys) => keys.keys.len().max(1),
-            Self::Null => 1,
+            Self::Null(_) => 1,
         }
     }
 
-    /// Over which connection it came. Refusals all say the same.
+    /// Over which connection it came. Refusals have few things to say.
     pub(crate) fn source(&self) -> u64 {
         match self {
             Self::Keys(keys) => keys.source,
-            Self::Null => 0,
+            Self::Null(_) => 0,
         }
     }
 }

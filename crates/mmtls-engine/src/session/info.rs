@@ -108,6 +108,8 @@ pub struct SessionInfo {
     pub early_data: EarlyData,
     /// Where the keys are.
     pub key_status: KeyStatus,
+    /// Directions that pass unread, since their endpoint refuses to share them (client first).
+    pub refused: [bool; 2],
     /// Records of early data and application epochs opened, per direction (client first).
     pub records_opened: [u64; 2],
     /// Such records that were seen, opened or not, per direction (client first).
@@ -144,6 +146,7 @@ impl SessionInfo {
             resumption: Resumption::None,
             early_data: EarlyData::None,
             key_status: KeyStatus::Waiting,
+            refused: [false; 2],
             records_opened: [0; 2],
             records_seen: [0; 2],
             plaintext_bytes: [0; 2],

@@ -107,7 +107,7 @@ fn early(rng: &mut Seeded) -> EarlyScript {
 }
 
 /// Keys as the script's version has them.
-fn opener(script: &Script, direction: Direction, epoch: KeyEpoch) -> Box<dyn OpenRecord> {
+pub fn opener(script: &Script, direction: Direction, epoch: KeyEpoch) -> Box<dyn OpenRecord> {
     let NullKeys(id) = keys(direction, epoch);
     if script.tls12 { Box::new(NullKeys12(id)) } else { Box::new(NullKeys(id)) }
 }

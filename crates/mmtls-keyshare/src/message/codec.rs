@@ -60,6 +60,7 @@ fn write_body(message: &Message, out: &mut Writer<'_>) {
         Message::SessionKeys(session) => write_session(session, out),
         Message::NullKeys(null) => {
             out.bytes(&null.client_random);
+            out.u8(null.direction.map_or(BOTH_DIRECTIONS, direction_number));
             Flow::write(null.flow.as_ref(), out);
         }
         Message::KeyRequest(request) => {
@@ -96,6 +97,9 @@ fn write_session(session: &SessionKeys, out: &mut Writer<'_>) {
         out.vec8(entry.mac_key.as_bytes());
     }
 }
+
+/// Stands for both of them in NullKeys.
+const BOTH_DIRECTIONS: u8 = 2;
 
 fn direction_number(direction: Direction) -> u8 {
     match direction {
@@ -170,6 +174,7 @@ impl Body {
             3 => Message::SessionKeys(self.session(body)?),
             4 => Message::NullKeys(NullKeys {
                 client_random: self.got(body.array())?,
+                direction: self.directions(body)?,
                 flow: self.flow(body)?,
             }),
             5 => Message::KeyRequest(KeyRequest {
@@ -231,6 +236,15 @@ impl Body {
 
     fn flow(&self, body: &mut Reader<'_>) -> Result<Option<Flow>, DecodeError> {
         self.got(Flow::read(body))?.map_err(|()| self.bad("flow"))
+    }
+
+    fn directions(&self, body: &mut Reader<'_>) -> Result<Option<Direction>, DecodeError> {
+        match self.got(body.u8())? {
+            0 => Ok(Some(Direction::ClientToServer)),
+            1 => Ok(Some(Direction::ServerToClient)),
+            BOTH_DIRECTIONS => Ok(None),
+            _ => Err(self.bad("directions")),
+        }
     }
 
     fn direction(&self, body: &mut Reader<'_>) -> Result<Direction, DecodeError> {

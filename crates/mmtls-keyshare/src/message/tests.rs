@@ -41,6 +41,10 @@ fn session(server_random: Option<Random>, flow: Option<Flow>, count: usize) -> M
     })
 }
 
+fn null(client_random: Random, direction: Option<Direction>, flow: Option<Flow>) -> NullKeys {
+    NullKeys { client_random, direction, flow }
+}
+
 fn samples() -> Vec<Message> {
     vec![
         Message::Hello(greeting()),
@@ -48,8 +52,9 @@ fn samples() -> Vec<Message> {
         session(None, None, 1),
         session(Some([2; 32]), Some(flow(false)), 2),
         session(Some([2; 32]), Some(flow(true)), MAX_KEYS),
-        Message::NullKeys(NullKeys { client_random: [3; 32], flow: Some(flow(true)) }),
-        Message::NullKeys(NullKeys { client_random: [3; 32], flow: None }),
+        Message::NullKeys(null([3; 32], None, Some(flow(true)))),
+        Message::NullKeys(null([3; 32], Some(Direction::ClientToServer), None)),
+        Message::NullKeys(null([3; 32], Some(Direction::ServerToClient), None)),
         Message::KeyRequest(KeyRequest {
             client_random: [4; 32],
             server_random: [5; 32],
@@ -85,12 +90,10 @@ fn accepts_what_it_encodes() {
 
 #[test]
 fn accepts_the_documented_bytes() {
-    let bytes =
-        encode(&Message::NullKeys(NullKeys { client_random: [0xAB; 32], flow: Some(flow(false)) }))
-            .unwrap();
-    let mut expected = vec![1, 4, 0, 45];
+    let bytes = encode(&Message::NullKeys(null([0xAB; 32], None, Some(flow(false))))).unwrap();
+    let mut expected = vec![1, 4, 0, 46];
     expected.extend([0xAB; 32]);
-    expected.extend([4, 192, 0, 2, 1, 0x9C, 0x40, 192, 0, 2, 2, 1, 0xBB]);
+    expected.extend([2, 4, 192, 0, 2, 1, 0x9C, 0x40, 192, 0, 2, 2, 1, 0xBB]);
     assert_eq!(*bytes, expected);
 
     let bytes = encode(&session(Some([2; 32]), None, 1)).unwrap();
@@ -157,9 +160,9 @@ fn refuses_bad_frames() {
     assert!(matches!(decode(&[1, 3, high, low]), Ok(Decoded::NeedMore { bytes: 4096 })));
     assert!(decode(&[1, 3, high, low + 1]).is_err());
     let mapped = {
-        let mut bytes = vec![1, 4, 0, 69];
+        let mut bytes = vec![1, 4, 0, 70];
         bytes.extend([0; 32]);
-        bytes.push(6);
+        bytes.extend([2, 6]);
         for _ in 0..2 {
             bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 1, 0, 1]);
         }

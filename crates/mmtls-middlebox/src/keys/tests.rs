@@ -13,7 +13,10 @@ const SENDER: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0,
 
 fn null(random: u8) -> Routed {
     let sender = [10, 0, 0, 2].into();
-    Routed { delivery: KeyDelivery::Null { sender, client_random: [random; 32] }, passed: 0 }
+    Routed {
+        delivery: KeyDelivery::Null { sender, client_random: [random; 32], direction: None },
+        passed: 0,
+    }
 }
 
 #[test]
@@ -127,7 +130,7 @@ fn accepts_two_agents_of_one_address() {
         config.capabilities = capabilities;
         let client = Client::start(config, Box::new(|_| None)).unwrap();
         for number in 0..3 {
-            let message = NullKeys { client_random: [number; 32], flow: None };
+            let message = NullKeys { client_random: [number; 32], direction: None, flow: None };
             client.send(&Message::NullKeys(message)).unwrap();
         }
         client

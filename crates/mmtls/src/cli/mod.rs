@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use mmtls_agent::{AgentOptions, Channel, ExecOptions};
 use mmtls_inspect::detect::Search;
 use mmtls_middlebox::Error;
@@ -72,6 +72,15 @@ struct ChannelArgs {
     client_key: Option<PathBuf>,
 }
 
+/// A direction of a session, as eve.json names it.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Direction {
+    /// What the client of TLS sends.
+    Toserver,
+    /// What the server sends.
+    Toclient,
+}
+
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
 struct AgentArgs {
@@ -89,6 +98,9 @@ struct AgentArgs {
     /// Share handshake keys, too: the middlebox then sees certificates and the whole handshake.
     #[arg(long)]
     share_handshake: bool,
+    /// Keep a direction private: the other one is shared, and this one passes unread.
+    #[arg(long, value_name = "DIRECTION")]
+    refuse: Option<Direction>,
     /// Note each session that was shared or not, without secrets, in this file: a line of JSON each, appended.
     #[arg(long, value_name = "FILE")]
     audit_log: Option<PathBuf>,
@@ -117,6 +129,9 @@ struct ExecArgs {
     /// Keep sessions with this server name (or *.domain) private: send null keys (repeatable).
     #[arg(long, value_name = "NAME")]
     exempt: Vec<String>,
+    /// Keep a direction private: the other one is shared, and this one passes unread.
+    #[arg(long, value_name = "DIRECTION", requires = "middlebox")]
+    refuse: Option<Direction>,
     /// Share sessions in which the program is the server, too.
     #[arg(long)]
     share_server: bool,
@@ -155,6 +170,15 @@ impl Cli {
     }
 }
 
+impl From<Direction> for mmtls_agent::Direction {
+    fn from(direction: Direction) -> Self {
+        match direction {
+            Direction::Toserver => Self::ClientToServer,
+            Direction::Toclient => Self::ServerToClient,
+        }
+    }
+}
+
 impl From<ChannelArgs> for Channel {
     fn from(args: ChannelArgs) -> Self {
         Self {
@@ -189,6 +213,7 @@ impl AgentArgs {
             directory: self.directory,
             key_logs: self.keylog,
             share_handshake: self.share_handshake,
+            refused: self.refuse.map(Into::into),
             audit_log: self.audit_log,
             guard: guard(),
         })
@@ -208,6 +233,7 @@ impl ExecArgs {
             channel: self.channel.into(),
             agent: self.agent,
             exempt: self.exempt,
+            refused: self.refuse.map(Into::into),
             share_server: self.share_server,
             share_handshake: self.share_handshake,
             preload_library: self.preload,

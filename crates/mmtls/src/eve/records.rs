@@ -191,6 +191,8 @@ pub(super) struct SessionBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     sni: Option<&'a str>,
     key_status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused_direction: Option<&'static str>,
     outcome: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     app_proto: Option<&'a str>,
@@ -225,6 +227,11 @@ impl<'a> SessionBody<'a> {
             client_random: client_random(info),
             sni: info.server_name.as_deref(),
             key_status: key_status_name(info.key_status),
+            refused_direction: match info.refused {
+                [true, _] => Some("toserver"),
+                [_, true] => Some("toclient"),
+                [false, false] => None,
+            },
             outcome: end.outcome,
             app_proto: end.app_proto,
             end_reason: end.reason.name(),

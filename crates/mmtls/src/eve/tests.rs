@@ -99,6 +99,7 @@ pub(crate) fn session() -> SessionInfo {
         early_data: EarlyData::None,
         alpn: None,
         key_status: KeyStatus::Shared,
+        refused: [false, true],
         records_opened: [1, 2],
         records_seen: [1, 3],
         plaintext_bytes: [10, 20],

@@ -47,7 +47,7 @@ impl Early {
     }
 
     /// Whether a record of the client may be early data.
-    pub(super) fn is_open(&self) -> bool {
+    pub(in crate::follow) fn is_open(&self) -> bool {
         self.open
     }
 

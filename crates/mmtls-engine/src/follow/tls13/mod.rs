@@ -134,6 +134,22 @@ impl Tls13 {
         reporter.step()
     }
 
+    /// A protected record whose keys are refused. Where early data may be among them nothing tells which of the client's
+    /// records are its last flight: the server's go on passing until one opens, or its limit.
+    pub(super) fn pass_unread(
+        &mut self,
+        record: RawRecord<'_>,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        if record.fragment.len() > MAX_FRAGMENT_LEN {
+            reporter.fail(record.direction, SessionError::MalformedRecord, ctx);
+        } else if record.direction == Direction::ClientToServer && !self.early.is_open() {
+            self.client_flight_seen = true;
+            reporter.end_handshake(ctx);
+        }
+    }
+
     /// A protected record before the switch is known: it is a handshake record under keys that
     /// were not shared, or number 0 of the application epoch. Its tag tells.
     fn handle_search_record(
