@@ -133,6 +133,10 @@ counters! {
     keys_wrong_sender,
     /// Of these, those for another server random or suite.
     keys_mismatch,
+    /// Of these, those that opened no record of their session.
+    keys_open_nothing,
+    /// Of these, those for sessions not seen yet, of senders who have their share of what is kept.
+    keys_over_quota,
     /// Key deliveries that came again, or to a session that is over or not followed: no fault of anybody.
     keys_not_needed,
     /// Null keys accepted: sessions that are exempt.

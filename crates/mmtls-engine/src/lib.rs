@@ -68,6 +68,6 @@ pub use config::{
 pub use counters::Counters;
 pub use driver::Engine;
 pub use keys::SharedKeys;
-pub use output::{Exit, FrameInput, HoldId, KeysNeeded, Output, PortId, Verdict};
+pub use output::{Exit, FrameInput, HoldId, KeysNeeded, KeysOpenNothing, Output, PortId, Verdict};
 pub use session::KeyRefusal;
 pub use wire::{Link, finishes_in_place};

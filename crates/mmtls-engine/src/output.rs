@@ -69,6 +69,19 @@ pub enum Output {
     },
     /// Keys are wanted: a hint for key logs and for asking an endpoint.
     KeysNeeded(KeysNeeded),
+    /// Keys open no record of their session: a hint for telling their sender.
+    KeysOpenNothing(KeysOpenNothing),
+}
+
+/// Whose keys open nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeysOpenNothing {
+    /// The session's client.
+    pub client: SocketAddr,
+    /// `ClientHello.random`.
+    pub client_random: [u8; 32],
+    /// The connection that they came over, as [`SharedKeys::source`](crate::SharedKeys::source) has it.
+    pub source: u64,
 }
 
 /// Which keys are wanted.

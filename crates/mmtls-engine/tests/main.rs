@@ -23,4 +23,5 @@ mod resumption;
 mod shares;
 mod starttls;
 mod tunnels;
+mod wrong_keys;
 mod zero_random;

@@ -200,6 +200,8 @@ impl Reason {
     pub const POLICY: Self = Self(5);
     /// The session has another server random or suite.
     pub const MISMATCH: Self = Self(6);
+    /// The keys open no record of the session.
+    pub const OPEN_NOTHING: Self = Self(7);
 }
 
 impl fmt::Display for Reason {
@@ -211,6 +213,7 @@ impl fmt::Display for Reason {
             Self::UNKNOWN_SESSION => f.write_str("unknown session"),
             Self::POLICY => f.write_str("forbidden by policy"),
             Self::MISMATCH => f.write_str("the session has another server random or suite"),
+            Self::OPEN_NOTHING => f.write_str("the keys open no record of the session"),
             Self(other) => write!(f, "reason {other}"),
         }
     }

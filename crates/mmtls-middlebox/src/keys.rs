@@ -296,12 +296,16 @@ impl Lost {
 }
 
 impl KeyRouter {
-    /// The connections from this address: one for each agent.
+    /// The connection with this number, from this address or, without one, from any.
     #[must_use]
-    pub fn connections_of(&self, address: IpAddr) -> Vec<ConnectionId> {
+    pub fn connection(&self, number: u64, address: Option<IpAddr>) -> Option<ConnectionId> {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = connections.get(&address).into_iter().flatten();
-        own.map(|agent| agent.connection).collect()
+        let is = |agent: &&Agent| agent.connection.number() == number;
+        let agent = match address {
+            Some(address) => connections.get(&address)?.iter().find(is),
+            None => connections.values().flatten().find(is),
+        };
+        agent.map(|agent| agent.connection)
     }
 
     /// Who is asked for keys of a client at this address: the connections from there; where there
@@ -582,6 +586,8 @@ pub fn reason(why: KeyRefusal) -> Option<Reason> {
     match why {
         KeyRefusal::WrongSender => Some(Reason::ADDRESS),
         KeyRefusal::Mismatch => Some(Reason::MISMATCH),
+        KeyRefusal::OpenNothing => Some(Reason::OPEN_NOTHING),
+        KeyRefusal::Capacity => Some(Reason::CAPACITY),
         _ => None,
     }
 }

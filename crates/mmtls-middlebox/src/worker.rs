@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use mmtls_engine::session::Handler;
 use mmtls_engine::{
-    Engine, Exit, FrameInput, HoldId, Link, Output, PortId, Verdict, finishes_in_place,
+    Engine, Exit, FrameInput, HoldId, KeyRefusal, Link, Output, PortId, Verdict, finishes_in_place,
 };
 use mmtls_packet_io::{
     Action, Error as PortsError, Frame, HeldFrame, Outbox, Port, Ports, VnetHeader,
@@ -334,6 +334,10 @@ fn drain<H: Handler>(
                 };
                 // The engine's frames have a header and a legal length.
                 let _ = out.inject(port, &frame);
+            }
+            Output::KeysOpenNothing(of) => {
+                let sender = (!keys.any_sender).then_some(of.client.ip());
+                keys.refuse(sender, of.source, of.client_random, KeyRefusal::OpenNothing);
             }
             Output::KeysNeeded(wanted) => {
                 if let Some(found) =

@@ -39,6 +39,8 @@ enum Mode {
     Garbage,
     /// Keys of another suite.
     OtherSuite,
+    /// Of sessions that there are not.
+    Flood,
     /// Keys of a suite that there is not.
     NoSuite,
 }
@@ -60,6 +62,7 @@ fn the_sender_process() {
         Mode::Null,
         Mode::Garbage,
         Mode::OtherSuite,
+        Mode::Flood,
         Mode::NoSuite,
     ];
     let mode = *modes.iter().find(|mode| format!("{mode:?}") == text("SENDER_MODE")).unwrap();
@@ -107,6 +110,12 @@ fn the_sender_process() {
                 send(vec![to_client]);
                 std::thread::sleep(delay);
                 send(vec![to_server]);
+            }
+            Mode::Flood => {
+                for number in 0..64 {
+                    let keys = keys(Direction::ClientToServer, &client_secret);
+                    client.send(&session([number; 32], suite, vec![keys])).unwrap();
+                }
             }
             Mode::Null => {
                 let null = NullKeys { client_random: random, direction: None, flow: None };
@@ -457,27 +466,46 @@ fn keys_until(
 }
 
 #[test]
-fn refuses_keys_of_another_suite_and_says_so() {
+fn refuses_keys_that_cannot_be_used_and_says_so() {
     if !can_run(&["nginx", "curl"]) {
         return;
     }
     let stage = stage();
     stage.serve("file", b"nobody gets this");
     let client = &stage.bed.client;
-    for (mode, why, reason) in [
-        (Mode::OtherSuite, "the session has another server random or suite", Some("mismatch")),
-        (Mode::NoSuite, "not supported", None),
+    // The counter, the record's reason (what belongs to no session has no record), and how the session counts.
+    for (mode, why, counter, reason, outcome) in [
+        (
+            Mode::OtherSuite,
+            "the session has another server random or suite",
+            "keys_mismatch",
+            Some("mismatch"),
+            "missing key",
+        ),
+        (Mode::NoSuite, "not supported", "keys_unusable", None, "missing key"),
+        (
+            Mode::Garbage,
+            "the keys open no record of the session",
+            "keys_open_nothing",
+            Some("open_nothing"),
+            "failed",
+        ),
+        (Mode::Flood, "no capacity", "keys_over_quota", None, "missing key"),
     ] {
         let told = format!("sender: refused: {why}");
-        let (page, report) = keys_until(&told, &stage, client, mode, &options());
+        let config = Some("[limits]\nmax_pending_keys = 64\n".to_owned());
+        let options = MmtlsOptions { config, ..options() };
+        let (page, report) = keys_until(&told, &stage, client, mode, &options);
         assert!(!page.status.success() && page.stdout.is_empty(), "{}", page.stderr);
-        assert_eq!(report.count("missing key"), 1, "{:#?}", report.summary);
+        assert_eq!(report.count(outcome), 1, "{:#?}", report.summary);
         let keys = report.events("keys");
-        // What can be used for no session belongs to none.
         assert_eq!(keys.is_empty(), reason.is_none(), "{keys:?}");
-        assert!(keys.iter().all(|it| it["keys"]["reason"] == "mismatch"), "{keys:?}");
-        let counter = if reason.is_some() { "keys_mismatch" } else { "keys_unusable" };
-        assert!(stat(&report, "engine", counter) >= 1);
+        let client = address::CLIENT_V4;
+        for it in keys.iter().filter(|_| reason.is_some()) {
+            assert_eq!(it["keys"]["reason"].as_str(), reason, "{it}");
+            assert_eq!(it["keys"]["sender"], client, "{it}");
+        }
+        assert!(stat(&report, "engine", counter) >= 1, "{counter}");
     }
 }
 

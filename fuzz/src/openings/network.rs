@@ -516,7 +516,7 @@ impl Net {
                         self.deliver(side, &packet);
                     }
                 }
-                Output::KeysNeeded(_) => {}
+                Output::KeysNeeded(_) | Output::KeysOpenNothing(_) => {}
             }
         }
         self.engine.handler_mut().ended.clear();

@@ -77,10 +77,19 @@ impl<H: Handler> Engine<H> {
         let address = sender;
         let sender = if self.config.any_key_sender { None } else { sender };
         let Some(&(index, id)) = self.by_random.get(&random) else {
-            self.counters.keys_pending += 1;
-            self.counters.keys_expired +=
-                self.pending.push((sender, random), delivery, self.now_ns, &self.config.limits);
-            return Ok(false);
+            let key = (sender, random);
+            let pushed = self.pending.push(key, delivery, self.now_ns, &self.config.limits);
+            match &pushed {
+                Ok(displaced) => {
+                    self.counters.keys_pending += 1;
+                    self.counters.keys_expired += displaced;
+                }
+                Err(_) => {
+                    self.counters.keys_over_quota += 1;
+                    self.counters.keys_refused += 1;
+                }
+            }
+            return pushed.map(|_| false);
         };
         let mut fits_a_twin = false;
         if self.twins.contains_key(&random) {
@@ -112,6 +121,7 @@ impl<H: Handler> Engine<H> {
         match why {
             KeyRefusal::WrongSender => self.counters.keys_wrong_sender += 1,
             KeyRefusal::Mismatch => self.counters.keys_mismatch += 1,
+            KeyRefusal::OpenNothing | KeyRefusal::Capacity => {}
             KeyRefusal::NotNeeded => {
                 self.counters.keys_not_needed += 1;
                 return;

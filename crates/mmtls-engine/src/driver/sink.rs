@@ -5,7 +5,9 @@
 use core::time::Duration;
 
 use crate::follow::SessionSink;
-use crate::session::{Certificates, EndReason, Handler, Record, Session, SessionError};
+use crate::session::{
+    Certificates, EndReason, Handler, Record, RefusedKeys, Session, SessionError,
+};
 use crate::tls::{Direction, KeyEpoch};
 
 /// A handler, bound to its state of one session.
@@ -64,6 +66,10 @@ impl<H: Handler> SessionSink for Sink<'_, H> {
         waited: Duration,
     ) {
         self.handler.keys(session, self.state, direction, epoch, waited);
+    }
+
+    fn keys_refused(&mut self, refused: &RefusedKeys<'_>) {
+        self.handler.keys_refused(refused);
     }
 
     fn session_end(&mut self, session: &mut Session<'_>, why: EndReason) {

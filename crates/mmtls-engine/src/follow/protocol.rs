@@ -140,6 +140,14 @@ impl Protocol {
         }
     }
 
+    /// Tells that nothing opened although keys were there.
+    pub(super) fn tell_nothing_opened(&mut self, direction: Direction, ctx: &mut Context<'_>) {
+        if let Version::Tls13(tls13) = &self.version {
+            tls13.refuse_keys(direction, &self.reporter, ctx);
+        }
+        self.reporter.raise(direction, SessionError::NothingOpened, ctx);
+    }
+
     // Keys.
 
     /// Adds keys that came over the connection `source`; false when they are not needed (any more).
@@ -246,7 +254,10 @@ impl Protocol {
             reporter.info.key_status = KeyStatus::Missing;
         }
         let error = match version {
-            Version::Tls13(tls13) if tls13.keys_do_not_fit(direction) => SessionError::KeysDoNotFit,
+            Version::Tls13(tls13) if tls13.keys_do_not_fit(direction) => {
+                tls13.refuse_keys(direction, reporter, ctx);
+                SessionError::KeysDoNotFit
+            }
             _ => SessionError::MissingKeys,
         };
         reporter.fail(direction, error, ctx);

@@ -8,10 +8,10 @@ use core::mem;
 use super::context::{Context, RawRecord, Step};
 use super::sink::SessionSink;
 use crate::config::Policy;
-use crate::output::{KeysNeeded, Output};
+use crate::output::{KeysNeeded, KeysOpenNothing, Output};
 use crate::session::{
-    Certificates, Control, Disposition, EarlyData, EndReason, KeyStatus, Session, SessionError,
-    SessionInfo,
+    Certificates, Control, Disposition, EarlyData, EndReason, KeyRefusal, KeyStatus, RefusedKeys,
+    Session, SessionError, SessionInfo,
 };
 use crate::tls::{
     ClientOffer, Direction, Hellos, KeyEpoch, Malformed, ProtocolVersion, ServerChoice,
@@ -326,6 +326,24 @@ impl Reporter {
             direction: Direction::ClientToServer,
             epoch: KeyEpoch::EarlyData,
         }));
+    }
+
+    /// Keys of the connection `source` open nothing.
+    pub(super) fn refuse_keys(&self, source: u64, ctx: &mut Context<'_>) {
+        ctx.counters.keys_open_nothing += 1;
+        ctx.counters.keys_refused += 1;
+        let client = self.info.client;
+        // Elsewhere nothing tells where the connection comes from, nor is there one for a key log.
+        let is_known = source != 0 && !ctx.config.any_key_sender;
+        ctx.sink.keys_refused(&RefusedKeys {
+            session: &self.info,
+            sender: is_known.then_some(client.ip()),
+            why: KeyRefusal::OpenNothing,
+            now_ns: ctx.now_ns,
+        });
+        let client_random = self.info.client_random;
+        let output = KeysOpenNothing { client, client_random, source };
+        ctx.outputs.push_back(Output::KeysOpenNothing(output));
     }
 
     /// What changes when a record with application content is delivered, or may have been.

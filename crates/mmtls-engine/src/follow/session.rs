@@ -310,7 +310,7 @@ impl TlsSession {
             for direction in Direction::BOTH {
                 let stalled = self.is_stalled(direction);
                 if self.protocol.opened_nothing(direction, stalled) {
-                    self.protocol.reporter.raise(direction, SessionError::NothingOpened, ctx);
+                    self.protocol.tell_nothing_opened(direction, ctx);
                 }
             }
         }

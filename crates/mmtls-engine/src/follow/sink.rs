@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use crate::session::{Certificates, EndReason, Record, Session, SessionError};
+use crate::session::{Certificates, EndReason, Record, RefusedKeys, Session, SessionError};
 use crate::tls::{Direction, KeyEpoch};
 
 /// The events of one session, as [`crate::session::Handler`] has them.
@@ -31,5 +31,6 @@ pub(crate) trait SessionSink {
         epoch: KeyEpoch,
         waited: Duration,
     );
+    fn keys_refused(&mut self, refused: &RefusedKeys<'_>);
     fn session_end(&mut self, session: &mut Session<'_>, why: EndReason);
 }

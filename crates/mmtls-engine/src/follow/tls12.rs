@@ -19,6 +19,8 @@ pub(super) struct Tls12 {
     /// `None` before ChangeCipherSpec.
     epochs: [Option<Epoch>; 2],
     ahead: [KeysAhead; 2],
+    /// The connection that a direction's keys came over, until they have opened something or it is told that they do not.
+    sources: [Option<u64>; 2],
     /// Whose Finished has passed.
     finished: [bool; 2],
 }
@@ -36,7 +38,7 @@ pub(super) enum Handled {
 
 impl Tls12 {
     pub(super) fn new(ahead: [KeysAhead; 2]) -> Self {
-        Self { epochs: [None, None], ahead, finished: [false; 2] }
+        Self { epochs: [None, None], ahead, sources: [None; 2], finished: [false; 2] }
     }
 
     /// Whether records of this direction are protected.
@@ -84,6 +86,7 @@ impl Tls12 {
                     opener.set_encrypt_then_mac();
                 }
                 epoch.set_keys(opener);
+                self.sources[direction.index()] = Some(source);
                 true
             }
             Some(epoch) if number <= epoch.number() => false,
@@ -108,12 +111,14 @@ impl Tls12 {
         }
         let current = &mut self.epochs[direction.index()];
         let number = current.as_ref().map_or(0, |epoch| epoch.number().saturating_add(1));
-        let mut opener = self.ahead[direction.index()].take(number).take(0);
+        let keys = self.ahead[direction.index()].take(number).into_items().into_iter().next();
+        let (source, mut opener) = keys.unzip();
         if let Some(opener) = &mut opener
             && negotiation.encrypts_then_macs()
         {
             opener.set_encrypt_then_mac();
         }
+        self.sources[direction.index()] = source;
         *current = Some(Epoch::new(number, opener));
     }
 
@@ -154,10 +159,17 @@ impl Tls12 {
                 None => return Handled::Done,
             }
         };
+        let source = &mut self.sources[direction.index()];
         let failed = match shown {
             Shown::Unopened => false,
-            Shown::Failed => true,
+            Shown::Failed => {
+                if let Some(source) = source.take() {
+                    reporter.refuse_keys(source, ctx);
+                }
+                true
+            }
             Shown::Opened(opened) => {
+                *source = None;
                 let cap = ctx.config.limits.max_handshake_bytes;
                 let content = &ctx.plaintext[..opened.len];
                 opened.content_type == ContentType::HANDSHAKE

@@ -52,6 +52,12 @@ impl<T> Candidates<T> {
         self.items
     }
 
+    /// The connections whose deliveries are here, each once.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = u64> {
+        let first = |at: usize| self.items[..at].iter().all(|(of, _)| *of != self.items[at].0);
+        (0..self.items.len()).filter(move |at| first(*at)).map(|at| self.items[at].0)
+    }
+
     /// Takes one out; the order of the others does not matter any more.
     pub(crate) fn take(&mut self, at: usize) -> Option<T> {
         (at < self.items.len()).then(|| self.items.swap_remove(at).1)

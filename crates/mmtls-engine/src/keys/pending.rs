@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::candidates::Candidates;
 use crate::config::Limits;
+use crate::session::KeyRefusal;
 use crate::tcp::Client;
 use crate::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord};
 
@@ -106,14 +107,17 @@ impl PendingKeys {
         self.order.front().map(|(deadline, ..)| *deadline)
     }
 
-    /// Keeps a delivery; returns how many had to go, itself perhaps.
+    /// Keeps a delivery; returns how many others had to go for it.
+    ///
+    /// # Errors
+    /// It is one too many of its sender's.
     pub(crate) fn push(
         &mut self,
         key: PendingKey,
         mut delivery: Delivery,
         now_ns: u64,
         limits: &Limits,
-    ) -> u64 {
+    ) -> Result<u64, KeyRefusal> {
         if let Delivery::Keys(shared) = &mut delivery {
             // Keys behind a KeyUpdate cannot come this soon.
             shared.keys.retain(|(_, epoch, _)| *epoch <= KeyEpoch::Application(0));
@@ -132,7 +136,7 @@ impl PendingKeys {
         let known = self.claims.get(&key);
         let taken = known.is_none_or(|claim| claim.deliveries.takes(source));
         if !taken || of_sender + cost > quota {
-            return 1;
+            return Err(KeyRefusal::Capacity);
         }
         let claim = match self.claims.entry(key) {
             Entry::Occupied(claim) => claim.into_mut(),
@@ -158,7 +162,7 @@ impl PendingKeys {
                 None => break,
             }
         }
-        displaced
+        Ok(displaced)
     }
 
     pub(crate) fn take(&mut self, key: &PendingKey) -> Candidates<Delivery> {

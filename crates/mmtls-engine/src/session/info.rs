@@ -380,6 +380,10 @@ pub enum KeyRefusal {
     WrongSender,
     /// The server random or the suite differs from what was observed.
     Mismatch,
+    /// They open no record.
+    OpenNothing,
+    /// Too many are kept for sessions that have not been seen.
+    Capacity,
     /// The session has these keys already, is over, or is not followed.
     NotNeeded,
 }
@@ -391,6 +395,8 @@ impl KeyRefusal {
         match self {
             Self::WrongSender => "wrong_sender",
             Self::Mismatch => "mismatch",
+            Self::OpenNothing => "open_nothing",
+            Self::Capacity => "capacity",
             Self::NotNeeded => "not_needed",
         }
     }

@@ -76,7 +76,8 @@ impl KeyInput {
         self.router.connections_to_ask(wanted.client.ip(), self.any_sender, wanted.epoch)
     }
 
-    /// Tells an endpoint that its keys are not taken, and why: it cannot know otherwise.
+    /// Tells an endpoint that its keys are not taken, and why: it cannot know otherwise. Without a sender the
+    /// number of the connection says whose they are; 0 is a key log.
     pub(super) fn refuse(
         &self,
         sender: Option<IpAddr>,
@@ -87,9 +88,7 @@ impl KeyInput {
         let (Some(server), Some(reason)) = (&self.server, keys::reason(why)) else {
             return;
         };
-        let connections = sender.map(|sender| self.router.connections_of(sender));
-        let connection = connections.into_iter().flatten().find(|it| it.number() == source);
-        if let Some(connection) = connection {
+        if let Some(connection) = self.router.connection(source, sender) {
             let refused = Message::Refused(Refused { client_random, reason });
             // A full queue means that the endpoint is slow, or flooded with refusals.
             let _ = server.send_to(connection, &refused);

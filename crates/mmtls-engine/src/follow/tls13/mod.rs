@@ -70,6 +70,18 @@ impl Tls13 {
         self.sides[direction.index()].search().is_some_and(Search::has_candidates)
     }
 
+    /// Tells of the keys that have opened nothing in a direction.
+    pub(super) fn refuse_keys(
+        &self,
+        direction: Direction,
+        reporter: &Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        if let Some(search) = self.sides[direction.index()].search() {
+            search.candidates.sources().for_each(|source| reporter.refuse_keys(source, ctx));
+        }
+    }
+
     /// Whether protected records of a direction were seen and nothing opened although keys were there.
     pub(super) fn opened_nothing(&self, direction: Direction, is_stalled: bool) -> bool {
         let search = self.sides[direction.index()].search();
