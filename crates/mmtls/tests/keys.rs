@@ -2,6 +2,7 @@
 //! inspected before they go on, and the stated policy holds.
 
 use std::collections::HashMap;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -779,6 +780,65 @@ fn refuses_to_tell_secrets() {
             assert!(find(bytes, list.as_bytes()).is_none(), "a secret in {place}");
         }
     }
+}
+
+/// What a process has in memory that it can write to.
+fn memory_of(pid: u32) -> Vec<u8> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    let mut all = Vec::new();
+    for line in maps.lines().filter(|line| line.contains(" rw")) {
+        let (from, rest) = line.split_once('-').unwrap();
+        let (to, _) = rest.split_once(' ').unwrap();
+        let [from, to] = [from, to].map(|it| u64::from_str_radix(it, 16).unwrap());
+        let start = all.len();
+        all.resize(start + (to - from) as usize, 0);
+        // What the system keeps to itself, a ring of packets for example, has no keys.
+        if memory.read_exact_at(&mut all[start..], from).is_err() {
+            all.truncate(start);
+        }
+    }
+    all
+}
+
+/// Secrets and record keys of a session with an exempt name are nowhere but in the program.
+#[test]
+fn keys_of_exempt_sessions_are_in_no_memory() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = stage();
+    let content = files::pattern_bytes(100_000, 5);
+    stage.serve("file", &content);
+    let mmtls = stage.mmtls(&patient());
+    let directory = stage.bed.directory().join("agent");
+    let agent = mmtls.agent(&stage.bed, false, &directory, None).unwrap();
+    for (exempt, there) in [("server.test", false), ("other.test", true)] {
+        let log = stage.bed.directory().join(exempt);
+        let options = ["--exempt", exempt];
+        let mut curl = mmtls.sharing_through(&stage.bed, &directory, &options, "curl");
+        curl.env("SSLKEYLOGFILE", &log).arg("--cacert").arg(&stage.bed.pki().ca);
+        curl.args(stage.bed.resolve_args()).args(["-sS", "--http1.1", &url("file")]);
+        let page = stage.run("curl", curl);
+        assert!(page.stdout == content, "{}", page.stderr);
+        let secrets = secrets_of(&log);
+        assert!(secrets.len() >= 10, "{} secrets", secrets.len());
+        // The control, with keys that are shared: the agent keeps secrets for what comes behind a KeyUpdate, and the TLS
+        // library of the key channel has the last messages in its buffer.
+        for (process, pid) in [("agent", agent.pid()), ("monitor", mmtls.process.pid())] {
+            let memory = memory_of(pid);
+            let found = secrets.iter().filter(|it| find(&memory, it).is_some()).count();
+            assert_eq!(found > 0, there, "{found} of {} in the {process}", secrets.len());
+        }
+    }
+    drop(agent);
+    let report = mmtls.stop().unwrap();
+    assert_eq!(
+        (report.count("exempt"), report.count("decrypted")),
+        (1, 1),
+        "{:#?}",
+        report.summary
+    );
 }
 
 /// A client that ends its connection with a RST as soon as it has what it wants. Arguments: CA, key log, server.
