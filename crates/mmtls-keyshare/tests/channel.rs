@@ -128,6 +128,32 @@ fn wait_for(server: &Server, done: impl Fn(&ServerCounters) -> bool) {
 }
 
 #[test]
+fn accepts_certificates_that_are_read_again() {
+    let (old, new) = (Pki::new("reload-old"), Pki::new("reload-new"));
+    let inbox = Inbox::new();
+    let server = server(&old, loopback(), &inbox);
+    let (to, identity) = (server.local_addr(), old.identity("server"));
+    let first = Client::start(config(&old, to), Box::new(|_| None)).unwrap();
+    assert!(first.wait_connected(PATIENCE));
+    let second = Client::start(config(&new, to), Box::new(|_| None)).unwrap();
+    until(|| second.counters().failures > 0);
+    assert!(!second.wait_connected(Duration::ZERO), "it trusts another authority");
+    // A key of another certificate: what is in force stays.
+    let next = new.identity("server");
+    std::fs::copy(&next.key_file, &identity.key_file).unwrap();
+    assert!(server.handle().reload(&identity, None).is_err());
+    std::fs::copy(&next.certificate_file, &identity.certificate_file).unwrap();
+    server.handle().reload(&identity, None).unwrap();
+    assert!(second.wait_connected(PATIENCE));
+    for client in [&first, &second] {
+        client.send(&keys()).unwrap();
+    }
+    // Connections that were there stay.
+    inbox.wait(2);
+    assert_eq!(first.counters().connects, 1);
+}
+
+#[test]
 fn accepts_messages_in_order_and_drains() {
     let pki = Pki::new("order");
     let inbox = Inbox::new();

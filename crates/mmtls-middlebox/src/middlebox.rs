@@ -36,12 +36,13 @@
 //! longer needs.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mmtls_engine::session::Handler;
 use mmtls_engine::{Awaited, Config, Engine, Limits, Share};
-use mmtls_keyshare::server::{Server, ServerCounters, ServerHandle, StartError};
+use mmtls_keyshare::server::{Identity, Server, ServerCounters, ServerHandle, StartError};
 use mmtls_packet_io::Ports;
 use mmtls_packet_io::af_packet::{Bridge, Steering, Warning};
 
@@ -82,6 +83,25 @@ pub struct KeyCounters {
 pub struct KeyMeter {
     server: ServerHandle,
     router: Arc<KeyRouter>,
+}
+
+/// The files with the key channel's certificates, and who uses them.
+#[derive(Clone)]
+pub struct KeyCertificates {
+    server: ServerHandle,
+    identity: Identity,
+    client_ca_file: Option<PathBuf>,
+}
+
+impl KeyCertificates {
+    /// Reads them again, for connections that begin from now on: those that are there stay.
+    ///
+    /// # Errors
+    /// [`Error::KeyServer`]; then the last ones stay, too.
+    pub fn reload(&self) -> Result<(), Error> {
+        let reloaded = self.server.reload(&self.identity, self.client_ca_file.as_deref());
+        reloaded.map_err(|error| Error::KeyServer(error.to_string()))
+    }
 }
 
 impl KeyMeter {
@@ -187,6 +207,14 @@ impl<P: Ports> Middlebox<P> {
     #[must_use]
     pub fn keys_address(&self) -> SocketAddr {
         self.server.local_addr()
+    }
+
+    /// Reads the key channel's certificates again while the middlebox runs.
+    #[must_use]
+    pub fn key_certificates(&self) -> KeyCertificates {
+        let (server, config) = (self.server.handle(), &self.settings.server);
+        let (identity, client_ca_file) = (config.identity.clone(), config.client_ca_file.clone());
+        KeyCertificates { server, identity, client_ca_file }
     }
 
     /// Reads the key channel's counters while the middlebox runs.

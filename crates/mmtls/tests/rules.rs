@@ -607,6 +607,7 @@ fn new_rules_meet_open_connections_and_faulty_ones_change_nothing() {
 
     let said = reload(&mut mmtls, &drop("fourth", 4), "read again");
     assert!(said.contains("1 active, 0 skipped"), "{said}");
+    assert!(mmtls.process.stderr_text().contains("certificates: in force for connections to come"));
     asker.gets("first");
     asker.ask("fourth");
     asker.process.wait(Duration::from_secs(10)).unwrap();

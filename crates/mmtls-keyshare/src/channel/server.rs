@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -199,6 +199,8 @@ fn add(counter: &AtomicU64, count: u64) {
 }
 
 struct Shared {
+    /// What connections begin with.
+    tls: Mutex<Arc<rustls::ServerConfig>>,
     orders: Mutex<VecDeque<(ConnectionId, Zeroizing<Vec<u8>>)>>,
     stop: AtomicBool,
     woken: AtomicBool,
@@ -210,6 +212,10 @@ impl Shared {
     fn orders(&self) -> MutexGuard<'_, VecDeque<(ConnectionId, Zeroizing<Vec<u8>>)>> {
         // Consistent between any two statements, so poison means nothing here.
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tls(&self) -> MutexGuard<'_, Arc<rustls::ServerConfig>> {
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake(&self) {
@@ -241,6 +247,16 @@ impl ServerHandle {
         orders.push_back((to, bytes));
         drop(orders);
         self.shared.wake();
+        Ok(())
+    }
+
+    /// Reads certificates, key and authorities again, for connections that begin from now on: those that are there
+    /// stay.
+    ///
+    /// # Errors
+    /// [`TlsError`]; then the last ones stay, too.
+    pub fn reload(&self, identity: &Identity, client_ca: Option<&Path>) -> Result<(), TlsError> {
+        *self.shared.tls() = super::tls::server_config(identity, client_ca)?;
         Ok(())
     }
 
@@ -332,6 +348,7 @@ impl Server {
         let local_addr = listener.local_addr()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         let shared = Arc::new(Shared {
+            tls: Mutex::new(tls),
             orders: Mutex::new(VecDeque::new()),
             stop: AtomicBool::new(false),
             woken: AtomicBool::new(false),
@@ -340,7 +357,6 @@ impl Server {
         });
         let worker = Worker {
             config,
-            tls,
             welcome,
             sink,
             poll,
@@ -397,7 +413,6 @@ impl Drop for Server {
 
 struct Worker {
     config: ServerConfig,
-    tls: Arc<rustls::ServerConfig>,
     welcome: Zeroizing<Vec<u8>>,
     sink: Box<dyn KeySink>,
     poll: Poll,
@@ -508,9 +523,8 @@ impl Worker {
             capabilities: 0,
             authenticated: false,
         };
-        let connection = registered
-            .ok()
-            .and_then(|()| Connection::new(stream, Arc::clone(&self.tls), peer, now));
+        let tls = Arc::clone(&self.shared.tls());
+        let connection = registered.ok().and_then(|()| Connection::new(stream, tls, peer, now));
         if let Some(connection) = connection {
             entry.insert(connection);
             *self.per_network.entry(network(ip)).or_default() += 1;

@@ -23,7 +23,7 @@ use mmtls_engine::{Cleartext, Policy};
 use mmtls_middlebox::Error;
 use mmtls_middlebox::config::PolicyName;
 use mmtls_middlebox::worker::Worker;
-use mmtls_middlebox::{KeyCounters, KeyMeter, Middlebox, Settings, Status};
+use mmtls_middlebox::{KeyCertificates, KeyCounters, KeyMeter, Middlebox, Settings, Status};
 use mmtls_packet_io::Ports;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
@@ -105,7 +105,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     if let Some(rules) = first.rules() {
         describe_rules(rules.matcher().len(), rules.skipped(), &mut say);
     }
-    let reload = Reload::new(first.reloader());
+    let rules = first.reloader();
     let mut monitors = Vec::new();
     for _ in 1..settings.workers {
         monitors.push(first.share(&monitor_config).map_err(mistake)?);
@@ -126,6 +126,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let doing = if passive { "watching" } else { "bridging" };
 
     let middlebox = Middlebox::open(settings)?;
+    let reload = Reload::new(middlebox.key_certificates(), rules);
     check_streams(monitor_config.streams_dir.as_deref())?;
     for warning in middlebox.warnings() {
         say(&format!("warning: {warning}"));
@@ -199,37 +200,41 @@ impl Signals {
     }
 }
 
-/// The rules are read again, by a thread of its own: thousands of them take a second.
+/// Rules and the key channel's certificates are read again, by a thread of its own: thousands of rules take a second.
 struct Reload {
-    reloader: Option<Reloader>,
+    certificates: KeyCertificates,
+    rules: Option<Reloader>,
     runs: Arc<AtomicBool>,
 }
 
 impl Reload {
-    fn new(reloader: Option<Reloader>) -> Self {
-        Self { reloader, runs: Arc::default() }
+    fn new(certificates: KeyCertificates, rules: Option<Reloader>) -> Self {
+        Self { certificates, rules, runs: Arc::default() }
     }
 
     fn start(&self) {
-        let Some(reloader) = self.reloader.clone() else {
-            return;
-        };
         if self.runs.swap(true, Ordering::Relaxed) {
-            say("rules: still being read");
+            say("rules and certificates: still being read");
             return;
         }
+        let (certificates, rules) = (self.certificates.clone(), self.rules.clone());
         let runs = Arc::clone(&self.runs);
         let work = move || {
-            match reloader.reload() {
-                Ok((active, skipped)) => {
+            match certificates.reload() {
+                Ok(()) => say("certificates: in force for connections to come"),
+                Err(error) => say(&format!("{error}; the certificates in force stay")),
+            }
+            match rules.map(|rules| rules.reload()) {
+                None => {}
+                Some(Ok((active, skipped))) => {
                     say(&format!("rules: read again, {active} active, {skipped} skipped"));
                 }
-                Err(error) => say(&format!("{error}; those in force stay")),
+                Some(Err(error)) => say(&format!("{error}; those in force stay")),
             }
             runs.store(false, Ordering::Relaxed);
         };
-        if let Err(error) = std::thread::Builder::new().name("rules".to_owned()).spawn(work) {
-            say(&format!("rules: no thread to read them: {error}; those in force stay"));
+        if let Err(error) = std::thread::Builder::new().name("reload".to_owned()).spawn(work) {
+            say(&format!("no thread to read rules and certificates: {error}; those in force stay"));
             self.runs.store(false, Ordering::Relaxed);
         }
     }
