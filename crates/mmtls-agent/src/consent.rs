@@ -1,33 +1,69 @@
-//! What may leave this host: keys of a direction that is refused become a refusal, and what leaves is noted.
+//! What may leave this host: keys of a direction that is refused become a refusal, as do those of a session that is
+//! exempt, and what leaves is noted.
 //!
-//! Refuses to let keys of that direction pass, whoever asks.
+//! Refuses to let such keys pass, whoever asks, and wherever they come from.
 
-use mmtls_keyshare::message::{Message, NullKeys, SessionKeys};
+use std::hash::RandomState;
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lru::LruCache;
+use mmtls_keyshare::message::{Message, NullKeys, Random, SessionKeys};
 use mmtls_record::Direction;
 
 use crate::audit::{Audit, Cause};
 
+/// Exempt sessions that are remembered: a program may tell of one through its library, and write its key log as well.
+const MAX_EXEMPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+
 /// What the user agrees to.
-#[derive(Default)]
 pub struct Consent {
     refused: Option<Direction>,
+    exempt: Mutex<LruCache<Random, (), RandomState>>,
     audit: Audit,
+}
+
+impl Default for Consent {
+    fn default() -> Self {
+        Self::new(None, Audit::default())
+    }
 }
 
 impl Consent {
     /// Keys of this direction are not shared, if one is named.
     pub fn new(refused: Option<Direction>, audit: Audit) -> Self {
-        Self { refused, audit }
+        let exempt = Mutex::new(LruCache::with_hasher(MAX_EXEMPT, RandomState::new()));
+        Self { refused, exempt, audit }
     }
 
     /// What leaves in place of a message.
     pub fn judge(&self, message: Message, cause: Cause) -> Vec<Message> {
         let messages = match (message, self.refused) {
+            (Message::SessionKeys(keys), _) if self.is_exempt(&keys.client_random) => {
+                let (client_random, flow) = (keys.client_random, keys.flow);
+                vec![Message::NullKeys(NullKeys { client_random, direction: None, flow })]
+            }
             (Message::SessionKeys(keys), Some(refused)) => restrict(keys, refused),
             (message, _) => vec![message],
         };
+        for message in &messages {
+            if let Message::NullKeys(NullKeys { client_random, direction: None, .. }) = message {
+                self.exempt().put(*client_random, ());
+            }
+        }
         messages.iter().for_each(|message| self.audit.note(message, cause));
         messages
+    }
+}
+
+impl Consent {
+    fn exempt(&self) -> MutexGuard<'_, LruCache<Random, (), RandomState>> {
+        // Consistent between any two statements, so poison means nothing here.
+        self.exempt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_exempt(&self, client_random: &Random) -> bool {
+        self.exempt().contains(client_random)
     }
 }
 
@@ -63,6 +99,17 @@ mod tests {
             flow: None,
             keys: directions.iter().map(entry).collect(),
         })
+    }
+
+    #[test]
+    fn refuses_keys_of_exempt_sessions_wherever_they_come_from() {
+        let consent = Consent::default();
+        let client_random = [3; 32];
+        let null = Message::NullKeys(NullKeys { client_random, direction: None, flow: None });
+        assert_eq!(consent.judge(null, Cause::Program).len(), 1);
+        // Its line in a key log.
+        let messages = consent.judge(keys(&[Direction::ClientToServer]), Cause::KeyLog);
+        assert!(matches!(&messages[..], [Message::NullKeys(null)] if null.direction.is_none()));
     }
 
     #[test]

@@ -81,10 +81,11 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
     key_logs.extend(options.key_logs.iter().cloned());
     let mut followed = Vec::new();
     if let Some(logs) = programs.logs() {
-        for path in &key_logs {
+        followed.push(FollowedLog::start_fifo(&key_logs[0], logs, say_as_agent)?);
+        // No other agent has it.
+        directory.own();
+        for path in &options.key_logs {
             followed.push(FollowedLog::start(path, logs, say_as_agent)?);
-            // No other agent has its key log, which is the first.
-            directory.own();
         }
     }
     let client = options.channel.start("mmtls-agent", &programs)?;
@@ -120,9 +121,11 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
         }
         thread::sleep(TICK);
     }
-    // Programs must not wait for a reader of their key log that is not there.
-    drop(followed);
     let (client, _) = agent.finish();
+    // Programs must not wait for a reader of their key log that is not there. The next agent may begin when its lock is
+    // free, so nothing in the directory is touched behind that.
+    drop(directory);
+    drop(followed);
     let _ = client.shutdown(DRAIN_PATIENCE);
     status.update(&programs, &client);
     say_as_agent(&status.summary());

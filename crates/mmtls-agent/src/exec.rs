@@ -11,6 +11,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -190,9 +191,11 @@ fn through_agent(
     exempt: &ServerNames,
     mut command: Command,
 ) -> Result<i32, Error> {
-    let directory = AgentDirectory::of(options.agent.as_deref())?;
+    let nobody = |error: Error| Error::Usage(format!("no --middlebox, and {error}"));
+    let directory = AgentDirectory::of(options.agent.as_deref()).map_err(nobody)?;
     check_listens(&paths::socket(&directory)).map_err(|error| {
-        Error::Usage(format!("no agent at {} (mmtls agent): {error}", directory.display()))
+        let text = format!("no agent at {} (mmtls agent): {error}", directory.display());
+        nobody(Error::Usage(text))
     })?;
     set_environment(&mut command, options, exempt, &directory);
     let error = command.exec();
@@ -210,10 +213,12 @@ fn set_environment(
     if writes_key_log(exempt) {
         set_key_log(command, &paths::key_log(directory), options.java_agent.as_deref());
     }
-    match exempt.is_empty() {
-        true => command.env_remove(EXEMPT_VARIABLE),
-        false => command.env(EXEMPT_VARIABLE, exempt.to_string()),
-    };
+    if exempt.is_empty() {
+        command.env_remove(EXEMPT_VARIABLE);
+    } else {
+        command.env(EXEMPT_VARIABLE, exempt.to_string());
+        take_key_log_away(command);
+    }
     for (asked, variable) in [
         (options.share_server, SHARE_SERVER_VARIABLE),
         (options.share_handshake, SHARE_HANDSHAKE_VARIABLE),
@@ -238,6 +243,23 @@ fn not_started(program: &OsStr, error: &io::Error) -> i32 {
 /// else reads it.
 fn writes_key_log(exempt: &ServerNames) -> bool {
     exempt.is_empty() && std::env::var_os(KEY_LOG_VARIABLE).is_none_or(|it| it.is_empty())
+}
+
+/// Takes a key log away that an agent reads: it was set by another `mmtls exec`, or for all programs.
+fn take_key_log_away(command: &mut Command) {
+    let is_fifo = |path: &Path| path.metadata().is_ok_and(|it| it.file_type().is_fifo());
+    if std::env::var_os(KEY_LOG_VARIABLE).is_some_and(|path| is_fifo(Path::new(&path))) {
+        say("--exempt: this program writes no key log, since it has no names");
+        command.env_remove(KEY_LOG_VARIABLE);
+    }
+    for variable in [NODE_VARIABLE, JAVA_VARIABLE] {
+        let Ok(options) = std::env::var(variable) else {
+            continue;
+        };
+        let names_fifo = |it: &&str| it.rsplit('=').next().is_some_and(|it| is_fifo(Path::new(it)));
+        let kept: Vec<&str> = options.split(' ').filter(|it| !names_fifo(it)).collect();
+        command.env(variable, kept.join(" "));
+    }
 }
 
 /// Tells a program where to write its key log, by the ways that programs know.

@@ -12,6 +12,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use mmtls_keylog::follow::is_replaced;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpable_behavior, setsid,
 };
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use zeroize::Zeroizing;
 
 use crate::Error;
@@ -56,8 +58,12 @@ pub fn guard(agent: i32, directory: &Path) -> Result<(), Error> {
     let system = |what| move |error: Errno| Error::System { what, error: error.into() };
     // Secrets pass through this memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(system("PR_SET_DUMPABLE"))?;
-    // What a terminal sends is for the program and the agent.
+    // What a terminal or a service manager sends is for the program and the agent.
     setsid().map_err(system("setsid"))?;
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::default())
+            .map_err(|error| Error::System { what: "signal handlers", error })?;
+    }
     let number = Pid::from_raw(agent).filter(|_| agent > 0);
     let number = number.ok_or_else(|| Error::Usage(format!("{agent} is no process")))?;
     match pidfd_open(number, PidfdFlags::empty()) {

@@ -56,7 +56,7 @@ impl fmt::Display for KeyLogCounters {
 }
 
 /// How often a FIFO is tried that another process has locked, and how long between two attempts.
-const LOCK_ATTEMPTS: u32 = 5;
+const LOCK_ATTEMPTS: u32 = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Sessions in one of two generations of secrets, and of requests that wait for them.
@@ -200,8 +200,7 @@ impl FollowedLog {
     pub fn start(path: &Path, logs: &Arc<KeyLogs>, say: fn(&str)) -> Result<Self, Error> {
         let metadata = match path.metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                mknodat(CWD, path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
-                    .map_err(|error| Error::file(path)(error.into()))?;
+                make_fifo(path).map_err(Error::file(path))?;
                 path.metadata()
             }
             found => found,
@@ -218,20 +217,47 @@ impl FollowedLog {
         log.follower = Some(Follower::start(path.to_owned(), sink).map_err(Error::file(path))?);
         Ok(log)
     }
+
+    /// As [`Self::start`], of a FIFO in an agent's directory, which nothing else may take the place of.
+    pub fn start_fifo(path: &Path, logs: &Arc<KeyLogs>, say: fn(&str)) -> Result<Self, Error> {
+        let is_fifo = |it: std::fs::Metadata| it.file_type().is_fifo();
+        if path.symlink_metadata().is_ok_and(|it| !is_fifo(it)) {
+            // A program has made a file while no agent was there.
+            std::fs::remove_file(path).map_err(Error::file(path))?;
+        }
+        Self::start(path, logs, say)
+    }
+}
+
+/// Makes a FIFO for this user; another process may just have made it.
+fn make_fifo(path: &Path) -> io::Result<()> {
+    match mknodat(CWD, path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Opens a FIFO so that no other agent reads it: each would get some of the lines.
 fn lock(path: &Path) -> Result<File, Error> {
     // Open for writing, too, so that it waits for nobody.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let fifo = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
-    let fifo = fifo.map_err(Error::file(path))?;
-    for attempt in 0..LOCK_ATTEMPTS {
+    for _ in 0..LOCK_ATTEMPTS {
+        let fifo = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+        let fifo = match fifo {
+            Ok(fifo) => fifo,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_fifo(path).map_err(Error::file(path))?;
+                continue;
+            }
+            Err(error) => return Err(Error::file(path)(error)),
+        };
         match flock(&fifo, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(fifo),
+            // Its agent may have removed it as it ended: then nobody finds it any more.
+            Ok(()) if follow::is_replaced(path, &fifo).is_ok_and(|replaced| !replaced) => {
+                return Ok(fifo);
+            }
             // The guard of an agent that was killed looks whether there is another one.
-            Err(Errno::WOULDBLOCK) if attempt + 1 < LOCK_ATTEMPTS => thread::sleep(LOCK_PAUSE),
-            Err(Errno::WOULDBLOCK) => break,
+            Ok(()) | Err(Errno::WOULDBLOCK) => thread::sleep(LOCK_PAUSE),
             Err(error) => return Err(Error::file(path)(error.into())),
         }
     }

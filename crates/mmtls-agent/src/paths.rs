@@ -103,21 +103,7 @@ impl AgentDirectory {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made.map_err(Error::file(path))?,
         }
-        let found = path.canonicalize().map_err(Error::file(path))?;
-        if found.as_os_str().len() > MAX_DIRECTORY_BYTES {
-            let text = format!("{}: longer than {MAX_DIRECTORY_BYTES} bytes", found.display());
-            return Err(Error::Usage(text));
-        }
-        let metadata = path.symlink_metadata().map_err(Error::file(path))?;
-        let is_private = metadata.is_dir()
-            && metadata.uid() == geteuid().as_raw()
-            && metadata.mode() & 0o077 == 0;
-        if !is_private {
-            let text = format!("{}: not a directory of this user alone (mode 700)", path.display());
-            return Err(Error::Usage(text));
-        }
-        // It is absolute now, so that programs find it from everywhere.
-        Ok(Self { path: found, owned: false })
+        Ok(Self { path: private(path)?, owned: false })
     }
 
     /// What is in it is this agent's.
@@ -130,9 +116,12 @@ impl AgentDirectory {
         let path = named.map(Path::to_owned).or_else(Self::usual).ok_or_else(|| {
             Error::Usage("no directory of an agent, and no XDG_RUNTIME_DIR".to_owned())
         })?;
-        path.canonicalize().map_err(|error| {
-            Error::Usage(format!("no agent at {} (mmtls agent): {error}", path.display()))
-        })
+        if let Err(error) = path.symlink_metadata() {
+            let text = format!("no agent at {} (mmtls agent): {error}", path.display());
+            return Err(Error::Usage(text));
+        }
+        // Another user's agent would get the secrets.
+        private(&path)
     }
 
     /// The name where none is given.
@@ -145,6 +134,25 @@ impl AgentDirectory {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// The absolute path of a directory of this user alone, so that programs find it from everywhere.
+fn private(path: &Path) -> Result<PathBuf, Error> {
+    let found = path.canonicalize().map_err(Error::file(path))?;
+    if found.as_os_str().len() > MAX_DIRECTORY_BYTES {
+        let text = format!("{}: longer than {MAX_DIRECTORY_BYTES} bytes", found.display());
+        return Err(Error::Usage(text));
+    }
+    let metadata = path.symlink_metadata().map_err(Error::file(path))?;
+    let is_private =
+        metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
+    match is_private {
+        true => Ok(found),
+        false => {
+            let text = format!("{}: not a directory of this user alone (mode 700)", path.display());
+            Err(Error::Usage(text))
+        }
     }
 }
 
@@ -163,6 +171,11 @@ pub fn status(directory: &Path) -> PathBuf {
     directory.join("status.json")
 }
 
+/// Its next content, while it is written.
+pub fn new_status(status: &Path) -> PathBuf {
+    status.with_extension("new")
+}
+
 fn make(directory: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(directory)
 }
@@ -170,7 +183,8 @@ fn make(directory: &Path) -> io::Result<()> {
 /// Removes what an agent has made in its directory, and the directory where there is nothing else in it: it may be
 /// any directory that somebody has named.
 pub fn clean(directory: &Path) {
-    for path in [socket(directory), key_log(directory), status(directory)] {
+    let status = status(directory);
+    for path in [socket(directory), key_log(directory), new_status(&status), status] {
         let _ = std::fs::remove_file(path);
     }
     let _ = std::fs::remove_dir(directory);

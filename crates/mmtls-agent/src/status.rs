@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use mmtls_keyshare::agent::socket::check_listens;
 use mmtls_keyshare::client::Client;
 use serde::{Deserialize, Serialize};
 
@@ -27,13 +28,13 @@ pub struct Status {
     pub middleboxes: BTreeMap<String, Option<String>>,
     /// Key logs that are followed.
     pub key_logs: Vec<PathBuf>,
-    /// Sessions that programs with the preload library have told of and whose keys were shared.
+    /// Sessions that programs with the preload library have told of and whose keys were shared, but for a refused direction's.
     pub sessions_shared: u64,
     /// Sessions that they have exempted.
     pub sessions_exempt: u64,
     /// Secrets of versions and suites that are not known.
     pub secrets_unsupported: u64,
-    /// Requests of middleboxes that were answered with keys.
+    /// Requests of middleboxes that were answered, with keys or with the refusal of a direction.
     pub requests_answered: u64,
     /// Of these, the ones that had to wait for a line of a key log.
     pub requests_waited: u64,
@@ -104,7 +105,7 @@ impl Status {
     /// Puts it into an agent's directory: readers see the last one, or this.
     pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
         let path = paths::status(directory);
-        let new = path.with_extension("new");
+        let new = paths::new_status(&path);
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(serde_json::to_string(self)?.as_bytes())?;
@@ -118,6 +119,10 @@ impl Status {
     pub fn read(directory: Option<&Path>) -> Result<Self, Error> {
         let directory = AgentDirectory::of(directory)?;
         let path = paths::status(&directory);
+        // What an agent that was killed has left.
+        check_listens(&paths::socket(&directory)).map_err(|error| {
+            Error::Usage(format!("no agent at {}: {error}", directory.display()))
+        })?;
         let text = fs::read_to_string(&path).map_err(|error| {
             Error::Usage(format!("no agent at {}: {error}", directory.display()))
         })?;
@@ -166,11 +171,18 @@ impl fmt::Display for Status {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use mmtls_keyshare::agent::socket::AgentListener;
+
     use super::*;
 
     #[test]
     fn is_read_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o700)).unwrap();
+        let _agent = AgentListener::bind(&paths::socket(directory.path())).unwrap();
         let mut status = Status::new(vec!["keys".into()]);
         status.middleboxes.insert("box:1".to_owned(), Some("refused".to_owned()));
         (status.refusals, status.refusal_reasons) = (3, vec!["not the sender".to_owned()]);

@@ -290,6 +290,28 @@ fn accepts_programs_that_outlive_it() {
     }
 }
 
+/// A key log of another agent's has no names, so none can be exempt in it.
+#[test]
+fn refuses_key_logs_of_other_agents_where_names_are_exempt() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let fifo = place.path("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let script = "echo \"[$SSLKEYLOGFILE] [$NODE_OPTIONS] [$JAVA_TOOL_OPTIONS]\"";
+    for exempt in ["", "bank.example"] {
+        let mut command = place.exec(&middlebox.address(), &["sh", "-c", script]);
+        command.env("TEST_EXEMPT", exempt).env("SSLKEYLOGFILE", &fifo);
+        command.env("NODE_OPTIONS", format!("--no-warnings --tls-keylog={}", fifo.display()));
+        command.env("JAVA_TOOL_OPTIONS", format!("-javaagent:a.jar={} -Xmx1g", fifo.display()));
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let is_there = exempt.is_empty();
+        assert_eq!(text.contains("fifo"), is_there, "{text}");
+        assert!(text.contains("--no-warnings") && text.contains("-Xmx1g"), "{text}");
+        assert!(is_there || text.contains("[] [--no-warnings] [-Xmx1g]"), "{text}");
+    }
+}
+
 /// Sessions of libraries that the preload library does not know.
 #[test]
 fn accepts_key_logs_and_answers_from_them() {

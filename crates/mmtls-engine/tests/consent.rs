@@ -192,6 +192,18 @@ fn keys_of_a_refused_direction_must_not_be_used() {
 }
 
 #[test]
+fn a_direction_that_is_read_must_go_on_being_read() {
+    for direction in [C, S] {
+        let mut t = T::new();
+        let at = established(&mut t);
+        assert_eq!(refuse(&mut t, Some(direction)), Err(KeyRefusal::NotNeeded));
+        let s = side(direction);
+        t.send(direction, at[s] as i64, at[1 - s], flag::ACK, &sealed(direction, 1));
+        assert_eq!(t.judged(), 3, "{direction:?}");
+    }
+}
+
+#[test]
 fn refusals_of_both_directions_must_exempt_the_session() {
     let mut t = T::new();
     t.open();

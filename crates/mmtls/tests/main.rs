@@ -4,6 +4,7 @@ mod agent;
 mod browsers;
 mod cli;
 mod common;
+mod consent;
 mod early;
 mod inspection;
 mod keys;

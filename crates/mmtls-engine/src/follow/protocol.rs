@@ -217,10 +217,12 @@ impl Protocol {
     }
 
     /// No keys of a direction will come, and whatever comes all the same is not used: what is sent that way passes
-    /// unread. Whether that is news.
+    /// unread. Whether that is news. A direction that is read already goes on being read, whoever says so.
     pub(super) fn refuse(&mut self, direction: Direction, ctx: &mut Context<'_>) -> bool {
         let reporter = &mut self.reporter;
-        if !reporter.following() || reporter.info.refused[direction.index()] {
+        let side = direction.index();
+        let is_read = reporter.info.records_opened[side] > 0;
+        if !reporter.following() || reporter.info.refused[side] || is_read {
             return false;
         }
         if reporter.info.refused[direction.reverse().index()] {

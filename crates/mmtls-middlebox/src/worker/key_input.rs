@@ -25,6 +25,9 @@ const ASKED_NS: u64 = 10_000_000_000;
 /// Most of them that are put to one who connects: any endpoint can connect again and again.
 const MAX_ASKED_AGAIN: usize = 256;
 
+/// Most of them that are looked at for that.
+const MAX_LOOKED_AT: usize = 1024;
+
 /// The key channel as the worker sees it.
 pub struct KeyInput {
     /// Deliveries.
@@ -65,11 +68,9 @@ impl KeyInput {
             return;
         };
         let may_know = |it: &&KeysNeeded| self.any_sender || it.client.ip() == address;
-        for wanted in self.asked.recent(now_ns).filter(may_know).take(MAX_ASKED_AGAIN) {
-            if self.endpoints_of(wanted).contains(&connection) {
-                put(server, connection, wanted);
-            }
-        }
+        let looked_at = self.asked.recent(now_ns).filter(may_know).take(MAX_LOOKED_AT);
+        let its = looked_at.filter(|wanted| self.endpoints_of(wanted).contains(&connection));
+        its.take(MAX_ASKED_AGAIN).for_each(|wanted| put(server, connection, wanted));
     }
 
     fn endpoints_of(&self, wanted: &KeysNeeded) -> Vec<ConnectionId> {
