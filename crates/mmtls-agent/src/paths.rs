@@ -238,6 +238,7 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o750)).unwrap();
         assert!(matches!(AgentDirectory::named(&path), Err(Error::Usage(_))), "a group's");
+        assert!(AgentDirectory::of(Some(&path)).is_err(), "secrets would go to whoever made it");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
         assert!(AgentDirectory::named(&path).is_ok());
         std::fs::remove_dir(&path).unwrap();
