@@ -71,6 +71,9 @@ impl<H: Handler> Engine<H> {
                             recogniser.note_urgent(direction);
                         }
                         let half = &flow.halves[direction.index()];
+                        if half.offset_of(sequence).is_some_and(|it| it < half.kept_from() as i64) {
+                            recogniser.note_repeated(direction, payload);
+                        }
                         is_uncompared(half, sequence, payload.len())
                             && recogniser.handle_uncompared(direction, payload)
                     }

@@ -52,9 +52,16 @@ impl Answer {
     /// monitor in its place. Whether a ServerHello is in it, or at its border with others, whichever of
     /// them its receiver has taken.
     pub(super) fn push_out_of_order(&mut self, payload: &[u8]) -> bool {
-        let found = self.goes_on(payload, self.begun | self.begun_apart);
+        let found = self.goes_on(payload, self.begun | self.begun_apart | self.turn_begun());
         self.begun_apart |= ends_of(payload);
         found | has_server_hello(payload)
+    }
+
+    /// What the turn has of a ServerHello, as [`Self::begun`]: it may have begun before there could be one.
+    fn turn_begun(&self) -> u16 {
+        let known = usize::from(self.turn_len);
+        let begins = (1..ANSWER_LEN).contains(&known) && fits_server_hello(0, &self.turn[..known]);
+        u16::from(begins) << known
     }
 
     /// Whether a segment has what is missing of a ServerHello of which so many bytes have come.
@@ -178,6 +185,17 @@ mod tests {
         assert!(it.push_out_of_order(rest));
         let mut it = suspecting();
         assert!(!it.push_out_of_order(rest));
+    }
+
+    #[test]
+    fn accepts_a_server_hello_that_began_before_there_could_be_one() {
+        for cut in 1..SERVER_HELLO.len() {
+            let (first, rest) = SERVER_HELLO.split_at(cut);
+            let mut it = Answer::default();
+            assert!(!it.push(first));
+            it.note_client(&[22]);
+            assert!(it.push_out_of_order(rest), "{cut} bytes before");
+        }
     }
 
     #[test]

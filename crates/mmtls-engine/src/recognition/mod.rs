@@ -129,14 +129,24 @@ impl Recogniser {
         let mut missed = false;
         for (looking, client) in self.sides.get_or_insert_default().iter_mut().zip(CLIENTS) {
             match looking {
-                Looking::Past(watch) if direction == client => watch.note_client(payload),
+                _ if direction == client => {}
                 Looking::Past(watch) => missed |= watch.handle_server(payload, None),
-                Looking::InOrder(side) => {
-                    missed |= side.handle_uncompared(direction == client, payload);
-                }
+                Looking::InOrder(side) => missed |= side.handle_uncompared(payload),
             }
         }
         missed
+    }
+
+    /// Takes a segment some of which repeats bytes that were not kept: there may be a ClientHello in it, whose answer
+    /// will show. Whoever acknowledges the bytes may be its server, and lie.
+    pub(crate) fn note_repeated(&mut self, direction: Direction, payload: &[u8]) {
+        for (looking, client) in self.sides.get_or_insert_default().iter_mut().zip(CLIENTS) {
+            match looking {
+                _ if direction != client => {}
+                Looking::Past(watch) => watch.note_client(payload),
+                Looking::InOrder(side) => side.note_repeated(payload),
+            }
+        }
     }
 
     /// Takes the next bytes of a direction.

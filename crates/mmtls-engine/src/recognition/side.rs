@@ -98,12 +98,13 @@ impl Side {
         }
     }
 
-    /// See [`super::Recogniser::handle_uncompared`].
-    pub(super) fn handle_uncompared(&mut self, from_client: bool, payload: &[u8]) -> bool {
-        if from_client {
-            self.answer.note_client(payload);
-            return false;
-        }
+    /// See [`super::Recogniser::note_repeated`].
+    pub(super) fn note_repeated(&mut self, payload: &[u8]) {
+        self.answer.note_client(payload);
+    }
+
+    /// See [`super::Recogniser::handle_uncompared`], of the server's.
+    pub(super) fn handle_uncompared(&mut self, payload: &[u8]) -> bool {
         let found = self.answer.hello_possible && self.answer.push_out_of_order(payload);
         found || hello::is_answer(payload)
     }
