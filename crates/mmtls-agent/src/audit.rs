@@ -1,6 +1,7 @@
 //! What was shared, and what was not: a log that is only appended to, a line of JSON for each message to the middleboxes.
 //!
-//! Refuses to write a secret, and to hold up what it tells of: a line that cannot be written is told once.
+//! Refuses to write a secret. A line that cannot be written is told once and holds nothing up; a file system that hangs
+//! does.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -54,9 +54,7 @@ impl Consent {
         messages.iter().for_each(|message| self.audit.note(message, cause));
         messages
     }
-}
 
-impl Consent {
     fn exempt(&self) -> MutexGuard<'_, LruCache<Random, (), RandomState>> {
         // Consistent between any two statements, so poison means nothing here.
         self.exempt.lock().unwrap_or_else(PoisonError::into_inner)

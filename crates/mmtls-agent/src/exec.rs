@@ -18,7 +18,6 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mmtls_keyshare::agent::socket::check_listens;
 use mmtls_keyshare::agent::{
     EXEMPT_VARIABLE, SHARE_HANDSHAKE_VARIABLE, SHARE_SERVER_VARIABLE, SOCKET_VARIABLE,
 };
@@ -191,12 +190,8 @@ fn through_agent(
     exempt: &ServerNames,
     mut command: Command,
 ) -> Result<i32, Error> {
-    let nobody = |error: Error| Error::Usage(format!("no --middlebox, and {error}"));
-    let directory = AgentDirectory::of(options.agent.as_deref()).map_err(nobody)?;
-    check_listens(&paths::socket(&directory)).map_err(|error| {
-        let text = format!("no agent at {} (mmtls agent): {error}", directory.display());
-        nobody(Error::Usage(text))
-    })?;
+    let directory = AgentDirectory::running(options.agent.as_deref())
+        .map_err(|error| Error::Usage(format!("no --middlebox, and {error}")))?;
     set_environment(&mut command, options, exempt, &directory);
     let error = command.exec();
     Ok(not_started(command.get_program(), &error))

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use mmtls_keyshare::agent::socket::check_listens;
 use rustix::process::geteuid;
 
 use crate::Error;
@@ -122,6 +123,16 @@ impl AgentDirectory {
         }
         // Another user's agent would get the secrets.
         private(&path)
+    }
+
+    /// As [`Self::of`], where an agent answers.
+    pub fn running(named: Option<&Path>) -> Result<PathBuf, Error> {
+        let directory = Self::of(named)?;
+        // What an agent that was killed has left answers nobody.
+        check_listens(&socket(&directory)).map_err(|error| {
+            Error::Usage(format!("no agent at {} (mmtls agent): {error}", directory.display()))
+        })?;
+        Ok(directory)
     }
 
     /// The name where none is given.

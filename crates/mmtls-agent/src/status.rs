@@ -9,7 +9,6 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use mmtls_keyshare::agent::socket::check_listens;
 use mmtls_keyshare::client::Client;
 use serde::{Deserialize, Serialize};
 
@@ -115,17 +114,10 @@ impl Status {
     /// That of the agent with this directory, or with the usual one.
     ///
     /// # Errors
-    /// [`Error::Usage`] where there is none.
+    /// [`Error::Usage`] where there is none, [`Error::File`] where it has written nothing yet.
     pub fn read(directory: Option<&Path>) -> Result<Self, Error> {
-        let directory = AgentDirectory::of(directory)?;
-        let path = paths::status(&directory);
-        // What an agent that was killed has left.
-        check_listens(&paths::socket(&directory)).map_err(|error| {
-            Error::Usage(format!("no agent at {}: {error}", directory.display()))
-        })?;
-        let text = fs::read_to_string(&path).map_err(|error| {
-            Error::Usage(format!("no agent at {}: {error}", directory.display()))
-        })?;
+        let path = paths::status(&AgentDirectory::running(directory)?);
+        let text = fs::read_to_string(&path).map_err(Error::file(&path))?;
         serde_json::from_str(&text)
             .map_err(|error| Error::Usage(format!("{}: {error}", path.display())))
     }

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use mmtls_agent::Status;
-use mmtls_keyshare::message::{Direction, Epoch, KeyRequest, Message};
+use mmtls_keyshare::message::Message;
 use serde_json::Value;
 
-use crate::common::{Middlebox, Place, stderr, until};
+use crate::common::{Middlebox, Place, request, stderr, until};
 
 struct Agent {
     process: Child,
@@ -111,14 +111,7 @@ fn accepts_the_next_one_where_the_last_was_killed() {
     };
     let ask = |number: u8| {
         let peer = middlebox.inbox.1.lock().unwrap().clone().unwrap();
-        let request = KeyRequest {
-            client_random: [number; 32],
-            server_random: [9; 32],
-            version: 0x0304,
-            cipher_suite: 0x1301,
-            direction: Direction::ServerToClient,
-            epoch: Epoch::APPLICATION,
-        };
+        let request = request([number; 32]);
         let handle = middlebox.server.handle();
         handle.send_to(peer.connection, &Message::KeyRequest(request)).unwrap();
     };

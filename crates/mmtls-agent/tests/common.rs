@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mmtls_agent::{AgentOptions, Channel, ExecOptions, run, serve};
 use mmtls_keyshare::client::Identity;
-use mmtls_keyshare::message::{Direction, Epoch, Message, SessionKeys};
+use mmtls_keyshare::message::{Direction, Epoch, KeyRequest, Message, SessionKeys};
 use mmtls_keyshare::server::{KeySink, Peer, Server, ServerConfig};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -238,6 +238,18 @@ impl Middlebox {
 /// This program.
 pub fn test() -> String {
     std::env::current_exe().unwrap().into_os_string().into_string().unwrap()
+}
+
+/// What a middlebox asks for the server's first keys of a session with TLS_AES_128_GCM_SHA256.
+pub fn request(client_random: [u8; 32]) -> KeyRequest {
+    KeyRequest {
+        client_random,
+        server_random: [9; 32],
+        version: 0x0304,
+        cipher_suite: 0x1301,
+        direction: Direction::ServerToClient,
+        epoch: Epoch::APPLICATION,
+    }
 }
 
 pub fn until(done: impl Fn() -> bool) {

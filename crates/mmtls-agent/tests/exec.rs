@@ -9,7 +9,7 @@ use mmtls_keyshare::message::{Direction, Epoch, KeyRequest, Message};
 use mmtls_keyshare::server::Peer;
 use mmtls_record::key_schedule::traffic_keys;
 
-use crate::common::{Place, secrets, stderr, until};
+use crate::common::{Place, request, secrets, stderr, until};
 
 #[test]
 fn accepts_curl_and_shares_its_record_keys() {
@@ -331,14 +331,7 @@ fn accepts_key_logs_and_answers_from_them() {
         let peer = peer().unwrap();
         let shares = exempt.is_empty() && theirs.is_empty();
         assert_eq!(peer.capabilities != 0, shares);
-        let request = KeyRequest {
-            client_random: [11; 32],
-            server_random: [9; 32],
-            version: 0x0304,
-            cipher_suite: 0x1301,
-            direction: Direction::ServerToClient,
-            epoch: Epoch::APPLICATION,
-        };
+        let request = request([11; 32]);
         let handle = middlebox.server.handle();
         handle.send_to(peer.connection, &Message::KeyRequest(request)).unwrap();
         if shares {

@@ -228,7 +228,7 @@ impl Protocol {
         if reporter.info.refused[direction.reverse().index()] {
             return self.exempt(Exempt::Endpoint, ctx);
         }
-        reporter.info.refused[direction.index()] = true;
+        reporter.info.refused[side] = true;
         ctx.counters.directions_refused += 1;
         match ctx.config.policies.null_keys {
             // The other direction is followed.

@@ -57,9 +57,7 @@ impl KeyInput {
             return;
         };
         self.asked.note(wanted, now_ns);
-        for connection in self.endpoints_of(&wanted) {
-            put(server, connection, &wanted);
-        }
+        put(server, self.endpoints_of(&wanted), &wanted);
     }
 
     /// An endpoint has connected: what it could not be asked before.
@@ -70,7 +68,7 @@ impl KeyInput {
         let may_know = |it: &&KeysNeeded| self.any_sender || it.client.ip() == address;
         let looked_at = self.asked.recent(now_ns).filter(may_know).take(MAX_LOOKED_AT);
         let its = looked_at.filter(|wanted| self.endpoints_of(wanted).contains(&connection));
-        its.take(MAX_ASKED_AGAIN).for_each(|wanted| put(server, connection, wanted));
+        its.take(MAX_ASKED_AGAIN).for_each(|wanted| put(server, [connection], wanted));
     }
 
     fn endpoints_of(&self, wanted: &KeysNeeded) -> Vec<ConnectionId> {
@@ -98,8 +96,11 @@ impl KeyInput {
 }
 
 /// Puts a question. Who does not know the session says so, which is ignored.
-fn put(server: &ServerHandle, connection: ConnectionId, wanted: &KeysNeeded) {
-    if let Some(message) = keys::request(wanted) {
+fn put(server: &ServerHandle, to: impl IntoIterator<Item = ConnectionId>, wanted: &KeysNeeded) {
+    let Some(message) = keys::request(wanted) else {
+        return;
+    };
+    for connection in to {
         // A full queue means that the endpoint is slow.
         let _ = server.send_to(connection, &message);
     }
