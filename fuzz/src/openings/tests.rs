@@ -93,10 +93,9 @@ fn notices_answers_that_began_before_their_hello_was_seen() {
     );
 }
 
-/// A neighbour of that one: a server whose hello is missed all the same.
+/// A neighbour of that one.
 #[test]
-#[ignore = "open: an application record passes that nobody has inspected"]
-fn notices_the_answer_of_its_neighbour() {
+fn notices_an_answer_that_goes_on_in_order_and_ends_out_of_order() {
     replay(
         "c9c0dfc94b3cfb489e000000019e9e1648004cc5959e9e9ed9ffffffffffffffff419e000000000000030000000a00fc \
              011e9e9e799e9e9e9e9eede99e080eed1648004cc59e9e9e9ed9c40022030e00283d0301c4f90e086d00c46d6d01c4c4 \

@@ -40,7 +40,6 @@ impl<H: Handler> Engine<H> {
                 return false;
             }
         }
-        let plain = matches!(flow.payload, Payload::Plain(_));
         let [half, other] = flow.halves_from(direction);
         let Some(offset) = half.offset_of(segment.tcp.sequence()) else {
             return !inline;
@@ -61,8 +60,7 @@ impl<H: Handler> Engine<H> {
         let sane = !inline
             || other.origin == Origin::Learned
             || acknowledged.is_none_or(|it| other.is_acknowledgeable(it));
-        // Bytes of another protocol may take two ways.
-        let unseen = plain && beyond && acknowledged.is_some_and(|it| it <= other.limit() as i64);
+        let in_window = acknowledged.is_some_and(|it| it <= other.limit() as i64);
         let kept = other.sent_capacity();
         let freed = sane.then(|| other.open_window(acknowledgment, window)).flatten();
         let fewer = other.sent_capacity() < kept;
@@ -115,7 +113,15 @@ impl<H: Handler> Engine<H> {
         } else if missing_ns.is_some_and(|missing| missing >= GAP_GRACE_NS) {
             self.skip_gap(index, direction.reverse(), acknowledgment);
         }
-        sane || unseen
+        if beyond
+            && in_window
+            && let Some(Payload::Plain(watch)) = self.flows.get(index).map(|flow| &mut flow.payload)
+        {
+            // Bytes of another protocol may take two ways; there may be a ClientHello among them.
+            watch.note_unread(direction.reverse());
+            return true;
+        }
+        sane
     }
 
     /// A copy of bytes was lost on its way to the monitor. What follows is not understood any more,

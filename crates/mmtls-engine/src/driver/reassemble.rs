@@ -311,11 +311,13 @@ fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[
     if flow.exempt {
         return false;
     }
+    let repeated = half.offset_of(sequence).map(|offset| half.assembler.next() as i64 - offset);
+    if repeated.is_some_and(|it| it < 0) {
+        // What is missing before it may begin TLS, and come to be acknowledged without ever being seen.
+        watch.note_unread(direction);
+    }
     // A segment may repeat bytes in front of its new ones.
-    let new = half
-        .offset_of(sequence)
-        .and_then(|offset| usize::try_from(half.assembler.next() as i64 - offset).ok())
-        .and_then(|repeated| payload.get(repeated..));
+    let new = repeated.and_then(|it| usize::try_from(it).ok()).and_then(|it| payload.get(it..));
     match watch.handle_segment(direction, payload, new) {
         Noticed::Nothing => false,
         Noticed::Missed => true,

@@ -20,8 +20,9 @@ pub(super) struct Answer {
     /// The latest bytes of its stream, one fewer than an answer has.
     latest: [u8; ANSWER_LEN - 1],
     latest_len: u8,
-    /// So many bytes of a ServerHello have stood at the end of a segment, one bit for each number; and of one that did
-    /// not continue the stream.
+    /// So many bytes of a ServerHello are the latest of the stream, one bit for each number.
+    ends: u16,
+    /// So many have been, or have stood at the end of a segment that did not continue the stream.
     begun: u16,
     begun_apart: u16,
     /// There may be a ClientHello among what its client has said.
@@ -31,20 +32,28 @@ pub(super) struct Answer {
 impl Answer {
     /// Takes the next bytes of the turn; whether it is the answer of a TLS server.
     pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
+        if bytes.is_empty() {
+            return false;
+        }
+        let found = self.hello_possible && self.search(bytes);
+        if self.hello_possible {
+            let (more, _) = continued(self.ends | self.turn_begun(), bytes);
+            self.ends = more | ends_of(bytes);
+            self.begun |= self.ends;
+        }
         let known = usize::from(self.turn_len);
         let taken = bytes.len().min(ANSWER_LEN - known);
         self.turn[known..known + taken].copy_from_slice(&bytes[..taken]);
         // At most 11.
         self.turn_len = (known + taken) as u8;
-        let found = self.hello_possible && self.search(bytes);
         found || taken > 0 && is_answer(&self.turn[..known + taken])
     }
 
-    /// Takes a segment that continues the stream, for what follows it out of order. Whether it goes on with a
-    /// ServerHello that began out of order; one that began in order is found by [`Self::push`].
+    /// Takes a segment that continues the stream. Whether it goes on with a ServerHello that began out of order; one that
+    /// began in order is found by [`Self::push`].
     pub(super) fn push_in_order(&mut self, payload: &[u8]) -> bool {
-        let found = self.goes_on(payload, self.begun_apart);
-        self.begun |= ends_of(payload);
+        let (more, found) = continued(self.begun_apart, payload);
+        self.begun_apart |= more;
         found
     }
 
@@ -52,8 +61,9 @@ impl Answer {
     /// monitor in its place. Whether a ServerHello is in it, or at its border with others, whichever of
     /// them its receiver has taken.
     pub(super) fn push_out_of_order(&mut self, payload: &[u8]) -> bool {
-        let found = self.goes_on(payload, self.begun | self.begun_apart | self.turn_begun());
-        self.begun_apart |= ends_of(payload);
+        let begun = self.begun | self.begun_apart | self.turn_begun();
+        let (more, found) = continued(begun, payload);
+        self.begun_apart |= more | ends_of(payload);
         found | has_server_hello(payload)
     }
 
@@ -62,20 +72,6 @@ impl Answer {
         let known = usize::from(self.turn_len);
         let begins = (1..ANSWER_LEN).contains(&known) && fits_server_hello(0, &self.turn[..known]);
         u16::from(begins) << known
-    }
-
-    /// Whether a segment has what is missing of a ServerHello of which so many bytes have come.
-    fn goes_on(&mut self, payload: &[u8], begun: u16) -> bool {
-        let mut found = false;
-        // The longest first: a segment is not its own continuation.
-        for len in (1..ANSWER_LEN).rev() {
-            let more = payload.len().min(ANSWER_LEN - len);
-            if begun >> len & 1 == 1 && fits_server_hello(len, &payload[..more]) {
-                found |= len + more == ANSWER_LEN;
-                self.begun_apart |= 1 << (len + more);
-            }
-        }
-        found
     }
 
     /// Looks for a ServerHello in bytes that continue the stream, wherever it begins.
@@ -107,6 +103,19 @@ impl Answer {
     pub(super) fn note_client(&mut self, bytes: &[u8]) {
         self.hello_possible = self.hello_possible || may_have_hello(bytes);
     }
+}
+
+/// How many bytes of a ServerHello there are when a segment goes on behind so many, of which numbers it fits, and whether
+/// one of them is whole.
+fn continued(begun: u16, payload: &[u8]) -> (u16, bool) {
+    let fits = |len: &usize| {
+        let more = payload.len().min(ANSWER_LEN - len);
+        begun >> len & 1 == 1 && fits_server_hello(*len, &payload[..more])
+    };
+    let more = (1..ANSWER_LEN)
+        .filter(fits)
+        .fold(0, |all, len| all | 1 << ANSWER_LEN.min(len + payload.len()));
+    (more, more >> ANSWER_LEN & 1 == 1)
 }
 
 /// Of which numbers the last so many bytes begin a ServerHello.
@@ -181,7 +190,7 @@ mod tests {
         // What stood there in order counts, too.
         let mut it = suspecting();
         let (first, rest) = SERVER_HELLO.split_at(1);
-        assert!(!it.push_in_order(first));
+        assert!(!it.push_in_order(first) && !it.push(first));
         assert!(it.push_out_of_order(rest));
         let mut it = suspecting();
         assert!(!it.push_out_of_order(rest));
@@ -196,6 +205,14 @@ mod tests {
             it.note_client(&[22]);
             assert!(it.push_out_of_order(rest), "{cut} bytes before");
         }
+        // It went on in order, and something else took the place of its end.
+        let mut it = Answer::default();
+        assert!(!it.push(&SERVER_HELLO[..1]));
+        it.note_client(&[22]);
+        for piece in [&SERVER_HELLO[1..8], &[0; 60]] {
+            assert!(!it.push_in_order(piece) && !it.push(piece));
+        }
+        assert!(it.push_out_of_order(&SERVER_HELLO[8..]));
     }
 
     #[test]
