@@ -232,3 +232,20 @@ fn acknowledgments_of_what_was_not_said_must_not_hide_the_answer() {
     it.say(C, &hello());
     it.refuses_the_answer("ahead");
 }
+
+#[test]
+fn hello_that_was_lost_before_the_monitor_must_show_in_the_answer_behind_other_bytes() {
+    // It is the hello of the side that answered the SYN: nobody waits for what is missing of that one.
+    for seen in [0, 40] {
+        let mut it = Clear::new();
+        it.at[1] += hello().len() as u64 - seen;
+        if seen > 0 {
+            assert_eq!(it.say(S, &vec![0; seen as usize]), Verdict::Forward);
+        }
+        let answer = plain(ContentType::HANDSHAKE, &server_hello(&[0x5a; 32], 0x1301));
+        let (head, tail) = answer.split_at(7);
+        it.say(C, &[b"200 what was asked for before\r\n", head].concat());
+        assert_eq!(it.say(C, tail), Verdict::Drop, "{seen} bytes of it were seen");
+        assert_eq!(it.say(S, &sealed(S, 0)), Verdict::Drop);
+    }
+}
