@@ -9,21 +9,24 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
+use std::hash::RandomState;
 use std::io;
+use std::num::NonZeroUsize;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
+use lru::LruCache;
 use mmtls_keylog::KeyLog;
 use mmtls_keylog::follow::{self, Follower, LineSink};
 use mmtls_keylog::live::LiveKeys;
 use mmtls_keyshare::client::Client;
 use mmtls_keyshare::message::{
-    Greeting, KeyEntry, KeyRequest, Message, Reason, Refused, SessionKeys,
+    Epoch, Greeting, KeyEntry, KeyRequest, MAX_KEYS, Message, Random, Reason, Refused, SessionKeys,
 };
-use mmtls_record::{KeyEpoch, SessionParameters};
+use mmtls_record::{Direction, KeyEpoch, SessionParameters};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, mknodat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -73,13 +76,17 @@ pub struct KeyLogs {
 
 struct State {
     keys: LiveKeys<KeyRequest, Message>,
+    /// What the answers of the last sessions were, without their keys: no key log tells of it.
+    answered: LruCache<(Random, Random), Answered, RandomState>,
     counters: KeyLogCounters,
 }
 
 impl KeyLogs {
     pub fn new(share_handshake: bool, consent: Arc<Consent>) -> Arc<Self> {
         let keys = LiveKeys::with_capacity(answer, MAX_SESSIONS);
-        let state = Mutex::new(State { keys, counters: KeyLogCounters::default() });
+        let sessions = NonZeroUsize::new(MAX_SESSIONS).unwrap_or(NonZeroUsize::MIN);
+        let answered = LruCache::with_hasher(sessions, RandomState::new());
+        let state = Mutex::new(State { keys, answered, counters: KeyLogCounters::default() });
         Arc::new(Self { state, share_handshake, client: OnceLock::new(), consent })
     }
 
@@ -115,8 +122,16 @@ impl KeyLogs {
             return Some(Message::Refused(Refused { client_random, reason }));
         }
         let answer = state.keys.want(request.client_random, request.clone());
-        state.counters.answered += u64::from(answer.is_some());
+        answer.iter().for_each(|it| state.remember(it));
         answer
+    }
+
+    /// The keys of every session that was asked about, of the epochs that were, the latest first.
+    pub fn all(&self) -> Vec<Message> {
+        let state = self.lock();
+        let keys =
+            state.answered.iter().filter_map(|(randoms, of)| of.again(*randoms, &state.keys));
+        keys.map(Message::SessionKeys).collect()
     }
 
     fn allows(&self, request: &KeyRequest) -> Result<(), Reason> {
@@ -134,9 +149,75 @@ impl KeyLogs {
     fn lines(&self, text: &[u8]) -> Vec<Message> {
         let mut state = self.lock();
         let answers = state.keys.add(text);
-        state.counters.answered += answers.len() as u64;
+        answers.iter().for_each(|it| state.remember(it));
         state.counters.waited += answers.len() as u64;
         answers
+    }
+}
+
+impl State {
+    fn remember(&mut self, answer: &Message) {
+        self.counters.answered += 1;
+        if let Message::SessionKeys(keys) = answer
+            && let Some(server_random) = keys.server_random
+        {
+            let SessionKeys { client_random, version, cipher_suite, .. } = *keys;
+            let new = || Answered { version, cipher_suite, keys: Vec::new() };
+            let of = self.answered.get_or_insert_mut((client_random, server_random), new);
+            of.version = version;
+            of.cipher_suite = cipher_suite;
+            for entry in &keys.keys {
+                of.note(entry.direction, entry.epoch);
+            }
+        }
+    }
+}
+
+/// What was asked for of a session.
+struct Answered {
+    version: u16,
+    cipher_suite: u16,
+    keys: Vec<(Direction, Epoch)>,
+}
+
+impl Answered {
+    /// The last ones: those before are over.
+    fn note(&mut self, direction: Direction, epoch: Epoch) {
+        // There is nothing to be followed under the handshake's keys any more.
+        if epoch.updates().is_some() && !self.keys.contains(&(direction, epoch)) {
+            if self.keys.len() == MAX_KEYS {
+                self.keys.remove(0);
+            }
+            self.keys.push((direction, epoch));
+        }
+    }
+
+    /// The keys once more, as far as their secrets are still there.
+    fn again(
+        &self,
+        (client_random, server_random): (Random, Random),
+        log: &LiveKeys<KeyRequest, Message>,
+    ) -> Option<SessionKeys> {
+        let Self { version, cipher_suite, .. } = *self;
+        let mut all: Option<SessionKeys> = None;
+        for &(direction, epoch) in &self.keys {
+            let request = KeyRequest {
+                client_random,
+                server_random,
+                version,
+                cipher_suite,
+                direction,
+                epoch,
+            };
+            let Some(Message::SessionKeys(mut keys)) = log.find(&request) else {
+                continue;
+            };
+            match &mut all {
+                Some(all) => all.keys.append(&mut keys.keys),
+                None => all = Some(keys),
+            }
+        }
+        all
     }
 }
 
@@ -329,6 +410,29 @@ mod tests {
         is_keys(logs.answer(&request(2, Epoch(3))).as_ref(), next.as_bytes());
         let counters = logs.counters();
         assert_eq!((counters.answered, counters.waited, counters.denied), (3, 1, 0));
+    }
+
+    #[test]
+    fn accepts_questions_for_all_sessions() {
+        let logs = key_logs(false);
+        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 1));
+        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 2));
+        logs.answer(&request(1, Epoch::APPLICATION));
+        logs.answer(&request(1, Epoch(3)));
+        logs.answer(&request(1, Epoch(3)));
+        assert!(logs.answer(&request(3, Epoch::APPLICATION)).is_none());
+        let [Message::SessionKeys(keys)] = &logs.all()[..] else {
+            panic!("one session was asked about and is known");
+        };
+        assert_eq!(keys.client_random, [1; 32]);
+        assert_eq!(keys.keys.iter().map(|it| it.epoch).collect::<Vec<_>>(), [Epoch(2), Epoch(3)]);
+        let answer = logs.answer(&request(1, Epoch(3)));
+        let Some(Message::SessionKeys(one)) = &answer else {
+            panic!("no keys");
+        };
+        assert_eq!(one.keys[0].key.as_bytes(), keys.keys[1].key.as_bytes());
+        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 3));
+        assert_eq!(logs.all().len(), 2, "that line was waited for");
     }
 
     #[test]

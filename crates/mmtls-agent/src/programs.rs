@@ -56,9 +56,29 @@ impl Programs {
     }
 
     /// What a middlebox is told; nothing where it has asked for a key log's line that is yet to come.
-    pub fn middlebox_says(&self, message: &Message) -> Option<Message> {
+    pub fn middlebox_says(&self, message: &Message) -> Vec<Message> {
+        if matches!(message, Message::LiveKeysRequest) {
+            return self.live_keys();
+        }
+        let answer = self.answer(message);
         // A question is for one direction, and so is its answer.
-        self.consent.judge(self.answer(message)?, Cause::Request).pop()
+        let judged = answer.and_then(|it| self.consent.judge(it, Cause::Request).pop());
+        judged.into_iter().collect()
+    }
+
+    /// The keys of all sessions that may be under way, the latest first.
+    fn live_keys(&self) -> Vec<Message> {
+        let mut messages = self.sessions().all();
+        if let Some(logs) = &self.logs {
+            messages.extend(logs.all());
+        }
+        let judged = messages.into_iter().flat_map(|it| self.consent.judge(it, Cause::Request));
+        // What is refused of a session needs no word: keys of it do not come.
+        let keys = judged.filter_map(|message| match message {
+            Message::SessionKeys(keys) => Some(Message::LiveKeys(keys)),
+            _ => None,
+        });
+        keys.collect()
     }
 
     fn answer(&self, message: &Message) -> Option<Message> {

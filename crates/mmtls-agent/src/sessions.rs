@@ -1,7 +1,7 @@
 //! The sessions that the agent knows: secrets in, record keys out.
 //!
-//! Keeps traffic secrets of each direction, because a middlebox may ask for the keys after a
-//! KeyUpdate. Refuses: more than [`MAX_SESSIONS`] (the least recently used goes first), keys of
+//! Keeps the secrets of each direction, because a middlebox may ask for the keys after a KeyUpdate, or for those of
+//! sessions whose beginning it has not seen. Refuses: more than [`MAX_SESSIONS`] (the least recently used goes first), keys of
 //! the handshake unless asked for, and versions and suites without a key schedule here.
 
 use std::fmt;
@@ -116,6 +116,20 @@ impl Session {
         Ok(self.message(vec![entry(direction, epoch, &keys)?]))
     }
 
+    /// The keys of the epochs that the program is in, as far as it has told of them.
+    fn present(&mut self) -> Option<Message> {
+        let mut keys = Vec::with_capacity(2);
+        for direction in Direction::BOTH {
+            let Some(updates) = self.keyring.present_updates(direction) else {
+                continue;
+            };
+            let epoch = KeyEpoch::Application(updates);
+            let made = self.keyring.record_keys(direction, epoch).ok()?;
+            keys.push(entry(direction, epoch, &made).ok()?);
+        }
+        (!keys.is_empty()).then(|| self.message(keys))
+    }
+
     fn message(&self, keys: Vec<KeyEntry>) -> Message {
         let SessionParameters { version, cipher_suite, client_random, server_random } =
             *self.keyring.parameters();
@@ -199,6 +213,11 @@ impl Sessions {
         self.known.contains(client_random)
     }
 
+    /// The present keys of every session, the latest used first.
+    pub fn all(&mut self) -> Vec<Message> {
+        self.known.iter_mut().filter_map(|(_, session)| session.present()).collect()
+    }
+
     /// The answer to a middlebox that asks for keys.
     pub fn answer(&mut self, request: &KeyRequest) -> Message {
         match self.grant(request) {
@@ -246,8 +265,7 @@ impl Sessions {
         let message = new.share(direction, epoch, secret.secret)?;
         let known = self.known.get_mut(secret.client_random);
         // Another server random is another session, however unlikely.
-        let server_random = Some(*secret.server_random);
-        match known.filter(|it| it.keyring.parameters().server_random == server_random) {
+        match known.filter(|it| it.keyring.parameters() == new.keyring.parameters()) {
             // When both ends run under this agent, the second report brings nothing new.
             Some(session) if session.keyring.has_application_secret(direction) => Ok(None),
             Some(session) => session.share(direction, epoch, secret.secret).map(Some),
@@ -271,7 +289,7 @@ impl Sessions {
         Session::new(secret)?.share(direction, KeyEpoch::Handshake, secret.secret).map(Some)
     }
 
-    /// A master secret of TLS 1.2: both directions, one epoch, nothing to ask for later.
+    /// A master secret of TLS 1.2: both directions, one epoch.
     fn master(&mut self, secret: &TrafficSecret<'_>) -> Result<Message, KeyError> {
         // TLS 1.1 and DTLS log master secrets, too, and derive other keys from them: refused here.
         let mut session = Session::new(secret)?;
@@ -282,7 +300,9 @@ impl Sessions {
             keys.push(entry(direction, epoch, &session.keyring.record_keys(direction, epoch)?)?);
         }
         self.counters.shared += 1;
-        Ok(session.message(keys))
+        let message = session.message(keys);
+        self.known.put(*secret.client_random, session);
+        Ok(message)
     }
 
     /// A secret after a KeyUpdate.
@@ -450,6 +470,20 @@ mod tests {
         assert_eq!(epochs(tell(&mut sessions, 1, kind, &after(2))), [3, 4]);
         assert_eq!(reason(ask(&mut sessions, 1, Epoch(3))), Some(Reason::UNKNOWN_SESSION));
         assert_eq!(sessions.counters().lost, 0);
+    }
+
+    #[test]
+    fn accepts_questions_for_all_sessions() {
+        let mut sessions = Sessions::new(false);
+        tell(&mut sessions, 1, SecretKind::ClientTraffic0, &after(0));
+        tell(&mut sessions, 2, SecretKind::ClientTraffic0, &after(0));
+        tell(&mut sessions, 2, SecretKind::ServerTraffic0, &[9; 32]);
+        tell(&mut sessions, 1, SecretKind::ClientTrafficN, &after(3));
+        // What somebody asks for ahead is not where the program is.
+        ask(&mut sessions, 1, Epoch(9));
+        let all = sessions.all();
+        let epochs: Vec<_> = all.into_iter().map(|it| epochs(Some(it))).collect();
+        assert_eq!(epochs, [vec![5], vec![2, 2]], "the latest used first");
     }
 
     #[test]

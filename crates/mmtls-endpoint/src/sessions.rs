@@ -44,19 +44,25 @@ fn message(
     direction: Direction,
     epoch: KeyEpoch,
 ) -> Result<Message, KeyError> {
+    let keys = vec![entry(keyring, direction, epoch)?];
+    Ok(Message::SessionKeys(session(keyring, keys)))
+}
+
+fn entry(
+    keyring: &mut Keyring,
+    direction: Direction,
+    epoch: KeyEpoch,
+) -> Result<KeyEntry, KeyError> {
     let keys = keyring.record_keys(direction, epoch)?;
-    let entry = Epoch::from_key_epoch(epoch)
-        .and_then(|epoch| KeyEntry::new(direction, epoch, keys.key(), keys.iv(), keys.mac_key()));
+    Epoch::from_key_epoch(epoch)
+        .and_then(|epoch| KeyEntry::new(direction, epoch, keys.key(), keys.iv(), keys.mac_key()))
+        .ok_or(KeyError::FutureEpoch)
+}
+
+fn session(keyring: &Keyring, keys: Vec<KeyEntry>) -> SessionKeys {
     let SessionParameters { version, cipher_suite, client_random, server_random } =
         *keyring.parameters();
-    Ok(Message::SessionKeys(SessionKeys {
-        client_random,
-        server_random,
-        version,
-        cipher_suite,
-        flow: None,
-        keys: vec![entry.ok_or(KeyError::FutureEpoch)?],
-    }))
+    SessionKeys { client_random, server_random, version, cipher_suite, flow: None, keys }
 }
 
 impl Sessions {
@@ -87,6 +93,21 @@ impl Sessions {
             None => drop(self.0.put(client_random, new)),
         }
         keys
+    }
+
+    /// The keys of every session for a middlebox that has not seen their beginnings, the latest used first. rustls does
+    /// not report KeyUpdates: those are of the first epoch.
+    pub fn all(&mut self) -> Vec<Message> {
+        let live = |keyring: &mut Keyring| {
+            let mut keys = Vec::with_capacity(2);
+            for direction in Direction::BOTH {
+                if let Some(updates) = keyring.present_updates(direction) {
+                    keys.push(entry(keyring, direction, KeyEpoch::Application(updates)).ok()?);
+                }
+            }
+            (!keys.is_empty()).then(|| Message::LiveKeys(session(keyring, keys)))
+        };
+        self.0.iter_mut().filter_map(|(_, keyring)| live(keyring)).collect()
     }
 
     /// The answer to a middlebox that asks for keys.
@@ -174,6 +195,20 @@ mod tests {
         }
         assert_eq!(key(60), key_schedule::traffic_keys(0xff31, &secret).unwrap().key());
         assert!(matches!(ask(&mut sessions, 1, Epoch(2 + 73)), Message::Refused(_)));
+    }
+
+    #[test]
+    fn accepts_questions_for_all_sessions() {
+        let mut sessions = Sessions::new();
+        start(&mut sessions, 1);
+        start(&mut sessions, 2);
+        sessions.first([1; 32], 0xff31, Direction::ServerToClient, &[8; 32]);
+        let all = sessions.all();
+        let entries = |it: &Message| match it {
+            Message::LiveKeys(keys) => (keys.client_random[0], keys.keys.len()),
+            _ => panic!("another message"),
+        };
+        assert_eq!(all.iter().map(entries).collect::<Vec<_>>(), [(1, 2), (2, 1)]);
     }
 
     #[test]

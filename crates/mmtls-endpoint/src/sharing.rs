@@ -46,9 +46,12 @@ impl Sharing {
             channel,
             Box::new(move |message| match message {
                 Message::KeyRequest(request) => {
-                    Some(answering.lock().unwrap_or_else(PoisonError::into_inner).answer(&request))
+                    vec![answering.lock().unwrap_or_else(PoisonError::into_inner).answer(&request)]
                 }
-                _ => None,
+                Message::LiveKeysRequest => {
+                    answering.lock().unwrap_or_else(PoisonError::into_inner).all()
+                }
+                _ => Vec::new(),
             }),
         )?;
         Ok(Arc::new(Self { client, sessions, exempt, unsupported: AtomicU64::new(0) }))

@@ -80,7 +80,9 @@ impl<W, A> LiveKeys<W, A> {
         found
     }
 
-    fn find(&self, wanted: &W) -> Option<A> {
+    /// What is wanted, if its secret is there.
+    #[must_use]
+    pub fn find(&self, wanted: &W) -> Option<A> {
         self.logs.iter().find_map(|log| (self.answer)(log, wanted))
     }
 }

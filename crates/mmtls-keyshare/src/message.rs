@@ -237,6 +237,10 @@ pub enum Message {
     Ping(u64),
     /// Answer to a ping.
     Pong(u64),
+    /// Middlebox to endpoint: there are connections whose beginning it has not seen.
+    LiveKeysRequest,
+    /// Endpoint to middlebox: the answer, one of each session that may be under way.
+    LiveKeys(SessionKeys),
 }
 
 impl Message {
@@ -252,6 +256,8 @@ impl Message {
             Self::Refused(_) => 6,
             Self::Ping(_) => 7,
             Self::Pong(_) => 8,
+            Self::LiveKeysRequest => 9,
+            Self::LiveKeys(_) => 10,
         }
     }
 }

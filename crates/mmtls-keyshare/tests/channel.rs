@@ -120,7 +120,7 @@ fn config(pki: &Pki, to: SocketAddr) -> ClientConfig {
 }
 
 fn client(config: ClientConfig) -> Client {
-    Client::start(config, Box::new(|_| None)).unwrap()
+    Client::start(config, Box::new(|_| Vec::new())).unwrap()
 }
 
 fn wait_for(server: &Server, done: impl Fn(&ServerCounters) -> bool) {
@@ -133,9 +133,9 @@ fn accepts_certificates_that_are_read_again() {
     let inbox = Inbox::new();
     let server = server(&old, loopback(), &inbox);
     let (to, identity) = (server.local_addr(), old.identity("server"));
-    let first = Client::start(config(&old, to), Box::new(|_| None)).unwrap();
+    let first = Client::start(config(&old, to), Box::new(|_| Vec::new())).unwrap();
     assert!(first.wait_connected(PATIENCE));
-    let second = Client::start(config(&new, to), Box::new(|_| None)).unwrap();
+    let second = Client::start(config(&new, to), Box::new(|_| Vec::new())).unwrap();
     until(|| second.counters().failures > 0);
     assert!(!second.wait_connected(Duration::ZERO), "it trusts another authority");
     // A key of another certificate: what is in force stays.
@@ -344,6 +344,29 @@ fn request(updates: u32) -> Message {
     })
 }
 
+/// Each answer is long: questions must not pile them up.
+#[test]
+fn accepts_one_question_a_second_for_all_sessions() {
+    let pki = Pki::new("live");
+    let inbox = Inbox::new();
+    let server = server(&pki, loopback(), &inbox);
+    let on_request = Box::new(|message| match message {
+        Message::LiveKeysRequest => vec![keys(), keys()],
+        _ => Vec::new(),
+    });
+    let client = Client::start(config(&pki, server.local_addr()), on_request).unwrap();
+    client.send(&null(1)).unwrap();
+    inbox.wait(1);
+    let peer = inbox.0.lock().unwrap().messages[0].0.clone();
+    for _ in 0..100 {
+        server.handle().send_to(peer.connection, &Message::LiveKeysRequest).unwrap();
+    }
+    inbox.wait(3);
+    client.send(&null(2)).unwrap();
+    inbox.wait(4);
+    assert_eq!(client.counters().requests, 1);
+}
+
 #[test]
 fn accepts_requests_and_their_answers() {
     let pki = Pki::new("request");
@@ -352,11 +375,11 @@ fn accepts_requests_and_their_answers() {
     let client = Client::start(
         config(&pki, server.local_addr()),
         Box::new(|message| match message {
-            Message::KeyRequest(request) => Some(Message::Refused(Refused {
+            Message::KeyRequest(request) => vec![Message::Refused(Refused {
                 client_random: request.client_random,
                 reason: Reason::POLICY,
-            })),
-            _ => None,
+            })],
+            _ => Vec::new(),
         }),
     )
     .unwrap();
@@ -392,9 +415,9 @@ fn accepts_a_burst_of_requests() {
                 if std::mem::take(&mut *first.lock().unwrap()) {
                     std::thread::sleep(Duration::from_millis(300));
                 }
-                Some(keys())
+                vec![keys()]
             }
-            _ => None,
+            _ => Vec::new(),
         }),
     )
     .unwrap();

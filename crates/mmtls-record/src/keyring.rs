@@ -71,6 +71,14 @@ impl Keyring {
         self.application[direction.index()].is_some()
     }
 
+    /// After how many KeyUpdates the latest application secret of a direction is that was reported; in TLS 1.2 there are
+    /// none.
+    #[must_use]
+    pub fn present_updates(&self, direction: Direction) -> Option<u32> {
+        let reported = self.application[direction.index()].as_ref().map(Updates::reported);
+        reported.or(self.master.as_ref().map(|_| 0))
+    }
+
     /// Takes a traffic secret of TLS 1.3, in place of the one that was there.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ mod aead;
 mod error;
 pub mod key_schedule;
 pub mod keyring;
+mod locate;
 mod open;
 pub mod private_tag;
 mod seal;
@@ -19,7 +20,10 @@ mod tls13_record;
 
 pub use error::KeyError;
 pub use keyring::{Keyring, SessionParameters};
-pub use mmtls_tls::{ContentType, Direction, KeyEpoch, OpenError, OpenRecord, Opened};
+pub use locate::record_locator;
+pub use mmtls_tls::{
+    ContentType, Direction, KeyEpoch, LocateRecord, OpenError, OpenRecord, Opened,
+};
 pub use open::open_record;
 pub use private_tag::{PrivateTagOpener, PrivateTagSealer};
 pub use seal::{Sealer, Tls13Sealer};

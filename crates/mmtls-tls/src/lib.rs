@@ -18,4 +18,6 @@ pub use enums::{
 pub use handshake::{MessageBuffer, MessageWalker, TooLong};
 pub use hello::{ClientHello, EncryptedExtensions, Malformed, Reader, ServerHello};
 pub use offer::{ClientOffer, Hellos, MAX_LISTED, ServerChoice, is_grease};
-pub use protection::{MAX_CIPHERTEXT_LEN, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
+pub use protection::{
+    LocateRecord, MAX_CIPHERTEXT_LEN, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN,
+};

@@ -37,7 +37,7 @@ fn accepts_certificates_of_its_own_authority() {
         let middlebox = format!("{name}@{}", server.local_addr()).parse().unwrap();
         let mut config = ClientConfig::new(vec![middlebox], file("ca.pem"));
         config.identity = certificate.map(identity);
-        let client = Client::start(config, Box::new(|_| None)).unwrap();
+        let client = Client::start(config, Box::new(|_| Vec::new())).unwrap();
         client.wait_connected(Duration::from_secs(seconds))
     };
     assert!(connects("box.test", Some("laptop"), 20));

@@ -181,6 +181,18 @@ pub(super) fn key_message(add: Add<'_>) {
             }),
         ),
         ("refused", Message::Refused(Refused { client_random: [1; 32], reason: Reason(3) })),
+        ("live-keys-request", Message::LiveKeysRequest),
+        (
+            "live-keys",
+            Message::LiveKeys(SessionKeys {
+                client_random: [1; 32],
+                server_random: Some([2; 32]),
+                version: 0x0304,
+                cipher_suite: 0x1302,
+                flow: None,
+                keys: vec![entry(Direction::ServerToClient, 3, &[5; 32], &[])],
+            }),
+        ),
         ("ping", Message::Ping(7)),
         ("pong", Message::Pong(7)),
     ];

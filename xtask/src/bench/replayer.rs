@@ -90,8 +90,8 @@ pub fn run(args: &ReplayArgs) -> Result<(), String> {
         (0..args.sessions).map(|number| prepare(number, &body)).collect::<Result<_, String>>()?;
     let middlebox = args.middlebox.parse().map_err(|error| format!("{error}"))?;
     let config = ClientConfig::new(vec![middlebox], args.ca.clone());
-    let client =
-        Client::start(config, Box::new(|_| None)).map_err(|error| format!("keys: {error}"))?;
+    let client = Client::start(config, Box::new(|_| Vec::new()))
+        .map_err(|error| format!("keys: {error}"))?;
     if !client.wait_connected(PATIENCE) {
         return Err(format!("keys: {:?}", client.connection_errors()));
     }

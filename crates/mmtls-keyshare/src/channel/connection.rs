@@ -187,17 +187,19 @@ impl Connection {
                     answers.push(welcome.to_vec());
                 }
                 _ if !*open => allowed = false,
-                Message::SessionKeys(_) | Message::NullKeys(_) | Message::Refused(_) => {
-                    deliver(peer, message)
-                }
+                Message::SessionKeys(_)
+                | Message::LiveKeys(_)
+                | Message::NullKeys(_)
+                | Message::Refused(_) => deliver(peer, message),
                 Message::Ping(number) => {
                     let pong = message::encode(&Message::Pong(number));
                     answers.extend(pong.ok().map(|bytes| bytes.to_vec()));
                 }
                 Message::Pong(_) => {}
-                Message::Hello(_) | Message::Welcome(_) | Message::KeyRequest(_) => {
-                    allowed = false;
-                }
+                Message::Hello(_)
+                | Message::Welcome(_)
+                | Message::KeyRequest(_)
+                | Message::LiveKeysRequest => allowed = false,
             }
         });
         match read {

@@ -37,6 +37,9 @@ const BATCH_BYTES: usize = 16 * 1024;
 /// so that one that only asks cannot make this side's memory grow.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
+/// Pause between two answers with the keys of all sessions; questions in between are passed over.
+const LIVE_KEYS_PAUSE: Duration = Duration::from_secs(1);
+
 /// Reads in a turn: whoever never stops sending must not keep this side from being stopped.
 const MAX_READS: usize = 64;
 
@@ -351,6 +354,7 @@ impl Worker {
             under_way: Vec::new(),
             answers: VecDeque::new(),
             answer_bytes: 0,
+            live_asked: None,
             pongs: Vec::new(),
         };
         let end = self.serve(&mut session, deadline);
@@ -474,6 +478,8 @@ struct Session {
     /// Answers to key requests, before what is queued.
     answers: VecDeque<Bytes>,
     answer_bytes: usize,
+    /// When the keys of all sessions were asked for last.
+    live_asked: Option<Instant>,
     /// Answers to pings. Unlike the others they mean nothing to the next connection.
     pongs: Vec<u8>,
 }
@@ -584,7 +590,7 @@ impl Session {
     }
 
     fn handle(&mut self, message: Message) -> Result<(), String> {
-        let answer = match message {
+        let answers = match message {
             Message::Welcome(_) if !self.welcome => {
                 self.welcome = true;
                 self.shared.connects.fetch_add(1, Ordering::Relaxed);
@@ -593,12 +599,22 @@ impl Session {
                 state.last_error.clear();
                 drop(state);
                 self.shared.changed.notify_all();
-                None
+                Vec::new()
             }
             Message::Ping(number) => {
                 let pong = message::encode(&Message::Pong(number));
                 self.pongs.extend_from_slice(&pong.map_err(|error| error.to_string())?);
-                None
+                Vec::new()
+            }
+            Message::LiveKeysRequest
+                if self.live_asked.is_some_and(|it| it.elapsed() < LIVE_KEYS_PAUSE) =>
+            {
+                Vec::new()
+            }
+            Message::LiveKeysRequest => {
+                self.live_asked = Some(Instant::now());
+                self.shared.requests.fetch_add(1, Ordering::Relaxed);
+                (self.on_request)(message)
             }
             Message::KeyRequest(_) => {
                 self.shared.requests.fetch_add(1, Ordering::Relaxed);
@@ -608,10 +624,10 @@ impl Session {
                 self.shared.refusals.fetch_add(1, Ordering::Relaxed);
                 (self.on_request)(message)
             }
-            Message::Pong(_) => None,
+            Message::Pong(_) => Vec::new(),
             other => return Err(format!("unexpected message of type {}", other.kind())),
         };
-        if let Some(answer) = answer {
+        for answer in answers {
             let bytes = message::encode(&answer).map_err(|error| error.to_string())?;
             self.answer_bytes += bytes.len();
             self.answers.push_back(Arc::new(bytes));

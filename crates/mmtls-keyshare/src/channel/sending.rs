@@ -49,6 +49,6 @@ pub struct ClientCounters {
     pub connected: u64,
 }
 
-/// Answers messages of a middlebox: key requests and refusals. Called from the background thread
-/// of that middlebox; the answer, if any, goes to that middlebox only. It must not block.
-pub type RequestHandler = Box<dyn Fn(Message) -> Option<Message> + Send + Sync>;
+/// Answers messages of a middlebox: requests and refusals. Called from the background thread
+/// of that middlebox; what it returns goes to that middlebox only. It must not block.
+pub type RequestHandler = Box<dyn Fn(Message) -> Vec<Message> + Send + Sync>;

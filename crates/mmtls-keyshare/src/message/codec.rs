@@ -37,7 +37,7 @@ fn check(message: &Message) -> Result<(), EncodeError> {
         Message::Hello(greeting) | Message::Welcome(greeting) => {
             software_is_valid(&greeting.software).then_some(()).ok_or(EncodeError::Software)
         }
-        Message::SessionKeys(session) => {
+        Message::SessionKeys(session) | Message::LiveKeys(session) => {
             let count = session.keys.len();
             let empty = session.keys.iter().any(|k| k.key.as_bytes().is_empty());
             let valid = count > 0 && count <= MAX_KEYS && !empty;
@@ -57,7 +57,7 @@ fn write_body(message: &Message, out: &mut Writer<'_>) {
             out.u32(greeting.capabilities);
             out.vec8(greeting.software.as_bytes());
         }
-        Message::SessionKeys(session) => write_session(session, out),
+        Message::SessionKeys(session) | Message::LiveKeys(session) => write_session(session, out),
         Message::NullKeys(null) => {
             out.bytes(&null.client_random);
             out.u8(null.direction.map_or(BOTH_DIRECTIONS, direction_number));
@@ -76,6 +76,7 @@ fn write_body(message: &Message, out: &mut Writer<'_>) {
             out.u16(refused.reason.0);
         }
         Message::Ping(number) | Message::Pong(number) => out.u64(*number),
+        Message::LiveKeysRequest => {}
     }
 }
 
@@ -191,6 +192,8 @@ impl Body {
             }),
             7 => Message::Ping(self.got(body.u64())?),
             8 => Message::Pong(self.got(body.u64())?),
+            9 => Message::LiveKeysRequest,
+            10 => Message::LiveKeys(self.session(body)?),
             _ => return Ok(None),
         }))
     }

@@ -26,7 +26,11 @@ fn greeting() -> Greeting {
 }
 
 fn session(server_random: Option<Random>, flow: Option<Flow>, count: usize) -> Message {
-    Message::SessionKeys(SessionKeys {
+    Message::SessionKeys(keys(server_random, flow, count))
+}
+
+fn keys(server_random: Option<Random>, flow: Option<Flow>, count: usize) -> SessionKeys {
+    SessionKeys {
         client_random: [1; 32],
         server_random,
         version: 0x0304,
@@ -38,7 +42,7 @@ fn session(server_random: Option<Random>, flow: Option<Flow>, count: usize) -> M
                 entry(direction, Epoch(n as u32), n * 4)
             })
             .collect(),
-    })
+    }
 }
 
 fn null(client_random: Random, direction: Option<Direction>, flow: Option<Flow>) -> NullKeys {
@@ -66,6 +70,8 @@ fn samples() -> Vec<Message> {
         Message::Refused(Refused { client_random: [7; 32], reason: Reason(999) }),
         Message::Ping(1),
         Message::Pong(u64::MAX),
+        Message::LiveKeysRequest,
+        Message::LiveKeys(keys(Some([2; 32]), Some(flow(false)), 2)),
     ]
 }
 

@@ -128,7 +128,7 @@ fn accepts_two_agents_of_one_address() {
         let middlebox = address.to_string().parse().unwrap();
         let mut config = ClientConfig::new(vec![middlebox], pki.ca.clone());
         config.capabilities = capabilities;
-        let client = Client::start(config, Box::new(|_| None)).unwrap();
+        let client = Client::start(config, Box::new(|_| Vec::new())).unwrap();
         for number in 0..3 {
             let message = NullKeys { client_random: [number; 32], direction: None, flow: None };
             client.send(&Message::NullKeys(message)).unwrap();

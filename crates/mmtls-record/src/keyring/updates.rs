@@ -35,6 +35,11 @@ impl Updates {
         Self { suite, reported: Step { updates, secret }, asked: VecDeque::new() }
     }
 
+    /// KeyUpdates before the latest secret that was reported.
+    pub(super) fn reported(&self) -> u32 {
+        self.reported.updates
+    }
+
     /// The keys after so many KeyUpdates, which somebody asked for: at most `max_steps` are derived for it.
     pub(super) fn keys(&mut self, updates: u32, max_steps: u32) -> Result<RecordKeys, KeyError> {
         let known = self.asked.iter().rev().find(|step| step.updates <= updates);
