@@ -529,7 +529,7 @@ impl Path {
                     let header = frame.len().checked_sub(20).expect("a TCP header");
                     assert!(frame.len() <= 22 + 60 && frame[header + 13] == 0x14);
                 }
-                Output::KeysOpenNothing(_) => {}
+                Output::KeysOpenNothing(_) | Output::LiveKeysNeeded(_) => {}
                 Output::KeysNeeded(wish) => {
                     let early = wish.epoch == KeyEpoch::EarlyData;
                     assert_eq!(wish.cipher_suite.is_none(), early);

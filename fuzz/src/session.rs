@@ -383,7 +383,7 @@ impl Path {
                     self.held.remove(&id).expect("what is discarded was held");
                 }
                 Output::Inject { .. } => self.dead = true,
-                Output::KeysOpenNothing(_) => {}
+                Output::KeysOpenNothing(_) | Output::LiveKeysNeeded(_) => {}
                 Output::KeysNeeded(wish) => {
                     let early = wish.epoch == KeyEpoch::EarlyData;
                     assert_eq!(wish.cipher_suite, (!early).then_some(SUITE));

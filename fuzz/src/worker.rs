@@ -236,6 +236,7 @@ impl Stage {
         let policies = Policies::new(Policy::Reset);
         config.policies = Policies { null_keys: Policy::Reset, ..policies };
         config.tell_hellos = true;
+        config.asks_for_live_keys = true;
         config.supports = keys::supports;
         config.limits.stall_timeout_ns = STALL_NS;
         config.limits.unshared_stall_timeout_ns = STALL_NS;
@@ -325,6 +326,8 @@ impl Stage {
         let stranger = [10, 0, 0, 9].into();
         let own = self.session.sender();
         let (sender, message) = match choice % 4 {
+            // Of what is under way: nothing of it is, but the queues and what waits are the same.
+            _ if choice & 0x80 != 0 => (own, Message::LiveKeys(keys)),
             0 => (stranger, Message::SessionKeys(keys)),
             1 => {
                 // Those of the other direction.

@@ -346,6 +346,9 @@ pub struct Config {
     pub tell_hellos: bool,
     /// Accept keys for a session whatever address delivered them.
     pub any_key_sender: bool,
+    /// Ask for the keys of sessions that are under way when a connection is picked up whose beginning was not seen, and go on
+    /// with it at the next record. Not where names are exempt: nothing tells those of such a session.
+    pub asks_for_live_keys: bool,
     /// Asked when packets of a client begin to wait for keys; without it, any client may share.
     pub awaited: Option<Awaited>,
     /// Asked with the name in each session's first ClientHello: sessions that are exempt pass unread. A client can name
@@ -382,6 +385,7 @@ impl Config {
             cleartext: Cleartext::Ignored,
             tell_hellos: false,
             any_key_sender: false,
+            asks_for_live_keys: false,
             awaited: None,
             exempt_names: None,
             supports: |version, suite| {

@@ -68,6 +68,8 @@ counters! {
     flows,
     /// Segments of connections whose beginning was not seen.
     mid_stream,
+    /// Sessions whose beginning was not seen and that are followed with keys of their endpoint.
+    mid_stream_followed,
     /// Segments dropped because they came from the other side than their sender's.
     wrong_side,
     /// Segments with urgent data dropped: receivers take it out of the stream.

@@ -67,7 +67,9 @@ pub use config::{
 };
 pub use counters::Counters;
 pub use driver::Engine;
-pub use keys::SharedKeys;
-pub use output::{Exit, FrameInput, HoldId, KeysNeeded, KeysOpenNothing, Output, PortId, Verdict};
+pub use keys::{LiveKey, LiveKeys, SharedKeys};
+pub use output::{
+    Exit, FrameInput, HoldId, KeysNeeded, KeysOpenNothing, LiveKeysNeeded, Output, PortId, Verdict,
+};
 pub use session::KeyRefusal;
 pub use wire::{Link, finishes_in_place};

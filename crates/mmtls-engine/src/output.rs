@@ -69,8 +69,17 @@ pub enum Output {
     },
     /// Keys are wanted: a hint for key logs and for asking an endpoint.
     KeysNeeded(KeysNeeded),
+    /// A connection was there before the monitor: its endpoint may have the keys of its session.
+    LiveKeysNeeded(LiveKeysNeeded),
     /// Keys open no record of their session: a hint for telling their sender.
     KeysOpenNothing(KeysOpenNothing),
+}
+
+/// Which connection's beginning was not seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LiveKeysNeeded {
+    /// Its ends. Which of them is the client is not known.
+    pub ends: [SocketAddr; 2],
 }
 
 /// Whose keys open nothing.

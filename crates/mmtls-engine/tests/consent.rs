@@ -69,7 +69,7 @@ impl<'a> Run<'a> {
                 Output::Discard(_) | Output::Inject { .. } => {
                     panic!("{output:?}, {:?}", self.t.engine.handler().errors())
                 }
-                Output::Release(_) | Output::KeysOpenNothing(_) => {}
+                Output::Release(_) | Output::KeysOpenNothing(_) | Output::LiveKeysNeeded(_) => {}
             }
         }
     }

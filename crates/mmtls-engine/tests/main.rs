@@ -15,6 +15,7 @@ mod handler_reset;
 mod harness;
 mod hellos;
 mod hostile_tcp;
+mod mid_stream;
 mod opening;
 mod order;
 mod passive;

@@ -14,6 +14,7 @@
 //! much in it nothing is read for a while, and what comes all the same is dropped and counted (the
 //! session then meets the missing-key policy).
 
+mod live;
 mod queue;
 
 use std::collections::HashMap;
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
-use mmtls_engine::{KeyRefusal, KeysNeeded, Share, SharedKeys};
+use mmtls_engine::{KeyRefusal, KeysNeeded, LiveKeys, Share, SharedKeys};
 use mmtls_keyshare::Flow;
 use mmtls_keyshare::message::{Epoch, Greeting, KeyRequest, Message, Reason, Refused, SessionKeys};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
@@ -73,6 +74,8 @@ pub enum KeyDelivery {
         /// For which direction of it; `None`: both.
         direction: Option<Direction>,
     },
+    /// Record keys of a session that is under way.
+    Live(Box<LiveKeys>),
     /// Lines of a key log.
     Lines(Arc<Lines>),
     /// An endpoint has connected.
@@ -116,14 +119,14 @@ impl KeyDelivery {
         match self {
             Self::Keys(keys) => Some((keys.sender, keys.client_random)),
             Self::Null { sender, client_random, .. } => Some((Some(*sender), *client_random)),
-            Self::Lines(_) | Self::Opened { .. } => None,
+            Self::Live(_) | Self::Lines(_) | Self::Opened { .. } => None,
         }
     }
 
     /// What it takes of a turn. Lines are as many deliveries as there may be secrets in them.
     fn cost(&self) -> usize {
         match self {
-            Self::Keys(_) | Self::Null { .. } | Self::Opened { .. } => 1,
+            Self::Keys(_) | Self::Null { .. } | Self::Live(_) | Self::Opened { .. } => 1,
             Self::Lines(lines) => 1 + lines.text.len() / BYTES_PER_DELIVERY,
         }
     }
@@ -456,6 +459,7 @@ impl WorkerSink {
                 let (client_random, direction) = (null.client_random, null.direction);
                 (home, KeyDelivery::Null { sender, client_random, direction })
             }
+            Message::LiveKeys(keys) => return self.deliver_live(sender, source, &keys),
             _ => return Ok(()),
         };
         let session = delivery.session();

@@ -90,6 +90,7 @@ impl Settings {
         }
         engine.supports = keys::supports;
         engine.any_key_sender = config.keys.accept_any_sender;
+        engine.asks_for_live_keys = true;
 
         let listen =
             config.keys.listen.ok_or_else(|| missing("--keys-listen ADDR:PORT", "keys.listen"))?;

@@ -288,8 +288,18 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                     let sender = Some(sender);
                     let _ = self.engine.handle_null_keys(now_ns, sender, client_random, direction);
                 }
+                KeyDelivery::Live(keys) => {
+                    let (sender, source, random) = (keys.sender, keys.source, keys.client_random);
+                    if let Err(why) = self.engine.handle_live_keys(now_ns, *keys) {
+                        self.keys.refuse(sender, source, random, why);
+                    }
+                }
                 KeyDelivery::Opened { address, connection } => {
                     self.keys.ask_again(address, connection, now_ns);
+                    let of = (!self.keys.any_sender).then_some(address);
+                    if self.engine.awaits_live_keys(of) {
+                        self.keys.ask_for_live_keys([connection], now_ns);
+                    }
                 }
                 KeyDelivery::Lines(lines) => {
                     for keys in self.keys.log.iter_mut().flat_map(|log| log.add(lines.text())) {
@@ -338,6 +348,11 @@ fn drain<H: Handler>(
             Output::KeysOpenNothing(of) => {
                 let sender = (!keys.any_sender).then_some(of.client.ip());
                 keys.refuse(sender, of.source, of.client_random, KeyRefusal::OpenNothing);
+            }
+            Output::LiveKeysNeeded(of) => {
+                let addresses = of.ends.map(|end| end.ip());
+                let connections = keys.router.connections_at(addresses, keys.any_sender);
+                keys.ask_for_live_keys(connections, now_ns);
             }
             Output::KeysNeeded(wanted) => {
                 if let Some(found) =

@@ -4,7 +4,8 @@
 //! Refuses nothing: it can be told to produce nonsense.
 
 use mmtls_engine::tls::{
-    ContentType, Direction, KeyEpoch, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN,
+    ContentType, Direction, KeyEpoch, LocateRecord, OpenError, OpenRecord, Opened,
+    RECORD_HEADER_LEN,
 };
 use mmtls_record::{Sealer, Tls13Sealer};
 
@@ -21,13 +22,20 @@ pub struct NullKeys(pub u64);
 
 const NULL_TAG: usize = 16;
 
+/// FNV's prime, and its inverse modulo 2^64.
+const PRIME: u64 = 0x0100_0000_01b3;
+const PRIME_INVERSE: u64 = 0xce96_5057_aff6_957b;
+
+/// What the half of the tag begins with that depends on the number.
+const NUMBERED: u64 = 0x8422_2325_cbf2_9ce4;
+
 impl NullKeys {
     fn tag(self, sequence: u64, header: [u8; RECORD_HEADER_LEN], inner: &[u8]) -> [u8; NULL_TAG] {
         // FNV-1a, twice: enough to tell records apart, and nothing more.
-        let mut hash = [0xcbf2_9ce4_8422_2325 ^ self.0, 0x8422_2325_cbf2_9ce4 ^ sequence];
+        let mut hash = [0xcbf2_9ce4_8422_2325 ^ self.0, NUMBERED ^ sequence];
         for &byte in header.iter().chain(inner) {
             for half in &mut hash {
-                *half = (*half ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+                *half = (*half ^ u64::from(byte)).wrapping_mul(PRIME);
             }
         }
         let mut tag = [0; NULL_TAG];
@@ -75,6 +83,21 @@ impl OpenRecord for NullKeys {
 
     fn share(&self) -> Option<Box<dyn OpenRecord>> {
         Some(Box::new(*self))
+    }
+}
+
+impl LocateRecord for NullKeys {
+    fn locate(&self, header: [u8; RECORD_HEADER_LEN], fragment: &[u8]) -> Option<u64> {
+        let (inner, tag) = fragment.split_at(fragment.len().checked_sub(NULL_TAG)?);
+        let (of_key, of_number) = tag.split_at(8);
+        if self.tag(0, header, inner)[..8] != *of_key {
+            return None;
+        }
+        let mut hash = u64::from_be_bytes(of_number.try_into().ok()?);
+        for &byte in header.iter().chain(inner).rev() {
+            hash = hash.wrapping_mul(PRIME_INVERSE) ^ u64::from(byte);
+        }
+        Some(hash ^ NUMBERED)
     }
 }
 

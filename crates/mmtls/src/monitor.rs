@@ -360,6 +360,27 @@ impl Monitor {
         reports.conclude(flow, &mut state.known, &asked)
     }
 
+    /// A session whose beginning was not seen: nothing more will be known of its handshake, and the first bytes of both
+    /// directions are missing. Whether it is to be reset.
+    fn goes_on(&mut self, info: &SessionInfo, state: &mut MonitorState) -> bool {
+        self.reports.handshake(info, &mut state.known);
+        if self.inspect == Inspect::Nothing {
+            return false;
+        }
+        if let Some(streams) = &mut self.streams {
+            let (random, files) = (&info.client_random, &mut state.files);
+            streams.hole_ahead(info.id, random, files, "mid_stream");
+            streams.hole(random, files, Direction::ServerToClient, "mid_stream");
+        }
+        let mut reset = false;
+        for direction in Direction::BOTH {
+            reset |= self.inspected(info, state, |inspection, look, out| {
+                inspection.gap(direction, look, out);
+            });
+        }
+        reset
+    }
+
     /// Bytes that an error has kept from being decrypted are missing in the streams.
     fn hole(
         &mut self,
@@ -451,9 +472,12 @@ fn inspection(budget: &AppBudget, fileinfo: bool) -> Box<Inspection> {
 impl Handler for Monitor {
     type State = MonitorState;
 
-    fn session_start(&mut self, session: &mut Session<'_>, _state: &mut MonitorState) {
+    fn session_start(&mut self, session: &mut Session<'_>, state: &mut MonitorState) {
         self.set_now(session.now_ns());
         self.reports.summary.tls_sessions += 1;
+        if session.info().is_mid_stream && self.goes_on(session.info(), state) {
+            session.reset();
+        }
     }
 
     fn handshake_end(&mut self, session: &mut Session<'_>, state: &mut MonitorState) {

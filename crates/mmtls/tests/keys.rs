@@ -22,7 +22,7 @@ use serde_json::Value;
 
 const SUITE: u16 = 0x1301;
 const SUITE_NAME: &str = "TLS_AES_128_GCM_SHA256";
-const PATTERN: &[u8] = b"forbidden-fruit";
+pub const PATTERN: &[u8] = b"forbidden-fruit";
 
 /// What the sender sends for each session of the key log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ fn the_sender_process() {
         if let Message::Refused(refused) = message {
             println!("sender: refused: {}", refused.reason);
         }
-        None
+        Vec::new()
     };
     let client = Client::start(config, Box::new(say_refused)).unwrap();
     assert!(client.wait_connected(Duration::from_secs(20)), "{:?}", client.connection_errors());

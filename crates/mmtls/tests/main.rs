@@ -15,6 +15,7 @@ mod pki;
 mod plaintext;
 mod private_tag;
 mod reset;
+mod restart;
 mod rules;
 mod starttls;
 mod transparent;

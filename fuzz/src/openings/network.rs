@@ -516,7 +516,7 @@ impl Net {
                         self.deliver(side, &packet);
                     }
                 }
-                Output::KeysNeeded(_) | Output::KeysOpenNothing(_) => {}
+                Output::KeysNeeded(_) | Output::KeysOpenNothing(_) | Output::LiveKeysNeeded(_) => {}
             }
         }
         self.engine.handler_mut().ended.clear();

@@ -163,6 +163,9 @@ impl<H: Handler> Engine<H> {
         self.discard_held(index);
         self.end_session(index, reason);
         self.report_end(index, reason);
+        if !self.late.is_empty() {
+            self.late.remove(index);
+        }
         if let Some(flow) = self.flows.remove(index) {
             self.buffered = self.buffered.saturating_sub(flow.charged);
             if flow.charged_undecided {

@@ -10,6 +10,7 @@ mod feed;
 mod fragment_store;
 mod fragments;
 mod keys;
+mod live;
 mod new_flow;
 mod opening;
 mod opening_copies;
@@ -25,12 +26,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use fragment_store::Fragments;
+use live::LateFlows;
 use payload::Payload;
 
 use crate::buffer_pool::BufferPool;
 use crate::config::{Config, Policy};
 use crate::counters::Counters;
-use crate::keys::PendingKeys;
+use crate::keys::{LiveSessions, PendingKeys};
 use crate::output::{FrameInput, HoldId, Output, PortId, Verdict};
 use crate::recognition::{Datagram, classify};
 use crate::session::{EndReason, Handler, SessionId};
@@ -58,6 +60,9 @@ pub struct Engine<H: Handler> {
     /// Others with the same one, while that is open: copies of a connection, such as behind a NAT.
     twins: HashMap<[u8; 32], Vec<(FlowIndex, SessionId)>, ahash::RandomState>,
     pending: PendingKeys,
+    /// Keys of sessions whose beginning was not seen, and connections that wait for them.
+    live: LiveSessions,
+    late: LateFlows,
     /// Of clients that may share, and of others; see [`StallCheck`].
     stalls: [VecDeque<StallCheck>; 2],
     fragments: Fragments,
@@ -105,6 +110,8 @@ impl<H: Handler> Engine<H> {
             by_random: HashMap::with_hasher(hasher.clone()),
             twins: HashMap::with_hasher(hasher.clone()),
             pending: PendingKeys::new(hasher.clone()),
+            live: LiveSessions::new(hasher.clone()),
+            late: LateFlows::new(hasher.clone()),
             fragments: Fragments::new(hasher),
             stalls: Default::default(),
             outputs: VecDeque::new(),
@@ -280,6 +287,7 @@ impl<H: Handler> Engine<H> {
             self.expire(index, reason);
         }
         self.counters.keys_expired += self.pending.expire(self.now_ns);
+        self.live.expire(self.now_ns);
         self.expire_fragments(Some(self.now_ns));
     }
 
@@ -302,7 +310,8 @@ impl<H: Handler> Engine<H> {
         let [shared, unshared] =
             self.stalls.each_ref().map(|queue| queue.front().map(|check| check.deadline_ns));
         let [flows, keys] = [self.flows.next_deadline(), self.pending.next_deadline()];
-        [shared, unshared, flows, keys, self.fragments.next_deadline()].into_iter().flatten().min()
+        let [live, fragments] = [self.live.next_deadline(), self.fragments.next_deadline()];
+        [shared, unshared, flows, keys, live, fragments].into_iter().flatten().min()
     }
 
     /// The next thing to do.

@@ -64,6 +64,7 @@ impl<H: Handler> Engine<H> {
         if !at_hello && (!shows || is_record(segment.tcp.payload())) {
             flow.payload = Payload::Plain(Box::default());
         }
+        self.await_live_keys(index);
         Ok(index)
     }
 

@@ -32,10 +32,13 @@ impl<H: Handler> Engine<H> {
     pub(super) fn handle_payload(
         &mut self,
         index: FlowIndex,
-        direction: Direction,
+        mut direction: Direction,
         segment: &Segment<'_>,
     ) -> Passage {
         let inline = self.config.inline;
+        if !self.late.is_empty() {
+            direction = self.look_for_live_session(index, direction, segment);
+        }
         let Some(mut flow) = self.flows.get(index) else {
             return Passage::Refused;
         };
@@ -102,7 +105,7 @@ impl<H: Handler> Engine<H> {
             return Passage::Free;
         }
         if inline
-            && matches!(flow.payload, Payload::Tls(_))
+            && matches!(&flow.payload, Payload::Tls(tls) if !tls.session.info().is_mid_stream)
             && is_uncompared(&flow.halves[direction.index()], sequence, payload.len())
         {
             // Each end has seen what the other one said before TLS: one waits for an answer before it begins.

@@ -39,6 +39,11 @@ impl Epoch {
         Self { opener, number, sequence: 0 }
     }
 
+    /// In the middle of it.
+    pub(super) fn at(number: u32, opener: Box<dyn OpenRecord>, sequence: u64) -> Self {
+        Self { opener: Some(opener), number, sequence }
+    }
+
     pub(super) fn number(&self) -> u32 {
         self.number
     }

@@ -5,6 +5,7 @@
 //!  protocol     what records mean: handshake, keys; hands each record to the version that reads it
 //!  negotiation  the hellos: what was agreed
 //!  tls12 tls13  how records are read once it is known which version it is: one state each
+//!  search       the first record of a direction, where the beginning was not seen
 //!  reporter     what is known and was decided; raises the events, applies the policies
 //! ```
 //!
@@ -18,6 +19,7 @@ mod key_candidates;
 mod negotiation;
 mod protocol;
 mod reporter;
+mod search;
 mod session;
 mod sink;
 mod stream;
@@ -25,5 +27,6 @@ mod tls12;
 mod tls13;
 
 pub(crate) use context::Context;
+pub(crate) use search::RecordSearch;
 pub(crate) use session::TlsSession;
 pub(crate) use sink::SessionSink;

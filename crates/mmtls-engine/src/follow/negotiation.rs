@@ -63,6 +63,11 @@ impl Negotiation {
         }
     }
 
+    /// Behind a handshake that was not seen.
+    pub(super) fn settled(client_random: [u8; 32], server_random: Option<[u8; 32]>) -> Self {
+        Self { turn: Turn::Settled, client_random, server_random, ..Self::new() }
+    }
+
     /// 0 for the session's first handshake; its keys are those of this epoch (TLS 1.2).
     pub(super) fn number(&self) -> u32 {
         self.number

@@ -11,11 +11,14 @@ use core::mem;
 
 use super::ahead::KeysAhead;
 use super::context::{Context, RawRecord, Step};
+use super::epoch::Epoch;
 use super::negotiation::{FromClient, FromServer, Negotiation};
 use super::reporter::Reporter;
+use super::search::Located;
 use super::tls12::{Handled, Tls12};
 use super::tls13::{Early, Tls13};
 use crate::config::{ExemptNames, Policy};
+use crate::keys::LiveKeys;
 use crate::session::{Certificates, KeyStatus, SessionError, SessionInfo};
 use crate::tls::{
     ClientHello, ContentType, Direction, HandshakeType, Hellos, KeyEpoch, MessageBuffer,
@@ -96,6 +99,38 @@ impl Protocol {
             version: Version::default(),
             exempt: None,
             messages: Default::default(),
+        }
+    }
+
+    /// A session whose handshake was not seen.
+    pub(super) fn go_on(mut info: SessionInfo, keys: &LiveKeys) -> Self {
+        info.is_mid_stream = true;
+        info.client_random = keys.client_random;
+        info.client_hello = true;
+        info.server_random = keys.server_random;
+        info.version = Some(keys.version);
+        info.cipher_suite = Some(keys.cipher_suite);
+        info.key_status = KeyStatus::Shared;
+        let version = match keys.version {
+            ProtocolVersion::TLS_1_3 => Version::Tls13(Tls13::go_on()),
+            _ => Version::Tls12(Tls12::go_on()),
+        };
+        Self {
+            reporter: Reporter::behind_handshake(info),
+            negotiation: Negotiation::settled(keys.client_random, keys.server_random),
+            version,
+            exempt: None,
+            messages: Default::default(),
+        }
+    }
+
+    /// Of such a session, the keys and the number of a direction's next record have been found.
+    pub(super) fn begin_at(&mut self, direction: Direction, Located { key, number }: Located) {
+        let epoch = Epoch::at(key.updates, key.opener, number);
+        match &mut self.version {
+            Version::Tls13(tls13) => tls13.begin_at(direction, epoch),
+            Version::Tls12(tls12) => tls12.begin_at(direction, epoch),
+            Version::Undecided(_) => {}
         }
     }
 

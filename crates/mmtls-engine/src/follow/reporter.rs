@@ -43,6 +43,16 @@ impl Reporter {
         }
     }
 
+    /// Of a session whose handshake was not seen.
+    pub(super) fn behind_handshake(info: SessionInfo) -> Self {
+        Self {
+            handshake_started: true,
+            server_answered: true,
+            handshake_ended: true,
+            ..Self::new(info)
+        }
+    }
+
     // Getters.
 
     /// What has been decided about the session's packets.

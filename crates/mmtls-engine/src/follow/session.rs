@@ -10,8 +10,10 @@ use core::time::Duration;
 
 use super::context::{Context, RawRecord, Step};
 use super::protocol::{Exempt, Protocol};
+use super::search::{Located, RecordSearch, Unlocated};
 use super::stream::Stream;
 use crate::buffer_pool::BufferPool;
+use crate::keys::LiveKeys;
 use crate::session::{Disposition, EndReason, KeyStatus, SessionError, SessionInfo};
 use crate::tls::{
     Deframed, Direction, KeyEpoch, OpenRecord, ProtocolVersion, RECORD_HEADER_LEN, deframe,
@@ -51,6 +53,36 @@ impl TlsSession {
         };
         ctx.counters.sessions += 1;
         session.protocol.reporter.event(ctx, |sink, session| sink.session_start(session));
+        session
+    }
+
+    /// Goes on with a session whose beginning was not seen. Its streams are searched for records with these keys, from
+    /// what is in the searches on; `ends` is behind that. A direction without keys is not read.
+    pub(crate) fn go_on(
+        info: SessionInfo,
+        mut keys: LiveKeys,
+        searches: [RecordSearch; 2],
+        ends: [u64; 2],
+        ctx: &mut Context<'_>,
+    ) -> Self {
+        let mut session = Self {
+            protocol: Protocol::go_on(info, &keys),
+            streams: ends.map(Stream::new),
+            server_waits: false,
+            order_is_lost: false,
+        };
+        for (direction, search) in Direction::BOTH.into_iter().zip(searches) {
+            let of_it = keys.take_keys(direction);
+            session.protocol.reporter.info.refused[direction.index()] = of_it.is_empty();
+            let stream = &mut session.streams[direction.index()];
+            stream.position -= search.pending_len() as u64;
+            stream.unlocated = Some(Box::new(Unlocated::new(search, of_it)));
+        }
+        ctx.counters.sessions += 1;
+        ctx.counters.mid_stream_followed += 1;
+        let reporter = &mut session.protocol.reporter;
+        reporter.event(ctx, |sink, session| sink.session_start(session));
+        reporter.require_private_tag(Direction::ServerToClient, ctx);
         session
     }
 
@@ -154,6 +186,16 @@ impl TlsSession {
         if !self.following() {
             return;
         }
+        if let Some(unlocated) = &mut self.streams[side].unlocated {
+            let before = unlocated.search.pending_len();
+            let located = unlocated.handle_bytes(data, ctx.plaintext);
+            let passed = before + data.len() - unlocated.search.pending_len();
+            self.streams[side].position += passed as u64;
+            if let Some(located) = located {
+                self.begin_records(direction, located, ctx);
+            }
+            return;
+        }
         if self.is_stalled(direction) {
             self.streams[side].buffer.extend_from_slice(data);
             return;
@@ -188,6 +230,16 @@ impl TlsSession {
             self.streams[side].keep(rest, ctx.pool);
         }
         self.wait(direction, &ending, ctx);
+    }
+
+    /// Reads a direction from its first record on that was found.
+    fn begin_records(&mut self, direction: Direction, located: Located, ctx: &mut Context<'_>) {
+        let Some(unlocated) = self.streams[direction.index()].unlocated.take() else {
+            return;
+        };
+        self.protocol.begin_at(direction, located);
+        let pending = unlocated.search.into_pending();
+        self.handle_bytes(direction, &pending, ctx);
     }
 
     /// Installs keys that came over the connection `source`; false when they are not needed (any
@@ -309,6 +361,10 @@ impl TlsSession {
             }
             for direction in Direction::BOTH {
                 let stalled = self.is_stalled(direction);
+                let missed = self.streams[direction.index()].unlocated.as_ref();
+                if missed.is_some_and(|it| it.has_missed()) {
+                    self.protocol.reporter.raise(direction, SessionError::NothingOpened, ctx);
+                }
                 if self.protocol.opened_nothing(direction, stalled) {
                     self.protocol.tell_nothing_opened(direction, ctx);
                 }

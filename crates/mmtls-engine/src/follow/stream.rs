@@ -2,6 +2,7 @@
 //!
 //! Refuses to act: what happens is decided by the session.
 
+use super::search::Unlocated;
 use crate::buffer_pool::{BufferPool, WORTH_A_LARGE_BUFFER};
 use crate::tls::{Deframed, deframe};
 
@@ -20,6 +21,8 @@ pub(super) struct Stream {
     /// The application knows of the stall.
     pub(super) stall_told: bool,
     pub(super) early_fin_raised: bool,
+    /// Where its records begin is not known yet.
+    pub(super) unlocated: Option<Box<Unlocated>>,
 }
 
 impl Stream {
@@ -31,6 +34,7 @@ impl Stream {
             stalled_since_ns: None,
             stall_told: false,
             early_fin_raised: false,
+            unlocated: None,
         }
     }
 
@@ -87,6 +91,6 @@ impl Stream {
 
     /// Memory that is taken, in bytes.
     pub(super) fn kept_bytes(&self) -> usize {
-        self.buffer.capacity()
+        self.buffer.capacity() + self.unlocated.as_ref().map_or(0, |it| it.search.kept_bytes())
     }
 }

@@ -41,6 +41,16 @@ impl Tls12 {
         Self { epochs: [None, None], ahead, sources: [None; 2], finished: [false; 2] }
     }
 
+    /// Behind a handshake that was not seen.
+    pub(super) fn go_on() -> Self {
+        Self { finished: [true; 2], ..Self::new(Default::default()) }
+    }
+
+    /// A direction goes on there.
+    pub(super) fn begin_at(&mut self, direction: Direction, epoch: Epoch) {
+        self.epochs[direction.index()] = Some(epoch);
+    }
+
     /// Whether records of this direction are protected.
     pub(super) fn is_protected(&self, direction: Direction) -> bool {
         self.epochs[direction.index()].is_some()

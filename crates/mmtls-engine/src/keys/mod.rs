@@ -3,8 +3,11 @@
 //! Refuses to open anything with them.
 
 mod candidates;
+mod live;
 mod pending;
 
 pub(crate) use candidates::Candidates;
+pub(crate) use live::LiveSessions;
+pub use live::{LiveKey, LiveKeys};
 pub use pending::SharedKeys;
 pub(crate) use pending::{Delivery, PendingKeys};

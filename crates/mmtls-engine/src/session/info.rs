@@ -80,7 +80,7 @@ pub struct SessionInfo {
     pub started_ns: u64,
     /// `ClientHello.random`; all zero before it was seen.
     pub client_random: [u8; 32],
-    /// Whether a ClientHello was read: otherwise that random means nothing. One that was may be all
+    /// Whether a ClientHello was read, or its endpoint has told of it: otherwise that random means nothing. One that was may be all
     /// zero.
     pub client_hello: bool,
     /// `ServerHello.random`, not that of a HelloRetryRequest.
@@ -108,6 +108,9 @@ pub struct SessionInfo {
     pub early_data: EarlyData,
     /// Where the keys are.
     pub key_status: KeyStatus,
+    /// Its beginning was not seen: what the hellos say is not known, and its records are read from somewhere on in each
+    /// direction.
+    pub is_mid_stream: bool,
     /// Directions that pass unread, since their endpoint refuses to share them (client first).
     pub refused: [bool; 2],
     /// Records of early data and application epochs opened, per direction (client first).
@@ -146,6 +149,7 @@ impl SessionInfo {
             resumption: Resumption::None,
             early_data: EarlyData::None,
             key_status: KeyStatus::Waiting,
+            is_mid_stream: false,
             refused: [false; 2],
             records_opened: [0; 2],
             records_seen: [0; 2],

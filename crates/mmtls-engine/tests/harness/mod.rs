@@ -671,7 +671,7 @@ impl Path {
                     self.injected.push(frame);
                 }
                 Output::KeysNeeded(_) => wishes = true,
-                Output::KeysOpenNothing(_) => {}
+                Output::KeysOpenNothing(_) | Output::LiveKeysNeeded(_) => {}
             }
         }
         if wishes && matches!(self.network.keys, KeyTiming::Early | KeyTiming::Prompt) {

@@ -186,3 +186,43 @@ fn accepts_agents_that_are_about_to_come_back() {
     lost.note(other, then + RECONNECTING * 2);
     assert_eq!(lost.since.len(), 1, "those of long ago make room");
 }
+
+#[test]
+fn accepts_keys_of_what_is_under_way_for_every_worker() {
+    use mmtls_engine::tls::LocateRecord;
+    use mmtls_keyshare::message::KeyEntry;
+    use mmtls_record::Tls13Sealer;
+
+    let (mut sink, mut receivers, router) = queues(Share { engines: 3, ..Share::ALL }).unwrap();
+    let entry =
+        |epoch| KeyEntry::new(Direction::ServerToClient, epoch, &[7; 16], &[9; 12], &[]).unwrap();
+    let keys = |cipher_suite, epochs: &[Epoch]| SessionKeys {
+        client_random: [1; 32],
+        server_random: None,
+        version: 0x0304,
+        cipher_suite,
+        flow: None,
+        keys: epochs.iter().map(|epoch| entry(*epoch)).collect(),
+    };
+    let sender = SENDER.unwrap();
+    // The handshake is over.
+    let epochs = [Epoch::HANDSHAKE, Epoch(4)];
+    sink.deliver(sender, 3, Message::LiveKeys(keys(0x1301, &epochs))).unwrap();
+    let sealer = Tls13Sealer::new(0x1301, &[7; 16], &[9; 12]).unwrap();
+    let kind = mmtls_record::ContentType::APPLICATION_DATA;
+    let record = sealer.seal(77, kind, b"content", 0).unwrap();
+    for receiver in &mut receivers {
+        let Some(KeyDelivery::Live(live)) = receiver.take(&mut 10, |_, _| false) else {
+            panic!("every worker has them");
+        };
+        assert_eq!((live.sender, live.source, live.keys.len()), (SENDER, 3, 1));
+        assert_eq!(live.keys[0].updates, 2);
+        let locator: &dyn LocateRecord = &**live.keys[0].locator.as_ref().unwrap();
+        assert_eq!(locator.locate(record[..5].try_into().unwrap(), &record[5..]), Some(77));
+    }
+    for useless in [keys(0x1399, &epochs), keys(0x1301, &epochs[..1])] {
+        let refused = sink.deliver(sender, 3, Message::LiveKeys(useless)).unwrap_err();
+        assert_eq!(refused.reason, Reason::UNSUPPORTED);
+    }
+    assert_eq!(router.unusable.load(Ordering::Relaxed), 2);
+}

@@ -3,9 +3,11 @@
 //! A question finds nobody when the endpoint is just not connected: the middlebox has started again, or the agent. So the last
 //! ones are kept, and put once more to who connects.
 //!
+//! An endpoint that is asked for all its sessions answers with thousands of messages: it is not asked for them again soon.
+//!
 //! Refuses to keep more than [`MAX_ASKED`], and to wait for a slow endpoint.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -28,6 +30,9 @@ const MAX_ASKED_AGAIN: usize = 256;
 /// Most of them that are looked at for that.
 const MAX_LOOKED_AT: usize = 1024;
 
+/// Pause between two questions for all sessions of an endpoint: for connections that were picked up since.
+const LIVE_KEYS_PAUSE_NS: u64 = 10_000_000_000;
+
 /// The key channel as the worker sees it.
 pub struct KeyInput {
     /// Deliveries.
@@ -41,14 +46,16 @@ pub struct KeyInput {
     /// A key log that is followed.
     pub log: Option<LiveKeys>,
     asked: Asked,
+    /// When endpoints were asked for all their sessions, by connection.
+    live_asked: HashMap<ConnectionId, u64>,
 }
 
 impl KeyInput {
     /// Deliveries alone: no way back, no key log.
     #[must_use]
     pub fn new(receiver: KeyReceiver, router: Arc<KeyRouter>) -> Self {
-        let asked = Asked::default();
-        Self { receiver, router, any_sender: false, server: None, log: None, asked }
+        let (asked, live_asked) = (Asked::default(), HashMap::new());
+        Self { receiver, router, any_sender: false, server: None, log: None, asked, live_asked }
     }
 
     /// Asks the endpoints that may have keys which the engine wants.
@@ -69,6 +76,32 @@ impl KeyInput {
         let looked_at = self.asked.recent(now_ns).filter(may_know).take(MAX_LOOKED_AT);
         let its = looked_at.filter(|wanted| self.endpoints_of(wanted).contains(&connection));
         its.take(MAX_ASKED_AGAIN).for_each(|wanted| put(server, [connection], wanted));
+    }
+
+    /// There are connections whose beginning was not seen: asks endpoints for the keys of what is under way.
+    pub(super) fn ask_for_live_keys(
+        &mut self,
+        connections: impl IntoIterator<Item = ConnectionId>,
+        now_ns: u64,
+    ) {
+        let Some(server) = &self.server else {
+            return;
+        };
+        let is_recent = |at: &u64| now_ns.saturating_sub(*at) < LIVE_KEYS_PAUSE_NS;
+        for connection in connections {
+            if self.live_asked.get(&connection).is_some_and(is_recent) {
+                continue;
+            }
+            if self.live_asked.len() >= MAX_ASKED {
+                self.live_asked.retain(|_, at| is_recent(at));
+            }
+            // A full queue means that the endpoint is slow.
+            if server.send_to(connection, &Message::LiveKeysRequest).is_ok()
+                && self.live_asked.len() < MAX_ASKED
+            {
+                self.live_asked.insert(connection, now_ns);
+            }
+        }
     }
 
     fn endpoints_of(&self, wanted: &KeysNeeded) -> Vec<ConnectionId> {

@@ -110,6 +110,8 @@ pub(super) struct TlsBody<'a> {
     resumption: &'static str,
     hello_retry: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    mid_stream: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     ja3: Option<&'a Ja3>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ja3s: Option<&'a Ja3>,
@@ -145,6 +147,7 @@ impl<'a> TlsBody<'a> {
                 Resumption::Accepted => "accepted",
             },
             hello_retry: info.hello_retry,
+            mid_stream: info.is_mid_stream.then_some(true),
             ja3: fingerprints.and_then(|it| it.ja3.as_ref()),
             ja3s: fingerprints.and_then(|it| it.ja3s.as_ref()),
             ja4: fingerprints.and_then(|it| it.ja4.as_deref()),

@@ -98,6 +98,7 @@ pub(crate) fn session() -> SessionInfo {
         resumption: Resumption::Accepted,
         early_data: EarlyData::None,
         alpn: None,
+        is_mid_stream: false,
         key_status: KeyStatus::Shared,
         refused: [false, true],
         records_opened: [1, 2],

@@ -19,6 +19,7 @@ use self::search::Search;
 use self::side::{Read, Side};
 use super::ahead::KeysAhead;
 use super::context::{Context, RawRecord, Step};
+use super::epoch::Epoch;
 use super::reporter::Reporter;
 use crate::session::SessionError;
 use crate::tls::{
@@ -56,6 +57,17 @@ impl Tls13 {
             }
         }
         Self { early, sides, client_flight_seen: false }
+    }
+
+    /// Behind a handshake that was not seen.
+    pub(super) fn go_on() -> Self {
+        let sides = [0, 1].map(|_| Side::new(KeysAhead::default()));
+        Self { early: Early::default(), sides, client_flight_seen: true }
+    }
+
+    /// A direction goes on there.
+    pub(super) fn begin_at(&mut self, direction: Direction, epoch: Epoch) {
+        self.sides[direction.index()].read = Read::Application(epoch);
     }
 
     // Getters.
