@@ -41,6 +41,8 @@
 //!   `follow/protocol.rs`; those of connections that are not (known to be) TLS by `refuse` in `driver/opening.rs`, which has
 //!   `mid_stream`, too, chosen by `give_up` in `driver/acknowledgment.rs`; `table_full` by `refuse_flow` in `driver/new_flow.rs`; those of frames where the frame is looked at.
 //!   What becomes of content that is not inspected is the application's (`mmtls/src/monitor/reports.rs`).
+//! * Connections whose beginning was not seen wait in `driver/live.rs`; the keys of their sessions in `keys/live.rs`; the first
+//!   record of a direction is found by `follow/search.rs`.
 //! * TLS is recognised by `Recogniser::handle_bytes`, called by `feed` in `driver/feed.rs`; later turns by
 //!   `Watch::handle_segment`, called in `driver/reassemble.rs`.
 //! * A handler's reset counts from `apply_control` on, and stops everything that has not been inspected: `conclude`.

@@ -304,7 +304,7 @@ fn parse(text: &str) -> Result<File, String> {
 /// What passes uninspected although sessions without keys do not, and what would stop it; `None`
 /// where nothing does. Told at start, since the name `reset` promises more than it holds.
 #[must_use]
-pub fn exceptions(policies: &Policies, exempt_names: bool) -> Option<String> {
+pub fn exceptions(policies: &Policies, exempt_names: bool, grace_seconds: u64) -> Option<String> {
     let passes = |policy| matches!(policy, Policy::Forward | Policy::Bypass);
     if passes(policies.missing_keys) {
         return None;
@@ -329,6 +329,13 @@ pub fn exceptions(policies: &Policies, exempt_names: bool) -> Option<String> {
         format!("{what} ({name}={}; policies.{name} = \"{stop}\" stops them)", policy.name())
     })
     .collect();
+    if !passes(policies.mid_stream) && grace_seconds > 0 {
+        let until = if exempt_names { "" } else { " until their endpoints have shared keys" };
+        found.push(format!(
+            "for {grace_seconds} s connections from before the start{until} \
+             (limits.mid_stream_grace_seconds = 0 stops them)"
+        ));
+    }
     if exempt_names {
         found.push("sessions with names of policies.exempt_names".to_owned());
     }
@@ -432,7 +439,7 @@ mod tests {
     #[test]
     fn names_what_passes_where_sessions_without_keys_do_not() {
         let mut policies = Policies::new(Policy::Reset);
-        let text = exceptions(&policies, false).unwrap();
+        let text = exceptions(&policies, false, 0).unwrap();
         assert_eq!(
             text,
             "although missing_keys=reset, these pass: sessions whose endpoint refuses to share \
@@ -441,18 +448,19 @@ mod tests {
         );
         policies.null_keys = Policy::Reset;
         policies.udp_tls = Policy::Drop;
-        assert_eq!(exceptions(&policies, false), None);
-        assert!(exceptions(&policies, true).unwrap().contains("policies.exempt_names"));
+        assert_eq!(exceptions(&policies, false, 0), None);
+        assert!(exceptions(&policies, true, 0).unwrap().contains("policies.exempt_names"));
+        assert!(exceptions(&policies, false, 60).unwrap().contains("for 60 s connections from"));
         policies.fragments = Policy::Forward;
-        assert!(exceptions(&policies, false).unwrap().contains("fragments=forward"));
-        assert_eq!(exceptions(&Policies::new(Policy::Forward), false), None);
+        assert!(exceptions(&policies, false, 0).unwrap().contains("fragments=forward"));
+        assert_eq!(exceptions(&Policies::new(Policy::Forward), false, 60), None);
         // Every policy has a sentence, apart from the condition and one that is off by default.
         let mut all = Policies::new(Policy::Forward);
         all.missing_keys = Policy::Reset;
         all.memory_cap = Policy::Forward;
         all.integrity_failure = Policy::Forward;
         all.lost_synchronisation = Policy::Forward;
-        let text = exceptions(&all, false).unwrap();
+        let text = exceptions(&all, false, 0).unwrap();
         for (name, _) in all.list() {
             let told = text.contains(&format!("({name}="));
             assert_eq!(told, !["missing_keys", "require_private_tag"].contains(&name), "{name}");

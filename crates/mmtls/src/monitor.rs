@@ -12,6 +12,7 @@ mod handshake;
 mod inspection;
 mod line_limit;
 mod look;
+mod mid_stream;
 mod reports;
 
 use std::collections::BTreeSet;
@@ -358,27 +359,6 @@ impl Monitor {
         });
         reports.summary.expression_limits += limits_hit(&mut self.rules);
         reports.conclude(flow, &mut state.known, &asked)
-    }
-
-    /// A session whose beginning was not seen: nothing more will be known of its handshake, and the first bytes of both
-    /// directions are missing. Whether it is to be reset.
-    fn goes_on(&mut self, info: &SessionInfo, state: &mut MonitorState) -> bool {
-        self.reports.handshake(info, &mut state.known);
-        if self.inspect == Inspect::Nothing {
-            return false;
-        }
-        if let Some(streams) = &mut self.streams {
-            let (random, files) = (&info.client_random, &mut state.files);
-            streams.hole_ahead(info.id, random, files, "mid_stream");
-            streams.hole(random, files, Direction::ServerToClient, "mid_stream");
-        }
-        let mut reset = false;
-        for direction in Direction::BOTH {
-            reset |= self.inspected(info, state, |inspection, look, out| {
-                inspection.gap(direction, look, out);
-            });
-        }
-        reset
     }
 
     /// Bytes that an error has kept from being decrypted are missing in the streams.

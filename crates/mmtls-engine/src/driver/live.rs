@@ -11,72 +11,21 @@
 //!
 //! Refuses connections where names are exempt, which only a ClientHello tells; and to keep more than a part of the memory.
 
-use std::collections::HashMap;
+use core::net::IpAddr;
 
+use super::late_flows::{Next, Waiting};
 use super::payload::{Payload, Tls};
 use super::{Engine, context};
-use crate::follow::{RecordSearch, TlsSession};
+use crate::follow::TlsSession;
 use crate::keys::LiveKeys;
 use crate::output::{LiveKeysNeeded, Output};
-use crate::session::{Handler, KeyRefusal, SessionId, SessionInfo};
+use crate::session::{Handler, KeyRefusal, SessionInfo};
 use crate::tcp::FlowIndex;
 use crate::tls::Direction;
 use crate::wire::Segment;
 
-/// Connections that wait for keys.
-const MAX_WAITING: usize = 1 << 16;
-
-/// Bytes that are hashed in a second to find out whose a record is: less than a tenth of a core. What is beyond it waits
-/// for a later record.
-const MAX_HASHED: usize = 256 << 20;
-const SECOND_NS: u64 = 1_000_000_000;
-
-/// The same for one connection, all in all: then it is of none of them.
-const MAX_HASHED_OF_ONE: usize = 256 << 20;
-
-/// What their latest bytes may take: one part in so many of the memory.
+/// What the latest bytes of connections that wait may take: one part in so many of the memory.
 const MEMORY_SHARE: usize = 16;
-
-/// A connection whose beginning was not seen.
-pub(super) struct Waiting {
-    id: SessionId,
-    /// By direction.
-    searches: [RecordSearch; 2],
-    /// Stream offsets behind what is in them.
-    ends: [u64; 2],
-    hashed: usize,
-}
-
-/// All of them, and what they keep.
-pub(super) struct LateFlows {
-    waiting: HashMap<FlowIndex, Waiting, ahash::RandomState>,
-    kept: usize,
-    /// In the second that began then.
-    hashed: usize,
-    second_ns: u64,
-}
-
-impl LateFlows {
-    pub(super) fn new(hasher: ahash::RandomState) -> Self {
-        Self { waiting: HashMap::with_hasher(hasher), kept: 0, hashed: 0, second_ns: 0 }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    pub(super) fn remove(&mut self, index: FlowIndex) -> Option<Waiting> {
-        let waiting = self.waiting.remove(&index)?;
-        self.kept -= waiting.kept_bytes();
-        Some(waiting)
-    }
-}
-
-impl Waiting {
-    fn kept_bytes(&self) -> usize {
-        self.searches.iter().map(RecordSearch::kept_bytes).sum()
-    }
-}
 
 impl<H: Handler> Engine<H> {
     /// A connection was picked up behind its beginning.
@@ -87,22 +36,19 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        if !matches!(flow.payload, Payload::Plain(_)) || self.late.waiting.len() >= MAX_WAITING {
+        let ends = [flow.client, flow.server];
+        if !matches!(flow.payload, Payload::Plain(_)) || !self.late.insert(index, flow.id) {
             return;
         }
-        let ends = [flow.client, flow.server];
-        let searches = Default::default();
-        let waiting = Waiting { id: flow.id, searches, ends: [0; 2], hashed: 0 };
-        self.late.waiting.insert(index, waiting);
         self.outputs.push_back(Output::LiveKeysNeeded(LiveKeysNeeded { ends }));
     }
 
     /// Whether connections of an address, or of any, wait for keys of sessions that are under way.
     #[must_use]
-    pub fn awaits_live_keys(&mut self, of: Option<core::net::IpAddr>) -> bool {
-        let mut waiting = self.late.waiting.iter();
-        waiting.any(|(index, waiting)| {
-            self.flows.get_if(*index, waiting.id).is_some_and(|flow| {
+    pub fn awaits_live_keys(&mut self, of: Option<IpAddr>) -> bool {
+        let (flows, mut waiting) = (&mut self.flows, self.late.ids());
+        waiting.any(|(index, id)| {
+            flows.get_if(index, id).is_some_and(|flow| {
                 of.is_none_or(|it| [flow.client, flow.server].iter().any(|end| end.ip() == it))
             })
         })
@@ -139,69 +85,33 @@ impl<H: Handler> Engine<H> {
         direction: Direction,
         segment: &Segment<'_>,
     ) -> Direction {
-        let Some(waiting) = self.late.waiting.get_mut(&index) else {
+        let Some(id) = self.late.id(index) else {
             return direction;
         };
-        let Some(flow) = self.flows.get_if(index, waiting.id) else {
+        let flow = self.flows.get_if(index, id);
+        let Some(flow) = flow.filter(|it| matches!(it.payload, Payload::Plain(_)) && !it.exempt)
+        else {
             self.late.remove(index);
             return direction;
         };
-        if !matches!(flow.payload, Payload::Plain(_)) || flow.exempt {
-            self.late.remove(index);
-            return direction;
-        }
-        let side = direction.index();
         let mut ends = [flow.client, flow.server];
         if direction == Direction::ServerToClient {
             ends.reverse();
         }
+        let side = direction.index();
         let half = &flow.halves[side];
-        let next = half.assembler.next();
-        let payload = segment.tcp.payload();
+        let offset = half.assembler.next();
         let new = half
             .offset_of(segment.tcp.sequence())
-            .and_then(|offset| usize::try_from(next as i64 - offset).ok())
-            .and_then(|repeated| payload.get(repeated..));
-        if self.now_ns.saturating_sub(self.late.second_ns) >= SECOND_NS {
-            self.late.second_ns = self.now_ns;
-            self.late.hashed = 0;
-        }
-        let affordable = self.config.limits.max_buffered_bytes / MEMORY_SHARE;
-        let before = waiting.kept_bytes();
-        let search = &mut waiting.searches[side];
-        let Some(new) = new.filter(|new| {
-            !new.is_empty()
-                && self.live.has_any(ends)
-                && self.late.kept + new.len() <= affordable
-                && self.late.hashed < MAX_HASHED
-        }) else {
-            return direction;
-        };
-        if waiting.ends[side] != next {
-            search.restart();
-        }
-        search.push(new);
-        waiting.ends[side] = next + new.len() as u64;
-        let (mut taken, mut cost) = (None, 0);
-        while let Some(found) = search.find() {
-            taken = self.live.take(ends, found.header, search.fragment(&found), &mut cost);
-            if taken.is_some() || self.late.hashed + cost >= MAX_HASHED {
-                break;
-            }
-            search.go_on();
-        }
-        self.late.hashed += cost;
-        waiting.hashed += cost;
-        self.late.kept = self.late.kept + waiting.kept_bytes() - before;
-        let Some((keys, of_client)) = taken else {
-            if waiting.hashed >= MAX_HASHED_OF_ONE {
-                self.late.remove(index);
-            }
+            .and_then(|it| usize::try_from(offset as i64 - it).ok())
+            .and_then(|repeated| segment.tcp.payload().get(repeated..));
+        let next = Next { side, offset, bytes: new.unwrap_or_default(), ends };
+        let max_kept = self.config.limits.max_buffered_bytes / MEMORY_SHARE;
+        let found = self.late.look(index, &next, &mut self.live, max_kept, self.now_ns);
+        let Some((keys, of_client)) = found else {
             return direction;
         };
         // These bytes come once more, as those of a connection that is followed.
-        waiting.searches[side].truncate(new.len());
-        waiting.ends[side] = next;
         let of_client = of_client == (direction == Direction::ClientToServer);
         self.begin_live_session(index, keys, !of_client);
         if of_client { direction } else { direction.reverse() }

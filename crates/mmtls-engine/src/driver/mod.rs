@@ -10,6 +10,7 @@ mod feed;
 mod fragment_store;
 mod fragments;
 mod keys;
+mod late_flows;
 mod live;
 mod new_flow;
 mod opening;
@@ -26,7 +27,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use fragment_store::Fragments;
-use live::LateFlows;
+use late_flows::LateFlows;
 use payload::Payload;
 
 use crate::buffer_pool::BufferPool;

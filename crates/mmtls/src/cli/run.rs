@@ -111,8 +111,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         monitors.push(first.share(&monitor_config).map_err(mistake)?);
     }
     monitors.insert(0, first);
-    let exceptions =
-        config::exceptions(&settings.engine.policies, settings.engine.exempt_names.is_some());
+    let grace = file.limits.mid_stream_grace_seconds;
+    let exceptions = config::exceptions(
+        &settings.engine.policies,
+        settings.engine.exempt_names.is_some(),
+        grace,
+    );
     let uninspected = file.inspect.exceptions(rules_reset);
     let policies = settings.engine.policies.list();
     let policies: Vec<String> =
