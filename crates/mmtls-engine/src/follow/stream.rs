@@ -13,7 +13,7 @@ pub(super) struct Stream {
     /// Bytes that are not processed yet, from `start` on: a partial record, or everything since a
     /// stall began.
     pub(super) buffer: Vec<u8>,
-    start: usize,
+    start: u32,
     /// Stream offset of the first byte that is not processed.
     pub(super) position: u64,
     /// Set while a complete record at the front waits for keys, or a server's bytes wait for its client's.
@@ -40,22 +40,24 @@ impl Stream {
 
     /// The bytes that are not processed yet.
     pub(super) fn pending(&self) -> &[u8] {
-        &self.buffer[self.start..]
+        &self.buffer[self.start as usize..]
     }
 
     /// Takes the buffer out for processing, and where its bytes begin.
     pub(super) fn take_buffer(&mut self) -> (Vec<u8>, usize) {
-        (core::mem::take(&mut self.buffer), core::mem::take(&mut self.start))
+        (core::mem::take(&mut self.buffer), core::mem::take(&mut self.start) as usize)
     }
 
     /// Puts the buffer back with its front processed. Bytes are moved only when that frees half
     /// of it, so that many small steps through a long buffer stay cheap.
     pub(super) fn put_buffer(&mut self, mut buffer: Vec<u8>, start: usize) {
-        self.start = start;
-        if start > buffer.len() / 2 {
-            buffer.drain(..start);
-            self.start = 0;
-        }
+        self.start = match u32::try_from(start) {
+            Ok(few) if start <= buffer.len() / 2 => few,
+            _ => {
+                buffer.drain(..start);
+                0
+            }
+        };
         if buffer.len() < buffer.capacity() / 8 {
             // What waited behind a stall has gone.
             buffer.shrink_to(buffer.len() * 2);
