@@ -149,7 +149,7 @@ impl Choices {
         let mut config = Config::new(self.policy);
         config.mid_stream_grace_ns = 0;
         config.tell_hellos = true;
-        config.any_key_sender = true;
+        config.key_senders = mmtls_engine::KeySenders::ANY;
         if !self.tls_ports {
             config.tls_ports.clear();
         }

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use mmtls_engine::session::EndReason;
 use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch};
 use mmtls_engine::{
-    Awaited, Cleartext, Config, Engine, FrameInput, HoldId, Link, Output, Policy, PortId,
-    SharedKeys, Verdict,
+    Awaited, Cleartext, Config, Engine, FrameInput, HoldId, KeySenders, Link, Output, Policy,
+    PortId, SharedKeys, Verdict,
 };
 use mmtls_testkit::segments::{Endpoints, flag};
 use mmtls_testkit::synthesis::{NullKeys, side};
@@ -78,7 +78,9 @@ fn config(input: &mut Input<'_>) -> Config {
     config.verify_checksums = settings & 2 == 0;
     config.mid_stream_grace_ns = if settings & 8 == 0 { 0 } else { 60_000_000_000 };
     config.policies.memory_cap = policy(settings, 6);
-    config.any_key_sender = settings & 4 != 0;
+    if settings & 4 != 0 {
+        config.key_senders = KeySenders::ANY;
+    }
     if settings & 0x10 == 0 {
         config.supports = |_, _| true;
     }
@@ -119,7 +121,7 @@ fn config(input: &mut Input<'_>) -> Config {
 }
 
 /// Where some clients have nobody to share their keys.
-fn is_awaited(client: IpAddr) -> bool {
+fn is_awaited(client: IpAddr, _server: IpAddr) -> bool {
     client.is_ipv6()
 }
 
@@ -189,7 +191,7 @@ struct Path {
 impl Path {
     fn new(input: &mut Input<'_>) -> Self {
         let config = config(input);
-        let (inline, any_sender) = (config.inline, config.any_key_sender);
+        let (inline, any_sender) = (config.inline, config.key_senders.any);
         let knows_agents = config.awaited.is_some();
         let vlans = input.u8();
         let actions = input.take(8);
@@ -499,7 +501,7 @@ impl Path {
             last_ns.get(key).is_some_and(|last_ns| last_ns + TOMBSTONE_TIMEOUT_NS > now_ns)
         });
         for (stall, (since_ns, client)) in &self.engine.handler().stalls {
-            let awaited = !self.knows_agents || is_awaited(*client);
+            let awaited = !self.knows_agents || is_awaited(*client, *client);
             let limit_ns = if awaited { STALL_TIMEOUT_NS } else { UNSHARED_TIMEOUT_NS };
             assert!(since_ns + limit_ns > now_ns, "stall {stall:?} outlived its limit");
         }

@@ -57,6 +57,19 @@ impl Audit {
         Ok(Self(Some(Open { file, path: path.to_owned(), failed: AtomicBool::new(false), say })))
     }
 
+    /// Notes that a middlebox was told the keys of all sessions that may be under way: so many, each of which was noted
+    /// when it was shared first.
+    pub fn note_all(&self, sessions: usize) {
+        if let Some(open) = &self.0 {
+            let timestamp = jiff::Timestamp::now().to_string();
+            let cause = Cause::Request.name();
+            let decision = "shared_again";
+            open.write(&json!({
+                "timestamp": timestamp, "cause": cause, "decision": decision, "sessions": sessions
+            }));
+        }
+    }
+
     /// Notes what the middleboxes are told.
     pub fn note(&self, message: &Message, cause: Cause) {
         if let Some(open) = &self.0

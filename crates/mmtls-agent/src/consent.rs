@@ -38,14 +38,7 @@ impl Consent {
 
     /// What leaves in place of a message.
     pub fn judge(&self, message: Message, cause: Cause) -> Vec<Message> {
-        let messages = match (message, self.refused) {
-            (Message::SessionKeys(keys), _) if self.is_exempt(&keys.client_random) => {
-                let (client_random, flow) = (keys.client_random, keys.flow);
-                vec![Message::NullKeys(NullKeys { client_random, direction: None, flow })]
-            }
-            (Message::SessionKeys(keys), Some(refused)) => restrict(keys, refused),
-            (message, _) => vec![message],
-        };
+        let messages = self.restrict(message);
         for message in &messages {
             if let Message::NullKeys(NullKeys { client_random, direction: None, .. }) = message {
                 self.exempt().put(*client_random, ());
@@ -53,6 +46,30 @@ impl Consent {
         }
         messages.iter().for_each(|message| self.audit.note(message, cause));
         messages
+    }
+
+    /// The keys of sessions that were shared before, for a middlebox that has started again.
+    pub fn judge_again(&self, messages: Vec<Message>) -> Vec<SessionKeys> {
+        let keys = messages.into_iter().flat_map(|it| self.restrict(it));
+        // What is refused of a session needs no word: keys of it do not come.
+        let keys = keys.filter_map(|message| match message {
+            Message::SessionKeys(keys) => Some(keys),
+            _ => None,
+        });
+        let keys: Vec<_> = keys.collect();
+        self.audit.note_all(keys.len());
+        keys
+    }
+
+    fn restrict(&self, message: Message) -> Vec<Message> {
+        match (message, self.refused) {
+            (Message::SessionKeys(keys), _) if self.is_exempt(&keys.client_random) => {
+                let (client_random, flow) = (keys.client_random, keys.flow);
+                vec![Message::NullKeys(NullKeys { client_random, direction: None, flow })]
+            }
+            (Message::SessionKeys(keys), Some(refused)) => restrict(keys, refused),
+            (message, _) => vec![message],
+        }
     }
 
     fn exempt(&self) -> MutexGuard<'_, LruCache<Random, (), RandomState>> {

@@ -72,13 +72,7 @@ impl Programs {
         if let Some(logs) = &self.logs {
             messages.extend(logs.all());
         }
-        let judged = messages.into_iter().flat_map(|it| self.consent.judge(it, Cause::Request));
-        // What is refused of a session needs no word: keys of it do not come.
-        let keys = judged.filter_map(|message| match message {
-            Message::SessionKeys(keys) => Some(Message::LiveKeys(keys)),
-            _ => None,
-        });
-        keys.collect()
+        self.consent.judge_again(messages).into_iter().map(Message::LiveKeys).collect()
     }
 
     fn answer(&self, message: &Message) -> Option<Message> {

@@ -236,13 +236,80 @@ impl Bypass {
     /// Whether this end of a connection is meant.
     #[must_use]
     pub fn contains(&self, end: SocketAddr) -> bool {
+        let network = Network { address: self.address, prefix_len: self.prefix_len };
+        network.contains(end.ip()) && self.port.is_none_or(|port| port == end.port())
+    }
+}
+
+/// An address, or a network of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Network {
+    /// The address, or any of the network.
+    pub address: IpAddr,
+    /// How many of its bits count.
+    pub prefix_len: u8,
+}
+
+impl Network {
+    /// Whether an address is in it.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
         let bits = u32::from(self.prefix_len);
-        let same = match (self.address, end.ip()) {
+        match (self.address, address) {
             (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
             (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
             _ => false,
-        };
-        same && self.port.is_none_or(|port| port == end.port())
+        }
+    }
+}
+
+/// From which addresses keys are accepted for a session, and refusals. Those of this host (a key log) always are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeySenders {
+    /// Its client's.
+    pub client: bool,
+    /// Its server's. What the client refuses stays refused.
+    pub server: bool,
+    /// Those of these networks, whose session it may be: of hosts behind address translation.
+    pub networks: Vec<Network>,
+    /// All.
+    pub any: bool,
+}
+
+impl KeySenders {
+    /// The client's address alone.
+    pub const CLIENT: Self = Self { client: true, server: false, networks: Vec::new(), any: false };
+    /// Any address.
+    pub const ANY: Self = Self { client: true, server: true, networks: Vec::new(), any: true };
+
+    /// Whether keys from this address count for any session.
+    #[must_use]
+    pub fn trusts(&self, address: IpAddr) -> bool {
+        self.any || self.networks.iter().any(|network| network.contains(address))
+    }
+
+    /// Whether keys may come from others than a session's own ends.
+    #[must_use]
+    pub fn has_trusted(&self) -> bool {
+        self.any || !self.networks.is_empty()
+    }
+
+    /// Whose keys these are: the address for whose sessions they count, or with `None`, for any.
+    #[must_use]
+    pub fn identity(&self, sender: Option<IpAddr>) -> Option<IpAddr> {
+        sender.filter(|address| !self.trusts(*address))
+    }
+
+    /// Whether whoever has this identity may share the keys of a session between these addresses.
+    #[must_use]
+    pub fn accepts(&self, identity: Option<IpAddr>, client: IpAddr, server: IpAddr) -> bool {
+        identity.is_none_or(|it| self.ends(client, server).any(|end| end == it))
+    }
+
+    /// Which ends of a session may share its keys, client first.
+    pub fn ends(&self, client: IpAddr, server: IpAddr) -> impl Iterator<Item = IpAddr> {
+        let client = self.client.then_some(client);
+        client.into_iter().chain(self.server.then_some(server))
     }
 }
 
@@ -271,9 +338,9 @@ impl Share {
     }
 }
 
-/// Says whether somebody is there who may share the keys of a client at this address.
+/// Says whether somebody is there who may share the keys of a session between a client and a server at these addresses.
 #[derive(Clone)]
-pub struct Awaited(pub Arc<dyn Fn(IpAddr) -> bool + Send + Sync>);
+pub struct Awaited(pub Arc<dyn Fn(IpAddr, IpAddr) -> bool + Send + Sync>);
 
 impl fmt::Debug for Awaited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -344,8 +411,8 @@ pub struct Config {
     pub cleartext: Cleartext,
     /// Tell what the first hellos of a session offer and choose, number by number: `SessionInfo::hellos`.
     pub tell_hellos: bool,
-    /// Accept keys for a session whatever address delivered them.
-    pub any_key_sender: bool,
+    /// Whose keys count for a session.
+    pub key_senders: KeySenders,
     /// Ask for the keys of sessions that are under way when a connection is picked up whose beginning was not seen, and go on
     /// with it at the next record. Not where names are exempt: nothing tells those of such a session.
     pub asks_for_live_keys: bool,
@@ -384,7 +451,7 @@ impl Config {
             tls_ports: TLS_PORTS.to_vec(),
             cleartext: Cleartext::Ignored,
             tell_hellos: false,
-            any_key_sender: false,
+            key_senders: KeySenders::CLIENT,
             asks_for_live_keys: false,
             awaited: None,
             exempt_names: None,

@@ -64,8 +64,8 @@ mod wire;
 pub use mmtls_tls as tls;
 
 pub use config::{
-    Awaited, Bypass, Cleartext, Config, ExemptNames, IsExempt, Limits, Policies, Policy, Share,
-    TLS_PORTS,
+    Awaited, Bypass, Cleartext, Config, ExemptNames, IsExempt, KeySenders, Limits, Network,
+    Policies, Policy, Share, TLS_PORTS,
 };
 pub use counters::Counters;
 pub use driver::Engine;

@@ -98,6 +98,8 @@ pub struct KeysOpenNothing {
 pub struct KeysNeeded {
     /// The session's client.
     pub client: SocketAddr,
+    /// Its server.
+    pub server: SocketAddr,
     /// `ClientHello.random`.
     pub client_random: [u8; 32],
     /// `ServerHello.random`; `None` for early data.

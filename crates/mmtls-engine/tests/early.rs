@@ -96,8 +96,8 @@ fn waits_less_where_nobody_could_share() {
     for (connected, waits) in [(Some(true), true), (Some(false), false), (None, true)] {
         let mut config = config(Policy::Forward);
         config.awaited = connected.map(|connected| {
-            Awaited(Arc::new(move |client| {
-                assert_eq!(client.to_string(), "10.0.0.2");
+            Awaited(Arc::new(move |client, server| {
+                assert_eq!([client, server].map(|it| it.to_string()), ["10.0.0.2", "10.0.0.3"]);
                 connected
             }))
         });

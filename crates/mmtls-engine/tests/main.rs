@@ -21,6 +21,7 @@ mod order;
 mod passive;
 mod private_tag;
 mod resumption;
+mod senders;
 mod shares;
 mod starttls;
 mod tunnels;

@@ -1,6 +1,8 @@
 //! Sessions whose beginning was not seen: a monitor that has started again goes on with them, with the keys that their
 //! endpoints have.
 
+use std::sync::Arc;
+
 use crate::harness::attack::*;
 use crate::harness::{RANDOM, keys};
 use mmtls_engine::tls::*;
@@ -46,6 +48,12 @@ impl Late {
     /// The rest of a record that began before the monitor did.
     fn begin(&mut self) {
         assert_eq!(self.say(S, &[b'x'; 1000]), Verdict::Forward);
+        // One side alone may be anybody.
+        assert_eq!(self.say(S, &[b'x'; 500]), Verdict::Forward);
+        assert!(self.t.out.is_empty());
+        assert_eq!(self.say(C, b""), Verdict::Forward);
+        assert_eq!(self.say(S, &[b'x'; 500]), Verdict::Forward);
+        assert_eq!(self.say(C, b""), Verdict::Forward);
         let ends = [self.t.ep.server, self.t.ep.client];
         let asked = |it: &Output| {
             matches!(it, Output::LiveKeysNeeded(LiveKeysNeeded { ends: of })
@@ -59,16 +67,14 @@ impl Late {
             direction,
             updates: 0,
             opener: Box::new(keys(direction, KeyEpoch::Application(0))),
-            locator: Some(Box::new(keys(direction, KeyEpoch::Application(0)))),
+            locator: Arc::new(keys(direction, KeyEpoch::Application(0))),
         };
         LiveKeys {
             sender: Some(self.t.ep.client.ip()),
-            source: 1,
             client_random: RANDOM,
             server_random: None,
             version: ProtocolVersion::TLS_1_3,
             cipher_suite: CipherSuite(0x1301),
-            flow: None,
             keys: vec![key(C), key(S)],
         }
     }
@@ -120,11 +126,14 @@ fn accepts_keys_that_come_before_the_connection_is_seen_and_those_of_others_besi
         other.client_random = [number; 32];
         for key in &mut other.keys {
             key.opener = Box::new(NullKeys(u64::from(number)));
-            key.locator = Some(Box::new(NullKeys(u64::from(number))));
+            key.locator = Arc::new(NullKeys(u64::from(number)));
         }
         it.t.engine.handle_live_keys(it.t.now, other).unwrap();
     }
-    it.begin();
+    for d in [S, C, S] {
+        it.say(d, &[b'x'; 100]);
+    }
+    assert!(it.t.out.is_empty(), "the keys are there: nobody is asked");
     let record = it.record(S, b"content");
     it.say(S, &record);
     assert_eq!(it.content(S), b"content");
@@ -165,36 +174,18 @@ fn accepts_what_is_sent_again_and_out_of_order() {
     assert_eq!(send(&mut it, 500, 1000), Verdict::Forward, "nobody has read it");
     assert_eq!(send(&mut it, 1500, 4000), Verdict::Forward);
     assert!(it.content(S) == [[2; 900], [3; 900]].concat());
-    // Bytes in front of the first record may have died behind the monitor.
+    // Bytes in front of the first record may have died behind the monitor, also those before it has started.
     assert_eq!(send(&mut it, 0, 500), Verdict::Forward);
+    for (from, to) in [(-5000, -3552), (-2500, -1500), (-3000, -1)] {
+        let bytes = vec![b'x'; (to - from) as usize];
+        assert_eq!(it.t.send(S, base + from, ack, flag::ACK, &bytes), Verdict::Forward, "{from}");
+    }
     // From then on order counts.
     assert_eq!(send(&mut it, 4500, stream.len()), Verdict::Forward);
     assert_eq!(it.content(S).len(), 1800);
     assert_eq!(send(&mut it, 4000, 4500), Verdict::Forward);
     assert_eq!(it.content(S).len(), 4 * 900);
     assert!(it.t.alive());
-}
-
-#[test]
-fn accepts_an_endpoint_that_names_its_connection_whatever_its_suite() {
-    // The numbers are tried one after another.
-    for (number, found) in [(0, true), (900, true), (1 << 40, false)] {
-        let mut it = Late::new();
-        it.numbers = [number; 2];
-        it.begin();
-        let mut keys = it.live_keys();
-        keys.flow = Some((it.t.ep.client, it.t.ep.server));
-        keys.keys.iter_mut().for_each(|key| key.locator = None);
-        it.t.engine.handle_live_keys(it.t.now, keys).unwrap();
-        for at in 0..4u8 {
-            let record = it.record(S, &[at; 5]);
-            it.say(S, &record);
-        }
-        assert_eq!(!it.content(S).is_empty(), found, "{number}");
-        it.t.engine.finish();
-        let errors = it.t.engine.handler().errors();
-        assert_eq!(errors.contains(&(S, session::SessionError::NothingOpened)), !found);
-    }
 }
 
 #[test]
@@ -220,7 +211,9 @@ fn refuses_keys_of_strangers_and_where_names_are_exempt() {
     let followed = |config: Config, sender| {
         let asks = config.asks_for_live_keys && config.exempt_names.is_none();
         let mut it = Late::with(config);
-        assert_eq!(it.say(S, &[b'x'; 1000]), Verdict::Forward);
+        for d in [S, C, S] {
+            assert_eq!(it.say(d, &[b'x'; 1000]), Verdict::Forward);
+        }
         let asked = it.t.out.iter().any(|it| matches!(it, Output::LiveKeysNeeded(_)));
         assert_eq!(asked, asks);
         let keys = LiveKeys { sender, ..it.live_keys() };
@@ -230,7 +223,7 @@ fn refuses_keys_of_strangers_and_where_names_are_exempt() {
         !it.content(S).is_empty()
     };
     assert!(!followed(config(), stranger));
-    assert!(followed(Config { any_key_sender: true, ..config() }, stranger));
+    assert!(followed(Config { key_senders: KeySenders::ANY, ..config() }, stranger));
     let own = "10.0.0.2".parse().ok();
     assert!(followed(config(), own));
     assert!(!followed(Config { exempt_names: Some(exempt()), ..config() }, own));
@@ -241,13 +234,13 @@ fn refuses_keys_of_strangers_and_where_names_are_exempt() {
 fn refuses_more_keys_than_it_keeps_and_to_keep_them_for_ever() {
     let mut it = Late::new();
     let mut refused = 0;
-    for number in 0..5000u32 {
+    for number in 0..9000u32 {
         let mut keys = it.live_keys();
         keys.client_random[..4].copy_from_slice(&number.to_be_bytes());
         refused += usize::from(it.t.engine.handle_live_keys(it.t.now, keys).is_err());
     }
-    assert_eq!(refused, 5000 - 4096);
-    assert_eq!(it.t.engine.counters().keys_over_quota, 904);
+    assert_eq!(refused, 9000 - 8192);
+    assert_eq!(it.t.engine.counters().keys_over_quota, 9000 - 8192);
     let due = it.t.engine.next_timeout().unwrap();
     it.t.engine.handle_timeout(due);
     it.t.now = due;
@@ -276,4 +269,97 @@ fn asks_for_the_next_keys_of_a_session_behind_its_beginning() {
     assert!(matches!(it.say(S, &next), Verdict::Hold(_)));
     assert!(it.t.keys(S, 1).is_ok_and(|found| found));
     assert!(it.content(S).ends_with(b"next"));
+}
+
+#[test]
+fn refuses_servers_that_are_left_alone() {
+    for port in [443, 444] {
+        let rule =
+            Bypass { address: "10.0.0.3".parse().unwrap(), prefix_len: 32, port: Some(port) };
+        let mut it = Late::with(Config { bypass: vec![rule], ..config() });
+        it.share();
+        for d in [S, C, S] {
+            assert_eq!(it.say(d, &[b'x'; 100]), Verdict::Forward);
+        }
+        let record = it.record(S, b"content");
+        assert_eq!(it.say(S, &record), Verdict::Forward);
+        assert_eq!(it.content(S).is_empty(), port == 443);
+    }
+}
+
+#[test]
+fn refuses_a_record_whose_receiver_may_have_it() {
+    // The first segment that is seen is repeated; its receiver has what comes behind it.
+    let mut it = Late::new();
+    it.share();
+    assert_eq!(it.say(C, b"x"), Verdict::Forward);
+    let (record, ack) = (it.record(S, &[7; 1000]), it.at[0] as u64);
+    assert_eq!(it.t.send(S, it.at[1], ack, flag::ACK, &record), Verdict::Forward);
+    it.at[1] += 20_000;
+    assert_eq!(it.say(C, b""), Verdict::Forward);
+    assert!(it.content(S).is_empty() && it.t.alive());
+    for content in [[8; 900], [9; 900]] {
+        let record = it.record(S, &content);
+        assert_eq!(it.say(S, &record), Verdict::Forward);
+        assert_eq!(it.say(C, b""), Verdict::Forward);
+    }
+    assert!(it.content(S) == [9; 900]);
+}
+
+#[test]
+fn refuses_wrong_keys_of_a_direction_in_the_end() {
+    let mut it = Late::new();
+    it.begin();
+    let mut live = it.live_keys();
+    live.keys[0].locator = Arc::new(NullKeys(77));
+    it.t.engine.handle_live_keys(it.t.now, live).unwrap();
+    let record = it.record(S, b"content");
+    it.say(S, &record);
+    assert_eq!(it.content(S), b"content");
+    let mut passed = 0;
+    loop {
+        let record = it.record(C, &[7; 16_000]);
+        if it.say(C, &record) != Verdict::Forward {
+            break;
+        }
+        it.say(S, b"");
+        passed += record.len();
+        assert!(passed < 80 << 20, "for ever");
+    }
+    let errors = it.t.engine.handler().errors();
+    assert!(errors.contains(&(C, session::SessionError::KeysDoNotFit)), "{errors:?}");
+}
+
+/// However a stream is made to look like records, and whoever has how many keys.
+#[test]
+fn refuses_to_hash_more_than_so_much() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static HASHED: AtomicUsize = AtomicUsize::new(0);
+    struct Costly;
+    impl LocateRecord for Costly {
+        fn locate(&self, _: [u8; RECORD_HEADER_LEN], fragment: &[u8]) -> Option<u64> {
+            HASHED.fetch_add(fragment.len().max(512), Ordering::Relaxed);
+            None
+        }
+    }
+    let mut it = Late::new();
+    it.begin();
+    for number in 0..4096u32 {
+        let mut other = it.live_keys();
+        other.client_random[..4].copy_from_slice(&number.to_be_bytes());
+        other.keys.iter_mut().for_each(|key| key.locator = Arc::new(Costly));
+        it.t.engine.handle_live_keys(it.t.now, other).unwrap();
+    }
+    // A header every five bytes, each of a long record.
+    let headers = [23, 3, 3, 0x40, 0].repeat(12_000);
+    let mut most = 0;
+    for _ in 0..40 {
+        let before = HASHED.load(Ordering::Relaxed);
+        assert_eq!(it.say(S, &headers), Verdict::Forward);
+        most = most.max(HASHED.load(Ordering::Relaxed) - before);
+    }
+    assert!(most > 0 && most <= 16 << 20, "{most} for a packet");
+    let all = HASHED.load(Ordering::Relaxed);
+    assert!(all <= 32 << 20, "{all} of a connection");
+    assert!(it.t.engine.buffered_bytes() < 1 << 20);
 }

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use mmtls_engine::{Bypass, Limits, Policies, Policy};
+use mmtls_engine::{Bypass, KeySenders, Limits, Network, Policies, Policy};
 use mmtls_keyshare::policy::ServerNames;
 use serde::Deserialize;
 
@@ -80,8 +80,8 @@ pub struct KeysSection {
     pub key_file: Option<PathBuf>,
     /// Who may certify endpoints.
     pub client_ca_file: Option<PathBuf>,
-    /// Accept keys whatever address delivers them.
-    pub accept_any_sender: bool,
+    /// From where keys are accepted.
+    pub accept_from: SenderRules,
     /// Endpoints connected at a time.
     pub max_connections: usize,
     /// A key log that is followed, too.
@@ -147,6 +147,52 @@ impl TryFrom<String> for PolicyName {
     }
 }
 
+/// From where keys are accepted: `client`, `server`, `any`, addresses and networks.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+pub struct SenderRules(pub KeySenders);
+
+impl Default for SenderRules {
+    fn default() -> Self {
+        Self(KeySenders::CLIENT)
+    }
+}
+
+impl TryFrom<Vec<String>> for SenderRules {
+    type Error = String;
+
+    fn try_from(rules: Vec<String>) -> Result<Self, String> {
+        let mut senders = KeySenders { client: false, ..KeySenders::CLIENT };
+        for rule in &rules {
+            match rule.as_str() {
+                "client" => senders.client = true,
+                "server" => senders.server = true,
+                "any" => (senders.client, senders.any) = (true, true),
+                text => {
+                    let bad = "is not client, server, any, ADDRESS or ADDRESS/BITS";
+                    let network = network(text).ok_or_else(|| format!("{text:?} {bad}"))?;
+                    senders.networks.push(network);
+                }
+            }
+        }
+        match rules.is_empty() {
+            true => Err("nobody could share keys: name client, server, any or networks".to_owned()),
+            false => Ok(Self(senders)),
+        }
+    }
+}
+
+/// An address, or a network of them.
+fn network(text: &str) -> Option<Network> {
+    let (address, bits) = match text.split_once('/') {
+        Some((address, bits)) => (address, Some(bits.parse::<u8>().ok()?)),
+        None => (text, None),
+    };
+    let address = address.parse::<IpAddr>().ok()?;
+    let prefix_len = bits.unwrap_or(address_bits(address));
+    (prefix_len <= address_bits(address)).then_some(Network { address, prefix_len })
+}
+
 /// An address, a network, or an address and a port.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "String")]
@@ -160,15 +206,7 @@ impl TryFrom<String> for BypassRule {
         if let Ok(end) = text.parse::<SocketAddr>() {
             return Ok(Self(only(end)));
         }
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| bad())?)),
-            None => (text.as_str(), None),
-        };
-        let address = address.parse::<IpAddr>().map_err(|_| bad())?;
-        let prefix_len = bits.unwrap_or(address_bits(address));
-        if prefix_len > address_bits(address) {
-            return Err(bad());
-        }
+        let Network { address, prefix_len } = network(&text).ok_or_else(bad)?;
         Ok(Self(Bypass { address, prefix_len, port: None }))
     }
 }
@@ -246,7 +284,7 @@ impl Default for KeysSection {
             certificate_file: None,
             key_file: None,
             client_ca_file: None,
-            accept_any_sender: false,
+            accept_from: SenderRules::default(),
             max_connections: 4096,
             log_file: None,
         }

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
-use mmtls_engine::{KeyRefusal, KeysNeeded, LiveKeys, Share, SharedKeys};
+use mmtls_engine::{KeyRefusal, KeySenders, KeysNeeded, LiveKeys, Share, SharedKeys};
 use mmtls_keyshare::Flow;
 use mmtls_keyshare::message::{Epoch, Greeting, KeyRequest, Message, Reason, Refused, SessionKeys};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
@@ -237,6 +237,8 @@ pub struct KeyRouter {
     /// How many of them are asked for first keys: where none is, no session costs a look at the table.
     answering: AtomicUsize,
     lost: Mutex<Lost>,
+    /// Who was asked for the keys of what is under way.
+    live_asked: Mutex<live::Asked>,
 }
 
 /// An endpoint's connection, what its hello offers, and whether a certificate says who it is.
@@ -311,15 +313,15 @@ impl KeyRouter {
         agent.map(|agent| agent.connection)
     }
 
-    /// Who is asked for keys of a client at this address: the connections from there; where there
-    /// are none and any sender may deliver, some of the others. Keys before any KeyUpdate come unasked, but for those
-    /// whose hello asks to be asked; elsewhere than at the client's address they need a certificate for that, since
-    /// whoever knows a session's random can exempt it.
+    /// Who is asked for keys of a session between a client and a server at these addresses: the connections from those that
+    /// may share them; where there are none, some of those whose keys count for any session. Keys before any KeyUpdate come
+    /// unasked, but for those whose hello asks to be asked; elsewhere than at the session's ends and in trusted networks they
+    /// need a certificate for that, since whoever knows a session's random can exempt it.
     #[must_use]
     pub fn connections_to_ask(
         &self,
-        address: IpAddr,
-        any_sender: bool,
+        [client, server]: [IpAddr; 2],
+        senders: &KeySenders,
         epoch: KeyEpoch,
     ) -> Vec<ConnectionId> {
         let needed = match epoch {
@@ -333,22 +335,28 @@ impl KeyRouter {
         }
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = |agent: &&Agent| agent.capabilities & needed == needed;
-        match connections.get(&address) {
-            Some(own) => {
-                let most = if needed == 0 { usize::MAX } else { MAX_ASKED_FIRST };
-                own.iter().filter(asked).take(most).map(|agent| agent.connection).collect()
-            }
-            None if any_sender => {
-                let trusted = |agent: &&Agent| needed == 0 || agent.authenticated;
-                let others = connections.values().flatten().filter(asked).filter(trusted);
-                others.take(MAX_ASKED).map(|agent| agent.connection).collect()
-            }
-            None => Vec::new(),
+        let own: Vec<_> =
+            senders.ends(client, server).filter_map(|it| connections.get(&it)).collect();
+        if !own.is_empty() {
+            let most = if needed == 0 { usize::MAX } else { MAX_ASKED_FIRST };
+            let of_each = own.into_iter().flat_map(|it| it.iter().filter(asked).take(most));
+            return of_each.map(|agent| agent.connection).collect();
         }
+        let others = trusted(&connections, senders).filter(|(agent, in_network)| {
+            asked(agent) && (needed == 0 || *in_network || agent.authenticated)
+        });
+        others.take(MAX_ASKED).map(|(agent, _)| agent.connection).collect()
     }
 
-    /// Whether anybody could deliver keys of a client at this address, or at any: also whose connection has just
+    /// Whether anybody could deliver keys of a session between these addresses: also whose connection has just
     /// broken, and everybody just after the start.
+    #[must_use]
+    pub fn is_awaited(&self, client: IpAddr, server: IpAddr, senders: &KeySenders) -> bool {
+        senders.has_trusted() && self.is_expected(None)
+            || senders.ends(client, server).any(|it| self.is_expected(Some(it)))
+    }
+
+    /// The same of one address, or of any.
     #[must_use]
     pub fn is_expected(&self, address: Option<IpAddr>) -> bool {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
@@ -369,6 +377,18 @@ impl KeyRouter {
     fn count_lost(&self) {
         self.queue_full.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Connections whose keys count for any session, and whether that is because of their network.
+fn trusted<'a>(
+    connections: &'a HashMap<IpAddr, Vec<Agent>>,
+    senders: &'a KeySenders,
+) -> impl Iterator<Item = (&'a Agent, bool)> {
+    let of = connections.iter().filter(|(address, _)| senders.trusts(**address));
+    of.flat_map(|(address, agents)| {
+        let in_network = senders.networks.iter().any(|network| network.contains(*address));
+        agents.iter().map(move |agent| (agent, in_network))
+    })
 }
 
 /// The key server's side of the queues; another source of record keys has a clone.
@@ -542,6 +562,9 @@ impl KeySink for WorkerSink {
     }
 
     fn closed(&mut self, peer: &Peer) {
+        let mut asked = self.router.live_asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.forget(peer.connection);
+        drop(asked);
         let mut known = self.router.connections.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(connections) = known.get_mut(&peer.address.ip()) {
             if let Some(at) = connections.iter().position(|it| it.connection == peer.connection)
@@ -599,9 +622,11 @@ pub fn reason(why: KeyRefusal) -> Option<Reason> {
 /// The request that asks an endpoint for what the engine wants; `None` before version and suite are known.
 #[must_use]
 pub fn request(wanted: &KeysNeeded) -> Option<Message> {
+    // Of a session that was under way nobody here has seen it, and who has sent keys without it does not look at it.
+    let unknown = matches!(wanted.epoch, KeyEpoch::Application(1..)).then_some([0; 32]);
     Some(Message::KeyRequest(KeyRequest {
         client_random: wanted.client_random,
-        server_random: wanted.server_random?,
+        server_random: wanted.server_random.or(unknown)?,
         version: wanted.version.0,
         cipher_suite: wanted.cipher_suite?.0,
         direction: wanted.direction,

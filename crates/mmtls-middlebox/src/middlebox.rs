@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mmtls_engine::session::Handler;
-use mmtls_engine::{Awaited, Config, Engine, Limits, Share};
+use mmtls_engine::{Awaited, Config, Engine, KeySenders, Limits, Share};
 use mmtls_keyshare::server::{Identity, Server, ServerCounters, ServerHandle, StartError};
 use mmtls_packet_io::Ports;
 use mmtls_packet_io::af_packet::{Bridge, Steering, Warning};
@@ -246,15 +246,15 @@ impl<P: Ports> Middlebox<P> {
         let mut jobs = parts.map(|(number, ((ports, receiver), handler))| {
             let log = settings.key_log.as_ref().map(|_| live_keys());
             let (router, watched) = (Arc::clone(&router), Arc::clone(&router));
-            let any_sender = settings.engine.any_key_sender;
+            let senders = settings.engine.key_senders.clone();
             let mut keys = KeyInput::new(receiver, router);
-            (keys.any_sender, keys.log) = (any_sender, log);
+            (keys.senders, keys.log) = (senders.clone(), log);
             keys.server = Some(server.handle());
             move || {
                 let ending = StopAtEnd(stop);
                 let mut config = engine_config(settings, share, number);
                 // A key log's lines come without any connection.
-                config.awaited = settings.key_log.is_none().then(|| awaited(watched, any_sender));
+                config.awaited = settings.key_log.is_none().then(|| awaited(watched, senders));
                 let engine = Engine::new(config, handler);
                 let mut worker = Worker::new(ports, engine, keys, settings.worker);
                 let result = pin_to_cpu(settings, number)
@@ -325,9 +325,9 @@ fn engine_config(settings: &Settings, share: Share, number: usize) -> Config {
     config
 }
 
-/// Who is awaited: clients whose agent, or where any may deliver, some agent is connected, or about to be again.
-fn awaited(router: Arc<KeyRouter>, any_sender: bool) -> Awaited {
-    Awaited(Arc::new(move |address| router.is_expected((!any_sender).then_some(address))))
+/// Who is awaited: those whose agent, or where others may deliver, some agent is connected, or about to be again.
+fn awaited(router: Arc<KeyRouter>, senders: KeySenders) -> Awaited {
+    Awaited(Arc::new(move |client, server| router.is_awaited(client, server, &senders)))
 }
 
 /// Binds the calling thread to its worker's processor.

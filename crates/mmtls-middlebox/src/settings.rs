@@ -89,7 +89,7 @@ impl Settings {
             engine.tls_ports.clone_from(ports);
         }
         engine.supports = keys::supports;
-        engine.any_key_sender = config.keys.accept_any_sender;
+        engine.key_senders = config.keys.accept_from.0.clone();
         engine.asks_for_live_keys = true;
 
         let listen =

@@ -289,16 +289,14 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                     let _ = self.engine.handle_null_keys(now_ns, sender, client_random, direction);
                 }
                 KeyDelivery::Live(keys) => {
-                    let (sender, source, random) = (keys.sender, keys.source, keys.client_random);
-                    if let Err(why) = self.engine.handle_live_keys(now_ns, *keys) {
-                        self.keys.refuse(sender, source, random, why);
-                    }
+                    // Too many are counted.
+                    let _ = self.engine.handle_live_keys(now_ns, *keys);
                 }
                 KeyDelivery::Opened { address, connection } => {
                     self.keys.ask_again(address, connection, now_ns);
-                    let of = (!self.keys.any_sender).then_some(address);
+                    let of = self.keys.senders.identity(Some(address));
                     if self.engine.awaits_live_keys(of) {
-                        self.keys.ask_for_live_keys([connection], now_ns);
+                        self.keys.ask_for_live_keys([connection]);
                     }
                 }
                 KeyDelivery::Lines(lines) => {
@@ -346,13 +344,12 @@ fn drain<H: Handler>(
                 let _ = out.inject(port, &frame);
             }
             Output::KeysOpenNothing(of) => {
-                let sender = (!keys.any_sender).then_some(of.client.ip());
-                keys.refuse(sender, of.source, of.client_random, KeyRefusal::OpenNothing);
+                keys.refuse(None, of.source, of.client_random, KeyRefusal::OpenNothing);
             }
             Output::LiveKeysNeeded(of) => {
                 let addresses = of.ends.map(|end| end.ip());
-                let connections = keys.router.connections_at(addresses, keys.any_sender);
-                keys.ask_for_live_keys(connections, now_ns);
+                let connections = keys.router.connections_at(addresses, &keys.senders);
+                keys.ask_for_live_keys(connections);
             }
             Output::KeysNeeded(wanted) => {
                 if let Some(found) =

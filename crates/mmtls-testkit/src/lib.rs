@@ -37,7 +37,7 @@ pub mod synthesis;
 pub mod testbed;
 pub mod wire;
 
-pub use middlebox::{Mmtls, MmtlsOptions, MmtlsReport};
+pub use middlebox::{KEYS_PORT, Mmtls, MmtlsOptions, MmtlsReport};
 pub use openssl::PrivateTagOpenssl;
 pub use pki::{Identity, KeyType, Pki};
 pub use servers::{Nginx, NginxOptions, NginxSplit, OpensslServer, SplitOptions};

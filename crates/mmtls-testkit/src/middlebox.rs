@@ -4,7 +4,7 @@
 //! Refuses to guess where the binaries are: the caller says.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::testbed::address;
+use crate::testbed::namespace::Namespace;
 use crate::{Background, Testbed, TestbedError};
 
 /// Where the monitor takes keys, inside the testbed.
@@ -92,11 +93,24 @@ impl Mmtls {
     /// # Errors
     /// [`TestbedError`], with its output when it ends early.
     pub fn start(bed: &Testbed, options: &MmtlsOptions) -> Result<Self, TestbedError> {
+        Self::start_at(bed, &bed.middlebox, &format!("[::]:{KEYS_PORT}"), options)
+    }
+
+    /// The same of a place of the testbed, and where it takes keys.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_at(
+        bed: &Testbed,
+        place: &Namespace,
+        keys_listen: &str,
+        options: &MmtlsOptions,
+    ) -> Result<Self, TestbedError> {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let directory = bed.directory().join(format!("mmtls{count}"));
         std::fs::create_dir_all(&directory).map_err(TestbedError::io(&directory))?;
-        let mut command = bed.middlebox.command(options.binaries.join("mmtls"));
+        let mut command = place.command(options.binaries.join("mmtls"));
         let ready = match &options.passive {
             Some(interfaces) => {
                 command.args(["run", "--passive", interfaces]);
@@ -108,7 +122,7 @@ impl Mmtls {
                 "mmtls: bridging"
             }
         };
-        command.arg("--keys-listen").arg(format!("[::]:{KEYS_PORT}"));
+        command.args(["--keys-listen", keys_listen]);
         command.arg("--key-cert").arg(&bed.pki().middlebox.certificate);
         command.arg("--key-key").arg(&bed.pki().middlebox.key);
         if options.log {
@@ -202,6 +216,19 @@ impl Mmtls {
     ) -> Command {
         let mut command = bed.client.command(self.binaries.join("mmtls"));
         command.arg("exec").arg("--agent").arg(directory).args(options).arg("--").arg(program);
+        command
+    }
+
+    /// What starts a server whose keys are shared, as a part of a command: `mmtls exec` and its options.
+    #[must_use]
+    pub fn sharing_server(&self, options: &[&str]) -> Vec<OsString> {
+        let middlebox =
+            format!("{}@{}:{KEYS_PORT}", address::MIDDLEBOX_NAME, address::SERVER_KEYS_V4);
+        let mut command = vec![self.binaries.join("mmtls").into_os_string()];
+        command.extend(["exec", "--share-server", "--middlebox", &middlebox].map(OsString::from));
+        command.extend([OsString::from("--ca"), self.ca.clone().into_os_string()]);
+        command.extend(options.iter().map(OsString::from));
+        command.push(OsString::from("--"));
         command
     }
 

@@ -3,6 +3,7 @@
 //! Each has its own configuration, PID file and directories, runs in the foreground and ends with
 //! its handle. Refuses the system's nginx configuration and service.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,6 +47,8 @@ pub struct NginxOptions {
     pub extra: String,
     /// Another OpenSSL than the installed one.
     pub openssl: Option<PrivateTagOpenssl>,
+    /// A program that starts it, with its arguments.
+    pub through: Vec<OsString>,
 }
 
 impl Default for NginxOptions {
@@ -63,6 +66,7 @@ impl Default for NginxOptions {
             record_bytes: 16384,
             extra: String::new(),
             openssl: None,
+            through: Vec::new(),
         }
     }
 }
@@ -105,7 +109,8 @@ impl Nginx {
             if options.keepalive { "65s" } else { "0" },
             options.extra,
         );
-        let process = start_nginx(bed, &bed.server, &home, &block, options.openssl.as_ref())?;
+        let start = Start { openssl: options.openssl.as_ref(), through: &options.through };
+        let process = start_nginx(bed, &bed.server, &home, &block, &start)?;
         Ok(Self { process, root })
     }
 
@@ -208,7 +213,7 @@ impl NginxSplit {
             verify = if options.verify { "on" } else { "off" },
             ca = bed.pki().ca.display(),
         );
-        let process = start_nginx(bed, &bed.middlebox, &home, &block, None)?;
+        let process = start_nginx(bed, &bed.middlebox, &home, &block, &Start::default())?;
         Ok(Self { process })
     }
 }
@@ -307,12 +312,19 @@ fn listeners(bed: &Testbed, v4: &str, v6: &str, flags: &str) -> String {
     text
 }
 
+/// How it is started.
+#[derive(Default)]
+struct Start<'a> {
+    openssl: Option<&'a PrivateTagOpenssl>,
+    through: &'a [OsString],
+}
+
 fn start_nginx(
     bed: &Testbed,
     place: &Namespace,
     home: &Path,
     block: &str,
-    openssl: Option<&PrivateTagOpenssl>,
+    start: &Start<'_>,
 ) -> Result<Background, TestbedError> {
     if find_program("nginx").is_none() {
         return Err(TestbedError::Unavailable("nginx is not installed".to_owned()));
@@ -334,8 +346,15 @@ fn start_nginx(
     );
     let path = home.join("nginx.conf");
     fs::write(&path, configuration).map_err(TestbedError::io(&path))?;
-    let mut command = place.command("nginx");
-    if let Some(openssl) = openssl {
+    let mut command = match start.through {
+        [] => place.command("nginx"),
+        [program, arguments @ ..] => {
+            let mut command = place.command(program);
+            command.args(arguments).arg("nginx");
+            command
+        }
+    };
+    if let Some(openssl) = start.openssl {
         openssl.lend(&mut command);
     }
     command.arg("-p").arg(home).arg("-c").arg(&path);

@@ -4,14 +4,15 @@
 //!  client                     middlebox                    server
 //!   eth0 ───────────────── left │ right ───────────────── eth0
 //!   10.77.0.2  fd77::2                        10.77.0.3  fd77::3
-//!   keys0 ──────────────── keys0
-//!   10.78.0.2  fd78::2     10.78.0.1  fd78::1
+//!   keys0 ──────────────── keys0   keys1 ──────────────── keys1
+//!   10.78.0.2  fd78::2     10.78.0.1   10.80.0.1          10.80.0.3
+//!                          fd78::1
 //! ```
 //!
 //! Client and server share one subnet: what stands between is a bridge, not a router. `left` and
 //! `right` have no address and no IPv6, so nothing leaks past the program under test. Keys are
-//! accepted from the flow's own client address only, hence the client talks to `10.78.0.1` and
-//! `fd78::1` from `10.77.0.2` and `fd77::2`.
+//! accepted from the flow's own ends only, hence the client talks to `10.78.0.1` and
+//! `fd78::1` from `10.77.0.2` and `fd77::2`, and the server to `10.80.0.1` from `10.77.0.3`.
 //!
 //! Refuses to touch the namespace it was called from. Needs root, or `scripts/in-userns`.
 
@@ -49,6 +50,8 @@ pub mod address {
     pub const KEYS_V4: &str = "10.78.0.1";
     /// The middlebox on the key channel.
     pub const KEYS_V6: &str = "fd78::1";
+    /// The middlebox on the servers' key channel.
+    pub const SERVER_KEYS_V4: &str = "10.80.0.1";
     /// A split proxy, as its server sees it ([`super::Middle::Routed`]).
     pub const PROXY_V4: &str = "10.79.0.1";
     /// The server behind a split proxy.
@@ -73,6 +76,9 @@ pub enum Middle {
     /// `left`, and the server has [`address::ORIGIN_V4`]. Nothing is forwarded by the kernel, and
     /// there is no route for keys.
     Routed,
+    /// As [`Self::Empty`], with a second place behind the first: [`Testbed::second`]. What runs there has
+    /// [`address::SERVER_KEYS_V4`], to which the client's way leads through both and the server.
+    Chain,
 }
 
 /// How a testbed is made.
@@ -104,6 +110,8 @@ pub struct Testbed {
     pub middlebox: Namespace,
     /// Where servers run: `eth0`.
     pub server: Namespace,
+    /// A second place for a program under test ([`Middle::Chain`]): `left`, `right` and `keys1`.
+    pub second: Option<Namespace>,
     middle: Middle,
     ipv6: bool,
     rps_active: bool,
@@ -136,6 +144,10 @@ impl Testbed {
             client: Namespace::create(unique_name("client"))?,
             middlebox: Namespace::create(unique_name("middlebox"))?,
             server: Namespace::create(unique_name("server"))?,
+            second: match options.middle {
+                Middle::Chain => Some(Namespace::create(unique_name("second"))?),
+                _ => None,
+            },
             middle: options.middle,
             ipv6: Path::new("/proc/sys/net/ipv6").exists(),
             rps_active: false,
@@ -234,24 +246,43 @@ impl Testbed {
                   echo 0 >conf/$c/rp_filter; echo 1 >conf/$c/arp_ignore; done; echo 0 >ip_forward";
         let v6 = "cd /proc/sys/net/ipv6/conf; for c in all default; do \
                   echo 0 >$c/accept_dad; echo 0 >$c/accept_ra; done; echo 0 >all/forwarding";
-        for namespace in [&self.client, &self.middlebox, &self.server] {
+        for namespace in
+            [&self.client, &self.middlebox, &self.server].into_iter().chain(&self.second)
+        {
             namespace.shell(v4)?;
             if self.ipv6 {
                 namespace.shell(v6)?;
             }
         }
         if self.ipv6 && self.middle != Middle::Routed {
-            self.middlebox.shell("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
+            for namespace in [&self.middlebox].into_iter().chain(&self.second) {
+                namespace.shell("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
+            }
         }
         Ok(())
+    }
+
+    /// Where the middlebox is that servers reach on a link of their own.
+    fn last(&self) -> &Namespace {
+        self.second.as_ref().unwrap_or(&self.middlebox)
     }
 
     fn connect(&self) -> Result<(), TestbedError> {
         let client = self.client.name();
         let server = self.server.name();
+        if let Some(second) = &self.second {
+            second.ip(&format!(
+                "link add left type veth peer name right netns {}\n\
+                 link add right type veth peer name eth0 netns {server}\n",
+                self.middlebox.name()
+            ))?;
+        } else {
+            self.middlebox
+                .ip(&format!("link add right type veth peer name eth0 netns {server}\n"))?;
+        }
+        self.last().ip(&format!("link add keys1 type veth peer name keys1 netns {server}\n"))?;
         self.middlebox.ip(&format!(
             "link add left type veth peer name eth0 netns {client}\n\
-             link add right type veth peer name eth0 netns {server}\n\
              link add keys0 type veth peer name keys0 netns {client}\n"
         ))
     }
@@ -295,7 +326,17 @@ impl Testbed {
             "addr add {}/24 dev keys0\nlink set left up\nlink set right up\nlink set keys0 up\n",
             address::KEYS_V4
         ))?;
-        self.server.ip(&format!("addr add {server_v4}/24 dev eth0\nlink set eth0 up\n"))?;
+        if let Some(second) = &self.second {
+            second.ip("link set left up\nlink set right up\n")?;
+        }
+        self.last().ip(&format!(
+            "addr add {}/24 dev keys1\nlink set keys1 up\n",
+            address::SERVER_KEYS_V4
+        ))?;
+        self.server.ip(&format!(
+            "addr add {server_v4}/24 dev eth0\naddr add 10.80.0.3/24 dev keys1\n\
+             link set eth0 up\nlink set keys1 up\n"
+        ))?;
         if self.ipv6 {
             let six = |namespace: &Namespace, address: &str, port: &str| {
                 namespace.ip(&format!("addr add {address}/64 dev {port} nodad\n"))
@@ -333,6 +374,21 @@ impl Testbed {
         // solicitations on `keys0` for an address of its `eth0`.
         self.middlebox
             .ip(&format!("route add {}/32 via 10.78.0.2 dev keys0\n", address::CLIENT_V4))?;
+        self.server.ip(&format!(
+            "route add {}/32 dev keys1 src {}\n",
+            address::SERVER_KEYS_V4,
+            address::SERVER_V4
+        ))?;
+        let last = self.last();
+        last.ip(&format!("route add {}/32 via 10.80.0.3 dev keys1\n", address::SERVER_V4))?;
+        if self.second.is_some() {
+            // The client's way to the second one leads through both, and the server is a router.
+            let (keys, client) = (address::SERVER_KEYS_V4, address::CLIENT_V4);
+            let server = address::SERVER_V4;
+            self.client.ip(&format!("route add {keys}/32 via {server} dev eth0\n"))?;
+            last.ip(&format!("route add {client}/32 via 10.80.0.3 dev keys1\n"))?;
+            self.server.shell("echo 1 >/proc/sys/net/ipv4/ip_forward")?;
+        }
         if self.ipv6 {
             self.client.ip(&format!(
                 "route add {}/128 dev keys0 src {}\n",

@@ -74,7 +74,7 @@ pub trait OpenRecord: Send {
 }
 
 /// Finds out which record of its direction and epoch a record is, of a session whose beginning was not seen.
-pub trait LocateRecord: Send {
+pub trait LocateRecord: Send + Sync {
     /// The record's number, if it is authentic; `header` and `fragment` as in [`OpenRecord::open`]. Keys of another
     /// session find none, but for one in 2^64 records.
     fn locate(&self, header: [u8; RECORD_HEADER_LEN], fragment: &[u8]) -> Option<u64>;

@@ -512,11 +512,11 @@ fn refuses_keys_from_another_address() {
 
     // Unless the operator says so, for clients behind address translation.
     let mut options = patient();
-    options.config = options.config.map(|text| text + "[keys]\naccept_any_sender = true\n");
+    options.config = options.config.map(|text| text + "[keys]\naccept_from = [\"any\"]\n");
     let (page, report) = keys_from(&stage, elsewhere, Mode::Both, &options);
     assert!(page.stdout == content, "{}", page.stderr);
     assert_all_decrypted(&report, 1);
-    assert!(report.stderr.contains("accept_any_sender without"), "{}", report.stderr);
+    assert!(report.stderr.contains("accept_from = [\"any\"] without"), "{}", report.stderr);
     // And from the client's own address, of course.
     let (page, report) = keys_from(&stage, &stage.bed.client, Mode::Both, &patient());
     assert!(page.stdout == content, "{}", page.stderr);

@@ -2,6 +2,7 @@
 
 mod agent;
 mod browsers;
+mod chain;
 mod cli;
 mod common;
 mod consent;
@@ -17,6 +18,7 @@ mod private_tag;
 mod reset;
 mod restart;
 mod rules;
+mod servers;
 mod starttls;
 mod transparent;
 mod workers;

@@ -9,7 +9,7 @@ use crate::common::{Stage, can_run, find, sessions, stat};
 use crate::keys::{PATTERN, resetting, with_pattern};
 use mmtls_testkit::{Background, MmtlsReport, NginxOptions, address, require_python};
 
-/// Long enough for a restart, and for finding records by trial.
+/// Long enough for a restart.
 const LENGTH: usize = 20_000_000;
 const PATTERN_AT: usize = 18_000_000;
 
@@ -99,7 +99,7 @@ fn client(
     stage.bed.background(&format!("client-{told:?}-{version}"), command).unwrap()
 }
 
-fn wait_for(file: &Path, length: u64, client: &mut Background) {
+pub fn wait_for(file: &Path, length: u64, client: &mut Background) {
     for _ in 0..500 {
         if file.metadata().is_ok_and(|it| it.len() >= length) {
             return;
@@ -121,6 +121,7 @@ fn a_session_that_is_under_way_is_inspected_again_after_a_restart() {
         (Told::Library, "1.3"),
         (Told::Library, "1.2"),
         (Told::KeyLog, "1.3"),
+        (Told::KeyLog, "1.2"),
         (Told::Nobody, "1.3"),
     ] {
         let Outcome { whole, has_pattern, report } = over_a_restart(&stage, told, version);
@@ -191,13 +192,18 @@ impl Many {
         Self { client, directory, steps: 0 }
     }
 
-    /// How many sessions there are, and how many requests failed.
-    fn step(&mut self, word: &str) -> (usize, usize) {
+    fn say(&mut self, word: &str) -> usize {
         let step = self.steps;
         self.steps += 1;
         let file = self.directory.join(format!("{step}.new"));
         std::fs::write(&file, word).unwrap();
         std::fs::rename(&file, self.directory.join(step.to_string())).unwrap();
+        step
+    }
+
+    /// How many sessions there are, and how many requests failed.
+    fn step(&mut self, word: &str) -> (usize, usize) {
+        let step = self.say(word);
         let said = format!("step {step} ");
         self.client.wait_for_line(&said, Duration::from_secs(60)).unwrap();
         let text = self.client.stdout_text();
@@ -251,7 +257,7 @@ fn a_thousand_sessions_outlive_the_monitor_and_the_agent() {
         let agent = second.agent(&stage.bed, false, &directory, None).unwrap();
         // Sessions to come are the new one's.
         assert_eq!(many.step("open"), (2 * SESSIONS, 0), "{name}");
-        std::fs::write(many.directory.join(many.steps.to_string()), "end").unwrap();
+        many.say("end");
         assert!(many.client.wait(Duration::from_secs(20)).unwrap().success());
         drop(agent);
         let report = second.stop().unwrap();

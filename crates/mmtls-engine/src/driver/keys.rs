@@ -3,7 +3,7 @@
 //! A key channel proves one address, so a dual-stack client opens one per address family; deliveries whose sender is not
 //! the session's client are ignored.
 //!
-//! Refuses keys whose sender is not the session's client, unless configured; keys for other
+//! Refuses keys whose sender is none of those that are configured, by default the session's client; keys for other
 //! randoms or suites; and more early deliveries than its cap, of which no sender has more than is left
 //! for all others.
 
@@ -25,10 +25,11 @@ impl<H: Handler> Engine<H> {
     /// does not know may be another engine's, or come later.
     #[must_use]
     pub fn has_session(&mut self, sender: Option<IpAddr>, client_random: &[u8; 32]) -> bool {
-        let sender = if self.config.any_key_sender { None } else { sender };
+        let sender = self.config.key_senders.identity(sender);
         self.sessions_of(client_random).any(|(index, id)| {
-            let flow = self.flows.get_if(index, id);
-            flow.is_some_and(|flow| sender.is_none_or(|sender| sender == flow.client.ip()))
+            self.flows.get_if(index, id).is_some_and(|flow| {
+                self.config.key_senders.accepts(sender, flow.client.ip(), flow.server.ip())
+            })
         })
     }
 
@@ -75,7 +76,7 @@ impl<H: Handler> Engine<H> {
         delivery: Delivery,
     ) -> Result<bool, KeyRefusal> {
         let address = sender;
-        let sender = if self.config.any_key_sender { None } else { sender };
+        let sender = self.config.key_senders.identity(sender);
         let Some(&(index, id)) = self.by_random.get(&random) else {
             let key = (sender, random);
             let pushed = self.pending.push(key, delivery, self.now_ns, &self.config.limits);
@@ -145,9 +146,11 @@ impl<H: Handler> Engine<H> {
         delivery: Delivery,
     ) -> Result<(), KeyRefusal> {
         let flow = self.flows.get_if(index, id).ok_or(KeyRefusal::NotNeeded)?;
-        if sender.is_some_and(|sender| sender != flow.client.ip()) {
+        let client = flow.client.ip();
+        if !self.config.key_senders.accepts(sender, client, flow.server.ip()) {
             return Err(KeyRefusal::WrongSender);
         }
+        let of_client = sender.is_none_or(|it| it == client);
         let Payload::Tls(tls) = &mut flow.payload else {
             return Err(KeyRefusal::NotNeeded);
         };
@@ -156,7 +159,7 @@ impl<H: Handler> Engine<H> {
         let mut used = false;
         match delivery {
             Delivery::Null(direction) => {
-                used = tls.session.handle_null_keys(direction, &mut ctx);
+                used = tls.session.handle_null_keys(direction, of_client, &mut ctx);
             }
             Delivery::Keys(mut shared) => {
                 let info = tls.session.info();
@@ -180,6 +183,9 @@ impl<H: Handler> Engine<H> {
                 for (direction, epoch, opener) in shared.keys {
                     used |= tls.session.handle_keys(direction, epoch, source, opener, &mut ctx);
                 }
+                if of_client {
+                    tls.session.note_client_shares();
+                }
             }
         }
         let moved = tls.session.key_random() != known;
@@ -195,7 +201,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let (id, client) = (flow.id, flow.client.ip());
+        let (id, client, server) = (flow.id, flow.client.ip(), flow.server.ip());
         let Payload::Tls(tls) = &flow.payload else {
             return;
         };
@@ -214,7 +220,9 @@ impl<H: Handler> Engine<H> {
         } else {
             self.by_random.insert(random, (index, id));
         }
-        for sender in [Some(client), None] {
+        let ends: Vec<_> = self.config.key_senders.ends(client, server).map(Some).collect();
+        // The client's first: what it refuses stays refused.
+        for sender in ends.into_iter().chain([None]) {
             for (_, delivery) in self.pending.take(&(sender, random)).into_items() {
                 if let Err(why) = self.deliver(index, id, sender, delivery) {
                     self.tell_refusal(index, id, sender, why);

@@ -14,13 +14,14 @@
 use core::net::IpAddr;
 
 use super::late_flows::{Next, Waiting};
-use super::payload::{Payload, Tls};
+use super::payload::{Flow, Payload, Tls};
 use super::{Engine, context};
+use crate::config::Bypass;
 use crate::follow::TlsSession;
 use crate::keys::LiveKeys;
 use crate::output::{LiveKeysNeeded, Output};
 use crate::session::{Handler, KeyRefusal, SessionInfo};
-use crate::tcp::FlowIndex;
+use crate::tcp::{FlowIndex, Phase};
 use crate::tls::Direction;
 use crate::wire::Segment;
 
@@ -28,47 +29,47 @@ use crate::wire::Segment;
 const MEMORY_SHARE: usize = 16;
 
 impl<H: Handler> Engine<H> {
-    /// A connection was picked up behind its beginning.
+    /// Whether sessions whose beginning was not seen are gone on with.
+    fn goes_on_with_sessions(&self) -> bool {
+        self.config.asks_for_live_keys && self.config.exempt_names.is_none()
+    }
+
+    /// A connection was picked up behind its beginning. Its endpoints are asked once both have spoken: a stranger can send a
+    /// segment in somebody's name.
     pub(super) fn await_live_keys(&mut self, index: FlowIndex) {
-        if !self.config.asks_for_live_keys || self.config.exempt_names.is_some() {
+        if !self.goes_on_with_sessions() {
             return;
         }
         let Some(flow) = self.flows.get(index) else {
             return;
         };
         let ends = [flow.client, flow.server];
-        if !matches!(flow.payload, Payload::Plain(_)) || !self.late.insert(index, flow.id) {
-            return;
+        // Nobody knows yet which of them is the server.
+        let left_alone =
+            |it: &Bypass| it.port.is_some() && ends.into_iter().any(|end| it.contains(end));
+        if matches!(flow.payload, Payload::Plain(_)) && !self.config.bypass.iter().any(left_alone) {
+            self.late.insert(index, flow.id, ends.map(|end| end.ip()));
         }
-        self.outputs.push_back(Output::LiveKeysNeeded(LiveKeysNeeded { ends }));
     }
 
     /// Whether connections of an address, or of any, wait for keys of sessions that are under way.
     #[must_use]
-    pub fn awaits_live_keys(&mut self, of: Option<IpAddr>) -> bool {
-        let (flows, mut waiting) = (&mut self.flows, self.late.ids());
-        waiting.any(|(index, id)| {
-            flows.get_if(index, id).is_some_and(|flow| {
-                of.is_none_or(|it| [flow.client, flow.server].iter().any(|end| end.ip() == it))
-            })
-        })
+    pub fn awaits_live_keys(&self, of: Option<IpAddr>) -> bool {
+        of.map_or(!self.late.is_empty(), |address| self.late.has_address(address))
     }
 
     /// Takes the keys of a session that is under way. They are kept for a while: its connection is known by its records.
     ///
     /// # Errors
     /// [`KeyRefusal::Capacity`]; it has been counted.
-    pub fn handle_live_keys(&mut self, now_ns: u64, mut keys: LiveKeys) -> Result<(), KeyRefusal> {
+    pub fn handle_live_keys(&mut self, now_ns: u64, keys: LiveKeys) -> Result<(), KeyRefusal> {
         self.now_ns = self.now_ns.max(now_ns);
         // Of a session that is followed they bring nothing new.
-        if !self.config.asks_for_live_keys || self.by_random.contains_key(&keys.client_random) {
+        if !self.goes_on_with_sessions() || self.has_session(keys.sender, &keys.client_random) {
             self.counters.keys_not_needed += 1;
             return Ok(());
         }
-        if self.config.any_key_sender {
-            keys.sender = None;
-        }
-        let pushed = self.live.push(keys, self.now_ns);
+        let pushed = self.live.push(keys, &self.config.key_senders, self.now_ns);
         if pushed.is_err() {
             self.counters.keys_over_quota += 1;
             self.counters.keys_refused += 1;
@@ -89,25 +90,40 @@ impl<H: Handler> Engine<H> {
             return direction;
         };
         let flow = self.flows.get_if(index, id);
-        let Some(flow) = flow.filter(|it| matches!(it.payload, Payload::Plain(_)) && !it.exempt)
-        else {
+        let waits = |it: &&mut Flow<H::State>| {
+            matches!(it.payload, Payload::Plain(_)) && it.phase == Phase::Open && !it.exempt
+        };
+        let Some(flow) = flow.filter(waits) else {
             self.late.remove(index);
             return direction;
         };
         let mut ends = [flow.client, flow.server];
+        if !flow.one_sided && !self.live.has_any(ends) && self.late.asks(index, self.now_ns) {
+            self.outputs.push_back(Output::LiveKeysNeeded(LiveKeysNeeded { ends }));
+        }
         if direction == Direction::ServerToClient {
             ends.reverse();
         }
         let side = direction.index();
-        let half = &flow.halves[side];
+        let [half, other] = flow.halves_from(direction);
         let offset = half.assembler.next();
+        // Its receiver may have more than has been seen, and this be a repetition: not once it has acknowledged some of what
+        // was seen, and no more.
+        let received = other.last_ack.and_then(|it| half.offset_of(it));
+        if !received.is_some_and(|it| (1..=offset as i64).contains(&it)) {
+            return direction;
+        }
         let new = half
             .offset_of(segment.tcp.sequence())
             .and_then(|it| usize::try_from(offset as i64 - it).ok())
             .and_then(|repeated| segment.tcp.payload().get(repeated..));
-        let next = Next { side, offset, bytes: new.unwrap_or_default(), ends };
+        let Some(new) = new.filter(|it| !it.is_empty()) else {
+            return direction;
+        };
+        let next = Next { side, offset, bytes: new, ends };
         let max_kept = self.config.limits.max_buffered_bytes / MEMORY_SHARE;
-        let found = self.late.look(index, &next, &mut self.live, max_kept, self.now_ns);
+        let senders = &self.config.key_senders;
+        let found = self.late.look(index, &next, &mut self.live, senders, max_kept, self.now_ns);
         let Some((keys, of_client)) = found else {
             return direction;
         };
@@ -125,12 +141,14 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        for (side, half) in flow.halves.iter().enumerate() {
+        for (side, half) in flow.halves.iter_mut().enumerate() {
             let next = half.assembler.next();
             if waiting.ends[side] != next {
                 waiting.searches[side].restart();
-                waiting.ends[side] = next;
             }
+            // What was lost before the connection was picked up is sent again.
+            half.make_room_before();
+            waiting.ends[side] = half.assembler.next();
         }
         if reversed {
             flow.swap_roles();

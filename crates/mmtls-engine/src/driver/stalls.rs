@@ -64,7 +64,8 @@ impl<H: Handler> Engine<H> {
                 && half.note_stall(since_ns)
             {
                 let awaited = self.config.awaited.as_ref();
-                let awaited = awaited.is_none_or(|Awaited(is_there)| is_there(flow.client.ip()));
+                let awaited = awaited
+                    .is_none_or(|Awaited(is_there)| is_there(flow.client.ip(), flow.server.ip()));
                 let Limits { stall_timeout_ns: most, unshared_stall_timeout_ns: unshared, .. } =
                     self.config.limits;
                 let timeout_ns = if awaited { most } else { unshared.min(most) };

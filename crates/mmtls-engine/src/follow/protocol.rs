@@ -28,8 +28,8 @@ use crate::tls::{
 /// By whom a session is exempt.
 #[derive(Clone, Copy)]
 pub(super) enum Exempt {
-    /// The endpoint refuses to share.
-    Endpoint,
+    /// The client refuses to share, or its server.
+    Endpoint { of_client: bool },
     /// Its server name is one that is left alone.
     Name,
 }
@@ -40,6 +40,8 @@ pub(super) struct Protocol {
     version: Version,
     /// It is exempt, which counts once the ServerHello is known.
     exempt: Option<Exempt>,
+    /// Some keys are the client's, which could have refused.
+    pub(super) client_shares: bool,
     /// In the clear, and of TLS 1.2, by direction.
     messages: [MessageBuffer; 2],
 }
@@ -98,6 +100,7 @@ impl Protocol {
             negotiation: Negotiation::new(),
             version: Version::default(),
             exempt: None,
+            client_shares: false,
             messages: Default::default(),
         }
     }
@@ -120,6 +123,7 @@ impl Protocol {
             negotiation: Negotiation::settled(keys.client_random, keys.server_random),
             version,
             exempt: None,
+            client_shares: false,
             messages: Default::default(),
         }
     }
@@ -224,10 +228,11 @@ impl Protocol {
         }
     }
 
-    /// No keys will come. Whether that is news.
+    /// No keys will come, or what the server shares is not to be used. Whether that is news.
     pub(super) fn exempt(&mut self, by: Exempt, ctx: &mut Context<'_>) -> bool {
+        let overrules = self.overrules(matches!(by, Exempt::Endpoint { of_client: true }));
         let reporter = &mut self.reporter;
-        if !reporter.following() || reporter.info.key_status != KeyStatus::Waiting {
+        if !reporter.following() || !(overrules || reporter.info.key_status == KeyStatus::Waiting) {
             return false;
         }
         let is_early = reporter.info.server_random.is_none();
@@ -237,7 +242,7 @@ impl Protocol {
             return true;
         }
         let policy = match by {
-            Exempt::Endpoint => {
+            Exempt::Endpoint { .. } => {
                 ctx.counters.null_keys += 1;
                 ctx.config.policies.null_keys
             }
@@ -253,15 +258,21 @@ impl Protocol {
 
     /// No keys of a direction will come, and whatever comes all the same is not used: what is sent that way passes
     /// unread. Whether that is news. A direction that is read already goes on being read, whoever says so.
-    pub(super) fn refuse(&mut self, direction: Direction, ctx: &mut Context<'_>) -> bool {
+    pub(super) fn refuse(
+        &mut self,
+        direction: Direction,
+        of_client: bool,
+        ctx: &mut Context<'_>,
+    ) -> bool {
+        let overrules = self.overrules(of_client);
         let reporter = &mut self.reporter;
         let side = direction.index();
-        let is_read = reporter.info.records_opened[side] > 0;
+        let is_read = reporter.info.records_opened[side] > 0 && !overrules;
         if !reporter.following() || reporter.info.refused[side] || is_read {
             return false;
         }
         if reporter.info.refused[direction.reverse().index()] {
-            return self.exempt(Exempt::Endpoint, ctx);
+            return self.exempt(Exempt::Endpoint { of_client }, ctx);
         }
         reporter.info.refused[side] = true;
         ctx.counters.directions_refused += 1;
@@ -273,6 +284,11 @@ impl Protocol {
             }
         }
         true
+    }
+
+    /// Whether a refusal counts although keys are in use: the client's, where they are its server's alone.
+    fn overrules(&self, of_client: bool) -> bool {
+        of_client && !self.client_shares && self.reporter.info.key_status == KeyStatus::Shared
     }
 
     /// The keys that a direction waits for will not come; true when its records go on all the same.

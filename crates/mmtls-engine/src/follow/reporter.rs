@@ -316,6 +316,7 @@ impl Reporter {
         };
         ctx.outputs.push_back(Output::KeysNeeded(KeysNeeded {
             client: self.info.client,
+            server: self.info.server,
             client_random,
             server_random,
             version,
@@ -329,6 +330,7 @@ impl Reporter {
     pub(super) fn want_early(&self, ctx: &mut Context<'_>) {
         ctx.outputs.push_back(Output::KeysNeeded(KeysNeeded {
             client: self.info.client,
+            server: self.info.server,
             client_random: self.info.client_random,
             server_random: None,
             version: ProtocolVersion::TLS_1_3,
@@ -344,7 +346,8 @@ impl Reporter {
         ctx.counters.keys_refused += 1;
         let client = self.info.client;
         // Elsewhere nothing tells where the connection comes from, nor is there one for a key log.
-        let is_known = source != 0 && !ctx.config.any_key_sender;
+        let senders = &ctx.config.key_senders;
+        let is_known = source != 0 && !senders.server && !senders.has_trusted();
         ctx.sink.keys_refused(&RefusedKeys {
             session: &self.info,
             sender: is_known.then_some(client.ip()),

@@ -1,21 +1,19 @@
 //! Where the records of a direction begin, and which numbers they have, in a session whose beginning was not seen.
 //!
-//! Refuses to take bytes for a record before its tag has said so, and to try for ever.
+//! Refuses to take bytes for a record before its tag has said so, and to hash for ever.
 
 use crate::keys::LiveKey;
-use crate::tls::{ContentType, RECORD_HEADER_LEN};
+use crate::tls::{ContentType, MAX_CIPHERTEXT_LEN, RECORD_HEADER_LEN};
 
-/// Shortest fragment of a protected record: a content type and the shortest tag.
-const MIN_FRAGMENT_LEN: usize = 1 + 8;
+/// Shortest fragment of a protected record: a content type and a tag.
+const MIN_FRAGMENT_LEN: usize = 1 + 16;
 
-/// Longest one (RFC 5246, section 6.2.3).
-const MAX_FRAGMENT_LEN: usize = 16384 + 2048;
+/// Bytes that are hashed in vain in one direction, and for one piece of its stream; then its keys are wrong.
+const MAX_HASHED: usize = 64 << 20;
+const MAX_HASHED_AT_ONCE: usize = 4 << 20;
 
-/// Bytes that are opened in vain for one record, where its protection does not tell its number.
-const MAX_TRIED: usize = 4 << 20;
-
-/// The same for one direction: about 50 ms.
-const MAX_TRIED_IN_ALL: usize = 256 << 20;
+/// What hashing costs at least.
+const HASH_COST: usize = 512;
 
 /// The latest bytes of a direction, from the first one on that may begin a record.
 #[derive(Default)]
@@ -43,20 +41,24 @@ impl RecordSearch {
 
     /// The next record that is complete; nothing where more bytes are needed.
     pub(crate) fn find(&mut self) -> Option<Found> {
-        while let Some(header) = self.buffer[self.at..].first_chunk::<RECORD_HEADER_LEN>() {
-            let len = usize::from(u16::from_be_bytes([header[3], header[4]]));
-            let is_legal = header[..3] == [ContentType::APPLICATION_DATA.0, 3, 3]
-                && (MIN_FRAGMENT_LEN..=MAX_FRAGMENT_LEN).contains(&len);
-            if !is_legal {
+        while self.buffer.len() - self.at >= RECORD_HEADER_LEN {
+            let Some(found) = self.record_at(self.at) else {
                 self.at += 1;
                 continue;
-            }
-            let start = self.at + RECORD_HEADER_LEN;
-            let fragment = start..start + len;
-            return (fragment.end <= self.buffer.len())
-                .then_some(Found { header: *header, fragment });
+            };
+            return (found.fragment.end <= self.buffer.len()).then_some(found);
         }
         None
+    }
+
+    /// The record that begins there, if one may.
+    fn record_at(&self, at: usize) -> Option<Found> {
+        let header = *self.buffer.get(at..)?.first_chunk::<RECORD_HEADER_LEN>()?;
+        let len = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        let start = at + RECORD_HEADER_LEN;
+        (header[..3] == [ContentType::APPLICATION_DATA.0, 3, 3]
+            && (MIN_FRAGMENT_LEN..=MAX_CIPHERTEXT_LEN).contains(&len))
+        .then_some(Found { header, fragment: start..start + len })
     }
 
     /// The bytes of a record that was found.
@@ -64,9 +66,11 @@ impl RecordSearch {
         &self.buffer[found.fragment.clone()]
     }
 
-    /// That was none.
-    pub(crate) fn go_on(&mut self) {
-        self.at += 1;
+    /// No key explains it: it is one all the same where another one follows it.
+    pub(crate) fn pass_over(&mut self, found: &Found) {
+        let end = found.fragment.end;
+        let is_record = self.buffer.len() == end || self.record_at(end).is_some();
+        self.at = if is_record { end } else { self.at + 1 };
     }
 
     /// There is a gap.
@@ -100,14 +104,21 @@ impl RecordSearch {
 /// The search for the first record of a direction whose keys are known.
 pub(super) struct Unlocated {
     pub(super) search: RecordSearch,
+    /// None where the direction is not shared: nothing is sought then.
     keys: Vec<LiveKey>,
-    /// Records so far that were none of these keys, or whose numbers were not among those tried.
-    records: u64,
-    next_number: u64,
-    tried: usize,
+    hashed: usize,
 }
 
-/// Which keys are in use, and the number of the record at hand.
+/// What a search has come to.
+pub(super) enum Outcome {
+    /// More bytes are needed.
+    Open,
+    /// These keys are in use, and this is the number of the record at hand.
+    Located(Located),
+    /// None of the keys is in use.
+    Hopeless,
+}
+
 pub(super) struct Located {
     pub(super) key: LiveKey,
     pub(super) number: u64,
@@ -115,66 +126,40 @@ pub(super) struct Located {
 
 impl Unlocated {
     pub(super) fn new(search: RecordSearch, keys: Vec<LiveKey>) -> Self {
-        Self { search, keys, records: 0, next_number: 0, tried: 0 }
+        Self { search, keys, hashed: 0 }
     }
 
-    /// Nothing is searched for where there are no keys.
-    pub(super) fn is_refused(&self) -> bool {
-        self.keys.is_empty()
-    }
-
-    /// Whether records have passed that were not found.
+    /// Whether records have passed that these keys do not explain.
     pub(super) fn has_missed(&self) -> bool {
-        !self.is_refused() && self.records > 0
+        self.hashed > 0
     }
 
-    /// Takes the next bytes. What is known once the first record was found; `plaintext` is for trials.
-    pub(super) fn handle_bytes(&mut self, bytes: &[u8], plaintext: &mut [u8]) -> Option<Located> {
-        if self.is_refused() {
-            return None;
+    /// Takes the next bytes; `plaintext` is for the proof.
+    pub(super) fn handle_bytes(&mut self, bytes: &[u8], plaintext: &mut [u8]) -> Outcome {
+        if self.keys.is_empty() {
+            return Outcome::Open;
         }
         self.search.push(bytes);
+        let mut left = MAX_HASHED_AT_ONCE;
         while let Some(found) = self.search.find() {
-            if let Some((at, number)) = self.number_of(&found, plaintext) {
-                return Some(Located { key: self.keys.swap_remove(at), number });
-            }
-            self.records += 1;
-            self.search.go_on();
-        }
-        None
-    }
-
-    fn number_of(&mut self, found: &Found, plaintext: &mut [u8]) -> Option<(usize, u64)> {
-        let fragment = &self.search.buffer[found.fragment.clone()];
-        let mut by_trial = false;
-        for (at, key) in self.keys.iter().enumerate() {
-            let Some(locator) = &key.locator else {
-                by_trial = true;
-                continue;
-            };
-            if let Some(number) = locator.locate(found.header, fragment)
-                && key.opener.open(number, found.header, fragment, plaintext).is_ok()
-            {
-                return Some((at, number));
-            }
-        }
-        if !by_trial {
-            return None;
-        }
-        // The first record's number goes on from trial to trial; by now so many have come behind it.
-        let mut left = MAX_TRIED.min(MAX_TRIED_IN_ALL.saturating_sub(self.tried));
-        while left >= fragment.len() {
-            let number = self.next_number + self.records;
-            for (at, key) in self.keys.iter().enumerate() {
-                self.tried += fragment.len();
-                left = left.saturating_sub(fragment.len());
-                let opened = key.opener.open(number, found.header, fragment, plaintext);
-                if key.locator.is_none() && opened.is_ok() {
-                    return Some((at, number));
+            let fragment = &self.search.buffer[found.fragment.clone()];
+            for at in 0..self.keys.len() {
+                let cost = fragment.len().max(HASH_COST);
+                if cost > left {
+                    break;
+                }
+                left -= cost;
+                self.hashed += cost;
+                let key = &self.keys[at];
+                if let Some(number) = key.locator.locate(found.header, fragment)
+                    && key.opener.open(number, found.header, fragment, plaintext).is_ok()
+                {
+                    let key = self.keys.swap_remove(at);
+                    return Outcome::Located(Located { key, number });
                 }
             }
-            self.next_number += 1;
+            self.search.pass_over(&found);
         }
-        None
+        if self.hashed >= MAX_HASHED { Outcome::Hopeless } else { Outcome::Open }
     }
 }

@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use super::context::{Context, RawRecord, Step};
 use super::protocol::{Exempt, Protocol};
-use super::search::{Located, RecordSearch, Unlocated};
+use super::search::{Located, Outcome, RecordSearch, Unlocated};
 use super::stream::Stream;
 use crate::buffer_pool::BufferPool;
 use crate::keys::LiveKeys;
@@ -65,15 +65,20 @@ impl TlsSession {
         ends: [u64; 2],
         ctx: &mut Context<'_>,
     ) -> Self {
+        let identity = ctx.config.key_senders.identity(keys.sender);
+        let of_client = identity.is_none_or(|it| it == info.client.ip());
         let mut session = Self {
             protocol: Protocol::go_on(info, &keys),
             streams: ends.map(Stream::new),
             server_waits: false,
             order_is_lost: false,
         };
+        session.protocol.client_shares = of_client;
         for (direction, search) in Direction::BOTH.into_iter().zip(searches) {
             let of_it = keys.take_keys(direction);
-            session.protocol.reporter.info.refused[direction.index()] = of_it.is_empty();
+            if of_it.is_empty() {
+                session.protocol.refuse(direction, of_client, ctx);
+            }
             let stream = &mut session.streams[direction.index()];
             stream.position -= search.pending_len() as u64;
             stream.unlocated = Some(Box::new(Unlocated::new(search, of_it)));
@@ -188,11 +193,13 @@ impl TlsSession {
         }
         if let Some(unlocated) = &mut self.streams[side].unlocated {
             let before = unlocated.search.pending_len();
-            let located = unlocated.handle_bytes(data, ctx.plaintext);
+            let outcome = unlocated.handle_bytes(data, ctx.plaintext);
             let passed = before + data.len() - unlocated.search.pending_len();
             self.streams[side].position += passed as u64;
-            if let Some(located) = located {
-                self.begin_records(direction, located, ctx);
+            match outcome {
+                Outcome::Open => {}
+                Outcome::Located(located) => self.begin_records(direction, located, ctx),
+                Outcome::Hopeless => self.fail(direction, SessionError::KeysDoNotFit, ctx),
             }
             return;
         }
@@ -288,16 +295,22 @@ impl TlsSession {
         }
     }
 
-    /// The endpoint refuses to share a direction, or both. Whether that is news.
+    /// The client shares the keys of this session.
+    pub(crate) fn note_client_shares(&mut self) {
+        self.protocol.client_shares = true;
+    }
+
+    /// An endpoint refuses to share a direction, or both: the client, or its server. Whether that is news.
     pub(crate) fn handle_null_keys(
         &mut self,
         direction: Option<Direction>,
+        of_client: bool,
         ctx: &mut Context<'_>,
     ) -> bool {
         let Some(direction) = direction else {
-            return self.protocol.exempt(Exempt::Endpoint, ctx);
+            return self.protocol.exempt(Exempt::Endpoint { of_client }, ctx);
         };
-        if !self.protocol.refuse(direction, ctx) {
+        if !self.protocol.refuse(direction, of_client, ctx) {
             return false;
         }
         // What waited for its keys passes.

@@ -7,7 +7,7 @@ mod live;
 mod pending;
 
 pub(crate) use candidates::Candidates;
-pub(crate) use live::LiveSessions;
+pub(crate) use live::{Effort, LiveSessions};
 pub use live::{LiveKey, LiveKeys};
 pub use pending::SharedKeys;
 pub(crate) use pending::{Delivery, PendingKeys};

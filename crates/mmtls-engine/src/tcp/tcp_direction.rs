@@ -125,6 +125,20 @@ impl TcpDirection {
         self.max_window = 0;
     }
 
+    /// Counts stream offsets from further in front: bytes before the first one that was seen may be sent again. Nothing is
+    /// held, kept or in order yet.
+    pub(crate) fn make_room_before(&mut self) {
+        let room = MAX_BEHIND.unsigned_abs();
+        // Truncation is the modulus.
+        self.initial = self.initial.map(|initial| initial.wrapping_sub(room as u32));
+        self.assembler.advance(room as usize);
+        self.released += room;
+        self.acknowledged += room;
+        let moved = |offset: Option<u64>| offset.map(|it| it + room);
+        self.set_window_end(moved(self.window_end.get()));
+        self.set_fin(moved(self.fin()));
+    }
+
     /// Payload of a SYN: whether it counts is not known before it is acknowledged.
     pub(crate) fn syn_data(&self) -> &[u8] {
         self.rare.as_ref().map_or(&[], |rare| &rare.syn_data)

@@ -355,6 +355,7 @@ impl Worker {
             answers: VecDeque::new(),
             answer_bytes: 0,
             live_asked: None,
+            live: VecDeque::new(),
             pongs: Vec::new(),
         };
         let end = self.serve(&mut session, deadline);
@@ -480,6 +481,8 @@ struct Session {
     answer_bytes: usize,
     /// When the keys of all sessions were asked for last.
     live_asked: Option<Instant>,
+    /// What is left of the answer. Others go first, whose sessions wait, and it means nothing to the next connection.
+    live: VecDeque<Bytes>,
     /// Answers to pings. Unlike the others they mean nothing to the next connection.
     pongs: Vec<u8>,
 }
@@ -552,13 +555,21 @@ impl Session {
             self.under_way.push(bytes);
         }
         drop(state);
+        let mut live = Vec::new();
+        while let Some(next) = self.live.front()
+            && size + next.len() <= BATCH_BYTES
+            && let Some(bytes) = self.live.pop_front()
+        {
+            size += bytes.len();
+            live.push(bytes);
+        }
         if size == 0 {
             return Ok(false);
         }
         // Of the right size at once: growing would leave copies behind.
         let mut plain = Zeroizing::new(Vec::with_capacity(size));
         plain.extend(self.pongs.drain(..pongs));
-        for bytes in &self.under_way {
+        for bytes in self.under_way.iter().chain(&live) {
             plain.extend_from_slice(bytes);
         }
         // The TLS buffer is empty here and its limit is above one batch, so all of it fits.
@@ -614,7 +625,12 @@ impl Session {
             Message::LiveKeysRequest => {
                 self.live_asked = Some(Instant::now());
                 self.shared.requests.fetch_add(1, Ordering::Relaxed);
-                (self.on_request)(message)
+                self.live.clear();
+                for answer in (self.on_request)(message) {
+                    let bytes = message::encode(&answer).map_err(|error| error.to_string())?;
+                    self.live.push_back(Arc::new(bytes));
+                }
+                Vec::new()
             }
             Message::KeyRequest(_) => {
                 self.shared.requests.fetch_add(1, Ordering::Relaxed);

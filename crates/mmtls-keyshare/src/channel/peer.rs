@@ -7,6 +7,12 @@ use std::net::SocketAddr;
 pub struct ConnectionId(pub(super) u64);
 
 impl ConnectionId {
+    /// The one with this number, if there is or was one.
+    #[must_use]
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
     /// A number for it, never 0.
     #[must_use]
     pub fn number(self) -> u64 {

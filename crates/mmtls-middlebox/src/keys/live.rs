@@ -1,31 +1,77 @@
-//! Keys of sessions that are under way: from the endpoints to every worker, since nothing says whose connection it is.
+//! Keys of sessions that are under way: from the endpoints that were asked for them to every worker, since nothing says whose
+//! connection it is.
+//!
+//! Refuses them from anybody who was not asked: each session costs memory in every worker.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use mmtls_engine::tls::{CipherSuite, ProtocolVersion};
-use mmtls_engine::{LiveKey, LiveKeys};
+use mmtls_engine::{KeySenders, LiveKey, LiveKeys};
 use mmtls_keyshare::message::{Reason, Refused, SessionKeys};
 use mmtls_keyshare::server::ConnectionId;
 use mmtls_record::{open_record, record_locator};
 
-use super::{KeyDelivery, KeyRouter, Routed, WorkerSink};
+use super::{KeyDelivery, KeyRouter, Routed, WorkerSink, trusted};
 
 /// Most connections that are asked about one connection of a client.
 const MAX_ASKED: usize = 16;
 
+/// Pause between two questions to an endpoint, by whichever worker: it answers with thousands of messages.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// How long its answer may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Which endpoints were asked, and when.
+#[derive(Default)]
+pub(super) struct Asked(HashMap<ConnectionId, Instant>);
+
+impl Asked {
+    fn is_within(&self, connection: ConnectionId, time: Duration) -> bool {
+        self.0.get(&connection).is_some_and(|at| at.elapsed() < time)
+    }
+
+    /// It has ended.
+    pub(super) fn forget(&mut self, connection: ConnectionId) {
+        self.0.remove(&connection);
+    }
+}
+
 impl KeyRouter {
-    /// Who may have the keys of a session between these addresses: the connections from there; where any sender may deliver,
-    /// some of the others.
+    /// Whether it is time to ask an endpoint for all its sessions; it counts as asked then.
     #[must_use]
-    pub fn connections_at(&self, addresses: [IpAddr; 2], any_sender: bool) -> Vec<ConnectionId> {
+    pub fn asks_for_live_keys(&self, connection: ConnectionId) -> bool {
+        let mut asked = self.live_asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = !asked.is_within(connection, PAUSE);
+        if is_due {
+            asked.0.insert(connection, Instant::now());
+        }
+        is_due
+    }
+
+    fn was_asked_for_live_keys(&self, connection: ConnectionId) -> bool {
+        let asked = self.live_asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.is_within(connection, PATIENCE)
+    }
+
+    /// Who may have the keys of a session between these addresses, whichever is the client's: the connections from there;
+    /// else some of those whose keys count for any session.
+    #[must_use]
+    pub fn connections_at(
+        &self,
+        addresses: [IpAddr; 2],
+        senders: &KeySenders,
+    ) -> Vec<ConnectionId> {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let own = addresses.iter().filter_map(|it| connections.get(it)).flatten();
         let mut asked: Vec<_> = own.take(MAX_ASKED).map(|agent| agent.connection).collect();
-        if any_sender && asked.is_empty() {
-            let others = connections.values().flatten().filter(|agent| agent.authenticated);
-            asked.extend(others.take(MAX_ASKED).map(|agent| agent.connection));
+        if asked.is_empty() {
+            let others = trusted(&connections, senders);
+            let others = others.filter(|(agent, in_network)| *in_network || agent.authenticated);
+            asked.extend(others.take(MAX_ASKED).map(|(agent, _)| agent.connection));
         }
         asked
     }
@@ -44,27 +90,32 @@ impl WorkerSink {
     ) -> Result<(), Refused> {
         let client_random = message.client_random;
         let refused = |reason| Refused { client_random, reason };
-        let mut outcome = Ok(());
+        if !self.router.was_asked_for_live_keys(ConnectionId::from_number(source)) {
+            return Err(refused(Reason::POLICY));
+        }
+        // No fault of anybody: most suites' records do not tell which they are.
+        let Some(keys) = open_live_keys(sender, message) else {
+            return Ok(());
+        };
         for at in 0..self.queues.len() {
-            let Some(keys) = open_live_keys(sender, source, message) else {
-                self.router.unusable.fetch_add(1, Ordering::Relaxed);
-                return Err(refused(Reason::UNSUPPORTED));
+            let Some(keys) = share(&keys) else {
+                continue;
             };
             let routed = Routed { delivery: KeyDelivery::Live(Box::new(keys)), passed: 0 };
             match self.queues[at].queue.push(Some(sender), routed) {
                 Ok(()) => self.dirty[at] = true,
                 Err(_) => {
                     self.router.count_lost();
-                    outcome = Err(refused(Reason::CAPACITY));
+                    return Err(refused(Reason::CAPACITY));
                 }
             }
         }
-        outcome
+        Ok(())
     }
 }
 
 /// Sets up what finds and opens records; `None` when no key can be used.
-fn open_live_keys(sender: IpAddr, source: u64, message: &SessionKeys) -> Option<LiveKeys> {
+fn open_live_keys(sender: IpAddr, message: &SessionKeys) -> Option<LiveKeys> {
     let (version, suite) = (message.version, message.cipher_suite);
     let mut keys = Vec::with_capacity(message.keys.len());
     for entry in &message.keys {
@@ -73,20 +124,27 @@ fn open_live_keys(sender: IpAddr, source: u64, message: &SessionKeys) -> Option<
         let Some(updates) = entry.epoch.updates() else {
             continue;
         };
-        if let Ok(opener) = open_record(version, suite, key, iv, entry.mac_key.as_bytes())
-            && let Ok(locator) = record_locator(version, suite, key, iv)
+        if let Ok(Some(locator)) = record_locator(version, suite, key, iv)
+            && let Ok(opener) = open_record(version, suite, key, iv, entry.mac_key.as_bytes())
         {
             keys.push(LiveKey { direction: entry.direction, updates, opener, locator });
         }
     }
     (!keys.is_empty()).then(|| LiveKeys {
         sender: Some(sender),
-        source,
         client_random: message.client_random,
         server_random: message.server_random,
         version: ProtocolVersion(version),
         cipher_suite: CipherSuite(suite),
-        flow: message.flow.map(|flow| (flow.client(), flow.server())),
         keys,
     })
+}
+
+/// The same for another worker.
+fn share(keys: &LiveKeys) -> Option<LiveKeys> {
+    let of_each = keys.keys.iter().map(|it| {
+        let opener = it.opener.share()?;
+        Some(LiveKey { opener, locator: it.locator.clone(), ..*it })
+    });
+    Some(LiveKeys { keys: of_each.collect::<Option<Vec<_>>>()?, ..*keys })
 }

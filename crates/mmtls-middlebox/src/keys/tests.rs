@@ -7,6 +7,8 @@ use mmtls_keyshare::message::NullKeys;
 use mmtls_keyshare::server::{Identity, Server, ServerConfig};
 use mmtls_testkit::{Pki, require_program};
 
+use mmtls_engine::Network;
+
 use super::*;
 
 const SENDER: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)));
@@ -138,7 +140,9 @@ fn accepts_two_agents_of_one_address() {
     let known = |count| {
         let deadline = Instant::now() + Duration::from_secs(10);
         let later = KeyEpoch::Application(1);
-        while router.connections_to_ask(address.ip(), false, later).len() != count {
+        while router.connections_to_ask([address.ip(); 2], &KeySenders::CLIENT, later).len()
+            != count
+        {
             assert!(Instant::now() < deadline, "not {count}");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -146,7 +150,11 @@ fn accepts_two_agents_of_one_address() {
     let (first, second) = (connect(0), connect(Greeting::FIRST_KEYS_ON_REQUEST));
     known(2);
     let elsewhere = [192, 0, 2, 1].into();
-    let ask = |client, any, epoch| router.connections_to_ask(client, any, epoch).len();
+    let ask = |client, any, epoch| {
+        let senders = if any { KeySenders::ANY } else { KeySenders::CLIENT };
+        let server = [192, 0, 2, 3].into();
+        router.connections_to_ask([client, server], &senders, epoch).len()
+    };
     let later = KeyEpoch::Application(1);
     assert_eq!(ask(address.ip(), false, later), 2);
     assert_eq!(ask(elsewhere, false, later), 0);
@@ -158,6 +166,14 @@ fn accepts_two_agents_of_one_address() {
     for (any, epoch) in [(false, KeyEpoch::EarlyData), (true, KeyEpoch::Handshake)] {
         assert_eq!(ask(address.ip(), any, epoch), 0);
     }
+    // The same of the server's address, and of a network, which needs no certificate.
+    let of_servers = KeySenders { client: false, server: true, ..KeySenders::CLIENT };
+    let ends = [elsewhere, address.ip()];
+    assert_eq!(router.connections_to_ask(ends, &of_servers, first_keys).len(), 1);
+    assert_eq!(router.connections_to_ask(ends, &KeySenders::CLIENT, first_keys).len(), 0);
+    let networks = vec![Network { address: [127, 0, 0, 0].into(), prefix_len: 8 }];
+    let of_network = KeySenders { networks, ..KeySenders::CLIENT };
+    assert_eq!(router.connections_to_ask([elsewhere; 2], &of_network, first_keys).len(), 1);
     drop(second);
     known(1);
     assert_eq!(ask(address.ip(), true, first_keys), 0);
@@ -207,6 +223,10 @@ fn accepts_keys_of_what_is_under_way_for_every_worker() {
     let sender = SENDER.unwrap();
     // The handshake is over.
     let epochs = [Epoch::HANDSHAKE, Epoch(4)];
+    let refused = sink.deliver(sender, 3, Message::LiveKeys(keys(0x1301, &epochs))).unwrap_err();
+    assert_eq!(refused.reason, Reason::POLICY, "nobody has asked");
+    assert!(router.asks_for_live_keys(ConnectionId::from_number(3)));
+    assert!(!router.asks_for_live_keys(ConnectionId::from_number(3)), "not again at once");
     sink.deliver(sender, 3, Message::LiveKeys(keys(0x1301, &epochs))).unwrap();
     let sealer = Tls13Sealer::new(0x1301, &[7; 16], &[9; 12]).unwrap();
     let kind = mmtls_record::ContentType::APPLICATION_DATA;
@@ -215,14 +235,13 @@ fn accepts_keys_of_what_is_under_way_for_every_worker() {
         let Some(KeyDelivery::Live(live)) = receiver.take(&mut 10, |_, _| false) else {
             panic!("every worker has them");
         };
-        assert_eq!((live.sender, live.source, live.keys.len()), (SENDER, 3, 1));
+        assert_eq!((live.sender, live.keys.len()), (SENDER, 1));
         assert_eq!(live.keys[0].updates, 2);
-        let locator: &dyn LocateRecord = &**live.keys[0].locator.as_ref().unwrap();
+        let locator: &dyn LocateRecord = &*live.keys[0].locator;
         assert_eq!(locator.locate(record[..5].try_into().unwrap(), &record[5..]), Some(77));
     }
-    for useless in [keys(0x1399, &epochs), keys(0x1301, &epochs[..1])] {
-        let refused = sink.deliver(sender, 3, Message::LiveKeys(useless)).unwrap_err();
-        assert_eq!(refused.reason, Reason::UNSUPPORTED);
+    for useless in [keys(0x1399, &epochs), keys(0x1303, &epochs), keys(0x1301, &epochs[..1])] {
+        sink.deliver(sender, 3, Message::LiveKeys(useless)).unwrap();
+        assert!(receivers[0].take(&mut 10, |_, _| false).is_none());
     }
-    assert_eq!(router.unusable.load(Ordering::Relaxed), 2);
 }

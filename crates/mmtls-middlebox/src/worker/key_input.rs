@@ -3,15 +3,13 @@
 //! A question finds nobody when the endpoint is just not connected: the middlebox has started again, or the agent. So the last
 //! ones are kept, and put once more to who connects.
 //!
-//! An endpoint that is asked for all its sessions answers with thousands of messages: it is not asked for them again soon.
-//!
 //! Refuses to keep more than [`MAX_ASKED`], and to wait for a slow endpoint.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use mmtls_engine::{KeyRefusal, KeysNeeded};
+use mmtls_engine::{KeyRefusal, KeySenders, KeysNeeded};
 use mmtls_keyshare::message::{Message, Refused};
 use mmtls_keyshare::server::{ConnectionId, ServerHandle};
 
@@ -30,32 +28,28 @@ const MAX_ASKED_AGAIN: usize = 256;
 /// Most of them that are looked at for that.
 const MAX_LOOKED_AT: usize = 1024;
 
-/// Pause between two questions for all sessions of an endpoint: for connections that were picked up since.
-const LIVE_KEYS_PAUSE_NS: u64 = 10_000_000_000;
-
 /// The key channel as the worker sees it.
 pub struct KeyInput {
     /// Deliveries.
     pub receiver: KeyReceiver,
     /// Which endpoints are connected.
     pub router: Arc<KeyRouter>,
-    /// Keys may come from any address, not only from the client's.
-    pub any_sender: bool,
+    /// Whose keys count.
+    pub senders: KeySenders,
     /// The way back to the endpoints; set once the server runs.
     pub server: Option<ServerHandle>,
     /// A key log that is followed.
     pub log: Option<LiveKeys>,
     asked: Asked,
-    /// When endpoints were asked for all their sessions, by connection.
-    live_asked: HashMap<ConnectionId, u64>,
 }
 
 impl KeyInput {
     /// Deliveries alone: no way back, no key log.
     #[must_use]
     pub fn new(receiver: KeyReceiver, router: Arc<KeyRouter>) -> Self {
-        let (asked, live_asked) = (Asked::default(), HashMap::new());
-        Self { receiver, router, any_sender: false, server: None, log: None, asked, live_asked }
+        let asked = Asked::default();
+        let senders = KeySenders::CLIENT;
+        Self { receiver, router, senders, server: None, log: None, asked }
     }
 
     /// Asks the endpoints that may have keys which the engine wants.
@@ -72,40 +66,30 @@ impl KeyInput {
         let Some(server) = &self.server else {
             return;
         };
-        let may_know = |it: &&KeysNeeded| self.any_sender || it.client.ip() == address;
+        let identity = self.senders.identity(Some(address));
+        let may_know =
+            |it: &&KeysNeeded| self.senders.accepts(identity, it.client.ip(), it.server.ip());
         let looked_at = self.asked.recent(now_ns).filter(may_know).take(MAX_LOOKED_AT);
         let its = looked_at.filter(|wanted| self.endpoints_of(wanted).contains(&connection));
         its.take(MAX_ASKED_AGAIN).for_each(|wanted| put(server, [connection], wanted));
     }
 
     /// There are connections whose beginning was not seen: asks endpoints for the keys of what is under way.
-    pub(super) fn ask_for_live_keys(
-        &mut self,
-        connections: impl IntoIterator<Item = ConnectionId>,
-        now_ns: u64,
-    ) {
+    pub(super) fn ask_for_live_keys(&self, connections: impl IntoIterator<Item = ConnectionId>) {
         let Some(server) = &self.server else {
             return;
         };
-        let is_recent = |at: &u64| now_ns.saturating_sub(*at) < LIVE_KEYS_PAUSE_NS;
         for connection in connections {
-            if self.live_asked.get(&connection).is_some_and(is_recent) {
-                continue;
-            }
-            if self.live_asked.len() >= MAX_ASKED {
-                self.live_asked.retain(|_, at| is_recent(at));
-            }
-            // A full queue means that the endpoint is slow.
-            if server.send_to(connection, &Message::LiveKeysRequest).is_ok()
-                && self.live_asked.len() < MAX_ASKED
-            {
-                self.live_asked.insert(connection, now_ns);
+            if self.router.asks_for_live_keys(connection) {
+                // A full queue means that the endpoint is slow.
+                let _ = server.send_to(connection, &Message::LiveKeysRequest);
             }
         }
     }
 
     fn endpoints_of(&self, wanted: &KeysNeeded) -> Vec<ConnectionId> {
-        self.router.connections_to_ask(wanted.client.ip(), self.any_sender, wanted.epoch)
+        let ends = [wanted.client.ip(), wanted.server.ip()];
+        self.router.connections_to_ask(ends, &self.senders, wanted.epoch)
     }
 
     /// Tells an endpoint that its keys are not taken, and why: it cannot know otherwise. Without a sender the
@@ -171,6 +155,7 @@ mod tests {
     fn accepts_the_latest_questions_first_and_forgets_the_oldest() {
         let wanted = |number: usize| KeysNeeded {
             client: "10.0.0.2:40000".parse().unwrap(),
+            server: "10.0.0.3:443".parse().unwrap(),
             client_random: [number as u8; 32],
             server_random: Some([9; 32]),
             version: ProtocolVersion(0x0304),

@@ -125,7 +125,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         (left, Some(right)) => format!("{left} and {right}"),
         (left, None) => left.clone(),
     };
-    let open_to_all = file.keys.accept_any_sender && file.keys.client_ca_file.is_none();
+    let open_to_all = file.keys.accept_from.0.any && file.keys.client_ca_file.is_none();
     let passive = settings.bridge.passive;
     let doing = if passive { "watching" } else { "bridging" };
 
@@ -145,7 +145,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     if open_to_all {
         say(
-            "warning: keys.accept_any_sender without keys.client_ca_file: whoever reaches the key port and sees a \
+            "warning: keys.accept_from = [\"any\"] without keys.client_ca_file: whoever reaches the key port and sees a \
              ClientHello can exempt its session (null keys), or have it end (keys that do not fit)",
         );
     }

@@ -214,7 +214,7 @@ impl Tls13 {
             }
         }
         let may_be_early = of_client && early.is_open();
-        if !search.may_pass(record, may_be_early, *client_flight_seen, &ctx.config.limits) {
+        if !search.may_pass(record, may_be_early, *client_flight_seen, ctx.config) {
             return Step::NeedKeys;
         }
         if of_client {

@@ -4,13 +4,17 @@
 //! the client has sent its own protected record; they are kept, within limits, and searched when keys come. The client's
 //! records wait for keys from the first one on, its Finished included: sharing does not depend on it.
 //!
+//! Where the server may share, too, they cannot wait that long: OpenSSL tells of the client's keys when it has the client's
+//! Finished. There its flight passes, up to the first record that is as long as a Finished, or the limits; what else is in
+//! it an honest server refuses, and what opens later is judged late.
+//!
 //! Before the switch a changed record 0 cannot be told from a handshake record. It passes, its receiver refuses it, and a
 //! session in which nothing ever opened although keys were there ends with `nothing_opened`.
 //!
 //! Refuses to let more than a handshake's worth of records pass that nothing opens: the rest
 //! waits for keys that do.
 
-use crate::config::Limits;
+use crate::config::Config;
 use crate::follow::context::RawRecord;
 use crate::keys::Candidates;
 use crate::tls::{Direction, OpenRecord, RECORD_HEADER_LEN};
@@ -22,6 +26,22 @@ const MAX_CLIENT_RECORDS: u32 = 8;
 /// Protected records of a server's first flight, however it is cut: each key that comes is tried on
 /// all of them.
 const MAX_SERVER_RECORDS: u32 = 1024;
+
+/// Fragments of a record with Finished alone: the message with its header (RFC 8446, section 4.4.4), the content type, and
+/// tags of 8 or 16 bytes, or with a private tag more.
+const FINISHED_FRAGMENTS: [usize; 8] = {
+    let (sha256, sha384) = (4 + 32 + 1, 4 + 48 + 1);
+    [
+        sha256 + 8,
+        sha256 + 16,
+        sha256 + 24,
+        sha256 + 32,
+        sha384 + 8,
+        sha384 + 16,
+        sha384 + 24,
+        sha384 + 32,
+    ]
+};
 
 /// The search for the first application record of a direction.
 #[derive(Default)]
@@ -35,6 +55,8 @@ pub(super) struct Search {
     pub(super) records: u32,
     /// Finished was opened: the next record is number 0 of the application epoch.
     pub(super) finished: bool,
+    /// A record as long as Finished has passed without keys.
+    may_be_finished: bool,
 }
 
 impl Search {
@@ -54,10 +76,10 @@ impl Search {
         record: RawRecord<'_>,
         early: bool,
         client_flight_seen: bool,
-        limits: &Limits,
+        config: &Config,
     ) -> bool {
         let len = RECORD_HEADER_LEN + record.fragment.len();
-        let max_bytes = limits.max_search_bytes;
+        let max_bytes = config.limits.max_search_bytes;
         let (max_records, max_client_bytes) = match early {
             // Early data that nothing opens may be among them.
             true => (u32::MAX, max_bytes),
@@ -66,7 +88,8 @@ impl Search {
         match record.direction {
             // The client's flight waits for keys; with them, what does not open is Finished.
             Direction::ClientToServer => {
-                self.has_candidates()
+                let is_awaited = config.key_senders.server && !early && !self.may_be_finished;
+                (self.has_candidates() || is_awaited)
                     && !self.finished
                     && self.records < max_records
                     && self.backlog.len() + len <= max_client_bytes
@@ -86,6 +109,7 @@ impl Search {
     /// Keeps a record that passes.
     pub(super) fn keep(&mut self, record: RawRecord<'_>) {
         self.records += 1;
+        self.may_be_finished |= FINISHED_FRAGMENTS.contains(&record.fragment.len());
         self.backlog.extend_from_slice(&record.header.bytes);
         self.backlog.extend_from_slice(record.fragment);
     }

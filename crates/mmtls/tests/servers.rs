@@ -1,0 +1,103 @@
+//! Servers that share their sessions' keys: `keys.accept_from`.
+
+use std::process::Command;
+
+use crate::common::{can_run, patient, sessions, stat, url};
+use crate::keys::{PATTERN, with_pattern};
+use mmtls_testkit::{
+    Middle, Mmtls, MmtlsOptions, MmtlsReport, Nginx, NginxOptions, Testbed, files,
+};
+
+/// A monitor that takes keys from there, and nginx that shares its sessions.
+struct Adopter {
+    bed: Testbed,
+    nginx: Nginx,
+    mmtls: Mmtls,
+}
+
+impl Adopter {
+    fn new(accept_from: &str, protocols: &str) -> Self {
+        let bed = Testbed::new(Middle::Empty).unwrap();
+        let patterns = bed.directory().join("patterns.txt");
+        std::fs::write(&patterns, PATTERN).unwrap();
+        let mut options =
+            MmtlsOptions { patterns: Some((patterns, "reset".to_owned())), ..patient() };
+        options.config =
+            options.config.map(|it| format!("{it}[keys]\naccept_from = {accept_from}\n"));
+        let mmtls = Mmtls::start(&bed, &options).unwrap();
+        let through = mmtls.sharing_server(&[]);
+        let protocols = protocols.to_owned();
+        let options = NginxOptions { through, protocols, ..NginxOptions::default() };
+        let nginx = Nginx::start(&bed, options).unwrap();
+        Self { bed, nginx, mmtls }
+    }
+
+    fn serve(&self, name: &str, content: &[u8]) {
+        std::fs::write(self.nginx.root().join(name), content).unwrap();
+    }
+
+    fn fetch(&self, mut curl: Command, name: &str) -> (bool, Vec<u8>) {
+        curl.arg("--cacert").arg(&self.bed.pki().ca).args(self.bed.resolve_args());
+        curl.args(["-sS", "--http1.1", "--max-time", "30", &url(name)]);
+        let page = self.bed.run("curl", curl, std::time::Duration::from_secs(60)).unwrap();
+        (page.status.success(), page.stdout)
+    }
+
+    fn stop(self) -> MmtlsReport {
+        let report = self.mmtls.stop().unwrap();
+        drop(self.nginx);
+        report
+    }
+}
+
+/// The client is a program that knows nothing of it.
+#[test]
+fn keys_of_a_server_open_the_sessions_of_its_clients() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let clean = files::pattern_bytes(500_000, 5);
+    for protocols in ["TLSv1.3", "TLSv1.2"] {
+        let stage = Adopter::new("[\"client\", \"server\"]", protocols);
+        stage.serve("clean", &clean);
+        stage.serve("file", &with_pattern(500_000, 400_000));
+        let (whole, page) = stage.fetch(stage.bed.client.command("curl"), "clean");
+        assert!(whole && page == clean, "{protocols}");
+        let (whole, _) = stage.fetch(stage.bed.client.command("curl"), "file");
+        assert!(!whole, "{protocols}");
+        let report = stage.stop();
+        let all = format!("{protocols}: {:#?}", report.summary);
+        assert_eq!((report.count("decrypted"), report.count("alerts")), (2, 1), "{all}");
+        assert_eq!(stat(&report, "engine", "keys_wrong_sender"), 0, "{all}");
+    }
+}
+
+/// What the client refuses stays refused, and by default a server's keys are those of a stranger.
+#[test]
+fn keys_of_a_server_open_nothing_that_its_client_refuses() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let content = with_pattern(500_000, 400_000);
+    for exempt in [true, false] {
+        let stage = Adopter::new(
+            if exempt { "[\"server\", \"client\"]" } else { "[\"client\"]" },
+            "TLSv1.3",
+        );
+        stage.serve("file", &content);
+        let curl = match exempt {
+            true => stage.mmtls.sharing(&stage.bed, false, &["server.test"], "curl"),
+            false => stage.bed.client.command("curl"),
+        };
+        let (whole, page) = stage.fetch(curl, "file");
+        // Without keys that count policy `missing_keys` resets it.
+        assert_eq!((whole, page == content), (exempt, exempt));
+        let report = stage.stop();
+        let all = format!("{exempt}: {:#?}", report.summary);
+        assert_eq!(report.count("alerts"), 0, "{all}");
+        assert_eq!(report.count(if exempt { "exempt" } else { "missing key" }), 1, "{all}");
+        for session in sessions(&report) {
+            assert_eq!(session["decrypted"]["records_toclient"], 0, "{session}");
+        }
+    }
+}
