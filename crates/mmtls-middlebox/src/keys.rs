@@ -14,6 +14,7 @@
 //! much in it nothing is read for a while, and what comes all the same is dropped and counted (the
 //! session then meets the missing-key policy).
 
+mod asked;
 mod live;
 mod queue;
 
@@ -34,6 +35,7 @@ use mmtls_packet_io::WakeFd;
 use mmtls_record::open_record;
 use zeroize::Zeroizing;
 
+use asked::Asked;
 use queue::Queue;
 
 use crate::keylog::follow::LineSink;
@@ -238,7 +240,7 @@ pub struct KeyRouter {
     answering: AtomicUsize,
     lost: Mutex<Lost>,
     /// Who was asked for the keys of what is under way.
-    live_asked: Mutex<live::Asked>,
+    live_asked: Mutex<Asked>,
 }
 
 /// An endpoint's connection, what its hello offers, and whether a certificate says who it is.

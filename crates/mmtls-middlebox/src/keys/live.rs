@@ -3,10 +3,8 @@
 //!
 //! Refuses them from anybody who was not asked: each session costs memory in every worker.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::PoisonError;
-use std::time::{Duration, Instant};
 
 use mmtls_engine::tls::{CipherSuite, ProtocolVersion};
 use mmtls_engine::{KeySenders, LiveKey, LiveKeys};
@@ -19,42 +17,15 @@ use super::{KeyDelivery, KeyRouter, Routed, WorkerSink, trusted};
 /// Most connections that are asked about one connection of a client.
 const MAX_ASKED: usize = 16;
 
-/// Pause between two questions to an endpoint, by whichever worker: it answers with thousands of messages.
-const PAUSE: Duration = Duration::from_secs(10);
-
-/// How long its answer may take.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Which endpoints were asked, and when.
-#[derive(Default)]
-pub(super) struct Asked(HashMap<ConnectionId, Instant>);
-
-impl Asked {
-    fn is_within(&self, connection: ConnectionId, time: Duration) -> bool {
-        self.0.get(&connection).is_some_and(|at| at.elapsed() < time)
-    }
-
-    /// It has ended.
-    pub(super) fn forget(&mut self, connection: ConnectionId) {
-        self.0.remove(&connection);
-    }
-}
-
 impl KeyRouter {
     /// Whether it is time to ask an endpoint for all its sessions; it counts as asked then.
     #[must_use]
     pub fn asks_for_live_keys(&self, connection: ConnectionId) -> bool {
-        let mut asked = self.live_asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = !asked.is_within(connection, PAUSE);
-        if is_due {
-            asked.0.insert(connection, Instant::now());
-        }
-        is_due
+        self.live_asked.lock().unwrap_or_else(PoisonError::into_inner).asks(connection)
     }
 
     fn was_asked_for_live_keys(&self, connection: ConnectionId) -> bool {
-        let asked = self.live_asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.is_within(connection, PATIENCE)
+        self.live_asked.lock().unwrap_or_else(PoisonError::into_inner).awaits(connection)
     }
 
     /// Who may have the keys of a session between these addresses, whichever is the client's: the connections from there;

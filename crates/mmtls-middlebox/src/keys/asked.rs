@@ -1,0 +1,43 @@
+//! Which endpoints were asked for the keys of what is under way, and when.
+//!
+//! Refuses to remember connections that have ended.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use mmtls_keyshare::server::ConnectionId;
+
+/// Pause between two questions to an endpoint, by whichever worker: it answers with thousands of messages.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// How long its answer may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Which endpoints were asked, and when.
+#[derive(Default)]
+pub(super) struct Asked(HashMap<ConnectionId, Instant>);
+
+impl Asked {
+    /// Whether it is time to ask an endpoint; it counts as asked then.
+    pub(super) fn asks(&mut self, connection: ConnectionId) -> bool {
+        let is_due = !self.is_within(connection, PAUSE);
+        if is_due {
+            self.0.insert(connection, Instant::now());
+        }
+        is_due
+    }
+
+    /// Whether its answer may be on its way.
+    pub(super) fn awaits(&self, connection: ConnectionId) -> bool {
+        self.is_within(connection, PATIENCE)
+    }
+
+    fn is_within(&self, connection: ConnectionId, time: Duration) -> bool {
+        self.0.get(&connection).is_some_and(|at| at.elapsed() < time)
+    }
+
+    /// It has ended.
+    pub(super) fn forget(&mut self, connection: ConnectionId) {
+        self.0.remove(&connection);
+    }
+}
