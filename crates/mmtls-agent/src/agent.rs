@@ -70,8 +70,8 @@ fn serve(mut listener: AgentListener, client: &Client, programs: &Programs, stop
     loop {
         let stopping = stop.load(Ordering::Acquire);
         let timeout = if stopping { Duration::ZERO } else { Duration::from_secs(3600) };
-        let received = listener.poll(timeout, |bytes| {
-            for message in programs.program_says(bytes) {
+        let received = listener.poll(timeout, |program, bytes| {
+            for message in programs.program_says(program, bytes) {
                 add(&mut batch, message);
             }
         });

@@ -71,9 +71,9 @@ impl Audit {
     }
 
     /// Notes what the middleboxes are told.
-    pub fn note(&self, message: &Message, cause: Cause) {
+    pub fn note(&self, message: &Message, cause: Cause, rule: Option<&str>) {
         if let Some(open) = &self.0
-            && let Some(line) = line(message, cause)
+            && let Some(line) = line(message, cause, rule)
         {
             open.write(&line);
         }
@@ -100,7 +100,7 @@ impl Open {
     }
 }
 
-fn line(message: &Message, cause: Cause) -> Option<Value> {
+fn line(message: &Message, cause: Cause, rule: Option<&str>) -> Option<Value> {
     let mut line = Map::new();
     let mut add = |name: &str, value: Value| line.insert(name.to_owned(), value);
     add("timestamp", jiff::Timestamp::now().to_string().into());
@@ -120,6 +120,9 @@ fn line(message: &Message, cause: Cause) -> Option<Value> {
         _ => return None,
     };
     add("decision", decision.into());
+    if let Some(rule) = rule {
+        add("rule", rule.into());
+    }
     add("client_random", hex(random).into());
     if let Some(flow) = flow {
         add("client", flow.client().to_string().into());
@@ -168,16 +171,17 @@ mod tests {
             flow: None,
             keys: vec![entry.unwrap()],
         };
-        audit.note(&Message::SessionKeys(keys), Cause::KeyLog);
+        audit.note(&Message::SessionKeys(keys), Cause::KeyLog, None);
         let client_random = [1; 32];
         audit.note(
             &Message::NullKeys(NullKeys { client_random, direction: None, flow: None }),
             Cause::Program,
+            Some("banks"),
         );
         // The next one appends.
         let audit = Audit::open(&path, |text| panic!("{text}")).unwrap();
         let refused = Refused { client_random, reason: Reason::POLICY };
-        audit.note(&Message::Refused(refused), Cause::Request);
+        audit.note(&Message::Refused(refused), Cause::Request, None);
         let text = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -199,9 +203,9 @@ mod tests {
         let audit = Audit::open(Path::new("/dev/full"), say).unwrap();
         for _ in 0..3 {
             let null = NullKeys { client_random: [1; 32], direction: None, flow: None };
-            audit.note(&Message::NullKeys(null), Cause::Program);
+            audit.note(&Message::NullKeys(null), Cause::Program, None);
         }
         assert_eq!(TOLD.load(Ordering::Relaxed), 1);
-        Audit::default().note(&Message::Ping(0), Cause::Program);
+        Audit::default().note(&Message::Ping(0), Cause::Program, None);
     }
 }

@@ -12,28 +12,88 @@ use mmtls_keyshare::message::{Message, NullKeys, Random, SessionKeys};
 use mmtls_record::Direction;
 
 use crate::audit::{Audit, Cause};
+use crate::rules::{Facts, Rules, Share};
 
 /// Exempt sessions that are remembered: a program may tell of one through its library, and write its key log as well.
 const MAX_EXEMPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
+/// Sessions whose rule is remembered, for questions that come later; the agent keeps the secrets of as many.
+const MAX_DECIDED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+
 /// What the user agrees to.
 pub struct Consent {
     refused: Option<Direction>,
+    rules: Rules,
+    decided: Mutex<Decided>,
     exempt: Mutex<LruCache<Random, (), RandomState>>,
     audit: Audit,
 }
 
+/// What the rules have said.
+struct Decided {
+    of: LruCache<Random, (Share, Option<usize>), RandomState>,
+    /// Sessions by rule, those of none at the end.
+    counts: Vec<u64>,
+}
+
+/// What of a session is shared, and whether that was not known before.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision {
+    pub share: Share,
+    pub is_new: bool,
+}
+
 impl Default for Consent {
     fn default() -> Self {
-        Self::new(None, Audit::default())
+        Self::new(None, Rules::default(), Audit::default())
     }
 }
 
 impl Consent {
-    /// Keys of this direction are not shared, if one is named.
-    pub fn new(refused: Option<Direction>, audit: Audit) -> Self {
+    /// Keys of this direction are not shared, if one is named, and of other sessions what rules say.
+    pub fn new(refused: Option<Direction>, rules: Rules, audit: Audit) -> Self {
         let exempt = Mutex::new(LruCache::with_hasher(MAX_EXEMPT, RandomState::new()));
-        Self { refused, exempt, audit }
+        let of = LruCache::with_hasher(MAX_DECIDED, RandomState::new());
+        let decided = Mutex::new(Decided { of, counts: Vec::new() });
+        Self { refused, rules, decided, exempt, audit }
+    }
+
+    /// What of a session is shared, by what is known when its first secret comes.
+    pub fn decide(&self, client_random: &Random, facts: &Facts<'_>) -> Decision {
+        let mut decided = self.decided_of();
+        if let Some((share, _)) = decided.of.get(client_random) {
+            return Decision { share: *share, is_new: false };
+        }
+        let (share, rule) = self.rules.decide(facts);
+        decided.of.put(*client_random, (share, rule));
+        let at = rule.map_or(0, |rule| rule + 1);
+        if decided.counts.len() <= at {
+            decided.counts.resize(at + 1, 0);
+        }
+        decided.counts[at] += 1;
+        Decision { share, is_new: true }
+    }
+
+    /// How many sessions each rule has decided about.
+    pub fn decided(&self) -> Vec<(String, u64)> {
+        let decided = self.decided_of();
+        let of_rules = decided.counts.iter().skip(1).enumerate();
+        let named = of_rules.filter_map(|(rule, count)| Some((self.rules.name(rule)?, *count)));
+        named
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| (name.to_owned(), count))
+            .collect()
+    }
+
+    fn decided_of(&self) -> MutexGuard<'_, Decided> {
+        // As for the other one.
+        self.decided.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rule_of(&self, client_random: &Random) -> (Share, Option<&str>) {
+        let decided = self.decided_of().of.peek(client_random).copied();
+        let (share, rule) = decided.unwrap_or_default();
+        (share, rule.and_then(|rule| self.rules.name(rule)))
     }
 
     /// What leaves in place of a message.
@@ -44,7 +104,11 @@ impl Consent {
                 self.exempt().put(*client_random, ());
             }
         }
-        messages.iter().for_each(|message| self.audit.note(message, cause));
+        for message in &messages {
+            let random = random_of(message);
+            let rule = random.and_then(|random| self.rule_of(random).1);
+            self.audit.note(message, cause, rule);
+        }
         messages
     }
 
@@ -62,7 +126,8 @@ impl Consent {
     }
 
     fn restrict(&self, message: Message) -> Vec<Message> {
-        match (message, self.refused) {
+        let refused = random_of(&message).and_then(|it| self.rule_of(it).0.refused());
+        match (message, refused.or(self.refused)) {
             (Message::SessionKeys(keys), _) if self.is_exempt(&keys.client_random) => {
                 let (client_random, flow) = (keys.client_random, keys.flow);
                 vec![Message::NullKeys(NullKeys { client_random, direction: None, flow })]
@@ -79,6 +144,16 @@ impl Consent {
 
     fn is_exempt(&self, client_random: &Random) -> bool {
         self.exempt().contains(client_random)
+    }
+}
+
+/// Which session a message is about.
+fn random_of(message: &Message) -> Option<&Random> {
+    match message {
+        Message::SessionKeys(keys) => Some(&keys.client_random),
+        Message::NullKeys(null) => Some(&null.client_random),
+        Message::Refused(refused) => Some(&refused.client_random),
+        _ => None,
     }
 }
 
@@ -131,7 +206,7 @@ mod tests {
     fn refuses_keys_of_a_direction_and_says_so() {
         let (client, server) = (Direction::ClientToServer, Direction::ServerToClient);
         let left = |refused, directions: &[Direction]| {
-            let consent = Consent::new(refused, Audit::default());
+            let consent = Consent::new(refused, Rules::default(), Audit::default());
             let messages = consent.judge(keys(directions), Cause::Program);
             let name = |it: &Message| match it {
                 Message::SessionKeys(keys) => (false, keys.keys[0].direction, keys.keys.len()),

@@ -21,7 +21,8 @@ use crate::channel::Channel;
 use crate::consent::Consent;
 use crate::key_logs::FollowedLog;
 use crate::paths::AgentDirectory;
-use crate::programs::Programs;
+use crate::programs::{KeyLogUse, Programs};
+use crate::rules::Rules;
 use crate::say::say;
 use crate::signals::not_ignored;
 use crate::status::Status;
@@ -38,7 +39,7 @@ const DRAIN_PATIENCE: Duration = Duration::from_secs(2);
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
 
 /// What `mmtls agent` was asked to do.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct AgentOptions {
     /// Who gets the keys.
     pub channel: Channel,
@@ -50,10 +51,30 @@ pub struct AgentOptions {
     pub share_handshake: bool,
     /// As in [`ExecOptions`](crate::ExecOptions::refused).
     pub refused: Option<Direction>,
+    /// What else is not shared.
+    pub rules: Rules,
+    /// Whether sessions of key logs are shared, to which no rule can be applied.
+    pub share_key_logs: bool,
     /// Where it notes what was shared.
     pub audit_log: Option<PathBuf>,
     /// As in [`ExecOptions`](crate::ExecOptions::guard).
     pub guard: Vec<OsString>,
+}
+
+impl Default for AgentOptions {
+    fn default() -> Self {
+        Self {
+            channel: Channel::default(),
+            directory: None,
+            key_logs: Vec::new(),
+            share_handshake: false,
+            refused: None,
+            rules: Rules::default(),
+            share_key_logs: true,
+            audit_log: None,
+            guard: Vec::new(),
+        }
+    }
 }
 
 /// Shares keys until SIGINT, SIGTERM or SIGHUP, and says then what came of it.
@@ -74,8 +95,10 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
         )
     })?;
     let audit = options.audit_log.as_deref().map(|path| Audit::open(path, say_as_agent));
-    let consent = Consent::new(options.refused, audit.transpose()?.unwrap_or_default());
-    let programs = Programs::new(options.share_handshake, true, consent);
+    let audit = audit.transpose()?.unwrap_or_default();
+    let consent = Consent::new(options.refused, options.rules.clone(), audit);
+    let key_log_use = if options.share_key_logs { KeyLogUse::Shared } else { KeyLogUse::Discarded };
+    let programs = Programs::new(options.share_handshake, key_log_use, consent);
     let mut directory = AgentDirectory::named(&path)?;
     let mut key_logs = vec![paths::key_log(directory.path())];
     key_logs.extend(options.key_logs.iter().cloned());
@@ -95,8 +118,14 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
     let agent = Agent::start(&socket, Arc::clone(&client), &programs)?;
     guard::start(&options.guard, &directory)?;
     say_as_agent(&format!("programs find it at {}", directory.path().display()));
-    for path in &options.key_logs {
-        say_as_agent(&format!("sharing the keys of {}", path.display()));
+    if options.share_key_logs {
+        for path in &options.key_logs {
+            say_as_agent(&format!("sharing the keys of {}", path.display()));
+        }
+    } else {
+        say_as_agent(
+            "sessions of key logs stay private: they tell no rule's names (share_key_logs = true shares all of them)",
+        );
     }
 
     let mut status = Status::new(key_logs);

@@ -36,7 +36,8 @@ use crate::channel::Channel;
 use crate::consent::Consent;
 use crate::key_logs::FollowedLog;
 use crate::paths::AgentDirectory;
-use crate::programs::Programs;
+use crate::programs::{KeyLogUse, Programs};
+use crate::rules::Rules;
 use crate::signals::not_ignored;
 use crate::{Error, guard, paths};
 
@@ -105,11 +106,9 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| Error::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
 
-    let programs = Programs::new(
-        options.share_handshake,
-        writes_key_log(&exempt),
-        Consent::new(options.refused, Audit::default()),
-    );
+    let key_logs = if writes_key_log(&exempt) { KeyLogUse::Shared } else { KeyLogUse::None };
+    let consent = Consent::new(options.refused, Rules::default(), Audit::default());
+    let programs = Programs::new(options.share_handshake, key_logs, consent);
     let client = options.channel.start("mmtls-exec", &programs)?;
     let directory = paths::AgentDirectory::create()?;
     let agent = Agent::start(&paths::socket(directory.path()), Arc::clone(&client), &programs)?;

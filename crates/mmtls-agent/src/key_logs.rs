@@ -69,6 +69,8 @@ const MAX_SESSIONS: usize = 4096;
 pub struct KeyLogs {
     state: Mutex<State>,
     share_handshake: bool,
+    /// Else nothing of them is kept.
+    shared: bool,
     /// Where late answers go.
     client: OnceLock<Weak<Client>>,
     consent: Arc<Consent>,
@@ -82,12 +84,12 @@ struct State {
 }
 
 impl KeyLogs {
-    pub fn new(share_handshake: bool, consent: Arc<Consent>) -> Arc<Self> {
+    pub fn new(share_handshake: bool, shared: bool, consent: Arc<Consent>) -> Arc<Self> {
         let keys = LiveKeys::with_capacity(answer, MAX_SESSIONS);
         let sessions = NonZeroUsize::new(MAX_SESSIONS).unwrap_or(NonZeroUsize::MIN);
         let answered = LruCache::with_hasher(sessions, RandomState::new());
         let state = Mutex::new(State { keys, answered, counters: KeyLogCounters::default() });
-        Arc::new(Self { state, share_handshake, client: OnceLock::new(), consent })
+        Arc::new(Self { state, share_handshake, shared, client: OnceLock::new(), consent })
     }
 
     /// Says where answers go that had to wait for their line.
@@ -99,6 +101,7 @@ impl KeyLogs {
     /// What the hello of an endpoint offers that answers from key logs.
     pub fn capabilities(&self) -> u32 {
         match self.share_handshake {
+            _ if !self.shared => 0,
             true => Greeting::FIRST_KEYS_ON_REQUEST | Greeting::HANDSHAKE_KEYS_ON_REQUEST,
             false => Greeting::FIRST_KEYS_ON_REQUEST,
         }
@@ -136,6 +139,7 @@ impl KeyLogs {
 
     fn allows(&self, request: &KeyRequest) -> Result<(), Reason> {
         match KeyEpoch::from(request.epoch) {
+            _ if !self.shared => Err(Reason::POLICY),
             KeyEpoch::EarlyData => Err(Reason::POLICY),
             KeyEpoch::Handshake if !self.share_handshake => Err(Reason::POLICY),
             _ if !mmtls_record::suite::is_supported(request.version, request.cipher_suite) => {
@@ -147,6 +151,9 @@ impl KeyLogs {
 
     /// Takes in whole lines; the answers that had to wait for them.
     fn lines(&self, text: &[u8]) -> Vec<Message> {
+        if !self.shared {
+            return Vec::new();
+        }
         let mut state = self.lock();
         let answers = state.keys.add(text);
         answers.iter().for_each(|it| state.remember(it));
@@ -368,7 +375,7 @@ mod tests {
     const AES_128: u16 = 0x1301;
 
     fn key_logs(share_handshake: bool) -> Arc<KeyLogs> {
-        KeyLogs::new(share_handshake, Arc::default())
+        KeyLogs::new(share_handshake, true, Arc::default())
     }
 
     fn request(random: u8, epoch: Epoch) -> KeyRequest {

@@ -31,6 +31,9 @@ pub struct Status {
     pub sessions_shared: u64,
     /// Sessions that they have exempted.
     pub sessions_exempt: u64,
+    /// By rule: sessions that it has decided about.
+    #[serde(default)]
+    pub sessions_by_rule: BTreeMap<String, u64>,
     /// Secrets of versions and suites that are not known.
     pub secrets_unsupported: u64,
     /// Requests of middleboxes that were answered, with keys or with the refusal of a direction.
@@ -68,6 +71,7 @@ impl Status {
         };
         let logs = programs.logs().map(|logs| logs.counters()).unwrap_or_default();
         let sent = client.counters();
+        self.sessions_by_rule = programs.decided().into_iter().collect();
         self.sessions_shared = sessions.shared;
         self.sessions_exempt = sessions.exempt;
         self.secrets_unsupported = sessions.unsupported;
@@ -144,6 +148,9 @@ impl fmt::Display for Status {
             (self.messages_sent, "key messages sent"),
         ] {
             writeln!(f, "{count:>8} {what}")?;
+        }
+        for (rule, count) in &self.sessions_by_rule {
+            writeln!(f, "{count:>8} sessions by rule {rule:?}")?;
         }
         for (count, what) in [
             (self.secrets_unsupported, "secrets of unknown versions or suites"),

@@ -457,3 +457,81 @@ fn page_load_times() {
         }
     }
 }
+
+/// Rules by name, program and port: what of a session reaches the monitor, and who is told of it.
+#[test]
+fn rules_decide_what_is_shared() {
+    if !can_run(&["nginx", "curl", "python3"]) || !require_python("ssl") {
+        return;
+    }
+    let stage = Stage::new();
+    stage.serve("file", &files::pattern_bytes(300_000, 1));
+    let mmtls = stage.mmtls(&patient());
+    let (directory, audit) =
+        (stage.bed.directory().join("agent"), stage.bed.directory().join("audit"));
+    let file = stage.bed.directory().join("agent.toml");
+    let middlebox =
+        format!("{}@{}:{}", address::MIDDLEBOX_NAME, address::KEYS_V4, mmtls_testkit::KEYS_PORT);
+    std::fs::write(
+        &file,
+        format!(
+            "middleboxes = [{middlebox:?}]\nca_file = {:?}\ndirectory = {directory:?}\n\
+             audit_log = {audit:?}\n\
+             [[rules]]\nname = \"private\"\nservers = [\"*.bank\"]\nshare = \"nothing\"\n\
+             [[rules]]\nname = \"own data\"\nprograms = [\"curl\"]\nshare = \"toclient\"\n\
+             [[rules]]\nname = \"elsewhere\"\nports = [8443]\nshare = \"nothing\"\n",
+            stage.bed.pki().ca
+        ),
+    )
+    .unwrap();
+    let mut command = stage.bed.client.command(crate::common::mmtls_program());
+    command.args(["agent", "-c"]).arg(&file);
+    let mut agent = stage.bed.background("agent", command).unwrap();
+    agent.wait_for_line("connected to", Duration::from_secs(10)).unwrap();
+    // By a rule for its name, by one for the program, and by none.
+    let host = address::SERVER_V4;
+    let curl = |name: &str| {
+        let mut curl = mmtls.sharing_through(&stage.bed, &directory, &[], "curl");
+        curl.args(["-ksS", "--resolve", &format!("{name}:443:{host}"), "-o", "/dev/null"]);
+        curl.arg(format!("https://{name}/file"));
+        curl
+    };
+    let mut python = mmtls.sharing_through(&stage.bed, &directory, &[], "python3");
+    python.args(["-c", PYTHON, &format!("https://{host}/file")]);
+    for command in [curl("my.bank"), curl("server.test"), python] {
+        let done = stage.run("program", command);
+        assert!(done.status.success(), "{}", done.stderr);
+    }
+    let status = || {
+        let mut command = stage.bed.client.command(crate::common::mmtls_program());
+        command.args(["agent", "status", "--json", "--directory"]).arg(&directory);
+        serde_json::from_str::<Value>(&stage.run("status", command).text()).unwrap_or_default()
+    };
+    let by_rule = serde_json::json!({ "private": 1, "own data": 1 });
+    let end = Instant::now() + Duration::from_secs(5);
+    while status()["sessions_by_rule"] != by_rule {
+        assert!(Instant::now() < end, "{}", status());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let said = self::end(agent);
+    assert!(said.contains("sessions of key logs stay private"), "{said}");
+    let report = mmtls.stop().unwrap();
+    let all = format!("{:#?}\n{said}", report.summary);
+    assert_eq!((report.count("exempt"), report.count("decrypted")), (1, 2), "{all}");
+    let read = |session: &Value| {
+        let of = |direction: &str| {
+            session["decrypted"][format!("records_{direction}")].as_u64().unwrap() > 0
+        };
+        [of("toserver"), of("toclient")]
+    };
+    let sessions = crate::common::sessions(&report);
+    let found: Vec<_> = sessions.iter().map(|it| read(it)).collect();
+    assert_eq!(found, [[false, false], [false, true], [true, true]], "{all}");
+    let lines = std::fs::read_to_string(&audit).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+    let of = |rule: &str| lines.iter().filter(|it| it["rule"] == rule).collect::<Vec<_>>();
+    assert_eq!(of("private").len(), 1, "{lines:#?}");
+    assert_eq!(of("private")[0]["decision"], "exempt");
+    assert!(of("own data").iter().any(|it| it["decision"] == "shared"), "{lines:#?}");
+    assert!(lines.iter().any(|it| it["rule"].is_null() && it["decision"] == "shared"));
+}

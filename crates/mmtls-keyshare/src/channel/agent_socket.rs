@@ -1,13 +1,14 @@
 //! The agent's end of the local socket: a Unix SOCK_SEQPACKET listener.
 //!
 //! One thread polls it (level-triggered epoll).
+//! Which program a connection is of is looked up when it begins, by the process that has opened it.
 //! Refuses: peers of another user (SO_PEERCRED), more than [`MAX_CONNECTIONS`] connections,
 //! datagrams longer than the format allows.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,9 +50,15 @@ pub struct AgentListener {
     epoll: OwnedFd,
     listener: OwnedFd,
     wake: Arc<OwnedFd>,
-    connections: HashMap<u64, OwnedFd>,
+    connections: HashMap<u64, Connection>,
     next: u64,
     counters: AgentCounters,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    /// Not known of a process that has ended.
+    program: Option<PathBuf>,
 }
 
 /// Ends a wait of [`AgentListener::poll`] from another thread.
@@ -112,11 +119,16 @@ impl AgentListener {
         self.counters
     }
 
-    /// Waits up to `timeout` for datagrams and hands each to `each`; returns how many there were.
+    /// Waits up to `timeout` for datagrams and hands each to `each`, with the file of the program that has sent it, where that
+    /// is known; returns how many there were.
     ///
     /// # Errors
     /// What the system says about the wait itself; a connection's fault only closes it.
-    pub fn poll(&mut self, timeout: Duration, mut each: impl FnMut(&[u8])) -> io::Result<usize> {
+    pub fn poll(
+        &mut self,
+        timeout: Duration,
+        mut each: impl FnMut(Option<&Path>, &[u8]),
+    ) -> io::Result<usize> {
         let mut ready = Vec::with_capacity(64);
         let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
         match epoll::wait(&self.epoll, spare_capacity(&mut ready), Some(&timeout)) {
@@ -150,20 +162,23 @@ impl AgentListener {
                 Err(_) => return,
             };
             let own_user = rustix::process::geteuid();
-            let same_user = sockopt::socket_peercred(&peer).is_ok_and(|c| c.uid == own_user);
+            let credentials = sockopt::socket_peercred(&peer);
+            let same_user = credentials.is_ok_and(|c| c.uid == own_user);
             let room = self.connections.len() < MAX_CONNECTIONS;
             if !same_user || !room || watch(&self.epoll, &peer, self.next).is_err() {
                 self.counters.refused += 1;
                 continue;
             }
             self.counters.accepted += 1;
-            self.connections.insert(self.next, peer);
+            let pid = credentials.map_or(0, |c| c.pid.as_raw_nonzero().get());
+            let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+            self.connections.insert(self.next, Connection { socket: peer, program });
             self.next += 1;
         }
     }
 
-    fn receive(&mut self, id: u64, each: &mut impl FnMut(&[u8])) -> usize {
-        let Some(peer) = self.connections.get(&id) else {
+    fn receive(&mut self, id: u64, each: &mut impl FnMut(Option<&Path>, &[u8])) -> usize {
+        let Some(Connection { socket: peer, program }) = self.connections.get(&id) else {
             return 0;
         };
         let mut buffer = Zeroizing::new([0; MAX_DATAGRAM_BYTES]);
@@ -176,7 +191,7 @@ impl AgentListener {
                     return count;
                 }
                 Ok((length, _)) => {
-                    each(&buffer[..length]);
+                    each(program.as_deref(), &buffer[..length]);
                     buffer[..length].zeroize();
                 }
                 Err(Errno::AGAIN) => return count,
@@ -223,18 +238,22 @@ mod tests {
         send(&first, &[0; MAX_DATAGRAM_BYTES + 1], SendFlags::empty()).unwrap();
         let mut got = Vec::new();
         for _ in 0..8 {
-            let _ = listener.poll(Duration::from_millis(20), |d| got.push(d.len())).unwrap();
+            let each = |program: Option<&Path>, datagram: &[u8]| {
+                assert_eq!(program.map(Path::to_owned), std::env::current_exe().ok());
+                got.push(datagram.len());
+            };
+            let _ = listener.poll(Duration::from_millis(20), each).unwrap();
         }
         assert_eq!(got.iter().filter(|&&length| length == 3).count(), 100);
         assert_eq!(got.iter().filter(|&&length| length == 6).count(), 100);
         assert_eq!(listener.counters().oversized, 1);
         drop(first);
-        listener.poll(Duration::from_millis(20), |_| ()).unwrap();
+        listener.poll(Duration::from_millis(20), |_, _| ()).unwrap();
         assert_eq!(listener.connections.len(), 1);
         let waker = listener.waker();
         waker.wake();
         // Waits for the hour that nobody has when it is not woken.
-        listener.poll(Duration::from_secs(3600), |_| ()).unwrap();
+        listener.poll(Duration::from_secs(3600), |_, _| ()).unwrap();
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

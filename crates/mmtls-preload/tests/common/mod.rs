@@ -72,7 +72,7 @@ impl Agent {
             let (got, stop) = (Arc::clone(&got), Arc::clone(&stop));
             move || {
                 while !stop.load(Ordering::Acquire) {
-                    let each = |datagram: &[u8]| {
+                    let each = |_: Option<&Path>, datagram: &[u8]| {
                         let datagram = Datagram::decode(datagram).unwrap();
                         got.lock().unwrap().push(owned(&datagram));
                     };

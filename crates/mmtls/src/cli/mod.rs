@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use mmtls_agent::{AgentOptions, Channel, ExecOptions};
+use mmtls_agent::{AgentFile, AgentOptions, Channel, ExecOptions};
 use mmtls_inspect::detect::Search;
 use mmtls_middlebox::Error;
 
@@ -86,6 +86,9 @@ enum Direction {
 struct AgentArgs {
     #[command(subcommand)]
     command: Option<AgentCommand>,
+    /// Middleboxes, and rules for what stays private: a file as agent.toml shows it. Options win.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     channel: ChannelArgs,
     /// Directory of this user alone, where programs find the agent: `agent` is the preload library's socket, `keylog` a
@@ -205,16 +208,30 @@ impl AgentArgs {
             let _ = std::io::stdout().write_all(text.as_bytes());
             return Ok(ExitCode::SUCCESS);
         }
-        if self.channel.middlebox.is_empty() {
+        let file = self.config.as_deref().map(AgentFile::load).transpose().map_err(usage)?;
+        let file = file.unwrap_or_default();
+        let mut channel = Channel::from(self.channel);
+        if channel.middleboxes.is_empty() {
+            channel.middleboxes.clone_from(&file.middleboxes);
+            channel.ca_file = file.ca_file.clone().unwrap_or_default();
+        }
+        if channel.middleboxes.is_empty() {
             return Err(Error::Usage("no --middlebox to share keys with".to_owned()));
         }
+        if channel.ca_file.as_os_str().is_empty() {
+            return Err(Error::Usage("no --ca that certifies the middleboxes".to_owned()));
+        }
+        let certificate = file.certificate_file.clone().zip(file.key_file.clone());
+        channel.client_certificate = channel.client_certificate.or(certificate);
         mmtls_agent::serve(&AgentOptions {
-            channel: self.channel.into(),
-            directory: self.directory,
-            key_logs: self.keylog,
-            share_handshake: self.share_handshake,
+            channel,
+            rules: file.rules(),
+            share_key_logs: file.shares_key_logs(),
+            directory: self.directory.or(file.directory),
+            key_logs: if self.keylog.is_empty() { file.key_logs } else { self.keylog },
+            share_handshake: self.share_handshake || file.share_handshake,
             refused: self.refuse.map(Into::into),
-            audit_log: self.audit_log,
+            audit_log: self.audit_log.or(file.audit_log),
             guard: guard(),
         })
         .map_err(usage)?;
