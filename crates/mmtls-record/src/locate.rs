@@ -13,7 +13,7 @@
 //!
 //! Refuses every other protection: ChaCha20-Poly1305 and CCM make the whole tag depend on the nonce, and MACs on everything.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use aes::cipher::{Block, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes128, Aes256};
@@ -152,17 +152,16 @@ impl<C: BlockCipherDecrypt + Send + Sync> LocateRecord for Tls13<C> {
 
 struct Tls12<C> {
     gcm: Gcm<C>,
-    /// Multiplies by the inverse of what the other hash multiplies by.
-    divide: GHash,
+    value: WipedBlock,
+    /// Multiplies by the inverse of that value; made when it is needed, since most keys come to nothing.
+    divide: OnceLock<GHash>,
     salt: Wiped<SALT_LEN>,
 }
 
 impl<C: KeyInit + BlockCipherEncrypt> Tls12<C> {
     fn new(key: &[u8], iv: &[u8]) -> Result<Self, KeyError> {
         let (gcm, value) = Gcm::new(key)?;
-        let inverse = inverse(&value);
-        let divide = GHash::new_from_slice(&inverse.0).map_err(|_| KeyError::Library)?;
-        Ok(Self { gcm, divide, salt: Wiped::new(iv)? })
+        Ok(Self { gcm, value, divide: OnceLock::new(), salt: Wiped::new(iv)? })
     }
 }
 
@@ -181,7 +180,8 @@ impl<C: BlockCipherEncrypt + Send + Sync> LocateRecord for Tls12<C> {
         hash.update_padded(&ZEROS[..BLOCK_LEN]);
         let missing = xor(xor(finish(hash, known.len(), ciphertext), tag), &block);
         // It was multiplied once for each block behind it, and for itself.
-        let mut divide = self.divide.clone();
+        let mut divide =
+            self.divide.get_or_init(|| GHash::new(&inverse(&self.value).0.into())).clone();
         divide.update_padded(&missing);
         let mut blocks = ciphertext.len().div_ceil(BLOCK_LEN) + 1;
         while blocks > 0 {

@@ -150,7 +150,12 @@ impl<H: Handler> Engine<H> {
         if !self.config.key_senders.accepts(sender, client, flow.server.ip()) {
             return Err(KeyRefusal::WrongSender);
         }
-        let of_client = sender.is_none_or(|it| it == client);
+        // Wherever it is trusted for others.
+        let address = match &delivery {
+            Delivery::Keys(keys) => keys.sender,
+            Delivery::Null(_) => sender,
+        };
+        let of_client = address.is_none_or(|it| it == client || it != flow.server.ip());
         let Payload::Tls(tls) = &mut flow.payload else {
             return Err(KeyRefusal::NotNeeded);
         };

@@ -23,8 +23,9 @@ const MAX_HASHED_OF_ONE: usize = 32 << 20;
 const MAX_HASHED: usize = 256 << 20;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Pause between two questions about a connection.
+/// First pause between two questions about a connection, twice as long each time; and the longest.
 const ASK_PAUSE_NS: u64 = 30 * SECOND_NS;
+const MAX_ASK_PAUSE_NS: u64 = 3600 * SECOND_NS;
 
 /// One of them.
 pub(super) struct Waiting {
@@ -34,9 +35,11 @@ pub(super) struct Waiting {
     pub(super) searches: [RecordSearch; 2],
     /// Stream offsets behind what is in them.
     pub(super) ends: [u64; 2],
-    asked_ns: Option<u64>,
-    /// Sessions that were tried on its last record.
-    tried: usize,
+    /// When its endpoints may be asked again, and how long after that.
+    ask_ns: u64,
+    ask_pause_ns: u64,
+    /// Sessions that were tried on the last record of a direction.
+    tried: [usize; 2],
     hashed: Hashed,
 }
 
@@ -112,8 +115,9 @@ impl LateFlows {
             addresses,
             searches: Default::default(),
             ends: [0; 2],
-            asked_ns: None,
-            tried: 0,
+            ask_ns: 0,
+            ask_pause_ns: ASK_PAUSE_NS,
+            tried: [0; 2],
             hashed: Hashed::default(),
         };
         self.waiting.insert(index, waiting);
@@ -138,9 +142,10 @@ impl LateFlows {
         let Some(waiting) = self.waiting.get_mut(&index) else {
             return false;
         };
-        let is_due = waiting.asked_ns.is_none_or(|it| now_ns.saturating_sub(it) >= ASK_PAUSE_NS);
+        let is_due = now_ns >= waiting.ask_ns;
         if is_due {
-            waiting.asked_ns = Some(now_ns);
+            waiting.ask_ns = now_ns.saturating_add(waiting.ask_pause_ns);
+            waiting.ask_pause_ns = (waiting.ask_pause_ns * 2).min(MAX_ASK_PAUSE_NS);
         }
         is_due
     }
@@ -161,7 +166,7 @@ impl LateFlows {
         let of_one = waiting.hashed.left(MAX_HASHED_OF_ONE, now_ns);
         let of_all = self.hashed.left(MAX_HASHED, now_ns);
         let mut effort = Effort {
-            from: waiting.tried,
+            from: waiting.tried[side],
             left: MAX_HASHED_AT_ONCE.min(of_one).min(of_all),
             used: 0,
         };
@@ -179,6 +184,11 @@ impl LateFlows {
         waiting.ends[side] = offset + bytes.len() as u64;
         let mut taken = None;
         while let Some(found) = search.find() {
+            if effort.is_spent() {
+                // It goes on with a later record.
+                search.restart();
+                break;
+            }
             let record = (found.header, search.fragment(&found));
             taken = live.take(ends, senders, record, &mut effort);
             if taken.is_some() {
@@ -191,7 +201,7 @@ impl LateFlows {
             search.truncate(bytes.len());
             waiting.ends[side] = offset;
         }
-        waiting.tried = effort.from;
+        waiting.tried[side] = effort.from;
         waiting.hashed.bytes += effort.used;
         self.hashed.bytes += effort.used;
         self.kept = self.kept + waiting.kept_bytes() - before;

@@ -16,7 +16,7 @@ use core::net::IpAddr;
 use super::late_flows::{Next, Waiting};
 use super::payload::{Flow, Payload, Tls};
 use super::{Engine, context};
-use crate::config::Bypass;
+use crate::config::{Bypass, Config, KeySenders};
 use crate::follow::TlsSession;
 use crate::keys::LiveKeys;
 use crate::output::{LiveKeysNeeded, Output};
@@ -29,9 +29,11 @@ use crate::wire::Segment;
 const MEMORY_SHARE: usize = 16;
 
 impl<H: Handler> Engine<H> {
-    /// Whether sessions whose beginning was not seen are gone on with.
+    /// Whether sessions whose beginning was not seen are gone on with. Where others than clients share, nobody knows any more
+    /// what a client has refused.
     fn goes_on_with_sessions(&self) -> bool {
-        self.config.asks_for_live_keys && self.config.exempt_names.is_none()
+        let Config { asks_for_live_keys, exempt_names, key_senders, .. } = &self.config;
+        *asks_for_live_keys && exempt_names.is_none() && *key_senders == KeySenders::CLIENT
     }
 
     /// A connection was picked up behind its beginning. Its endpoints are asked once both have spoken: a stranger can send a
@@ -98,7 +100,7 @@ impl<H: Handler> Engine<H> {
             return direction;
         };
         let mut ends = [flow.client, flow.server];
-        if !flow.one_sided && !self.live.has_any(ends) && self.late.asks(index, self.now_ns) {
+        if !flow.one_sided && self.late.asks(index, self.now_ns) {
             self.outputs.push_back(Output::LiveKeysNeeded(LiveKeysNeeded { ends }));
         }
         if direction == Direction::ServerToClient {
@@ -141,7 +143,12 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        for (side, half) in flow.halves.iter_mut().enumerate() {
+        for (side, direction) in Direction::BOTH.into_iter().enumerate() {
+            let [half, other] = flow.halves_from(direction);
+            // What its receiver has and was not seen is not repeated.
+            if let Some(received) = other.last_ack.filter(|it| half.is_acknowledged_beyond(*it)) {
+                half.skip_to(received);
+            }
             let next = half.assembler.next();
             if waiting.ends[side] != next {
                 waiting.searches[side].restart();

@@ -230,15 +230,19 @@ impl Protocol {
 
     /// No keys will come, or what the server shares is not to be used. Whether that is news.
     pub(super) fn exempt(&mut self, by: Exempt, ctx: &mut Context<'_>) -> bool {
-        let overrules = self.overrules(matches!(by, Exempt::Endpoint { of_client: true }));
+        let overrules = matches!(by, Exempt::Name)
+            || self.overrules(matches!(by, Exempt::Endpoint { of_client: true }));
         let reporter = &mut self.reporter;
         if !reporter.following() || !(overrules || reporter.info.key_status == KeyStatus::Waiting) {
             return false;
         }
         let is_early = reporter.info.server_random.is_none();
         if is_early && ctx.config.policies.require_private_tag != Policy::Forward {
-            // Only the ServerHello says whether there is a private tag.
-            self.exempt = Some(by);
+            // Only the ServerHello says whether there is a private tag. A server's refusal is the weakest reason.
+            let is_weak = matches!(by, Exempt::Endpoint { of_client: false });
+            if self.exempt.is_none() || !is_weak {
+                self.exempt = Some(by);
+            }
             return true;
         }
         let policy = match by {

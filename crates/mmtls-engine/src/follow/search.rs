@@ -9,11 +9,12 @@ use crate::tls::{ContentType, MAX_CIPHERTEXT_LEN, RECORD_HEADER_LEN};
 const MIN_FRAGMENT_LEN: usize = 1 + 16;
 
 /// Bytes that are hashed in vain in one direction, and for one piece of its stream; then its keys are wrong.
-const MAX_HASHED: usize = 64 << 20;
-const MAX_HASHED_AT_ONCE: usize = 4 << 20;
+const MAX_HASHED: usize = 16 << 20;
+const MAX_HASHED_AT_ONCE: usize = 1 << 20;
 
-/// What hashing costs at least.
+/// What hashing costs at least, and how often a record is hashed at most.
 const HASH_COST: usize = 512;
+const HASHES: usize = 2;
 
 /// The latest bytes of a direction, from the first one on that may begin a record.
 #[derive(Default)]
@@ -144,7 +145,7 @@ impl Unlocated {
         while let Some(found) = self.search.find() {
             let fragment = &self.search.buffer[found.fragment.clone()];
             for at in 0..self.keys.len() {
-                let cost = fragment.len().max(HASH_COST);
+                let cost = HASHES * fragment.len().max(HASH_COST);
                 if cost > left {
                     break;
                 }

@@ -65,8 +65,7 @@ impl TlsSession {
         ends: [u64; 2],
         ctx: &mut Context<'_>,
     ) -> Self {
-        let identity = ctx.config.key_senders.identity(keys.sender);
-        let of_client = identity.is_none_or(|it| it == info.client.ip());
+        let of_client = keys.sender.is_none_or(|it| it == info.client.ip());
         let mut session = Self {
             protocol: Protocol::go_on(info, &keys),
             streams: ends.map(Stream::new),

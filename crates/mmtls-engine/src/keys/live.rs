@@ -16,13 +16,13 @@ use crate::tls::{
 };
 
 /// Sessions whose keys may wait, for all senders together.
-const MAX_SESSIONS: usize = 1 << 16;
+const MAX_SESSIONS: usize = 1 << 15;
 
 /// The same of one sender: as many as an agent keeps of each kind.
 const MAX_PER_SENDER: usize = 8192;
 
-/// Keys of one session: a few epochs of each direction.
-const MAX_KEYS: usize = 16;
+/// Keys of one session: both directions, and some more where it is not known which epochs are in use.
+const MAX_KEYS: usize = 6;
 
 /// How long they are kept; those that come again begin anew.
 const LIFETIME_NS: u64 = 120_000_000_000;
@@ -30,9 +30,13 @@ const LIFETIME_NS: u64 = 120_000_000_000;
 /// Repetitions within so long change nothing.
 const RENEWAL_NS: u64 = 10_000_000_000;
 
-/// What looking at a session costs, and hashing at least, in bytes that are hashed.
+/// What passing over a session costs, looking at it, and hashing at least, in bytes that are hashed.
+const PASS_COST: usize = 8;
 const LOOK_COST: usize = 64;
 const HASH_COST: usize = 512;
+
+/// Times that a record is hashed, at most.
+const HASHES: usize = 2;
 
 /// The keys of one session that is under way.
 pub struct LiveKeys {
@@ -93,6 +97,11 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
+    /// Whether it is not enough for another look.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.used + LOOK_COST > self.left
+    }
+
     /// Whether so much more is allowed; it is used then.
     fn spend(&mut self, cost: usize) -> bool {
         let enough = self.used + cost <= self.left;
@@ -203,6 +212,9 @@ impl LiveSessions {
             for Kept { keys, .. } in all {
                 seen += 1;
                 if seen <= from {
+                    if !effort.spend(PASS_COST) {
+                        break 'look;
+                    }
                     continue;
                 }
                 match keys.explains(identity, ends, senders, record, effort) {
@@ -230,8 +242,10 @@ type RecordBytes<'a> = ([u8; RECORD_HEADER_LEN], &'a [u8]);
 /// The effort is used up.
 struct TooMuch;
 
+/// In an order that does not depend on the direction.
 fn identities([from, to]: [SocketAddr; 2]) -> impl Iterator<Item = Identity> {
-    [Some(from.ip()), Some(to.ip()), None].into_iter()
+    let (one, other) = (from.ip().min(to.ip()), from.ip().max(to.ip()));
+    [Some(one), Some(other), None].into_iter()
 }
 
 impl LiveKeys {
@@ -254,7 +268,7 @@ impl LiveKeys {
                 continue;
             }
             for key in self.keys.iter().filter(|it| it.direction == direction) {
-                if !effort.spend(fragment.len().max(HASH_COST)) {
+                if !effort.spend(HASHES * fragment.len().max(HASH_COST)) {
                     return Err(TooMuch);
                 }
                 if key.locator.locate(header, fragment).is_some() {

@@ -13,6 +13,9 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// How long its answer may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// As many as there are connections; from then on those of long ago are forgotten.
+const MAX_REMEMBERED: usize = 4096;
+
 /// Which endpoints were asked, and when.
 #[derive(Default)]
 pub(super) struct Asked(HashMap<ConnectionId, Instant>);
@@ -22,6 +25,10 @@ impl Asked {
     pub(super) fn asks(&mut self, connection: ConnectionId) -> bool {
         let is_due = !self.is_within(connection, PAUSE);
         if is_due {
+            if self.0.len() >= MAX_REMEMBERED {
+                // Some have ended before they were asked.
+                self.0.retain(|_, at| at.elapsed() < PATIENCE);
+            }
             self.0.insert(connection, Instant::now());
         }
         is_due

@@ -5,8 +5,8 @@
 //! records wait for keys from the first one on, its Finished included: sharing does not depend on it.
 //!
 //! Where the server may share, too, they cannot wait that long: OpenSSL tells of the client's keys when it has the client's
-//! Finished. There its flight passes, up to the first record that is as long as a Finished, or the limits; what else is in
-//! it an honest server refuses, and what opens later is judged late.
+//! Finished. There one record passes: with that the flight ends, or an honest server goes on waiting. Longer flights, with a
+//! certificate of the client, and those behind early data that were refused, need the handshake's keys.
 //!
 //! Before the switch a changed record 0 cannot be told from a handshake record. It passes, its receiver refuses it, and a
 //! session in which nothing ever opened although keys were there ends with `nothing_opened`.
@@ -27,22 +27,6 @@ const MAX_CLIENT_RECORDS: u32 = 8;
 /// all of them.
 const MAX_SERVER_RECORDS: u32 = 1024;
 
-/// Fragments of a record with Finished alone: the message with its header (RFC 8446, section 4.4.4), the content type, and
-/// tags of 8 or 16 bytes, or with a private tag more.
-const FINISHED_FRAGMENTS: [usize; 8] = {
-    let (sha256, sha384) = (4 + 32 + 1, 4 + 48 + 1);
-    [
-        sha256 + 8,
-        sha256 + 16,
-        sha256 + 24,
-        sha256 + 32,
-        sha384 + 8,
-        sha384 + 16,
-        sha384 + 24,
-        sha384 + 32,
-    ]
-};
-
 /// The search for the first application record of a direction.
 #[derive(Default)]
 pub(super) struct Search {
@@ -55,8 +39,6 @@ pub(super) struct Search {
     pub(super) records: u32,
     /// Finished was opened: the next record is number 0 of the application epoch.
     pub(super) finished: bool,
-    /// A record as long as Finished has passed without keys.
-    may_be_finished: bool,
 }
 
 impl Search {
@@ -88,7 +70,7 @@ impl Search {
         match record.direction {
             // The client's flight waits for keys; with them, what does not open is Finished.
             Direction::ClientToServer => {
-                let is_awaited = config.key_senders.server && !early && !self.may_be_finished;
+                let is_awaited = config.key_senders.server && !early && self.records == 0;
                 (self.has_candidates() || is_awaited)
                     && !self.finished
                     && self.records < max_records
@@ -109,7 +91,6 @@ impl Search {
     /// Keeps a record that passes.
     pub(super) fn keep(&mut self, record: RawRecord<'_>) {
         self.records += 1;
-        self.may_be_finished |= FINISHED_FRAGMENTS.contains(&record.fragment.len());
         self.backlog.extend_from_slice(&record.header.bytes);
         self.backlog.extend_from_slice(record.fragment);
     }
