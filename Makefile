@@ -11,8 +11,9 @@ FUZZ_SEED ?= 1
 # As for fuzzing; another one, or `make test PROPTEST_RNG_SEED=`, looks elsewhere.
 PROPTEST_RNG_SEED ?= 1
 EVADE_SECONDS ?= 30
-# Testbed tests start servers and move traffic: more at a time than this only disturbs them.
-RUST_TEST_THREADS ?= 2
+# Testbed tests start servers and move traffic, and wait for both: a few more at a time than there are processors, or they
+# disturb each other.
+RUST_TEST_THREADS ?= 3
 export RUST_TEST_THREADS
 ifneq ($(PROPTEST_RNG_SEED),)
 export PROPTEST_RNG_SEED
@@ -64,11 +65,12 @@ test: setup ## Run everything that must hold: format, clippy, tests, dependencie
 	@echo
 	@echo "all tests passed"
 
-# What is compiled and computed. The first three leave cargo's lock to the tests, which start then.
+# What is compiled and computed. The first ones leave cargo's lock to the tests, which start then.
 checks:
 	@$(STEP) dependencies scripts/check-dependencies
 	@$(STEP) tree $(TEST_XTASK) tree
 	@$(STEP) "import circles" scripts/check-import-circles $(WITHOUT_CIRCLES)
+	@$(STEP) corpus $(TEST_XTASK) corpus --networks 1 --tampered 2000
 	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@$(STEP) features scripts/check-features
 	@RUSTDOCFLAGS="-D warnings" $(STEP) documentation $(CARGO) doc --quiet --workspace --no-deps --locked
@@ -79,7 +81,6 @@ checks:
 live:
 	@$(STEP) tests scripts/with-testbed $(CARGO) test --workspace --locked --offline
 	@$(STEP) interop $(TEST_XTASK_LIVE) interop --quick
-	@$(STEP) corpus $(TEST_XTASK) corpus --networks 1 --tampered 2000
 	@$(STEP) evade $(TEST_XTASK_LIVE) evade --seconds $(EVADE_SECONDS)
 	@$(STEP) demo $(TEST_XTASK_LIVE) demo
 
