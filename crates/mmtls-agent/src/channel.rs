@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use mmtls_keyshare::client::{Client, ClientConfig, Identity, Middlebox};
+use mmtls_keyshare::client::{Client, ClientConfig, Identity, Middlebox, Pin};
 
 use crate::Error;
 use crate::programs::Programs;
@@ -15,6 +15,8 @@ pub struct Channel {
     pub middleboxes: Vec<String>,
     /// PEM file with the authorities that may certify a middlebox.
     pub ca_file: PathBuf,
+    /// Which keys they may have: `sha256/BASE64` each. Any that is certified, where there are none.
+    pub pins: Vec<String>,
     /// PEM files of the certificate and the key to show to middleboxes that ask.
     pub client_certificate: Option<(PathBuf, PathBuf)>,
 }
@@ -32,6 +34,8 @@ impl Channel {
         config.identity = self.client_certificate.as_ref().map(|(certificate_file, key_file)| {
             Identity { certificate_file: certificate_file.clone(), key_file: key_file.clone() }
         });
+        let pins = self.pins.iter().map(|text| text.parse::<Pin>()).collect::<Result<_, _>>();
+        config.pins = pins.map_err(|error| Error::Usage(format!("--pin: {error}")))?;
         config.software = format!("{software}/{}", env!("CARGO_PKG_VERSION"));
         config.capabilities = programs.capabilities();
         let asked = programs.clone();

@@ -154,6 +154,8 @@ pub struct AgentFile {
     pub middleboxes: Vec<String>,
     /// As `--ca`.
     pub ca_file: Option<PathBuf>,
+    /// As `--pin`.
+    pub pins: Vec<String>,
     /// As `--client-cert`.
     pub certificate_file: Option<PathBuf>,
     /// As `--client-key`.

@@ -57,7 +57,7 @@ fn list(name: &str) -> String {
 
 fn channel() -> Channel {
     let middleboxes = std::env::var("TEST_MIDDLEBOX").into_iter().collect();
-    Channel { middleboxes, ca_file: list("TEST_CA").into(), client_certificate: None }
+    Channel { middleboxes, ca_file: list("TEST_CA").into(), ..Channel::default() }
 }
 
 fn finish(outcome: Result<i32, mmtls_agent::Error>) -> ! {

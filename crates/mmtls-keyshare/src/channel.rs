@@ -15,6 +15,8 @@ mod link;
 #[cfg(feature = "server")]
 mod peer;
 #[cfg(feature = "client")]
+mod pin;
+#[cfg(feature = "client")]
 mod sending;
 #[cfg(feature = "server")]
 pub mod server;

@@ -33,13 +33,19 @@ fn accepts_certificates_of_its_own_authority() {
     let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), identity("middlebox"));
     config.client_ca_file = Some(file("ca.pem"));
     let server = Server::start(config, NoKeys).unwrap();
-    let connects = |name: &str, certificate: Option<&str>, seconds| {
+    let pin = said.split_whitespace().find(|it| it.starts_with("sha256/")).unwrap();
+    let connects_with = |name: &str, certificate: Option<&str>, pins: &[&str], seconds| {
         let middlebox = format!("{name}@{}", server.local_addr()).parse().unwrap();
         let mut config = ClientConfig::new(vec![middlebox], file("ca.pem"));
         config.identity = certificate.map(identity);
+        config.pins = pins.iter().map(|it| it.parse().unwrap()).collect();
         let client = Client::start(config, Box::new(|_| Vec::new())).unwrap();
-        client.wait_connected(Duration::from_secs(seconds))
+        let connected = client.wait_connected(Duration::from_secs(seconds));
+        let errors = client.connection_errors().into_iter().map(|(_, why)| why);
+        (connected, errors.collect::<String>())
     };
+    let connects =
+        |name: &str, certificate, seconds| connects_with(name, certificate, &[], seconds).0;
     assert!(connects("box.test", Some("laptop"), 20));
     // The control: another name, no certificate, one that is for something else.
     for (name, certificate) in
@@ -47,6 +53,12 @@ fn accepts_certificates_of_its_own_authority() {
     {
         assert!(!connects(name, certificate, 2), "{name} {certificate:?}");
     }
+
+    // Certified, and another key.
+    let other = "sha256/47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=";
+    assert!(connects_with("box.test", Some("laptop"), &[other, pin], 20).0);
+    let (connected, error) = connects_with("box.test", Some("laptop"), &[other], 2);
+    assert!(!connected && error.contains(pin) && error.contains("not pinned"), "{error}");
 
     let before = fs::read(file("ca.key")).unwrap();
     fails(mmtls(&arguments), &["ca.pem is there already", "nothing was written"]);

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 
 use super::link::{self, Link};
+pub use super::pin::{BadPin, Pin};
 pub use super::sending::{ClientCounters, RequestHandler, SendError};
 pub use super::tls::{Identity, TlsError};
 use crate::message::{self, EncodeError, Message};
@@ -84,6 +85,8 @@ pub struct ClientConfig {
     pub middleboxes: Vec<Middlebox>,
     /// PEM file with the authorities that may certify a middlebox.
     pub ca_file: PathBuf,
+    /// Which keys they may have, besides; none of these is asked for where there are none.
+    pub pins: Vec<Pin>,
     /// Shown to a middlebox that asks for a certificate.
     pub identity: Option<Identity>,
     /// Name and version of this program, for the middlebox's log.
@@ -109,6 +112,7 @@ impl ClientConfig {
         Self {
             middleboxes,
             ca_file,
+            pins: Vec::new(),
             identity: None,
             software: concat!("mmtls/", env!("CARGO_PKG_VERSION")).to_owned(),
             capabilities: 0,
@@ -160,8 +164,9 @@ impl Client {
         if config.middleboxes.is_empty() {
             return Err(StartError::NoMiddlebox);
         }
-        let tls = super::tls::client_config(&config.ca_file, config.identity.as_ref())
-            .map_err(StartError::Tls)?;
+        let tls =
+            super::tls::client_config(&config.ca_file, config.identity.as_ref(), &config.pins)
+                .map_err(StartError::Tls)?;
         let hello = Message::Hello(message::Greeting {
             software: config.software.clone(),
             capabilities: config.capabilities,

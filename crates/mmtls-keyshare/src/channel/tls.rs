@@ -6,12 +6,16 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(feature = "client")]
+use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ConnectionCommon, RootCertStore, SideData, version};
 use zeroize::{Zeroize, Zeroizing};
 
+#[cfg(feature = "client")]
+use super::pin::{Pin, PinnedVerifier};
 use crate::message::{ALPN, DecodeError, Decoder, Message};
 
 /// A certificate chain and its private key, both PEM files.
@@ -84,11 +88,21 @@ fn roots(file: &Path) -> Result<Arc<RootCertStore>, TlsError> {
 pub(super) fn client_config(
     ca_file: &Path,
     identity: Option<&Identity>,
+    pins: &[Pin],
 ) -> Result<Arc<rustls::ClientConfig>, TlsError> {
     let builder = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&version::TLS13])
-        .map_err(rejected)?
-        .with_root_certificates(roots(ca_file)?);
+        .map_err(rejected)?;
+    let roots = roots(ca_file)?;
+    let builder = match pins {
+        [] => builder.with_root_certificates(roots),
+        pins => {
+            let certified = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
+            let (certified, pins) = (certified.map_err(rejected)?, pins.to_vec());
+            let verifier = PinnedVerifier { certified, pins };
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+        }
+    };
     let mut config = match identity {
         Some(identity) => builder
             .with_client_auth_cert(

@@ -64,6 +64,9 @@ struct ChannelArgs {
     /// PEM file of the authorities that may certify the middlebox.
     #[arg(long, value_name = "FILE", requires = "middlebox")]
     ca: Option<PathBuf>,
+    /// A key that the middlebox may have, by its hash (repeatable): others are refused, whoever certifies them.
+    #[arg(long, value_name = "sha256/BASE64", requires = "middlebox")]
+    pin: Vec<String>,
     /// Certificate to show to the middlebox, if it asks.
     #[arg(long, value_name = "FILE", requires = "client_key")]
     client_cert: Option<PathBuf>,
@@ -187,6 +190,7 @@ impl From<ChannelArgs> for Channel {
         Self {
             middleboxes: args.middlebox,
             ca_file: args.ca.unwrap_or_default(),
+            pins: args.pin,
             client_certificate: args.client_cert.zip(args.client_key),
         }
     }
@@ -220,6 +224,9 @@ impl AgentArgs {
         }
         if channel.ca_file.as_os_str().is_empty() {
             return Err(Error::Usage("no --ca that certifies the middleboxes".to_owned()));
+        }
+        if channel.pins.is_empty() {
+            channel.pins.clone_from(&file.pins);
         }
         let certificate = file.certificate_file.clone().zip(file.key_file.clone());
         channel.client_certificate = channel.client_certificate.or(certificate);

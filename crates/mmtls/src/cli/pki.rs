@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use mmtls_agent::Pin;
 use mmtls_middlebox::Error;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose,
+    KeyPair, KeyUsagePurpose, PublicKeyData,
 };
 use time::{Duration, OffsetDateTime};
 use zeroize::Zeroizing;
@@ -63,7 +64,7 @@ impl PkiArgs {
             let what = "neither a host name nor an address";
             return Err(wrong(&format!("--middlebox {:?}: {what}", self.middlebox)));
         }
-        let outputs = self.outputs().map_err(|error| wrong(&error))?;
+        let (outputs, pin) = self.outputs().map_err(|error| wrong(&error))?;
         fs::create_dir_all(&self.directory)
             .map_err(|error| wrong(&format!("{}: {error}", self.directory.display())))?;
         for Output { path, .. } in &outputs {
@@ -82,17 +83,19 @@ impl PkiArgs {
                 return Err(wrong(&format!("{}: {error}; nothing is left", output.path.display())));
             }
         }
-        let said = self.say_how(&mut io::stdout().lock());
+        let said = self.say_how(pin, &mut io::stdout().lock());
         said.map_err(|error| Error::Usage(format!("standard output: {error}")))?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn outputs(&self) -> Result<Vec<Output>, rcgen::Error> {
+    /// The files, and the middlebox's pin.
+    fn outputs(&self) -> Result<(Vec<Output>, Pin), rcgen::Error> {
         let mut params = self.params(&format!("mmTLS keys of {}", self.middlebox));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         let mut outputs = self.pair("ca", &ca.pem(), ca.key());
+        let mut pin = Pin::of(&[]);
         let clients = self.client.iter().map(|name| (name.as_str(), name, false));
         for (file, name, is_server) in
             [("middlebox", &self.middlebox, true)].into_iter().chain(clients)
@@ -109,10 +112,13 @@ impl PkiArgs {
                 false => ExtendedKeyUsagePurpose::ClientAuth,
             }];
             let key = KeyPair::generate()?;
+            if is_server {
+                pin = Pin::of(&key.subject_public_key_info());
+            }
             let certificate = params.signed_by(&key, &ca)?;
             outputs.extend(self.pair(file, &certificate.pem(), &key));
         }
-        Ok(outputs)
+        Ok((outputs, pin))
     }
 
     fn params(&self, name: &str) -> CertificateParams {
@@ -136,7 +142,7 @@ impl PkiArgs {
         ]
     }
 
-    fn say_how(&self, out: &mut impl Write) -> io::Result<()> {
+    fn say_how(&self, pin: Pin, out: &mut impl Write) -> io::Result<()> {
         let file = |name: &str| self.directory.join(name);
         let shown = |path: &Path| path.display().to_string();
         writeln!(out, "# The middlebox, in its configuration:\n[keys]\nlisten = \"ADDRESS:PORT\"")?;
@@ -157,6 +163,7 @@ impl PkiArgs {
             endpoint += &format!(" --client-cert {pem} --client-key {key}");
         }
         writeln!(out, "# An endpoint:\n# {endpoint} PROGRAM …")?;
+        writeln!(out, "# With --pin {pin} it shares with this key alone.")?;
         writeln!(
             out,
             "# Endpoints get {} alone. {} can certify more of them, with any tool for X.509: keep it away from both.",
