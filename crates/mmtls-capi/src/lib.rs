@@ -62,6 +62,10 @@ pub unsafe extern "C" fn mmtls_init(fname: *const c_char, num_cpus: c_int) -> c_
 /// Ends the contexts, waits for them, and forgets everything. Sessions that live then get their
 /// ON_TLS_SESSION_END. Afterwards no handle is valid, and `mmtls_init` may be called again.
 ///
+/// A process that was forked while contexts ran has none of their threads: its calls answer MMTLS_ERR_RUN, but this one,
+/// which ends nothing there and forgets everything, so that `mmtls_init` may be called. (It answers MMTLS_ERR_RUN, too, where
+/// another thread was inside the library at the fork.) The sockets stay open in the child: it should call exec or _exit.
+///
 /// Returns 0, MMTLS_ERR_NOT_INITIALISED, or MMTLS_ERR_IN_CALLBACK. From any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn mmtls_destroy() -> c_int {

@@ -3,11 +3,11 @@
 //! Registering callbacks is over when the contexts start, which keeps the packet path free of locks.
 //!
 //! Refuses to follow a handle: it is compared, and numbers are never used twice. Refuses to wait
-//! for a context while the registry is locked.
+//! for a context while the registry is locked, and in a child process for threads that it does not have.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::JoinHandle;
 
 use mmtls_middlebox::config::Configuration;
@@ -28,6 +28,9 @@ use crate::types::{EVENTS, mmctx_t, mmtls_cb};
 const MAX_CONTEXTS: c_int = 128;
 
 static LIBRARY: Mutex<Option<Library>> = Mutex::new(None);
+
+/// The process whose contexts run; 0 where none do.
+static RUNS_IN: AtomicU32 = AtomicU32::new(0);
 
 /// Numbers of contexts: odd, so that no object of the application has such an address.
 static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(0x101);
@@ -62,10 +65,37 @@ pub(crate) fn with_current<T>(
 }
 
 fn with<T>(work: impl FnOnce(&mut Library) -> Result<T, Failure>) -> Result<T, Failure> {
+    if is_child() {
+        let text = "the contexts run in the process that this one was forked from";
+        return Err(Failure::Detailed(MMTLS_ERR_RUN, text.to_owned()));
+    }
     match &mut *lock(&LIBRARY) {
         Some(library) => work(library),
         None => Err(MMTLS_ERR_NOT_INITIALISED.into()),
     }
+}
+
+/// Whether contexts were running when this process was forked: their threads are not here, and may have held any lock.
+fn is_child() -> bool {
+    let process = RUNS_IN.load(Ordering::Relaxed);
+    process != 0 && process != std::process::id()
+}
+
+/// In such a process: forgets everything, and waits for nothing.
+fn forget() -> Result<(), Failure> {
+    let mut library = match LIBRARY.try_lock() {
+        Ok(library) => library,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            let text = "forked while another thread was inside this library";
+            return Err(Failure::Detailed(MMTLS_ERR_RUN, text.to_owned()));
+        }
+    };
+    // What is in it may be locked: it is not touched.
+    std::mem::forget(library.take());
+    RUNS_IN.store(0, Ordering::Relaxed);
+    STOP.store(false, Ordering::Relaxed);
+    Ok(())
 }
 
 fn not_in_callback() -> Result<(), Failure> {
@@ -79,6 +109,9 @@ pub(crate) fn init(configuration: Configuration, num_cpus: c_int) -> Result<(), 
         return Err(Failure::Detailed(MMTLS_ERR_ARGUMENT, text));
     }
     run::check(&configuration).map_err(|text| Failure::Detailed(MMTLS_ERR_CONFIG, text))?;
+    if is_child() {
+        return Err(MMTLS_ERR_INITIALISED.into());
+    }
     let mut library = lock(&LIBRARY);
     if library.is_some() {
         return Err(MMTLS_ERR_INITIALISED.into());
@@ -100,6 +133,9 @@ fn new_number() -> usize {
 
 /// Ends the contexts, waits for them, and forgets everything.
 pub(crate) fn destroy() -> Result<(), Failure> {
+    if is_child() {
+        return forget();
+    }
     not_in_callback()?;
     let (number, ends, threads) = {
         let mut guard = lock(&LIBRARY);
@@ -127,6 +163,7 @@ pub(crate) fn destroy() -> Result<(), Failure> {
     // Another thread may have destroyed it meanwhile, and even begun anew.
     if library.as_ref().is_some_and(|library| library.number == number) {
         *library = None;
+        RUNS_IN.store(0, Ordering::Relaxed);
         STOP.store(false, Ordering::Relaxed);
     }
     Ok(())
@@ -201,6 +238,7 @@ impl Library {
 
     fn start(&mut self) {
         self.started = true;
+        RUNS_IN.store(std::process::id(), Ordering::Relaxed);
         self.contexts.sort_by_key(|context| context.cpu);
         let starts = self.contexts.iter().map(|context| Start {
             application: Application::new(context.number, context.callbacks),

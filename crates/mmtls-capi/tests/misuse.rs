@@ -90,3 +90,18 @@ fn refuses_misuse_with_fixed_codes_under_valgrind() {
         assert_checked(&misuse(&[], &options).unwrap());
     }
 }
+
+#[test]
+fn accepts_a_fork_while_contexts_run() {
+    if !can_compile() {
+        return;
+    }
+    let source = Path::new(SOURCE).with_file_name("fork.c");
+    let program = directory().join("fork");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-D_DEFAULT_SOURCE", "-g", "-Wall", "-Wextra", "-Werror"]);
+    cc.arg("-o").arg(&program).arg(source).args(pkg_config()).arg("-pthread");
+    succeed(&mut cc);
+    let config = replayed("forked", &[Conversation::new(&[http_exchange("/a", b"body")])]);
+    succeed(Command::new(program).arg(config));
+}
