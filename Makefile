@@ -70,7 +70,6 @@ checks:
 	@$(STEP) dependencies scripts/check-dependencies
 	@$(STEP) tree $(TEST_XTASK) tree
 	@$(STEP) "import circles" scripts/check-import-circles $(WITHOUT_CIRCLES)
-	@$(STEP) corpus $(TEST_XTASK) corpus --networks 1 --tampered 2000
 	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@$(STEP) features scripts/check-features
 	@RUSTDOCFLAGS="-D warnings" $(STEP) documentation $(CARGO) doc --quiet --workspace --no-deps --locked
@@ -81,6 +80,7 @@ checks:
 live:
 	@$(STEP) tests scripts/with-testbed $(CARGO) test --workspace --locked --offline
 	@$(STEP) interop $(TEST_XTASK_LIVE) interop --quick
+	@$(STEP) corpus $(TEST_XTASK) corpus --networks 1 --tampered 2000
 	@$(STEP) evade $(TEST_XTASK_LIVE) evade --seconds $(EVADE_SECONDS)
 	@$(STEP) demo $(TEST_XTASK_LIVE) demo
 
