@@ -50,6 +50,8 @@ pub struct Policies {
     pub missing_keys: Policy,
     /// The endpoint refused to share ("null keys").
     pub null_keys: Policy,
+    /// The same, of a client that has refused `Limits::null_keys_per_minute` sessions in this minute.
+    pub too_many_null_keys: Policy,
     /// A version or cipher suite that cannot be followed.
     pub unsupported: Policy,
     /// A session that was negotiated without the private tag (`docs/private-tag.md`), reported at the
@@ -99,6 +101,7 @@ impl Policies {
             missing_keys,
             memory_cap: Policy::Reset,
             null_keys: Policy::Bypass,
+            too_many_null_keys: Policy::Reset,
             unsupported: unseen,
             require_private_tag: Policy::Forward,
             integrity_failure: Policy::Reset,
@@ -118,10 +121,11 @@ impl Policies {
 
     /// Name and value of each policy, for printing at start.
     #[must_use]
-    pub fn list(&self) -> [(&'static str, Policy); 14] {
+    pub fn list(&self) -> [(&'static str, Policy); 15] {
         [
             ("missing_keys", self.missing_keys),
             ("null_keys", self.null_keys),
+            ("too_many_null_keys", self.too_many_null_keys),
             ("unsupported", self.unsupported),
             ("require_private_tag", self.require_private_tag),
             ("integrity_failure", self.integrity_failure),
@@ -179,6 +183,9 @@ pub struct Limits {
     pub max_pending_keys: usize,
     /// Nanoseconds such a delivery is kept.
     pub pending_keys_timeout_ns: u64,
+    /// Sessions of a client whose keys it may refuse in a minute, which begins with its first refusal: what it refuses
+    /// beyond them meets `Policies::too_many_null_keys`. 0 is no limit.
+    pub null_keys_per_minute: u32,
     /// Nanoseconds of silence until a connection attempt is forgotten, and what only one side vouches
     /// for. Anybody can make those in anybody's name.
     pub opening_timeout_ns: u64,
@@ -212,6 +219,7 @@ impl Default for Limits {
             unshared_stall_timeout_ns: SECOND_NS / 20,
             max_pending_keys: 1 << 16,
             pending_keys_timeout_ns: 5 * SECOND_NS,
+            null_keys_per_minute: 0,
             opening_timeout_ns: 10 * SECOND_NS,
             idle_timeout_ns: 7500 * SECOND_NS,
             closed_timeout_ns: 30 * SECOND_NS,
@@ -421,6 +429,9 @@ pub struct Config {
     /// Asked with the name in each session's first ClientHello: sessions that are exempt pass unread. A client can name
     /// whatever it likes.
     pub exempt_names: Option<ExemptNames>,
+    /// The same for names whose keys endpoints may refuse: such sessions pass unread, whatever `Policies::null_keys` says,
+    /// and do not count against `Limits::null_keys_per_minute`.
+    pub private_names: Option<ExemptNames>,
     /// Which versions and suites can be opened: the knowledge of record protection, not of the
     /// engine. Everything else meets `Policies::unsupported`.
     pub supports: fn(ProtocolVersion, CipherSuite) -> bool,
@@ -455,6 +466,7 @@ impl Config {
             asks_for_live_keys: false,
             awaited: None,
             exempt_names: None,
+            private_names: None,
             supports: |version, suite| {
                 version == ProtocolVersion::TLS_1_3
                     && matches!(

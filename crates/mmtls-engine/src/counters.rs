@@ -143,6 +143,8 @@ counters! {
     keys_not_needed,
     /// Null keys accepted: sessions that are exempt.
     null_keys,
+    /// Sessions of clients that have refused too many (`Limits::null_keys_per_minute`).
+    too_many_null_keys,
     /// Directions of sessions whose endpoint refuses to share them; the other one is followed.
     directions_refused,
     /// Protected records that passed in such directions.

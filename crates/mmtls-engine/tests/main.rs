@@ -20,6 +20,7 @@ mod opening;
 mod order;
 mod passive;
 mod private_tag;
+mod refusals;
 mod resumption;
 mod senders;
 mod shares;

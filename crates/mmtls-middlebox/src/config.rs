@@ -95,6 +95,7 @@ pub struct KeysSection {
 pub struct PoliciesSection {
     pub missing_keys: Option<PolicyName>,
     pub null_keys: Option<PolicyName>,
+    pub too_many_null_keys: Option<PolicyName>,
     pub unsupported: Option<PolicyName>,
     pub require_private_tag: Option<PolicyName>,
     pub integrity_failure: Option<PolicyName>,
@@ -113,6 +114,8 @@ pub struct PoliciesSection {
     pub bypass: Vec<BypassRule>,
     /// Server names whose sessions are left alone.
     pub exempt_names: NameRules,
+    /// Server names whose keys endpoints may refuse.
+    pub private_names: NameRules,
 }
 
 /// Server names: exact, or `*.example.org` for what is below it.
@@ -239,6 +242,7 @@ pub struct LimitsSection {
     pub unshared_stall_timeout_milliseconds: u64,
     pub max_pending_keys: usize,
     pub pending_keys_timeout_seconds: u64,
+    pub null_keys_per_minute: u32,
     pub opening_timeout_seconds: u64,
     pub idle_timeout_seconds: u64,
     pub closed_timeout_seconds: u64,
@@ -312,6 +316,7 @@ impl Default for LimitsSection {
             unshared_stall_timeout_milliseconds: limits.unshared_stall_timeout_ns / MILLISECOND_NS,
             max_pending_keys: limits.max_pending_keys,
             pending_keys_timeout_seconds: limits.pending_keys_timeout_ns / SECOND_NS,
+            null_keys_per_minute: limits.null_keys_per_minute,
             opening_timeout_seconds: limits.opening_timeout_ns / SECOND_NS,
             idle_timeout_seconds: limits.idle_timeout_ns / SECOND_NS,
             closed_timeout_seconds: limits.closed_timeout_ns / SECOND_NS,
@@ -341,6 +346,7 @@ impl LimitsSection {
                 .saturating_mul(MILLISECOND_NS),
             max_pending_keys: self.max_pending_keys,
             pending_keys_timeout_ns: seconds(self.pending_keys_timeout_seconds),
+            null_keys_per_minute: self.null_keys_per_minute,
             opening_timeout_ns: seconds(self.opening_timeout_seconds),
             idle_timeout_ns: seconds(self.idle_timeout_seconds),
             closed_timeout_ns: seconds(self.closed_timeout_seconds),
@@ -357,6 +363,7 @@ impl PoliciesSection {
         for (slot, name) in [
             (&mut policies.missing_keys, self.missing_keys),
             (&mut policies.null_keys, self.null_keys),
+            (&mut policies.too_many_null_keys, self.too_many_null_keys),
             (&mut policies.unsupported, self.unsupported),
             (&mut policies.require_private_tag, self.require_private_tag),
             (&mut policies.integrity_failure, self.integrity_failure),

@@ -71,6 +71,8 @@ pub enum KeyDelivery {
     Null {
         /// Who refused.
         sender: IpAddr,
+        /// The number of the connection that it came over.
+        source: u64,
         /// For which session.
         client_random: [u8; 32],
         /// For which direction of it; `None`: both.
@@ -479,7 +481,7 @@ impl WorkerSink {
             Message::NullKeys(null) => {
                 let home = self.home(null.flow.as_ref(), &null.client_random);
                 let (client_random, direction) = (null.client_random, null.direction);
-                (home, KeyDelivery::Null { sender, client_random, direction })
+                (home, KeyDelivery::Null { sender, source, client_random, direction })
             }
             Message::LiveKeys(keys) => return self.deliver_live(sender, source, &keys),
             _ => return Ok(()),
@@ -617,6 +619,7 @@ pub fn reason(why: KeyRefusal) -> Option<Reason> {
         KeyRefusal::Mismatch => Some(Reason::MISMATCH),
         KeyRefusal::OpenNothing => Some(Reason::OPEN_NOTHING),
         KeyRefusal::Capacity => Some(Reason::CAPACITY),
+        KeyRefusal::TooManyNullKeys => Some(Reason::POLICY),
         _ => None,
     }
 }

@@ -22,6 +22,7 @@ pub fn config() -> Config {
     config.policies.integrity_failure = Policy::Forward;
     config.policies.lost_synchronisation = Policy::Bypass;
     config.policies.memory_cap = Policy::Bypass;
+    config.policies.too_many_null_keys = Policy::Bypass;
     config.inline = false;
     config.supports = keys::supports;
     config.verify_checksums = false;

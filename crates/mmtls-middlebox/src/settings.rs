@@ -108,9 +108,12 @@ impl Settings {
         server.client_ca_file = config.keys.client_ca_file.clone();
         server.max_connections = config.keys.max_connections;
         engine.bypass = config.policies.bypass.iter().map(|BypassRule(bypass)| *bypass).collect();
-        let NameRules(names) = config.policies.exempt_names.clone();
-        engine.exempt_names =
-            (!names.is_empty()).then(|| ExemptNames(Arc::new(move |name| names.matches(name))));
+        let names = |NameRules(names): &NameRules| {
+            let names = names.clone();
+            (!names.is_empty()).then(|| ExemptNames(Arc::new(move |name| names.matches(name))))
+        };
+        engine.exempt_names = names(&config.policies.exempt_names);
+        engine.private_names = names(&config.policies.private_names);
         // The session that brings keys has none itself.
         if !listen.ip().is_unspecified() {
             engine.bypass.push(only(listen));

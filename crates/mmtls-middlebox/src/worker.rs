@@ -284,9 +284,13 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                         self.keys.refuse(sender, source, random, why);
                     }
                 }
-                KeyDelivery::Null { sender, client_random, direction } => {
+                KeyDelivery::Null { sender, source, client_random, direction } => {
                     let sender = Some(sender);
-                    let _ = self.engine.handle_null_keys(now_ns, sender, client_random, direction);
+                    if let Err(why) =
+                        self.engine.handle_null_keys(now_ns, sender, client_random, direction)
+                    {
+                        self.keys.refuse(sender, source, client_random, why);
+                    }
                 }
                 KeyDelivery::Live(keys) => {
                     // Too many are counted.

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use mmtls_engine::{Policies, Policy};
+use mmtls_engine::{Config, Policy};
 use mmtls_inspect::Uninspected;
 use mmtls_middlebox::Error;
 use mmtls_middlebox::config::{
@@ -304,13 +304,20 @@ fn parse(text: &str) -> Result<File, String> {
 /// What passes uninspected although sessions without keys do not, and what would stop it; `None`
 /// where nothing does. Told at start, since the name `reset` promises more than it holds.
 #[must_use]
-pub fn exceptions(policies: &Policies, exempt_names: bool, grace_seconds: u64) -> Option<String> {
+pub fn exceptions(config: &Config, grace_seconds: u64) -> Option<String> {
+    let Config { policies, exempt_names, private_names, .. } = config;
     let passes = |policy| matches!(policy, Policy::Forward | Policy::Bypass);
     if passes(policies.missing_keys) {
         return None;
     }
     let mut found: Vec<String> = [
         ("null_keys", policies.null_keys, "sessions whose endpoint refuses to share", "reset"),
+        (
+            "too_many_null_keys",
+            policies.too_many_null_keys,
+            "refusals beyond null_keys_per_minute",
+            "reset",
+        ),
         ("udp_tls", policies.udp_tls, "DTLS and QUIC", "drop"),
         ("encapsulated", policies.encapsulated, "IP in tunnels and other frames", "drop"),
         ("fragments", policies.fragments, "TCP in IP fragments", "drop"),
@@ -330,14 +337,19 @@ pub fn exceptions(policies: &Policies, exempt_names: bool, grace_seconds: u64) -
     })
     .collect();
     if !passes(policies.mid_stream) && grace_seconds > 0 {
-        let until = if exempt_names { "" } else { " until their endpoints have shared keys" };
+        let until =
+            if exempt_names.is_some() { "" } else { " until their endpoints have shared keys" };
         found.push(format!(
             "for {grace_seconds} s connections from before the start{until} \
              (limits.mid_stream_grace_seconds = 0 stops them)"
         ));
     }
-    if exempt_names {
+    if exempt_names.is_some() {
         found.push("sessions with names of policies.exempt_names".to_owned());
+    }
+    if private_names.is_some() && !passes(policies.null_keys) {
+        let what = "sessions with names of policies.private_names whose endpoint refuses to share";
+        found.push(what.to_owned());
     }
     (!found.is_empty()).then(|| {
         let missing = policies.missing_keys.name();
@@ -347,7 +359,9 @@ pub fn exceptions(policies: &Policies, exempt_names: bool, grace_seconds: u64) -
 
 #[cfg(test)]
 mod tests {
-    use mmtls_engine::Limits;
+    use std::sync::Arc;
+
+    use mmtls_engine::{ExemptNames, Limits, Policies};
     use mmtls_middlebox::config::{BypassRule, NameRules, PolicyName};
 
     use super::*;
@@ -416,6 +430,7 @@ mod tests {
         defaults.policies = PoliciesSection {
             missing_keys: None,
             null_keys: Some(PolicyName(policies.null_keys)),
+            too_many_null_keys: Some(PolicyName(policies.too_many_null_keys)),
             unsupported: None,
             require_private_tag: Some(PolicyName(policies.require_private_tag)),
             integrity_failure: Some(PolicyName(policies.integrity_failure)),
@@ -427,6 +442,7 @@ mod tests {
             memory_cap: Some(PolicyName(policies.memory_cap)),
             bypass: Vec::new(),
             exempt_names: NameRules::default(),
+            private_names: NameRules::default(),
             fragments: None,
             multipath: None,
             udp_tls: Some(PolicyName(policies.udp_tls)),
@@ -438,30 +454,35 @@ mod tests {
 
     #[test]
     fn names_what_passes_where_sessions_without_keys_do_not() {
-        let mut policies = Policies::new(Policy::Reset);
-        let text = exceptions(&policies, false, 0).unwrap();
+        let mut config = Config::new(Policy::Reset);
+        let text = exceptions(&config, 0).unwrap();
         assert_eq!(
             text,
             "although missing_keys=reset, these pass: sessions whose endpoint refuses to share \
              (null_keys=bypass; policies.null_keys = \"reset\" stops them), DTLS and QUIC \
              (udp_tls=forward; policies.udp_tls = \"drop\" stops them)"
         );
-        policies.null_keys = Policy::Reset;
-        policies.udp_tls = Policy::Drop;
-        assert_eq!(exceptions(&policies, false, 0), None);
-        assert!(exceptions(&policies, true, 0).unwrap().contains("policies.exempt_names"));
-        assert!(exceptions(&policies, false, 60).unwrap().contains("for 60 s connections from"));
-        policies.fragments = Policy::Forward;
-        assert!(exceptions(&policies, false, 0).unwrap().contains("fragments=forward"));
-        assert_eq!(exceptions(&Policies::new(Policy::Forward), false, 60), None);
+        config.policies.null_keys = Policy::Reset;
+        config.policies.udp_tls = Policy::Drop;
+        assert_eq!(exceptions(&config, 0), None);
+        assert!(exceptions(&config, 60).unwrap().contains("for 60 s connections from"));
+        let names = || Some(ExemptNames(Arc::new(|_: &[u8]| true)));
+        let named = Config { exempt_names: names(), ..config.clone() };
+        assert!(exceptions(&named, 0).unwrap().contains("policies.exempt_names"));
+        let named = Config { private_names: names(), ..config.clone() };
+        assert!(exceptions(&named, 0).unwrap().contains("policies.private_names"));
+        config.policies.fragments = Policy::Forward;
+        assert!(exceptions(&config, 0).unwrap().contains("fragments=forward"));
+        assert_eq!(exceptions(&Config::new(Policy::Forward), 60), None);
         // Every policy has a sentence, apart from the condition and one that is off by default.
-        let mut all = Policies::new(Policy::Forward);
-        all.missing_keys = Policy::Reset;
-        all.memory_cap = Policy::Forward;
-        all.integrity_failure = Policy::Forward;
-        all.lost_synchronisation = Policy::Forward;
-        let text = exceptions(&all, false, 0).unwrap();
-        for (name, _) in all.list() {
+        let mut all = Config::new(Policy::Forward);
+        all.policies.missing_keys = Policy::Reset;
+        all.policies.too_many_null_keys = Policy::Forward;
+        all.policies.memory_cap = Policy::Forward;
+        all.policies.integrity_failure = Policy::Forward;
+        all.policies.lost_synchronisation = Policy::Forward;
+        let text = exceptions(&all, 0).unwrap();
+        for (name, _) in all.policies.list() {
             let told = text.contains(&format!("({name}="));
             assert_eq!(told, !["missing_keys", "require_private_tag"].contains(&name), "{name}");
         }

@@ -1,8 +1,9 @@
 //! What endpoints refuse to share, live: a direction, a session.
 
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
-use crate::common::{Family, Stage, can_run, find, patient, sessions, stat, url};
+use crate::common::{Family, Stage, can_run, find, mmtls_program, patient, sessions, stat, url};
 use crate::keys::{resetting, secrets_of, stage, with_pattern};
 use mmtls_testkit::{MmtlsOptions, NginxOptions, address, files};
 
@@ -105,6 +106,55 @@ fn keys_of_exempt_sessions_are_in_no_memory() {
         "{:#?}",
         report.summary
     );
+}
+
+/// What a client refuses beyond its limit meets the policy, and both sides are told why.
+#[test]
+fn too_many_refusals_meet_a_policy() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = stage();
+    let content = files::pattern_bytes(100_000, 5);
+    stage.serve("file", &content);
+    for private in [false, true] {
+        let names = if private { "[\"*.test\"]" } else { "[]" };
+        let config =
+            format!("[policies]\nprivate_names = {names}\n[limits]\nnull_keys_per_minute = 2\n");
+        let mmtls = stage.mmtls(&MmtlsOptions { config: Some(config), ..resetting(&stage) });
+        let directory = stage.bed.directory().join(format!("agent-{private}"));
+        let agent = mmtls.agent(&stage.bed, false, &directory, None).unwrap();
+        for number in 1..=3 {
+            let options = ["--exempt", "server.test"];
+            let mut curl = mmtls.sharing_through(&stage.bed, &directory, &options, "curl");
+            curl.arg("--cacert").arg(&stage.bed.pki().ca).args(stage.bed.resolve_args());
+            curl.args(["-sS", "--http1.1", "--max-time", "20", &url("file")]);
+            let page = stage.run("curl", curl);
+            let passes = private || number < 3;
+            assert_eq!(page.stdout == content, passes, "{private} {number}: {}", page.stderr);
+            assert_eq!(page.stdout.is_empty(), !passes, "{private} {number}");
+        }
+        let status = || {
+            let mut status = stage.bed.client.command(mmtls_program());
+            status.args(["agent", "status", "--directory"]).arg(&directory);
+            stage.run("status", status).text()
+        };
+        let end = Instant::now() + Duration::from_secs(5);
+        while !private && !status().contains("forbidden by policy") {
+            assert!(Instant::now() < end, "{}", status());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        drop(agent);
+        let report = mmtls.stop().unwrap();
+        let too_many = u64::from(!private);
+        assert_eq!(stat(&report, "engine", "too_many_null_keys"), too_many);
+        let events = report.events("keys");
+        assert_eq!(events.len() as u64, too_many, "{events:?}");
+        for event in events {
+            assert_eq!(event["keys"]["reason"], "too_many_null_keys", "{event}");
+            assert_eq!(event["keys"]["sender"], address::CLIENT_V4, "{event}");
+        }
+    }
 }
 
 #[test]

@@ -122,7 +122,7 @@ impl<H: Handler> Engine<H> {
         match why {
             KeyRefusal::WrongSender => self.counters.keys_wrong_sender += 1,
             KeyRefusal::Mismatch => self.counters.keys_mismatch += 1,
-            KeyRefusal::OpenNothing | KeyRefusal::Capacity => {}
+            KeyRefusal::OpenNothing | KeyRefusal::Capacity | KeyRefusal::TooManyNullKeys => {}
             KeyRefusal::NotNeeded => {
                 self.counters.keys_not_needed += 1;
                 return;
@@ -162,9 +162,11 @@ impl<H: Handler> Engine<H> {
         let known = tls.session.key_random();
         let mut ctx = context!(self, tls.state);
         let mut used = false;
+        let mut is_one_too_many = false;
         match delivery {
             Delivery::Null(direction) => {
                 used = tls.session.handle_null_keys(direction, of_client, &mut ctx);
+                is_one_too_many = tls.session.is_one_too_many();
             }
             Delivery::Keys(mut shared) => {
                 let info = tls.session.info();
@@ -198,7 +200,11 @@ impl<H: Handler> Engine<H> {
             // A renegotiation began in what waited for these keys.
             self.register(index, known);
         }
-        if used { Ok(()) } else { Err(KeyRefusal::NotNeeded) }
+        match used {
+            true if is_one_too_many => Err(KeyRefusal::TooManyNullKeys),
+            true => Ok(()),
+            false => Err(KeyRefusal::NotNeeded),
+        }
     }
 
     /// A session's client random has become known: keys can find it, and some may be waiting.

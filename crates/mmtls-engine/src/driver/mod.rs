@@ -33,7 +33,7 @@ use payload::Payload;
 use crate::buffer_pool::BufferPool;
 use crate::config::{Config, Policy};
 use crate::counters::Counters;
-use crate::keys::{LiveSessions, PendingKeys};
+use crate::keys::{LiveSessions, PendingKeys, Refusals};
 use crate::output::{FrameInput, HoldId, Output, PortId, Verdict};
 use crate::recognition::{Datagram, classify};
 use crate::session::{EndReason, Handler, SessionId};
@@ -61,6 +61,7 @@ pub struct Engine<H: Handler> {
     /// Others with the same one, while that is open: copies of a connection, such as behind a NAT.
     twins: HashMap<[u8; 32], Vec<(FlowIndex, SessionId)>, ahash::RandomState>,
     pending: PendingKeys,
+    refusals: Refusals,
     /// Keys of sessions whose beginning was not seen, and connections that wait for them.
     live: LiveSessions,
     late: LateFlows,
@@ -111,6 +112,7 @@ impl<H: Handler> Engine<H> {
             by_random: HashMap::with_hasher(hasher.clone()),
             twins: HashMap::with_hasher(hasher.clone()),
             pending: PendingKeys::new(hasher.clone()),
+            refusals: Refusals::new(hasher.clone()),
             live: LiveSessions::new(hasher.clone()),
             late: LateFlows::new(hasher.clone()),
             fragments: Fragments::new(hasher),
@@ -348,6 +350,7 @@ macro_rules! context {
             config: &$engine.config,
             plaintext: &mut $engine.plaintext,
             outputs: &mut $engine.outputs,
+            refusals: &mut $engine.refusals,
             pool: &mut $engine.pool,
             now_ns: $engine.now_ns,
         }

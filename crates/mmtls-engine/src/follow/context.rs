@@ -6,6 +6,7 @@ use super::sink::SessionSink;
 use crate::buffer_pool::BufferPool;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::keys::Refusals;
 use crate::output::Output;
 use crate::tls::{ContentType, Direction, RecordHeader};
 
@@ -16,6 +17,7 @@ pub(crate) struct Context<'a> {
     pub(crate) config: &'a Config,
     pub(crate) plaintext: &'a mut [u8],
     pub(crate) outputs: &'a mut VecDeque<Output>,
+    pub(crate) refusals: &'a mut Refusals,
     pub(crate) pool: &'a mut BufferPool,
     pub(crate) now_ns: u64,
 }

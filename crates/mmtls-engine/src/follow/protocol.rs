@@ -17,7 +17,7 @@ use super::reporter::Reporter;
 use super::search::Located;
 use super::tls12::{Handled, Tls12};
 use super::tls13::{Early, Tls13};
-use crate::config::{ExemptNames, Policy};
+use crate::config::{Config, ExemptNames, Policy};
 use crate::keys::LiveKeys;
 use crate::session::{Certificates, KeyStatus, SessionError, SessionInfo};
 use crate::tls::{
@@ -42,8 +42,18 @@ pub(super) struct Protocol {
     exempt: Option<Exempt>,
     /// Some keys are the client's, which could have refused.
     pub(super) client_shares: bool,
+    /// What its endpoints' refusals come to, as soon as there is one.
+    refusal: Option<Refusal>,
     /// In the clear, and of TLS 1.2, by direction.
     messages: [MessageBuffer; 2],
+}
+
+/// What a refusal to share comes to: decided once for a session.
+#[derive(Clone, Copy)]
+struct Refusal {
+    policy: Policy,
+    /// The client refuses more than it may.
+    is_one_too_many: bool,
 }
 
 /// How records are read.
@@ -101,6 +111,7 @@ impl Protocol {
             version: Version::default(),
             exempt: None,
             client_shares: false,
+            refusal: None,
             messages: Default::default(),
         }
     }
@@ -124,6 +135,7 @@ impl Protocol {
             version,
             exempt: None,
             client_shares: false,
+            refusal: None,
             messages: Default::default(),
         }
     }
@@ -236,6 +248,12 @@ impl Protocol {
         if !reporter.following() || !(overrules || reporter.info.key_status == KeyStatus::Waiting) {
             return false;
         }
+        // Counted when it comes, whatever waits for the ServerHello.
+        let policy = match by {
+            Exempt::Endpoint { of_client } => self.refusal_policy(of_client, ctx),
+            Exempt::Name => Policy::Bypass,
+        };
+        let reporter = &mut self.reporter;
         let is_early = reporter.info.server_random.is_none();
         if is_early && ctx.config.policies.require_private_tag != Policy::Forward {
             // Only the ServerHello says whether there is a private tag. A server's refusal is the weakest reason.
@@ -245,16 +263,10 @@ impl Protocol {
             }
             return true;
         }
-        let policy = match by {
-            Exempt::Endpoint { .. } => {
-                ctx.counters.null_keys += 1;
-                ctx.config.policies.null_keys
-            }
-            Exempt::Name => {
-                ctx.counters.exempt_names += 1;
-                Policy::Bypass
-            }
-        };
+        match by {
+            Exempt::Endpoint { .. } => ctx.counters.null_keys += 1,
+            Exempt::Name => ctx.counters.exempt_names += 1,
+        }
         reporter.info.key_status = KeyStatus::Exempt;
         reporter.apply(policy, SessionError::MissingKeys);
         true
@@ -280,14 +292,37 @@ impl Protocol {
         }
         reporter.info.refused[side] = true;
         ctx.counters.directions_refused += 1;
-        match ctx.config.policies.null_keys {
+        match self.refusal_policy(of_client, ctx) {
             // The other direction is followed.
             Policy::Forward | Policy::Bypass => {}
             policy @ (Policy::Drop | Policy::Reset) => {
-                reporter.apply(policy, SessionError::MissingKeys);
+                self.reporter.apply(policy, SessionError::MissingKeys);
             }
         }
         true
+    }
+
+    fn refusal_policy(&mut self, of_client: bool, ctx: &mut Context<'_>) -> Policy {
+        let decide = || {
+            let SessionInfo { client, server_name, .. } = &self.reporter.info;
+            let Config { policies, limits, private_names, .. } = ctx.config;
+            let limit = limits.null_keys_per_minute;
+            let may_refuse = |name: &[u8]| private_names.as_ref().is_some_and(|it| it.0(name));
+            if server_name.as_ref().is_some_and(|name| may_refuse(name.as_bytes())) {
+                return Refusal { policy: Policy::Bypass, is_one_too_many: false };
+            }
+            if of_client && ctx.refusals.is_one_too_many(client.ip(), ctx.now_ns, limit) {
+                ctx.counters.too_many_null_keys += 1;
+                return Refusal { policy: policies.too_many_null_keys, is_one_too_many: true };
+            }
+            Refusal { policy: policies.null_keys, is_one_too_many: false }
+        };
+        self.refusal.get_or_insert_with(decide).policy
+    }
+
+    /// Whether its client has refused to share, and more than it may.
+    pub(super) fn is_one_too_many(&self) -> bool {
+        self.refusal.is_some_and(|refusal| refusal.is_one_too_many)
     }
 
     /// Whether a refusal counts although keys are in use: the client's, where they are its server's alone.

@@ -318,6 +318,11 @@ impl TlsSession {
         true
     }
 
+    /// See [`Protocol::is_one_too_many`].
+    pub(crate) fn is_one_too_many(&self) -> bool {
+        self.protocol.is_one_too_many()
+    }
+
     /// See [`Protocol::refuse_version`].
     pub(crate) fn refuse_version(&mut self, version: ProtocolVersion, ctx: &mut Context<'_>) {
         self.protocol.refuse_version(version, ctx);

@@ -5,9 +5,11 @@
 mod candidates;
 mod live;
 mod pending;
+mod refusals;
 
 pub(crate) use candidates::Candidates;
 pub(crate) use live::{Effort, LiveSessions};
 pub use live::{LiveKey, LiveKeys};
 pub use pending::SharedKeys;
 pub(crate) use pending::{Delivery, PendingKeys};
+pub(crate) use refusals::Refusals;

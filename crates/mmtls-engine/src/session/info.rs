@@ -390,6 +390,8 @@ pub enum KeyRefusal {
     Capacity,
     /// The session has these keys already, is over, or is not followed.
     NotNeeded,
+    /// It is none of keys, but the client's refusal to share: one of too many.
+    TooManyNullKeys,
 }
 
 impl KeyRefusal {
@@ -402,6 +404,7 @@ impl KeyRefusal {
             Self::OpenNothing => "open_nothing",
             Self::Capacity => "capacity",
             Self::NotNeeded => "not_needed",
+            Self::TooManyNullKeys => "too_many_null_keys",
         }
     }
 }

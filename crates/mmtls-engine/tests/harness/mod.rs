@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mmtls_engine::session::{
-    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, Record, Resumption, Session,
-    SessionError, TcpAnomaly, Upgrade,
+    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, Record, RefusedKeys, Resumption,
+    Session, SessionError, TcpAnomaly, Upgrade,
 };
 use mmtls_engine::tls::{CipherSuite, ContentType, Direction, Hellos, KeyEpoch, OpenRecord};
-use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId, SharedKeys, Verdict};
+use mmtls_engine::{
+    Config, Engine, FrameInput, KeyRefusal, Link, Output, Policy, PortId, SharedKeys, Verdict,
+};
 use mmtls_testkit::segments::{Endpoints, Seeded, flag};
 use mmtls_testkit::synthesis::{
     EarlyFate, EarlyScript, NullKeys, NullKeys12, Placed, Script, ScriptBuilder, side,
@@ -160,7 +162,11 @@ pub enum Event {
 pub struct Recorder {
     /// The first ClientHello may be lost: then that of a renegotiation, which the null cipher shows, is the first one.
     pub may_lose_hellos: bool,
+    /// ClientHellos are the test's own.
+    pub any_hellos: bool,
     pub events: Vec<Event>,
+    /// Why keys, and refusals to share, were not taken.
+    pub refusals: Vec<KeyRefusal>,
     pub judged: [usize; 2],
     /// Records of early data among them.
     pub early: usize,
@@ -247,15 +253,21 @@ impl Recorder {
 impl Handler for Recorder {
     type State = ();
 
+    fn keys_refused(&mut self, refused: &RefusedKeys<'_>) {
+        self.refusals.push(refused.why);
+    }
+
     fn session_start(&mut self, session: &mut Session<'_>, (): &mut ()) {
         self.raise(session, Event::SessionStart);
     }
 
     fn handshake_start(&mut self, session: &mut Session<'_>, (): &mut ()) {
-        let random = session.info().client_random;
-        let renegotiated = random == [random[0]; 32];
-        assert!(random == RANDOM || self.may_lose_hellos && renegotiated, "{random:?}");
-        assert_eq!(session.info().server_name.as_deref(), Some("server.test"));
+        if !self.any_hellos {
+            let random = session.info().client_random;
+            let renegotiated = random == [random[0]; 32];
+            assert!(random == RANDOM || self.may_lose_hellos && renegotiated, "{random:?}");
+            assert_eq!(session.info().server_name.as_deref(), Some("server.test"));
+        }
         self.starttls = session.info().starttls;
         self.raise(session, Event::HandshakeStart);
     }

@@ -16,7 +16,12 @@ const SENDER: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0,
 fn null(random: u8) -> Routed {
     let sender = [10, 0, 0, 2].into();
     Routed {
-        delivery: KeyDelivery::Null { sender, client_random: [random; 32], direction: None },
+        delivery: KeyDelivery::Null {
+            sender,
+            source: 1,
+            client_random: [random; 32],
+            direction: None,
+        },
         passed: 0,
     }
 }

@@ -112,11 +112,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     monitors.insert(0, first);
     let grace = file.limits.mid_stream_grace_seconds;
-    let exceptions = config::exceptions(
-        &settings.engine.policies,
-        settings.engine.exempt_names.is_some(),
-        grace,
-    );
+    let exceptions = config::exceptions(&settings.engine, grace);
     let uninspected = file.inspect.exceptions(rules_reset);
     let policies = settings.engine.policies.list();
     let policies: Vec<String> =
