@@ -3,11 +3,9 @@
 //!
 //! A delivery first goes to the worker that the connection's ends name. Where addresses are
 //! translated between endpoint and monitor, or no ends are given, that worker does not know the
-//! session and passes the delivery on to the next one, until it has gone round once: then it waits
-//! where it came first, since its session may be yet to come.
-//!
-//! With several workers, what overtakes its ClientHello (keys of early data, null keys) and names other ends than the monitor
-//! sees is kept by a worker that does not get the session, and not found.
+//! session and passes the delivery on to the next one, until it has gone round once: then it waits at
+//! every worker, since its session may be yet to come, to any of them (keys of early data and null keys overtake their
+//! ClientHello).
 //!
 //! Refuses to keep key bytes once their opener is set up, to share anything but queues between
 //! workers, and to wait for a slow one. No sender fills a queue (`keys/queue.rs`): of one that has
@@ -127,6 +125,17 @@ impl KeyDelivery {
         }
     }
 
+    /// The same for another worker, where there can be a second one.
+    fn share(&self) -> Option<Self> {
+        match self {
+            Self::Keys(keys) => keys.share().map(Self::Keys),
+            &Self::Null { sender, source, client_random, direction } => {
+                Some(Self::Null { sender, source, client_random, direction })
+            }
+            Self::Live(_) | Self::Lines(_) | Self::Opened { .. } => None,
+        }
+    }
+
     /// What it takes of a turn. Lines are as many deliveries as there may be secrets in them.
     fn cost(&self) -> usize {
         match self {
@@ -184,16 +193,27 @@ impl KeyReceiver {
             && let Some(Routed { delivery, passed }) = self.own.queue.pop()
         {
             *limit = limit.saturating_sub(delivery.cost());
-            let round = self.workers == 1 || passed >= self.workers;
-            match delivery.session() {
-                Some((sender, random)) if !round && !knows(sender, &random) => {
-                    let delivery = Routed { delivery, passed: passed + 1 };
-                    match self.next.queue.push(sender, delivery) {
-                        Ok(()) => self.next.ring(),
-                        Err(_) => self.router.count_lost(),
-                    }
+            let Some((sender, random)) = delivery.session() else {
+                return Some(delivery);
+            };
+            let is_last = self.workers == 1 || passed + 1 >= 2 * self.workers;
+            if is_last || knows(sender, &random) {
+                return Some(delivery);
+            }
+            let mut kept = None;
+            if passed >= self.workers {
+                // Nobody knows it: on the second round it is left with everybody.
+                kept = delivery.share();
+                if kept.is_none() {
+                    return Some(delivery);
                 }
-                _ => return Some(delivery),
+            }
+            match self.next.queue.push(sender, Routed { delivery, passed: passed + 1 }) {
+                Ok(()) => self.next.ring(),
+                Err(_) => self.router.count_lost(),
+            }
+            if kept.is_some() {
+                return kept;
             }
         }
         None

@@ -29,6 +29,18 @@ pub struct SharedKeys {
     pub keys: Vec<(Direction, KeyEpoch, Box<dyn OpenRecord>)>,
 }
 
+impl SharedKeys {
+    /// The same keys once more; `None` where they cannot be given twice.
+    #[must_use]
+    pub fn share(&self) -> Option<Self> {
+        let share = |(direction, epoch, opener): &(_, _, Box<dyn OpenRecord>)| {
+            opener.share().map(|opener| (*direction, *epoch, opener))
+        };
+        let keys: Option<Vec<_>> = self.keys.iter().map(share).collect();
+        keys.map(|keys| Self { keys, ..*self })
+    }
+}
+
 /// A delivery for a session that has not been seen.
 pub(crate) enum Delivery {
     Keys(SharedKeys),
@@ -39,15 +51,10 @@ pub(crate) enum Delivery {
 impl Delivery {
     /// The same for another session.
     pub(crate) fn share(&self) -> Option<Self> {
-        let keys = match self {
-            Self::Null(direction) => return Some(Self::Null(*direction)),
-            Self::Keys(keys) => keys,
-        };
-        let share = |(direction, epoch, opener): &(_, _, Box<dyn OpenRecord>)| {
-            opener.share().map(|opener| (*direction, *epoch, opener))
-        };
-        let shared: Option<Vec<_>> = keys.keys.iter().map(share).collect();
-        shared.map(|shared| Self::Keys(SharedKeys { keys: shared, ..*keys }))
+        match self {
+            Self::Null(direction) => Some(Self::Null(*direction)),
+            Self::Keys(keys) => keys.share().map(Self::Keys),
+        }
     }
 
     /// What it counts against the cap.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mmtls_keyshare::client::{Client, ClientConfig};
-use mmtls_keyshare::message::NullKeys;
+use mmtls_keyshare::message::{KeyEntry, NullKeys};
 use mmtls_keyshare::server::{Identity, Server, ServerConfig};
 use mmtls_testkit::{Pki, require_program};
 
@@ -47,18 +47,46 @@ fn accepts_deliveries_at_whichever_worker_knows_the_session() {
     assert_eq!(router.queue_full.load(Ordering::Relaxed), 0);
 }
 
+/// Whichever worker gets the session has its keys, once.
 #[test]
-fn accepts_deliveries_for_sessions_that_nobody_knows_yet_where_they_came_first() {
-    let (sink, mut receivers, _router) = queues(Share { engines: 3, ..Share::ALL }).unwrap();
-    sink.queues[1].queue.push(SENDER, null(7)).ok().unwrap();
-    let mut taken = Vec::new();
-    for turn in 0..9 {
-        let mut limit = 10;
-        if receivers[turn % 3].take(&mut limit, |_, _| false).is_some() {
-            taken.push(turn % 3);
+fn accepts_deliveries_for_sessions_that_nobody_knows_yet_at_every_worker() {
+    let (mut sink, mut receivers, router) = queues(Share { engines: 3, ..Share::ALL }).unwrap();
+    let keys = || SessionKeys {
+        client_random: [7; 32],
+        server_random: None,
+        version: ProtocolVersion::TLS_1_3.0,
+        cipher_suite: CipherSuite::TLS_AES_128_GCM_SHA256.0,
+        flow: None,
+        keys: KeyEntry::new(Direction::ClientToServer, Epoch::EARLY_DATA, &[7; 16], &[8; 12], &[])
+            .into_iter()
+            .collect(),
+    };
+    let sender = SENDER.unwrap();
+    for is_null in [false, true] {
+        let message = match is_null {
+            false => Message::SessionKeys(keys()),
+            true => {
+                Message::NullKeys(NullKeys { client_random: [7; 32], direction: None, flow: None })
+            }
+        };
+        sink.deliver(sender, 1, message).unwrap();
+        let mut taken = Vec::new();
+        for turn in 0..12 {
+            let mut limit = 10;
+            while let Some(it) = receivers[turn % 3].take(&mut limit, |_, _| false) {
+                assert_eq!(it.session(), Some((SENDER, [7; 32])));
+                match it {
+                    KeyDelivery::Keys(keys) => assert!(keys.keys.len() == 1 && !is_null),
+                    KeyDelivery::Null { .. } => assert!(is_null),
+                    _ => unreachable!(),
+                }
+                taken.push(turn % 3);
+            }
         }
+        taken.sort_unstable();
+        assert_eq!(taken, [0, 1, 2], "{is_null}");
     }
-    assert_eq!(taken, [1]);
+    assert_eq!(router.queue_full.load(Ordering::Relaxed), 0);
 }
 
 #[test]
