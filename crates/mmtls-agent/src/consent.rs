@@ -74,6 +74,12 @@ impl Consent {
         Decision { share, is_new: true }
     }
 
+    /// Whether it is known what the rules say of a session. It is forgotten when many others have come: then nothing more
+    /// of it may leave.
+    pub fn knows(&self, client_random: &Random) -> bool {
+        self.rules.is_empty() || self.decided_of().of.contains(client_random)
+    }
+
     /// How many sessions each rule has decided about.
     pub fn decided(&self) -> Vec<(String, u64)> {
         let decided = self.decided_of();
@@ -148,7 +154,7 @@ impl Consent {
 }
 
 /// Which session a message is about.
-fn random_of(message: &Message) -> Option<&Random> {
+pub fn random_of(message: &Message) -> Option<&Random> {
     match message {
         Message::SessionKeys(keys) => Some(&keys.client_random),
         Message::NullKeys(null) => Some(&null.client_random),

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mmtls_keyshare::agent::{Datagram, Exempt};
-use mmtls_keyshare::message::Message;
+use mmtls_keyshare::message::{KeyRequest, Message, Reason, Refused};
 
 use crate::audit::Cause;
-use crate::consent::{Consent, Decision};
+use crate::consent::{Consent, Decision, random_of};
 use crate::key_logs::KeyLogs;
 use crate::rules::{Facts, Share};
 use crate::sessions::Sessions;
@@ -96,6 +96,7 @@ impl Programs {
     /// The keys of all sessions that may be under way, the latest first.
     fn live_keys(&self) -> Vec<Message> {
         let mut messages = self.sessions().all();
+        messages.retain(|it| random_of(it).is_some_and(|random| self.consent.knows(random)));
         if let Some(logs) = &self.logs {
             messages.extend(logs.all());
         }
@@ -117,6 +118,14 @@ impl Programs {
         self.consent.decided()
     }
 
+    fn answer_of(&self, sessions: &mut Sessions, request: &KeyRequest) -> Message {
+        let client_random = request.client_random;
+        match sessions.knows(&client_random) && !self.consent.knows(&client_random) {
+            true => Message::Refused(Refused { client_random, reason: Reason::POLICY }),
+            false => sessions.answer(request),
+        }
+    }
+
     fn answer(&self, message: &Message) -> Option<Message> {
         match message {
             Message::KeyRequest(request) => {
@@ -127,7 +136,7 @@ impl Programs {
                         drop(sessions);
                         logs.answer(request)
                     }
-                    _ => Some(sessions.answer(request)),
+                    _ => Some(self.answer_of(&mut sessions, request)),
                 }
             }
             Message::Refused(refused) => {
@@ -136,5 +145,68 @@ impl Programs {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mmtls_keyshare::agent::{MAX_DATAGRAM_BYTES, Role, SecretKind, TrafficSecret};
+    use mmtls_keyshare::message::Epoch;
+    use mmtls_record::Direction;
+
+    use super::*;
+    use crate::audit::Audit;
+    use crate::rules::AgentFile;
+
+    /// What a rule keeps private stays so when the rule's decision is forgotten, and the session's secrets are not.
+    #[test]
+    fn refuses_keys_of_sessions_whose_rule_is_forgotten() {
+        let text = "[[rules]]\nname = \"own data\"\nshare = \"toserver\"\n";
+        let file: AgentFile = toml::from_str(text).unwrap();
+        let consent = Consent::new(None, file.rules(), Audit::default());
+        let programs = Programs::new(false, KeyLogUse::None, consent);
+        let tell = |client_random: &[u8; 32], kind| {
+            let secret = TrafficSecret {
+                kind,
+                role: Role::Client,
+                client_random,
+                server_random: &[2; 32],
+                version: 0x0304,
+                cipher_suite: 0x1301,
+                secret: &[7; 32],
+                server_name: b"",
+                flow: None,
+            };
+            let mut room = [0; MAX_DATAGRAM_BYTES];
+            let len = Datagram::TrafficSecret(secret).encode(&mut room).unwrap();
+            programs.program_says(None, &room[..len])
+        };
+        let ask = || {
+            let asked = |direction| {
+                programs.middlebox_says(&Message::KeyRequest(KeyRequest {
+                    client_random: [1; 32],
+                    server_random: [2; 32],
+                    version: 0x0304,
+                    cipher_suite: 0x1301,
+                    direction,
+                    epoch: Epoch::APPLICATION,
+                }))
+            };
+            let live = programs.middlebox_says(&Message::LiveKeysRequest);
+            let [own, others] = Direction::BOTH.map(asked);
+            [own, others, live].map(|it| it.iter().map(Message::kind).collect::<Vec<_>>())
+        };
+        for kind in [SecretKind::ClientTraffic0, SecretKind::ServerTraffic0] {
+            assert_eq!(tell(&[1; 32], kind).len(), 1);
+        }
+        // SessionKeys, NullKeys, LiveKeys.
+        assert_eq!(ask(), [vec![3], vec![4], vec![10]]);
+        // Sessions that come no further than their handshakes.
+        for number in 0..5000_u32 {
+            let mut random = [3; 32];
+            random[..4].copy_from_slice(&number.to_be_bytes());
+            assert!(tell(&random, SecretKind::ClientHandshake).is_empty());
+        }
+        assert_eq!(ask(), [vec![6], vec![6], vec![]]);
     }
 }

@@ -119,20 +119,34 @@ fn accepts_refusals_of_private_names_alone() {
     assert_eq!(run.counted(), [0, 0]);
 }
 
-/// A server's refusals are not its clients' doing.
+/// A server's refusals are not its clients' doing, also where it is trusted for any session.
 #[test]
 fn accepts_any_number_of_a_servers_refusals() {
-    let senders = KeySenders { server: true, ..KeySenders::CLIENT };
-    let mut run = Run::new(|config| config.key_senders = senders);
-    for session in 1..=LIMIT as u8 + 2 {
-        let t = &mut run.t;
-        t.ep.client.set_port(40_000 + u16::from(session));
-        t.open();
-        let hello = plain(ContentType::HANDSHAKE, &client_hello(&[session; 32], "server.test", 10));
-        t.send(C, 0, 0, flag::ACK, &hello);
-        let sender = Some(t.ep.server.ip());
-        let outcome = t.engine.handle_null_keys(t.now, sender, [session; 32], None);
-        assert_eq!(outcome, Ok(true));
+    let servers = KeySenders { server: true, ..KeySenders::CLIENT };
+    let network = Network { address: [10, 0, 0, 0].into(), prefix_len: 24 };
+    let networks = KeySenders { networks: vec![network], ..KeySenders::CLIENT };
+    for senders in [servers, networks, KeySenders::ANY] {
+        let mut run = Run::new(|config| config.key_senders = senders);
+        for session in 1..=LIMIT as u8 + 2 {
+            let t = &mut run.t;
+            t.ep.client.set_port(40_000 + u16::from(session));
+            let refuse = |t: &mut T| {
+                let sender = Some(t.ep.server.ip());
+                t.engine.handle_null_keys(t.now, sender, [session; 32], None)
+            };
+            let ahead = session % 2 == 0;
+            if ahead {
+                assert_eq!(refuse(t), Ok(false));
+            }
+            t.open();
+            let hello =
+                plain(ContentType::HANDSHAKE, &client_hello(&[session; 32], "server.test", 10));
+            t.send(C, 0, 0, flag::ACK, &hello);
+            if !ahead {
+                assert_eq!(refuse(t), Ok(true));
+            }
+            assert_eq!(t.engine.counters().null_keys, u64::from(session));
+        }
+        assert_eq!(run.counted(), [0, 0]);
     }
-    assert_eq!(run.counted(), [0, 0]);
 }

@@ -66,7 +66,7 @@ impl<H: Handler> Engine<H> {
         direction: Option<Direction>,
     ) -> Result<bool, KeyRefusal> {
         self.now_ns = self.now_ns.max(now_ns);
-        self.handle_delivery(sender, client_random, Delivery::Null(direction))
+        self.handle_delivery(sender, client_random, Delivery::Null(direction, sender))
     }
 
     fn handle_delivery(
@@ -153,7 +153,7 @@ impl<H: Handler> Engine<H> {
         // Wherever it is trusted for others.
         let address = match &delivery {
             Delivery::Keys(keys) => keys.sender,
-            Delivery::Null(_) => sender,
+            Delivery::Null(_, address) => *address,
         };
         let of_client = address.is_none_or(|it| it == client || it != flow.server.ip());
         let Payload::Tls(tls) = &mut flow.payload else {
@@ -164,7 +164,7 @@ impl<H: Handler> Engine<H> {
         let mut used = false;
         let mut is_one_too_many = false;
         match delivery {
-            Delivery::Null(direction) => {
+            Delivery::Null(direction, _) => {
                 used = tls.session.handle_null_keys(direction, of_client, &mut ctx);
                 is_one_too_many = tls.session.is_one_too_many();
             }

@@ -304,14 +304,16 @@ impl Protocol {
 
     fn refusal_policy(&mut self, of_client: bool, ctx: &mut Context<'_>) -> Policy {
         let decide = || {
-            let SessionInfo { client, server_name, .. } = &self.reporter.info;
+            let SessionInfo { client, server_name, is_mid_stream, .. } = &self.reporter.info;
             let Config { policies, limits, private_names, .. } = ctx.config;
             let limit = limits.null_keys_per_minute;
             let may_refuse = |name: &[u8]| private_names.as_ref().is_some_and(|it| it.0(name));
             if server_name.as_ref().is_some_and(|name| may_refuse(name.as_bytes())) {
                 return Refusal { policy: Policy::Bypass, is_one_too_many: false };
             }
-            if of_client && ctx.refusals.is_one_too_many(client.ip(), ctx.now_ns, limit) {
+            // What was under way when the monitor began comes all at once, and was counted before.
+            let counts = of_client && !is_mid_stream;
+            if counts && ctx.refusals.is_one_too_many(client.ip(), ctx.now_ns, limit) {
                 ctx.counters.too_many_null_keys += 1;
                 return Refusal { policy: policies.too_many_null_keys, is_one_too_many: true };
             }

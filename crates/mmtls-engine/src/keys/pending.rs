@@ -44,15 +44,15 @@ impl SharedKeys {
 /// A delivery for a session that has not been seen.
 pub(crate) enum Delivery {
     Keys(SharedKeys),
-    /// A refusal, of one direction or both.
-    Null(Option<Direction>),
+    /// A refusal, of one direction or both, from this address.
+    Null(Option<Direction>, Option<IpAddr>),
 }
 
 impl Delivery {
     /// The same for another session.
     pub(crate) fn share(&self) -> Option<Self> {
         match self {
-            Self::Null(direction) => Some(Self::Null(*direction)),
+            &Self::Null(direction, address) => Some(Self::Null(direction, address)),
             Self::Keys(keys) => keys.share().map(Self::Keys),
         }
     }
@@ -61,7 +61,7 @@ impl Delivery {
     pub(crate) fn cost(&self) -> usize {
         match self {
             Self::Keys(keys) => keys.keys.len().max(1),
-            Self::Null(_) => 1,
+            Self::Null(..) => 1,
         }
     }
 
@@ -69,7 +69,7 @@ impl Delivery {
     pub(crate) fn source(&self) -> u64 {
         match self {
             Self::Keys(keys) => keys.source,
-            Self::Null(_) => 0,
+            Self::Null(..) => 0,
         }
     }
 }
