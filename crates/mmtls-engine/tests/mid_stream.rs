@@ -203,6 +203,32 @@ fn refuses_to_read_a_direction_that_is_not_shared() {
     assert!(it.content(C).is_empty());
 }
 
+/// What a client refuses of sessions that were under way does not count against what it may refuse in a minute.
+#[test]
+fn accepts_directions_that_are_not_shared_beyond_the_limit_of_refusals() {
+    let limits = Limits { null_keys_per_minute: 1, ..Limits::default() };
+    let mut it = Late::with(Config { limits, ..config() });
+    it.t.engine.handler_mut().any_hellos = true;
+    let client = it.t.ep.client;
+    it.t.ep.client.set_port(40_001);
+    it.t.open();
+    it.t.send(C, 0, 0, flag::ACK, &hello());
+    let refused = it.t.engine.handle_null_keys(it.t.now, Some(client.ip()), RANDOM, None);
+    assert_eq!(refused, Ok(true));
+    it.t.ep.client = client;
+    it.t.out.clear();
+    it.begin();
+    let mut keys = it.live_keys();
+    keys.client_random = [9; 32];
+    keys.keys.remove(0);
+    it.t.engine.handle_live_keys(it.t.now, keys).unwrap();
+    let answer = it.record(S, b"answer");
+    assert_eq!(it.say(S, &answer), Verdict::Forward);
+    assert_eq!(it.content(S), b"answer");
+    let counters = it.t.engine.counters();
+    assert_eq!((counters.directions_refused, counters.too_many_null_keys), (1, 0));
+}
+
 #[test]
 fn refuses_keys_of_strangers_and_where_names_are_exempt() {
     let stranger = "10.0.0.66".parse().ok();
