@@ -19,6 +19,8 @@ mod pin;
 #[cfg(feature = "client")]
 mod sending;
 #[cfg(feature = "server")]
+mod relay;
+#[cfg(feature = "server")]
 pub mod server;
 mod socket;
 mod tls;

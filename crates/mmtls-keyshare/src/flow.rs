@@ -40,34 +40,60 @@ impl Flow {
         let Some(flow) = flow else {
             return out.u8(0);
         };
-        out.u8(if flow.client.is_ipv4() { 4 } else { 6 });
-        for end in [flow.client, flow.server] {
-            match end.ip() {
-                IpAddr::V4(address) => out.bytes(&address.octets()),
-                IpAddr::V6(address) => out.bytes(&address.octets()),
-            }
-            out.u16(end.port());
-        }
+        out.u8(family(flow.client));
+        write_end(flow.client, out);
+        write_end(flow.server, out);
     }
 
     /// `Ok(Err(()))` is a family that does not exist or an address that is not canonical.
     pub(crate) fn read(input: &mut Reader<'_>) -> Result<Result<Option<Self>, ()>, Short> {
-        let mut ends = [SocketAddr::from(([0, 0, 0, 0], 0)); 2];
         let family = input.u8()?;
-        for end in &mut ends {
-            let address = match family {
-                0 => return Ok(Ok(None)),
-                4 => IpAddr::from(input.array::<4>()?),
-                6 => IpAddr::from(input.array::<16>()?),
-                _ => return Ok(Err(())),
-            };
-            *end = SocketAddr::new(address, input.u16()?);
+        if family == 0 {
+            return Ok(Ok(None));
         }
-        // One flow has one encoding; a mapped address would be a second one.
-        if family == 6 && ends.iter().any(|end| end.ip().to_canonical().is_ipv4()) {
+        let Some(client) = read_end(family, input)? else {
             return Ok(Err(()));
-        }
-        let [client, server] = ends;
+        };
+        let Some(server) = read_end(family, input)? else {
+            return Ok(Err(()));
+        };
         Ok(Ok(Some(Self { client, server })))
     }
+}
+
+fn family(end: SocketAddr) -> u8 {
+    if end.is_ipv4() { 4 } else { 6 }
+}
+
+fn write_end(end: SocketAddr, out: &mut Writer<'_>) {
+    match end.ip() {
+        IpAddr::V4(address) => out.bytes(&address.octets()),
+        IpAddr::V6(address) => out.bytes(&address.octets()),
+    }
+    out.u16(end.port());
+}
+
+/// `None` is a family that does not exist or an address that is not canonical: one end has one encoding, and a mapped
+/// address would be a second one.
+fn read_end(family: u8, input: &mut Reader<'_>) -> Result<Option<SocketAddr>, Short> {
+    let address = match family {
+        4 => IpAddr::from(input.array::<4>()?),
+        6 => IpAddr::from(input.array::<16>()?),
+        _ => return Ok(None),
+    };
+    let end = SocketAddr::new(address, input.u16()?);
+    Ok((end.is_ipv4() || end.ip().to_canonical().is_ipv6()).then_some(end))
+}
+
+/// One end alone, with its family before it. IPv4-mapped addresses become IPv4.
+pub(crate) fn write_address(end: SocketAddr, out: &mut Writer<'_>) {
+    let end = SocketAddr::new(end.ip().to_canonical(), end.port());
+    out.u8(family(end));
+    write_end(end, out);
+}
+
+/// See [`write_address`] and [`read_end`].
+pub(crate) fn read_address(input: &mut Reader<'_>) -> Result<Option<SocketAddr>, Short> {
+    let family = input.u8()?;
+    read_end(family, input)
 }

@@ -8,6 +8,7 @@
 //! * [`agent`]: what goes from a program to the agent on its own host.
 //! * [`keylog`]: lines of key logs.
 //! * [`policy`]: which server names are exempt.
+//! * [`sealed`]: datagrams from a key server to a middlebox's worker.
 //! * [`channel`]: `client` and `server` (features of these names), over TLS 1.3. It is the only
 //!   module that touches sockets, threads and clocks.
 //!
@@ -22,6 +23,8 @@ mod flow;
 pub mod keylog;
 pub mod message;
 pub mod policy;
+#[cfg(any(feature = "client", feature = "server"))]
+pub mod sealed;
 mod secret;
 mod wire;
 

@@ -9,8 +9,9 @@ mod codec;
 mod tests;
 
 use std::fmt;
+use std::net::SocketAddr;
 
-pub use codec::{Decoded, Decoder, decode, encode};
+pub use codec::{Decoded, Decoder, decode, encode, encode_into, encode_relayed};
 
 /// Who sends the records that a key protects.
 pub use mmtls_tls::Direction;
@@ -128,6 +129,31 @@ impl Greeting {
     pub const FIRST_KEYS_ON_REQUEST: u32 = 1;
     /// The same for the handshake's keys.
     pub const HANDSHAKE_KEYS_ON_REQUEST: u32 = 2;
+    /// Of a hello: this is a key server, which speaks for the endpoints that have connected to it. It needs a certificate
+    /// with a name that the middlebox was told.
+    pub const KEY_SERVER: u32 = 4;
+}
+
+/// A key server tells of an endpoint that has connected to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointOpened {
+    /// What the key server calls it; used for one endpoint in the life of a connection.
+    pub endpoint: u32,
+    /// Where it connects from.
+    pub address: SocketAddr,
+    /// Of its hello.
+    pub capabilities: u32,
+    /// Whether it has shown a certificate to the key server.
+    pub authenticated: bool,
+}
+
+/// A message from or for an endpoint of a key server.
+pub struct Relayed {
+    /// Which endpoint.
+    pub endpoint: u32,
+    /// [`Message::SessionKeys`], [`Message::NullKeys`], [`Message::LiveKeys`], [`Message::KeyRequest`],
+    /// [`Message::LiveKeysRequest`] or [`Message::Refused`].
+    pub message: Box<Message>,
 }
 
 /// Record keys of one session; wiped when dropped.
@@ -241,6 +267,12 @@ pub enum Message {
     LiveKeysRequest,
     /// Endpoint to middlebox: the answer, one of each session that may be under way.
     LiveKeys(SessionKeys),
+    /// Key server to middlebox.
+    EndpointOpened(EndpointOpened),
+    /// Key server to middlebox: this endpoint is gone.
+    EndpointClosed(u32),
+    /// Between a key server and a middlebox, either way.
+    Relayed(Relayed),
 }
 
 impl Message {
@@ -258,6 +290,28 @@ impl Message {
             Self::Pong(_) => 8,
             Self::LiveKeysRequest => 9,
             Self::LiveKeys(_) => 10,
+            Self::EndpointOpened(_) => 11,
+            Self::EndpointClosed(_) => 12,
+            Self::Relayed(_) => codec::RELAYED,
+        }
+    }
+
+    /// Whether a key server may relay it.
+    fn is_relayable(&self) -> bool {
+        match self {
+            Self::SessionKeys(_)
+            | Self::NullKeys(_)
+            | Self::KeyRequest(_)
+            | Self::Refused(_)
+            | Self::LiveKeysRequest
+            | Self::LiveKeys(_) => true,
+            Self::Hello(_)
+            | Self::Welcome(_)
+            | Self::Ping(_)
+            | Self::Pong(_)
+            | Self::EndpointOpened(_)
+            | Self::EndpointClosed(_)
+            | Self::Relayed(_) => false,
         }
     }
 }
@@ -308,6 +362,8 @@ pub enum EncodeError {
     Keys,
     /// A software name that is too long or has control characters.
     Software,
+    /// A message that is not relayed.
+    Relayed,
 }
 
 impl fmt::Display for EncodeError {
@@ -315,6 +371,7 @@ impl fmt::Display for EncodeError {
         match self {
             Self::Keys => f.write_str("a key message needs 1 to 16 keys, none of them empty"),
             Self::Software => f.write_str("software name is too long or has control characters"),
+            Self::Relayed => f.write_str("a message of this type is not relayed"),
         }
     }
 }

@@ -53,6 +53,11 @@ impl<'a> Reader<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
+    /// All that is left; it stays.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// A field with its length in one byte before it.
     pub(crate) fn vec8(&mut self) -> Result<&'a [u8], Short> {
         let length = self.u8()?;
@@ -102,6 +107,18 @@ impl<'a> Writer<'a> {
 
     pub(crate) fn u64(&mut self, value: u64) {
         self.bytes(&value.to_be_bytes());
+    }
+
+    /// What `write` writes, with its length in two bytes before it; longer fields count as "does not fit".
+    pub(crate) fn vec16(&mut self, write: impl FnOnce(&mut Self)) {
+        let before = self.at;
+        self.u16(0);
+        write(self);
+        let length = u16::try_from(self.at.saturating_sub(before + 2));
+        match (length, self.out.get_mut(before..before + 2)) {
+            (Ok(length), Some(field)) => field.copy_from_slice(&length.to_be_bytes()),
+            _ => self.full = true,
+        }
     }
 
     /// A field with its length in one byte before it; longer ones count as "does not fit".

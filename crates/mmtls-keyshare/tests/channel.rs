@@ -1,6 +1,8 @@
 //! Client and server of the key channel over loopback.
 
 mod common;
+#[path = "channel/relay.rs"]
+mod relay;
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;

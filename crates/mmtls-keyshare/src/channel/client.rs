@@ -16,7 +16,7 @@ use rustls::pki_types::ServerName;
 
 use super::link::{self, Link};
 pub use super::pin::{BadPin, Pin};
-pub use super::sending::{ClientCounters, RequestHandler, SendError};
+pub use super::sending::{ClientCounters, RequestHandler, SendError, WelcomeHandler};
 pub use super::tls::{Identity, TlsError};
 use crate::message::{self, EncodeError, Message};
 
@@ -161,6 +161,27 @@ impl Client {
     /// # Errors
     /// [`StartError`].
     pub fn start(config: ClientConfig, on_request: RequestHandler) -> Result<Self, StartError> {
+        Self::start_with(config, on_request, None)
+    }
+
+    /// As a key server, which speaks for others: [`Message::Relayed`] comes to `on_request`, too.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_key_server(
+        mut config: ClientConfig,
+        on_request: RequestHandler,
+        on_welcome: WelcomeHandler,
+    ) -> Result<Self, StartError> {
+        config.capabilities |= message::Greeting::KEY_SERVER;
+        Self::start_with(config, on_request, Some(on_welcome))
+    }
+
+    fn start_with(
+        config: ClientConfig,
+        on_request: RequestHandler,
+        on_welcome: Option<WelcomeHandler>,
+    ) -> Result<Self, StartError> {
         if config.middleboxes.is_empty() {
             return Err(StartError::NoMiddlebox);
         }
@@ -187,6 +208,7 @@ impl Client {
                     min_pause: config.min_pause,
                     max_pause: config.max_pause,
                     on_request: Arc::clone(&on_request),
+                    on_welcome: on_welcome.clone(),
                 })
             })
             .collect::<Result<_, _>>()

@@ -10,10 +10,15 @@ use std::time::Instant;
 
 use mio::net::TcpStream;
 use rustls::ServerConnection;
+use rustls::client::verify_server_name;
+use rustls::pki_types::ServerName;
+use rustls::server::ParsedCertificate;
+use zeroize::Zeroizing;
 
 use super::peer::Peer;
 use super::tls::{Output, ReadError, read_messages};
-use crate::message::{self, ALPN, Decoder, Message};
+use crate::message::{self, ALPN, Decoder, Greeting, Message, Relayed};
+use crate::sealed::{self, Secret};
 
 /// Reads from the socket before the other connections get their turn; each is 4 KiB or more.
 const TURN: usize = 64;
@@ -48,6 +53,30 @@ impl Read for Input<'_> {
         self.exhausted = count < buffer.len();
         Ok(count)
     }
+}
+
+/// What a peer said.
+pub(super) enum Said {
+    /// The first message; a key server's datagrams are sealed with the secret.
+    Hello(Option<Secret>),
+    /// A later one.
+    Message(Message),
+}
+
+/// What all connections have in common.
+pub(super) struct Terms<'a> {
+    /// The encoded answer to a hello.
+    pub(super) welcome: &'a [u8],
+    /// Who may speak for others.
+    pub(super) key_servers: &'a [ServerName<'static>],
+}
+
+/// Whether it is of those that a key server passes on.
+fn is_from_endpoint(message: &Message) -> bool {
+    matches!(
+        message,
+        Message::SessionKeys(_) | Message::LiveKeys(_) | Message::NullKeys(_) | Message::Refused(_)
+    )
 }
 
 pub(super) struct Connection {
@@ -121,12 +150,12 @@ impl Connection {
         &mut self,
         now: Instant,
         ending: bool,
-        welcome: &[u8],
-        mut deliver: impl FnMut(&Peer, Message) -> bool,
+        terms: &Terms<'_>,
+        mut deliver: impl FnMut(&Peer, Said) -> bool,
     ) -> Disposition {
         let wanted = Cell::new(true);
-        let mut deliver = |peer: &Peer, message: Message| {
-            wanted.set(deliver(peer, message) && wanted.get());
+        let mut deliver = |peer: &Peer, said: Said| {
+            wanted.set(deliver(peer, said) && wanted.get());
         };
         for _ in 0..TURN {
             let mut input = Input { stream: &mut self.stream, exhausted: false };
@@ -149,7 +178,7 @@ impl Connection {
                     };
                 }
             }
-            let disposition = self.process(welcome, &mut deliver);
+            let disposition = self.process(terms, &mut deliver);
             if disposition == Disposition::Keep && !wanted.get() {
                 break;
             }
@@ -160,7 +189,31 @@ impl Connection {
         self.flush(Disposition::Again)
     }
 
-    fn process(&mut self, welcome: &[u8], deliver: &mut impl FnMut(&Peer, Message)) -> Disposition {
+    /// Whether its certificate, which an authority has signed, has one of these names.
+    fn is_named(&self, names: &[ServerName<'static>]) -> bool {
+        if names.is_empty() {
+            return false;
+        }
+        let certificate = self.tls.peer_certificates().and_then(|chain| chain.first());
+        let Some(Ok(certificate)) = certificate.map(ParsedCertificate::try_from) else {
+            return false;
+        };
+        names.iter().any(|name| verify_server_name(&certificate, name).is_ok())
+    }
+
+    /// What sealed datagrams of this connection are sealed with.
+    pub(super) fn export(&self) -> Option<Secret> {
+        let exported = Zeroizing::new([0; sealed::EXPORTED_BYTES]);
+        let exported = self.tls.export_keying_material(exported, sealed::EXPORTER_LABEL, None);
+        exported.ok().map(Secret::new)
+    }
+
+    fn process(
+        &mut self,
+        terms: &Terms<'_>,
+        deliver: &mut impl FnMut(&Peer, Said),
+    ) -> Disposition {
+        let Terms { welcome, key_servers } = *terms;
         let broken = if self.open { Disposition::Malformed } else { Disposition::HandshakeFailed };
         if self.tls.process_new_packets().is_err() {
             return broken;
@@ -172,6 +225,9 @@ impl Connection {
             return Disposition::HandshakeFailed;
         }
         self.peer.authenticated = self.tls.peer_certificates().is_some();
+        // Looked at for the hello alone.
+        let may_relay = !self.open && self.is_named(key_servers);
+        let mut secret = if may_relay { self.export() } else { None };
         let mut answers = Vec::new();
         let (peer, open) = (&mut self.peer, &mut self.open);
         let mut allowed = true;
@@ -182,24 +238,41 @@ impl Connection {
                 Message::Hello(ref hello) if !*open => {
                     *open = true;
                     peer.capabilities = hello.capabilities;
+                    peer.is_key_server = hello.capabilities & Greeting::KEY_SERVER != 0;
+                    let secret = secret.take().filter(|_| peer.is_key_server);
+                    if peer.is_key_server && secret.is_none() {
+                        allowed = false;
+                        return;
+                    }
                     // Before the peer can know that it is welcome.
-                    deliver(peer, message);
+                    deliver(peer, Said::Hello(secret));
                     answers.push(welcome.to_vec());
                 }
                 _ if !*open => allowed = false,
                 Message::SessionKeys(_)
                 | Message::LiveKeys(_)
                 | Message::NullKeys(_)
-                | Message::Refused(_) => deliver(peer, message),
+                | Message::Refused(_) => deliver(peer, Said::Message(message)),
                 Message::Ping(number) => {
                     let pong = message::encode(&Message::Pong(number));
                     answers.extend(pong.ok().map(|bytes| bytes.to_vec()));
                 }
                 Message::Pong(_) => {}
+                Message::EndpointOpened(_) | Message::EndpointClosed(_) if peer.is_key_server => {
+                    deliver(peer, Said::Message(message));
+                }
+                Message::Relayed(Relayed { message: ref inner, .. })
+                    if peer.is_key_server && is_from_endpoint(inner) =>
+                {
+                    deliver(peer, Said::Message(message));
+                }
                 Message::Hello(_)
                 | Message::Welcome(_)
                 | Message::KeyRequest(_)
-                | Message::LiveKeysRequest => allowed = false,
+                | Message::LiveKeysRequest
+                | Message::EndpointOpened(_)
+                | Message::EndpointClosed(_)
+                | Message::Relayed(_) => allowed = false,
             }
         });
         match read {

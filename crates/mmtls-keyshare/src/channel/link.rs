@@ -17,10 +17,11 @@ use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use zeroize::Zeroizing;
 
-use super::sending::{ClientCounters, RequestHandler, SendError};
+use super::sending::{ClientCounters, RequestHandler, SendError, WelcomeHandler};
 use super::socket;
 use super::tls::{Output, read_messages};
 use crate::message::{self, Decoder, Message};
+use crate::sealed::{self, Secret};
 
 /// Longest pause while keys wait that came after the last attempt.
 const URGENT_PAUSE: Duration = Duration::from_millis(100);
@@ -55,6 +56,7 @@ pub(super) struct Settings {
     pub(super) min_pause: Duration,
     pub(super) max_pause: Duration,
     pub(super) on_request: Arc<RequestHandler>,
+    pub(super) on_welcome: Option<WelcomeHandler>,
 }
 
 /// The caller's handle of one middlebox.
@@ -347,6 +349,7 @@ impl Worker {
         let mut session = Session {
             shared: Arc::clone(&self.shared),
             on_request: Arc::clone(&self.settings.on_request),
+            on_welcome: self.settings.on_welcome.clone(),
             stream,
             tls,
             decoder: Decoder::new(),
@@ -359,6 +362,11 @@ impl Worker {
             pongs: Vec::new(),
         };
         let end = self.serve(&mut session, deadline);
+        if session.welcome
+            && let Some(on_welcome) = &self.settings.on_welcome
+        {
+            on_welcome(None);
+        }
         session.give_back();
         let _ = self.poll.registry().deregister(&mut session.stream);
         end
@@ -470,6 +478,7 @@ fn next_random(mut x: u64) -> u64 {
 struct Session {
     shared: Arc<Shared>,
     on_request: Arc<RequestHandler>,
+    on_welcome: Option<WelcomeHandler>,
     stream: TcpStream,
     tls: ClientConnection,
     decoder: Decoder,
@@ -604,13 +613,14 @@ impl Session {
         let answers = match message {
             Message::Welcome(_) if !self.welcome => {
                 self.welcome = true;
+                let first = self.say_first()?;
                 self.shared.connects.fetch_add(1, Ordering::Relaxed);
                 let mut state = self.shared.lock();
                 state.connected = true;
                 state.last_error.clear();
                 drop(state);
                 self.shared.changed.notify_all();
-                Vec::new()
+                first
             }
             Message::Ping(number) => {
                 let pong = message::encode(&Message::Pong(number));
@@ -632,6 +642,7 @@ impl Session {
                 }
                 Vec::new()
             }
+            Message::Relayed(_) if self.on_welcome.is_some() => (self.on_request)(message),
             Message::KeyRequest(_) => {
                 self.shared.requests.fetch_add(1, Ordering::Relaxed);
                 (self.on_request)(message)
@@ -649,6 +660,16 @@ impl Session {
             self.answers.push_back(Arc::new(bytes));
         }
         Ok(())
+    }
+
+    /// What this side has to say to whoever welcomes it, ahead of all that waits.
+    fn say_first(&self) -> Result<Vec<Message>, String> {
+        let Some(on_welcome) = &self.on_welcome else {
+            return Ok(Vec::new());
+        };
+        let exported = Zeroizing::new([0; sealed::EXPORTED_BYTES]);
+        let exported = self.tls.export_keying_material(exported, sealed::EXPORTER_LABEL, None);
+        Ok(on_welcome(Some(Secret::new(exported.map_err(|error| error.to_string())?))))
     }
 
     /// Puts what was under way back in front of the queue, for the next connection.

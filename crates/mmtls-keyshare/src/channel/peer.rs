@@ -31,4 +31,38 @@ pub struct Peer {
     pub capabilities: u32,
     /// Whether it showed a certificate that the configured authority signed.
     pub authenticated: bool,
+    /// Whether it is a key server, which speaks for others.
+    pub is_key_server: bool,
+}
+
+/// A connection's number has the connection's own in the upper half (never its highest bit) and its place in the lower
+/// one; that of an endpoint behind a key server has the highest bit, the number of the key server's connection, and what
+/// the key server calls it.
+const RELAYED: u64 = 1 << 63;
+
+impl ConnectionId {
+    /// The `count`-th connection, at this place.
+    pub(super) fn of_place(count: u32, slot: usize) -> Self {
+        Self(u64::from(count & i32::MAX as u32) << 32 | slot as u64 & u64::from(u32::MAX))
+    }
+
+    /// An endpoint of a key server with this connection.
+    #[must_use]
+    pub fn of_endpoint(key_server: Self, endpoint: u32) -> Self {
+        Self(RELAYED | key_server.count() << 32 | u64::from(endpoint))
+    }
+
+    /// The number of the connection itself, or of the key server's.
+    pub(super) fn count(self) -> u64 {
+        (self.0 & !RELAYED) >> 32
+    }
+
+    /// The place, or what the key server calls it.
+    pub(super) fn low(self) -> u32 {
+        self.0 as u32
+    }
+
+    pub(super) fn is_relayed(self) -> bool {
+        self.0 & RELAYED != 0
+    }
 }

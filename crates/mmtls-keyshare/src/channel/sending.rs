@@ -2,8 +2,10 @@
 //! and who answers a middlebox. Refuses nothing by itself.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::message::{EncodeError, Message};
+use crate::sealed::Secret;
 
 /// Why a message was not simply queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,3 +54,8 @@ pub struct ClientCounters {
 /// Answers messages of a middlebox: requests and refusals. Called from the background thread
 /// of that middlebox; what it returns goes to that middlebox only. It must not block.
 pub type RequestHandler = Box<dyn Fn(Message) -> Vec<Message> + Send + Sync>;
+
+/// A key server's: called with what datagrams to this middlebox are sealed with, each time it is welcomed, and with `None`
+/// when that connection is over. What it returns goes ahead of all that waits. Called from the background thread; it must
+/// not block.
+pub type WelcomeHandler = Arc<dyn Fn(Option<Secret>) -> Vec<Message> + Send + Sync>;

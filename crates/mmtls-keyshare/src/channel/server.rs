@@ -19,15 +19,18 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
+pub use rustls::pki_types::ServerName;
 use slab::Slab;
 use zeroize::Zeroizing;
 
 pub use super::admission::network;
 use super::admission::{connection_to_close, handshake_to_close, max_per_network};
-use super::connection::{Connection, Disposition};
+use super::connection::{Connection, Disposition, Said, Terms};
 pub use super::peer::{ConnectionId, Peer};
+use super::relay::Relay;
 pub use super::tls::{Identity, TlsError};
 use crate::message::{self, EncodeError, Greeting, Message};
+use crate::sealed::Secret;
 
 const LISTENER: Token = Token(0);
 const WAKE: Token = Token(1);
@@ -51,6 +54,9 @@ pub struct ServerConfig {
     pub identity: Identity,
     /// When set, a peer must show a certificate from one of these authorities.
     pub client_ca_file: Option<PathBuf>,
+    /// Names of key servers, as their certificates say: each speaks for whichever endpoints it tells of. They need
+    /// `client_ca_file`.
+    pub key_servers: Vec<ServerName<'static>>,
     /// Name and version of this program, for the peers' logs.
     pub software: String,
     /// When so many are open, one of whoever has the most gives way to a new one, or the new one is
@@ -72,6 +78,7 @@ impl ServerConfig {
             listen,
             identity,
             client_ca_file: None,
+            key_servers: Vec::new(),
             software: concat!("mmtls/", env!("CARGO_PKG_VERSION")).to_owned(),
             max_connections: 4096,
             handshake_timeout: Duration::from_secs(10),
@@ -111,6 +118,13 @@ pub trait KeySink: Send {
 
     /// The peer is gone.
     fn closed(&mut self, _peer: &Peer) {}
+
+    /// A key server has said hello, whose sealed datagrams this opens; it hears of its welcome later. Endpoints for which
+    /// it speaks are peers like others.
+    fn key_server_opened(&mut self, _peer: &Peer, _secret: Secret) {}
+
+    /// A key server is gone; its endpoints went before.
+    fn key_server_closed(&mut self, _peer: &Peer) {}
 }
 
 /// Why a server cannot start.
@@ -176,7 +190,7 @@ pub struct ServerCounters {
     pub malformed: u64,
     /// Messages handed to the sink.
     pub messages: u64,
-    /// Messages of unknown types, skipped.
+    /// Messages of unknown types, or of endpoints that no key server has told of: skipped.
     pub skipped: u64,
     /// Messages to peers that are gone or do not read.
     pub undelivered: u64,
@@ -239,7 +253,11 @@ impl ServerHandle {
     /// # Errors
     /// [`SendToError`].
     pub fn send_to(&self, to: ConnectionId, message: &Message) -> Result<(), SendToError> {
-        let bytes = message::encode(message).map_err(SendToError::Message)?;
+        let bytes = match to.is_relayed() {
+            true => message::encode_relayed(to.low(), message),
+            false => message::encode(message),
+        };
+        let bytes = bytes.map_err(SendToError::Message)?;
         let mut orders = self.shared.orders();
         if orders.len() >= MAX_ORDERS {
             return Err(SendToError::QueueFull);
@@ -368,6 +386,7 @@ impl Server {
             paused: HashSet::new(),
             accept_again: false,
             generation: 0,
+            relay: Relay::default(),
         };
         Ok(BoundServer { worker, shared, local_addr })
     }
@@ -428,8 +447,9 @@ struct Worker {
     paused: HashSet<usize>,
     /// The listener used up its turn, or the system had no descriptor left.
     accept_again: bool,
-    /// Upper half of the next connection's id.
+    /// Upper half of the last connection's id.
     generation: u32,
+    relay: Relay,
 }
 
 impl Worker {
@@ -516,12 +536,14 @@ impl Worker {
         let slot = entry.key();
         let interest = Interest::READABLE | Interest::WRITABLE;
         let registered = self.poll.registry().register(&mut stream, Token(slot + FIRST), interest);
-        self.generation = self.generation.wrapping_add(1).max(1);
+        // A number of 31 bits, never 0.
+        self.generation = self.generation % i32::MAX as u32 + 1;
         let peer = Peer {
             address: SocketAddr::new(ip, address.port()),
-            connection: ConnectionId(u64::from(self.generation) << 32 | slot as u64),
+            connection: ConnectionId::of_place(self.generation, slot),
             capabilities: 0,
             authenticated: false,
+            is_key_server: false,
         };
         let tls = Arc::clone(&self.shared.tls());
         let connection = registered.ok().and_then(|()| Connection::new(stream, tls, peer, now));
@@ -570,15 +592,29 @@ impl Worker {
         };
         let mut count = 0;
         let mut answers = Vec::new();
-        let sink = &mut self.sink;
+        let (sink, relay) = (&mut *self.sink, &mut self.relay);
         if connection.is_open() && sink.is_backlogged(connection.peer()) {
             self.paused.insert(slot);
             return 0;
         }
-        let disposition = connection.turn(now, ending, &self.welcome, |peer, message| {
-            match message {
-                Message::Hello(_) => sink.opened(peer),
-                _ => {
+        let mut unknown = 0;
+        let terms = Terms { welcome: &self.welcome, key_servers: &self.config.key_servers };
+        let disposition = connection.turn(now, ending, &terms, |peer, said| {
+            match said {
+                Said::Hello(None) => sink.opened(peer),
+                Said::Hello(Some(secret)) => {
+                    relay.opened(peer);
+                    sink.key_server_opened(peer, secret);
+                }
+                Said::Message(message) if peer.is_key_server => {
+                    count += 1;
+                    // Of those whom it speaks for none can make it wait: the sink refuses what is too much.
+                    match relay.message(peer, message, sink) {
+                        Some(answer) => answers.extend(answer),
+                        None => unknown += 1,
+                    }
+                }
+                Said::Message(message) => {
                     count += 1;
                     answers.extend(sink.message(peer, message));
                 }
@@ -593,7 +629,7 @@ impl Worker {
             }
         }
         add(&tally.messages, count);
-        add(&tally.skipped, connection.take_skipped());
+        add(&tally.skipped, connection.take_skipped() + unknown);
         match disposition {
             Disposition::Keep => {}
             Disposition::Again => {
@@ -628,20 +664,23 @@ impl Worker {
         add(&self.shared.tally.open, u64::MAX);
         let _ = self.poll.registry().deregister(connection.stream());
         connection.say_goodbye();
-        if connection.is_open() {
-            self.sink.closed(connection.peer());
+        let peer = connection.peer();
+        if connection.is_open() && peer.is_key_server {
+            self.relay.closed(peer, &mut *self.sink);
+            self.sink.key_server_closed(peer);
+        } else if connection.is_open() {
+            self.sink.closed(peer);
         }
     }
 
     fn send_orders(&mut self) {
         let orders = std::mem::take(&mut *self.shared.orders());
         for (to, bytes) in orders {
-            let slot = (to.0 & u64::from(u32::MAX)) as usize;
-            let sent = self
-                .connections
-                .get_mut(slot)
-                .filter(|connection| connection.peer().connection == to && connection.is_open())
-                .is_some_and(|connection| connection.send(&bytes));
+            let to = if to.is_relayed() { self.relay.way(to) } else { Some(to) };
+            let sent = to
+                .and_then(|to| self.connections.get_mut(to.low() as usize).zip(Some(to)))
+                .filter(|(connection, to)| connection.peer().connection == *to && connection.is_open())
+                .is_some_and(|(connection, _)| connection.send(&bytes));
             if !sent {
                 add(&self.shared.tally.undelivered, 1);
             }

@@ -3,10 +3,11 @@
 use zeroize::{Zeroize, Zeroizing};
 
 use super::{
-    DecodeError, Direction, EncodeError, Epoch, Greeting, HEADER_BYTES, KeyEntry, KeyRequest,
-    MAX_KEYS, MAX_MESSAGE_BYTES, MAX_SOFTWARE_BYTES, Message, NullKeys, Reason, Refused,
-    SessionKeys, VERSION,
+    DecodeError, Direction, EncodeError, EndpointOpened, Epoch, Greeting, HEADER_BYTES, KeyEntry,
+    KeyRequest, MAX_KEYS, MAX_MESSAGE_BYTES, MAX_SOFTWARE_BYTES, Message, NullKeys, Reason,
+    Refused, Relayed, SessionKeys, VERSION,
 };
+use crate::flow::{read_address, write_address};
 use crate::wire::{Reader, Short, Writer};
 use crate::{Flow, SecretBytes};
 
@@ -15,21 +16,43 @@ use crate::{Flow, SecretBytes};
 /// # Errors
 /// [`EncodeError`]: the message breaks a limit of the specification.
 pub fn encode(message: &Message) -> Result<Zeroizing<Vec<u8>>, EncodeError> {
-    check(message)?;
     let mut frame = [0; MAX_MESSAGE_BYTES];
-    let mut out = Writer::new(&mut frame);
-    out.bytes(&[VERSION, message.kind(), 0, 0]);
-    write_body(message, &mut out);
-    let Some(length) = out.finish() else {
-        // Unreachable while the limits above keep every message far below 4 KiB; still no panic.
-        frame.zeroize();
-        return Err(EncodeError::Keys);
-    };
-    let body = u16::try_from(length - HEADER_BYTES).unwrap_or(u16::MAX);
-    frame[2..HEADER_BYTES].copy_from_slice(&body.to_be_bytes());
+    let length = encode_into(message, &mut frame).inspect_err(|_| frame.zeroize())?;
     let encoded = Zeroizing::new(frame[..length].to_vec());
     frame[..length].zeroize();
     Ok(encoded)
+}
+
+/// Encodes [`Message::Relayed`] of a message that is not given away.
+///
+/// # Errors
+/// [`EncodeError`].
+pub fn encode_relayed(endpoint: u32, message: &Message) -> Result<Zeroizing<Vec<u8>>, EncodeError> {
+    if !message.is_relayable() {
+        return Err(EncodeError::Relayed);
+    }
+    let inner = encode(message)?;
+    let mut frame = Zeroizing::new(vec![0; HEADER_BYTES + 4 + inner.len()]);
+    let mut out = Writer::new(&mut frame);
+    out.bytes(&[VERSION, RELAYED]);
+    out.vec16(|out| {
+        out.u32(endpoint);
+        out.bytes(&inner);
+    });
+    out.finish().ok_or(EncodeError::Keys)?;
+    Ok(frame)
+}
+
+/// Encodes one message to the front of `out`, and returns its length. What was written to `out` is the caller's to wipe.
+///
+/// # Errors
+/// [`EncodeError`]; of keys also where `out` is too small, below [`MAX_MESSAGE_BYTES`].
+pub fn encode_into(message: &Message, out: &mut [u8]) -> Result<usize, EncodeError> {
+    check(message)?;
+    let mut writer = Writer::new(out);
+    write_frame(message, &mut writer);
+    // The limits keep every message far below 4 KiB; still no panic.
+    writer.finish().ok_or(EncodeError::Keys)
 }
 
 fn check(message: &Message) -> Result<(), EncodeError> {
@@ -43,12 +66,19 @@ fn check(message: &Message) -> Result<(), EncodeError> {
             let valid = count > 0 && count <= MAX_KEYS && !empty;
             valid.then_some(()).ok_or(EncodeError::Keys)
         }
+        Message::Relayed(Relayed { message, .. }) if message.is_relayable() => check(message),
+        Message::Relayed(_) => Err(EncodeError::Relayed),
         _ => Ok(()),
     }
 }
 
 fn software_is_valid(software: &str) -> bool {
     software.len() <= MAX_SOFTWARE_BYTES && !software.chars().any(char::is_control)
+}
+
+fn write_frame(message: &Message, out: &mut Writer<'_>) {
+    out.bytes(&[VERSION, message.kind()]);
+    out.vec16(|out| write_body(message, out));
 }
 
 fn write_body(message: &Message, out: &mut Writer<'_>) {
@@ -77,6 +107,17 @@ fn write_body(message: &Message, out: &mut Writer<'_>) {
         }
         Message::Ping(number) | Message::Pong(number) => out.u64(*number),
         Message::LiveKeysRequest => {}
+        Message::EndpointOpened(opened) => {
+            out.u32(opened.endpoint);
+            write_address(opened.address, out);
+            out.u32(opened.capabilities);
+            out.u8(u8::from(opened.authenticated));
+        }
+        Message::EndpointClosed(endpoint) => out.u32(*endpoint),
+        Message::Relayed(relayed) => {
+            out.u32(relayed.endpoint);
+            write_frame(&relayed.message, out);
+        }
     }
 }
 
@@ -98,6 +139,9 @@ fn write_session(session: &SessionKeys, out: &mut Writer<'_>) {
         out.vec8(entry.mac_key.as_bytes());
     }
 }
+
+/// The type of [`Message::Relayed`].
+pub(super) const RELAYED: u8 = 13;
 
 /// Stands for both of them in NullKeys.
 const BOTH_DIRECTIONS: u8 = 2;
@@ -194,6 +238,27 @@ impl Body {
             8 => Message::Pong(self.got(body.u64())?),
             9 => Message::LiveKeysRequest,
             10 => Message::LiveKeys(self.session(body)?),
+            11 => Message::EndpointOpened(EndpointOpened {
+                endpoint: self.got(body.u32())?,
+                address: self.got(read_address(body))?.ok_or(self.bad("address"))?,
+                capabilities: self.got(body.u32())?,
+                authenticated: match self.got(body.u8())? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(self.bad("authenticated")),
+                },
+            }),
+            12 => Message::EndpointClosed(self.got(body.u32())?),
+            RELAYED => {
+                let endpoint = self.got(body.u32())?;
+                match decode(body.rest()) {
+                    Ok(Decoded::Message { message, consumed }) if message.is_relayable() => {
+                        self.got(body.take(consumed))?;
+                        Message::Relayed(Relayed { endpoint, message: Box::new(message) })
+                    }
+                    _ => return Err(self.bad("message")),
+                }
+            }
             _ => return Ok(None),
         }))
     }

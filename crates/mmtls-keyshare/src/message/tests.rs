@@ -49,6 +49,15 @@ fn null(client_random: Random, direction: Option<Direction>, flow: Option<Flow>)
     NullKeys { client_random, direction, flow }
 }
 
+fn opened(address: &str) -> EndpointOpened {
+    let address = address.parse().unwrap();
+    EndpointOpened { endpoint: 7, address, capabilities: 3, authenticated: true }
+}
+
+fn relayed(message: Message) -> Message {
+    Message::Relayed(Relayed { endpoint: 7, message: Box::new(message) })
+}
+
 fn samples() -> Vec<Message> {
     vec![
         Message::Hello(greeting()),
@@ -72,6 +81,11 @@ fn samples() -> Vec<Message> {
         Message::Pong(u64::MAX),
         Message::LiveKeysRequest,
         Message::LiveKeys(keys(Some([2; 32]), Some(flow(false)), 2)),
+        Message::EndpointOpened(opened("192.0.2.1:40000")),
+        Message::EndpointOpened(opened("[2001:db8::1]:40000")),
+        Message::EndpointClosed(7),
+        relayed(session(Some([2; 32]), Some(flow(true)), MAX_KEYS)),
+        relayed(Message::LiveKeysRequest),
     ]
 }
 
@@ -231,4 +245,33 @@ fn accepts_mapped_addresses_as_ipv4() {
         Flow::new("[::ffff:192.0.2.1]:1".parse().unwrap(), "192.0.2.2:2".parse().unwrap()).unwrap();
     assert!(flow.client().is_ipv4());
     assert!(Flow::new("[::1]:1".parse().unwrap(), "192.0.2.2:2".parse().unwrap()).is_none());
+}
+
+#[test]
+fn refuses_to_relay_what_is_of_the_channel_itself() {
+    for message in [Message::Ping(1), Message::Hello(greeting()), relayed(Message::Ping(1))] {
+        let inner = encode(&message).map(|bytes| bytes.to_vec());
+        assert!(matches!(encode(&relayed(message)), Err(EncodeError::Relayed)));
+        // As a peer could write it.
+        let Ok(inner) = inner else { continue };
+        let mut bytes = vec![VERSION, 13, 0, inner.len() as u8 + 4, 0, 0, 0, 7];
+        bytes.extend(&inner);
+        assert!(matches!(decode(&bytes), Err(DecodeError::Value { kind: 13, field: "message" })));
+    }
+    // Two messages, or half of one.
+    let mut two = encode(&relayed(Message::LiveKeysRequest)).unwrap().to_vec();
+    two.extend([VERSION, 9, 0, 0]);
+    two[3] += 4;
+    assert!(decode(&two).is_err());
+    let half = [VERSION, 13, 0, 6, 0, 0, 0, 7, VERSION, 9];
+    assert!(decode(&half).is_err());
+}
+
+#[test]
+fn accepts_an_address_in_one_form_only() {
+    let mapped = encode(&Message::EndpointOpened(opened("[::ffff:192.0.2.1]:40000"))).unwrap();
+    assert_eq!(mapped, encode(&Message::EndpointOpened(opened("192.0.2.1:40000"))).unwrap());
+    let mut six = encode(&Message::EndpointOpened(opened("[2001:db8::1]:40000"))).unwrap();
+    six[9..25].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1]);
+    assert!(matches!(decode(&six), Err(DecodeError::Value { kind: 11, field: "address" })));
 }
