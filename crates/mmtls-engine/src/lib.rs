@@ -74,4 +74,4 @@ pub use output::{
     Exit, FrameInput, HoldId, KeysNeeded, KeysOpenNothing, LiveKeysNeeded, Output, PortId, Verdict,
 };
 pub use session::KeyRefusal;
-pub use wire::{Link, finishes_in_place};
+pub use wire::{Link, finishes_in_place, udp_payload};

@@ -80,6 +80,10 @@ pub struct KeysSection {
     pub key_file: Option<PathBuf>,
     /// Who may certify endpoints.
     pub client_ca_file: Option<PathBuf>,
+    /// Names of key servers, as their certificates say: each speaks for endpoints that have connected to it.
+    pub key_servers: Vec<String>,
+    /// The processor for the thread that takes keys.
+    pub cpu: Option<usize>,
     /// From where keys are accepted.
     pub accept_from: SenderRules,
     /// Endpoints connected at a time.
@@ -288,6 +292,8 @@ impl Default for KeysSection {
             certificate_file: None,
             key_file: None,
             client_ca_file: None,
+            key_servers: Vec::new(),
+            cpu: None,
             accept_from: SenderRules::default(),
             max_connections: 4096,
             log_file: None,

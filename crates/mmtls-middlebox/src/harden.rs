@@ -104,6 +104,20 @@ pub fn bind_to_cpu(cpu: usize) -> Result<(), Error> {
     sched_setaffinity(None, &set).map_err(system("sched_setaffinity"))
 }
 
+/// What keeps the thread that calls it on one processor, if one is named: for threads that start later.
+///
+/// # Errors
+/// [`Error::Usage`] when there is no such processor for this process.
+pub fn binding_to(cpu: Option<usize>) -> Result<impl FnOnce() + Send, Error> {
+    cpu.map_or(Ok(()), check_cpu)?;
+    Ok(move || {
+        if let Some(cpu) = cpu {
+            // It was allowed just now, and to go on elsewhere does no harm.
+            let _ = bind_to_cpu(cpu);
+        }
+    })
+}
+
 fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {
     move |error| Error::System { what, error: error.into() }
 }

@@ -15,6 +15,7 @@
 mod asked;
 mod live;
 mod queue;
+mod sealed;
 
 use std::collections::HashMap;
 use std::io;
@@ -28,6 +29,7 @@ use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVe
 use mmtls_engine::{KeyRefusal, KeySenders, KeysNeeded, LiveKeys, Share, SharedKeys};
 use mmtls_keyshare::Flow;
 use mmtls_keyshare::message::{Epoch, Greeting, KeyRequest, Message, Reason, Refused, SessionKeys};
+use mmtls_keyshare::sealed::Secret;
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
 use mmtls_packet_io::WakeFd;
 use mmtls_record::open_record;
@@ -35,6 +37,8 @@ use zeroize::Zeroizing;
 
 use asked::Asked;
 use queue::Queue;
+use sealed::Secrets;
+pub use sealed::{SealedCounters, SealedInput};
 
 use crate::keylog::follow::LineSink;
 
@@ -263,6 +267,7 @@ pub struct KeyRouter {
     lost: Mutex<Lost>,
     /// Who was asked for the keys of what is under way.
     live_asked: Mutex<Asked>,
+    sealed: Secrets,
 }
 
 /// An endpoint's connection, what its hello offers, and whether a certificate says who it is.
@@ -390,6 +395,12 @@ impl KeyRouter {
         drop(connections);
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         lost.is_expected(address, Instant::now())
+    }
+
+    /// What came of the packets of key servers.
+    #[must_use]
+    pub fn sealed_counters(&self) -> SealedCounters {
+        self.sealed.counters()
     }
 
     /// Why the key log cannot be read, once.
@@ -575,6 +586,14 @@ impl KeySink for WorkerSink {
     fn is_backlogged(&self, peer: &Peer) -> bool {
         let sender = peer.address.ip();
         self.queues.iter().any(|queue| queue.queue.is_backlogged(sender))
+    }
+
+    fn key_server_opened(&mut self, peer: &Peer, secret: Secret) {
+        self.router.sealed.add(peer.connection, secret);
+    }
+
+    fn key_server_closed(&mut self, peer: &Peer) {
+        self.router.sealed.remove(peer.connection);
     }
 
     fn batch_end(&mut self) {

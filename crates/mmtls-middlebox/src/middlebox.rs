@@ -48,7 +48,7 @@ use mmtls_packet_io::af_packet::{Bridge, Steering, Warning};
 
 use crate::keylog::follow::Follower;
 use crate::keylog::live_keys;
-use crate::keys::{self, KeyReceiver, KeyRouter};
+use crate::keys::{self, KeyReceiver, KeyRouter, SealedCounters, SealedInput, WorkerSink};
 use crate::settings::{Settings, key_log_error};
 use crate::worker::{KeyInput, Worker};
 use crate::{Error, Status, harden};
@@ -65,6 +65,8 @@ pub struct Middlebox<P = Bridge> {
     settings: Settings,
     share: Share,
     follower: Option<Follower>,
+    /// For packets of key servers, where there may be some.
+    sealed: Option<WorkerSink>,
 }
 
 /// Counters that all workers share.
@@ -76,6 +78,8 @@ pub struct KeyCounters {
     pub queue_full: u64,
     /// Deliveries whose keys fit no supported suite.
     pub unusable: u64,
+    /// Packets of key servers.
+    pub sealed: SealedCounters,
 }
 
 /// Reads [`KeyCounters`] from any thread.
@@ -112,6 +116,7 @@ impl KeyMeter {
             server: self.server.counters(),
             queue_full: self.router.queue_full.load(Ordering::Relaxed),
             unusable: self.router.unusable.load(Ordering::Relaxed),
+            sealed: self.router.sealed_counters(),
         }
     }
 
@@ -187,14 +192,16 @@ impl<P: Ports> Middlebox<P> {
         // The port may need privileges; the server's thread inherits what this one has left.
         let key_server = |error: StartError| Error::KeyServer(error.to_string());
         let lines = sink.lines();
+        let sealed = (!settings.server.key_servers.is_empty()).then(|| sink.clone());
         let server = Server::bind(settings.server.clone(), sink).map_err(key_server)?;
         harden::drop_capabilities()?;
-        let server = server.start().map_err(key_server)?;
+        let bind = harden::binding_to(settings.key_cpu)?;
+        let server = server.start_with(bind).map_err(key_server)?;
         let follower = match &settings.key_log {
             Some(path) => Some(Follower::start(path.clone(), lines).map_err(key_log_error(path))?),
             None => None,
         };
-        Ok(Self { ports, receivers, router, server, settings, share, follower })
+        Ok(Self { ports, receivers, router, server, settings, share, follower, sealed })
     }
 
     /// How many workers there are: as many handlers are needed.
@@ -239,7 +246,8 @@ impl<P: Ports> Middlebox<P> {
         P: Send,
     {
         // Bound to a name, so that the key log is followed until the end.
-        let Self { ports, receivers, router, server, settings, share, follower: _follower } = self;
+        let Self { ports, receivers, router, server, settings, share, follower, sealed } = self;
+        let _follower = follower;
         assert_eq!(handlers.len(), ports.len(), "one handler for each worker");
         let parts = ports.into_iter().zip(receivers).zip(handlers).enumerate();
         let (settings, tick) = (&settings, &tick);
@@ -250,6 +258,7 @@ impl<P: Ports> Middlebox<P> {
             let mut keys = KeyInput::new(receiver, router);
             (keys.senders, keys.log) = (senders.clone(), log);
             keys.server = Some(server.handle());
+            keys.sealed = sealed.clone().map(|sink| SealedInput::new(number, sink));
             move || {
                 let ending = StopAtEnd(stop);
                 let mut config = engine_config(settings, share, number);

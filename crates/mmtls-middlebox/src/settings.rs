@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mmtls_engine::{Config, ExemptNames, Limits, Policies, Policy};
-use mmtls_keyshare::server::{Identity, ServerConfig};
+use mmtls_keyshare::server::{Identity, ServerConfig, ServerName};
 use mmtls_packet_io::af_packet::BridgeConfig;
 
-use crate::config::{BypassRule, Configuration, NameRules, PolicyName, only};
+use crate::config::{BypassRule, Configuration, KeysSection, NameRules, PolicyName, only};
 use crate::keylog::follow;
 use crate::{Error, harden, keys, offline, worker};
 
@@ -39,6 +39,8 @@ pub struct Settings {
     pub workers: u32,
     /// Processors that workers are bound to, the first worker to the first one; empty binds none.
     pub cpus: Vec<usize>,
+    /// The processor that the key channel's thread is bound to.
+    pub key_cpu: Option<usize>,
     /// A key log that is followed, a file or a FIFO.
     pub key_log: Option<PathBuf>,
 }
@@ -107,6 +109,7 @@ impl Settings {
         let mut server = ServerConfig::new(listen, identity);
         server.client_ca_file = config.keys.client_ca_file.clone();
         server.max_connections = config.keys.max_connections;
+        server.key_servers = key_servers(&config.keys)?;
         engine.bypass = config.policies.bypass.iter().map(|BypassRule(bypass)| *bypass).collect();
         let names = |NameRules(names): &NameRules| {
             let names = names.clone();
@@ -133,7 +136,8 @@ impl Settings {
             None => harden::allowed_cpus()?.into_iter().cycle().take(workers as usize).collect(),
         };
         let key_log = config.keys.log_file.clone();
-        Ok(Self { bridge, server, engine, worker, workers, cpus, key_log })
+        let key_cpu = config.keys.cpu;
+        Ok(Self { bridge, server, engine, worker, workers, cpus, key_cpu, key_log })
     }
 
     /// Finds what a start would find wrong on this machine, without opening a socket; not the key
@@ -147,7 +151,7 @@ impl Settings {
             let text = "inline.socket_buffer_bytes must be below 2 GiB for each worker";
             return Err(Error::Usage(text.to_owned()));
         }
-        self.cpus.iter().try_for_each(|cpu| harden::check_cpu(*cpu))
+        self.cpus.iter().chain(&self.key_cpu).try_for_each(|cpu| harden::check_cpu(*cpu))
     }
 
     /// Finds out whether the key log could be followed, if it is there. What counts is what the
@@ -167,6 +171,20 @@ impl Settings {
         let buffer = self.bridge.socket_buffer_bytes;
         (buffer / self.workers.max(1) as usize).max(buffer.min(MIN_SOCKET_BUFFER))
     }
+}
+
+/// Who may speak for endpoints.
+fn key_servers(config: &KeysSection) -> Result<Vec<ServerName<'static>>, Error> {
+    if !config.key_servers.is_empty() && config.client_ca_file.is_none() {
+        let text = "keys.key_servers needs keys.client_ca_file: a key server speaks for others, so it must show \
+                    a certificate";
+        return Err(Error::Usage(text.to_owned()));
+    }
+    let name = |name: &String| {
+        ServerName::try_from(name.clone())
+            .map_err(|_| Error::Usage(format!("keys.key_servers: {name:?} is no host name")))
+    };
+    config.key_servers.iter().map(name).collect()
 }
 
 /// The interfaces.

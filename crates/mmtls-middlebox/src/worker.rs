@@ -24,7 +24,7 @@ use mmtls_packet_io::{
     Action, Error as PortsError, Frame, HeldFrame, Outbox, Port, Ports, VnetHeader,
 };
 
-use crate::keys::KeyDelivery;
+use crate::keys::{KeyDelivery, SealedInput};
 use crate::{Error, Status, harden};
 use clock::Clock;
 pub use key_input::KeyInput;
@@ -173,6 +173,9 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         for port in Port::BOTH {
             let received = self.receive(port, now_ns);
             frames += self.tolerate_down(received, now)?;
+            if self.keys.sealed.as_mut().is_some_and(SealedInput::has_come) {
+                self.take_keys(now_ns);
+            }
         }
         if self.engine.next_timeout().is_some_and(|due| due <= now_ns) {
             self.engine.handle_timeout(now_ns);
@@ -242,6 +245,9 @@ impl<H: Handler, P: Ports> Worker<H, P> {
     fn receive(&mut self, port: Port, now_ns: u64) -> Result<usize, PortsError> {
         let Self { ports, engine, held, keys, faults, passive, .. } = self;
         ports.receive_with(port, |frame, outbox| {
+            if keys.takes(frame.bytes) {
+                return Action::Drop;
+            }
             if !*passive && !finishes_as_judged(frame) {
                 faults.refused_offloads += 1;
                 return Action::Drop;

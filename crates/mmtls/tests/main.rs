@@ -8,6 +8,7 @@ mod common;
 mod consent;
 mod early;
 mod inspection;
+mod key_server;
 mod keys;
 mod load;
 mod logs;

@@ -92,6 +92,18 @@ impl<'a> Segment<'a> {
     }
 }
 
+/// The payload of a UDP datagram that is whole: for back ends whose own packets come in between.
+#[must_use]
+pub fn udp_payload(link: Link, frame: &[u8]) -> Option<&[u8]> {
+    let Stripped::Ip(_, ip) = strip_link(link, frame) else {
+        return None;
+    };
+    match parse_network(ip, true) {
+        Network::Udp(payload) => Some(payload),
+        _ => None,
+    }
+}
+
 /// Parses a frame down to TCP; `strict` as for [`parse_network`].
 pub(crate) fn parse(link: Link, frame: &[u8], strict: bool) -> Parsed<'_> {
     let (link_header, ip) = match strip_link(link, frame) {

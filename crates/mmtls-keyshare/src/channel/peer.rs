@@ -57,6 +57,12 @@ impl ConnectionId {
         (self.0 & !RELAYED) >> 32
     }
 
+    /// A number for the connection that no other connection of this server's has had lately.
+    #[must_use]
+    pub fn serial(self) -> u32 {
+        self.count() as u32
+    }
+
     /// The place, or what the key server calls it.
     pub(super) fn low(self) -> u32 {
         self.0 as u32

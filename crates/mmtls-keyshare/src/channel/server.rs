@@ -309,10 +309,24 @@ impl BoundServer {
     /// # Errors
     /// [`StartError::Io`].
     pub fn start(self) -> Result<Server, StartError> {
+        self.start_with(|| ())
+    }
+
+    /// As [`Self::start`]; `prepare` is the first that the thread does.
+    ///
+    /// # Errors
+    /// [`StartError::Io`].
+    pub fn start_with(
+        self,
+        prepare: impl FnOnce() + Send + 'static,
+    ) -> Result<Server, StartError> {
         let Self { mut worker, shared, local_addr } = self;
         let thread = std::thread::Builder::new()
             .name("mmtls-keyserver".to_owned())
-            .spawn(move || worker.run())
+            .spawn(move || {
+                prepare();
+                worker.run();
+            })
             .map_err(|error| StartError::Io { listen: local_addr, error })?;
         Ok(Server { handle: ServerHandle { shared }, local_addr, thread: Some(thread) })
     }

@@ -14,7 +14,7 @@ use mmtls_keyshare::message::{Message, Refused};
 use mmtls_keyshare::server::{ConnectionId, ServerHandle};
 
 use crate::keylog::LiveKeys;
-use crate::keys::{self, KeyReceiver, KeyRouter};
+use crate::keys::{self, KeyReceiver, KeyRouter, SealedInput};
 
 /// Questions that are kept; the oldest gives way.
 const MAX_ASKED: usize = 4096;
@@ -40,6 +40,8 @@ pub struct KeyInput {
     pub server: Option<ServerHandle>,
     /// A key log that is followed.
     pub log: Option<LiveKeys>,
+    /// Packets of key servers, where there may be some.
+    pub sealed: Option<SealedInput>,
     asked: Asked,
 }
 
@@ -49,7 +51,13 @@ impl KeyInput {
     pub fn new(receiver: KeyReceiver, router: Arc<KeyRouter>) -> Self {
         let asked = Asked::default();
         let senders = KeySenders::CLIENT;
-        Self { receiver, router, senders, server: None, log: None, asked }
+        Self { receiver, router, senders, server: None, log: None, sealed: None, asked }
+    }
+
+    /// Takes a frame that looks like a key server's: it must not go on.
+    pub(super) fn takes(&mut self, frame: &[u8]) -> bool {
+        let server = self.server.as_ref();
+        self.sealed.as_mut().is_some_and(|sealed| sealed.take(frame, server))
     }
 
     /// Asks the endpoints that may have keys which the engine wants.

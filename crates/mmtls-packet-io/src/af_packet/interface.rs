@@ -71,6 +71,8 @@ impl std::fmt::Display for Warning {
 pub(super) struct Interface {
     pub(super) name: String,
     pub(super) index: i32,
+    /// Its link address.
+    pub(super) address: [u8; 6],
     pub(super) mtu: u32,
     pub(super) running: bool,
 }
@@ -89,6 +91,9 @@ impl Interface {
         };
         let hardware =
             ask(libc::SIOCGIFHWADDR as _).map_err(|e| Error::system("SIOCGIFHWADDR", name, e))?;
+        // A `sockaddr`: the family, then the address.
+        let mut address = [0; 6];
+        address.copy_from_slice(&hardware[2..8]);
         let hardware = u16::from_ne_bytes([hardware[0], hardware[1]]);
         if hardware != libc::ARPHRD_ETHER {
             return Err(Error::NotEthernet { interface: name.to_owned(), hardware });
@@ -103,6 +108,7 @@ impl Interface {
         Ok(Self {
             name: name.to_owned(),
             index,
+            address,
             mtu: u32::try_from(first_i32(&mtu)).unwrap_or(0),
             running: flags & libc::IFF_RUNNING != 0,
         })

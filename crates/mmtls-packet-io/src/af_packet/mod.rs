@@ -19,6 +19,7 @@ mod coalesce;
 mod config;
 mod interface;
 mod queue;
+mod sender;
 mod slots;
 mod steering;
 mod system;
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 pub use self::config::BridgeConfig;
 pub use self::interface::Warning;
+pub use self::sender::Sender;
 pub use self::slots::MAX_FRAME_BYTES;
 pub use self::steering::Steering;
 pub(crate) use self::system::{event_descriptor, poll_readable};

@@ -2,6 +2,7 @@
 //!
 //! Refuses contradictions with one clear line and a non-zero exit status.
 
+mod key_server;
 mod pki;
 mod read;
 mod report;
@@ -45,6 +46,8 @@ enum Command {
     Rules(rules::RulesArgs),
     /// Make certificates for the key channel: an authority's, the middlebox's and endpoints'.
     Pki(pki::PkiArgs),
+    /// Take keys from endpoints in a middlebox's place, and steer them to its workers.
+    KeyServer(key_server::KeyServerArgs),
     /// Run a program that uses OpenSSL, or writes a key log (SSLKEYLOGFILE), and share the keys of its TLS sessions.
     Exec(ExecArgs),
     /// Stay when programs outlive their agent.
@@ -166,6 +169,7 @@ impl Cli {
             Command::Read(args) => read::run(&args),
             Command::Rules(args) => args.run(),
             Command::Pki(args) => args.run(),
+            Command::KeyServer(args) => args.run(),
             Command::Exec(args) => args.run(),
             Command::Agent(args) => args.run(),
             Command::Guard { agent, directory } => {

@@ -33,6 +33,9 @@ pub struct PkiArgs {
     /// Also a certificate for an endpoint of this name, to be shown to the middlebox (repeatable).
     #[arg(long, value_name = "NAME")]
     client: Vec<String>,
+    /// Also a certificate for a key server of this name or address, which it shows to endpoints and to the middlebox.
+    #[arg(long, value_name = "NAME")]
+    key_server: Option<String>,
     /// How long all of them are valid.
     #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..))]
     days: u16,
@@ -56,13 +59,16 @@ impl PkiArgs {
                     "--client {client:?}: letters, digits, '-', '.' and '_' make a name"
                 )));
             }
-            if ["ca", "middlebox"].contains(&&**client) || self.client[..at].contains(client) {
+            if ["ca", "middlebox", "key-server"].contains(&&**client) || self.client[..at].contains(client) {
                 return Err(wrong(&format!("--client {client}: this name is taken")));
             }
         }
-        if !is_name(&self.middlebox) {
-            let what = "neither a host name nor an address";
-            return Err(wrong(&format!("--middlebox {:?}: {what}", self.middlebox)));
+        let names = [("middlebox", Some(&self.middlebox)), ("key-server", self.key_server.as_ref())];
+        for (option, name) in names {
+            if let Some(name) = name.filter(|name| !is_name(name)) {
+                let what = "neither a host name nor an address";
+                return Err(wrong(&format!("--{option} {name:?}: {what}")));
+            }
         }
         let (outputs, pin) = self.outputs().map_err(|error| wrong(&error))?;
         fs::create_dir_all(&self.directory)
@@ -96,23 +102,23 @@ impl PkiArgs {
         let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
         let mut outputs = self.pair("ca", &ca.pem(), ca.key());
         let mut pin = Pin::of(&[]);
-        let clients = self.client.iter().map(|name| (name.as_str(), name, false));
-        for (file, name, is_server) in
-            [("middlebox", &self.middlebox, true)].into_iter().chain(clients)
-        {
+        let server = [ExtendedKeyUsagePurpose::ServerAuth];
+        let client = [ExtendedKeyUsagePurpose::ClientAuth];
+        let both = [&server[..], &client].concat();
+        let clients = self.client.iter().map(|name| (name.as_str(), name, &client[..]));
+        let key_server = self.key_server.iter().map(|name| ("key-server", name, &both[..]));
+        let middlebox = [("middlebox", &self.middlebox, &server[..])];
+        for (file, name, usages) in middlebox.into_iter().chain(key_server).chain(clients) {
             let mut params = self.params(name);
             params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
             params.use_authority_key_identifier_extension = true;
-            if is_server {
+            if usages.contains(&ExtendedKeyUsagePurpose::ServerAuth) {
                 let named = CertificateParams::new(vec![name.clone()])?;
                 params.subject_alt_names = named.subject_alt_names;
             }
-            params.extended_key_usages = vec![match is_server {
-                true => ExtendedKeyUsagePurpose::ServerAuth,
-                false => ExtendedKeyUsagePurpose::ClientAuth,
-            }];
+            params.extended_key_usages = usages.to_vec();
             let key = KeyPair::generate()?;
-            if is_server {
+            if file == "middlebox" {
                 pin = Pin::of(&key.subject_public_key_info());
             }
             let certificate = params.signed_by(&key, &ca)?;
@@ -148,8 +154,19 @@ impl PkiArgs {
         writeln!(out, "# The middlebox, in its configuration:\n[keys]\nlisten = \"ADDRESS:PORT\"")?;
         writeln!(out, "certificate_file = {:?}", shown(&file("middlebox.pem")))?;
         writeln!(out, "key_file = {:?}", shown(&file("middlebox.key")))?;
-        if !self.client.is_empty() {
+        if !self.client.is_empty() || self.key_server.is_some() {
             writeln!(out, "client_ca_file = {:?}", shown(&file("ca.pem")))?;
+        }
+        if let Some(name) = &self.key_server {
+            writeln!(out, "key_servers = [{name:?}]")?;
+            let [pem, key, ca] = ["key-server.pem", "key-server.key", "ca.pem"].map(file);
+            let [pem, key, ca] = [&pem, &key, &ca].map(|path| shown(path));
+            writeln!(
+                out,
+                "# The key server:\n# mmtls key-server --listen ADDRESS:PORT --cert {pem} --key {key} --middlebox \
+                 {}@HOST:PORT --ca {ca} --interface IF",
+                self.middlebox
+            )?;
         }
         let middlebox = match self.middlebox.parse::<IpAddr>() {
             Ok(IpAddr::V6(address)) => format!("[{address}]:PORT"),

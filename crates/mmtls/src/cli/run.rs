@@ -535,7 +535,7 @@ fn status_map(status: &Status) -> BTreeMap<&'static str, u64> {
     all
 }
 
-fn key_map(keys: &KeyCounters) -> [(&'static str, u64); 10] {
+fn key_map(keys: &KeyCounters) -> [(&'static str, u64); 15] {
     let server = &keys.server;
     [
         ("key_connections_now", server.open),
@@ -548,5 +548,10 @@ fn key_map(keys: &KeyCounters) -> [(&'static str, u64); 10] {
         ("key_handshakes_failed", server.failed_handshakes),
         ("key_queue_full", keys.queue_full),
         ("keys_unusable", keys.unusable),
+        ("keys_sealed", keys.sealed.accepted),
+        ("sealed_unknown", keys.sealed.unknown),
+        ("sealed_forged", keys.sealed.forged),
+        ("sealed_replayed", keys.sealed.replayed),
+        ("sealed_malformed", keys.sealed.malformed),
     ]
 }

@@ -1,0 +1,86 @@
+//! An interface to which frames of the caller's making are sent, and from which none is received.
+//!
+//! Refuses to queue: what the interface does not take within a moment is dropped and counted.
+
+use super::config::BridgeConfig;
+use super::interface::{self, Interface};
+use super::sending_socket;
+use super::transmit::PortState;
+use crate::{Error, Port, PortCounters, VnetHeader};
+
+/// Frames per system call.
+const BATCH: usize = 64;
+
+/// See the [module](self).
+pub struct Sender {
+    port: PortState,
+    address: [u8; 6],
+    mtu: u32,
+    /// What waits: offload header and frame, one behind the other, and where each ends.
+    packets: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Sender {
+    /// Opens an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// All of [`Error`]; [`Error::NotPermitted`] without CAP_NET_RAW.
+    pub fn open(interface: &str) -> Result<Self, Error> {
+        let socket = interface::open_socket()?;
+        let checked = Interface::check(&socket, interface)?;
+        let (address, mtu) = (checked.address, checked.mtu);
+        let socket = sending_socket(&checked)?;
+        let config =
+            BridgeConfig { batch: BATCH, coalesce: false, ..BridgeConfig::new(interface, "") };
+        let port = PortState::new(Port::Right, socket, checked, &config);
+        Ok(Self { port, address, mtu, packets: Vec::new(), ends: Vec::new() })
+    }
+
+    /// The interface's link address.
+    #[must_use]
+    pub fn address(&self) -> [u8; 6] {
+        self.address
+    }
+
+    /// Longest packet behind the link header, in bytes.
+    #[must_use]
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// Adds an Ethernet frame to those that are sent together, now or with the next [`Self::flush`].
+    pub fn push(&mut self, frame: &[u8]) {
+        self.packets.extend([0; VnetHeader::LEN]);
+        self.packets.extend_from_slice(frame);
+        self.ends.push(self.packets.len());
+        if self.ends.len() >= BATCH {
+            // The next one says it again.
+            let _ = self.flush();
+        }
+    }
+
+    /// Sends what waits, with as few system calls as may be. What is dropped is counted.
+    ///
+    /// # Errors
+    /// [`Error::InterfaceDown`], [`Error::InterfaceGone`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        let mut begin = 0;
+        for end in self.ends.drain(..) {
+            let packet = self.packets.get(begin..end).unwrap_or_default();
+            // SAFETY: the packets stay as they are until the port is flushed below.
+            unsafe { self.port.push_borrowed(VnetHeader::default(), packet) };
+            begin = end;
+        }
+        let flushed = self.port.flush();
+        self.packets.clear();
+        flushed
+    }
+
+    /// Frames that were sent, and why others were not.
+    #[must_use]
+    pub fn counters(&self) -> PortCounters {
+        // It receives nothing that the kernel could drop.
+        self.port.counters
+    }
+}
