@@ -90,6 +90,17 @@ impl<H: Handler> Engine<H> {
         let acknowledged = segment.tcp.acknowledgment();
         let payload = segment.tcp.payload();
         let [half, other] = flow.halves_from(direction);
+        let repeated = half.origin == Origin::SynAck && half.initial == Some(initial);
+        let was_read = [&*half, &*other].map(|it| it.assembler.next() > 0);
+        let turns_roles = direction == Direction::ClientToServer;
+        let is_answer_to_nothing = matches!(other.origin, Origin::Unknown | Origin::Learned);
+        if was_read[0] && !repeated
+            || was_read[1] && is_answer_to_nothing
+            || was_read != [false; 2] && turns_roles
+        {
+            // It would begin anew what was read already. Which of two answers the client took is known by that.
+            return self.stray(index, direction, TcpAnomaly::StraySyn);
+        }
         let beyond_syn = other.initial.map(|syn| u64::from(acknowledged.wrapping_sub(syn)));
         // Data on the SYN that an earlier answer has acknowledged are part of the stream.
         let sent = other.assembler.next().max(other.syn_data().len() as u64);
@@ -102,12 +113,8 @@ impl<H: Handler> Engine<H> {
             // Its receiver refuses it with a RST.
             _ => return self.stray(index, direction, TcpAnomaly::StraySyn),
         }
-        let repeated = half.origin == Origin::SynAck && half.initial == Some(initial);
         if repeated {
             self.compare_repeated(index, direction, segment);
-        } else if half.origin == Origin::SynAck && half.assembler.next() > 0 {
-            // Which of two answers the client took is known by what was read.
-            return self.stray(index, direction, TcpAnomaly::StraySyn);
         }
         let payload = self.admit_syn_data(payload);
         let Some(flow) = self.flows.get(index) else {
@@ -129,7 +136,7 @@ impl<H: Handler> Engine<H> {
         if other.origin == Origin::Learned {
             other.set_window_end(None);
         }
-        if direction == Direction::ClientToServer {
+        if turns_roles {
             flow.swap_roles();
         }
         self.accept_syn_data(index, Direction::ClientToServer, acknowledged);
