@@ -16,15 +16,17 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use mmtls_keylog::KeyLog;
 use mmtls_keylog::follow::{self, Follower, LineSink};
 use mmtls_keylog::live::LiveKeys;
 use mmtls_keyshare::client::Client;
+use mmtls_keyshare::ech::{self, EchRequests, Known};
 use mmtls_keyshare::message::{
-    Epoch, Greeting, KeyEntry, KeyRequest, MAX_KEYS, Message, Random, Reason, Refused, SessionKeys,
+    EchKeyRequest, Epoch, Greeting, KeyEntry, KeyRequest, MAX_KEYS, Message, Random, Reason,
+    Refused, SessionKeys,
 };
 use mmtls_record::{Direction, KeyEpoch, SessionParameters};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, mknodat};
@@ -80,6 +82,10 @@ struct State {
     keys: LiveKeys<KeyRequest, Message>,
     /// What the answers of the last sessions were, without their keys: no key log tells of it.
     answered: LruCache<(Random, Random), Answered, RandomState>,
+    /// Sessions that were asked for by the random that their lines have.
+    asked: LruCache<Random, (), RandomState>,
+    /// Requests that name sessions by another one.
+    ech: EchRequests,
     counters: KeyLogCounters,
 }
 
@@ -88,7 +94,9 @@ impl KeyLogs {
         let keys = LiveKeys::with_capacity(answer, MAX_SESSIONS);
         let sessions = NonZeroUsize::new(MAX_SESSIONS).unwrap_or(NonZeroUsize::MIN);
         let answered = LruCache::with_hasher(sessions, RandomState::new());
-        let state = Mutex::new(State { keys, answered, counters: KeyLogCounters::default() });
+        let asked = LruCache::with_hasher(sessions, RandomState::new());
+        let (ech, counters) = (EchRequests::default(), KeyLogCounters::default());
+        let state = Mutex::new(State { keys, answered, asked, ech, counters });
         Arc::new(Self { state, share_handshake, shared, client: OnceLock::new(), consent })
     }
 
@@ -124,9 +132,26 @@ impl KeyLogs {
             let client_random = request.client_random;
             return Some(Message::Refused(Refused { client_random, reason }));
         }
+        state.asked.put(request.client_random, ());
         let answer = state.keys.want(request.client_random, request.clone());
+        if answer.is_some() {
+            state.ech.is_known(&request.client_random);
+        }
         answer.iter().for_each(|it| state.remember(it));
         answer
+    }
+
+    /// The same of a session whose lines may have another random: the keys, by their own random, of sessions that may be
+    /// the one. What comes later goes through the client.
+    pub fn candidates(&self, asked: &EchKeyRequest) -> Vec<Message> {
+        let mut state = self.lock();
+        if self.allows(&asked.request).is_err() {
+            return Vec::new();
+        }
+        let State { keys, ech, .. } = &mut *state;
+        ech.wait(asked.clone(), Instant::now(), |client_random| {
+            keys.find(&KeyRequest { client_random, ..asked.request.clone() })
+        })
     }
 
     /// The keys of every session that was asked about, of the epochs that were, the latest first.
@@ -149,16 +174,35 @@ impl KeyLogs {
         }
     }
 
-    /// Takes in whole lines; the answers that had to wait for them.
-    fn lines(&self, text: &[u8]) -> Vec<Message> {
+    /// Takes in whole lines; the answers that had to wait for them, and those that are also for a session that was asked
+    /// for by another random.
+    fn lines(&self, text: &[u8]) -> (Vec<Message>, Vec<(Random, Message)>) {
         if !self.shared {
-            return Vec::new();
+            return Default::default();
         }
+        let now = Instant::now();
         let mut state = self.lock();
-        let answers = state.keys.add(text);
+        let State { keys, asked, ech, .. } = &mut *state;
+        let mut unasked = Vec::new();
+        let answers = keys.add_and_tell(text, |random| {
+            if asked.contains(&random) {
+                ech.is_known(&random);
+            } else if !unasked.contains(&random) {
+                unasked.push(random);
+            }
+        });
+        let mut others = Vec::new();
+        for client_random in unasked {
+            let known = Known { client_random: &client_random, server_random: None, flow: None };
+            others.extend(ech.answers(known, now, |request| {
+                let own = KeyRequest { client_random, ..request.clone() };
+                Some((request.client_random, keys.find(&own)?))
+            }));
+            ech.note(&client_random, None, now);
+        }
         answers.iter().for_each(|it| state.remember(it));
         state.counters.waited += answers.len() as u64;
-        answers
+        (answers, others)
     }
 }
 
@@ -259,10 +303,14 @@ impl LineSink for Sink {
     }
 
     fn lines(&mut self, lines: Zeroizing<Vec<u8>>) {
-        let answers = self.logs.lines(&lines);
+        let (answers, others) = self.logs.lines(&lines);
         if let Some(client) = self.logs.client.get().and_then(Weak::upgrade) {
-            let judged = answers.into_iter();
-            for answer in judged.flat_map(|it| self.logs.consent.judge(it, Cause::KeyLog)) {
+            let judge = |it| self.logs.consent.judge(it, Cause::KeyLog);
+            let others = others.into_iter().flat_map(|(random, it)| {
+                let judged = judge(it).into_iter();
+                judged.filter_map(move |it| ech::renamed(&it, random))
+            });
+            for answer in answers.into_iter().flat_map(judge).chain(others) {
                 // To every middlebox: it may have the same keys twice. A full queue is in the client's counters.
                 let _ = client.send(&answer);
             }
@@ -406,11 +454,14 @@ mod tests {
     #[test]
     fn accepts_requests_before_and_behind_their_lines() {
         let logs = key_logs(false);
-        assert!(logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 1)).is_empty());
+        assert!(logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 1)).0.is_empty());
         is_keys(logs.answer(&request(1, Epoch::APPLICATION)).as_ref(), &[7; 32]);
         assert!(logs.answer(&request(2, Epoch::APPLICATION)).is_none(), "it waits");
-        assert!(logs.lines(&line("CLIENT_TRAFFIC_SECRET_0", 2)).is_empty(), "the other direction");
-        let answers = logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 2));
+        assert!(
+            logs.lines(&line("CLIENT_TRAFFIC_SECRET_0", 2)).0.is_empty(),
+            "the other direction"
+        );
+        let answers = logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 2)).0;
         is_keys(answers.first(), &[7; 32]);
         // A KeyUpdate is in no key log.
         let next = key_schedule::next_secret(AES_128, &[7; 32]).unwrap();
@@ -422,8 +473,8 @@ mod tests {
     #[test]
     fn accepts_questions_for_all_sessions() {
         let logs = key_logs(false);
-        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 1));
-        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 2));
+        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 1)).0;
+        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 2)).0;
         logs.answer(&request(1, Epoch::APPLICATION));
         logs.answer(&request(1, Epoch(3)));
         logs.answer(&request(1, Epoch(3)));
@@ -438,7 +489,7 @@ mod tests {
             panic!("no keys");
         };
         assert_eq!(one.keys[0].key.as_bytes(), keys.keys[1].key.as_bytes());
-        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 3));
+        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 3)).0;
         assert_eq!(logs.all().len(), 2, "that line was waited for");
     }
 

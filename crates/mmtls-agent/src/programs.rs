@@ -1,11 +1,17 @@
 //! What the programs of this host tell, by the preload library's socket and by key logs, and what middleboxes are answered
 //! from it.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
+use mmtls_keyshare::Flow;
 use mmtls_keyshare::agent::{Datagram, Exempt};
-use mmtls_keyshare::message::{KeyRequest, Message, Reason, Refused};
+use mmtls_keyshare::ech::{self, EchRequests, Known};
+use mmtls_keyshare::message::{
+    EchKeyRequest, KeyEntry, KeyRequest, Message, NullKeys, Reason, Refused,
+};
 
 use crate::audit::Cause;
 use crate::consent::{Consent, Decision, random_of};
@@ -19,6 +25,15 @@ pub struct Programs {
     sessions: Arc<Mutex<Sessions>>,
     logs: Option<Arc<KeyLogs>>,
     consent: Arc<Consent>,
+    ech: Arc<Mutex<Ech>>,
+}
+
+/// Requests of middleboxes that name sessions by another random than these programs do.
+#[derive(Default)]
+struct Ech {
+    requests: EchRequests,
+    /// The last sessions that are private, of which the connection is known: they have no secret to be found by.
+    private: VecDeque<(Flow, NullKeys)>,
 }
 
 /// What becomes of key logs.
@@ -41,7 +56,7 @@ impl Programs {
         let shared = key_logs == KeyLogUse::Shared;
         let logs = (key_logs != KeyLogUse::None)
             .then(|| KeyLogs::new(share_handshake, shared, Arc::clone(&consent)));
-        Self { sessions, logs, consent }
+        Self { sessions, logs, consent, ech: Arc::default() }
     }
 
     /// The sessions that the preload library tells of.
@@ -79,13 +94,82 @@ impl Programs {
             (Ok(datagram), _) => sessions.datagram(datagram),
         };
         drop(sessions);
-        message.map_or_else(Vec::new, |message| self.consent.judge(message, Cause::Program))
+        let mut messages =
+            message.map_or_else(Vec::new, |message| self.consent.judge(message, Cause::Program));
+        messages.extend(self.by_other_randoms(&messages));
+        messages
+    }
+
+    /// The same for sessions that middleboxes have asked for by another random.
+    fn by_other_randoms(&self, messages: &[Message]) -> Vec<Message> {
+        let mut ech = self.ech();
+        let mut others = Vec::new();
+        for message in messages {
+            let (client_random, server_random, flow) = match message {
+                Message::SessionKeys(keys) => {
+                    (&keys.client_random, keys.server_random.as_ref(), keys.flow)
+                }
+                // Nothing but the connection tells whose they are.
+                Message::NullKeys(null) if null.flow.is_some() => {
+                    ech.remember(null);
+                    (&null.client_random, None, null.flow)
+                }
+                _ => continue,
+            };
+            let known = Known { client_random, server_random, flow };
+            others.extend(ech.requests.answers(known, Instant::now(), |request| {
+                answers(message, request).then(|| ech::renamed(message, request.client_random))?
+            }));
+        }
+        others
+    }
+
+    /// What is known of a session that is asked for by another random than its own, perhaps.
+    fn answer_ech(&self, asked: &EchKeyRequest) -> Vec<Message> {
+        let request = &asked.request;
+        let mut ech = self.ech();
+        let private = ech.private.iter().find(|(flow, _)| Some(*flow) == asked.flow);
+        let private = private.map(|(_, null)| Message::NullKeys(null.clone()));
+        ech.requests.wait(asked.clone(), Instant::now(), |_| None::<()>);
+        drop(ech);
+        let mut found: Vec<Message> = private.into_iter().collect();
+        let mut sessions = self.sessions();
+        if let Some(client_random) = sessions.with_server_random(&request.server_random) {
+            let own = KeyRequest { client_random, ..request.clone() };
+            found.push(self.answer_of(&mut sessions, &own));
+        }
+        drop(sessions);
+        if found.is_empty()
+            && let Some(logs) = &self.logs
+        {
+            found = logs.candidates(asked);
+        }
+        let judged = found.into_iter().flat_map(|it| self.consent.judge(it, Cause::Request));
+        judged.filter_map(|it| ech::renamed(&it, request.client_random)).collect()
+    }
+
+    fn ech(&self) -> MutexGuard<'_, Ech> {
+        // As the sessions.
+        self.ech.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a middlebox is told; nothing where it has asked for a key log's line that is yet to come.
     pub fn middlebox_says(&self, message: &Message) -> Vec<Message> {
         if matches!(message, Message::LiveKeysRequest) {
             return self.live_keys();
+        }
+        if let Message::EchKeyRequest(asked) = message {
+            let request = &asked.request;
+            if !self.sessions().knows(&request.client_random) {
+                // Its lines may come by the random on the wire all the same: clients pretend to have encrypted hellos.
+                let own = self.logs.as_ref().and_then(|logs| logs.answer(request));
+                let own = own.and_then(|it| self.consent.judge(it, Cause::Request).pop());
+                return match own {
+                    Some(answer) => vec![answer],
+                    None => self.answer_ech(asked),
+                };
+            }
+            return self.middlebox_says(&Message::KeyRequest(request.clone()));
         }
         let answer = self.answer(message);
         // A question is for one direction, and so is its answer.
@@ -148,6 +232,29 @@ impl Programs {
     }
 }
 
+impl Ech {
+    fn remember(&mut self, null: &NullKeys) {
+        if let Some(flow) = null.flow {
+            if self.private.len() >= ech::MAX_WAITING {
+                self.private.pop_front();
+            }
+            self.private.push_back((flow, null.clone()));
+        }
+    }
+}
+
+/// Whether a message has the keys that are asked for, or says that there are none.
+fn answers(message: &Message, request: &KeyRequest) -> bool {
+    match message {
+        Message::SessionKeys(keys) => {
+            let is = |it: &KeyEntry| (it.direction, it.epoch) == (request.direction, request.epoch);
+            keys.keys.iter().any(is)
+        }
+        Message::NullKeys(null) => null.direction.is_none_or(|it| it == request.direction),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use mmtls_keyshare::agent::{MAX_DATAGRAM_BYTES, Role, SecretKind, TrafficSecret};
@@ -156,7 +263,7 @@ mod tests {
 
     use super::*;
     use crate::audit::Audit;
-    use crate::rules::AgentFile;
+    use crate::rules::{AgentFile, Rules};
 
     /// What a rule keeps private stays so when the rule's decision is forgotten, and the session's secrets are not.
     #[test]
@@ -208,5 +315,61 @@ mod tests {
             assert!(tell(&random, SecretKind::ClientHandshake).is_empty());
         }
         assert_eq!(ask(), [vec![6], vec![6], vec![]]);
+    }
+
+    /// With Encrypted Client Hello the library tells of the random inside, and the middlebox asks by the one outside.
+    #[test]
+    fn accepts_requests_that_name_a_session_by_the_random_on_the_wire() {
+        let programs = || {
+            Programs::new(
+                false,
+                KeyLogUse::None,
+                Consent::new(None, Rules::default(), Audit::default()),
+            )
+        };
+        let flow = |port| Flow::new(([10, 0, 0, 2], port).into(), ([10, 0, 0, 3], 443).into());
+        let say = |programs: &Programs, datagram: &Datagram<'_>| {
+            let mut room = [0; MAX_DATAGRAM_BYTES];
+            let len = datagram.encode(&mut room).unwrap();
+            programs.program_says(None, &room[..len])
+        };
+        let secret = Datagram::TrafficSecret(TrafficSecret {
+            kind: SecretKind::ClientTraffic0,
+            role: Role::Client,
+            client_random: &[1; 32],
+            server_random: &[2; 32],
+            version: 0x0304,
+            cipher_suite: 0x1301,
+            secret: &[7; 32],
+            server_name: b"",
+            flow: None,
+        });
+        let exempt = Datagram::Exempt(Exempt { client_random: &[1; 32], flow: flow(4000) });
+        let asked = |server_random, port| {
+            let request = KeyRequest {
+                client_random: [9; 32],
+                server_random: [server_random; 32],
+                version: 0x0304,
+                cipher_suite: 0x1301,
+                direction: Direction::ClientToServer,
+                epoch: Epoch::APPLICATION,
+            };
+            Message::EchKeyRequest(EchKeyRequest { request, flow: flow(port) })
+        };
+        let kinds = |messages: &[Message]| {
+            let of = |it: &Message| (it.kind(), random_of(it).unwrap()[0]);
+            messages.iter().map(of).collect::<Vec<_>>()
+        };
+        // SessionKeys is 3, NullKeys 4.
+        for (datagram, kind) in [(secret, 3), (exempt, 4)] {
+            let before = programs();
+            assert!(before.middlebox_says(&asked(8, 4001)).is_empty(), "of another server, or end");
+            assert!(before.middlebox_says(&asked(2, 4000)).is_empty(), "not yet");
+            assert_eq!(kinds(&say(&before, &datagram)), [(kind, 1), (kind, 9)]);
+            let after = programs();
+            assert_eq!(kinds(&say(&after, &datagram)), [(kind, 1)]);
+            assert_eq!(kinds(&after.middlebox_says(&asked(2, 4000))), [(kind, 9)]);
+            assert!(after.middlebox_says(&asked(8, 4001)).is_empty());
+        }
     }
 }

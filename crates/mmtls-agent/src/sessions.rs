@@ -213,6 +213,14 @@ impl Sessions {
         self.known.contains(client_random)
     }
 
+    /// The session with this answer of its server.
+    pub fn with_server_random(&self, server_random: &Random) -> Option<Random> {
+        let is = |session: &Session| {
+            session.keyring.parameters().server_random.as_ref() == Some(server_random)
+        };
+        self.known.iter().find(|(_, session)| is(session)).map(|(random, _)| *random)
+    }
+
     /// The present keys of every session, the latest used first.
     pub fn all(&mut self) -> Vec<Message> {
         self.known.iter_mut().filter_map(|(_, session)| session.present()).collect()

@@ -6,10 +6,12 @@
 
 use std::hash::RandomState;
 use std::num::NonZeroUsize;
+use std::time::Instant;
 
 use lru::LruCache;
+use mmtls_keyshare::ech::{self, EchRequests, Known};
 use mmtls_keyshare::message::{
-    Epoch, KeyEntry, KeyRequest, Message, Random, Reason, Refused, SessionKeys,
+    EchKeyRequest, Epoch, KeyEntry, KeyRequest, Message, Random, Reason, Refused, SessionKeys,
 };
 use mmtls_record::suite::TLS13;
 use mmtls_record::{Direction, KeyEpoch, KeyError, Keyring, SessionParameters};
@@ -20,7 +22,10 @@ const MAX_SESSIONS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 const MAX_UPDATES: u32 = 8;
 
 /// The sessions. Not `Debug`, because it holds secrets.
-pub struct Sessions(LruCache<Random, Keyring, RandomState>);
+pub struct Sessions {
+    known: LruCache<Random, Keyring, RandomState>,
+    ech: EchRequests,
+}
 
 fn keyring(client_random: Random, cipher_suite: u16) -> Result<Keyring, KeyError> {
     // The server's random is not in what rustls logs; the middlebox knows it.
@@ -71,7 +76,8 @@ impl Sessions {
     }
 
     fn with_capacity(capacity: NonZeroUsize) -> Self {
-        Self(LruCache::with_hasher(capacity, RandomState::new()))
+        let known = LruCache::with_hasher(capacity, RandomState::new());
+        Self { known, ech: EchRequests::default() }
     }
 
     /// Takes the first application traffic secret of a direction, and returns its record keys for
@@ -87,10 +93,10 @@ impl Sessions {
         let mut new = keyring(client_random, suite).ok()?;
         new.insert_traffic_secret(direction, epoch, secret).ok()?;
         let keys = message(&mut new, direction, epoch).ok();
-        let known = self.0.get_mut(&client_random);
+        let known = self.known.get_mut(&client_random);
         match known.filter(|known| known.parameters() == new.parameters()) {
             Some(known) => known.insert_traffic_secret(direction, epoch, secret).ok()?,
-            None => drop(self.0.put(client_random, new)),
+            None => drop(self.known.put(client_random, new)),
         }
         keys
     }
@@ -107,26 +113,59 @@ impl Sessions {
             }
             (!keys.is_empty()).then(|| Message::LiveKeys(session(keyring, keys)))
         };
-        self.0.iter_mut().filter_map(|(_, keyring)| live(keyring)).collect()
+        self.known.iter_mut().filter_map(|(_, keyring)| live(keyring)).collect()
     }
 
     /// The answer to a middlebox that asks for keys.
     pub fn answer(&mut self, request: &KeyRequest) -> Message {
         let client_random = request.client_random;
-        self.grant(request)
+        grant(&mut self.known, request)
             .unwrap_or_else(|reason| Message::Refused(Refused { client_random, reason }))
     }
 
-    fn grant(&mut self, request: &KeyRequest) -> Result<Message, Reason> {
-        let wanted = request.epoch.updates().ok_or(Reason::POLICY)?;
-        let keyring = self.0.get_mut(&request.client_random).ok_or(Reason::UNKNOWN_SESSION)?;
-        let epoch = KeyEpoch::Application(wanted);
-        message(keyring, request.direction, epoch).map_err(|why| match why {
-            KeyError::NoSecret | KeyError::PastEpoch => Reason::UNKNOWN_SESSION,
-            KeyError::FutureEpoch => Reason::POLICY,
-            _ => Reason::UNSUPPORTED,
+    /// The answers to one that asks for a session with Encrypted Client Hello: of each that may be the one.
+    pub fn answer_ech(&mut self, asked: EchKeyRequest) -> Vec<Message> {
+        let request = asked.request.clone();
+        if self.known.contains(&request.client_random) {
+            self.ech.is_known(&request.client_random);
+            return vec![self.answer(&request)];
+        }
+        let Self { known, ech } = self;
+        ech.wait(asked, Instant::now(), |client_random| {
+            let own = KeyRequest { client_random, ..request.clone() };
+            ech::renamed(&grant(known, &own).ok()?, request.client_random)
         })
     }
+
+    /// Keys of a session that is new, for those that were asked for by another random.
+    pub fn by_other_randoms(&mut self, message: &Message) -> Vec<Message> {
+        let Message::SessionKeys(keys) = message else {
+            return Vec::new();
+        };
+        let now = Instant::now();
+        self.ech.note(&keys.client_random, keys.flow, now);
+        let known =
+            Known { client_random: &keys.client_random, server_random: None, flow: keys.flow };
+        self.ech.answers(known, now, |request| {
+            let is = |it: &KeyEntry| (it.direction, it.epoch) == (request.direction, request.epoch);
+            let has = keys.keys.iter().any(is);
+            has.then(|| ech::renamed(message, request.client_random))?
+        })
+    }
+}
+
+fn grant(
+    known: &mut LruCache<Random, Keyring, RandomState>,
+    request: &KeyRequest,
+) -> Result<Message, Reason> {
+    let wanted = request.epoch.updates().ok_or(Reason::POLICY)?;
+    let keyring = known.get_mut(&request.client_random).ok_or(Reason::UNKNOWN_SESSION)?;
+    let epoch = KeyEpoch::Application(wanted);
+    message(keyring, request.direction, epoch).map_err(|why| match why {
+        KeyError::NoSecret | KeyError::PastEpoch => Reason::UNKNOWN_SESSION,
+        KeyError::FutureEpoch => Reason::POLICY,
+        _ => Reason::UNSUPPORTED,
+    })
 }
 
 #[cfg(test)]
@@ -232,7 +271,7 @@ mod tests {
         let mut sessions = Sessions::with_capacity(NonZeroUsize::new(4).unwrap());
         for number in 0..100 {
             start(&mut sessions, number).unwrap();
-            assert!(sessions.0.len() <= 4);
+            assert!(sessions.known.len() <= 4);
         }
         assert!(matches!(ask(&mut sessions, 99, Epoch(2)), Message::SessionKeys(_)));
     }

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use mmtls_keyshare::Flow;
 use mmtls_keyshare::client::{Client, ClientConfig as ChannelConfig, ClientCounters, StartError};
 use mmtls_keyshare::keylog::Label;
 use mmtls_keyshare::message::{Message, NullKeys, Random};
@@ -47,6 +48,9 @@ impl Sharing {
             Box::new(move |message| match message {
                 Message::KeyRequest(request) => {
                     vec![answering.lock().unwrap_or_else(PoisonError::into_inner).answer(&request)]
+                }
+                Message::EchKeyRequest(asked) => {
+                    answering.lock().unwrap_or_else(PoisonError::into_inner).answer_ech(asked)
                 }
                 Message::LiveKeysRequest => {
                     answering.lock().unwrap_or_else(PoisonError::into_inner).all()
@@ -88,9 +92,30 @@ impl Sharing {
         base: &ClientConfig,
         name: &ServerName<'_>,
     ) -> Arc<ClientConfig> {
+        self.config(base, name, None)
+    }
+
+    /// As [`Self::client_config`], for a connection whose ends are known: its keys need not be looked for at each of a
+    /// middlebox's workers, and a key server can steer them.
+    #[must_use]
+    pub fn client_config_of(
+        self: &Arc<Self>,
+        base: &ClientConfig,
+        name: &ServerName<'_>,
+        flow: Flow,
+    ) -> Arc<ClientConfig> {
+        self.config(base, name, Some(flow))
+    }
+
+    fn config(
+        self: &Arc<Self>,
+        base: &ClientConfig,
+        name: &ServerName<'_>,
+        flow: Option<Flow>,
+    ) -> Arc<ClientConfig> {
         let exempt = self.exempt.matches(name.to_str().as_bytes());
         let mut config = base.clone();
-        config.key_log = Arc::new(SharingLog { sharing: Arc::clone(self), exempt });
+        config.key_log = Arc::new(SharingLog { sharing: Arc::clone(self), exempt, flow });
         Arc::new(config)
     }
 
@@ -110,6 +135,7 @@ impl fmt::Debug for Sharing {
 struct SharingLog {
     sharing: Arc<Sharing>,
     exempt: bool,
+    flow: Option<Flow>,
 }
 
 impl fmt::Debug for SharingLog {
@@ -130,7 +156,7 @@ impl KeyLog for SharingLog {
                 | Label::Traffic(_, KeyEpoch::EarlyData)
                 | Label::Traffic(Direction::ClientToServer, KeyEpoch::Handshake),
             ) if self.exempt => {
-                let null = NullKeys { client_random, direction: None, flow: None };
+                let null = NullKeys { client_random, direction: None, flow: self.flow };
                 return self.sharing.send(&Message::NullKeys(null));
             }
             Some(Label::Master) => return self.sharing.count_unsupported(),
@@ -150,7 +176,17 @@ impl KeyLog for SharingLog {
             }
         });
         match keys {
-            Some(keys) => self.sharing.send(&keys),
+            Some(mut message) => {
+                if let Message::SessionKeys(keys) = &mut message {
+                    keys.flow = self.flow;
+                }
+                self.sharing.send(&message);
+                let sessions = self.sharing.sessions.lock();
+                let mut sessions = sessions.unwrap_or_else(PoisonError::into_inner);
+                let others = sessions.by_other_randoms(&message);
+                drop(sessions);
+                others.iter().for_each(|message| self.sharing.send(message));
+            }
             None => self.sharing.count_unsupported(),
         }
     }

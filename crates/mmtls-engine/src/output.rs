@@ -113,4 +113,6 @@ pub struct KeysNeeded {
     pub direction: Direction,
     /// Which epoch of it.
     pub epoch: KeyEpoch,
+    /// The ClientHello has an encrypted one in it, so that the endpoint may know the session by another random.
+    pub offers_ech: bool,
 }

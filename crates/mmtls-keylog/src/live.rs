@@ -54,6 +54,11 @@ impl<W, A> LiveKeys<W, A> {
 
     /// Takes in whole lines; the keys that were wanted and can be made now.
     pub fn add(&mut self, text: &[u8]) -> Vec<A> {
+        self.add_and_tell(text, |_| ())
+    }
+
+    /// As [`Self::add`]; `each` is told of the session of each line.
+    pub fn add_and_tell(&mut self, text: &[u8], mut each: impl FnMut([u8; 32])) -> Vec<A> {
         if self.logs[0].sessions() >= self.max_sessions {
             self.logs[1] = core::mem::take(&mut self.logs[0]);
         }
@@ -61,6 +66,7 @@ impl<W, A> LiveKeys<W, A> {
         self.logs[0].add_lines(text, |random| randoms.push(random));
         let mut found = Vec::new();
         for random in randoms {
+            each(random);
             for generation in 0..self.pending.len() {
                 let Some(pending) = self.pending[generation].remove(&random) else {
                     continue;

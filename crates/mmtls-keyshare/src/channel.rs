@@ -16,10 +16,10 @@ mod link;
 mod peer;
 #[cfg(feature = "client")]
 mod pin;
-#[cfg(feature = "client")]
-mod sending;
 #[cfg(feature = "server")]
 mod relay;
+#[cfg(feature = "client")]
+mod sending;
 #[cfg(feature = "server")]
 pub mod server;
 mod socket;

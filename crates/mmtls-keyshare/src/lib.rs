@@ -7,6 +7,7 @@
 //! * [`message`]: what goes over the channel, specified in `docs/key-sharing.md`.
 //! * [`agent`]: what goes from a program to the agent on its own host.
 //! * [`keylog`]: lines of key logs.
+//! * [`ech`]: requests for sessions with Encrypted Client Hello.
 //! * [`policy`]: which server names are exempt.
 //! * [`sealed`]: datagrams from a key server to a middlebox's worker.
 //! * [`channel`]: `client` and `server` (features of these names), over TLS 1.3. It is the only
@@ -19,6 +20,7 @@
 pub mod agent;
 #[cfg(any(feature = "client", feature = "server"))]
 pub mod channel;
+pub mod ech;
 mod flow;
 pub mod keylog;
 pub mod message;

@@ -172,6 +172,23 @@ pub struct SessionKeys {
     pub keys: Vec<KeyEntry>,
 }
 
+impl SessionKeys {
+    /// A copy for a session of another random: see [`EchKeyRequest`].
+    #[must_use]
+    pub fn renamed(&self, client_random: Random) -> Self {
+        let &Self { server_random, version, cipher_suite, flow, .. } = self;
+        let copy = |entry: &KeyEntry| KeyEntry {
+            direction: entry.direction,
+            epoch: entry.epoch,
+            key: entry.key.copy(),
+            iv: entry.iv.copy(),
+            mac_key: entry.mac_key.copy(),
+        };
+        let keys = self.keys.iter().map(copy).collect();
+        Self { client_random, server_random, version, cipher_suite, flow, keys }
+    }
+}
+
 /// "This session is private": no keys will come, the monitor is to let it pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NullKeys {
@@ -198,6 +215,16 @@ pub struct KeyRequest {
     pub direction: Direction,
     /// Which keys.
     pub epoch: Epoch,
+}
+
+/// As [`KeyRequest`], of a session whose ClientHello has an encrypted one in it (Encrypted Client Hello): the endpoint may
+/// know it by the random of that one. Answers have the random of the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EchKeyRequest {
+    /// What is asked for.
+    pub request: KeyRequest,
+    /// The connection's ends.
+    pub flow: Option<Flow>,
 }
 
 /// "I will not": the answer to keys that are not accepted or to a request that is not granted.
@@ -273,6 +300,8 @@ pub enum Message {
     EndpointClosed(u32),
     /// Between a key server and a middlebox, either way.
     Relayed(Relayed),
+    /// Middlebox to endpoint.
+    EchKeyRequest(EchKeyRequest),
 }
 
 impl Message {
@@ -293,6 +322,7 @@ impl Message {
             Self::EndpointOpened(_) => 11,
             Self::EndpointClosed(_) => 12,
             Self::Relayed(_) => codec::RELAYED,
+            Self::EchKeyRequest(_) => 14,
         }
     }
 
@@ -302,6 +332,7 @@ impl Message {
             Self::SessionKeys(_)
             | Self::NullKeys(_)
             | Self::KeyRequest(_)
+            | Self::EchKeyRequest(_)
             | Self::Refused(_)
             | Self::LiveKeysRequest
             | Self::LiveKeys(_) => true,

@@ -22,6 +22,12 @@ impl<const MAX: usize> SecretBytes<MAX> {
         Self(Zeroizing::new(Vec::new()))
     }
 
+    /// The same bytes once more: on purpose, and so not `Clone`.
+    #[must_use]
+    pub(crate) fn copy(&self) -> Self {
+        Self(Zeroizing::new(self.0.to_vec()))
+    }
+
     /// The bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {

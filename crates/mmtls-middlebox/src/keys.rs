@@ -28,7 +28,9 @@ use std::time::{Duration, Instant};
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
 use mmtls_engine::{KeyRefusal, KeySenders, KeysNeeded, LiveKeys, Share, SharedKeys};
 use mmtls_keyshare::Flow;
-use mmtls_keyshare::message::{Epoch, Greeting, KeyRequest, Message, Reason, Refused, SessionKeys};
+use mmtls_keyshare::message::{
+    EchKeyRequest, Epoch, Greeting, KeyRequest, Message, Reason, Refused, SessionKeys,
+};
 use mmtls_keyshare::sealed::Secret;
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
 use mmtls_packet_io::WakeFd;
@@ -352,9 +354,12 @@ impl KeyRouter {
         [client, server]: [IpAddr; 2],
         senders: &KeySenders,
         epoch: KeyEpoch,
+        offers_ech: bool,
     ) -> Vec<ConnectionId> {
         let needed = match epoch {
             KeyEpoch::Application(1..) => 0,
+            // Whoever sends keys unasked may send them under another random.
+            KeyEpoch::Application(0) if offers_ech => 0,
             KeyEpoch::Application(0) => Greeting::FIRST_KEYS_ON_REQUEST,
             KeyEpoch::Handshake => Greeting::HANDSHAKE_KEYS_ON_REQUEST,
             KeyEpoch::EarlyData => return Vec::new(),
@@ -366,13 +371,14 @@ impl KeyRouter {
         let asked = |agent: &&Agent| agent.capabilities & needed == needed;
         let own: Vec<_> =
             senders.ends(client, server).filter_map(|it| connections.get(&it)).collect();
+        let is_first = matches!(epoch, KeyEpoch::Application(0) | KeyEpoch::Handshake);
         if !own.is_empty() {
-            let most = if needed == 0 { usize::MAX } else { MAX_ASKED_FIRST };
+            let most = if is_first { MAX_ASKED_FIRST } else { usize::MAX };
             let of_each = own.into_iter().flat_map(|it| it.iter().filter(asked).take(most));
             return of_each.map(|agent| agent.connection).collect();
         }
         let others = trusted(&connections, senders).filter(|(agent, in_network)| {
-            asked(agent) && (needed == 0 || *in_network || agent.authenticated)
+            asked(agent) && (!is_first || *in_network || agent.authenticated)
         });
         others.take(MAX_ASKED).map(|(agent, _)| agent.connection).collect()
     }
@@ -668,14 +674,23 @@ pub fn reason(why: KeyRefusal) -> Option<Reason> {
 pub fn request(wanted: &KeysNeeded) -> Option<Message> {
     // Of a session that was under way nobody here has seen it, and who has sent keys without it does not look at it.
     let unknown = matches!(wanted.epoch, KeyEpoch::Application(1..)).then_some([0; 32]);
-    Some(Message::KeyRequest(KeyRequest {
+    let request = KeyRequest {
         client_random: wanted.client_random,
         server_random: wanted.server_random.or(unknown)?,
         version: wanted.version.0,
         cipher_suite: wanted.cipher_suite?.0,
         direction: wanted.direction,
         epoch: Epoch::from_key_epoch(wanted.epoch)?,
-    }))
+    };
+    // Once one was answered the session is known by the random on the wire.
+    let is_first = !matches!(wanted.epoch, KeyEpoch::Application(1..));
+    Some(match wanted.offers_ech && is_first {
+        true => {
+            let flow = Flow::new(wanted.client, wanted.server);
+            Message::EchKeyRequest(EchKeyRequest { request, flow })
+        }
+        false => Message::KeyRequest(request),
+    })
 }
 
 #[cfg(test)]

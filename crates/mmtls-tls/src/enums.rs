@@ -118,6 +118,7 @@ wire_enum! {
         PRE_SHARED_KEY = 41, "pre_shared_key";
         EARLY_DATA = 42, "early_data";
         SUPPORTED_VERSIONS = 43, "supported_versions";
+        ENCRYPTED_CLIENT_HELLO = 0xfe0d, "encrypted_client_hello";
     }
 }
 

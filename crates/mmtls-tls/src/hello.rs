@@ -26,6 +26,9 @@ pub struct ClientHello {
     pub alpn: Vec<Vec<u8>>,
     pub offers_psk: bool,
     pub offers_early_data: bool,
+    /// It has an encrypted ClientHello in it, or what looks like one (RFC 9849, section 5 and 6.2): where the server opens
+    /// that, the session's secrets are known by another random.
+    pub offers_ech: bool,
 }
 
 /// What is kept of a ServerHello.
@@ -69,6 +72,7 @@ impl ClientHello {
             alpn: Vec::new(),
             offers_psk: false,
             offers_early_data: false,
+            offers_ech: false,
         };
         reader.vector16()?; // cipher_suites
         reader.vector8()?; // legacy_compression_methods
@@ -79,6 +83,9 @@ impl ClientHello {
                 ExtensionType::ALPN => hello.alpn = data.protocol_names()?,
                 ExtensionType::PRE_SHARED_KEY => hello.offers_psk = true,
                 ExtensionType::EARLY_DATA => hello.offers_early_data = true,
+                ExtensionType::ENCRYPTED_CLIENT_HELLO => {
+                    hello.offers_ech = data.array().ok() == Some([0]);
+                }
                 _ => {}
             }
         }

@@ -119,6 +119,8 @@ pub struct MonitorState {
     known: Known,
     failed: bool,
     stalled: bool,
+    /// The longest that packets waited for keys which then came, in microseconds.
+    stall_us: u32,
     /// Bytes of a response in the clear that are still to be passed over.
     passed_over: u64,
 }
@@ -638,15 +640,16 @@ impl Handler for Monitor {
     fn keys(
         &mut self,
         _session: &mut Session<'_>,
-        _state: &mut MonitorState,
+        state: &mut MonitorState,
         _direction: Direction,
         _epoch: KeyEpoch,
         waited: Duration,
     ) {
         let summary = &mut self.reports.summary;
         summary.keys += 1;
-        let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
-        summary.longest_stall_us = summary.longest_stall_us.max(waited);
+        let waited = u32::try_from(waited.as_micros()).unwrap_or(u32::MAX);
+        state.stall_us = state.stall_us.max(waited);
+        summary.longest_stall_us = summary.longest_stall_us.max(waited.into());
     }
 
     fn session_end(&mut self, session: &mut Session<'_>, state: &mut MonitorState, why: EndReason) {
@@ -678,7 +681,8 @@ impl Handler for Monitor {
         reports.summary.private_tag += u64::from(private_tag == Some(true));
         reports.summary.no_private_tag += u64::from(private_tag == Some(false));
         let app_proto = state.inspection.as_deref().and_then(Inspection::protocol);
-        reports.session_end(info, &mut state.known, why, outcome, app_proto);
+        let waits = state.stalled.then_some(state.stall_us);
+        reports.session_end(info, &mut state.known, why, (outcome, waits), app_proto);
         // They are long where a client wants them to be, and the flow may be kept for a while.
         state.known.fingerprints = None;
     }

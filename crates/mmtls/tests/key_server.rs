@@ -108,13 +108,7 @@ fn sharing(stage: &Stage, family: Family, options: &[&str], program: &str) -> Co
     command
 }
 
-fn fetching(
-    stage: &Stage,
-    family: Family,
-    options: &[&str],
-    file: &str,
-    count: usize,
-) -> Command {
+fn fetching(stage: &Stage, family: Family, options: &[&str], file: &str, count: usize) -> Command {
     let mut command = sharing(stage, family, options, "python3");
     let server = match family {
         Family::V4 => address::SERVER_V4,

@@ -7,6 +7,7 @@ mod cli;
 mod common;
 mod consent;
 mod early;
+mod ech;
 mod inspection;
 mod key_server;
 mod keys;

@@ -1,12 +1,13 @@
 //! `mmtls pki`: certificates for the key channel.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cli::{Place, fails, mmtls, mode};
 use mmtls_keyshare::client::{Client, ClientConfig, Identity};
 use mmtls_keyshare::message::Message;
-use mmtls_keyshare::server::{KeySink, Peer, Server, ServerConfig};
+use mmtls_keyshare::server::{KeySink, Peer, Server, ServerConfig, ServerName};
 
 /// What `mmtls pki` makes opens the key channel both ways, and nothing of it is overwritten.
 #[test]
@@ -72,6 +73,46 @@ fn accepts_certificates_of_its_own_authority() {
         let wrong = mmtls(&["pki", "x", "--middlebox", name]);
         fails(wrong, &["neither a host name nor an address"]);
     }
+}
+
+/// The same for a key server, towards endpoints and towards the middlebox.
+#[test]
+fn accepts_a_key_server_of_its_own_authority() {
+    let place = Place::new("pki-key-server");
+    let directory = place.path("keys").to_str().unwrap().to_owned();
+    let made = mmtls(&["pki", &directory, "--middlebox", "box.test", "--key-server", "keys.test"]);
+    let made = { made }.output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let said = String::from_utf8(made.stdout).unwrap();
+    for part in ["client_ca_file", "key_servers = [\"keys.test\"]", "mmtls key-server --listen"] {
+        assert!(said.contains(part), "{said}");
+    }
+    let file = |name: &str| place.path("keys").join(name);
+    let identity = |name: &str| Identity {
+        certificate_file: file(&format!("{name}.pem")),
+        key_file: file(&format!("{name}.key")),
+    };
+    let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), identity("middlebox"));
+    config.client_ca_file = Some(file("ca.pem"));
+    config.key_servers = vec![ServerName::try_from("keys.test").unwrap()];
+    let middlebox = Server::start(config, NoKeys).unwrap();
+    let to = format!("box.test@{}", middlebox.local_addr()).parse().unwrap();
+    let mut config = ClientConfig::new(vec![to], file("ca.pem"));
+    config.identity = Some(identity("key-server"));
+    let key_server =
+        Client::start_key_server(config, Box::new(|_| Vec::new()), Arc::new(|_| Vec::new()));
+    let key_server = key_server.unwrap();
+    assert!(key_server.wait_connected(Duration::from_secs(20)));
+
+    let config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), identity("key-server"));
+    let server = Server::start(config, NoKeys).unwrap();
+    let to = format!("keys.test@{}", server.local_addr()).parse().unwrap();
+    let config = ClientConfig::new(vec![to], file("ca.pem"));
+    let endpoint = Client::start(config, Box::new(|_| Vec::new())).unwrap();
+    assert!(endpoint.wait_connected(Duration::from_secs(20)));
+
+    let wrong = ["pki", "x", "--middlebox", "box.test", "--key-server", "a b"];
+    fails(mmtls(&wrong), &["--key-server", "neither a host name nor an address"]);
 }
 
 /// Takes no keys.

@@ -7,8 +7,8 @@ use mmtls_keyshare::agent::{
 };
 use mmtls_keyshare::keylog::Label;
 use mmtls_keyshare::message::{
-    Direction, Epoch, Greeting, KeyEntry, KeyRequest, Message, NullKeys, Reason, Refused,
-    SessionKeys, encode,
+    Direction, EchKeyRequest, EndpointOpened, Epoch, Greeting, KeyEntry, KeyRequest, Message,
+    NullKeys, Reason, Refused, Relayed, SessionKeys, encode,
 };
 use mmtls_keyshare::{Flow, SecretBytes};
 use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
@@ -180,6 +180,20 @@ pub(super) fn key_message(add: Add<'_>) {
                 epoch: Epoch(3),
             }),
         ),
+        (
+            "ech-key-request",
+            Message::EchKeyRequest(EchKeyRequest {
+                request: KeyRequest {
+                    client_random: [1; 32],
+                    server_random: [2; 32],
+                    version: 0x0304,
+                    cipher_suite: 0x1303,
+                    direction: Direction::ClientToServer,
+                    epoch: Epoch(2),
+                },
+                flow: flow(true),
+            }),
+        ),
         ("refused", Message::Refused(Refused { client_random: [1; 32], reason: Reason(3) })),
         ("live-keys-request", Message::LiveKeysRequest),
         (
@@ -191,6 +205,27 @@ pub(super) fn key_message(add: Add<'_>) {
                 cipher_suite: 0x1302,
                 flow: None,
                 keys: vec![entry(Direction::ServerToClient, 3, &[5; 32], &[])],
+            }),
+        ),
+        (
+            "endpoint-opened",
+            Message::EndpointOpened(EndpointOpened {
+                endpoint: 7,
+                address: "10.0.0.1:40000".parse().expect("an address"),
+                capabilities: 3,
+                authenticated: true,
+            }),
+        ),
+        ("endpoint-closed", Message::EndpointClosed(7)),
+        (
+            "relayed",
+            Message::Relayed(Relayed {
+                endpoint: 7,
+                message: Box::new(Message::NullKeys(NullKeys {
+                    client_random: [1; 32],
+                    direction: None,
+                    flow: flow(true),
+                })),
             }),
         ),
         ("ping", Message::Ping(7)),

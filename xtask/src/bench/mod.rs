@@ -9,6 +9,7 @@
 //! * `f`, [`scaling`]: engines on two threads, and what `pause` saves.
 //! * `g`, [`rules`]: what rules cost, in memory.
 //! * `h`, [`inspection`]: what they cost live, with a limit of inspection.
+//! * `i`, [`keys`]: keys on their way, and what waits for them.
 //!
 //! Refuses to report a run in which a request failed or a session was not decrypted.
 
@@ -17,6 +18,7 @@ mod endtoend;
 mod engine;
 pub mod facts;
 mod inspection;
+mod keys;
 mod lanes;
 mod live;
 mod monitor;
@@ -40,7 +42,7 @@ pub struct BenchArgs {
     #[command(subcommand)]
     inner: Option<Inner>,
     /// Run one part only: the engine in memory, downloads live, new connections, the private tag,
-    /// the private tag end to end, engines on two threads, rules in memory, or rules live.
+    /// the private tag end to end, engines on two threads, rules in memory, rules live, or keys on their way.
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
     /// How often each measurement is repeated; parts (a) and (d) to (g) get at least five rounds.
@@ -83,6 +85,12 @@ enum Inner {
     /// Plays sessions through the box, from inside the testbed.
     #[command(hide = true)]
     Replayer(replayer::ReplayArgs),
+    /// Sends keys through a key server, or without, from inside the testbed.
+    #[command(hide = true)]
+    KeyDelivery(keys::delivery::DeliveryArgs),
+    /// Makes new connections whose keys are shared, from inside the testbed.
+    #[command(hide = true)]
+    Downloads(keys::downloads::DownloadArgs),
 }
 
 /// A part of the benchmark.
@@ -96,6 +104,7 @@ enum Part {
     F,
     G,
     H,
+    I,
 }
 
 /// Everything that was measured, as written to the JSON file.
@@ -120,12 +129,16 @@ struct Results {
     rules: Option<rules::RuleResults>,
     #[serde(skip_serializing_if = "Option::is_none")]
     inspection: Option<inspection::InspectionResults>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys: Option<keys::KeyResults>,
 }
 
 pub fn run(args: &BenchArgs) -> Result<(), String> {
     match &args.inner {
         Some(Inner::EnginePass(pass)) => return engine::pass(pass),
         Some(Inner::Replayer(replay)) => return replayer::run(replay),
+        Some(Inner::KeyDelivery(delivery)) => return keys::delivery::run(delivery),
+        Some(Inner::Downloads(downloads)) => return keys::downloads::run(downloads),
         None => {}
     }
     if !(0.1..=600.0).contains(&args.seconds) {
@@ -145,6 +158,7 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         scaling: None,
         rules: None,
         inspection: None,
+        keys: None,
     };
     let load = lanes::Load {
         connections: args.connections,
@@ -210,6 +224,12 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         let measured = inspection::measure(args.repetitions, load)?;
         measured.print();
         results.inspection = Some(measured);
+        results.write(&args.json)?;
+    }
+    if wanted(Part::I) && testbed()? {
+        let measured = keys::measure(args.repetitions, args.sessions)?;
+        measured.print();
+        results.keys = Some(measured);
         results.write(&args.json)?;
     }
     println!("\nevery sample: {}", args.json.display());

@@ -323,6 +323,7 @@ impl Reporter {
             cipher_suite: self.info.cipher_suite,
             direction,
             epoch,
+            offers_ech: self.info.offers_ech,
         }));
     }
 
@@ -337,6 +338,7 @@ impl Reporter {
             cipher_suite: None,
             direction: Direction::ClientToServer,
             epoch: KeyEpoch::EarlyData,
+            offers_ech: self.info.offers_ech,
         }));
     }
 

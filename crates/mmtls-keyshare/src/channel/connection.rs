@@ -208,11 +208,7 @@ impl Connection {
         exported.ok().map(Secret::new)
     }
 
-    fn process(
-        &mut self,
-        terms: &Terms<'_>,
-        deliver: &mut impl FnMut(&Peer, Said),
-    ) -> Disposition {
+    fn process(&mut self, terms: &Terms<'_>, deliver: &mut impl FnMut(&Peer, Said)) -> Disposition {
         let Terms { welcome, key_servers } = *terms;
         let broken = if self.open { Disposition::Malformed } else { Disposition::HandshakeFailed };
         if self.tls.process_new_packets().is_err() {
@@ -269,6 +265,7 @@ impl Connection {
                 Message::Hello(_)
                 | Message::Welcome(_)
                 | Message::KeyRequest(_)
+                | Message::EchKeyRequest(_)
                 | Message::LiveKeysRequest
                 | Message::EndpointOpened(_)
                 | Message::EndpointClosed(_)

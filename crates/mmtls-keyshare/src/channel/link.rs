@@ -643,7 +643,7 @@ impl Session {
                 Vec::new()
             }
             Message::Relayed(_) if self.on_welcome.is_some() => (self.on_request)(message),
-            Message::KeyRequest(_) => {
+            Message::KeyRequest(_) | Message::EchKeyRequest(_) => {
                 self.shared.requests.fetch_add(1, Ordering::Relaxed);
                 (self.on_request)(message)
             }

@@ -316,10 +316,7 @@ impl BoundServer {
     ///
     /// # Errors
     /// [`StartError::Io`].
-    pub fn start_with(
-        self,
-        prepare: impl FnOnce() + Send + 'static,
-    ) -> Result<Server, StartError> {
+    pub fn start_with(self, prepare: impl FnOnce() + Send + 'static) -> Result<Server, StartError> {
         let Self { mut worker, shared, local_addr } = self;
         let thread = std::thread::Builder::new()
             .name("mmtls-keyserver".to_owned())
@@ -693,7 +690,9 @@ impl Worker {
             let to = if to.is_relayed() { self.relay.way(to) } else { Some(to) };
             let sent = to
                 .and_then(|to| self.connections.get_mut(to.low() as usize).zip(Some(to)))
-                .filter(|(connection, to)| connection.peer().connection == *to && connection.is_open())
+                .filter(|(connection, to)| {
+                    connection.peer().connection == *to && connection.is_open()
+                })
                 .is_some_and(|(connection, _)| connection.send(&bytes));
             if !sent {
                 add(&self.shared.tally.undelivered, 1);

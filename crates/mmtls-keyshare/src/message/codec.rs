@@ -3,9 +3,9 @@
 use zeroize::{Zeroize, Zeroizing};
 
 use super::{
-    DecodeError, Direction, EncodeError, EndpointOpened, Epoch, Greeting, HEADER_BYTES, KeyEntry,
-    KeyRequest, MAX_KEYS, MAX_MESSAGE_BYTES, MAX_SOFTWARE_BYTES, Message, NullKeys, Reason,
-    Refused, Relayed, SessionKeys, VERSION,
+    DecodeError, Direction, EchKeyRequest, EncodeError, EndpointOpened, Epoch, Greeting,
+    HEADER_BYTES, KeyEntry, KeyRequest, MAX_KEYS, MAX_MESSAGE_BYTES, MAX_SOFTWARE_BYTES, Message,
+    NullKeys, Reason, Refused, Relayed, SessionKeys, VERSION,
 };
 use crate::flow::{read_address, write_address};
 use crate::wire::{Reader, Short, Writer};
@@ -93,13 +93,10 @@ fn write_body(message: &Message, out: &mut Writer<'_>) {
             out.u8(null.direction.map_or(BOTH_DIRECTIONS, direction_number));
             Flow::write(null.flow.as_ref(), out);
         }
-        Message::KeyRequest(request) => {
-            out.bytes(&request.client_random);
-            out.bytes(&request.server_random);
-            out.u16(request.version);
-            out.u16(request.cipher_suite);
-            out.u8(direction_number(request.direction));
-            out.u32(request.epoch.0);
+        Message::KeyRequest(request) => write_request(request, out),
+        Message::EchKeyRequest(EchKeyRequest { request, flow }) => {
+            write_request(request, out);
+            Flow::write(flow.as_ref(), out);
         }
         Message::Refused(refused) => {
             out.bytes(&refused.client_random);
@@ -119,6 +116,15 @@ fn write_body(message: &Message, out: &mut Writer<'_>) {
             write_frame(&relayed.message, out);
         }
     }
+}
+
+fn write_request(request: &KeyRequest, out: &mut Writer<'_>) {
+    out.bytes(&request.client_random);
+    out.bytes(&request.server_random);
+    out.u16(request.version);
+    out.u16(request.cipher_suite);
+    out.u8(direction_number(request.direction));
+    out.u32(request.epoch.0);
 }
 
 fn write_session(session: &SessionKeys, out: &mut Writer<'_>) {
@@ -222,14 +228,7 @@ impl Body {
                 direction: self.directions(body)?,
                 flow: self.flow(body)?,
             }),
-            5 => Message::KeyRequest(KeyRequest {
-                client_random: self.got(body.array())?,
-                server_random: self.got(body.array())?,
-                version: self.got(body.u16())?,
-                cipher_suite: self.got(body.u16())?,
-                direction: self.direction(body)?,
-                epoch: Epoch(self.got(body.u32())?),
-            }),
+            5 => Message::KeyRequest(self.request(body)?),
             6 => Message::Refused(Refused {
                 client_random: self.got(body.array())?,
                 reason: Reason(self.got(body.u16())?),
@@ -259,8 +258,23 @@ impl Body {
                     _ => return Err(self.bad("message")),
                 }
             }
+            14 => Message::EchKeyRequest(EchKeyRequest {
+                request: self.request(body)?,
+                flow: self.flow(body)?,
+            }),
             _ => return Ok(None),
         }))
+    }
+
+    fn request(&self, body: &mut Reader<'_>) -> Result<KeyRequest, DecodeError> {
+        Ok(KeyRequest {
+            client_random: self.got(body.array())?,
+            server_random: self.got(body.array())?,
+            version: self.got(body.u16())?,
+            cipher_suite: self.got(body.u16())?,
+            direction: self.direction(body)?,
+            epoch: Epoch(self.got(body.u32())?),
+        })
     }
 
     fn greeting(&self, body: &mut Reader<'_>) -> Result<Greeting, DecodeError> {

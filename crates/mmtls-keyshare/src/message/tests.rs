@@ -49,6 +49,17 @@ fn null(client_random: Random, direction: Option<Direction>, flow: Option<Flow>)
     NullKeys { client_random, direction, flow }
 }
 
+fn request() -> KeyRequest {
+    KeyRequest {
+        client_random: [4; 32],
+        server_random: [5; 32],
+        version: 0x0304,
+        cipher_suite: 0x1301,
+        direction: Direction::ServerToClient,
+        epoch: Epoch(u32::MAX),
+    }
+}
+
 fn opened(address: &str) -> EndpointOpened {
     let address = address.parse().unwrap();
     EndpointOpened { endpoint: 7, address, capabilities: 3, authenticated: true }
@@ -68,14 +79,9 @@ fn samples() -> Vec<Message> {
         Message::NullKeys(null([3; 32], None, Some(flow(true)))),
         Message::NullKeys(null([3; 32], Some(Direction::ClientToServer), None)),
         Message::NullKeys(null([3; 32], Some(Direction::ServerToClient), None)),
-        Message::KeyRequest(KeyRequest {
-            client_random: [4; 32],
-            server_random: [5; 32],
-            version: 0x0304,
-            cipher_suite: 0x1301,
-            direction: Direction::ServerToClient,
-            epoch: Epoch(u32::MAX),
-        }),
+        Message::KeyRequest(request()),
+        Message::EchKeyRequest(EchKeyRequest { request: request(), flow: Some(flow(true)) }),
+        Message::EchKeyRequest(EchKeyRequest { request: request(), flow: None }),
         Message::Refused(Refused { client_random: [7; 32], reason: Reason(999) }),
         Message::Ping(1),
         Message::Pong(u64::MAX),

@@ -152,11 +152,9 @@ fn refuses_key_servers_that_nobody_has_named() {
     }
     // An ordinary endpoint, certificate or not, cannot speak for others.
     let (server, told) = middlebox(&pki, &["client.test"]);
-    for message in [
-        Message::EndpointOpened(opened(1, 0)),
-        Message::EndpointClosed(1),
-        relayed(1, null(1)),
-    ] {
+    for message in
+        [Message::EndpointOpened(opened(1, 0)), Message::EndpointClosed(1), relayed(1, null(1))]
+    {
         let mut config = config(&pki, server.local_addr());
         config.identity = Some(pki.identity("client"));
         let before = server.counters().malformed;

@@ -173,7 +173,7 @@ fn accepts_two_agents_of_one_address() {
     let known = |count| {
         let deadline = Instant::now() + Duration::from_secs(10);
         let later = KeyEpoch::Application(1);
-        while router.connections_to_ask([address.ip(); 2], &KeySenders::CLIENT, later).len()
+        while router.connections_to_ask([address.ip(); 2], &KeySenders::CLIENT, later, false).len()
             != count
         {
             assert!(Instant::now() < deadline, "not {count}");
@@ -186,7 +186,7 @@ fn accepts_two_agents_of_one_address() {
     let ask = |client, any, epoch| {
         let senders = if any { KeySenders::ANY } else { KeySenders::CLIENT };
         let server = [192, 0, 2, 3].into();
-        router.connections_to_ask([client, server], &senders, epoch).len()
+        router.connections_to_ask([client, server], &senders, epoch, false).len()
     };
     let later = KeyEpoch::Application(1);
     assert_eq!(ask(address.ip(), false, later), 2);
@@ -202,11 +202,11 @@ fn accepts_two_agents_of_one_address() {
     // The same of the server's address, and of a network, which needs no certificate.
     let of_servers = KeySenders { client: false, server: true, ..KeySenders::CLIENT };
     let ends = [elsewhere, address.ip()];
-    assert_eq!(router.connections_to_ask(ends, &of_servers, first_keys).len(), 1);
-    assert_eq!(router.connections_to_ask(ends, &KeySenders::CLIENT, first_keys).len(), 0);
+    assert_eq!(router.connections_to_ask(ends, &of_servers, first_keys, false).len(), 1);
+    assert_eq!(router.connections_to_ask(ends, &KeySenders::CLIENT, first_keys, false).len(), 0);
     let networks = vec![Network { address: [127, 0, 0, 0].into(), prefix_len: 8 }];
     let of_network = KeySenders { networks, ..KeySenders::CLIENT };
-    assert_eq!(router.connections_to_ask([elsewhere; 2], &of_network, first_keys).len(), 1);
+    assert_eq!(router.connections_to_ask([elsewhere; 2], &of_network, first_keys, false).len(), 1);
     drop(second);
     known(1);
     assert_eq!(ask(address.ip(), true, first_keys), 0);

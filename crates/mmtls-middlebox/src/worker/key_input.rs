@@ -97,7 +97,7 @@ impl KeyInput {
 
     fn endpoints_of(&self, wanted: &KeysNeeded) -> Vec<ConnectionId> {
         let ends = [wanted.client.ip(), wanted.server.ip()];
-        self.router.connections_to_ask(ends, &self.senders, wanted.epoch)
+        self.router.connections_to_ask(ends, &self.senders, wanted.epoch, wanted.offers_ech)
     }
 
     /// Tells an endpoint that its keys are not taken, and why: it cannot know otherwise. Without a sender the
@@ -170,6 +170,7 @@ mod tests {
             cipher_suite: Some(CipherSuite(0x1301)),
             direction: Direction::ClientToServer,
             epoch: KeyEpoch::Application(0),
+            offers_ech: false,
         };
         let mut asked = Asked::default();
         let last = MAX_ASKED + 9;

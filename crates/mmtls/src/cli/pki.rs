@@ -59,11 +59,14 @@ impl PkiArgs {
                     "--client {client:?}: letters, digits, '-', '.' and '_' make a name"
                 )));
             }
-            if ["ca", "middlebox", "key-server"].contains(&&**client) || self.client[..at].contains(client) {
+            if ["ca", "middlebox", "key-server"].contains(&&**client)
+                || self.client[..at].contains(client)
+            {
                 return Err(wrong(&format!("--client {client}: this name is taken")));
             }
         }
-        let names = [("middlebox", Some(&self.middlebox)), ("key-server", self.key_server.as_ref())];
+        let names =
+            [("middlebox", Some(&self.middlebox)), ("key-server", self.key_server.as_ref())];
         for (option, name) in names {
             if let Some(name) = name.filter(|name| !is_name(name)) {
                 let what = "neither a host name nor an address";

@@ -174,6 +174,8 @@ pub struct SessionEnd<'a> {
     pub outcome: &'a str,
     /// Application protocol inside, where it was recognised.
     pub app_proto: Option<&'a str>,
+    /// Where packets had to wait for keys: the longest that they did until keys came, in microseconds.
+    pub stall_us: Option<u32>,
     /// What became known after the session's `tls` record was written.
     pub late: Late<'a>,
 }
@@ -204,6 +206,8 @@ pub(super) struct SessionBody<'a> {
     error: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     early_data: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stall_us: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     server_alpns: Option<[Lossy<'a>; 1]>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -245,6 +249,7 @@ impl<'a> SessionBody<'a> {
                 EarlyData::Accepted => Some("accepted"),
                 EarlyData::Rejected => Some("rejected"),
             },
+            stall_us: end.stall_us,
             server_alpns: server_alpns(info).filter(|_| end.late.alpn),
             certificate: server,
             client,

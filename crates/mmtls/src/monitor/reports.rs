@@ -308,13 +308,14 @@ impl Reports {
         known.told = Some(Told { certificates, alpn: info.alpn.is_some() });
     }
 
-    /// The session is over. Its `tls` record is written now where the handshake never was through.
+    /// The session is over; of a session that had to wait for keys how long at most, in microseconds. Its `tls` record is
+    /// written now where the handshake never was through.
     pub(super) fn session_end(
         &mut self,
         info: &SessionInfo,
         known: &mut Known,
         reason: EndReason,
-        outcome: Outcome,
+        (outcome, stall_us): (Outcome, Option<u32>),
         app_proto: Option<AppProto>,
     ) {
         self.handshake(info, known);
@@ -339,7 +340,8 @@ impl Reports {
             ],
             alpn: !told.alpn,
         };
-        let end = SessionEnd { reason, outcome: outcome.name(), app_proto: named(app_proto), late };
+        let (outcome, app_proto) = (outcome.name(), named(app_proto));
+        let end = SessionEnd { reason, outcome, app_proto, stall_us, late };
         eve.session(self.now_ns, info, &end);
     }
 
