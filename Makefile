@@ -31,7 +31,7 @@ BUILT = $(TARGET_DIR)/$(PROFILE)
 STEP := scripts/step
 # Crates in which no two files import each other, directly or in a ring.
 WITHOUT_CIRCLES := mmtls mmtls-agent mmtls-capi mmtls-endpoint mmtls-engine mmtls-inspect mmtls-keylog mmtls-keyshare \
-	mmtls-hyperscan mmtls-middlebox mmtls-packet-io mmtls-record mmtls-tls
+	mmtls-hyperscan mmtls-middlebox mmtls-packet-io mmtls-record mmtls-sender mmtls-tls
 XTASK := scripts/with-testbed $(TARGET_DIR)/release/xtask
 # In `make test` everything is compiled once, without link-time optimisation, and what needs only
 # processors runs beside what waits.
