@@ -13,8 +13,7 @@ use mmtls_sender::openssl::{Api, KeylogCallback};
 
 use crate::call::run;
 use crate::error::{
-    MMTLS_SHARE_ERR_CAPACITY, MMTLS_SHARE_ERR_LINE,
-    MMTLS_SHARE_ERR_OPENSSL, MMTLS_SHARE_EXEMPT,
+    MMTLS_SHARE_ERR_CAPACITY, MMTLS_SHARE_ERR_LINE, MMTLS_SHARE_ERR_OPENSSL, MMTLS_SHARE_EXEMPT,
 };
 use crate::handles::{self, Share};
 use crate::secret::code_of;
