@@ -320,10 +320,10 @@ int mmtls_share_openssl(mmtls_share_t share,
                         const struct mmtls_share_functions *functions);
 
 /**
- * Shares all sessions of an OpenSSL context whose handshakes begin after this, by a keylog callback. A callback that the
- * context has is called after ours. One that is set later takes our place: call this again then. Calling it twice does no
- * harm; the handle is the latest one. Sessions in which the program is the server, and handshake secrets, are left out
- * unless the handle was opened to share them, as are QUIC and DTLS.
+ * Shares all sessions of an OpenSSL context whose handshakes begin after this, by a keylog callback; call it when the context
+ * is made. A callback that the context has is called after ours. One that is set later takes our place: call this again then
+ * (unless that one calls ours). Calling it twice does no harm; the latest handle counts. QUIC and DTLS are left out, and so
+ * are sessions in which the program is the server, and handshake secrets, unless the handle was opened to share them.
  *
  * `ssl_ctx`: an `SSL_CTX *`.
  *

@@ -30,7 +30,7 @@ fn run(place: &Place, how: &str, server: &TlsServer, more: &[&str]) {
 fn command(place: &Place, how: &str, port: u16, more: &[&str]) -> Command {
     let mut command = place.plain(place.path("client").to_str().unwrap());
     command.env("MMTLS_AGENT", place.path("agent"));
-    command.args([how, &port.to_string(), "a.example", "log"]).args(more);
+    command.args([how, &format!("127.0.0.1:{port}"), "a.example", "log"]).args(more);
     command
 }
 
@@ -80,7 +80,7 @@ fn accepts_suites_as_they_are_negotiated() {
         ("-www -ciphersuites TLS_CHACHA20_POLY1305_SHA256", 0x1303, 2),
         ("-www -tls1_2 -cipher ECDHE-ECDSA-AES256-GCM-SHA384", 0xc02c, 1),
     ] {
-        for how in ["ctx", "give"] {
+        for how in ["ctx", "quiet", "give"] {
             run(&place, how, &place.server(arguments), &[]);
             count += secrets;
             for got in &agent.wait(count)[count - secrets..] {
@@ -161,6 +161,11 @@ fn refuses_to_share_exempt_sessions() {
         let log = own_log(&place.path("log"), false);
         let known = |got: &Got| log.iter().any(|line| line.contains(got.client_random()));
         assert!(got.iter().all(known));
+    }
+    for how in ["line", "give"] {
+        run(&place, how, &place.server("-www"), &["0", "a.example"]);
+        count += 1;
+        assert!(matches!(agent.wait(count).last(), Some(Got::Exempt { .. })));
     }
     // Another name is not exempt.
     run(&place, "ctx", &place.server("-www"), &["0", "*.a.example"]);

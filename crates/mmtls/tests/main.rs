@@ -19,6 +19,7 @@ mod reset;
 mod restart;
 mod rules;
 mod servers;
+mod share;
 mod starttls;
 mod transparent;
 mod workers;

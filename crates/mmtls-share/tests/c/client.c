@@ -1,10 +1,11 @@
 /* A TLS client that writes a key log of its own and shares its sessions.
  *
- *     client HOW PORT NAME LOG [FLAGS] [EXEMPT]
+ *     client HOW ADDRESS:PORT NAME LOG [FLAGS] [EXEMPT]
  *
- * HOW: ctx (mmtls_share_ssl_ctx), line (mmtls_share_ssl_keylog_line), give (mmtls_share_give), threads (ctx, 8 of 10 sessions each
- * and contexts of their own), fork (ctx, then both processes have a session), memory (ctx; both ends in this process), late (ctx,
- * on a context that was given to another handle, which is closed). Prints nothing; the exit status is the line of what failed.
+ * HOW: ctx (mmtls_share_ssl_ctx), line (mmtls_share_ssl_keylog_line), give (mmtls_share_give), threads (ctx, 8 of 10
+ * sessions each and contexts of their own), fork (ctx, then both processes have a session), memory (ctx; both ends in this
+ * process), late (ctx, on a context that was given to another handle, which is closed), quiet (ctx, without a callback of its
+ * own). Prints nothing but what failed.
  *
  * With -DHEADERS it uses OpenSSL's headers and tells the library where the functions are, as a program does that links it
  * statically. Without, what it needs is declared here, so that no headers are needed. */
@@ -45,12 +46,14 @@ uint32_t SSL_CIPHER_get_id(const SSL_CIPHER *);
 
 #define CHECK(what) do { if (!(what)) { fprintf(stderr, "line %d: %s\n", __LINE__, #what); exit(1); } } while (0)
 /* No call may change it. */
-#define SHARE(call, expected) do { errno = 4242; CHECK((call) == (expected)); CHECK(errno == 4242); } while (0)
+#define SHARE(call, code) do { errno = 4242; CHECK((call) == (code)); CHECK(errno == 4242); } while (0)
 
 static const char *how, *name;
-static int port;
+static struct sockaddr_in server;
 static FILE *log_file;
 static mmtls_share_t share;
+/* MMTLS_SHARE_EXEMPT where the list that is given has the server's name. */
+static int expected;
 
 static size_t bytes_of(const char *digits, uint8_t *out)
 {
@@ -97,7 +100,7 @@ static void give(const SSL *ssl, const char *line)
     given.server_name = name;
     given.client = (struct sockaddr *)&own;
     given.server = (struct sockaddr *)&peer;
-    SHARE(mmtls_share_give(share, &given), 0);
+    SHARE(mmtls_share_give(share, &given), expected);
 }
 
 static void on_line(const SSL *ssl, const char *line)
@@ -106,7 +109,7 @@ static void on_line(const SSL *ssl, const char *line)
     fprintf(log_file, "%s\n", line);
     fflush(log_file);
     if (strcmp(how, "line") == 0)
-        SHARE(mmtls_share_ssl_keylog_line(share, ssl, line), 0);
+        SHARE(mmtls_share_ssl_keylog_line(share, ssl, line), strncmp(line, "EXPORTER", 8) ? expected : 0);
     else if (strcmp(how, "give") == 0)
         give(ssl, line);
 }
@@ -115,7 +118,8 @@ static SSL_CTX *context(const SSL_METHOD *method)
 {
     SSL_CTX *made = SSL_CTX_new(method);
     CHECK(made != NULL);
-    SSL_CTX_set_keylog_callback(made, on_line);
+    if (strcmp(how, "quiet") != 0)
+        SSL_CTX_set_keylog_callback(made, on_line);
     if (strcmp(how, "line") != 0 && strcmp(how, "give") != 0) {
         SHARE(mmtls_share_ssl_ctx(share, made), 0);
         /* Twice does no harm. */
@@ -126,15 +130,11 @@ static SSL_CTX *context(const SSL_METHOD *method)
 
 static void session(SSL_CTX *made)
 {
-    struct sockaddr_in address = { 0 };
     char buffer[4096];
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     SSL *ssl = SSL_new(made);
-    address.sin_family = AF_INET;
-    address.sin_port = htons((uint16_t)port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     CHECK(fd >= 0 && ssl != NULL);
-    CHECK(connect(fd, (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(connect(fd, (struct sockaddr *)&server, sizeof server) == 0);
     CHECK(SSL_set_fd(ssl, fd) == 1 && SSL_set_tlsext_host_name(ssl, name) == 1);
     CHECK(SSL_connect(ssl) == 1);
     CHECK(SSL_write(ssl, "GET / HTTP/1.0\r\n\r\n", 18) == 18);
@@ -165,25 +165,25 @@ static void threads(void)
 static void memory(void)
 {
     SSL_CTX *to_server = context(TLS_client_method()), *to_client = context(TLS_server_method());
-    SSL *client = SSL_new(to_server), *server = SSL_new(to_client);
+    SSL *client, *peer;
     BIO *a, *b;
     CHECK(SSL_CTX_use_certificate_file(to_client, "cert.pem", SSL_FILETYPE_PEM) == 1);
     CHECK(SSL_CTX_use_PrivateKey_file(to_client, "key.pem", SSL_FILETYPE_PEM) == 1);
-    SSL_free(server);
-    server = SSL_new(to_client);
+    client = SSL_new(to_server);
+    peer = SSL_new(to_client);
     CHECK(BIO_new_bio_pair(&a, 0, &b, 0) == 1);
     SSL_set_bio(client, a, a);
-    SSL_set_bio(server, b, b);
+    SSL_set_bio(peer, b, b);
     SSL_set_connect_state(client);
-    SSL_set_accept_state(server);
+    SSL_set_accept_state(peer);
     int done = 0;
     for (int i = 0; i < 10 && !done; i++) {
         done = SSL_do_handshake(client) == 1;
-        done = SSL_do_handshake(server) == 1 && done;
+        done = SSL_do_handshake(peer) == 1 && done;
     }
     CHECK(done);
     SSL_free(client);
-    SSL_free(server);
+    SSL_free(peer);
     SSL_CTX_free(to_server);
     SSL_CTX_free(to_client);
 }
@@ -192,11 +192,17 @@ int main(int count, char **arguments)
 {
     CHECK(count >= 5);
     how = arguments[1];
-    port = atoi(arguments[2]);
+    char *colon = strchr(arguments[2], ':');
+    CHECK(colon != NULL);
+    *colon = 0;
+    server.sin_family = AF_INET;
+    server.sin_port = htons((uint16_t)atoi(colon + 1));
+    CHECK(inet_pton(AF_INET, arguments[2], &server.sin_addr) == 1);
     name = arguments[3];
     CHECK((log_file = fopen(arguments[4], "a")) != NULL);
     const unsigned flags = count > 5 ? (unsigned)atoi(arguments[5]) : 0;
     const char *exempt = count > 6 ? arguments[6] : NULL;
+    expected = exempt != NULL && strstr(exempt, name) != NULL ? MMTLS_SHARE_EXEMPT : 0;
     SHARE(mmtls_share_open(NULL, exempt, flags, &share), 0);
     SHARE(mmtls_share_connect(share), 0);
 #ifdef HEADERS
