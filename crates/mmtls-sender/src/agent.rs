@@ -17,7 +17,7 @@ use crate::host::Errno;
 use crate::lock::ForkLock;
 
 /// Datagrams that wait while the agent's socket is full.
-const MAX_WAITING: usize = 64;
+pub const MAX_WAITING: usize = 64;
 /// Pause after a connection failed, in milliseconds.
 const RETRY_AFTER_MS: u64 = 100;
 /// Numbers below this are left to the host: programs expect low ones, and `select` needs them.
