@@ -7,28 +7,39 @@ use mmtls_keyshare::Flow;
 use mmtls_keyshare::agent::SecretKind;
 use mmtls_keyshare::agent::socket::AgentListener;
 
-use crate::common::{Agent, Got, Place};
+use crate::common::{Agent, Got, Place, installed};
 use crate::stage::{can_compile, compile, pkg_config, prefix, succeed};
 
 fn program(more: &[&str]) -> Option<Place> {
+    program_of("misuse", more)
+}
+
+fn program_of(name: &str, more: &[&str]) -> Option<Place> {
     if !can_compile() {
         return None;
     }
     let place = Place::new();
-    compile("misuse.c", &place.path("misuse"), more);
+    compile(&format!("{name}.c"), &place.path(name), more);
     Some(place)
 }
 
 #[test]
 fn refuses_misuse_with_the_documented_codes() {
-    // What AddressSanitizer sees of the library is its calls of the C library; it has the program whole.
-    for more in [&[][..], &["-fsanitize=address,undefined"]] {
+    // AddressSanitizer has the program whole, and sees the library's calls of the C library; valgrind sees both.
+    let valgrind = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full"];
+    for (more, with) in [
+        (&[][..], &[][..]),
+        (&["-fsanitize=address,undefined"], &[]),
+        (&[], if installed("valgrind") { &valgrind } else { &[] }),
+    ] {
         let Some(place) = program(more) else {
             return;
         };
         let agent = place.agent();
-        let mut command = place.plain(place.path("misuse").to_str().unwrap());
-        let output = succeed(command.arg("calls").arg(place.path("agent")));
+        let path = place.path("misuse");
+        let words = [with, &[path.to_str().unwrap()]].concat();
+        let mut command = place.plain(words[0]);
+        let output = succeed(command.args(&words[1..]).arg("calls").arg(place.path("agent")));
         assert!(output.stdout.is_empty(), "{output:?}");
         let got = agent.wait(5);
         let flow = Flow::new("192.0.2.1:40000".parse().unwrap(), "192.0.2.2:443".parse().unwrap());
@@ -89,6 +100,23 @@ fn refuses_to_wait_for_an_agent_that_takes_nothing() {
     let _listener = AgentListener::bind(&place.path("agent")).unwrap();
     let mut command = place.plain(place.path("misuse").to_str().unwrap());
     succeed(command.arg("full").arg(place.path("agent")));
+}
+
+#[test]
+fn refuses_to_keep_secrets_that_are_sent_or_given_up() {
+    let Some(place) = program_of("wiped", &[]) else {
+        return;
+    };
+    let mut command = place.plain(place.path("wiped").to_str().unwrap());
+    command.arg(place.path("agent")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::inherit()).spawn().unwrap();
+    let mut word = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut word).unwrap();
+    assert_eq!(word, "now\n", "it has failed");
+    let agent = place.agent();
+    child.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(agent.wait(2).len(), 2);
 }
 
 #[test]
