@@ -35,6 +35,7 @@ pub use types::*;
 ///
 /// Returns 0 with a handle in `share`; else NULL there, and MMTLS_SHARE_ERR_ARGUMENT, MMTLS_SHARE_ERR_NO_AGENT,
 /// MMTLS_SHARE_ERR_PATH, MMTLS_SHARE_ERR_NAMES or MMTLS_SHARE_ERR_CAPACITY. A setuid program's environment is not heeded.
+/// It takes 40 KiB of stack (the other functions less than 16).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmtls_share_open(
     path: *const c_char,
