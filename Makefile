@@ -31,14 +31,14 @@ BUILT = $(TARGET_DIR)/$(PROFILE)
 STEP := scripts/step
 # Crates in which no two files import each other, directly or in a ring.
 WITHOUT_CIRCLES := mmtls mmtls-agent mmtls-capi mmtls-endpoint mmtls-engine mmtls-inspect mmtls-key-server mmtls-keylog \
-	mmtls-keyshare mmtls-hyperscan mmtls-middlebox mmtls-packet-io mmtls-record mmtls-tls
+	mmtls-keyshare mmtls-hyperscan mmtls-middlebox mmtls-packet-io mmtls-record mmtls-sender mmtls-share mmtls-tls
 XTASK := scripts/with-testbed $(TARGET_DIR)/release/xtask
 # In `make test` everything is compiled once, without link-time optimisation, and what needs only
 # processors runs beside what waits.
 TEST_XTASK := $(TARGET_DIR)/debug/xtask
 TEST_XTASK_LIVE := scripts/with-testbed $(TEST_XTASK)
 
-.PHONY: help setup build demo test checks live gates hyperscan bench interop evade openssl openssl-test private-tag install clean
+.PHONY: help setup build demo test checks live gates hyperscan bench interop evade openssl openssl-test private-tag install install-share clean
 
 help: ## List the targets
 	@echo "mmTLS"
@@ -134,7 +134,7 @@ private-tag: openssl ## Test the private tag in OpenSSL, with itself, rustls and
 	@$(STEP) interop $(XTASK) interop --private-tag
 
 # Built first only when missing: `sudo make install` need not find cargo.
-install: ## Install the programs and libraries, header and mmtls.pc under PREFIX (and DESTDIR)
+install: install-share ## Install the programs and libraries, header and mmtls.pc under PREFIX (and DESTDIR)
 	@test -f $(BUILT)/mmtls -a -f $(BUILT)/libmmtls_preload.so -a -f $(BUILT)/libmmtls_capi.so || $(MAKE) build
 	install -d $(PLACE)/bin $(PLACE)/lib/pkgconfig $(PLACE)/include
 	install -m 755 $(BUILT)/mmtls $(PLACE)/bin/mmtls
@@ -146,6 +146,17 @@ install: ## Install the programs and libraries, header and mmtls.pc under PREFIX
 	install -m 644 crates/mmtls-capi/include/mmtls.h $(PLACE)/include/mmtls.h
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/mmtls-capi/mmtls.pc.in \
 		> $(PLACE)/lib/pkgconfig/mmtls.pc
+
+install-share: ## Install libmmtls-share alone, with which programs share their keys: libraries, header, mmtls-share.pc
+	@test -f $(BUILT)/libmmtls_share.so || $(CARGO) build --release --locked -p mmtls-share
+	install -d $(PLACE)/lib/pkgconfig $(PLACE)/include
+	install -m 755 $(BUILT)/libmmtls_share.so $(PLACE)/lib/libmmtls-share.so.$(VERSION)
+	ln -sf libmmtls-share.so.$(VERSION) $(PLACE)/lib/libmmtls-share.so.0
+	ln -sf libmmtls-share.so.0 $(PLACE)/lib/libmmtls-share.so
+	install -m 644 $(BUILT)/libmmtls_share.a $(PLACE)/lib/libmmtls-share.a
+	install -m 644 crates/mmtls-share/include/mmtls_share.h $(PLACE)/include/mmtls_share.h
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/mmtls-share/mmtls-share.pc.in \
+		> $(PLACE)/lib/pkgconfig/mmtls-share.pc
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -11,8 +11,15 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crates in which unsafe code is allowed. In the last one libFuzzer's macro declares functions.
-const WITH_UNSAFE: &[&str] =
-    &["mmtls-packet-io", "mmtls-preload", "mmtls-capi", "mmtls-hyperscan", "mmtls-fuzz"];
+const WITH_UNSAFE: &[&str] = &[
+    "mmtls-packet-io",
+    "mmtls-preload",
+    "mmtls-sender",
+    "mmtls-share",
+    "mmtls-capi",
+    "mmtls-hyperscan",
+    "mmtls-fuzz",
+];
 
 /// Lines of a source file beyond which it needs splitting.
 const MAX_LINES: usize = 800;

@@ -55,7 +55,14 @@ fn accepts_installing_below_a_staging_directory() {
     }
     let stage = directory().join("stage");
     install(&["PREFIX=/usr", &format!("DESTDIR={}", stage.display())]);
-    for name in ["bin/mmtls", "lib/libmmtls_preload.so", "lib/libmmtls.a", "include/mmtls.h"] {
+    for name in [
+        "bin/mmtls",
+        "lib/libmmtls_preload.so",
+        "lib/libmmtls.a",
+        "include/mmtls.h",
+        "lib/libmmtls-share.so.0",
+        "lib/pkgconfig/mmtls-share.pc",
+    ] {
         assert!(stage.join("usr").join(name).is_file(), "{name}");
     }
     let library = fs::canonicalize(stage.join("usr/lib/libmmtls.so")).unwrap();

@@ -40,12 +40,17 @@ impl ServerNames {
     /// [`BadName`] with the first rule that can never match.
     pub fn parse(list: &str) -> Result<Self, BadName> {
         let mut names = Self::default();
-        for part in list.split(SEPARATORS).map(str::trim) {
-            if !part.is_empty() {
-                names.add(part)?;
-            }
-        }
+        names.extend(list)?;
         Ok(names)
+    }
+
+    /// Adds a list, as [`Self::parse`] reads it.
+    ///
+    /// # Errors
+    /// [`BadName`] with the first rule that can never match; those before it were added.
+    pub fn extend(&mut self, list: &str) -> Result<(), BadName> {
+        let parts = list.split(SEPARATORS).map(str::trim);
+        parts.filter(|part| !part.is_empty()).try_for_each(|part| self.add(part))
     }
 
     /// Adds one rule.

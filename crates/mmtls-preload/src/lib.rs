@@ -14,29 +14,20 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("the preload library is for Linux");
 
-mod agent;
 mod config;
-mod host;
 mod keylog;
 mod library;
-mod lock;
 
 use std::ffi::{c_char, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use host::{Cancelability, Errno};
-use library::{KeylogCallback, Library};
+use mmtls_sender::agent::Sender;
+use mmtls_sender::host::guarded;
+use mmtls_sender::openssl::KeylogCallback;
 
-/// Runs our own work: nothing of it may reach the host, neither `errno` nor a panic, and nothing
-/// that the host sends may end it halfway.
-fn guarded<T>(fallback: T, work: impl FnOnce() -> T) -> T {
-    let errno = Errno::save();
-    let cancelability = Cancelability::suspend();
-    let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or(fallback);
-    cancelability.restore();
-    errno.restore();
-    result
-}
+use library::Library;
+
+/// The connection to the agent: one per process.
+static SENDER: Sender = Sender::new();
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -57,7 +48,11 @@ extern "C" fn at_load() {
 }
 
 extern "C" fn at_exit() {
-    guarded((), agent::flush);
+    guarded((), || {
+        if let Some(settings) = config::get() {
+            SENDER.flush(&settings.agent);
+        }
+    });
 }
 
 /// In front of libssl's function of the same name.

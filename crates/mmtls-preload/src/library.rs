@@ -9,8 +9,10 @@
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::mem::MaybeUninit;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+use mmtls_sender::openssl::{self, Api, GetKeylog, SetKeylog};
 
 /// Versions of libssl in one process.
 pub const MAX_LIBRARIES: usize = 4;
@@ -18,34 +20,9 @@ pub const MAX_LIBRARIES: usize = 4;
 const MAX_FOREIGN: usize = 4096;
 /// Methods whose library is remembered; OpenSSL 3 has some thirty.
 const MAX_METHODS: usize = 64;
-/// `CRYPTO_EX_INDEX_SSL_CTX` of OpenSSL 1.1.1 and 3.
-const EX_INDEX_SSL_CTX: c_int = 1;
-
-/// `SSL_CTX_keylog_cb_func`. "Unwind", so that a host's exception passes through us unharmed.
-pub type KeylogCallback = unsafe extern "C-unwind" fn(ssl: *const c_void, line: *const c_char);
 
 type New = unsafe extern "C-unwind" fn(*const c_void) -> *mut c_void;
 type NewEx = unsafe extern "C-unwind" fn(*mut c_void, *const c_char, *const c_void) -> *mut c_void;
-type SetKeylog = unsafe extern "C-unwind" fn(*mut c_void, Option<KeylogCallback>);
-type GetKeylog = unsafe extern "C-unwind" fn(*const c_void) -> Option<KeylogCallback>;
-type GetVersionText = unsafe extern "C-unwind" fn(c_int) -> *const c_char;
-type GetRandom = unsafe extern "C-unwind" fn(*const c_void, *mut u8, usize) -> usize;
-type GetPointer = unsafe extern "C-unwind" fn(*const c_void) -> *const c_void;
-type GetInt = unsafe extern "C-unwind" fn(*const c_void) -> c_int;
-type GetId = unsafe extern "C-unwind" fn(*const c_void) -> u32;
-type GetName = unsafe extern "C-unwind" fn(*const c_void, c_int) -> *const c_char;
-type GetExData = unsafe extern "C-unwind" fn(*const c_void, c_int) -> *mut c_void;
-type SetExData = unsafe extern "C-unwind" fn(*mut c_void, c_int, *mut c_void) -> c_int;
-type FreeCallback =
-    unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, *mut c_void, c_int, c_long, *mut c_void);
-type GetExIndex = unsafe extern "C-unwind" fn(
-    c_int,
-    c_long,
-    *mut c_void,
-    *const c_void,
-    *const c_void,
-    FreeCallback,
-) -> c_int;
 
 /// One libssl. Lives as long as the process.
 pub struct Library {
@@ -67,27 +44,6 @@ pub struct Maker {
     pub new_ex: Option<NewEx>,
     /// Missing when there was no slot left for this libssl; nothing of it is shared.
     pub library: Option<&'static Library>,
-}
-
-/// What sharing needs of libssl, all or nothing. Those with "get" in the name only look.
-pub struct Api {
-    pub set_keylog: SetKeylog,
-    pub get_keylog: GetKeylog,
-    pub get_server_random: GetRandom,
-    pub get_pending_cipher: GetPointer,
-    pub get_current_cipher: GetPointer,
-    pub get_cipher_id: GetId,
-    pub get_version: GetInt,
-    pub get_server_name: GetName,
-    pub get_session_reused: GetInt,
-    pub get_read_bio: GetPointer,
-    pub get_read_fd: GetInt,
-    pub get_context: GetPointer,
-    pub get_is_server: GetInt,
-    pub get_ex_data: GetExData,
-    pub set_ex_data: SetExData,
-    /// Where a context keeps the host's callback.
-    pub ex_index: c_int,
 }
 
 static LIBRARIES: [AtomicPtr<Library>; MAX_LIBRARIES] =
@@ -203,7 +159,10 @@ impl Library {
             set_keylog: unsafe { function(handle, c"SSL_CTX_set_keylog_callback") },
             // SAFETY: as above.
             get_keylog: unsafe { function(handle, c"SSL_CTX_get_keylog_callback") },
-            api: crate::config::get().and_then(|_| Api::resolve(handle)),
+            api: crate::config::get().and_then(|_| {
+                // SAFETY: what one libssl's handle finds under these names is OpenSSL's, if it is one.
+                unsafe { Api::resolve(|name| symbol(handle, name), Some(forget)) }
+            }),
         };
         library.new.is_some().then_some(library)
     }
@@ -219,68 +178,6 @@ impl Maker {
         let new_ex = unsafe { function(handle, c"SSL_CTX_new_ex") };
         Some(Self { new: Some(new), new_ex, library: None })
     }
-}
-
-impl Api {
-    fn resolve(handle: *mut c_void) -> Option<Self> {
-        if !is_openssl(handle) {
-            return None;
-        }
-        // SAFETY: the type is the one that OpenSSL's headers give this name.
-        let get_ex_index: GetExIndex = unsafe { function(handle, c"CRYPTO_get_ex_new_index") }?;
-        let mut api = Self {
-            // SAFETY: as above.
-            set_keylog: unsafe { function(handle, c"SSL_CTX_set_keylog_callback") }?,
-            // SAFETY: as above.
-            get_keylog: unsafe { function(handle, c"SSL_CTX_get_keylog_callback") }?,
-            // SAFETY: as above.
-            get_server_random: unsafe { function(handle, c"SSL_get_server_random") }?,
-            // SAFETY: as above.
-            get_pending_cipher: unsafe { function(handle, c"SSL_get_pending_cipher") }?,
-            // SAFETY: as above.
-            get_current_cipher: unsafe { function(handle, c"SSL_get_current_cipher") }?,
-            // SAFETY: as above.
-            get_cipher_id: unsafe { function(handle, c"SSL_CIPHER_get_id") }?,
-            // SAFETY: as above.
-            get_version: unsafe { function(handle, c"SSL_version") }?,
-            // SAFETY: as above.
-            get_server_name: unsafe { function(handle, c"SSL_get_servername") }?,
-            // SAFETY: as above.
-            get_session_reused: unsafe { function(handle, c"SSL_session_reused") }?,
-            // SAFETY: as above.
-            get_read_bio: unsafe { function(handle, c"SSL_get_rbio") }?,
-            // SAFETY: as above.
-            get_read_fd: unsafe { function(handle, c"SSL_get_rfd") }?,
-            // SAFETY: as above.
-            get_context: unsafe { function(handle, c"SSL_get_SSL_CTX") }?,
-            // SAFETY: as above.
-            get_is_server: unsafe { function(handle, c"SSL_is_server") }?,
-            // SAFETY: as above.
-            get_ex_data: unsafe { function(handle, c"SSL_CTX_get_ex_data") }?,
-            // SAFETY: as above.
-            set_ex_data: unsafe { function(handle, c"SSL_CTX_set_ex_data") }?,
-            ex_index: -1,
-        };
-        // SAFETY: the arguments are those of the macro SSL_CTX_get_ex_new_index, without
-        // callbacks for creation and copying.
-        api.ex_index =
-            unsafe { get_ex_index(EX_INDEX_SSL_CTX, 0, null_mut(), null(), null(), forget) };
-        (api.ex_index >= 0).then_some(api)
-    }
-}
-
-/// Whether this is OpenSSL itself, and not AWS-LC, BoringSSL or LibreSSL: their
-/// `CRYPTO_get_ex_new_index` takes a pointer where OpenSSL takes a number, or counts otherwise.
-fn is_openssl(handle: *mut c_void) -> bool {
-    // SAFETY: the type is the one that OpenSSL's headers, and its relatives', give this name.
-    let Some(version): Option<GetVersionText> = (unsafe { function(handle, c"OpenSSL_version") })
-    else {
-        return false;
-    };
-    // SAFETY: 0 asks for the name and the version in all of them.
-    let text = unsafe { version(0) };
-    // SAFETY: when it is not null, it is a constant of the library that ends with a zero byte.
-    !text.is_null() && unsafe { CStr::from_ptr(text) }.to_bytes().starts_with(b"OpenSSL ")
 }
 
 /// libssl calls this when a context is freed.
@@ -405,10 +302,8 @@ fn symbol(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
 /// # Safety
 /// `F` must be the function pointer type that belongs to `name`.
 unsafe fn function<F: Copy>(handle: *mut c_void, name: &CStr) -> Option<F> {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    let address = symbol(handle, name)?;
-    // SAFETY: of the same size, and of the right type according to the caller.
-    Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
+    // SAFETY: the caller's promise.
+    unsafe { openssl::function(symbol(handle, name)?) }
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ mod reset;
 mod restart;
 mod rules;
 mod servers;
+mod share;
 mod starttls;
 mod transparent;
 mod workers;

@@ -51,7 +51,8 @@ pub fn install(variables: &[&str]) {
     let built = std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned();
     let profile = built.file_name().unwrap().to_str().unwrap();
     let flag = if profile == "debug" { "" } else { " --release" };
-    let hint = format!("run `cargo build{flag} -p mmtls-capi -p mmtls -p mmtls-preload` first");
+    let packages = "-p mmtls-capi -p mmtls -p mmtls-preload -p mmtls-share";
+    let hint = format!("run `cargo build{flag} {packages}` first");
     let library = built.join("libmmtls_capi.so");
     let built_at = fs::metadata(&library).and_then(|file| file.modified());
     let Ok(built_at) = built_at else { panic!("{} is missing: {hint}", library.display()) };

@@ -73,6 +73,12 @@ impl SecretKind {
         Self::Tls12Master,
     ];
 
+    /// From its number in a datagram.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.number() == number)
+    }
+
     fn number(self) -> u8 {
         match self {
             Self::ClientEarly => 1,
@@ -214,11 +220,7 @@ impl<'a> Datagram<'a> {
 }
 
 fn read_secret<'a>(input: &mut Reader<'a>) -> Result<TrafficSecret<'a>, DatagramError> {
-    let number = input.u8()?;
-    let kind = SecretKind::ALL
-        .into_iter()
-        .find(|kind| kind.number() == number)
-        .ok_or(DatagramError::Malformed)?;
+    let kind = SecretKind::from_number(input.u8()?).ok_or(DatagramError::Malformed)?;
     let role = match input.u8()? {
         0 => Role::Client,
         1 => Role::Server,

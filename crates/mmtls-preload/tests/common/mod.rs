@@ -1,4 +1,4 @@
-//! An agent, a TLS server of the openssl command, and programs that run preloaded.
+//! An agent, a TLS server of the openssl command, and programs that run preloaded. The tests of `libmmtls-share` use it, too.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -228,22 +228,25 @@ impl Drop for TlsServer {
     }
 }
 
-/// The library as it is shipped. Cargo builds no cdylib for tests, so it is asked to.
+/// The library as it is shipped.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        // TARGET/PROFILE/deps/test
-        let profile = test.parent().and_then(Path::parent).unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--offline", "--package", "mmtls-preload"]);
-        cargo.arg("--target-dir").arg(profile.parent().unwrap());
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success(), "cannot build libmmtls_preload.so");
-        profile.join("libmmtls_preload.so")
-    })
+    LIBRARY.get_or_init(|| build("mmtls-preload").join("libmmtls_preload.so"))
+}
+
+/// Builds a package whose library is shipped, since cargo builds no cdylib for tests; returns the profile's directory.
+pub fn build(package: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    // TARGET/PROFILE/deps/test
+    let profile = test.parent().and_then(Path::parent).unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--offline", "--package", package]);
+    cargo.arg("--target-dir").arg(profile.parent().unwrap());
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success(), "cannot build {package}");
+    profile.to_owned()
 }
 
 /// What a key log says: "LABEL client-random secret", in lower case but for the label.
@@ -265,7 +268,10 @@ pub fn as_key_log(got: &[Got]) -> BTreeSet<String> {
                     SecretKind::ServerTraffic0 => "SERVER_TRAFFIC_SECRET_0",
                     SecretKind::ClientTrafficN => "CLIENT_TRAFFIC_SECRET_N",
                     SecretKind::ServerTrafficN => "SERVER_TRAFFIC_SECRET_N",
-                    other => panic!("{other:?}"),
+                    SecretKind::ClientHandshake => "CLIENT_HANDSHAKE_TRAFFIC_SECRET",
+                    SecretKind::ServerHandshake => "SERVER_HANDSHAKE_TRAFFIC_SECRET",
+                    SecretKind::ClientEarly => "CLIENT_EARLY_TRAFFIC_SECRET",
+                    SecretKind::Tls12Master => "CLIENT_RANDOM",
                 };
                 Some(format!("{label} {client_random} {secret}"))
             }

@@ -29,6 +29,7 @@ pub struct Guard<'a, T> {
 }
 
 impl<T> ForkLock<T> {
+    /// Held by nobody.
     pub const fn new(value: T) -> Self {
         Self { holder: AtomicI32::new(0), value: UnsafeCell::new(value) }
     }

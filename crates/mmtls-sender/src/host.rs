@@ -1,8 +1,9 @@
 //! The host's `errno`, its thread's cancelability, and the ends of its connections. Refuses to
-//! leave anything changed.
+//! leave anything changed, and to let a panic out.
 
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mmtls_keyshare::Flow;
 
@@ -14,14 +15,25 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
 const CANCEL_DISABLE: libc::c_int = 1;
 
+/// Runs our own work: nothing of it may reach the host, neither `errno` nor a panic, and nothing
+/// that the host sends may end it halfway.
+pub fn guarded<T>(fallback: T, work: impl FnOnce() -> T) -> T {
+    let errno = Errno::save();
+    let cancelability = Cancelability::suspend();
+    let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or(fallback);
+    cancelability.restore();
+    errno.restore();
+    result
+}
+
 /// Keeps `pthread_cancel` away from this thread until it is put back: our system calls are
 /// cancellation points that the host does not expect, and unwinding by force through our frames
 /// would abort the host.
-pub struct Cancelability(libc::c_int);
+struct Cancelability(libc::c_int);
 
 impl Cancelability {
     /// Switches cancellation off.
-    pub fn suspend() -> Self {
+    fn suspend() -> Self {
         let mut old = CANCEL_DISABLE;
         // SAFETY: a live integer; it fails only for states that do not exist.
         unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut old) };
@@ -29,7 +41,7 @@ impl Cancelability {
     }
 
     /// As it was. No cancellation point itself.
-    pub fn restore(self) {
+    fn restore(self) {
         let mut old = 0;
         // SAFETY: as above, with a state that was given to us.
         unsafe { pthread_setcancelstate(self.0, &mut old) };
@@ -37,16 +49,16 @@ impl Cancelability {
 }
 
 /// The host's `errno`, to be put back.
-pub struct Errno(libc::c_int);
+pub(crate) struct Errno(libc::c_int);
 
 impl Errno {
     /// The current value.
-    pub fn save() -> Self {
+    fn save() -> Self {
         Self(Self::current())
     }
 
     /// The current value, as a number.
-    pub fn current() -> libc::c_int {
+    pub(crate) fn current() -> libc::c_int {
         // SAFETY: no preconditions; it returns the address of this thread's errno.
         let location = unsafe { libc::__errno_location() };
         // SAFETY: valid and aligned for as long as the thread lives.
@@ -54,7 +66,7 @@ impl Errno {
     }
 
     /// Puts the value back.
-    pub fn restore(self) {
+    fn restore(self) {
         // SAFETY: no preconditions; it returns the address of this thread's errno.
         let location = unsafe { libc::__errno_location() };
         // SAFETY: valid and aligned for as long as the thread lives, and used by it alone.
@@ -94,20 +106,28 @@ fn address(fd: libc::c_int, call: AddressCall) -> Option<SocketAddr> {
     if status != 0 {
         return None;
     }
-    // SAFETY: it was zeroed, and every bit pattern is valid for this plain C structure.
-    let storage = unsafe { storage.assume_init() };
-    match i32::from(storage.ss_family) {
+    let raw: *const libc::sockaddr = storage.as_ptr().cast();
+    // SAFETY: the storage lives, was zeroed, and is larger than and aligned for every socket address.
+    unsafe { socket_address(raw) }
+}
+
+/// The address in a structure of the C library; `None` where it is neither IPv4's nor IPv6's.
+///
+/// # Safety
+/// `raw` points to the structure that belongs to its `sa_family`, not necessarily aligned.
+pub unsafe fn socket_address(raw: *const libc::sockaddr) -> Option<SocketAddr> {
+    // SAFETY: every address begins with its family on Linux.
+    let family = unsafe { raw.cast::<libc::sa_family_t>().read_unaligned() };
+    match i32::from(family) {
         libc::AF_INET => {
-            let raw: *const libc::sockaddr_in = (&raw const storage).cast();
-            // SAFETY: sockaddr_storage is larger than and aligned for every socket address.
-            let address = unsafe { raw.read() };
+            // SAFETY: by its family it is this structure.
+            let address = unsafe { raw.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
             Some(SocketAddr::new(ip.into(), u16::from_be(address.sin_port)))
         }
         libc::AF_INET6 => {
-            let raw: *const libc::sockaddr_in6 = (&raw const storage).cast();
             // SAFETY: as above.
-            let address = unsafe { raw.read() };
+            let address = unsafe { raw.cast::<libc::sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
             Some(SocketAddr::new(ip.into(), u16::from_be(address.sin6_port)))
         }
@@ -134,6 +154,18 @@ mod tests {
             assert_eq!(flow(stream.as_raw_fd(), false), Flow::new(peer, own));
             assert!(!is_no_stream(stream.as_raw_fd()));
         }
+    }
+
+    #[test]
+    fn refuses_to_let_a_panic_out_or_to_change_errno() {
+        let before = Errno::current();
+        let work = || {
+            // SAFETY: an unused number; it fails and sets errno.
+            unsafe { libc::close(-1) };
+            panic!("on purpose")
+        };
+        assert_eq!(guarded(7, work), 7);
+        assert_eq!(Errno::current(), before);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The connection to the agent: one Unix SOCK_SEQPACKET socket per process, opened on first use.
+//! The connection to the agent: one Unix SOCK_SEQPACKET socket, opened on first use.
 //!
 //! The host does not know of the socket, so it may close it or reuse its number at any time, and
 //! it may fork. Before each use `fstat` tells whether the descriptor is still ours. (Another
@@ -13,24 +13,57 @@ use libc::c_int;
 use mmtls_keyshare::agent::{Datagram, MAX_DATAGRAM_BYTES};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::config::{self, Config};
 use crate::host::Errno;
 use crate::lock::ForkLock;
 
 /// Datagrams that wait while the agent's socket is full.
-const MAX_WAITING: usize = 64;
+pub const MAX_WAITING: usize = 64;
 /// Pause after a connection failed, in milliseconds.
 const RETRY_AFTER_MS: u64 = 100;
 /// Numbers below this are left to the host: programs expect low ones, and `select` needs them.
 const LOWEST_DESCRIPTOR: c_int = 512;
 
-static CONNECTION: ForkLock<Connection> = ForkLock::new(Connection::new());
-static OPEN: Open = Open {
-    descriptor: AtomicI32::new(-1),
-    device: AtomicU64::new(0),
-    inode: AtomicU64::new(0),
-    waiting: AtomicU64::new(0),
-};
+/// Where the agent listens, and as whom it may.
+pub struct Address {
+    /// As a C string fits it: no zero byte, not too long.
+    path: Vec<u8>,
+    /// The user when this was made; the host may become another one.
+    user: libc::uid_t,
+}
+
+impl Address {
+    /// Of a path; `None` where no socket can have it.
+    #[must_use]
+    pub fn new(path: &[u8]) -> Option<Self> {
+        // One byte for the end, since a path that fills the array has none.
+        let room = size_of::<libc::sockaddr_un>() - size_of::<libc::sa_family_t>() - 1;
+        if path.is_empty() || path.len() > room || path.contains(&0) {
+            return None;
+        }
+        // SAFETY: no preconditions.
+        let user = unsafe { libc::getuid() };
+        Some(Self { path: path.to_vec(), user })
+    }
+}
+
+/// A connection that any thread may use.
+pub struct Sender {
+    connection: ForkLock<Connection>,
+    open: Open,
+}
+
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// The agent's socket has it.
+    Sent,
+    /// It waits for the next call.
+    Waits,
+    /// Neither: another thread kept the lock for too long.
+    Lost,
+    /// A field is too long for the format; nothing was sent.
+    TooLong,
+}
 
 /// What the last holder of the lock left, for threads that need no lock: the kernel keeps
 /// datagrams of several threads apart. The parts may be of different times; `fstat` tells.
@@ -71,55 +104,99 @@ enum Outcome {
     Broken,
 }
 
-/// Sends a datagram now, or keeps it for the next call, or drops it.
-pub fn send(datagram: &Datagram<'_>) {
-    let mut buffer = Zeroizing::new([0; MAX_DATAGRAM_BYTES]);
-    let Some(bytes) = datagram.encode(&mut buffer).and_then(|length| buffer.get(..length)) else {
-        return;
-    };
-    if config::get().is_none() || (OPEN.waiting.load(Ordering::Relaxed) == 0 && OPEN.write(bytes)) {
-        return;
+impl Sender {
+    /// Not connected.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            connection: ForkLock::new(Connection::new()),
+            open: Open {
+                descriptor: AtomicI32::new(-1),
+                device: AtomicU64::new(0),
+                inode: AtomicU64::new(0),
+                waiting: AtomicU64::new(0),
+            },
+        }
     }
-    let locked = with_connection(|connection, config| {
-        connection.waiting.push(bytes);
-        connection.deliver(config, true);
-    });
-    if !locked {
-        // The holder has no processor at the moment. Out of order is better than lost.
-        OPEN.write(bytes);
-    }
-}
 
-/// Opens the connection ahead of time, while the host still has the rights to do so.
-pub fn connect_early() {
-    if OPEN.descriptor.load(Ordering::Relaxed) < 0 {
-        with_connection(|connection, config| {
-            connection.ensure(config);
+    /// Sends a datagram now, or keeps it for the next call, or drops it.
+    pub fn send(&self, agent: &Address, datagram: &Datagram<'_>) -> Delivery {
+        let mut buffer = Zeroizing::new([0; MAX_DATAGRAM_BYTES]);
+        let Some(bytes) = datagram.encode(&mut buffer).and_then(|length| buffer.get(..length))
+        else {
+            return Delivery::TooLong;
+        };
+        if self.open.waiting.load(Ordering::Relaxed) == 0 && self.open.write(bytes) {
+            return Delivery::Sent;
+        }
+        let delivered = self.with_connection(|connection| {
+            connection.waiting.push(bytes);
+            connection.deliver(agent, &self.open, true);
+            connection.waiting.count == 0
+        });
+        match delivered {
+            Some(true) => Delivery::Sent,
+            Some(false) => Delivery::Waits,
+            // The holder has no processor at the moment. Out of order is better than lost.
+            None if self.open.write(bytes) => Delivery::Sent,
+            None => Delivery::Lost,
+        }
+    }
+
+    /// Opens the connection ahead of time, while the host still has the rights to do so.
+    pub fn connect_early(&self, agent: &Address) {
+        if self.open.descriptor.load(Ordering::Relaxed) < 0 {
+            self.with_connection(|connection| connection.ensure(agent));
+        }
+    }
+
+    /// Connects where there is no connection, and sends what waits; whether the agent is there and nothing waits any more.
+    pub fn connect(&self, agent: &Address) -> bool {
+        let connected = self.with_connection(|connection| {
+            if connection.descriptor >= 0 && is_hung_up(connection.descriptor) {
+                connection.close(&self.open);
+            }
+            connection.deliver(agent, &self.open, true);
+            connection.ensure(agent) && connection.waiting.count == 0
+        });
+        connected == Some(true)
+    }
+
+    /// The last attempt to send what waits.
+    pub fn flush(&self, agent: &Address) {
+        self.with_connection(|connection| {
+            if connection.waiting.count > 0 {
+                connection.deliver(agent, &self.open, false);
+            }
+            connection.waiting.clear();
         });
     }
-}
 
-/// The last attempt to send what waits.
-pub fn flush() {
-    with_connection(|connection, config| {
-        if connection.waiting.count > 0 {
-            connection.deliver(config, false);
-        }
-        connection.waiting.clear();
-    });
-}
-
-/// `false` when the lock cannot be had in time.
-fn with_connection(work: impl FnOnce(&mut Connection, &Config)) -> bool {
-    let (Some(config), Some(mut connection)) = (config::get(), CONNECTION.lock()) else {
-        return false;
-    };
-    if connection.interrupted {
-        connection.reset();
+    /// As [`Self::flush`], and closes the connection for good.
+    pub fn end(&self, agent: &Address) {
+        self.flush(agent);
+        self.with_connection(|connection| {
+            connection.close(&self.open);
+            connection.retry_at_ms = u64::MAX;
+        });
     }
-    work(&mut connection, config);
-    OPEN.publish(&connection);
-    true
+
+    /// `None` when the lock cannot be had in time.
+    fn with_connection<T>(&self, work: impl FnOnce(&mut Connection) -> T) -> Option<T> {
+        let mut connection = self.connection.lock()?;
+        if connection.interrupted {
+            connection.reset();
+        }
+        let result = work(&mut connection);
+        self.open.publish(&connection);
+        Some(result)
+    }
+}
+
+impl Default for Sender {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Open {
@@ -160,9 +237,9 @@ impl Connection {
         self.full = false;
     }
 
-    fn deliver(&mut self, config: &Config, may_wait: bool) {
+    fn deliver(&mut self, agent: &Address, open: &Open, may_wait: bool) {
         let mut reconnects = 0;
-        while self.waiting.count > 0 && self.ensure(config) {
+        while self.waiting.count > 0 && self.ensure(agent) {
             let Some(bytes) = self.waiting.front() else {
                 return;
             };
@@ -179,7 +256,7 @@ impl Connection {
                 }
                 Outcome::Full => return,
                 Outcome::Broken => {
-                    self.close();
+                    self.close(open);
                     reconnects += 1;
                     if reconnects > 1 {
                         return;
@@ -190,7 +267,7 @@ impl Connection {
     }
 
     /// Whether there is a connection that is ours, possibly a new one.
-    fn ensure(&mut self, config: &Config) -> bool {
+    fn ensure(&mut self, agent: &Address) -> bool {
         if self.descriptor >= 0 && identity(self.descriptor) == Some(self.identity) {
             return true;
         }
@@ -200,7 +277,7 @@ impl Connection {
         if now < self.retry_at_ms {
             return false;
         }
-        match open(config).and_then(|fd| Some((fd, identity(fd)?))) {
+        match open(agent).and_then(|fd| Some((fd, identity(fd)?))) {
             Some((descriptor, identity)) => {
                 self.descriptor = descriptor;
                 self.identity = identity;
@@ -214,8 +291,9 @@ impl Connection {
         }
     }
 
-    fn close(&mut self) {
-        OPEN.descriptor.store(-1, Ordering::Release);
+    /// The others are told first: the number may be the host's at once.
+    fn close(&mut self, open: &Open) {
+        open.descriptor.store(-1, Ordering::Release);
         if self.descriptor >= 0 && identity(self.descriptor) == Some(self.identity) {
             close(self.descriptor);
         }
@@ -297,6 +375,14 @@ fn wait_for_room(descriptor: c_int) {
     unsafe { libc::poll(&mut poll, 1, 1) };
 }
 
+/// Whether the agent has closed its end.
+fn is_hung_up(descriptor: c_int) -> bool {
+    let mut poll = libc::pollfd { fd: descriptor, events: 0, revents: 0 };
+    // SAFETY: one live structure, and a count that says so.
+    unsafe { libc::poll(&mut poll, 1, 0) };
+    poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
 fn close(descriptor: c_int) {
     // SAFETY: the caller owns this descriptor.
     unsafe { libc::close(descriptor) };
@@ -310,7 +396,7 @@ fn now_ms() -> u64 {
 }
 
 /// A connected socket with a high number, closed on exec.
-fn open(config: &Config) -> Option<c_int> {
+fn open(agent: &Address) -> Option<c_int> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: no preconditions.
     let first = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
@@ -318,7 +404,7 @@ fn open(config: &Config) -> Option<c_int> {
         return None;
     }
     let descriptor = move_up(first);
-    if connect(descriptor, &config.agent) && peer_is_trusted(descriptor, config) {
+    if connect(descriptor, &agent.path) && peer_is_trusted(descriptor, agent.user) {
         widen(descriptor);
         Some(descriptor)
     } else {
@@ -345,13 +431,13 @@ fn connect(descriptor: c_int, path: &[u8]) -> bool {
     }
     let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     // SAFETY: a live address structure with its length; the path ends with a zero byte, because
-    // the configuration admits none that fills the array.
+    // `Address` admits none that fills the array.
     unsafe { libc::connect(descriptor, (&raw const address).cast(), length) == 0 }
 }
 
 /// The agent must be this user's or root's: the path may outlive the agent, and then anybody may
 /// listen there.
-fn peer_is_trusted(descriptor: c_int, config: &Config) -> bool {
+fn peer_is_trusted(descriptor: c_int, user: libc::uid_t) -> bool {
     let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `length` bytes into the structure.
@@ -366,7 +452,7 @@ fn peer_is_trusted(descriptor: c_int, config: &Config) -> bool {
     };
     // SAFETY: no preconditions.
     let current = unsafe { libc::geteuid() };
-    status == 0 && [0, config.user, current].contains(&peer.uid)
+    status == 0 && [0, user, current].contains(&peer.uid)
 }
 
 /// Makes room for the secrets of some hundred simultaneous handshakes, as far as allowed.
@@ -405,13 +491,21 @@ mod tests {
     }
 
     #[test]
+    fn refuses_paths_that_no_socket_has() {
+        assert!(Address::new(&[b'x'; 107]).is_some());
+        for path in [&b""[..], b"a\0b", &[b'x'; 108]] {
+            assert!(Address::new(path).is_none(), "{path:?}");
+        }
+    }
+
+    #[test]
     fn refuses_a_descriptor_that_is_not_its_own() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
         let mut connection = Box::new(Connection::new());
         connection.descriptor = descriptor;
         connection.identity = (0, 0);
-        connection.close();
+        connection.close(&Sender::new().open);
         assert_eq!(connection.descriptor, -1);
         assert!(file.metadata().is_ok(), "the host's file was closed");
     }
