@@ -49,7 +49,7 @@ fn decode_all(stream: &[u8]) -> (Vec<Vec<u8>>, End) {
                 return (messages, end);
             }
             Ok(Decoded::Unknown { kind, consumed }) => {
-                assert!(!(1..=14).contains(&kind), "type {kind} is known");
+                assert!(!(1..=15).contains(&kind), "type {kind} is known");
                 end.skipped += 1;
                 rest = &rest[consumed..];
             }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use mmtls_keyshare::Flow;
 use mmtls_keyshare::client::{Client, ClientConfig, StartError};
-use mmtls_keyshare::message::{EndpointOpened, Message, Relayed};
+use mmtls_keyshare::message::{EndpointOpened, Message, Relayed, Steering};
 use mmtls_keyshare::sealed::{Delivery, Sealer, Secret};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer, ServerHandle};
 use mmtls_packet_io::PortCounters;
@@ -23,13 +23,18 @@ const BACKLOG: u64 = 4096;
 #[derive(Default)]
 pub(crate) struct Relay {
     endpoints: Mutex<HashMap<u32, Endpoint>>,
-    /// While the middlebox is connected.
-    sealer: Mutex<Option<Sealer>>,
+    /// While the middlebox is connected: what seals packets, and how it shares connections out.
+    way: Mutex<Option<Way>>,
     client: OnceLock<Client>,
     server: OnceLock<ServerHandle>,
     sealed: AtomicU64,
     relayed: AtomicU64,
     interface: Mutex<PortCounters>,
+}
+
+struct Way {
+    sealer: Sealer,
+    steering: Option<Steering>,
 }
 
 struct Endpoint {
@@ -82,13 +87,19 @@ impl Relay {
 
     /// The middlebox is there, or has gone. One that has started again knows nobody yet.
     fn welcomed(&self, secret: Option<Secret>) -> Vec<Message> {
-        *lock(&self.sealer) = secret.and_then(Sealer::new);
+        let sealer = secret.and_then(Sealer::new);
+        *lock(&self.way) = sealer.map(|sealer| Way { sealer, steering: None });
         let endpoints = lock(&self.endpoints);
         let opened = endpoints.values().map(|it| Message::EndpointOpened(it.opened.clone()));
         opened.collect()
     }
 
     fn middlebox_says(&self, message: &Message) {
+        if let Message::Steering(steering) = message
+            && let Some(way) = &mut *lock(&self.way)
+        {
+            way.steering = Some(*steering);
+        }
         let Message::Relayed(Relayed { endpoint, message }) = message else {
             return;
         };
@@ -125,13 +136,14 @@ impl RelaySink {
         let (Some(packets), Some(flow)) = (&mut self.packets, flow_of(&message)) else {
             return Err(message);
         };
-        let mut sealer = lock(&self.relay.sealer);
-        let Some(sealer) = &mut *sealer else {
+        let mut way = lock(&self.relay.way);
+        let Some(Way { sealer, steering }) = &mut *way else {
+            packets.forget();
             return Err(message);
         };
         let delivery =
             Delivery { endpoint: peer.connection.serial(), address: peer.address, message };
-        match packets.push(sealer, flow, &delivery) {
+        match packets.push(sealer, *steering, flow, &delivery) {
             true => Ok(()),
             false => Err(delivery.message),
         }
@@ -180,7 +192,10 @@ impl KeySink for RelaySink {
 
     fn batch_end(&mut self) {
         if let Some(packets) = &mut self.packets {
-            packets.flush();
+            match &mut *lock(&self.relay.way) {
+                Some(way) => packets.flush(&mut way.sealer),
+                None => packets.forget(),
+            }
             *lock(&self.relay.interface) = packets.counters();
         }
     }

@@ -215,7 +215,7 @@ mod tests {
         assert!(requests.wait(asked(5, 9, 9), now, |random| Some(random[0])).is_empty());
         // Another direction's secret was there.
         assert!(requests.wait(asked(6, 9, 2), now, |_| None::<u8>).is_empty());
-        assert_eq!(randoms(&mut requests, before), [6]);
+        assert_eq!(randoms(&mut requests, before), [5, 6]);
         requests.is_known(&[5; 32]);
         let other = Known { client_random: &[201; 32], ..ANY };
         assert_eq!(randoms(&mut requests, other), [1, 6]);

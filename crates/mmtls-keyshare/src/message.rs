@@ -147,6 +147,16 @@ pub struct EndpointOpened {
     pub authenticated: bool,
 }
 
+/// How a middlebox shares connections out among its workers: with the addresses and ports of one, and these, a key server
+/// knows which worker has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steering {
+    /// Workers, at least one.
+    pub workers: u32,
+    /// What nobody else knows.
+    pub seed: u32,
+}
+
 /// A message from or for an endpoint of a key server.
 pub struct Relayed {
     /// Which endpoint.
@@ -302,6 +312,8 @@ pub enum Message {
     Relayed(Relayed),
     /// Middlebox to endpoint.
     EchKeyRequest(EchKeyRequest),
+    /// Middlebox to key server.
+    Steering(Steering),
 }
 
 impl Message {
@@ -323,6 +335,7 @@ impl Message {
             Self::EndpointClosed(_) => 12,
             Self::Relayed(_) => codec::RELAYED,
             Self::EchKeyRequest(_) => 14,
+            Self::Steering(_) => 15,
         }
     }
 
@@ -342,7 +355,8 @@ impl Message {
             | Self::Pong(_)
             | Self::EndpointOpened(_)
             | Self::EndpointClosed(_)
-            | Self::Relayed(_) => false,
+            | Self::Relayed(_)
+            | Self::Steering(_) => false,
         }
     }
 }

@@ -10,10 +10,12 @@
 //! | magic | 4 | `mmTK` |
 //! | id | 8 | which connection's secret; exported, too |
 //! | number | 8 | counts from 0 for each secret |
-//! | sealed: endpoint | 4 | what the key server calls it |
+//! | sealed, once or more: endpoint | 4 | what the key server calls it |
 //! | address, port | 7 or 19 | of the endpoint: family (4 or 6), address, port (2) |
 //! | message | | SessionKeys or NullKeys, as on the channel |
 //! | tag | 16 | |
+//!
+//! Several messages in one are all the same worker's: the middlebox tells the key server how it shares connections out.
 //!
 //! The nonce is the number, behind four zero bytes; everything in front of what is sealed is authenticated. After 2^32
 //! datagrams the next key follows (HKDF-Expand of the secret by the upper half of the number), so that none seals more than
@@ -46,8 +48,12 @@ const ID_BYTES: usize = 8;
 const HEADER_BYTES: usize = MAGIC.len() + ID_BYTES + 8;
 const ADDRESS_BYTES: usize = 19;
 const TAG_BYTES: usize = 16;
+/// Longest message with what is in front of it.
+const MAX_DELIVERY_BYTES: usize = 4 + ADDRESS_BYTES + MAX_MESSAGE_BYTES;
+/// What sealing adds.
+pub const OVERHEAD_BYTES: usize = HEADER_BYTES + TAG_BYTES;
 /// Longest datagram.
-pub const MAX_BYTES: usize = HEADER_BYTES + 4 + ADDRESS_BYTES + MAX_MESSAGE_BYTES + TAG_BYTES;
+pub const MAX_BYTES: usize = OVERHEAD_BYTES + MAX_DELIVERY_BYTES;
 
 /// Names a secret: it is in front of each datagram.
 pub type Id = [u8; ID_BYTES];
@@ -117,9 +123,9 @@ impl Sealer {
         Some(Self { secret, key, next: 0 })
     }
 
-    /// Appends a datagram to `out`; `false`, with nothing appended, for a message that breaks the specification.
+    /// Appends a datagram to `out`; `false`, with nothing appended, where the library fails, which it never does.
     #[must_use]
-    pub fn seal(&mut self, delivery: &Delivery, out: &mut Vec<u8>) -> bool {
+    pub fn seal(&mut self, deliveries: &Deliveries, out: &mut Vec<u8>) -> bool {
         let begin = out.len();
         let number = self.next;
         if number as u32 == 0 && number > 0 {
@@ -131,33 +137,74 @@ impl Sealer {
         out.extend(MAGIC);
         out.extend(self.secret.id());
         out.extend(number.to_be_bytes());
-        let plain = out.len();
-        out.resize(begin + MAX_BYTES, 0);
-        let (header, body) = out[begin..].split_at_mut(plain - begin);
-        let mut writer = Writer::new(body);
+        out.extend_from_slice(&deliveries.0);
+        let (header, text) = out[begin..].split_at_mut(HEADER_BYTES);
+        let sealed = self.key.seal_in_place_separate_tag(nonce(number), Aad::from(&*header), text);
+        match sealed {
+            Ok(tag) => {
+                out.extend_from_slice(tag.as_ref());
+                self.next += 1;
+                true
+            }
+            Err(_) => {
+                out[begin..].zeroize();
+                out.truncate(begin);
+                false
+            }
+        }
+    }
+}
+
+/// What goes into one datagram; wiped when dropped.
+pub struct Deliveries(Zeroizing<Vec<u8>>);
+
+impl Default for Deliveries {
+    fn default() -> Self {
+        // Never grows, which would leave copies of keys in freed memory.
+        Self(Zeroizing::new(Vec::with_capacity(MAX_DELIVERY_BYTES)))
+    }
+}
+
+impl Deliveries {
+    /// Their bytes so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// There are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes them out again.
+    pub fn clear(&mut self) {
+        self.0.zeroize();
+    }
+
+    /// Adds one where all of them then have at most `limit` bytes. Nothing is added of a message that breaks the
+    /// specification, or is too long.
+    #[must_use]
+    pub fn add(&mut self, delivery: &Delivery, limit: usize) -> bool {
+        let begin = self.0.len();
+        let end = limit.min(MAX_DELIVERY_BYTES);
+        if begin >= end {
+            return false;
+        }
+        self.0.resize(end, 0);
+        let room = &mut self.0[begin..];
+        let mut writer = Writer::new(room);
         writer.u32(delivery.endpoint);
         write_address(delivery.address, &mut writer);
         let length = writer.finish().and_then(|front| {
-            Some(front + encode_into(&delivery.message, body.get_mut(front..)?).ok()?)
+            Some(front + encode_into(&delivery.message, room.get_mut(front..)?).ok()?)
         });
-        let sealed = length.and_then(|length| {
-            let text = body.get_mut(..length)?;
-            let tag = self
-                .key
-                .seal_in_place_separate_tag(nonce(number), Aad::from(&*header), text)
-                .ok()?;
-            body.get_mut(length..length + TAG_BYTES)?.copy_from_slice(tag.as_ref());
-            Some(length + TAG_BYTES)
-        });
-        let Some(length) = sealed else {
-            out[plain..].zeroize();
-            out.truncate(begin);
-            return false;
-        };
-        // What is behind it is still as it was.
-        out.truncate(plain + length);
-        self.next += 1;
-        true
+        if length.is_none() {
+            room.zeroize();
+        }
+        self.0.truncate(begin + length.unwrap_or(0));
+        length.is_some()
     }
 }
 
@@ -220,11 +267,15 @@ impl Opener {
         Some(Self { secret, key, epoch: 0, window: Window::default() })
     }
 
-    /// Opens one in place. What was opened is wiped.
+    /// Opens one in place, and hands over what is in it, in its order. What was opened is wiped.
     ///
     /// # Errors
-    /// [`OpenError`].
-    pub fn open(&mut self, datagram: &mut [u8]) -> Result<Delivery, OpenError> {
+    /// [`OpenError`]; where it is malformed, what stood before was handed over.
+    pub fn open(
+        &mut self,
+        datagram: &mut [u8],
+        each: impl FnMut(Delivery),
+    ) -> Result<(), OpenError> {
         if datagram.len() > MAX_BYTES {
             return Err(OpenError::Forged);
         }
@@ -248,27 +299,34 @@ impl Opener {
         let text = key
             .open_in_place(nonce(number), Aad::from(&*header), sealed)
             .map_err(|_| OpenError::Forged)?;
-        let delivery = read(text);
+        let read = read(text, each);
         text.zeroize();
         self.window.note(number);
         if let Some(key) = next {
             (self.key, self.epoch) = (key, epoch);
         }
-        delivery.ok_or(OpenError::Malformed)
+        read.ok_or(OpenError::Malformed)
     }
 }
 
-fn read(text: &[u8]) -> Option<Delivery> {
+fn read(text: &[u8], mut each: impl FnMut(Delivery)) -> Option<()> {
     let mut reader = Reader::new(text);
-    let endpoint = reader.u32().ok()?;
-    let address = read_address(&mut reader).ok()??;
-    let frame = reader.rest();
-    match decode(frame) {
-        Ok(Decoded::Message {
-            message: message @ (Message::SessionKeys(_) | Message::NullKeys(_)),
-            consumed,
-        }) if consumed == frame.len() => Some(Delivery { endpoint, address, message }),
-        _ => None,
+    loop {
+        let endpoint = reader.u32().ok()?;
+        let address = read_address(&mut reader).ok()??;
+        match decode(reader.rest()) {
+            Ok(Decoded::Message {
+                message: message @ (Message::SessionKeys(_) | Message::NullKeys(_)),
+                consumed,
+            }) => {
+                reader.take(consumed).ok()?;
+                each(Delivery { endpoint, address, message });
+            }
+            _ => return None,
+        }
+        if reader.is_empty() {
+            return Some(());
+        }
     }
 }
 
@@ -329,49 +387,59 @@ mod tests {
         Delivery { endpoint, address, message: Message::NullKeys(null) }
     }
 
-    fn sealed(sealer: &mut Sealer, endpoint: u32) -> Vec<u8> {
+    fn sealed(sealer: &mut Sealer, endpoints: &[u32]) -> Vec<u8> {
+        let mut deliveries = Deliveries::default();
+        assert!(endpoints.iter().all(|it| deliveries.add(&delivery(*it), usize::MAX)));
         let mut out = Vec::new();
-        assert!(sealer.seal(&delivery(endpoint), &mut out));
+        assert!(sealer.seal(&deliveries, &mut out));
         out
+    }
+
+    fn opened(opener: &mut Opener, datagram: &[u8]) -> Result<Vec<u32>, OpenError> {
+        let mut endpoints = Vec::new();
+        opener.open(&mut datagram.to_vec(), |delivery| {
+            assert_eq!(delivery.address.port(), 4000);
+            assert!(matches!(delivery.message, Message::NullKeys(_)));
+            endpoints.push(delivery.endpoint);
+        })?;
+        Ok(endpoints)
     }
 
     #[test]
     fn accepts_each_datagram_once_in_any_order() {
         let (mut sealer, mut opener) =
             (Sealer::new(secret(1)).unwrap(), Opener::new(secret(1)).unwrap());
-        let mut all: Vec<_> = (0..40).map(|it| sealed(&mut sealer, it)).collect();
+        let mut all: Vec<_> = (0..40).map(|it| sealed(&mut sealer, &[it, it + 1])).collect();
         all.reverse();
         for (datagram, endpoint) in all.iter().zip((0..40).rev()) {
             assert_eq!(id_of(datagram), Ok([1; 8]));
-            let delivery = opener.open(&mut datagram.clone()).ok().unwrap();
-            assert_eq!((delivery.endpoint, delivery.address.port()), (endpoint, 4000));
-            assert!(matches!(delivery.message, Message::NullKeys(_)));
+            assert_eq!(opened(&mut opener, datagram), Ok(vec![endpoint, endpoint + 1]));
         }
-        for datagram in &mut all {
-            assert_eq!(opener.open(datagram).err(), Some(OpenError::Replayed));
+        for datagram in &all {
+            assert_eq!(opened(&mut opener, datagram), Err(OpenError::Replayed));
         }
     }
 
     #[test]
     fn refuses_what_the_peer_has_not_sealed() {
         let mut sealer = Sealer::new(secret(1)).unwrap();
-        let datagram = sealed(&mut sealer, 1);
+        let datagram = sealed(&mut sealer, &[1]);
         let mut other = Opener::new(secret(2)).unwrap();
-        assert_eq!(other.open(&mut datagram.clone()).err(), Some(OpenError::Forged));
+        assert_eq!(opened(&mut other, &datagram), Err(OpenError::Forged));
         let mut opener = Opener::new(secret(1)).unwrap();
         for at in 0..datagram.len() {
             let mut changed = datagram.clone();
             changed[at] ^= 1;
-            assert!(opener.open(&mut changed).is_err(), "byte {at}");
-            assert!(opener.open(&mut datagram[..at].to_vec()).is_err(), "{at} bytes");
+            assert!(opened(&mut opener, &changed).is_err(), "byte {at}");
+            assert!(opened(&mut opener, &datagram[..at]).is_err(), "{at} bytes");
         }
         // None of that has spoilt it.
-        assert!(opener.open(&mut datagram.clone()).is_ok());
+        assert_eq!(opened(&mut opener, &datagram), Ok(vec![1]));
         for foreign in [&b""[..], b"mmT", b"mmTL and more", &[0; 100]] {
             assert_eq!(id_of(foreign), Err(OpenError::Foreign));
         }
         assert_eq!(id_of(b"mmTK1234567"), Err(OpenError::Forged));
-        assert_eq!(opener.open(&mut [0; MAX_BYTES + 1]).err(), Some(OpenError::Forged));
+        assert_eq!(opened(&mut opener, &[0; MAX_BYTES + 1]), Err(OpenError::Forged));
     }
 
     #[test]
@@ -396,23 +464,27 @@ mod tests {
         let (mut sealer, mut opener) =
             (Sealer::new(secret(1)).unwrap(), Opener::new(secret(1)).unwrap());
         sealer.next = u64::from(u32::MAX);
-        let mut last = sealed(&mut sealer, 1);
-        let mut next = sealed(&mut sealer, 2);
-        assert!(opener.open(&mut last).is_ok());
-        assert!(opener.open(&mut next.clone()).is_ok());
-        assert_eq!(opener.open(&mut next).err(), Some(OpenError::Replayed));
+        let last = sealed(&mut sealer, &[1]);
+        let mut next = sealed(&mut sealer, &[2]);
+        assert_eq!(opened(&mut opener, &last), Ok(vec![1]));
+        assert_eq!(opened(&mut opener, &next), Ok(vec![2]));
+        assert_eq!(opened(&mut opener, &next), Err(OpenError::Replayed));
         // Keys of far away are not made.
         next[12] = 1;
-        assert_eq!(opener.open(&mut next).err(), Some(OpenError::Forged));
+        assert_eq!(opened(&mut opener, &next), Err(OpenError::Forged));
     }
 
     #[test]
-    fn refuses_other_messages() {
+    fn refuses_other_messages_and_more_than_fits() {
         let (mut sealer, mut opener) =
             (Sealer::new(secret(1)).unwrap(), Opener::new(secret(1)).unwrap());
-        let mut out = Vec::new();
-        assert!(sealer.seal(&Delivery { message: Message::Ping(1), ..delivery(1) }, &mut out));
-        assert_eq!(opener.open(&mut out).err(), Some(OpenError::Malformed));
+        let mut deliveries = Deliveries::default();
+        let one = {
+            assert!(deliveries.add(&delivery(1), usize::MAX));
+            deliveries.len()
+        };
+        assert!(!deliveries.add(&delivery(2), 2 * one - 1) && !deliveries.add(&delivery(2), 1));
+        assert!(deliveries.add(&delivery(2), 2 * one));
         let keys = crate::message::SessionKeys {
             client_random: [0; 32],
             server_random: None,
@@ -421,9 +493,21 @@ mod tests {
             flow: None,
             keys: Vec::new(),
         };
-        let mut out = vec![7];
         let none = Delivery { message: Message::SessionKeys(keys), ..delivery(1) };
-        assert!(!sealer.seal(&none, &mut out));
-        assert_eq!(out, [7]);
+        assert!(!deliveries.add(&none, usize::MAX));
+        let mut out = Vec::new();
+        assert!(sealer.seal(&deliveries, &mut out));
+        assert_eq!(opened(&mut opener, &out), Ok(vec![1, 2]));
+        // What stands before is taken.
+        assert!(deliveries.add(&Delivery { message: Message::Ping(1), ..delivery(1) }, usize::MAX));
+        let (mut out, mut seen) = (Vec::new(), 0);
+        assert!(sealer.seal(&deliveries, &mut out));
+        assert_eq!(opener.open(&mut out, |_| seen += 1), Err(OpenError::Malformed));
+        assert_eq!(seen, 2);
+        // Nothing in it.
+        deliveries.clear();
+        out.clear();
+        assert!(deliveries.is_empty() && sealer.seal(&deliveries, &mut out));
+        assert_eq!(opened(&mut opener, &out), Err(OpenError::Malformed));
     }
 }

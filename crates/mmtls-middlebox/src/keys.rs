@@ -29,7 +29,7 @@ use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVe
 use mmtls_engine::{KeyRefusal, KeySenders, KeysNeeded, LiveKeys, Share, SharedKeys};
 use mmtls_keyshare::Flow;
 use mmtls_keyshare::message::{
-    EchKeyRequest, Epoch, Greeting, KeyRequest, Message, Reason, Refused, SessionKeys,
+    EchKeyRequest, Epoch, Greeting, KeyRequest, Message, Reason, Refused, SessionKeys, Steering,
 };
 use mmtls_keyshare::sealed::Secret;
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
@@ -439,6 +439,8 @@ pub struct WorkerSink {
     /// Which of them have deliveries that they may not know of.
     dirty: Vec<bool>,
     share: Share,
+    /// For key servers, where they can know what `share` says.
+    steering: Option<Steering>,
     router: Arc<KeyRouter>,
 }
 
@@ -469,12 +471,23 @@ pub fn queues(share: Share) -> io::Result<(WorkerSink, Vec<KeyReceiver>, Arc<Key
         router: Arc::clone(&router),
     });
     let receivers = receivers.collect();
-    let sink =
-        WorkerSink { queues, dirty: vec![false; workers], share, router: Arc::clone(&router) };
+    let sink = WorkerSink {
+        queues,
+        dirty: vec![false; workers],
+        share,
+        steering: None,
+        router: Arc::clone(&router),
+    };
     Ok((sink, receivers, router))
 }
 
 impl WorkerSink {
+    /// Lets key servers know how connections are shared out: as [`mmtls_packet_io::af_packet::Steering`] does.
+    #[must_use]
+    pub fn steered(self, steering: Steering) -> Self {
+        Self { steering: Some(steering), ..self }
+    }
+
     /// A second way into the queues, for the lines of a key log.
     #[must_use]
     pub fn lines(&self) -> WorkerLines {
@@ -594,8 +607,9 @@ impl KeySink for WorkerSink {
         self.queues.iter().any(|queue| queue.queue.is_backlogged(sender))
     }
 
-    fn key_server_opened(&mut self, peer: &Peer, secret: Secret) {
+    fn key_server_opened(&mut self, peer: &Peer, secret: Secret) -> Option<Message> {
         self.router.sealed.add(peer.connection, secret);
+        self.steering.map(Message::Steering)
     }
 
     fn key_server_closed(&mut self, peer: &Peer) {

@@ -42,6 +42,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mmtls_engine::session::Handler;
 use mmtls_engine::{Awaited, Config, Engine, KeySenders, Limits, Share};
+use mmtls_keyshare::message;
 use mmtls_keyshare::server::{Identity, Server, ServerCounters, ServerHandle, StartError};
 use mmtls_packet_io::Ports;
 use mmtls_packet_io::af_packet::{Bridge, Steering, Warning};
@@ -152,7 +153,9 @@ impl Middlebox {
             seed: steering.seed,
             owner: |bridges, seed, one, other| Steering { bridges, seed }.bridge_of(one, other),
         };
-        Self::start(settings, share, |settings| {
+        let Steering { bridges: workers, seed } = steering;
+        let told = message::Steering { workers, seed };
+        Self::start_steered(settings, share, Some(told), |settings| {
             Bridge::open_shared(&settings.bridge, steering).map_err(Error::Interface)
         })
     }
@@ -171,8 +174,17 @@ impl<P: Ports> Middlebox<P> {
     /// # Errors
     /// All of [`Error`].
     pub fn start(
+        settings: Settings,
+        share: Share,
+        open: impl FnOnce(&Settings) -> Result<Vec<P>, Error>,
+    ) -> Result<Self, Error> {
+        Self::start_steered(settings, share, None, open)
+    }
+
+    fn start_steered(
         mut settings: Settings,
         share: Share,
+        told: Option<message::Steering>,
         open: impl FnOnce(&Settings) -> Result<Vec<P>, Error>,
     ) -> Result<Self, Error> {
         settings.workers = share.engines;
@@ -185,6 +197,10 @@ impl<P: Ports> Middlebox<P> {
         let ports = open(&settings)?;
         let (sink, receivers, router) =
             keys::queues(share).map_err(|error| Error::System { what: "eventfd", error })?;
+        let sink = match told {
+            Some(told) => sink.steered(told),
+            None => sink,
+        };
         if ports.len() != receivers.len() {
             let text = format!("{} pairs of ports for {} workers", ports.len(), receivers.len());
             return Err(Error::Usage(text));

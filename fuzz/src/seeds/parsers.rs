@@ -8,7 +8,7 @@ use mmtls_keyshare::agent::{
 use mmtls_keyshare::keylog::Label;
 use mmtls_keyshare::message::{
     Direction, EchKeyRequest, EndpointOpened, Epoch, Greeting, KeyEntry, KeyRequest, Message,
-    NullKeys, Reason, Refused, Relayed, SessionKeys, encode,
+    NullKeys, Reason, Refused, Relayed, SessionKeys, Steering, encode,
 };
 use mmtls_keyshare::{Flow, SecretBytes};
 use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
@@ -217,6 +217,7 @@ pub(super) fn key_message(add: Add<'_>) {
             }),
         ),
         ("endpoint-closed", Message::EndpointClosed(7)),
+        ("steering", Message::Steering(Steering { workers: 2, seed: 7 })),
         (
             "relayed",
             Message::Relayed(Relayed {

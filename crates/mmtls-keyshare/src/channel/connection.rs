@@ -269,7 +269,8 @@ impl Connection {
                 | Message::LiveKeysRequest
                 | Message::EndpointOpened(_)
                 | Message::EndpointClosed(_)
-                | Message::Relayed(_) => allowed = false,
+                | Message::Relayed(_)
+                | Message::Steering(_) => allowed = false,
             }
         });
         match read {

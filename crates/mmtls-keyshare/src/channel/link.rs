@@ -642,7 +642,9 @@ impl Session {
                 }
                 Vec::new()
             }
-            Message::Relayed(_) if self.on_welcome.is_some() => (self.on_request)(message),
+            Message::Relayed(_) | Message::Steering(_) if self.on_welcome.is_some() => {
+                (self.on_request)(message)
+            }
             Message::KeyRequest(_) | Message::EchKeyRequest(_) => {
                 self.shared.requests.fetch_add(1, Ordering::Relaxed);
                 (self.on_request)(message)

@@ -119,9 +119,11 @@ pub trait KeySink: Send {
     /// The peer is gone.
     fn closed(&mut self, _peer: &Peer) {}
 
-    /// A key server has said hello, whose sealed datagrams this opens; it hears of its welcome later. Endpoints for which
-    /// it speaks are peers like others.
-    fn key_server_opened(&mut self, _peer: &Peer, _secret: Secret) {}
+    /// A key server has said hello, whose sealed datagrams this opens; it hears of its welcome later, and then what this
+    /// returns. Endpoints for which it speaks are peers like others.
+    fn key_server_opened(&mut self, _peer: &Peer, _secret: Secret) -> Option<Message> {
+        None
+    }
 
     /// A key server is gone; its endpoints went before.
     fn key_server_closed(&mut self, _peer: &Peer) {}
@@ -615,7 +617,7 @@ impl Worker {
                 Said::Hello(None) => sink.opened(peer),
                 Said::Hello(Some(secret)) => {
                     relay.opened(peer);
-                    sink.key_server_opened(peer, secret);
+                    answers.extend(sink.key_server_opened(peer, secret));
                 }
                 Said::Message(message) if peer.is_key_server => {
                     count += 1;

@@ -5,7 +5,7 @@ use zeroize::{Zeroize, Zeroizing};
 use super::{
     DecodeError, Direction, EchKeyRequest, EncodeError, EndpointOpened, Epoch, Greeting,
     HEADER_BYTES, KeyEntry, KeyRequest, MAX_KEYS, MAX_MESSAGE_BYTES, MAX_SOFTWARE_BYTES, Message,
-    NullKeys, Reason, Refused, Relayed, SessionKeys, VERSION,
+    NullKeys, Reason, Refused, Relayed, SessionKeys, Steering, VERSION,
 };
 use crate::flow::{read_address, write_address};
 use crate::wire::{Reader, Short, Writer};
@@ -111,6 +111,10 @@ fn write_body(message: &Message, out: &mut Writer<'_>) {
             out.u8(u8::from(opened.authenticated));
         }
         Message::EndpointClosed(endpoint) => out.u32(*endpoint),
+        Message::Steering(Steering { workers, seed }) => {
+            out.u32(*workers);
+            out.u32(*seed);
+        }
         Message::Relayed(relayed) => {
             out.u32(relayed.endpoint);
             write_frame(&relayed.message, out);
@@ -261,6 +265,12 @@ impl Body {
             14 => Message::EchKeyRequest(EchKeyRequest {
                 request: self.request(body)?,
                 flow: self.flow(body)?,
+            }),
+            15 => Message::Steering(Steering {
+                workers: Some(self.got(body.u32())?)
+                    .filter(|it| *it > 0)
+                    .ok_or(self.bad("workers"))?,
+                seed: self.got(body.u32())?,
             }),
             _ => return Ok(None),
         }))

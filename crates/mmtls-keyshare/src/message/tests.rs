@@ -90,6 +90,7 @@ fn samples() -> Vec<Message> {
         Message::EndpointOpened(opened("192.0.2.1:40000")),
         Message::EndpointOpened(opened("[2001:db8::1]:40000")),
         Message::EndpointClosed(7),
+        Message::Steering(Steering { workers: 2, seed: 0xfeed_beef }),
         relayed(session(Some([2; 32]), Some(flow(true)), MAX_KEYS)),
         relayed(Message::LiveKeysRequest),
     ]

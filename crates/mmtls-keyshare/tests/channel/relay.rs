@@ -1,7 +1,7 @@
 //! A key server, which speaks for the endpoints that have connected to it.
 
-use mmtls_keyshare::message::{EndpointOpened, Greeting, Relayed};
-use mmtls_keyshare::sealed::{Delivery, Opener, Sealer, Secret};
+use mmtls_keyshare::message::{EndpointOpened, Greeting, Relayed, Steering};
+use mmtls_keyshare::sealed::{Deliveries, Delivery, Opener, Sealer, Secret};
 use mmtls_keyshare::server::{ConnectionId, ServerName};
 
 use super::*;
@@ -37,8 +37,9 @@ impl KeySink for Told {
         self.0.lock().unwrap().closed.push(peer.clone());
     }
 
-    fn key_server_opened(&mut self, _: &Peer, secret: Secret) {
+    fn key_server_opened(&mut self, _: &Peer, secret: Secret) -> Option<Message> {
         self.0.lock().unwrap().secrets.push(secret);
+        Some(Message::Steering(Steering { workers: 3, seed: 9 }))
     }
 
     fn key_server_closed(&mut self, _: &Peer) {
@@ -115,13 +116,14 @@ fn accepts_a_key_server_that_speaks_for_endpoints() {
     server.handle().send_to(third, &Message::LiveKeysRequest).unwrap();
     let gone = ConnectionId::from_number(second.number() + 40);
     server.handle().send_to(gone, &Message::LiveKeysRequest).unwrap();
-    until(|| server.counters().undelivered == 1 && said.lock().unwrap().len() == 2);
+    until(|| server.counters().undelivered == 1 && said.lock().unwrap().len() == 3);
     let said = said.lock().unwrap();
     let of = |at: usize| match &said[at] {
         Message::Relayed(relayed) => (relayed.endpoint, relayed.message.kind()),
         other => panic!("message of type {}", other.kind()),
     };
-    assert_eq!([of(0), of(1)], [(2, 6), (3, 9)]);
+    assert!(matches!(said[0], Message::Steering(Steering { workers: 3, seed: 9 })));
+    assert_eq!([of(1), of(2)], [(2, 6), (3, 9)]);
 
     // Both have exported the same.
     let (exported, seen) = (secrets.lock().unwrap(), told.0.lock().unwrap());
@@ -130,9 +132,12 @@ fn accepts_a_key_server_that_speaks_for_endpoints() {
     drop((exported, seen));
     let mut datagram = Vec::new();
     let address = opened(2, 0).address;
-    assert!(sealer.seal(&Delivery { endpoint: 2, address, message: keys() }, &mut datagram));
-    let delivery = opener.open(&mut datagram).ok().unwrap();
-    assert_eq!((delivery.endpoint, delivery.address), (2, address));
+    let mut deliveries = Deliveries::default();
+    let delivery = Delivery { endpoint: 2, address, message: keys() };
+    assert!(deliveries.add(&delivery, usize::MAX) && sealer.seal(&deliveries, &mut datagram));
+    let mut seen = Vec::new();
+    opener.open(&mut datagram, |it| seen.push((it.endpoint, it.address))).unwrap();
+    assert_eq!(seen, [(2, address)]);
 
     let _ = client.shutdown(PATIENCE);
     until(|| told.0.lock().unwrap().key_servers_gone == 1);

@@ -126,10 +126,10 @@ impl SealedInput {
         let Some(payload) = udp_payload(Link::Ethernet, frame) else {
             return false;
         };
-        match self.open(payload) {
+        match self.open(payload, server) {
             Err(OpenError::Foreign) => return false,
             Err(error) => self.router.sealed.count(error),
-            Ok((connection, delivery)) => self.deliver(connection, delivery, server),
+            Ok(()) => {}
         }
         true
     }
@@ -143,7 +143,7 @@ impl SealedInput {
         came
     }
 
-    fn open(&mut self, payload: &[u8]) -> Result<(ConnectionId, Delivery), OpenError> {
+    fn open(&mut self, payload: &[u8], server: Option<&ServerHandle>) -> Result<(), OpenError> {
         let id = sealed::id_of(payload)?;
         if payload.len() > sealed::MAX_BYTES {
             return Err(OpenError::Forged);
@@ -162,12 +162,24 @@ impl SealedInput {
                 }
             }
         }
-        let (connection, opener) = self.openers.get_mut(&id).ok_or(OpenError::UnknownSecret)?;
-        self.buffer.clear();
-        self.buffer.extend_from_slice(payload);
-        Ok((*connection, opener.open(&mut self.buffer)?))
+        let Self { own, sink, router, openers, buffer, came, .. } = self;
+        let (connection, opener) = openers.get_mut(&id).ok_or(OpenError::UnknownSecret)?;
+        buffer.clear();
+        buffer.extend_from_slice(payload);
+        let mut worker = Worker { own: *own, sink, router, came };
+        opener.open(buffer, |delivery| worker.deliver(*connection, delivery, server))
     }
+}
 
+/// Whom it is delivered to.
+struct Worker<'a> {
+    own: usize,
+    sink: &'a mut WorkerSink,
+    router: &'a KeyRouter,
+    came: &'a mut bool,
+}
+
+impl Worker<'_> {
     fn deliver(
         &mut self,
         key_server: ConnectionId,
@@ -185,7 +197,7 @@ impl SealedInput {
         let connection = ConnectionId::of_endpoint(key_server, endpoint);
         match self.sink.deliver(address.ip(), connection.number(), message) {
             Ok(()) => {
-                self.came = true;
+                *self.came = true;
                 self.router.sealed.tally.accepted.fetch_add(1, Ordering::Relaxed);
             }
             Err(refused) => {

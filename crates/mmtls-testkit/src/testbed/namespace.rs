@@ -92,7 +92,10 @@ impl Namespace {
     }
 
     /// As [`Self::shell`], with `/sys` showing this namespace.
-    pub(crate) fn shell_with_sysfs(&self, script: &str) -> Result<Output, TestbedError> {
+    ///
+    /// # Errors
+    /// [`TestbedError::Failed`] with what the script said.
+    pub fn shell_with_sysfs(&self, script: &str) -> Result<Output, TestbedError> {
         let mut command = ip();
         command.args(["netns", "exec", &self.name, "sh", "-euc", script]);
         check(command)

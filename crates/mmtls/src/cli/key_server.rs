@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use mmtls_key_server::{Counters, KeyServer, Settings};
+use mmtls_key_server::{Counters, DESTINATION, KeyServer, Settings};
 use mmtls_keyshare::client::{ClientConfig, Middlebox, Pin};
 use mmtls_keyshare::server::{Identity, ServerConfig};
 use mmtls_middlebox::{Error, harden};
@@ -46,9 +46,10 @@ pub struct KeyServerArgs {
     /// the middlebox's worker. Without it they go over the connection to the middlebox.
     #[arg(long, value_name = "IF")]
     interface: Option<String>,
-    /// The link address for these packets: the middlebox's port, or any that leads across it.
-    #[arg(long, value_name = "MAC", requires = "interface", default_value = "ff:ff:ff:ff:ff:ff", value_parser = link_address)]
-    destination: [u8; 6],
+    /// The link address for these packets: one that leads across the middlebox. Without it one that nobody has, to which
+    /// switches send by every port.
+    #[arg(long, value_name = "MAC", requires = "interface", value_parser = link_address)]
+    destination: Option<[u8; 6]>,
     /// Bind the thread that takes keys to this processor.
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
@@ -125,7 +126,8 @@ impl KeyServerArgs {
         client.pins = pins.map_err(|error| Error::Usage(format!("key-server: --pin: {error}")))?;
         client.identity = Some(self.identity());
         client.software = format!("mmtls-key-server/{}", env!("CARGO_PKG_VERSION"));
-        let (interface, destination) = (self.interface.clone(), self.destination);
+        let (interface, destination) =
+            (self.interface.clone(), self.destination.unwrap_or(DESTINATION));
         Ok(Settings { server, client, interface, destination })
     }
 }
