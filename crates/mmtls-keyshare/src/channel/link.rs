@@ -1,6 +1,7 @@
 //! One middlebox: its queue, its thread, its connection.
 //!
-//! The thread sleeps in one poll for the socket, for the caller's wake-up and for deadlines.
+//! The thread sleeps in one poll for the socket, for the caller's wake-up and for deadlines. A caller whose message can
+//! leave at once sends it itself.
 //! Nothing is taken from the queue before the middlebox has said welcome, so that a middlebox
 //! that turns this endpoint away costs no keys. Refuses to grow: a full queue drops its oldest.
 
@@ -70,6 +71,9 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     waker: Waker,
+    /// The connection, while there is one: whoever has a message sends it at once where nobody else is at it, which saves
+    /// waking the thread, and waiting for it.
+    session: Mutex<Option<Session>>,
     /// Set from a wake-up until the thread looks at the queue: saves a system call per message.
     woken: AtomicBool,
     sent: AtomicU64,
@@ -95,6 +99,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn session(&self) -> MutexGuard<'_, Option<Session>> {
+        // One that a panic has left in the middle of something is given up by the thread: TLS says that it is broken.
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn wake(&self) {
         if !self.woken.swap(true, Ordering::AcqRel) {
             // Fails only when the poll is gone, and with it the thread.
@@ -116,8 +125,22 @@ impl Link {
         }
         state.queue.push_back(bytes);
         drop(state);
-        self.shared.wake();
+        if !self.send_now() {
+            self.shared.wake();
+        }
         if full { Err(SendError::QueueFull) } else { Ok(()) }
+    }
+
+    /// Sends what is queued, as far as the network takes it; `false` where the thread has to look after that.
+    fn send_now(&self) -> bool {
+        let Ok(mut session) = self.shared.session.try_lock() else {
+            return false;
+        };
+        match &mut *session {
+            // What failed fails again for the thread, which knows what to do.
+            Some(session) if session.welcome => session.send().is_ok(),
+            _ => false,
+        }
     }
 
     pub(super) fn stop(&self, deadline: Instant) {
@@ -200,6 +223,7 @@ pub(super) fn start(settings: Settings) -> io::Result<Link> {
         }),
         changed: Condvar::new(),
         waker: Waker::new(poll.registry(), WAKE)?,
+        session: Mutex::new(None),
         woken: AtomicBool::new(false),
         sent: AtomicU64::new(0),
         dropped: AtomicU64::new(0),
@@ -346,7 +370,7 @@ impl Worker {
         if let Err(error) = registered {
             return End::Broken(error.to_string());
         }
-        let mut session = Session {
+        *self.shared.session() = Some(Session {
             shared: Arc::clone(&self.shared),
             on_request: Arc::clone(&self.settings.on_request),
             on_welcome: self.settings.on_welcome.clone(),
@@ -360,15 +384,23 @@ impl Worker {
             live_asked: None,
             live: VecDeque::new(),
             pongs: Vec::new(),
-        };
-        let end = self.serve(&mut session, deadline);
-        if session.welcome
-            && let Some(on_welcome) = &self.settings.on_welcome
-        {
-            on_welcome(None);
+        });
+        let end = self.serve(deadline);
+        let session = self.shared.session().take();
+        if let Some(mut session) = session {
+            if matches!(end, End::Stopped) {
+                // A caller may have begun to send just now.
+                let _ = session.send();
+                self.say_goodbye(&mut session);
+            }
+            if session.welcome
+                && let Some(on_welcome) = &self.settings.on_welcome
+            {
+                on_welcome(None);
+            }
+            session.give_back();
+            let _ = self.poll.registry().deregister(&mut session.stream);
         }
-        session.give_back();
-        let _ = self.poll.registry().deregister(&mut session.stream);
         end
     }
 
@@ -387,21 +419,30 @@ impl Worker {
         Ok(TcpStream::from_std(stream))
     }
 
-    fn serve(&mut self, session: &mut Session, deadline: Instant) -> End {
+    fn serve(&mut self, deadline: Instant) -> End {
         let hello = Arc::clone(&self.settings.hello);
-        if let Err(error) = session.tls.writer().write_all(&hello) {
-            return End::Broken(error.to_string());
-        }
+        let mut said_hello = false;
         loop {
-            let more = match session.turn() {
+            let mut session = self.shared.session();
+            let Some(open) = &mut *session else {
+                // Nobody else takes it out.
+                return End::Broken("no connection".to_owned());
+            };
+            if !std::mem::replace(&mut said_hello, true)
+                && let Err(error) = open.tls.writer().write_all(&hello)
+            {
+                return End::Broken(error.to_string());
+            }
+            let more = match open.turn() {
                 Ok(more) => more,
                 Err(reason) => return End::Broken(reason),
             };
-            if self.must_stop(session.is_idle()) {
-                self.say_goodbye(session);
+            let (is_idle, welcome) = (open.is_idle(), open.welcome);
+            drop(session);
+            if self.must_stop(is_idle) {
                 return End::Stopped;
             }
-            let limit = if session.welcome {
+            let limit = if welcome {
                 None
             } else {
                 let left = deadline.saturating_duration_since(Instant::now());
