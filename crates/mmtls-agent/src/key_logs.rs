@@ -23,7 +23,7 @@ use mmtls_keylog::KeyLog;
 use mmtls_keylog::follow::{self, Follower, LineSink};
 use mmtls_keylog::live::LiveKeys;
 use mmtls_keyshare::client::Client;
-use mmtls_keyshare::ech::{self, EchRequests, Known};
+use mmtls_keyshare::ech::{self, EchRequests, Known, Match};
 use mmtls_keyshare::message::{
     EchKeyRequest, Epoch, Greeting, KeyEntry, KeyRequest, MAX_KEYS, Message, Random, Reason,
     Refused, SessionKeys,
@@ -141,15 +141,15 @@ impl KeyLogs {
         answer
     }
 
-    /// The same of a session whose lines may have another random: the keys, by their own random, of sessions that may be
-    /// the one. What comes later goes through the client.
-    pub fn candidates(&self, asked: &EchKeyRequest) -> Vec<Message> {
+    /// The same of a session whose lines may have another random: keys, by their own random, of sessions that may be the
+    /// one. What comes later goes through the client.
+    pub fn guesses(&self, asked: &EchKeyRequest) -> Vec<Message> {
         let mut state = self.lock();
         if self.allows(&asked.request).is_err() {
             return Vec::new();
         }
         let State { keys, ech, .. } = &mut *state;
-        ech.wait(asked.clone(), Instant::now(), |client_random| {
+        ech.wait(asked.clone(), Instant::now(), |client_random, _| {
             keys.find(&KeyRequest { client_random, ..asked.request.clone() })
         })
     }
@@ -194,11 +194,10 @@ impl KeyLogs {
         let mut others = Vec::new();
         for client_random in unasked {
             let known = Known { client_random: &client_random, server_random: None, flow: None };
-            others.extend(ech.answers(known, now, |request| {
+            others.extend(ech.answers(known, now, |request, _| {
                 let own = KeyRequest { client_random, ..request.clone() };
                 Some((request.client_random, keys.find(&own)?))
             }));
-            ech.note(&client_random, None, now);
         }
         answers.iter().for_each(|it| state.remember(it));
         state.counters.waited += answers.len() as u64;
@@ -308,7 +307,7 @@ impl LineSink for Sink {
             let judge = |it| self.logs.consent.judge(it, Cause::KeyLog);
             let others = others.into_iter().flat_map(|(random, it)| {
                 let judged = judge(it).into_iter();
-                judged.filter_map(move |it| ech::renamed(&it, random))
+                judged.filter_map(move |it| ech::renamed(&it, random, Match::Guess))
             });
             for answer in answers.into_iter().flat_map(judge).chain(others) {
                 // To every middlebox: it may have the same keys twice. A full queue is in the client's counters.
@@ -473,8 +472,8 @@ mod tests {
     #[test]
     fn accepts_questions_for_all_sessions() {
         let logs = key_logs(false);
-        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 1)).0;
-        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 2)).0;
+        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 1));
+        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 2));
         logs.answer(&request(1, Epoch::APPLICATION));
         logs.answer(&request(1, Epoch(3)));
         logs.answer(&request(1, Epoch(3)));
@@ -489,7 +488,7 @@ mod tests {
             panic!("no keys");
         };
         assert_eq!(one.keys[0].key.as_bytes(), keys.keys[1].key.as_bytes());
-        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 3)).0;
+        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 3));
         assert_eq!(logs.all().len(), 2, "that line was waited for");
     }
 

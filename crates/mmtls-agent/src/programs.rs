@@ -1,14 +1,12 @@
 //! What the programs of this host tell, by the preload library's socket and by key logs, and what middleboxes are answered
 //! from it.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use mmtls_keyshare::Flow;
 use mmtls_keyshare::agent::{Datagram, Exempt};
-use mmtls_keyshare::ech::{self, EchRequests, Known};
+use mmtls_keyshare::ech::{self, EchRequests, Known, Match};
 use mmtls_keyshare::message::{
     EchKeyRequest, KeyEntry, KeyRequest, Message, NullKeys, Reason, Refused,
 };
@@ -25,15 +23,8 @@ pub struct Programs {
     sessions: Arc<Mutex<Sessions>>,
     logs: Option<Arc<KeyLogs>>,
     consent: Arc<Consent>,
-    ech: Arc<Mutex<Ech>>,
-}
-
-/// Requests of middleboxes that name sessions by another random than these programs do.
-#[derive(Default)]
-struct Ech {
-    requests: EchRequests,
-    /// The last sessions that are private, of which the connection is known: they have no secret to be found by.
-    private: VecDeque<(Flow, NullKeys)>,
+    /// Requests of middleboxes that name sessions by another random than these programs do.
+    ech: Arc<Mutex<EchRequests>>,
 }
 
 /// What becomes of key logs.
@@ -102,23 +93,31 @@ impl Programs {
 
     /// The same for sessions that middleboxes have asked for by another random.
     fn by_other_randoms(&self, messages: &[Message]) -> Vec<Message> {
-        let mut ech = self.ech();
+        let (mut ech, now) = (self.ech(), Instant::now());
+        // The refusal of a direction comes with keys of the other one.
+        let server_random = messages.iter().find_map(|message| match message {
+            Message::SessionKeys(keys) => keys.server_random.as_ref(),
+            _ => None,
+        });
         let mut others = Vec::new();
         for message in messages {
-            let (client_random, server_random, flow) = match message {
-                Message::SessionKeys(keys) => {
-                    (&keys.client_random, keys.server_random.as_ref(), keys.flow)
+            let (client_random, flow) = match message {
+                Message::SessionKeys(keys) => (&keys.client_random, keys.flow),
+                Message::NullKeys(NullKeys { direction: None, flow, .. }) => {
+                    // Nothing but the connection tells whose they are.
+                    others.extend(flow.iter().flat_map(|flow| ech.refuse(*flow, now)));
+                    continue;
                 }
-                // Nothing but the connection tells whose they are.
-                Message::NullKeys(null) if null.flow.is_some() => {
-                    ech.remember(null);
-                    (&null.client_random, None, null.flow)
-                }
+                Message::NullKeys(null) => (&null.client_random, null.flow),
                 _ => continue,
             };
+            if let Some(flow) = flow {
+                ech.shares(flow);
+            }
             let known = Known { client_random, server_random, flow };
-            others.extend(ech.requests.answers(known, Instant::now(), |request| {
-                answers(message, request).then(|| ech::renamed(message, request.client_random))?
+            others.extend(ech.answers(known, now, |request, by| {
+                answers(message, request)
+                    .then(|| ech::renamed(message, request.client_random, by))?
             }));
         }
         others
@@ -126,29 +125,35 @@ impl Programs {
 
     /// What is known of a session that is asked for by another random than its own, perhaps.
     fn answer_ech(&self, asked: &EchKeyRequest) -> Vec<Message> {
-        let request = &asked.request;
+        let (request, now) = (&asked.request, Instant::now());
         let mut ech = self.ech();
-        let private = ech.private.iter().find(|(flow, _)| Some(*flow) == asked.flow);
-        let private = private.map(|(_, null)| Message::NullKeys(null.clone()));
-        ech.requests.wait(asked.clone(), Instant::now(), |_| None::<()>);
+        let refused = ech.refused(asked, now);
+        ech.wait(asked.clone(), now, |_, _| None::<()>);
         drop(ech);
-        let mut found: Vec<Message> = private.into_iter().collect();
+        let judge = |it| self.consent.judge(it, Cause::Request);
+        if let Some(refused) = refused {
+            return judge(refused);
+        }
         let mut sessions = self.sessions();
         if let Some(client_random) = sessions.with_server_random(&request.server_random) {
             let own = KeyRequest { client_random, ..request.clone() };
-            found.push(self.answer_of(&mut sessions, &own));
+            let answer = self.answer_of(&mut sessions, &own);
+            drop(sessions);
+            let judged = judge(answer).into_iter();
+            let exact = judged.filter(|it| answers(it, request));
+            return exact
+                .filter_map(|it| ech::renamed(&it, request.client_random, Match::Exact))
+                .collect();
         }
         drop(sessions);
-        if found.is_empty()
-            && let Some(logs) = &self.logs
-        {
-            found = logs.candidates(asked);
-        }
-        let judged = found.into_iter().flat_map(|it| self.consent.judge(it, Cause::Request));
-        judged.filter_map(|it| ech::renamed(&it, request.client_random)).collect()
+        let guesses = self.logs.iter().flat_map(|logs| logs.guesses(asked));
+        guesses
+            .flat_map(judge)
+            .filter_map(|it| ech::renamed(&it, request.client_random, Match::Guess))
+            .collect()
     }
 
-    fn ech(&self) -> MutexGuard<'_, Ech> {
+    fn ech(&self) -> MutexGuard<'_, EchRequests> {
         // As the sessions.
         self.ech.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -163,6 +168,8 @@ impl Programs {
             if !self.sessions().knows(&request.client_random) {
                 // Its lines may come by the random on the wire all the same: clients pretend to have encrypted hellos.
                 let own = self.logs.as_ref().and_then(|logs| logs.answer(request));
+                // What no key log may answer, the library may.
+                let own = own.filter(|it| !matches!(it, Message::Refused(_)));
                 let own = own.and_then(|it| self.consent.judge(it, Cause::Request).pop());
                 return match own {
                     Some(answer) => vec![answer],
@@ -232,17 +239,6 @@ impl Programs {
     }
 }
 
-impl Ech {
-    fn remember(&mut self, null: &NullKeys) {
-        if let Some(flow) = null.flow {
-            if self.private.len() >= ech::MAX_WAITING {
-                self.private.pop_front();
-            }
-            self.private.push_back((flow, null.clone()));
-        }
-    }
-}
-
 /// Whether a message has the keys that are asked for, or says that there are none.
 fn answers(message: &Message, request: &KeyRequest) -> bool {
     match message {
@@ -257,6 +253,7 @@ fn answers(message: &Message, request: &KeyRequest) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mmtls_keyshare::Flow;
     use mmtls_keyshare::agent::{MAX_DATAGRAM_BYTES, Role, SecretKind, TrafficSecret};
     use mmtls_keyshare::message::Epoch;
     use mmtls_record::Direction;

@@ -9,7 +9,8 @@ use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use lru::LruCache;
-use mmtls_keyshare::ech::{self, EchRequests, Known};
+use mmtls_keyshare::Flow;
+use mmtls_keyshare::ech::{self, EchRequests, Match};
 use mmtls_keyshare::message::{
     EchKeyRequest, Epoch, KeyEntry, KeyRequest, Message, Random, Reason, Refused, SessionKeys,
 };
@@ -23,8 +24,15 @@ const MAX_UPDATES: u32 = 8;
 
 /// The sessions. Not `Debug`, because it holds secrets.
 pub struct Sessions {
-    known: LruCache<Random, Keyring, RandomState>,
+    known: Known,
     ech: EchRequests,
+}
+
+type Known = LruCache<Random, Session, RandomState>;
+
+struct Session {
+    keyring: Keyring,
+    flow: Option<Flow>,
 }
 
 fn keyring(client_random: Random, cipher_suite: u16) -> Result<Keyring, KeyError> {
@@ -88,17 +96,21 @@ impl Sessions {
         suite: u16,
         direction: Direction,
         secret: &[u8],
+        flow: Option<Flow>,
     ) -> Option<Message> {
         let epoch = KeyEpoch::Application(0);
         let mut new = keyring(client_random, suite).ok()?;
         new.insert_traffic_secret(direction, epoch, secret).ok()?;
-        let keys = message(&mut new, direction, epoch).ok();
+        let mut keys = message(&mut new, direction, epoch).ok()?;
         let known = self.known.get_mut(&client_random);
-        match known.filter(|known| known.parameters() == new.parameters()) {
-            Some(known) => known.insert_traffic_secret(direction, epoch, secret).ok()?,
-            None => drop(self.known.put(client_random, new)),
+        match known.filter(|known| known.keyring.parameters() == new.parameters()) {
+            Some(known) => known.keyring.insert_traffic_secret(direction, epoch, secret).ok()?,
+            None => drop(self.known.put(client_random, Session { keyring: new, flow })),
         }
-        keys
+        if let Message::SessionKeys(keys) = &mut keys {
+            keys.flow = flow;
+        }
+        Some(keys)
     }
 
     /// The keys of every session for a middlebox that has not seen their beginnings, the latest used first. rustls does
@@ -113,7 +125,7 @@ impl Sessions {
             }
             (!keys.is_empty()).then(|| Message::LiveKeys(session(keyring, keys)))
         };
-        self.known.iter_mut().filter_map(|(_, keyring)| live(keyring)).collect()
+        self.known.iter_mut().filter_map(|(_, session)| live(&mut session.keyring)).collect()
     }
 
     /// The answer to a middlebox that asks for keys.
@@ -130,11 +142,26 @@ impl Sessions {
             self.ech.is_known(&request.client_random);
             return vec![self.answer(&request)];
         }
-        let Self { known, ech } = self;
-        ech.wait(asked, Instant::now(), |client_random| {
+        let (Self { known, ech }, now) = (self, Instant::now());
+        if let Some(refused) = ech.refused(&asked, now) {
+            return vec![refused];
+        }
+        let has_flow = |session: &Session| session.flow.is_some() && session.flow == asked.flow;
+        let exact = known.iter().find(|(_, session)| has_flow(session)).map(|(random, _)| *random);
+        let mut answer = |client_random, by| {
             let own = KeyRequest { client_random, ..request.clone() };
-            ech::renamed(&grant(known, &own).ok()?, request.client_random)
-        })
+            ech::renamed(&grant(known, &own).ok()?, request.client_random, by)
+        };
+        let exact = exact.and_then(|random| answer(random, Match::Exact));
+        match exact {
+            Some(exact) => vec![exact],
+            None => ech.wait(asked, now, answer),
+        }
+    }
+
+    /// What those are told who have asked for the session of this connection, which is private.
+    pub fn refuse(&mut self, flow: Flow) -> Vec<Message> {
+        self.ech.refuse(flow, Instant::now())
     }
 
     /// Keys of a session that is new, for those that were asked for by another random.
@@ -142,26 +169,24 @@ impl Sessions {
         let Message::SessionKeys(keys) = message else {
             return Vec::new();
         };
-        let now = Instant::now();
-        self.ech.note(&keys.client_random, keys.flow, now);
-        let known =
-            Known { client_random: &keys.client_random, server_random: None, flow: keys.flow };
-        self.ech.answers(known, now, |request| {
+        let (now, flow) = (Instant::now(), keys.flow);
+        if let Some(flow) = flow {
+            self.ech.shares(flow);
+        }
+        let known = ech::Known { client_random: &keys.client_random, server_random: None, flow };
+        self.ech.answers(known, now, |request, by| {
             let is = |it: &KeyEntry| (it.direction, it.epoch) == (request.direction, request.epoch);
             let has = keys.keys.iter().any(is);
-            has.then(|| ech::renamed(message, request.client_random))?
+            has.then(|| ech::renamed(message, request.client_random, by))?
         })
     }
 }
 
-fn grant(
-    known: &mut LruCache<Random, Keyring, RandomState>,
-    request: &KeyRequest,
-) -> Result<Message, Reason> {
+fn grant(known: &mut Known, request: &KeyRequest) -> Result<Message, Reason> {
     let wanted = request.epoch.updates().ok_or(Reason::POLICY)?;
-    let keyring = known.get_mut(&request.client_random).ok_or(Reason::UNKNOWN_SESSION)?;
+    let session = known.get_mut(&request.client_random).ok_or(Reason::UNKNOWN_SESSION)?;
     let epoch = KeyEpoch::Application(wanted);
-    message(keyring, request.direction, epoch).map_err(|why| match why {
+    message(&mut session.keyring, request.direction, epoch).map_err(|why| match why {
         KeyError::NoSecret | KeyError::PastEpoch => Reason::UNKNOWN_SESSION,
         KeyError::FutureEpoch => Reason::POLICY,
         _ => Reason::UNSUPPORTED,
@@ -185,7 +210,7 @@ mod tests {
     }
 
     fn start(sessions: &mut Sessions, number: u8) -> Option<Message> {
-        sessions.first([number; 32], 0xff31, Direction::ClientToServer, &[7; 32])
+        sessions.first([number; 32], 0xff31, Direction::ClientToServer, &[7; 32], None)
     }
 
     #[test]
@@ -241,7 +266,7 @@ mod tests {
         let mut sessions = Sessions::new();
         start(&mut sessions, 1);
         start(&mut sessions, 2);
-        sessions.first([1; 32], 0xff31, Direction::ServerToClient, &[8; 32]);
+        sessions.first([1; 32], 0xff31, Direction::ServerToClient, &[8; 32], None);
         let all = sessions.all();
         let entries = |it: &Message| match it {
             Message::LiveKeys(keys) => (keys.client_random[0], keys.keys.len()),
@@ -262,8 +287,12 @@ mod tests {
         start(&mut sessions, 1);
         assert_eq!(refused(ask(&mut sessions, 1, Epoch::HANDSHAKE)), Some(Reason::POLICY));
         assert_eq!(refused(ask(&mut sessions, 1, Epoch(u32::MAX))), Some(Reason::POLICY));
-        assert!(sessions.first([1; 32], 0x1399, Direction::ClientToServer, &[7; 32]).is_none());
-        assert!(sessions.first([1; 32], 0xff31, Direction::ClientToServer, &[7; 5]).is_none());
+        assert!(
+            sessions.first([1; 32], 0x1399, Direction::ClientToServer, &[7; 32], None).is_none()
+        );
+        assert!(
+            sessions.first([1; 32], 0xff31, Direction::ClientToServer, &[7; 5], None).is_none()
+        );
     }
 
     #[test]
@@ -274,5 +303,50 @@ mod tests {
             assert!(sessions.known.len() <= 4);
         }
         assert!(matches!(ask(&mut sessions, 99, Epoch(2)), Message::SessionKeys(_)));
+    }
+
+    /// With Encrypted Client Hello the middlebox knows another random, and where the connection is known that will do, also
+    /// behind a KeyUpdate.
+    #[test]
+    fn accepts_requests_by_the_random_on_the_wire() {
+        let flow = |port| Flow::new(([10, 0, 0, 2], port).into(), ([10, 0, 0, 3], 443).into());
+        let asked = |epoch, port| EchKeyRequest {
+            request: KeyRequest {
+                client_random: [9; 32],
+                server_random: [2; 32],
+                version: TLS13,
+                cipher_suite: 0xff31,
+                direction: Direction::ClientToServer,
+                epoch,
+            },
+            flow: flow(port),
+        };
+        let (secret, direction) = ([7; 32], Direction::ClientToServer);
+        let mut sessions = Sessions::new();
+        assert!(sessions.answer_ech(asked(Epoch::APPLICATION, 1)).is_empty());
+        let first = sessions.first([1; 32], 0xff31, direction, &secret, flow(1)).unwrap();
+        let kinds = |messages: &[Message], wire: u8| {
+            let is = |it: &Message| match it {
+                Message::SessionKeys(keys) => keys.client_random == [wire; 32],
+                Message::NullKeys(null) => null.client_random == [wire; 32],
+                _ => false,
+            };
+            assert!(messages.iter().all(is));
+            messages.iter().map(Message::kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(&sessions.by_other_randoms(&first), 9), [3]);
+        for epoch in [Epoch::APPLICATION, Epoch(3), Epoch(4)] {
+            assert_eq!(kinds(&sessions.answer_ech(asked(epoch, 1)), 9), [3]);
+        }
+        // Another connection, and one of which nothing is known: tried, but not behind a KeyUpdate.
+        assert!(sessions.answer_ech(asked(Epoch::APPLICATION, 2)).is_empty());
+        let mut sessions = Sessions::new();
+        let first = sessions.first([1; 32], 0xff31, direction, &secret, None).unwrap();
+        assert!(sessions.by_other_randoms(&first).is_empty());
+        assert_eq!(kinds(&sessions.answer_ech(asked(Epoch::APPLICATION, 1)), 9), [3]);
+        assert!(sessions.answer_ech(asked(Epoch(3), 1)).is_empty());
+        // What is private is so by its connection, asked for before or after.
+        assert_eq!(kinds(&sessions.refuse(flow(1).unwrap()), 9), [4]);
+        assert_eq!(kinds(&sessions.answer_ech(asked(Epoch::APPLICATION, 1)), 9), [4]);
     }
 }

@@ -1,7 +1,7 @@
 //! Key sharing for rustls clients: record keys go to the middleboxes, secrets stay.
 //!
 //! rustls reports traffic secrets to the key log of a configuration; ours derives the record keys
-//! in the process and sends only those, in the background. The private-tag key and the handshake's
+//! in the process and sends only those, without waiting for the network; a process that is forked shares nothing. The private-tag key and the handshake's
 //! keys are never shared. Server names that the policy exempts get null keys instead.
 //!
 //! Refuses: to block a connection for the network, to write secrets anywhere, TLS 1.2 (rustls
@@ -157,7 +157,14 @@ impl KeyLog for SharingLog {
                 | Label::Traffic(Direction::ClientToServer, KeyEpoch::Handshake),
             ) if self.exempt => {
                 let null = NullKeys { client_random, direction: None, flow: self.flow };
-                return self.sharing.send(&Message::NullKeys(null));
+                self.sharing.send(&Message::NullKeys(null));
+                // By its other random, if it has one.
+                if let Some(flow) = self.flow {
+                    let sessions = self.sharing.sessions.lock();
+                    let told = sessions.unwrap_or_else(PoisonError::into_inner).refuse(flow);
+                    told.iter().for_each(|message| self.sharing.send(message));
+                }
+                return;
             }
             Some(Label::Master) => return self.sharing.count_unsupported(),
             Some(Label::Traffic(_, KeyEpoch::EarlyData)) => None,
@@ -172,12 +179,13 @@ impl KeyLog for SharingLog {
             Some(direction) => {
                 let sessions = self.sharing.sessions.lock();
                 let mut sessions = sessions.unwrap_or_else(PoisonError::into_inner);
-                sessions.first(client_random, suite, direction, secret)
+                sessions.first(client_random, suite, direction, secret, self.flow)
             }
         });
         match keys {
             Some(mut message) => {
                 if let Message::SessionKeys(keys) = &mut message {
+                    // Also of early data.
                     keys.flow = self.flow;
                 }
                 self.sharing.send(&message);

@@ -11,27 +11,27 @@
 
 #![forbid(unsafe_code)]
 
+mod counters;
 mod packets;
 mod relay;
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mmtls_keyshare::client::{self, Client, ClientConfig};
-use mmtls_keyshare::server::{
-    self, BoundServer, Identity, Server, ServerConfig, ServerCounters, TlsError,
-};
-use mmtls_packet_io::PortCounters;
+use mmtls_keyshare::server::{self, BoundServer, Identity, Server, ServerConfig, TlsError};
 use mmtls_packet_io::af_packet::Sender;
 use thiserror::Error;
 
+pub use counters::Counters;
 use packets::Packets;
 use relay::{Relay, RelaySink};
 
 /// A link address that no interface has (locally administered): packets to it come past the middlebox, whose ports take all
 /// of them, and hosts beside their way do not look at them.
-pub const DESTINATION: [u8; 6] = [0x02, 0x00, 0x6d, 0x6d, 0x54, 0x4b];
+pub const DESTINATION: [u8; 6] = [0x02, 0x00, 0x00, 0x4b, 0x45, 0x59];
 
 /// What a key server is started with.
 #[derive(Clone, Debug)]
@@ -60,21 +60,6 @@ pub enum Error {
     Interface(#[from] mmtls_packet_io::Error),
 }
 
-/// What happened so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Of the endpoints' connections.
-    pub server: ServerCounters,
-    /// Of the middlebox's connection.
-    pub client: client::ClientCounters,
-    /// Keys, and refusals, that were sealed into datagrams.
-    pub sealed: u64,
-    /// Messages that went over the middlebox's connection.
-    pub relayed: u64,
-    /// The interface's.
-    pub interface: PortCounters,
-}
-
 /// One that has opened its sockets and takes nothing yet: now the process can give up its privileges.
 pub struct BoundKeyServer {
     server: BoundServer,
@@ -92,7 +77,7 @@ impl KeyServer {
     /// Opens the interface and the port.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`enum@Error`].
     pub fn bind(settings: Settings) -> Result<BoundKeyServer, Error> {
         let relay = Arc::new(Relay::default());
         let packets = match &settings.interface {
@@ -125,6 +110,16 @@ impl KeyServer {
         self.server.handle().reload(identity, client_ca)
     }
 
+    /// Takes nothing more, and delivers what waits for the middlebox, for so long at most. The final counters.
+    #[must_use]
+    pub fn stop(self, patience: Duration) -> Counters {
+        let Self { server, relay } = self;
+        let handle = server.handle();
+        server.stop();
+        let client = relay.client().map(|client| client.shutdown(patience)).unwrap_or_default();
+        Counters { server: handle.counters(), client, ..relay.counters() }
+    }
+
     /// What happened so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -137,7 +132,7 @@ impl BoundKeyServer {
     /// Starts the threads; `prepare` is the first that the one does which takes keys.
     ///
     /// # Errors
-    /// [`Error`].
+    /// [`enum@Error`].
     pub fn start(self, prepare: impl FnOnce() + Send + 'static) -> Result<KeyServer, Error> {
         let Self { server, relay, client } = self;
         relay.connect(client)?;

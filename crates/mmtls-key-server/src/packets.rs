@@ -6,6 +6,7 @@
 //! Refuses packets that would not fit the network: fragments are steered by other rules.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
 use mmtls_keyshare::Flow;
@@ -18,6 +19,8 @@ use mmtls_packet_io::af_packet::{self, Sender};
 const HOP_LIMIT: u8 = 64;
 /// IPv6 and UDP.
 const HEADER_BYTES: usize = 40 + 8;
+/// How long the interface is not tried again once it is down; keys go over the connection to the middlebox meanwhile.
+const RETRY: Duration = Duration::from_millis(200);
 /// Most workers that are told apart; others share.
 const MAX_WORKERS: u32 = 128;
 
@@ -27,8 +30,11 @@ pub(crate) struct Packets {
     destination: [u8; 6],
     /// Longest text of a packet.
     limit: usize,
-    /// What waits for each worker.
+    /// What waits for each worker, as this says which one has a connection.
     bundles: Vec<Bundle>,
+    steering: Option<Steering>,
+    /// When it was found that the interface takes nothing.
+    down: Option<Instant>,
     /// The packet at hand, and its datagram.
     packet: Vec<u8>,
     datagram: Vec<u8>,
@@ -45,7 +51,8 @@ impl Packets {
     pub(crate) fn new(sender: Sender, destination: [u8; 6]) -> Self {
         let limit = (sender.mtu() as usize).saturating_sub(HEADER_BYTES + OVERHEAD_BYTES);
         let (bundles, packet, datagram) = (Vec::new(), Vec::new(), Vec::new());
-        Self { sender, destination, limit, bundles, packet, datagram }
+        let (steering, down) = (None, None);
+        Self { sender, destination, limit, bundles, steering, down, packet, datagram }
     }
 
     /// Adds what is delivered to a packet that goes to the worker of its connection; `false` where none can take it.
@@ -56,6 +63,13 @@ impl Packets {
         flow: Flow,
         delivery: &Delivery,
     ) -> bool {
+        if self.down.is_some_and(|since| since.elapsed() < RETRY) {
+            return false;
+        }
+        if self.steering != steering {
+            (0..self.bundles.len()).for_each(|at| self.seal(sealer, at));
+            self.steering = steering;
+        }
         let worker = steering.map_or(0, |Steering { workers, seed }| {
             let steering = af_packet::Steering { bridges: workers, seed };
             steering.bridge_of(flow.client(), flow.server()) % MAX_WORKERS
@@ -80,8 +94,7 @@ impl Packets {
     /// Sends what waits. What the interface does not take is counted.
     pub(crate) fn flush(&mut self, sealer: &mut Sealer) {
         (0..self.bundles.len()).for_each(|at| self.seal(sealer, at));
-        // An interface that is down is tried again with the next ones.
-        let _ = self.sender.flush();
+        self.down = self.sender.flush().is_err().then(Instant::now);
     }
 
     /// The middlebox is gone, and with it what the packets would have been sealed with: what waits is lost.

@@ -13,7 +13,7 @@ use mmtls_keyshare::sealed::{Delivery, Sealer, Secret};
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer, ServerHandle};
 use mmtls_packet_io::PortCounters;
 
-use crate::Counters;
+use crate::counters::Counters;
 use crate::packets::Packets;
 
 /// What may wait for the middlebox before endpoints are read no further; half of what the queue holds.
@@ -132,20 +132,20 @@ impl RelaySink {
     }
 
     /// Seals a message for the worker of its connection; gives it back where that cannot be.
-    fn seal(&mut self, peer: &Peer, message: Message) -> Result<(), Message> {
+    fn seal(&mut self, peer: &Peer, message: Message) -> Option<Message> {
         let (Some(packets), Some(flow)) = (&mut self.packets, flow_of(&message)) else {
-            return Err(message);
+            return Some(message);
         };
         let mut way = lock(&self.relay.way);
         let Some(Way { sealer, steering }) = &mut *way else {
             packets.forget();
-            return Err(message);
+            return Some(message);
         };
         let delivery =
             Delivery { endpoint: peer.connection.serial(), address: peer.address, message };
         match packets.push(sealer, *steering, flow, &delivery) {
-            true => Ok(()),
-            false => Err(delivery.message),
+            true => None,
+            false => Some(delivery.message),
         }
     }
 }
@@ -171,11 +171,11 @@ impl KeySink for RelaySink {
 
     fn message(&mut self, peer: &Peer, message: Message) -> Option<Message> {
         match self.seal(peer, message) {
-            Ok(()) => {
+            None => {
                 self.relays = false;
                 self.relay.sealed.fetch_add(1, Ordering::Relaxed);
             }
-            Err(message) => {
+            Some(message) => {
                 self.relays = true;
                 self.relay.relayed.fetch_add(1, Ordering::Relaxed);
                 let endpoint = peer.connection.serial();

@@ -11,6 +11,8 @@ pub mod client;
 #[cfg(feature = "server")]
 mod connection;
 #[cfg(feature = "client")]
+mod dial;
+#[cfg(feature = "client")]
 mod link;
 #[cfg(feature = "server")]
 mod peer;
@@ -22,5 +24,7 @@ mod relay;
 mod sending;
 #[cfg(feature = "server")]
 pub mod server;
+#[cfg(feature = "server")]
+mod sink;
 mod socket;
 mod tls;

@@ -162,7 +162,7 @@ pub struct Relayed {
     /// Which endpoint.
     pub endpoint: u32,
     /// [`Message::SessionKeys`], [`Message::NullKeys`], [`Message::LiveKeys`], [`Message::KeyRequest`],
-    /// [`Message::LiveKeysRequest`] or [`Message::Refused`].
+    /// [`Message::EchKeyRequest`], [`Message::LiveKeysRequest`] or [`Message::Refused`].
     pub message: Box<Message>,
 }
 
@@ -333,7 +333,7 @@ impl Message {
             Self::LiveKeys(_) => 10,
             Self::EndpointOpened(_) => 11,
             Self::EndpointClosed(_) => 12,
-            Self::Relayed(_) => codec::RELAYED,
+            Self::Relayed(_) => 13,
             Self::EchKeyRequest(_) => 14,
             Self::Steering(_) => 15,
         }

@@ -15,7 +15,8 @@
 mod asked;
 mod live;
 mod queue;
-mod sealed;
+pub mod sealed;
+mod secrets;
 
 use std::collections::HashMap;
 use std::io;
@@ -39,8 +40,8 @@ use zeroize::Zeroizing;
 
 use asked::Asked;
 use queue::Queue;
-use sealed::Secrets;
-pub use sealed::{SealedCounters, SealedInput};
+pub use secrets::SealedCounters;
+use secrets::Secrets;
 
 use crate::keylog::follow::LineSink;
 
@@ -380,7 +381,9 @@ impl KeyRouter {
         let others = trusted(&connections, senders).filter(|(agent, in_network)| {
             asked(agent) && (!is_first || *in_network || agent.authenticated)
         });
-        others.take(MAX_ASKED).map(|(agent, _)| agent.connection).collect()
+        // Any hello may look like one with an encrypted hello in it.
+        let most = if is_first && offers_ech { MAX_ASKED_FIRST } else { MAX_ASKED };
+        others.take(most).map(|(agent, _)| agent.connection).collect()
     }
 
     /// Whether anybody could deliver keys of a session between these addresses: also whose connection has just
@@ -696,9 +699,7 @@ pub fn request(wanted: &KeysNeeded) -> Option<Message> {
         direction: wanted.direction,
         epoch: Epoch::from_key_epoch(wanted.epoch)?,
     };
-    // Once one was answered the session is known by the random on the wire.
-    let is_first = !matches!(wanted.epoch, KeyEpoch::Application(1..));
-    Some(match wanted.offers_ech && is_first {
+    Some(match wanted.offers_ech {
         true => {
             let flow = Flow::new(wanted.client, wanted.server);
             Message::EchKeyRequest(EchKeyRequest { request, flow })

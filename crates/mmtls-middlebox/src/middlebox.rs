@@ -49,7 +49,8 @@ use mmtls_packet_io::af_packet::{Bridge, Steering, Warning};
 
 use crate::keylog::follow::Follower;
 use crate::keylog::live_keys;
-use crate::keys::{self, KeyReceiver, KeyRouter, SealedCounters, SealedInput, WorkerSink};
+use crate::keys::sealed::SealedInput;
+use crate::keys::{self, KeyReceiver, KeyRouter, SealedCounters, WorkerSink};
 use crate::settings::{Settings, key_log_error};
 use crate::worker::{KeyInput, Worker};
 use crate::{Error, Status, harden};

@@ -24,7 +24,8 @@ use mmtls_packet_io::{
     Action, Error as PortsError, Frame, HeldFrame, Outbox, Port, Ports, VnetHeader,
 };
 
-use crate::keys::{KeyDelivery, SealedInput};
+use crate::keys::KeyDelivery;
+use crate::keys::sealed::SealedInput;
 use crate::{Error, Status, harden};
 use clock::Clock;
 pub use key_input::KeyInput;

@@ -143,8 +143,7 @@ fn accepts_keys_as_sealed_packets() {
         let counters = stopped(server);
         let report = mmtls.stop().unwrap();
         assert_all_decrypted(&report, COUNT as u64);
-        // Keys of both directions may be in one message.
-        assert!((COUNT as u64..=2 * COUNT as u64).contains(&counters["sealed"]), "{counters:?}");
+        assert!(counters["sealed"] >= COUNT as u64, "{counters:?}");
         assert_eq!(stat(&report, "engine", "keys_sealed"), counters["sealed"], "{counters:?}");
         assert_eq!(counters["packets lost"], 0, "{counters:?}");
         for name in ["unknown", "forged", "replayed", "malformed"] {

@@ -92,16 +92,14 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// The payload of a UDP datagram that is whole: for back ends whose own packets come in between.
+/// The payload of a UDP datagram in a packet that is whole and has no extension headers, whatever its ports say: for back ends
+/// whose own packets come in between.
 #[must_use]
 pub fn udp_payload(link: Link, frame: &[u8]) -> Option<&[u8]> {
     let Stripped::Ip(_, ip) = strip_link(link, frame) else {
         return None;
     };
-    match parse_network(ip, true) {
-        Network::Udp(payload) => Some(payload),
-        _ => None,
-    }
+    network::udp_payload(ip)
 }
 
 /// Parses a frame down to TCP; `strict` as for [`parse_network`].

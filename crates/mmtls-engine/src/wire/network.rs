@@ -136,6 +136,22 @@ fn parse_ipv4(packet: &[u8], strict: bool) -> Network<'_> {
     }
 }
 
+/// What is behind IP and UDP headers alone.
+pub(super) fn udp_payload(packet: &[u8]) -> Option<&[u8]> {
+    let (protocol, headers) = match packet.first()? >> 4 {
+        4 => {
+            let header = packet.first_chunk::<20>()?;
+            if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
+                return None;
+            }
+            (header[9], usize::from(header[0] & 0x0f) * 4)
+        }
+        6 => (packet.first_chunk::<40>()?[6], 40),
+        _ => return None,
+    };
+    (protocol == UDP).then(|| packet.get(headers + UDP_HEADER_LEN..))?
+}
+
 /// A datagram, or the first fragment of one: of that only the ports are given.
 fn udp(datagram: Option<&[u8]>, fragmented: bool) -> Network<'_> {
     match datagram {
@@ -333,6 +349,25 @@ mod tests {
         // VRRP with authentication, and headers that are cut off.
         assert!(matches!(parse_network(&ipv4(&behind(112)), false), Network::Other));
         assert!(matches!(parse_network(&ipv4(&[TCP, 9, 0]), false), Network::Malformed));
+    }
+
+    #[test]
+    fn accepts_udp_payloads_on_any_port_behind_plain_headers() {
+        // Port 4789 is VXLAN's, behind which another frame would be looked for.
+        let udp = [0x12, 0xb5, 0x12, 0xb5, 0, 12, 0, 0, 1, 2, 3, 4];
+        let mut v4 = [&[0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17][..], &[0; 10], &udp].concat();
+        assert_eq!(udp_payload(&v4), Some(&[1, 2, 3, 4][..]));
+        for length in 0..28 {
+            assert_eq!(udp_payload(&v4[..length]), None, "{length} bytes");
+        }
+        v4[6] = 0x20;
+        assert_eq!(udp_payload(&v4), None, "a fragment");
+        let mut v6 = [&[0x60, 0, 0, 0, 0, 12, 17, 64][..], &[0; 32], &udp].concat();
+        assert_eq!(udp_payload(&v6), Some(&[1, 2, 3, 4][..]));
+        v6[6] = 6;
+        assert_eq!(udp_payload(&v6), None, "TCP");
+        assert_eq!(udp_payload(&[]), None);
+        assert_eq!(udp_payload(&[0x4f; 20]), None);
     }
 
     #[test]

@@ -93,6 +93,8 @@ pub(super) struct Connection {
     skipped_before: u64,
     /// The socket failed, so there is nobody to say goodbye to.
     failed: bool,
+    /// Bytes that a key server was sent since it had read all.
+    unread: usize,
 }
 
 impl Connection {
@@ -115,6 +117,7 @@ impl Connection {
             pinged: false,
             skipped_before: 0,
             failed: false,
+            unread: 0,
         })
     }
 
@@ -227,6 +230,7 @@ impl Connection {
         let mut answers = Vec::new();
         let (peer, open) = (&mut self.peer, &mut self.open);
         let mut allowed = true;
+        let mut is_new_key_server = false;
         let read = read_messages(&mut self.tls, &mut self.decoder, |message| {
             // After a forbidden message nothing more is taken from this connection.
             match message {
@@ -240,6 +244,7 @@ impl Connection {
                         allowed = false;
                         return;
                     }
+                    is_new_key_server = peer.is_key_server;
                     // Before the peer can know that it is welcome.
                     deliver(peer, Said::Hello(secret));
                     answers.push(welcome.to_vec());
@@ -273,6 +278,10 @@ impl Connection {
                 | Message::Steering(_) => allowed = false,
             }
         });
+        if is_new_key_server {
+            // Short messages grow in TLS; what `send` lets wait must fit in any case.
+            self.tls.set_buffer_limit(Some(8 * MAX_UNREAD_BYTES));
+        }
         match read {
             Ok(()) if allowed => {}
             Ok(()) | Err(ReadError::Malformed(_)) => return Disposition::Malformed,
@@ -292,8 +301,17 @@ impl Connection {
         self.tls.writer().write_all(bytes).is_ok()
     }
 
-    /// Sends a message; `false` when the peer does not read.
+    /// Sends a message; `false` when the peer does not read. A key server is not given up for that, which has messages for
+    /// many: it misses some.
     pub(super) fn send(&mut self, bytes: &[u8]) -> bool {
+        if self.peer.is_key_server {
+            let before = if self.tls.wants_write() { self.unread } else { 0 };
+            self.unread = before + bytes.len();
+            if self.unread > MAX_UNREAD_BYTES {
+                self.unread -= bytes.len();
+                return false;
+            }
+        }
         let queued = self.queue(bytes);
         if !queued {
             // A cut message is in the buffer: end it here, the poll reports the closed socket.

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use zeroize::Zeroizing;
 
+use super::dial::connect_any;
 use super::sending::{ClientCounters, RequestHandler, SendError, WelcomeHandler};
 use super::socket;
 use super::tls::{Output, read_messages};
@@ -33,6 +34,8 @@ const MAX_REFUSED_PAUSE: Duration = Duration::from_secs(10);
 const SHORT_ATTEMPT: Duration = Duration::from_millis(800);
 const SOCKET: Token = Token(0);
 const WAKE: Token = Token(1);
+/// Batches that a caller sends of what others have queued.
+const MAX_BATCHES: usize = 2;
 /// Plaintext handed to TLS at a time: what fits one record (RFC 8446, section 5.1).
 const BATCH_BYTES: usize = 16 * 1024;
 /// Answers that wait for a middlebox that does not read: beyond that nothing more is read from it,
@@ -67,6 +70,9 @@ pub(super) struct Link {
 
 struct Shared {
     address: String,
+    /// The process that has the connection. A fork of it has a copy, which must not send: records would be protected with
+    /// numbers that are used already.
+    process: u32,
     capacity: usize,
     state: Mutex<State>,
     changed: Condvar,
@@ -114,6 +120,9 @@ impl Shared {
 
 impl Link {
     pub(super) fn push(&self, bytes: Bytes) -> Result<(), SendError> {
+        if self.shared.process != std::process::id() {
+            return Err(SendError::Closed);
+        }
         let mut state = self.shared.lock();
         if state.stop_at.is_some() {
             return Err(SendError::Closed);
@@ -131,14 +140,15 @@ impl Link {
         if full { Err(SendError::QueueFull) } else { Ok(()) }
     }
 
-    /// Sends what is queued, as far as the network takes it; `false` where the thread has to look after that.
+    /// Sends what is queued, as far as the network takes it and for a moment; `false` where the thread has to look after
+    /// the rest.
     fn send_now(&self) -> bool {
         let Ok(mut session) = self.shared.session.try_lock() else {
             return false;
         };
         match &mut *session {
             // What failed fails again for the thread, which knows what to do.
-            Some(session) if session.welcome => session.send().is_ok(),
+            Some(session) if session.welcome => session.send_batches(MAX_BATCHES) == Ok(true),
             _ => false,
         }
     }
@@ -213,6 +223,7 @@ pub(super) fn start(settings: Settings) -> io::Result<Link> {
     let poll = Poll::new()?;
     let shared = Arc::new(Shared {
         address: settings.address.clone(),
+        process: std::process::id(),
         capacity: settings.queue_messages,
         state: Mutex::new(State {
             queue: VecDeque::new(),
@@ -466,6 +477,9 @@ impl Worker {
                 return;
             }
         }
+        if !session.tls.wants_write() {
+            session.count_sent();
+        }
         let _ = session.stream.shutdown(std::net::Shutdown::Write);
         let mut scratch = [0; 512];
         loop {
@@ -482,30 +496,6 @@ impl Worker {
             }
         }
     }
-}
-
-/// Connects to the first address that answers. Each gets an equal part of the time that is left:
-/// a name often has one in a network that leads nowhere.
-fn connect_any(
-    addresses: &[SocketAddr],
-    deadline: Instant,
-    stopped: impl Fn() -> bool,
-) -> io::Result<std::net::TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for (tried, address) in addresses.iter().enumerate() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        // One part more than there are addresses: TLS has to follow.
-        let parts = u32::try_from(addresses.len() - tried + 1).unwrap_or(u32::MAX);
-        let part = left / parts;
-        if part.is_zero() || stopped() {
-            break;
-        }
-        match std::net::TcpStream::connect_timeout(address, part) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 /// Xorshift: enough to spread reconnects.
@@ -553,18 +543,31 @@ impl Session {
 
     /// Writes what can be written.
     fn send(&mut self) -> Result<(), String> {
-        loop {
+        self.send_batches(usize::MAX).map(|_| ())
+    }
+
+    /// The same, of so many batches; `false` where there may be more.
+    fn send_batches(&mut self, most: usize) -> Result<bool, String> {
+        for _ in 0..most {
             self.flush().map_err(|error| error.to_string())?;
             if self.tls.wants_write() {
-                return Ok(());
+                // The poll says when there is room.
+                return Ok(true);
             }
-            let done = self.under_way.len() as u64;
-            self.under_way.clear();
-            self.shared.sent.fetch_add(done, Ordering::Relaxed);
+            self.count_sent();
             if !self.welcome || !self.take_batch()? {
-                return Ok(());
+                return Ok(true);
             }
         }
+        self.flush().map_err(|error| error.to_string())?;
+        Ok(false)
+    }
+
+    /// All that was taken is on its way.
+    fn count_sent(&mut self) {
+        let done = self.under_way.len() as u64;
+        self.under_way.clear();
+        self.shared.sent.fetch_add(done, Ordering::Relaxed);
     }
 
     /// Nothing is left of what was taken from the queue or answered.
@@ -731,23 +734,37 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
 
     #[test]
-    fn accepts_the_second_address_where_the_first_leads_nowhere() {
-        // Nobody accepts, and one connection fills the queue: further SYNs get no answer.
-        let silent = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        bind(&silent, &"127.0.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
-        listen(&silent, 0).unwrap();
-        let nowhere = SocketAddr::try_from(getsockname(&silent).unwrap()).unwrap();
-        let _filler = std::net::TcpStream::connect(nowhere).unwrap();
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let somewhere = listener.local_addr().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(2);
-        let stream = connect_any(&[nowhere, somewhere], deadline, || false).unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), somewhere);
-        assert!(
-            connect_any(&[nowhere], Instant::now() + Duration::from_millis(50), || false).is_err()
-        );
+    fn refuses_messages_of_a_process_that_was_forked() {
+        let shared = |process| {
+            let poll = Poll::new().unwrap();
+            let state = State {
+                queue: VecDeque::new(),
+                connected: true,
+                finished: false,
+                stop_at: None,
+                last_error: String::new(),
+            };
+            Arc::new(Shared {
+                address: String::new(),
+                process,
+                capacity: 1,
+                state: Mutex::new(state),
+                changed: Condvar::new(),
+                waker: Waker::new(poll.registry(), WAKE).unwrap(),
+                session: Mutex::new(None),
+                woken: AtomicBool::new(false),
+                sent: AtomicU64::new(0),
+                dropped: AtomicU64::new(0),
+                connects: AtomicU64::new(0),
+                failures: AtomicU64::new(0),
+                requests: AtomicU64::new(0),
+                refusals: AtomicU64::new(0),
+            })
+        };
+        let push = |shared| Link { shared }.push(Arc::new(Zeroizing::new(vec![1])));
+        assert_eq!(push(shared(std::process::id() + 1)), Err(SendError::Closed));
+        assert_eq!(push(shared(std::process::id())), Ok(()));
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::peer::{ConnectionId, Peer};
-use super::server::KeySink;
+use super::sink::KeySink;
 use crate::message::{EndpointOpened, Message, Relayed};
 
 /// Endpoints of one key server; further ones are not known, and what they send is passed over.

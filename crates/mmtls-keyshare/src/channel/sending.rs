@@ -14,7 +14,7 @@ pub enum SendError {
     QueueFull,
     /// The message breaks the specification; nothing was queued.
     Message(EncodeError),
-    /// The client is shutting down; nothing was queued.
+    /// The client is shutting down, or of the process that this one was forked from; nothing was queued.
     Closed,
 }
 

@@ -28,9 +28,9 @@ use super::admission::{connection_to_close, handshake_to_close, max_per_network}
 use super::connection::{Connection, Disposition, Said, Terms};
 pub use super::peer::{ConnectionId, Peer};
 use super::relay::Relay;
+pub use super::sink::KeySink;
 pub use super::tls::{Identity, TlsError};
 use crate::message::{self, EncodeError, Greeting, Message};
-use crate::sealed::Secret;
 
 const LISTENER: Token = Token(0);
 const WAKE: Token = Token(1);
@@ -97,36 +97,6 @@ impl ServerConfig {
             .map(drop)
             .map_err(StartError::Tls)
     }
-}
-
-/// Takes what the endpoints send. Runs on the server's thread, so it must not block.
-pub trait KeySink: Send {
-    /// A peer has said hello.
-    fn opened(&mut self, _peer: &Peer) {}
-
-    /// One message: session keys, null keys, or refused. What it returns is for this peer.
-    fn message(&mut self, peer: &Peer, message: Message) -> Option<Message>;
-
-    /// Whether so much of this peer waits already that no more is to be read from it. It is asked
-    /// again soon; meanwhile the network slows the peer down.
-    fn is_backlogged(&self, _peer: &Peer) -> bool {
-        false
-    }
-
-    /// No more messages for now: the time to wake who waits for them.
-    fn batch_end(&mut self) {}
-
-    /// The peer is gone.
-    fn closed(&mut self, _peer: &Peer) {}
-
-    /// A key server has said hello, whose sealed datagrams this opens; it hears of its welcome later, and then what this
-    /// returns. Endpoints for which it speaks are peers like others.
-    fn key_server_opened(&mut self, _peer: &Peer, _secret: Secret) -> Option<Message> {
-        None
-    }
-
-    /// A key server is gone; its endpoints went before.
-    fn key_server_closed(&mut self, _peer: &Peer) {}
 }
 
 /// Why a server cannot start.
@@ -606,7 +576,8 @@ impl Worker {
         let mut count = 0;
         let mut answers = Vec::new();
         let (sink, relay) = (&mut *self.sink, &mut self.relay);
-        if connection.is_open() && sink.is_backlogged(connection.peer()) {
+        let is_key_server = connection.peer().is_key_server;
+        if connection.is_open() && !is_key_server && sink.is_backlogged(connection.peer()) {
             self.paused.insert(slot);
             return 0;
         }
@@ -632,7 +603,7 @@ impl Worker {
                     answers.extend(sink.message(peer, message));
                 }
             }
-            !sink.is_backlogged(peer)
+            peer.is_key_server || !sink.is_backlogged(peer)
         });
         let tally = &self.shared.tally;
         if matches!(disposition, Disposition::Keep | Disposition::Again) {

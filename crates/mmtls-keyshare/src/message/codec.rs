@@ -151,7 +151,7 @@ fn write_session(session: &SessionKeys, out: &mut Writer<'_>) {
 }
 
 /// The type of [`Message::Relayed`].
-pub(super) const RELAYED: u8 = 13;
+const RELAYED: u8 = 13;
 
 /// Stands for both of them in NullKeys.
 const BOTH_DIRECTIONS: u8 = 2;
@@ -254,6 +254,10 @@ impl Body {
             12 => Message::EndpointClosed(self.got(body.u32())?),
             RELAYED => {
                 let endpoint = self.got(body.u32())?;
+                // One in another is not even looked into: they could be stacked hundreds deep.
+                if body.rest().get(1) == Some(&RELAYED) {
+                    return Err(self.bad("message"));
+                }
                 match decode(body.rest()) {
                     Ok(Decoded::Message { message, consumed }) if message.is_relayable() => {
                         self.got(body.take(consumed))?;

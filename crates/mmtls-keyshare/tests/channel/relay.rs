@@ -65,12 +65,14 @@ fn middlebox(pki: &Pki, key_servers: &[&'static str]) -> (Server, Told) {
     (Server::start(config, told.clone()).unwrap(), told)
 }
 
+type Shared<T> = Arc<Mutex<Vec<T>>>;
+
 /// Connects as a key server; what it is told, and the secrets that it has exported.
 fn key_server(
     pki: &Pki,
     to: SocketAddr,
     first: Vec<u32>,
-) -> (Client, Arc<Mutex<Vec<Message>>>, Arc<Mutex<Vec<Option<Secret>>>>) {
+) -> (Client, Shared<Message>, Shared<Option<Secret>>) {
     let mut config = config(pki, to);
     config.identity = Some(pki.identity("client"));
     let (said, secrets) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<Mutex<Vec<_>>>::default());

@@ -5,90 +5,15 @@
 //! that is connected, or is another worker's: so who repeats one with other addresses gets nowhere.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use mmtls_engine::{Link, udp_payload};
 use mmtls_keyshare::message::Message;
-use mmtls_keyshare::sealed::{self, Delivery, Id, OpenError, Opener, Secret};
+use mmtls_keyshare::sealed::{self, Delivery, Id, OpenError, Opener};
 use mmtls_keyshare::server::{ConnectionId, KeySink, ServerHandle};
 use zeroize::Zeroizing;
 
 use super::{KeyRouter, WorkerSink};
-
-/// What the key servers' packets are sealed with, for all workers.
-#[derive(Default)]
-pub(super) struct Secrets {
-    known: Mutex<HashMap<Id, (ConnectionId, Secret)>>,
-    /// How often that has changed.
-    changes: AtomicU64,
-    tally: Tally,
-}
-
-#[derive(Default)]
-struct Tally {
-    accepted: AtomicU64,
-    unknown: AtomicU64,
-    forged: AtomicU64,
-    replayed: AtomicU64,
-    malformed: AtomicU64,
-}
-
-/// What came of the packets that looked like a key server's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SealedCounters {
-    /// Keys, or their refusal, that were taken.
-    pub accepted: u64,
-    /// Of no key server that is connected: of an earlier connection, or made up.
-    pub unknown: u64,
-    /// Sealed by nobody who may, or changed on the way.
-    pub forged: u64,
-    /// Came before.
-    pub replayed: u64,
-    /// Sealed by a key server, and no keys or another worker's: a fault of the key server, or a packet that somebody has
-    /// sent to another worker.
-    pub malformed: u64,
-}
-
-impl Secrets {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, (ConnectionId, Secret)>> {
-        // Consistent between any two statements, so poison means nothing here.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn add(&self, connection: ConnectionId, secret: Secret) {
-        self.lock().insert(secret.id(), (connection, secret));
-        self.changes.fetch_add(1, Ordering::Release);
-    }
-
-    pub(super) fn remove(&self, connection: ConnectionId) {
-        self.lock().retain(|_, (of, _)| *of != connection);
-        self.changes.fetch_add(1, Ordering::Release);
-    }
-
-    pub(super) fn counters(&self) -> SealedCounters {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let Tally { accepted, unknown, forged, replayed, malformed } = &self.tally;
-        SealedCounters {
-            accepted: read(accepted),
-            unknown: read(unknown),
-            forged: read(forged),
-            replayed: read(replayed),
-            malformed: read(malformed),
-        }
-    }
-
-    fn count(&self, error: OpenError) {
-        let counter = match error {
-            OpenError::Foreign => return,
-            OpenError::UnknownSecret => &self.tally.unknown,
-            OpenError::Forged => &self.tally.forged,
-            OpenError::Replayed => &self.tally.replayed,
-            OpenError::Malformed => &self.tally.malformed,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// Where one worker takes them.
 pub struct SealedInput {
@@ -96,7 +21,7 @@ pub struct SealedInput {
     sink: WorkerSink,
     router: Arc<KeyRouter>,
     openers: HashMap<Id, (ConnectionId, Opener)>,
-    /// Of [`Secrets::changes`], when the openers were looked through.
+    /// How often the secrets had changed, when the openers were looked through.
     seen_changes: u64,
     /// What is being opened.
     buffer: Zeroizing<Vec<u8>>,
@@ -136,6 +61,7 @@ impl SealedInput {
 
     /// Whether keys have come since it was asked last.
     pub fn has_come(&mut self) -> bool {
+        self.look_at_secrets();
         let came = std::mem::take(&mut self.came);
         if came {
             self.sink.batch_end();
@@ -143,13 +69,10 @@ impl SealedInput {
         came
     }
 
-    fn open(&mut self, payload: &[u8], server: Option<&ServerHandle>) -> Result<(), OpenError> {
-        let id = sealed::id_of(payload)?;
-        if payload.len() > sealed::MAX_BYTES {
-            return Err(OpenError::Forged);
-        }
+    /// Follows which key servers are connected: secrets of those that are gone do not stay.
+    fn look_at_secrets(&mut self) {
         let secrets = &self.router.sealed;
-        let changes = secrets.changes.load(Ordering::Acquire);
+        let changes = secrets.changes();
         if changes != self.seen_changes {
             self.seen_changes = changes;
             let known = secrets.lock();
@@ -162,6 +85,14 @@ impl SealedInput {
                 }
             }
         }
+    }
+
+    fn open(&mut self, payload: &[u8], server: Option<&ServerHandle>) -> Result<(), OpenError> {
+        let id = sealed::id_of(payload)?;
+        if payload.len() > sealed::MAX_BYTES {
+            return Err(OpenError::Forged);
+        }
+        self.look_at_secrets();
         let Self { own, sink, router, openers, buffer, came, .. } = self;
         let (connection, opener) = openers.get_mut(&id).ok_or(OpenError::UnknownSecret)?;
         buffer.clear();
@@ -198,7 +129,7 @@ impl Worker<'_> {
         match self.sink.deliver(address.ip(), connection.number(), message) {
             Ok(()) => {
                 *self.came = true;
-                self.router.sealed.tally.accepted.fetch_add(1, Ordering::Relaxed);
+                self.router.sealed.count_accepted();
             }
             Err(refused) => {
                 if let Some(server) = server {

@@ -14,7 +14,8 @@ use mmtls_keyshare::message::{Message, Refused};
 use mmtls_keyshare::server::{ConnectionId, ServerHandle};
 
 use crate::keylog::LiveKeys;
-use crate::keys::{self, KeyReceiver, KeyRouter, SealedInput};
+use crate::keys::sealed::SealedInput;
+use crate::keys::{self, KeyReceiver, KeyRouter};
 
 /// Questions that are kept; the oldest gives way.
 const MAX_ASKED: usize = 4096;

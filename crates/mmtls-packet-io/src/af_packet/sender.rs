@@ -11,7 +11,7 @@ use crate::{Error, Port, PortCounters, VnetHeader};
 /// Frames per system call.
 const BATCH: usize = 64;
 
-/// See the [module](self).
+/// Sends frames out of an interface, several at a time, and queues none.
 pub struct Sender {
     port: PortState,
     address: [u8; 6],

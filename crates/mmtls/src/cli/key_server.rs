@@ -87,7 +87,7 @@ impl KeyServerArgs {
             for signal in signals.pending() {
                 match signal {
                     SIGINT | SIGTERM => {
-                        print(&server.counters());
+                        print(&server.stop(PATIENCE));
                         return Ok(ExitCode::SUCCESS);
                     }
                     SIGUSR1 => print(&server.counters()),
@@ -132,6 +132,8 @@ impl KeyServerArgs {
     }
 }
 
+/// What is left at the end has so long to reach the middlebox.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How late a signal, and news of the middlebox, may be.
 const TICK: Duration = Duration::from_millis(100);
 

@@ -17,7 +17,8 @@ use mmtls_keyshare::message::{self, Epoch, Greeting, KeyEntry, Message, SessionK
 use mmtls_keyshare::server::{Identity, Server, ServerConfig, ServerName};
 use mmtls_keyshare::{Flow, SecretBytes};
 use mmtls_middlebox::harden::bind_to_cpu;
-use mmtls_middlebox::keys::{self, KeyDelivery, KeyReceiver, SealedInput, WorkerSink};
+use mmtls_middlebox::keys::sealed::SealedInput;
+use mmtls_middlebox::keys::{self, KeyDelivery, KeyReceiver, WorkerSink};
 use mmtls_packet_io::af_packet::{Action, Bridge, BridgeConfig, Port};
 use mmtls_record::Direction;
 use rustls::pki_types::CertificateDer;
