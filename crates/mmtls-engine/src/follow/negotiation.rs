@@ -128,7 +128,6 @@ impl Negotiation {
             info.client_random = hello.random;
             info.client_hello = true;
             info.server_name = hello.server_name;
-            info.offers_ech = hello.offers_ech;
             info.alpn_offered = hello.alpn;
             info.resumption = if hello.offers_psk { Resumption::Offered } else { Resumption::None };
         }

@@ -529,9 +529,11 @@ impl Protocol {
         ctx: &mut Context<'_>,
     ) -> Heard {
         let Self { reporter, negotiation, version, .. } = self;
+        let offers_ech = hello.offers_ech;
         let kind = negotiation.client_hello(hello, &mut reporter.info);
         let is_first = matches!(kind, Some(FromClient::First { .. }));
         if is_first {
+            reporter.offers_ech = offers_ech;
             reporter.tell_offer(body, ctx);
         }
         let early = match version {

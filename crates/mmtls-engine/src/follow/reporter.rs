@@ -27,6 +27,9 @@ pub(super) struct Reporter {
     server_answered: bool,
     handshake_ended: bool,
     ended: bool,
+    /// The ClientHello has an encrypted one in it, or what looks like one: where the server takes that, its random is what
+    /// the endpoints know the session by.
+    pub(super) offers_ech: bool,
 }
 
 impl Reporter {
@@ -40,6 +43,7 @@ impl Reporter {
             server_answered: false,
             handshake_ended: false,
             ended: false,
+            offers_ech: false,
         }
     }
 
@@ -323,7 +327,7 @@ impl Reporter {
             cipher_suite: self.info.cipher_suite,
             direction,
             epoch,
-            offers_ech: self.info.offers_ech,
+            offers_ech: self.offers_ech,
         }));
     }
 
@@ -338,7 +342,7 @@ impl Reporter {
             cipher_suite: None,
             direction: Direction::ClientToServer,
             epoch: KeyEpoch::EarlyData,
-            offers_ech: self.info.offers_ech,
+            offers_ech: self.offers_ech,
         }));
     }
 

@@ -87,9 +87,6 @@ pub struct SessionInfo {
     pub server_random: Option<[u8; 32]>,
     /// Server name indication (RFC 6066), when it is a legal host name; the outer one under ECH.
     pub server_name: Option<String>,
-    /// The ClientHello has an encrypted one in it, or what looks like one (Encrypted Client Hello): where the server takes
-    /// that one, its random is what the endpoints know the session by.
-    pub offers_ech: bool,
     /// Protocols that the client offers (RFC 7301).
     pub alpn_offered: Vec<Vec<u8>>,
     /// The one that the server chose; in TLS 1.3 only where handshake keys are shared.
@@ -142,7 +139,6 @@ impl SessionInfo {
             client_hello: false,
             server_random: None,
             server_name: None,
-            offers_ech: false,
             alpn_offered: Vec::new(),
             alpn: None,
             starttls: None,

@@ -89,7 +89,6 @@ pub(crate) fn session() -> SessionInfo {
         client_hello: true,
         server_random: Some([0xcd; 32]),
         server_name: Some("example.org".into()),
-        offers_ech: false,
         alpn_offered: vec![b"h2".to_vec(), b"\xff\"".to_vec()],
         starttls: Some(Upgrade::Smtp),
         version: Some(ProtocolVersion::TLS_1_3),
