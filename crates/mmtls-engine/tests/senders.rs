@@ -155,6 +155,28 @@ fn refuses_the_refusal_of_a_server_whose_client_shares() {
     assert_eq!(t.engine.counters().null_keys, 0);
 }
 
+/// Another endpoint at the client's address may have guessed (EchKeyRequest).
+#[test]
+fn accepts_the_refusal_of_a_client_behind_keys_that_have_opened_nothing() {
+    let mut t = engine(servers_too());
+    let (client, server) = (t.ep.client.ip(), t.ep.server.ip());
+    t.open();
+    let mut at = play_handshake(&mut t);
+    for direction in [C, S] {
+        let _ = share(&mut t, direction, client);
+    }
+    assert!(refuse(&mut t, None, server).is_err(), "the client shares");
+    assert_eq!(refuse(&mut t, None, client), Ok(true));
+    let script = simple();
+    for turn in &script.turns[script.turns.len() - 2..] {
+        let own = side(turn.direction);
+        let verdict = t.send(turn.direction, at[own] as i64, at[1 - own], flag::ACK, &turn.bytes);
+        at[own] += turn.bytes.len() as u64;
+        assert_eq!(verdict, Verdict::Forward);
+    }
+    assert_eq!((t.judged(), t.engine.counters().null_keys), (0, 1));
+}
+
 /// OpenSSL's servers tell of the client's keys when they have its Finished.
 #[test]
 fn accepts_the_flight_of_a_client_before_its_server_can_share() {

@@ -82,7 +82,7 @@ pub fn renamed(message: &Message, client_random: Random, by: Match) -> Option<Me
 #[derive(Debug, Default)]
 pub struct EchRequests {
     waiting: VecDeque<Waiting>,
-    recent: VecDeque<(Instant, Random, Option<Flow>)>,
+    recent: VecDeque<Recent>,
     refused: VecDeque<(Instant, Flow)>,
 }
 
@@ -92,6 +92,16 @@ struct Waiting {
     asked: EchKeyRequest,
     /// Sessions that were an answer to it.
     answers: Vec<Random>,
+}
+
+/// A session that was not asked for by its own random.
+#[derive(Debug)]
+struct Recent {
+    since: Instant,
+    client_random: Random,
+    flow: Option<Flow>,
+    /// Where its keys were the first answer to a request: sessions that it may be. Their other direction is asked for, too.
+    claimed_by: Vec<Random>,
 }
 
 impl EchRequests {
@@ -105,11 +115,13 @@ impl EchRequests {
     ) -> Vec<A> {
         self.forget_old(now);
         let (mut all, mut answers) = (Vec::new(), Vec::new());
-        for (since, client_random, flow) in self.recent.iter().rev() {
+        for Recent { since, client_random, flow, claimed_by } in self.recent.iter().rev() {
             let known = Known { client_random, server_random: None, flow: *flow };
+            let is_other =
+                !claimed_by.is_empty() && !claimed_by.contains(&asked.request.client_random);
             let by = known.matches(&asked).filter(|by| {
                 let is_late = answers.len() < MAX_EARLIER && now.duration_since(*since) < EARLIER;
-                *by == Match::Exact || is_late
+                *by == Match::Exact || is_late && !is_other
             });
             if let Some(found) = by.and_then(|by| answer(*client_random, by)) {
                 answers.push(*client_random);
@@ -123,25 +135,32 @@ impl EchRequests {
         all
     }
 
-    /// Notes a session that was not asked for by its own random.
-    fn note(&mut self, client_random: &Random, flow: Option<Flow>, now: Instant) {
-        self.forget_old(now);
-        if self.recent.iter().all(|(_, random, _)| random != client_random) {
-            if self.recent.len() >= MAX_GUESSES {
-                self.recent.pop_front();
+    /// Notes a session that was not asked for by its own random, and which it may be.
+    fn note(&mut self, known: Known<'_>, claimed_by: Vec<Random>, now: Instant) {
+        let (client_random, flow) = (*known.client_random, known.flow);
+        match self.recent.iter_mut().find(|it| it.client_random == client_random) {
+            Some(noted) => {
+                let more = claimed_by.iter().filter(|it| !noted.claimed_by.contains(it));
+                let more: Vec<Random> = more.copied().collect();
+                noted.claimed_by.extend(more);
             }
-            self.recent.push_back((now, *client_random, flow));
+            None => {
+                if self.recent.len() >= MAX_GUESSES {
+                    self.recent.pop_front();
+                }
+                self.recent.push_back(Recent { since: now, client_random, flow, claimed_by });
+            }
         }
     }
 
     /// A session was asked for by its own random: it is no other one.
     pub fn is_known(&mut self, client_random: &Random) {
-        self.recent.retain(|(_, random, _)| random != client_random);
+        self.recent.retain(|it| it.client_random != *client_random);
         self.waiting.retain(|it| it.asked.request.client_random != *client_random);
     }
 
     /// A session that was not asked for by its own random. `answer` is asked for one to each request that it may be meant by,
-    /// once; the answers. A request may come later: unless its keys were the first answer to one, the session is noted.
+    /// once; the answers. A request may come later, too: the session is noted.
     pub fn answers<A>(
         &mut self,
         known: Known<'_>,
@@ -149,22 +168,21 @@ impl EchRequests {
         mut answer: impl FnMut(&KeyRequest, Match) -> Option<A>,
     ) -> Vec<A> {
         self.forget_old(now);
-        let (mut all, mut is_found) = (Vec::new(), false);
+        let (mut all, mut claimed_by) = (Vec::new(), Vec::new());
         for Waiting { asked, answers, .. } in &mut self.waiting {
             let is_new = !answers.contains(known.client_random);
             let by = known
                 .matches(asked)
                 .filter(|by| is_new && (*by == Match::Exact || answers.len() < MAX_GUESSES));
             if let Some(found) = by.and_then(|by| answer(&asked.request, by)) {
-                is_found |= answers.is_empty();
+                if answers.is_empty() {
+                    claimed_by.push(asked.request.client_random);
+                }
                 answers.push(*known.client_random);
                 all.push(found);
             }
         }
-        match is_found {
-            true => self.recent.retain(|(_, random, _)| random != known.client_random),
-            false => self.note(known.client_random, known.flow, now),
-        }
+        self.note(known, claimed_by, now);
         all
     }
 
@@ -201,7 +219,7 @@ impl EchRequests {
         while self.waiting.front().is_some_and(|it| is_old(&it.since)) {
             self.waiting.pop_front();
         }
-        while self.recent.front().is_some_and(|(since, ..)| is_old(since)) {
+        while self.recent.front().is_some_and(|it| is_old(&it.since)) {
             self.recent.pop_front();
         }
         while self.refused.front().is_some_and(|(since, _)| is_old(since)) {
@@ -269,9 +287,10 @@ mod tests {
     fn accepts_secrets_before_and_after_the_request() {
         let now = Instant::now();
         let mut requests = EchRequests::default();
-        requests.note(&[2; 32], None, now);
-        requests.note(&[3; 32], flow(1), now);
-        requests.note(&[4; 32], flow(2), now);
+        for (client_random, flow) in [([2; 32], None), ([3; 32], flow(1)), ([4; 32], flow(2))] {
+            let known = Known { client_random: &client_random, server_random: None, flow };
+            assert!(randoms(&mut requests, known, now).is_empty());
+        }
         let found = requests.wait(asked(1, 9, 2), now, |random, by| Some((random[0], by)));
         assert_eq!(found, [(4, Match::Exact), (2, Match::Guess)]);
         // Once for each session, and not where there is no answer yet.
@@ -297,7 +316,8 @@ mod tests {
         let now = Instant::now();
         let mut requests = EchRequests::default();
         for number in 0..20 {
-            requests.note(&[number + 100; 32], None, now);
+            let known = Known { client_random: &[number + 100; 32], ..ANY };
+            assert!(randoms(&mut requests, known, now).is_empty());
         }
         let found = requests.wait(asked(1, 9, 1), now, |random, _| Some(random[0]));
         assert_eq!(found, [119, 118]);
@@ -310,6 +330,23 @@ mod tests {
         assert_eq!(count, MAX_GUESSES - MAX_EARLIER);
         let exact = Known { client_random: &[99; 32], flow: flow(1), ..ANY };
         assert!(randoms(&mut requests, exact, now).contains(&1));
+    }
+
+    /// The requests of the two directions may come before and after the secrets.
+    #[test]
+    fn accepts_secrets_between_the_requests_of_a_session() {
+        let now = Instant::now();
+        let mut requests = EchRequests::default();
+        let other = |random| {
+            let mut asked = asked(random, 9, 1);
+            asked.request.direction = Direction::ServerToClient;
+            asked
+        };
+        assert!(requests.wait(asked(1, 9, 1), now, |_, _| Some(())).is_empty());
+        assert_eq!(randoms(&mut requests, ANY, now), [1]);
+        assert_eq!(requests.wait(other(1), now, |random, _| Some(random[0])), [200]);
+        // It is that session's, and not the next one's.
+        assert!(requests.wait(other(2), now, |_, _| Some(())).is_empty());
     }
 
     #[test]

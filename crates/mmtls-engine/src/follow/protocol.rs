@@ -245,7 +245,16 @@ impl Protocol {
         let overrules = matches!(by, Exempt::Name)
             || self.overrules(matches!(by, Exempt::Endpoint { of_client: true }));
         let reporter = &mut self.reporter;
-        if !reporter.following() || !(overrules || reporter.info.key_status == KeyStatus::Waiting) {
+        let is_unread = match reporter.info.key_status {
+            KeyStatus::Waiting => true,
+            // Keys that have opened nothing may be a guess of another endpoint at this address (EchKeyRequest).
+            KeyStatus::Shared => {
+                let of_client = matches!(by, Exempt::Endpoint { of_client: true });
+                of_client && reporter.info.records_opened == [0; 2]
+            }
+            KeyStatus::Exempt | KeyStatus::Missing | KeyStatus::Unusable => false,
+        };
+        if !reporter.following() || !(overrules || is_unread) {
             return false;
         }
         // Counted when it comes, whatever waits for the ServerHello.
