@@ -11,7 +11,6 @@ pub mod delivery;
 pub mod downloads;
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use mmtls_testkit::{
@@ -22,6 +21,7 @@ use serde::Serialize;
 use super::lanes::{self, Directory};
 use super::monitor;
 use super::report::{Samples, table};
+use super::sessions::output;
 use delivery::{Latency, Rate};
 
 /// Keys of each run of the rate and of the latency.
@@ -192,17 +192,6 @@ fn waited(directory: &Path) -> Result<Vec<u64>, String> {
     match waited.is_empty() {
         true => Err("no session in eve.json".to_owned()),
         false => Ok(waited),
-    }
-}
-
-/// Standard output of a program that must succeed.
-fn output(mut command: Command) -> Result<String, String> {
-    command.stdin(Stdio::null());
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    match output.status.success() {
-        true => Ok(text),
-        false => Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr).trim())),
     }
 }
 

@@ -278,7 +278,7 @@ fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, 
 }
 
 /// Standard output of a program that must succeed.
-fn output(mut command: Command) -> Result<String, String> {
+pub(super) fn output(mut command: Command) -> Result<String, String> {
     command.stdin(Stdio::null());
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
