@@ -22,8 +22,11 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Starts to connect, for programs that middleboxes may ask about.
-    pub(crate) fn start(&self, software: &str, programs: &Programs) -> Result<Arc<Client>, Error> {
+    /// What a client is started with, which calls itself `software`.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] names the option that cannot be read.
+    pub fn config(&self, software: &str) -> Result<ClientConfig, Error> {
         let middleboxes = self
             .middleboxes
             .iter()
@@ -37,6 +40,12 @@ impl Channel {
         let pins = self.pins.iter().map(|text| text.parse::<Pin>()).collect::<Result<_, _>>();
         config.pins = pins.map_err(|error| Error::Usage(format!("--pin: {error}")))?;
         config.software = format!("{software}/{}", env!("CARGO_PKG_VERSION"));
+        Ok(config)
+    }
+
+    /// Starts to connect, for programs that middleboxes may ask about.
+    pub(crate) fn start(&self, software: &str, programs: &Programs) -> Result<Arc<Client>, Error> {
+        let mut config = self.config(software)?;
         config.capabilities = programs.capabilities();
         let asked = programs.clone();
         let on_request = Box::new(move |message| asked.middlebox_says(&message));

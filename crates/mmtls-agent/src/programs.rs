@@ -262,6 +262,37 @@ mod tests {
     use crate::audit::Audit;
     use crate::rules::{AgentFile, Rules};
 
+    fn secret(client_random: &[u8; 32], kind: SecretKind) -> Datagram<'_> {
+        Datagram::TrafficSecret(TrafficSecret {
+            kind,
+            role: Role::Client,
+            client_random,
+            server_random: &[2; 32],
+            version: 0x0304,
+            cipher_suite: 0x1301,
+            secret: &[7; 32],
+            server_name: b"",
+            flow: None,
+        })
+    }
+
+    fn say(programs: &Programs, datagram: &Datagram<'_>) -> Vec<Message> {
+        let mut room = [0; MAX_DATAGRAM_BYTES];
+        let len = datagram.encode(&mut room).unwrap();
+        programs.program_says(None, &room[..len])
+    }
+
+    fn request(client_random: u8, server_random: u8, direction: Direction) -> KeyRequest {
+        KeyRequest {
+            client_random: [client_random; 32],
+            server_random: [server_random; 32],
+            version: 0x0304,
+            cipher_suite: 0x1301,
+            direction,
+            epoch: Epoch::APPLICATION,
+        }
+    }
+
     /// What a rule keeps private stays so when the rule's decision is forgotten, and the session's secrets are not.
     #[test]
     fn refuses_keys_of_sessions_whose_rule_is_forgotten() {
@@ -269,33 +300,10 @@ mod tests {
         let file: AgentFile = toml::from_str(text).unwrap();
         let consent = Consent::new(None, file.rules(), Audit::default());
         let programs = Programs::new(false, KeyLogUse::None, consent);
-        let tell = |client_random: &[u8; 32], kind| {
-            let secret = TrafficSecret {
-                kind,
-                role: Role::Client,
-                client_random,
-                server_random: &[2; 32],
-                version: 0x0304,
-                cipher_suite: 0x1301,
-                secret: &[7; 32],
-                server_name: b"",
-                flow: None,
-            };
-            let mut room = [0; MAX_DATAGRAM_BYTES];
-            let len = Datagram::TrafficSecret(secret).encode(&mut room).unwrap();
-            programs.program_says(None, &room[..len])
-        };
+        let tell = |client_random: &[u8; 32], kind| say(&programs, &secret(client_random, kind));
         let ask = || {
-            let asked = |direction| {
-                programs.middlebox_says(&Message::KeyRequest(KeyRequest {
-                    client_random: [1; 32],
-                    server_random: [2; 32],
-                    version: 0x0304,
-                    cipher_suite: 0x1301,
-                    direction,
-                    epoch: Epoch::APPLICATION,
-                }))
-            };
+            let asked =
+                |direction| programs.middlebox_says(&Message::KeyRequest(request(1, 2, direction)));
             let live = programs.middlebox_says(&Message::LiveKeysRequest);
             let [own, others] = Direction::BOTH.map(asked);
             [own, others, live].map(|it| it.iter().map(Message::kind).collect::<Vec<_>>())
@@ -317,40 +325,14 @@ mod tests {
     /// With Encrypted Client Hello the library tells of the random inside, and the middlebox asks by the one outside.
     #[test]
     fn accepts_requests_that_name_a_session_by_the_random_on_the_wire() {
-        let programs = || {
-            Programs::new(
-                false,
-                KeyLogUse::None,
-                Consent::new(None, Rules::default(), Audit::default()),
-            )
-        };
+        let consent = || Consent::new(None, Rules::default(), Audit::default());
+        // A key log that is not shared answers nothing, and keeps nobody else from it.
+        let uses = [KeyLogUse::None, KeyLogUse::Discarded, KeyLogUse::Shared];
         let flow = |port| Flow::new(([10, 0, 0, 2], port).into(), ([10, 0, 0, 3], 443).into());
-        let say = |programs: &Programs, datagram: &Datagram<'_>| {
-            let mut room = [0; MAX_DATAGRAM_BYTES];
-            let len = datagram.encode(&mut room).unwrap();
-            programs.program_says(None, &room[..len])
-        };
-        let secret = Datagram::TrafficSecret(TrafficSecret {
-            kind: SecretKind::ClientTraffic0,
-            role: Role::Client,
-            client_random: &[1; 32],
-            server_random: &[2; 32],
-            version: 0x0304,
-            cipher_suite: 0x1301,
-            secret: &[7; 32],
-            server_name: b"",
-            flow: None,
-        });
+        let secret = secret(&[1; 32], SecretKind::ClientTraffic0);
         let exempt = Datagram::Exempt(Exempt { client_random: &[1; 32], flow: flow(4000) });
         let asked = |server_random, port| {
-            let request = KeyRequest {
-                client_random: [9; 32],
-                server_random: [server_random; 32],
-                version: 0x0304,
-                cipher_suite: 0x1301,
-                direction: Direction::ClientToServer,
-                epoch: Epoch::APPLICATION,
-            };
+            let request = request(9, server_random, Direction::ClientToServer);
             Message::EchKeyRequest(EchKeyRequest { request, flow: flow(port) })
         };
         let kinds = |messages: &[Message]| {
@@ -359,14 +341,16 @@ mod tests {
         };
         // SessionKeys is 3, NullKeys 4.
         for (datagram, kind) in [(secret, 3), (exempt, 4)] {
-            let before = programs();
-            assert!(before.middlebox_says(&asked(8, 4001)).is_empty(), "of another server, or end");
-            assert!(before.middlebox_says(&asked(2, 4000)).is_empty(), "not yet");
-            assert_eq!(kinds(&say(&before, &datagram)), [(kind, 1), (kind, 9)]);
-            let after = programs();
-            assert_eq!(kinds(&say(&after, &datagram)), [(kind, 1)]);
-            assert_eq!(kinds(&after.middlebox_says(&asked(2, 4000))), [(kind, 9)]);
-            assert!(after.middlebox_says(&asked(8, 4001)).is_empty());
+            for key_logs in uses {
+                let before = Programs::new(false, key_logs, consent());
+                assert!(before.middlebox_says(&asked(8, 4001)).is_empty(), "another one");
+                assert!(before.middlebox_says(&asked(2, 4000)).is_empty(), "not yet");
+                assert_eq!(kinds(&say(&before, &datagram)), [(kind, 1), (kind, 9)]);
+                let after = Programs::new(false, key_logs, consent());
+                assert_eq!(kinds(&say(&after, &datagram)), [(kind, 1)]);
+                assert_eq!(kinds(&after.middlebox_says(&asked(2, 4000))), [(kind, 9)]);
+                assert!(after.middlebox_says(&asked(8, 4001)).is_empty());
+            }
         }
     }
 }

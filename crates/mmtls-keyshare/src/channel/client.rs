@@ -1,10 +1,10 @@
 //! The endpoint's side of the channel: sends keys to every middlebox of a chain.
 //!
 //! One background thread per middlebox; a caller never waits for the network, and sends its message itself where the
-//! connection is free. After a fork the child sends nothing. Every middlebox has its own bounded queue: while it is away, messages wait, and when the queue is full the
-//! oldest gives way (its session is the most likely to be over). Messages that were under way
-//! when a connection broke are sent again, so a middlebox may see one twice. Refuses nothing at
-//! run time but messages that break the specification.
+//! connection is free. After a fork the child sends nothing. Every middlebox has its own bounded queue: while it is away,
+//! messages wait, and when the queue is full the oldest gives way (its session is the most likely to be over). Messages that
+//! were under way when a connection broke are sent again, so a middlebox may see one twice. Refuses nothing at run time but
+//! messages that break the specification.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -13,12 +13,11 @@ use rustls::ServerConnection;
 use rustls::client::verify_server_name;
 use rustls::pki_types::ServerName;
 use rustls::server::ParsedCertificate;
-use zeroize::Zeroizing;
 
 use super::peer::Peer;
-use super::tls::{Output, ReadError, read_messages};
+use super::tls::{Output, ReadError, export, read_messages};
 use crate::message::{self, ALPN, Decoder, Greeting, Message, Relayed};
-use crate::sealed::{self, Secret};
+use crate::sealed::Secret;
 
 /// Reads from the socket before the other connections get their turn; each is 4 KiB or more.
 const TURN: usize = 64;
@@ -204,13 +203,6 @@ impl Connection {
         names.iter().any(|name| verify_server_name(&certificate, name).is_ok())
     }
 
-    /// What sealed datagrams of this connection are sealed with.
-    pub(super) fn export(&self) -> Option<Secret> {
-        let exported = Zeroizing::new([0; sealed::EXPORTED_BYTES]);
-        let exported = self.tls.export_keying_material(exported, sealed::EXPORTER_LABEL, None);
-        exported.ok().map(Secret::new)
-    }
-
     fn process(&mut self, terms: &Terms<'_>, deliver: &mut impl FnMut(&Peer, Said)) -> Disposition {
         let Terms { welcome, key_servers } = *terms;
         let broken = if self.open { Disposition::Malformed } else { Disposition::HandshakeFailed };
@@ -226,7 +218,7 @@ impl Connection {
         self.peer.authenticated = self.tls.peer_certificates().is_some();
         // Looked at for the hello alone.
         let may_relay = !self.open && self.is_named(key_servers);
-        let mut secret = if may_relay { self.export() } else { None };
+        let mut secret = may_relay.then(|| export(&self.tls).ok()).flatten();
         let mut answers = Vec::new();
         let (peer, open) = (&mut self.peer, &mut self.open);
         let mut allowed = true;

@@ -21,9 +21,8 @@ use zeroize::Zeroizing;
 use super::dial::connect_any;
 use super::sending::{ClientCounters, RequestHandler, SendError, WelcomeHandler};
 use super::socket;
-use super::tls::{Output, read_messages};
+use super::tls::{Output, export, read_messages};
 use crate::message::{self, Decoder, Message};
-use crate::sealed::{self, Secret};
 
 /// Longest pause while keys wait that came after the last attempt.
 const URGENT_PAUSE: Duration = Duration::from_millis(100);
@@ -100,6 +99,32 @@ struct State {
 }
 
 impl Shared {
+    fn new(address: String, process: u32, capacity: usize, waker: Waker) -> Self {
+        let state = State {
+            queue: VecDeque::new(),
+            connected: false,
+            finished: false,
+            stop_at: None,
+            last_error: "not connected yet".to_owned(),
+        };
+        Self {
+            address,
+            process,
+            capacity,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            waker,
+            session: Mutex::new(None),
+            woken: AtomicBool::new(false),
+            sent: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            connects: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            refusals: AtomicU64::new(0),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // The state is consistent between any two statements, so poison means nothing here.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -221,28 +246,9 @@ fn abandon(shared: &Shared, state: &mut State) {
 
 pub(super) fn start(settings: Settings) -> io::Result<Link> {
     let poll = Poll::new()?;
-    let shared = Arc::new(Shared {
-        address: settings.address.clone(),
-        process: std::process::id(),
-        capacity: settings.queue_messages,
-        state: Mutex::new(State {
-            queue: VecDeque::new(),
-            connected: false,
-            finished: false,
-            stop_at: None,
-            last_error: "not connected yet".to_owned(),
-        }),
-        changed: Condvar::new(),
-        waker: Waker::new(poll.registry(), WAKE)?,
-        session: Mutex::new(None),
-        woken: AtomicBool::new(false),
-        sent: AtomicU64::new(0),
-        dropped: AtomicU64::new(0),
-        connects: AtomicU64::new(0),
-        failures: AtomicU64::new(0),
-        requests: AtomicU64::new(0),
-        refusals: AtomicU64::new(0),
-    });
+    let waker = Waker::new(poll.registry(), WAKE)?;
+    let address = settings.address.clone();
+    let shared = Arc::new(Shared::new(address, std::process::id(), settings.queue_messages, waker));
     let mut worker = Worker {
         jitter: jitter_seed(&settings.address),
         settings,
@@ -713,9 +719,8 @@ impl Session {
         let Some(on_welcome) = &self.on_welcome else {
             return Ok(Vec::new());
         };
-        let exported = Zeroizing::new([0; sealed::EXPORTED_BYTES]);
-        let exported = self.tls.export_keying_material(exported, sealed::EXPORTER_LABEL, None);
-        Ok(on_welcome(Some(Secret::new(exported.map_err(|error| error.to_string())?))))
+        let secret = export(&self.tls).map_err(|error| error.to_string())?;
+        Ok(on_welcome(Some(secret)))
     }
 
     /// Puts what was under way back in front of the queue, for the next connection.
@@ -737,34 +742,12 @@ mod tests {
 
     #[test]
     fn refuses_messages_of_a_process_that_was_forked() {
-        let shared = |process| {
-            let poll = Poll::new().unwrap();
-            let state = State {
-                queue: VecDeque::new(),
-                connected: true,
-                finished: false,
-                stop_at: None,
-                last_error: String::new(),
-            };
-            Arc::new(Shared {
-                address: String::new(),
-                process,
-                capacity: 1,
-                state: Mutex::new(state),
-                changed: Condvar::new(),
-                waker: Waker::new(poll.registry(), WAKE).unwrap(),
-                session: Mutex::new(None),
-                woken: AtomicBool::new(false),
-                sent: AtomicU64::new(0),
-                dropped: AtomicU64::new(0),
-                connects: AtomicU64::new(0),
-                failures: AtomicU64::new(0),
-                requests: AtomicU64::new(0),
-                refusals: AtomicU64::new(0),
-            })
+        let push = |process| {
+            let waker = Waker::new(Poll::new().unwrap().registry(), WAKE).unwrap();
+            let shared = Arc::new(Shared::new(String::new(), process, 1, waker));
+            Link { shared }.push(Arc::new(Zeroizing::new(vec![1])))
         };
-        let push = |shared| Link { shared }.push(Arc::new(Zeroizing::new(vec![1])));
-        assert_eq!(push(shared(std::process::id() + 1)), Err(SendError::Closed));
-        assert_eq!(push(shared(std::process::id())), Ok(()));
+        assert_eq!(push(std::process::id() + 1), Err(SendError::Closed));
+        assert_eq!(push(std::process::id()), Ok(()));
     }
 }

@@ -17,6 +17,7 @@ use zeroize::{Zeroize, Zeroizing};
 #[cfg(feature = "client")]
 use super::pin::{Pin, PinnedVerifier};
 use crate::message::{ALPN, DecodeError, Decoder, Message};
+use crate::sealed::{self, Secret};
 
 /// A certificate chain and its private key, both PEM files.
 #[derive(Clone, Debug)]
@@ -178,6 +179,12 @@ impl<W: Write> Write for Output<'_, W> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
+}
+
+/// What sealed datagrams of this connection are sealed with, once its handshake is through.
+pub(super) fn export<S: SideData>(tls: &ConnectionCommon<S>) -> Result<Secret, rustls::Error> {
+    let exported = Zeroizing::new([0; sealed::EXPORTED_BYTES]);
+    tls.export_keying_material(exported, sealed::EXPORTER_LABEL, None).map(Secret::new)
 }
 
 /// Takes what was decrypted and cuts it into messages.

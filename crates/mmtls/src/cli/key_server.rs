@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use mmtls_agent::Channel;
 use mmtls_key_server::{Counters, DESTINATION, KeyServer, Settings};
-use mmtls_keyshare::client::{ClientConfig, Middlebox, Pin};
 use mmtls_keyshare::server::{Identity, ServerConfig};
 use mmtls_middlebox::{Error, harden};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -117,15 +117,14 @@ impl KeyServerArgs {
         let mut server = ServerConfig::new(self.listen, self.identity());
         server.client_ca_file.clone_from(&self.client_ca);
         server.max_connections = self.max_connections;
-        let middlebox: Middlebox = self
-            .middlebox
-            .parse()
-            .map_err(|error| Error::Usage(format!("key-server: --middlebox: {error}")))?;
-        let mut client = ClientConfig::new(vec![middlebox], self.ca.clone());
-        let pins = self.pin.iter().map(|text| text.parse::<Pin>()).collect::<Result<_, _>>();
-        client.pins = pins.map_err(|error| Error::Usage(format!("key-server: --pin: {error}")))?;
-        client.identity = Some(self.identity());
-        client.software = format!("mmtls-key-server/{}", env!("CARGO_PKG_VERSION"));
+        let channel = Channel {
+            middleboxes: vec![self.middlebox.clone()],
+            ca_file: self.ca.clone(),
+            pins: self.pin.clone(),
+            client_certificate: Some((self.cert.clone(), self.key.clone())),
+        };
+        let client = channel.config("mmtls-key-server");
+        let client = client.map_err(|error| Error::Usage(format!("key-server: {error}")))?;
         let (interface, destination) =
             (self.interface.clone(), self.destination.unwrap_or(DESTINATION));
         Ok(Settings { server, client, interface, destination })
