@@ -19,6 +19,8 @@ pub struct Sender {
     /// What waits: offload header and frame, one behind the other, and where each ends.
     packets: Vec<u8>,
     ends: Vec<usize>,
+    /// What the caller of [`Self::flush`] is yet to hear of.
+    failed: Option<Error>,
 }
 
 impl Sender {
@@ -34,7 +36,7 @@ impl Sender {
         let config =
             BridgeConfig { batch: BATCH, coalesce: false, ..BridgeConfig::new(interface, "") };
         let port = PortState::new(Port::Right, socket, checked, &config);
-        Ok(Self { port, address, mtu, packets: Vec::new(), ends: Vec::new() })
+        Ok(Self { port, address, mtu, packets: Vec::new(), ends: Vec::new(), failed: None })
     }
 
     /// The interface's link address.
@@ -54,17 +56,23 @@ impl Sender {
         self.packets.extend([0; VnetHeader::LEN]);
         self.packets.extend_from_slice(frame);
         self.ends.push(self.packets.len());
-        if self.ends.len() >= BATCH {
-            // The next one says it again.
-            let _ = self.flush();
+        if self.ends.len() >= BATCH
+            && let Err(error) = self.send_all()
+        {
+            self.failed = Some(error);
         }
     }
 
     /// Sends what waits, with as few system calls as may be. What is dropped is counted.
     ///
     /// # Errors
-    /// [`Error::InterfaceDown`], [`Error::InterfaceGone`].
+    /// [`Error::InterfaceDown`], [`Error::InterfaceGone`], also where it was found by [`Self::push`].
     pub fn flush(&mut self) -> Result<(), Error> {
+        let sent = self.send_all();
+        self.failed.take().map_or(sent, Err)
+    }
+
+    fn send_all(&mut self) -> Result<(), Error> {
         let mut begin = 0;
         for end in self.ends.drain(..) {
             let packet = self.packets.get(begin..end).unwrap_or_default();
