@@ -19,7 +19,7 @@ use mmtls_packet_io::af_packet::{self, Sender};
 const HOP_LIMIT: u8 = 64;
 /// IPv6 and UDP.
 const HEADER_BYTES: usize = 40 + 8;
-/// How long the interface is not tried again once it is down; keys go over the connection to the middlebox meanwhile.
+/// How often an interface that is down is looked at again; keys go over the connection to the middlebox meanwhile.
 const RETRY: Duration = Duration::from_millis(200);
 /// Most workers that are told apart; others share.
 const MAX_WORKERS: u32 = 128;
@@ -63,7 +63,7 @@ impl Packets {
         flow: Flow,
         delivery: &Delivery,
     ) -> bool {
-        if self.down.is_some_and(|since| since.elapsed() < RETRY) {
+        if self.is_down() {
             return false;
         }
         if self.steering != steering {
@@ -91,10 +91,20 @@ impl Packets {
         true
     }
 
+    /// Whether the interface takes nothing: looked at now and then, since to try would cost keys.
+    fn is_down(&mut self) -> bool {
+        if self.down.is_some_and(|since| since.elapsed() >= RETRY) {
+            self.down = self.sender.check().is_err().then(Instant::now);
+        }
+        self.down.is_some()
+    }
+
     /// Sends what waits. What the interface does not take is counted.
     pub(crate) fn flush(&mut self, sealer: &mut Sealer) {
         (0..self.bundles.len()).for_each(|at| self.seal(sealer, at));
-        self.down = self.sender.flush().is_err().then(Instant::now);
+        if self.sender.flush().is_err() {
+            self.down = Some(Instant::now());
+        }
     }
 
     /// The middlebox is gone, and with it what the packets would have been sealed with: what waits is lost.

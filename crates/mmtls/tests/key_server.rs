@@ -251,6 +251,34 @@ fn accepts_a_key_log_whose_keys_are_asked_for_through_the_key_server() {
 }
 
 #[test]
+fn accepts_keys_over_its_connection_while_its_interface_is_down() {
+    if !can_run(&["nginx", "python3"]) || !require_python("ssl") {
+        return;
+    }
+    let stage = Stage::with(NginxOptions::default());
+    stage.serve("file", &vec![7; 40_000]);
+    let bed = &stage.bed;
+    bed.client.ip("link add keys8 type veth peer name keys9\nlink set keys8 up\n").unwrap();
+    let limits = "[limits]\nstall_timeout_milliseconds = 1000\n";
+    let options = MmtlsOptions { config: Some(limits.to_owned()), ..patient() };
+    let mmtls = stage.mmtls(&monitor(&stage, options, ""));
+    let server = key_server(bed, Family::V4, Some("keys8"));
+    bed.client.ip("link set keys8 down\n").unwrap();
+    // How it finds out: these keys may be lost, unless the monitor has asked for them, too.
+    stage.run("first", fetching(&stage, Family::V4, &[], "file", 1));
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(300));
+        let got = stage.run("client", fetching(&stage, Family::V4, &[], "file", 2));
+        assert!(got.status.success(), "{}", got.stderr);
+    }
+    let counters = stopped(server);
+    let report = mmtls.stop().unwrap();
+    assert!(report.count("decrypted") >= 6, "{:#?}", report.summary);
+    // To notice cost the first ones.
+    assert!((1..=2).contains(&counters["packets lost"]), "{counters:?}");
+}
+
+#[test]
 fn refuses_a_key_server_that_nobody_has_named() {
     if !can_run(&["nginx"]) {
         return;

@@ -72,6 +72,14 @@ impl Sender {
         self.failed.take().map_or(sent, Err)
     }
 
+    /// Whether the interface is there and up.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn check(&self) -> Result<(), Error> {
+        Interface::check(&self.port.socket, &self.port.interface).map(|_| ())
+    }
+
     fn send_all(&mut self) -> Result<(), Error> {
         let mut begin = 0;
         for end in self.ends.drain(..) {
