@@ -11,9 +11,8 @@ FUZZ_SEED ?= 1
 # As for fuzzing; another one, or `make test PROPTEST_RNG_SEED=`, looks elsewhere.
 PROPTEST_RNG_SEED ?= 1
 EVADE_SECONDS ?= 30
-# Testbed tests start servers and move traffic, and wait for both: a few more at a time than there are processors, or they
-# disturb each other.
-RUST_TEST_THREADS ?= 3
+# Testbed tests start servers and move traffic, and wait for both: twice as many at a time as there are processors.
+RUST_TEST_THREADS ?= 4
 export RUST_TEST_THREADS
 ifneq ($(PROPTEST_RNG_SEED),)
 export PROPTEST_RNG_SEED
@@ -76,12 +75,12 @@ checks:
 	@$(STEP) fuzz $(TEST_XTASK) fuzz $(if $(FUZZ_SECONDS),--seconds $(FUZZ_SECONDS)) --seed $(FUZZ_SEED)
 	@$(STEP) "release profile" $(CARGO) build --release --locked -p mmtls-preload
 
-# What waits: for servers, clients, and clocks.
+# What waits: for servers, clients, and clocks. Interop and evade leave half of the processors' time unused each.
 live:
 	@$(STEP) tests scripts/with-testbed $(CARGO) test --workspace --locked --offline
-	@$(STEP) interop $(TEST_XTASK_LIVE) interop --quick
+	@scripts/beside "$(STEP) evade $(TEST_XTASK_LIVE) evade --seconds $(EVADE_SECONDS)" \
+		$(STEP) interop $(TEST_XTASK_LIVE) interop --quick
 	@$(STEP) corpus $(TEST_XTASK) corpus --networks 1 --tampered 2000
-	@$(STEP) evade $(TEST_XTASK_LIVE) evade --seconds $(EVADE_SECONDS)
 	@$(STEP) demo $(TEST_XTASK_LIVE) demo
 
 gates: ## Run what needs other toolchains, which rustup brings: the oldest Rust, Miri
