@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use mmtls_keyshare::agent::socket::{AgentListener, AgentWaker};
+use mmtls_keyshare::agent::socket::{AgentListener, AgentWaker, Users};
 use mmtls_keyshare::client::Client;
 use mmtls_keyshare::message::{MAX_KEYS, Message};
 
@@ -30,8 +30,13 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub fn start(socket: &Path, client: Arc<Client>, programs: &Programs) -> Result<Self, Error> {
-        let listener = AgentListener::bind(socket).map_err(Error::file(socket))?;
+    pub fn start(
+        socket: &Path,
+        users: Users,
+        client: Arc<Client>,
+        programs: &Programs,
+    ) -> Result<Self, Error> {
+        let listener = AgentListener::bind(socket, users).map_err(Error::file(socket))?;
         let waker = listener.waker();
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::Builder::new()
@@ -70,8 +75,8 @@ fn serve(mut listener: AgentListener, client: &Client, programs: &Programs, stop
     loop {
         let stopping = stop.load(Ordering::Acquire);
         let timeout = if stopping { Duration::ZERO } else { Duration::from_secs(3600) };
-        let received = listener.poll(timeout, |program, bytes| {
-            for message in programs.program_says(program, bytes) {
+        let received = listener.poll(timeout, |sender, bytes| {
+            for message in programs.program_says(sender, bytes) {
                 add(&mut batch, message);
             }
         });

@@ -1,7 +1,7 @@
-//! `mmtls agent`: shares the keys of the programs of a user, until it is told to stop. Programs find it in a directory: a
+//! `mmtls agent`: shares the keys of the programs of a user, or of all, until it is told to stop. Programs find it in a directory: a
 //! socket for the preload library, a FIFO for key logs.
 //!
-//! Refuses a directory that others can look into, and to print a secret.
+//! Refuses a directory that others can look into, or where all users' programs come, write in, and to print a secret.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -10,8 +10,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mmtls_keyshare::agent::socket::Users;
 use mmtls_record::Direction;
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, geteuid, getrlimit, set_dumpable_behavior, setrlimit,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -45,6 +48,8 @@ pub struct AgentOptions {
     pub channel: Channel,
     /// Where programs find the agent; `None` for the usual place.
     pub directory: Option<PathBuf>,
+    /// Whose programs may connect: all users' may only to root's.
+    pub users: Users,
     /// Other files or FIFOs that programs write their key logs to; a FIFO is made where nothing is.
     pub key_logs: Vec<PathBuf>,
     /// Share also the handshake keys of TLS 1.3.
@@ -66,6 +71,7 @@ impl Default for AgentOptions {
         Self {
             channel: Channel::default(),
             directory: None,
+            users: Users::Own,
             key_logs: Vec::new(),
             share_handshake: false,
             refused: None,
@@ -85,6 +91,13 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
     // Traffic secrets live in this memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| Error::System { what: "PR_SET_DUMPABLE", error: error.into() })?;
+    if options.users == Users::All {
+        if !geteuid().is_root() {
+            // Nobody else's programs trust it.
+            return Err(Error::Usage("--all-users needs root".to_owned()));
+        }
+        raise_descriptors();
+    }
     // Before there is a FIFO to be removed.
     let mut signals = Signals::new(not_ignored(&[SIGHUP, SIGINT, SIGTERM]))
         .map_err(|error| Error::System { what: "signal handlers", error })?;
@@ -99,7 +112,7 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
     let consent = Consent::new(options.refused, options.rules.clone(), audit);
     let key_log_use = if options.share_key_logs { KeyLogUse::Shared } else { KeyLogUse::Discarded };
     let programs = Programs::new(options.share_handshake, key_log_use, consent);
-    let mut directory = AgentDirectory::named(&path)?;
+    let mut directory = AgentDirectory::named(&path, options.users)?;
     let mut key_logs = vec![paths::key_log(directory.path())];
     key_logs.extend(options.key_logs.iter().cloned());
     let mut followed = Vec::new();
@@ -115,7 +128,7 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
     // A socket that is there was left by an agent that was killed.
     let socket = paths::socket(directory.path());
     let _ = std::fs::remove_file(&socket);
-    let agent = Agent::start(&socket, Arc::clone(&client), &programs)?;
+    let agent = Agent::start(&socket, options.users, Arc::clone(&client), &programs)?;
     guard::start(&options.guard, &directory)?;
     say_as_agent(&format!("programs find it at {}", directory.path().display()));
     if options.share_key_logs {
@@ -159,6 +172,12 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
     status.update(&programs, &client);
     say_as_agent(&status.summary());
     Ok(())
+}
+
+/// Each program has one; where that is not allowed there are fewer.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 fn say_as_agent(text: &str) {

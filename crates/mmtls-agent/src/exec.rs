@@ -18,11 +18,13 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mmtls_keyshare::agent::socket::Users;
 use mmtls_keyshare::agent::{
     EXEMPT_VARIABLE, SHARE_HANDSHAKE_VARIABLE, SHARE_SERVER_VARIABLE, SOCKET_VARIABLE,
 };
 use mmtls_keyshare::policy::ServerNames;
 use mmtls_record::Direction;
+use rustix::fs::{Access, access};
 use rustix::process::{DumpableBehavior, Pid, Signal, kill_process, set_dumpable_behavior};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
@@ -111,7 +113,8 @@ pub fn run(options: &ExecOptions) -> Result<i32, Error> {
     let programs = Programs::new(options.share_handshake, key_logs, consent);
     let client = options.channel.start("mmtls-exec", &programs)?;
     let directory = paths::AgentDirectory::create()?;
-    let agent = Agent::start(&paths::socket(directory.path()), Arc::clone(&client), &programs)?;
+    let agent =
+        Agent::start(&paths::socket(directory.path()), Users::Own, Arc::clone(&client), &programs)?;
     let mut followed = None;
     if let Some(logs) = programs.logs() {
         followed = Some(FollowedLog::start(&paths::key_log(directory.path()), logs, say)?);
@@ -204,8 +207,11 @@ fn set_environment(
     directory: &Path,
 ) {
     command.env(SOCKET_VARIABLE, paths::socket(directory));
-    if writes_key_log(exempt) {
-        set_key_log(command, &paths::key_log(directory), options.java_agent.as_deref());
+    let key_log = paths::key_log(directory);
+    // An agent of all users takes key logs of its own only.
+    let may_write = access(&key_log, Access::WRITE_OK).is_ok();
+    if may_write && writes_key_log(exempt) {
+        set_key_log(command, &key_log, options.java_agent.as_deref());
     }
     if exempt.is_empty() {
         command.env_remove(EXEMPT_VARIABLE);

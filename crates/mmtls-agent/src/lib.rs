@@ -28,6 +28,7 @@ pub use daemon::{AgentOptions, serve};
 pub use error::Error;
 pub use exec::{ExecOptions, run};
 pub use guard::guard;
+pub use mmtls_keyshare::agent::socket::Users;
 pub use mmtls_keyshare::client::Pin;
 pub use mmtls_record::Direction;
 pub use rules::{AgentFile, Rules, Share};

@@ -1,17 +1,17 @@
 //! Files that agents need: the preload library, and a private directory for a socket and a key log.
 //!
-//! Refuses: library paths that LD_PRELOAD cannot express, directories that others can look into.
+//! Refuses: library paths that LD_PRELOAD cannot express, directories that others can look into, or write in.
 
 use std::env;
 use std::ffi::OsString;
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, Metadata, Permissions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use mmtls_keyshare::agent::socket::check_listens;
+use mmtls_keyshare::agent::socket::{Users, check_listens};
 use rustix::process::geteuid;
 
 use crate::Error;
@@ -21,6 +21,8 @@ const LIBRARY: &str = "libmmtls_preload.so";
 const LIBRARY_VARIABLE: &str = "MMTLS_PRELOAD_LIBRARY";
 /// Where users' programs keep their sockets (XDG Base Directory Specification).
 const RUNTIME_VARIABLE: &str = "XDG_RUNTIME_DIR";
+/// Where root's agent is, which may be all users'.
+const OF_ALL: &str = "/run/mmtls";
 /// Room for "/agent" below the 107 bytes of a Unix socket's path.
 const MAX_DIRECTORY_BYTES: usize = 100;
 
@@ -97,14 +99,24 @@ impl AgentDirectory {
         Err(Error::System { what: "creating a private directory", error: last })
     }
 
-    /// One with a name that programs know. It may be there already, if only this user can look into it, and another
-    /// agent's until [`Self::own`].
-    pub fn named(path: &Path) -> Result<Self, Error> {
+    /// One with a name that programs know. It may be there already, if only this user can look into it (where all users'
+    /// programs come: write in it), and another agent's until [`Self::own`].
+    pub fn named(path: &Path, users: Users) -> Result<Self, Error> {
         match make(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made.map_err(Error::file(path))?,
         }
-        Ok(Self { path: private(path)?, owned: false })
+        let path = match users {
+            Users::Own => private(path)?,
+            Users::All => {
+                let path = trusted(path)?;
+                // To be gone through, not to be read.
+                std::fs::set_permissions(&path, Permissions::from_mode(0o711))
+                    .map_err(Error::file(&path))?;
+                path
+            }
+        };
+        Ok(Self { path, owned: false })
     }
 
     /// What is in it is this agent's.
@@ -112,9 +124,11 @@ impl AgentDirectory {
         self.owned = true;
     }
 
-    /// Where an agent is: the directory that is named, or the usual one; its path is absolute.
+    /// Where an agent is: the directory that is named, or the usual one, or where that of all users is; its path is absolute.
     pub fn of(named: Option<&Path>) -> Result<PathBuf, Error> {
-        let path = named.map(Path::to_owned).or_else(Self::usual).ok_or_else(|| {
+        let of_all = || Path::new(OF_ALL).is_dir().then(|| PathBuf::from(OF_ALL));
+        let usual = || Self::usual().filter(|it| it.exists()).or_else(of_all).or_else(Self::usual);
+        let path = named.map(Path::to_owned).or_else(usual).ok_or_else(|| {
             Error::Usage("no directory of an agent, and no XDG_RUNTIME_DIR".to_owned())
         })?;
         if let Err(error) = path.symlink_metadata() {
@@ -122,7 +136,7 @@ impl AgentDirectory {
             return Err(Error::Usage(text));
         }
         // Another user's agent would get the secrets.
-        private(&path)
+        trusted(&path)
     }
 
     /// As [`Self::of`], where an agent answers.
@@ -139,8 +153,8 @@ impl AgentDirectory {
     pub fn usual() -> Option<PathBuf> {
         let runtime = env::var_os(RUNTIME_VARIABLE).map(PathBuf::from);
         let runtime = runtime.filter(|it| it.is_absolute());
-        let system = || geteuid().is_root().then(|| PathBuf::from("/run"));
-        runtime.or_else(system).map(|it| it.join("mmtls"))
+        let system = || geteuid().is_root().then(|| PathBuf::from(OF_ALL));
+        runtime.map(|it| it.join("mmtls")).or_else(system)
     }
 
     pub fn path(&self) -> &Path {
@@ -150,20 +164,32 @@ impl AgentDirectory {
 
 /// The absolute path of a directory of this user alone, so that programs find it from everywhere.
 fn private(path: &Path) -> Result<PathBuf, Error> {
+    admitted(path, "not a directory of this user alone (mode 700)", |it| {
+        it.uid() == geteuid().as_raw() && it.mode() & 0o077 == 0
+    })
+}
+
+/// The same of one in which only this user or root can write.
+fn trusted(path: &Path) -> Result<PathBuf, Error> {
+    admitted(path, "not a directory in which only this user or root can write", |it| {
+        [0, geteuid().as_raw()].contains(&it.uid()) && it.mode() & 0o022 == 0
+    })
+}
+
+fn admitted(
+    path: &Path,
+    else_it_is: &str,
+    admits: impl Fn(&Metadata) -> bool,
+) -> Result<PathBuf, Error> {
     let found = path.canonicalize().map_err(Error::file(path))?;
     if found.as_os_str().len() > MAX_DIRECTORY_BYTES {
         let text = format!("{}: longer than {MAX_DIRECTORY_BYTES} bytes", found.display());
         return Err(Error::Usage(text));
     }
     let metadata = path.symlink_metadata().map_err(Error::file(path))?;
-    let is_private =
-        metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
-    match is_private {
+    match metadata.is_dir() && admits(&metadata) {
         true => Ok(found),
-        false => {
-            let text = format!("{}: not a directory of this user alone (mode 700)", path.display());
-            Err(Error::Usage(text))
-        }
+        false => Err(Error::Usage(format!("{}: {else_it_is}", path.display()))),
     }
 }
 
@@ -240,21 +266,33 @@ mod tests {
     fn accepts_a_directory_that_is_there_and_private() {
         let directory = AgentDirectory::create().unwrap();
         let path = directory.path().join("named");
-        drop(AgentDirectory::named(&path).unwrap());
+        let named = |users| AgentDirectory::named(&path, users);
+        drop(named(Users::Own).unwrap());
         assert!(path.exists(), "it may be another agent's");
-        let mut named = AgentDirectory::named(&path).unwrap();
-        named.own();
-        drop(named);
+        let mut own = named(Users::Own).unwrap();
+        own.own();
+        drop(own);
         assert!(!path.exists());
         std::fs::create_dir(&path).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o750)).unwrap();
-        assert!(matches!(AgentDirectory::named(&path), Err(Error::Usage(_))), "a group's");
+        let set_mode =
+            |mode| std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let mode = || path.metadata().unwrap().mode() & 0o777;
+        set_mode(0o770);
+        for users in [Users::Own, Users::All] {
+            assert!(matches!(named(users), Err(Error::Usage(_))), "a group's");
+        }
         assert!(AgentDirectory::of(Some(&path)).is_err(), "secrets would go to whoever made it");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
-        assert!(AgentDirectory::named(&path).is_ok());
+        set_mode(0o750);
+        assert!(named(Users::Own).is_err(), "a group looks into it");
+        assert!(AgentDirectory::of(Some(&path)).is_ok());
+        assert!(named(Users::All).is_ok());
+        assert_eq!(mode(), 0o711);
+        set_mode(0o700);
+        assert!(named(Users::Own).is_ok());
+        assert_eq!(mode(), 0o700);
         std::fs::remove_dir(&path).unwrap();
         std::fs::write(&path, "").unwrap();
-        assert!(AgentDirectory::named(&path).is_err(), "a file");
+        assert!(named(Users::Own).is_err(), "a file");
         assert!(AgentDirectory::of(Some(&directory.path().join("missing"))).is_err());
         std::fs::remove_file(&path).unwrap();
     }

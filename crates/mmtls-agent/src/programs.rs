@@ -1,10 +1,10 @@
 //! What the programs of this host tell, by the preload library's socket and by key logs, and what middleboxes are answered
 //! from it.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use mmtls_keyshare::agent::socket::Sender;
 use mmtls_keyshare::agent::{Datagram, Exempt};
 use mmtls_keyshare::ech::{self, EchRequests, Known, Match};
 use mmtls_keyshare::message::{
@@ -66,10 +66,10 @@ impl Programs {
         self.logs.as_ref().map_or(0, |logs| logs.capabilities())
     }
 
-    /// What middleboxes are told of a datagram that this program has sent.
-    pub fn program_says(&self, program: Option<&Path>, datagram: &[u8]) -> Vec<Message> {
+    /// What middleboxes are told of a datagram that a program has sent.
+    pub fn program_says(&self, sender: &Sender, datagram: &[u8]) -> Vec<Message> {
         let decoded = Datagram::decode(datagram);
-        let decision = decoded.as_ref().map_or_else(|_| None, |it| self.decide(program, it));
+        let decision = decoded.as_ref().map_or_else(|_| None, |it| self.decide(sender, it));
         let mut sessions = self.sessions();
         let message = match (&decoded, decision) {
             (Err(_), _) => sessions.malformed(),
@@ -195,12 +195,14 @@ impl Programs {
     }
 
     /// What the rules say of a session.
-    fn decide(&self, program: Option<&Path>, datagram: &Datagram<'_>) -> Option<Decision> {
+    fn decide(&self, sender: &Sender, datagram: &Datagram<'_>) -> Option<Decision> {
         let Datagram::TrafficSecret(secret) = datagram else {
             return None;
         };
         let port = secret.flow.map(|flow| flow.server().port());
-        let facts = Facts { server_name: secret.server_name, program, port };
+        let Sender { program, user } = sender;
+        let (server_name, program) = (secret.server_name, program.as_deref());
+        let facts = Facts { server_name, program, user: Some(*user), port };
         Some(self.consent.decide(secret.client_random, &facts))
     }
 
@@ -279,7 +281,8 @@ mod tests {
     fn say(programs: &Programs, datagram: &Datagram<'_>) -> Vec<Message> {
         let mut room = [0; MAX_DATAGRAM_BYTES];
         let len = datagram.encode(&mut room).unwrap();
-        programs.program_says(None, &room[..len])
+        let sender = Sender { program: None, user: 0 };
+        programs.program_says(&sender, &room[..len])
     }
 
     fn request(client_random: u8, server_random: u8, direction: Direction) -> KeyRequest {

@@ -1,4 +1,4 @@
-//! What the user agrees to, session by session: rules by server name, program and port.
+//! What the user agrees to, session by session: rules by server name, program, user and port.
 //!
 //! ```toml
 //! [[rules]]
@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use mmtls_keyshare::policy::ServerNames;
 use mmtls_record::Direction;
+use nix::unistd::User;
 use serde::Deserialize;
 
 use crate::Error;
@@ -53,6 +54,8 @@ pub struct Facts<'a> {
     pub server_name: &'a [u8],
     /// The program's file.
     pub program: Option<&'a Path>,
+    /// Whose process it is, by number.
+    pub user: Option<u32>,
     /// The server's.
     pub port: Option<u16>,
 }
@@ -66,6 +69,8 @@ struct Rule {
     servers: Option<Names>,
     #[serde(default)]
     programs: Option<Vec<PathBuf>>,
+    #[serde(default)]
+    users: Option<Vec<Login>>,
     #[serde(default)]
     ports: Option<Vec<u16>>,
     share: Share,
@@ -87,6 +92,26 @@ impl TryFrom<Vec<String>> for Names {
     }
 }
 
+/// A user, by name or number in the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Login(u32);
+
+impl TryFrom<String> for Login {
+    type Error = String;
+
+    fn try_from(user: String) -> Result<Self, String> {
+        if let Ok(number) = user.parse() {
+            return Ok(Self(number));
+        }
+        match User::from_name(&user) {
+            Ok(Some(found)) => Ok(Self(found.uid.as_raw())),
+            Ok(None) => Err(format!("no user is named {user:?}")),
+            Err(error) => Err(format!("user {user:?}: {error}")),
+        }
+    }
+}
+
 impl Rule {
     fn holds(&self, facts: &Facts<'_>) -> bool {
         // A name without directories is that of any file.
@@ -98,6 +123,10 @@ impl Rule {
                 facts.program.is_some_and(|file| programs.iter().any(|of| is(of, file)))
             })
             && self
+                .users
+                .as_ref()
+                .is_none_or(|users| facts.user.is_some_and(|user| users.contains(&Login(user))))
+            && self
                 .ports
                 .as_ref()
                 .is_none_or(|ports| facts.port.is_some_and(|port| ports.contains(&port)))
@@ -107,6 +136,7 @@ impl Rule {
     fn fault(&self) -> Option<&'static str> {
         let empty = self.servers.as_ref().is_some_and(|Names(names)| names.is_empty())
             || self.programs.as_ref().is_some_and(Vec::is_empty)
+            || self.users.as_ref().is_some_and(Vec::is_empty)
             || self.ports.as_ref().is_some_and(Vec::is_empty);
         let relative = |file: &PathBuf| file.is_relative() && file.components().count() != 1;
         if empty {
@@ -164,11 +194,13 @@ pub struct AgentFile {
     pub directory: Option<PathBuf>,
     /// As `--keylog`.
     pub key_logs: Vec<PathBuf>,
+    /// As `--all-users`.
+    pub all_users: bool,
     /// As `--audit-log`.
     pub audit_log: Option<PathBuf>,
     /// As `--share-handshake`.
     pub share_handshake: bool,
-    /// Whether sessions of key logs are shared, which tell no name, program or port: all of them, or by default none where
+    /// Whether sessions of key logs are shared, which tell no name, program, user or port: all of them, or by default none where
     /// there are rules.
     pub share_key_logs: Option<bool>,
     rules: Vec<Rule>,
@@ -238,7 +270,8 @@ mod tests {
         let rules = file(RULES).unwrap().rules();
         let decide = |server_name: &str, program: &str, port| {
             let program = (!program.is_empty()).then_some(Path::new(program));
-            let facts = Facts { server_name: server_name.as_bytes(), program, port };
+            let server_name = server_name.as_bytes();
+            let facts = Facts { server_name, program, user: None, port };
             let (share, rule) = rules.decide(&facts);
             (share, rule.and_then(|it| rules.name(it)).unwrap_or("none").to_owned())
         };
@@ -265,6 +298,22 @@ mod tests {
     }
 
     #[test]
+    fn accepts_users_by_name_and_number() {
+        let rule = r#"
+            [[rules]]
+            name = "system"
+            users = ["root", "4294967294"]
+            share = "nothing"
+        "#;
+        let rules = file(rule).unwrap().rules();
+        let decide = |user| rules.decide(&Facts { user, ..Facts::default() }).0;
+        assert_eq!(decide(Some(0)), Share::Nothing);
+        assert_eq!(decide(Some(4_294_967_294)), Share::Nothing);
+        assert_eq!(decide(Some(1)), Share::Everything);
+        assert_eq!(decide(None), Share::Everything);
+    }
+
+    #[test]
     fn accepts_the_sample_and_its_examples() {
         let sample = include_str!("../../mmtls/agent.toml");
         let plain = file(sample).unwrap();
@@ -281,7 +330,7 @@ mod tests {
             .collect();
         let (head, rules) = examples.split_once("[[rules]]").unwrap();
         let all = file(&format!("{head}[[rules]]{rules}")).unwrap();
-        assert_eq!(all.rules().0.len(), 3);
+        assert_eq!(all.rules().0.len(), 4);
         assert!(!all.middleboxes.is_empty() && all.audit_log.is_some());
     }
 
@@ -303,6 +352,9 @@ mod tests {
             (rule("ports = []"), "without values"),
             (rule("programs = [\"bin/curl\"]"), "relative path"),
             (rule("ports = [70000]"), "70000"),
+            (rule("users = [\"nobody-of-that-name\"]"), "no user is named"),
+            (rule("users = [\"-1\"]"), "no user is named"),
+            (rule("users = []"), "without values"),
             (rule("user = \"alice\""), "user"),
             (rule("[[rules]]\nname = \"a\"\nshare = \"nothing\""), "two rules"),
             (file("[[rules]]\nname = \"a\"\nshare = \"half\""), "half"),

@@ -173,7 +173,7 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
 
-    use mmtls_keyshare::agent::socket::AgentListener;
+    use mmtls_keyshare::agent::socket::{AgentListener, Users};
 
     use super::*;
 
@@ -181,7 +181,7 @@ mod tests {
     fn is_read_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), Permissions::from_mode(0o700)).unwrap();
-        let _agent = AgentListener::bind(&paths::socket(directory.path())).unwrap();
+        let _agent = AgentListener::bind(&paths::socket(directory.path()), Users::Own).unwrap();
         let mut status = Status::new(vec!["keys".into()]);
         status.middleboxes.insert("box:1".to_owned(), Some("refused".to_owned()));
         (status.refusals, status.refusal_reasons) = (3, vec!["not the sender".to_owned()]);

@@ -1,6 +1,8 @@
 //! `mmtls agent`: programs find it by its directory, through its death and the next one.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -8,7 +10,7 @@ use mmtls_agent::Status;
 use mmtls_keyshare::message::Message;
 use serde_json::Value;
 
-use crate::common::{Middlebox, Place, request, stderr, until};
+use crate::common::{Middlebox, Place, library, request, stderr, until};
 
 struct Agent {
     process: Child,
@@ -17,8 +19,13 @@ struct Agent {
 
 impl Agent {
     fn start(place: &Place, middlebox: &Middlebox) -> Self {
+        Self::start_with(place, middlebox, &[])
+    }
+
+    fn start_with(place: &Place, middlebox: &Middlebox, environment: &[(&str, &Path)]) -> Self {
         let directory = place.path("agent");
         let mut command = place.agent(&middlebox.address(), &directory);
+        command.envs(environment.iter().copied());
         command.env("TEST_AUDIT", place.path("audit"));
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let process = command.spawn().unwrap();
@@ -76,6 +83,69 @@ fn accepts_programs_that_find_it() {
     let decisions: Vec<&str> = lines.iter().filter_map(|it| it["decision"].as_str()).collect();
     assert_eq!(decisions, ["shared", "shared", "exempt"], "{lines:#?}");
     assert!(agent.end().contains("1 sessions shared, 1 exempt"));
+}
+
+/// The user that owns nothing.
+const NOBODY: u32 = 65534;
+
+/// curl of another user, with the library but without `mmtls exec`: the test program may be where others cannot look.
+fn curl_of_nobody(place: &Place, agent: &Path, url: &str) -> bool {
+    let preload = place.path("libmmtls_preload.so");
+    std::fs::copy(library(), &preload).unwrap();
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "--noproxy", "*", "-k", "-o", "/dev/null", url]).current_dir("/");
+    curl.env("LD_PRELOAD", preload).env("MMTLS_AGENT", agent.join("agent"));
+    match curl.uid(NOBODY).gid(NOBODY).output() {
+        Ok(output) => {
+            assert!(output.status.success(), "{output:?}");
+            true
+        }
+        Err(error) => {
+            eprintln!("SKIP: no other user than this one: {error}");
+            false
+        }
+    }
+}
+
+#[test]
+fn accepts_programs_of_all_users_and_tells_them_apart() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let server = place.tls_server("-www");
+    let url = format!("https://localhost:{}/", server.port);
+    let rules = "[[rules]]\nname = \"nobody\"\nusers = [\"65534\"]\nshare = \"nothing\"\n";
+    std::fs::write(place.path("rules"), rules).unwrap();
+    let rules = place.path("rules");
+    let environment = [("TEST_USERS", Path::new("all")), ("TEST_RULES", &rules)];
+    let agent = Agent::start_with(&place, &middlebox, &environment);
+    curl(&place, &agent.directory, &url, "");
+    until(|| middlebox.keys().len() == 2);
+    if curl_of_nobody(&place, &agent.directory, &url) {
+        until(|| agent.status().is_some_and(|it| it.sessions_by_rule.get("nobody") == Some(&1)));
+        until(|| agent.status().is_some_and(|it| it.sessions_exempt == 1));
+        assert_eq!(middlebox.keys().len(), 2);
+        let lines = audit(&place);
+        assert_eq!(lines.last().unwrap()["rule"], "nobody", "{lines:#?}");
+    }
+    let key_log = agent.directory.join("keylog").metadata().unwrap();
+    assert_eq!(key_log.permissions().mode() & 0o777, 0o600, "what others write there is nobody's");
+    agent.end();
+}
+
+/// The control: the agent of one user does not hear others.
+#[test]
+fn refuses_programs_of_other_users_where_it_is_for_one() {
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let server = place.tls_server("-www");
+    let url = format!("https://localhost:{}/", server.port);
+    let agent = Agent::start(&place, &middlebox);
+    if curl_of_nobody(&place, &agent.directory, &url) {
+        curl(&place, &agent.directory, &url, "");
+        until(|| middlebox.keys().len() == 2);
+        until(|| agent.status().is_some_and(|it| it.sessions_shared == 1));
+    }
+    agent.end();
 }
 
 #[test]

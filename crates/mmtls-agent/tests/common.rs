@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use mmtls_agent::{AgentOptions, Channel, ExecOptions, run, serve};
+use mmtls_agent::{AgentFile, AgentOptions, Channel, ExecOptions, Rules, Users, run, serve};
 use mmtls_keyshare::client::Identity;
 use mmtls_keyshare::message::{Direction, Epoch, KeyRequest, Message, SessionKeys};
 use mmtls_keyshare::server::{KeySink, Peer, Server, ServerConfig};
@@ -46,6 +46,9 @@ fn the_agent_process() {
         directory: std::env::var_os("TEST_DIRECTORY").map(Into::into),
         audit_log: std::env::var_os("TEST_AUDIT").map(Into::into),
         guard: list("TEST_GUARD").lines().map(Into::into).collect(),
+        users: if list("TEST_USERS") == "all" { Users::All } else { Users::Own },
+        rules: std::env::var_os("TEST_RULES")
+            .map_or_else(Rules::default, |file| AgentFile::load(file.as_ref()).unwrap().rules()),
         ..AgentOptions::default()
     };
     finish(serve(&options).map(|()| 0));

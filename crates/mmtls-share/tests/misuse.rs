@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use mmtls_keyshare::Flow;
 use mmtls_keyshare::agent::SecretKind;
-use mmtls_keyshare::agent::socket::AgentListener;
+use mmtls_keyshare::agent::socket::{AgentListener, Users};
 
 use crate::common::{Agent, Got, Place, installed};
 use crate::stage::{can_compile, compile, pkg_config, prefix, succeed};
@@ -97,7 +97,7 @@ fn refuses_to_wait_for_an_agent_that_takes_nothing() {
     let Some(place) = program(&[]) else {
         return;
     };
-    let _listener = AgentListener::bind(&place.path("agent")).unwrap();
+    let _listener = AgentListener::bind(&place.path("agent"), Users::Own).unwrap();
     let mut command = place.plain(place.path("misuse").to_str().unwrap());
     succeed(command.arg("full").arg(place.path("agent")));
 }

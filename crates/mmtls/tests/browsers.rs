@@ -37,7 +37,10 @@ fn alerts(report: &MmtlsReport, action: &str, url: &str) -> usize {
     alerts.len()
 }
 
-/// Chromium, which writes a key log, shows the DOM of a page, and keeps its profile under a name.
+/// Ends Chromium when it has a page, whose DOM it shows.
+pub const ONE_PAGE: [&str; 2] = ["--timeout=8000", "--dump-dom"];
+
+/// Chromium, which writes a key log, and keeps its profile under a name. All names below `SERVER_NAME` are the server's.
 pub fn chromium(stage: &Stage, keylog: &std::path::Path, profile: &str) -> Command {
     let mut chromium = stage.bed.client.command("chromium");
     let home = stage.bed.directory().join("chromium");
@@ -46,11 +49,11 @@ pub fn chromium(stage: &Stage, keylog: &std::path::Path, profile: &str) -> Comma
     chromium.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic"]);
     chromium.args(["--disable-background-networking", "--no-first-run"]);
     chromium.args(["--disable-dev-shm-usage", "--ignore-certificate-errors"]);
-    let server = format!("MAP {} {}", address::SERVER_NAME, address::SERVER_V4);
+    let (name, server) = (address::SERVER_NAME, address::SERVER_V4);
+    let server = format!("MAP {name} {server}, MAP *.{name} {server}");
     chromium.arg(format!("--host-resolver-rules={server}"));
     chromium.arg(format!("--ssl-key-log-file={}", keylog.display()));
     chromium.arg(format!("--user-data-dir={}", home.join(profile).display()));
-    chromium.args(["--timeout=8000", "--dump-dom"]);
     chromium.env("HOME", &home);
     chromium
 }
@@ -58,7 +61,7 @@ pub fn chromium(stage: &Stage, keylog: &std::path::Path, profile: &str) -> Comma
 /// What Chromium makes of a page, without the preload library.
 fn visit(stage: &Stage, keylog: &std::path::Path, name: &str) -> String {
     let mut chromium = chromium(stage, keylog, name);
-    chromium.arg(format!("https://{}/{name}", address::SERVER_NAME));
+    chromium.args(ONE_PAGE).arg(format!("https://{}/{name}", address::SERVER_NAME));
     stage.run("chromium", chromium).text()
 }
 

@@ -1,13 +1,14 @@
 //! The agent's end of the local socket: a Unix SOCK_SEQPACKET listener.
 //!
 //! One thread polls it (level-triggered epoll).
-//! Which program a connection is of is looked up when it begins, by the process that has opened it.
-//! Refuses: peers of another user (SO_PEERCRED), more than [`MAX_CONNECTIONS`] connections,
-//! datagrams longer than the format allows.
+//! Which program and user a connection is of is looked up when it begins, by the process that has opened it.
+//! Refuses: peers of another user (SO_PEERCRED) unless all may come, more than [`MAX_CONNECTIONS`] connections, of which
+//! another user gets a part only, datagrams longer than the format allows.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +20,15 @@ use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind,
     connect, listen, recv, socket_with, sockopt,
 };
+use rustix::process::Uid;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::agent::datagram::MAX_DATAGRAM_BYTES;
 
 /// Most programs connected at one time; every process of a program counts.
 pub const MAX_CONNECTIONS: usize = 4096;
+/// Most of them of each other user.
+const MAX_OF_ANOTHER: usize = MAX_CONNECTIONS / 16;
 /// Datagrams taken from one connection before the others get their turn.
 const TURN: usize = 64;
 /// Pause when there is no descriptor for a connection that waits.
@@ -45,8 +49,27 @@ pub struct AgentCounters {
     pub oversized: u64,
 }
 
-/// Receives datagrams from the programs of this user.
+/// Whose programs may connect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Users {
+    /// This user's.
+    Own,
+    /// Everybody's on this host.
+    All,
+}
+
+/// Who has sent a datagram.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sender {
+    /// The program's file; not known of a process that has ended.
+    pub program: Option<PathBuf>,
+    /// The user whose process has connected.
+    pub user: u32,
+}
+
+/// Receives datagrams from programs.
 pub struct AgentListener {
+    users: Users,
     epoll: OwnedFd,
     listener: OwnedFd,
     wake: Arc<OwnedFd>,
@@ -57,8 +80,7 @@ pub struct AgentListener {
 
 struct Connection {
     socket: OwnedFd,
-    /// Not known of a process that has ended.
-    program: Option<PathBuf>,
+    sender: Sender,
 }
 
 /// Ends a wait of [`AgentListener::poll`] from another thread.
@@ -84,20 +106,25 @@ pub fn check_listens(path: &Path) -> io::Result<()> {
 }
 
 impl AgentListener {
-    /// Listens at `path`, which must not exist; keep it in a directory private to the user.
+    /// Listens at `path`, which must not exist; keep it in a directory in which only this user can write.
     ///
     /// # Errors
     /// What the system says; `InvalidInput` for a path of more than 107 bytes.
-    pub fn bind(path: &Path) -> io::Result<Self> {
+    pub fn bind(path: &Path, users: Users) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         bind(&listener, &SocketAddrUnix::new(path)?)?;
+        if users == Users::All {
+            // Whoever may write may connect.
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+        }
         listen(&listener, 1024)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         watch(&epoll, &listener, LISTENER)?;
         watch(&epoll, &wake, WAKE)?;
         Ok(Self {
+            users,
             epoll,
             listener,
             wake: Arc::new(wake),
@@ -119,15 +146,14 @@ impl AgentListener {
         self.counters
     }
 
-    /// Waits up to `timeout` for datagrams and hands each to `each`, with the file of the program that has sent it, where that
-    /// is known; returns how many there were.
+    /// Waits up to `timeout` for datagrams and hands each to `each`, with who has sent it; returns how many there were.
     ///
     /// # Errors
     /// What the system says about the wait itself; a connection's fault only closes it.
     pub fn poll(
         &mut self,
         timeout: Duration,
-        mut each: impl FnMut(Option<&Path>, &[u8]),
+        mut each: impl FnMut(&Sender, &[u8]),
     ) -> io::Result<usize> {
         let mut ready = Vec::with_capacity(64);
         let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -161,24 +187,39 @@ impl AgentListener {
                 // Nobody waits, or the peer is gone.
                 Err(_) => return,
             };
-            let own_user = rustix::process::geteuid();
-            let credentials = sockopt::socket_peercred(&peer);
-            let same_user = credentials.is_ok_and(|c| c.uid == own_user);
-            let room = self.connections.len() < MAX_CONNECTIONS;
-            if !same_user || !room || watch(&self.epoll, &peer, self.next).is_err() {
+            let admitted = sockopt::socket_peercred(&peer).ok().filter(|it| self.admits(it.uid));
+            let Some(credentials) = admitted else {
+                self.counters.refused += 1;
+                continue;
+            };
+            if watch(&self.epoll, &peer, self.next).is_err() {
                 self.counters.refused += 1;
                 continue;
             }
             self.counters.accepted += 1;
-            let pid = credentials.map_or(0, |c| c.pid.as_raw_nonzero().get());
+            let pid = credentials.pid.as_raw_nonzero();
             let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-            self.connections.insert(self.next, Connection { socket: peer, program });
+            let sender = Sender { program, user: credentials.uid.as_raw() };
+            self.connections.insert(self.next, Connection { socket: peer, sender });
             self.next += 1;
         }
     }
 
-    fn receive(&mut self, id: u64, each: &mut impl FnMut(Option<&Path>, &[u8])) -> usize {
-        let Some(Connection { socket: peer, program }) = self.connections.get(&id) else {
+    /// Whether another connection of a user is taken.
+    fn admits(&self, user: Uid) -> bool {
+        if self.connections.len() >= MAX_CONNECTIONS {
+            return false;
+        }
+        if user == rustix::process::geteuid() {
+            return true;
+        }
+        let of_user = |it: &&Connection| it.sender.user == user.as_raw();
+        self.users == Users::All
+            && self.connections.values().filter(of_user).count() < MAX_OF_ANOTHER
+    }
+
+    fn receive(&mut self, id: u64, each: &mut impl FnMut(&Sender, &[u8])) -> usize {
+        let Some(Connection { socket: peer, sender }) = self.connections.get(&id) else {
             return 0;
         };
         let mut buffer = Zeroizing::new([0; MAX_DATAGRAM_BYTES]);
@@ -191,7 +232,7 @@ impl AgentListener {
                     return count;
                 }
                 Ok((length, _)) => {
-                    each(program.as_deref(), &buffer[..length]);
+                    each(sender, &buffer[..length]);
                     buffer[..length].zeroize();
                 }
                 Err(Errno::AGAIN) => return count,
@@ -216,6 +257,13 @@ mod tests {
     use super::*;
     use rustix::net::{SendFlags, send};
 
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("mmtls-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
     fn connect_to(path: &Path) -> OwnedFd {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -224,12 +272,31 @@ mod tests {
     }
 
     #[test]
+    fn accepts_other_users_where_all_may_come_and_a_part_of_the_room_of_each() {
+        let directory = directory("users");
+        let own = rustix::process::geteuid();
+        let (one, two) = (Uid::from_raw(own.as_raw() + 1), Uid::from_raw(own.as_raw() + 2));
+        for (users, name) in [(Users::Own, "own"), (Users::All, "all")] {
+            let mut listener = AgentListener::bind(&directory.join(name), users).unwrap();
+            assert!(listener.admits(own));
+            assert_eq!(listener.admits(one), users == Users::All);
+            for id in 0..MAX_OF_ANOTHER as u64 {
+                let socket = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+                let sender = Sender { program: None, user: one.as_raw() };
+                listener.connections.insert(id, Connection { socket, sender });
+            }
+            assert!(!listener.admits(one), "no more of this one");
+            assert_eq!(listener.admits(two), users == Users::All);
+            assert!(listener.admits(own));
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
     fn accepts_datagrams_and_keeps_them_whole() {
-        let directory = std::env::temp_dir().join(format!("mmtls-agent-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
+        let directory = directory("agent");
         let path = directory.join("a");
-        let _ = std::fs::remove_file(&path);
-        let mut listener = AgentListener::bind(&path).unwrap();
+        let mut listener = AgentListener::bind(&path, Users::Own).unwrap();
         let (first, second) = (connect_to(&path), connect_to(&path));
         for _ in 0..100 {
             send(&first, b"one", SendFlags::empty()).unwrap();
@@ -238,8 +305,9 @@ mod tests {
         send(&first, &[0; MAX_DATAGRAM_BYTES + 1], SendFlags::empty()).unwrap();
         let mut got = Vec::new();
         for _ in 0..8 {
-            let each = |program: Option<&Path>, datagram: &[u8]| {
-                assert_eq!(program.map(Path::to_owned), std::env::current_exe().ok());
+            let each = |sender: &Sender, datagram: &[u8]| {
+                assert_eq!(sender.program, std::env::current_exe().ok());
+                assert_eq!(sender.user, rustix::process::geteuid().as_raw());
                 got.push(datagram.len());
             };
             let _ = listener.poll(Duration::from_millis(20), each).unwrap();

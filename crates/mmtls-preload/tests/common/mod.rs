@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mmtls_keyshare::Flow;
-use mmtls_keyshare::agent::socket::{AgentListener, AgentWaker};
+use mmtls_keyshare::agent::socket::{AgentListener, AgentWaker, Sender, Users};
 use mmtls_keyshare::agent::{Datagram, Role, SecretKind};
 
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ pub struct Agent {
 
 impl Agent {
     pub fn new(path: PathBuf) -> Self {
-        let mut listener = AgentListener::bind(&path).unwrap();
+        let mut listener = AgentListener::bind(&path, Users::Own).unwrap();
         let got = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
         let waker = listener.waker();
@@ -72,7 +72,7 @@ impl Agent {
             let (got, stop) = (Arc::clone(&got), Arc::clone(&stop));
             move || {
                 while !stop.load(Ordering::Acquire) {
-                    let each = |_: Option<&Path>, datagram: &[u8]| {
+                    let each = |_: &Sender, datagram: &[u8]| {
                         let datagram = Datagram::decode(datagram).unwrap();
                         got.lock().unwrap().push(owned(&datagram));
                     };

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::sync::LazyLock;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use mmtls_agent::{AgentFile, AgentOptions, Channel, ExecOptions};
+use mmtls_agent::{AgentFile, AgentOptions, Channel, ExecOptions, Users};
 use mmtls_inspect::detect::Search;
 use mmtls_middlebox::Error;
 
@@ -101,6 +101,9 @@ struct AgentArgs {
     /// FIFO for key logs. Without it $XDG_RUNTIME_DIR/mmtls, for root /run/mmtls.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
+    /// Let the programs of all users connect (root's agent only; key logs stay root's): the directory is open to them.
+    #[arg(long)]
+    all_users: bool,
     /// Another file or FIFO that programs write their secrets to (repeatable). Where nothing is, a FIFO is made and removed at the end.
     #[arg(long, value_name = "PATH")]
     keylog: Vec<PathBuf>,
@@ -239,6 +242,7 @@ impl AgentArgs {
             rules: file.rules(),
             share_key_logs: file.shares_key_logs(),
             directory: self.directory.or(file.directory),
+            users: if self.all_users || file.all_users { Users::All } else { Users::Own },
             key_logs: if self.keylog.is_empty() { file.key_logs } else { self.keylog },
             share_handshake: self.share_handshake || file.share_handshake,
             refused: self.refuse.map(Into::into),
