@@ -1,17 +1,17 @@
 //! Key logs: files that programs write, and secrets blocks of capture files.
 //!
 //! Claims: however the text is cut, and by either way in, the same lines are counted and the same
-//! secrets are found; every line is counted once.
+//! secrets are found; every line is counted once. Whatever a ClientHello holds, the random inside is found or not.
 
 use std::io::{self, Read};
 
 use mmtls_engine::tls::{Direction, KeyEpoch};
-use mmtls_middlebox::keylog::{KeyLog, MAX_EPOCH};
+use mmtls_middlebox::keylog::{InnerRandoms, KeyLog, MAX_EPOCH};
 use mmtls_record::SessionParameters;
 
 use crate::input::Input;
 
-/// Input: the length of pieces, what to look up, then the text.
+/// Input: the length of pieces, what to look up, then the text. A ClientHello may begin in it.
 pub fn keylog(data: &[u8]) {
     let mut input = Input::new(data);
     let most = usize::from(input.u8()) * 17 + 1;
@@ -25,14 +25,19 @@ pub fn keylog(data: &[u8]) {
     let report = whole.report();
     assert_eq!(report, cut.report(), "in pieces of {most}");
     assert_eq!(report, added.report(), "as a block");
-    assert!(report.secrets + report.other_labels + report.malformed <= report.lines);
+    assert!(report.secrets + report.ech + report.other_labels + report.malformed <= report.lines);
     assert_eq!(report.malformed > 0, report.first_malformed.is_some());
 
+    let hello = text.windows(2).position(|it| it == [3, 3]).map(|at| text[at..].into());
+    let mut inner = InnerRandoms::new(1);
     let mut found = 0;
     for random in randoms(text) {
         let logs = [&whole, &cut, &added];
         assert!(logs.iter().all(|log| log.knows(&random) == whole.knows(&random)));
         found += usize::from(whole.knows(&random));
+        if let Some(hello) = &hello {
+            inner.open(std::slice::from_ref(&whole), random, hello);
+        }
         for direction in Direction::BOTH {
             for epoch in [KeyEpoch::Handshake, KeyEpoch::Application(epoch)] {
                 for suite in [0x1301, 0x1302, 0x1303, 0xaaaa] {

@@ -5,6 +5,10 @@
 //! question is answered from the secrets alone. What waits for its line is bounded for all middleboxes together, and
 //! answered to all of them.
 //!
+//! With Encrypted Client Hello the lines have the random of the hello inside, which the middlebox does not know. Where the log
+//! has what opens that hello, the answer is that session's; else keys are guessed ([`mmtls_keyshare::ech`]). Answers have the
+//! random of their lines, and say by which one they were asked for.
+//!
 //! Refuses handshake keys unless asked for, and early data, which a middlebox cannot ask for in time.
 
 use std::fmt;
@@ -21,7 +25,7 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use mmtls_keylog::KeyLog;
 use mmtls_keylog::follow::{self, Follower, LineSink};
-use mmtls_keylog::live::LiveKeys;
+use mmtls_keylog::live::{LiveKeys, News};
 use mmtls_keyshare::client::Client;
 use mmtls_keyshare::ech::{self, EchRequests, Known, Match};
 use mmtls_keyshare::message::{
@@ -67,6 +71,9 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Sessions in one of two generations of secrets, and of requests that wait for them.
 const MAX_SESSIONS: usize = 4096;
 
+/// An answer, by the random that its session was asked for by.
+type Asked = (Random, Message);
+
 /// The secrets of all key logs, and who waits for them. Not `Debug`, because it holds secrets.
 pub struct KeyLogs {
     state: Mutex<State>,
@@ -79,7 +86,7 @@ pub struct KeyLogs {
 }
 
 struct State {
-    keys: LiveKeys<KeyRequest, Message>,
+    keys: LiveKeys<KeyRequest, Asked>,
     /// What the answers of the last sessions were, without their keys: no key log tells of it.
     answered: LruCache<(Random, Random), Answered, RandomState>,
     /// Sessions that were asked for by the random that their lines have.
@@ -126,16 +133,31 @@ impl KeyLogs {
 
     /// The answer to a middlebox that asks for keys; nothing where the line is yet to come.
     pub fn answer(&self, request: &KeyRequest) -> Option<Message> {
+        self.answer_with(request, None)
+    }
+
+    /// The same of a session whose lines may have another random, as far as its ClientHello tells which. The answer has that
+    /// one.
+    pub fn answer_ech(&self, asked: &EchKeyRequest) -> Option<Message> {
+        let hello = Some(&asked.client_hello).filter(|it| !it.is_empty());
+        self.answer_with(&asked.request, hello)
+    }
+
+    fn answer_with(&self, request: &KeyRequest, hello: Option<&Arc<[u8]>>) -> Option<Message> {
         let mut state = self.lock();
         if let Err(reason) = self.allows(request) {
             state.counters.denied += 1;
             let client_random = request.client_random;
             return Some(Message::Refused(Refused { client_random, reason }));
         }
-        state.asked.put(request.client_random, ());
-        let answer = state.keys.want(request.client_random, request.clone());
+        let outer = request.client_random;
+        state.asked.put(outer, ());
+        let answer = state.keys.want(outer, hello, request.clone()).map(|(_, answer)| answer);
         if answer.is_some() {
-            state.ech.is_known(&request.client_random);
+            state.ech.is_known(&outer);
+        }
+        if let Some(inner) = state.keys.inner(&outer) {
+            state.opened(outer, inner);
         }
         answer.iter().for_each(|it| state.remember(it));
         answer
@@ -149,8 +171,12 @@ impl KeyLogs {
             return Vec::new();
         }
         let State { keys, ech, .. } = &mut *state;
+        if keys.inner(&asked.request.client_random).is_some() {
+            // It is known which one it is: its line is yet to come.
+            return Vec::new();
+        }
         ech.wait(asked.clone(), Instant::now(), |client_random, _| {
-            keys.find(&KeyRequest { client_random, ..asked.request.clone() })
+            Some(keys.find(client_random, &asked.request)?.1)
         })
     }
 
@@ -174,9 +200,8 @@ impl KeyLogs {
         }
     }
 
-    /// Takes in whole lines; the answers that had to wait for them, and those that are also for a session that was asked
-    /// for by another random.
-    fn lines(&self, text: &[u8]) -> (Vec<Message>, Vec<(Random, Message)>) {
+    /// Takes in whole lines; the answers that had to wait for them, and what may be one to who has asked by another random.
+    fn lines(&self, text: &[u8]) -> (Vec<Asked>, Vec<Asked>) {
         if !self.shared {
             return Default::default();
         }
@@ -184,28 +209,33 @@ impl KeyLogs {
         let mut state = self.lock();
         let State { keys, asked, ech, .. } = &mut *state;
         let mut unasked = Vec::new();
-        let answers = keys.add_and_tell(text, |random| {
-            if asked.contains(&random) {
-                ech.is_known(&random);
-            } else if !unasked.contains(&random) {
-                unasked.push(random);
+        let answers = keys.add_and_tell(text, |news| match news {
+            News::Opened { outer, inner } => {
+                asked.put(inner, ());
+                [outer, inner].iter().for_each(|it| ech.is_known(it));
             }
+            News::Secret(random) if asked.contains(&random) => ech.is_known(&random),
+            News::Secret(random) if !unasked.contains(&random) => unasked.push(random),
+            News::Secret(_) => {}
         });
         let mut others = Vec::new();
         for client_random in unasked {
             let known = Known { client_random: &client_random, server_random: None, flow: None };
-            others.extend(ech.answers(known, now, |request, _| {
-                let own = KeyRequest { client_random, ..request.clone() };
-                Some((request.client_random, keys.find(&own)?))
-            }));
+            others.extend(ech.answers(known, now, |request, _| keys.find(client_random, request)));
         }
-        answers.iter().for_each(|it| state.remember(it));
+        answers.iter().for_each(|(_, it)| state.remember(it));
         state.counters.waited += answers.len() as u64;
         (answers, others)
     }
 }
 
 impl State {
+    /// A session that was asked for by the random on the wire has this one: it is nobody's guess.
+    fn opened(&mut self, outer: Random, inner: Random) {
+        self.asked.put(inner, ());
+        [outer, inner].iter().for_each(|it| self.ech.is_known(it));
+    }
+
     fn remember(&mut self, answer: &Message) {
         self.counters.answered += 1;
         if let Message::SessionKeys(keys) = answer
@@ -246,7 +276,7 @@ impl Answered {
     fn again(
         &self,
         (client_random, server_random): (Random, Random),
-        log: &LiveKeys<KeyRequest, Message>,
+        log: &LiveKeys<KeyRequest, Asked>,
     ) -> Option<SessionKeys> {
         let Self { version, cipher_suite, .. } = *self;
         let mut all: Option<SessionKeys> = None;
@@ -259,7 +289,8 @@ impl Answered {
                 direction,
                 epoch,
             };
-            let Some(Message::SessionKeys(mut keys)) = log.find(&request) else {
+            let Some((_, Message::SessionKeys(mut keys))) = log.find(client_random, &request)
+            else {
                 continue;
             };
             match &mut all {
@@ -271,22 +302,17 @@ impl Answered {
     }
 }
 
-/// The keys that are asked for, if their secret is there.
-fn answer(log: &KeyLog, request: &KeyRequest) -> Option<Message> {
-    let &KeyRequest { client_random, version, cipher_suite, direction, .. } = request;
+/// The keys that are asked for, if their secret is there, of the session that the log has under this random.
+fn answer(log: &KeyLog, client_random: Random, request: &KeyRequest) -> Option<Asked> {
+    let &KeyRequest { version, cipher_suite, direction, .. } = request;
     let server_random = Some(request.server_random);
     let parameters = SessionParameters { version, cipher_suite, client_random, server_random };
     let keys = log.record_keys(parameters, direction, request.epoch.into())?;
     let entry = KeyEntry::new(direction, request.epoch, keys.key(), keys.iv(), keys.mac_key())?;
     let keys = vec![entry];
-    Some(Message::SessionKeys(SessionKeys {
-        client_random,
-        server_random,
-        version,
-        cipher_suite,
-        flow: None,
-        keys,
-    }))
+    let keys =
+        SessionKeys { client_random, server_random, version, cipher_suite, flow: None, keys };
+    Some((request.client_random, Message::SessionKeys(keys)))
 }
 
 /// One key log's way in.
@@ -304,12 +330,16 @@ impl LineSink for Sink {
     fn lines(&mut self, lines: Zeroizing<Vec<u8>>) {
         let (answers, others) = self.logs.lines(&lines);
         if let Some(client) = self.logs.client.get().and_then(Weak::upgrade) {
-            let judge = |it| self.logs.consent.judge(it, Cause::KeyLog);
-            let others = others.into_iter().flat_map(|(random, it)| {
-                let judged = judge(it).into_iter();
-                judged.filter_map(move |it| ech::renamed(&it, random, Match::Guess))
-            });
-            for answer in answers.into_iter().flat_map(judge).chain(others) {
+            let judge = |(random, it): Asked, by| {
+                let judged = self.logs.consent.judge(it, Cause::KeyLog).into_iter();
+                judged.filter_map(move |it| match &it {
+                    Message::SessionKeys(keys) if keys.client_random == random => Some(it),
+                    _ => ech::renamed(&it, random, by),
+                })
+            };
+            let answers = answers.into_iter().flat_map(|it| judge(it, Match::Exact));
+            let others = others.into_iter().flat_map(|it| judge(it, Match::Guess));
+            for answer in answers.chain(others) {
                 // To every middlebox: it may have the same keys twice. A full queue is in the client's counters.
                 let _ = client.send(&answer);
             }
@@ -461,7 +491,7 @@ mod tests {
             "the other direction"
         );
         let answers = logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 2)).0;
-        is_keys(answers.first(), &[7; 32]);
+        is_keys(answers.first().map(|(_, it)| it), &[7; 32]);
         // A KeyUpdate is in no key log.
         let next = key_schedule::next_secret(AES_128, &[7; 32]).unwrap();
         is_keys(logs.answer(&request(2, Epoch(3))).as_ref(), next.as_bytes());
@@ -507,6 +537,59 @@ mod tests {
             let other = KeyRequest { cipher_suite: 0xaaaa, ..asked };
             assert_eq!(reason(&logs, other), Some(Reason::UNSUPPORTED));
         }
+    }
+
+    /// Where the log has what opens the hello inside, nothing is guessed, and keys behind a KeyUpdate are given.
+    #[test]
+    fn accepts_requests_by_the_random_on_the_wire_where_the_log_opens_the_hello() {
+        const OUTER: u8 = 0x0a;
+        const INNER: u8 = 0x1a;
+        let asked = |epoch, hello: &[u8]| EchKeyRequest {
+            request: request(OUTER, epoch),
+            flow: None,
+            client_hello: hello.into(),
+        };
+        let hello = mmtls_testkit::ech::hello();
+        let first = asked(Epoch::APPLICATION, &hello);
+        let ech = mmtls_testkit::ech::lines().concat();
+        let is_exact = |logs: &KeyLogs| {
+            assert!(logs.guesses(&first).is_empty());
+            let later = asked(Epoch(3), &[]);
+            let Some(Message::SessionKeys(keys)) = logs.answer_ech(&later) else {
+                panic!("no keys");
+            };
+            assert_eq!(keys.client_random, [INNER; 32]);
+            assert!(logs.guesses(&later).is_empty());
+            // Those of another session, which somebody else asks for.
+            let (answers, others) = logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 7));
+            assert!(answers.is_empty() && others.is_empty(), "it waits for no guess");
+            assert_eq!(logs.all().len(), 1, "for a middlebox that has started again");
+        };
+        // Lines first.
+        let logs = key_logs(false);
+        logs.lines(ech.as_bytes());
+        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", INNER));
+        is_keys(logs.answer_ech(&first).as_ref(), &[7; 32]);
+        is_exact(&logs);
+        // The request first, which guesses wait for as well until the lines are there.
+        let logs = key_logs(false);
+        assert!(logs.answer_ech(&first).is_none() && logs.guesses(&first).is_empty());
+        let (answers, others) = logs.lines(ech.as_bytes());
+        assert!(answers.is_empty() && others.is_empty());
+        let (_, others) = logs.lines(&line("SERVER_TRAFFIC_SECRET_0", 8));
+        assert!(others.is_empty(), "that is another session");
+        let (answers, others) = logs.lines(&line("SERVER_TRAFFIC_SECRET_0", INNER));
+        assert!(others.is_empty());
+        let [(by, Message::SessionKeys(keys))] = &answers[..] else {
+            panic!("no answer");
+        };
+        assert_eq!((by, keys.client_random), (&[OUTER; 32], [INNER; 32]));
+        is_exact(&logs);
+        // The control: without the lines it is a guess.
+        let logs = key_logs(false);
+        logs.lines(&line("SERVER_TRAFFIC_SECRET_0", INNER));
+        assert!(logs.answer_ech(&first).is_none());
+        assert_eq!(logs.guesses(&first).len(), 1);
     }
 
     #[test]

@@ -167,10 +167,11 @@ impl Programs {
             let request = &asked.request;
             if !self.sessions().knows(&request.client_random) {
                 // Its lines may come by the random on the wire all the same: clients pretend to have encrypted hellos.
-                let own = self.logs.as_ref().and_then(|logs| logs.answer(request));
+                let own = self.logs.as_ref().and_then(|logs| logs.answer_ech(asked));
                 // What no key log may answer, the library may.
                 let own = own.filter(|it| !matches!(it, Message::Refused(_)));
                 let own = own.and_then(|it| self.consent.judge(it, Cause::Request).pop());
+                let own = own.and_then(|it| ech::renamed(&it, request.client_random, Match::Exact));
                 return match own {
                     Some(answer) => vec![answer],
                     None => self.answer_ech(asked),
@@ -336,7 +337,11 @@ mod tests {
         let exempt = Datagram::Exempt(Exempt { client_random: &[1; 32], flow: flow(4000) });
         let asked = |server_random, port| {
             let request = request(9, server_random, Direction::ClientToServer);
-            Message::EchKeyRequest(EchKeyRequest { request, flow: flow(port) })
+            Message::EchKeyRequest(EchKeyRequest {
+                request,
+                flow: flow(port),
+                client_hello: [].into(),
+            })
         };
         let kinds = |messages: &[Message]| {
             let of = |it: &Message| (it.kind(), random_of(it).unwrap()[0]);

@@ -320,6 +320,7 @@ mod tests {
                 epoch,
             },
             flow: flow(port),
+            client_hello: [].into(),
         };
         let (secret, direction) = ([7; 32], Direction::ClientToServer);
         let mut sessions = Sessions::new();

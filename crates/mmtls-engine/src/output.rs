@@ -94,7 +94,7 @@ pub struct KeysOpenNothing {
 }
 
 /// Which keys are wanted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeysNeeded {
     /// The session's client.
     pub client: SocketAddr,
@@ -115,4 +115,12 @@ pub struct KeysNeeded {
     pub epoch: KeyEpoch,
     /// The ClientHello has an encrypted one in it, so that the endpoint may know the session by another random.
     pub offers_ech: bool,
+    /// The body of that ClientHello: with what its client knows, the random inside can be found. Not with requests for later
+    /// keys, and not where it is longer than [`Self::MAX_CLIENT_HELLO_BYTES`].
+    pub client_hello: Option<Arc<[u8]>>,
+}
+
+impl KeysNeeded {
+    /// Longest [`Self::client_hello`]: one that fits into a question to an endpoint.
+    pub const MAX_CLIENT_HELLO_BYTES: usize = 3968;
 }

@@ -8,6 +8,7 @@ mod cleartext;
 mod consent;
 mod cost;
 mod early;
+mod ech;
 mod epochs;
 mod evasion;
 mod fragments;

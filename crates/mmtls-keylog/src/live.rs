@@ -1,12 +1,14 @@
 //! A key log that is still being written, for live use: secrets come after the sessions that want
 //! them, or before.
 //!
-//! Refuses to grow without bound: of sessions and of pending requests the older half goes when there are too
+//! Refuses to grow without bound: of sessions, of pending requests and of hellos the older half goes when there are too
 //! many. Nothing here waits or reads; [`follow`](super::follow) does.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use crate::log::KeyLog;
+use crate::inner::InnerRandoms;
+use crate::log::{Kept, KeyLog};
 
 /// Sessions in one of two generations of secrets, and of pending requests.
 const MAX_SESSIONS: usize = 1 << 16;
@@ -14,31 +16,68 @@ const MAX_SESSIONS: usize = 1 << 16;
 /// Pending requests for one session: a few epochs of both directions. Clients can repeat a random.
 const MAX_PENDING: usize = 16;
 
+/// Makes an answer to a request where the log has the secret, by the random that the log may have it under.
+pub type Answer<W, A> = fn(&KeyLog, [u8; 32], &W) -> Option<A>;
+
+/// What lines told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// A secret of a session.
+    Secret([u8; 32]),
+    /// A session that was asked for by its random on the wire has its secrets under another one.
+    Opened {
+        /// On the wire.
+        outer: [u8; 32],
+        /// Of the secrets.
+        inner: [u8; 32],
+    },
+}
+
 /// Secrets, and requests `W` that wait for them; they are answered with `A`.
 pub struct LiveKeys<W, A> {
     /// The newer and the older generation.
     logs: [KeyLog; 2],
     pending: [HashMap<[u8; 32], Vec<W>>; 2],
+    randoms: InnerRandoms,
     max_sessions: usize,
-    answer: fn(&KeyLog, &W) -> Option<A>,
+    answer: Answer<W, A>,
 }
 
 impl<W, A> LiveKeys<W, A> {
     /// An empty one. `answer` makes an answer where the secret is there.
     #[must_use]
-    pub fn new(answer: fn(&KeyLog, &W) -> Option<A>) -> Self {
+    pub fn new(answer: Answer<W, A>) -> Self {
         Self::with_capacity(answer, MAX_SESSIONS)
     }
 
     /// The same for so many sessions in each of two generations, of secrets and of requests.
     #[must_use]
-    pub fn with_capacity(answer: fn(&KeyLog, &W) -> Option<A>, max_sessions: usize) -> Self {
-        Self { logs: Default::default(), pending: Default::default(), max_sessions, answer }
+    pub fn with_capacity(answer: Answer<W, A>, max_sessions: usize) -> Self {
+        let randoms = InnerRandoms::new(max_sessions);
+        Self {
+            logs: Default::default(),
+            pending: Default::default(),
+            randoms,
+            max_sessions,
+            answer,
+        }
     }
 
-    /// Somebody wants keys of a session: those, or they are given when their line comes.
-    pub fn want(&mut self, client_random: [u8; 32], wanted: W) -> Option<A> {
-        let found = self.find(&wanted);
+    /// Somebody wants keys of a session: those, or they are given when their line comes. Where its first ClientHello is
+    /// there, they may be those of the hello inside.
+    pub fn want(
+        &mut self,
+        client_random: [u8; 32],
+        client_hello: Option<&Arc<[u8]>>,
+        wanted: W,
+    ) -> Option<A> {
+        let mut found = self.find(client_random, &wanted);
+        if found.is_none()
+            && let Some(hello) = client_hello
+        {
+            self.randoms.open(&self.logs, client_random, hello);
+            found = self.find(client_random, &wanted);
+        }
         if found.is_none() {
             if self.pending[0].len() >= self.max_sessions {
                 self.pending[1] = core::mem::take(&mut self.pending[0]);
@@ -57,39 +96,72 @@ impl<W, A> LiveKeys<W, A> {
         self.add_and_tell(text, |_| ())
     }
 
-    /// As [`Self::add`]; `each` is told of the session of each line.
-    pub fn add_and_tell(&mut self, text: &[u8], mut each: impl FnMut([u8; 32])) -> Vec<A> {
-        if self.logs[0].sessions() >= self.max_sessions {
+    /// As [`Self::add`]; `each` is told of what the lines told.
+    pub fn add_and_tell(&mut self, text: &[u8], mut each: impl FnMut(News)) -> Vec<A> {
+        let [newer, _] = &self.logs;
+        if newer.sessions().max(newer.ech_hellos()) >= self.max_sessions {
             self.logs[1] = core::mem::take(&mut self.logs[0]);
         }
-        let mut randoms = Vec::new();
-        self.logs[0].add_lines(text, |random| randoms.push(random));
+        let mut lines = Vec::new();
+        self.logs[0].add_lines(text, |of| lines.push(of));
         let mut found = Vec::new();
-        for random in randoms {
-            each(random);
-            for generation in 0..self.pending.len() {
-                let Some(pending) = self.pending[generation].remove(&random) else {
-                    continue;
-                };
-                let mut open = Vec::new();
-                for wanted in pending {
-                    match self.find(&wanted) {
-                        Some(keys) => found.push(keys),
-                        None => open.push(wanted),
+        for line in lines {
+            match line {
+                Kept::Secret(random) => {
+                    each(News::Secret(random));
+                    if self.answer_pending(random, &mut found) {
+                        self.randoms.forget(&random);
+                    }
+                    if let Some(outer) = self.randoms.outer(&random) {
+                        self.answer_pending(outer, &mut found);
                     }
                 }
-                if !open.is_empty() {
-                    self.pending[generation].insert(random, open);
+                Kept::Ech(outer) => {
+                    if let Some(inner) = self.randoms.open_waiting(&self.logs, outer) {
+                        each(News::Opened { outer, inner });
+                        self.answer_pending(outer, &mut found);
+                    }
                 }
             }
         }
         found
     }
 
-    /// What is wanted, if its secret is there.
+    /// Answers what waits for a session's secrets, as far as they are there; whether there was anything.
+    fn answer_pending(&mut self, random: [u8; 32], found: &mut Vec<A>) -> bool {
+        let before = found.len();
+        for generation in 0..self.pending.len() {
+            let Some(pending) = self.pending[generation].remove(&random) else {
+                continue;
+            };
+            let mut open = Vec::new();
+            for wanted in pending {
+                match self.find(random, &wanted) {
+                    Some(keys) => found.push(keys),
+                    None => open.push(wanted),
+                }
+            }
+            if !open.is_empty() {
+                self.pending[generation].insert(random, open);
+            }
+        }
+        found.len() > before
+    }
+
+    /// What is wanted of a session, if its secret is there.
     #[must_use]
-    pub fn find(&self, wanted: &W) -> Option<A> {
-        self.logs.iter().find_map(|log| (self.answer)(log, wanted))
+    pub fn find(&self, client_random: [u8; 32], wanted: &W) -> Option<A> {
+        // Where the server does not open the hello inside, the secrets are those of the one outside.
+        [Some(client_random), self.inner(&client_random)]
+            .into_iter()
+            .flatten()
+            .find_map(|random| self.logs.iter().find_map(|log| (self.answer)(log, random, wanted)))
+    }
+
+    /// The random that the secrets of a session have which was asked for by another one.
+    #[must_use]
+    pub fn inner(&self, client_random: &[u8; 32]) -> Option<[u8; 32]> {
+        self.randoms.inner(client_random)
     }
 }
 
@@ -107,8 +179,8 @@ mod tests {
     }
 
     /// Suites whose keys there are.
-    fn answer(log: &KeyLog, &(random, epoch): &Request) -> Option<Vec<u16>> {
-        let (client_random, direction) = ([random; 32], Direction::ClientToServer);
+    fn answer(log: &KeyLog, client_random: [u8; 32], &(_, epoch): &Request) -> Option<Vec<u16>> {
+        let direction = Direction::ClientToServer;
         let suites: Vec<u16> = match epoch {
             KeyEpoch::EarlyData => log.candidate_suites(&client_random, direction, epoch).collect(),
             _ => vec![0x1301],
@@ -127,7 +199,7 @@ mod tests {
     }
 
     fn want(live: &mut LiveKeys<Request, Vec<u16>>, random: u8, epoch: KeyEpoch) -> bool {
-        live.want([random; 32], (random, epoch)).is_some()
+        live.want([random; 32], None, (random, epoch)).is_some()
     }
 
     #[test]
@@ -147,6 +219,86 @@ mod tests {
         assert!(want(&mut live, 2, KeyEpoch::Application(3)));
     }
 
+    /// The random on the wire, and the one inside, are those of the example.
+    const OUTER: u8 = 0x0a;
+    const INNER: u8 = 0x1a;
+
+    fn hello() -> Arc<[u8]> {
+        mmtls_testkit::ech::hello().into()
+    }
+
+    /// Lines, and the request for the keys of the session on the wire.
+    #[test]
+    fn accepts_lines_of_the_hello_inside_in_any_order() {
+        let [secret, config] = mmtls_testkit::ech::lines();
+        let keys = line("CLIENT_TRAFFIC_SECRET_0", INNER);
+        let steps: [Option<&[u8]>; 4] =
+            [Some(secret.as_bytes()), Some(config.as_bytes()), Some(&keys), None];
+        let (application, hello) = (KeyEpoch::Application(0), hello());
+        for order in 0..256 {
+            let order = [order & 3, order >> 2 & 3, order >> 4 & 3, order >> 6];
+            if (0..4).any(|it| !order.contains(&it)) {
+                continue;
+            }
+            let mut live = LiveKeys::new(answer);
+            let (mut found, mut news) = (Vec::new(), Vec::new());
+            for at in order {
+                assert!(found.is_empty());
+                match steps[at] {
+                    Some(text) => found.extend(live.add_and_tell(text, |it| news.push(it))),
+                    None => {
+                        found.extend(live.want([OUTER; 32], Some(&hello), (OUTER, application)))
+                    }
+                }
+            }
+            assert_eq!(found, [[0x1301]], "{order:?}");
+            assert_eq!(live.inner(&[OUTER; 32]), Some([INNER; 32]));
+            // Told where the lines came behind the request.
+            let opened = News::Opened { outer: [OUTER; 32], inner: [INNER; 32] };
+            let is_late =
+                order.iter().rposition(|it| *it < 2) > order.iter().position(|it| *it == 3);
+            assert_eq!(news.contains(&opened), is_late, "{order:?}");
+            assert!(news.contains(&News::Secret([INNER; 32])) && news.len() < 3);
+            // Later keys are asked for without the hello.
+            assert!(want(&mut live, OUTER, KeyEpoch::Application(3)));
+            assert!(!want(&mut live, OUTER, KeyEpoch::Handshake));
+            let later = live.add(&line("CLIENT_HANDSHAKE_TRAFFIC_SECRET", INNER));
+            assert_eq!(later, [[0x1301]]);
+        }
+    }
+
+    #[test]
+    fn accepts_lines_of_the_hello_outside_where_the_server_takes_that() {
+        let mut live = LiveKeys::new(answer);
+        let wanted = (OUTER, KeyEpoch::Application(0));
+        assert!(live.want([OUTER; 32], Some(&hello()), wanted).is_none());
+        live.add(mmtls_testkit::ech::lines().concat().as_bytes());
+        assert_eq!(live.add(&line("CLIENT_TRAFFIC_SECRET_0", OUTER)).len(), 1);
+        assert!(live.add(&line("CLIENT_TRAFFIC_SECRET_0", INNER)).is_empty(), "given once");
+    }
+
+    #[test]
+    fn refuses_lines_of_other_hellos() {
+        let mut live = LiveKeys::new(answer);
+        let lines = mmtls_testkit::ech::lines();
+        let [secret, config] = &lines;
+        // One half, another configuration, another secret, another hello's.
+        for (lines, cut) in [
+            (secret.clone(), 0),
+            (lines.concat().replace("7075626c6963", "7075626c6964"), 0),
+            (lines.concat().replace("9d6ce783", "9d6ce784"), 0),
+            (lines.concat(), 1),
+            (secret.replace(&"0a".repeat(32), &"0b".repeat(32)) + config, 0),
+        ] {
+            live.add(lines.as_bytes());
+            live.add(&line("CLIENT_TRAFFIC_SECRET_0", INNER));
+            let hello = hello()[cut..].into();
+            let wanted = (OUTER, KeyEpoch::Application(0));
+            assert!(live.want([OUTER; 32], Some(&hello), wanted).is_none(), "{lines}");
+            live = LiveKeys::new(answer);
+        }
+    }
+
     #[test]
     fn refuses_to_grow_without_bound() {
         let mut live = LiveKeys::with_capacity(answer, 4);
@@ -155,6 +307,9 @@ mod tests {
             live.add(&line("CLIENT_TRAFFIC_SECRET_0", random));
             assert!(live.logs.iter().all(|log| log.sessions() <= 4));
             assert!(live.pending.iter().all(|pending| pending.len() <= 4));
+            let ech = format!("ECH_SECRET {} {}", hex(&[random; 32]), "07".repeat(32));
+            live.add(ech.as_bytes());
+            assert!(live.logs.iter().all(|log| log.ech_hellos() <= 4));
         }
         assert!(want(&mut live, 199, KeyEpoch::Application(0)));
         assert!(!want(&mut live, 3, KeyEpoch::Application(0)));

@@ -7,13 +7,16 @@
 
 use std::io::{self, Read};
 
-use mmtls_keyshare::keylog::{self, Label, Line, LineError, MAX_LINE_BYTES, MAX_SECRET_BYTES};
+use mmtls_keyshare::keylog::{
+    self, EchPart, Label, Line, LineError, MAX_ECH_BYTES, MAX_LINE_BYTES, MAX_SECRET_BYTES,
+};
 use mmtls_record::key_schedule::RecordKeys;
 use mmtls_record::keyring::{self, Keyring, SessionParameters};
 use mmtls_record::suite::TLS12;
 use mmtls_record::{Direction, KeyEpoch};
 use zeroize::Zeroizing;
 
+use crate::ech_lines::EchLines;
 use crate::store::Store;
 
 /// Highest epoch of application keys that a secret is derived for, one hash after another.
@@ -26,7 +29,9 @@ pub struct KeyLogReport {
     pub lines: u64,
     /// Secrets kept, repeated ones included.
     pub secrets: u64,
-    /// Lines with a label that is not kept: unknown, exporters, ECH.
+    /// Lines of Encrypted Client Hello that were kept, repeated ones included.
+    pub ech: u64,
+    /// Lines with a label that is not kept: unknown, exporters.
     pub other_labels: u64,
     /// `RSA` lines: premaster secrets of TLS 1.2, which are not used.
     pub rsa_premaster: u64,
@@ -34,7 +39,7 @@ pub struct KeyLogReport {
     pub malformed: u64,
     /// Number of the first malformed line, from 1, and what is wrong with it.
     pub first_malformed: Option<(u64, LineError)>,
-    /// Secrets that were not kept because there is no room for more.
+    /// Secrets and lines of Encrypted Client Hello that were not kept because there is no room for more.
     pub no_room: u64,
 }
 
@@ -42,7 +47,16 @@ pub struct KeyLogReport {
 #[derive(Default)]
 pub struct KeyLog {
     store: Store,
+    ech: EchLines,
     report: KeyLogReport,
+}
+
+/// Of which session a line was kept.
+pub(crate) enum Kept {
+    /// A secret.
+    Secret([u8; 32]),
+    /// What opens the hello inside the one with this random.
+    Ech([u8; 32]),
 }
 
 /// The number of a label in the store: below 64 what comes once in a session, then the epochs of both directions.
@@ -122,15 +136,15 @@ impl KeyLog {
         self.add_lines(text, |_| {});
     }
 
-    /// The same; `kept` hears of each session of which a secret was kept.
-    pub(crate) fn add_lines(&mut self, text: &[u8], mut kept: impl FnMut([u8; 32])) {
+    /// The same; `kept` hears of each line that was kept.
+    pub(crate) fn add_lines(&mut self, text: &[u8], mut kept: impl FnMut(Kept)) {
         let mut lines = text.split(|&byte| byte == b'\n').peekable();
         while let Some(line) = lines.next() {
             // What follows the last line end is a line only if there is something.
             if (lines.peek().is_some() || !line.is_empty())
-                && let Some(client_random) = self.add_line(line)
+                && let Some(of) = self.add_line(line)
             {
-                kept(client_random);
+                kept(of);
             }
         }
     }
@@ -145,6 +159,16 @@ impl KeyLog {
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.store.sessions()
+    }
+
+    /// How many hellos on the wire have lines of Encrypted Client Hello here.
+    pub(crate) fn ech_hellos(&self) -> usize {
+        self.ech.hellos()
+    }
+
+    /// The configuration and the shared secret of a hello on the wire, as far as they are here.
+    pub(crate) fn ech(&self, client_random: &[u8; 32]) -> [Option<&[u8]>; 2] {
+        [EchPart::Config, EchPart::Secret].map(|part| self.ech.get(client_random, part))
     }
 
     /// Whether there is any secret of a session.
@@ -205,12 +229,15 @@ impl KeyLog {
         Some(keyring)
     }
 
-    /// Takes in a line, and returns whose secret was kept.
-    fn add_line(&mut self, line: &[u8]) -> Option<[u8; 32]> {
+    /// Takes in a line, and returns of whom it was kept.
+    fn add_line(&mut self, line: &[u8]) -> Option<Kept> {
         self.report.lines += 1;
         let mut buffer = Zeroizing::new([0; MAX_SECRET_BYTES]);
         let (label, client_random, secret) = match keylog::parse(line, &mut buffer) {
             Ok(Line::Secret { label, client_random, secret }) => (label, client_random, secret),
+            Ok(Line::Ech { part, client_random, digits }) => {
+                return self.add_ech(part, client_random, digits);
+            }
             Ok(Line::Empty) => return None,
             Ok(Line::RsaPremaster) => {
                 self.report.rsa_premaster += 1;
@@ -234,7 +261,25 @@ impl KeyLog {
             return None;
         }
         self.report.secrets += 1;
-        Some(client_random)
+        Some(Kept::Secret(client_random))
+    }
+
+    fn add_ech(&mut self, part: EchPart, client_random: [u8; 32], digits: &[u8]) -> Option<Kept> {
+        let mut buffer = Zeroizing::new([0; MAX_ECH_BYTES]);
+        match keylog::decode_ech(digits, &mut buffer) {
+            Ok(value) if self.ech.insert(client_random, part, value) => {
+                self.report.ech += 1;
+                Some(Kept::Ech(client_random))
+            }
+            Ok(_) => {
+                self.report.no_room += 1;
+                None
+            }
+            Err(error) => {
+                self.count_malformed(error);
+                None
+            }
+        }
     }
 
     fn count_malformed(&mut self, error: LineError) {

@@ -4,12 +4,14 @@
 //! What is the same on both sides is the server's random, where the endpoint knows it, and the connection's ends. Where it
 //! knows neither (a key log, rustls without a flow), the keys of any session of its own may be the right ones: the middlebox
 //! tries them on records, and lets wrong ones go. A refusal cannot be tried, and is never a guess; nor are keys after a
-//! KeyUpdate.
+//! KeyUpdate. An endpoint that has the secret of the hello inside finds its random in the request's ClientHello, and does not
+//! guess: that is done where the secret is.
 //!
 //! Refuses: to answer a session's own request here, more than [`MAX_WAITING`] requests, to keep one for more than [`WAITING`],
 //! and more than [`MAX_GUESSES`] for one.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::Flow;
@@ -51,7 +53,7 @@ impl Known<'_> {
     /// Whether the session that is asked for is this one, by another random.
     #[must_use]
     pub fn matches(&self, asked: &EchKeyRequest) -> Option<Match> {
-        let EchKeyRequest { request, flow } = asked;
+        let EchKeyRequest { request, flow, .. } = asked;
         if *self.client_random == request.client_random {
             return None;
         }
@@ -109,11 +111,13 @@ impl EchRequests {
     /// one, the latest first; the answers.
     pub fn wait<A>(
         &mut self,
-        asked: EchKeyRequest,
+        mut asked: EchKeyRequest,
         now: Instant,
         mut answer: impl FnMut(Random, Match) -> Option<A>,
     ) -> Vec<A> {
         self.forget_old(now);
+        // Nothing here looks into it.
+        asked.client_hello = Arc::default();
         let (mut all, mut answers) = (Vec::new(), Vec::new());
         for Recent { since, client_random, flow, claimed_by } in self.recent.iter().rev() {
             let known = Known { client_random, server_random: None, flow: *flow };
@@ -248,7 +252,7 @@ mod tests {
             direction: Direction::ClientToServer,
             epoch: Epoch::APPLICATION,
         };
-        EchKeyRequest { request, flow: flow(port) }
+        EchKeyRequest { request, flow: flow(port), client_hello: Arc::default() }
     }
 
     fn flow(port: u16) -> Option<Flow> {

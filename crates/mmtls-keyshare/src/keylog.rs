@@ -16,6 +16,11 @@ pub const MAX_LINE_BYTES: usize = 4096;
 /// Longest secret: the output of SHA-384, and the master secret of TLS 1.2.
 pub const MAX_SECRET_BYTES: usize = 48;
 
+/// Longest value of an Encrypted Client Hello line; its shortest and longest secret, that of the KEMs with SHA-256 and
+/// SHA-512.
+pub const MAX_ECH_BYTES: usize = 1024;
+const ECH_SECRET_BYTES: std::ops::RangeInclusive<usize> = 32..=64;
+
 /// What a secret is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Label {
@@ -53,6 +58,32 @@ impl Label {
     }
 }
 
+/// What a line of Encrypted Client Hello has (draft-ietf-tls-ech-keylogfile).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EchPart {
+    /// `ECH_SECRET`: the shared secret of the KEM.
+    Secret,
+    /// `ECH_CONFIG`: the server's `ECHConfig`.
+    Config,
+}
+
+impl EchPart {
+    fn parse(text: &[u8]) -> Option<Self> {
+        match text {
+            b"ECH_SECRET" => Some(Self::Secret),
+            b"ECH_CONFIG" => Some(Self::Config),
+            _ => None,
+        }
+    }
+
+    fn allows(self, length: usize) -> bool {
+        match self {
+            Self::Secret => ECH_SECRET_BYTES.contains(&length),
+            Self::Config => (1..=MAX_ECH_BYTES).contains(&length),
+        }
+    }
+}
+
 /// What a line says. The secret is in the caller's buffer, since moving it would leave copies behind.
 #[derive(PartialEq, Eq)]
 pub enum Line<'a> {
@@ -66,6 +97,15 @@ pub enum Line<'a> {
         client_random: Random,
         /// 32 or 48 bytes.
         secret: &'a [u8],
+    },
+    /// What opens the hello inside another one.
+    Ech {
+        /// Which half of it.
+        part: EchPart,
+        /// Of the hello on the wire; the session's secrets may have the other one's.
+        client_random: Random,
+        /// Digits, or what is in their place, of a length that is allowed: see [`decode_ech`].
+        digits: &'a [u8],
     },
     /// The premaster secret of an `RSA` line, which would need the whole handshake.
     RsaPremaster,
@@ -85,6 +125,8 @@ pub enum LineError {
     ClientRandom,
     /// The third field is not 32 or 48 bytes in hexadecimal.
     Secret,
+    /// The third field of an Encrypted Client Hello line is not a secret or a configuration in hexadecimal.
+    Ech,
 }
 
 impl fmt::Display for LineError {
@@ -94,6 +136,7 @@ impl fmt::Display for LineError {
             Self::Fields => "a line has three fields: label, client random, secret",
             Self::ClientRandom => "the client random is not 32 bytes in hexadecimal",
             Self::Secret => "the secret is not 32 or 48 bytes in hexadecimal",
+            Self::Ech => "not 32 to 64 bytes (ECH_SECRET) or 1 to 1024 (ECH_CONFIG) in hexadecimal",
         })
     }
 }
@@ -105,7 +148,7 @@ impl std::error::Error for LineError {}
 /// # Errors
 /// [`LineError`].
 pub fn parse<'a>(
-    line: &[u8],
+    line: &'a [u8],
     secret: &'a mut [u8; MAX_SECRET_BYTES],
 ) -> Result<Line<'a>, LineError> {
     if line.len() > MAX_LINE_BYTES {
@@ -129,19 +172,38 @@ pub fn parse<'a>(
             _ => Err(LineError::ClientRandom),
         };
     }
-    let Some(label) = Label::parse(label) else {
+    let (ech, label) = (EchPart::parse(label), Label::parse(label));
+    if ech.is_none() && label.is_none() {
         return Ok(Line::OtherLabel);
-    };
+    }
     let mut client_random = [0; 32];
     if decode(random, &mut client_random) != Some(32) {
         return Err(LineError::ClientRandom);
     }
+    if let Some(part) = ech {
+        let is_legal = digits.len().is_multiple_of(2) && part.allows(digits.len() / 2);
+        return is_legal.then_some(Line::Ech { part, client_random, digits }).ok_or(LineError::Ech);
+    }
+    let Some(label) = label else {
+        return Ok(Line::OtherLabel);
+    };
     match decode(digits, secret) {
         Some(length @ (32 | 48)) => {
             Ok(Line::Secret { label, client_random, secret: &secret[..length] })
         }
         _ => Err(LineError::Secret),
     }
+}
+
+/// The value of [`Line::Ech`]. `out` is written to, and is the caller's to wipe.
+///
+/// # Errors
+/// [`LineError::Ech`]: they are no digits.
+pub fn decode_ech<'a>(
+    digits: &[u8],
+    out: &'a mut [u8; MAX_ECH_BYTES],
+) -> Result<&'a [u8], LineError> {
+    base16ct::mixed::decode(digits, out).map_err(|_| LineError::Ech)
 }
 
 /// How many bytes these digits are, if they are digits and fit.
@@ -200,6 +262,27 @@ mod tests {
     }
 
     #[test]
+    fn accepts_lines_of_encrypted_client_hello() {
+        let (mut secret, mut value) = ([0; MAX_SECRET_BYTES], [0; MAX_ECH_BYTES]);
+        for (label, part, lengths) in [
+            ("ECH_SECRET", EchPart::Secret, [32, 48, 64]),
+            ("ECH_CONFIG", EchPart::Config, [1, 66, 1024]),
+        ] {
+            for length in lengths {
+                let text = format!("{label} {} {}\r\n", "aB".repeat(32), "cD".repeat(length));
+                let line = parse(text.as_bytes(), &mut secret);
+                let Ok(Line::Ech { part: found, client_random, digits }) = line else {
+                    panic!("{text}");
+                };
+                assert_eq!((found, client_random), (part, [0xab; 32]));
+                assert_eq!(decode_ech(digits, &mut value).unwrap(), vec![0xcd; length]);
+            }
+        }
+        assert!(decode_ech(b"0g", &mut value).is_err());
+        assert_eq!(secret, [0; MAX_SECRET_BYTES], "it is not there");
+    }
+
+    #[test]
     fn accepts_lines_without_a_secret_of_use() {
         let random = "ab".repeat(32);
         for (text, line) in [
@@ -229,6 +312,11 @@ mod tests {
             (format!("CLIENT_RANDOM {random} {}", "0g".repeat(32)), LineError::Secret),
             (format!("CLIENT_RANDOM {random} {}", "00".repeat(31)), LineError::Secret),
             (format!("CLIENT_RANDOM {random} {}", "00".repeat(49)), LineError::Secret),
+            (format!("ECH_SECRET {} {secret}", &random[1..]), LineError::ClientRandom),
+            (format!("ECH_SECRET {random} {}", "00".repeat(31)), LineError::Ech),
+            (format!("ECH_SECRET {random} {}", "00".repeat(65)), LineError::Ech),
+            (format!("ECH_CONFIG {random} {}", "00".repeat(1025)), LineError::Ech),
+            (format!("ECH_CONFIG {random} {}0", "00".repeat(9)), LineError::Ech),
             (format!("RSA {random} {secret}"), LineError::ClientRandom),
             (format!("RSA {} {secret}", "0".repeat(16)), LineError::Secret),
         ] {

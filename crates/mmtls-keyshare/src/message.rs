@@ -10,6 +10,7 @@ mod tests;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 pub use codec::{Decoded, Decoder, decode, encode, encode_into, encode_relayed};
 
@@ -29,6 +30,8 @@ pub const HEADER_BYTES: usize = 4;
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 /// Most keys in one [`SessionKeys`].
 pub const MAX_KEYS: usize = 16;
+/// Longest ClientHello in [`EchKeyRequest`]: with all that is around it, also in [`Relayed`], it fits into a message.
+pub const MAX_CLIENT_HELLO_BYTES: usize = MAX_MESSAGE_BYTES - 128;
 /// Longest software name in [`Greeting`].
 pub const MAX_SOFTWARE_BYTES: usize = 255;
 
@@ -235,6 +238,9 @@ pub struct EchKeyRequest {
     pub request: KeyRequest,
     /// The connection's ends.
     pub flow: Option<Flow>,
+    /// The body of the session's first ClientHello, at most [`MAX_CLIENT_HELLO_BYTES`]: an endpoint that has the shared secret of
+    /// the hello inside finds its random. Empty where it is longer, and behind a KeyUpdate.
+    pub client_hello: Arc<[u8]>,
 }
 
 /// "I will not": the answer to keys that are not accepted or to a request that is not granted.
@@ -409,6 +415,8 @@ pub enum EncodeError {
     Software,
     /// A message that is not relayed.
     Relayed,
+    /// A ClientHello that is too long.
+    ClientHello,
 }
 
 impl fmt::Display for EncodeError {
@@ -417,6 +425,7 @@ impl fmt::Display for EncodeError {
             Self::Keys => f.write_str("a key message needs 1 to 16 keys, none of them empty"),
             Self::Software => f.write_str("software name is too long or has control characters"),
             Self::Relayed => f.write_str("a message of this type is not relayed"),
+            Self::ClientHello => f.write_str("ClientHello is too long"),
         }
     }
 }

@@ -63,6 +63,12 @@ impl<'a> Reader<'a> {
         let length = self.u8()?;
         self.take(usize::from(length))
     }
+
+    /// The same with its length in two bytes.
+    pub(crate) fn vec16(&mut self) -> Result<&'a [u8], Short> {
+        let length = self.u16()?;
+        self.take(usize::from(length))
+    }
 }
 
 /// Writes fields into a slice, front to back.

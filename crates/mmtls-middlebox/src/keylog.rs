@@ -1,5 +1,6 @@
 //! From key logs to the keys that an engine wants.
 
+pub use mmtls_keylog::inner::InnerRandoms;
 pub use mmtls_keylog::{KeyLog, KeyLogReport, MAX_EPOCH, follow};
 
 use mmtls_engine::tls::CipherSuite;
@@ -15,13 +16,23 @@ pub type LiveKeys = mmtls_keylog::live::LiveKeys<KeysNeeded, SharedKeys>;
 /// An empty one.
 #[must_use]
 pub fn live_keys() -> LiveKeys {
-    LiveKeys::new(shared_keys)
+    LiveKeys::new(shared_keys_of)
 }
 
 /// The keys that an engine wants, if their secret is in the log.
 #[must_use]
 pub fn shared_keys(log: &KeyLog, wanted: &KeysNeeded) -> Option<SharedKeys> {
-    let &KeysNeeded { client_random, server_random, direction, epoch, .. } = wanted;
+    shared_keys_of(log, wanted.client_random, wanted)
+}
+
+/// The same where the log has it under this random: that of the hello inside, with Encrypted Client Hello.
+#[must_use]
+pub fn shared_keys_of(
+    log: &KeyLog,
+    client_random: [u8; 32],
+    wanted: &KeysNeeded,
+) -> Option<SharedKeys> {
+    let &KeysNeeded { server_random, direction, epoch, .. } = wanted;
     let open = |cipher_suite| {
         let version = wanted.version.0;
         let parameters = SessionParameters { version, cipher_suite, client_random, server_random };
@@ -37,7 +48,7 @@ pub fn shared_keys(log: &KeyLog, wanted: &KeysNeeded) -> Option<SharedKeys> {
     Some(SharedKeys {
         sender: None,
         source: 0,
-        client_random,
+        client_random: wanted.client_random,
         server_random,
         cipher_suite: openers.first()?.0,
         keys: openers.into_iter().map(|(_, opener)| (direction, epoch, opener)).collect(),

@@ -702,7 +702,8 @@ pub fn request(wanted: &KeysNeeded) -> Option<Message> {
     Some(match wanted.offers_ech {
         true => {
             let flow = Flow::new(wanted.client, wanted.server);
-            Message::EchKeyRequest(EchKeyRequest { request, flow })
+            let client_hello = wanted.client_hello.clone().unwrap_or_default();
+            Message::EchKeyRequest(EchKeyRequest { request, flow, client_hello })
         }
         false => Message::KeyRequest(request),
     })

@@ -5,13 +5,16 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mmtls_engine::session::Handler;
-use mmtls_engine::{Config, Engine, FrameInput, Link, Output, Policy, PortId};
+use mmtls_engine::{
+    Config, Engine, FrameInput, KeysNeeded, Link, Output, Policy, PortId, SharedKeys,
+};
 use mmtls_packet_io::capture::{self, CaptureReader, Item, SecretsKind};
 
-use crate::keylog::{KeyLog, shared_keys};
+use crate::keylog::{InnerRandoms, KeyLog, shared_keys, shared_keys_of};
 use crate::{Error, keys};
 
 /// The engine configuration for captures: nothing can be held back any more, so every policy
@@ -53,17 +56,22 @@ pub fn load_keylog(path: &Path) -> Result<KeyLog, Error> {
     KeyLog::load(file).map_err(Error::file(path))
 }
 
+/// Sessions with Encrypted Client Hello in one of two generations: some of them are in a capture at the same time.
+const MAX_ECH_SESSIONS: usize = 1 << 16;
+
 /// An engine that is fed from captures.
 pub struct Replay<H: Handler> {
     engine: Engine<H>,
     keys: KeyLog,
+    randoms: InnerRandoms,
 }
 
 impl<H: Handler> Replay<H> {
     /// An engine that knows these keys.
     #[must_use]
     pub fn new(config: Config, keys: KeyLog, handler: H) -> Self {
-        Self { engine: Engine::new(config, handler), keys }
+        let randoms = InnerRandoms::new(MAX_ECH_SESSIONS);
+        Self { engine: Engine::new(config, handler), keys, randoms }
     }
 
     /// The engine, for its counters and its handler.
@@ -156,11 +164,23 @@ impl<H: Handler> Replay<H> {
     fn drain(&mut self, now_ns: u64) {
         while let Some(output) = self.engine.poll_output() {
             if let Output::KeysNeeded(wanted) = output
-                && let Some(keys) = shared_keys(&self.keys, &wanted)
+                && let Some(keys) = self.find(&wanted)
             {
                 // A refusal is counted by the engine.
                 let _ = self.engine.handle_keys(now_ns, keys);
             }
         }
+    }
+
+    /// Keys by the session's random, else by that of the hello inside.
+    fn find(&mut self, wanted: &KeysNeeded) -> Option<SharedKeys> {
+        let outer = wanted.client_random;
+        if let Some(keys) = shared_keys(&self.keys, wanted) {
+            return Some(keys);
+        }
+        if let Some(hello) = &wanted.client_hello {
+            self.randoms.open(slice::from_ref(&self.keys), outer, hello);
+        }
+        shared_keys_of(&self.keys, self.randoms.inner(&outer)?, wanted)
     }
 }

@@ -363,9 +363,7 @@ fn drain<H: Handler>(
                 keys.ask_for_live_keys(connections);
             }
             Output::KeysNeeded(wanted) => {
-                if let Some(found) =
-                    keys.log.as_mut().and_then(|log| log.want(wanted.client_random, wanted))
-                {
+                if let Some(found) = keys.find(&wanted) {
                     // What comes of it is taken up by the next turn of this loop.
                     let _ = engine.handle_keys(now_ns, found);
                 } else {

@@ -26,6 +26,7 @@
 pub mod captures;
 pub mod compromised;
 pub mod dialogs;
+pub mod ech;
 pub mod files;
 pub mod frames;
 pub mod middlebox;

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod deframer;
+mod ech;
 mod enums;
 mod handshake;
 mod hello;
@@ -12,6 +13,7 @@ mod offer;
 mod protection;
 
 pub use deframer::{Deframed, RecordHeader, deframe};
+pub use ech::{EchConfig, SealedHello};
 pub use enums::{
     CipherSuite, ContentType, Direction, ExtensionType, HandshakeType, KeyEpoch, ProtocolVersion,
 };

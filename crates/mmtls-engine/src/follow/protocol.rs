@@ -21,8 +21,8 @@ use crate::config::{Config, ExemptNames, Policy};
 use crate::keys::LiveKeys;
 use crate::session::{Certificates, KeyStatus, SessionError, SessionInfo};
 use crate::tls::{
-    ClientHello, ContentType, Direction, HandshakeType, Hellos, KeyEpoch, MessageBuffer,
-    OpenRecord, ProtocolVersion, ServerHello,
+    ClientHello, ContentType, Direction, HandshakeType, KeyEpoch, MessageBuffer, OpenRecord,
+    ProtocolVersion, ServerHello,
 };
 
 /// By whom a session is exempt.
@@ -169,10 +169,10 @@ impl Protocol {
             Version::Undecided(_) | Version::Tls12(_) => 0,
         };
         let hellos = match direction {
-            Direction::ClientToServer => self.reporter.info.hellos.as_deref(),
-            Direction::ServerToClient => None,
+            Direction::ClientToServer => self.reporter.kept_bytes(),
+            Direction::ServerToClient => 0,
         };
-        self.messages[direction.index()].capacity() + searched + hellos.map_or(0, Hellos::memory)
+        self.messages[direction.index()].capacity() + searched + hellos
     }
 
     /// Whether the server's next records may be application data in answer to the client's.
@@ -372,6 +372,7 @@ impl Protocol {
         self.version = Version::default();
         self.messages = Default::default();
         self.reporter.info.hellos = None;
+        self.reporter.drop_ech_hello();
     }
 
     /// The client speaks a version that shows in its first bytes, and is not followed.
@@ -542,7 +543,9 @@ impl Protocol {
         let kind = negotiation.client_hello(hello, &mut reporter.info);
         let is_first = matches!(kind, Some(FromClient::First { .. }));
         if is_first {
-            reporter.offers_ech = offers_ech;
+            if offers_ech {
+                reporter.keep_ech_hello(body);
+            }
             reporter.tell_offer(body, ctx);
         }
         let early = match version {
@@ -645,6 +648,7 @@ impl Protocol {
             }
             Version::Tls13(_) => {}
         }
+        reporter.drop_ech_hello();
     }
 }
 

@@ -4,6 +4,7 @@
 //! Refuses to take a decision back, and to raise anything once the session has ended.
 
 use core::mem;
+use std::sync::Arc;
 
 use super::context::{Context, RawRecord, Step};
 use super::sink::SessionSink;
@@ -30,6 +31,8 @@ pub(super) struct Reporter {
     /// The ClientHello has an encrypted one in it, or what looks like one: where the server takes that, its random is what
     /// the endpoints know the session by.
     pub(super) offers_ech: bool,
+    /// That ClientHello, until the session's first keys have been asked for. In a box, since most sessions have none.
+    ech_hello: Option<Box<Arc<[u8]>>>,
 }
 
 impl Reporter {
@@ -44,6 +47,7 @@ impl Reporter {
             handshake_ended: false,
             ended: false,
             offers_ech: false,
+            ech_hello: None,
         }
     }
 
@@ -250,6 +254,25 @@ impl Reporter {
         }
     }
 
+    /// The session's first ClientHello has an encrypted one in it.
+    pub(super) fn keep_ech_hello(&mut self, body: &[u8]) {
+        self.offers_ech = true;
+        if body.len() <= KeysNeeded::MAX_CLIENT_HELLO_BYTES {
+            self.ech_hello = Some(Box::new(Arc::from(body)));
+        }
+    }
+
+    /// Its first keys have been asked for, or are not needed.
+    pub(super) fn drop_ech_hello(&mut self) {
+        self.ech_hello = None;
+    }
+
+    /// Bytes that are kept of the session's hellos.
+    pub(super) fn kept_bytes(&self) -> usize {
+        let hellos = self.info.hellos.as_deref().map_or(0, Hellos::memory);
+        hellos + self.ech_hello.as_ref().map_or(0, |it| it.len())
+    }
+
     /// The server has answered; of several answers the first one counts.
     pub(super) fn answer_handshake(&mut self, body: &[u8], ctx: &mut Context<'_>) {
         if !mem::replace(&mut self.server_answered, true) {
@@ -328,6 +351,7 @@ impl Reporter {
             direction,
             epoch,
             offers_ech: self.offers_ech,
+            client_hello: self.ech_hello.as_deref().cloned(),
         }));
     }
 
@@ -343,6 +367,7 @@ impl Reporter {
             direction: Direction::ClientToServer,
             epoch: KeyEpoch::EarlyData,
             offers_ech: self.offers_ech,
+            client_hello: self.ech_hello.as_deref().cloned(),
         }));
     }
 

@@ -40,6 +40,7 @@ fn accepts_every_label_and_counts_what_it_does_not_use() {
         "EARLY_EXPORTER_SECRET",
         "EXPORTER_SECRET",
         "ECH_SECRET",
+        "ECH_CONFIG",
         "CLIENT_TRAFFIC_SECRET_N",
     ] {
         text.push_str(&line(label, 1, &[7; 32]));
@@ -49,7 +50,7 @@ fn accepts_every_label_and_counts_what_it_does_not_use() {
     text.push_str(&format!("RSA {} {}\n", hex(&[1; 32]), hex(&[2; 48])));
     let log = KeyLog::load(text.as_bytes()).unwrap();
     let report = log.report();
-    assert_eq!((report.secrets, report.other_labels), (7, 4));
+    assert_eq!((report.secrets, report.ech, report.other_labels), (7, 2, 3));
     assert_eq!((report.rsa_premaster, report.malformed), (1, 1));
     for epoch in [KeyEpoch::EarlyData, KeyEpoch::Handshake, KeyEpoch::Application(0)] {
         assert_eq!(key(&log, 1, CLIENT, epoch), expected(&[7; 32]), "{epoch:?}");

@@ -4,8 +4,9 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::{
     DecodeError, Direction, EchKeyRequest, EncodeError, EndpointOpened, Epoch, Greeting,
-    HEADER_BYTES, KeyEntry, KeyRequest, MAX_KEYS, MAX_MESSAGE_BYTES, MAX_SOFTWARE_BYTES, Message,
-    NullKeys, Reason, Refused, Relayed, SessionKeys, Steering, VERSION,
+    HEADER_BYTES, KeyEntry, KeyRequest, MAX_CLIENT_HELLO_BYTES, MAX_KEYS, MAX_MESSAGE_BYTES,
+    MAX_SOFTWARE_BYTES, Message, NullKeys, Reason, Refused, Relayed, SessionKeys, Steering,
+    VERSION,
 };
 use crate::flow::{read_address, write_address};
 use crate::wire::{Reader, Short, Writer};
@@ -68,6 +69,9 @@ fn check(message: &Message) -> Result<(), EncodeError> {
         }
         Message::Relayed(Relayed { message, .. }) if message.is_relayable() => check(message),
         Message::Relayed(_) => Err(EncodeError::Relayed),
+        Message::EchKeyRequest(asked) if asked.client_hello.len() > MAX_CLIENT_HELLO_BYTES => {
+            Err(EncodeError::ClientHello)
+        }
         _ => Ok(()),
     }
 }
@@ -94,9 +98,10 @@ fn write_body(message: &Message, out: &mut Writer<'_>) {
             Flow::write(null.flow.as_ref(), out);
         }
         Message::KeyRequest(request) => write_request(request, out),
-        Message::EchKeyRequest(EchKeyRequest { request, flow }) => {
+        Message::EchKeyRequest(EchKeyRequest { request, flow, client_hello }) => {
             write_request(request, out);
             Flow::write(flow.as_ref(), out);
+            out.vec16(|out| out.bytes(client_hello));
         }
         Message::Refused(refused) => {
             out.bytes(&refused.client_random);
@@ -269,6 +274,12 @@ impl Body {
             14 => Message::EchKeyRequest(EchKeyRequest {
                 request: self.request(body)?,
                 flow: self.flow(body)?,
+                client_hello: match self.got(body.vec16())? {
+                    hello if hello.len() > MAX_CLIENT_HELLO_BYTES => {
+                        return Err(self.bad("client_hello"));
+                    }
+                    hello => hello.into(),
+                },
             }),
             15 => Message::Steering(Steering {
                 workers: Some(self.got(body.u32())?)

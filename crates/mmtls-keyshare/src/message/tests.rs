@@ -60,6 +60,11 @@ fn request() -> KeyRequest {
     }
 }
 
+fn ech_request(flow: Option<Flow>, hello: usize) -> Message {
+    let client_hello = vec![3; hello].into();
+    Message::EchKeyRequest(EchKeyRequest { request: request(), flow, client_hello })
+}
+
 fn opened(address: &str) -> EndpointOpened {
     let address = address.parse().unwrap();
     EndpointOpened { endpoint: 7, address, capabilities: 3, authenticated: true }
@@ -80,8 +85,8 @@ fn samples() -> Vec<Message> {
         Message::NullKeys(null([3; 32], Some(Direction::ClientToServer), None)),
         Message::NullKeys(null([3; 32], Some(Direction::ServerToClient), None)),
         Message::KeyRequest(request()),
-        Message::EchKeyRequest(EchKeyRequest { request: request(), flow: Some(flow(true)) }),
-        Message::EchKeyRequest(EchKeyRequest { request: request(), flow: None }),
+        ech_request(Some(flow(true)), 100),
+        ech_request(None, 0),
         Message::Refused(Refused { client_random: [7; 32], reason: Reason(999) }),
         Message::Ping(1),
         Message::Pong(u64::MAX),
@@ -93,6 +98,7 @@ fn samples() -> Vec<Message> {
         Message::Steering(Steering { workers: 2, seed: 0xfeed_beef }),
         relayed(session(Some([2; 32]), Some(flow(true)), MAX_KEYS)),
         relayed(Message::LiveKeysRequest),
+        relayed(ech_request(Some(flow(true)), 9)),
     ]
 }
 
@@ -244,6 +250,32 @@ fn refuses_to_encode_beyond_the_limits() {
     long.software = "a".repeat(256);
     assert_eq!(encode(&Message::Hello(long)).err(), Some(EncodeError::Software));
     assert!(SecretBytes::<32>::new(&[0; 33]).is_none());
+}
+
+/// However it is asked, and relayed.
+#[test]
+fn accepts_a_client_hello_of_the_longest() {
+    for flow in [Some(flow(true)), None] {
+        for length in [MAX_CLIENT_HELLO_BYTES, MAX_CLIENT_HELLO_BYTES + 1] {
+            let fits = length == MAX_CLIENT_HELLO_BYTES;
+            for message in [ech_request(flow, length), relayed(ech_request(flow, length))] {
+                let encoded = encode(&message);
+                assert_eq!(encoded.as_ref().err(), (!fits).then_some(&EncodeError::ClientHello));
+                if let Ok(bytes) = encoded {
+                    assert_eq!(encode(&only(&bytes)).unwrap(), bytes);
+                }
+            }
+        }
+    }
+    // As a peer could write it: then it could not be relayed.
+    let mut bytes = encode(&ech_request(None, MAX_CLIENT_HELLO_BYTES)).unwrap().to_vec();
+    bytes.push(3);
+    let at = bytes.len() - MAX_CLIENT_HELLO_BYTES - 3;
+    for field in [2, at] {
+        let length = u16::from_be_bytes([bytes[field], bytes[field + 1]]) + 1;
+        bytes[field..field + 2].copy_from_slice(&length.to_be_bytes());
+    }
+    assert_eq!(decode(&bytes).err(), Some(DecodeError::Value { kind: 14, field: "client_hello" }));
 }
 
 #[test]

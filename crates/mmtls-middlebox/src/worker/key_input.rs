@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use mmtls_engine::{KeyRefusal, KeySenders, KeysNeeded};
+use mmtls_engine::{KeyRefusal, KeySenders, KeysNeeded, SharedKeys};
 use mmtls_keyshare::message::{Message, Refused};
 use mmtls_keyshare::server::{ConnectionId, ServerHandle};
 
@@ -20,11 +20,17 @@ use crate::keys::{self, KeyReceiver, KeyRouter};
 /// Questions that are kept; the oldest gives way.
 const MAX_ASKED: usize = 4096;
 
+/// Bytes of ClientHellos in them.
+const MAX_HELLO_BYTES: usize = 4 << 20;
+
 /// How long: few sessions wait for keys longer.
 const ASKED_NS: u64 = 10_000_000_000;
 
 /// Most of them that are put to one who connects: any endpoint can connect again and again.
 const MAX_ASKED_AGAIN: usize = 256;
+
+/// Bytes of ClientHellos in these: far from what closes the connection of one who does not read at once.
+const MAX_HELLO_BYTES_AGAIN: usize = 32 << 10;
 
 /// Most of them that are looked at for that.
 const MAX_LOOKED_AT: usize = 1024;
@@ -61,13 +67,21 @@ impl KeyInput {
         self.sealed.as_mut().is_some_and(|sealed| sealed.take(frame, server))
     }
 
+    /// The keys that the engine wants, where the key log has them; else they are given when their line comes.
+    pub(super) fn find(&mut self, wanted: &KeysNeeded) -> Option<SharedKeys> {
+        let log = self.log.as_mut()?;
+        // The hello is kept once, not with every request.
+        let of_log = KeysNeeded { client_hello: None, ..wanted.clone() };
+        log.want(wanted.client_random, wanted.client_hello.as_ref(), of_log)
+    }
+
     /// Asks the endpoints that may have keys which the engine wants.
     pub(super) fn ask(&mut self, wanted: KeysNeeded, now_ns: u64) {
         let Some(server) = &self.server else {
             return;
         };
-        self.asked.note(wanted, now_ns);
         put(server, self.endpoints_of(&wanted), &wanted);
+        self.asked.note(wanted, now_ns);
     }
 
     /// An endpoint has connected: what it could not be asked before.
@@ -80,7 +94,19 @@ impl KeyInput {
             |it: &&KeysNeeded| self.senders.accepts(identity, it.client.ip(), it.server.ip());
         let looked_at = self.asked.recent(now_ns).filter(may_know).take(MAX_LOOKED_AT);
         let its = looked_at.filter(|wanted| self.endpoints_of(wanted).contains(&connection));
-        its.take(MAX_ASKED_AGAIN).for_each(|wanted| put(server, [connection], wanted));
+        let mut room = MAX_HELLO_BYTES_AGAIN;
+        for wanted in its.take(MAX_ASKED_AGAIN) {
+            match room.checked_sub(hello_bytes(wanted)) {
+                Some(left) => {
+                    room = left;
+                    put(server, [connection], wanted);
+                }
+                None => {
+                    let without = KeysNeeded { client_hello: None, ..wanted.clone() };
+                    put(server, [connection], &without);
+                }
+            }
+        }
     }
 
     /// There are connections whose beginning was not seen: asks endpoints for the keys of what is under way.
@@ -132,18 +158,26 @@ fn put(server: &ServerHandle, to: impl IntoIterator<Item = ConnectionId>, wanted
     }
 }
 
+fn hello_bytes(wanted: &KeysNeeded) -> usize {
+    wanted.client_hello.as_ref().map_or(0, |hello| hello.len())
+}
+
 /// The last questions, and when they were asked.
 #[derive(Default)]
 struct Asked {
     questions: VecDeque<(u64, KeysNeeded)>,
+    hello_bytes: usize,
 }
 
 impl Asked {
     fn note(&mut self, wanted: KeysNeeded, now_ns: u64) {
-        if self.questions.len() >= MAX_ASKED {
-            self.questions.pop_front();
-        }
+        self.hello_bytes += hello_bytes(&wanted);
         self.questions.push_back((now_ns, wanted));
+        while (self.questions.len() > MAX_ASKED || self.hello_bytes > MAX_HELLO_BYTES)
+            && let Some((_, oldest)) = self.questions.pop_front()
+        {
+            self.hello_bytes -= hello_bytes(&oldest);
+        }
     }
 
     /// Those that may still be waited for, the latest first.
@@ -172,6 +206,7 @@ mod tests {
             direction: Direction::ClientToServer,
             epoch: KeyEpoch::Application(0),
             offers_ech: false,
+            client_hello: None,
         };
         let mut asked = Asked::default();
         let last = MAX_ASKED + 9;
@@ -182,5 +217,12 @@ mod tests {
         assert_eq!(asked.recent(last as u64).count(), MAX_ASKED);
         assert_eq!(asked.recent(ASKED_NS + last as u64 - 2).count(), 2);
         assert_eq!(asked.recent(2 * ASKED_NS).count(), 0);
+        let most = KeysNeeded::MAX_CLIENT_HELLO_BYTES;
+        for number in 0..=last {
+            let client_hello = Some(vec![0; most].into());
+            asked.note(KeysNeeded { client_hello, ..wanted(number) }, 0);
+        }
+        assert_eq!(asked.questions.len(), MAX_HELLO_BYTES / most);
+        assert_eq!(asked.hello_bytes, MAX_HELLO_BYTES / most * most);
     }
 }

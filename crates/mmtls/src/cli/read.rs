@@ -71,7 +71,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     };
     let report = keys.report();
     if let Some((line, error)) = report.first_malformed {
-        if report.secrets + report.other_labels + report.rsa_premaster == 0 {
+        if report.secrets + report.ech + report.other_labels + report.rsa_premaster == 0 {
             return Err(Error::Usage(format!("not a key log: line {line} is malformed: {error}")));
         }
         eprintln!(
