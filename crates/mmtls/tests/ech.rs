@@ -1,20 +1,26 @@
-//! Encrypted Client Hello: the wire shows one random, and the endpoint's secrets have another one. Server and client are
-//! Go's; the control is a client without an agent.
+//! Encrypted Client Hello: the wire shows one random, and the endpoint's secrets have another one. The server is Go's; clients
+//! are Go's, rustls, and NSS as Firefox has it, which logs what opens the hello inside. The controls are a client without an
+//! agent, and NSS's log without those lines.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Stage, can_run, sessions, stat};
+use base64ct::{Base64, Encoding};
+
+use crate::common::{Stage, can_run, mmtls_program, read_eve, sessions, stat};
 use crate::keys::{PATTERN, resetting, with_pattern};
 use mmtls_endpoint::Sharing;
 use mmtls_keyshare::Flow;
 use mmtls_keyshare::client::ClientConfig as Channel;
 use mmtls_keyshare::policy::ServerNames;
-use mmtls_testkit::{Background, MmtlsReport, NginxOptions, address, require_program};
+use mmtls_testkit::{
+    Background, Capture, MmtlsOptions, MmtlsReport, NginxOptions, address, require_file,
+    require_program,
+};
 use rustls::client::{EchConfig, EchMode};
 use rustls::crypto::aws_lc_rs::hpke::ALL_SUPPORTED_SUITES;
 use rustls::pki_types::pem::PemObject;
@@ -110,6 +116,8 @@ struct Ech {
 }
 
 const ADDRESS: &str = "10.77.0.3:8443";
+/// Where its NSS is, which logs what opens the hello inside (3.115 and newer); Debian's own does not.
+const FIREFOX: &str = "/usr/lib/firefox-esr";
 
 impl Ech {
     fn start() -> Self {
@@ -130,6 +138,33 @@ impl Ech {
         let mut server = stage.bed.background("ech-server", server).unwrap();
         server.wait_for_line("ech: serving", Duration::from_secs(10)).unwrap();
         Self { stage, program, list, _server: server }
+    }
+
+    /// NSS fetches a file, and logs; its lines, or what is wrong.
+    fn fetch_by_nss(&self, key_log: &Path, file: &str) -> String {
+        let directory = self.stage.bed.directory();
+        let question =
+            format!("GET /{file} HTTP/1.1\r\nHost: server.test\r\nConnection: close\r\n\r\n");
+        std::fs::write(directory.join("question"), question).unwrap();
+        let (host, port) = ADDRESS.split_once(':').unwrap();
+        let mut client = self.stage.bed.client.command("tstclnt");
+        client.env("LD_LIBRARY_PATH", FIREFOX).env("SSLKEYLOGFILE", key_log);
+        client.args([
+            "-h",
+            host,
+            "-p",
+            port,
+            "-a",
+            "server.test",
+            "-V",
+            "tls1.3:tls1.3",
+            "-D",
+            "-o",
+        ]);
+        client.arg("-A").arg(directory.join("question")).arg("-N");
+        client.arg(Base64::encode_string(&std::fs::read(&self.list).unwrap()));
+        let done = self.stage.run("nss-client", client);
+        format!("{}{}", String::from_utf8_lossy(&done.stdout), done.stderr)
     }
 
     /// What the client says of these files, one connection each.
@@ -248,4 +283,90 @@ fn accepts_sessions_that_the_endpoint_knows_by_another_random() {
     let said = ech.fetch(None, "plain");
     assert!(!said.contains("ech: got"), "{said}");
     assert_eq!(outcomes(&mmtls.stop().unwrap()), ["missing_key"]);
+}
+
+fn can_run_nss() -> bool {
+    can_run(&["nginx", "tcpdump"])
+        && require_program("go")
+        && require_program("tstclnt")
+        && require_file(&format!("{FIREFOX}/libssl3.so"))
+}
+
+/// The monitor follows the log, and `mmtls read` has a copy of it, whole or changed.
+#[test]
+fn accepts_sessions_of_nss_by_the_lines_that_open_the_hello() {
+    if !can_run_nss() {
+        return;
+    }
+    const COUNT: usize = 3;
+    let ech = Ech::start();
+    ech.stage.serve("plain", &[b'a'; 40_000]);
+    let directory = ech.stage.bed.directory();
+    let (key_log, path) = (directory.join("keys"), directory.join("ech.pcap"));
+    let capture =
+        Capture::start(&ech.stage.bed, &ech.stage.bed.middlebox, "right", &path, "tcp port 8443");
+    let capture = capture.unwrap();
+    let options = MmtlsOptions { keylog: Some(key_log.clone()), ..resetting(&ech.stage) };
+    let mmtls = ech.stage.mmtls(&options);
+    for _ in 0..COUNT {
+        let said = ech.fetch_by_nss(&key_log, "plain");
+        assert!(said.contains(&"a".repeat(40_000)), "{said}");
+    }
+    let report = mmtls.stop().unwrap();
+    assert_eq!(outcomes(&report), ["decrypted"; COUNT], "{:#?}", report.summary);
+    assert_eq!(stat(&report, "engine", "records_failed"), 0);
+    let capture = capture.stop().unwrap();
+    let lines = std::fs::read_to_string(&key_log).unwrap();
+    let without = |label: &str| {
+        let others = lines.lines().filter(|line| !line.starts_with(label));
+        others.map(|line| format!("{line}\n")).collect::<String>()
+    };
+    // Of another session, whose configuration is the same.
+    let mut secrets = lines.lines().filter(|line| line.starts_with("ECH_SECRET"));
+    let secrets: Vec<_> = secrets.by_ref().filter_map(|line| line.split(' ').nth(2)).collect();
+    assert_eq!(secrets.len(), COUNT, "{lines}");
+    let exchanged = lines.replace(secrets[0], secrets[1]);
+    let (all, none) = (["decrypted"; COUNT], ["missing_key"; COUNT]);
+    let one = [&none[..1], &all[1..]].concat();
+    for (lines, expected) in [
+        (lines.clone(), &all[..]),
+        (without("ECH_"), &none),
+        (without("ECH_SECRET"), &none),
+        (without("ECH_CONFIG"), &none),
+        (lines.replace("7075626c69632e74657374", "7075626c69632e74657375"), &none),
+        (exchanged, &one),
+    ] {
+        let (copy, log) = (directory.join("copy"), directory.join("log"));
+        std::fs::write(&copy, lines).unwrap();
+        let mut read = Command::new(mmtls_program());
+        read.arg("read").arg("-r").arg(&capture).arg("-l").arg(&log).arg("--keylog").arg(&copy);
+        let done = read.output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let found = mmtls_testkit::middlebox::sessions(&read_eve(&log));
+        let found: Vec<_> = found.iter().map(|it| it["outcome"].as_str().unwrap()).collect();
+        assert_eq!(found, expected);
+        std::fs::remove_file(log.join("eve.json")).unwrap();
+    }
+}
+
+/// What the agent answers is the session itself: a refusal of one direction is told of, which is never a guess.
+#[test]
+fn accepts_sessions_of_nss_that_an_agent_shares() {
+    if !can_run_nss() {
+        return;
+    }
+    const COUNT: usize = 3;
+    let ech = Ech::start();
+    ech.stage.serve("plain", &[b'a'; 40_000]);
+    let mmtls = ech.stage.mmtls(&resetting(&ech.stage));
+    let directory = ech.stage.bed.directory().join("agent");
+    let agent = mmtls.agent(&ech.stage.bed, false, &directory, None).unwrap();
+    for _ in 0..COUNT {
+        let said = ech.fetch_by_nss(&directory.join("keylog"), "plain");
+        assert!(said.contains(&"a".repeat(40_000)), "{said}");
+    }
+    drop(agent);
+    let report = mmtls.stop().unwrap();
+    assert_eq!(outcomes(&report), ["decrypted"; COUNT], "{:#?}", report.summary);
+    assert_eq!(stat(&report, "engine", "records_failed"), 0);
 }

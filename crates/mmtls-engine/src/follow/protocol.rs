@@ -8,6 +8,7 @@
 //! Refuses to wait: a record that needs keys which are not there is given back.
 
 use core::mem;
+use std::sync::Arc;
 
 use super::ahead::KeysAhead;
 use super::context::{Context, RawRecord, Step};
@@ -19,10 +20,11 @@ use super::tls12::{Handled, Tls12};
 use super::tls13::{Early, Tls13};
 use crate::config::{Config, ExemptNames, Policy};
 use crate::keys::LiveKeys;
+use crate::output::KeysNeeded;
 use crate::session::{Certificates, KeyStatus, SessionError, SessionInfo};
 use crate::tls::{
-    ClientHello, ContentType, Direction, HandshakeType, KeyEpoch, MessageBuffer, OpenRecord,
-    ProtocolVersion, ServerHello,
+    ClientHello, ContentType, Direction, HandshakeType, Hellos, KeyEpoch, MessageBuffer,
+    OpenRecord, ProtocolVersion, ServerHello,
 };
 
 /// By whom a session is exempt.
@@ -71,6 +73,8 @@ struct Ahead {
     /// Early data are those of TLS 1.3, whatever is agreed on later.
     early: Early,
     keys: [KeysAhead; 2],
+    /// The first ClientHello where it has an encrypted one in it, for the questions for the first keys.
+    ech_hello: Option<Arc<[u8]>>,
 }
 
 impl Version {
@@ -164,15 +168,18 @@ impl Protocol {
 
     /// Bytes kept of a direction: handshake messages, and records that have passed unopened.
     pub(super) fn kept_bytes(&self, direction: Direction) -> usize {
-        let searched = match &self.version {
+        let kept = match &self.version {
             Version::Tls13(tls13) => tls13.kept_bytes(direction),
+            Version::Undecided(ahead) if direction == Direction::ClientToServer => {
+                ahead.ech_hello.as_ref().map_or(0, |hello| hello.len())
+            }
             Version::Undecided(_) | Version::Tls12(_) => 0,
         };
         let hellos = match direction {
-            Direction::ClientToServer => self.reporter.kept_bytes(),
-            Direction::ServerToClient => 0,
+            Direction::ClientToServer => self.reporter.info.hellos.as_deref(),
+            Direction::ServerToClient => None,
         };
-        self.messages[direction.index()].capacity() + searched + hellos
+        self.messages[direction.index()].capacity() + kept + hellos.map_or(0, Hellos::memory)
     }
 
     /// Whether the server's next records may be application data in answer to the client's.
@@ -372,7 +379,6 @@ impl Protocol {
         self.version = Version::default();
         self.messages = Default::default();
         self.reporter.info.hellos = None;
-        self.reporter.drop_ech_hello();
     }
 
     /// The client speaks a version that shows in its first bytes, and is not followed.
@@ -414,7 +420,7 @@ impl Protocol {
                 }
                 return self.handle_messages(direction, ctx);
             }
-            (ContentType::APPLICATION_DATA, Version::Undecided(Ahead { early, keys }))
+            (ContentType::APPLICATION_DATA, Version::Undecided(Ahead { early, keys, .. }))
                 if direction == Direction::ClientToServer =>
             {
                 let late = keys[direction.index()].has(0);
@@ -543,13 +549,16 @@ impl Protocol {
         let kind = negotiation.client_hello(hello, &mut reporter.info);
         let is_first = matches!(kind, Some(FromClient::First { .. }));
         if is_first {
-            if offers_ech {
-                reporter.keep_ech_hello(body);
-            }
+            reporter.offers_ech = offers_ech;
             reporter.tell_offer(body, ctx);
         }
         let early = match version {
-            Version::Undecided(ahead) => Some(&mut ahead.early),
+            Version::Undecided(ahead) => {
+                if is_first && offers_ech && body.len() <= KeysNeeded::MAX_CLIENT_HELLO_BYTES {
+                    ahead.ech_hello = Some(Arc::from(body));
+                }
+                Some((&mut ahead.early, ahead.ech_hello.as_ref()))
+            }
             Version::Tls12(_) | Version::Tls13(_) => None,
         };
         match (kind, early) {
@@ -559,9 +568,9 @@ impl Protocol {
                 return Heard::Legal;
             }
             // After a HelloRetryRequest no early data may follow (RFC 8446, section 4.2.10).
-            (Some(FromClient::Second), Some(early)) => early.end(),
-            (Some(FromClient::First { offers_early_data: true }), Some(early)) => {
-                early.begin(reporter, ctx);
+            (Some(FromClient::Second), Some((early, _))) => early.end(),
+            (Some(FromClient::First { offers_early_data: true }), Some((early, hello))) => {
+                early.begin(hello, reporter, ctx);
             }
             (Some(FromClient::Second | FromClient::First { .. }), _) => {}
         }
@@ -634,21 +643,21 @@ impl Protocol {
             Version::Undecided(ahead) => {
                 // An incomplete message that the ServerHello cut off is of no use.
                 *messages = Default::default();
-                let Ahead { early, keys } = mem::take(ahead);
-                *version = Version::Tls13(Tls13::begin(early, keys, reporter, ctx));
+                let Ahead { early, keys, ech_hello } = mem::take(ahead);
+                let tls13 = Tls13::begin(early, keys, ech_hello.as_ref(), reporter, ctx);
+                *version = Version::Tls13(tls13);
             }
             Version::Tls12(tls12) => {
                 let randoms = (negotiation.client_random(), negotiation.server_random());
                 for direction in Direction::BOTH {
                     if !tls12.has_keys_ahead(direction, negotiation.number()) {
                         // Each handshake has its own randoms, so epochs are not numbered.
-                        reporter.want_of(randoms, direction, KeyEpoch::Application(0), ctx);
+                        reporter.want_of(randoms, direction, KeyEpoch::Application(0), None, ctx);
                     }
                 }
             }
             Version::Tls13(_) => {}
         }
-        reporter.drop_ech_hello();
     }
 }
 

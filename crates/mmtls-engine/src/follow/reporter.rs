@@ -31,8 +31,6 @@ pub(super) struct Reporter {
     /// The ClientHello has an encrypted one in it, or what looks like one: where the server takes that, its random is what
     /// the endpoints know the session by.
     pub(super) offers_ech: bool,
-    /// That ClientHello, until the session's first keys have been asked for. In a box, since most sessions have none.
-    ech_hello: Option<Box<Arc<[u8]>>>,
 }
 
 impl Reporter {
@@ -47,7 +45,6 @@ impl Reporter {
             handshake_ended: false,
             ended: false,
             offers_ech: false,
-            ech_hello: None,
         }
     }
 
@@ -254,25 +251,6 @@ impl Reporter {
         }
     }
 
-    /// The session's first ClientHello has an encrypted one in it.
-    pub(super) fn keep_ech_hello(&mut self, body: &[u8]) {
-        self.offers_ech = true;
-        if body.len() <= KeysNeeded::MAX_CLIENT_HELLO_BYTES {
-            self.ech_hello = Some(Box::new(Arc::from(body)));
-        }
-    }
-
-    /// Its first keys have been asked for, or are not needed.
-    pub(super) fn drop_ech_hello(&mut self) {
-        self.ech_hello = None;
-    }
-
-    /// Bytes that are kept of the session's hellos.
-    pub(super) fn kept_bytes(&self) -> usize {
-        let hellos = self.info.hellos.as_deref().map_or(0, Hellos::memory);
-        hellos + self.ech_hello.as_ref().map_or(0, |it| it.len())
-    }
-
     /// The server has answered; of several answers the first one counts.
     pub(super) fn answer_handshake(&mut self, body: &[u8], ctx: &mut Context<'_>) {
         if !mem::replace(&mut self.server_answered, true) {
@@ -325,8 +303,19 @@ impl Reporter {
 
     /// Asks for keys of the session's first handshake.
     pub(super) fn want(&self, direction: Direction, epoch: KeyEpoch, ctx: &mut Context<'_>) {
+        self.want_first(direction, epoch, None, ctx);
+    }
+
+    /// The same of its first keys, with its ClientHello where that has an encrypted one in it.
+    pub(super) fn want_first(
+        &self,
+        direction: Direction,
+        epoch: KeyEpoch,
+        ech_hello: Option<&Arc<[u8]>>,
+        ctx: &mut Context<'_>,
+    ) {
         let randoms = (self.info.client_random, self.info.server_random);
-        self.want_of(randoms, direction, epoch, ctx);
+        self.want_of(randoms, direction, epoch, ech_hello, ctx);
     }
 
     /// Asks for keys of the handshake with these randoms, the client's and the server's.
@@ -335,6 +324,7 @@ impl Reporter {
         (client_random, server_random): ([u8; 32], Option<[u8; 32]>),
         direction: Direction,
         epoch: KeyEpoch,
+        ech_hello: Option<&Arc<[u8]>>,
         ctx: &mut Context<'_>,
     ) {
         let Some(version) = self.info.version.filter(|_| !self.info.refused[direction.index()])
@@ -351,12 +341,12 @@ impl Reporter {
             direction,
             epoch,
             offers_ech: self.offers_ech,
-            client_hello: self.ech_hello.as_deref().cloned(),
+            client_hello: ech_hello.cloned(),
         }));
     }
 
     /// Asks for the keys of early data, before anything is negotiated.
-    pub(super) fn want_early(&self, ctx: &mut Context<'_>) {
+    pub(super) fn want_early(&self, ech_hello: Option<&Arc<[u8]>>, ctx: &mut Context<'_>) {
         ctx.outputs.push_back(Output::KeysNeeded(KeysNeeded {
             client: self.info.client,
             server: self.info.server,
@@ -367,7 +357,7 @@ impl Reporter {
             direction: Direction::ClientToServer,
             epoch: KeyEpoch::EarlyData,
             offers_ech: self.offers_ech,
-            client_hello: self.ech_hello.as_deref().cloned(),
+            client_hello: ech_hello.cloned(),
         }));
     }
 

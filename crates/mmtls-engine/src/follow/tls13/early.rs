@@ -17,6 +17,8 @@
 //! client's last flight. The suite is that of the pre-shared key and may differ from the negotiated one when early data are
 //! rejected; nothing on the wire tells it, so from key logs every suite whose hash fits the secret is tried.
 
+use std::sync::Arc;
+
 use crate::follow::context::{Context, RawRecord, Step};
 use crate::follow::key_candidates::KeyCandidates;
 use crate::follow::reporter::Reporter;
@@ -40,10 +42,15 @@ pub(in crate::follow) struct Early {
 
 impl Early {
     /// Early data were announced: they follow the ClientHello.
-    pub(in crate::follow) fn begin(&mut self, reporter: &mut Reporter, ctx: &mut Context<'_>) {
+    pub(in crate::follow) fn begin(
+        &mut self,
+        ech_hello: Option<&Arc<[u8]>>,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
         self.open = true;
         reporter.info.early_data = EarlyData::Offered;
-        reporter.want_early(ctx);
+        reporter.want_early(ech_hello, ctx);
     }
 
     /// Whether a record of the client may be early data.

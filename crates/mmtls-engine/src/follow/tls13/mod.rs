@@ -14,6 +14,7 @@ mod side;
 pub(super) use early::Early;
 
 use core::mem;
+use std::sync::Arc;
 
 use self::search::Search;
 use self::side::{Read, Side};
@@ -43,6 +44,7 @@ impl Tls13 {
     pub(super) fn begin(
         early: Early,
         ahead: [KeysAhead; 2],
+        ech_hello: Option<&Arc<[u8]>>,
         reporter: &Reporter,
         ctx: &mut Context<'_>,
     ) -> Self {
@@ -50,10 +52,10 @@ impl Tls13 {
         for direction in Direction::BOTH {
             let side = &sides[direction.index()];
             if side.ahead.handshake.is_empty() {
-                reporter.want(direction, KeyEpoch::Handshake, ctx);
+                reporter.want_first(direction, KeyEpoch::Handshake, ech_hello, ctx);
             }
             if !side.search().is_some_and(Search::has_candidates) {
-                reporter.want(direction, KeyEpoch::Application(0), ctx);
+                reporter.want_first(direction, KeyEpoch::Application(0), ech_hello, ctx);
             }
         }
         Self { early, sides, client_flight_seen: false }
