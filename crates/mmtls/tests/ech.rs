@@ -327,7 +327,7 @@ fn accepts_sessions_of_nss_by_the_lines_that_open_the_hello() {
     assert_eq!(secrets.len(), COUNT, "{lines}");
     let exchanged = lines.replace(secrets[0], secrets[1]);
     let (all, none) = (["decrypted"; COUNT], ["missing_key"; COUNT]);
-    let one = [&none[..1], &all[1..]].concat();
+    let one = [&all[1..], &none[..1]].concat();
     for (lines, expected) in [
         (lines.clone(), &all[..]),
         (without("ECH_"), &none),
@@ -343,13 +343,15 @@ fn accepts_sessions_of_nss_by_the_lines_that_open_the_hello() {
         let done = read.output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         let found = mmtls_testkit::middlebox::sessions(&read_eve(&log));
-        let found: Vec<_> = found.iter().map(|it| it["outcome"].as_str().unwrap()).collect();
+        let mut found: Vec<_> = found.iter().map(|it| it["outcome"].as_str().unwrap()).collect();
+        found.sort_unstable();
         assert_eq!(found, expected);
         std::fs::remove_file(log.join("eve.json")).unwrap();
     }
 }
 
-/// What the agent answers is the session itself: a refusal of one direction is told of, which is never a guess.
+/// What the agent answers is of the session itself: a direction that is kept private is told of, which is never a guess. The
+/// control is Go's log.
 #[test]
 fn accepts_sessions_of_nss_that_an_agent_shares() {
     if !can_run_nss() {
@@ -358,15 +360,31 @@ fn accepts_sessions_of_nss_that_an_agent_shares() {
     const COUNT: usize = 3;
     let ech = Ech::start();
     ech.stage.serve("plain", &[b'a'; 40_000]);
-    let mmtls = ech.stage.mmtls(&resetting(&ech.stage));
-    let directory = ech.stage.bed.directory().join("agent");
-    let agent = mmtls.agent(&ech.stage.bed, false, &directory, None).unwrap();
-    for _ in 0..COUNT {
-        let said = ech.fetch_by_nss(&directory.join("keylog"), "plain");
-        assert!(said.contains(&"a".repeat(40_000)), "{said}");
+    for refused in [&[][..], &["--refuse", "toserver"]] {
+        let mmtls = ech.stage.mmtls(&resetting(&ech.stage));
+        let directory = ech.stage.bed.directory().join(format!("agent{}", refused.len()));
+        let mut agent = ech.stage.bed.client.command(mmtls_program());
+        agent.args(["agent", "--middlebox", &crate::common::Family::V4.keys()]).args(refused);
+        agent.arg("--ca").arg(&ech.stage.bed.pki().ca).arg("--directory").arg(&directory);
+        let mut agent = ech.stage.bed.background("agent", agent).unwrap();
+        agent.wait_for_line("connected to", Duration::from_secs(10)).unwrap();
+        let key_log = directory.join("keylog");
+        for _ in 0..COUNT {
+            let said = ech.fetch_by_nss(&key_log, "plain");
+            assert!(said.contains(&"a".repeat(40_000)), "{said}");
+        }
+        if !refused.is_empty() {
+            let said = ech.fetch(Some(&key_log), "plain");
+            assert!(!said.contains("ech: got"), "{said}");
+        }
+        drop(agent);
+        let report = mmtls.stop().unwrap();
+        let outcomes = outcomes(&report);
+        let decrypted = outcomes.iter().filter(|it| *it == "decrypted").count();
+        let others = usize::from(!refused.is_empty());
+        assert_eq!((decrypted, outcomes.len()), (COUNT, COUNT + others), "{:#?}", report.summary);
+        assert_eq!(stat(&report, "engine", "records_failed"), 0);
+        let count = if refused.is_empty() { 0 } else { COUNT as u64 };
+        assert_eq!(stat(&report, "engine", "directions_refused"), count);
     }
-    drop(agent);
-    let report = mmtls.stop().unwrap();
-    assert_eq!(outcomes(&report), ["decrypted"; COUNT], "{:#?}", report.summary);
-    assert_eq!(stat(&report, "engine", "records_failed"), 0);
 }
