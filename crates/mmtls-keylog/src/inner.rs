@@ -44,8 +44,7 @@ impl InnerRandoms {
         self.opened.iter().find_map(|it| it.outer.get(inner)).copied()
     }
 
-    /// A session whose first ClientHello is known. What is inside is found with the lines of these logs, now or by
-    /// [`Self::open_waiting`].
+    /// A session whose first ClientHello is known: what is inside is found with the lines of these logs, or when they come.
     pub fn open(&mut self, logs: &[KeyLog], outer: Random, hello: &Arc<[u8]>) {
         if self.inner(&outer).is_some() {
             return;

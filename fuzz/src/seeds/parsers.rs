@@ -418,12 +418,8 @@ pub(super) fn keylog(add: Add<'_>) {
     let again =
         all.replace("ab", "cd") + &all + "CLIENT_RANDOM x y\nbad\n CLIENT_TRAFFIC_SECRET_0 \n";
     add("keylog", "again-and-bad", [&[255, 1], again.trim_end().as_bytes()].concat());
-    let sealed = [&[0xfe, 0x0d, 0, 48, 0, 0, 1, 0, 1, 7, 0, 0, 0, 38][..], &[9; 38]].concat();
-    let hello = [&[3, 3][..], &[0x11; 32], &[0, 0, 2, 0x13, 1, 1, 0, 0, 52], &sealed].concat();
-    // Version, length, number, kind of key, key, suites, longest name, name, extensions.
-    let config = "fe0d001007002000010500040001000120016100000000";
-    let ech = line("ECH_SECRET", 32) + &format!("ECH_CONFIG {random} {config}\n");
-    add("keylog", "ech", [&[9, 0], ech.as_bytes(), &hello].concat());
+    let ech = mmtls_testkit::ech::lines().concat();
+    add("keylog", "ech", [&[9, 0], ech.as_bytes(), &mmtls_testkit::ech::hello()].concat());
     let long = format!("{}\n{}", "x".repeat(4100), line("SERVER_TRAFFIC_SECRET_0", 32));
     add("keylog", "long-line", [&[100, 0], long.as_bytes()].concat());
 }
