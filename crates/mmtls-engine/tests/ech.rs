@@ -21,6 +21,7 @@ fn told(body: &[u8]) -> (Vec<Question>, [usize; 2]) {
     let mut config = T::config();
     config.supports = |_, suite| suite.0 == SUITE;
     let mut t = T::with(config);
+    t.engine.handler_mut().any_hellos = true;
     t.open();
     let length = u32::try_from(body.len()).unwrap().to_be_bytes();
     let hello = plain(ContentType::HANDSHAKE, &[&[1], &length[1..], body].concat());
