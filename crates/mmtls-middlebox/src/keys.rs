@@ -30,7 +30,8 @@ use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVe
 use mmtls_engine::{KeyRefusal, KeySenders, KeysNeeded, LiveKeys, Share, SharedKeys};
 use mmtls_keyshare::Flow;
 use mmtls_keyshare::message::{
-    EchKeyRequest, Epoch, Greeting, KeyRequest, Message, Reason, Refused, SessionKeys, Steering,
+    EchKeyRequest, Epoch, Greeting, KeyRequest, MAX_CLIENT_HELLO_BYTES, Message, Reason, Refused,
+    SessionKeys, Steering,
 };
 use mmtls_keyshare::sealed::Secret;
 use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
@@ -685,6 +686,9 @@ pub fn reason(why: KeyRefusal) -> Option<Reason> {
         _ => None,
     }
 }
+
+/// What the engine keeps fits into a question.
+const _: () = assert!(KeysNeeded::MAX_CLIENT_HELLO_BYTES <= MAX_CLIENT_HELLO_BYTES);
 
 /// The request that asks an endpoint for what the engine wants; `None` before version and suite are known.
 #[must_use]
