@@ -13,6 +13,7 @@ mod http2;
 mod input;
 mod key_message;
 mod keylog;
+mod keylog_line;
 mod literal;
 mod material;
 mod openings;
@@ -35,6 +36,7 @@ pub use http1::http1;
 pub use http2::http2;
 pub use key_message::key_message;
 pub use keylog::keylog;
+pub use keylog_line::keylog_line;
 pub use literal::literal;
 pub use openings::openings;
 pub use packet_path::packet_path;
@@ -50,7 +52,7 @@ pub use worker::worker;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target, in the order in which `cargo xtask fuzz` runs them.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     ("packet_path", packet_path),
     ("openings", openings),
     ("worker", worker),
@@ -69,4 +71,5 @@ pub const TARGETS: [Target; 18] = [
     ("agent_datagram", agent_datagram),
     ("capture_reader", capture_reader),
     ("keylog", keylog),
+    ("keylog_line", keylog_line),
 ];

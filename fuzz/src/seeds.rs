@@ -48,6 +48,7 @@ pub fn all() -> Vec<Seed> {
     parsers::agent_datagram(&mut add);
     parsers::capture_reader(&mut add);
     parsers::keylog(&mut add);
+    parsers::keylog_line(&mut add);
     seeds
 }
 

@@ -57,7 +57,7 @@ const fn target(name: &'static str, max_len: u32, runs: u64) -> Target {
     Target { name, max_len, runs }
 }
 
-const TARGETS: [Target; 18] = [
+const TARGETS: [Target; 19] = [
     target("packet_path", 4096, 15_000),
     target("openings", 512, 7_500),
     target("worker", 1024, 2_000),
@@ -76,6 +76,7 @@ const TARGETS: [Target; 18] = [
     target("agent_datagram", 1024, 2_000_000),
     target("capture_reader", 16384, 30_000),
     target("keylog", 8192, 9_000),
+    target("keylog_line", 2048, 1_000_000),
 ];
 
 /// Resident memory in MB, libFuzzer's own included: the bound on what an input can claim.

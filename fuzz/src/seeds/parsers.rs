@@ -423,3 +423,18 @@ pub(super) fn keylog(add: Add<'_>) {
     let long = format!("{}\n{}", "x".repeat(4100), line("SERVER_TRAFFIC_SECRET_0", 32));
     add("keylog", "long-line", [&[100, 0], long.as_bytes()].concat());
 }
+
+pub(super) fn keylog_line(add: Add<'_>) {
+    let random = "0b".repeat(32);
+    for (name, label, len) in [
+        ("master", "CLIENT_RANDOM", 48),
+        ("traffic", "SERVER_TRAFFIC_SECRET_1", 32),
+        ("next", "CLIENT_TRAFFIC_SECRET_N", 32),
+        ("ech-secret", "ECH_SECRET", 64),
+        ("ech-config", "ECH_CONFIG", 66),
+    ] {
+        add("keylog_line", name, format!("{label} {random} {}\n", "cd".repeat(len)).into_bytes());
+    }
+    add("keylog_line", "rsa", format!("RSA {} {}", &random[..16], "ef".repeat(48)).into_bytes());
+    add("keylog_line", "comment", b"# written by nobody".to_vec());
+}
