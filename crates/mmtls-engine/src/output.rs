@@ -115,8 +115,8 @@ pub struct KeysNeeded {
     pub epoch: KeyEpoch,
     /// The ClientHello has an encrypted one in it, so that the endpoint may know the session by another random.
     pub offers_ech: bool,
-    /// The body of that ClientHello: with what its client knows, the random inside can be found. Not with requests for later
-    /// keys, and not where it is longer than [`Self::MAX_CLIENT_HELLO_BYTES`].
+    /// The body of that ClientHello: with what its client knows, the random inside can be found. Only with the first
+    /// request of each epoch before any KeyUpdate, and not where it is longer than [`Self::MAX_CLIENT_HELLO_BYTES`].
     pub client_hello: Option<Arc<[u8]>>,
 }
 

@@ -43,7 +43,9 @@ fn told(body: &[u8]) -> (Vec<Question>, [usize; 2]) {
 fn tells_the_hello_with_the_first_questions() {
     let hello = hello_with_another();
     let (questions, [before, behind]) = told(&hello);
-    assert_eq!(questions, vec![(true, Some(hello.clone())); 4]);
+    // Of handshake and application keys, the client's and then the server's.
+    let first = (true, Some(hello.clone()));
+    assert_eq!(questions, [first.clone(), first, (true, None), (true, None)]);
     // Of what else is kept nothing is more behind it than before.
     assert!(before >= hello.len() && behind <= before - hello.len(), "{before}, {behind}");
 
@@ -71,6 +73,6 @@ fn tells_no_hello_that_does_not_fit_into_a_question() {
         let extensions = u16::from_be_bytes([hello[41], hello[42]]) + added as u16;
         longer[41..43].copy_from_slice(&extensions.to_be_bytes());
         let expected = (true, fits.then_some(longer.clone()));
-        assert_eq!(told(&longer).0, vec![expected; 4], "{length}");
+        assert_eq!(told(&longer).0[..2], [expected.clone(), expected], "{length}");
     }
 }

@@ -61,6 +61,7 @@ impl MemoryBudget {
     }
 
     /// Takes bytes out; `None` where there are not so many.
+    #[cfg(any(test, feature = "detect"))]
     pub(crate) fn take(&self, bytes: usize) -> Option<Charge> {
         let mut charge = self.charge();
         charge.set(bytes).then_some(charge)

@@ -306,16 +306,16 @@ impl Reporter {
         self.want_first(direction, epoch, None, ctx);
     }
 
-    /// The same of its first keys, with its ClientHello where that has an encrypted one in it.
+    /// The same of its first keys, with its ClientHello where that has an encrypted one in it; whether they are wanted.
     pub(super) fn want_first(
         &self,
         direction: Direction,
         epoch: KeyEpoch,
         ech_hello: Option<&Arc<[u8]>>,
         ctx: &mut Context<'_>,
-    ) {
+    ) -> bool {
         let randoms = (self.info.client_random, self.info.server_random);
-        self.want_of(randoms, direction, epoch, ech_hello, ctx);
+        self.want_of(randoms, direction, epoch, ech_hello, ctx)
     }
 
     /// Asks for keys of the handshake with these randoms, the client's and the server's.
@@ -326,10 +326,10 @@ impl Reporter {
         epoch: KeyEpoch,
         ech_hello: Option<&Arc<[u8]>>,
         ctx: &mut Context<'_>,
-    ) {
+    ) -> bool {
         let Some(version) = self.info.version.filter(|_| !self.info.refused[direction.index()])
         else {
-            return;
+            return false;
         };
         ctx.outputs.push_back(Output::KeysNeeded(KeysNeeded {
             client: self.info.client,
@@ -343,6 +343,7 @@ impl Reporter {
             offers_ech: self.offers_ech,
             client_hello: ech_hello.cloned(),
         }));
+        true
     }
 
     /// Asks for the keys of early data, before anything is negotiated.

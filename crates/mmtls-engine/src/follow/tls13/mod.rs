@@ -49,13 +49,20 @@ impl Tls13 {
         ctx: &mut Context<'_>,
     ) -> Self {
         let sides = ahead.map(Side::new);
+        // Once for each epoch, since who is asked about one need not be asked about the other: by the next question of it
+        // they know the hello.
+        let [mut handshake_hello, mut hello] = [ech_hello; 2];
         for direction in Direction::BOTH {
             let side = &sides[direction.index()];
-            if side.ahead.handshake.is_empty() {
-                reporter.want_first(direction, KeyEpoch::Handshake, ech_hello, ctx);
+            if side.ahead.handshake.is_empty()
+                && reporter.want_first(direction, KeyEpoch::Handshake, handshake_hello, ctx)
+            {
+                handshake_hello = None;
             }
-            if !side.search().is_some_and(Search::has_candidates) {
-                reporter.want_first(direction, KeyEpoch::Application(0), ech_hello, ctx);
+            if !side.search().is_some_and(Search::has_candidates)
+                && reporter.want_first(direction, KeyEpoch::Application(0), hello, ctx)
+            {
+                hello = None;
             }
         }
         Self { early, sides, client_flight_seen: false }
