@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Buffers put aside that are looked at for one that has come back.
+/// Buffers put aside that are looked at, for each that is needed, whether they have come back.
 const LOOKS: usize = 4;
 
 /// Buffers that may lie idle; what a burst needed beyond them is given up.
-const MAX_IDLE: usize = 64;
+const MAX_IDLE: usize = 256;
 
 /// Buffers put aside, at most. One beyond them is left to those who keep it.
 const MAX_ASIDE: usize = 1024;
@@ -18,15 +18,19 @@ const MAX_ASIDE: usize = 1024;
 /// Equally large buffers, by number.
 pub(super) struct Buffers {
     current: Vec<Arc<[u8]>>,
-    /// Those that were kept by somebody, in order of time. Most come back in about the same order.
+    /// Those that were kept by somebody when they were looked at, the next one to be looked at first.
     aside: VecDeque<Arc<[u8]>>,
+    /// Those that have come back, in that order. The last one is used first: caches may still have it, and the fewer
+    /// take turns, the more of them are in there.
+    idle: VecDeque<Arc<[u8]>>,
     size: usize,
 }
 
 impl Buffers {
     /// So many buffers of so many bytes, zeroed.
     pub(super) fn new(count: usize, size: usize) -> Self {
-        Self { current: (0..count).map(|_| zeroed(size)).collect(), aside: VecDeque::new(), size }
+        let current = (0..count).map(|_| zeroed(size)).collect();
+        Self { current, aside: VecDeque::new(), idle: VecDeque::new(), size }
     }
 
     /// A buffer, to be read and to be kept by cloning.
@@ -47,24 +51,30 @@ impl Buffers {
         Arc::make_mut(&mut self.current[index])
     }
 
-    /// Lets go of one buffer when there are more than enough: of the oldest one, or, where that is still kept, of the
-    /// claim to it.
+    /// Notes what has come back, and lets go of what is more than enough: of the oldest that lie idle.
     pub(super) fn trim(&mut self) {
-        let more = self.aside.len().saturating_sub(MAX_IDLE);
-        // Here and there, since some that are kept for long may stand together.
-        if more > 0 && (0..LOOKS).any(|part| self.is_idle(MAX_IDLE + more * part / LOOKS)) {
-            self.aside.pop_front();
+        self.collect();
+        if self.idle.len() > MAX_IDLE {
+            self.idle.pop_front();
         }
     }
 
-    /// A buffer that was put aside and has come back.
+    /// The buffer that has come back last.
     fn returned(&mut self) -> Option<Arc<[u8]>> {
-        (0..LOOKS).find(|&at| self.is_idle(at)).and_then(|at| self.aside.remove(at))
+        self.collect();
+        self.idle.pop_back()
     }
 
-    /// Whether there is a buffer at this place, and nobody else has it.
-    fn is_idle(&mut self, at: usize) -> bool {
-        self.aside.get_mut(at).is_some_and(|it| Arc::get_mut(it).is_some())
+    /// Looks at some of the buffers put aside. Each gets its turn, since they come back in no order: every connection
+    /// has its own pace.
+    fn collect(&mut self) {
+        for _ in 0..LOOKS.min(self.aside.len()) {
+            if let Some(mut buffer) = self.aside.pop_front() {
+                let is_free = Arc::get_mut(&mut buffer).is_some();
+                let place = if is_free { &mut self.idle } else { &mut self.aside };
+                place.push_back(buffer);
+            }
+        }
     }
 }
 
