@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Buffers put aside that are looked at, for each that is needed, whether they have come back.
 const LOOKS: usize = 4;
 
-/// Buffers that may lie idle; what a burst needed beyond them is given up.
+/// Buffers that may lie idle, 17 MB: as many as bursts come to need; what one needed beyond them is given up.
 const MAX_IDLE: usize = 256;
 
 /// Buffers put aside, at most. One beyond them is left to those who keep it.
@@ -109,21 +109,38 @@ mod tests {
 
     #[test]
     fn accepts_a_burst_and_lets_go_of_it() {
+        const BURST: usize = 3 * MAX_IDLE;
+        const _: () = assert!(BURST < MAX_ASIDE);
         // Some are kept for ever, wherever they are.
         for stragglers in [0..0, 0..1, 0..LOOKS + 1, 60..70, 300..302] {
             let mut buffers = Buffers::new(1, 10);
-            let mut kept: Vec<_> = (0..10 * MAX_IDLE).map(|_| keep(&mut buffers)).collect();
-            for _ in 0..20 * MAX_IDLE {
+            let mut kept: Vec<_> = (0..BURST).map(|_| keep(&mut buffers)).collect();
+            for _ in 0..2 * BURST {
                 buffers.trim();
             }
-            assert_eq!(buffers.aside.len(), 10 * MAX_IDLE - 1, "all of it is kept by others");
+            assert_eq!(buffers.aside.len(), BURST - 1, "all of it is kept by others");
             kept = kept.drain(stragglers.clone()).collect();
-            for _ in 0..20 * MAX_IDLE {
+            for _ in 0..2 * BURST {
                 buffers.trim();
             }
-            assert!(buffers.aside.len() <= MAX_IDLE + LOOKS, "{}", buffers.aside.len());
-            assert_eq!(kept.len(), stragglers.len());
+            assert_eq!((buffers.aside.len(), buffers.idle.len()), (kept.len(), MAX_IDLE));
         }
+    }
+
+    #[test]
+    fn accepts_the_buffer_that_came_back_last_first() {
+        let mut buffers = Buffers::new(1, 10);
+        let mut kept: Vec<_> = (0..LOOKS).map(|_| keep(&mut buffers)).collect();
+        let address = |it: &Arc<[u8]>| it.as_ptr().addr();
+        // The last one is still in its place.
+        let last = kept.pop().map(|it| address(&it));
+        let [first, second, third] = [0, 1, 2].map(|at| address(&kept[at]));
+        drop(kept.remove(1));
+        buffers.trim();
+        kept.clear();
+        assert_eq!(last, Some(address(buffers.get(0))));
+        let again: Vec<_> = (0..LOOKS).map(|_| keep(&mut buffers)).collect();
+        assert_eq!(again.iter().skip(1).map(address).collect::<Vec<_>>(), [third, first, second]);
     }
 
     #[test]
@@ -146,7 +163,8 @@ mod tests {
                 }
                 assert!(buffers.aside.len() <= MAX_ASIDE);
             }
-            let idle = buffers.aside.iter_mut().filter_map(Arc::get_mut).count();
+            let free = buffers.aside.iter_mut().filter_map(Arc::get_mut).count();
+            let idle = free + buffers.idle.len();
             assert!(idle <= 2 * MAX_IDLE, "{idle} of {forever}");
             assert!(addresses.len() < 500, "{} buffers are used", addresses.len());
             drop(kept);
