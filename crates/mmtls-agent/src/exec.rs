@@ -25,6 +25,7 @@ use mmtls_keyshare::agent::{
 use mmtls_keyshare::policy::ServerNames;
 use mmtls_record::Direction;
 use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, Signal, kill_process, set_dumpable_behavior};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
@@ -208,10 +209,14 @@ fn set_environment(
 ) {
     command.env(SOCKET_VARIABLE, paths::socket(directory));
     let key_log = paths::key_log(directory);
-    // An agent of all users takes key logs of its own only.
-    let may_write = access(&key_log, Access::WRITE_OK).is_ok();
-    if may_write && writes_key_log(exempt) {
-        set_key_log(command, &key_log, options.java_agent.as_deref());
+    if writes_key_log(exempt) {
+        // An agent of all users takes key logs of its own only.
+        match access(&key_log, Access::WRITE_OK) {
+            Err(Errno::ACCESS) => {
+                say("this agent takes no key logs of yours: only programs with OpenSSL share");
+            }
+            _ => set_key_log(command, &key_log, options.java_agent.as_deref()),
+        }
     }
     if exempt.is_empty() {
         command.env_remove(EXEMPT_VARIABLE);
