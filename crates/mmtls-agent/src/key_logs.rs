@@ -157,7 +157,8 @@ impl KeyLogs {
             state.ech.is_known(&outer);
         }
         if let Some(inner) = state.keys.inner(&outer) {
-            state.opened(outer, inner);
+            let State { asked, ech, .. } = &mut *state;
+            opened(asked, ech, outer, inner);
         }
         answer.iter().for_each(|it| state.remember(it));
         answer
@@ -210,10 +211,7 @@ impl KeyLogs {
         let State { keys, asked, ech, .. } = &mut *state;
         let mut unasked = Vec::new();
         let answers = keys.add_and_tell(text, |news| match news {
-            News::Opened { outer, inner } => {
-                asked.put(inner, ());
-                [outer, inner].iter().for_each(|it| ech.is_known(it));
-            }
+            News::Opened { outer, inner } => opened(asked, ech, outer, inner),
             News::Secret(random) if asked.contains(&random) => ech.is_known(&random),
             News::Secret(random) if !unasked.contains(&random) => unasked.push(random),
             News::Secret(_) => {}
@@ -229,13 +227,18 @@ impl KeyLogs {
     }
 }
 
-impl State {
-    /// A session that was asked for by the random on the wire has this one: it is nobody's guess.
-    fn opened(&mut self, outer: Random, inner: Random) {
-        self.asked.put(inner, ());
-        [outer, inner].iter().for_each(|it| self.ech.is_known(it));
-    }
+/// A session that was asked for by the random on the wire has this one: it is nobody's guess.
+fn opened(
+    asked: &mut LruCache<Random, (), RandomState>,
+    ech: &mut EchRequests,
+    outer: Random,
+    inner: Random,
+) {
+    asked.put(inner, ());
+    [outer, inner].iter().for_each(|it| ech.is_known(it));
+}
 
+impl State {
     fn remember(&mut self, answer: &Message) {
         self.counters.answered += 1;
         if let Message::SessionKeys(keys) = answer

@@ -16,9 +16,9 @@ pub const MAX_LINE_BYTES: usize = 4096;
 /// Longest secret: the output of SHA-384, and the master secret of TLS 1.2.
 pub const MAX_SECRET_BYTES: usize = 48;
 
-/// Longest value of an Encrypted Client Hello line; its shortest and longest secret, that of the KEMs with SHA-256 and
-/// SHA-512.
+/// Longest value of an Encrypted Client Hello line.
 pub const MAX_ECH_BYTES: usize = 1024;
+/// The secrets of the KEMs with SHA-256 to SHA-512.
 const ECH_SECRET_BYTES: std::ops::RangeInclusive<usize> = 32..=64;
 
 /// What a secret is for.
@@ -172,26 +172,30 @@ pub fn parse<'a>(
             _ => Err(LineError::ClientRandom),
         };
     }
-    let (ech, label) = (EchPart::parse(label), Label::parse(label));
-    if ech.is_none() && label.is_none() {
-        return Ok(Line::OtherLabel);
-    }
-    let mut client_random = [0; 32];
-    if decode(random, &mut client_random) != Some(32) {
-        return Err(LineError::ClientRandom);
-    }
-    if let Some(part) = ech {
-        let is_legal = digits.len().is_multiple_of(2) && part.allows(digits.len() / 2);
-        return is_legal.then_some(Line::Ech { part, client_random, digits }).ok_or(LineError::Ech);
-    }
-    let Some(label) = label else {
-        return Ok(Line::OtherLabel);
+    let Some(label) = Label::parse(label) else {
+        let part = EchPart::parse(label);
+        return part.map_or(Ok(Line::OtherLabel), |part| ech_line(part, random, digits));
     };
+    let client_random = client_random(random)?;
     match decode(digits, secret) {
         Some(length @ (32 | 48)) => {
             Ok(Line::Secret { label, client_random, secret: &secret[..length] })
         }
         _ => Err(LineError::Secret),
+    }
+}
+
+fn ech_line<'a>(part: EchPart, random: &[u8], digits: &'a [u8]) -> Result<Line<'a>, LineError> {
+    let client_random = client_random(random)?;
+    let is_legal = digits.len().is_multiple_of(2) && part.allows(digits.len() / 2);
+    is_legal.then_some(Line::Ech { part, client_random, digits }).ok_or(LineError::Ech)
+}
+
+fn client_random(digits: &[u8]) -> Result<Random, LineError> {
+    let mut random = [0; 32];
+    match decode(digits, &mut random) {
+        Some(32) => Ok(random),
+        _ => Err(LineError::ClientRandom),
     }
 }
 

@@ -239,7 +239,8 @@ pub struct EchKeyRequest {
     /// The connection's ends.
     pub flow: Option<Flow>,
     /// The body of the session's first ClientHello, at most [`MAX_CLIENT_HELLO_BYTES`]: an endpoint that has the shared secret of
-    /// the hello inside finds its random. Empty where it is longer, and behind a KeyUpdate.
+    /// the hello inside finds its random. Empty where it is longer, and in all but the first
+    /// question of each epoch before any KeyUpdate.
     pub client_hello: Arc<[u8]>,
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Buffers put aside that are looked at, for each that is needed, whether they have come back.
 const LOOKS: usize = 4;
 
-/// Buffers that may lie idle, 17 MB: as many as bursts come to need; what one needed beyond them is given up.
+/// Buffers that may lie idle, 17 MB for each socket: as many as bursts come to need; what one needed beyond them is given up.
 const MAX_IDLE: usize = 256;
 
 /// Buffers put aside, at most. One beyond them is left to those who keep it.
