@@ -532,6 +532,9 @@ impl Path {
                     assert!(frame.len() <= 22 + 60 && frame[header + 13] == 0x14);
                 }
                 Output::KeysOpenNothing(_) | Output::LiveKeysNeeded(_) => {}
+                Output::Offload(_) | Output::TakeBack(_) => {
+                    panic!("nothing can be left to anybody")
+                }
                 Output::KeysNeeded(wish) => {
                     let early = wish.epoch == KeyEpoch::EarlyData;
                     assert_eq!(wish.cipher_suite.is_none(), early);

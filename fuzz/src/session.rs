@@ -311,6 +311,7 @@ impl Path {
                 assert!(self.held.insert(id, packet).is_none(), "hold numbers are new");
             }
             Verdict::Drop => {}
+            Verdict::Again => panic!("nothing was left to anybody"),
         }
         self.act();
     }
@@ -384,6 +385,9 @@ impl Path {
                 }
                 Output::Inject { .. } => self.dead = true,
                 Output::KeysOpenNothing(_) | Output::LiveKeysNeeded(_) => {}
+                Output::Offload(_) | Output::TakeBack(_) => {
+                    panic!("nothing can be left to anybody")
+                }
                 Output::KeysNeeded(wish) => {
                     let early = wish.epoch == KeyEpoch::EarlyData;
                     assert_eq!(wish.cipher_suite, (!early).then_some(SUITE));

@@ -410,6 +410,9 @@ pub struct Config {
     /// at. IP fragments have no
     /// ports and are not looked up here.
     pub bypass: Vec<Bypass>,
+    /// The I/O layer can forward connections by itself: it is told of those that nobody reads
+    /// ([`Output::Offload`](crate::Output::Offload)).
+    pub offload: bool,
     /// Which connections are this engine's; all without it. Segments of others are dropped: state
     /// for them would be half of what another engine has.
     pub share: Option<Share>,
@@ -458,6 +461,7 @@ impl Config {
             mid_stream_grace_ns: 60 * SECOND_NS,
             verify_checksums: true,
             bypass: Vec::new(),
+            offload: false,
             share: None,
             tls_ports: TLS_PORTS.to_vec(),
             cleartext: Cleartext::Ignored,

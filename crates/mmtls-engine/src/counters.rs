@@ -46,7 +46,7 @@ counters! {
     quic_packets,
     /// Frames that claimed to be TCP and were not.
     malformed_frames,
-    /// Segments from or to endpoints that are left alone.
+    /// Segments from or to endpoints that are left alone; not those that the I/O layer forwards by a rule of its own.
     bypassed,
     /// Segments dropped because their connection is another engine's.
     misplaced,

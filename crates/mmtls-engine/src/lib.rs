@@ -71,7 +71,8 @@ pub use counters::Counters;
 pub use driver::Engine;
 pub use keys::{LiveKey, LiveKeys, SharedKeys};
 pub use output::{
-    Exit, FrameInput, HoldId, KeysNeeded, KeysOpenNothing, LiveKeysNeeded, Output, PortId, Verdict,
+    Exit, ForwardedElsewhere, FrameInput, HoldId, KeysNeeded, KeysOpenNothing, LiveKeysNeeded,
+    OffloadedFlow, Output, PortId, Verdict,
 };
 pub use session::KeyRefusal;
 pub use wire::{Link, finishes_in_place, udp_payload};

@@ -6,6 +6,7 @@
 use core::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::session::SessionId;
 use crate::tls::{CipherSuite, Direction, KeyEpoch, ProtocolVersion};
 use crate::wire::Link;
 
@@ -42,6 +43,8 @@ pub enum Verdict {
     Hold(HoldId),
     /// Throw it away.
     Drop,
+    /// Act on the outputs, which take its connection back ([`Output::TakeBack`]), then hand it in once more.
+    Again,
 }
 
 /// Where an injected frame leaves.
@@ -67,12 +70,46 @@ pub enum Output {
         /// The whole frame, ready to be sent.
         frame: Vec<u8>,
     },
+    /// Nothing of a connection is looked at: its plain segments may be forwarded without being shown to the engine, from here
+    /// on. SYN, FIN, RST, urgent data, fragments and segments with anything unusual are to be shown. A hint, and it
+    /// may come again with later positions; never without [`Config::offload`](crate::Config::offload).
+    Offload(Box<OffloadedFlow>),
+    /// Such a connection is to be shown again. What was forwarded until then is to be told with
+    /// [`Engine::handle_taken_back`](crate::Engine::handle_taken_back), at once.
+    TakeBack(Box<OffloadedFlow>),
     /// Keys are wanted: a hint for key logs and for asking an endpoint.
     KeysNeeded(KeysNeeded),
     /// A connection was there before the monitor: its endpoint may have the keys of its session.
     LiveKeysNeeded(LiveKeysNeeded),
     /// Keys open no record of their session: a hint for telling their sender.
     KeysOpenNothing(KeysOpenNothing),
+}
+
+/// A connection that is left to the I/O layer. Of each pair the client's comes first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OffloadedFlow {
+    /// Names it.
+    pub id: SessionId,
+    /// Its ends.
+    pub ends: [SocketAddr; 2],
+    /// Where their segments come in.
+    pub ports: [PortId; 2],
+    /// Sequence numbers of their stream offset 0.
+    pub initial: [u32; 2],
+    /// Stream offsets up to which everything has been seen. Segments behind that may wait where the engine was not yet asked
+    /// about them: others must not overtake them.
+    pub positions: [u64; 2],
+}
+
+/// What the I/O layer has forwarded of a direction without showing it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ForwardedElsewhere {
+    /// Frames.
+    pub packets: u64,
+    /// Bytes of TCP payload in them.
+    pub bytes: u64,
+    /// Stream offset behind the last of them; 0 where there was none.
+    pub position: u64,
 }
 
 /// Which connection's beginning was not seen.

@@ -66,7 +66,10 @@ impl<'a> Run<'a> {
         for output in std::mem::take(&mut self.t.out) {
             match output {
                 Output::KeysNeeded(wanted) => self.open.push(wanted),
-                Output::Discard(_) | Output::Inject { .. } => {
+                Output::Discard(_)
+                | Output::Inject { .. }
+                | Output::Offload(_)
+                | Output::TakeBack(_) => {
                     panic!("{output:?}, {:?}", self.t.engine.handler().errors())
                 }
                 Output::Release(_) | Output::KeysOpenNothing(_) | Output::LiveKeysNeeded(_) => {}

@@ -32,7 +32,7 @@ fn fragment(frame: &[u8], from: usize, to: usize, last: bool, id: u16) -> Vec<u8
 }
 
 /// A frame's packet in fragments of at most so many bytes.
-fn cut(frame: &[u8], len: usize, id: u16) -> Vec<Vec<u8>> {
+pub fn cut(frame: &[u8], len: usize, id: u16) -> Vec<Vec<u8>> {
     let all = frame.len() - LINK - IPV4_HEADER;
     (0..all)
         .step_by(len)

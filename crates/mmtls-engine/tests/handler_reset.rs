@@ -284,7 +284,7 @@ fn a_reset_in_any_event_must_stop_both_directions() {
                     Some(Verdict::Hold(id)) => {
                         assert!(step.outputs.contains(&Output::Discard(id)), "{what}: held");
                     }
-                    Some(Verdict::Forward) => panic!("{what}: forwarded"),
+                    Some(Verdict::Forward | Verdict::Again) => panic!("{what}: forwarded"),
                 }
             }
             let told = told(&run.steps[at].outputs);

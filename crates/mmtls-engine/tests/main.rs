@@ -17,6 +17,7 @@ mod harness;
 mod hellos;
 mod hostile_tcp;
 mod mid_stream;
+mod offload;
 mod opening;
 mod order;
 mod passive;

@@ -44,6 +44,8 @@ pub struct InlineSection {
     pub moderation_microseconds: u64,
     /// Let consecutive TCP segments of a connection leave as one super-frame.
     pub coalesce: bool,
+    /// Let the kernel forward connections that nobody reads.
+    pub kernel_forwarding: bool,
 }
 
 /// `[passive]`: nothing is held or dropped. A handler's reset ends the following of a session, and is sent
@@ -272,6 +274,7 @@ impl Default for InlineSection {
             socket_buffer_bytes: 64 << 20,
             moderation_microseconds: 50,
             coalesce: true,
+            kernel_forwarding: true,
         }
     }
 }

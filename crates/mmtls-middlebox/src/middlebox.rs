@@ -44,8 +44,8 @@ use mmtls_engine::session::Handler;
 use mmtls_engine::{Awaited, Config, Engine, KeySenders, Limits, Share};
 use mmtls_keyshare::message;
 use mmtls_keyshare::server::{Identity, Server, ServerCounters, ServerHandle, StartError};
-use mmtls_packet_io::Ports;
 use mmtls_packet_io::af_packet::{Bridge, Steering, Warning};
+use mmtls_packet_io::{Outbox, Ports};
 
 use crate::keylog::follow::Follower;
 use crate::keylog::live_keys;
@@ -146,6 +146,10 @@ impl Middlebox {
     pub fn open(mut settings: Settings) -> Result<Self, Error> {
         settings.workers = settings.workers.max(1);
         settings.bridge.socket_buffer_bytes = settings.socket_buffer();
+        // With a port they mean servers, and are looked at when a connection opens.
+        let everything = settings.engine.bypass.iter().filter(|rule| rule.port.is_none());
+        settings.bridge.left_alone =
+            everything.map(|rule| (rule.address, rule.prefix_len)).collect();
         // Truncation takes some of the random bits.
         let steering = Steering { bridges: settings.workers, seed: random_words::<1>()?[0] as u32 };
         let share = Share {
@@ -268,7 +272,7 @@ impl<P: Ports> Middlebox<P> {
         assert_eq!(handlers.len(), ports.len(), "one handler for each worker");
         let parts = ports.into_iter().zip(receivers).zip(handlers).enumerate();
         let (settings, tick) = (&settings, &tick);
-        let mut jobs = parts.map(|(number, ((ports, receiver), handler))| {
+        let mut jobs = parts.map(|(number, ((mut ports, receiver), handler))| {
             let log = settings.key_log.as_ref().map(|_| live_keys());
             let (router, watched) = (Arc::clone(&router), Arc::clone(&router));
             let senders = settings.engine.key_senders.clone();
@@ -281,6 +285,7 @@ impl<P: Ports> Middlebox<P> {
                 let mut config = engine_config(settings, share, number);
                 // A key log's lines come without any connection.
                 config.awaited = settings.key_log.is_none().then(|| awaited(watched, senders));
+                config.offload = ports.outbox().offloads();
                 let engine = Engine::new(config, handler);
                 let mut worker = Worker::new(ports, engine, keys, settings.worker);
                 let result = pin_to_cpu(settings, number)

@@ -220,6 +220,7 @@ fn bridge(config: &Configuration) -> Result<BridgeConfig, Error> {
     bridge.batch = config.inline.batch_frames;
     bridge.socket_buffer_bytes = config.inline.socket_buffer_bytes;
     bridge.coalesce = config.inline.coalesce;
+    bridge.offload = config.inline.kernel_forwarding;
     Ok(bridge)
 }
 

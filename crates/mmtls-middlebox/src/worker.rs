@@ -18,10 +18,12 @@ use std::time::{Duration, Instant};
 
 use mmtls_engine::session::Handler;
 use mmtls_engine::{
-    Engine, Exit, FrameInput, HoldId, KeyRefusal, Link, Output, PortId, Verdict, finishes_in_place,
+    Engine, Exit, ForwardedElsewhere, FrameInput, HoldId, KeyRefusal, Link, OffloadedFlow, Output,
+    PortId, Verdict, finishes_in_place,
 };
 use mmtls_packet_io::{
-    Action, Error as PortsError, Frame, HeldFrame, Outbox, Port, Ports, VnetHeader,
+    Action, Error as PortsError, Frame, HeldFrame, OffloadFlow, OffloadSide, Outbox, Port, Ports,
+    VnetHeader,
 };
 
 use crate::keys::KeyDelivery;
@@ -189,8 +191,10 @@ impl<H: Handler, P: Ports> Worker<H, P> {
     /// Lets go of everything: held frames are dropped, sessions end, and what their handlers have reset
     /// then is signalled to both ends.
     pub fn finish(&mut self) {
-        self.engine.finish();
         let now_ns = self.now_ns();
+        self.engine.take_all_back();
+        self.act(now_ns);
+        self.engine.finish();
         self.act(now_ns);
         self.held.clear();
         // Sends what is queued; a port that is down takes nothing.
@@ -260,11 +264,17 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 memory: frame.memory,
                 checksum_trusted: checksum_trusted(frame),
             };
-            let action = match engine.handle_frame(now_ns, &input) {
+            let mut verdict = engine.handle_frame(now_ns, &input);
+            if verdict == Verdict::Again {
+                drain(now_ns, engine, held, keys, outbox);
+                verdict = engine.handle_frame(now_ns, &input);
+            }
+            let action = match verdict {
                 // It is on its way already.
                 _ if *passive => Action::Drop,
                 Verdict::Forward => Action::Forward,
-                Verdict::Drop => Action::Drop,
+                // The second time its connection is the engine's.
+                Verdict::Drop | Verdict::Again => Action::Drop,
                 Verdict::Hold(id) => {
                     held.insert(id, frame.hold());
                     Action::Taken
@@ -346,13 +356,20 @@ fn drain<H: Handler>(
                 held.remove(&id);
             }
             Output::Inject { exit, frame } => {
-                let of = |port| if port == port_id(Port::Left) { Port::Left } else { Port::Right };
                 let port = match exit {
-                    Exit::AwayFrom(port) => of(port).other(),
-                    Exit::Through(port) => of(port),
+                    Exit::AwayFrom(port) => port_of(port).other(),
+                    Exit::Through(port) => port_of(port),
                 };
                 // The engine's frames have a header and a legal length.
                 let _ = out.inject(port, &frame);
+            }
+            Output::Offload(flow) => out.offload(&left_to_ports(&flow)),
+            Output::TakeBack(flow) => {
+                let forwarded = out.take_back(&left_to_ports(&flow)).map(|of| {
+                    let (packets, bytes) = (of.frames, of.payload_bytes);
+                    ForwardedElsewhere { packets, bytes, position: of.position }
+                });
+                engine.handle_taken_back(now_ns, &flow, forwarded);
             }
             Output::KeysOpenNothing(of) => {
                 keys.refuse(None, of.source, of.client_random, KeyRefusal::OpenNothing);
@@ -379,6 +396,22 @@ fn port_id(port: Port) -> PortId {
         Port::Left => PortId(0),
         Port::Right => PortId(1),
     }
+}
+
+fn port_of(id: PortId) -> Port {
+    if id == port_id(Port::Left) { Port::Left } else { Port::Right }
+}
+
+/// A connection that nobody reads, as the ports know it.
+fn left_to_ports(flow: &OffloadedFlow) -> OffloadFlow {
+    let side = |at: usize| OffloadSide {
+        ingress: port_of(flow.ports[at]),
+        source: flow.ends[at],
+        destination: flow.ends[1 - at],
+        initial: flow.initial[at],
+        position: flow.positions[at],
+    };
+    OffloadFlow { sides: [side(0), side(1)] }
 }
 
 /// Whether what leaves, once its checksum is finished, is what the engine judges.

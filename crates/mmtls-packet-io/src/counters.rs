@@ -30,6 +30,10 @@ pub struct PortCounters {
     pub received_super_frames: u64,
     /// Of those frames, the ones whose outer VLAN tag was put back.
     pub received_vlan_frames: u64,
+    /// Frames that came in by this port and that the kernel forwarded by itself: nobody was shown them.
+    pub offloaded_frames: u64,
+    /// Their bytes.
+    pub offloaded_bytes: u64,
     /// Frames accepted by this port's interface for sending.
     pub sent_frames: u64,
     /// Their bytes; of frames that were joined, the headers count once.
@@ -57,6 +61,8 @@ impl std::ops::AddAssign for PortCounters {
         self.received_bytes += other.received_bytes;
         self.received_super_frames += other.received_super_frames;
         self.received_vlan_frames += other.received_vlan_frames;
+        self.offloaded_frames += other.offloaded_frames;
+        self.offloaded_bytes += other.offloaded_bytes;
         self.sent_frames += other.sent_frames;
         self.sent_bytes += other.sent_bytes;
         self.coalesced_frames += other.coalesced_frames;

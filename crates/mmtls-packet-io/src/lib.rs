@@ -15,11 +15,13 @@ mod counters;
 mod error;
 mod frame;
 pub mod memory;
+mod offload;
 mod ports;
 mod wake;
 
 pub use counters::{Counters, PortCounters, SendErrors};
 pub use error::Error;
 pub use frame::{Action, Frame, HeldFrame, Port, VnetHeader};
+pub use offload::{Forwarded, OffloadFlow, OffloadSide};
 pub use ports::{Outbox, Ports, Ready};
 pub use wake::WakeFd;

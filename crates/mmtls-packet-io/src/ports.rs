@@ -13,7 +13,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use crate::{Action, Counters, Error, Frame, HeldFrame, Port};
+use crate::{Action, Counters, Error, Forwarded, Frame, HeldFrame, OffloadFlow, Port};
 
 /// Both ports as places to send to.
 pub trait Outbox {
@@ -27,6 +27,21 @@ pub trait Outbox {
     /// [`Error::InvalidFrame`] when it is shorter than an Ethernet header or longer than
     /// [`MAX_FRAME_BYTES`](crate::af_packet::MAX_FRAME_BYTES).
     fn inject(&mut self, egress: Port, ethernet: &[u8]) -> Result<(), Error>;
+
+    /// Leaves a connection to the back end, which forwards its plain segments without showing them as soon as it can do so
+    /// without overtaking anything, or never. To ask again does no harm: directions that are not forwarded yet begin where is
+    /// said last.
+    fn offload(&mut self, _flow: &OffloadFlow) {}
+
+    /// Takes a connection back: from now on everything is shown again. Says what was not.
+    fn take_back(&mut self, _flow: &OffloadFlow) -> [Forwarded; 2] {
+        [Forwarded::default(); 2]
+    }
+
+    /// Whether [`Self::offload`] may do something.
+    fn offloads(&self) -> bool {
+        false
+    }
 }
 
 /// A pair of ports that one thread moves frames between.

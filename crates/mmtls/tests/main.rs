@@ -9,6 +9,7 @@ mod consent;
 mod early;
 mod ech;
 mod inspection;
+mod kernel_forwarding;
 mod key_server;
 mod keys;
 mod load;

@@ -375,6 +375,7 @@ impl Net {
         match verdict {
             Verdict::Forward => self.forward(flying),
             Verdict::Drop => {}
+            Verdict::Again => self.claim(false, "nothing was left to anybody"),
             Verdict::Hold(id) => {
                 let known = self.held.insert(id, flying);
                 self.claim(known.is_none(), "hold numbers are new");
@@ -517,6 +518,9 @@ impl Net {
                     }
                 }
                 Output::KeysNeeded(_) | Output::KeysOpenNothing(_) | Output::LiveKeysNeeded(_) => {}
+                Output::Offload(_) | Output::TakeBack(_) => {
+                    self.claim(false, "nothing can be left to anybody");
+                }
             }
         }
         self.engine.handler_mut().ended.clear();

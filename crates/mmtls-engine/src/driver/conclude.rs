@@ -17,7 +17,7 @@ use super::shown::Clear;
 use super::{Engine, context};
 use crate::output::{Output, Verdict};
 use crate::session::{Disposition, Handler};
-use crate::tcp::{FlowIndex, Held, Phase, TcpDirection};
+use crate::tcp::{FlowIndex, Held, Phase, TcpDirection, Unread};
 use crate::tls::Direction;
 
 /// What the frame at hand may do, as far as it depends on itself. What its connection comes to has the
@@ -79,7 +79,7 @@ impl<H: Handler> Engine<H> {
     }
 
     /// A flow that was just there is gone, which cannot be: nothing passes uninspected.
-    fn lost_flow(&mut self) -> Verdict {
+    pub(super) fn lost_flow(&mut self) -> Verdict {
         self.counters.lost_flows += 1;
         if self.config.inline { Verdict::Drop } else { Verdict::Forward }
     }
@@ -101,7 +101,7 @@ impl<H: Handler> Engine<H> {
         match flow.payload.disposition() {
             Disposition::Kill { reset, reason } => self.kill(index, reset, reason),
             _ if !is_tls => {}
-            Disposition::Bypass if flow.bypassed => {}
+            Disposition::Bypass if flow.unread == Unread::Bypassed => {}
             Disposition::Bypass => self.bypass(index),
             Disposition::Follow => {
                 for direction in Direction::BOTH {
@@ -177,7 +177,7 @@ impl<H: Handler> Engine<H> {
             }
             if let Payload::Tls(tls) = &mut flow.payload {
                 tls.session.forget();
-                flow.bypassed = true;
+                flow.unread = Unread::Bypassed;
             }
         }
         self.charge(index);
@@ -206,7 +206,7 @@ fn is_concluded<S: Default>(flow: &Flow<S>) -> bool {
     match &flow.payload {
         Payload::Tls(_) => match flow.payload.disposition() {
             Disposition::Follow => !flow.payload.is_stalled(),
-            Disposition::Bypass => flow.bypassed,
+            Disposition::Bypass => flow.unread == Unread::Bypassed,
             Disposition::Kill { .. } => false,
         },
         Payload::Undecided(_, clear) => !clear.disposition().is_kill(),

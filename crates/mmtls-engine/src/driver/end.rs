@@ -89,6 +89,10 @@ impl<H: Handler> Engine<H> {
         if let Phase::Dead { .. } = flow.phase {
             return;
         }
+        self.take_back(index);
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
         let answers = match reset {
             true if self.config.inline => TOMBSTONE_ANSWERS,
             true => PASSIVE_ANSWERS,
@@ -163,6 +167,7 @@ impl<H: Handler> Engine<H> {
         self.discard_held(index);
         self.end_session(index, reason);
         self.report_end(index, reason);
+        self.take_back(index);
         if !self.late.is_empty() {
             self.late.remove(index);
         }
@@ -377,7 +382,7 @@ impl<H: Handler> Engine<H> {
     fn report_end(&mut self, index: FlowIndex, reason: EndReason) {
         if let Some(flow) = self.flows.get(index)
             && !core::mem::replace(&mut flow.end_reported, true)
-            && !flow.exempt
+            && !flow.is_exempt()
         {
             self.handler.flow_end(&flow.end(reason));
         }

@@ -150,6 +150,7 @@ impl<H: Handler> Engine<H> {
         match verdict {
             Verdict::Forward => self.end_fragments(&held, Policy::Forward),
             Verdict::Drop => self.end_fragments(&held, Policy::Drop),
+            Verdict::Again => {}
             Verdict::Hold(_) if held.is_empty() => {}
             Verdict::Hold(id) => {
                 self.fragments.together.insert(id, held);

@@ -93,7 +93,7 @@ impl<H: Handler> Engine<H> {
         };
         let flow = self.flows.get_if(index, id);
         let waits = |it: &&mut Flow<H::State>| {
-            matches!(it.payload, Payload::Plain(_)) && it.phase == Phase::Open && !it.exempt
+            matches!(it.payload, Payload::Plain(_)) && it.phase == Phase::Open && !it.is_exempt()
         };
         let Some(flow) = flow.filter(waits) else {
             self.late.remove(index);

@@ -13,6 +13,7 @@ mod keys;
 mod late_flows;
 mod live;
 mod new_flow;
+mod offload;
 mod opening;
 mod opening_copies;
 mod payload;
@@ -223,6 +224,8 @@ impl<H: Handler> Engine<H> {
             Verdict::Forward => self.counters.forwarded += 1,
             Verdict::Hold(_) => self.counters.held += 1,
             Verdict::Drop => self.counters.dropped += 1,
+            // It will be counted then.
+            Verdict::Again => self.counters.frames -= 1,
         }
         verdict
     }
@@ -287,7 +290,11 @@ impl<H: Handler> Engine<H> {
             }
         }
         while let Some((index, reason)) = self.flows.pop_expired(self.now_ns, &self.config.limits) {
-            self.expire(index, reason);
+            if self.flows.get(index).is_some_and(|flow| flow.offload.is_on()) {
+                self.ask_whether_idle(index);
+            } else {
+                self.expire(index, reason);
+            }
         }
         self.counters.keys_expired += self.pending.expire(self.now_ns);
         self.live.expire(self.now_ns);

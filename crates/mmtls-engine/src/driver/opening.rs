@@ -34,7 +34,7 @@ use super::payload::Payload;
 use crate::config::Policy;
 use crate::output::{Exit, PortId, Verdict};
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
-use crate::tcp::{FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck};
+use crate::tcp::{FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck, Unread};
 use crate::tls::Direction;
 use crate::wire::{Reset, Segment};
 
@@ -263,7 +263,7 @@ impl<H: Handler> Engine<H> {
         let server = flow.server;
         if self.config.bypass.iter().any(|rule| rule.port.is_some() && rule.contains(server)) {
             flow.payload = Payload::Plain(Box::default());
-            flow.exempt = true;
+            flow.unread = Unread::Exempt;
         }
         true
     }

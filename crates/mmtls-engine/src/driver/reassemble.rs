@@ -48,7 +48,7 @@ impl<H: Handler> Engine<H> {
         let urgent = segment.tcp.flags().urg();
         if inline
             && direction == Direction::ClientToServer
-            && !flow.exempt
+            && !flow.is_exempt()
             && let Payload::Plain(watch) = &flow.payload
             && watch.may_begin(direction)
             && flow.halves[direction.index()]
@@ -101,7 +101,7 @@ impl<H: Handler> Engine<H> {
                 self.note(index, direction, TcpAnomaly::ConflictingOverlap);
                 return Passage::Refused;
             }
-            handle_unfollowed(flow, direction, sequence, payload.len(), fin);
+            flow.half(direction).keep_up(sequence, payload.len(), fin);
             return Passage::Free;
         }
         if inline
@@ -307,11 +307,12 @@ fn is_uncompared(half: &TcpDirection, sequence: u32, len: usize) -> bool {
 /// Looks at a segment of a flow that is not followed: TLS may begin in it. Whether it shows that TLS
 /// was missed.
 fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[u8]) -> bool {
+    let is_exempt = flow.is_exempt();
     let half = &flow.halves[direction.index()];
     let Payload::Plain(watch) = &mut flow.payload else {
         return false;
     };
-    if flow.exempt {
+    if is_exempt {
         return false;
     }
     let repeated = half.offset_of(sequence).map(|offset| half.assembler.next() as i64 - offset);
@@ -373,31 +374,4 @@ fn stream_offset(
     // A FIN below bytes that were seen contradicts them.
     let too_early = fin && end < half.assembler.highest();
     (!too_far && !behind_fin && !too_early).then_some((start, skip))
-}
-
-/// A data segment of a flow that is not followed: keeps up with the stream, so that FIN, RST and
-/// the flow's end are still understood.
-fn handle_unfollowed<S>(
-    flow: &mut Flow<S>,
-    direction: Direction,
-    sequence: u32,
-    len: usize,
-    fin: bool,
-) {
-    let half = flow.half(direction);
-    let Some(offset) = half.offset_of(sequence) else {
-        return;
-    };
-    let Ok(end) = u64::try_from(offset + len as i64) else {
-        return;
-    };
-    let next = half.assembler.next();
-    if !half.is_acceptable(offset) || end < next {
-        return;
-    }
-    half.assembler.advance((end - next) as usize);
-    half.released = end;
-    if fin {
-        half.set_fin(Some(end));
-    }
 }

@@ -34,8 +34,15 @@ impl<H: Handler> Engine<H> {
             Ok(found) => found,
             Err(verdict) => return verdict,
         };
+        if self.config.offload && self.flows.get(index).is_some_and(|flow| flow.offload.is_on()) {
+            return self.handle_offloaded(index, segment);
+        }
         let passage = self.handle_segment_of(index, is_new, port, segment);
-        self.verdict_for(index, passage)
+        let verdict = self.verdict_for(index, passage);
+        if self.config.offload {
+            self.offer(index);
+        }
+        verdict
     }
 
     /// Handles a segment of a connection: what it may do, if the connection allows it.
@@ -93,7 +100,7 @@ impl<H: Handler> Engine<H> {
             direction = flow.direction_from(segment.source);
         }
         let inline = self.config.inline;
-        self.counters.bypassed += u64::from(flow.exempt);
+        self.counters.bypassed += u64::from(flow.is_exempt());
         // Receivers take urgent bytes out of the stream, or not: two streams. TLS has none.
         if flags.urg() && refuses_urgent(flow, direction, segment.tcp.payload()) {
             self.counters.urgent += 1;
@@ -182,7 +189,7 @@ impl<H: Handler> Engine<H> {
 
 /// Whether the flow's bytes are looked at, be it loosely: inline, what carries another protocol is, too.
 fn is_watched<S>(flow: &Flow<S>, inline: bool) -> bool {
-    is_followed(flow) || inline && !flow.exempt && matches!(flow.payload, Payload::Plain(_))
+    is_followed(flow) || inline && !flow.is_exempt() && matches!(flow.payload, Payload::Plain(_))
 }
 
 /// Whether urgent data must not pass: where TLS is followed or may begin, perhaps behind a byte that
@@ -197,7 +204,7 @@ fn refuses_urgent<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bo
         Payload::Undecided(recogniser, clear) => {
             clear.is_shown() || recogniser.refuses_urgent() || begins
         }
-        Payload::Plain(watch) => !flow.exempt && (watch.refuses_urgent() || begins),
+        Payload::Plain(watch) => !flow.is_exempt() && (watch.refuses_urgent() || begins),
         Payload::Tls(tls) => tls.session.disposition() != Disposition::Bypass,
     }
 }

@@ -44,6 +44,42 @@ pub(crate) enum Phase {
     Dead { reason: EndReason, answers: [u16; 2] },
 }
 
+/// Whether nothing of a connection is looked at any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unread {
+    /// It is, or may come to be.
+    No,
+    /// It is left alone, whatever it carries.
+    Exempt,
+    /// Its session's bypass has been carried out.
+    Bypassed,
+}
+
+/// Whether a connection is left to the I/O layer, and how often it was: in one byte, since there are many.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Offload(u8);
+
+impl Offload {
+    const NOW: u8 = 1 << 7;
+
+    pub(crate) fn is_on(self) -> bool {
+        self.0 & Self::NOW != 0
+    }
+
+    pub(crate) fn begin(&mut self) {
+        self.0 = Self::NOW | self.count().saturating_add(1);
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.0 &= !Self::NOW;
+    }
+
+    /// How often it has begun.
+    pub(crate) fn count(self) -> u8 {
+        self.0 & !Self::NOW
+    }
+}
+
 /// One TCP connection.
 pub(crate) struct Flow<P> {
     pub(crate) id: SessionId,
@@ -62,10 +98,10 @@ pub(crate) struct Flow<P> {
     pub(crate) opening: Opening,
     /// See [`FlowKey::turned`].
     pub(crate) turned: bool,
-    /// Its session's bypass has been carried out.
-    pub(crate) bypassed: bool,
-    /// It is left alone, whatever it carries.
-    pub(crate) exempt: bool,
+    /// Whether nothing of it is looked at any more.
+    pub(crate) unread: Unread,
+    /// Whether the I/O layer forwards it.
+    pub(crate) offload: Offload,
     /// The side that answered the SYN has spoken on the open connection, and acknowledged nothing that was
     /// not seen: it stands where the other one's bytes are counted from.
     pub(crate) confirmed: bool,
@@ -97,8 +133,8 @@ impl<P: Carried> Flow<P> {
             client,
             server,
             turned,
-            bypassed: false,
-            exempt: false,
+            unread: Unread::No,
+            offload: Offload::default(),
             confirmed: false,
             one_sided: false,
             started_ns: now_ns,
@@ -124,6 +160,11 @@ impl<P: Carried> Flow<P> {
 
     pub(crate) fn is_tls(&self) -> bool {
         self.payload.is_tls()
+    }
+
+    /// Whether it is left alone, whatever it carries.
+    pub(crate) fn is_exempt(&self) -> bool {
+        self.unread == Unread::Exempt
     }
 
     pub(crate) fn key(&self) -> FlowKey {

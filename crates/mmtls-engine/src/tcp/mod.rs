@@ -13,7 +13,7 @@ mod table;
 mod tcp_direction;
 mod unacknowledged;
 
-pub(crate) use connection::{Carried, Flow, NewFlow, Phase};
+pub(crate) use connection::{Carried, Flow, NewFlow, Phase, Unread};
 pub(crate) use key::FlowKey;
 pub(crate) use links::FlowIndex;
 pub(crate) use opening::{Opening, Syn, SynAck};

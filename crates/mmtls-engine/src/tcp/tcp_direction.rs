@@ -355,6 +355,39 @@ impl TcpDirection {
         self.forget_gap();
     }
 
+    /// A data segment of a flow that is not followed: keeps up with the stream, so that FIN, RST and the flow's end are still
+    /// understood.
+    pub(crate) fn keep_up(&mut self, sequence: u32, len: usize, fin: bool) {
+        let Some(offset) = self.offset_of(sequence) else {
+            return;
+        };
+        let Ok(end) = u64::try_from(offset + len as i64) else {
+            return;
+        };
+        let next = self.assembler.next();
+        if !self.is_acceptable(offset) || end < next {
+            return;
+        }
+        self.assembler.advance((end - next) as usize);
+        self.released = end;
+        if fin {
+            self.set_fin(Some(end));
+        }
+    }
+
+    /// Goes on at a stream offset, up to which somebody else has forwarded everything: what the receiver has acknowledged and
+    /// allowed since is not known.
+    pub(crate) fn stand_at(&mut self, position: u64) {
+        if let Some(missing) = position.checked_sub(self.assembler.next())
+            && let Ok(missing) = usize::try_from(missing)
+            && missing > 0
+        {
+            self.assembler.advance(missing);
+            self.released = position;
+            self.set_window_end(None);
+        }
+    }
+
     /// Whether bytes are known to be missing: later ones were seen, or the FIN, or the receiver
     /// acknowledged them.
     pub(crate) fn has_gap(&self, acknowledged: Option<u32>) -> bool {

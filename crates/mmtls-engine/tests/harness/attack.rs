@@ -65,10 +65,13 @@ impl T {
             checksum_trusted: true,
         };
         let v = self.engine.handle_frame(self.now, &input);
+        self.drain();
+        v
+    }
+    pub fn drain(&mut self) {
         while let Some(o) = self.engine.poll_output() {
             self.out.push(o);
         }
-        v
     }
     /// Frames whose memory the engine keeps.
     pub fn kept_frames(&self) -> usize {
@@ -111,9 +114,7 @@ impl T {
                 keys: vec![(d, KeyEpoch::Application(epoch), opener)],
             },
         );
-        while let Some(o) = self.engine.poll_output() {
-            self.out.push(o);
-        }
+        self.drain();
         r
     }
     /// Plays a script with keys; offsets per direction are returned.

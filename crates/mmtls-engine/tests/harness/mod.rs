@@ -184,6 +184,8 @@ pub struct Recorder {
     pub reset_at_word: Option<Vec<u8>>,
     /// What its end says of resumption.
     pub resumption: Resumption,
+    /// What the last connection's end says of its directions.
+    pub flow_bytes: [u64; 2],
     /// What the session began behind.
     pub starttls: Option<Upgrade>,
     /// Events in which hellos were told, and those.
@@ -383,6 +385,7 @@ impl Handler for Recorder {
     }
 
     fn flow_end(&mut self, flow: &FlowEnd) {
+        self.flow_bytes = flow.bytes;
         self.events.push(Event::FlowEnd(flow.reason));
     }
 }
@@ -641,6 +644,7 @@ impl Path {
                 self.held.insert(id, packet);
             }
             Verdict::Drop => {}
+            Verdict::Again => panic!("nothing was left to anybody"),
         }
         self.act();
         verdict
@@ -684,6 +688,9 @@ impl Path {
                 }
                 Output::KeysNeeded(_) => wishes = true,
                 Output::KeysOpenNothing(_) | Output::LiveKeysNeeded(_) => {}
+                Output::Offload(_) | Output::TakeBack(_) => {
+                    panic!("nothing can be left to anybody")
+                }
             }
         }
         if wishes && matches!(self.network.keys, KeyTiming::Early | KeyTiming::Prompt) {

@@ -1,5 +1,7 @@
 //! How a bridge is to be opened, and the defaults. Refuses nothing: what is senseless is found at opening.
 
+use std::net::IpAddr;
+
 /// How to open a [`Bridge`](super::Bridge).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeConfig {
@@ -24,10 +26,15 @@ pub struct BridgeConfig {
     /// checksum is left to the kernel. No byte of TCP payload changes, nor does its sequence number; segments end
     /// elsewhere.
     pub coalesce: bool,
+    /// Let the kernel forward what it is asked to ([`Outbox::offload`](crate::Outbox::offload)), where it can: Linux 6.6,
+    /// CAP_BPF and CAP_NET_ADMIN, and clang when this crate was built. Where it cannot, a [`Warning`](super::Warning) says why.
+    pub offload: bool,
+    /// Addresses, and how many of their bits count, whose plain TCP segments the kernel is to forward in any case.
+    pub left_alone: Vec<(IpAddr, u8)>,
 }
 
 impl BridgeConfig {
-    /// The defaults: batches of 32, buffers of 64 MiB, promiscuous, coalescing.
+    /// The defaults: batches of 32, buffers of 64 MiB, promiscuous, coalescing, what nobody reads left to the kernel.
     #[must_use]
     pub fn new(left: impl Into<String>, right: impl Into<String>) -> Self {
         Self {
@@ -39,6 +46,8 @@ impl BridgeConfig {
             socket_buffer_bytes: 64 << 20,
             promiscuous: true,
             coalesce: true,
+            offload: true,
+            left_alone: Vec::new(),
         }
     }
 }

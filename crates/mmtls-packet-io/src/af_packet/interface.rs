@@ -31,6 +31,11 @@ pub enum Warning {
         /// MTU of the right interface, bytes.
         right: u32,
     },
+    /// The kernel forwards nothing by itself: what nobody reads costs as much as what is followed.
+    NoOffload {
+        /// Why.
+        reason: String,
+    },
     /// The kernel granted less receive buffer than asked for: expect drops under load.
     SmallBuffer {
         /// The interface.
@@ -56,6 +61,9 @@ impl std::fmt::Display for Warning {
                     f,
                     "the MTU differs (left {left}, right {right}): larger frames will be dropped"
                 )
+            }
+            Self::NoOffload { reason } => {
+                write!(f, "connections that are not inspected are not left to the kernel: {reason}")
             }
             Self::SmallBuffer { interface, wanted, granted } => write!(
                 f,

@@ -18,6 +18,7 @@ mod buffers;
 mod coalesce;
 mod config;
 mod interface;
+mod offload;
 mod queue;
 mod sender;
 mod slots;
@@ -42,9 +43,11 @@ pub use crate::ports::Ready;
 pub use crate::wake::WakeFd;
 
 use self::interface::Interface;
+use self::offload::Offload;
 use self::slots::{ReceiveSlots, Unusable};
 use self::transmit::PortState;
 use crate::ports::Ports;
+use crate::{Forwarded, OffloadFlow};
 
 const MAX_BATCH: usize = 1024;
 
@@ -60,6 +63,8 @@ pub struct Outbox {
     ports: [PortState; 2],
     /// Where a passive one's injected frames leave.
     resets: Option<PortState>,
+    /// Goes last: without its programs, what its filter takes at the sockets would be lost.
+    offload: Option<Offload>,
 }
 
 impl Outbox {
@@ -96,7 +101,14 @@ impl Bridge {
         let opening = Opening::new(config, &interfaces)?;
         // Both together: a frame seen by one side only would be an unanswered one.
         opening.bind(&interfaces)?;
-        Ok(opening.finish(interfaces, config))
+        let offload = interfaces.offload(config);
+        let mut bridge = opening.finish(interfaces, config);
+        match offload {
+            Some(Ok(offload)) => bridge.leave_to(offload)?,
+            Some(Err(reason)) => bridge.warnings.push(Warning::NoOffload { reason }),
+            None => {}
+        }
+        Ok(bridge)
     }
 
     /// Opens bridges that share both interfaces: each gets the frames that [`Steering::bridge_of`] says are its own,
@@ -143,6 +155,7 @@ impl Bridge {
             system::accept_received(socket, &first.watched())
                 .map_err(|e| Error::system("SO_ATTACH_FILTER", "", e))?;
         }
+        let offload = first.offload(config);
         let warnings = first.warnings;
         let mut bridges: Vec<Self> = Vec::new();
         for opening in openings {
@@ -158,6 +171,16 @@ impl Bridge {
         }
         if let Some(bridge) = bridges.first_mut() {
             bridge.warnings.splice(0..0, warnings);
+        }
+        match offload {
+            Some(Ok(offload)) => {
+                for bridge in bridges.iter_mut().skip(1) {
+                    bridge.leave_to(offload.share())?;
+                }
+                bridges[0].leave_to(offload)?;
+            }
+            Some(Err(reason)) => bridges[0].warnings.push(Warning::NoOffload { reason }),
+            None => {}
         }
         Ok(bridges)
     }
@@ -177,11 +200,26 @@ impl Bridge {
         self.outbox.ports.iter().try_for_each(PortState::check)
     }
 
+    /// What nobody reads is left to the kernel from now on.
+    fn leave_to(&mut self, offload: Offload) -> Result<(), Error> {
+        for port in &self.outbox.ports {
+            offload
+                .attach(&port.socket)
+                .map_err(|e| Error::system("SO_ATTACH_BPF", &port.interface, e))?;
+        }
+        self.outbox.offload = Some(offload);
+        Ok(())
+    }
+
     /// Counters since opening.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let [left, right] = &self.outbox.ports;
         let mut counters = Counters { left: left.counters(), right: right.counters() };
+        if let Some(offload) = &self.outbox.offload {
+            offload.count(Port::Left, &mut counters.left);
+            offload.count(Port::Right, &mut counters.right);
+        }
         if let Some(resets) = &self.outbox.resets {
             counters.right += resets.counters();
         }
@@ -306,6 +344,20 @@ impl crate::Outbox for Outbox {
     fn inject(&mut self, egress: Port, ethernet: &[u8]) -> Result<(), Error> {
         Self::inject(self, egress, ethernet)
     }
+
+    fn offload(&mut self, flow: &OffloadFlow) {
+        if let Some(offload) = &mut self.offload {
+            offload.add(flow);
+        }
+    }
+
+    fn take_back(&mut self, flow: &OffloadFlow) -> [Forwarded; 2] {
+        self.offload.as_mut().map_or_else(Default::default, |offload| offload.take_back(flow))
+    }
+
+    fn offloads(&self) -> bool {
+        self.offload.is_some()
+    }
 }
 
 impl Ports for Bridge {
@@ -352,7 +404,12 @@ impl Bridge {
                 Err(error) => error,
             };
             match error.raw_os_error() {
-                Some(libc::EAGAIN) => return Ok(0),
+                Some(libc::EAGAIN) => {
+                    if let Some(offload) = &mut self.outbox.offload {
+                        offload.port_is_empty(port);
+                    }
+                    return Ok(0);
+                }
                 Some(libc::EINTR) => {}
                 Some(libc::EINVAL) => state.counters.unsupported_offload += 1,
                 Some(libc::ENETDOWN | libc::ENXIO | libc::ENODEV) => return Err(state.down_error()),
@@ -426,6 +483,12 @@ impl Checked {
         both.map(|interface| interface.index).collect()
     }
 
+    /// Loads what the kernel needs to forward by itself, where that is wanted.
+    fn offload(&self, config: &BridgeConfig) -> Option<Result<Offload, String>> {
+        let wanted = config.offload && !self.passive;
+        wanted.then(|| Offload::load(config, &self.interfaces))
+    }
+
     fn bind(&self, socket: &OwnedFd, interface: &Interface) -> Result<(), Error> {
         // Index 0: all of them.
         let index = if self.together { 0 } else { interface.index };
@@ -482,7 +545,7 @@ impl Opening {
         let state =
             |port, socket, interface: Interface| PortState::new(port, socket, interface, config);
         let ports = [state(Port::Left, left_socket, left), state(Port::Right, right_socket, right)];
-        Bridge { slots: self.slots, outbox: Outbox { ports, resets }, warnings }
+        Bridge { slots: self.slots, outbox: Outbox { ports, resets, offload: None }, warnings }
     }
 }
 

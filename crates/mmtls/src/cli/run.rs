@@ -506,11 +506,23 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
 }
 
 /// Frames that a port lost: in the kernel, for their length, for their kind of offload, and when
-/// they were to be sent.
-const LEFT: [&str; 4] =
-    ["left_kernel_drops", "left_bad_length", "left_bad_offload", "left_send_errors"];
-const RIGHT: [&str; 4] =
-    ["right_kernel_drops", "right_bad_length", "right_bad_offload", "right_send_errors"];
+/// they were to be sent. Then frames, and their bytes, that came in by it and that the kernel forwarded.
+const LEFT: [&str; 6] = [
+    "left_kernel_drops",
+    "left_bad_length",
+    "left_bad_offload",
+    "left_send_errors",
+    "left_kernel_forwarded",
+    "left_kernel_forwarded_bytes",
+];
+const RIGHT: [&str; 6] = [
+    "right_kernel_drops",
+    "right_bad_length",
+    "right_bad_offload",
+    "right_send_errors",
+    "right_kernel_forwarded",
+    "right_kernel_forwarded_bytes",
+];
 
 fn kernel_drops(status: &Status) -> u64 {
     status.bridge.left.kernel_dropped + status.bridge.right.kernel_dropped
@@ -524,13 +536,15 @@ fn status_map(status: &Status) -> BTreeMap<&'static str, u64> {
     all.insert("offloads_refused", status.refused_offloads);
     all.insert("interface_downs", status.interface_downs);
     for (names, port) in [(LEFT, &status.bridge.left), (RIGHT, &status.bridge.right)] {
-        let lost = [
+        let counts = [
             port.kernel_dropped,
             port.truncated + port.runts,
             port.unsupported_offload,
             port.send_errors.total(),
+            port.offloaded_frames,
+            port.offloaded_bytes,
         ];
-        all.extend(names.into_iter().zip(lost));
+        all.extend(names.into_iter().zip(counts));
     }
     all
 }

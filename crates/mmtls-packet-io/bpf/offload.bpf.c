@@ -1,0 +1,247 @@
+/*
+ * Forwarding in the kernel of connections that nobody reads.
+ *
+ * Each received frame meets two programs, one right behind the other, on the same processor. `admit` is the filter of the
+ * packet sockets: it decides whether user space gets the frame. Of a connection in `flows` it takes plain segments: they go no
+ * further than the note that it leaves in `noted`. `redirect` runs at the interface's ingress hook and sends a noted frame out of
+ * the other port. So one program decides, the other one carries out, and no frame goes both ways or neither.
+ *
+ * An entry begins with the segment that stands exactly where user space has left off, so that nothing is overtaken. SYN, FIN,
+ * RST and URG, fragments, IP options, extension headers and VLAN tags always go to user space.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+
+#define SEC(name) __attribute__((section(name), used))
+#define MAP_TYPE(number) int(*type)[number]
+#define MAP_ENTRIES(number) int(*max_entries)[number]
+#define MAP_FLAGS(number) int(*map_flags)[number]
+
+#define ENTRIES 131072
+#define RULES 4096
+
+/* The next program's turn, and the stack's: -1 at every kind of ingress hook. */
+#define NEXT -1
+#define WHOLE_FRAME -1
+
+#define TCP 6
+#define FIN 0x01
+#define SYN 0x02
+#define RST 0x04
+#define ACK 0x10
+#define URG 0x20
+
+static void *(*lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static long (*load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)BPF_FUNC_skb_load_bytes;
+static long (*redirect_to)(__u32 interface, __u64 flags) = (void *)BPF_FUNC_redirect;
+
+static inline __u16 host16(__u16 it) { return __builtin_bswap16(it); }
+static inline __u32 host32(__u32 it) { return __builtin_bswap32(it); }
+
+/* Addresses and ports are in network order; IPv4 addresses are mapped ones (RFC 4291, section 2.5.5.2). */
+struct key {
+    __u32 ingress;
+    __u16 source_port;
+    __u16 destination_port;
+    __u8 source[16];
+    __u8 destination[16];
+};
+
+struct flow {
+    /* Stream offset of the next byte, and the sequence number of offset 0. */
+    __u64 position;
+    /* Frames that were taken, and bytes of TCP payload in them. */
+    __u64 frames;
+    __u64 payload_bytes;
+    __u32 initial;
+    /* A frame has been taken. */
+    __u32 begun;
+};
+
+struct rule {
+    __u32 prefix_len;
+    __u8 address[16];
+};
+
+struct note {
+    /* 0: none. */
+    __u32 egress;
+    __u32 len;
+};
+
+/* What was taken at a port. */
+struct totals {
+    __u64 frames;
+    __u64 frame_bytes;
+};
+
+struct {
+    MAP_TYPE(BPF_MAP_TYPE_HASH);
+    MAP_ENTRIES(ENTRIES);
+    MAP_FLAGS(BPF_F_NO_PREALLOC);
+    struct key *key;
+    struct flow *value;
+} flows SEC(".maps");
+
+/* Addresses that are left alone, whatever is sent from or to them. */
+struct {
+    MAP_TYPE(BPF_MAP_TYPE_LPM_TRIE);
+    MAP_ENTRIES(RULES);
+    MAP_FLAGS(BPF_F_NO_PREALLOC);
+    struct rule *key;
+    __u32 *value;
+} rules SEC(".maps");
+
+struct {
+    MAP_TYPE(BPF_MAP_TYPE_PERCPU_ARRAY);
+    MAP_ENTRIES(1);
+    __u32 *key;
+    struct note *value;
+} noted SEC(".maps");
+
+/* By port, left first. */
+struct {
+    MAP_TYPE(BPF_MAP_TYPE_PERCPU_ARRAY);
+    MAP_ENTRIES(2);
+    __u32 *key;
+    struct totals *value;
+} taken SEC(".maps");
+
+/* Interface numbers, and whether there are rules. */
+volatile const __u32 LEFT = 0;
+volatile const __u32 RIGHT = 0;
+volatile const __u32 HAS_RULES = 0;
+
+/* What of a segment decides. */
+struct segment {
+    struct key key;
+    __u32 sequence;
+    __u32 payload;
+};
+
+struct ports_and_more {
+    __u16 source, destination;
+    __u32 sequence, acknowledgment;
+    __u8 offset, flags;
+};
+
+/* Reads a plain segment; 0 where it is anything else. */
+static __attribute__((always_inline)) int plain_segment(struct __sk_buff *skb, struct segment *of) {
+    struct ports_and_more tcp;
+    __u32 at, ip_payload;
+    if (skb->vlan_present)
+        return 0;
+    if (skb->protocol == host16(ETH_P_IP)) {
+        __u8 ip[20];
+        if (load_bytes(skb, ETH_HLEN, ip, sizeof ip))
+            return 0;
+        /* Without options; more fragments, or an offset; the length of a frame beyond 64 KiB is 0. */
+        __u32 total = ip[2] << 8 | ip[3];
+        if (ip[0] != 0x45 || (ip[6] & 0x3f) || ip[7] || ip[9] != TCP || total < sizeof ip)
+            return 0;
+        ip_payload = total - sizeof ip;
+        at = ETH_HLEN + sizeof ip;
+        of->key.source[10] = of->key.source[11] = 0xff;
+        of->key.destination[10] = of->key.destination[11] = 0xff;
+        __builtin_memcpy(of->key.source + 12, ip + 12, 4);
+        __builtin_memcpy(of->key.destination + 12, ip + 16, 4);
+    } else if (skb->protocol == host16(ETH_P_IPV6)) {
+        __u8 ip[40];
+        if (load_bytes(skb, ETH_HLEN, ip, sizeof ip))
+            return 0;
+        ip_payload = ip[4] << 8 | ip[5];
+        if (ip[0] >> 4 != 6 || ip[6] != TCP || !ip_payload)
+            return 0;
+        at = ETH_HLEN + sizeof ip;
+        __builtin_memcpy(of->key.source, ip + 8, 16);
+        __builtin_memcpy(of->key.destination, ip + 24, 16);
+    } else {
+        return 0;
+    }
+    if (load_bytes(skb, at, &tcp, 14))
+        return 0;
+    __u32 header = (tcp.offset >> 4) * 4;
+    if ((tcp.flags & (FIN | SYN | RST | URG)) || !(tcp.flags & ACK))
+        return 0;
+    if (header < 20 || header > ip_payload || at + ip_payload > skb->len)
+        return 0;
+    of->key.ingress = skb->ifindex;
+    of->key.source_port = tcp.source;
+    of->key.destination_port = tcp.destination;
+    of->sequence = host32(tcp.sequence);
+    of->payload = ip_payload - header;
+    return 1;
+}
+
+/* Whether the kernel forwards a segment of a connection that user space has left to it. */
+static __attribute__((always_inline)) int is_taken(struct segment *segment) {
+    struct flow *flow = lookup(&flows, &segment->key);
+    if (!flow)
+        return 0;
+    __s32 ahead = segment->sequence - (flow->initial + (__u32)flow->position);
+    if (!flow->begun) {
+        if (ahead)
+            return 0;
+        flow->begun = 1;
+    }
+    /* Sequence numbers are modulo 2^32 (RFC 9293, section 3.4). */
+    __s32 end = ahead + segment->payload;
+    if (end > 0)
+        flow->position += end;
+    __sync_fetch_and_add(&flow->frames, 1);
+    __sync_fetch_and_add(&flow->payload_bytes, segment->payload);
+    return 1;
+}
+
+static __attribute__((always_inline)) int is_left_alone(struct segment *segment) {
+    struct rule rule = {.prefix_len = 128};
+    if (!HAS_RULES)
+        return 0;
+    __builtin_memcpy(rule.address, segment->key.source, 16);
+    if (!lookup(&rules, &rule)) {
+        __builtin_memcpy(rule.address, segment->key.destination, 16);
+        if (!lookup(&rules, &rule))
+            return 0;
+    }
+    return 1;
+}
+
+SEC("socket")
+int admit(struct __sk_buff *skb) {
+    struct segment segment;
+    __u32 zero = 0;
+    struct note *note = lookup(&noted, &zero);
+    if (!note)
+        return WHOLE_FRAME;
+    note->egress = 0;
+    __builtin_memset(&segment, 0, sizeof segment);
+    if (!plain_segment(skb, &segment))
+        return WHOLE_FRAME;
+    if (!is_taken(&segment) && !is_left_alone(&segment))
+        return WHOLE_FRAME;
+    __u32 port = skb->ifindex == RIGHT;
+    struct totals *totals = lookup(&taken, &port);
+    if (!totals)
+        return WHOLE_FRAME;
+    totals->frames++;
+    totals->frame_bytes += skb->len;
+    note->egress = port ? LEFT : RIGHT;
+    note->len = skb->len;
+    return 0;
+}
+
+SEC("classifier")
+int redirect(struct __sk_buff *skb) {
+    __u32 zero = 0;
+    struct note *note = lookup(&noted, &zero);
+    if (!note || !note->egress)
+        return NEXT;
+    __u32 egress = note->egress;
+    note->egress = 0;
+    if (note->len != skb->len)
+        return NEXT;
+    return redirect_to(egress, 0);
+}
+
+/* No helper asks for another one. */
+char LICENSE[] SEC("license") = "Apache-2.0 OR MIT";

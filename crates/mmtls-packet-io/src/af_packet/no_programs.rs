@@ -1,0 +1,36 @@
+//! In place of `programs.rs` where this crate was built without clang.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::{BridgeConfig, Forwarded, Interface, Key, OffloadSide, Port};
+
+/// There are none.
+pub(super) struct Programs(Infallible);
+
+impl Programs {
+    pub(super) fn load(_: &BridgeConfig, _: &[Interface; 2]) -> Result<Self, String> {
+        Err("this program was built without clang".to_owned())
+    }
+
+    pub(super) fn attach(&self, _: &OwnedFd) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    pub(super) fn key(&self, _: &OffloadSide) -> Key {
+        match self.0 {}
+    }
+
+    pub(super) fn begin(&self, _: &Key, _: &OffloadSide) {
+        match self.0 {}
+    }
+
+    pub(super) fn end(&self, _: &Key) -> Forwarded {
+        match self.0 {}
+    }
+
+    pub(super) fn totals(&self, _: Port) -> [u64; 2] {
+        match self.0 {}
+    }
+}

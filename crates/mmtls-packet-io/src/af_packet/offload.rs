@@ -1,0 +1,109 @@
+//! Connections that nobody reads are forwarded by the kernel: its programs (`bpf/offload.bpf.c`), and their entries.
+//!
+//! An entry is made at a moment when its port's socket is empty and all that came by it has left, since what waits there would
+//! be overtaken. Should a frame come at that very moment all the same, the entry does not begin, and is made again behind that
+//! frame. Everything belongs to this process: when it ends, the kernel lets go of programs and entries.
+//!
+//! Refuses to look at frames: what is taken, the programs decide.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::config::BridgeConfig;
+use super::interface::Interface;
+use crate::{Forwarded, OffloadFlow, OffloadSide, Port, PortCounters};
+
+#[cfg(has_offload)]
+#[path = "programs.rs"]
+mod programs;
+/// Where they could not be built.
+#[cfg(not(has_offload))]
+#[path = "no_programs.rs"]
+mod programs;
+
+use programs::Programs;
+
+/// As `struct key` of the programs.
+type Key = [u8; 40];
+
+/// What one bridge leaves to the kernel. Clones are for the other bridges over the same interfaces.
+pub(super) struct Offload {
+    programs: Arc<Programs>,
+    /// Directions that are still to be left to it, by the port that they come in by.
+    pending: [HashMap<Key, OffloadSide>; 2],
+    /// Its counters are told by one of them.
+    first: bool,
+}
+
+impl Offload {
+    /// Loads the programs for these interfaces, or says why they are not to be had.
+    pub(super) fn load(config: &BridgeConfig, interfaces: &[Interface; 2]) -> Result<Self, String> {
+        let programs = Arc::new(Programs::load(config, interfaces)?);
+        Ok(Self { programs, pending: Default::default(), first: true })
+    }
+
+    /// For one more bridge.
+    pub(super) fn share(&self) -> Self {
+        Self { programs: Arc::clone(&self.programs), pending: Default::default(), first: false }
+    }
+
+    /// From now on the kernel takes what it may of the frames that would come by this socket.
+    pub(super) fn attach(&self, socket: &OwnedFd) -> io::Result<()> {
+        self.programs.attach(socket)
+    }
+
+    /// Leaves a connection to the kernel, as soon as that overtakes nothing.
+    pub(super) fn add(&mut self, flow: &OffloadFlow) {
+        for side in flow.sides {
+            self.pending[side.ingress.index()].insert(self.programs.key(&side), side);
+        }
+    }
+
+    /// To be called when a port's socket is empty and all that came by it has left.
+    pub(super) fn port_is_empty(&mut self, port: Port) {
+        for (key, side) in self.pending[port.index()].drain() {
+            self.programs.begin(&key, &side);
+        }
+    }
+
+    /// Takes a connection back, and says what has become of it.
+    pub(super) fn take_back(&mut self, flow: &OffloadFlow) -> [Forwarded; 2] {
+        flow.sides.map(|side| {
+            let key = self.programs.key(&side);
+            self.pending[side.ingress.index()].remove(&key);
+            self.programs.end(&key)
+        })
+    }
+
+    /// Adds what the kernel has forwarded.
+    pub(super) fn count(&self, port: Port, counters: &mut PortCounters) {
+        if self.first {
+            let [frames, bytes] = self.programs.totals(port);
+            counters.offloaded_frames = frames;
+            counters.offloaded_bytes = bytes;
+        }
+    }
+}
+
+#[cfg(all(test, has_offload))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_as_the_programs_read_them() {
+        let side = OffloadSide {
+            ingress: Port::Right,
+            source: "10.1.2.3:443".parse().unwrap(),
+            destination: "[2001:db8::5]:4660".parse().unwrap(),
+            initial: 0,
+            position: 0,
+        };
+        let key = programs::key([6, 0x0102_0304], &side);
+        assert_eq!(key[..4], 0x0102_0304u32.to_ne_bytes());
+        assert_eq!(key[4..8], [1, 187, 0x12, 0x34]);
+        assert_eq!(key[8..24], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 1, 2, 3]);
+        assert_eq!(key[24..], [0x20, 1, 13, 184, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
+    }
+}

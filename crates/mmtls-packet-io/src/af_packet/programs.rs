@@ -1,0 +1,138 @@
+//! The programs as they were compiled, loaded into the kernel, and their maps.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use aya::maps::lpm_trie::{self, LpmTrie};
+use aya::maps::{HashMap, MapData, PerCpuArray};
+use aya::programs::tc::TcAttachOptions;
+use aya::programs::{LinkOrder, SchedClassifier, SocketFilter, TcAttachType};
+use aya::{Ebpf, EbpfLoader};
+
+use super::{BridgeConfig, Forwarded, Interface, Key, OffloadSide, Port};
+
+/// As `struct flow` of the programs: position, frames, payload bytes; then the initial sequence number and whether it has begun.
+type Entry = [u64; 4];
+
+/// As `struct totals`: frames, their bytes.
+type Totals = [u64; 2];
+
+/// What is loaded. It is unloaded when this goes.
+pub(super) struct Programs {
+    /// Interface numbers, left first.
+    interfaces: [u32; 2],
+    flows: Mutex<HashMap<MapData, Key, Entry>>,
+    taken: PerCpuArray<MapData, Totals>,
+    /// Owns the programs and what they are attached to.
+    ebpf: Ebpf,
+}
+
+impl Programs {
+    pub(super) fn load(config: &BridgeConfig, interfaces: &[Interface; 2]) -> Result<Self, String> {
+        load(config, interfaces).map_err(|error| {
+            let mut text = error.to_string();
+            let mut source = error.source();
+            while let Some(cause) = source {
+                text = format!("{text}: {cause}");
+                source = cause.source();
+            }
+            // A verifier's log has many lines.
+            text.lines().next().unwrap_or_default().to_owned()
+        })
+    }
+
+    pub(super) fn attach(&self, socket: &OwnedFd) -> io::Result<()> {
+        let program = self.ebpf.program("admit").map(<&SocketFilter>::try_from);
+        match program {
+            Some(Ok(program)) => program.attach(socket).map_err(io::Error::other),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    pub(super) fn key(&self, side: &OffloadSide) -> Key {
+        key(self.interfaces, side)
+    }
+
+    /// Makes an entry, unless it is there and has begun: then the kernel is ahead.
+    pub(super) fn begin(&self, key: &Key, side: &OffloadSide) {
+        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        if flows.get(key, 0).is_ok_and(|[.., last]| last >> 32 != 0) {
+            return;
+        }
+        // Where there is no room, user space goes on forwarding.
+        let _ = flows.insert(key, [side.position, 0, 0, u64::from(side.initial)], 0);
+    }
+
+    pub(super) fn end(&self, key: &Key) -> Forwarded {
+        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok([position, frames, payload_bytes, last]) = flows.get(key, 0) else {
+            return Forwarded::default();
+        };
+        let _ = flows.remove(key);
+        let position = if last >> 32 != 0 { position } else { 0 };
+        Forwarded { frames, payload_bytes, position }
+    }
+
+    pub(super) fn totals(&self, port: Port) -> Totals {
+        let of_all = self.taken.get(&(port.index() as u32), 0);
+        let add = |sum: Totals, of: &Totals| [sum[0] + of[0], sum[1] + of[1]];
+        of_all.map_or([0; 2], |of_all| of_all.iter().fold([0; 2], add))
+    }
+}
+
+fn load(
+    config: &BridgeConfig,
+    interfaces: &[Interface; 2],
+) -> Result<Programs, Box<dyn std::error::Error>> {
+    // Interface numbers are positive.
+    let numbers = interfaces.each_ref().map(|interface| interface.index as u32);
+    let has_rules = u32::from(!config.left_alone.is_empty());
+    let mut ebpf = EbpfLoader::new()
+        .btf(None)
+        .override_global("LEFT", &numbers[0], true)
+        .override_global("RIGHT", &numbers[1], true)
+        .override_global("HAS_RULES", &has_rules, true)
+        .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/offload.o")))?;
+    let mut rules: LpmTrie<_, [u8; 16], u32> =
+        ebpf.take_map("rules").ok_or("no map of rules")?.try_into()?;
+    for &(address, prefix_len) in &config.left_alone {
+        let before = if address.is_ipv4() { 96 } else { 0 };
+        let prefix = lpm_trie::Key::new(before + u32::from(prefix_len), mapped(address));
+        rules.insert(&prefix, 1, 0)?;
+    }
+    let filter: &mut SocketFilter =
+        ebpf.program_mut("admit").ok_or("no program of the sockets")?.try_into()?;
+    filter.load()?;
+    let redirect: &mut SchedClassifier =
+        ebpf.program_mut("redirect").ok_or("no program of the interfaces")?.try_into()?;
+    redirect.load()?;
+    for interface in interfaces {
+        // Attached so, it goes when this process does (Linux 6.6).
+        let order = TcAttachOptions::TcxOrder(LinkOrder::default());
+        redirect.attach_with_options(&interface.name, TcAttachType::Ingress, order)?;
+    }
+    let flows = ebpf.take_map("flows").ok_or("no map of connections")?.try_into()?;
+    let taken = ebpf.take_map("taken").ok_or("no map of counters")?.try_into()?;
+    Ok(Programs { interfaces: numbers, flows: Mutex::new(flows), taken, ebpf })
+}
+
+/// The key of a direction that comes in by a port.
+pub(super) fn key(interfaces: [u32; 2], side: &OffloadSide) -> Key {
+    let mut key = [0; 40];
+    key[..4].copy_from_slice(&interfaces[side.ingress.index()].to_ne_bytes());
+    key[4..6].copy_from_slice(&side.source.port().to_be_bytes());
+    key[6..8].copy_from_slice(&side.destination.port().to_be_bytes());
+    let address = |of: SocketAddr| mapped(of.ip());
+    key[8..24].copy_from_slice(&address(side.source));
+    key[24..].copy_from_slice(&address(side.destination));
+    key
+}
+
+fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}

@@ -1,0 +1,152 @@
+//! What nobody reads is forwarded by the kernel: everything arrives once and in order, and the records say how much it was.
+
+use mmtls_testkit::{MmtlsOptions, MmtlsReport, NginxOptions, address, files};
+
+use crate::common::{Family, Stage, can_run, options, patient, shell, stat, url};
+
+const BYTES: usize = 50 << 20;
+const AT_A_TIME: usize = 3;
+
+/// A stage whose server has a large file, and its content.
+fn stage() -> (Stage, Vec<u8>) {
+    let stage = Stage::with(NginxOptions { resumption: false, ..NginxOptions::default() });
+    let content = files::pattern_bytes(BYTES, 7);
+    stage.serve("file", &content);
+    (stage, content)
+}
+
+fn configured(options: MmtlsOptions, more: &str) -> MmtlsOptions {
+    let config = format!("{}{more}", options.config.unwrap_or_default());
+    MmtlsOptions { config: Some(config), ..options }
+}
+
+/// Bytes of frames that the kernel has forwarded by itself: from the server, and from the client.
+fn by_kernel(report: &MmtlsReport) -> [u64; 2] {
+    ["right", "left"].map(|it| stat(report, "engine", &format!("{it}_kernel_forwarded_bytes")))
+}
+
+/// Segments that have come to a place behind ones that were still to come: lost on the way or overtaken.
+fn out_of_order(stage: &Stage) -> u64 {
+    let of = |place| {
+        let text = shell(place, "nstat -asz TcpExtTCPOFOQueue | tail -1");
+        text.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    of(&stage.bed.client) + of(&stage.bed.server)
+}
+
+/// Downloads by curl at a time, which share no keys or refuse to, and what the monitor says of them.
+fn downloads(
+    stage: &Stage,
+    family: Family,
+    options: &MmtlsOptions,
+    refuse: bool,
+) -> (Vec<Vec<u8>>, MmtlsReport) {
+    let mmtls = stage.mmtls(options);
+    let pages = std::thread::scope(|scope| {
+        let pages = [(); AT_A_TIME].map(|()| {
+            scope.spawn(|| {
+                let mut curl = match refuse {
+                    true => stage.sharing_curl(&mmtls, family, &["server.test"]),
+                    false => stage.plain_curl(family),
+                };
+                curl.arg(url("file"));
+                let page = stage.run("curl", curl);
+                assert!(page.status.success(), "{}", page.stderr);
+                page.stdout
+            })
+        });
+        pages.into_iter().map(|page| page.join().unwrap()).collect()
+    });
+    (pages, mmtls.stop().unwrap())
+}
+
+/// All but a session's beginning and end is the kernel's. It arrives once and in order, and the records are of all of it.
+#[test]
+fn sessions_that_refuse_to_share_are_left_to_the_kernel() {
+    if !can_run(&["nginx", "curl", "nstat"]) {
+        return;
+    }
+    let (stage, content) = stage();
+    for family in Family::all(&stage.bed) {
+        for kernel in [true, false] {
+            let config = format!("[inline]\nkernel_forwarding = {kernel}\n");
+            let before = out_of_order(&stage);
+            let (pages, report) = downloads(&stage, family, &configured(patient(), &config), true);
+            assert_eq!(out_of_order(&stage) - before, 0, "{family:?}");
+            assert!(pages.iter().all(|page| *page == content));
+            assert_eq!(report.count("exempt"), AT_A_TIME as u64, "{:#?}", report.summary);
+            let [down, up] = by_kernel(&report);
+            let whole = (AT_A_TIME * BYTES) as u64;
+            if kernel {
+                assert!(down > whole / 10 * 9 && up > 0, "{down}, {up}\n{}", report.stderr);
+            } else {
+                assert_eq!([down, up], [0, 0], "the control");
+            }
+            for flow in report.events("flow") {
+                let flow = &flow["flow"];
+                let bytes = flow["bytes_toclient"].as_u64().unwrap();
+                assert!((BYTES as u64..BYTES as u64 / 100 * 102).contains(&bytes), "{flow}");
+                assert_eq!(flow["state"], "bypassed", "{flow}");
+                assert_eq!(flow["end_reason"], "closed", "{flow}");
+            }
+        }
+    }
+}
+
+/// By an address nothing is looked at, by a server's port nothing but its beginning; without keys what the policy says.
+#[test]
+fn what_policies_leave_alone_is_left_to_the_kernel() {
+    if !can_run(&["nginx", "curl", "nstat"]) {
+        return;
+    }
+    let (stage, content) = stage();
+    let rule = |rule: &str| format!("[policies]\nbypass = [{rule:?}]\n");
+    let soon = "[limits]\nunshared_stall_timeout_milliseconds = 50\n";
+    for (family, config, sessions) in [
+        (Family::V4, rule(address::SERVER_V4), 0),
+        (Family::V6, rule(address::SERVER_V6), 0),
+        (Family::V4, rule(&format!("{}:443", address::SERVER_V4)), 0),
+        (Family::V4, soon.to_owned(), AT_A_TIME as u64),
+    ] {
+        if !Family::all(&stage.bed).contains(&family) {
+            continue;
+        }
+        let options = MmtlsOptions { missing_keys: "forward".to_owned(), ..options() };
+        let before = out_of_order(&stage);
+        let (pages, report) = downloads(&stage, family, &configured(options, &config), false);
+        assert_eq!(out_of_order(&stage) - before, 0, "{config}");
+        assert!(pages.iter().all(|page| *page == content));
+        assert_eq!(report.count("TLS sessions"), sessions, "{:#?}", report.summary);
+        let [down, up] = by_kernel(&report);
+        let whole = (AT_A_TIME * BYTES) as u64;
+        assert!(down > whole / 10 * 9 && up > 0, "{config}: {down}, {up}\n{}", report.stderr);
+    }
+}
+
+/// Whoever knows a connection that is left alone gains nothing by beginning another one on its four-tuple.
+#[test]
+fn the_next_connection_of_a_four_tuple_is_inspected() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let (stage, content) = stage();
+    // No TIME-WAIT, so that the port can be used again at once.
+    shell(&stage.bed.client, "sysctl -qw net.ipv4.tcp_max_tw_buckets=0");
+    let mmtls = stage.mmtls(&patient());
+    for exempt in [&["server.test"][..], &[]] {
+        let mut curl = stage.sharing_curl(&mmtls, Family::V4, exempt);
+        curl.args(["--local-port", "40001"]).arg(url("file"));
+        let page = stage.run("curl", curl);
+        assert!(page.stdout == content, "{}", page.stderr);
+    }
+    let report = mmtls.stop().unwrap();
+    assert_eq!(
+        (report.count("exempt"), report.count("decrypted")),
+        (1, 1),
+        "{:#?}",
+        report.summary
+    );
+    let lengths: Vec<_> =
+        report.events("http").iter().map(|it| it["http"]["length"].clone()).collect();
+    assert_eq!(lengths, [BYTES]);
+}
