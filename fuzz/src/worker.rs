@@ -223,18 +223,23 @@ struct Stage {
     /// Something was done that an honest network and honest endpoints do not.
     hostile: bool,
     handshake_keys: bool,
+    /// Sessions whose keys are refused pass unread, and are left to the ports.
+    bypasses: bool,
 }
 
 impl Stage {
-    fn new(session: &'static Session, input: &mut Input<'_>) -> Self {
+    fn new(session: &'static Session, bypasses: bool, input: &mut Input<'_>) -> Self {
         let batch = 1 + usize::from(input.u8() % 32);
         let bench = Bench::default();
         let (ports, network) = memory::pair(CAPACITY, batch).expect("descriptors");
+        let ports = ports.with_offload();
         let (keys, mut receivers, router) = keys::queues(Share::ALL).expect("descriptors");
         let receiver = receivers.pop().expect("one worker");
         let mut config = Config::new(Policy::Reset);
         let policies = Policies::new(Policy::Reset);
-        config.policies = Policies { null_keys: Policy::Reset, ..policies };
+        let null_keys = if bypasses { Policy::Bypass } else { Policy::Reset };
+        config.policies = Policies { null_keys, ..policies };
+        config.offload = true;
         config.tell_hellos = true;
         config.asks_for_live_keys = true;
         config.supports = keys::supports;
@@ -261,6 +266,7 @@ impl Stage {
             max_held_frames,
             hostile: false,
             handshake_keys: false,
+            bypasses,
         }
     }
 
@@ -342,6 +348,11 @@ impl Stage {
             2 => {
                 let direction = [None, Some(CLIENT), Some(SERVER)][usize::from(choice >> 2) % 3];
                 let client_random = keys.client_random;
+                // Of one direction, the other one is still read.
+                for (at, of) in [CLIENT, SERVER].into_iter().enumerate() {
+                    let refused = self.bypasses && direction.is_none_or(|it| it == of);
+                    self.bench.with(|judge| judge.unjudged[at] |= refused);
+                }
                 (own, Message::NullKeys(NullKeys { client_random, direction, flow: None }))
             }
             _ => {
@@ -474,7 +485,7 @@ pub fn worker(data: &[u8]) {
     let mut input = Input::new(data);
     let session = &sessions()[usize::from(input.u8()) % sessions().len()];
     let how = input.u8();
-    let mut stage = Stage::new(session, &mut input);
+    let mut stage = Stage::new(session, how & 4 != 0, &mut input);
     let answers = input.take(usize::from(how >> 3)).to_vec();
     let resets = answers.contains(&1) || answers.contains(&2) || answers.contains(&3);
     stage.bench.with(|judge| judge.answers = answers);

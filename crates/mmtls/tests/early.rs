@@ -126,7 +126,13 @@ fn accepts_early_data_that_the_server_takes() {
         let session = outcome.session();
         assert_eq!(session["early_data"], "accepted", "{session}");
         assert_eq!(session["outcome"], "decrypted", "{session}");
-        assert_eq!(outcome.answered(), ["/first", "/early"]);
+        assert_eq!(
+            outcome.answered(),
+            ["/first", "/early"],
+            "{:#?} {:#?}",
+            outcome.report.eve,
+            outcome.report.summary
+        );
         assert!(find(&outcome.streams, b"GET /early").is_some());
         assert_eq!(outcome.report.count("resets"), 0);
         assert_eq!(outcome.report.count("records failed"), 0);

@@ -36,6 +36,8 @@ pub enum Middlebox {
     Bridge,
     /// mmTLS, inline or, with interfaces in its options, passive beside a bridge of the kernel.
     Monitor(Box<MmtlsOptions>),
+    /// mmTLS inline, whose options leave everything alone; nobody shares keys with it.
+    Unread(Box<MmtlsOptions>),
     /// nginx as split-TLS proxy.
     Split,
 }
@@ -90,6 +92,8 @@ pub struct Lane {
     server: Nginx,
     mmtls: Option<Mmtls>,
     split: Option<NginxSplit>,
+    /// Clients share their keys.
+    shares: bool,
     /// TLS sessions that clients opened.
     sessions: u64,
 }
@@ -105,6 +109,7 @@ impl Lane {
     ) -> Result<Self, String> {
         let middle = match &middlebox {
             Middlebox::Monitor(options) if options.passive.is_none() => Middle::Empty,
+            Middlebox::Unread(_) => Middle::Empty,
             Middlebox::Split => Middle::Routed,
             _ => Middle::KernelBridge,
         };
@@ -113,9 +118,11 @@ impl Lane {
         places.server()?;
         let server = Nginx::start(&bed, server_options(files)).map_err(|e| e.to_string())?;
         places.anywhere()?;
-        let mut lane = Self { name, bed, server, mmtls: None, split: None, sessions: 0 };
+        let shares = matches!(middlebox, Middlebox::Monitor(_));
+        let (mmtls, split) = (None, None);
+        let mut lane = Self { name, bed, server, mmtls, split, shares, sessions: 0 };
         match middlebox {
-            Middlebox::Monitor(options) => {
+            Middlebox::Monitor(options) | Middlebox::Unread(options) => {
                 let mmtls = Mmtls::start(&lane.bed, &options).map_err(|error| error.to_string())?;
                 lane.mmtls = Some(mmtls);
             }
@@ -133,8 +140,8 @@ impl Lane {
     /// h2load with as many requests as asked for, set up for this lane.
     fn h2load(&self, load: Load, object: Object, requests: u64) -> Command {
         let mut command = match &self.mmtls {
-            Some(mmtls) => mmtls.sharing(&self.bed, false, &[], "h2load"),
-            None => self.bed.client.command("h2load"),
+            Some(mmtls) if self.shares => mmtls.sharing(&self.bed, false, &[], "h2load"),
+            _ => self.bed.client.command("h2load"),
         };
         match object.http {
             Http::One => command.arg("--h1"),
@@ -212,10 +219,11 @@ impl Lane {
         Ok(((bytes / object.bytes as f64) as u64).max(u64::from(load.connections)))
     }
 
-    /// Ends the monitor; it must have decrypted everything.
+    /// Ends the monitor; it must have decrypted everything, or have followed nothing where it leaves everything alone.
     pub fn stop_monitor(&mut self) -> Result<Monitored, String> {
         let mmtls = self.mmtls.take().ok_or("mmtls is not running")?;
-        monitor::stop(mmtls, self.sessions).map_err(|error| format!("{}: {error}", self.name))
+        monitor::stop(mmtls, if self.shares { self.sessions } else { 0 })
+            .map_err(|error| format!("{}: {error}", self.name))
     }
 }
 

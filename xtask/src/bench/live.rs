@@ -1,10 +1,10 @@
-//! Part (b): the same downloads over persistent connections through four middles: the kernel's bridge
+//! Part (b): the same downloads over persistent connections through six middles: the kernel's bridge
 //! (end to end, nothing added), mmTLS (keys shared by `mmtls exec`, every record opened, HTTP
-//! followed, logs on), the same as a passive monitor beside the kernel's bridge, and nginx as
-//! split-TLS proxy; in rotating order, with processors of their own as far as there are enough
+//! followed, logs on), the same as a passive monitor beside the kernel's bridge, mmTLS with a bypassed server, which is
+//! the kernel's to forward and then not, and nginx as split-TLS proxy; in rotating order, with processors of their own as far as there are enough
 //! ([`super::places`]). [`super::lanes`] has what is refused.
 
-use mmtls_testkit::MmtlsOptions;
+use mmtls_testkit::{MmtlsOptions, address};
 use serde::Serialize;
 
 use super::lanes::{Http, Lanes, Load, Middlebox, Object, SUITE, Variant, ratio};
@@ -15,6 +15,8 @@ const BRIDGE: usize = 0;
 const MMTLS: usize = 1;
 const SPLIT: usize = 2;
 const PASSIVE: usize = 3;
+const UNREAD: usize = 4;
+const UNREAD_IN_USER_SPACE: usize = 5;
 
 /// Served files.
 const OBJECTS: [Object; 2] = [
@@ -52,17 +54,28 @@ pub struct LiveResults {
     headlines: Vec<Headline>,
     mmtls: Monitored,
     passive: Monitored,
+    unread: Monitored,
+    unread_in_user_space: Monitored,
 }
 
 /// Measures everything `repetitions` times.
 pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
     let monitor = MmtlsOptions::new(crate::binaries()?);
     let passive = MmtlsOptions { passive: Some("left:right".to_owned()), ..monitor.clone() };
+    let unread = |more: &str| {
+        let config = format!("{more}[policies]\nbypass = [\"{}:443\"]\n", address::SERVER_V4);
+        let options = MmtlsOptions { config: Some(config), ..monitor.clone() };
+        Middlebox::Unread(Box::new(options))
+    };
+    let alone = unread("");
+    let in_user_space = unread("[inline]\nkernel_forwarding = false\n");
     let middles = vec![
         ("kernel bridge", Middlebox::Bridge),
         ("mmTLS", Middlebox::Monitor(Box::new(monitor))),
         ("nginx split TLS", Middlebox::Split),
         ("mmTLS passive", Middlebox::Monitor(Box::new(passive))),
+        ("mmTLS, a bypassed server", alone),
+        ("the same in user space", in_user_space),
     ];
     let mut lanes = Lanes::start(middles, &OBJECTS, load)?;
     let mut variants = Vec::new();
@@ -72,6 +85,8 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
     let headlines = variants.chunks_exact(lanes.lanes.len()).map(headline).collect();
     let mmtls = lanes.lanes[MMTLS].stop_monitor()?;
     let passive = lanes.lanes[PASSIVE].stop_monitor()?;
+    let unread = lanes.lanes[UNREAD].stop_monitor()?;
+    let unread_in_user_space = lanes.lanes[UNREAD_IN_USER_SPACE].stop_monitor()?;
     Ok(LiveResults {
         suite: SUITE,
         connections: load.connections,
@@ -82,6 +97,8 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
         headlines,
         mmtls,
         passive,
+        unread,
+        unread_in_user_space,
     })
 }
 
@@ -159,5 +176,7 @@ impl LiveResults {
         table(title, &columns, &rows);
         self.mmtls.print("mmTLS");
         self.passive.print("mmTLS passive");
+        self.unread.print("mmTLS, a bypassed server");
+        self.unread_in_user_space.print("the same in user space");
     }
 }

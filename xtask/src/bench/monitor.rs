@@ -22,6 +22,8 @@ pub struct Monitored {
     longest_stall_us: u64,
     kernel_drops: u64,
     frames: u64,
+    /// Bytes of frames that the kernel has forwarded without it.
+    kernel_forwarded: u64,
     /// User and system time of the whole process, from start to end.
     pub cpu_s: f64,
 }
@@ -44,6 +46,8 @@ pub fn stop(mut mmtls: Mmtls, sessions: u64) -> Result<Monitored, String> {
         longest_stall_us: count("longest stall in us"),
         kernel_drops: engine("left_kernel_drops") + engine("right_kernel_drops"),
         frames: count("frames"),
+        kernel_forwarded: engine("left_kernel_forwarded_bytes")
+            + engine("right_kernel_forwarded_bytes"),
         cpu_s: mmtls.process.cpu_seconds(),
     };
     let wrong = seen.decrypted != sessions
@@ -83,12 +87,13 @@ impl Monitored {
     pub fn print(&self, name: &str) {
         println!(
             "{name}: {} of {} sessions decrypted, {} records opened, {} frames, {} dropped by the \
-             kernel, {} stalls, the longest {} µs",
+             kernel, {:.1} GB forwarded by it, {} stalls, the longest {} µs",
             self.decrypted,
             self.sessions,
             self.records_opened,
             self.frames,
             self.kernel_drops,
+            self.kernel_forwarded as f64 / 1e9,
             self.stalls,
             self.longest_stall_us
         );

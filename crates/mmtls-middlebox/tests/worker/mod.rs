@@ -13,6 +13,7 @@ use mmtls_packet_io::Port;
 use mmtls_packet_io::memory::Link;
 
 use mmtls_testkit::frames::{CLIENT, Packet, SERVER, Session};
+use mmtls_testkit::segments::Seeded;
 use mmtls_testkit::wire::{RST, Segment};
 use network::{AfPacket, Memory, Network};
 use stage::{FORBIDDEN, FORBIDDEN_AT_THE_END, Stage};
@@ -46,6 +47,7 @@ on_each_back_end! {
     refuses_the_record_that_is_judged_and_all_behind_it,
     refuses_what_is_held_at_the_end,
     refuses_a_session_when_it_ends_with_the_worker,
+    leaves_what_nobody_reads_to_the_ports,
 }
 
 /// Records of this many bytes, whose content says their number.
@@ -265,6 +267,45 @@ fn refuses_a_session_when_it_ends_with_the_worker<N: Network>() {
 }
 
 /// A port that goes down is waited for; only the in-memory back end does so on demand.
+/// In bursts: everything arrives once and in order.
+fn leaves_what_nobody_reads_to_the_ports<N: Network>() {
+    let mut records = Vec::new();
+    for _ in 0..20 {
+        records.extend(contents(SERVER, &[1300, 40, 700, 3000]));
+        records.extend(contents(CLIENT, &[300]));
+    }
+    let session = Session::new(&records);
+    let Some(mut stage) = Stage::<N>::new() else { return };
+    if !stage.offloads {
+        eprintln!("SKIPPED: these ports forward nothing by themselves here");
+        return;
+    }
+    stage.refuse(&session);
+    let mut random = Seeded::new(1);
+    stage.pass(&session.handshake);
+    let packets = session.records.concat();
+    let mut rest = &packets[..];
+    while !rest.is_empty() {
+        let (burst, behind) = rest.split_at((1 + random.below(20)).min(rest.len()));
+        stage.send(burst);
+        for port in Port::BOTH {
+            let of_port: Vec<_> = burst.iter().filter(|it| it.port == port).cloned().collect();
+            stage.expect(&of_port);
+        }
+        rest = behind;
+    }
+    stage.expect_nothing_more();
+    let end = stage.stop();
+    end.result.unwrap();
+    assert_eq!(end.judge.records, []);
+    let [left, right] = [end.status.bridge.left, end.status.bridge.right];
+    for (port, direction) in [(left, CLIENT), (right, SERVER)] {
+        let all = packets.iter().filter(|it| (it.port == Port::Left) == (direction == CLIENT));
+        let all = all.count() as u64;
+        assert!(port.offloaded_frames > all / 4, "{} of {all}", port.offloaded_frames);
+    }
+}
+
 #[test]
 fn accepts_a_port_that_was_down() {
     let session = Session::new(&[]);

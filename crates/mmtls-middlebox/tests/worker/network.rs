@@ -41,7 +41,7 @@ impl Network for Memory {
 
     fn new() -> Option<(Self, MemoryPorts)> {
         let (ports, network) = memory::pair(1024, BATCH).unwrap();
-        Some((Self(network), ports))
+        Some((Self(network), ports.with_offload()))
     }
 
     fn send(&mut self, port: Port, frame: &[u8]) {

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use mmtls_engine::session::{EndReason, Handler, Record};
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_engine::{Config, Engine, Policy};
+use mmtls_keyshare::message::{Message, NullKeys, SessionKeys};
 use mmtls_keyshare::server::KeySink;
 use mmtls_middlebox::keys::{self, WorkerSink};
 use mmtls_middlebox::worker::{KeyInput, Settings, Worker};
 use mmtls_middlebox::{Error, Share, Status, harden};
-use mmtls_packet_io::Port;
+use mmtls_packet_io::{Outbox, Port, Ports};
 
 use super::network::{BATCH, Network};
 use mmtls_testkit::frames::{Packet, Session};
@@ -82,13 +83,15 @@ pub struct Stage<N: Network> {
     messages: Arc<Mutex<Vec<String>>>,
     worker: JoinHandle<(Judge, Status, Result<(), Error>)>,
     markers: u32,
+    /// The ports can forward by themselves.
+    pub offloads: bool,
 }
 
 impl<N: Network> Stage<N> {
     /// Starts a worker that holds records without keys for longer than a test takes; `None`, loudly,
     /// where this machine cannot have the network.
     pub fn new() -> Option<Self> {
-        let (network, ports) = N::new()?;
+        let (network, mut ports) = N::new()?;
         // A veth pair keeps frames in order that one processor sends.
         let cpu = harden::allowed_cpus().unwrap()[0];
         harden::bind_to_cpu(cpu).unwrap();
@@ -96,6 +99,8 @@ impl<N: Network> Stage<N> {
         let receiver = receivers.pop().unwrap();
         let mut config = Config::new(Policy::Reset);
         config.supports = keys::supports;
+        let offloads = ports.outbox().offloads();
+        config.offload = offloads;
         config.limits.stall_timeout_ns = STALL_NS;
         config.limits.unshared_stall_timeout_ns = STALL_NS;
         let engine = Engine::new(config, Judge::default());
@@ -115,7 +120,7 @@ impl<N: Network> Stage<N> {
             (worker.into_handler(), status, result)
         };
         let worker = std::thread::spawn(run);
-        Some(Self { network, keys, stop, messages, worker, markers: 0 })
+        Some(Self { network, keys, stop, messages, worker, markers: 0, offloads })
     }
 
     pub fn network(&self) -> &N {
@@ -132,6 +137,17 @@ impl<N: Network> Stage<N> {
     /// Gives the worker the keys of a session's records, as the key server does.
     pub fn deliver(&mut self, session: &Session) {
         self.deliver_of(session, KeyEpoch::Application(0));
+    }
+
+    /// Tells the worker that a session's endpoint refuses to share.
+    pub fn refuse(&mut self, session: &Session) {
+        let Message::SessionKeys(keys) = session.keys(KeyEpoch::Handshake) else {
+            unreachable!("keys of a session");
+        };
+        let SessionKeys { client_random, flow, .. } = keys;
+        let refusal = Message::NullKeys(NullKeys { client_random, direction: None, flow });
+        assert!(self.keys.deliver(session.sender(), 1, refusal).is_ok());
+        self.keys.batch_end();
     }
 
     fn deliver_of(&mut self, session: &Session, epoch: KeyEpoch) {

@@ -5,9 +5,11 @@
 //! [`af_packet`](crate::af_packet) stores them, offload header in front, and frames leave at the same moments: when a
 //! batch has been decided, at the next [`Ports::receive_with`] or [`Ports::wait`], or when more than a batch waits.
 //!
-//! It knows no offloads of its own, joins no frames, puts no VLAN tags back and is never passive. It refuses to grow
+//! [`MemoryPorts::with_offload`] forwards connections by itself where it is asked to. It joins no frames, puts no VLAN tags back and is never passive. It refuses to grow
 //! without bound: [`Network::put`] takes no more than its capacity, and what was sent and not taken out is dropped and
 //! counted ([`SendErrors::no_buffers`](crate::SendErrors::no_buffers)) when there is too much of it.
+
+mod offload;
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,9 +19,10 @@ use std::time::{Duration, Instant};
 
 use crate::af_packet::{MAX_FRAME_BYTES, poll_readable};
 use crate::{
-    Action, Counters, Error, Frame, HeldFrame, Outbox, Port, PortCounters, Ports, Ready,
-    VnetHeader, WakeFd,
+    Action, Counters, Error, Forwarded, Frame, HeldFrame, OffloadFlow, OffloadSide, Outbox, Port,
+    PortCounters, Ports, Ready, VnetHeader, WakeFd,
 };
+use offload::Entries;
 
 /// Bytes of an Ethernet header.
 const ETHERNET_HEADER: usize = 14;
@@ -50,6 +53,7 @@ pub fn pair(capacity: usize, batch: usize) -> io::Result<(MemoryPorts, Network)>
         waiting: Default::default(),
         counters: Default::default(),
         batch,
+        pending: None,
     };
     Ok((MemoryPorts { outbox }, Network { shared }))
 }
@@ -69,6 +73,8 @@ struct Line {
     incoming: VecDeque<(VnetHeader, Arc<[u8]>)>,
     outgoing: VecDeque<SentFrame>,
     link: Link,
+    /// What comes in by it and leaves by the other one without being received.
+    entries: Entries,
 }
 
 /// The state of a port.
@@ -118,6 +124,16 @@ impl Network {
         if line.link != Link::Up || line.incoming.len() >= self.shared.capacity {
             return false;
         }
+        if line.entries.takes(ethernet) {
+            let Line { outgoing, link, .. } = &mut lines[port.other().index()];
+            let leaves = *link == Link::Up && outgoing.len() < self.shared.capacity;
+            if leaves {
+                outgoing.push_back(SentFrame { vnet, bytes: ethernet.to_vec() });
+                drop(lines);
+                self.shared.sent.notify_all();
+            }
+            return leaves;
+        }
         line.incoming.push_back((vnet, ethernet.into()));
         drop(lines);
         self.shared.arrived.wake();
@@ -166,6 +182,17 @@ pub struct MemoryOutbox {
     waiting: [Vec<Vec<u8>>; 2],
     counters: [PortCounters; 2],
     batch: usize,
+    /// Directions of connections that it is to forward by itself, where it does that.
+    pending: Option<Vec<OffloadSide>>,
+}
+
+impl MemoryPorts {
+    /// From now on it forwards connections by itself where it is asked to, as interfaces do.
+    #[must_use]
+    pub fn with_offload(mut self) -> Self {
+        self.outbox.pending = Some(Vec::new());
+        self
+    }
 }
 
 impl MemoryOutbox {
@@ -222,6 +249,28 @@ impl Outbox for MemoryOutbox {
         self.send_held(HeldFrame::new(egress, VnetHeader::default(), ethernet));
         Ok(())
     }
+
+    fn offload(&mut self, flow: &OffloadFlow) {
+        if let Some(pending) = &mut self.pending {
+            pending.extend(flow.sides);
+        }
+    }
+
+    fn take_back(&mut self, flow: &OffloadFlow) -> [Forwarded; 2] {
+        let mut lines = self.shared.lines();
+        flow.sides.map(|side| {
+            let same =
+                |it: &OffloadSide| (it.source, it.destination) == (side.source, side.destination);
+            if let Some(pending) = &mut self.pending {
+                pending.retain(|it| !same(it));
+            }
+            lines[side.ingress.index()].entries.end(&side)
+        })
+    }
+
+    fn offloads(&self) -> bool {
+        self.pending.is_some()
+    }
 }
 
 impl Ports for MemoryPorts {
@@ -236,6 +285,14 @@ impl Ports for MemoryPorts {
             let line = &mut self.outbox.shared.lines()[port.index()];
             line.state(port)?;
             let count = line.incoming.len().min(self.outbox.batch);
+            if count == 0
+                && let Some(pending) = &mut self.outbox.pending
+            {
+                // Nothing waits that could be overtaken.
+                pending
+                    .extract_if(.., |it| it.ingress == port)
+                    .for_each(|it| line.entries.begin(&it));
+            }
             line.incoming.drain(..count).collect()
         };
         let count = batch.len();
@@ -298,7 +355,11 @@ impl Ports for MemoryPorts {
     }
 
     fn counters(&self) -> Counters {
-        let [left, right] = self.outbox.counters;
+        let lines = self.outbox.shared.lines();
+        let [left, right] = [0, 1].map(|at| {
+            let [offloaded_frames, offloaded_bytes] = lines[at].entries.taken;
+            PortCounters { offloaded_frames, offloaded_bytes, ..self.outbox.counters[at] }
+        });
         Counters { left, right }
     }
 }
