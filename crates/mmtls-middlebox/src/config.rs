@@ -45,7 +45,19 @@ pub struct InlineSection {
     /// Let consecutive TCP segments of a connection leave as one super-frame.
     pub coalesce: bool,
     /// Let the kernel forward connections that nobody reads.
-    pub kernel_forwarding: bool,
+    pub kernel_forwarding: KernelForwarding,
+}
+
+/// Values of `inline.kernel_forwarding`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KernelForwarding {
+    /// Where both interfaces are cards.
+    Auto,
+    /// What is behind the interfaces is trusted with checksums that are still to be finished.
+    Always,
+    /// No.
+    Never,
 }
 
 /// `[passive]`: nothing is held or dropped. A handler's reset ends the following of a session, and is sent
@@ -274,7 +286,7 @@ impl Default for InlineSection {
             socket_buffer_bytes: 64 << 20,
             moderation_microseconds: 50,
             coalesce: true,
-            kernel_forwarding: true,
+            kernel_forwarding: KernelForwarding::Auto,
         }
     }
 }

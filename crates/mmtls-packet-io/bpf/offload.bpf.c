@@ -24,6 +24,9 @@
 #define NEXT -1
 #define WHOLE_FRAME -1
 
+/* <linux/if_packet.h> */
+#define OUTGOING 4
+
 #define TCP 6
 #define FIN 0x01
 #define SYN 0x02
@@ -58,8 +61,10 @@ struct flow {
     __u32 begun;
 };
 
+/* Prefixes begin with the family, so that no rule for all of IPv6 is one for IPv4. */
 struct rule {
     __u32 prefix_len;
+    __u8 family[4];
     __u8 address[16];
 };
 
@@ -112,9 +117,14 @@ volatile const __u32 LEFT = 0;
 volatile const __u32 RIGHT = 0;
 volatile const __u32 HAS_RULES = 0;
 
+/* How far behind the last byte a segment may stand and still count for the position: nobody who has not seen the connection is to
+ * move it far. As the engine has it for retransmissions. */
+#define MAX_AHEAD (1 << 26)
+
 /* What of a segment decides. */
 struct segment {
     struct key key;
+    __u8 family;
     __u32 sequence;
     __u32 payload;
 };
@@ -124,6 +134,14 @@ struct ports_and_more {
     __u32 sequence, acknowledgment;
     __u8 offset, flags;
 };
+
+/* Whether an IPv6 address is a mapped IPv4 address, which no packet has on the wire. */
+static __attribute__((always_inline)) int is_mapped(const __u8 *address) {
+    __u8 any = 0;
+    for (int at = 0; at < 10; at++)
+        any |= address[at];
+    return !any && address[10] == 0xff && address[11] == 0xff;
+}
 
 /* Reads a plain segment; 0 where it is anything else. */
 static __attribute__((always_inline)) int plain_segment(struct __sk_buff *skb, struct segment *of) {
@@ -141,6 +159,7 @@ static __attribute__((always_inline)) int plain_segment(struct __sk_buff *skb, s
             return 0;
         ip_payload = total - sizeof ip;
         at = ETH_HLEN + sizeof ip;
+        of->family = 4;
         of->key.source[10] = of->key.source[11] = 0xff;
         of->key.destination[10] = of->key.destination[11] = 0xff;
         __builtin_memcpy(of->key.source + 12, ip + 12, 4);
@@ -153,8 +172,12 @@ static __attribute__((always_inline)) int plain_segment(struct __sk_buff *skb, s
         if (ip[0] >> 4 != 6 || ip[6] != TCP || !ip_payload)
             return 0;
         at = ETH_HLEN + sizeof ip;
+        of->family = 6;
         __builtin_memcpy(of->key.source, ip + 8, 16);
         __builtin_memcpy(of->key.destination, ip + 24, 16);
+        /* IPv4's own keys. */
+        if (is_mapped(of->key.source) || is_mapped(of->key.destination))
+            return 0;
     } else {
         return 0;
     }
@@ -186,7 +209,7 @@ static __attribute__((always_inline)) int is_taken(struct segment *segment) {
     }
     /* Sequence numbers are modulo 2^32 (RFC 9293, section 3.4). */
     __s32 end = ahead + segment->payload;
-    if (end > 0)
+    if (end > 0 && ahead < MAX_AHEAD)
         flow->position += end;
     __sync_fetch_and_add(&flow->frames, 1);
     __sync_fetch_and_add(&flow->payload_bytes, segment->payload);
@@ -194,9 +217,10 @@ static __attribute__((always_inline)) int is_taken(struct segment *segment) {
 }
 
 static __attribute__((always_inline)) int is_left_alone(struct segment *segment) {
-    struct rule rule = {.prefix_len = 128};
+    struct rule rule = {.prefix_len = 160};
     if (!HAS_RULES)
         return 0;
+    rule.family[3] = segment->family;
     __builtin_memcpy(rule.address, segment->key.source, 16);
     if (!lookup(&rules, &rule)) {
         __builtin_memcpy(rule.address, segment->key.destination, 16);
@@ -210,6 +234,9 @@ SEC("socket")
 int admit(struct __sk_buff *skb) {
     struct segment segment;
     __u32 zero = 0;
+    /* What leaves by this interface comes by here, too, where several sockets share it; for it there is no hook to carry out a note. */
+    if (skb->pkt_type == OUTGOING)
+        return 0;
     struct note *note = lookup(&noted, &zero);
     if (!note)
         return WHOLE_FRAME;

@@ -7,6 +7,9 @@ use crate::common::{Family, Stage, can_run, options, patient, shell, stat, url};
 const BYTES: usize = 50 << 20;
 const AT_A_TIME: usize = 3;
 
+/// The testbed's interfaces are no cards.
+const ALWAYS: &str = "[inline]\nkernel_forwarding = \"always\"\n";
+
 /// A stage whose server has a large file, and its content.
 fn stage() -> (Stage, Vec<u8>) {
     let stage = Stage::with(NginxOptions { resumption: false, ..NginxOptions::default() });
@@ -68,19 +71,26 @@ fn sessions_that_refuse_to_share_are_left_to_the_kernel() {
     }
     let (stage, content) = stage();
     for family in Family::all(&stage.bed) {
-        for kernel in [true, false] {
-            let config = format!("[inline]\nkernel_forwarding = {kernel}\n");
+        for (kernel, setting, workers) in
+            [(true, "always", "1"), (true, "always", "2"), (false, "auto", "1")]
+        {
+            let config = format!("[inline]\nkernel_forwarding = {setting:?}\n");
+            let mut options = configured(patient(), &config);
+            options.arguments = ["--workers", workers].map(str::to_owned).to_vec();
             let before = out_of_order(&stage);
-            let (pages, report) = downloads(&stage, family, &configured(patient(), &config), true);
+            let (pages, report) = downloads(&stage, family, &options, true);
             assert_eq!(out_of_order(&stage) - before, 0, "{family:?}");
             assert!(pages.iter().all(|page| *page == content));
             assert_eq!(report.count("exempt"), AT_A_TIME as u64, "{:#?}", report.summary);
+            assert_eq!(stat(&report, "engine", "wrong_side"), 0, "what leaves does not come back");
             let [down, up] = by_kernel(&report);
             let whole = (AT_A_TIME * BYTES) as u64;
             if kernel {
                 assert!(down > whole / 10 * 9 && up > 0, "{down}, {up}\n{}", report.stderr);
             } else {
                 assert_eq!([down, up], [0, 0], "the control");
+                let told = "come from software, which may leave checksums to be finished";
+                assert!(report.stderr.contains(told), "{}", report.stderr);
             }
             for flow in report.events("flow") {
                 let flow = &flow["flow"];
@@ -100,13 +110,13 @@ fn what_policies_leave_alone_is_left_to_the_kernel() {
         return;
     }
     let (stage, content) = stage();
-    let rule = |rule: &str| format!("[policies]\nbypass = [{rule:?}]\n");
-    let soon = "[limits]\nunshared_stall_timeout_milliseconds = 50\n";
+    let rule = |rule: &str| format!("{ALWAYS}[policies]\nbypass = [{rule:?}]\n");
+    let soon = format!("{ALWAYS}[limits]\nunshared_stall_timeout_milliseconds = 50\n");
     for (family, config, sessions) in [
         (Family::V4, rule(address::SERVER_V4), 0),
         (Family::V6, rule(address::SERVER_V6), 0),
         (Family::V4, rule(&format!("{}:443", address::SERVER_V4)), 0),
-        (Family::V4, soon.to_owned(), AT_A_TIME as u64),
+        (Family::V4, soon, AT_A_TIME as u64),
     ] {
         if !Family::all(&stage.bed).contains(&family) {
             continue;
@@ -123,6 +133,23 @@ fn what_policies_leave_alone_is_left_to_the_kernel() {
     }
 }
 
+/// Everything of one family is left alone, and nothing of the other.
+#[test]
+fn a_rule_for_all_of_ipv6_says_nothing_of_ipv4() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let (stage, content) = stage();
+    let config = format!("{ALWAYS}[policies]\nbypass = [\"::/0\"]\n");
+    let mmtls = stage.mmtls(&configured(patient(), &config));
+    let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
+    curl.arg(url("file"));
+    assert!(stage.run("curl", curl).stdout == content);
+    let report = mmtls.stop().unwrap();
+    assert_eq!(report.count("decrypted"), 1, "{:#?}", report.summary);
+    assert_eq!(by_kernel(&report), [0, 0]);
+}
+
 /// Whoever knows a connection that is left alone gains nothing by beginning another one on its four-tuple.
 #[test]
 fn the_next_connection_of_a_four_tuple_is_inspected() {
@@ -132,7 +159,7 @@ fn the_next_connection_of_a_four_tuple_is_inspected() {
     let (stage, content) = stage();
     // No TIME-WAIT, so that the port can be used again at once.
     shell(&stage.bed.client, "sysctl -qw net.ipv4.tcp_max_tw_buckets=0");
-    let mmtls = stage.mmtls(&patient());
+    let mmtls = stage.mmtls(&configured(patient(), ALWAYS));
     for exempt in [&["server.test"][..], &[]] {
         let mut curl = stage.sharing_curl(&mmtls, Family::V4, exempt);
         curl.args(["--local-port", "40001"]).arg(url("file"));

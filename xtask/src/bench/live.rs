@@ -67,8 +67,8 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
         let options = MmtlsOptions { config: Some(config), ..monitor.clone() };
         Middlebox::Unread(Box::new(options))
     };
-    let alone = unread("");
-    let in_user_space = unread("[inline]\nkernel_forwarding = false\n");
+    let alone = unread("[inline]\nkernel_forwarding = \"always\"\n");
+    let in_user_space = unread("[inline]\nkernel_forwarding = \"never\"\n");
     let middles = vec![
         ("kernel bridge", Middlebox::Bridge),
         ("mmTLS", Middlebox::Monitor(Box::new(monitor))),

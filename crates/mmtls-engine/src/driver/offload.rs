@@ -16,6 +16,9 @@ use crate::wire::Segment;
 /// How often a connection is left to the I/O layer at most: each time costs more than a segment.
 const MAX_OFFERS: u8 = 8;
 
+/// Bytes of an Ethernet header without tags.
+const UNTAGGED: usize = 14;
+
 /// How long the answer of the I/O layer is waited for, which comes at once.
 const ANSWER_NS: u64 = 1_000_000;
 
@@ -127,7 +130,7 @@ impl<H: Handler> Engine<H> {
 fn is_left_alone<S>(flow: &Flow<S>) -> bool {
     // Another connection may begin on its four-tuple, which is not to be left alone.
     let is_open = flow.phase == Phase::Open && flow.opening.is_over();
-    let may_go = !flow.offload.is_on() && flow.vlan == 0 && flow.reset_seen.is_none();
+    let may_go = !flow.offload.is_on() && flow.reset_seen.is_none();
     let is_unread = match flow.unread {
         Unread::No => false,
         Unread::Exempt => true,
@@ -136,7 +139,12 @@ fn is_left_alone<S>(flow: &Flow<S>) -> bool {
     };
     let nothing_waits = |direction: Direction| {
         let half = &flow.halves[direction.index()];
-        half.fin().is_none() && half.first_held().is_none() && half.assembler.buffered() == 0
+        // Priority tags are unusual, too.
+        let is_untagged = half.path().is_some_and(|(_, header)| header.len() == UNTAGGED);
+        is_untagged
+            && half.fin().is_none()
+            && half.first_held().is_none()
+            && half.assembler.buffered() == 0
     };
     is_open && may_go && is_unread && Direction::BOTH.into_iter().all(nothing_waits)
 }

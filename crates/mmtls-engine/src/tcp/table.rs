@@ -134,7 +134,8 @@ impl<P: Carried> FlowTable<P> {
         let oldest = settled.iter(&self.slots, Of::Settled).take(MAX_COMPARED);
         oldest.min_by_key(|at| {
             let flow = self.slots.get(at.slot()).and_then(Option::as_ref);
-            flow.map_or(0, |flow| flow.last_ns)
+            // Of one that is not shown nobody knows here how long it has been silent.
+            flow.map_or((false, 0), |flow| (flow.offload.is_on(), flow.last_ns))
         })
     }
 

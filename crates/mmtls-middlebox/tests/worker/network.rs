@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use mmtls_packet_io::af_packet::{Bridge, BridgeConfig};
+use mmtls_packet_io::af_packet::{Bridge, BridgeConfig, Offloading};
 use mmtls_packet_io::memory::{self, MemoryPorts};
 use mmtls_packet_io::{Action, Port, Ports, VnetHeader};
 use mmtls_testkit::{Middle, Namespace, Testbed, require_testbed};
@@ -78,7 +78,8 @@ fn open(namespace: &Namespace, [left, right]: [&str; 2]) -> Bridge {
     let open = || {
         let network = Some(LinkNameSpaceType::Network);
         move_into_link_name_space(std::os::fd::AsFd::as_fd(&handle), network).unwrap();
-        let config = BridgeConfig { batch: BATCH, ..BridgeConfig::new(left, right) };
+        let offload = Offloading::Always;
+        let config = BridgeConfig { batch: BATCH, offload, ..BridgeConfig::new(left, right) };
         Bridge::open(&config).unwrap()
     };
     // A thread of its own, which stays in the namespace.

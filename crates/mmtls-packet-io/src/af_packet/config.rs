@@ -2,6 +2,18 @@
 
 use std::net::IpAddr;
 
+/// Whether the kernel forwards what it is asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offloading {
+    /// No.
+    Off,
+    /// Where both interfaces are cards. Frames of software (veth, tap, a virtual machine's interface) may come with a checksum that is
+    /// still to be finished, at a place that their sender chooses: user space drops those, and the kernel would write there.
+    OfCards,
+    /// Of all interfaces: what is behind them can be trusted not to do that.
+    Always,
+}
+
 /// How to open a [`Bridge`](super::Bridge).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeConfig {
@@ -28,7 +40,7 @@ pub struct BridgeConfig {
     pub coalesce: bool,
     /// Let the kernel forward what it is asked to ([`Outbox::offload`](crate::Outbox::offload)), where it can: Linux 6.6,
     /// CAP_BPF and CAP_NET_ADMIN, and clang when this crate was built. Where it cannot, a [`Warning`](super::Warning) says why.
-    pub offload: bool,
+    pub offload: Offloading,
     /// Addresses, and how many of their bits count, whose plain TCP segments the kernel is to forward in any case.
     pub left_alone: Vec<(IpAddr, u8)>,
 }
@@ -46,7 +58,7 @@ impl BridgeConfig {
             socket_buffer_bytes: 64 << 20,
             promiscuous: true,
             coalesce: true,
-            offload: true,
+            offload: Offloading::OfCards,
             left_alone: Vec::new(),
         }
     }

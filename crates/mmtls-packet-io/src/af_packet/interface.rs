@@ -83,6 +83,17 @@ pub(super) struct Interface {
     pub(super) address: [u8; 6],
     pub(super) mtu: u32,
     pub(super) running: bool,
+    /// Its frames come from a card, which leaves no checksum to be finished.
+    pub(super) is_card: bool,
+}
+
+/// Drivers of virtual cards: what they hand over may come from a neighbour on the same host.
+const VIRTUAL: [&str; 7] =
+    ["virtio_net", "vmxnet3", "vif", "hv_netvsc", "ibmveth", "netvsc", "gve"];
+
+/// Cards are on a PCI or USB bus, whose places have a colon or a dash in their names.
+fn is_card(driver: &str, bus: &str) -> bool {
+    bus.contains([':', '-']) && !VIRTUAL.contains(&driver)
 }
 
 impl Interface {
@@ -119,6 +130,8 @@ impl Interface {
             address,
             mtu: u32::try_from(first_i32(&mtu)).unwrap_or(0),
             running: flags & libc::IFF_RUNNING != 0,
+            is_card: system::driver(socket, padded)
+                .is_ok_and(|[driver, bus]| is_card(&driver, &bus)),
         })
     }
 

@@ -30,7 +30,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-pub use self::config::BridgeConfig;
+pub use self::config::{BridgeConfig, Offloading};
 pub use self::interface::Warning;
 pub use self::sender::Sender;
 pub use self::slots::MAX_FRAME_BYTES;
@@ -269,6 +269,9 @@ impl Bridge {
     {
         // Also what a panic of `decide` left behind: its slots are intact until the next line.
         self.flush()?;
+        if let Some(fault) = self.outbox.offload.as_mut().and_then(Offload::take_fault) {
+            return Err(Error::system("BPF_MAP_DELETE_ELEM", "", fault));
+        }
         let count = self.receive_batch(port)?;
         for index in 0..count {
             let counters = &mut self.outbox.ports[port.index()].counters;
@@ -485,7 +488,7 @@ impl Checked {
 
     /// Loads what the kernel needs to forward by itself, where that is wanted.
     fn offload(&self, config: &BridgeConfig) -> Option<Result<Offload, String>> {
-        let wanted = config.offload && !self.passive;
+        let wanted = config.offload != Offloading::Off && !self.passive;
         wanted.then(|| Offload::load(config, &self.interfaces))
     }
 

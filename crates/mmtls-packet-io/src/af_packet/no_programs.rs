@@ -22,11 +22,11 @@ impl Programs {
         match self.0 {}
     }
 
-    pub(super) fn begin(&self, _: &Key, _: &OffloadSide) {
+    pub(super) fn begin(&self, _: &Key, _: &OffloadSide) -> bool {
         match self.0 {}
     }
 
-    pub(super) fn end(&self, _: &Key) -> Forwarded {
+    pub(super) fn end(&self, _: &Key) -> io::Result<Forwarded> {
         match self.0 {}
     }
 

@@ -10,8 +10,9 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::config::BridgeConfig;
+use super::config::{BridgeConfig, Offloading};
 use super::interface::Interface;
 use crate::{Forwarded, OffloadFlow, OffloadSide, Port, PortCounters};
 
@@ -35,18 +36,37 @@ pub(super) struct Offload {
     pending: [HashMap<Key, OffloadSide>; 2],
     /// Its counters are told by one of them.
     first: bool,
+    /// There was no room for an entry then.
+    full: Option<Instant>,
+    /// Why what the kernel forwards is not known any more.
+    fault: Option<io::Error>,
 }
+
+/// How long nothing is left to the kernel once it had no room.
+const PAUSE: Duration = Duration::from_secs(1);
 
 impl Offload {
     /// Loads the programs for these interfaces, or says why they are not to be had.
     pub(super) fn load(config: &BridgeConfig, interfaces: &[Interface; 2]) -> Result<Self, String> {
+        let software = interfaces.iter().find(|it| !it.is_card);
+        if config.offload == Offloading::OfCards
+            && let Some(Interface { name, .. }) = software
+        {
+            return Err(format!(
+                "frames of {name} come from software, which may leave checksums to be finished wherever it likes"
+            ));
+        }
         let programs = Arc::new(Programs::load(config, interfaces)?);
-        Ok(Self { programs, pending: Default::default(), first: true })
+        Ok(Self::new(programs, true))
     }
 
     /// For one more bridge.
     pub(super) fn share(&self) -> Self {
-        Self { programs: Arc::clone(&self.programs), pending: Default::default(), first: false }
+        Self::new(Arc::clone(&self.programs), false)
+    }
+
+    fn new(programs: Arc<Programs>, first: bool) -> Self {
+        Self { programs, pending: Default::default(), first, full: None, fault: None }
     }
 
     /// From now on the kernel takes what it may of the frames that would come by this socket.
@@ -56,6 +76,9 @@ impl Offload {
 
     /// Leaves a connection to the kernel, as soon as that overtakes nothing.
     pub(super) fn add(&mut self, flow: &OffloadFlow) {
+        if self.full.is_some_and(|since| since.elapsed() < PAUSE) {
+            return;
+        }
         for side in flow.sides {
             self.pending[side.ingress.index()].insert(self.programs.key(&side), side);
         }
@@ -64,7 +87,9 @@ impl Offload {
     /// To be called when a port's socket is empty and all that came by it has left.
     pub(super) fn port_is_empty(&mut self, port: Port) {
         for (key, side) in self.pending[port.index()].drain() {
-            self.programs.begin(&key, &side);
+            if !self.programs.begin(&key, &side) {
+                self.full = Some(Instant::now());
+            }
         }
     }
 
@@ -73,8 +98,16 @@ impl Offload {
         flow.sides.map(|side| {
             let key = self.programs.key(&side);
             self.pending[side.ingress.index()].remove(&key);
-            self.programs.end(&key)
+            self.programs.end(&key).unwrap_or_else(|error| {
+                self.fault = Some(error);
+                Forwarded::default()
+            })
         })
+    }
+
+    /// Why what the kernel forwards is not known any more, once.
+    pub(super) fn take_fault(&mut self) -> Option<io::Error> {
+        self.fault.take()
     }
 
     /// Adds what the kernel has forwarded.
@@ -104,6 +137,14 @@ mod tests {
         assert_eq!(key[..4], 0x0102_0304u32.to_ne_bytes());
         assert_eq!(key[4..8], [1, 187, 0x12, 0x34]);
         assert_eq!(key[8..24], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 1, 2, 3]);
+        // Of IPv6 the whole, and nothing of IPv4.
+        let of = |network: &str, len| programs::prefix(network.parse().unwrap(), len);
+        assert_eq!(
+            (of("::", 0).prefix_len(), of("::", 0).data()[..4].to_vec()),
+            (32, vec![0, 0, 0, 6])
+        );
+        assert_eq!(of("10.0.0.0", 8).prefix_len(), 32 + 96 + 8);
+        assert_eq!(of("10.0.0.0", 8).data()[3], 4);
         assert_eq!(key[24..], [0x20, 1, 13, 184, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
     }
 }

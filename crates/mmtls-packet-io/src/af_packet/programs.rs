@@ -1,12 +1,12 @@
 //! The programs as they were compiled, loaded into the kernel, and their maps.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
 use aya::maps::lpm_trie::{self, LpmTrie};
-use aya::maps::{HashMap, MapData, PerCpuArray};
+use aya::maps::{HashMap, MapData, MapError, PerCpuArray};
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, SchedClassifier, SocketFilter, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
@@ -15,6 +15,9 @@ use super::{BridgeConfig, Forwarded, Interface, Key, OffloadSide, Port};
 
 /// As `struct flow` of the programs: position, frames, payload bytes; then the initial sequence number and whether it has begun.
 type Entry = [u64; 4];
+
+/// As `struct rule`, behind the length.
+pub(super) type Prefix = [u8; 20];
 
 /// As `struct totals`: frames, their bytes.
 type Totals = [u64; 2];
@@ -55,24 +58,31 @@ impl Programs {
         key(self.interfaces, side)
     }
 
-    /// Makes an entry, unless it is there and has begun: then the kernel is ahead.
-    pub(super) fn begin(&self, key: &Key, side: &OffloadSide) {
+    /// Makes an entry, unless it is there and has begun: then the kernel is ahead. False where there is no room.
+    ///
+    /// Should it begin between the two steps, it is made again from its next segment in user space on, and what was counted
+    /// is lost.
+    pub(super) fn begin(&self, key: &Key, side: &OffloadSide) -> bool {
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
-        if flows.get(key, 0).is_ok_and(|[.., last]| last >> 32 != 0) {
-            return;
-        }
-        // Where there is no room, user space goes on forwarding.
-        let _ = flows.insert(key, [side.position, 0, 0, u64::from(side.initial)], 0);
+        flows.get(key, 0).is_ok_and(|[.., last]| last >> 32 != 0)
+            || flows.insert(key, [side.position, 0, 0, u64::from(side.initial)], 0).is_ok()
     }
 
-    pub(super) fn end(&self, key: &Key) -> Forwarded {
+    /// Removes an entry. Of frames that are under way meanwhile some may not be counted.
+    ///
+    /// # Errors
+    /// It may still be there: then nothing is certain any more.
+    pub(super) fn end(&self, key: &Key) -> io::Result<Forwarded> {
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ok([position, frames, payload_bytes, last]) = flows.get(key, 0) else {
-            return Forwarded::default();
-        };
-        let _ = flows.remove(key);
+        let known = flows.get(key, 0);
+        match flows.remove(key) {
+            Ok(()) => {}
+            Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(io::Error::other(error)),
+        }
+        let [position, frames, payload_bytes, last] = known.unwrap_or_default();
         let position = if last >> 32 != 0 { position } else { 0 };
-        Forwarded { frames, payload_bytes, position }
+        Ok(Forwarded { frames, payload_bytes, position })
     }
 
     pub(super) fn totals(&self, port: Port) -> Totals {
@@ -86,6 +96,9 @@ fn load(
     config: &BridgeConfig,
     interfaces: &[Interface; 2],
 ) -> Result<Programs, Box<dyn std::error::Error>> {
+    if std::fs::read_to_string("/sys/kernel/realtime").is_ok_and(|it| it.trim() == "1") {
+        return Err("a PREEMPT_RT kernel may let two frames in at once on a processor".into());
+    }
     // Interface numbers are positive.
     let numbers = interfaces.each_ref().map(|interface| interface.index as u32);
     let has_rules = u32::from(!config.left_alone.is_empty());
@@ -95,12 +108,10 @@ fn load(
         .override_global("RIGHT", &numbers[1], true)
         .override_global("HAS_RULES", &has_rules, true)
         .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/offload.o")))?;
-    let mut rules: LpmTrie<_, [u8; 16], u32> =
+    let mut rules: LpmTrie<_, Prefix, u32> =
         ebpf.take_map("rules").ok_or("no map of rules")?.try_into()?;
     for &(address, prefix_len) in &config.left_alone {
-        let before = if address.is_ipv4() { 96 } else { 0 };
-        let prefix = lpm_trie::Key::new(before + u32::from(prefix_len), mapped(address));
-        rules.insert(&prefix, 1, 0)?;
+        rules.insert(&prefix(address, prefix_len), 1, 0)?;
     }
     let filter: &mut SocketFilter =
         ebpf.program_mut("admit").ok_or("no program of the sockets")?.try_into()?;
@@ -110,12 +121,22 @@ fn load(
     redirect.load()?;
     for interface in interfaces {
         // Attached so, it goes when this process does (Linux 6.6).
-        let order = TcAttachOptions::TcxOrder(LinkOrder::default());
+        // In front of others: what the sockets' filter has taken, nobody else may keep back.
+        let order = TcAttachOptions::TcxOrder(LinkOrder::first());
         redirect.attach_with_options(&interface.name, TcAttachType::Ingress, order)?;
     }
     let flows = ebpf.take_map("flows").ok_or("no map of connections")?.try_into()?;
     let taken = ebpf.take_map("taken").ok_or("no map of counters")?.try_into()?;
     Ok(Programs { interfaces: numbers, flows: Mutex::new(flows), taken, ebpf })
+}
+
+/// The prefix of all addresses of a network: the family's number in front.
+pub(super) fn prefix(address: IpAddr, prefix_len: u8) -> lpm_trie::Key<Prefix> {
+    let mut data = [0; 20];
+    let (family, before) = if address.is_ipv4() { (4, 32 + 96) } else { (6, 32) };
+    data[3] = family;
+    data[4..].copy_from_slice(&mapped(address));
+    lpm_trie::Key::new(before + u32::from(prefix_len), data)
 }
 
 /// The key of a direction that comes in by a port.

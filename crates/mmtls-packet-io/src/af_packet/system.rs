@@ -84,8 +84,7 @@ pub(super) fn refuse_all(socket: &OwnedFd) -> io::Result<()> {
 }
 
 /// Lets the socket receive what comes in by its interface, or, if it is bound to none, by these ones; in place of
-/// [`refuse_all`]. What this host sends there would come back too: a group's members ignore that by themselves only
-/// since Linux 6.2.
+/// [`refuse_all`]. What this host sends there would come back too: a group does not ignore it as its members do.
 pub(super) fn accept_received(socket: &OwnedFd, interfaces: &[i32]) -> io::Result<()> {
     let op = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let (refuse, accept) = (op(0x06, 0, 0, 0), op(0x06, 0, 0, u32::MAX));
@@ -110,8 +109,16 @@ pub(super) fn join_group(socket: &OwnedFd, group: Option<u16>) -> io::Result<u16
         Some(number) => (number, 0),
         None => (0, libc::PACKET_FANOUT_FLAG_UNIQUEID),
     };
-    let value = u32::from(number) | (libc::PACKET_FANOUT_CBPF | unique) << 16;
-    set_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &value)?;
+    /// Linux 6.2; before it the sockets' filters do the same, with a copy of each frame.
+    const IGNORE_OUTGOING: u32 = 0x4000;
+    let join = |flags: u32| {
+        let value = u32::from(number) | (libc::PACKET_FANOUT_CBPF | unique | flags) << 16;
+        set_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, &value)
+    };
+    join(IGNORE_OUTGOING).or_else(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => join(0),
+        _ => Err(error),
+    })?;
     if let Some(number) = group {
         return Ok(number);
     }
@@ -184,6 +191,40 @@ pub(super) fn interface_request(
     // pointers in it.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut argument) })?;
     Ok(argument.value)
+}
+
+/// The driver of an interface and the bus that its card is on, as ethtool(8) shows them; empty where they have none.
+pub(super) fn driver(socket: &OwnedFd, name: [u8; INTERFACE_NAME_SIZE]) -> io::Result<[String; 2]> {
+    /// `struct ethtool_drvinfo`.
+    #[repr(C)]
+    struct Information {
+        command: u32,
+        driver: [u8; 32],
+        versions: [[u8; 32]; 2],
+        bus: [u8; 32],
+        rest: [u8; 64],
+    }
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    const _: () = assert!(size_of::<Information>() == 196);
+    let mut information = Information {
+        command: ETHTOOL_GDRVINFO,
+        driver: [0; 32],
+        versions: [[0; 32]; 2],
+        bus: [0; 32],
+        rest: [0; 64],
+    };
+    let mut argument = InterfaceRequest { name, value: [0; 24] };
+    let place = (&raw mut information).expose_provenance();
+    argument.value[..size_of::<usize>()].copy_from_slice(&place.to_ne_bytes());
+    // SAFETY: the argument is as large as struct ifreq, and points to a struct ethtool_drvinfo; both live through the call.
+    check(unsafe {
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, &raw mut argument)
+    })?;
+    let text = |bytes: &[u8; 32]| {
+        let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(bytes).into_owned()
+    };
+    Ok([text(&information.driver), text(&information.bus)])
 }
 
 /// True when an interface with this index still exists in the socket's namespace.
