@@ -55,6 +55,7 @@ mod driver;
 mod follow;
 mod keys;
 mod output;
+mod port;
 mod recognition;
 pub mod session;
 mod tcp;
@@ -72,7 +73,8 @@ pub use driver::Engine;
 pub use keys::{LiveKey, LiveKeys, SharedKeys};
 pub use output::{
     Exit, ForwardedElsewhere, FrameInput, HoldId, KeysNeeded, KeysOpenNothing, LiveKeysNeeded,
-    OffloadedFlow, Output, PortId, Verdict,
+    OffloadedFlow, Output, Verdict,
 };
+pub use port::PortId;
 pub use session::KeyRefusal;
 pub use wire::{Link, finishes_in_place, udp_payload};

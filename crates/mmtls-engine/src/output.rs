@@ -6,13 +6,10 @@
 use core::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::port::PortId;
 use crate::session::SessionId;
 use crate::tls::{CipherSuite, Direction, KeyEpoch, ProtocolVersion};
 use crate::wire::Link;
-
-/// Names an interface; the caller chooses the numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct PortId(pub u8);
 
 /// Names a held frame; never reused by an engine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

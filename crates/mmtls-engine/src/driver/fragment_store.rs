@@ -5,7 +5,8 @@ use core::net::IpAddr;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
-use crate::output::{HoldId, PortId};
+use crate::output::HoldId;
+use crate::port::PortId;
 use crate::tcp::Client;
 use crate::wire::Fragment;
 

@@ -21,7 +21,8 @@ use super::fragment_store::{
     Added, Key, MAX_BYTES, MAX_KNOWN, MAX_WAITING, Packet, TIMEOUT_NS, WAIT_NS, count_down,
 };
 use crate::config::Policy;
-use crate::output::{HoldId, Output, PortId, Verdict};
+use crate::output::{HoldId, Output, Verdict};
+use crate::port::PortId;
 use crate::session::Handler;
 use crate::wire::{Fragment, Parsed, Segment, vlan_of};
 

@@ -6,7 +6,8 @@
 use super::Engine;
 use super::payload::Payload;
 use crate::config::{Cleartext, Policy};
-use crate::output::{PortId, Verdict};
+use crate::output::Verdict;
+use crate::port::PortId;
 use crate::recognition::begins_hello;
 use crate::session::{EndReason, Handler, SessionError};
 use crate::tcp::{FlowIndex, NewFlow, Origin, Phase};

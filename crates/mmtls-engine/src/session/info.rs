@@ -5,7 +5,7 @@
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
-use crate::output::PortId;
+use crate::port::PortId;
 use crate::recognition::Upgrade;
 use crate::tls::{CipherSuite, ClientOffer, Direction, Hellos, ProtocolVersion, ServerChoice};
 

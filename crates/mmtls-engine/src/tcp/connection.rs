@@ -8,7 +8,7 @@ use super::opening::Opening;
 use super::shares::Stake;
 use super::tcp_direction::{Origin, TcpDirection};
 use crate::buffer_pool::BufferPool;
-use crate::output::PortId;
+use crate::port::PortId;
 use crate::session::{EndReason, FlowEnd, FlowPlace, SessionId};
 use crate::tls::Direction;
 

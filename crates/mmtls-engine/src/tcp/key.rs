@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use crate::output::PortId;
+use crate::port::PortId;
 
 /// A four-tuple on a VLAN, the same for both directions. Numbers, since every packet's is hashed and
 /// compared.

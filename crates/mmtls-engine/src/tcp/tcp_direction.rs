@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 
 use super::Assembler;
 use super::unacknowledged::Unacknowledged;
-use crate::output::{HoldId, PortId};
+use crate::output::HoldId;
+use crate::port::PortId;
 
 /// Longest link header that is remembered: Ethernet with two VLAN tags.
 const MAX_LINK_HEADER: usize = 22;
