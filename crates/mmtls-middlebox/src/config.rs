@@ -50,7 +50,7 @@ pub struct InlineSection {
 
 /// Values of `inline.kernel_forwarding`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(try_from = "String")]
 pub enum KernelForwarding {
     /// Where both interfaces are cards.
     Auto,
@@ -58,6 +58,19 @@ pub enum KernelForwarding {
     Always,
     /// No.
     Never,
+}
+
+impl TryFrom<String> for KernelForwarding {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        match name.as_str() {
+            "auto" => Ok(Self::Auto),
+            "always" => Ok(Self::Always),
+            "never" => Ok(Self::Never),
+            _ => Err(format!("unknown value {name:?}: expected auto, always or never")),
+        }
+    }
 }
 
 /// `[passive]`: nothing is held or dropped. A handler's reset ends the following of a session, and is sent
