@@ -185,11 +185,18 @@ impl Stack {
             PrivateTagOpenssl::find().ok_or("not built: run `make openssl`")?;
         }
         let program = target.join(self.name);
+        // Put into its place whole: another run may build or start it at the same time.
+        let made = target.join(format!("{}.{}", self.name, std::process::id()));
+        let place = |made: &Path| {
+            std::fs::rename(made, &program)
+                .map_err(|error| format!("{}: {error}", program.display()))
+        };
         match self.build {
             Build::C(file, libraries) => {
                 let mut compiler = Command::new("gcc");
-                compiler.args(["-O1", "-Wall", "-o"]).arg(&program);
+                compiler.args(["-O1", "-Wall", "-o"]).arg(&made);
                 run(compiler.arg(source.join("c").join(file)).args(libraries))?;
+                place(&made)?;
                 Ok(vec![program])
             }
             Build::PkgConfig(file, libraries) => {
@@ -197,16 +204,18 @@ impl Stack {
                     Command::new("pkg-config").args(["--cflags", "--libs"]).args(libraries),
                 )?;
                 let mut compiler = Command::new("gcc");
-                compiler.args(["-O1", "-Wall", "-o"]).arg(&program);
+                compiler.args(["-O1", "-Wall", "-o"]).arg(&made);
                 compiler.arg(source.join("c").join(file));
                 run(compiler.args(flags.split_whitespace()))?;
+                place(&made)?;
                 Ok(vec![program])
             }
             Build::Go => {
                 let mut compiler = Command::new("go");
                 compiler.env("CGO_ENABLED", "0").env("GOTOOLCHAIN", "local");
-                compiler.current_dir(source.join("go")).args(["build", "-o"]).arg(&program);
+                compiler.current_dir(source.join("go")).args(["build", "-o"]).arg(&made);
                 run(compiler.arg("."))?;
+                place(&made)?;
                 Ok(vec![program])
             }
             Build::Java => {

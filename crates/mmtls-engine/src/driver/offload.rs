@@ -88,7 +88,8 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    /// As [`Self::take_back`] of all connections: before the end, so that what is told of them is whole.
+    /// Takes back all connections that are left to the I/O layer ([`Output::TakeBack`]): before the end, so that what is told of them
+    /// is whole.
     pub fn take_all_back(&mut self) {
         for index in self.flows.all() {
             self.take_back(index);
