@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use mmtls_engine::{Bypass, KeySenders, Limits, Network, Policies, Policy};
 use mmtls_keyshare::policy::ServerNames;
+use mmtls_packet_io::af_packet::Offloading;
 use serde::Deserialize;
 
 /// The sections.
@@ -48,26 +49,19 @@ pub struct InlineSection {
     pub kernel_forwarding: KernelForwarding,
 }
 
-/// Values of `inline.kernel_forwarding`.
+/// A value of `inline.kernel_forwarding`: `auto`, `always` or `never`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum KernelForwarding {
-    /// Where both interfaces are cards.
-    Auto,
-    /// What is behind the interfaces is trusted with checksums that are still to be finished.
-    Always,
-    /// No.
-    Never,
-}
+pub struct KernelForwarding(pub Offloading);
 
 impl TryFrom<String> for KernelForwarding {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
         match name.as_str() {
-            "auto" => Ok(Self::Auto),
-            "always" => Ok(Self::Always),
-            "never" => Ok(Self::Never),
+            "auto" => Ok(Self(Offloading::OfCards)),
+            "always" => Ok(Self(Offloading::Always)),
+            "never" => Ok(Self(Offloading::Off)),
             _ => Err(format!("unknown value {name:?}: expected auto, always or never")),
         }
     }
@@ -299,7 +293,7 @@ impl Default for InlineSection {
             socket_buffer_bytes: 64 << 20,
             moderation_microseconds: 50,
             coalesce: true,
-            kernel_forwarding: KernelForwarding::Auto,
+            kernel_forwarding: KernelForwarding(Offloading::OfCards),
         }
     }
 }

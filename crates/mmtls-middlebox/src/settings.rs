@@ -8,11 +8,9 @@ use std::time::Duration;
 
 use mmtls_engine::{Config, ExemptNames, Limits, Policies, Policy};
 use mmtls_keyshare::server::{Identity, ServerConfig, ServerName};
-use mmtls_packet_io::af_packet::{BridgeConfig, Offloading};
+use mmtls_packet_io::af_packet::BridgeConfig;
 
-use crate::config::{
-    BypassRule, Configuration, KernelForwarding, KeysSection, NameRules, PolicyName, only,
-};
+use crate::config::{BypassRule, Configuration, KeysSection, NameRules, PolicyName, only};
 use crate::keylog::follow;
 use crate::{Error, harden, keys, offline, worker};
 
@@ -222,11 +220,7 @@ fn bridge(config: &Configuration) -> Result<BridgeConfig, Error> {
     bridge.batch = config.inline.batch_frames;
     bridge.socket_buffer_bytes = config.inline.socket_buffer_bytes;
     bridge.coalesce = config.inline.coalesce;
-    bridge.offload = match config.inline.kernel_forwarding {
-        KernelForwarding::Auto => Offloading::OfCards,
-        KernelForwarding::Always => Offloading::Always,
-        KernelForwarding::Never => Offloading::Off,
-    };
+    bridge.offload = config.inline.kernel_forwarding.0;
     Ok(bridge)
 }
 

@@ -117,8 +117,8 @@ volatile const __u32 LEFT = 0;
 volatile const __u32 RIGHT = 0;
 volatile const __u32 HAS_RULES = 0;
 
-/* How far behind the last byte a segment may stand and still count for the position: nobody who has not seen the connection is to
- * move it far. As the engine has it for retransmissions. */
+/* How far ahead of the position a segment may stand and still move it: whoever has not seen the connection is not to move it
+ * far. */
 #define MAX_AHEAD (1 << 26)
 
 /* What of a segment decides. */

@@ -8,6 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use crate::{Forwarded, OffloadSide};
 
 const ETHERNET_HEADER: usize = 14;
+/// How far ahead of the position a segment may stand and still move it.
+const MAX_AHEAD: i32 = 1 << 26;
+
 const TCP: u8 = 6;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
@@ -73,8 +76,10 @@ impl Entries {
             return false;
         }
         entry.begun = true;
-        let end = i64::from(ahead) + payload as i64;
-        entry.position += u64::try_from(end).unwrap_or_default();
+        if ahead < MAX_AHEAD {
+            let end = i64::from(ahead) + payload as i64;
+            entry.position += u64::try_from(end).unwrap_or_default();
+        }
         entry.frames += 1;
         entry.payload_bytes += payload as u64;
         self.taken[0] += 1;
