@@ -20,6 +20,7 @@ mod mid_stream;
 mod offload;
 mod opening;
 mod order;
+mod passing;
 mod passive;
 mod private_tag;
 mod refusals;

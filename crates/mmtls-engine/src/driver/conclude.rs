@@ -172,7 +172,7 @@ impl<H: Handler> Engine<H> {
         if let Some(flow) = self.flows.get(index) {
             for half in &mut flow.halves {
                 half.assembler.skip_buffered();
-                half.sent = None;
+                half.forget_sent();
                 half.released = half.assembler.next();
             }
             if let Payload::Tls(tls) = &mut flow.payload {

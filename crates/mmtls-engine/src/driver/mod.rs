@@ -16,6 +16,7 @@ mod new_flow;
 mod offload;
 mod opening;
 mod opening_copies;
+mod passing;
 mod payload;
 mod reassemble;
 mod room;

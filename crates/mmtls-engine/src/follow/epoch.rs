@@ -5,7 +5,7 @@
 use super::context::{Context, RawRecord};
 use super::reporter::Reporter;
 use crate::session::Record;
-use crate::tls::{OpenError, OpenRecord, Opened};
+use crate::tls::{Direction, OpenError, OpenRecord, Opened};
 
 /// The keys of an application epoch, and the number of its next record.
 pub(super) struct Epoch {
@@ -60,6 +60,27 @@ impl Epoch {
     /// Its keys have come.
     pub(super) fn set_keys(&mut self, opener: Box<dyn OpenRecord>) {
         self.opener = Some(opener);
+    }
+
+    /// At most so many bytes of content are in a record; `None` where there are no keys yet.
+    pub(super) fn content_len(&self, fragment_len: usize) -> Option<u64> {
+        Some(self.opener.as_ref()?.content_len(fragment_len) as u64)
+    }
+
+    /// The next record is skipped for which [`Reporter::may_skip`]: as [`Self::deliver`] does, without the record.
+    pub(super) fn skip(
+        &mut self,
+        direction: Direction,
+        fragment_len: usize,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        let content = self.content_len(fragment_len).unwrap_or_default();
+        if reporter.skips(direction, content, ctx) {
+            self.sequence = self.sequence.wrapping_add(1);
+            ctx.counters.records_seen += 1;
+            reporter.info.records_seen[direction.index()] += 1;
+        }
     }
 
     /// A record passes unseen.

@@ -438,6 +438,39 @@ impl Protocol {
         self.reporter.step()
     }
 
+    /// Whether the handler has paused a direction.
+    pub(super) fn is_paused(&self, direction: Direction) -> bool {
+        self.reporter.is_paused(direction)
+    }
+
+    /// Whether a pause skips the next record, with a fragment of this length and a header as all content of TLS 1.3 has, and
+    /// nothing in it matters.
+    pub(super) fn skips(&self, direction: Direction, fragment_len: usize) -> bool {
+        let side = direction.index();
+        let content = match &self.version {
+            _ if self.reporter.info.refused[side] => None,
+            Version::Undecided(_) => None,
+            Version::Tls12(tls12) => tls12.content_len(direction, fragment_len),
+            Version::Tls13(tls13) => tls13.content_len(direction, fragment_len),
+        };
+        content.is_some_and(|content| self.reporter.may_skip(direction, content))
+    }
+
+    /// Skips a record for which [`Self::skips`].
+    pub(super) fn skip(
+        &mut self,
+        direction: Direction,
+        fragment_len: usize,
+        ctx: &mut Context<'_>,
+    ) {
+        let Self { reporter, version, .. } = self;
+        match version {
+            Version::Undecided(_) => {}
+            Version::Tls12(tls12) => tls12.skip(direction, fragment_len, reporter, ctx),
+            Version::Tls13(tls13) => tls13.skip(direction, fragment_len, reporter, ctx),
+        }
+    }
+
     /// A protected record whose keys are refused.
     fn pass_unread(&mut self, record: RawRecord<'_>, ctx: &mut Context<'_>) -> Step {
         let Self { reporter, version, .. } = self;

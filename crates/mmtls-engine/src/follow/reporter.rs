@@ -210,6 +210,17 @@ impl Reporter {
         Session { info: &self.info, control: &mut self.control, now_ns }
     }
 
+    /// Whether the handler has paused a direction.
+    pub(super) fn is_paused(&self, direction: Direction) -> bool {
+        self.control.paused[direction.index()] > 0
+    }
+
+    /// Whether [`Self::skips`] a record with at most so many bytes of content.
+    pub(super) fn may_skip(&self, direction: Direction, content: u64) -> bool {
+        let left = self.control.paused[direction.index()];
+        left > 0 && content <= left
+    }
+
     /// Whether a pause skips a record with at most so many bytes of content; if not, the pause is over.
     pub(super) fn skips(
         &mut self,
@@ -217,8 +228,9 @@ impl Reporter {
         content: u64,
         ctx: &mut Context<'_>,
     ) -> bool {
+        let may_skip = self.may_skip(direction, content);
         let left = &mut self.control.paused[direction.index()];
-        if *left == 0 || content > *left {
+        if !may_skip {
             // Nothing is paused, or this record crosses the edge.
             *left = 0;
             return false;

@@ -15,6 +15,7 @@ use super::stream::Stream;
 use crate::buffer_pool::BufferPool;
 use crate::keys::LiveKeys;
 use crate::session::{Disposition, EndReason, KeyStatus, SessionError, SessionInfo};
+use crate::tcp::Passed;
 use crate::tls::{
     Deframed, Direction, KeyEpoch, OpenRecord, ProtocolVersion, RECORD_HEADER_LEN, deframe,
 };
@@ -164,6 +165,48 @@ impl TlsSession {
     }
 
     // Inputs.
+
+    /// Passes over records that a pause skips, and whose content the engine has no use for, at the front of the next
+    /// contiguous bytes. Returns how many bytes that is, and notes the records.
+    pub(crate) fn pass(
+        &mut self,
+        direction: Direction,
+        bytes: &[u8],
+        passed: &mut Passed,
+        ctx: &mut Context<'_>,
+    ) -> usize {
+        let may_begin = self.may_pass(direction);
+        let stream = &mut self.streams[direction.index()];
+        let mut used = bytes.len().min(stream.passing.into());
+        stream.passing -= used as u16;
+        while may_begin
+            && stream.passing == 0
+            && let Some((header, behind)) = bytes[used..].split_first_chunk()
+            && let Some(len) = Passed::fragment_len(*header)
+            && self.protocol.skips(direction, len.into())
+            && passed.push(len)
+        {
+            self.protocol.skip(direction, len.into(), ctx);
+            let here = behind.len().min(len.into());
+            stream.passing = len - here as u16;
+            used += header.len() + here;
+        }
+        stream.position += used as u64;
+        passed.advance(used);
+        used
+    }
+
+    /// Whether [`Self::pass`] may find something to pass over.
+    pub(crate) fn may_pass(&self, direction: Direction) -> bool {
+        let stream = &self.streams[direction.index()];
+        self.following()
+            && (stream.passing > 0
+                || self.protocol.is_paused(direction)
+                    && stream.pending().is_empty()
+                    && stream.unlocated.is_none()
+                    && !self.is_stalled(Direction::ClientToServer)
+                    && !self.is_stalled(direction))
+    }
 
     /// As [`Self::handle_bytes`], of bytes that continue an incomplete record and do not complete it.
     /// Returns whether other memory is taken now; `None`, and nothing done, if they do more than that.
@@ -332,7 +375,8 @@ impl TlsSession {
     pub(crate) fn handle_fin(&mut self, direction: Direction, ctx: &mut Context<'_>) {
         let stalled = self.is_stalled(direction);
         let stream = &mut self.streams[direction.index()];
-        if !stalled && !stream.pending().is_empty() && !stream.early_fin_raised {
+        let is_cut = !stream.pending().is_empty() || stream.passing > 0;
+        if !stalled && is_cut && !stream.early_fin_raised {
             stream.early_fin_raised = true;
             self.protocol.reporter.raise(direction, SessionError::EarlyFin, ctx);
         }

@@ -199,6 +199,26 @@ impl Tls12 {
         Handled::Messages
     }
 
+    /// At most so many bytes of content are in the next record, if it is one of content, and may be.
+    pub(super) fn content_len(&self, direction: Direction, fragment_len: usize) -> Option<u64> {
+        let epoch = self.epochs[direction.index()].as_ref();
+        let epoch = epoch.filter(|epoch| epoch.sequence() > 0)?;
+        epoch.content_len(fragment_len)
+    }
+
+    /// The next record is skipped.
+    pub(super) fn skip(
+        &mut self,
+        direction: Direction,
+        fragment_len: usize,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        if let Some(epoch) = &mut self.epochs[direction.index()] {
+            epoch.skip(direction, fragment_len, reporter, ctx);
+        }
+    }
+
     /// A protected record whose keys are refused.
     pub(super) fn pass_unread(
         &mut self,

@@ -196,9 +196,11 @@ impl<P: Carried> Flow<P> {
         if offset >= half.assembler.next() {
             return false;
         }
-        half.sent
+        let is_other = half
+            .sent
             .as_ref()
-            .is_some_and(|sent| sent.contradicts(offset, data, self.partial(direction)))
+            .is_some_and(|sent| sent.contradicts(offset, data, self.partial(direction)));
+        is_other || half.passed().is_some_and(|passed| passed.contradicts(offset, data))
     }
 
     /// The latest bytes, those that [`TcpDirection::sent`] has left to what the flow carries.

@@ -6,6 +6,7 @@ use core::num::NonZeroU64;
 use std::collections::VecDeque;
 
 use super::Assembler;
+use super::passed::Passed;
 use super::unacknowledged::Unacknowledged;
 use crate::output::HoldId;
 use crate::port::PortId;
@@ -78,6 +79,8 @@ struct Rare {
     gap_since_ns: Option<u64>,
     /// The stall whose deadline has been noted.
     stall_checked_ns: Option<u64>,
+    /// Records that passed unread, and that the receiver may not have yet.
+    passed: Option<Passed>,
 }
 
 /// One direction.
@@ -175,7 +178,8 @@ impl TcpDirection {
         let packet = rare.held.pop_front()?;
         rare.held_frames -= packet.frames;
         rare.held_bytes -= packet.len;
-        if rare.held.is_empty() && rare.syn_data.is_empty() && rare.gap_since_ns.is_none() {
+        let is_idle = rare.syn_data.is_empty() && rare.passed.is_none();
+        if rare.held.is_empty() && is_idle && rare.gap_since_ns.is_none() {
             // Most sessions wait once. To note the deadline of a stall twice does no harm.
             self.rare = None;
         }
@@ -280,10 +284,39 @@ impl TcpDirection {
         self.sent.as_ref().map_or(0, |sent| sent.len())
     }
 
-    /// From where on every byte of the stream is kept: what passed while nothing was kept is behind what was kept before.
+    /// From where on every byte of the stream is kept, or belongs to records whose headers are: what passed while nothing was
+    /// kept is behind what was kept before.
     pub(crate) fn kept_from(&self) -> u64 {
         let next = self.assembler.next();
-        self.sent.as_ref().filter(|sent| sent.end() == next).map_or(next, |sent| sent.start())
+        let kept = self.sent.as_ref().filter(|sent| sent.end() == next);
+        let kept = kept.map_or(next, |sent| sent.start());
+        let passed = self.passed().filter(|passed| (passed.start()..=passed.end()).contains(&kept));
+        passed.map_or(kept, Passed::start)
+    }
+
+    /// Records that passed unread, and that the receiver may not have yet.
+    pub(crate) fn passed(&self) -> Option<&Passed> {
+        self.rare.as_ref()?.passed.as_ref()
+    }
+
+    /// Where those are added that begin, or go on, at the end of what has been seen; `None` while others are kept from
+    /// further in front.
+    pub(crate) fn passing(&mut self) -> Option<&mut Passed> {
+        let next = self.assembler.next();
+        let passed = &mut self.rare.get_or_insert_default().passed;
+        let passed = passed.get_or_insert_with(|| Passed::new(next));
+        if passed.is_empty() {
+            *passed = Passed::new(next);
+        }
+        (passed.end() == next).then_some(passed)
+    }
+
+    /// Lets go of what was kept of bytes on their way.
+    pub(crate) fn forget_sent(&mut self) {
+        self.sent = None;
+        if let Some(rare) = &mut self.rare {
+            rare.passed = None;
+        }
     }
 
     /// Memory that these take, in bytes.
@@ -309,7 +342,11 @@ impl TcpDirection {
         let end = offset + window;
         self.set_window_end(Some(self.window_end.get().map_or(end, |known| known.max(end))));
         // What was not forwarded cannot have arrived.
-        self.sent.as_mut()?.acknowledge(offset.min(self.released))
+        let arrived = offset.min(self.released);
+        if let Some(passed) = self.rare.as_mut().and_then(|rare| rare.passed.as_mut()) {
+            passed.acknowledge(arrived);
+        }
+        self.sent.as_mut()?.acknowledge(arrived)
     }
 
     /// Whether an acknowledgment of this direction's bytes can be the receiver's: not of bytes that were not
@@ -349,7 +386,7 @@ impl TcpDirection {
         {
             self.assembler.clear();
             self.assembler.advance(missing);
-            self.sent = None;
+            self.forget_sent();
             self.released = self.assembler.next();
             self.set_window_end(None);
         }
@@ -400,7 +437,8 @@ impl TcpDirection {
     /// Bytes that are kept for this direction, held frames included.
     pub(crate) fn kept_bytes(&self) -> usize {
         let rare = self.rare.as_ref().map_or(0, |rare| rare.syn_data.len() + rare.held_bytes);
-        self.assembler.buffered() + self.sent_capacity() + rare
+        let passed = self.passed().map_or(0, Passed::capacity);
+        self.assembler.buffered() + self.sent_capacity() + rare + passed
     }
 }
 

@@ -114,7 +114,24 @@ impl Tls13 {
         self.client_flight_seen
     }
 
+    /// At most so many bytes of content are in the next record, if it is one of content and no KeyUpdate is looked for in
+    /// it.
+    pub(super) fn content_len(&self, direction: Direction, fragment_len: usize) -> Option<u64> {
+        self.sides[direction.index()].content_len(fragment_len)
+    }
+
     // Inputs.
+
+    /// The next record is skipped.
+    pub(super) fn skip(
+        &mut self,
+        direction: Direction,
+        fragment_len: usize,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        self.sides[direction.index()].skip(direction, fragment_len, reporter, ctx);
+    }
 
     /// Adds keys; false when they are not needed (any more).
     pub(super) fn add_keys(
