@@ -73,7 +73,7 @@ pub use driver::Engine;
 pub use keys::{LiveKey, LiveKeys, SharedKeys};
 pub use output::{
     Exit, ForwardedElsewhere, FrameInput, HoldId, KeysNeeded, KeysOpenNothing, LiveKeysNeeded,
-    OffloadedFlow, Output, Verdict,
+    OffloadedFlow, OffloadedRecords, Output, RecordsElsewhere, Verdict,
 };
 pub use port::PortId;
 pub use session::KeyRefusal;

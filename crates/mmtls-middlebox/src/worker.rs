@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 
 use mmtls_engine::session::Handler;
 use mmtls_engine::{
-    Engine, Exit, ForwardedElsewhere, FrameInput, HoldId, KeyRefusal, Link, OffloadedFlow, Output,
-    PortId, Verdict, finishes_in_place,
+    Engine, Exit, ForwardedElsewhere, FrameInput, HoldId, KeyRefusal, Link, OffloadedFlow,
+    OffloadedRecords, Output, PortId, RecordsElsewhere, Verdict, finishes_in_place,
 };
 use mmtls_packet_io::{
-    Action, Error as PortsError, Frame, HeldFrame, OffloadFlow, OffloadSide, Outbox, Port, Ports,
-    VnetHeader,
+    Action, Error as PortsError, Extent, Forwarded, ForwardedRecords, Frame, HeldFrame,
+    OffloadFlow, OffloadSide, Outbox, Port, Ports, Records, VnetHeader,
 };
 
 use crate::keys::KeyDelivery;
@@ -365,10 +365,7 @@ fn drain<H: Handler>(
             }
             Output::Offload(flow) => out.offload(&left_to_ports(&flow)),
             Output::TakeBack(flow) => {
-                let forwarded = out.take_back(&left_to_ports(&flow)).map(|of| {
-                    let (packets, bytes) = (of.frames, of.payload_bytes);
-                    ForwardedElsewhere { packets, bytes, position: of.position }
-                });
+                let forwarded = out.take_back(&left_to_ports(&flow)).map(forwarded_by_ports);
                 engine.handle_taken_back(now_ns, &flow, forwarded);
             }
             Output::KeysOpenNothing(of) => {
@@ -402,9 +399,19 @@ fn port_of(id: PortId) -> Port {
     if id == port_id(Port::Left) { Port::Left } else { Port::Right }
 }
 
-/// A connection that nobody reads, as the ports know it.
+/// A connection that nobody reads, or not all of, as the ports know it.
 fn left_to_ports(flow: &OffloadedFlow) -> OffloadFlow {
+    let extent = |at: usize| match flow.records {
+        None => Extent::Everything,
+        Some(OffloadedRecords { direction, next, content, overhead })
+            if direction.index() == at =>
+        {
+            Extent::Records(Records { next, content, overhead })
+        }
+        Some(_) => Extent::Acknowledgments,
+    };
     let side = |at: usize| OffloadSide {
+        extent: extent(at),
         ingress: port_of(flow.ports[at]),
         source: flow.ends[at],
         destination: flow.ends[1 - at],
@@ -412,6 +419,18 @@ fn left_to_ports(flow: &OffloadedFlow) -> OffloadFlow {
         position: flow.positions[at],
     };
     OffloadFlow { sides: [side(0), side(1)] }
+}
+
+/// What they have forwarded of a direction, as the engine knows it.
+fn forwarded_by_ports(of: Forwarded) -> ForwardedElsewhere {
+    let ForwardedRecords { count, content, next, fragment_lens } = of.records;
+    ForwardedElsewhere {
+        packets: of.frames,
+        bytes: of.payload_bytes,
+        position: of.position,
+        acknowledgment: of.acknowledgment,
+        records: RecordsElsewhere { count, content, next, fragment_lens },
+    }
 }
 
 /// Whether what leaves, once its checksum is finished, is what the engine judges.

@@ -35,7 +35,7 @@ pub trait Outbox {
 
     /// Takes a connection back: from now on everything is shown again. Says what was not.
     fn take_back(&mut self, _flow: &OffloadFlow) -> [Forwarded; 2] {
-        [Forwarded::default(); 2]
+        Default::default()
     }
 
     /// Whether [`Self::offload`] may do something.

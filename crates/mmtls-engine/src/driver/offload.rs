@@ -1,20 +1,27 @@
-//! Connections that nobody reads, and that the I/O layer may therefore forward by itself.
+//! Connections that nobody reads, and that the I/O layer may therefore forward by itself; and records that a pause skips.
 //!
-//! Of those it shows what changes their state (SYN, FIN, RST) and what is unusual. Before the engine judges that, it takes the
+//! Of those it shows what changes their state (SYN, FIN, RST) and what is unusual, and of a connection that is read
+//! everything but the records that may pass. Before the engine judges that, it takes the
 //! connection back, so as to know where its two directions stand; afterwards it may be left to the I/O layer again.
 //!
 //! Refuses to let go of a connection of which something waits, and of one that may come to be looked at.
 
-use super::Engine;
-use super::payload::Flow;
-use crate::output::{ForwardedElsewhere, OffloadedFlow, Output, Verdict};
+use super::payload::{Flow, Payload};
+use super::{Engine, context};
+use crate::output::{ForwardedElsewhere, OffloadedFlow, OffloadedRecords, Output, Verdict};
 use crate::session::{Disposition, Handler};
 use crate::tcp::{FlowIndex, FlowKey, Phase, Unread};
 use crate::tls::Direction;
 use crate::wire::Segment;
 
-/// How often a connection is left to the I/O layer at most: each time costs more than a segment.
+/// How often in turn a connection is left to the I/O layer for little use: each time costs more than a segment.
 const MAX_OFFERS: u8 = 8;
+
+/// Bytes for which that pays.
+const WORTH_AN_OFFER: u64 = 1 << 14;
+
+/// Content still to be skipped for which it does.
+const MIN_CONTENT: u64 = 1 << 16;
 
 /// Bytes of an Ethernet header without tags.
 const UNTAGGED: usize = 14;
@@ -23,16 +30,20 @@ const UNTAGGED: usize = 14;
 const ANSWER_NS: u64 = 1_000_000;
 
 impl<H: Handler> Engine<H> {
-    /// Leaves a connection to the I/O layer if nothing of it is looked at.
+    /// Leaves a connection to the I/O layer if nothing of it is looked at, or the records of a direction that a pause skips.
     pub(super) fn offer(&mut self, index: FlowIndex) {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        if flow.offload.count() == MAX_OFFERS || !is_left_alone(flow) {
+        let is_unread = flow.unread != Unread::No;
+        if flow.offload.count() == MAX_OFFERS || !(is_unread || is_paused(flow)) || !may_go(flow) {
             return;
         }
-        if let Some(offloaded) = offloaded(flow) {
-            flow.offload.begin();
+        let direction = if is_unread { None } else { passing_direction(flow) };
+        if (is_unread || direction.is_some())
+            && let Some(offloaded) = offloaded(flow, direction)
+        {
+            flow.offload.begin(direction);
             self.outputs.push_back(Output::Offload(Box::new(offloaded)));
         }
     }
@@ -53,15 +64,27 @@ impl<H: Handler> Engine<H> {
             return if is_whole { Verdict::Again } else { Verdict::Drop };
         }
         let direction = flow.direction_from(segment.source);
+        let len = segment.tcp.payload().len();
+        let has_records = flow.offload.records().is_some();
+        if has_records && len > 0 {
+            self.take_back(index);
+            return if is_whole { Verdict::Again } else { Verdict::Drop };
+        }
         flow.last_ns = now_ns;
         let half = flow.half(direction);
-        let len = segment.tcp.payload().len();
         half.packets += 1;
         half.bytes += len as u64;
+        if has_records {
+            // Before the I/O layer could begin.
+            if let Some(memory) = note_acknowledgment(flow, direction, segment) {
+                self.pool.give(memory);
+            }
+            return Verdict::Forward;
+        }
         half.keep_up(segment.tcp.sequence(), len, false);
         self.counters.bypassed += u64::from(flow.is_exempt());
         // It has come before the I/O layer could begin, perhaps: then that begins behind it.
-        if let Some(offloaded) = offloaded(flow) {
+        if let Some(offloaded) = offloaded(flow, None) {
             self.outputs.push_back(Output::Offload(Box::new(offloaded)));
         }
         Verdict::Forward
@@ -71,7 +94,7 @@ impl<H: Handler> Engine<H> {
     pub(super) fn take_back(&mut self, index: FlowIndex) {
         if let Some(flow) = self.flows.get(index)
             && flow.offload.is_on()
-            && let Some(offloaded) = offloaded(flow)
+            && let Some(offloaded) = offloaded(flow, flow.offload.records())
         {
             self.outputs.push_back(Output::TakeBack(Box::new(offloaded)));
         }
@@ -112,30 +135,81 @@ impl<H: Handler> Engine<H> {
         let Some(known) = self.flows.get(index).filter(|known| known.id == flow.id) else {
             return;
         };
-        known.offload.end();
+        let passing = known.offload.records();
+        let bytes = forwarded.iter().map(|of| of.bytes).sum::<u64>();
+        // Where it had not begun, that says nothing.
+        let had_begun = passing.is_none() || forwarded.iter().any(|of| of.position > 0);
+        known.offload.end(passing.is_some() && (bytes >= WORTH_AN_OFFER || !had_begun));
         if known.is_exempt() {
             self.counters.bypassed += forwarded.iter().map(|of| of.packets).sum::<u64>();
         }
-        for (half, of) in known.halves.iter_mut().zip(forwarded) {
+        for (half, of) in known.halves.iter_mut().zip(&forwarded) {
             if of.packets > 0 {
                 known.last_ns = now_ns;
             }
             half.packets += of.packets;
             half.bytes += of.bytes;
-            half.stand_at(of.position);
+            if passing.is_none() {
+                half.stand_at(of.position);
+            }
+        }
+        if let Some(direction) = passing {
+            let [of, other] = [direction, direction.reverse()].map(|it| &forwarded[it.index()]);
+            if let Payload::Tls(tls) = &mut known.payload {
+                let mut ctx = context!(self, tls.state);
+                tls.session.pass_elsewhere(direction, of.position, &of.records, &mut ctx);
+            }
+            known.half(direction).pass_elsewhere(of.position, &of.records, other.acknowledgment);
+            self.charge(index);
         }
     }
 }
 
-/// Whether nothing of a connection is looked at, now or later.
-fn is_left_alone<S>(flow: &Flow<S>) -> bool {
+/// What a segment without payload says, while it is not known how far its connection is: of bytes that have gone elsewhere
+/// nothing. Returns memory that is not needed any more.
+fn note_acknowledgment<S>(
+    flow: &mut Flow<S>,
+    direction: Direction,
+    segment: &Segment<'_>,
+) -> Option<Vec<u8>> {
+    let [half, other] = flow.halves_from(direction);
+    let acknowledgment = segment.tcp.acknowledgment();
+    let is_sane = half.offset_of(segment.tcp.sequence()).is_some_and(|it| half.is_acceptable(it))
+        && other.offset_of(acknowledgment).is_some_and(|it| other.is_acknowledgeable(it));
+    let window = u64::from(segment.tcp.window()) << half.window_scale.unwrap_or_default();
+    is_sane.then(|| other.open_window(acknowledgment, window)).flatten()
+}
+
+/// Whether a handler has paused a direction of a connection.
+fn is_paused<S>(flow: &Flow<S>) -> bool {
+    matches!(&flow.payload, Payload::Tls(tls) if tls.before.is_none()
+        && Direction::BOTH.into_iter().any(|it| tls.session.may_pass(it)))
+}
+
+/// The direction of which records may pass unread, and nothing that was read is still under way.
+fn passing_direction<S>(flow: &Flow<S>) -> Option<Direction> {
+    let Payload::Tls(tls) = &flow.payload else {
+        return None;
+    };
+    Direction::BOTH.into_iter().find(|&direction| {
+        let half = &flow.halves[direction.index()];
+        let next = half.assembler.next();
+        half.sent_len() == 0
+            && half.passed().is_some_and(|passed| passed.end() == next)
+            && !tls.session.is_stalled(direction.reverse())
+            && tls.session.passing(direction).is_some_and(|it| it.content >= MIN_CONTENT)
+    })
+}
+
+/// Whether a connection may be left alone for a while, whole or in part, if nobody reads that.
+fn may_go<S>(flow: &Flow<S>) -> bool {
     // Another connection may begin on its four-tuple, which is not to be left alone.
     let is_open = flow.phase == Phase::Open && flow.opening.is_over();
-    let may_go = !flow.offload.is_on() && flow.reset_seen.is_none();
-    let is_unread = match flow.unread {
-        Unread::No => false,
+    let is_free = !flow.offload.is_on() && flow.reset_seen.is_none();
+    // A handler may have asked for its reset since.
+    let is_alive = match flow.unread {
+        Unread::No => flow.payload.disposition() == Disposition::Follow,
         Unread::Exempt => true,
-        // A handler may have asked for its reset since.
         Unread::Bypassed => flow.payload.disposition() == Disposition::Bypass,
     };
     let nothing_waits = |direction: Direction| {
@@ -147,19 +221,28 @@ fn is_left_alone<S>(flow: &Flow<S>) -> bool {
             && half.first_held().is_none()
             && half.assembler.buffered() == 0
     };
-    is_open && may_go && is_unread && Direction::BOTH.into_iter().all(nothing_waits)
+    is_open && is_free && is_alive && Direction::BOTH.into_iter().all(nothing_waits)
 }
 
-/// A connection as the I/O layer knows it; `None` where not both directions have been seen.
-fn offloaded<S>(flow: &Flow<S>) -> Option<OffloadedFlow> {
+/// A connection as the I/O layer knows it, or the records of one direction; `None` where not both have been seen.
+fn offloaded<S>(flow: &Flow<S>, direction: Option<Direction>) -> Option<OffloadedFlow> {
     let [client, server] = &flow.halves;
     let ports = [client.path()?.0, server.path()?.0];
     (ports[0] != ports[1]).then_some(())?;
+    let records = direction.map(|direction| {
+        let records = match &flow.payload {
+            Payload::Tls(tls) => tls.session.passing(direction),
+            Payload::Undecided(..) | Payload::Plain(_) => None,
+        };
+        // A connection that is not read any more has only to be named.
+        records.unwrap_or(OffloadedRecords { direction, next: 0, content: 0, overhead: 0 })
+    });
     Some(OffloadedFlow {
         id: flow.id,
         ends: [flow.client, flow.server],
         ports,
         initial: [client.initial?, server.initial?],
         positions: [client.assembler.next(), server.assembler.next()],
+        records,
     })
 }

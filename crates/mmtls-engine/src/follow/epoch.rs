@@ -67,20 +67,19 @@ impl Epoch {
         Some(self.opener.as_ref()?.content_len(fragment_len) as u64)
     }
 
-    /// The next record is skipped for which [`Reporter::may_skip`]: as [`Self::deliver`] does, without the record.
+    /// So many records are skipped, with at most so much content: as [`Self::deliver`] does, without the records.
     pub(super) fn skip(
         &mut self,
         direction: Direction,
-        fragment_len: usize,
+        records: u64,
+        content: u64,
         reporter: &mut Reporter,
         ctx: &mut Context<'_>,
     ) {
-        let content = self.content_len(fragment_len).unwrap_or_default();
-        if reporter.skips(direction, content, ctx) {
-            self.sequence = self.sequence.wrapping_add(1);
-            ctx.counters.records_seen += 1;
-            reporter.info.records_seen[direction.index()] += 1;
-        }
+        reporter.count_skipped(direction, records, content, ctx);
+        self.sequence = self.sequence.wrapping_add(records);
+        ctx.counters.records_seen += records;
+        reporter.info.records_seen[direction.index()] += records;
     }
 
     /// A record passes unseen.

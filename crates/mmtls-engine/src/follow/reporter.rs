@@ -210,9 +210,9 @@ impl Reporter {
         Session { info: &self.info, control: &mut self.control, now_ns }
     }
 
-    /// Whether the handler has paused a direction.
-    pub(super) fn is_paused(&self, direction: Direction) -> bool {
-        self.control.paused[direction.index()] > 0
+    /// How many bytes of content the handler has paused of a direction; `u64::MAX`: all that come.
+    pub(super) fn paused(&self, direction: Direction) -> u64 {
+        self.control.paused[direction.index()]
     }
 
     /// Whether [`Self::skips`] a record with at most so many bytes of content.
@@ -235,13 +235,25 @@ impl Reporter {
             *left = 0;
             return false;
         }
+        self.count_skipped(direction, 1, content, ctx);
+        true
+    }
+
+    /// Counts records that a pause has skipped.
+    pub(super) fn count_skipped(
+        &mut self,
+        direction: Direction,
+        records: u64,
+        content: u64,
+        ctx: &mut Context<'_>,
+    ) {
+        let left = &mut self.control.paused[direction.index()];
         if *left != u64::MAX {
-            *left -= content;
+            *left = left.saturating_sub(content);
         }
         let skipped = &mut self.skipped[direction.index()];
         *skipped = skipped.saturating_add(content);
-        ctx.counters.records_paused += 1;
-        true
+        ctx.counters.records_paused += records;
     }
 
     /// Content bytes that a pause skipped since the last delivered record, which is the one at hand.

@@ -14,6 +14,7 @@ use super::search::{Located, Outcome, RecordSearch, Unlocated};
 use super::stream::Stream;
 use crate::buffer_pool::BufferPool;
 use crate::keys::LiveKeys;
+use crate::output::{OffloadedRecords, RecordsElsewhere};
 use crate::session::{Disposition, EndReason, KeyStatus, SessionError, SessionInfo};
 use crate::tcp::Passed;
 use crate::tls::{
@@ -183,10 +184,10 @@ impl TlsSession {
             && stream.passing == 0
             && let Some((header, behind)) = bytes[used..].split_first_chunk()
             && let Some(len) = Passed::fragment_len(*header)
-            && self.protocol.skips(direction, len.into())
+            && let Some(content) = self.protocol.skips(direction, len.into())
             && passed.push(len)
         {
-            self.protocol.skip(direction, len.into(), ctx);
+            self.protocol.skip(direction, 1, content, ctx);
             let here = behind.len().min(len.into());
             stream.passing = len - here as u16;
             used += header.len() + here;
@@ -201,11 +202,41 @@ impl TlsSession {
         let stream = &self.streams[direction.index()];
         self.following()
             && (stream.passing > 0
-                || self.protocol.is_paused(direction)
+                || self.protocol.paused(direction) > 0
                     && stream.pending().is_empty()
                     && stream.unlocated.is_none()
                     && !self.is_stalled(Direction::ClientToServer)
                     && !self.is_stalled(direction))
+    }
+
+    /// Records of a direction that may pass elsewhere, as [`Self::pass`] passes over them.
+    pub(crate) fn passing(&self, direction: Direction) -> Option<OffloadedRecords> {
+        let stream = &self.streams[direction.index()];
+        let content = self.protocol.paused(direction);
+        (content > 0 && self.may_pass(direction)).then_some(())?;
+        Some(OffloadedRecords {
+            direction,
+            next: stream.position + u64::from(stream.passing),
+            content,
+            overhead: self.protocol.overhead(direction)?,
+        })
+    }
+
+    /// They have, up to a stream offset.
+    pub(crate) fn pass_elsewhere(
+        &mut self,
+        direction: Direction,
+        position: u64,
+        records: &RecordsElsewhere,
+        ctx: &mut Context<'_>,
+    ) {
+        let stream = &mut self.streams[direction.index()];
+        if position > stream.position {
+            stream.position = position;
+            let rest = records.next.saturating_sub(position);
+            stream.passing = u16::try_from(rest).unwrap_or(u16::MAX);
+            self.protocol.skip(direction, records.count, records.content, ctx);
+        }
     }
 
     /// As [`Self::handle_bytes`], of bytes that continue an incomplete record and do not complete it.

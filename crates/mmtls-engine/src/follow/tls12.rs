@@ -206,16 +206,17 @@ impl Tls12 {
         epoch.content_len(fragment_len)
     }
 
-    /// The next record is skipped.
+    /// So many records are skipped, with at most so much content.
     pub(super) fn skip(
         &mut self,
         direction: Direction,
-        fragment_len: usize,
+        records: u64,
+        content: u64,
         reporter: &mut Reporter,
         ctx: &mut Context<'_>,
     ) {
         if let Some(epoch) = &mut self.epochs[direction.index()] {
-            epoch.skip(direction, fragment_len, reporter, ctx);
+            epoch.skip(direction, records, content, reporter, ctx);
         }
     }
 

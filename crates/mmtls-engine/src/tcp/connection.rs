@@ -55,28 +55,40 @@ pub(crate) enum Unread {
     Bypassed,
 }
 
-/// Whether a connection is left to the I/O layer, and how often it was: in one byte, since there are many.
+/// Whether a connection is left to the I/O layer, or records of one direction are, and how often that was little use: in one
+/// byte, since there are many.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Offload(u8);
 
 impl Offload {
     const NOW: u8 = 1 << 7;
+    const RECORDS: [u8; 2] = [1 << 6, 1 << 5];
+    const COUNT: u8 = (1 << 5) - 1;
 
     pub(crate) fn is_on(self) -> bool {
         self.0 & Self::NOW != 0
     }
 
-    pub(crate) fn begin(&mut self) {
-        self.0 = Self::NOW | self.count().saturating_add(1);
+    /// Only some records are, of this direction.
+    pub(crate) fn records(self) -> Option<Direction> {
+        let is_of = |it: &Direction| self.0 & Self::RECORDS[it.index()] != 0;
+        Direction::BOTH.into_iter().find(is_of)
     }
 
-    pub(crate) fn end(&mut self) {
-        self.0 &= !Self::NOW;
+    /// All of it is left to the I/O layer, or records of this direction.
+    pub(crate) fn begin(&mut self, records: Option<Direction>) {
+        let records = records.map_or(0, |direction| Self::RECORDS[direction.index()]);
+        self.0 = self.count() | records | Self::NOW;
     }
 
-    /// How often it has begun.
+    /// It is so no more, and whether that has saved anything.
+    pub(crate) fn end(&mut self, was_of_use: bool) {
+        self.0 = if was_of_use { 0 } else { Self::COUNT.min(self.count() + 1) };
+    }
+
+    /// How often in turn that was of no use.
     pub(crate) fn count(self) -> u8 {
-        self.0 & !Self::NOW
+        self.0 & Self::COUNT
     }
 }
 

@@ -75,6 +75,22 @@ impl Passed {
         self.end += len as u64;
     }
 
+    /// Bytes up to a stream offset have passed elsewhere, with the beginnings of so many records in them: these ones at the end,
+    /// the last of which ends at `next`.
+    pub(crate) fn extend(&mut self, end: u64, count: u64, latest: &[u16], next: u64) {
+        if count > latest.len() as u64 {
+            self.lengths.clear();
+            self.start = next.saturating_sub(latest.iter().copied().map(record_len).sum());
+        }
+        self.lengths.extend(latest);
+        self.end = end;
+        while self.lengths.len() > Self::MAX_RECORDS
+            && let Some(first) = self.lengths.pop_front()
+        {
+            self.start += record_len(first);
+        }
+    }
+
     /// The receiver has everything before a stream offset.
     pub(crate) fn acknowledge(&mut self, offset: u64) {
         while let Some(&first) = self.lengths.front()

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use super::Assembler;
 use super::passed::Passed;
 use super::unacknowledged::Unacknowledged;
-use crate::output::HoldId;
+use crate::output::{HoldId, RecordsElsewhere};
 use crate::port::PortId;
 
 /// Longest link header that is remembered: Ethernet with two VLAN tags.
@@ -337,16 +337,44 @@ impl TcpDirection {
             return None;
         }
         let offset = offset.unsigned_abs();
-        self.acknowledged = self.acknowledged.max(offset);
         self.max_window = self.max_window.max(window);
         let end = offset + window;
         self.set_window_end(Some(self.window_end.get().map_or(end, |known| known.max(end))));
+        self.note_arrived(offset)
+    }
+
+    /// The receiver has acknowledged bytes up to a stream offset; returns memory that is not needed any more.
+    fn note_arrived(&mut self, offset: u64) -> Option<Vec<u8>> {
+        self.acknowledged = self.acknowledged.max(offset);
         // What was not forwarded cannot have arrived.
         let arrived = offset.min(self.released);
         if let Some(passed) = self.rare.as_mut().and_then(|rare| rare.passed.as_mut()) {
             passed.acknowledge(arrived);
         }
         self.sent.as_mut()?.acknowledge(arrived)
+    }
+
+    /// Records of it have passed elsewhere, while its receiver acknowledged up to this number; what that has allowed since is
+    /// not known.
+    pub(crate) fn pass_elsewhere(
+        &mut self,
+        position: u64,
+        records: &RecordsElsewhere,
+        acknowledgment: Option<u32>,
+    ) {
+        if position > self.assembler.next() {
+            let RecordsElsewhere { count, next, fragment_lens, .. } = records;
+            if let Some(passed) = self.passing() {
+                passed.extend(position, *count, fragment_lens, *next);
+            }
+            self.stand_at(position);
+        }
+        let offset = acknowledgment.and_then(|it| self.offset_of(it));
+        if let Some(offset) = offset.filter(|it| (0..=self.seen()).contains(it)) {
+            self.set_window_end(None);
+            // Nothing was kept of what went this way.
+            let _ = self.note_arrived(offset.unsigned_abs());
+        }
     }
 
     /// Whether an acknowledgment of this direction's bytes can be the receiver's: not of bytes that were not

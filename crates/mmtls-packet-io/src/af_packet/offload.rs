@@ -1,4 +1,4 @@
-//! Connections that nobody reads are forwarded by the kernel: its programs (`bpf/offload.bpf.c`), and their entries.
+//! Connections that nobody reads, or not all of, are forwarded by the kernel: its programs (`bpf/offload.bpf.c`), and their entries.
 //!
 //! An entry is made at a moment when its port's socket is empty and all that came by it has left, since what waits there would
 //! be overtaken. Should a frame come at that very moment all the same, the entry does not begin, and is made again behind that
@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 
 use super::config::{BridgeConfig, Offloading};
 use super::interface::Interface;
-use crate::{Forwarded, OffloadFlow, OffloadSide, Port, PortCounters};
+use crate::{Extent, Forwarded, OffloadFlow, OffloadSide, Port, PortCounters, Records};
 
+#[cfg(has_offload)]
+#[path = "pauses.rs"]
+mod pauses;
 #[cfg(has_offload)]
 #[path = "programs.rs"]
 mod programs;
@@ -24,7 +27,7 @@ mod programs;
 #[path = "no_programs.rs"]
 mod programs;
 
-use programs::Programs;
+use programs::{Programs, SlotId};
 
 /// As `struct key` of the programs.
 type Key = [u8; 40];
@@ -33,13 +36,26 @@ type Key = [u8; 40];
 pub(super) struct Offload {
     programs: Arc<Programs>,
     /// Directions that are still to be left to it, by the port that they come in by.
-    pending: [HashMap<Key, OffloadSide>; 2],
+    pending: [HashMap<Key, Pending>; 2],
+    /// Connections of which only some records are left to it, by the key of the direction that has these.
+    paused: HashMap<Key, Paused>,
     /// Its counters are told by one of them.
     first: bool,
     /// There was no room for an entry then.
     full: Option<Instant>,
     /// Why what the kernel forwards is not known any more.
     fault: Option<io::Error>,
+}
+
+/// An entry that is still to be made.
+struct Pending {
+    side: OffloadSide,
+    slot: Option<SlotId>,
+}
+
+struct Paused {
+    slot: SlotId,
+    records: Records,
 }
 
 /// How long nothing is left to the kernel once it had no room.
@@ -66,7 +82,8 @@ impl Offload {
     }
 
     fn new(programs: Arc<Programs>, first: bool) -> Self {
-        Self { programs, pending: Default::default(), first, full: None, fault: None }
+        let (pending, paused) = Default::default();
+        Self { programs, pending, paused, first, full: None, fault: None }
     }
 
     /// From now on the kernel takes what it may of the frames that would come by this socket.
@@ -79,15 +96,36 @@ impl Offload {
         if self.full.is_some_and(|since| since.elapsed() < PAUSE) {
             return;
         }
+        let mut slot = None;
+        if let Some((side, records)) = with_records(flow) {
+            let key = self.programs.key(&side);
+            if self.paused.contains_key(&key) {
+                return;
+            }
+            let Some(id) = self.programs.open_slot(&side, &records) else {
+                self.full = Some(Instant::now());
+                return;
+            };
+            self.paused.insert(key, Paused { slot: id, records });
+            slot = Some(id);
+        }
         for side in flow.sides {
-            self.pending[side.ingress.index()].insert(self.programs.key(&side), side);
+            let pending = Pending { side, slot };
+            self.pending[side.ingress.index()].insert(self.programs.key(&side), pending);
         }
     }
 
     /// To be called when a port's socket is empty and all that came by it has left.
     pub(super) fn port_is_empty(&mut self, port: Port) {
-        for (key, side) in self.pending[port.index()].drain() {
-            if !self.programs.begin(&key, &side) {
+        for (key, Pending { side, slot }) in self.pending[port.index()].drain() {
+            let has_begun = match slot {
+                None => self.programs.begin(&key, &side),
+                Some(slot) => {
+                    let is_other = side.extent == Extent::Acknowledgments;
+                    self.programs.begin_pause(&key, slot, is_other)
+                }
+            };
+            if !has_begun {
                 self.full = Some(Instant::now());
             }
         }
@@ -95,6 +133,9 @@ impl Offload {
 
     /// Takes a connection back, and says what has become of it.
     pub(super) fn take_back(&mut self, flow: &OffloadFlow) -> [Forwarded; 2] {
+        if let Some((side, _)) = with_records(flow) {
+            return self.take_pause_back(flow, &side);
+        }
         flow.sides.map(|side| {
             let key = self.programs.key(&side);
             self.pending[side.ingress.index()].remove(&key);
@@ -103,6 +144,21 @@ impl Offload {
                 Forwarded::default()
             })
         })
+    }
+
+    fn take_pause_back(&mut self, flow: &OffloadFlow, side: &OffloadSide) -> [Forwarded; 2] {
+        let keys = flow.sides.map(|side| (self.programs.key(&side), side.ingress.index()));
+        let Some(Paused { slot, records }) = self.paused.remove(&self.programs.key(side)) else {
+            return Default::default();
+        };
+        let [of, other] = self.programs.close_slot(slot, &records);
+        for (key, port) in keys {
+            if self.pending[port].remove(&key).is_none() {
+                // What goes by a closed slot is not taken, whatever comes of this.
+                self.programs.end_pause(&key);
+            }
+        }
+        if flow.sides[0] == *side { [of, other] } else { [other, of] }
     }
 
     /// Why what the kernel forwards is not known any more, once.
@@ -120,6 +176,14 @@ impl Offload {
     }
 }
 
+/// The direction of a connection that has records which may pass.
+fn with_records(flow: &OffloadFlow) -> Option<(OffloadSide, Records)> {
+    flow.sides.into_iter().find_map(|side| match side.extent {
+        Extent::Records(records) => Some((side, records)),
+        Extent::Everything | Extent::Acknowledgments => None,
+    })
+}
+
 #[cfg(all(test, has_offload))]
 mod tests {
     use super::*;
@@ -132,6 +196,7 @@ mod tests {
             destination: "[2001:db8::5]:4660".parse().unwrap(),
             initial: 0,
             position: 0,
+            extent: Extent::Everything,
         };
         let key = programs::key([6, 0x0102_0304], &side);
         assert_eq!(key[..4], 0x0102_0304u32.to_ne_bytes());

@@ -122,15 +122,16 @@ impl Tls13 {
 
     // Inputs.
 
-    /// The next record is skipped.
+    /// So many records are skipped, with at most so much content.
     pub(super) fn skip(
         &mut self,
         direction: Direction,
-        fragment_len: usize,
+        records: u64,
+        content: u64,
         reporter: &mut Reporter,
         ctx: &mut Context<'_>,
     ) {
-        self.sides[direction.index()].skip(direction, fragment_len, reporter, ctx);
+        self.sides[direction.index()].skip(direction, records, content, reporter, ctx);
     }
 
     /// Adds keys; false when they are not needed (any more).

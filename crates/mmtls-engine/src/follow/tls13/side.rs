@@ -157,16 +157,17 @@ impl Side {
         }
     }
 
-    /// The next record is skipped.
+    /// So many records are skipped, with at most so much content.
     pub(super) fn skip(
         &mut self,
         direction: Direction,
-        fragment_len: usize,
+        records: u64,
+        content: u64,
         reporter: &mut Reporter,
         ctx: &mut Context<'_>,
     ) {
         if let Read::Application(epoch) = &mut self.read {
-            epoch.skip(direction, fragment_len, reporter, ctx);
+            epoch.skip(direction, records, content, reporter, ctx);
             // Whatever it was, the next message does not go on in the middle of one.
             self.walker.reset();
         }
