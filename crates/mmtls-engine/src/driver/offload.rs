@@ -14,7 +14,8 @@ use crate::tcp::{FlowIndex, FlowKey, Phase, Unread};
 use crate::tls::Direction;
 use crate::wire::Segment;
 
-/// How often in turn a connection is left to the I/O layer for little use: each time costs more than a segment.
+/// How often a connection that nobody reads is left to the I/O layer: each time costs more than a segment. One that is paused
+/// is offered at every 2nd, 4th, 8th … segment only, once that was of little use as often in turn.
 const MAX_OFFERS: u8 = 8;
 
 /// Bytes for which that pays.
@@ -36,10 +37,12 @@ impl<H: Handler> Engine<H> {
             return;
         };
         let is_unread = flow.unread != Unread::No;
-        if flow.offload.count() == MAX_OFFERS || !(is_unread || is_paused(flow)) || !may_go(flow) {
+        let count = flow.offload.count().min(MAX_OFFERS);
+        if is_unread && count == MAX_OFFERS || !(is_unread || is_paused(flow)) || !may_go(flow) {
             return;
         }
-        let direction = if is_unread { None } else { passing_direction(flow) };
+        let is_turn = |it: &Direction| flow.halves[it.index()].packets % (1 << count) == 0;
+        let direction = if is_unread { None } else { passing_direction(flow).filter(is_turn) };
         if (is_unread || direction.is_some())
             && let Some(offloaded) = offloaded(flow, direction)
         {

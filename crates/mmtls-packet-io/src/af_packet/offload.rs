@@ -152,13 +152,17 @@ impl Offload {
             return Default::default();
         };
         let [of, other] = self.programs.close_slot(slot, &records);
-        for (key, port) in keys {
-            if self.pending[port].remove(&key).is_none() {
+        let mut forwarded = if flow.sides[0] == *side { [of, other] } else { [other, of] };
+        for ((key, port), of) in keys.into_iter().zip(&mut forwarded) {
+            if self.pending[port].remove(&key).is_some() {
+                // It had not begun.
+                *of = Forwarded::default();
+            } else {
                 // What goes by a closed slot is not taken, whatever comes of this.
                 self.programs.end_pause(&key);
             }
         }
-        if flow.sides[0] == *side { [of, other] } else { [other, of] }
+        forwarded
     }
 
     /// Why what the kernel forwards is not known any more, once.
