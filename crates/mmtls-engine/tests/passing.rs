@@ -152,3 +152,141 @@ fn content_is_counted_as_it_is_announced() {
     let opener = keys(S, KeyEpoch::Application(0));
     assert_eq!(opener.content_len(1000), 1000 - OVERHEAD);
 }
+
+// Elsewhere.
+
+fn outputs(t: &mut T) -> (Option<OffloadedFlow>, Option<OffloadedFlow>) {
+    let (mut left, mut back) = (None, None);
+    for output in core::mem::take(&mut t.out) {
+        match output {
+            Output::Offload(flow) => left = Some(*flow),
+            Output::TakeBack(flow) => back = Some(*flow),
+            _ => {}
+        }
+    }
+    (left, back)
+}
+
+/// A session of which records have been left to the I/O layer.
+fn left(bytes: u64) -> (T, [u64; 2], OffloadedFlow) {
+    let mut t = T::with(Config { offload: true, ..T::config() });
+    t.engine.handler_mut().pause_server = Some(bytes);
+    let mut at = established(&mut t);
+    assert_eq!(outputs(&mut t).0, None, "what was read may be sent again");
+    let first = content(1, 600);
+    t.send(S, at[1] as i64, at[0], flag::ACK, &first);
+    at[1] += first.len() as u64;
+    assert_eq!(outputs(&mut t).0, None, "it was read on the way still");
+    t.send(C, at[0] as i64, at[1], flag::ACK, &[]);
+    let flow = outputs(&mut t).0.expect("it is left");
+    assert_eq!(flow.positions, at);
+    let records = OffloadedRecords {
+        direction: S,
+        next: at[1],
+        content: if bytes == u64::MAX { bytes } else { bytes - 600 },
+        overhead: OVERHEAD as u16,
+    };
+    assert_eq!(flow.records, Some(records));
+    (t, at, flow)
+}
+
+/// The I/O layer has forwarded records up to somewhere in the last of them.
+fn elsewhere(t: &mut T, flow: &OffloadedFlow, stream: &[Vec<u8>], cut: usize, known: usize) -> u64 {
+    let all: usize = stream.iter().map(Vec::len).sum();
+    let lens = stream.iter().map(|record| record.len() as u16 - 5);
+    let start = flow.positions[1];
+    let of = ForwardedElsewhere {
+        packets: 7,
+        bytes: (all - cut) as u64,
+        position: start + (all - cut) as u64,
+        acknowledgment: None,
+        records: RecordsElsewhere {
+            count: stream.len() as u64,
+            content: (all - stream.len() * (5 + OVERHEAD)) as u64,
+            next: start + all as u64,
+            fragment_lens: lens.skip(stream.len() - known).collect(),
+        },
+    };
+    let client = ForwardedElsewhere { packets: 3, ..ForwardedElsewhere::default() };
+    t.engine.handle_taken_back(t.now, flow, [client, of]);
+    start + (all - cut) as u64
+}
+
+/// What is shown has the connection taken back, and is then handled where that stands.
+fn shown(
+    t: &mut T,
+    at: u64,
+    ack: u64,
+    bytes: &[u8],
+    answer: impl FnOnce(&mut T, &OffloadedFlow),
+) -> Verdict {
+    let verdict = t.send(S, at as i64, ack, flag::ACK, bytes);
+    if verdict != Verdict::Again {
+        return verdict;
+    }
+    let flow = outputs(t).1.expect("it is taken back");
+    answer(t, &flow);
+    t.send(S, at as i64, ack, flag::ACK, bytes)
+}
+
+#[test]
+fn what_comes_behind_records_that_went_elsewhere_is_read() {
+    const CONTENT: u64 = 40 * 2000;
+    let (mut t, at, _) = left(600 + CONTENT);
+    let stream: Vec<_> = (2..42).map(|number| content(number, 2000)).collect();
+    let end = at[1] + stream.concat().len() as u64;
+    // The last bytes of the last one come with the next, which is read.
+    let behind = [&stream[39][1900..], &content(42, 50)].concat();
+    let from = end - (stream[39].len() - 1900) as u64;
+    let cut = stream[39].len() - 1900;
+    let verdict = shown(&mut t, from, at[0], &behind, |t, flow| {
+        elsewhere(t, flow, &stream, cut, 40);
+    });
+    assert_eq!(verdict, Verdict::Forward);
+    let records = t.engine.handler().records(S);
+    assert_eq!(records.last(), Some(&(23, vec![42; 50])));
+    let counters = t.engine.counters();
+    assert_eq!((counters.records_paused, counters.records_failed), (41, 0));
+    assert_eq!(counters.records_seen, 2 + 1 + 40 + 1);
+}
+
+#[test]
+fn refuses_other_headers_than_those_that_went_elsewhere() {
+    let (mut t, at, _) = left(u64::MAX);
+    let stream: Vec<_> = (2..12).map(|number| content(number, 2000)).collect();
+    let bytes = stream.concat();
+    let third = 3 * stream[0].len();
+    let mut changed = bytes[third - 10..third + 10].to_vec();
+    changed[14] ^= 1;
+    let from = at[1] + third as u64 - 10;
+    // Of the first two it is not known any more how long they are: they cannot be compared, and might be others.
+    let verdict = shown(&mut t, from, at[0], &changed, |t, flow| {
+        elsewhere(t, flow, &stream, 0, 8);
+    });
+    assert_eq!(verdict, Verdict::Drop);
+    let mut again = |from: usize, to: usize| {
+        // It is left to the I/O layer again each time.
+        shown(&mut t, at[1] + from as u64, at[0], &bytes[from..to], |t, flow| {
+            t.engine.handle_taken_back(t.now, flow, Default::default());
+        })
+    };
+    assert_eq!(again(third - 10, third + 1000), Verdict::Forward);
+    assert_eq!(again(2 * stream[0].len(), bytes.len()), Verdict::Forward);
+    assert_eq!(again(2 * stream[0].len() - 1, bytes.len()), Verdict::Drop);
+    assert!(t.alive());
+}
+
+/// Acknowledgments before the I/O layer has begun say how far the client is, and nothing is taken back for them.
+#[test]
+fn acknowledgments_need_not_be_taken_back() {
+    let (mut t, at, _) = left(u64::MAX);
+    assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, &[]), Verdict::Forward);
+    assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &[]), Verdict::Forward);
+    assert_eq!(outputs(&mut t), (None, None));
+    for (d, flags, bytes) in [(C, 0, &b"x"[..]), (C, flag::FIN, b""), (S, flag::RST, b"")] {
+        let here = at[mmtls_testkit::synthesis::side(d)] as i64;
+        let acknowledged = at[1 - mmtls_testkit::synthesis::side(d)];
+        assert_eq!(t.send(d, here, acknowledged, flag::ACK | flags, bytes), Verdict::Again);
+        assert!(outputs(&mut t).1.is_some());
+    }
+}
