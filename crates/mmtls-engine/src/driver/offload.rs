@@ -14,12 +14,9 @@ use crate::tcp::{FlowIndex, FlowKey, Phase, Unread};
 use crate::tls::Direction;
 use crate::wire::Segment;
 
-/// How often a connection that nobody reads is left to the I/O layer: each time costs more than a segment. One that is paused
-/// is offered at every 2nd, 4th, 8th … segment only, once that was of little use as often in turn.
+/// How often a connection that nobody reads is left to the I/O layer: each time costs more than a segment. Records that are not
+/// read are left to it whenever they may.
 const MAX_OFFERS: u8 = 8;
-
-/// Bytes for which that pays.
-const WORTH_AN_OFFER: u64 = 1 << 14;
 
 /// Content still to be skipped for which it does.
 const MIN_CONTENT: u64 = 1 << 16;
@@ -37,12 +34,11 @@ impl<H: Handler> Engine<H> {
             return;
         };
         let is_unread = flow.unread != Unread::No;
-        let count = flow.offload.count().min(MAX_OFFERS);
-        if is_unread && count == MAX_OFFERS || !(is_unread || is_paused(flow)) || !may_go(flow) {
+        let is_wanted = if is_unread { flow.offload.count() < MAX_OFFERS } else { is_paused(flow) };
+        if !is_wanted || !may_go(flow) {
             return;
         }
-        let is_turn = |it: &Direction| flow.halves[it.index()].packets % (1 << count) == 0;
-        let direction = if is_unread { None } else { passing_direction(flow).filter(is_turn) };
+        let direction = if is_unread { None } else { passing_direction(flow) };
         if (is_unread || direction.is_some())
             && let Some(offloaded) = offloaded(flow, direction)
         {
@@ -139,10 +135,7 @@ impl<H: Handler> Engine<H> {
             return;
         };
         let passing = known.offload.records();
-        let bytes = forwarded.iter().map(|of| of.bytes).sum::<u64>();
-        // Where it had not begun, that says nothing.
-        let had_begun = passing.is_none() || forwarded.iter().any(|of| of.position > 0);
-        known.offload.end(passing.is_some() && (bytes >= WORTH_AN_OFFER || !had_begun));
+        known.offload.end();
         if known.is_exempt() {
             self.counters.bypassed += forwarded.iter().map(|of| of.packets).sum::<u64>();
         }

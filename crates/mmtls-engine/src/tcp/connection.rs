@@ -55,8 +55,8 @@ pub(crate) enum Unread {
     Bypassed,
 }
 
-/// Whether a connection is left to the I/O layer, or records of one direction are, and how often that was little use: in one
-/// byte, since there are many.
+/// Whether a connection is left to the I/O layer, or records of one direction are, and how often all of it was: in one byte, since
+/// there are many.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Offload(u8);
 
@@ -77,16 +77,18 @@ impl Offload {
 
     /// All of it is left to the I/O layer, or records of this direction.
     pub(crate) fn begin(&mut self, records: Option<Direction>) {
-        let records = records.map_or(0, |direction| Self::RECORDS[direction.index()]);
-        self.0 = self.count() | records | Self::NOW;
+        self.0 = Self::NOW
+            | match records {
+                Some(direction) => self.count() | Self::RECORDS[direction.index()],
+                None => Self::COUNT.min(self.count() + 1),
+            };
     }
 
-    /// It is so no more, and whether that has saved anything.
-    pub(crate) fn end(&mut self, was_of_use: bool) {
-        self.0 = if was_of_use { 0 } else { Self::COUNT.min(self.count() + 1) };
+    pub(crate) fn end(&mut self) {
+        self.0 &= Self::COUNT;
     }
 
-    /// How often in turn that was of no use.
+    /// How often all of it was.
     pub(crate) fn count(self) -> u8 {
         self.0 & Self::COUNT
     }

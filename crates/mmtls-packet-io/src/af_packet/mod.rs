@@ -335,7 +335,11 @@ impl Bridge {
         let [left, right] = &mut self.outbox.ports;
         // Both, even when the first fails.
         let (left, right) = (left.flush(), right.flush());
-        left.and(right)
+        left.and(right)?;
+        if let Some(offload) = &mut self.outbox.offload {
+            offload.all_is_sent();
+        }
+        Ok(())
     }
 }
 

@@ -34,7 +34,15 @@ impl Programs {
         match self.0 {}
     }
 
-    pub(super) fn open_slot(&self, _: &OffloadSide, _: &Records) -> Option<SlotId> {
+    pub(super) fn take_slot(&self) -> Option<SlotId> {
+        match self.0 {}
+    }
+
+    pub(super) fn give_slot(&self, _: SlotId) {
+        match self.0 {}
+    }
+
+    pub(super) fn open_slot(&self, _: SlotId, _: &OffloadSide, _: &Records) {
         match self.0 {}
     }
 

@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 
 use super::config::{BridgeConfig, Offloading};
 use super::interface::Interface;
-use crate::{Extent, Forwarded, OffloadFlow, OffloadSide, Port, PortCounters, Records};
+use crate::{Forwarded, OffloadFlow, OffloadSide, Port, PortCounters, Records};
 
 #[cfg(has_offload)]
-#[path = "pauses.rs"]
-mod pauses;
+#[path = "pause_slots.rs"]
+mod pause_slots;
+#[path = "paused.rs"]
+mod paused;
 #[cfg(has_offload)]
 #[path = "programs.rs"]
 mod programs;
@@ -27,7 +29,8 @@ mod programs;
 #[path = "no_programs.rs"]
 mod programs;
 
-use programs::{Programs, SlotId};
+use paused::{PausedFlows, with_records};
+use programs::Programs;
 
 /// As `struct key` of the programs.
 type Key = [u8; 40];
@@ -36,26 +39,15 @@ type Key = [u8; 40];
 pub(super) struct Offload {
     programs: Arc<Programs>,
     /// Directions that are still to be left to it, by the port that they come in by.
-    pending: [HashMap<Key, Pending>; 2],
-    /// Connections of which only some records are left to it, by the key of the direction that has these.
-    paused: HashMap<Key, Paused>,
+    pending: [HashMap<Key, OffloadSide>; 2],
+    /// Connections of which only some records are left to it.
+    paused: PausedFlows,
     /// Its counters are told by one of them.
     first: bool,
     /// There was no room for an entry then.
     full: Option<Instant>,
     /// Why what the kernel forwards is not known any more.
     fault: Option<io::Error>,
-}
-
-/// An entry that is still to be made.
-struct Pending {
-    side: OffloadSide,
-    slot: Option<SlotId>,
-}
-
-struct Paused {
-    slot: SlotId,
-    records: Records,
 }
 
 /// How long nothing is left to the kernel once it had no room.
@@ -96,45 +88,38 @@ impl Offload {
         if self.full.is_some_and(|since| since.elapsed() < PAUSE) {
             return;
         }
-        let mut slot = None;
         if let Some((side, records)) = with_records(flow) {
-            let key = self.programs.key(&side);
-            if self.paused.contains_key(&key) {
-                return;
-            }
-            let Some(id) = self.programs.open_slot(&side, &records) else {
+            if !self.paused.add(&self.programs, flow, &side, &records) {
                 self.full = Some(Instant::now());
-                return;
-            };
-            self.paused.insert(key, Paused { slot: id, records });
-            slot = Some(id);
+            }
+            return;
         }
         for side in flow.sides {
-            let pending = Pending { side, slot };
-            self.pending[side.ingress.index()].insert(self.programs.key(&side), pending);
+            self.pending[side.ingress.index()].insert(self.programs.key(&side), side);
         }
+    }
+
+    /// To be called when all that was to be sent has been.
+    pub(super) fn all_is_sent(&mut self) {
+        self.paused.all_is_sent(&self.programs);
     }
 
     /// To be called when a port's socket is empty and all that came by it has left.
     pub(super) fn port_is_empty(&mut self, port: Port) {
-        for (key, Pending { side, slot }) in self.pending[port.index()].drain() {
-            let has_begun = match slot {
-                None => self.programs.begin(&key, &side),
-                Some(slot) => {
-                    let is_other = side.extent == Extent::Acknowledgments;
-                    self.programs.begin_pause(&key, slot, is_other)
-                }
-            };
-            if !has_begun {
-                self.full = Some(Instant::now());
-            }
+        let mut has_room = self.paused.port_is_empty(&self.programs, port);
+        for (key, side) in self.pending[port.index()].drain() {
+            has_room &= self.programs.begin(&key, &side);
+        }
+        if !has_room {
+            self.full = Some(Instant::now());
         }
     }
 
     /// Takes a connection back, and says what has become of it.
     pub(super) fn take_back(&mut self, flow: &OffloadFlow) -> [Forwarded; 2] {
         if let Some((side, _)) = with_records(flow) {
-            return self.take_pause_back(flow, &side);
+            let [of, other] = self.paused.take_back(&self.programs, &side);
+            return if flow.sides[0] == side { [of, other] } else { [other, of] };
         }
         flow.sides.map(|side| {
             let key = self.programs.key(&side);
@@ -144,25 +129,6 @@ impl Offload {
                 Forwarded::default()
             })
         })
-    }
-
-    fn take_pause_back(&mut self, flow: &OffloadFlow, side: &OffloadSide) -> [Forwarded; 2] {
-        let keys = flow.sides.map(|side| (self.programs.key(&side), side.ingress.index()));
-        let Some(Paused { slot, records }) = self.paused.remove(&self.programs.key(side)) else {
-            return Default::default();
-        };
-        let [of, other] = self.programs.close_slot(slot, &records);
-        let mut forwarded = if flow.sides[0] == *side { [of, other] } else { [other, of] };
-        for ((key, port), of) in keys.into_iter().zip(&mut forwarded) {
-            if self.pending[port].remove(&key).is_some() {
-                // It had not begun.
-                *of = Forwarded::default();
-            } else {
-                // What goes by a closed slot is not taken, whatever comes of this.
-                self.programs.end_pause(&key);
-            }
-        }
-        forwarded
     }
 
     /// Why what the kernel forwards is not known any more, once.
@@ -180,14 +146,6 @@ impl Offload {
     }
 }
 
-/// The direction of a connection that has records which may pass.
-fn with_records(flow: &OffloadFlow) -> Option<(OffloadSide, Records)> {
-    flow.sides.into_iter().find_map(|side| match side.extent {
-        Extent::Records(records) => Some((side, records)),
-        Extent::Everything | Extent::Acknowledgments => None,
-    })
-}
-
 #[cfg(all(test, has_offload))]
 mod tests {
     use super::*;
@@ -200,7 +158,7 @@ mod tests {
             destination: "[2001:db8::5]:4660".parse().unwrap(),
             initial: 0,
             position: 0,
-            extent: Extent::Everything,
+            extent: crate::Extent::Everything,
         };
         let key = programs::key([6, 0x0102_0304], &side);
         assert_eq!(key[..4], 0x0102_0304u32.to_ne_bytes());

@@ -11,8 +11,8 @@ use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, SchedClassifier, SocketFilter, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 
-pub(super) use super::pauses::SlotId;
-use super::pauses::Slots;
+pub(super) use super::pause_slots::SlotId;
+use super::pause_slots::Slots;
 use super::{BridgeConfig, Forwarded, Interface, Key, OffloadSide, Port, Records};
 
 /// As `struct flow` of the programs: position, frames, payload bytes; then the initial sequence number and whether it has begun.
@@ -92,13 +92,23 @@ impl Programs {
         Ok(Forwarded { frames, payload_bytes, position, ..Forwarded::default() })
     }
 
-    /// Gives a slot to a connection one side of which has these records; `None` where there is none.
-    pub(super) fn open_slot(&self, side: &OffloadSide, records: &Records) -> Option<SlotId> {
-        self.slots.open(side, records)
+    /// A slot that nobody uses, closed; `None` where there is none.
+    pub(super) fn take_slot(&self) -> Option<SlotId> {
+        self.slots.take()
     }
 
-    /// Takes a slot back; says what has come of the direction with the records, and of the other one. From then on nothing
-    /// more goes by it.
+    /// Nobody uses a closed slot any more.
+    pub(super) fn give_slot(&self, slot: SlotId) {
+        self.slots.give(slot);
+    }
+
+    /// Opens a closed slot for a connection one side of which has these records.
+    pub(super) fn open_slot(&self, slot: SlotId, side: &OffloadSide, records: &Records) {
+        self.slots.open(slot, side, records);
+    }
+
+    /// Closes a slot; says what has come of the direction with the records, which it was opened with, and of the other one. From
+    /// then on nothing more goes by it.
     pub(super) fn close_slot(&self, slot: SlotId, records: &Records) -> [Forwarded; 2] {
         self.slots.close(slot, records)
     }

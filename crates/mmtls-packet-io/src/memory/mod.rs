@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use crate::af_packet::{MAX_FRAME_BYTES, poll_readable};
 use crate::{
-    Action, Counters, Error, Forwarded, Frame, HeldFrame, OffloadFlow, OffloadSide, Outbox, Port,
-    PortCounters, Ports, Ready, VnetHeader, WakeFd,
+    Action, Counters, Error, Extent, Forwarded, Frame, HeldFrame, OffloadFlow, OffloadSide, Outbox,
+    Port, PortCounters, Ports, Ready, VnetHeader, WakeFd,
 };
 use offload::Entries;
 
@@ -231,6 +231,14 @@ impl MemoryOutbox {
             if !self.waiting[port.index()].is_empty() {
                 self.send_all(port);
                 result = result.and(self.shared.lines()[port.index()].state(port));
+            }
+        }
+        if let Some(pending) = &mut self.pending {
+            // From exactly where what was sent has ended: what still waits is not overtaken.
+            let has_records = |it: &mut OffloadSide| matches!(it.extent, Extent::Records(_));
+            let mut lines = self.shared.lines();
+            for side in pending.extract_if(.., has_records) {
+                lines[side.ingress.index()].entries.begin(&side);
             }
         }
         result

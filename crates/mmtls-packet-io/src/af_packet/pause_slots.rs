@@ -94,15 +94,23 @@ impl Slots {
         unsafe { slot.as_ref() }
     }
 
-    /// Gives a slot to a connection one side of which has these records; `None` where all are taken.
-    pub(super) fn open(&self, side: &OffloadSide, records: &Records) -> Option<SlotId> {
+    /// A slot that nobody uses, closed; `None` where there is none.
+    pub(super) fn take(&self) -> Option<SlotId> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let number = free.numbers.pop_front()?;
         // Never 0, which is that of a closed one.
         free.generation = free.generation.checked_add(1).unwrap_or(1);
-        let generation = free.generation;
-        drop(free);
-        let slot = self.get(number);
+        Some(SlotId { number, generation: free.generation })
+    }
+
+    /// Nobody uses a closed slot any more.
+    pub(super) fn give(&self, id: SlotId) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).numbers.push_back(id.number);
+    }
+
+    /// Opens a closed slot for a connection one side of which has these records.
+    pub(super) fn open(&self, id: SlotId, side: &OffloadSide, records: &Records) {
+        let slot = self.get(id.number);
         let counts = [
             (&slot.position, side.position),
             (&slot.next, records.next),
@@ -119,12 +127,10 @@ impl Slots {
         }
         slot.initial.store(side.initial, Ordering::Relaxed);
         slot.overhead.store(records.overhead.into(), Ordering::Relaxed);
-        slot.generation.store(generation, Ordering::Release);
-        Some(SlotId { number, generation })
+        slot.generation.store(id.generation, Ordering::Release);
     }
 
-    /// Takes a slot back; says what has come of the direction with the records, which had so much content left then, and of
-    /// the other one.
+    /// Closes a slot; says what has come of the direction with the records, which it was opened with, and of the other one.
     pub(super) fn close(&self, id: SlotId, records: &Records) -> [Forwarded; 2] {
         let slot = self.get(id.number);
         while slot.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -156,7 +162,6 @@ impl Slots {
             acknowledgment: (acknowledgment & ACKNOWLEDGED != 0).then_some(acknowledgment as u32),
             ..Forwarded::default()
         };
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).numbers.push_back(id.number);
         [of, other]
     }
 }
