@@ -112,7 +112,7 @@ pub struct OffloadedRecords {
     pub next: u64,
     /// Bytes of content that may go; `u64::MAX`: all that come.
     pub content: u64,
-    /// How many bytes of a fragment are not content, at least: not more than 64.
+    /// How many bytes of a fragment are not content, at least: not more than 128.
     pub overhead: u16,
 }
 
@@ -123,7 +123,7 @@ pub struct ForwardedElsewhere {
     pub packets: u64,
     /// Bytes of TCP payload in them.
     pub bytes: u64,
-    /// Stream offset behind the last of them; 0 where there was none.
+    /// Stream offset behind the last of them; where there was none 0, or what was offered.
     pub position: u64,
     /// Of the direction across from [`OffloadedRecords::direction`]: the latest acknowledgment number.
     pub acknowledgment: Option<u32>,

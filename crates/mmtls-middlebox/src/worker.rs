@@ -363,7 +363,11 @@ fn drain<H: Handler>(
                 // The engine's frames have a header and a legal length.
                 let _ = out.inject(port, &frame);
             }
-            Output::Offload(flow) => out.offload(&left_to_ports(&flow)),
+            Output::Offload(flow) => {
+                if !out.offload(&left_to_ports(&flow)) {
+                    engine.handle_offload_refused(now_ns, &flow);
+                }
+            }
             Output::TakeBack(flow) => {
                 let forwarded = out.take_back(&left_to_ports(&flow)).map(forwarded_by_ports);
                 engine.handle_taken_back(now_ns, &flow, forwarded);

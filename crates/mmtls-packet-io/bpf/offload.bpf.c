@@ -34,6 +34,8 @@
 #define MAX_FRAGMENT (16384 + 256)
 #define RECORD_HEADER 5
 #define MAX_HEADERS 64
+/* Bytes that may be under way: a sender must not run so far ahead of its receiver that sequence numbers come round. */
+#define MAX_FLIGHT (1 << 25)
 
 /* The next program's turn, and the stack's: -1 at every kind of ingress hook. */
 #define NEXT -1
@@ -87,7 +89,7 @@ struct pause {
     __u32 unused;
 };
 
-/* As `slots.rs` has it. */
+/* As `pause_slots.rs` has it. */
 struct slot {
     /* 1 while somebody changes it, or reads it for the last time. */
     __u32 lock;
@@ -104,6 +106,9 @@ struct slot {
     /* Of the other direction: frames; the latest acknowledgment number, with bit 32 set where there is one. */
     __u64 other_frames;
     __u64 acknowledgment;
+    /* The first record that the receiver may not have yet: its stream offset, and its number. */
+    __u64 tail;
+    __u64 tail_record;
     /* Sequence number of stream offset 0. */
     __u32 initial;
     /* What of a fragment is not content. */
@@ -288,11 +293,31 @@ static __attribute__((always_inline)) int is_taken(struct segment *segment) {
     return 1;
 }
 
+/* Moves the tail to where the receiver is. */
+static __attribute__((always_inline)) void move_tail(struct slot *slot) {
+    __u64 latest = slot->acknowledgment;
+    __u32 missing = slot->initial + (__u32)slot->position - (__u32)latest;
+    if (!latest || missing > MAX_FLIGHT || missing > slot->position)
+        return;
+    __u64 arrived = slot->position - missing;
+    for (int count = 0; count < MAX_HEADERS && slot->tail_record < slot->records; count++) {
+        __u64 behind = slot->tail + RECORD_HEADER + slot->lengths[slot->tail_record & (LENGTHS - 1)];
+        if (behind > arrived)
+            return;
+        slot->tail = behind;
+        slot->tail_record++;
+    }
+}
+
 /* Whether a segment goes on exactly behind the last one, and every record that begins in it may pass. */
 static __attribute__((always_inline)) int records_pass(struct __sk_buff *skb, struct segment *segment, struct slot *slot) {
     __u64 position = slot->position, end = position + segment->payload;
     __u64 next = slot->next, content = slot->content, records = slot->records;
     if (segment->sequence != slot->initial + (__u32)position)
+        return 0;
+    /* All headers that are under way are to be known. */
+    move_tail(slot);
+    if (records - slot->tail_record >= LENGTHS - 2 * MAX_HEADERS || end > slot->tail + MAX_FLIGHT)
         return 0;
     for (int count = 0; count < MAX_HEADERS && next < end; count++) {
         __u8 header[RECORD_HEADER];
@@ -334,7 +359,9 @@ static __attribute__((always_inline)) int is_paused(struct __sk_buff *skb, struc
         /* What of these is counted beside others who count, or behind the end, does not matter. */
         if (pause->is_other) {
             __u64 latest = slot->acknowledgment;
-            if (!latest || (__s32)(segment->acknowledgment - (__u32)latest) > 0)
+            __u32 missing = slot->initial + (__u32)slot->position - segment->acknowledgment;
+            /* Nobody acknowledges what was not sent. */
+            if (missing <= MAX_FLIGHT && (!latest || (__s32)(segment->acknowledgment - (__u32)latest) > 0))
                 slot->acknowledgment = 1ULL << 32 | segment->acknowledgment;
             __sync_fetch_and_add(&slot->other_frames, 1);
         } else {

@@ -66,7 +66,7 @@ pub struct Forwarded {
     pub frames: u64,
     /// Bytes of TCP payload in them.
     pub payload_bytes: u64,
-    /// Stream offset behind the last byte; 0 where nothing was.
+    /// Stream offset behind the last byte; where nothing was 0, or what was asked for.
     pub position: u64,
     /// The latest acknowledgment number in them, where [`Extent::Acknowledgments`] went.
     pub acknowledgment: Option<u32>,

@@ -79,6 +79,8 @@ pub struct Engine<H: Handler> {
     undecided: usize,
     held_frames: usize,
     next_hold: u64,
+    /// The I/O layer takes no records of paused connections before then.
+    no_offers_until_ns: u64,
     /// Frames of the packet that is being handled: one, or its fragments.
     frame_count: usize,
     /// Their bytes.
@@ -127,6 +129,7 @@ impl<H: Handler> Engine<H> {
             undecided: 0,
             held_frames: 0,
             next_hold: 0,
+            no_offers_until_ns: 0,
             frame_count: 0,
             frame_len: 0,
             frame_memory: None,

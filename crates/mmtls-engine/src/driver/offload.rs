@@ -24,21 +24,31 @@ const MIN_CONTENT: u64 = 1 << 16;
 /// Bytes of an Ethernet header without tags.
 const UNTAGGED: usize = 14;
 
+/// How long no records are left to an I/O layer that had no room.
+const REFUSED_NS: u64 = 1_000_000_000;
+
 /// How long the answer of the I/O layer is waited for, which comes at once.
 const ANSWER_NS: u64 = 1_000_000;
 
 impl<H: Handler> Engine<H> {
     /// Leaves a connection to the I/O layer if nothing of it is looked at, or the records of a direction that a pause skips.
-    pub(super) fn offer(&mut self, index: FlowIndex) {
+    ///
+    /// `payload`: the direction of the segment at hand, if it had payload. Only behind such a one its records are left, so that
+    /// of two directions it is that which is under way.
+    pub(super) fn offer(&mut self, index: FlowIndex, payload: Option<Direction>) {
+        let is_whole = self.frame_count == 1;
+        let may_try = self.now_ns >= self.no_offers_until_ns;
         let Some(flow) = self.flows.get(index) else {
             return;
         };
         let is_unread = flow.unread != Unread::No;
-        let is_wanted = if is_unread { flow.offload.count() < MAX_OFFERS } else { is_paused(flow) };
+        let paused = payload.filter(|&it| is_whole && may_try && is_paused(flow, it));
+        let is_wanted =
+            if is_unread { flow.offload.count() < MAX_OFFERS } else { paused.is_some() };
         if !is_wanted || !may_go(flow) {
             return;
         }
-        let direction = if is_unread { None } else { passing_direction(flow) };
+        let direction = paused.filter(|&it| !is_unread && may_pass(flow, it));
         if (is_unread || direction.is_some())
             && let Some(offloaded) = offloaded(flow, direction)
         {
@@ -78,6 +88,7 @@ impl<H: Handler> Engine<H> {
             if let Some(memory) = note_acknowledgment(flow, direction, segment) {
                 self.pool.give(memory);
             }
+            self.charge(index);
             return Verdict::Forward;
         }
         half.keep_up(segment.tcp.sequence(), len, false);
@@ -149,14 +160,40 @@ impl<H: Handler> Engine<H> {
                 half.stand_at(of.position);
             }
         }
-        if let Some(direction) = passing {
-            let [of, other] = [direction, direction.reverse()].map(|it| &forwarded[it.index()]);
-            if let Payload::Tls(tls) = &mut known.payload {
+        let Some(direction) = passing else {
+            return;
+        };
+        let [of, other] = [direction, direction.reverse()].map(|it| &forwarded[it.index()]);
+        if of.packets + other.packets > 0 {
+            // What either side has allowed since is not known.
+            known.halves.iter_mut().for_each(|half| half.set_window_end(None));
+        }
+        match &mut known.payload {
+            Payload::Tls(tls) if tls.session.following() => {
                 let mut ctx = context!(self, tls.state);
                 tls.session.pass_elsewhere(direction, of.position, &of.records, &mut ctx);
+                let half = known.half(direction);
+                half.pass_elsewhere(of.position, &of.records, other.acknowledgment);
             }
-            known.half(direction).pass_elsewhere(of.position, &of.records, other.acknowledgment);
-            self.charge(index);
+            _ => known.half(direction).stand_at(of.position),
+        }
+        if let Some(acknowledgment) = other.acknowledgment {
+            known.half(direction.reverse()).last_ack = Some(acknowledgment);
+        }
+        self.charge(index);
+        // What was decided meanwhile.
+        self.conclude(index);
+    }
+
+    /// The I/O layer has no room for records of a connection ([`Output::Offload`]): it is asked less often.
+    pub fn handle_offload_refused(&mut self, now_ns: u64, flow: &OffloadedFlow) {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.no_offers_until_ns = self.now_ns.saturating_add(REFUSED_NS);
+        let key = FlowKey::of(0, flow.ends[0], flow.ends[1], flow.ports[0]);
+        if let Some(index) = self.flows.find(&key)
+            && let Some(known) = self.flows.get(index).filter(|known| known.id == flow.id)
+        {
+            known.offload.end();
         }
     }
 }
@@ -172,29 +209,29 @@ fn note_acknowledgment<S>(
     let acknowledgment = segment.tcp.acknowledgment();
     let is_sane = half.offset_of(segment.tcp.sequence()).is_some_and(|it| half.is_acceptable(it))
         && other.offset_of(acknowledgment).is_some_and(|it| other.is_acknowledgeable(it));
-    let window = u64::from(segment.tcp.window()) << half.window_scale.unwrap_or_default();
-    is_sane.then(|| other.open_window(acknowledgment, window)).flatten()
+    if !is_sane {
+        return None;
+    }
+    half.last_ack = Some(acknowledgment);
+    other.open_window(acknowledgment, half.announced(segment.tcp.window()))
 }
 
 /// Whether a handler has paused a direction of a connection.
-fn is_paused<S>(flow: &Flow<S>) -> bool {
-    matches!(&flow.payload, Payload::Tls(tls) if tls.before.is_none()
-        && Direction::BOTH.into_iter().any(|it| tls.session.may_pass(it)))
+fn is_paused<S>(flow: &Flow<S>, direction: Direction) -> bool {
+    matches!(&flow.payload, Payload::Tls(tls) if tls.before.is_none() && tls.session.may_pass(direction))
 }
 
-/// The direction of which records may pass unread, and nothing that was read is still under way.
-fn passing_direction<S>(flow: &Flow<S>) -> Option<Direction> {
+/// Whether records of a direction may pass elsewhere: nothing that was read is still under way, either way. Its acknowledgments
+/// would not be seen.
+fn may_pass<S>(flow: &Flow<S>, direction: Direction) -> bool {
     let Payload::Tls(tls) = &flow.payload else {
-        return None;
+        return false;
     };
-    Direction::BOTH.into_iter().find(|&direction| {
-        let half = &flow.halves[direction.index()];
-        let next = half.assembler.next();
-        half.sent_len() == 0
-            && half.passed().is_some_and(|passed| passed.end() == next)
-            && !tls.session.is_stalled(direction.reverse())
-            && tls.session.passing(direction).is_some_and(|it| it.content >= MIN_CONTENT)
-    })
+    let half = &flow.halves[direction.index()];
+    let next = half.assembler.next();
+    flow.halves.iter().all(|half| half.sent_len() == 0)
+        && half.passed().is_some_and(|passed| passed.end() == next && passed.is_short())
+        && tls.session.passing(direction).is_some_and(|it| it.content >= MIN_CONTENT)
 }
 
 /// Whether a connection may be left alone for a while, whole or in part, if nobody reads that.

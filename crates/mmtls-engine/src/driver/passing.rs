@@ -18,6 +18,29 @@ pub(super) struct Passing {
 }
 
 impl<H: Handler> Engine<H> {
+    /// Hands on the front of a direction's next bytes where that completes a record that has begun before, so that what is
+    /// behind it may pass. Returns how many bytes that were, and as [`Engine::hand_on`] does.
+    pub(super) fn complete_before_passing(
+        &mut self,
+        index: FlowIndex,
+        direction: Direction,
+        bytes: &[u8],
+    ) -> (usize, bool) {
+        let (mut used, mut changed) = (0, false);
+        while let Some(flow) = self.flows.get(index)
+            && let Payload::Tls(tls) = &flow.payload
+            && let Some(missing) = tls.session.missing_before_passing(direction)
+            && missing < bytes.len() - used
+        {
+            changed |= self.hand_on(index, direction, &bytes[used..used + missing]);
+            used += missing;
+            if let Some(flow) = self.flows.get(index) {
+                flow.half(direction).assembler.advance(missing);
+            }
+        }
+        (used, changed)
+    }
+
     /// Passes over records that a pause skips, at the front of a direction's next bytes.
     pub(super) fn pass(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) -> Passing {
         let Some(flow) = self.flows.get(index) else {

@@ -176,7 +176,7 @@ impl TlsSession {
         passed: &mut Passed,
         ctx: &mut Context<'_>,
     ) -> usize {
-        let may_begin = self.may_pass(direction);
+        let may_begin = self.may_begin_passing(direction);
         let stream = &mut self.streams[direction.index()];
         let mut used = bytes.len().min(stream.passing.into());
         stream.passing -= used as u16;
@@ -199,21 +199,41 @@ impl TlsSession {
 
     /// Whether [`Self::pass`] may find something to pass over.
     pub(crate) fn may_pass(&self, direction: Direction) -> bool {
+        let is_within = self.streams[direction.index()].passing > 0;
+        self.following() && (is_within || self.may_begin_passing(direction))
+    }
+
+    /// Whether records may pass that begin next.
+    fn may_begin_passing(&self, direction: Direction) -> bool {
         let stream = &self.streams[direction.index()];
         self.following()
-            && (stream.passing > 0
-                || self.protocol.paused(direction) > 0
-                    && stream.pending().is_empty()
-                    && stream.unlocated.is_none()
-                    && !self.is_stalled(Direction::ClientToServer)
-                    && !self.is_stalled(direction))
+            && self.protocol.paused(direction) > 0
+            && stream.pending().is_empty()
+            && stream.unlocated.is_none()
+            && !self.is_stalled(Direction::ClientToServer)
+            && !self.is_stalled(direction)
+    }
+
+    /// How many bytes complete the header, or then the record, that is put together of a direction which is paused: behind it
+    /// others may pass.
+    pub(crate) fn missing_before_passing(&self, direction: Direction) -> Option<usize> {
+        let stream = &self.streams[direction.index()];
+        let is_paused = self.following() && self.protocol.paused(direction) > 0;
+        if !is_paused || stream.pending().is_empty() || stream.stalled_since_ns.is_some() {
+            return None;
+        }
+        match deframe(stream.pending()) {
+            Deframed::NeedMore(missing) => Some(missing),
+            Deframed::Record { .. } | Deframed::Malformed => None,
+        }
     }
 
     /// Records of a direction that may pass elsewhere, as [`Self::pass`] passes over them.
     pub(crate) fn passing(&self, direction: Direction) -> Option<OffloadedRecords> {
         let stream = &self.streams[direction.index()];
         let content = self.protocol.paused(direction);
-        (content > 0 && self.may_pass(direction)).then_some(())?;
+        let stalls = Direction::BOTH.into_iter().any(|it| self.is_stalled(it));
+        (content > 0 && self.may_pass(direction) && !stalls).then_some(())?;
         Some(OffloadedRecords {
             direction,
             next: stream.position + u64::from(stream.passing),

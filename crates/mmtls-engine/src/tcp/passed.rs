@@ -27,8 +27,10 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// How many are kept at most: 64 MB of the longest ones.
+    /// How many are kept at most.
     const MAX_RECORDS: usize = 4096;
+    /// Bytes that may be under way.
+    const MAX_FLIGHT: u64 = 1 << 25;
 
     /// Records that begin at a stream offset.
     pub(crate) fn new(offset: u64) -> Self {
@@ -63,11 +65,21 @@ impl Passed {
 
     /// Adds the next record, of which so far nothing has passed; false where there is no room for it.
     pub(crate) fn push(&mut self, fragment_len: u16) -> bool {
-        let has_room = self.lengths.len() < Self::MAX_RECORDS;
+        let has_room = self.has_room();
         if has_room {
             self.lengths.push_back(fragment_len);
         }
         has_room
+    }
+
+    /// Whether another record may be added.
+    fn has_room(&self) -> bool {
+        self.lengths.len() < Self::MAX_RECORDS && self.end - self.start < Self::MAX_FLIGHT
+    }
+
+    /// Whether most of what may be kept is still free.
+    pub(crate) fn is_short(&self) -> bool {
+        self.lengths.len() < Self::MAX_RECORDS / 4 && self.end - self.start < Self::MAX_FLIGHT / 4
     }
 
     /// So many bytes more have passed.
@@ -76,7 +88,7 @@ impl Passed {
     }
 
     /// Bytes up to a stream offset have passed elsewhere, with the beginnings of so many records in them: these ones at the end,
-    /// the last of which ends at `next`.
+    /// the last of which ends at `next`. Of others the receiver has all.
     pub(crate) fn extend(&mut self, end: u64, count: u64, latest: &[u16], next: u64) {
         if count > latest.len() as u64 {
             self.lengths.clear();
@@ -84,11 +96,6 @@ impl Passed {
         }
         self.lengths.extend(latest);
         self.end = end;
-        while self.lengths.len() > Self::MAX_RECORDS
-            && let Some(first) = self.lengths.pop_front()
-        {
-            self.start += record_len(first);
-        }
     }
 
     /// The receiver has everything before a stream offset.
@@ -112,6 +119,10 @@ impl Passed {
         for &len in &self.lengths {
             if at >= end {
                 return false;
+            }
+            if at + RECORD_HEADER_LEN as u64 <= offset {
+                at += record_len(len);
+                continue;
             }
             let [high, low] = len.to_be_bytes();
             let header = HEADER_START.into_iter().chain([high, low]);

@@ -329,6 +329,21 @@ impl TcpDirection {
         self.sent.as_ref().map_or(0, |sent| sent.partial_len())
     }
 
+    /// The window that a segment of this direction announces, in bytes.
+    pub(crate) fn announced(&self, window: u16) -> u64 {
+        let scale = self.window_scale.unwrap_or(match self.origin {
+            // Not known: it may have been anything.
+            Origin::Learned => 14,
+            _ => 0,
+        });
+        u64::from(window) << scale
+    }
+
+    /// Memory of what is under way and not acknowledged, in bytes.
+    pub(crate) fn flight_capacity(&self) -> usize {
+        self.sent_capacity() + self.passed().map_or(0, Passed::capacity)
+    }
+
     /// Takes the receiver's acknowledgment and window into account; returns memory that is not
     /// needed any more.
     pub(crate) fn open_window(&mut self, acknowledgment: u32, window: u64) -> Option<Vec<u8>> {
@@ -371,7 +386,6 @@ impl TcpDirection {
         }
         let offset = acknowledgment.and_then(|it| self.offset_of(it));
         if let Some(offset) = offset.filter(|it| (0..=self.seen()).contains(it)) {
-            self.set_window_end(None);
             // Nothing was kept of what went this way.
             let _ = self.note_arrived(offset.unsigned_abs());
         }
@@ -465,8 +479,7 @@ impl TcpDirection {
     /// Bytes that are kept for this direction, held frames included.
     pub(crate) fn kept_bytes(&self) -> usize {
         let rare = self.rare.as_ref().map_or(0, |rare| rare.syn_data.len() + rare.held_bytes);
-        let passed = self.passed().map_or(0, Passed::capacity);
-        self.assembler.buffered() + self.sent_capacity() + rare + passed
+        self.assembler.buffered() + self.flight_capacity() + rare
     }
 }
 

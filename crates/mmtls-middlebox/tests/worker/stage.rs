@@ -29,6 +29,9 @@ pub const ENOUGH: &[u8] = b"and so on";
 /// See there.
 pub const PAUSED_BYTES: u64 = 180_040;
 
+/// Behind a record that ends so, nothing more of its direction.
+pub const NO_MORE: &[u8] = b"all the rest";
+
 /// Longer than anything here should take, nanoseconds.
 const STALL_NS: u64 = 60_000_000_000;
 
@@ -58,6 +61,9 @@ impl Handler for Judge {
         }
         if plaintext.bytes.ends_with(ENOUGH) {
             session.pause(direction, Some(PAUSED_BYTES));
+        }
+        if plaintext.bytes.ends_with(NO_MORE) {
+            session.pause(direction, None);
         }
         self.reset_at_end |= plaintext.bytes.ends_with(FORBIDDEN_AT_THE_END);
     }

@@ -352,10 +352,8 @@ impl crate::Outbox for Outbox {
         Self::inject(self, egress, ethernet)
     }
 
-    fn offload(&mut self, flow: &OffloadFlow) {
-        if let Some(offload) = &mut self.offload {
-            offload.add(flow);
-        }
+    fn offload(&mut self, flow: &OffloadFlow) -> bool {
+        self.offload.as_mut().is_some_and(|offload| offload.add(flow))
     }
 
     fn take_back(&mut self, flow: &OffloadFlow) -> [Forwarded; 2] {

@@ -50,6 +50,10 @@ impl Programs {
         match self.0 {}
     }
 
+    pub(super) fn slot_frames(&self, _: SlotId) -> u64 {
+        match self.0 {}
+    }
+
     pub(super) fn begin_pause(&self, _: &Key, _: SlotId, _: bool) -> bool {
         match self.0 {}
     }

@@ -83,20 +83,19 @@ impl Offload {
         self.programs.attach(socket)
     }
 
-    /// Leaves a connection to the kernel, as soon as that overtakes nothing.
-    pub(super) fn add(&mut self, flow: &OffloadFlow) {
-        if self.full.is_some_and(|since| since.elapsed() < PAUSE) {
-            return;
-        }
+    /// Leaves a connection to the kernel, as soon as that overtakes nothing; false where there is no room for it.
+    pub(super) fn add(&mut self, flow: &OffloadFlow) -> bool {
         if let Some((side, records)) = with_records(flow) {
-            if !self.paused.add(&self.programs, flow, &side, &records) {
-                self.full = Some(Instant::now());
-            }
-            return;
+            return self.paused.add(&self.programs, flow, &side, &records);
+        }
+        if self.full.is_some_and(|since| since.elapsed() < PAUSE) {
+            // It stays with user space until it is asked for again.
+            return true;
         }
         for side in flow.sides {
             self.pending[side.ingress.index()].insert(self.programs.key(&side), side);
         }
+        true
     }
 
     /// To be called when all that was to be sent has been.
@@ -118,7 +117,7 @@ impl Offload {
     /// Takes a connection back, and says what has become of it.
     pub(super) fn take_back(&mut self, flow: &OffloadFlow) -> [Forwarded; 2] {
         if let Some((side, _)) = with_records(flow) {
-            let [of, other] = self.paused.take_back(&self.programs, &side);
+            let [of, other] = self.paused.take_back(&self.programs, flow);
             return if flow.sides[0] == side { [of, other] } else { [other, of] };
         }
         flow.sides.map(|side| {

@@ -39,9 +39,23 @@ struct Slot {
     records: AtomicU64,
     other_frames: AtomicU64,
     acknowledgment: AtomicU64,
+    tail: AtomicU64,
+    tail_record: AtomicU64,
     initial: AtomicU32,
     overhead: AtomicU32,
     lengths: [AtomicU16; LENGTHS],
+}
+
+impl Slot {
+    fn lock(&self) {
+        while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            hint::spin_loop();
+        }
+    }
+
+    fn unlock(&self) {
+        self.lock.store(0, Ordering::Release);
+    }
 }
 
 /// A slot that was given to a connection, until it is closed.
@@ -108,6 +122,12 @@ impl Slots {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).numbers.push_back(id.number);
     }
 
+    /// Frames that have gone by an open one.
+    pub(super) fn frames(&self, id: SlotId) -> u64 {
+        let slot = self.get(id.number);
+        slot.frames.load(Ordering::Relaxed) + slot.other_frames.load(Ordering::Relaxed)
+    }
+
     /// Opens a closed slot for a connection one side of which has these records.
     pub(super) fn open(&self, id: SlotId, side: &OffloadSide, records: &Records) {
         let slot = self.get(id.number);
@@ -120,24 +140,26 @@ impl Slots {
             (&slot.records, 0),
             (&slot.other_frames, 0),
             (&slot.acknowledgment, 0),
+            (&slot.tail, records.next),
+            (&slot.tail_record, 0),
         ];
-        // Nobody else changes a closed one.
+        // A program that has found it open the last time sees all of it, or nothing.
+        slot.lock();
         for (place, value) in counts {
             place.store(value, Ordering::Relaxed);
         }
         slot.initial.store(side.initial, Ordering::Relaxed);
         slot.overhead.store(records.overhead.into(), Ordering::Relaxed);
-        slot.generation.store(id.generation, Ordering::Release);
+        slot.generation.store(id.generation, Ordering::Relaxed);
+        slot.unlock();
     }
 
     /// Closes a slot; says what has come of the direction with the records, which it was opened with, and of the other one.
     pub(super) fn close(&self, id: SlotId, records: &Records) -> [Forwarded; 2] {
         let slot = self.get(id.number);
-        while slot.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            hint::spin_loop();
-        }
+        slot.lock();
         slot.generation.store(0, Ordering::Relaxed);
-        slot.lock.store(0, Ordering::Release);
+        slot.unlock();
         let read = |place: &AtomicU64| place.load(Ordering::Relaxed);
         let count = read(&slot.records);
         let known = count.min(LENGTHS as u64 - UNCERTAIN);
@@ -175,5 +197,5 @@ impl Drop for Slots {
 
 /// As the kernel has it: values of an array lie one behind the other if their size is a multiple of 8.
 const _: () = assert!(
-    size_of::<Slot>() == 8 + 8 * 8 + 8 + 2 * LENGTHS && size_of::<Slot>().is_multiple_of(8)
+    size_of::<Slot>() == 8 + 10 * 8 + 8 + 2 * LENGTHS && size_of::<Slot>().is_multiple_of(8)
 );

@@ -113,6 +113,11 @@ impl Programs {
         self.slots.close(slot, records)
     }
 
+    /// Frames that the kernel has forwarded by an open slot.
+    pub(super) fn slot_frames(&self, slot: SlotId) -> u64 {
+        self.slots.frames(slot)
+    }
+
     /// Makes the entry of a direction that goes by a slot. False where there is no room.
     pub(super) fn begin_pause(&self, key: &Key, slot: SlotId, is_other: bool) -> bool {
         let mut pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);

@@ -258,10 +258,11 @@ impl Outbox for MemoryOutbox {
         Ok(())
     }
 
-    fn offload(&mut self, flow: &OffloadFlow) {
+    fn offload(&mut self, flow: &OffloadFlow) -> bool {
         if let Some(pending) = &mut self.pending {
             pending.extend(flow.sides);
         }
+        self.pending.is_some()
     }
 
     fn take_back(&mut self, flow: &OffloadFlow) -> [Forwarded; 2] {
