@@ -18,7 +18,7 @@ use crate::wire::Segment;
 /// read are left to it whenever they may.
 const MAX_OFFERS: u8 = 8;
 
-/// Content still to be skipped for which it does.
+/// Content still to be skipped for which that pays, in bytes.
 const MIN_CONTENT: u64 = 1 << 16;
 
 /// Bytes of an Ethernet header without tags.
