@@ -169,7 +169,7 @@ impl Monitor {
             ),
             None => None,
         };
-        let copies = Copies::open(config)?;
+        let copies = Copies::open(config.streams_dir.as_deref(), config.mirror.as_ref())?;
         Ok(Self {
             reports: Reports::new(
                 eve,
@@ -201,7 +201,7 @@ impl Monitor {
         } = self;
         Ok(Self {
             reports: reports.share(),
-            copies: self.copies.share(config)?,
+            copies: self.copies.share(config.streams_dir.as_deref())?,
             patterns: patterns.clone(),
             rules: rules.as_ref().map(LiveRules::share),
             inspect: *inspect,

@@ -3,14 +3,13 @@
 //! Refuses to decide what is missing from what: a session's errors tell.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 
 use mmtls_engine::session::{EndReason, KeyStatus, SessionError, SessionInfo};
 use mmtls_engine::tls::Direction;
 
-use super::MonitorConfig;
 use super::error::{MonitorError, MonitorIoError};
-use crate::mirror::{Mirror, SessionMirror};
+use crate::mirror::{Mirror, MirrorConfig, SessionMirror};
 use crate::streams::{StreamFiles, Streams};
 use crate::summary::Summary;
 
@@ -34,16 +33,18 @@ pub(super) struct SessionCopies {
 }
 
 impl Copies {
-    pub(super) fn open(config: &MonitorConfig) -> Result<Self, MonitorError> {
-        let streams = open_streams(config)?;
-        let mirror = config.mirror.as_ref().map(Mirror::open);
-        let mirror = mirror.transpose().map_err(MonitorError::Mirror)?.flatten();
+    pub(super) fn open(
+        streams_dir: Option<&Path>,
+        mirror: Option<&MirrorConfig>,
+    ) -> Result<Self, MonitorError> {
+        let streams = open_streams(streams_dir)?;
+        let mirror = mirror.map(Mirror::open).transpose().map_err(MonitorError::Mirror)?.flatten();
         Ok(Self { streams, mirror })
     }
 
     /// Those of another worker: the mirror is the same one.
-    pub(super) fn share(&self, config: &MonitorConfig) -> Result<Self, MonitorError> {
-        Ok(Self { streams: open_streams(config)?, mirror: self.mirror.clone() })
+    pub(super) fn share(&self, streams_dir: Option<&Path>) -> Result<Self, MonitorError> {
+        Ok(Self { streams: open_streams(streams_dir)?, mirror: self.mirror.clone() })
     }
 
     /// Whether somebody wants all that is decrypted.
@@ -210,9 +211,9 @@ impl Copies {
     }
 }
 
-fn open_streams(config: &MonitorConfig) -> Result<Option<Streams>, MonitorError> {
-    let open = |dir: &PathBuf| {
-        Streams::create(dir).map_err(|error| MonitorError::Streams(dir.clone(), error))
+fn open_streams(dir: Option<&Path>) -> Result<Option<Streams>, MonitorError> {
+    let open = |dir: &Path| {
+        Streams::create(dir).map_err(|error| MonitorError::Streams(dir.to_owned(), error))
     };
-    config.streams_dir.as_ref().map(open).transpose()
+    dir.map(open).transpose()
 }
