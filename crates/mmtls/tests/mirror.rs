@@ -10,11 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::cli::{Place, fails, mmtls};
 use crate::common::{
     Family, Stage, assert_all_decrypted, can_run, options, patient, sessions, stat, url,
 };
 use mmtls_testkit::wire::frames;
-use mmtls_testkit::{Capture, Mmtls, MmtlsOptions, MmtlsReport, NginxOptions, files};
+use mmtls_testkit::{
+    Capture, Mmtls, MmtlsOptions, MmtlsReport, NginxOptions, files, require_program,
+};
 
 /// The user agent of requests, so that they are known.
 const AGENT: &str = "mirrored";
@@ -48,8 +51,8 @@ fn assert_clean(file: &Path) {
         "_ws.malformed",
         "tcp.checksum.status == \"Bad\" || ip.checksum.status == \"Bad\"",
         "tls || dtls",
-        // Warnings and errors; that a connection was reset is one.
-        "_ws.expert.severity >= 6291456 && tcp.flags.reset == 0",
+        // Warnings and errors; that a connection was reset is one, and so are the synthetic captures' link addresses.
+        "_ws.expert.severity >= 6291456 && tcp.flags.reset == 0 && eth.src.ig == 0",
     ] {
         assert_eq!(found(file, filter), "", "{filter}");
     }
@@ -332,6 +335,42 @@ fn accepts_an_interface() {
     assert_eq!(report.count("flows seen"), count, "{:#?}", report.summary);
 }
 
+/// Of a capture the same, and not over the capture.
+#[test]
+fn accepts_captures_and_refuses_to_replace_one_that_it_reads() {
+    if !require_program("tshark") {
+        return;
+    }
+    let place = Place::new("mirror");
+    let capture = place.path("capture.pcapng");
+    let download = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/download.pcapng");
+    std::fs::copy(download, &capture).unwrap();
+    let read = |file: &Path| {
+        let mut command = mmtls(&["read", "-r"]);
+        command.arg(&capture).arg("--streams").arg(place.path("streams")).arg("-w").arg(file);
+        command
+    };
+    fails(read(&capture), &["capture.pcapng is the capture that is read"]);
+    fails(read(&place.path("none/m")), &["mirror file", "none/m: No such file"]);
+    assert_eq!(std::fs::read(&capture).unwrap(), std::fs::read(download).unwrap());
+    let file = place.path("m.pcapng");
+    // What an earlier run has written is replaced.
+    for _ in 0..2 {
+        let output = read(&file).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    assert_clean(&file);
+    let [conversation] = &followed(&file)[..] else { panic!("one conversation") };
+    let mut streams: Vec<_> =
+        std::fs::read_dir(place.path("streams")).unwrap().map(|it| it.unwrap().path()).collect();
+    streams.sort();
+    for (side, name) in [(0, "client"), (1, "server")] {
+        let path = streams.iter().find(|it| it.extension().is_some_and(|it| it == name)).unwrap();
+        assert!(conversation.sent[side] == std::fs::read(path).unwrap(), "{name}");
+    }
+    assert!(!place.path("m.pcapng.1").exists());
+}
+
 /// The traffic itself is no place for its mirror.
 #[test]
 fn refuses_interfaces_that_carry_the_traffic() {
@@ -433,7 +472,7 @@ fn accepts_a_full_disk() {
     let report = mmtls.stop().unwrap();
     assert!(!report.success);
     assert_eq!(
-        report.stderr.matches("writing the mirror's file: No space left").count(),
+        report.stderr.matches("writing the mirror's file /dev/full: No space left").count(),
         1,
         "{}",
         report.stderr

@@ -145,7 +145,7 @@ impl Mirror {
             queue: Mutex::default(),
             work: Condvar::new(),
             done: Condvar::new(),
-            writer: Mutex::new(Some(Writer::new(file, interface, config.mtu))),
+            writer: Mutex::new(Some(Writer::new(file, interface, config))),
         };
         Ok(Some(Self { shared: Arc::new(shared), thread: None }))
     }

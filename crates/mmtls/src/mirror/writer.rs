@@ -15,6 +15,7 @@ use mmtls_packet_io::af_packet::Sender;
 use super::conversation::{Conversation, Ending};
 use super::file::RotatingFile;
 use super::frame::{Ends, Segment};
+use super::settings::MirrorConfig;
 
 /// How long a burst waits for an interface: the queue holds what comes meanwhile.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
@@ -67,18 +68,21 @@ pub enum Output {
 pub struct MirrorError {
     /// Which one.
     pub output: Output,
+    /// Its name.
+    pub name: String,
     /// Why.
     pub error: io::Error,
 }
 
 impl fmt::Display for MirrorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { output, error } = self;
+        let Self { output, name, error } = self;
         match output {
-            Output::File => {
-                write!(f, "writing the mirror's file: {error} (mirrored sessions are cut)")
-            }
-            Output::Interface => write!(f, "sending to the mirror's interface: {error}"),
+            Output::File => write!(
+                f,
+                "writing the mirror's file {name}: {error} (sessions are cut in it until there is room)"
+            ),
+            Output::Interface => write!(f, "sending to the mirror's interface {name}: {error}"),
         }
     }
 }
@@ -90,6 +94,8 @@ pub(super) struct Writer {
     ends: HashSet<Ends>,
     file: Option<RotatingFile>,
     interface: Option<Sender>,
+    /// Of file and interface, for people.
+    names: [String; 2],
     mtu: u16,
     frame: Vec<u8>,
     /// Bytes in what the file has yet to write, and sessions that ended there.
@@ -103,14 +109,21 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(file: Option<RotatingFile>, interface: Option<Sender>, mtu: u16) -> Self {
+    pub(super) fn new(
+        file: Option<RotatingFile>,
+        interface: Option<Sender>,
+        config: &MirrorConfig,
+    ) -> Self {
+        let MirrorConfig { mtu, file: path, interface: name, .. } = config;
+        let path = path.as_ref().map(|path| path.display().to_string());
         let most = interface.as_ref().map_or(u32::MAX, Sender::mtu);
         Self {
             open: HashMap::new(),
             ends: HashSet::new(),
             file,
             interface,
-            mtu: u16::try_from(most).map_or(mtu, |most| mtu.min(most)),
+            names: [path, name.clone()].map(Option::unwrap_or_default),
+            mtu: u16::try_from(most).map_or(*mtu, |most| most.min(*mtu)),
             frame: Vec::new(),
             gathered: (0, 0),
             dropped: 0,
@@ -311,8 +324,9 @@ impl Writer {
     }
 
     fn tell(&mut self, output: Output, error: io::Error) {
-        if !std::mem::replace(&mut self.told[output as usize], true) {
-            self.error = Some(MirrorError { output, error });
+        let at = output as usize;
+        if !std::mem::replace(&mut self.told[at], true) {
+            self.error = Some(MirrorError { output, name: self.names[at].clone(), error });
         }
     }
 }
