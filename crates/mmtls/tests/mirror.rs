@@ -335,6 +335,32 @@ fn accepts_an_interface() {
     assert_eq!(report.count("flows seen"), count, "{:#?}", report.summary);
 }
 
+/// What happens to the mirror's interface is nobody else's trouble, and over when it is up again.
+#[test]
+fn accepts_an_interface_that_goes_down() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let stage = Stage::new();
+    stage.serve("file", &files::pattern_bytes(100_000, 2));
+    let place = &stage.bed.middlebox;
+    place.ip("link add mirror0 type veth peer name tap0\nlink set tap0 up\n").unwrap();
+    place.ip("link set mirror0 up\n").unwrap();
+    let arguments = vec!["--mirror".to_owned(), "mirror0".to_owned()];
+    let mmtls = stage.mmtls(&MmtlsOptions { arguments, ..patient() });
+    for state in ["up", "down", "up"] {
+        place.ip(&format!("link set mirror0 {state}\n")).unwrap();
+        fetch(&stage, &mmtls, Family::V4, "curl", &["file"]);
+    }
+    let report = mmtls.stop().unwrap();
+    assert!(!report.success);
+    let told = report.stderr.matches("sending to the mirror's interface mirror0: mirror0 is down");
+    assert_eq!(told.count(), 1, "{}", report.stderr);
+    assert_eq!(stat(&report, "monitor", "mirror_sessions"), 3);
+    assert_eq!(stat(&report, "monitor", "mirror_sessions_cut"), 1);
+    assert_eq!(report.count("decrypted"), 3);
+}
+
 /// Of a capture the same, and not over the capture.
 #[test]
 fn accepts_captures_and_refuses_to_replace_one_that_it_reads() {
