@@ -14,6 +14,7 @@ use mmtls_middlebox::config::{
 };
 use serde::Deserialize;
 
+use crate::mirror::MirrorConfig;
 use crate::patterns::PatternAction;
 use crate::rules::RulesConfig;
 
@@ -33,6 +34,8 @@ pub struct File {
     pub inspect: InspectSection,
     /// Where reports go.
     pub log: LogSection,
+    /// Where decrypted sessions go as packets.
+    pub mirror: MirrorConfig,
 }
 
 /// `[inspect]`
@@ -241,12 +244,15 @@ impl File {
         let uninspected_resets = uninspected.values().any(|it| *it == UninspectedPolicy::Reset);
         let streams = self.log.streams_directory.is_some();
         let patterns = patterns_file.is_some();
+        let mirror = self.mirror.is_on();
         let text = if !decrypt && patterns {
             "inspect.decrypt = false excludes inspect.patterns_file (--patterns)"
         } else if !decrypt && rules {
             "inspect.decrypt = false excludes inspect.rules_files (-s, -S)"
         } else if !decrypt && streams {
             "inspect.decrypt = false excludes log.streams_directory (--streams)"
+        } else if !decrypt && mirror {
+            "inspect.decrypt = false excludes [mirror] (-w, --mirror)"
         } else if !decrypt && self.log.fileinfo {
             "inspect.decrypt = false excludes log.fileinfo (--fileinfo)"
         } else if !decrypt && *pattern_action == ActionName::Reset {
@@ -268,6 +274,8 @@ impl File {
             "inspect.limit_trusts_padding needs inspect.limit_bytes"
         } else if streams && limit_bytes.is_some() {
             "inspect.limit_bytes excludes log.streams_directory (--streams): streams are whole"
+        } else if mirror && limit_bytes.is_some() {
+            "inspect.limit_bytes excludes [mirror] (-w, --mirror): its sessions are whole"
         } else {
             return Ok(());
         };
@@ -292,6 +300,7 @@ fn parse(text: &str) -> Result<File, String> {
         format!("line {line}: {}", error.message())
     })?;
     file.configuration().check()?;
+    file.mirror.check()?;
     if file.log.host.as_deref() == Some("") {
         return Err("log.host must not be empty".to_owned());
     }
@@ -379,6 +388,8 @@ mod tests {
             ("[inspect]\npattern_action = \"reset\"\n", "needs inspect.patterns_file"),
             ("[inspect]\nlimit_trusts_padding = true\n", "needs inspect.limit_bytes"),
             ("[inspect]\nlimit_bytes = 1\n[log]\nstreams_directory = \"s\"\n", "--streams"),
+            ("[inspect]\nlimit_bytes = 1\n[mirror]\nfile = \"m\"\n", "--mirror"),
+            ("[inspect]\ndecrypt = false\n[mirror]\ninterface = \"m\"\n", "--mirror"),
             ("[inspect]\ndecrypt = false\nuninspected.gap = \"forward\"\n", "inspect.uninspected"),
             (
                 "[passive]\ninterfaces = [\"a\"]\n[inspect]\nuninspected.gap = \"reset\"\n",

@@ -27,6 +27,7 @@ use escape::Escaping;
 use flow_id::FlowIds;
 use line_file::LineFile;
 pub(crate) use line_file::create_private_dir;
+pub(crate) use out::open_at_once;
 pub use records::{
     Alert, Anomaly, Certificates, Dropped, FileInfo, FlowFacts, Http2Stream, HttpTransaction, Late,
     Lossy, Metadata, SessionEnd,

@@ -9,6 +9,7 @@ pub mod certificate;
 pub mod config;
 pub mod eve;
 pub mod fingerprint;
+pub mod mirror;
 pub mod monitor;
 pub mod patterns;
 pub mod rules;

@@ -9,6 +9,8 @@ use mmtls_engine::session::{KeyStatus, SessionError, SessionInfo};
 use mmtls_inspect::Uninspected;
 use serde::Serialize;
 
+use crate::mirror::MirrorCounters;
+
 /// What became of a TLS session. The first that applies, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -125,6 +127,16 @@ pub struct Summary {
     pub lost_log_lines: u64,
     /// Sessions whose streams could not be written.
     pub failed_streams: u64,
+    /// Sessions in the decrypted mirror, by all workers, as all of these.
+    pub mirror_sessions: u64,
+    /// Sessions that its queue or an output had no room for, or not to their end.
+    pub mirror_sessions_cut: u64,
+    /// Sessions that end there where records were not opened.
+    pub mirror_gaps: u64,
+    /// Bytes in it.
+    pub mirror_bytes: u64,
+    /// Decrypted bytes that are not.
+    pub mirror_bytes_lost: u64,
     /// Directions of sessions of which something passed uninspected, by cause.
     pub uninspected: BTreeMap<&'static str, u64>,
     /// Anomalies by name.
@@ -142,6 +154,14 @@ impl Summary {
         } += 1;
     }
 
+    pub(crate) fn set_mirror(&mut self, mirror: &MirrorCounters) {
+        self.mirror_sessions = mirror.sessions;
+        self.mirror_sessions_cut = mirror.sessions_cut;
+        self.mirror_gaps = mirror.gaps;
+        self.mirror_bytes = mirror.bytes;
+        self.mirror_bytes_lost = mirror.bytes_lost;
+    }
+
     pub(crate) fn count_uninspected(&mut self, cause: Uninspected) {
         *self.uninspected.entry(cause.name()).or_default() += 1;
     }
@@ -152,7 +172,7 @@ impl Summary {
 }
 
 impl core::ops::AddAssign<&Self> for Summary {
-    /// That of another worker. Log lines are lost by all together.
+    /// That of another worker. Log lines are lost by all together, and there is one mirror.
     fn add_assign(&mut self, other: &Self) {
         for (sum, more) in [
             (&mut self.flows, other.flows),
@@ -182,8 +202,17 @@ impl core::ops::AddAssign<&Self> for Summary {
         ] {
             *sum += more;
         }
-        self.longest_stall_us = self.longest_stall_us.max(other.longest_stall_us);
-        self.lost_log_lines = self.lost_log_lines.max(other.lost_log_lines);
+        for (most, other) in [
+            (&mut self.longest_stall_us, other.longest_stall_us),
+            (&mut self.lost_log_lines, other.lost_log_lines),
+            (&mut self.mirror_sessions, other.mirror_sessions),
+            (&mut self.mirror_sessions_cut, other.mirror_sessions_cut),
+            (&mut self.mirror_gaps, other.mirror_gaps),
+            (&mut self.mirror_bytes, other.mirror_bytes),
+            (&mut self.mirror_bytes_lost, other.mirror_bytes_lost),
+        ] {
+            *most = (*most).max(other);
+        }
         for (sum, more) in
             [(&mut self.uninspected, &other.uninspected), (&mut self.anomalies, &other.anomalies)]
         {
@@ -226,6 +255,11 @@ impl fmt::Display for Summary {
             ("log lines lost", self.lost_log_lines),
             ("flows not logged", self.flows_not_logged),
             ("streams incomplete", self.failed_streams),
+            ("sessions mirrored", self.mirror_sessions),
+            ("mirrored sessions cut", self.mirror_sessions_cut),
+            ("mirrored sessions with gaps", self.mirror_gaps),
+            ("bytes mirrored", self.mirror_bytes),
+            ("bytes not mirrored", self.mirror_bytes_lost),
         ] {
             if value > 0 {
                 writeln!(f, "{name}: {value}")?;
@@ -288,6 +322,11 @@ mod tests {
             expression_limits: 3,
             lost_log_lines: 3,
             failed_streams: 3,
+            mirror_sessions: 3,
+            mirror_sessions_cut: 3,
+            mirror_gaps: 3,
+            mirror_bytes: 3,
+            mirror_bytes_lost: 3,
             private_tag: 3,
             no_private_tag: 3,
             uninspected: [("gap", 3)].into(),
@@ -299,6 +338,7 @@ mod tests {
         for (name, value) in sum.as_object().unwrap() {
             let expected = match name.as_str() {
                 "longest_stall_us" | "lost_log_lines" => serde_json::json!(3),
+                name if name.starts_with("mirror_") => serde_json::json!(3),
                 "uninspected" => serde_json::json!({"gap": 6}),
                 "anomalies" => serde_json::json!({"early_fin": 6}),
                 _ => serde_json::json!(6),

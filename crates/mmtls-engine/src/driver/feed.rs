@@ -9,7 +9,7 @@ use super::{Engine, context};
 use crate::config::Cleartext;
 use crate::follow::TlsSession;
 use crate::recognition::{Beginning, Found};
-use crate::session::{Handler, SessionError, SessionInfo, TcpAnomaly};
+use crate::session::{Handler, SessionError, TcpAnomaly};
 use crate::tcp::{FlowIndex, SharedBytes, TcpDirection};
 use crate::tls::{Direction, ProtocolVersion};
 
@@ -145,8 +145,7 @@ impl<H: Handler> Engine<H> {
             delivered - first.client.len() as u64,
             next(&flow.halves[1]) - first.server.len() as u64,
         ];
-        let mut info =
-            SessionInfo::new(flow.id, flow.client, flow.server, flow.place(), flow.started_ns);
+        let mut info = flow.session_info();
         info.starttls = first.upgrade;
         let mut state = H::State::default();
         let mut ctx = context!(self, state);

@@ -76,6 +76,9 @@ pub struct SessionInfo {
     pub server: SocketAddr,
     /// Where the client is.
     pub place: FlowPlace,
+    /// Link addresses, client's first: what the client's frames come from and go to, which may be routers. All zero where frames
+    /// have none.
+    pub link_addresses: [[u8; 6]; 2],
     /// When the first packet of the flow was seen, in the caller's nanoseconds.
     pub started_ns: u64,
     /// `ClientHello.random`; all zero before it was seen.
@@ -134,6 +137,7 @@ impl SessionInfo {
             client,
             server,
             place,
+            link_addresses: [[0; 6]; 2],
             started_ns,
             client_random: [0; 32],
             client_hello: false,

@@ -9,8 +9,9 @@ use super::shares::Stake;
 use super::tcp_direction::{Origin, TcpDirection};
 use crate::buffer_pool::BufferPool;
 use crate::port::PortId;
-use crate::session::{EndReason, FlowEnd, FlowPlace, SessionId};
+use crate::session::{EndReason, FlowEnd, FlowPlace, SessionId, SessionInfo};
 use crate::tls::Direction;
+use crate::wire::link_addresses;
 
 /// Which flow to make: who sent its first segment to whom.
 #[derive(Clone, Copy)]
@@ -262,6 +263,17 @@ impl<P: Carried> Flow<P> {
             (None, None) => PortId(0),
         };
         FlowPlace { port, vlans }
+    }
+
+    /// What is known of a session in it from the beginning.
+    pub(crate) fn session_info(&self) -> SessionInfo {
+        let (id, place) = (self.id, self.place());
+        let mut info = SessionInfo::new(id, self.client, self.server, place, self.started_ns);
+        let of = |half: &TcpDirection| link_addresses(half.path()?.1);
+        // A frame has its destination first.
+        let known = of(&self.halves[0]).map(|[to, from]| [from, to]);
+        info.link_addresses = known.or_else(|| of(&self.halves[1])).unwrap_or_default();
+        info
     }
 
     pub(crate) fn end(&self, reason: EndReason) -> FlowEnd {

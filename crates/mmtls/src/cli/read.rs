@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
@@ -12,9 +13,11 @@ use std::time::Duration;
 
 use clap::Args;
 use mmtls::eve::Origin;
+use mmtls::mirror::MirrorConfig;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, Stops};
 use mmtls::patterns::PatternConfig;
 use mmtls::rules::RulesConfig;
+use mmtls::summary::Summary;
 use mmtls_engine::Cleartext;
 use mmtls_middlebox::Error;
 use mmtls_middlebox::keylog::KeyLog;
@@ -62,6 +65,20 @@ fn cleartext(args: &ReadArgs) -> Result<Cleartext, Error> {
     }
 }
 
+/// One file, which replaces one that is there, but not the capture.
+fn mirror(args: &ReadArgs) -> Result<Option<MirrorConfig>, Error> {
+    let Some(path) = &args.report.write else {
+        return Ok(None);
+    };
+    let identity = |path| std::fs::metadata(path).map(|it| (it.dev(), it.ino())).ok();
+    if identity(path).is_some_and(|it| Some(it) == identity(&args.capture)) {
+        return Err(Error::Usage(format!("-w {} is the capture that is read", path.display())));
+    }
+    let file = Some(path.clone());
+    let (max_files, max_file_bytes) = (1, u64::MAX);
+    Ok(Some(MirrorConfig { file, max_files, max_file_bytes, ..MirrorConfig::default() }))
+}
+
 pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     let cleartext = cleartext(args)?;
     mmtls_middlebox::harden::forbid_dumps()?;
@@ -99,6 +116,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
         fingerprints: true,
         empty_flows_per_second: None,
         streams_dir: args.report.streams.clone(),
+        mirror: mirror(args)?,
         patterns: args.report.patterns.clone().map(|file| PatternConfig {
             file,
             action: args.report.pattern_action.unwrap_or_default().into(),
@@ -130,9 +148,10 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     replay.end();
     let counters = *replay.engine().counters();
     let mut monitor = replay.finish();
+    let mut lost = monitor.finish();
     let summary = monitor.summary().clone();
     monitor.write_stats(Duration::ZERO, &summary, &counter_map(&counters), &[]);
-    let lost = monitor.flush();
+    lost.extend(monitor.finish());
     print_summary(&mut std::io::stdout(), monitor.summary(), &counters);
     if let Some(rules) = monitor.rules() {
         print_profile(&mut std::io::stdout(), rules.matcher());
@@ -144,6 +163,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
         eprintln!("mmtls: {error}");
     }
     let summary = monitor.summary();
-    let complete = lost.is_empty() && summary.lost_log_lines + summary.failed_streams == 0;
+    let Summary { lost_log_lines, failed_streams, mirror_sessions_cut, .. } = summary;
+    let complete = lost.is_empty() && lost_log_lines + failed_streams + mirror_sessions_cut == 0;
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

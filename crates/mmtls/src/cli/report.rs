@@ -24,6 +24,9 @@ pub struct ReportArgs {
     /// Write the decrypted streams of each session into this directory.
     #[arg(long, value_name = "DIR")]
     pub streams: Option<PathBuf>,
+    /// Write decrypted sessions as TCP conversations in the clear into this pcapng file.
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    pub write: Option<PathBuf>,
     /// Search decrypted HTTP bodies, and what is not HTTP as one stream, for the literal patterns in this file.
     #[arg(long, value_name = "FILE")]
     pub patterns: Option<PathBuf>,
@@ -89,6 +92,15 @@ pub fn check_streams(dir: Option<&Path>) -> Result<(), Error> {
         let dir = dir.unwrap_or(Path::new("")).display();
         let hint = "files come into it after capabilities are given up: let this user own it";
         Error::Usage(format!("streams directory {dir}: {error} ({hint})"))
+    })
+}
+
+/// Whether the mirror's further files can be created now that capabilities are gone.
+pub fn check_mirror(file: Option<&Path>) -> Result<(), Error> {
+    file.map_or(Ok(()), mmtls::mirror::check_directory).map_err(|error| {
+        let file = file.unwrap_or(Path::new("")).display();
+        let hint = "further files come beside it after capabilities are given up: let this user own the directory";
+        Error::Usage(format!("mirror file {file}: {error} ({hint})"))
     })
 }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use mmtls::config::{self, File};
 use mmtls::eve::Origin;
+use mmtls::mirror::MirrorConfig;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError, Stops};
 use mmtls::patterns::{PatternConfig, Patterns};
 use mmtls::rules::{LoadedRules, Reloader, RulesConfig};
@@ -25,10 +26,12 @@ use mmtls_middlebox::config::PolicyName;
 use mmtls_middlebox::worker::Worker;
 use mmtls_middlebox::{KeyCertificates, KeyCounters, KeyMeter, Middlebox, Settings, Status};
 use mmtls_packet_io::Ports;
+use mmtls_packet_io::af_packet::BridgeConfig;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::report::{
-    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_profile, print_summary,
+    ReportArgs, check_mirror, check_streams, counter_map, describe_rules, host_name, print_profile,
+    print_summary,
 };
 
 #[derive(Args)]
@@ -66,6 +69,9 @@ pub struct RunArgs {
     /// Check the configuration and exit.
     #[arg(short = 'T', long = "test-config")]
     test_config: bool,
+    /// Send decrypted sessions as TCP conversations in the clear to this interface.
+    #[arg(long, value_name = "IF")]
+    mirror: Option<String>,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -128,6 +134,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let middlebox = Middlebox::open(settings)?;
     let reload = Reload::new(middlebox.key_certificates(), rules);
     check_streams(monitor_config.streams_dir.as_deref())?;
+    check_mirror(file.mirror.file.as_deref())?;
     for warning in middlebox.warnings() {
         say(&format!("warning: {warning}"));
     }
@@ -155,7 +162,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         StatsAggregator::new(middlebox.workers(), middlebox.key_meter(), stats_interval, passive);
     // Here, so that it inherits no capabilities and is bound to no worker's processor.
     for monitor in &mut monitors {
-        let what = "the thread that writes eve.json";
+        let what = "the threads that write eve.json and the mirror";
         monitor.write_behind().map_err(|error| Error::System { what, error })?;
     }
     let finished = middlebox.run(monitors, &signals.stop, |number, worker| {
@@ -339,8 +346,12 @@ impl StatsAggregator {
         if summary.failed_streams > 0 {
             say(&format!("the streams of {} sessions are incomplete", summary.failed_streams));
         }
+        if summary.mirror_sessions_cut > 0 {
+            say(&format!("{} sessions are cut in the mirror", summary.mirror_sessions_cut));
+        }
         let errors = self.lost.load(Ordering::Relaxed) as u64;
-        errors + summary.lost_log_lines + summary.failed_streams == 0
+        let Summary { lost_log_lines, failed_streams, mirror_sessions_cut, .. } = summary;
+        errors + lost_log_lines + failed_streams + mirror_sessions_cut == 0
     }
 
     fn sum(&self) -> (Status, Summary) {
@@ -403,6 +414,9 @@ fn check(settings: &Settings, monitor: &MonitorConfig) -> Result<(), Error> {
         let loaded = LoadedRules::load(rules).map_err(|error| Error::Usage(error.to_string()))?;
         describe_rules(loaded.matcher.len(), &loaded.skipped, &mut say);
     }
+    if let Some(mirror) = &monitor.mirror {
+        mmtls::mirror::check(mirror).map_err(|error| Error::Usage(error.to_string()))?;
+    }
     // Read without them, as the middlebox does.
     mmtls_middlebox::harden::drop_capabilities()?;
     settings.check_key_log()
@@ -455,6 +469,8 @@ fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
     file.log.fileinfo |= args.report.fileinfo;
     or(&args.report.log_dir, &mut file.log.directory);
     or(&args.report.streams, &mut file.log.streams_directory);
+    or(&args.report.write, &mut file.mirror.file);
+    file.mirror.interface = args.mirror.clone().or(file.mirror.interface.take());
     or(&args.report.patterns, &mut file.inspect.patterns_file);
     if !args.report.only_rules.is_empty() {
         file.inspect.rules_files.clone_from(&args.report.only_rules);
@@ -489,6 +505,7 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
         fingerprints: file.log.fingerprints,
         empty_flows_per_second: Some(file.log.empty_flows_per_second),
         streams_dir: file.log.streams_directory.clone(),
+        mirror: mirror(file, bridge),
         patterns: patterns.map(|file| PatternConfig { file, action }),
         rules: file.rules().map(|rules| RulesConfig {
             refuses_drop: bridge.passive,
@@ -503,6 +520,14 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
         uninspected_resets: file.inspect.uninspected_resets(false),
         uninspected_resets_beside_rules: file.inspect.uninspected_resets(true),
     }
+}
+
+/// What is mirrored: not to the interfaces that the traffic, or resets, go by.
+fn mirror(file: &File, bridge: &BridgeConfig) -> Option<MirrorConfig> {
+    let BridgeConfig { left, right, reset_interface, .. } = bridge;
+    let watched = [Some(left), right.as_ref(), reset_interface.as_ref()];
+    let watched = watched.into_iter().flatten().cloned().collect();
+    Some(MirrorConfig { watched, ..file.mirror.clone() }).filter(MirrorConfig::is_on)
 }
 
 /// Frames that a port lost: in the kernel, for their length, for their kind of offload, and when

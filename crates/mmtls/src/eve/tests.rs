@@ -84,6 +84,7 @@ pub(crate) fn session() -> SessionInfo {
         client: key().client,
         server: key().server,
         place: place(),
+        link_addresses: [[2; 6], [3; 6]],
         started_ns: 0,
         client_random: [0xab; 32],
         client_hello: true,
