@@ -53,6 +53,7 @@ mod config;
 mod counters;
 mod driver;
 mod follow;
+mod histogram;
 mod keys;
 mod output;
 mod port;
@@ -70,6 +71,7 @@ pub use config::{
 };
 pub use counters::Counters;
 pub use driver::Engine;
+pub use histogram::Histogram;
 pub use keys::{LiveKey, LiveKeys, SharedKeys};
 pub use output::{
     Exit, ForwardedElsewhere, FrameInput, HoldId, KeysNeeded, KeysOpenNothing, LiveKeysNeeded,

@@ -72,7 +72,7 @@ pub struct Middlebox<P = Bridge> {
 }
 
 /// Counters that all workers share.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct KeyCounters {
     /// The key server's.
     pub server: ServerCounters,

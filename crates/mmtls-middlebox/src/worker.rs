@@ -8,28 +8,28 @@
 //! would change more than a checksum are dropped.
 
 mod clock;
+mod held;
 mod key_input;
 mod moderation;
 mod settings;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mmtls_engine::session::Handler;
 use mmtls_engine::{
-    Engine, Exit, ForwardedElsewhere, FrameInput, HoldId, KeyRefusal, Link, OffloadedFlow, Output,
-    PortId, Verdict, finishes_in_place,
+    Engine, Exit, ForwardedElsewhere, FrameInput, KeyRefusal, Link, OffloadedFlow, Output, PortId,
+    Verdict, finishes_in_place,
 };
 use mmtls_packet_io::{
-    Action, Error as PortsError, Frame, HeldFrame, OffloadFlow, OffloadSide, Outbox, Port, Ports,
-    VnetHeader,
+    Action, Error as PortsError, Frame, OffloadFlow, OffloadSide, Outbox, Port, Ports, VnetHeader,
 };
 
 use crate::keys::KeyDelivery;
 use crate::keys::sealed::SealedInput;
 use crate::{Error, Status, harden};
 use clock::Clock;
+use held::HeldFrames;
 pub use key_input::KeyInput;
 use moderation::Moderation;
 pub use settings::Settings;
@@ -56,7 +56,7 @@ pub struct Turn {
 pub struct Worker<H: Handler, P> {
     ports: P,
     engine: Engine<H>,
-    held: HashMap<HoldId, HeldFrame>,
+    held: HeldFrames,
     keys: KeyInput,
     clock: Clock,
     moderation: Moderation,
@@ -84,7 +84,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         Self {
             ports,
             engine,
-            held: HashMap::new(),
+            held: HeldFrames::default(),
             keys,
             clock: Clock::new(),
             moderation: Moderation::new(settings),
@@ -120,6 +120,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             flows: self.engine.flow_count() as u64,
             buffered_bytes: self.engine.buffered_bytes() as u64,
             held_frames: self.held.len() as u64,
+            held_times: *self.held.times(),
             refused_offloads: self.faults.refused_offloads,
             interface_downs: self.faults.downs,
         }
@@ -276,7 +277,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 // The second time its connection is the engine's.
                 Verdict::Drop | Verdict::Again => Action::Drop,
                 Verdict::Hold(id) => {
-                    held.insert(id, frame.hold());
+                    held.insert(id, frame.hold(), now_ns);
                     Action::Taken
                 }
             };
@@ -341,19 +342,19 @@ impl<H: Handler, P: Ports> Worker<H, P> {
 fn drain<H: Handler>(
     now_ns: u64,
     engine: &mut Engine<H>,
-    held: &mut HashMap<HoldId, HeldFrame>,
+    held: &mut HeldFrames,
     keys: &mut KeyInput,
     out: &mut impl Outbox,
 ) {
     while let Some(output) = engine.poll_output() {
         match output {
             Output::Release(id) => {
-                if let Some(frame) = held.remove(&id) {
+                if let Some(frame) = held.take(id, now_ns) {
                     out.send_held(frame);
                 }
             }
             Output::Discard(id) => {
-                held.remove(&id);
+                held.take(id, now_ns);
             }
             Output::Inject { exit, frame } => {
                 let port = match exit {

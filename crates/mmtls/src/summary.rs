@@ -70,65 +70,84 @@ impl Outcome {
     }
 }
 
-/// Counters of a run. Serialized as they are named.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
-pub struct Summary {
+macro_rules! summary {
+    ($($(#[doc = $text:literal])+ $name:ident,)*) => {
+        /// Counters of a run. Serialized as they are named.
+        #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+        pub struct Summary {
+            $($(#[doc = $text])+ pub $name: u64,)*
+            /// Longest wait of packets for keys in microseconds.
+            pub longest_stall_us: u64,
+            /// Log lines that could not be written.
+            pub lost_log_lines: u64,
+            /// Directions of sessions of which something passed uninspected, by cause.
+            pub uninspected: BTreeMap<&'static str, u64>,
+            /// Anomalies by name.
+            pub anomalies: BTreeMap<&'static str, u64>,
+        }
+
+        impl Summary {
+            /// What is added up of several workers: name, what it counts, value.
+            pub fn list(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
+                [$((stringify!($name), concat!($($text),+), self.$name),)*].into_iter()
+            }
+
+            fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+summary! {
     /// TCP flows that ended.
-    pub flows: u64,
+    flows,
     /// Of these, those that carried nothing or were attempts, and were too many for the log (`log.empty_flows_per_second`).
-    pub flows_not_logged: u64,
+    flows_not_logged,
     /// TLS sessions that began.
-    pub tls_sessions: u64,
+    tls_sessions,
     /// TCP connections that were looked at in the clear, see `inspect.plaintext`.
-    pub cleartext_sessions: u64,
+    cleartext_sessions,
     /// Bytes of them.
-    pub cleartext_bytes: u64,
+    cleartext_bytes,
     /// Ended sessions whose negotiated suite has a private tag.
-    pub private_tag: u64,
+    private_tag,
     /// Ended sessions whose negotiated suite has none.
-    pub no_private_tag: u64,
-    /// Ended sessions by [`Outcome`].
-    pub decrypted: u64,
-    /// See [`Outcome::MissingKey`].
-    pub missing_key: u64,
-    /// See [`Outcome::Exempt`].
-    pub exempt: u64,
-    /// See [`Outcome::Failed`].
-    pub failed: u64,
-    /// See [`Outcome::NothingOpened`].
-    pub nothing_opened: u64,
+    no_private_tag,
+    /// Ended sessions of which application records were opened.
+    decrypted,
+    /// Ended sessions whose records passed and whose keys did not come.
+    missing_key,
+    /// Ended sessions whose endpoint refused to share them.
+    exempt,
+    /// Ended sessions that could not be followed, or of which some record could not be opened.
+    failed,
+    /// Ended sessions with nothing to decrypt, or where nobody asked for it.
+    nothing_opened,
     /// Records of application epochs that were opened.
-    pub records_opened: u64,
+    records_opened,
     /// Records that were asked for and did not open.
-    pub records_failed: u64,
+    records_failed,
     /// Application bytes in opened records.
-    pub plaintext_bytes: u64,
+    plaintext_bytes,
     /// HTTP requests.
-    pub http_requests: u64,
+    http_requests,
     /// Final HTTP responses that were seen to their end.
-    pub http_responses: u64,
+    http_responses,
     /// Sessions that carried something else than HTTP.
-    pub not_http: u64,
+    not_http,
     /// Patterns found.
-    pub alerts: u64,
+    alerts,
     /// Sessions that the monitor reset.
-    pub resets: u64,
+    resets,
     /// Times that packets waited for keys.
-    pub stalls: u64,
-    /// Longest such wait in microseconds.
-    pub longest_stall_us: u64,
+    stalls,
     /// Keys of a direction and epoch that arrived.
-    pub keys: u64,
+    keys,
     /// Searches for a regular expression of a rule that were given up at its limit: each is no match.
-    pub expression_limits: u64,
-    /// Log lines that could not be written.
-    pub lost_log_lines: u64,
+    expression_limits,
     /// Sessions whose streams could not be written.
-    pub failed_streams: u64,
-    /// Directions of sessions of which something passed uninspected, by cause.
-    pub uninspected: BTreeMap<&'static str, u64>,
-    /// Anomalies by name.
-    pub anomalies: BTreeMap<&'static str, u64>,
+    failed_streams,
 }
 
 impl Summary {
@@ -154,34 +173,7 @@ impl Summary {
 impl core::ops::AddAssign<&Self> for Summary {
     /// That of another worker. Log lines are lost by all together.
     fn add_assign(&mut self, other: &Self) {
-        for (sum, more) in [
-            (&mut self.flows, other.flows),
-            (&mut self.tls_sessions, other.tls_sessions),
-            (&mut self.cleartext_sessions, other.cleartext_sessions),
-            (&mut self.cleartext_bytes, other.cleartext_bytes),
-            (&mut self.decrypted, other.decrypted),
-            (&mut self.missing_key, other.missing_key),
-            (&mut self.exempt, other.exempt),
-            (&mut self.failed, other.failed),
-            (&mut self.nothing_opened, other.nothing_opened),
-            (&mut self.records_opened, other.records_opened),
-            (&mut self.records_failed, other.records_failed),
-            (&mut self.plaintext_bytes, other.plaintext_bytes),
-            (&mut self.http_requests, other.http_requests),
-            (&mut self.http_responses, other.http_responses),
-            (&mut self.not_http, other.not_http),
-            (&mut self.alerts, other.alerts),
-            (&mut self.resets, other.resets),
-            (&mut self.stalls, other.stalls),
-            (&mut self.keys, other.keys),
-            (&mut self.expression_limits, other.expression_limits),
-            (&mut self.failed_streams, other.failed_streams),
-            (&mut self.flows_not_logged, other.flows_not_logged),
-            (&mut self.private_tag, other.private_tag),
-            (&mut self.no_private_tag, other.no_private_tag),
-        ] {
-            *sum += more;
-        }
+        self.add(other);
         self.longest_stall_us = self.longest_stall_us.max(other.longest_stall_us);
         self.lost_log_lines = self.lost_log_lines.max(other.lost_log_lines);
         for (sum, more) in

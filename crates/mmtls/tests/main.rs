@@ -14,6 +14,7 @@ mod key_server;
 mod keys;
 mod load;
 mod logs;
+mod metrics;
 mod passive;
 mod pki;
 mod plaintext;
