@@ -58,6 +58,8 @@ counters! {
     malformed_frames,
     /// Segments from or to endpoints that are left alone; not those that the I/O layer forwards by a rule of its own.
     bypassed,
+    /// Connections left alone since the engine drains: it is about to end.
+    drained,
     /// Segments dropped because their connection is another engine's.
     misplaced,
     /// IP fragments that may carry TCP.

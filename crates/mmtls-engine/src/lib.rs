@@ -70,7 +70,7 @@ pub use config::{
     Policies, Policy, Share, TLS_PORTS,
 };
 pub use counters::Counters;
-pub use driver::Engine;
+pub use driver::{Carries, Engine, FlowView};
 pub use histogram::Histogram;
 pub use keys::{LiveKey, LiveKeys, SharedKeys};
 pub use output::{

@@ -8,6 +8,7 @@
 //! would change more than a checksum are dropped.
 
 mod clock;
+mod control;
 mod held;
 mod key_input;
 mod moderation;
@@ -63,6 +64,8 @@ pub struct Worker<H: Handler, P> {
     batch: usize,
     passive: bool,
     faults: PortFaults,
+    /// The next tick is to come so soon.
+    tick_again: Option<Duration>,
 }
 
 /// What went wrong without ending the worker.
@@ -91,6 +94,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             batch: settings.batch,
             passive: settings.passive,
             faults: PortFaults::default(),
+            tick_again: None,
         }
     }
 
@@ -153,6 +157,9 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 let checked = self.ports.check();
                 self.tolerate_down(checked, now)?;
                 each_tick(self);
+                if let Some(pause) = self.tick_again.take() {
+                    next_tick = now + pause;
+                }
             }
             // Waiting is a system call that says nothing new while frames keep coming.
             if frames > 0 {

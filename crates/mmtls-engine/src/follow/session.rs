@@ -296,6 +296,11 @@ impl TlsSession {
         }
     }
 
+    /// The operator decides about it.
+    pub(crate) fn decide(&mut self, disposition: Disposition) {
+        self.protocol.reporter.decide(disposition);
+    }
+
     /// The client shares the keys of this session.
     pub(crate) fn note_client_shares(&mut self) {
         self.protocol.client_shares = true;

@@ -395,7 +395,9 @@ impl<'a> FlowBody<'a> {
             // Suricata lets flows that were closed time out, too.
             reason: match flow.reason {
                 EndReason::Closed | EndReason::ResetByPeer(_) | EndReason::TimedOut => "timeout",
-                EndReason::ResetByHandler | EndReason::ResetByPolicy(_) => "forced",
+                EndReason::ResetByHandler
+                | EndReason::ResetByOperator
+                | EndReason::ResetByPolicy(_) => "forced",
                 EndReason::Replaced => "tcp_reuse",
                 EndReason::Shutdown => "shutdown",
             },
@@ -409,7 +411,7 @@ impl<'a> FlowBody<'a> {
 
 fn state(flow: &FlowEnd, facts: FlowFacts) -> &'static str {
     match flow.reason {
-        EndReason::ResetByHandler | EndReason::ResetByPolicy(_) => "closed",
+        reason if reason.is_reset_by_monitor() => "closed",
         _ if facts.bypassed => "bypassed",
         _ if facts.closed => "closed",
         EndReason::Closed | EndReason::ResetByPeer(_) => "closed",
