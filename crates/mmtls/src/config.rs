@@ -15,6 +15,7 @@ use mmtls_middlebox::config::{
 };
 use serde::Deserialize;
 
+use crate::control::SocketMode;
 use crate::patterns::PatternAction;
 use crate::rules::RulesConfig;
 
@@ -36,6 +37,18 @@ pub struct File {
     pub log: LogSection,
     /// Numbers for a monitoring system.
     pub metrics: MetricsSection,
+    /// Questions and orders of an operator.
+    pub control: ControlSection,
+}
+
+/// `[control]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ControlSection {
+    /// Where the socket is; without it, there is none.
+    pub socket: Option<PathBuf>,
+    /// Who may connect.
+    pub mode: SocketMode,
 }
 
 /// `[metrics]`

@@ -7,6 +7,7 @@
 
 pub mod certificate;
 pub mod config;
+pub mod control;
 pub mod eve;
 pub mod fingerprint;
 pub mod http;

@@ -13,6 +13,7 @@ mod inspection;
 mod line_limit;
 mod look;
 mod mid_stream;
+mod operator;
 mod reports;
 
 use std::collections::BTreeSet;
@@ -39,6 +40,7 @@ pub use error::{MonitorError, MonitorIoError};
 pub use finding::Finding;
 pub use inspection::Inspection;
 pub use look::{Look, RuleLook};
+use operator::Operated;
 pub use reports::Stops;
 use reports::{Asked, Known, Reports};
 
@@ -102,6 +104,7 @@ pub struct Monitor {
     writes_fingerprints: bool,
     /// Memory of all sessions' decoders.
     budget: AppBudget,
+    operated: Operated,
 }
 
 /// What the monitor keeps for each session.
@@ -171,6 +174,7 @@ impl Monitor {
         };
         let streams = open_streams(config)?;
         Ok(Self {
+            operated: Operated::new(eve.as_ref()),
             reports: Reports::new(
                 eve,
                 config.stops,
@@ -201,6 +205,7 @@ impl Monitor {
         } = self;
         Ok(Self {
             reports: reports.share(),
+            operated: self.operated.share(),
             streams: open_streams(config)?,
             patterns: patterns.clone(),
             rules: rules.as_ref().map(LiveRules::share),
@@ -772,6 +777,7 @@ impl Handler for Monitor {
 
     fn keys_refused(&mut self, refused: &RefusedKeys<'_>) {
         self.set_now(refused.now_ns);
+        self.operated.keys_refused(refused);
         self.reports.keys_refused(refused);
     }
 

@@ -6,6 +6,7 @@ mod chain;
 mod cli;
 mod common;
 mod consent;
+mod control;
 mod early;
 mod ech;
 mod inspection;

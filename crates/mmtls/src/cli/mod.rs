@@ -2,6 +2,7 @@
 //!
 //! Refuses contradictions with one clear line and a non-zero exit status.
 
+mod ctl;
 mod key_server;
 mod pki;
 mod read;
@@ -9,6 +10,7 @@ mod reload;
 mod report;
 mod rules;
 mod run;
+mod services;
 mod stats;
 
 use std::ffi::OsString;
@@ -44,6 +46,8 @@ enum Command {
     Run(run::RunArgs),
     /// Read a capture file (pcap or pcapng, also gzipped).
     Read(read::ReadArgs),
+    /// Ask or tell a running monitor something.
+    Ctl(ctl::CtlArgs),
     /// Look at rules in Suricata's language.
     Rules(rules::RulesArgs),
     /// Make certificates for the key channel: an authority's, the middlebox's and endpoints'.
@@ -177,6 +181,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => run::run(&args),
             Command::Read(args) => read::run(&args),
+            Command::Ctl(args) => args.run(),
             Command::Rules(args) => args.run(),
             Command::Pki(args) => args.run(),
             Command::KeyServer(args) => args.run(),

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use clap::Args;
 use mmtls::config::{self, File};
+use mmtls::control::{Controls, Desks};
 use mmtls::eve::Origin;
-use mmtls::http::{Answer, HttpServer};
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, Stops};
 use mmtls::patterns::{PatternConfig, Patterns};
 use mmtls::rules::{LoadedRules, RulesConfig};
-use mmtls::stats::{Snapshots, metrics};
+use mmtls::stats::Snapshots;
 use mmtls_engine::{Cleartext, Policy};
 use mmtls_middlebox::Error;
 use mmtls_middlebox::config::PolicyName;
@@ -28,6 +28,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use super::reload::Reload;
 use super::report::{ReportArgs, check_streams, describe_rules, host_name, print_profile};
 use super::say;
+use super::services::{Services, run_facts, why_not_forwarded};
 use super::stats::StatsAggregator;
 
 #[derive(Args)]
@@ -62,6 +63,9 @@ pub struct RunArgs {
     /// Serve metrics in Prometheus' format at http://ADDR:PORT/metrics.
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
+    /// Take questions and orders of `mmtls ctl` at this socket.
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
     /// Configuration file; options given here win.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -128,18 +132,23 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let passive = settings.bridge.passive;
     let doing = if passive { "watching" } else { "bridging" };
 
-    // The port may need privileges.
-    let metrics = file.metrics.listen.map(listen_for_metrics).transpose()?;
+    // Ports, and the socket's directory, may need privileges.
+    let services = Services::open(&file)?;
+    let told: Vec<String> = [exceptions, uninspected].into_iter().flatten().collect();
+    let mut facts = run_facts(&settings, told.clone());
     let limits = settings.engine.limits;
     let middlebox = Middlebox::open(settings)?;
+    if let Some(why_not) = why_not_forwarded(&middlebox) {
+        facts.kernel_forwarding = why_not;
+    }
     let reload = Reload::new(middlebox.key_certificates(), rules.clone());
     check_streams(monitor_config.streams_dir.as_deref())?;
     for warning in middlebox.warnings() {
         say(&format!("warning: {warning}"));
     }
     say(&format!("policies: {}", policies.join(" ")));
-    for exceptions in [exceptions, uninspected].into_iter().flatten() {
-        say(&exceptions);
+    for exceptions in &told {
+        say(exceptions);
     }
     if middlebox.keys_address().ip().is_unspecified() {
         say("warning: keys are taken on every address of this host; if clients reach one across \
@@ -159,10 +168,26 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
     let workers = middlebox.workers();
     let snapshots = Arc::new(Snapshots::new(workers, middlebox.key_meter(), limits, rules));
-    let stats = StatsAggregator::new(Arc::clone(&snapshots), workers, stats_interval, passive);
-    if let Some(server) = metrics {
-        serve_metrics(server, snapshots)?;
-    }
+    let desks = Arc::new(Desks::new(workers));
+    let stats = StatsAggregator::new(
+        Arc::clone(&snapshots),
+        Arc::clone(&desks),
+        workers,
+        stats_interval,
+        passive,
+    );
+    let reread = reload.clone();
+    let controls = Controls {
+        facts,
+        snapshots: Arc::clone(&snapshots),
+        desks,
+        reload: Box::new(move || reread.now()),
+        stop: Arc::clone(&signals.stop),
+        drain: Arc::default(),
+        say,
+    };
+    // Bound to a name, so that the file is there until the end.
+    let _socket_file = services.start(snapshots, controls)?;
     // Here, so that it inherits no capabilities and is bound to no worker's processor.
     for monitor in &mut monitors {
         let what = "the thread that writes eve.json";
@@ -195,21 +220,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     finished.result?;
     Ok(if stats.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn listen_for_metrics(address: SocketAddr) -> Result<HttpServer, Error> {
-    HttpServer::bind(address)
-        .map_err(|error| Error::Usage(format!("metrics.listen (--metrics) {address}: {error}")))
-}
-
-/// Has threads answer who asks for metrics, from what workers have put down.
-fn serve_metrics(server: HttpServer, snapshots: Arc<Snapshots>) -> Result<(), Error> {
-    let system = |error| Error::System { what: "the thread that serves metrics", error };
-    say(&format!("metrics on http://{}/metrics", server.address().map_err(system)?));
-    let answer = move |path: &str| {
-        (path == "/metrics").then(|| Answer::ok(metrics::CONTENT_TYPE, metrics::text(&snapshots)))
-    };
-    server.start(answer).map_err(system)
 }
 
 impl Signals {
@@ -277,6 +287,7 @@ fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
             place.clone_from(option);
         }
     };
+    or(&args.control, &mut file.control.socket);
     or(&args.key_cert, &mut file.keys.certificate_file);
     or(&args.key_key, &mut file.keys.key_file);
     or(&args.keys_client_ca, &mut file.keys.client_ca_file);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use mmtls::control::Desks;
 use mmtls::monitor::{Monitor, MonitorIoError};
 use mmtls::stats::Snapshots;
 use mmtls::stats::counts::{self, kernel_drops, status_map};
@@ -21,6 +22,7 @@ use super::say;
 /// Where the workers say, several times a second, what they have counted.
 pub struct StatsAggregator {
     snapshots: Arc<Snapshots>,
+    desks: Arc<Desks>,
     workers: usize,
     stats_interval: Duration,
     next_stats: Mutex<Instant>,
@@ -34,12 +36,14 @@ pub struct StatsAggregator {
 impl StatsAggregator {
     pub fn new(
         snapshots: Arc<Snapshots>,
+        desks: Arc<Desks>,
         workers: usize,
         stats_interval: Duration,
         passive: bool,
     ) -> Self {
         Self {
             snapshots,
+            desks,
             workers,
             stats_interval,
             next_stats: Mutex::new(Instant::now() + stats_interval),
@@ -67,6 +71,7 @@ impl StatsAggregator {
         for error in worker.handler_mut().flush() {
             say(&error.to_string());
         }
+        self.desks.work(number, worker);
         let status = worker.status();
         self.snapshots.put(number, status, worker.handler_mut().summary());
         if kernel_drops(&status) > 0 && !self.drops_reported.swap(true, Ordering::Relaxed) {
