@@ -104,7 +104,7 @@ pub struct Monitor {
     writes_fingerprints: bool,
     /// Memory of all sessions' decoders.
     budget: AppBudget,
-    operated: Operated,
+    pub(crate) operated: Operated,
 }
 
 /// What the monitor keeps for each session.
@@ -118,7 +118,7 @@ pub struct MonitorState {
     /// What may have ended the following of both directions, and in which one it was found.
     lost: Option<(SessionError, Direction)>,
     /// Session errors reported already; a handful of kinds at most.
-    reported: Vec<(SessionError, Direction)>,
+    pub(crate) reported: Vec<(SessionError, Direction)>,
     known: Known,
     failed: bool,
     stalled: bool,
@@ -251,13 +251,12 @@ impl Monitor {
         engine: &C,
         workers: &[C],
     ) {
-        let reports = &mut self.reports;
-        if let Some(eve) = &mut reports.eve {
-            eve.stats(
-                reports.now_ns,
-                &Stats { uptime: uptime.as_secs(), monitor: summary, engine, workers },
-            );
-        }
+        self.reports.stats(uptime, summary, engine, workers);
+    }
+
+    /// Notes in the log what an operator, known by user number, decides about a flow.
+    pub fn operator_decides(&mut self, flow: FlowKey, action: &'static str, uid: Option<u32>) {
+        self.reports.operator_decides(flow, action, uid);
     }
 
     /// Opens `eve.json` again under its name. [`Self::flush`] says later whether it failed.
@@ -301,15 +300,6 @@ impl Monitor {
         }
         errors
     }
-}
-
-#[derive(Serialize)]
-struct Stats<'a, C> {
-    uptime: u64,
-    monitor: &'a Summary,
-    engine: &'a C,
-    #[serde(skip_serializing_if = "<[C]>::is_empty")]
-    workers: &'a [C],
 }
 
 fn open_streams(config: &MonitorConfig) -> Result<Option<Streams>, MonitorError> {

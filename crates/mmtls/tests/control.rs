@@ -209,15 +209,16 @@ fn kills_and_bypasses_sessions_and_the_log_says_so() {
     let control = report.events("control");
     let of = |id: &str, action: &str| {
         control.iter().any(|line| {
-            line["flow_id"].to_string() == id
+            line["flow_id"].as_u64() == id.parse().ok()
                 && line["control"]["action"] == action
                 && line["control"]["uid"].is_u64()
         })
     };
     assert!(of(&first, "kill") && of(&second, "bypass") && control.len() == 2, "{control:?}");
     let ends = report.events("mmtls");
-    let end =
-        |id: &str| &ends.iter().find(|line| line["flow_id"].to_string() == id).unwrap()["mmtls"];
+    let end = |id: &str| {
+        &ends.iter().find(|line| line["flow_id"].as_u64() == id.parse().ok()).unwrap()["mmtls"]
+    };
     assert_eq!(end(&first)["end_reason"], "reset_by_operator");
     assert_eq!(end(&second)["end_reason"], "closed");
     let read = end(&second)["decrypted"]["bytes_toclient"].as_u64().unwrap();

@@ -10,7 +10,9 @@ mod reload;
 mod report;
 mod rules;
 mod run;
+mod say;
 mod services;
+mod signals;
 mod stats;
 
 use std::ffi::OsString;
@@ -168,11 +170,6 @@ struct ExecArgs {
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
-}
-
-/// One line for the operator. Where nobody reads it any more, the bridge goes on.
-fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "mmtls: {text}");
 }
 
 impl Cli {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use mmtls::rules::Reloader;
 use mmtls_middlebox::KeyCertificates;
 
-use super::say;
+use super::say::say;
 
 /// Reads everything again that can be.
 #[derive(Clone)]

@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Args;
@@ -23,12 +22,12 @@ use mmtls_engine::{Cleartext, Policy};
 use mmtls_middlebox::Error;
 use mmtls_middlebox::config::PolicyName;
 use mmtls_middlebox::{Middlebox, Settings};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::reload::Reload;
 use super::report::{ReportArgs, check_streams, describe_rules, host_name, print_profile};
-use super::say;
+use super::say::say;
 use super::services::{Services, run_facts, why_not_forwarded};
+use super::signals::Signals;
 use super::stats::StatsAggregator;
 
 #[derive(Args)]
@@ -74,14 +73,6 @@ pub struct RunArgs {
     test_config: bool,
     #[command(flatten)]
     report: ReportArgs,
-}
-
-/// What the operator asked for by a signal.
-#[derive(Default)]
-pub struct Signals {
-    pub stop: Arc<AtomicBool>,
-    pub report: Arc<AtomicBool>,
-    pub reopen: Arc<AtomicBool>,
 }
 
 pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
@@ -220,19 +211,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     finished.result?;
     Ok(if stats.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-impl Signals {
-    fn register() -> Result<Self, Error> {
-        let signals = Self::default();
-        let Self { stop, report, reopen } = &signals;
-        for (signal, flag) in [(SIGINT, stop), (SIGTERM, stop), (SIGUSR1, report), (SIGHUP, reopen)]
-        {
-            signal_hook::flag::register(signal, Arc::clone(flag))
-                .map_err(|error| Error::System { what: "signal handlers", error })?;
-        }
-        Ok(signals)
-    }
 }
 
 /// What a start would find wrong in files and on this machine, without opening sockets or writing

@@ -12,7 +12,7 @@ use mmtls::stats::{Snapshots, metrics};
 use mmtls_middlebox::{Error, Middlebox, Settings};
 use mmtls_packet_io::af_packet::{Offloading, Warning};
 
-use super::say;
+use super::say::say;
 
 /// What listens and answers nobody yet.
 pub struct Services {

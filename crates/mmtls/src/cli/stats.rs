@@ -16,8 +16,8 @@ use mmtls_packet_io::Ports;
 
 use super::reload::Reload;
 use super::report::print_summary;
-use super::run::Signals;
-use super::say;
+use super::say::say;
+use super::signals::Signals;
 
 /// Where the workers say, several times a second, what they have counted.
 pub struct StatsAggregator {

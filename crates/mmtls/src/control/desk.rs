@@ -256,7 +256,7 @@ impl Job {
         worker: &Worker<Monitor, P>,
     ) -> Result<(usize, SessionId), Option<Outcome>> {
         let engine = worker.engine();
-        let Some(id) = engine.handler().flow_of(flow_id) else {
+        let Some(id) = engine.handler().operated.flow_of(flow_id) else {
             return Err(Some(Outcome::Unknown));
         };
         let end = self.next + SLOTS_PER_TICK;

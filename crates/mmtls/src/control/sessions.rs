@@ -207,7 +207,7 @@ pub(super) fn row(view: &View<'_>, monitor: &Monitor, worker: usize, now_ns: u64
         Carries::Undecided | Carries::Other { .. } => None,
     };
     Row {
-        id: monitor.flow_id(view.id),
+        id: monitor.operated.flow_id(view.id),
         worker,
         client: view.client.to_string(),
         server: view.server.to_string(),
@@ -251,8 +251,8 @@ fn tls_detail(
     is_followed: bool,
     monitor: &Monitor,
 ) -> TlsDetail {
-    let refused = monitor.last_refused(info.id);
-    let mut errors: Vec<_> = state.errors().iter().map(|(error, _)| error.name()).collect();
+    let refused = monitor.operated.last_refused(info.id);
+    let mut errors: Vec<_> = state.reported.iter().map(|(error, _)| error.name()).collect();
     errors.dedup();
     TlsDetail {
         client_random: base16ct::lower::encode_string(&info.client_random),
