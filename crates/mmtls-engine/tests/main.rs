@@ -19,6 +19,7 @@ mod hostile_tcp;
 mod mid_stream;
 mod offload;
 mod opening;
+mod operator;
 mod order;
 mod passing;
 mod passive;

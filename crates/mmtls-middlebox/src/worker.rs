@@ -8,28 +8,30 @@
 //! would change more than a checksum are dropped.
 
 mod clock;
+mod control;
+mod held;
 mod key_input;
 mod moderation;
 mod settings;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mmtls_engine::session::Handler;
 use mmtls_engine::{
-    Engine, Exit, ForwardedElsewhere, FrameInput, HoldId, KeyRefusal, Link, OffloadedFlow,
+    Engine, Exit, ForwardedElsewhere, FrameInput, KeyRefusal, Link, OffloadedFlow,
     OffloadedRecords, Output, PortId, RecordsElsewhere, Verdict, finishes_in_place,
 };
 use mmtls_packet_io::{
-    Action, Error as PortsError, Extent, Forwarded, ForwardedRecords, Frame, HeldFrame,
-    OffloadFlow, OffloadSide, Outbox, Port, Ports, Records, VnetHeader,
+    Action, Error as PortsError, Extent, Forwarded, ForwardedRecords, Frame, OffloadFlow,
+    OffloadSide, Outbox, Port, Ports, Records, VnetHeader,
 };
 
 use crate::keys::KeyDelivery;
 use crate::keys::sealed::SealedInput;
 use crate::{Error, Status, harden};
 use clock::Clock;
+use held::HeldFrames;
 pub use key_input::KeyInput;
 use moderation::Moderation;
 pub use settings::Settings;
@@ -56,13 +58,15 @@ pub struct Turn {
 pub struct Worker<H: Handler, P> {
     ports: P,
     engine: Engine<H>,
-    held: HashMap<HoldId, HeldFrame>,
+    held: HeldFrames,
     keys: KeyInput,
     clock: Clock,
     moderation: Moderation,
     batch: usize,
     passive: bool,
     faults: PortFaults,
+    /// The next tick is to come so soon.
+    tick_again: Option<Duration>,
 }
 
 /// What went wrong without ending the worker.
@@ -84,13 +88,14 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         Self {
             ports,
             engine,
-            held: HashMap::new(),
+            held: HeldFrames::default(),
             keys,
             clock: Clock::new(),
             moderation: Moderation::new(settings),
             batch: settings.batch,
             passive: settings.passive,
             faults: PortFaults::default(),
+            tick_again: None,
         }
     }
 
@@ -120,6 +125,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             flows: self.engine.flow_count() as u64,
             buffered_bytes: self.engine.buffered_bytes() as u64,
             held_frames: self.held.len() as u64,
+            held_times: *self.held.times(),
             refused_offloads: self.faults.refused_offloads,
             interface_downs: self.faults.downs,
         }
@@ -152,6 +158,9 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 let checked = self.ports.check();
                 self.tolerate_down(checked, now)?;
                 each_tick(self);
+                if let Some(pause) = self.tick_again.take() {
+                    next_tick = now + pause;
+                }
             }
             // Waiting is a system call that says nothing new while frames keep coming.
             if frames > 0 {
@@ -276,7 +285,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 // The second time its connection is the engine's.
                 Verdict::Drop | Verdict::Again => Action::Drop,
                 Verdict::Hold(id) => {
-                    held.insert(id, frame.hold());
+                    held.insert(id, frame.hold(), now_ns);
                     Action::Taken
                 }
             };
@@ -341,19 +350,19 @@ impl<H: Handler, P: Ports> Worker<H, P> {
 fn drain<H: Handler>(
     now_ns: u64,
     engine: &mut Engine<H>,
-    held: &mut HashMap<HoldId, HeldFrame>,
+    held: &mut HeldFrames,
     keys: &mut KeyInput,
     out: &mut impl Outbox,
 ) {
     while let Some(output) = engine.poll_output() {
         match output {
             Output::Release(id) => {
-                if let Some(frame) = held.remove(&id) {
+                if let Some(frame) = held.take(id, now_ns) {
                     out.send_held(frame);
                 }
             }
             Output::Discard(id) => {
-                held.remove(&id);
+                held.take(id, now_ns);
             }
             Output::Inject { exit, frame } => {
                 let port = match exit {

@@ -3,6 +3,7 @@
 //! Refuses what [`Configuration`] refuses, and settings of which one switches off what the other asks for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use mmtls_engine::{Config, Policy};
@@ -14,6 +15,7 @@ use mmtls_middlebox::config::{
 };
 use serde::Deserialize;
 
+use crate::control::SocketMode;
 use crate::mirror::MirrorConfig;
 use crate::patterns::PatternAction;
 use crate::rules::RulesConfig;
@@ -36,6 +38,30 @@ pub struct File {
     pub log: LogSection,
     /// Where decrypted sessions go as packets.
     pub mirror: MirrorConfig,
+    /// Numbers for a monitoring system.
+    pub metrics: MetricsSection,
+    /// Questions and orders of an operator.
+    pub control: ControlSection,
+}
+
+/// `[control]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ControlSection {
+    /// Where the socket is; without it, there is none.
+    pub socket: Option<PathBuf>,
+    /// Who may connect.
+    pub mode: SocketMode,
+}
+
+/// `[metrics]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsSection {
+    /// Where they are served; without it, nowhere.
+    pub listen: Option<SocketAddr>,
+    /// That may be an address that others can reach.
+    pub allow_remote: bool,
 }
 
 /// `[inspect]`
@@ -281,6 +307,21 @@ impl File {
         };
         Err(Error::Usage(text.to_owned()))
     }
+
+    /// Finds an address for metrics that others can reach, unless that is wanted.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] names it, and what allows it.
+    pub fn check_metrics(&self) -> Result<(), Error> {
+        let MetricsSection { listen, allow_remote } = self.metrics;
+        match listen.filter(|it| !it.ip().to_canonical().is_loopback() && !allow_remote) {
+            None => Ok(()),
+            Some(address) => Err(Error::Usage(format!(
+                "metrics.listen (--metrics) {address} is not on loopback, and whoever reaches it learns what passes here; \
+                 metrics.allow_remote = true in the configuration file allows it"
+            ))),
+        }
+    }
 }
 
 /// Reads and checks a configuration file.
@@ -407,6 +448,30 @@ mod tests {
         ] {
             parse(text).unwrap().check_inspection().unwrap();
         }
+    }
+
+    #[test]
+    fn refuses_metrics_that_others_can_reach() {
+        for (address, remote) in [
+            ("127.0.0.1:9600", false),
+            ("127.9.9.9:1", false),
+            ("[::1]:9600", false),
+            ("[::ffff:127.0.0.1]:9600", false),
+            ("0.0.0.0:9600", true),
+            ("[::]:9600", true),
+            ("192.0.2.1:9600", true),
+            ("[::ffff:192.0.2.1]:9600", true),
+        ] {
+            let text = format!("[metrics]\nlisten = \"{address}\"\n");
+            let result = parse(&text).unwrap().check_metrics();
+            assert_eq!(result.is_err(), remote, "{address}");
+            if let Err(error) = result {
+                let error = error.to_string();
+                assert!(error.contains("metrics.allow_remote = true") && error.contains(address));
+            }
+            parse(&format!("{text}allow_remote = true\n")).unwrap().check_metrics().unwrap();
+        }
+        assert!(parse("[metrics]\nlisten = \"127.0.0.1\"\n").unwrap_err().contains("line 2"));
     }
 
     #[test]

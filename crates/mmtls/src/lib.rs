@@ -7,11 +7,15 @@
 
 pub mod certificate;
 pub mod config;
+pub mod control;
 pub mod eve;
 pub mod fingerprint;
+pub mod http;
 pub mod mirror;
 pub mod monitor;
 pub mod patterns;
 pub mod rules;
+mod serve;
+pub mod stats;
 pub mod streams;
 pub mod summary;

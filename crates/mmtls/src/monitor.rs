@@ -14,6 +14,7 @@ mod inspection;
 mod line_limit;
 mod look;
 mod mid_stream;
+mod operator;
 mod reports;
 
 use std::collections::BTreeSet;
@@ -41,6 +42,7 @@ pub use error::{MonitorError, MonitorIoError};
 pub use finding::Finding;
 pub use inspection::Inspection;
 pub use look::{Look, RuleLook};
+use operator::Operated;
 pub use reports::Stops;
 use reports::{Asked, Known, Reports};
 
@@ -106,6 +108,7 @@ pub struct Monitor {
     writes_fingerprints: bool,
     /// Memory of all sessions' decoders.
     budget: AppBudget,
+    pub(crate) operated: Operated,
 }
 
 /// What the monitor keeps for each session.
@@ -115,7 +118,7 @@ pub struct MonitorState {
     rules: Option<Box<SessionRules>>,
     copies: SessionCopies,
     /// Session errors reported already; a handful of kinds at most.
-    reported: Vec<(SessionError, Direction)>,
+    pub(crate) reported: Vec<(SessionError, Direction)>,
     known: Known,
     failed: bool,
     stalled: bool,
@@ -171,6 +174,7 @@ impl Monitor {
         };
         let copies = Copies::open(config.streams_dir.as_deref(), config.mirror.as_ref())?;
         Ok(Self {
+            operated: Operated::new(eve.as_ref()),
             reports: Reports::new(
                 eve,
                 config.stops,
@@ -201,6 +205,7 @@ impl Monitor {
         } = self;
         Ok(Self {
             reports: reports.share(),
+            operated: self.operated.share(),
             copies: self.copies.share(config.streams_dir.as_deref())?,
             patterns: patterns.clone(),
             rules: rules.as_ref().map(LiveRules::share),
@@ -246,13 +251,12 @@ impl Monitor {
         engine: &C,
         workers: &[C],
     ) {
-        let reports = &mut self.reports;
-        if let Some(eve) = &mut reports.eve {
-            eve.stats(
-                reports.now_ns,
-                &Stats { uptime: uptime.as_secs(), monitor: summary, engine, workers },
-            );
-        }
+        self.reports.stats(uptime, summary, engine, workers);
+    }
+
+    /// Notes in the log what an operator, known by user number, decides about a flow.
+    pub fn operator_decides(&mut self, flow: FlowKey, action: &'static str, uid: Option<u32>) {
+        self.reports.operator_decides(flow, action, uid);
     }
 
     /// Opens `eve.json` again under its name. [`Self::flush`] says later whether it failed.
@@ -295,15 +299,6 @@ impl Monitor {
         self.copies.report(&mut self.reports.summary, &mut errors);
         errors
     }
-}
-
-#[derive(Serialize)]
-struct Stats<'a, C> {
-    uptime: u64,
-    monitor: &'a Summary,
-    engine: &'a C,
-    #[serde(skip_serializing_if = "<[C]>::is_empty")]
-    workers: &'a [C],
 }
 
 impl Monitor {
@@ -719,6 +714,7 @@ impl Handler for Monitor {
 
     fn keys_refused(&mut self, refused: &RefusedKeys<'_>) {
         self.set_now(refused.now_ns);
+        self.operated.keys_refused(refused);
         self.reports.keys_refused(refused);
     }
 

@@ -16,6 +16,7 @@ mod new_flow;
 mod offload;
 mod opening;
 mod opening_copies;
+mod operator;
 mod passing;
 mod payload;
 mod reassemble;
@@ -24,9 +25,12 @@ mod segment;
 mod shown;
 mod sink;
 mod stalls;
+mod view;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+
+pub use view::{Carries, FlowView};
 
 use fragment_store::Fragments;
 use late_flows::LateFlows;
@@ -90,6 +94,8 @@ pub struct Engine<H: Handler> {
     /// Time of the first frame.
     started_ns: Option<u64>,
     now_ns: u64,
+    /// Connections that begin are left alone.
+    drains: bool,
 }
 
 /// A stall that must be looked at when its time is up. All in a queue have the same duration, so it
@@ -135,6 +141,7 @@ impl<H: Handler> Engine<H> {
             frame_memory: None,
             started_ns: None,
             now_ns: 0,
+            drains: false,
             config,
         }
     }

@@ -177,6 +177,11 @@ impl Reporter {
         self.disposition.decide(Disposition::Bypass);
     }
 
+    /// Somebody else has decided.
+    pub(super) fn decide(&mut self, disposition: Disposition) {
+        self.disposition.decide(disposition);
+    }
+
     /// Does what the handler asked for, at the end, too: the packets that brought it have not gone on.
     pub(super) fn apply_control(&mut self) {
         if self.control.reset {

@@ -385,7 +385,14 @@ impl TlsSession {
         if self.protocol.handle_missing_keys(direction, ctx) {
             self.resume(direction, None, ctx);
             self.resume_server(ctx);
+        } else if let Some(since) = self.streams[direction.index()].stalled_since_ns {
+            ctx.counters.stall_times.observe_ns(ctx.now_ns.saturating_sub(since));
         }
+    }
+
+    /// The operator decides about it.
+    pub(crate) fn decide(&mut self, disposition: Disposition) {
+        self.protocol.reporter.decide(disposition);
     }
 
     /// The client shares the keys of this session.
@@ -594,7 +601,9 @@ impl TlsSession {
         }
         ctx.counters.stalls_ended_by_keys += u64::from(waited_ns.is_some());
         ctx.counters.stall_ns += waited_ns.unwrap_or(0);
-        stream.stalled_since_ns = None;
+        if let Some(since) = stream.stalled_since_ns.take() {
+            ctx.counters.stall_times.observe_ns(ctx.now_ns.saturating_sub(since));
+        }
         stream.stall_told = false;
         self.wait(direction, &ending, ctx);
     }

@@ -272,6 +272,8 @@ pub enum EndReason {
     ResetByPeer(Direction),
     /// An application called [`super::Session::reset`].
     ResetByHandler,
+    /// An operator asked for it ([`crate::Engine::reset_flow`]).
+    ResetByOperator,
     /// A policy dropped or reset it.
     ResetByPolicy(SessionError),
     /// Idle for longer than the timeout.
@@ -283,10 +285,10 @@ pub enum EndReason {
 }
 
 impl EndReason {
-    /// Whether this side has ended it: an application, or a policy.
+    /// Whether this side has ended it: an application, an operator, or a policy.
     #[must_use]
     pub const fn is_reset_by_monitor(self) -> bool {
-        matches!(self, Self::ResetByHandler | Self::ResetByPolicy(_))
+        matches!(self, Self::ResetByHandler | Self::ResetByOperator | Self::ResetByPolicy(_))
     }
 
     /// A stable name for logs.
@@ -297,6 +299,7 @@ impl EndReason {
             Self::ResetByPeer(Direction::ClientToServer) => "reset_by_client",
             Self::ResetByPeer(Direction::ServerToClient) => "reset_by_server",
             Self::ResetByHandler => "reset_by_application",
+            Self::ResetByOperator => "reset_by_operator",
             Self::ResetByPolicy(_) => "reset_by_policy",
             Self::TimedOut => "timeout",
             Self::Replaced => "replaced",

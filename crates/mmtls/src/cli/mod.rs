@@ -2,12 +2,18 @@
 //!
 //! Refuses contradictions with one clear line and a non-zero exit status.
 
+mod ctl;
 mod key_server;
 mod pki;
 mod read;
+mod reload;
 mod report;
 mod rules;
 mod run;
+mod say;
+mod services;
+mod signals;
+mod stats;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -39,9 +45,11 @@ pub struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Bridge two interfaces and monitor the TLS sessions that cross them.
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Read a capture file (pcap or pcapng, also gzipped).
     Read(read::ReadArgs),
+    /// Ask or tell a running monitor something.
+    Ctl(ctl::CtlArgs),
     /// Look at rules in Suricata's language.
     Rules(rules::RulesArgs),
     /// Make certificates for the key channel: an authority's, the middlebox's and endpoints'.
@@ -170,6 +178,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => run::run(&args),
             Command::Read(args) => read::run(&args),
+            Command::Ctl(args) => args.run(),
             Command::Rules(args) => args.run(),
             Command::Pki(args) => args.run(),
             Command::KeyServer(args) => args.run(),

@@ -17,6 +17,7 @@ use mmtls::mirror::MirrorConfig;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, Stops};
 use mmtls::patterns::PatternConfig;
 use mmtls::rules::RulesConfig;
+use mmtls::stats::counts::engine_map;
 use mmtls::summary::Summary;
 use mmtls_engine::Cleartext;
 use mmtls_middlebox::Error;
@@ -24,7 +25,7 @@ use mmtls_middlebox::keylog::KeyLog;
 use mmtls_middlebox::offline::{self, Replay};
 
 use super::report::{
-    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_profile, print_summary,
+    ReportArgs, check_streams, describe_rules, host_name, print_profile, print_summary,
 };
 
 #[derive(Args)]
@@ -150,7 +151,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     let mut monitor = replay.finish();
     let mut lost = monitor.finish();
     let summary = monitor.summary().clone();
-    monitor.write_stats(Duration::ZERO, &summary, &counter_map(&counters), &[]);
+    monitor.write_stats(Duration::ZERO, &summary, &engine_map(&counters), &[]);
     lost.extend(monitor.finish());
     print_summary(&mut std::io::stdout(), monitor.summary(), &counters);
     if let Some(rules) = monitor.rules() {

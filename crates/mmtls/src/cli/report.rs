@@ -110,11 +110,6 @@ pub fn host_name() -> Option<String> {
     Some(name.trim_end().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// Counters by name, for `stats` records.
-pub fn counter_map(counters: &Counters) -> BTreeMap<&'static str, u64> {
-    counters.list().collect()
-}
-
 /// Prints the summary and what the engine did to frames.
 pub fn print_summary(out: &mut impl Write, summary: &Summary, counters: &Counters) {
     // Where nobody reads it, nothing is lost.

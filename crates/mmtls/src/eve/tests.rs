@@ -270,6 +270,7 @@ fn every_kind(dir: &TempDir) -> Vec<Value> {
         now_ns: 0,
     };
     eve.keys_refused(&refused);
+    eve.control(0, key(), "kill", Some(0));
     eve.anomaly(
         0,
         key(),
