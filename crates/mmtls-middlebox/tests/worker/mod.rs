@@ -272,6 +272,16 @@ fn refuses_a_session_when_it_ends_with_the_worker<N: Network>() {
     }
 }
 
+/// A stage whose ports can forward by themselves; `None`, loudly, where they cannot.
+fn stage_that_offloads<N: Network>() -> Option<Stage<N>> {
+    let stage = Stage::<N>::new()?;
+    if !stage.offloads {
+        eprintln!("SKIPPED: these ports forward nothing by themselves here");
+        return None;
+    }
+    Some(stage)
+}
+
 /// In bursts: everything arrives once and in order.
 fn leaves_what_nobody_reads_to_the_ports<N: Network>() {
     let mut records = Vec::new();
@@ -280,11 +290,7 @@ fn leaves_what_nobody_reads_to_the_ports<N: Network>() {
         records.extend(contents(CLIENT, &[300]));
     }
     let session = Session::new(&records);
-    let Some(mut stage) = Stage::<N>::new() else { return };
-    if !stage.offloads {
-        eprintln!("SKIPPED: these ports forward nothing by themselves here");
-        return;
-    }
+    let Some(mut stage) = stage_that_offloads::<N>() else { return };
     stage.refuse(&session);
     let mut random = Seeded::new(1);
     stage.pass(&session.handshake);
@@ -323,11 +329,7 @@ fn leaves_paused_records_to_the_ports<N: Network>() {
     records.extend(paused);
     records.push(read(b"read again"));
     let session = Session::new(&records);
-    let Some(mut stage) = Stage::<N>::new() else { return };
-    if !stage.offloads {
-        eprintln!("SKIPPED: these ports forward nothing by themselves here");
-        return;
-    }
+    let Some(mut stage) = stage_that_offloads::<N>() else { return };
     stage.deliver(&session);
     stage.open(&session);
     let mut random = Seeded::new(1);
@@ -369,11 +371,7 @@ fn knows_all_headers_that_are_in_flight<N: Network>() {
     let mut records = vec![(SERVER, NO_MORE.to_vec())];
     records.extend(contents(SERVER, &[1010; 3000]));
     let session = Session::new(&records);
-    let Some(mut stage) = Stage::<N>::new() else { return };
-    if !stage.offloads {
-        eprintln!("SKIPPED: these ports forward nothing by themselves here");
-        return;
-    }
+    let Some(mut stage) = stage_that_offloads::<N>() else { return };
     stage.deliver(&session);
     stage.open(&session);
     stage.pass(&session.records[0]);
