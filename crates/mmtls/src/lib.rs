@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod certificate;
+pub mod check;
 pub mod config;
 pub mod eve;
 pub mod fingerprint;

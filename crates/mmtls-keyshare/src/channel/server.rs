@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 pub use rustls::pki_types::ServerName;
 use slab::Slab;
 use zeroize::Zeroizing;
@@ -29,7 +30,7 @@ use super::connection::{Connection, Disposition, Said, Terms};
 pub use super::peer::{ConnectionId, Peer};
 use super::relay::Relay;
 pub use super::sink::KeySink;
-pub use super::tls::{Identity, TlsError};
+pub use super::tls::{Identity, TlsError, certificates};
 use crate::message::{self, EncodeError, Greeting, Message};
 
 const LISTENER: Token = Token(0);
@@ -96,6 +97,23 @@ impl ServerConfig {
         super::tls::server_config(&self.identity, self.client_ca_file.as_deref())
             .map(drop)
             .map_err(StartError::Tls)
+    }
+
+    /// Whether this process could listen at the address now. Nobody can connect meanwhile.
+    ///
+    /// # Errors
+    /// [`StartError::Io`].
+    pub fn check_address(&self) -> Result<(), StartError> {
+        let listen = self.listen;
+        let bind = || -> rustix::io::Result<()> {
+            let family = if listen.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let kind = SocketType::STREAM;
+            let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+            // As the listener does: connections that have just ended are not in its way.
+            rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+            rustix::net::bind(&socket, &listen)
+        };
+        bind().map_err(|error| StartError::Io { listen, error: error.into() })
     }
 }
 

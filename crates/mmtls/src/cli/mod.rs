@@ -4,6 +4,8 @@
 
 mod key_server;
 mod pki;
+mod prepare;
+mod progress;
 mod read;
 mod report;
 mod rules;
@@ -40,7 +42,7 @@ pub struct Cli {
 enum Command {
     /// Bridge two interfaces and monitor the TLS sessions that cross them.
     Run(run::RunArgs),
-    /// Read a capture file (pcap or pcapng, also gzipped).
+    /// Read capture files (pcap or pcapng, also gzipped).
     Read(read::ReadArgs),
     /// Look at rules in Suricata's language.
     Rules(rules::RulesArgs),

@@ -16,17 +16,17 @@ use clap::Args;
 use mmtls::config::{self, File};
 use mmtls::eve::Origin;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError, Stops};
-use mmtls::patterns::{PatternConfig, Patterns};
-use mmtls::rules::{LoadedRules, Reloader, RulesConfig};
+use mmtls::patterns::PatternConfig;
+use mmtls::rules::{Reloader, RulesConfig};
 use mmtls::summary::Summary;
-use mmtls_engine::{Cleartext, Policy};
 use mmtls_middlebox::Error;
-use mmtls_middlebox::config::PolicyName;
+use mmtls_middlebox::config::address_and_port;
 use mmtls_middlebox::worker::Worker;
 use mmtls_middlebox::{KeyCertificates, KeyCounters, KeyMeter, Middlebox, Settings, Status};
 use mmtls_packet_io::Ports;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
+use super::prepare::{Prepared, prepare};
 use super::report::{
     ReportArgs, check_streams, counter_map, describe_rules, host_name, print_profile, print_summary,
 };
@@ -35,39 +35,39 @@ use super::report::{
 pub struct RunArgs {
     /// The two interfaces to bridge.
     #[arg(long, value_name = "IF1:IF2")]
-    inline: Option<String>,
+    pub(super) inline: Option<String>,
     /// Instead: interfaces that are only looked at; somebody else forwards, and nothing is sent.
     #[arg(long, value_name = "IF1[:IF2]", conflicts_with = "inline")]
-    passive: Option<String>,
+    pub(super) passive: Option<String>,
     /// Take keys from endpoints at this address.
-    #[arg(long, value_name = "ADDR:PORT")]
-    keys_listen: Option<SocketAddr>,
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address_and_port)]
+    pub(super) keys_listen: Option<SocketAddr>,
     /// PEM certificate that endpoints verify.
     #[arg(long, value_name = "FILE")]
-    key_cert: Option<PathBuf>,
+    pub(super) key_cert: Option<PathBuf>,
     /// PEM key of that certificate.
     #[arg(long, value_name = "FILE")]
-    key_key: Option<PathBuf>,
+    pub(super) key_key: Option<PathBuf>,
     /// Require certificates of this authority from endpoints.
     #[arg(long, value_name = "FILE")]
-    keys_client_ca: Option<PathBuf>,
+    pub(super) keys_client_ca: Option<PathBuf>,
     /// Follow a key log, too: a file as SSLKEYLOGFILE writes it, or a FIFO.
     #[arg(long, value_name = "FILE")]
-    keylog: Option<PathBuf>,
+    pub(super) keylog: Option<PathBuf>,
     /// What to do with sessions whose keys do not come in time.
     #[arg(long, value_name = "POLICY", value_parser = ["forward", "reset"])]
-    missing_keys: Option<String>,
+    pub(super) missing_keys: Option<String>,
     /// Threads that move frames and decrypt, 1 to 128.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
-    workers: Option<u32>,
+    pub(super) workers: Option<u32>,
     /// Configuration file; options given here win.
     #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    pub(super) config: Option<PathBuf>,
     /// Check the configuration and exit.
     #[arg(short = 'T', long = "test-config")]
-    test_config: bool,
+    pub(super) test_config: bool,
     #[command(flatten)]
-    report: ReportArgs,
+    pub(super) report: ReportArgs,
 }
 
 /// What the operator asked for by a signal.
@@ -79,20 +79,10 @@ struct Signals {
 }
 
 pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
-    let mut file = match &args.config {
-        Some(path) => config::load(path)?,
-        None => File::default(),
+    let Some(Prepared { file, settings, monitor: monitor_config }) = prepare(args) else {
+        return Ok(ExitCode::FAILURE);
     };
-    apply(args, &mut file)?;
-    file.check_inspection()?;
-    let mut settings = Settings::from_configuration(&file.configuration())?;
-    if file.inspect.follows_plaintext() {
-        settings.engine.cleartext = Cleartext::FromBeginning;
-    }
-    let monitor_config = monitor_config(&file, &settings, args.report.profile_rules);
-    settings.engine.tell_hellos = monitor_config.wants_hellos();
     if args.test_config {
-        check(&settings, &monitor_config)?;
         let _ = writeln!(std::io::stdout(), "configuration is valid");
         return Ok(ExitCode::SUCCESS);
     }
@@ -392,80 +382,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a start would find wrong in files and on this machine, without opening sockets or writing
-/// anything.
-fn check(settings: &Settings, monitor: &MonitorConfig) -> Result<(), Error> {
-    settings.check()?;
-    if let Some(patterns) = &monitor.patterns {
-        Patterns::load(patterns).map_err(|error| Error::Usage(error.to_string()))?;
-    }
-    if let Some(rules) = &monitor.rules {
-        let loaded = LoadedRules::load(rules).map_err(|error| Error::Usage(error.to_string()))?;
-        describe_rules(loaded.matcher.len(), &loaded.skipped, &mut say);
-    }
-    // Read without them, as the middlebox does.
-    mmtls_middlebox::harden::drop_capabilities()?;
-    settings.check_key_log()
-}
-
 /// One line for the operator. Where nobody reads it any more, the bridge goes on.
-fn say(text: &str) {
+pub(super) fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "mmtls: {text}");
 }
 
-/// Lets options win over the file.
-fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
-    if let Some(names) = &args.passive {
-        file.inline.interfaces = None;
-        let names: Vec<String> = names.split(':').map(str::to_owned).collect();
-        if names.len() > 2 || names.iter().any(String::is_empty) {
-            let text = "--passive takes one interface name or two: IF1[:IF2]";
-            return Err(Error::Usage(text.to_owned()));
-        }
-        file.passive.interfaces = Some(names);
-    }
-    if let Some(pair) = &args.inline {
-        file.passive.interfaces = None;
-        file.inline.interfaces = match pair.split_once(':') {
-            Some((left, right)) if !left.is_empty() && !right.is_empty() => {
-                Some([left.to_owned(), right.to_owned()])
-            }
-            _ => {
-                let text = "--inline takes two interface names: IF1:IF2";
-                return Err(Error::Usage(text.to_owned()));
-            }
-        };
-    }
-    if let Some(count) = args.workers {
-        file.workers.count = count;
-    }
-    if let Some(name) = &args.missing_keys {
-        file.policies.missing_keys = Policy::from_name(name).map(PolicyName);
-    }
-    file.keys.listen = args.keys_listen.or(file.keys.listen);
-    let or = |option: &Option<PathBuf>, place: &mut Option<PathBuf>| {
-        if option.is_some() {
-            place.clone_from(option);
-        }
-    };
-    or(&args.key_cert, &mut file.keys.certificate_file);
-    or(&args.key_key, &mut file.keys.key_file);
-    or(&args.keys_client_ca, &mut file.keys.client_ca_file);
-    or(&args.keylog, &mut file.keys.log_file);
-    file.log.fileinfo |= args.report.fileinfo;
-    or(&args.report.log_dir, &mut file.log.directory);
-    or(&args.report.streams, &mut file.log.streams_directory);
-    or(&args.report.patterns, &mut file.inspect.patterns_file);
-    if !args.report.only_rules.is_empty() {
-        file.inspect.rules_files.clone_from(&args.report.only_rules);
-    }
-    file.inspect.rules_files.extend_from_slice(&args.report.rules);
-    file.inspect.plaintext = args.report.plaintext.or(file.inspect.plaintext);
-    file.inspect.pattern_action = args.report.pattern_action.unwrap_or(file.inspect.pattern_action);
-    Ok(())
-}
-
-fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> MonitorConfig {
+pub(super) fn monitor_config(
+    file: &File,
+    settings: &Settings,
+    counts_costs: bool,
+) -> MonitorConfig {
     let action = file.inspect.pattern_action.into();
     let patterns = file.inspect.patterns_file.clone();
     let bridge = &settings.bridge;
