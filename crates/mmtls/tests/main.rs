@@ -24,6 +24,7 @@ mod reset;
 mod restart;
 mod rules;
 mod servers;
+mod service;
 mod share;
 mod signals;
 mod starttls;

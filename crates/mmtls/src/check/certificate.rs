@@ -13,14 +13,14 @@ use x509_cert::der::oid::db::rfc5280::ID_KP_SERVER_AUTH;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::ext::pkix::{BasicConstraints, ExtendedKeyUsage, SubjectAltName};
 
-use super::Severity;
+use super::problem::Severity;
 
 /// The end is told so long ahead, or a tenth of the whole life: some are made for a week.
 const SOON: Duration = Duration::from_secs(14 * 86_400);
 
 /// What certificates in a file are for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Usage {
+pub(super) enum Usage {
     /// The first one is what endpoints verify.
     Middlebox,
     /// They certify endpoints.

@@ -10,6 +10,7 @@ mod read;
 mod report;
 mod rules;
 mod run;
+mod service;
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -22,7 +22,8 @@ use mmtls_middlebox::offline::{self, Replay};
 
 use super::progress::Progress;
 use super::report::{
-    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_profile, print_summary,
+    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_profile,
+    print_summary, say,
 };
 
 #[derive(Args)]
@@ -197,11 +198,6 @@ impl Reading {
             }
         }
     }
-}
-
-/// One line for whoever started this.
-fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "mmtls: {text}");
 }
 
 /// The key log's keys.

@@ -114,3 +114,8 @@ pub fn print_summary(out: &mut (impl Write + ?Sized), summary: &Summary, counter
         counters.frames, counters.forwarded, counters.held, counters.dropped
     );
 }
+
+/// One line for the operator. Where nobody reads it any more, the bridge goes on.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "mmtls: {text}");
+}

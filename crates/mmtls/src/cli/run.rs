@@ -6,21 +6,22 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use mmtls::config::{self, File};
-use mmtls::eve::Origin;
+use mmtls::config::{self, File, Places};
+use mmtls::eve::{Origin, STANDARD_OUTPUT};
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError, Stops};
 use mmtls::patterns::PatternConfig;
 use mmtls::rules::{Reloader, RulesConfig};
 use mmtls::summary::Summary;
+use mmtls_engine::Policy;
 use mmtls_middlebox::Error;
-use mmtls_middlebox::config::address_and_port;
+use mmtls_middlebox::config::{PolicyName, address_and_port};
 use mmtls_middlebox::worker::Worker;
 use mmtls_middlebox::{KeyCertificates, KeyCounters, KeyMeter, Middlebox, Settings, Status};
 use mmtls_packet_io::Ports;
@@ -28,46 +29,48 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 use super::prepare::{Prepared, prepare};
 use super::report::{
-    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_profile, print_summary,
+    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_profile,
+    print_summary, say,
 };
+use super::service::{self, Service};
 
 #[derive(Args)]
 pub struct RunArgs {
     /// The two interfaces to bridge.
     #[arg(long, value_name = "IF1:IF2")]
-    pub(super) inline: Option<String>,
+    inline: Option<String>,
     /// Instead: interfaces that are only looked at; somebody else forwards, and nothing is sent.
     #[arg(long, value_name = "IF1[:IF2]", conflicts_with = "inline")]
-    pub(super) passive: Option<String>,
+    passive: Option<String>,
     /// Take keys from endpoints at this address.
     #[arg(long, value_name = "ADDR:PORT", value_parser = address_and_port)]
-    pub(super) keys_listen: Option<SocketAddr>,
+    keys_listen: Option<SocketAddr>,
     /// PEM certificate that endpoints verify.
     #[arg(long, value_name = "FILE")]
-    pub(super) key_cert: Option<PathBuf>,
+    key_cert: Option<PathBuf>,
     /// PEM key of that certificate.
     #[arg(long, value_name = "FILE")]
-    pub(super) key_key: Option<PathBuf>,
+    key_key: Option<PathBuf>,
     /// Require certificates of this authority from endpoints.
     #[arg(long, value_name = "FILE")]
-    pub(super) keys_client_ca: Option<PathBuf>,
+    keys_client_ca: Option<PathBuf>,
     /// Follow a key log, too: a file as SSLKEYLOGFILE writes it, or a FIFO.
     #[arg(long, value_name = "FILE")]
-    pub(super) keylog: Option<PathBuf>,
+    keylog: Option<PathBuf>,
     /// What to do with sessions whose keys do not come in time.
     #[arg(long, value_name = "POLICY", value_parser = ["forward", "reset"])]
-    pub(super) missing_keys: Option<String>,
+    missing_keys: Option<String>,
     /// Threads that move frames and decrypt, 1 to 128.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
-    pub(super) workers: Option<u32>,
+    workers: Option<u32>,
     /// Configuration file; options given here win.
     #[arg(short, long, value_name = "FILE")]
-    pub(super) config: Option<PathBuf>,
+    config: Option<PathBuf>,
     /// Check the configuration and exit.
     #[arg(short = 'T', long = "test-config")]
-    pub(super) test_config: bool,
+    test_config: bool,
     #[command(flatten)]
-    pub(super) report: ReportArgs,
+    report: ReportArgs,
 }
 
 /// What the operator asked for by a signal.
@@ -79,7 +82,12 @@ struct Signals {
 }
 
 pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
-    let Some(Prepared { file, settings, monitor: monitor_config }) = prepare(args) else {
+    let prepared = configured(args).and_then(|(file, places)| {
+        prepare(file, &places, args.test_config, |file, settings| {
+            monitor_config(file, settings, args.report.profile_rules)
+        })
+    });
+    let Some(Prepared { file, settings, monitor: monitor_config }) = prepared else {
         return Ok(ExitCode::FAILURE);
     };
     if args.test_config {
@@ -148,9 +156,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         let what = "the thread that writes eve.json";
         monitor.write_behind().map_err(|error| Error::System { what, error })?;
     }
+    let service = Service::start(middlebox.workers(), format!("{doing} {interfaces}"))?;
     let finished = middlebox.run(monitors, &signals.stop, |number, worker| {
         stats.tick(number, worker, &signals, &reload);
+        service.tick(number);
     });
+    drop(service);
     let mut monitors = Vec::new();
     for (number, (mut monitor, status)) in finished.workers.into_iter().enumerate() {
         stats.flush(&mut monitor);
@@ -210,6 +221,7 @@ impl Reload {
         let (certificates, rules) = (self.certificates.clone(), self.rules.clone());
         let runs = Arc::clone(&self.runs);
         let work = move || {
+            service::reloading();
             match certificates.reload() {
                 Ok(()) => say("certificates: in force for connections to come"),
                 Err(error) => say(&format!("{error}; the certificates in force stay")),
@@ -221,6 +233,7 @@ impl Reload {
                 }
                 Some(Err(error)) => say(&format!("{error}; those in force stay")),
             }
+            service::ready();
             runs.store(false, Ordering::Relaxed);
         };
         if let Err(error) = std::thread::Builder::new().name("reload".to_owned()).spawn(work) {
@@ -382,16 +395,105 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One line for the operator. Where nobody reads it any more, the bridge goes on.
-pub(super) fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "mmtls: {text}");
+/// Options and file together, and where each setting comes from; tells what makes no sense.
+fn configured(args: &RunArgs) -> Option<(File, Places)> {
+    let tell = |lines: Vec<String>| lines.iter().for_each(|line| say(line));
+    let (mut file, mut places) = match &args.config {
+        Some(path) => config::load(path).map_err(tell).ok()?,
+        None => (File::default(), Places::default()),
+    };
+    let mut mistakes = Vec::new();
+    apply(args, &mut file, &mut mistakes);
+    note_options(args, &mut places);
+    if mistakes.is_empty() {
+        return Some((file, places));
+    }
+    tell(mistakes);
+    None
 }
 
-pub(super) fn monitor_config(
-    file: &File,
-    settings: &Settings,
-    counts_costs: bool,
-) -> MonitorConfig {
+/// Which settings come from the command line.
+fn note_options(args: &RunArgs, places: &mut Places) {
+    let RunArgs { inline, passive, keys_listen, key_cert, key_key, report, .. } = args;
+    for (is_given, key, option) in [
+        (inline.is_some(), "inline.interfaces", "--inline"),
+        (passive.is_some(), "passive.interfaces", "--passive"),
+        (keys_listen.is_some(), "keys.listen", "--keys-listen"),
+        (key_cert.is_some(), "keys.certificate_file", "--key-cert"),
+        (key_key.is_some(), "keys.key_file", "--key-key"),
+        (args.keys_client_ca.is_some(), "keys.client_ca_file", "--keys-client-ca"),
+        (args.keylog.is_some(), "keys.log_file", "--keylog"),
+        (args.missing_keys.is_some(), "policies.missing_keys", "--missing-keys"),
+        (args.workers.is_some(), "workers.count", "--workers"),
+        (report.log_dir.is_some(), "log.directory", "--log-dir"),
+        (report.streams.is_some(), "log.streams_directory", "--streams"),
+        (report.patterns.is_some(), "inspect.patterns_file", "--patterns"),
+        (report.pattern_action.is_some(), "inspect.pattern_action", "--pattern-action"),
+        (report.plaintext.is_some(), "inspect.plaintext", "--plaintext"),
+        (!report.only_rules.is_empty(), "inspect.rules_files", "--only-rules"),
+    ] {
+        if is_given {
+            places.option(key, option);
+        }
+    }
+}
+
+/// Lets options win over the file.
+fn apply(args: &RunArgs, file: &mut File, mistakes: &mut Vec<String>) {
+    if let Some(names) = &args.passive {
+        file.inline.interfaces = None;
+        let names: Vec<String> = names.split(':').map(str::to_owned).collect();
+        if names.len() > 2 || names.iter().any(String::is_empty) {
+            mistakes.push("--passive takes one interface name or two: IF1[:IF2]".to_owned());
+        }
+        file.passive.interfaces = Some(names);
+    }
+    if let Some(pair) = &args.inline {
+        file.passive.interfaces = None;
+        file.inline.interfaces = match pair.split_once(':') {
+            Some((left, right)) if !left.is_empty() && !right.is_empty() => {
+                Some([left.to_owned(), right.to_owned()])
+            }
+            _ => {
+                mistakes.push("--inline takes two interface names: IF1:IF2".to_owned());
+                None
+            }
+        };
+    }
+    if let Some(count) = args.workers {
+        file.workers.count = count;
+    }
+    if let Some(name) = &args.missing_keys {
+        file.policies.missing_keys = Policy::from_name(name).map(PolicyName);
+    }
+    file.keys.listen = args.keys_listen.or(file.keys.listen);
+    let or = |option: &Option<PathBuf>, place: &mut Option<PathBuf>| {
+        if option.is_some() {
+            place.clone_from(option);
+        }
+    };
+    or(&args.key_cert, &mut file.keys.certificate_file);
+    or(&args.key_key, &mut file.keys.key_file);
+    or(&args.keys_client_ca, &mut file.keys.client_ca_file);
+    or(&args.keylog, &mut file.keys.log_file);
+    file.log.fileinfo |= args.report.fileinfo;
+    or(&args.report.log_dir, &mut file.log.directory);
+    if file.log.directory.as_deref() == Some(Path::new(STANDARD_OUTPUT)) {
+        mistakes.push(
+            "log.directory (-l): standard output is for `mmtls read`; name a directory".to_owned(),
+        );
+    }
+    or(&args.report.streams, &mut file.log.streams_directory);
+    or(&args.report.patterns, &mut file.inspect.patterns_file);
+    if !args.report.only_rules.is_empty() {
+        file.inspect.rules_files.clone_from(&args.report.only_rules);
+    }
+    file.inspect.rules_files.extend_from_slice(&args.report.rules);
+    file.inspect.plaintext = args.report.plaintext.or(file.inspect.plaintext);
+    file.inspect.pattern_action = args.report.pattern_action.unwrap_or(file.inspect.pattern_action);
+}
+
+fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> MonitorConfig {
     let action = file.inspect.pattern_action.into();
     let patterns = file.inspect.patterns_file.clone();
     let bridge = &settings.bridge;
