@@ -1,12 +1,11 @@
 //! The `mmtls` command.
 #![forbid(unsafe_code)]
 
-mod cli;
-
 use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use mmtls::cli;
 use signal_hook::consts::SIGUSR1;
 
 fn main() -> ExitCode {
