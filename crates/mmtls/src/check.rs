@@ -4,6 +4,7 @@
 
 mod certificate;
 mod directory;
+mod host;
 mod problem;
 
 use std::fmt::Display;
@@ -18,6 +19,7 @@ use crate::monitor::MonitorConfig;
 use crate::patterns::Patterns;
 use crate::rules::{LoadedRules, RulesConfig};
 use certificate::Usage;
+pub use host::{Line, Verdict, host};
 pub use problem::{Problem, Severity};
 
 /// What was found so far.
@@ -136,7 +138,8 @@ pub fn inputs(monitor: &MonitorConfig) -> Result<Option<LoadedRules>, Vec<Proble
 }
 
 /// An error, and what to do about it where it does not say so itself.
-fn told(error: &Error) -> String {
+#[must_use]
+pub fn told(error: &Error) -> String {
     let remedy = match error {
         Error::Interface(PortsError::InterfaceDown { interface }) => {
             format!(" (ip link set {interface} up)")

@@ -287,3 +287,43 @@ fn warns_of_super_frames_that_are_too_large() {
     let words = ["warning: left: super-frames may have 131072 bytes", "gro_max_size 65536"];
     says(&told(&output, 0), &words);
 }
+
+#[test]
+fn doctor_tells_each_thing_with_its_remedy() {
+    if !can_run(&["setpriv"]) {
+        return;
+    }
+    let bed = Testbed::new(Middle::Empty).unwrap();
+    let doctor = |arguments: &[&str], code| {
+        let mut command = bed.middlebox.command(mmtls_program());
+        let output = command.arg("doctor").args(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        let is_line =
+            |line: &str| ["ok    ", "warn  ", "fail  "].iter().any(|it| line.starts_with(it));
+        assert!(text.lines().all(is_line) && output.stderr.is_empty(), "{output:?}");
+        text
+    };
+    let text = doctor(&["left", "right"], 0);
+    assert!(text.contains("ok    left and right: Ethernet, up"), "{text}");
+    assert!(text.contains("ok    CAP_NET_RAW") && text.contains(" Linux "), "{text}");
+    let text = doctor(&["left", "nosuch0"], 1);
+    assert!(text.contains("fail  there is no interface \"nosuch0\""), "{text}");
+    bed.middlebox.ip("address add 192.0.2.9/24 dev right\n").unwrap();
+    let text = doctor(&["left", "right"], 0);
+    assert!(text.contains("warn  right has the address 192.0.2.9"), "{text}");
+    let place = Place::new("doctor");
+    let [expired, key] = certificate(&place, "expired", -9, -1);
+    let text = format!(
+        "[inline]\ninterfaces = [\"left\", \"right\"]\n[policies]\nmissing_keys = \"reset\"\n[keys]\nlisten = \"[::]:4433\"\n\
+         certificate_file = {expired:?}\nkey_file = {key:?}\n"
+    );
+    let config = place.write("m.toml", text);
+    let text = doctor(&["-c", &config], 1);
+    assert!(text.contains(&format!("fail  {config}: line 7: keys.certificate_file: ")), "{text}");
+    let mut command = bed.middlebox.command("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(mmtls_program()).arg("doctor");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!output.status.success() && text.contains("fail  CAP_NET_RAW is missing"), "{text}");
+}

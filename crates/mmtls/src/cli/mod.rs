@@ -2,6 +2,7 @@
 //!
 //! Refuses contradictions with one clear line and a non-zero exit status.
 
+mod doctor;
 mod key_server;
 mod pki;
 mod prepare;
@@ -45,6 +46,8 @@ enum Command {
     Run(run::RunArgs),
     /// Read capture files (pcap or pcapng, also gzipped).
     Read(read::ReadArgs),
+    /// Look at this machine: does it suit a monitor, and what would help?
+    Doctor(doctor::DoctorArgs),
     /// Look at rules in Suricata's language.
     Rules(rules::RulesArgs),
     /// Make certificates for the key channel: an authority's, the middlebox's and endpoints'.
@@ -173,6 +176,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => run::run(&args),
             Command::Read(args) => read::run(&args),
+            Command::Doctor(args) => args.run(),
             Command::Rules(args) => args.run(),
             Command::Pki(args) => args.run(),
             Command::KeyServer(args) => args.run(),
