@@ -146,7 +146,7 @@ install: install-share ## Install programs, libraries, header, mmtls.pc, man pag
 	install -m 644 crates/mmtls-capi/include/mmtls.h $(PLACE)/include/mmtls.h
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/mmtls-capi/mmtls.pc.in \
 		> $(PLACE)/lib/pkgconfig/mmtls.pc
-	@test -f $(MAN)/mmtls.1 || $(MAKE) man
+	@test $(MAN)/mmtls.1 -nt $(BUILT)/mmtls || $(MAKE) man
 	install -d $(PLACE)/share/man/man1 $(PLACE)/share/bash-completion/completions
 	install -d $(PLACE)/share/zsh/site-functions $(PLACE)/share/fish/vendor_completions.d
 	install -m 644 $(MAN)/*.1 $(PLACE)/share/man/man1
@@ -170,7 +170,7 @@ man: ## Write man pages and shell completion into target/man
 
 deb: ## Make Debian packages in target/deb: mmtls, mmtls-agent, libmmtls0, libmmtls-share0, libmmtls-dev
 	@test -f $(BUILT)/mmtls -a -f $(BUILT)/libmmtls_preload.so -a -f $(BUILT)/libmmtls_capi.so || $(MAKE) build
-	@test -f $(MAN)/mmtls.1 || $(MAKE) man
+	@test $(MAN)/mmtls.1 -nt $(BUILT)/mmtls || $(MAKE) man
 	scripts/deb $(BUILT) $(MAN) $(TARGET_DIR)/deb
 
 # As root; it brings debootstrap's Debian, unless ROOT names one.
