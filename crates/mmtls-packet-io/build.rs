@@ -13,7 +13,7 @@ fn main() {
     let directory = std::env::var("OUT_DIR").unwrap_or_default();
     let target = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let mut clang = Command::new(std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned()));
-    clang.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf"]);
+    clang.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3"]);
     // Where Debian has <asm/types.h>.
     clang.arg(format!("-I/usr/include/{target}-linux-gnu"));
     clang.args(["-c", SOURCE, "-o"]).arg(Path::new(&directory).join("offload.o"));

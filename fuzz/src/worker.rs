@@ -34,11 +34,13 @@ const STALL_NS: u64 = 3_000_000_000;
 /// What the last packets of an honest run have to arrive within, in turns.
 const PATIENCE: usize = 400;
 
+/// Bytes of content that are not read behind some records.
+const PAUSE: usize = 2600;
+
 /// A frame of more bytes can be cut into fragments.
 const SMALLEST_IN_TWO: usize = 14 + 20 + 64;
 
 /// What the handler does at its next events, and what it has seen.
-#[derive(Default)]
 struct Judge {
     answers: Vec<u8>,
     next: usize,
@@ -48,10 +50,31 @@ struct Judge {
     ended: [usize; 2],
     /// Records of this direction are not asked for any more.
     unjudged: [bool; 2],
+    /// How much content the session's records have: what a pause passes over is known by that.
+    lens: &'static [Vec<usize>; 2],
     reset: bool,
 }
 
+impl Default for Judge {
+    fn default() -> Self {
+        static NONE: [Vec<usize>; 2] = [const { Vec::new() }; 2];
+        let (answers, next) = Default::default();
+        let (allowed, ended, unjudged, reset) = Default::default();
+        Self { answers, next, allowed, ended, unjudged, lens: &NONE, reset }
+    }
+}
+
 impl Judge {
+    /// A record was judged, and as much content behind it as `paused` need not be.
+    fn allow(&mut self, side: usize, record: u64, mut paused: usize) {
+        let mut next = record as usize + 1;
+        while let Some(rest) = self.lens[side].get(next).and_then(|len| paused.checked_sub(*len)) {
+            paused = rest;
+            next += 1;
+        }
+        self.allowed[side] = self.allowed[side].max(next);
+    }
+
     fn answer(&mut self) -> u8 {
         let answer = self.answers.get(self.next).copied().unwrap_or_default();
         self.next += 1;
@@ -119,10 +142,12 @@ impl Handler for Bench {
                     judge.unjudged[side(direction)] = true;
                     session.pause(direction, None);
                 }
+                4 => session.pause(direction, Some(PAUSE as u64)),
                 _ => {}
             }
             if !judge.reset {
-                judge.allowed[side(direction)] += 1;
+                let paused = if answer == 4 { PAUSE } else { 0 };
+                judge.allow(side(direction), record.sequence(), paused);
             }
         });
     }
@@ -184,18 +209,35 @@ impl Receiver {
     }
 }
 
-/// The sessions that inputs choose from: made once, since they are sealed.
-fn sessions() -> &'static [Session] {
-    static SESSIONS: OnceLock<Vec<Session>> = OnceLock::new();
+/// The sessions that inputs choose from, and how much content their records have: made once, since they are sealed.
+fn sessions() -> &'static [(Session, [Vec<usize>; 2])] {
+    static SESSIONS: OnceLock<Vec<(Session, [Vec<usize>; 2])>> = OnceLock::new();
     SESSIONS.get_or_init(|| {
         let of = |records: &[(Direction, usize)]| {
             let content = records.iter().map(|(direction, len)| (*direction, vec![b'r'; *len]));
-            Session::new(&content.collect::<Vec<_>>())
+            let session = Session::new(&content.collect::<Vec<_>>());
+            let lens = [CLIENT, SERVER].map(|direction| {
+                records.iter().filter(|it| it.0 == direction).map(|it| it.1).collect()
+            });
+            (session, lens)
         };
         vec![
             of(&[(CLIENT, 30), (SERVER, 2500)]),
             of(&[(CLIENT, 10), (SERVER, 40), (SERVER, 3000), (CLIENT, 1500), (SERVER, 5)]),
             of(&[(SERVER, 1000), (CLIENT, 1000), (SERVER, 1), (CLIENT, 1), (SERVER, 1200)]),
+            // Some of them are long enough to go by the ports in a pause.
+            of(&[
+                (CLIENT, 30),
+                (SERVER, 40),
+                (SERVER, 1200),
+                (SERVER, 1300),
+                (SERVER, 20),
+                (SERVER, 2000),
+                (CLIENT, 1100),
+                (CLIENT, 1200),
+                (SERVER, 600),
+                (SERVER, 1500),
+            ]),
         ]
     })
 }
@@ -483,12 +525,12 @@ impl Stage {
 /// The target.
 pub fn worker(data: &[u8]) {
     let mut input = Input::new(data);
-    let session = &sessions()[usize::from(input.u8()) % sessions().len()];
+    let (session, lens) = &sessions()[usize::from(input.u8()) % sessions().len()];
     let how = input.u8();
     let mut stage = Stage::new(session, how & 4 != 0, &mut input);
     let answers = input.take(usize::from(how >> 3)).to_vec();
     let resets = answers.contains(&1) || answers.contains(&2) || answers.contains(&3);
-    stage.bench.with(|judge| judge.answers = answers);
+    stage.bench.with(|judge| (judge.answers, judge.lens) = (answers, lens));
     // The handshake in order, with or without its keys.
     if how & 1 == 0 {
         stage.deliver(KeyEpoch::Handshake);

@@ -14,7 +14,7 @@ use serde::de::{
 };
 
 /// Sections that are for `mmtls run`.
-const OF_THE_APPLICATION: [&str; 2] = ["inspect", "log"];
+const OF_THE_APPLICATION: [&str; 5] = ["control", "inspect", "log", "metrics", "mirror"];
 
 /// Reads a configuration and checks its values.
 ///

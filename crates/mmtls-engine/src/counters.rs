@@ -1,12 +1,16 @@
 //! What the engine counts. Refuses to print.
 
+use crate::histogram::Histogram;
+
 macro_rules! counters {
-    ($($(#[$meta:meta])* $name:ident,)*) => {
+    ($($(#[doc = $text:literal])+ $name:ident,)*) => {
         /// Monotonic counters of one engine.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         #[non_exhaustive]
         pub struct Counters {
-            $($(#[$meta])* pub $name: u64,)*
+            $($(#[doc = $text])+ pub $name: u64,)*
+            /// How long stalls were, whatever has ended them.
+            pub stall_times: Histogram,
         }
 
         impl Counters {
@@ -14,12 +18,18 @@ macro_rules! counters {
             pub fn list(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
+
+            /// What each of them counts, in the same order.
+            pub fn descriptions() -> impl Iterator<Item = (&'static str, &'static str)> {
+                [$((stringify!($name), concat!($($text),+)),)*].into_iter()
+            }
         }
 
         impl core::ops::AddAssign for Counters {
             /// Those of another engine.
             fn add_assign(&mut self, other: Self) {
                 $(self.$name += other.$name;)*
+                self.stall_times += other.stall_times;
             }
         }
     };
@@ -48,6 +58,8 @@ counters! {
     malformed_frames,
     /// Segments from or to endpoints that are left alone; not those that the I/O layer forwards by a rule of its own.
     bypassed,
+    /// Connections left alone since the engine drains: it is about to end.
+    drained,
     /// Segments dropped because their connection is another engine's.
     misplaced,
     /// IP fragments that may carry TCP.

@@ -53,6 +53,7 @@ mod config;
 mod counters;
 mod driver;
 mod follow;
+mod histogram;
 mod keys;
 mod output;
 mod port;
@@ -69,11 +70,12 @@ pub use config::{
     Policies, Policy, Share, TLS_PORTS,
 };
 pub use counters::Counters;
-pub use driver::Engine;
+pub use driver::{Carries, Engine, FlowView};
+pub use histogram::Histogram;
 pub use keys::{LiveKey, LiveKeys, SharedKeys};
 pub use output::{
     Exit, ForwardedElsewhere, FrameInput, HoldId, KeysNeeded, KeysOpenNothing, LiveKeysNeeded,
-    OffloadedFlow, Output, Verdict,
+    OffloadedFlow, OffloadedRecords, Output, RecordsElsewhere, Verdict,
 };
 pub use port::PortId;
 pub use session::KeyRefusal;

@@ -67,8 +67,8 @@ pub enum Output {
         /// The whole frame, ready to be sent.
         frame: Vec<u8>,
     },
-    /// Nothing of a connection is looked at: its plain segments may be forwarded without being shown to the engine, from here
-    /// on. SYN, FIN, RST, urgent data, fragments and segments with anything unusual are to be shown. A hint, and it
+    /// Nothing of a connection is looked at, or not of some records: its plain segments may be forwarded without being shown to
+    /// the engine, from here on. SYN, FIN, RST, urgent data, fragments and segments with anything unusual are to be shown. A hint, and it
     /// may come again with later positions; never without [`Config::offload`](crate::Config::offload).
     Offload(Box<OffloadedFlow>),
     /// Such a connection is to be shown again. What was forwarded until then is to be told with
@@ -96,17 +96,52 @@ pub struct OffloadedFlow {
     /// Stream offsets up to which everything has been seen. Segments behind that may wait where the engine was not yet asked
     /// about them: others must not overtake them.
     pub positions: [u64; 2],
+    /// Where not all of it may go.
+    pub records: Option<OffloadedRecords>,
+}
+
+/// Records of a direction that nobody reads. Besides segments without payload, only those may go that stand exactly at the
+/// direction's position, which is moved behind them, and in which only whole headers of such records begin: of application
+/// data, version 3.3, and fragments of more than 64 and at most 2^14 + 256 bytes. Of the other direction only segments without
+/// payload may.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OffloadedRecords {
+    /// Which direction.
+    pub direction: Direction,
+    /// Stream offset of the next one's header.
+    pub next: u64,
+    /// Bytes of content that may go; `u64::MAX`: all that come.
+    pub content: u64,
+    /// How many bytes of a fragment are not content, at least: not more than 128.
+    pub overhead: u16,
 }
 
 /// What the I/O layer has forwarded of a direction without showing it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ForwardedElsewhere {
     /// Frames.
     pub packets: u64,
     /// Bytes of TCP payload in them.
     pub bytes: u64,
-    /// Stream offset behind the last of them; 0 where there was none.
+    /// Stream offset behind the last of them; where there was none 0, or what was offered.
     pub position: u64,
+    /// Of the direction across from [`OffloadedRecords::direction`]: the latest acknowledgment number.
+    pub acknowledgment: Option<u32>,
+    /// Of that direction.
+    pub records: RecordsElsewhere,
+}
+
+/// Records that the I/O layer has forwarded.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RecordsElsewhere {
+    /// How many.
+    pub count: u64,
+    /// Bytes of content in them, as [`OffloadedRecords::content`] counts.
+    pub content: u64,
+    /// Stream offset behind the last one, of which the rest may still have to come.
+    pub next: u64,
+    /// Lengths of the latest ones' fragments, in order; of as many as can be in flight.
+    pub fragment_lens: Vec<u16>,
 }
 
 /// Which connection's beginning was not seen.

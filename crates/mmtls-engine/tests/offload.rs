@@ -43,6 +43,7 @@ fn answer(t: &mut T, flow: &OffloadedFlow, bytes: [u64; 2]) {
         packets: bytes[at].div_ceil(1000),
         bytes: bytes[at],
         position: if bytes[at] > 0 { flow.positions[at] + bytes[at] } else { 0 },
+        ..ForwardedElsewhere::default()
     };
     t.engine.handle_taken_back(t.now, flow, [of(0), of(1)]);
 }

@@ -20,11 +20,11 @@ mod secrets;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, OpenRecord, ProtocolVersion};
 use mmtls_engine::{KeyRefusal, KeySenders, KeysNeeded, LiveKeys, Share, SharedKeys};
@@ -266,6 +266,8 @@ pub struct KeyRouter {
     /// Why the key log cannot be read; not reported yet.
     log_error: Mutex<Option<io::Error>>,
     connections: Mutex<HashMap<IpAddr, Vec<Agent>>>,
+    /// Messages of each of them with keys, or refusals.
+    messages: Mutex<HashMap<ConnectionId, u64>>,
     /// How many of them are asked for first keys: where none is, no session costs a look at the table.
     answering: AtomicUsize,
     lost: Mutex<Lost>,
@@ -280,6 +282,21 @@ struct Agent {
     connection: ConnectionId,
     capabilities: u32,
     authenticated: bool,
+    address: SocketAddr,
+    since: SystemTime,
+}
+
+/// An endpoint that is connected.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectedAgent {
+    /// Where from.
+    pub address: SocketAddr,
+    /// Since when.
+    pub since: SystemTime,
+    /// Whether a certificate says who it is.
+    pub authenticated: bool,
+    /// Messages of it with keys, or refusals.
+    pub messages: u64,
 }
 
 impl Agent {
@@ -385,6 +402,22 @@ impl KeyRouter {
         // Any hello may look like one with an encrypted hello in it.
         let most = if is_first && offers_ech { MAX_ASKED_FIRST } else { MAX_ASKED };
         others.take(most).map(|(agent, _)| agent.connection).collect()
+    }
+
+    /// Who is connected.
+    #[must_use]
+    pub fn agents(&self) -> Vec<ConnectedAgent> {
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let agents: Vec<Agent> = connections.values().flatten().copied().collect();
+        drop(connections);
+        let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        agents
+            .into_iter()
+            .map(|Agent { connection, authenticated, address, since, .. }| {
+                let messages = messages.get(&connection).copied().unwrap_or(0);
+                ConnectedAgent { address, since, authenticated, messages }
+            })
+            .collect()
     }
 
     /// Whether anybody could deliver keys of a session between these addresses: also whose connection has just
@@ -584,7 +617,8 @@ impl LineSink for WorkerLines {
 impl KeySink for WorkerSink {
     fn opened(&mut self, peer: &Peer) {
         let &Peer { connection, capabilities, authenticated, .. } = peer;
-        let agent = Agent { connection, capabilities, authenticated };
+        let since = SystemTime::now();
+        let agent = Agent { connection, capabilities, authenticated, address: peer.address, since };
         let mut known = self.router.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let address = peer.address.ip();
         known.entry(address).or_default().push(agent);
@@ -592,6 +626,9 @@ impl KeySink for WorkerSink {
             self.router.answering.fetch_add(1, Ordering::Relaxed);
         }
         drop(known);
+        let mut messages = self.router.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.insert(connection, 0);
+        drop(messages);
         for queue in &self.queues {
             let delivery = KeyDelivery::Opened { address, connection };
             match queue.queue.push(Some(address), Routed { delivery, passed: 0 }) {
@@ -602,6 +639,12 @@ impl KeySink for WorkerSink {
     }
 
     fn message(&mut self, peer: &Peer, message: Message) -> Option<Message> {
+        // Nobody but whoever asks for the list takes this lock, too.
+        let mut messages = self.router.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = messages.get_mut(&peer.connection) {
+            *count += 1;
+        }
+        drop(messages);
         let refused = self.deliver(peer.address.ip(), peer.connection.number(), message);
         refused.err().map(Message::Refused)
     }
@@ -632,6 +675,9 @@ impl KeySink for WorkerSink {
         let mut asked = self.router.live_asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.forget(peer.connection);
         drop(asked);
+        let mut messages = self.router.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        messages.remove(&peer.connection);
+        drop(messages);
         let mut known = self.router.connections.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(connections) = known.get_mut(&peer.address.ip()) {
             if let Some(at) = connections.iter().position(|it| it.connection == peer.connection)

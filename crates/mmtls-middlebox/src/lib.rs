@@ -28,7 +28,7 @@ pub mod worker;
 
 pub use error::Error;
 pub use middlebox::{Finished, KeyCertificates, KeyCounters, KeyMeter, Middlebox};
-pub use mmtls_engine::{Counters, Share, session, tls};
+pub use mmtls_engine::{Counters, Histogram, Share, session, tls};
 pub use mmtls_inspect as inspect;
 pub use mmtls_inspect::literal;
 pub use settings::{Findings, Settings};

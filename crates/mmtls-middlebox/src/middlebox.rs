@@ -50,7 +50,7 @@ use mmtls_packet_io::{Outbox, Ports};
 use crate::keylog::follow::Follower;
 use crate::keylog::live_keys;
 use crate::keys::sealed::SealedInput;
-use crate::keys::{self, KeyReceiver, KeyRouter, SealedCounters, WorkerSink};
+use crate::keys::{self, ConnectedAgent, KeyReceiver, KeyRouter, SealedCounters, WorkerSink};
 use crate::settings::{Settings, key_log_error};
 use crate::worker::{KeyInput, Worker};
 use crate::{Error, Status, harden};
@@ -69,7 +69,7 @@ pub struct Middlebox<P = Bridge> {
 }
 
 /// Counters that all workers share.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct KeyCounters {
     /// The key server's.
     pub server: ServerCounters,
@@ -117,6 +117,12 @@ impl KeyMeter {
             unusable: self.router.unusable.load(Ordering::Relaxed),
             sealed: self.router.sealed_counters(),
         }
+    }
+
+    /// The endpoints that are connected.
+    #[must_use]
+    pub fn agents(&self) -> Vec<ConnectedAgent> {
+        self.router.agents()
     }
 
     /// Why the key log that is followed cannot be read, once. It is tried again in any case.

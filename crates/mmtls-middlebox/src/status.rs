@@ -1,6 +1,6 @@
 //! What a worker has counted, and what it keeps.
 
-use mmtls_engine::Counters;
+use mmtls_engine::{Counters, Histogram};
 use mmtls_packet_io::Counters as PortsCounters;
 
 /// What a worker has counted, and what it keeps at the moment.
@@ -16,6 +16,8 @@ pub struct Status {
     pub buffered_bytes: u64,
     /// Frames held.
     pub held_frames: u64,
+    /// How long frames were held that are not any more.
+    pub held_times: Histogram,
     /// Frames dropped because finishing their checksum would have changed their content.
     pub refused_offloads: u64,
     /// How often an interface went down.
@@ -30,6 +32,7 @@ impl core::ops::AddAssign<&Self> for Status {
         self.flows += other.flows;
         self.buffered_bytes += other.buffered_bytes;
         self.held_frames += other.held_frames;
+        self.held_times += other.held_times;
         self.refused_offloads += other.refused_offloads;
         self.interface_downs = self.interface_downs.max(other.interface_downs);
     }

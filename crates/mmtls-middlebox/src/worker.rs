@@ -8,28 +8,30 @@
 //! would change more than a checksum are dropped.
 
 mod clock;
+mod control;
+mod held;
 mod key_input;
 mod moderation;
 mod settings;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mmtls_engine::session::Handler;
 use mmtls_engine::{
-    Engine, Exit, ForwardedElsewhere, FrameInput, HoldId, KeyRefusal, Link, OffloadedFlow, Output,
-    PortId, Verdict, finishes_in_place,
+    Engine, Exit, ForwardedElsewhere, FrameInput, KeyRefusal, Link, OffloadedFlow,
+    OffloadedRecords, Output, PortId, RecordsElsewhere, Verdict, finishes_in_place,
 };
 use mmtls_packet_io::{
-    Action, Error as PortsError, Frame, HeldFrame, OffloadFlow, OffloadSide, Outbox, Port, Ports,
-    VnetHeader,
+    Action, Error as PortsError, Extent, Forwarded, ForwardedRecords, Frame, OffloadFlow,
+    OffloadSide, Outbox, Port, Ports, Records, VnetHeader,
 };
 
 use crate::keys::KeyDelivery;
 use crate::keys::sealed::SealedInput;
 use crate::{Error, Status, harden};
 use clock::Clock;
+use held::HeldFrames;
 pub use key_input::KeyInput;
 use moderation::Moderation;
 pub use settings::Settings;
@@ -56,13 +58,15 @@ pub struct Turn {
 pub struct Worker<H: Handler, P> {
     ports: P,
     engine: Engine<H>,
-    held: HashMap<HoldId, HeldFrame>,
+    held: HeldFrames,
     keys: KeyInput,
     clock: Clock,
     moderation: Moderation,
     batch: usize,
     passive: bool,
     faults: PortFaults,
+    /// The next tick is to come so soon.
+    tick_again: Option<Duration>,
 }
 
 /// What went wrong without ending the worker.
@@ -84,13 +88,14 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         Self {
             ports,
             engine,
-            held: HashMap::new(),
+            held: HeldFrames::default(),
             keys,
             clock: Clock::new(),
             moderation: Moderation::new(settings),
             batch: settings.batch,
             passive: settings.passive,
             faults: PortFaults::default(),
+            tick_again: None,
         }
     }
 
@@ -120,6 +125,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             flows: self.engine.flow_count() as u64,
             buffered_bytes: self.engine.buffered_bytes() as u64,
             held_frames: self.held.len() as u64,
+            held_times: *self.held.times(),
             refused_offloads: self.faults.refused_offloads,
             interface_downs: self.faults.downs,
         }
@@ -152,6 +158,9 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 let checked = self.ports.check();
                 self.tolerate_down(checked, now)?;
                 each_tick(self);
+                if let Some(pause) = self.tick_again.take() {
+                    next_tick = now + pause;
+                }
             }
             // Waiting is a system call that says nothing new while frames keep coming.
             if frames > 0 {
@@ -276,7 +285,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 // The second time its connection is the engine's.
                 Verdict::Drop | Verdict::Again => Action::Drop,
                 Verdict::Hold(id) => {
-                    held.insert(id, frame.hold());
+                    held.insert(id, frame.hold(), now_ns);
                     Action::Taken
                 }
             };
@@ -341,19 +350,19 @@ impl<H: Handler, P: Ports> Worker<H, P> {
 fn drain<H: Handler>(
     now_ns: u64,
     engine: &mut Engine<H>,
-    held: &mut HashMap<HoldId, HeldFrame>,
+    held: &mut HeldFrames,
     keys: &mut KeyInput,
     out: &mut impl Outbox,
 ) {
     while let Some(output) = engine.poll_output() {
         match output {
             Output::Release(id) => {
-                if let Some(frame) = held.remove(&id) {
+                if let Some(frame) = held.take(id, now_ns) {
                     out.send_held(frame);
                 }
             }
             Output::Discard(id) => {
-                held.remove(&id);
+                held.take(id, now_ns);
             }
             Output::Inject { exit, frame } => {
                 let port = match exit {
@@ -363,12 +372,13 @@ fn drain<H: Handler>(
                 // The engine's frames have a header and a legal length.
                 let _ = out.inject(port, &frame);
             }
-            Output::Offload(flow) => out.offload(&left_to_ports(&flow)),
+            Output::Offload(flow) => {
+                if !out.offload(&left_to_ports(&flow)) {
+                    engine.handle_offload_refused(now_ns, &flow);
+                }
+            }
             Output::TakeBack(flow) => {
-                let forwarded = out.take_back(&left_to_ports(&flow)).map(|of| {
-                    let (packets, bytes) = (of.frames, of.payload_bytes);
-                    ForwardedElsewhere { packets, bytes, position: of.position }
-                });
+                let forwarded = out.take_back(&left_to_ports(&flow)).map(forwarded_by_ports);
                 engine.handle_taken_back(now_ns, &flow, forwarded);
             }
             Output::KeysOpenNothing(of) => {
@@ -402,9 +412,19 @@ fn port_of(id: PortId) -> Port {
     if id == port_id(Port::Left) { Port::Left } else { Port::Right }
 }
 
-/// A connection that nobody reads, as the ports know it.
+/// A connection that nobody reads, or not all of, as the ports know it.
 fn left_to_ports(flow: &OffloadedFlow) -> OffloadFlow {
+    let extent = |at: usize| match flow.records {
+        None => Extent::Everything,
+        Some(OffloadedRecords { direction, next, content, overhead })
+            if direction.index() == at =>
+        {
+            Extent::Records(Records { next, content, overhead })
+        }
+        Some(_) => Extent::Acknowledgments,
+    };
     let side = |at: usize| OffloadSide {
+        extent: extent(at),
         ingress: port_of(flow.ports[at]),
         source: flow.ends[at],
         destination: flow.ends[1 - at],
@@ -412,6 +432,18 @@ fn left_to_ports(flow: &OffloadedFlow) -> OffloadFlow {
         position: flow.positions[at],
     };
     OffloadFlow { sides: [side(0), side(1)] }
+}
+
+/// What they have forwarded of a direction, as the engine knows it.
+fn forwarded_by_ports(of: Forwarded) -> ForwardedElsewhere {
+    let ForwardedRecords { count, content, next, fragment_lens } = of.records;
+    ForwardedElsewhere {
+        packets: of.frames,
+        bytes: of.payload_bytes,
+        position: of.position,
+        acknowledgment: of.acknowledgment,
+        records: RecordsElsewhere { count, content, next, fragment_lens },
+    }
 }
 
 /// Whether what leaves, once its checksum is finished, is what the engine judges.

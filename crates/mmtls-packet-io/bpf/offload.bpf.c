@@ -1,5 +1,5 @@
 /*
- * Forwarding in the kernel of connections that nobody reads.
+ * Forwarding in the kernel of connections that nobody reads, and of those parts of others that are not read.
  *
  * Each received frame meets two programs, one right behind the other, on the same processor. `admit` is the filter of the
  * packet sockets: it decides whether user space gets the frame. Of a connection in `flows` it takes plain segments: they go no
@@ -8,6 +8,11 @@
  *
  * An entry begins with the segment that stands exactly where user space has left off, so that nothing is overtaken. SYN, FIN,
  * RST and URG, fragments, IP options, extension headers and VLAN tags always go to user space.
+ *
+ * Of a connection in `pauses` one direction has records that are not read. Only what stands exactly where the last segment ended is
+ * taken, and only as far as each record in it is one that may pass: the receiver is to count the same ones. Of the other
+ * direction only acknowledgments are taken. What has become of it is in a slot, in memory that user space has mapped: closing a
+ * slot under its lock is the one way to know for certain where the kernel has stopped.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -19,10 +24,24 @@
 
 #define ENTRIES 131072
 #define RULES 4096
+#define SLOTS 4096
+
+/* Records of a pause whose lengths are known: a power of two. */
+#define LENGTHS 2048
+/* Fragments of records that may pass: in shorter ones user space looks for key updates, and there are not to be too many in a
+ * frame; longer ones than TLS 1.3 has are illegal (RFC 8446, section 5.2). */
+#define MIN_FRAGMENT 1024
+#define MAX_FRAGMENT (16384 + 256)
+#define RECORD_HEADER 5
+#define MAX_HEADERS 64
+/* Bytes that may be under way: a sender must not run so far ahead of its receiver that sequence numbers come round. */
+#define MAX_FLIGHT (1 << 25)
 
 /* The next program's turn, and the stack's: -1 at every kind of ingress hook. */
 #define NEXT -1
 #define WHOLE_FRAME -1
+
+#define APPLICATION_DATA 23
 
 /* <linux/if_packet.h> */
 #define OUTGOING 4
@@ -61,6 +80,43 @@ struct flow {
     __u32 begun;
 };
 
+/* Which slot a direction of a paused connection goes by; it is another connection's if the generation differs. */
+struct pause {
+    __u32 slot;
+    __u32 generation;
+    /* Only acknowledgments are taken. */
+    __u32 is_other;
+    __u32 unused;
+};
+
+/* As `pause_slots.rs` has it. */
+struct slot {
+    /* 1 while somebody changes it, or reads it for the last time. */
+    __u32 lock;
+    /* 0: closed. */
+    __u32 generation;
+    /* Of the direction whose records pass: stream offset of the next byte, and of the next record's header. */
+    __u64 position;
+    __u64 next;
+    /* Bytes of content that may still pass. */
+    __u64 content;
+    __u64 frames;
+    __u64 payload_bytes;
+    __u64 records;
+    /* Of the other direction: frames; the latest acknowledgment number, with bit 32 set where there is one. */
+    __u64 other_frames;
+    __u64 acknowledgment;
+    /* The first record that the receiver may not have yet: its stream offset, and its number. */
+    __u64 tail;
+    __u64 tail_record;
+    /* Sequence number of stream offset 0. */
+    __u32 initial;
+    /* What of a fragment is not content. */
+    __u32 overhead;
+    /* Of the fragments of the latest records, at their number modulo LENGTHS. */
+    __u16 lengths[LENGTHS];
+};
+
 /* Prefixes begin with the family, so that no rule for all of IPv6 is one for IPv4. */
 struct rule {
     __u32 prefix_len;
@@ -87,6 +143,22 @@ struct {
     struct key *key;
     struct flow *value;
 } flows SEC(".maps");
+
+struct {
+    MAP_TYPE(BPF_MAP_TYPE_HASH);
+    MAP_ENTRIES(SLOTS * 2);
+    MAP_FLAGS(BPF_F_NO_PREALLOC);
+    struct key *key;
+    struct pause *value;
+} pauses SEC(".maps");
+
+struct {
+    MAP_TYPE(BPF_MAP_TYPE_ARRAY);
+    MAP_ENTRIES(SLOTS);
+    MAP_FLAGS(BPF_F_MMAPABLE);
+    __u32 *key;
+    struct slot *value;
+} slots SEC(".maps");
 
 /* Addresses that are left alone, whatever is sent from or to them. */
 struct {
@@ -126,7 +198,10 @@ struct segment {
     struct key key;
     __u8 family;
     __u32 sequence;
+    __u32 acknowledgment;
     __u32 payload;
+    /* Where that begins in the frame. */
+    __u32 payload_at;
 };
 
 struct ports_and_more {
@@ -192,7 +267,9 @@ static __attribute__((always_inline)) int plain_segment(struct __sk_buff *skb, s
     of->key.source_port = tcp.source;
     of->key.destination_port = tcp.destination;
     of->sequence = host32(tcp.sequence);
+    of->acknowledgment = host32(tcp.acknowledgment);
     of->payload = ip_payload - header;
+    of->payload_at = at + header;
     return 1;
 }
 
@@ -214,6 +291,89 @@ static __attribute__((always_inline)) int is_taken(struct segment *segment) {
     __sync_fetch_and_add(&flow->frames, 1);
     __sync_fetch_and_add(&flow->payload_bytes, segment->payload);
     return 1;
+}
+
+/* Moves the tail to where the receiver is. */
+static __attribute__((always_inline)) void move_tail(struct slot *slot) {
+    __u64 latest = slot->acknowledgment;
+    __u32 missing = slot->initial + (__u32)slot->position - (__u32)latest;
+    if (!latest || missing > MAX_FLIGHT || missing > slot->position)
+        return;
+    __u64 arrived = slot->position - missing;
+    for (int count = 0; count < MAX_HEADERS && slot->tail_record < slot->records; count++) {
+        __u64 behind = slot->tail + RECORD_HEADER + slot->lengths[slot->tail_record & (LENGTHS - 1)];
+        if (behind > arrived)
+            return;
+        slot->tail = behind;
+        slot->tail_record++;
+    }
+}
+
+/* Whether a segment goes on exactly behind the last one, and every record that begins in it may pass. */
+static __attribute__((always_inline)) int records_pass(struct __sk_buff *skb, struct segment *segment, struct slot *slot) {
+    __u64 position = slot->position, end = position + segment->payload;
+    __u64 next = slot->next, content = slot->content, records = slot->records;
+    if (segment->sequence != slot->initial + (__u32)position)
+        return 0;
+    /* All headers that are under way are to be known. */
+    move_tail(slot);
+    if (records - slot->tail_record >= LENGTHS - 2 * MAX_HEADERS || end > slot->tail + MAX_FLIGHT)
+        return 0;
+    for (int count = 0; count < MAX_HEADERS && next < end; count++) {
+        __u8 header[RECORD_HEADER];
+        /* One that is cut is not read here: this fails. */
+        if (end - next < sizeof header ||
+            load_bytes(skb, segment->payload_at + (__u32)(next - position), header, sizeof header))
+            return 0;
+        __u32 fragment = header[3] << 8 | header[4];
+        if (header[0] != APPLICATION_DATA || header[1] != 3 || header[2] != 3)
+            return 0;
+        if (fragment < MIN_FRAGMENT || fragment > MAX_FRAGMENT || fragment - slot->overhead > content)
+            return 0;
+        content -= fragment - slot->overhead;
+        slot->lengths[records & (LENGTHS - 1)] = fragment;
+        records++;
+        next += sizeof header + fragment;
+    }
+    if (next < end)
+        return 0;
+    slot->position = end;
+    slot->next = next;
+    slot->content = content;
+    slot->records = records;
+    slot->payload_bytes += segment->payload;
+    __sync_fetch_and_add(&slot->frames, 1);
+    return 1;
+}
+
+/* Whether the kernel forwards a segment of a connection whose records are not read. */
+static __attribute__((always_inline)) int is_paused(struct __sk_buff *skb, struct segment *segment) {
+    struct pause *pause = lookup(&pauses, &segment->key);
+    if (!pause)
+        return 0;
+    __u32 number = pause->slot;
+    struct slot *slot = lookup(&slots, &number);
+    if (!slot || slot->generation != pause->generation)
+        return 0;
+    if (!segment->payload) {
+        /* What of these is counted beside others who count, or behind the end, does not matter. */
+        if (pause->is_other) {
+            __u64 latest = slot->acknowledgment;
+            __u32 missing = slot->initial + (__u32)slot->position - segment->acknowledgment;
+            /* Nobody acknowledges what was not sent. */
+            if (missing <= MAX_FLIGHT && (!latest || (__s32)(segment->acknowledgment - (__u32)latest) > 0))
+                slot->acknowledgment = 1ULL << 32 | segment->acknowledgment;
+            __sync_fetch_and_add(&slot->other_frames, 1);
+        } else {
+            __sync_fetch_and_add(&slot->frames, 1);
+        }
+        return 1;
+    }
+    if (pause->is_other || __sync_val_compare_and_swap(&slot->lock, 0, 1))
+        return 0;
+    int passes = slot->generation == pause->generation && records_pass(skb, segment, slot);
+    __sync_lock_test_and_set(&slot->lock, 0);
+    return passes;
 }
 
 static __attribute__((always_inline)) int is_left_alone(struct segment *segment) {
@@ -244,7 +404,7 @@ int admit(struct __sk_buff *skb) {
     __builtin_memset(&segment, 0, sizeof segment);
     if (!plain_segment(skb, &segment))
         return WHOLE_FRAME;
-    if (!is_taken(&segment) && !is_left_alone(&segment))
+    if (!is_taken(&segment) && !is_paused(skb, &segment) && !is_left_alone(&segment))
         return WHOLE_FRAME;
     __u32 port = skb->ifindex == RIGHT;
     struct totals *totals = lookup(&taken, &port);

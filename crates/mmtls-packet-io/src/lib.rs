@@ -22,6 +22,6 @@ mod wake;
 pub use counters::{Counters, PortCounters, SendErrors};
 pub use error::Error;
 pub use frame::{Action, Frame, HeldFrame, Port, VnetHeader};
-pub use offload::{Forwarded, OffloadFlow, OffloadSide};
+pub use offload::{Extent, Forwarded, ForwardedRecords, OffloadFlow, OffloadSide, Records};
 pub use ports::{Outbox, Ports, Ready};
 pub use wake::WakeFd;

@@ -30,12 +30,14 @@ pub trait Outbox {
 
     /// Leaves a connection to the back end, which forwards its plain segments without showing them as soon as it can do so
     /// without overtaking anything, or never. To ask again does no harm: directions that are not forwarded yet begin where is
-    /// said last.
-    fn offload(&mut self, _flow: &OffloadFlow) {}
+    /// said last. False where it has no room for such a connection.
+    fn offload(&mut self, _flow: &OffloadFlow) -> bool {
+        false
+    }
 
     /// Takes a connection back: from now on everything is shown again. Says what was not.
     fn take_back(&mut self, _flow: &OffloadFlow) -> [Forwarded; 2] {
-        [Forwarded::default(); 2]
+        Default::default()
     }
 
     /// Whether [`Self::offload`] may do something.

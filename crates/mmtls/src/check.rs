@@ -5,14 +5,13 @@
 mod certificate;
 mod directory;
 mod host;
+mod outputs;
 mod problem;
 
 use std::fmt::Display;
-use std::path::Path;
 use std::time::SystemTime;
 
-use mmtls_middlebox::{Error, Settings, harden};
-use mmtls_packet_io::Error as PortsError;
+use mmtls_middlebox::Settings;
 
 use crate::config::{File, Places};
 use crate::monitor::MonitorConfig;
@@ -20,23 +19,8 @@ use crate::patterns::Patterns;
 use crate::rules::{LoadedRules, RulesConfig};
 use certificate::Usage;
 pub use host::{Line, Verdict, host};
-pub use problem::{Problem, Severity};
-
-/// What was found so far.
-pub struct Findings<'a> {
-    places: &'a Places,
-    problems: Vec<Problem>,
-}
-
-impl Findings<'_> {
-    fn add(&mut self, severity: Severity, key: &str, what: &impl Display) {
-        let text = self.places.about(key, &what.to_string());
-        // Two workers that share a processor, or two files an authority.
-        if self.problems.iter().all(|problem| problem.text != text) {
-            self.problems.push(Problem { severity, text, is_of_interfaces: false });
-        }
-    }
-}
+use problem::Findings;
+pub use problem::{Problem, Severity, told};
 
 /// What is wrong with this machine and the files that the settings name; not with rules and patterns.
 #[must_use]
@@ -61,45 +45,16 @@ pub fn machine(file: &File, settings: &Settings, places: &Places) -> Vec<Problem
         }
     }
     if let Some(dir) = &file.log.directory {
-        logs(dir, &mut found);
+        outputs::logs(dir, &mut found);
     }
     if let Some(dir) = &file.log.streams_directory {
-        let told = |error: &dyn Display| format!("streams directory {}: {error}", dir.display());
-        match harden::without_capabilities(|| directory::check(dir)) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                let hint =
-                    "files come into it after capabilities are given up: let this user own it";
-                let text = format!("{} ({hint})", told(&error));
-                found.add(Severity::Fatal, "log.streams_directory", &text);
-            }
-            Err(error) => found.add(Severity::Fatal, "", &error),
-        }
+        outputs::streams(dir, &mut found);
     }
+    if let Some(config) = file.mirror(&settings.bridge) {
+        outputs::mirrored(&config, &mut found);
+    }
+    outputs::services(file, server.listen, &mut found);
     found.problems
-}
-
-/// The log directory: it is used before capabilities are given up, and again when the log is rotated.
-fn logs(dir: &Path, found: &mut Findings<'_>) {
-    let check =
-        || directory::check(dir).and_then(|()| directory::check_file(&dir.join("eve.json")));
-    let key = "log.directory";
-    if let Err(error) = check() {
-        let text = format!("log directory {}: {error}", dir.display());
-        return found.add(Severity::Fatal, key, &text);
-    }
-    match harden::without_capabilities(check) {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            let text = format!(
-                "log directory {}: {error}, once capabilities are given up: eve.json cannot be opened anew (SIGHUP) unless \
-                 this user owns it",
-                dir.display()
-            );
-            found.add(Severity::Warning, key, &text);
-        }
-        Err(error) => found.add(Severity::Fatal, "", &error),
-    }
 }
 
 /// What is wrong with rules and patterns, and otherwise the rules.
@@ -135,22 +90,4 @@ pub fn inputs(monitor: &MonitorConfig) -> Result<Option<LoadedRules>, Vec<Proble
         }
     }
     if problems.is_empty() { Ok(loaded) } else { Err(problems) }
-}
-
-/// An error, and what to do about it where it does not say so itself.
-#[must_use]
-pub fn told(error: &Error) -> String {
-    let remedy = match error {
-        Error::Interface(PortsError::InterfaceDown { interface }) => {
-            format!(" (ip link set {interface} up)")
-        }
-        Error::Interface(PortsError::NoSuchInterface { .. }) => {
-            " (`ip link` lists them)".to_owned()
-        }
-        Error::Interface(PortsError::NotPermitted) => {
-            ": run as root, or with AmbientCapabilities=CAP_NET_RAW".to_owned()
-        }
-        _ => String::new(),
-    };
-    format!("{error}{remedy}")
 }

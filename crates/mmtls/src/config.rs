@@ -5,6 +5,7 @@
 mod places;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use mmtls_engine::{Config, Policy};
@@ -14,8 +15,11 @@ use mmtls_middlebox::config::{
     Configuration, InlineSection, KeysSection, LimitsSection, MAX_SECONDS, OfflineSection,
     PassiveSection, PoliciesSection, WorkersSection,
 };
+use mmtls_packet_io::af_packet::BridgeConfig;
 use serde::Deserialize;
 
+use crate::control::SocketMode;
+use crate::mirror::MirrorConfig;
 use crate::patterns::PatternAction;
 use crate::rules::RulesConfig;
 pub use places::Places;
@@ -36,6 +40,32 @@ pub struct File {
     pub inspect: InspectSection,
     /// Where reports go.
     pub log: LogSection,
+    /// Where decrypted sessions go as packets.
+    pub mirror: MirrorConfig,
+    /// Numbers for a monitoring system.
+    pub metrics: MetricsSection,
+    /// Questions and orders of an operator.
+    pub control: ControlSection,
+}
+
+/// `[control]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ControlSection {
+    /// Where the socket is; without it, there is none.
+    pub socket: Option<PathBuf>,
+    /// Who may connect.
+    pub mode: SocketMode,
+}
+
+/// `[metrics]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsSection {
+    /// Where they are served; without it, nowhere.
+    pub listen: Option<SocketAddr>,
+    /// That may be an address that others can reach.
+    pub allow_remote: bool,
 }
 
 /// `[inspect]`
@@ -224,6 +254,15 @@ impl File {
         })
     }
 
+    /// What is mirrored: not to the interfaces that the traffic, or resets, go by. `None` where nothing is.
+    #[must_use]
+    pub fn mirror(&self, bridge: &BridgeConfig) -> Option<MirrorConfig> {
+        let BridgeConfig { left, right, reset_interface, .. } = bridge;
+        let watched = [Some(left), right.as_ref(), reset_interface.as_ref()];
+        let watched = watched.into_iter().flatten().cloned().collect();
+        Some(MirrorConfig { watched, ..self.mirror.clone() }).filter(MirrorConfig::is_on)
+    }
+
     /// The sections that every middlebox has.
     #[must_use]
     pub fn configuration(&self) -> Configuration {
@@ -244,12 +283,15 @@ impl File {
         let uninspected_resets = uninspected.values().any(|it| *it == UninspectedPolicy::Reset);
         let streams = self.log.streams_directory.is_some();
         let patterns = patterns_file.is_some();
+        let mirror = self.mirror.is_on();
         let text = if !decrypt && patterns {
             "inspect.decrypt = false excludes inspect.patterns_file (--patterns)"
         } else if !decrypt && rules {
             "inspect.decrypt = false excludes inspect.rules_files (-s, -S)"
         } else if !decrypt && streams {
             "inspect.decrypt = false excludes log.streams_directory (--streams)"
+        } else if !decrypt && mirror {
+            "inspect.decrypt = false excludes [mirror] (-w, --mirror)"
         } else if !decrypt && self.log.fileinfo {
             "inspect.decrypt = false excludes log.fileinfo (--fileinfo)"
         } else if !decrypt && *pattern_action == ActionName::Reset {
@@ -271,10 +313,27 @@ impl File {
             "inspect.limit_trusts_padding needs inspect.limit_bytes"
         } else if streams && limit_bytes.is_some() {
             "inspect.limit_bytes excludes log.streams_directory (--streams): streams are whole"
+        } else if mirror && limit_bytes.is_some() {
+            "inspect.limit_bytes excludes [mirror] (-w, --mirror): its sessions are whole"
         } else {
             return Ok(());
         };
         Err(Error::Usage(text.to_owned()))
+    }
+
+    /// Finds an address for metrics that others can reach, unless that is wanted.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] names it, and what allows it.
+    pub fn check_metrics(&self) -> Result<(), Error> {
+        let MetricsSection { listen, allow_remote } = self.metrics;
+        match listen.filter(|it| !it.ip().to_canonical().is_loopback() && !allow_remote) {
+            None => Ok(()),
+            Some(address) => Err(Error::Usage(format!(
+                "metrics.listen (--metrics) {address} is not on loopback, and whoever reaches it learns what passes here; \
+                 metrics.allow_remote = true in the configuration file allows it"
+            ))),
+        }
     }
 }
 
@@ -305,6 +364,7 @@ impl File {
     /// Values that make no sense, alone or together.
     fn mistakes(&self) -> Vec<String> {
         let mut found = self.configuration().mistakes();
+        found.extend(self.mirror.check().err());
         if self.log.host.as_deref() == Some("") {
             found.push("log.host must not be empty".to_owned());
         }
@@ -398,6 +458,8 @@ mod tests {
             ("[inspect]\npattern_action = \"reset\"\n", "needs inspect.patterns_file"),
             ("[inspect]\nlimit_trusts_padding = true\n", "needs inspect.limit_bytes"),
             ("[inspect]\nlimit_bytes = 1\n[log]\nstreams_directory = \"s\"\n", "--streams"),
+            ("[inspect]\nlimit_bytes = 1\n[mirror]\nfile = \"m\"\n", "--mirror"),
+            ("[inspect]\ndecrypt = false\n[mirror]\ninterface = \"m\"\n", "--mirror"),
             ("[inspect]\ndecrypt = false\nuninspected.gap = \"forward\"\n", "inspect.uninspected"),
             (
                 "[passive]\ninterfaces = [\"a\"]\n[inspect]\nuninspected.gap = \"reset\"\n",
@@ -415,6 +477,30 @@ mod tests {
         ] {
             parse(text).unwrap().check_inspection().unwrap();
         }
+    }
+
+    #[test]
+    fn refuses_metrics_that_others_can_reach() {
+        for (address, remote) in [
+            ("127.0.0.1:9600", false),
+            ("127.9.9.9:1", false),
+            ("[::1]:9600", false),
+            ("[::ffff:127.0.0.1]:9600", false),
+            ("0.0.0.0:9600", true),
+            ("[::]:9600", true),
+            ("192.0.2.1:9600", true),
+            ("[::ffff:192.0.2.1]:9600", true),
+        ] {
+            let text = format!("[metrics]\nlisten = \"{address}\"\n");
+            let result = parse(&text).unwrap().check_metrics();
+            assert_eq!(result.is_err(), remote, "{address}");
+            if let Err(error) = result {
+                let error = error.to_string();
+                assert!(error.contains("metrics.allow_remote = true") && error.contains(address));
+            }
+            parse(&format!("{text}allow_remote = true\n")).unwrap().check_metrics().unwrap();
+        }
+        assert!(parse("[metrics]\nlisten = \"127.0.0.1\"\n").unwrap_err().contains("line 2"));
     }
 
     #[test]

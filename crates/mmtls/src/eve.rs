@@ -23,15 +23,17 @@ use serde::Serialize;
 
 use crate::fingerprint::Fingerprints;
 use community_id::community_id;
-use escape::Escaping;
-use flow_id::FlowIds;
+pub(crate) use escape::Escaping;
+pub(crate) use flow_id::FlowIds;
 use line_file::LineFile;
 pub(crate) use line_file::create_private_dir;
+pub(crate) use out::open_at_once;
 pub use records::{
     Alert, Anomaly, Certificates, Dropped, FileInfo, FlowFacts, Http2Stream, HttpTransaction, Late,
     Lossy, Metadata, SessionEnd,
 };
-use records::{FlowBody, KeysBody, SessionBody, TlsBody};
+use records::{ControlBody, FlowBody, KeysBody, SessionBody, TlsBody};
+pub(crate) use records::{Suite, Version};
 use time::Timestamps;
 
 /// In place of a directory: standard output.
@@ -142,6 +144,11 @@ impl EveWriter {
         self.common = Arc::new(Common::of(&origin));
     }
 
+    /// The numbers of flows in this log.
+    pub(crate) fn ids(&self) -> FlowIds {
+        self.ids.clone()
+    }
+
     /// Another writer of the same file, for another thread.
     #[must_use]
     pub fn share(&self) -> Self {
@@ -211,6 +218,12 @@ impl EveWriter {
         self.begin(refused.now_ns, "keys", Some((flow, Direction::ClientToServer)));
         let (reason, sender) = (refused.why.name(), refused.sender);
         self.end("keys", &KeysBody { action: "refused", reason, sender });
+    }
+
+    /// An operator decides about a flow.
+    pub fn control(&mut self, now_ns: u64, flow: FlowKey, action: &'static str, uid: Option<u32>) {
+        self.begin(now_ns, "control", Some((flow, Direction::ClientToServer)));
+        self.end("control", &ControlBody { action, uid });
     }
 
     /// Something that should not be.

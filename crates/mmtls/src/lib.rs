@@ -14,10 +14,15 @@ pub mod check;
 #[doc(hidden)]
 pub mod cli;
 pub mod config;
+pub mod control;
 pub mod eve;
 pub mod fingerprint;
+pub mod http;
+pub mod mirror;
 pub mod monitor;
 pub mod patterns;
 pub mod rules;
+mod serve;
+pub mod stats;
 pub mod streams;
 pub mod summary;

@@ -4,6 +4,7 @@
 //! bodies. Refuses to read a clock (its owner tells the time) and to stop because a disk
 //! is full. One [`Monitor`] belongs to one engine.
 
+mod copies;
 mod error;
 mod facts;
 mod files;
@@ -13,6 +14,7 @@ mod inspection;
 mod line_limit;
 mod look;
 mod mid_stream;
+mod operator;
 mod reports;
 
 use std::collections::BTreeSet;
@@ -22,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mmtls_engine::session::{
-    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, KeyStatus, Record, RefusedKeys,
-    Session, SessionError, SessionInfo,
+    Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, Record, RefusedKeys, Session,
+    SessionError, SessionInfo,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_inspect::{AppBudget, Uninspected, Wants};
@@ -31,14 +33,16 @@ use serde::Serialize;
 
 use crate::certificate::CertificateFacts;
 use crate::eve::{Anomaly, EveWriter, FlowKey, Origin};
+use crate::mirror::MirrorConfig;
 use crate::patterns::{PatternAction, PatternConfig, Patterns};
 use crate::rules::{LiveRules, LoadedRules, Reloader, RulesConfig, SessionRules};
-use crate::streams::{StreamFiles, Streams};
 use crate::summary::{Outcome, Summary};
+use copies::{Copies, SessionCopies};
 pub use error::{MonitorError, MonitorIoError};
 pub use finding::Finding;
 pub use inspection::Inspection;
 pub use look::{Look, RuleLook};
+use operator::Operated;
 pub use reports::Stops;
 use reports::{Asked, Known, Reports};
 
@@ -64,6 +68,8 @@ pub struct MonitorConfig {
     pub stops: Stops,
     /// Directory of the decrypted streams.
     pub streams_dir: Option<PathBuf>,
+    /// The decrypted mirror.
+    pub mirror: Option<MirrorConfig>,
     /// Patterns for bodies.
     pub patterns: Option<PatternConfig>,
     /// Rules.
@@ -71,7 +77,7 @@ pub struct MonitorConfig {
     /// Whether records are opened.
     pub inspect: Inspect,
     /// After so many body bytes of a response, the rest of it is not decrypted. Has no effect on
-    /// chunked bodies, whose end can only be read, and when streams are written.
+    /// chunked bodies, whose end can only be read, and when streams or a mirror are written.
     pub inspect_limit_bytes: Option<u64>,
     /// Take padded records of TLS 1.3 for what they announce, so that the rest of a body can be passed over
     /// there, too. A server that pads can hide its next response behind it.
@@ -92,7 +98,7 @@ pub struct MonitorConfig {
 /// Reports sessions, follows HTTP/1, searches and counts.
 pub struct Monitor {
     reports: Reports,
-    streams: Option<Streams>,
+    copies: Copies,
     patterns: Option<Arc<Patterns>>,
     rules: Option<LiveRules>,
     inspect: Inspect,
@@ -102,6 +108,7 @@ pub struct Monitor {
     writes_fingerprints: bool,
     /// Memory of all sessions' decoders.
     budget: AppBudget,
+    pub(crate) operated: Operated,
 }
 
 /// What the monitor keeps for each session.
@@ -109,13 +116,9 @@ pub struct Monitor {
 pub struct MonitorState {
     inspection: Option<Box<Inspection>>,
     rules: Option<Box<SessionRules>>,
-    files: StreamFiles,
-    /// Why bytes of the client are missing before the first ones that came.
-    hole_ahead: Option<SessionError>,
-    /// What may have ended the following of both directions, and in which one it was found.
-    lost: Option<(SessionError, Direction)>,
+    copies: SessionCopies,
     /// Session errors reported already; a handful of kinds at most.
-    reported: Vec<(SessionError, Direction)>,
+    pub(crate) reported: Vec<(SessionError, Direction)>,
     known: Known,
     failed: bool,
     stalled: bool,
@@ -169,8 +172,9 @@ impl Monitor {
             ),
             None => None,
         };
-        let streams = open_streams(config)?;
+        let copies = Copies::open(config.streams_dir.as_deref(), config.mirror.as_ref())?;
         Ok(Self {
+            operated: Operated::new(eve.as_ref()),
             reports: Reports::new(
                 eve,
                 config.stops,
@@ -182,7 +186,7 @@ impl Monitor {
             limit_trusts_padding: config.limit_trusts_padding,
             fileinfo: config.fileinfo && config.eve_dir.is_some(),
             writes_fingerprints: config.writes_fingerprints(),
-            streams,
+            copies,
             patterns,
             rules,
             inspect: config.inspect,
@@ -201,7 +205,8 @@ impl Monitor {
         } = self;
         Ok(Self {
             reports: reports.share(),
-            streams: open_streams(config)?,
+            operated: self.operated.share(),
+            copies: self.copies.share(config.streams_dir.as_deref())?,
             patterns: patterns.clone(),
             rules: rules.as_ref().map(LiveRules::share),
             inspect: *inspect,
@@ -246,13 +251,12 @@ impl Monitor {
         engine: &C,
         workers: &[C],
     ) {
-        let reports = &mut self.reports;
-        if let Some(eve) = &mut reports.eve {
-            eve.stats(
-                reports.now_ns,
-                &Stats { uptime: uptime.as_secs(), monitor: summary, engine, workers },
-            );
-        }
+        self.reports.stats(uptime, summary, engine, workers);
+    }
+
+    /// Notes in the log what an operator, known by user number, decides about a flow.
+    pub fn operator_decides(&mut self, flow: FlowKey, action: &'static str, uid: Option<u32>) {
+        self.reports.operator_decides(flow, action, uid);
     }
 
     /// From now on what comes is of another capture.
@@ -267,12 +271,13 @@ impl Monitor {
         }
     }
 
-    /// Has a thread write `eve.json` from here on, with the privileges of the calling one: for all
-    /// monitors that share it, each of which must say so.
+    /// Has threads write `eve.json` and the mirror from here on, with the privileges of the calling one: for all
+    /// monitors that share them, each of which must say so.
     ///
     /// # Errors
     /// When the thread cannot be started.
     pub fn write_behind(&mut self) -> io::Result<()> {
+        self.copies.write_behind()?;
         self.reports.eve.as_mut().map_or(Ok(()), EveWriter::write_behind)
     }
 
@@ -282,6 +287,7 @@ impl Monitor {
         if let Some(eve) = &mut self.reports.eve {
             eve.finish();
         }
+        self.copies.finish();
         self.flush()
     }
 
@@ -295,28 +301,9 @@ impl Monitor {
             errors.extend(eve.take_error().map(MonitorIoError::Log));
             errors.extend(eve.take_reopen_error().map(MonitorIoError::Reopen));
         }
-        if let Some(streams) = &mut self.streams {
-            self.reports.summary.failed_streams = streams.failed();
-            errors.extend(streams.take_error().map(MonitorIoError::Streams));
-        }
+        self.copies.report(&mut self.reports.summary, &mut errors);
         errors
     }
-}
-
-#[derive(Serialize)]
-struct Stats<'a, C> {
-    uptime: u64,
-    monitor: &'a Summary,
-    engine: &'a C,
-    #[serde(skip_serializing_if = "<[C]>::is_empty")]
-    workers: &'a [C],
-}
-
-fn open_streams(config: &MonitorConfig) -> Result<Option<Streams>, MonitorError> {
-    let open = |dir: &PathBuf| {
-        Streams::create(dir).map_err(|error| MonitorError::Streams(dir.clone(), error))
-    };
-    config.streams_dir.as_ref().map(open).transpose()
 }
 
 impl Monitor {
@@ -328,15 +315,7 @@ impl Monitor {
         direction: Direction,
         bytes: &[u8],
     ) -> bool {
-        if let Some(streams) = &mut self.streams {
-            let (random, files) = (&info.client_random, &mut state.files);
-            // An empty one creates nothing: the hole is before what creates the files.
-            let ahead = state.hole_ahead.take_if(|_| !bytes.is_empty());
-            if let Some(error) = ahead {
-                streams.hole_ahead(info.id, random, files, error.name());
-            }
-            streams.append(info.id, random, files, direction, bytes);
-        }
+        self.copies.append(info, &mut state.copies, self.reports.now_ns, direction, bytes);
         self.inspected(info, state, |inspection, look, out| {
             inspection.bytes(direction, bytes, look, out);
         })
@@ -368,38 +347,6 @@ impl Monitor {
         reports.conclude(flow, &mut state.known, &asked)
     }
 
-    /// Bytes that an error has kept from being decrypted are missing in the streams.
-    fn hole(
-        &mut self,
-        info: &SessionInfo,
-        state: &mut MonitorState,
-        direction: Direction,
-        error: SessionError,
-    ) {
-        let Some(streams) = &mut self.streams else {
-            return;
-        };
-        match error {
-            // What a failed record had is told where it fails.
-            SessionError::Integrity
-            | SessionError::UnsupportedVersion
-            | SessionError::UnsupportedCipherSuite
-            | SessionError::UnsupportedCompression
-            | SessionError::NoPrivateTag
-            | SessionError::EarlyFin
-            | SessionError::ConflictingOverlap
-            | SessionError::NothingOpened
-            | SessionError::JudgedLate => return,
-            SessionError::EarlyDataNotInspected => {
-                if state.files == StreamFiles::None {
-                    state.hole_ahead = Some(error);
-                }
-            }
-            _ => drop(state.lost.get_or_insert((error, direction))),
-        }
-        streams.hole(&info.client_random, &mut state.files, direction, error.name());
-    }
-
     /// Bytes are missing; true when the session is to be reset.
     fn gap(&mut self, info: &SessionInfo, state: &mut MonitorState, direction: Direction) -> bool {
         self.inspected(info, state, |inspection, look, out| inspection.gap(direction, look, out))
@@ -421,7 +368,7 @@ impl Monitor {
     /// When enough of the current response was looked at: how much need not even be decrypted.
     /// Where a body of another framing ends can only be read.
     fn past_limit(&self, state: &MonitorState) -> Option<u64> {
-        if self.streams.is_some() {
+        if self.copies.are_made() {
             return None;
         }
         match state.inspection.as_ref()?.wants(Direction::ServerToClient) {
@@ -512,6 +459,7 @@ impl Handler for Monitor {
             session.reset();
         }
         let exact = record.announced_len_is_exact() || self.limit_trusts_padding;
+        state.copies.is_early = record.is_early_data();
         match record.open() {
             Ok(plaintext) => {
                 self.reports.summary.records_opened += 1;
@@ -519,11 +467,13 @@ impl Handler for Monitor {
                     // close_notify: what its sender's last body has is complete (RFC 8446, section 6.1).
                     if plaintext.content_type == ContentType::ALERT
                         && matches!(plaintext.bytes, [_, 0])
-                        && self.inspected(session.info(), state, |inspection, look, out| {
-                            inspection.close(direction, look, out);
-                        })
                     {
-                        session.reset();
+                        Copies::close(&mut state.copies, direction);
+                        if self.inspected(session.info(), state, |inspection, look, out| {
+                            inspection.close(direction, look, out);
+                        }) {
+                            session.reset();
+                        }
                     }
                     return;
                 }
@@ -544,11 +494,8 @@ impl Handler for Monitor {
             Err(_) => {
                 // The engine raises the error event and applies the policy.
                 self.reports.summary.records_failed += 1;
-                if let Some(streams) = &mut self.streams {
-                    let reason = SessionError::Integrity.name();
-                    let random = session.info().client_random;
-                    streams.hole(&random, &mut state.files, direction, reason);
-                }
+                let (info, now_ns) = (session.info(), session.now_ns());
+                self.copies.record_failed(info, &mut state.copies, now_ns, direction);
                 if self.gap(session.info(), state, direction) {
                     session.reset();
                 }
@@ -558,6 +505,8 @@ impl Handler for Monitor {
 
     fn early_data(&mut self, session: &mut Session<'_>, state: &mut MonitorState, accepted: bool) {
         self.set_now(session.now_ns());
+        let (info, now_ns) = (session.info(), session.now_ns());
+        self.copies.early_data(info, &mut state.copies, now_ns, accepted);
         if accepted {
             return;
         }
@@ -615,7 +564,8 @@ impl Handler for Monitor {
             state.reported.push((error, direction));
             let anomaly = Anomaly { kind: "stream", event: error.name(), code: Some(error.code()) };
             self.reports.anomaly(session.info().into(), direction, &anomaly);
-            self.hole(session.info(), state, direction, error);
+            let now_ns = session.now_ns();
+            self.copies.hole(session.info(), &mut state.copies, now_ns, direction, error);
         }
         // Where no end of the handshake will be seen, nothing more will be known of it.
         if matches!(
@@ -669,15 +619,7 @@ impl Handler for Monitor {
         }
         let info = session.info();
         let reports = &mut self.reports;
-        if let Some(streams) = &mut self.streams {
-            let bypassed = matches!(info.key_status, KeyStatus::Missing | KeyStatus::Unusable);
-            if let Some((error, direction)) = state.lost.filter(|_| bypassed) {
-                // The other direction went on as well, and nobody looked at it.
-                let other = direction.reverse();
-                streams.hole(&info.client_random, &mut state.files, other, error.name());
-            }
-            streams.close(info.id);
-        }
+        self.copies.end(info, &mut state.copies, reports.now_ns, why);
         let reset = why.is_reset_by_monitor();
         reports.summary.resets += u64::from(reset);
         let outcome = Outcome::of(info, state.failed, state.stalled);
@@ -777,6 +719,7 @@ impl Handler for Monitor {
 
     fn keys_refused(&mut self, refused: &RefusedKeys<'_>) {
         self.set_now(refused.now_ns);
+        self.operated.keys_refused(refused);
         self.reports.keys_refused(refused);
     }
 

@@ -9,6 +9,8 @@ use mmtls_engine::session::{KeyStatus, SessionError, SessionInfo};
 use mmtls_inspect::Uninspected;
 use serde::Serialize;
 
+use crate::mirror::MirrorCounters;
+
 /// What became of a TLS session. The first that applies, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
@@ -70,65 +72,109 @@ impl Outcome {
     }
 }
 
-/// Counters of a run. Serialized as they are named.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
-pub struct Summary {
-    /// TCP flows that ended.
-    pub flows: u64,
-    /// Of these, those that carried nothing or were attempts, and were too many for the log (`log.empty_flows_per_second`).
-    pub flows_not_logged: u64,
-    /// TLS sessions that began.
-    pub tls_sessions: u64,
-    /// TCP connections that were looked at in the clear, see `inspect.plaintext`.
-    pub cleartext_sessions: u64,
-    /// Bytes of them.
-    pub cleartext_bytes: u64,
-    /// Ended sessions whose negotiated suite has a private tag.
-    pub private_tag: u64,
-    /// Ended sessions whose negotiated suite has none.
-    pub no_private_tag: u64,
-    /// Ended sessions by [`Outcome`].
-    pub decrypted: u64,
-    /// See [`Outcome::MissingKey`].
-    pub missing_key: u64,
-    /// See [`Outcome::Exempt`].
-    pub exempt: u64,
-    /// See [`Outcome::Failed`].
-    pub failed: u64,
-    /// See [`Outcome::NothingOpened`].
-    pub nothing_opened: u64,
-    /// Records of application epochs that were opened.
-    pub records_opened: u64,
-    /// Records that were asked for and did not open.
-    pub records_failed: u64,
-    /// Application bytes in opened records.
-    pub plaintext_bytes: u64,
-    /// HTTP requests.
-    pub http_requests: u64,
-    /// Final HTTP responses that were seen to their end.
-    pub http_responses: u64,
-    /// Sessions that carried something else than HTTP.
-    pub not_http: u64,
-    /// Patterns found.
-    pub alerts: u64,
-    /// Sessions that the monitor reset.
-    pub resets: u64,
-    /// Times that packets waited for keys.
-    pub stalls: u64,
-    /// Longest such wait in microseconds.
-    pub longest_stall_us: u64,
-    /// Keys of a direction and epoch that arrived.
-    pub keys: u64,
-    /// Searches for a regular expression of a rule that were given up at its limit: each is no match.
-    pub expression_limits: u64,
-    /// Log lines that could not be written.
-    pub lost_log_lines: u64,
-    /// Sessions whose streams could not be written.
-    pub failed_streams: u64,
-    /// Directions of sessions of which something passed uninspected, by cause.
-    pub uninspected: BTreeMap<&'static str, u64>,
-    /// Anomalies by name.
-    pub anomalies: BTreeMap<&'static str, u64>,
+macro_rules! summary {
+    (
+        // Added up of several workers.
+        { $($(#[doc = $text:literal])+ $name:ident,)* }
+        // Counted by all workers together.
+        { $($(#[doc = $shared_text:literal])+ $shared:ident,)* }
+    ) => {
+        /// Counters of a run. Serialized as they are named.
+        #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize)]
+        pub struct Summary {
+            $($(#[doc = $text])+ pub $name: u64,)*
+            /// Longest wait of packets for keys in microseconds.
+            pub longest_stall_us: u64,
+            $($(#[doc = $shared_text])+ pub $shared: u64,)*
+            /// Directions of sessions of which something passed uninspected, by cause.
+            pub uninspected: BTreeMap<&'static str, u64>,
+            /// Anomalies by name.
+            pub anomalies: BTreeMap<&'static str, u64>,
+        }
+
+        impl Summary {
+            /// What is counted: name, what it counts, value.
+            pub fn list(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
+                [
+                    $((stringify!($name), concat!($($text),+), self.$name),)*
+                    $((stringify!($shared), concat!($($shared_text),+), self.$shared),)*
+                ]
+                .into_iter()
+            }
+
+            fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+                $(self.$shared = self.$shared.max(other.$shared);)*
+            }
+        }
+    };
+}
+
+summary! {
+    {
+        /// TCP flows that ended.
+        flows,
+        /// Of these, those that carried nothing or were attempts, and were too many for the log (`log.empty_flows_per_second`).
+        flows_not_logged,
+        /// TLS sessions that began.
+        tls_sessions,
+        /// TCP connections that were looked at in the clear, see `inspect.plaintext`.
+        cleartext_sessions,
+        /// Bytes of them.
+        cleartext_bytes,
+        /// Ended sessions whose negotiated suite has a private tag.
+        private_tag,
+        /// Ended sessions whose negotiated suite has none.
+        no_private_tag,
+        /// Ended sessions of which application records were opened.
+        decrypted,
+        /// Ended sessions whose records passed and whose keys did not come.
+        missing_key,
+        /// Ended sessions whose endpoint refused to share them.
+        exempt,
+        /// Ended sessions that could not be followed, or of which some record could not be opened.
+        failed,
+        /// Ended sessions with nothing to decrypt, or where nobody asked for it.
+        nothing_opened,
+        /// Records of application epochs that were opened.
+        records_opened,
+        /// Records that were asked for and did not open.
+        records_failed,
+        /// Application bytes in opened records.
+        plaintext_bytes,
+        /// HTTP requests.
+        http_requests,
+        /// Final HTTP responses that were seen to their end.
+        http_responses,
+        /// Sessions that carried something else than HTTP.
+        not_http,
+        /// Patterns found.
+        alerts,
+        /// Sessions that the monitor reset.
+        resets,
+        /// Times that packets waited for keys.
+        stalls,
+        /// Keys of a direction and epoch that arrived.
+        keys,
+        /// Searches for a regular expression of a rule that were given up at its limit: each is no match.
+        expression_limits,
+        /// Sessions whose streams could not be written.
+        failed_streams,
+    }
+    {
+        /// Log lines that could not be written.
+        lost_log_lines,
+        /// Sessions in the decrypted mirror.
+        mirror_sessions,
+        /// Sessions that its queue or an output had no room for, or not to their end.
+        mirror_sessions_cut,
+        /// Sessions that end there where records were not opened.
+        mirror_gaps,
+        /// Bytes in it.
+        mirror_bytes,
+        /// Decrypted bytes that are not.
+        mirror_bytes_lost,
+    }
 }
 
 impl Summary {
@@ -142,6 +188,14 @@ impl Summary {
         } += 1;
     }
 
+    pub(crate) fn set_mirror(&mut self, mirror: &MirrorCounters) {
+        self.mirror_sessions = mirror.sessions;
+        self.mirror_sessions_cut = mirror.sessions_cut;
+        self.mirror_gaps = mirror.gaps;
+        self.mirror_bytes = mirror.bytes;
+        self.mirror_bytes_lost = mirror.bytes_lost;
+    }
+
     pub(crate) fn count_uninspected(&mut self, cause: Uninspected) {
         *self.uninspected.entry(cause.name()).or_default() += 1;
     }
@@ -152,38 +206,10 @@ impl Summary {
 }
 
 impl core::ops::AddAssign<&Self> for Summary {
-    /// That of another worker. Log lines are lost by all together.
+    /// That of another worker. Log lines are lost by all together, and there is one mirror.
     fn add_assign(&mut self, other: &Self) {
-        for (sum, more) in [
-            (&mut self.flows, other.flows),
-            (&mut self.tls_sessions, other.tls_sessions),
-            (&mut self.cleartext_sessions, other.cleartext_sessions),
-            (&mut self.cleartext_bytes, other.cleartext_bytes),
-            (&mut self.decrypted, other.decrypted),
-            (&mut self.missing_key, other.missing_key),
-            (&mut self.exempt, other.exempt),
-            (&mut self.failed, other.failed),
-            (&mut self.nothing_opened, other.nothing_opened),
-            (&mut self.records_opened, other.records_opened),
-            (&mut self.records_failed, other.records_failed),
-            (&mut self.plaintext_bytes, other.plaintext_bytes),
-            (&mut self.http_requests, other.http_requests),
-            (&mut self.http_responses, other.http_responses),
-            (&mut self.not_http, other.not_http),
-            (&mut self.alerts, other.alerts),
-            (&mut self.resets, other.resets),
-            (&mut self.stalls, other.stalls),
-            (&mut self.keys, other.keys),
-            (&mut self.expression_limits, other.expression_limits),
-            (&mut self.failed_streams, other.failed_streams),
-            (&mut self.flows_not_logged, other.flows_not_logged),
-            (&mut self.private_tag, other.private_tag),
-            (&mut self.no_private_tag, other.no_private_tag),
-        ] {
-            *sum += more;
-        }
+        self.add(other);
         self.longest_stall_us = self.longest_stall_us.max(other.longest_stall_us);
-        self.lost_log_lines = self.lost_log_lines.max(other.lost_log_lines);
         for (sum, more) in
             [(&mut self.uninspected, &other.uninspected), (&mut self.anomalies, &other.anomalies)]
         {
@@ -226,6 +252,11 @@ impl fmt::Display for Summary {
             ("log lines lost", self.lost_log_lines),
             ("flows not logged", self.flows_not_logged),
             ("streams incomplete", self.failed_streams),
+            ("sessions mirrored", self.mirror_sessions),
+            ("mirrored sessions cut", self.mirror_sessions_cut),
+            ("mirrored sessions with gaps", self.mirror_gaps),
+            ("bytes mirrored", self.mirror_bytes),
+            ("bytes not mirrored", self.mirror_bytes_lost),
         ] {
             if value > 0 {
                 writeln!(f, "{name}: {value}")?;
@@ -288,6 +319,11 @@ mod tests {
             expression_limits: 3,
             lost_log_lines: 3,
             failed_streams: 3,
+            mirror_sessions: 3,
+            mirror_sessions_cut: 3,
+            mirror_gaps: 3,
+            mirror_bytes: 3,
+            mirror_bytes_lost: 3,
             private_tag: 3,
             no_private_tag: 3,
             uninspected: [("gap", 3)].into(),
@@ -299,6 +335,7 @@ mod tests {
         for (name, value) in sum.as_object().unwrap() {
             let expected = match name.as_str() {
                 "longest_stall_us" | "lost_log_lines" => serde_json::json!(3),
+                name if name.starts_with("mirror_") => serde_json::json!(3),
                 "uninspected" => serde_json::json!({"gap": 6}),
                 "anomalies" => serde_json::json!({"early_fin": 6}),
                 _ => serde_json::json!(6),

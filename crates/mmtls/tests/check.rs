@@ -4,6 +4,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -208,6 +209,93 @@ fn refuses_directories_that_it_could_not_use_and_makes_none() {
     fs::create_dir_all(taken.join("eve.json")).unwrap();
     says(&check(Run::new(&bed).with("-l", &taken), 1), &["--log-dir", "eve.json: is a directory"]);
     says(&check(Run::new(&bed).with("-l", "-"), 1), &["-l", "`mmtls read`"]);
+}
+
+#[test]
+fn refuses_places_where_it_could_not_answer_or_mirror() {
+    if !can_run(&["timeout"]) {
+        return;
+    }
+    let bed = Testbed::new(Middle::Empty).unwrap();
+    bed.middlebox.ip("link set lo up\n").unwrap();
+    let place = Place::new("outputs");
+    let socket = place.path("control.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let file = place.path("none/mirror.pcapng");
+    let config = place.write(
+        "m.toml",
+        format!(
+            "[metrics]\nlisten = \"192.0.2.1:9600\"\nallow_remote = true\n[control]\nsocket = {socket:?}\n[mirror]\n\
+             file = {file:?}\ninterface = \"nosuch0\"\n"
+        ),
+    );
+    for run in [Run::new(&bed).flag("-T"), Run::new(&bed)] {
+        let lines = told(&run.with("-c", &config).command().output().unwrap(), 1);
+        for (line, words) in [
+            (2, ["metrics.listen: metrics on 192.0.2.1:9600: ", "assign requested address"]),
+            (5, ["control.socket: ", "another mmtls listens there; end it"]),
+            (7, ["mirror.file: mirror file ", "o such file"]),
+            (
+                8,
+                [
+                    "mirror.interface: ",
+                    "no interface \"nosuch0\" in this network namespace (`ip link`",
+                ],
+            ),
+        ] {
+            let place = format!("{config}: line {line}: ");
+            says(&lines, &[&[place.as_str()], &words[..]].concat());
+        }
+        assert_eq!(lines.len(), 4, "{lines:#?}");
+    }
+    drop(listener);
+
+    let check = |run: Run, code| told(&run.flag("-T").command().output().unwrap(), code);
+    let one = |name, value: &str, words: &[&str]| {
+        let lines = check(Run::new(&bed).with(name, value), 1);
+        says(&lines, words);
+        assert_eq!(lines.len(), 1, "{lines:#?}");
+    };
+    let path = |name: &str| place.path(name).to_str().unwrap().to_owned();
+    let remote =
+        ["metrics.listen (--metrics) [::]:9600 is not on loopback", "metrics.allow_remote"];
+    one("--metrics", "[::]:9600", &remote);
+    let text = place.write("remote.toml", "[metrics]\nlisten = \"[::]:9600\"\n");
+    one("-c", &text, &[&format!("{text}: line 2: metrics.listen (--metrics) [::]:9600 is not on")]);
+    let keys = Run::new(&bed).with("--keys-listen", "127.0.0.1:9").with("--metrics", "127.0.0.1:9");
+    says(&check(keys, 1), &["--metrics: metrics on 127.0.0.1:9: keys are taken", "keys.listen"]);
+    one(
+        "--control",
+        &path("none/none/s"),
+        &["--control: control socket ", "mkdir -p ", "none/none"],
+    );
+    one(
+        "--control",
+        &path("m.toml"),
+        &["--control: control socket ", "m.toml: that is there and no socket"],
+    );
+    one("--control", &path("m.toml/s"), &["--control: control socket ", "ot a directory"]);
+    one("--mirror", "left", &["--mirror: mirror interface is left, which carries the traffic"]);
+    one("-w", &path(""), &["--write: mirror file ", "is a directory"]);
+    let closed = place.path("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).unwrap();
+    one(
+        "-w",
+        &path("closed/m"),
+        &["--write: mirror file ", "ermission denied", "own the directory"],
+    );
+
+    // What will do, the remains of a killed run included.
+    let run = Run::new(&bed).with("--metrics", "127.0.0.1:9600").with("--control", &socket);
+    bed.middlebox.ip("link add mirror0 type veth peer name tap0\nlink set mirror0 up\n").unwrap();
+    let run = run.with("-w", path("m.pcapng")).with("--mirror", "mirror0");
+    assert_eq!(check(run, 0), [""; 0]);
+    assert_eq!(check(Run::new(&bed).with("--control", path("new/s")), 0), [""; 0]);
+    let mut left: Vec<_> =
+        fs::read_dir(place.path("")).unwrap().map(|it| it.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["closed", "control.sock", "m.toml", "remote.toml"]);
 }
 
 #[test]

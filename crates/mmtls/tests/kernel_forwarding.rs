@@ -1,4 +1,5 @@
-//! What nobody reads is forwarded by the kernel: everything arrives once and in order, and the records say how much it was.
+//! What nobody reads is forwarded by the kernel: everything arrives once and in order, and the records say how much it was. What
+//! comes behind that is read.
 
 use mmtls_testkit::{MmtlsOptions, MmtlsReport, NginxOptions, address, files};
 
@@ -152,6 +153,62 @@ fn what_policies_leave_alone_is_left_to_the_kernel() {
         let [down, up] = by_kernel(&report);
         let whole = (AT_A_TIME * BYTES) as u64;
         assert!(down > whole / 10 * 9 && up > 0, "{config}: {down}, {up}\n{}", report.stderr);
+    }
+}
+
+/// The kernel forwards what is behind the limit of inspection; each body's beginning is read, also the one that comes next on a
+/// connection.
+#[test]
+fn what_is_behind_the_limit_of_inspection_is_left_to_the_kernel() {
+    if !can_run(&["nginx", "curl", "nstat"]) {
+        return;
+    }
+    let (stage, content) = stage();
+    let limit = "[inspect]\nlimit_bytes = 65536\nlimit_trusts_padding = true\n";
+    for (kernel, setting, version, workers) in [
+        (true, "always", "1.3", "1"),
+        (true, "always", "1.2", "1"),
+        (true, "always", "1.3", "2"),
+        (false, "never", "1.3", "1"),
+    ] {
+        let config = format!("{limit}[inline]\nkernel_forwarding = {setting:?}\n");
+        let mut options = configured(patient(), &config);
+        options.arguments = ["--workers", workers].map(str::to_owned).to_vec();
+        let before = out_of_order(&stage);
+        let mmtls = stage.mmtls(&options);
+        std::thread::scope(|scope| {
+            for _ in 0..AT_A_TIME {
+                scope.spawn(|| {
+                    let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
+                    curl.args(["--tls-max", version]).args([url("file"), url("file")]);
+                    let page = stage.run("curl", curl);
+                    assert!(page.status.success(), "{}", page.stderr);
+                    assert!(page.stdout == [&content[..], &content].concat());
+                });
+            }
+        });
+        let report = mmtls.stop().unwrap();
+        assert_eq!(out_of_order(&stage) - before, 0, "{setting} {version} {workers}");
+        assert_eq!(report.count("decrypted"), AT_A_TIME as u64, "{:#?}", report.summary);
+        let responses = report.events("http");
+        assert_eq!(responses.len(), 2 * AT_A_TIME, "{responses:?}");
+        assert!(stat(&report, "engine", "records_paused") > 0);
+        assert_eq!(stat(&report, "engine", "records_failed"), 0);
+        let [down, up] = by_kernel(&report);
+        let whole = (2 * AT_A_TIME * BYTES) as u64;
+        if kernel && !kernel_can(&report) {
+            return;
+        }
+        if kernel {
+            assert!(down > whole / 10 * 7 && up > 0, "{down}, {up}\n{}", report.stderr);
+        } else {
+            assert_eq!([down, up], [0, 0], "the control");
+        }
+        for flow in report.events("flow") {
+            let bytes = flow["flow"]["bytes_toclient"].as_u64().unwrap();
+            assert!((2 * BYTES as u64..BYTES as u64 / 100 * 204).contains(&bytes), "{flow}");
+            assert_eq!(flow["flow"]["end_reason"], "closed", "{flow}");
+        }
     }
 }
 

@@ -24,7 +24,7 @@ const SEGMENT: u8 = 14;
 pub(super) fn worker(add: Add<'_>) {
     let mut seed = |name: &str, bytes: &[&[u8]]| add("worker", name, bytes.concat());
     let all = [SEND, TURN].repeat(8);
-    for session in 0..3 {
+    for session in 0..4 {
         for keys in [true, false] {
             let name = format!("{session}-{}", if keys { "handshake" } else { "search" });
             let head = [session, how(keys, 0), BATCH, MANY];
@@ -33,10 +33,18 @@ pub(super) fn worker(add: Add<'_>) {
             seed(&format!("lost-{name}"), &[&head, &[KEYS, LOSE, SEND, LOSE, SEND, TURN], &all]);
         }
         let head = [session, how(true, 7), BATCH, MANY];
-        for answer in 1..4 {
+        for answer in 1..5 {
             let answers = [0, 0, 0, 0, 0, 0, answer];
             seed(&format!("answer-{session}-{answer}"), &[&head, &answers, &all, &[KEYS, TURN]]);
         }
+        let pauses = [[0, 0, 0, 0, 0], [4; 5], [4; 5], [4; 5]].concat();
+        let head = [session, how(true, 20), BATCH, MANY];
+        let packets = [SEND, TURN].repeat(20);
+        seed(&format!("paused-{session}"), &[&head, &pauses, &[KEYS], &packets]);
+        let twice = [SEND, TURN, AGAIN, 3, TURN].repeat(20);
+        seed(&format!("paused-again-{session}"), &[&head, &pauses, &[KEYS], &twice]);
+        let forged = [SEND, TURN, FORGE, 4, 4, 1, 0, TURN].repeat(20);
+        seed(&format!("paused-changed-{session}"), &[&head, &pauses, &[KEYS], &forged]);
         let head = [session, how(true, 0), BATCH, MANY];
         seed(&format!("fragments-{session}"), &[&head, &[FRAGMENTS, 0, FRAGMENTS | 16, 1], &all]);
         seed(&format!("changed-{session}"), &[&head, &[SEND, FORGE, 0, 9, 1, 0, TURN], &all]);

@@ -1,6 +1,6 @@
 //! Part (h), as figure 20 of the paper: 1 MB objects through mmTLS that applies 10,000 rules to the first
 //! 16, 32, 64 or 128 KB of each, against nginx as split-TLS proxy that looks at nothing, over HTTP/1.1
-//! and HTTP/2. What [`super::lanes`] refuses, and a run in which a rule matched: none is meant to.
+//! and HTTP/2; and 4 MB objects, with what is not inspected forwarded by the kernel, too. What [`super::lanes`] refuses, and a run in which a rule matched: none is meant to.
 
 use std::fs;
 
@@ -12,20 +12,23 @@ use super::monitor::Monitored;
 use super::report::{Samples, table};
 use super::rules::rule_text;
 
-/// Rules, and inspected KB of each body.
+/// Rules, inspected KB of each body, and whether the kernel forwards the rest of it.
 const RULES: usize = 10_000;
-const DEPTHS: [(&str, u64); 4] = [
-    ("mmTLS, first 16 KB", 16),
-    ("mmTLS, first 32 KB", 32),
-    ("mmTLS, first 64 KB", 64),
-    ("mmTLS, first 128 KB", 128),
+const DEPTHS: [(&str, u64, bool); 6] = [
+    ("mmTLS, first 16 KB", 16, false),
+    ("mmTLS, first 32 KB", 32, false),
+    ("mmTLS, first 64 KB", 64, false),
+    ("mmTLS, first 128 KB", 128, false),
+    ("mmTLS, 16 KB, kernel", 16, true),
+    ("mmTLS, 64 KB, kernel", 64, true),
 ];
 
 const BRIDGE: usize = 0;
 const SPLIT: usize = 1;
 
 /// What is fetched; over HTTP/2 several at a time on each connection.
-const OBJECTS: [Object; 2] = [
+const OBJECTS: [Object; 3] = [
+    Object { name: "4m", bytes: 4 << 20, http: Http::One },
     Object { name: "1m", bytes: 1 << 20, http: Http::One },
     Object { name: "1m", bytes: 1 << 20, http: Http::Two { streams: 8 } },
 ];
@@ -35,6 +38,7 @@ const OBJECTS: [Object; 2] = [
 struct Against {
     variant: &'static str,
     http: Http,
+    object_bytes: u64,
     /// (split − bridge) / (this − bridge) of the medians of machine CPU per byte.
     ratio: f64,
     /// The same of each repetition.
@@ -70,11 +74,13 @@ pub fn measure(repetitions: u32, load: Load) -> Result<InspectionResults, String
         ("nginx split TLS", Middlebox::Split),
         ("mmTLS, no rules", monitor(String::new())?),
     ];
-    for (name, kilobytes) in DEPTHS {
+    for (name, kilobytes, by_kernel) in DEPTHS {
         // nginx pads nothing.
         let limit = kilobytes << 10;
+        let forwarding = if by_kernel { "always" } else { "never" };
         let text = format!(
-            "rules_files = [{rules:?}]\nlimit_bytes = {limit}\nlimit_trusts_padding = true"
+            "rules_files = [{rules:?}]\nlimit_bytes = {limit}\nlimit_trusts_padding = true\n\
+             [inline]\nkernel_forwarding = {forwarding:?}"
         );
         middles.push((name, monitor(text)?));
     }
@@ -111,6 +117,7 @@ fn against(variants: &[Variant]) -> Vec<Against> {
         .map(|this| Against {
             variant: variants[this].variant,
             http: variants[this].http,
+            object_bytes: variants[this].object_bytes,
             ratio: ratio(cpu(BRIDGE).median, cpu(this).median, cpu(SPLIT).median),
             per_repetition: Samples::new(
                 (0..cpu(this).samples.len()).map(|at| each(this, at)).collect(),
@@ -122,10 +129,10 @@ fn against(variants: &[Variant]) -> Vec<Against> {
 impl InspectionResults {
     /// Prints a table.
     pub fn print(&self) {
-        let bridge = |http: Http| {
+        let bridge = |of: &Variant| {
             self.variants
                 .iter()
-                .find(|it| it.http == http)
+                .find(|it| (it.http, it.object_bytes) == (of.http, of.object_bytes))
                 .map_or(0.0, |bridge| bridge.machine_cpu_s_per_gb.median)
         };
         let rows: Vec<Vec<String>> = self
@@ -133,20 +140,20 @@ impl InspectionResults {
             .iter()
             .map(|it| {
                 let machine = &it.machine_cpu_s_per_gb;
-                let against = self
-                    .against_split
-                    .iter()
-                    .find(|other| other.variant == it.variant && other.http == it.http);
+                let against = self.against_split.iter().find(|other| {
+                    (other.variant, other.http, other.object_bytes)
+                        == (it.variant, it.http, it.object_bytes)
+                });
                 let (ratio, range) = against.map_or_else(Default::default, |it| {
                     let each = &it.per_repetition;
                     (format!("{:.1}", it.ratio), format!("{:.1}–{:.1}", each.min, each.max))
                 });
                 vec![
-                    format!("{}, {}", it.http.name(), it.variant),
+                    format!("{} MB, {}, {}", it.object_bytes >> 20, it.http.name(), it.variant),
                     format!("{:.1}", it.gbit_per_s.median),
                     format!("{:.3}", machine.median),
                     format!("{:.3}–{:.3}", machine.min, machine.max),
-                    format!("{:.3}", machine.median - bridge(it.http)),
+                    format!("{:.3}", machine.median - bridge(it)),
                     format!("{:.3}", it.middle_cpu_s_per_gb.median),
                     ratio,
                     range,
@@ -154,7 +161,7 @@ impl InspectionResults {
             })
             .collect();
         let title = format!(
-            "(h) 1 MB objects, {} rules, {} persistent connections, {}; CPU-s/GB, medians",
+            "(h) 4 MB and 1 MB objects, {} rules, {} persistent connections, {}; CPU-s/GB, medians",
             self.rules, self.connections, self.suite
         );
         let header =

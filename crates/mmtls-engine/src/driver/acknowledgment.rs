@@ -47,12 +47,7 @@ impl<H: Handler> Engine<H> {
         if !half.is_acceptable(offset) {
             return false;
         }
-        let scale = half.window_scale.unwrap_or(match half.origin {
-            // Not known: it may have been anything.
-            Origin::Learned => 14,
-            _ => 0,
-        });
-        let window = u64::from(segment.tcp.window()) << scale;
+        let window = half.announced(segment.tcp.window());
         // What acknowledges bytes that were never sent, or what has long been acknowledged, is not the
         // sender's, and its receiver drops it (RFC 9293, section 3.10.7.4).
         let acknowledged = other.offset_of(acknowledgment);
@@ -61,9 +56,9 @@ impl<H: Handler> Engine<H> {
             || other.origin == Origin::Learned
             || acknowledged.is_none_or(|it| other.is_acknowledgeable(it));
         let in_window = acknowledged.is_some_and(|it| it <= other.limit() as i64);
-        let kept = other.sent_capacity();
+        let kept = other.flight_capacity();
         let freed = sane.then(|| other.open_window(acknowledgment, window)).flatten();
-        let fewer = other.sent_capacity() < kept;
+        let fewer = other.flight_capacity() < kept;
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
         let current = offset >= half.seen();

@@ -86,6 +86,10 @@ impl<H: Handler> Engine<H> {
 
     /// Does to a connection's packets what has been decided about it.
     pub(super) fn conclude(&mut self, index: FlowIndex) {
+        if self.flows.get(index).is_some_and(|flow| flow.offload.records().is_some()) {
+            // Once it is known where it stands.
+            return self.take_back(index);
+        }
         // First whatever may still call a handler.
         self.report_fins(index);
         if !self.is_over(index) {
@@ -172,7 +176,7 @@ impl<H: Handler> Engine<H> {
         if let Some(flow) = self.flows.get(index) {
             for half in &mut flow.halves {
                 half.assembler.skip_buffered();
-                half.sent = None;
+                half.forget_sent();
                 half.released = half.assembler.next();
             }
             if let Payload::Tls(tls) = &mut flow.payload {

@@ -119,7 +119,7 @@ impl<H: Handler> Engine<H> {
         if let Some(flow) = self.flows.get(index) {
             for half in &mut flow.halves {
                 half.assembler.clear();
-                half.sent = None;
+                half.forget_sent();
                 half.take_syn_data();
             }
             match &mut flow.payload {

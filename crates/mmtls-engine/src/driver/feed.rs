@@ -2,13 +2,14 @@
 //!
 //! Refuses to let go of bytes before their receiver has acknowledged them: a copy with other bytes must not pass.
 
+use super::passing::Passing;
 use super::payload::{Flow, Payload, Tls, is_followed};
 use super::shown::Clear;
 use super::{Engine, context};
 use crate::config::Cleartext;
 use crate::follow::TlsSession;
 use crate::recognition::{Beginning, Found};
-use crate::session::{Handler, SessionError, SessionInfo, TcpAnomaly};
+use crate::session::{Handler, SessionError, TcpAnomaly};
 use crate::tcp::{FlowIndex, SharedBytes, TcpDirection};
 use crate::tls::{Direction, ProtocolVersion};
 
@@ -19,11 +20,14 @@ impl<H: Handler> Engine<H> {
     /// Hands contiguous bytes to whatever the flow carries, and keeps them until they are
     /// acknowledged. Returns whether the flow may take other memory now than before.
     pub(super) fn hand_on(&mut self, index: FlowIndex, direction: Direction, bytes: &[u8]) -> bool {
+        let Passing { kept_from, read_from, changed } = self.pass(index, direction, bytes);
+        let (kept, bytes) = (&bytes[kept_from..], &bytes[read_from..]);
         if let Some(flow) = self.flows.get(index)
             && is_followed(flow)
+            && !kept.is_empty()
         {
             let half = &mut flow.halves[direction.index()];
-            let offset = half.assembler.next();
+            let offset = half.assembler.next() + kept_from as u64;
             if let Payload::Tls(tls) = &mut flow.payload
                 && let Some(before) = &mut tls.before
             {
@@ -41,17 +45,20 @@ impl<H: Handler> Engine<H> {
                 let affordable = self.config.limits.max_buffered_bytes / WASTE_SHARE;
                 let waste = self.buffered < affordable
                     && half.sent.as_ref().is_none_or(|sent| sent.is_small());
-                SharedBytes::new(memory, bytes, waste)
+                SharedBytes::new(memory, kept, waste)
             });
-            let more = if lent.is_some() { 0 } else { bytes.len() };
+            let more = if lent.is_some() { 0 } else { kept.len() };
             flow.copy_partial(direction, more, &mut self.pool);
             let sent = flow.half(direction).sent.get_or_insert_default();
             if let Some(lent) = lent {
                 sent.push_shared(offset, lent);
             } else {
-                sent.make_room(bytes.len(), &mut self.pool);
-                sent.push(offset, bytes);
+                sent.make_room(kept.len(), &mut self.pool);
+                sent.push(offset, kept);
             }
+        }
+        if bytes.is_empty() && read_from > 0 {
+            return changed || !kept.is_empty();
         }
         self.feed(index, direction, bytes);
         true
@@ -138,8 +145,7 @@ impl<H: Handler> Engine<H> {
             delivered - first.client.len() as u64,
             next(&flow.halves[1]) - first.server.len() as u64,
         ];
-        let mut info =
-            SessionInfo::new(flow.id, flow.client, flow.server, flow.place(), flow.started_ns);
+        let mut info = flow.session_info();
         info.starttls = first.upgrade;
         let mut state = H::State::default();
         let mut ctx = context!(self, state);

@@ -20,7 +20,7 @@ use crate::config::{Bypass, Config, KeySenders};
 use crate::follow::TlsSession;
 use crate::keys::LiveKeys;
 use crate::output::{LiveKeysNeeded, Output};
-use crate::session::{Handler, KeyRefusal, SessionInfo};
+use crate::session::{Handler, KeyRefusal};
 use crate::tcp::{FlowIndex, Phase};
 use crate::tls::Direction;
 use crate::wire::Segment;
@@ -162,8 +162,7 @@ impl<H: Handler> Engine<H> {
             waiting.searches.swap(0, 1);
             waiting.ends.swap(0, 1);
         }
-        let info =
-            SessionInfo::new(flow.id, flow.client, flow.server, flow.place(), flow.started_ns);
+        let info = flow.session_info();
         let mut state = H::State::default();
         let mut ctx = context!(self, state);
         let Waiting { searches, ends, .. } = waiting;

@@ -16,6 +16,8 @@ mod new_flow;
 mod offload;
 mod opening;
 mod opening_copies;
+mod operator;
+mod passing;
 mod payload;
 mod reassemble;
 mod room;
@@ -23,9 +25,12 @@ mod segment;
 mod shown;
 mod sink;
 mod stalls;
+mod view;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+
+pub use view::{Carries, FlowView};
 
 use fragment_store::Fragments;
 use late_flows::LateFlows;
@@ -78,6 +83,8 @@ pub struct Engine<H: Handler> {
     undecided: usize,
     held_frames: usize,
     next_hold: u64,
+    /// The I/O layer takes no records of paused connections before then.
+    no_offers_until_ns: u64,
     /// Frames of the packet that is being handled: one, or its fragments.
     frame_count: usize,
     /// Their bytes.
@@ -87,6 +94,8 @@ pub struct Engine<H: Handler> {
     /// Time of the first frame.
     started_ns: Option<u64>,
     now_ns: u64,
+    /// Connections that begin are left alone.
+    drains: bool,
 }
 
 /// A stall that must be looked at when its time is up. All in a queue have the same duration, so it
@@ -126,11 +135,13 @@ impl<H: Handler> Engine<H> {
             undecided: 0,
             held_frames: 0,
             next_hold: 0,
+            no_offers_until_ns: 0,
             frame_count: 0,
             frame_len: 0,
             frame_memory: None,
             started_ns: None,
             now_ns: 0,
+            drains: false,
             config,
         }
     }

@@ -28,7 +28,9 @@ impl<H: Handler> Engine<H> {
         let (from, to) = (segment.source, segment.destination);
         let key = |client, server| NewFlow { vlan: segment.vlan, client, server, turned: false };
         if flags.syn() {
-            return self.insert(&if flags.ack() { key(to, from) } else { key(from, to) });
+            let index = self.insert(&if flags.ack() { key(to, from) } else { key(from, to) })?;
+            self.leave_alone_if_draining(index);
+            return Ok(index);
         }
         if payload.is_empty() || flags.rst() {
             return Err(Verdict::Forward);

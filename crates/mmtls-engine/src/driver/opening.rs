@@ -266,6 +266,7 @@ impl<H: Handler> Engine<H> {
             flow.payload = Payload::Plain(Box::default());
             flow.unread = Unread::Exempt;
         }
+        self.leave_alone_if_draining(index);
         true
     }
 

@@ -185,7 +185,9 @@ impl<H: Handler> Engine<H> {
                 let len = bytes.len();
                 let undecided = matches!(flow.payload, Payload::Undecided(..));
                 let client = flow.client;
-                let changed = self.hand_on(index, direction, bytes);
+                let (behind, changed) = self.complete_before_passing(index, direction, bytes);
+                let (bytes, len) = (&bytes[behind..], len - behind);
+                let changed = self.hand_on(index, direction, bytes) || changed;
                 // Roles may have turned out to be the other way round.
                 let direction = match undecided && self.client_of(index) != Some(client) {
                     true => direction.reverse(),

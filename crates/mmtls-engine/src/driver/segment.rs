@@ -41,7 +41,11 @@ impl<H: Handler> Engine<H> {
         let passage = self.handle_segment_of(index, is_new, port, segment);
         let verdict = self.verdict_for(index, passage);
         if self.config.offload {
-            self.offer(index);
+            let payload = match passage {
+                Passage::Ordered(direction) if verdict == Verdict::Forward => Some(direction),
+                _ => None,
+            };
+            self.offer(index, payload);
         }
         verdict
     }

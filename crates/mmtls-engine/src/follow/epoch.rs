@@ -5,7 +5,7 @@
 use super::context::{Context, RawRecord};
 use super::reporter::Reporter;
 use crate::session::Record;
-use crate::tls::{OpenError, OpenRecord, Opened};
+use crate::tls::{Direction, OpenError, OpenRecord, Opened};
 
 /// The keys of an application epoch, and the number of its next record.
 pub(super) struct Epoch {
@@ -60,6 +60,26 @@ impl Epoch {
     /// Its keys have come.
     pub(super) fn set_keys(&mut self, opener: Box<dyn OpenRecord>) {
         self.opener = Some(opener);
+    }
+
+    /// At most so many bytes of content are in a record; `None` where there are no keys yet.
+    pub(super) fn content_len(&self, fragment_len: usize) -> Option<u64> {
+        Some(self.opener.as_ref()?.content_len(fragment_len) as u64)
+    }
+
+    /// So many records are skipped, with at most so much content: as [`Self::deliver`] does, without the records.
+    pub(super) fn skip(
+        &mut self,
+        direction: Direction,
+        records: u64,
+        content: u64,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        reporter.count_skipped(direction, records, content, ctx);
+        self.sequence = self.sequence.wrapping_add(records);
+        ctx.counters.records_seen += records;
+        reporter.info.records_seen[direction.index()] += records;
     }
 
     /// A record passes unseen.

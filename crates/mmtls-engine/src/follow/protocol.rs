@@ -438,6 +438,51 @@ impl Protocol {
         self.reporter.step()
     }
 
+    /// How many bytes of content the handler has paused of a direction; `u64::MAX`: all that come.
+    pub(super) fn paused(&self, direction: Direction) -> u64 {
+        self.reporter.paused(direction)
+    }
+
+    /// How many bytes of a fragment are not content, if the next records may be skipped unseen.
+    pub(super) fn overhead(&self, direction: Direction) -> Option<u16> {
+        const FRAGMENT: usize = 1 << 14;
+        let content = self.content_len(direction, FRAGMENT)?;
+        u16::try_from(FRAGMENT as u64 - content).ok()
+    }
+
+    /// How much content at most is in the next record, with a fragment of this length and a header as all content of TLS 1.3
+    /// has, if a pause skips it and nothing in it matters.
+    pub(super) fn skips(&self, direction: Direction, fragment_len: usize) -> Option<u64> {
+        let content = self.content_len(direction, fragment_len)?;
+        self.reporter.may_skip(direction, content).then_some(content)
+    }
+
+    /// At most so many bytes of content are in the next record, if it is one whose content may be skipped unseen.
+    fn content_len(&self, direction: Direction, fragment_len: usize) -> Option<u64> {
+        match &self.version {
+            _ if self.reporter.info.refused[direction.index()] => None,
+            Version::Undecided(_) => None,
+            Version::Tls12(tls12) => tls12.content_len(direction, fragment_len),
+            Version::Tls13(tls13) => tls13.content_len(direction, fragment_len),
+        }
+    }
+
+    /// Skips so many records for which [`Self::skips`], with at most so much content.
+    pub(super) fn skip(
+        &mut self,
+        direction: Direction,
+        records: u64,
+        content: u64,
+        ctx: &mut Context<'_>,
+    ) {
+        let Self { reporter, version, .. } = self;
+        match version {
+            Version::Undecided(_) => {}
+            Version::Tls12(tls12) => tls12.skip(direction, records, content, reporter, ctx),
+            Version::Tls13(tls13) => tls13.skip(direction, records, content, reporter, ctx),
+        }
+    }
+
     /// A protected record whose keys are refused.
     fn pass_unread(&mut self, record: RawRecord<'_>, ctx: &mut Context<'_>) -> Step {
         let Self { reporter, version, .. } = self;

@@ -177,6 +177,11 @@ impl Reporter {
         self.disposition.decide(Disposition::Bypass);
     }
 
+    /// Somebody else has decided.
+    pub(super) fn decide(&mut self, disposition: Disposition) {
+        self.disposition.decide(disposition);
+    }
+
     /// Does what the handler asked for, at the end, too: the packets that brought it have not gone on.
     pub(super) fn apply_control(&mut self) {
         if self.control.reset {
@@ -210,6 +215,17 @@ impl Reporter {
         Session { info: &self.info, control: &mut self.control, now_ns }
     }
 
+    /// How many bytes of content the handler has paused of a direction; `u64::MAX`: all that come.
+    pub(super) fn paused(&self, direction: Direction) -> u64 {
+        self.control.paused[direction.index()]
+    }
+
+    /// Whether [`Self::skips`] a record with at most so many bytes of content.
+    pub(super) fn may_skip(&self, direction: Direction, content: u64) -> bool {
+        let left = self.control.paused[direction.index()];
+        left > 0 && content <= left
+    }
+
     /// Whether a pause skips a record with at most so many bytes of content; if not, the pause is over.
     pub(super) fn skips(
         &mut self,
@@ -217,19 +233,32 @@ impl Reporter {
         content: u64,
         ctx: &mut Context<'_>,
     ) -> bool {
+        let may_skip = self.may_skip(direction, content);
         let left = &mut self.control.paused[direction.index()];
-        if *left == 0 || content > *left {
+        if !may_skip {
             // Nothing is paused, or this record crosses the edge.
             *left = 0;
             return false;
         }
+        self.count_skipped(direction, 1, content, ctx);
+        true
+    }
+
+    /// Counts records that a pause has skipped.
+    pub(super) fn count_skipped(
+        &mut self,
+        direction: Direction,
+        records: u64,
+        content: u64,
+        ctx: &mut Context<'_>,
+    ) {
+        let left = &mut self.control.paused[direction.index()];
         if *left != u64::MAX {
-            *left -= content;
+            *left = left.saturating_sub(content);
         }
         let skipped = &mut self.skipped[direction.index()];
         *skipped = skipped.saturating_add(content);
-        ctx.counters.records_paused += 1;
-        true
+        ctx.counters.records_paused += records;
     }
 
     /// Content bytes that a pause skipped since the last delivered record, which is the one at hand.

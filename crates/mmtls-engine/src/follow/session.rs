@@ -14,7 +14,9 @@ use super::search::{Located, Outcome, RecordSearch, Unlocated};
 use super::stream::Stream;
 use crate::buffer_pool::BufferPool;
 use crate::keys::LiveKeys;
+use crate::output::{OffloadedRecords, RecordsElsewhere};
 use crate::session::{Disposition, EndReason, KeyStatus, SessionError, SessionInfo};
+use crate::tcp::Passed;
 use crate::tls::{
     Deframed, Direction, KeyEpoch, OpenRecord, ProtocolVersion, RECORD_HEADER_LEN, deframe,
 };
@@ -165,6 +167,98 @@ impl TlsSession {
 
     // Inputs.
 
+    /// Passes over records that a pause skips, and whose content the engine has no use for, at the front of the next
+    /// contiguous bytes. Returns how many bytes that is, and notes the records.
+    pub(crate) fn pass(
+        &mut self,
+        direction: Direction,
+        bytes: &[u8],
+        passed: &mut Passed,
+        ctx: &mut Context<'_>,
+    ) -> usize {
+        let may_begin = self.may_begin_passing(direction);
+        let stream = &mut self.streams[direction.index()];
+        let mut used = bytes.len().min(stream.passing.into());
+        stream.passing -= used as u16;
+        while may_begin
+            && stream.passing == 0
+            && let Some((header, behind)) = bytes[used..].split_first_chunk()
+            && let Some(len) = Passed::fragment_len(*header)
+            && let Some(content) = self.protocol.skips(direction, len.into())
+            && passed.push(len)
+        {
+            self.protocol.skip(direction, 1, content, ctx);
+            let here = behind.len().min(len.into());
+            stream.passing = len - here as u16;
+            used += header.len() + here;
+        }
+        stream.position += used as u64;
+        passed.advance(used);
+        used
+    }
+
+    /// Whether [`Self::pass`] may find something to pass over.
+    pub(crate) fn may_pass(&self, direction: Direction) -> bool {
+        let is_within = self.streams[direction.index()].passing > 0;
+        self.following() && (is_within || self.may_begin_passing(direction))
+    }
+
+    /// Whether records may pass that begin next.
+    fn may_begin_passing(&self, direction: Direction) -> bool {
+        let stream = &self.streams[direction.index()];
+        self.following()
+            && self.protocol.paused(direction) > 0
+            && stream.pending().is_empty()
+            && stream.unlocated.is_none()
+            && !self.is_stalled(Direction::ClientToServer)
+            && !self.is_stalled(direction)
+    }
+
+    /// How many bytes complete the header, or then the record, that is put together of a direction which is paused: behind it
+    /// others may pass.
+    pub(crate) fn missing_before_passing(&self, direction: Direction) -> Option<usize> {
+        let stream = &self.streams[direction.index()];
+        let is_paused = self.following() && self.protocol.paused(direction) > 0;
+        if !is_paused || stream.pending().is_empty() || stream.stalled_since_ns.is_some() {
+            return None;
+        }
+        match deframe(stream.pending()) {
+            Deframed::NeedMore(missing) => Some(missing),
+            Deframed::Record { .. } | Deframed::Malformed => None,
+        }
+    }
+
+    /// Records of a direction that may pass elsewhere, as [`Self::pass`] passes over them.
+    pub(crate) fn passing(&self, direction: Direction) -> Option<OffloadedRecords> {
+        let stream = &self.streams[direction.index()];
+        let content = self.protocol.paused(direction);
+        let stalls = Direction::BOTH.into_iter().any(|it| self.is_stalled(it));
+        (content > 0 && self.may_pass(direction) && !stalls).then_some(())?;
+        Some(OffloadedRecords {
+            direction,
+            next: stream.position + u64::from(stream.passing),
+            content,
+            overhead: self.protocol.overhead(direction)?,
+        })
+    }
+
+    /// They have, up to a stream offset.
+    pub(crate) fn pass_elsewhere(
+        &mut self,
+        direction: Direction,
+        position: u64,
+        records: &RecordsElsewhere,
+        ctx: &mut Context<'_>,
+    ) {
+        let stream = &mut self.streams[direction.index()];
+        if position > stream.position {
+            stream.position = position;
+            let rest = records.next.saturating_sub(position);
+            stream.passing = u16::try_from(rest).unwrap_or(u16::MAX);
+            self.protocol.skip(direction, records.count, records.content, ctx);
+        }
+    }
+
     /// As [`Self::handle_bytes`], of bytes that continue an incomplete record and do not complete it.
     /// Returns whether other memory is taken now; `None`, and nothing done, if they do more than that.
     pub(crate) fn keep_partial(
@@ -291,7 +385,14 @@ impl TlsSession {
         if self.protocol.handle_missing_keys(direction, ctx) {
             self.resume(direction, None, ctx);
             self.resume_server(ctx);
+        } else if let Some(since) = self.streams[direction.index()].stalled_since_ns {
+            ctx.counters.stall_times.observe_ns(ctx.now_ns.saturating_sub(since));
         }
+    }
+
+    /// The operator decides about it.
+    pub(crate) fn decide(&mut self, disposition: Disposition) {
+        self.protocol.reporter.decide(disposition);
     }
 
     /// The client shares the keys of this session.
@@ -332,7 +433,8 @@ impl TlsSession {
     pub(crate) fn handle_fin(&mut self, direction: Direction, ctx: &mut Context<'_>) {
         let stalled = self.is_stalled(direction);
         let stream = &mut self.streams[direction.index()];
-        if !stalled && !stream.pending().is_empty() && !stream.early_fin_raised {
+        let is_cut = !stream.pending().is_empty() || stream.passing > 0;
+        if !stalled && is_cut && !stream.early_fin_raised {
             stream.early_fin_raised = true;
             self.protocol.reporter.raise(direction, SessionError::EarlyFin, ctx);
         }
@@ -499,7 +601,9 @@ impl TlsSession {
         }
         ctx.counters.stalls_ended_by_keys += u64::from(waited_ns.is_some());
         ctx.counters.stall_ns += waited_ns.unwrap_or(0);
-        stream.stalled_since_ns = None;
+        if let Some(since) = stream.stalled_since_ns.take() {
+            ctx.counters.stall_times.observe_ns(ctx.now_ns.saturating_sub(since));
+        }
         stream.stall_told = false;
         self.wait(direction, &ending, ctx);
     }

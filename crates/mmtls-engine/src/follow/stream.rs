@@ -21,6 +21,8 @@ pub(super) struct Stream {
     /// The application knows of the stall.
     pub(super) stall_told: bool,
     pub(super) early_fin_raised: bool,
+    /// Bytes of a record still to come whose content a pause skips.
+    pub(super) passing: u16,
     /// Where its records begin is not known yet.
     pub(super) unlocated: Option<Box<Unlocated>>,
 }
@@ -34,6 +36,7 @@ impl Stream {
             stalled_since_ns: None,
             stall_told: false,
             early_fin_raised: false,
+            passing: 0,
             unlocated: None,
         }
     }

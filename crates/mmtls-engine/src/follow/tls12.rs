@@ -199,6 +199,27 @@ impl Tls12 {
         Handled::Messages
     }
 
+    /// At most so many bytes of content are in the next record, if it is one of content, and may be.
+    pub(super) fn content_len(&self, direction: Direction, fragment_len: usize) -> Option<u64> {
+        let epoch = self.epochs[direction.index()].as_ref();
+        let epoch = epoch.filter(|epoch| epoch.sequence() > 0)?;
+        epoch.content_len(fragment_len)
+    }
+
+    /// So many records are skipped, with at most so much content.
+    pub(super) fn skip(
+        &mut self,
+        direction: Direction,
+        records: u64,
+        content: u64,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        if let Some(epoch) = &mut self.epochs[direction.index()] {
+            epoch.skip(direction, records, content, reporter, ctx);
+        }
+    }
+
     /// A protected record whose keys are refused.
     pub(super) fn pass_unread(
         &mut self,

@@ -76,6 +76,9 @@ pub struct SessionInfo {
     pub server: SocketAddr,
     /// Where the client is.
     pub place: FlowPlace,
+    /// Link addresses, client's first: what the client's frames come from and go to, which may be routers. All zero where frames
+    /// have none.
+    pub link_addresses: [[u8; 6]; 2],
     /// When the first packet of the flow was seen, in the caller's nanoseconds.
     pub started_ns: u64,
     /// `ClientHello.random`; all zero before it was seen.
@@ -134,6 +137,7 @@ impl SessionInfo {
             client,
             server,
             place,
+            link_addresses: [[0; 6]; 2],
             started_ns,
             client_random: [0; 32],
             client_hello: false,
@@ -268,6 +272,8 @@ pub enum EndReason {
     ResetByPeer(Direction),
     /// An application called [`super::Session::reset`].
     ResetByHandler,
+    /// An operator asked for it ([`crate::Engine::reset_flow`]).
+    ResetByOperator,
     /// A policy dropped or reset it.
     ResetByPolicy(SessionError),
     /// Idle for longer than the timeout.
@@ -279,10 +285,10 @@ pub enum EndReason {
 }
 
 impl EndReason {
-    /// Whether this side has ended it: an application, or a policy.
+    /// Whether this side has ended it: an application, an operator, or a policy.
     #[must_use]
     pub const fn is_reset_by_monitor(self) -> bool {
-        matches!(self, Self::ResetByHandler | Self::ResetByPolicy(_))
+        matches!(self, Self::ResetByHandler | Self::ResetByOperator | Self::ResetByPolicy(_))
     }
 
     /// A stable name for logs.
@@ -293,6 +299,7 @@ impl EndReason {
             Self::ResetByPeer(Direction::ClientToServer) => "reset_by_client",
             Self::ResetByPeer(Direction::ServerToClient) => "reset_by_server",
             Self::ResetByHandler => "reset_by_application",
+            Self::ResetByOperator => "reset_by_operator",
             Self::ResetByPolicy(_) => "reset_by_policy",
             Self::TimedOut => "timeout",
             Self::Replaced => "replaced",

@@ -9,8 +9,9 @@ use super::shares::Stake;
 use super::tcp_direction::{Origin, TcpDirection};
 use crate::buffer_pool::BufferPool;
 use crate::port::PortId;
-use crate::session::{EndReason, FlowEnd, FlowPlace, SessionId};
+use crate::session::{EndReason, FlowEnd, FlowPlace, SessionId, SessionInfo};
 use crate::tls::Direction;
+use crate::wire::link_addresses;
 
 /// Which flow to make: who sent its first segment to whom.
 #[derive(Clone, Copy)]
@@ -55,28 +56,42 @@ pub(crate) enum Unread {
     Bypassed,
 }
 
-/// Whether a connection is left to the I/O layer, and how often it was: in one byte, since there are many.
+/// Whether a connection is left to the I/O layer, or records of one direction are, and how often all of it was: in one byte, since
+/// there are many.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Offload(u8);
 
 impl Offload {
     const NOW: u8 = 1 << 7;
+    const RECORDS: [u8; 2] = [1 << 6, 1 << 5];
+    const COUNT: u8 = (1 << 5) - 1;
 
     pub(crate) fn is_on(self) -> bool {
         self.0 & Self::NOW != 0
     }
 
-    pub(crate) fn begin(&mut self) {
-        self.0 = Self::NOW | self.count().saturating_add(1);
+    /// Only some records are, of this direction.
+    pub(crate) fn records(self) -> Option<Direction> {
+        let is_of = |it: &Direction| self.0 & Self::RECORDS[it.index()] != 0;
+        Direction::BOTH.into_iter().find(is_of)
+    }
+
+    /// All of it is left to the I/O layer, or records of this direction.
+    pub(crate) fn begin(&mut self, records: Option<Direction>) {
+        self.0 = Self::NOW
+            | match records {
+                Some(direction) => self.count() | Self::RECORDS[direction.index()],
+                None => Self::COUNT.min(self.count() + 1),
+            };
     }
 
     pub(crate) fn end(&mut self) {
-        self.0 &= !Self::NOW;
+        self.0 &= Self::COUNT;
     }
 
-    /// How often it has begun.
+    /// How often all of it was.
     pub(crate) fn count(self) -> u8 {
-        self.0 & !Self::NOW
+        self.0 & Self::COUNT
     }
 }
 
@@ -196,9 +211,11 @@ impl<P: Carried> Flow<P> {
         if offset >= half.assembler.next() {
             return false;
         }
-        half.sent
+        let is_other = half
+            .sent
             .as_ref()
-            .is_some_and(|sent| sent.contradicts(offset, data, self.partial(direction)))
+            .is_some_and(|sent| sent.contradicts(offset, data, self.partial(direction)));
+        is_other || half.passed().is_some_and(|passed| passed.contradicts(offset, data))
     }
 
     /// The latest bytes, those that [`TcpDirection::sent`] has left to what the flow carries.
@@ -246,6 +263,17 @@ impl<P: Carried> Flow<P> {
             (None, None) => PortId(0),
         };
         FlowPlace { port, vlans }
+    }
+
+    /// What is known of a session in it from the beginning.
+    pub(crate) fn session_info(&self) -> SessionInfo {
+        let (id, place) = (self.id, self.place());
+        let mut info = SessionInfo::new(id, self.client, self.server, place, self.started_ns);
+        let of = |half: &TcpDirection| link_addresses(half.path()?.1);
+        // A frame has its destination first.
+        let known = of(&self.halves[0]).map(|[to, from]| [from, to]);
+        info.link_addresses = known.or_else(|| of(&self.halves[1])).unwrap_or_default();
+        info
     }
 
     pub(crate) fn end(&self, reason: EndReason) -> FlowEnd {

@@ -12,7 +12,7 @@ impl FlowIndex {
     pub(super) const MAX: Self = Self(NonZeroU32::MAX);
 
     /// `None` beyond what can be numbered.
-    pub(super) fn new(slot: usize) -> Option<Self> {
+    pub(crate) fn new(slot: usize) -> Option<Self> {
         NonZeroU32::new(u32::try_from(slot.checked_add(1)?).ok()?).map(Self)
     }
 

@@ -64,6 +64,11 @@ impl<P: Carried> FlowTable<P> {
         self.index.len()
     }
 
+    /// All places, those of flows that have gone included.
+    pub(crate) fn slots(&self) -> &[Option<Flow<P>>] {
+        &self.slots
+    }
+
     pub(crate) fn find(&mut self, key: &FlowKey) -> Option<FlowIndex> {
         if let Some((latest, index)) = &self.latest
             && latest == key

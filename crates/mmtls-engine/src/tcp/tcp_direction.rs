@@ -6,8 +6,9 @@ use core::num::NonZeroU64;
 use std::collections::VecDeque;
 
 use super::Assembler;
+use super::passed::Passed;
 use super::unacknowledged::Unacknowledged;
-use crate::output::HoldId;
+use crate::output::{HoldId, RecordsElsewhere};
 use crate::port::PortId;
 
 /// Longest link header that is remembered: Ethernet with two VLAN tags.
@@ -78,6 +79,8 @@ struct Rare {
     gap_since_ns: Option<u64>,
     /// The stall whose deadline has been noted.
     stall_checked_ns: Option<u64>,
+    /// Records that passed unread, and that the receiver may not have yet.
+    passed: Option<Passed>,
 }
 
 /// One direction.
@@ -175,7 +178,8 @@ impl TcpDirection {
         let packet = rare.held.pop_front()?;
         rare.held_frames -= packet.frames;
         rare.held_bytes -= packet.len;
-        if rare.held.is_empty() && rare.syn_data.is_empty() && rare.gap_since_ns.is_none() {
+        let is_idle = rare.syn_data.is_empty() && rare.passed.is_none();
+        if rare.held.is_empty() && is_idle && rare.gap_since_ns.is_none() {
             // Most sessions wait once. To note the deadline of a stall twice does no harm.
             self.rare = None;
         }
@@ -280,10 +284,39 @@ impl TcpDirection {
         self.sent.as_ref().map_or(0, |sent| sent.len())
     }
 
-    /// From where on every byte of the stream is kept: what passed while nothing was kept is behind what was kept before.
+    /// From where on every byte of the stream is kept, or belongs to records whose headers are: what passed while nothing was
+    /// kept is behind what was kept before.
     pub(crate) fn kept_from(&self) -> u64 {
         let next = self.assembler.next();
-        self.sent.as_ref().filter(|sent| sent.end() == next).map_or(next, |sent| sent.start())
+        let kept = self.sent.as_ref().filter(|sent| sent.end() == next);
+        let kept = kept.map_or(next, |sent| sent.start());
+        let passed = self.passed().filter(|passed| (passed.start()..=passed.end()).contains(&kept));
+        passed.map_or(kept, Passed::start)
+    }
+
+    /// Records that passed unread, and that the receiver may not have yet.
+    pub(crate) fn passed(&self) -> Option<&Passed> {
+        self.rare.as_ref()?.passed.as_ref()
+    }
+
+    /// Where those are added that begin, or go on, at the end of what has been seen; `None` while others are kept from
+    /// further in front.
+    pub(crate) fn passing(&mut self) -> Option<&mut Passed> {
+        let next = self.assembler.next();
+        let passed = &mut self.rare.get_or_insert_default().passed;
+        let passed = passed.get_or_insert_with(|| Passed::new(next));
+        if passed.is_empty() {
+            *passed = Passed::new(next);
+        }
+        (passed.end() == next).then_some(passed)
+    }
+
+    /// Lets go of what was kept of bytes on their way.
+    pub(crate) fn forget_sent(&mut self) {
+        self.sent = None;
+        if let Some(rare) = &mut self.rare {
+            rare.passed = None;
+        }
     }
 
     /// Memory that these take, in bytes.
@@ -296,6 +329,21 @@ impl TcpDirection {
         self.sent.as_ref().map_or(0, |sent| sent.partial_len())
     }
 
+    /// The window that a segment of this direction announces, in bytes.
+    pub(crate) fn announced(&self, window: u16) -> u64 {
+        let scale = self.window_scale.unwrap_or(match self.origin {
+            // Not known: it may have been anything.
+            Origin::Learned => 14,
+            _ => 0,
+        });
+        u64::from(window) << scale
+    }
+
+    /// Memory of what is under way and not acknowledged, in bytes.
+    pub(crate) fn flight_capacity(&self) -> usize {
+        self.sent_capacity() + self.passed().map_or(0, Passed::capacity)
+    }
+
     /// Takes the receiver's acknowledgment and window into account; returns memory that is not
     /// needed any more.
     pub(crate) fn open_window(&mut self, acknowledgment: u32, window: u64) -> Option<Vec<u8>> {
@@ -304,12 +352,43 @@ impl TcpDirection {
             return None;
         }
         let offset = offset.unsigned_abs();
-        self.acknowledged = self.acknowledged.max(offset);
         self.max_window = self.max_window.max(window);
         let end = offset + window;
         self.set_window_end(Some(self.window_end.get().map_or(end, |known| known.max(end))));
+        self.note_arrived(offset)
+    }
+
+    /// The receiver has acknowledged bytes up to a stream offset; returns memory that is not needed any more.
+    fn note_arrived(&mut self, offset: u64) -> Option<Vec<u8>> {
+        self.acknowledged = self.acknowledged.max(offset);
         // What was not forwarded cannot have arrived.
-        self.sent.as_mut()?.acknowledge(offset.min(self.released))
+        let arrived = offset.min(self.released);
+        if let Some(passed) = self.rare.as_mut().and_then(|rare| rare.passed.as_mut()) {
+            passed.acknowledge(arrived);
+        }
+        self.sent.as_mut()?.acknowledge(arrived)
+    }
+
+    /// Records of it have passed elsewhere, while its receiver acknowledged up to this number; what that has allowed since is
+    /// not known.
+    pub(crate) fn pass_elsewhere(
+        &mut self,
+        position: u64,
+        records: &RecordsElsewhere,
+        acknowledgment: Option<u32>,
+    ) {
+        if position > self.assembler.next() {
+            let RecordsElsewhere { count, next, fragment_lens, .. } = records;
+            if let Some(passed) = self.passing() {
+                passed.extend(position, *count, fragment_lens, *next);
+            }
+            self.stand_at(position);
+        }
+        let offset = acknowledgment.and_then(|it| self.offset_of(it));
+        if let Some(offset) = offset.filter(|it| (0..=self.seen()).contains(it)) {
+            // Nothing was kept of what went this way.
+            let _ = self.note_arrived(offset.unsigned_abs());
+        }
     }
 
     /// Whether an acknowledgment of this direction's bytes can be the receiver's: not of bytes that were not
@@ -349,7 +428,7 @@ impl TcpDirection {
         {
             self.assembler.clear();
             self.assembler.advance(missing);
-            self.sent = None;
+            self.forget_sent();
             self.released = self.assembler.next();
             self.set_window_end(None);
         }
@@ -400,7 +479,7 @@ impl TcpDirection {
     /// Bytes that are kept for this direction, held frames included.
     pub(crate) fn kept_bytes(&self) -> usize {
         let rare = self.rare.as_ref().map_or(0, |rare| rare.syn_data.len() + rare.held_bytes);
-        self.assembler.buffered() + self.sent_capacity() + rare
+        self.assembler.buffered() + self.flight_capacity() + rare
     }
 }
 

@@ -74,6 +74,12 @@ pub(crate) fn turned(link_header: &[u8]) -> Vec<u8> {
     header
 }
 
+/// Destination and source of an Ethernet header; `None` where there is none.
+pub(crate) fn link_addresses(link_header: &[u8]) -> Option<[[u8; 6]; 2]> {
+    let (addresses, _) = link_header.get(..12)?.as_chunks::<6>();
+    addresses.try_into().ok()
+}
+
 /// VLAN identifiers of a link header, outer in the upper half; zero without tags. Identifier 0 is
 /// no VLAN, only a priority: receivers pass over such a tag.
 pub(crate) fn vlan_of(link_header: &[u8]) -> u32 {

@@ -13,7 +13,7 @@ mod tunnel;
 
 pub(crate) use build::{Reset, build_reset};
 pub use link::Link;
-pub(crate) use link::turned;
+pub(crate) use link::{link_addresses, turned};
 pub use partial::finishes_in_place;
 pub(crate) use tcp::{Flags, TcpView};
 

@@ -178,6 +178,8 @@ pub struct Recorder {
     /// Events of sessions so far.
     pub raised: usize,
     pub pause_all: bool,
+    /// Pauses a server's direction for so many bytes once a record of it was shown, each time.
+    pub pause_server: Option<u64>,
     /// Pauses both directions of a connection in the clear once it has shown so many bytes.
     pub clear_enough: Option<usize>,
     /// Resets a connection in the clear once one direction has shown this.
@@ -301,6 +303,9 @@ impl Handler for Recorder {
         }
         if self.reset_at == Some(self.judged[0] + self.judged[1]) {
             session.reset();
+        }
+        if direction == Direction::ServerToClient && self.pause_server.is_some() {
+            session.pause(direction, self.pause_server);
         }
     }
 

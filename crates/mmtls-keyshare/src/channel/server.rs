@@ -99,22 +99,27 @@ impl ServerConfig {
             .map_err(StartError::Tls)
     }
 
-    /// Whether this process could listen at the address now. Nobody can connect meanwhile.
+    /// [`check_address`] of its own.
     ///
     /// # Errors
     /// [`StartError::Io`].
     pub fn check_address(&self) -> Result<(), StartError> {
         let listen = self.listen;
-        let bind = || -> rustix::io::Result<()> {
-            let family = if listen.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-            let kind = SocketType::STREAM;
-            let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
-            // As the listener does: connections that have just ended are not in its way.
-            rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
-            rustix::net::bind(&socket, &listen)
-        };
-        bind().map_err(|error| StartError::Io { listen, error: error.into() })
+        check_address(listen).map_err(|error| StartError::Io { listen, error })
     }
+}
+
+/// Whether this process could listen at an address now. Nobody can connect meanwhile.
+///
+/// # Errors
+/// Why it could not.
+pub fn check_address(listen: SocketAddr) -> io::Result<()> {
+    let family = if listen.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let kind = SocketType::STREAM;
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    // As listeners do: connections that have just ended are not in their way.
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(rustix::net::bind(&socket, &listen)?)
 }
 
 /// Why a server cannot start.

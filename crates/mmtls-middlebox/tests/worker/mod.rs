@@ -6,6 +6,7 @@ mod network;
 mod stage;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use mmtls_engine::session::EndReason;
 use mmtls_engine::tls::Direction;
@@ -13,10 +14,10 @@ use mmtls_packet_io::Port;
 use mmtls_packet_io::memory::Link;
 
 use mmtls_testkit::frames::{CLIENT, Packet, SERVER, Session};
-use mmtls_testkit::segments::Seeded;
-use mmtls_testkit::wire::{RST, Segment};
+use mmtls_testkit::segments::{Seeded, flag};
+use mmtls_testkit::wire::{RST, Segment, finish_checksum};
 use network::{AfPacket, Memory, Network};
-use stage::{FORBIDDEN, FORBIDDEN_AT_THE_END, Stage};
+use stage::{ENOUGH, FORBIDDEN, FORBIDDEN_AT_THE_END, NO_MORE, PAUSED_BYTES, Stage};
 
 /// Runs the cases on both back ends.
 macro_rules! on_each_back_end {
@@ -48,7 +49,12 @@ on_each_back_end! {
     refuses_what_is_held_at_the_end,
     refuses_a_session_when_it_ends_with_the_worker,
     leaves_what_nobody_reads_to_the_ports,
+    leaves_paused_records_to_the_ports,
+    knows_all_headers_that_are_in_flight,
 }
+
+/// In which a worker finds nothing that waits, also on a busy machine.
+const IDLE: Duration = Duration::from_millis(2);
 
 /// Records of this many bytes, whose content says their number.
 fn contents(direction: Direction, lengths: &[usize]) -> Vec<(Direction, Vec<u8>)> {
@@ -266,7 +272,6 @@ fn refuses_a_session_when_it_ends_with_the_worker<N: Network>() {
     }
 }
 
-/// A port that goes down is waited for; only the in-memory back end does so on demand.
 /// In bursts: everything arrives once and in order.
 fn leaves_what_nobody_reads_to_the_ports<N: Network>() {
     let mut records = Vec::new();
@@ -292,6 +297,7 @@ fn leaves_what_nobody_reads_to_the_ports<N: Network>() {
             let of_port: Vec<_> = burst.iter().filter(|it| it.port == port).cloned().collect();
             stage.expect(&of_port);
         }
+        std::thread::sleep(IDLE);
         rest = behind;
     }
     stage.expect_nothing_more();
@@ -306,6 +312,97 @@ fn leaves_what_nobody_reads_to_the_ports<N: Network>() {
     }
 }
 
+/// What a handler does not read goes by the ports, and what comes behind that is read. What went so cannot be changed any more.
+fn leaves_paused_records_to_the_ports<N: Network>() {
+    let read = |content: &[u8]| (SERVER, content.to_vec());
+    let mut records = vec![read(ENOUGH)];
+    let mut paused = contents(SERVER, &[3000; 60]);
+    // Too short to go by the ports.
+    paused.insert(30, (SERVER, vec![40; 40]));
+    assert_eq!(paused.iter().map(|it| it.1.len() as u64).sum::<u64>(), PAUSED_BYTES);
+    records.extend(paused);
+    records.push(read(b"read again"));
+    let session = Session::new(&records);
+    let Some(mut stage) = Stage::<N>::new() else { return };
+    if !stage.offloads {
+        eprintln!("SKIPPED: these ports forward nothing by themselves here");
+        return;
+    }
+    stage.deliver(&session);
+    stage.open(&session);
+    let mut random = Seeded::new(1);
+    let (mut sent, [of_client, mut at]) = (Vec::new(), session.handshake_len.map(|it| it as u64));
+    for (number, record) in session.records.iter().enumerate() {
+        for packet in record {
+            stage.send(std::slice::from_ref(packet));
+            at += packet.frame.len() as u64 - 54;
+            sent.push(packet.clone());
+            // Most of it is in flight for a while.
+            if number < 50 && random.below(3) == 0 || number == 0 {
+                stage.expect(&std::mem::take(&mut sent));
+                stage.pass(&[session.packet(CLIENT, of_client as i64, at, flag::ACK, &[])]);
+                std::thread::sleep(IDLE);
+            }
+        }
+    }
+    stage.expect(&sent);
+    let again = &session.records[55][0];
+    let mut changed = again.frame.clone();
+    // The length in the record's header.
+    changed[54 + 4] ^= 1;
+    finish_checksum(&mut changed);
+    stage.send(&[Packet { frame: changed, ..*again }]);
+    stage.expect_nothing_more();
+    stage.pass(std::slice::from_ref(again));
+    let end = stage.stop();
+    end.result.unwrap();
+    assert_eq!(end.judge.records, [read(ENOUGH), read(b"read again")]);
+    let counters = end.status.engine;
+    assert_eq!((counters.records_paused, counters.records_failed), (61, 0));
+    let [left, right] = [end.status.bridge.left, end.status.bridge.right];
+    assert!(right.offloaded_frames > 100, "{} of 184", right.offloaded_frames);
+    assert!(left.offloaded_frames > 10, "{} acknowledgments", left.offloaded_frames);
+}
+
+/// More records than the ports can remember are under way: the first one can be sent again, and only as it was.
+fn knows_all_headers_that_are_in_flight<N: Network>() {
+    let mut records = vec![(SERVER, NO_MORE.to_vec())];
+    records.extend(contents(SERVER, &[1010; 3000]));
+    let session = Session::new(&records);
+    let Some(mut stage) = Stage::<N>::new() else { return };
+    if !stage.offloads {
+        eprintln!("SKIPPED: these ports forward nothing by themselves here");
+        return;
+    }
+    stage.deliver(&session);
+    stage.open(&session);
+    stage.pass(&session.records[0]);
+    let [of_client, of_server] = session.handshake_len.map(|it| it as u64);
+    let acknowledged = of_server + session.records[0][0].frame.len() as u64 - 54;
+    let acknowledgment = session.packet(CLIENT, of_client as i64, acknowledged, flag::ACK, &[]);
+    stage.pass(std::slice::from_ref(&acknowledgment));
+    for records in session.records[1..].chunks(10) {
+        let packets = records.concat();
+        stage.send(&packets);
+        stage.expect(&packets);
+    }
+    for record in [&session.records[1], &session.records[1500], &session.records[2900]] {
+        let mut changed = record[0].frame.clone();
+        changed[54 + 4] ^= 1;
+        finish_checksum(&mut changed);
+        stage.send(&[Packet { frame: changed, ..record[0] }]);
+        stage.expect_nothing_more();
+        stage.pass(record);
+    }
+    let end = stage.stop();
+    end.result.unwrap();
+    let counters = end.status.engine;
+    assert_eq!((counters.records_paused, counters.records_failed), (3000, 0));
+    let forwarded = end.status.bridge.right.offloaded_frames;
+    assert!(forwarded > 500, "{forwarded} of 6000");
+}
+
+/// A port that goes down is waited for; only the in-memory back end does so on demand.
 #[test]
 fn accepts_a_port_that_was_down() {
     let session = Session::new(&[]);

@@ -24,6 +24,14 @@ pub const FORBIDDEN: &[u8] = b"forbidden-fruit";
 /// What [`Judge`] resets a session for when that ends.
 pub const FORBIDDEN_AT_THE_END: &[u8] = b"windfall";
 
+/// Behind a record that ends so, [`Judge`] does not read the next [`PAUSED_BYTES`] of the server's content.
+pub const ENOUGH: &[u8] = b"and so on";
+/// See there.
+pub const PAUSED_BYTES: u64 = 180_040;
+
+/// Behind a record that ends so, nothing more of its direction.
+pub const NO_MORE: &[u8] = b"all the rest";
+
 /// Longer than anything here should take, nanoseconds.
 const STALL_NS: u64 = 60_000_000_000;
 
@@ -50,6 +58,12 @@ impl Handler for Judge {
         self.records.push((direction, plaintext.bytes.to_vec()));
         if plaintext.bytes.ends_with(FORBIDDEN) {
             session.reset();
+        }
+        if plaintext.bytes.ends_with(ENOUGH) {
+            session.pause(direction, Some(PAUSED_BYTES));
+        }
+        if plaintext.bytes.ends_with(NO_MORE) {
+            session.pause(direction, None);
         }
         self.reset_at_end |= plaintext.bytes.ends_with(FORBIDDEN_AT_THE_END);
     }

@@ -336,7 +336,11 @@ impl Bridge {
         let [left, right] = &mut self.outbox.ports;
         // Both, even when the first fails.
         let (left, right) = (left.flush(), right.flush());
-        left.and(right)
+        left.and(right)?;
+        if let Some(offload) = &mut self.outbox.offload {
+            offload.all_is_sent();
+        }
+        Ok(())
     }
 }
 
@@ -349,10 +353,8 @@ impl crate::Outbox for Outbox {
         Self::inject(self, egress, ethernet)
     }
 
-    fn offload(&mut self, flow: &OffloadFlow) {
-        if let Some(offload) = &mut self.offload {
-            offload.add(flow);
-        }
+    fn offload(&mut self, flow: &OffloadFlow) -> bool {
+        self.offload.as_mut().is_some_and(|offload| offload.add(flow))
     }
 
     fn take_back(&mut self, flow: &OffloadFlow) -> [Forwarded; 2] {

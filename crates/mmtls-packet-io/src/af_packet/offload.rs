@@ -1,4 +1,4 @@
-//! Connections that nobody reads are forwarded by the kernel: its programs (`bpf/offload.bpf.c`), and their entries.
+//! Connections that nobody reads, or not all of, are forwarded by the kernel: its programs (`bpf/offload.bpf.c`), and their entries.
 //!
 //! An entry is made at a moment when its port's socket is empty and all that came by it has left, since what waits there would
 //! be overtaken. Should a frame come at that very moment all the same, the entry does not begin, and is made again behind that
@@ -14,8 +14,13 @@ use std::time::{Duration, Instant};
 
 use super::config::{BridgeConfig, Offloading};
 use super::interface::Interface;
-use crate::{Forwarded, OffloadFlow, OffloadSide, Port, PortCounters};
+use crate::{Forwarded, OffloadFlow, OffloadSide, Port, PortCounters, Records};
 
+#[cfg(has_offload)]
+#[path = "pause_slots.rs"]
+mod pause_slots;
+#[path = "paused.rs"]
+mod paused;
 #[cfg(has_offload)]
 #[path = "programs.rs"]
 mod programs;
@@ -24,6 +29,7 @@ mod programs;
 #[path = "no_programs.rs"]
 mod programs;
 
+use paused::{PausedFlows, with_records};
 use programs::Programs;
 
 /// As `struct key` of the programs.
@@ -34,6 +40,8 @@ pub(super) struct Offload {
     programs: Arc<Programs>,
     /// Directions that are still to be left to it, by the port that they come in by.
     pending: [HashMap<Key, OffloadSide>; 2],
+    /// Connections of which only some records are left to it.
+    paused: PausedFlows,
     /// Its counters are told by one of them.
     first: bool,
     /// There was no room for an entry then.
@@ -66,7 +74,8 @@ impl Offload {
     }
 
     fn new(programs: Arc<Programs>, first: bool) -> Self {
-        Self { programs, pending: Default::default(), first, full: None, fault: None }
+        let (pending, paused) = Default::default();
+        Self { programs, pending, paused, first, full: None, fault: None }
     }
 
     /// From now on the kernel takes what it may of the frames that would come by this socket.
@@ -74,27 +83,43 @@ impl Offload {
         self.programs.attach(socket)
     }
 
-    /// Leaves a connection to the kernel, as soon as that overtakes nothing.
-    pub(super) fn add(&mut self, flow: &OffloadFlow) {
+    /// Leaves a connection to the kernel, as soon as that overtakes nothing; false where there is no room for it.
+    pub(super) fn add(&mut self, flow: &OffloadFlow) -> bool {
+        if let Some((side, records)) = with_records(flow) {
+            return self.paused.add(&self.programs, flow, &side, &records);
+        }
         if self.full.is_some_and(|since| since.elapsed() < PAUSE) {
-            return;
+            // It stays with user space until it is asked for again.
+            return true;
         }
         for side in flow.sides {
             self.pending[side.ingress.index()].insert(self.programs.key(&side), side);
         }
+        true
+    }
+
+    /// To be called when all that was to be sent has been.
+    pub(super) fn all_is_sent(&mut self) {
+        self.paused.all_is_sent(&self.programs);
     }
 
     /// To be called when a port's socket is empty and all that came by it has left.
     pub(super) fn port_is_empty(&mut self, port: Port) {
+        let mut has_room = self.paused.port_is_empty(&self.programs, port);
         for (key, side) in self.pending[port.index()].drain() {
-            if !self.programs.begin(&key, &side) {
-                self.full = Some(Instant::now());
-            }
+            has_room &= self.programs.begin(&key, &side);
+        }
+        if !has_room {
+            self.full = Some(Instant::now());
         }
     }
 
     /// Takes a connection back, and says what has become of it.
     pub(super) fn take_back(&mut self, flow: &OffloadFlow) -> [Forwarded; 2] {
+        if let Some((side, _)) = with_records(flow) {
+            let [of, other] = self.paused.take_back(&self.programs, flow);
+            return if flow.sides[0] == side { [of, other] } else { [other, of] };
+        }
         flow.sides.map(|side| {
             let key = self.programs.key(&side);
             self.pending[side.ingress.index()].remove(&key);
@@ -132,6 +157,7 @@ mod tests {
             destination: "[2001:db8::5]:4660".parse().unwrap(),
             initial: 0,
             position: 0,
+            extent: crate::Extent::Everything,
         };
         let key = programs::key([6, 0x0102_0304], &side);
         assert_eq!(key[..4], 0x0102_0304u32.to_ne_bytes());

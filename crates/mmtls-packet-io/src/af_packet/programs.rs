@@ -2,19 +2,24 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 use aya::maps::lpm_trie::{self, LpmTrie};
-use aya::maps::{HashMap, MapData, MapError, PerCpuArray};
+use aya::maps::{HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, SchedClassifier, SocketFilter, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 
-use super::{BridgeConfig, Forwarded, Interface, Key, OffloadSide, Port};
+pub(super) use super::pause_slots::SlotId;
+use super::pause_slots::Slots;
+use super::{BridgeConfig, Forwarded, Interface, Key, OffloadSide, Port, Records};
 
 /// As `struct flow` of the programs: position, frames, payload bytes; then the initial sequence number and whether it has begun.
 type Entry = [u64; 4];
+
+/// As `struct pause`: slot, generation, whether it is the other direction; nothing.
+type Pause = [u32; 4];
 
 /// As `struct rule`, behind the length.
 pub(super) type Prefix = [u8; 20];
@@ -27,6 +32,8 @@ pub(super) struct Programs {
     /// Interface numbers, left first.
     interfaces: [u32; 2],
     flows: Mutex<HashMap<MapData, Key, Entry>>,
+    pauses: Mutex<HashMap<MapData, Key, Pause>>,
+    slots: Slots,
     taken: PerCpuArray<MapData, Totals>,
     /// Owns the programs and what they are attached to.
     ebpf: Ebpf,
@@ -82,7 +89,46 @@ impl Programs {
         }
         let [position, frames, payload_bytes, last] = known.unwrap_or_default();
         let position = if last >> 32 != 0 { position } else { 0 };
-        Ok(Forwarded { frames, payload_bytes, position })
+        Ok(Forwarded { frames, payload_bytes, position, ..Forwarded::default() })
+    }
+
+    /// A slot that nobody uses, closed; `None` where there is none.
+    pub(super) fn take_slot(&self) -> Option<SlotId> {
+        self.slots.take()
+    }
+
+    /// Nobody uses a closed slot any more.
+    pub(super) fn give_slot(&self, slot: SlotId) {
+        self.slots.give(slot);
+    }
+
+    /// Opens a closed slot for a connection one side of which has these records.
+    pub(super) fn open_slot(&self, slot: SlotId, side: &OffloadSide, records: &Records) {
+        self.slots.open(slot, side, records);
+    }
+
+    /// Closes a slot; says what has come of the direction with the records, which it was opened with, and of the other one. From
+    /// then on nothing more goes by it.
+    pub(super) fn close_slot(&self, slot: SlotId, records: &Records) -> [Forwarded; 2] {
+        self.slots.close(slot, records)
+    }
+
+    /// Frames that the kernel has forwarded by an open slot.
+    pub(super) fn slot_frames(&self, slot: SlotId) -> u64 {
+        self.slots.frames(slot)
+    }
+
+    /// Makes the entry of a direction that goes by a slot. False where there is no room.
+    pub(super) fn begin_pause(&self, key: &Key, slot: SlotId, is_other: bool) -> bool {
+        let mut pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
+        pauses.insert(key, [slot.number, slot.generation, is_other.into(), 0], 0).is_ok()
+    }
+
+    /// Removes that entry.
+    pub(super) fn end_pause(&self, key: &Key) {
+        let mut pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may never have been made.
+        let _ = pauses.remove(key);
     }
 
     pub(super) fn totals(&self, port: Port) -> Totals {
@@ -126,8 +172,14 @@ fn load(
         redirect.attach_with_options(&interface.name, TcAttachType::Ingress, order)?;
     }
     let flows = ebpf.take_map("flows").ok_or("no map of connections")?.try_into()?;
+    let pauses = ebpf.take_map("pauses").ok_or("no map of pauses")?.try_into()?;
+    let Some(Map::Array(slots)) = ebpf.take_map("slots") else {
+        return Err("no map of slots".into());
+    };
+    let slots = Slots::map(slots.fd().as_fd())?;
     let taken = ebpf.take_map("taken").ok_or("no map of counters")?.try_into()?;
-    Ok(Programs { interfaces: numbers, flows: Mutex::new(flows), taken, ebpf })
+    let (flows, pauses) = (Mutex::new(flows), Mutex::new(pauses));
+    Ok(Programs { interfaces: numbers, flows, pauses, slots, taken, ebpf })
 }
 
 /// The prefix of all addresses of a network: the family's number in front.

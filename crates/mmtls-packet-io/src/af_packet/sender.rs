@@ -2,6 +2,8 @@
 //!
 //! Refuses to queue: what the interface does not take within a moment is dropped and counted.
 
+use std::time::Duration;
+
 use super::config::BridgeConfig;
 use super::interface::{self, Interface};
 use super::sending_socket;
@@ -37,6 +39,20 @@ impl Sender {
             BridgeConfig { batch: BATCH, coalesce: false, ..BridgeConfig::new(interface, "") };
         let port = PortState::new(Port::Right, socket, checked, &config);
         Ok(Self { port, address, mtu, packets: Vec::new(), ends: Vec::new(), failed: None })
+    }
+
+    /// Waits so long for a congested interface before frames are dropped; without this for 0.2 ms.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.port.set_patience(patience);
+        self
+    }
+
+    /// Whether it sends to the interface of this name, whatever other names that has.
+    #[must_use]
+    pub fn sends_to(&self, interface: &str) -> bool {
+        let index = self.port.interface_index;
+        Interface::check(&self.port.socket, interface).is_ok_and(|it| it.index == index)
     }
 
     /// The interface's link address.

@@ -14,8 +14,8 @@ use super::queue::Queue;
 use super::system;
 use crate::{Error, Port, PortCounters, VnetHeader};
 
-/// How often, and how long, one flush waits for a congested interface: 0.2 ms in all, since the other direction waits
-/// too.
+/// How often, and how long, one flush waits for a congested interface if not told otherwise: 0.2 ms in all, since the other
+/// direction waits too.
 const MAX_WAITS: u32 = 4;
 const WAIT: Duration = Duration::from_micros(50);
 
@@ -36,6 +36,8 @@ pub(super) struct PortState {
     down: bool,
     /// Nothing is sent here.
     passive: bool,
+    /// How often one flush waits.
+    waits: u32,
 }
 
 impl PortState {
@@ -56,7 +58,14 @@ impl PortState {
             congested: false,
             down: false,
             passive: config.passive,
+            waits: MAX_WAITS,
         }
+    }
+
+    /// Lets one flush wait so long for a congested interface.
+    pub(super) fn set_patience(&mut self, patience: Duration) {
+        let waits = patience.as_micros() / WAIT.as_micros();
+        self.waits = u32::try_from(waits).unwrap_or(u32::MAX);
     }
 
     /// Whether its socket receives nothing: another one watches this interface too.
@@ -136,7 +145,7 @@ impl PortState {
 
     fn send_all(&mut self) {
         let mut next = 0;
-        let mut waits_left = if self.congested { 0 } else { MAX_WAITS };
+        let mut waits_left = if self.congested { 0 } else { self.waits };
         self.congested = false;
         let mut failed_once = None;
         self.queue.gather();

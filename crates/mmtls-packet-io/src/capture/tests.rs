@@ -303,7 +303,9 @@ fn accepts_what_the_writer_wrote() -> std::io::Result<()> {
         let time = 1_700_000_000_123_456_789 + length as u64;
         let bytes = vec![length as u8; length];
         writer.packet(time, &bytes, length + 8)?;
-        expected.push(Got::Packet(time, Link::Ethernet, bytes, length + 8));
+        expected.push(Got::Packet(time, Link::Ethernet, bytes.clone(), length + 8));
+        writer.commented_packet(time, &bytes, &"why".repeat(length))?;
+        expected.push(Got::Packet(time, Link::Ethernet, bytes, length));
     }
     let (got, error, _) = read_all(&writer.into_inner());
     assert_eq!(got, expected);

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use crate::af_packet::{MAX_FRAME_BYTES, poll_readable};
 use crate::{
-    Action, Counters, Error, Forwarded, Frame, HeldFrame, OffloadFlow, OffloadSide, Outbox, Port,
-    PortCounters, Ports, Ready, VnetHeader, WakeFd,
+    Action, Counters, Error, Extent, Forwarded, Frame, HeldFrame, OffloadFlow, OffloadSide, Outbox,
+    Port, PortCounters, Ports, Ready, VnetHeader, WakeFd,
 };
 use offload::Entries;
 
@@ -233,6 +233,14 @@ impl MemoryOutbox {
                 result = result.and(self.shared.lines()[port.index()].state(port));
             }
         }
+        if let Some(pending) = &mut self.pending {
+            // From exactly where what was sent has ended: what still waits is not overtaken.
+            let has_records = |it: &mut OffloadSide| matches!(it.extent, Extent::Records(_));
+            let mut lines = self.shared.lines();
+            for side in pending.extract_if(.., has_records) {
+                lines[side.ingress.index()].entries.begin(&side);
+            }
+        }
         result
     }
 }
@@ -250,10 +258,11 @@ impl Outbox for MemoryOutbox {
         Ok(())
     }
 
-    fn offload(&mut self, flow: &OffloadFlow) {
+    fn offload(&mut self, flow: &OffloadFlow) -> bool {
         if let Some(pending) = &mut self.pending {
             pending.extend(flow.sides);
         }
+        self.pending.is_some()
     }
 
     fn take_back(&mut self, flow: &OffloadFlow) -> [Forwarded; 2] {

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::{Forwarded, OffloadSide};
+use crate::{Extent, Forwarded, ForwardedRecords, OffloadSide, Records};
 
 const ETHERNET_HEADER: usize = 14;
 /// How far ahead of the position a segment may stand and still move it.
@@ -27,6 +27,9 @@ struct Entry {
     begun: bool,
     frames: u64,
     payload_bytes: u64,
+    acknowledgment: Option<u32>,
+    extent: Extent,
+    records: ForwardedRecords,
 }
 
 /// The entries of a port.
@@ -44,8 +47,20 @@ impl Entries {
         if self.entries.get(&key).is_some_and(|entry| entry.begun) {
             return;
         }
-        let (initial, position) = (side.initial, side.position);
-        let entry = Entry { initial, position, begun: false, frames: 0, payload_bytes: 0 };
+        let mut records = ForwardedRecords::default();
+        if let Extent::Records(Records { next, .. }) = side.extent {
+            records.next = next;
+        }
+        let entry = Entry {
+            initial: side.initial,
+            position: side.position,
+            begun: false,
+            frames: 0,
+            payload_bytes: 0,
+            acknowledgment: None,
+            extent: side.extent,
+            records,
+        };
         self.entries.insert(key, entry);
     }
 
@@ -56,6 +71,8 @@ impl Entries {
             frames: entry.frames,
             payload_bytes: entry.payload_bytes,
             position: if entry.begun { entry.position } else { 0 },
+            acknowledgment: entry.acknowledgment,
+            records: entry.records,
         })
     }
 
@@ -64,32 +81,87 @@ impl Entries {
         if self.entries.is_empty() {
             return false;
         }
-        let Some((key, sequence, payload)) = plain_segment(frame) else {
+        let Some((key, segment)) = plain_segment(frame) else {
             return false;
         };
-        let Some(entry) = self.entries.get_mut(&key) else {
-            return false;
-        };
+        let takes = self.entries.get_mut(&key).is_some_and(|entry| entry.takes(&segment));
+        if takes {
+            self.taken[0] += 1;
+            self.taken[1] += frame.len() as u64;
+        }
+        takes
+    }
+}
+
+impl Entry {
+    fn takes(&mut self, segment: &Segment<'_>) -> bool {
+        let payload = segment.payload.len();
         // Truncation is the modulus of sequence numbers (RFC 9293, section 3.4).
-        let ahead = sequence.wrapping_sub(entry.initial.wrapping_add(entry.position as u32)) as i32;
-        if !entry.begun && ahead != 0 {
-            return false;
+        let next = self.initial.wrapping_add(self.position as u32);
+        let ahead = segment.sequence.wrapping_sub(next) as i32;
+        let end = i64::from(ahead) + payload as i64;
+        match self.extent {
+            Extent::Everything if !self.begun && ahead != 0 => return false,
+            Extent::Everything => {
+                if ahead < MAX_AHEAD {
+                    self.position += u64::try_from(end).unwrap_or_default();
+                }
+            }
+            Extent::Acknowledgments | Extent::Records(_) if payload == 0 => {}
+            Extent::Acknowledgments => return false,
+            Extent::Records(of) => {
+                if ahead != 0 || !self.pass(segment.payload, &of) {
+                    return false;
+                }
+                self.position += payload as u64;
+            }
         }
-        entry.begun = true;
-        if ahead < MAX_AHEAD {
-            let end = i64::from(ahead) + payload as i64;
-            entry.position += u64::try_from(end).unwrap_or_default();
+        if self.extent == Extent::Acknowledgments {
+            let newer = |it: u32| segment.acknowledgment.wrapping_sub(it) as i32 > 0;
+            if self.acknowledgment.is_none_or(newer) {
+                self.acknowledgment = Some(segment.acknowledgment);
+            }
         }
-        entry.frames += 1;
-        entry.payload_bytes += payload as u64;
-        self.taken[0] += 1;
-        self.taken[1] += frame.len() as u64;
+        self.begun = true;
+        self.frames += 1;
+        self.payload_bytes += payload as u64;
+        true
+    }
+
+    /// Whether each record that begins in the next bytes may pass.
+    fn pass(&mut self, payload: &[u8], of: &Records) -> bool {
+        let mut passed = self.records.clone();
+        let end = self.position + payload.len() as u64;
+        while passed.next < end {
+            let at = usize::try_from(passed.next - self.position).unwrap_or(usize::MAX);
+            let Some(&[23, 3, 3, high, low]) = payload.get(at..).and_then(|it| it.first_chunk())
+            else {
+                return false;
+            };
+            let fragment = u16::from_be_bytes([high, low]);
+            let content = u64::from(fragment.saturating_sub(of.overhead));
+            if !Records::FRAGMENT.contains(&fragment) || content > of.content - passed.content {
+                return false;
+            }
+            passed.content += content;
+            passed.count += 1;
+            passed.fragment_lens.push(fragment);
+            passed.next += 5 + u64::from(fragment);
+        }
+        self.records = passed;
         true
     }
 }
 
-/// Ends, sequence number and length of a segment that changes no connection's state and has nothing unusual.
-fn plain_segment(frame: &[u8]) -> Option<(Key, u32, usize)> {
+/// What of a segment decides.
+struct Segment<'a> {
+    sequence: u32,
+    acknowledgment: u32,
+    payload: &'a [u8],
+}
+
+/// A segment that changes no connection's state and has nothing unusual, and its ends.
+fn plain_segment(frame: &[u8]) -> Option<(Key, Segment<'_>)> {
     let (header, packet) = frame.split_at_checked(ETHERNET_HEADER)?;
     let (source, destination, segment): (IpAddr, IpAddr, &[u8]) = match header[12..] {
         [8, 0] => {
@@ -118,8 +190,10 @@ fn plain_segment(frame: &[u8]) -> Option<(Key, u32, usize)> {
     if header < 20 || flags & (FIN | SYN | RST | URG) != 0 || flags & ACK == 0 {
         return None;
     }
-    let [a, b, c, d, e, f, g, h, ..] = *tcp;
+    let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *tcp;
     let ports = [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])];
     let key = [SocketAddr::new(source, ports[0]), SocketAddr::new(destination, ports[1])];
-    Some((key, u32::from_be_bytes([e, f, g, h]), segment.len().checked_sub(header)?))
+    let sequence = u32::from_be_bytes([e, f, g, h]);
+    let acknowledgment = u32::from_be_bytes([i, j, k, l]);
+    Some((key, Segment { sequence, acknowledgment, payload: segment.get(header..)? }))
 }

@@ -9,10 +9,11 @@ use std::process::ExitCode;
 use clap::Args;
 use mmtls::check::{self, Severity, Verdict};
 use mmtls::config::{self, File, Places};
-use mmtls_middlebox::{Error, Settings};
+use mmtls_middlebox::Error;
 use mmtls_packet_io::af_packet::{self, BridgeConfig};
 
-use super::report::say;
+use super::prepare::settings;
+use super::say::say;
 
 #[derive(Args)]
 pub struct DoctorArgs {
@@ -53,12 +54,9 @@ impl DoctorArgs {
 
 /// What a start would say of a configuration.
 fn configured(file: &File, places: &Places) -> Vec<check::Line> {
-    let settings = match Settings::read(&file.configuration()) {
+    let settings = match settings(file, places) {
         Ok(settings) => settings,
-        Err(errors) => {
-            let located = |error: &Error| (Verdict::Fail, places.locate(&error.to_string()));
-            return errors.iter().map(located).collect();
-        }
+        Err(mistakes) => return mistakes.into_iter().map(|it| (Verdict::Fail, it)).collect(),
     };
     let problems = check::machine(file, &settings, places);
     if problems.is_empty() {

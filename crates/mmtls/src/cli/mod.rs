@@ -2,16 +2,22 @@
 //!
 //! Refuses contradictions with one clear line and a non-zero exit status.
 
+mod ctl;
 mod doctor;
 mod key_server;
 mod pki;
 mod prepare;
 mod progress;
 mod read;
+mod reload;
 mod report;
 mod rules;
 mod run;
+mod say;
 mod service;
+mod services;
+mod signals;
+mod stats;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -43,9 +49,11 @@ pub struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Bridge two interfaces and monitor the TLS sessions that cross them.
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Read capture files (pcap or pcapng, also gzipped).
     Read(read::ReadArgs),
+    /// Ask or tell a running monitor something.
+    Ctl(ctl::CtlArgs),
     /// Look at this machine: does it suit a monitor, and what would help?
     Doctor(doctor::DoctorArgs),
     /// Look at rules in Suricata's language.
@@ -176,6 +184,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => run::run(&args),
             Command::Read(args) => read::run(&args),
+            Command::Ctl(args) => args.run(),
             Command::Doctor(args) => args.run(),
             Command::Rules(args) => args.run(),
             Command::Pki(args) => args.run(),

@@ -8,7 +8,8 @@ use mmtls::monitor::MonitorConfig;
 use mmtls_engine::Cleartext;
 use mmtls_middlebox::{Error, Settings};
 
-use super::report::{describe_rules, say};
+use super::report::describe_rules;
+use super::say::say;
 
 /// Settings with which a start has a chance.
 pub(super) struct Prepared {
@@ -57,10 +58,11 @@ fn is_told_by_start(problem: &Problem) -> bool {
 }
 
 /// The settings, or all that makes no sense in them.
-fn settings(file: &File, places: &Places) -> Result<Settings, Vec<String>> {
+pub(super) fn settings(file: &File, places: &Places) -> Result<Settings, Vec<String>> {
     let located = |error: &Error| places.locate(&error.to_string());
     let mut mistakes: Vec<String> = Vec::new();
     mistakes.extend(file.check_inspection().err().as_ref().map(located));
+    mistakes.extend(file.check_metrics().err().as_ref().map(located));
     let settings = Settings::read(&file.configuration());
     let settings = settings.map_err(|errors| mistakes.extend(errors.iter().map(located)));
     let mut settings = match settings {

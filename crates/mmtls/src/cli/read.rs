@@ -4,17 +4,22 @@
 //! capabilities while it reads it.
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use mmtls::eve::{Origin, STANDARD_OUTPUT};
+use mmtls::mirror::MirrorConfig;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError, Stops};
 use mmtls::patterns::PatternConfig;
 use mmtls::rules::RulesConfig;
+use mmtls::stats::counts::engine_map;
+use mmtls::summary::Summary;
 use mmtls_engine::Cleartext;
 use mmtls_middlebox::Error;
 use mmtls_middlebox::keylog::KeyLog;
@@ -22,9 +27,9 @@ use mmtls_middlebox::offline::{self, Replay};
 
 use super::progress::Progress;
 use super::report::{
-    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_profile,
-    print_summary, say,
+    ReportArgs, check_streams, describe_rules, host_name, print_profile, print_summary,
 };
+use super::say::say;
 
 #[derive(Args)]
 pub struct ReadArgs {
@@ -67,13 +72,30 @@ fn cleartext(args: &ReadArgs) -> Result<Cleartext, Error> {
     }
 }
 
+/// One file of all captures, which replaces one that is there, but none of them.
+fn mirror(args: &ReadArgs, captures: &[Capture]) -> Result<Option<MirrorConfig>, Error> {
+    let Some(path) = &args.report.write else {
+        return Ok(None);
+    };
+    let there = std::fs::metadata(path).ok().as_ref().map(identity);
+    if there.is_some() && captures.iter().any(|capture| capture.identity == there) {
+        let path = path.display();
+        return Err(Error::Usage(format!(
+            "-w {path} is a capture that is read: name another file"
+        )));
+    }
+    let file = Some(path.clone());
+    let (max_files, max_file_bytes) = (1, u64::MAX);
+    Ok(Some(MirrorConfig { file, max_files, max_file_bytes, ..MirrorConfig::default() }))
+}
+
 pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     let cleartext = cleartext(args)?;
     mmtls_middlebox::harden::forbid_dumps()?;
     let keys = keys(args)?;
     let captures = args.read.iter().chain(&args.captures).map(|path| Capture::open(path));
     let captures = captures.collect::<Result<Vec<_>, _>>()?;
-    let monitor_config = monitor_config(args);
+    let monitor_config = monitor_config(args, mirror(args, &captures)?);
     let monitor = Monitor::new(&monitor_config).map_err(|error| Error::Usage(error.to_string()))?;
     if let Some(rules) = monitor.rules() {
         describe_rules(rules.matcher().len(), rules.skipped(), &mut say);
@@ -85,7 +107,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     config.cleartext = cleartext;
     config.tell_hellos = monitor_config.wants_hellos();
     let mut replay = Replay::new(config, keys, monitor);
-    let mut reading = Reading::new(&captures);
+    let mut reading = Reading::new(&captures, &args.report);
     for capture in captures {
         reading.read(capture, &mut replay);
         if reading.nobody_listens {
@@ -95,9 +117,11 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     replay.end();
     let counters = *replay.engine().counters();
     let mut monitor = replay.finish();
+    // What the outputs took is counted before it is told.
+    reading.sort(monitor.finish());
     let summary = monitor.summary().clone();
-    monitor.write_stats(Duration::ZERO, &summary, &counter_map(&counters), &[]);
-    reading.flush(&mut monitor);
+    monitor.write_stats(Duration::ZERO, &summary, &engine_map(&counters), &[]);
+    reading.sort(monitor.finish());
     if reading.nobody_listens {
         return Ok(ExitCode::SUCCESS);
     }
@@ -115,8 +139,8 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     }
     errors.iter().for_each(|error| say(&error.to_string()));
     lost.iter().for_each(|error| say(&error.to_string()));
-    let summary = monitor.summary();
-    let complete = lost.is_empty() && summary.lost_log_lines + summary.failed_streams == 0;
+    let Summary { lost_log_lines, failed_streams, mirror_sessions_cut, .. } = monitor.summary();
+    let complete = lost.is_empty() && lost_log_lines + failed_streams + mirror_sessions_cut == 0;
     Ok(if complete && errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -129,19 +153,33 @@ struct Capture {
     input: Box<dyn Read>,
     /// Of a file.
     bytes: Option<u64>,
+    /// Which file it is, whatever its name.
+    identity: Option<Identity>,
+}
+
+/// Device, and number there.
+type Identity = (u64, u64);
+
+fn identity(file: &Metadata) -> Identity {
+    (file.dev(), file.ino())
 }
 
 impl Capture {
     fn open(path: &Path) -> Result<Self, Error> {
         let name = path.to_string_lossy().into_owned();
+        let about = |error| Error::File { path: path.to_owned(), error };
         if name == "-" {
             let path = PathBuf::from("standard input");
-            return Ok(Self { name, path, input: Box::new(io::stdin()), bytes: None });
+            let input = io::stdin();
+            let file = File::from(input.as_fd().try_clone_to_owned().map_err(about)?);
+            let identity = file.metadata().ok().as_ref().map(identity);
+            return Ok(Self { name, path, input: Box::new(input), bytes: None, identity });
         }
-        let file =
-            File::open(path).map_err(|error| Error::File { path: path.to_owned(), error })?;
-        let bytes = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|it| it.len());
-        Ok(Self { name, path: path.to_owned(), input: Box::new(file), bytes })
+        let file = File::open(path).map_err(about)?;
+        let metadata = file.metadata().ok();
+        let bytes = metadata.as_ref().filter(|it| it.is_file()).map(Metadata::len);
+        let identity = metadata.as_ref().map(identity);
+        Ok(Self { name, path: path.to_owned(), input: Box::new(file), bytes, identity })
     }
 }
 
@@ -152,15 +190,22 @@ struct Reading {
     errors: Vec<Error>,
     /// Outputs that could not be written.
     lost: Vec<MonitorIoError>,
+    /// Nothing is written but records.
+    writes_records_only: bool,
     /// Whoever read the records has enough.
     nobody_listens: bool,
 }
 
 impl Reading {
-    fn new(captures: &[Capture]) -> Self {
+    fn new(captures: &[Capture], report: &ReportArgs) -> Self {
         let total = captures.iter().map(|capture| capture.bytes).sum();
-        let (errors, lost) = Default::default();
-        Self { progress: Progress::new(total), errors, lost, nobody_listens: false }
+        Self {
+            progress: Progress::new(total),
+            errors: Vec::new(),
+            lost: Vec::new(),
+            writes_records_only: report.streams.is_none() && report.write.is_none(),
+            nobody_listens: false,
+        }
     }
 
     /// Reads one to its end, or as far as it goes.
@@ -171,7 +216,7 @@ impl Reading {
         let outcome = replay.run_file(&path, input, |engine| {
             if self.progress.packet() {
                 let monitor = engine.handler_mut();
-                self.flush(monitor);
+                self.sort(monitor.flush());
                 self.progress.show(monitor.summary().tls_sessions);
             }
             !self.nobody_listens
@@ -187,11 +232,13 @@ impl Reading {
         }
     }
 
-    /// Writes what is buffered.
-    fn flush(&mut self, monitor: &mut Monitor) {
-        for error in monitor.flush() {
+    /// Tells what went wrong with an output from a reader that has enough: then other outputs are made all the same.
+    fn sort(&mut self, errors: Vec<MonitorIoError>) {
+        for error in errors {
             match error {
-                MonitorIoError::Log(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                MonitorIoError::Log(error)
+                    if error.kind() == io::ErrorKind::BrokenPipe && self.writes_records_only =>
+                {
                     self.nobody_listens = true;
                 }
                 error => self.lost.push(error),
@@ -228,7 +275,7 @@ fn keys(args: &ReadArgs) -> Result<KeyLog, Error> {
     Ok(keys)
 }
 
-fn monitor_config(args: &ReadArgs) -> MonitorConfig {
+fn monitor_config(args: &ReadArgs, mirror: Option<MirrorConfig>) -> MonitorConfig {
     MonitorConfig {
         eve_dir: args.report.log_dir.clone(),
         // The capture comes when it is read.
@@ -239,6 +286,7 @@ fn monitor_config(args: &ReadArgs) -> MonitorConfig {
         fingerprints: true,
         empty_flows_per_second: None,
         streams_dir: args.report.streams.clone(),
+        mirror,
         patterns: args.report.patterns.clone().map(|file| PatternConfig {
             file,
             action: args.report.pattern_action.unwrap_or_default().into(),

@@ -25,6 +25,9 @@ pub struct ReportArgs {
     /// Write the decrypted streams of each session into this directory.
     #[arg(long, value_name = "DIR")]
     pub streams: Option<PathBuf>,
+    /// Write decrypted sessions as TCP conversations in the clear into this pcapng file.
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    pub write: Option<PathBuf>,
     /// Search decrypted HTTP bodies, and what is not HTTP as one stream, for the literal patterns in this file.
     #[arg(long, value_name = "FILE")]
     pub patterns: Option<PathBuf>,
@@ -93,15 +96,19 @@ pub fn check_streams(dir: Option<&Path>) -> Result<(), Error> {
     })
 }
 
+/// Whether the mirror's further files can be created now that capabilities are gone.
+pub fn check_mirror(file: Option<&Path>) -> Result<(), Error> {
+    file.map_or(Ok(()), mmtls::mirror::check_directory).map_err(|error| {
+        let file = file.unwrap_or(Path::new("")).display();
+        let hint = "further files come beside it after capabilities are given up: let this user own the directory";
+        Error::Usage(format!("mirror file {file}: {error} ({hint})"))
+    })
+}
+
 /// What the machine is called; `None` where the kernel does not say.
 pub fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(name.trim_end().to_owned()).filter(|name| !name.is_empty())
-}
-
-/// Counters by name, for `stats` records.
-pub fn counter_map(counters: &Counters) -> BTreeMap<&'static str, u64> {
-    counters.list().collect()
 }
 
 /// Prints the summary and what the engine did to frames.
@@ -113,9 +120,4 @@ pub fn print_summary(out: &mut (impl Write + ?Sized), summary: &Summary, counter
         "frames: {} (forwarded {}, held {}, dropped {})",
         counters.frames, counters.forwarded, counters.held, counters.dropped
     );
-}
-
-/// One line for the operator. Where nobody reads it any more, the bridge goes on.
-pub fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "mmtls: {text}");
 }

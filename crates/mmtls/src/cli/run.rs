@@ -3,36 +3,36 @@
 //! Refuses to start without an explicit answer to missing keys where it can give one, and to keep
 //! privileges that it no longer needs.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use mmtls::config::{self, File, Places};
+use mmtls::control::{Controls, Desks};
 use mmtls::eve::{Origin, STANDARD_OUTPUT};
-use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError, Stops};
+use mmtls::monitor::{Inspect, Monitor, MonitorConfig, Stops};
 use mmtls::patterns::PatternConfig;
-use mmtls::rules::{Reloader, RulesConfig};
-use mmtls::summary::Summary;
+use mmtls::rules::RulesConfig;
+use mmtls::stats::Snapshots;
 use mmtls_engine::Policy;
 use mmtls_middlebox::Error;
 use mmtls_middlebox::config::{PolicyName, address_and_port};
-use mmtls_middlebox::worker::Worker;
-use mmtls_middlebox::{KeyCertificates, KeyCounters, KeyMeter, Middlebox, Settings, Status};
-use mmtls_packet_io::Ports;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use mmtls_middlebox::{Middlebox, Settings};
 
 use super::prepare::{Prepared, prepare};
+use super::reload::Reload;
 use super::report::{
-    ReportArgs, check_streams, counter_map, describe_rules, host_name, print_profile,
-    print_summary, say,
+    ReportArgs, check_mirror, check_streams, describe_rules, host_name, print_profile,
 };
-use super::service::{self, Service};
+use super::say::say;
+use super::service::Service;
+use super::services::{Services, run_facts, why_not_forwarded};
+use super::signals::Signals;
+use super::stats::StatsAggregator;
 
 #[derive(Args)]
 pub struct RunArgs {
@@ -63,22 +63,23 @@ pub struct RunArgs {
     /// Threads that move frames and decrypt, 1 to 128.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
     workers: Option<u32>,
+    /// Serve metrics in Prometheus' format at http://ADDR:PORT/metrics.
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
+    /// Take questions and orders of `mmtls ctl` at this socket.
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
     /// Configuration file; options given here win.
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Check the configuration and exit.
     #[arg(short = 'T', long = "test-config")]
     test_config: bool,
+    /// Send decrypted sessions as TCP conversations in the clear to this interface.
+    #[arg(long, value_name = "IF")]
+    mirror: Option<String>,
     #[command(flatten)]
     report: ReportArgs,
-}
-
-/// What the operator asked for by a signal.
-#[derive(Default)]
-struct Signals {
-    stop: Arc<AtomicBool>,
-    report: Arc<AtomicBool>,
-    reopen: Arc<AtomicBool>,
 }
 
 pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
@@ -123,15 +124,24 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let passive = settings.bridge.passive;
     let doing = if passive { "watching" } else { "bridging" };
 
+    // Ports, and the socket's directory, may need privileges.
+    let services = Services::open(&file)?;
+    let told: Vec<String> = [exceptions, uninspected].into_iter().flatten().collect();
+    let mut facts = run_facts(&settings, told.clone());
+    let limits = settings.engine.limits;
     let middlebox = Middlebox::open(settings)?;
-    let reload = Reload::new(middlebox.key_certificates(), rules);
+    if let Some(why_not) = why_not_forwarded(&middlebox) {
+        facts.kernel_forwarding = why_not;
+    }
+    let reload = Reload::new(middlebox.key_certificates(), rules.clone());
     check_streams(monitor_config.streams_dir.as_deref())?;
+    check_mirror(file.mirror.file.as_deref())?;
     for warning in middlebox.warnings() {
         say(&format!("warning: {warning}"));
     }
     say(&format!("policies: {}", policies.join(" ")));
-    for exceptions in [exceptions, uninspected].into_iter().flatten() {
-        say(&exceptions);
+    for exceptions in &told {
+        say(exceptions);
     }
     if middlebox.keys_address().ip().is_unspecified() {
         say("warning: keys are taken on every address of this host; if clients reach one across \
@@ -149,11 +159,31 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     say(&format!("{doing} {interfaces}, keys on {}", middlebox.keys_address()));
 
     let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
-    let stats =
-        StatsAggregator::new(middlebox.workers(), middlebox.key_meter(), stats_interval, passive);
+    let workers = middlebox.workers();
+    let snapshots = Arc::new(Snapshots::new(workers, middlebox.key_meter(), limits, rules));
+    let desks = Arc::new(Desks::new(workers));
+    let stats = StatsAggregator::new(
+        Arc::clone(&snapshots),
+        Arc::clone(&desks),
+        workers,
+        stats_interval,
+        passive,
+    );
+    let reread = reload.clone();
+    let controls = Controls {
+        facts,
+        snapshots: Arc::clone(&snapshots),
+        desks,
+        reload: Box::new(move || reread.now()),
+        stop: Arc::clone(&signals.stop),
+        drain: Arc::default(),
+        say,
+    };
+    // Bound to a name, so that the file is there until the end.
+    let _socket_file = services.start(snapshots, controls)?;
     // Here, so that it inherits no capabilities and is bound to no worker's processor.
     for monitor in &mut monitors {
-        let what = "the thread that writes eve.json";
+        let what = "the threads that write eve.json and the mirror";
         monitor.write_behind().map_err(|error| Error::System { what, error })?;
     }
     let service = Service::start(middlebox.workers(), format!("{doing} {interfaces}"))?;
@@ -165,7 +195,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let mut monitors = Vec::new();
     for (number, (mut monitor, status)) in finished.workers.into_iter().enumerate() {
         stats.flush(&mut monitor);
-        stats.put(number, status, monitor.summary());
+        stats.put(number, status, &monitor);
         monitors.push((monitor, status));
     }
     if let Some((first, _)) = monitors.first_mut() {
@@ -177,7 +207,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     for (number, (monitor, status)) in monitors.iter_mut().enumerate() {
         stats.flush(monitor);
-        stats.put(number, *status, monitor.summary());
+        stats.put(number, *status, monitor);
     }
     stats.print(&mut std::io::stdout());
     // All workers apply the same ones.
@@ -186,213 +216,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     finished.result?;
     Ok(if stats.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-impl Signals {
-    fn register() -> Result<Self, Error> {
-        let signals = Self::default();
-        let Self { stop, report, reopen } = &signals;
-        for (signal, flag) in [(SIGINT, stop), (SIGTERM, stop), (SIGUSR1, report), (SIGHUP, reopen)]
-        {
-            signal_hook::flag::register(signal, Arc::clone(flag))
-                .map_err(|error| Error::System { what: "signal handlers", error })?;
-        }
-        Ok(signals)
-    }
-}
-
-/// Rules and the key channel's certificates are read again, by a thread of its own: thousands of rules take a second.
-struct Reload {
-    certificates: KeyCertificates,
-    rules: Option<Reloader>,
-    runs: Arc<AtomicBool>,
-}
-
-impl Reload {
-    fn new(certificates: KeyCertificates, rules: Option<Reloader>) -> Self {
-        Self { certificates, rules, runs: Arc::default() }
-    }
-
-    fn start(&self) {
-        if self.runs.swap(true, Ordering::Relaxed) {
-            say("rules and certificates: still being read");
-            return;
-        }
-        let (certificates, rules) = (self.certificates.clone(), self.rules.clone());
-        let runs = Arc::clone(&self.runs);
-        let work = move || {
-            service::reloading();
-            match certificates.reload() {
-                Ok(()) => say("certificates: in force for connections to come"),
-                Err(error) => say(&format!("{error}; the certificates in force stay")),
-            }
-            match rules.map(|rules| rules.reload()) {
-                None => {}
-                Some(Ok((active, skipped))) => {
-                    say(&format!("rules: read again, {active} active, {skipped} skipped"));
-                }
-                Some(Err(error)) => say(&format!("{error}; those in force stay")),
-            }
-            service::ready();
-            runs.store(false, Ordering::Relaxed);
-        };
-        if let Err(error) = std::thread::Builder::new().name("reload".to_owned()).spawn(work) {
-            say(&format!("no thread to read rules and certificates: {error}; those in force stay"));
-            self.runs.store(false, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Where the workers say, several times a second, what they have counted.
-struct StatsAggregator {
-    start: Instant,
-    workers: Vec<Mutex<(Status, Summary)>>,
-    keys: KeyMeter,
-    stats_interval: Duration,
-    next_stats: Mutex<Instant>,
-    passive: bool,
-    /// The operator knows that the kernel drops frames.
-    drops_reported: AtomicBool,
-    /// Outputs that could not be written at the end.
-    lost: AtomicUsize,
-}
-
-impl StatsAggregator {
-    fn new(workers: usize, keys: KeyMeter, stats_interval: Duration, passive: bool) -> Self {
-        let start = Instant::now();
-        Self {
-            start,
-            workers: (0..workers).map(|_| Mutex::default()).collect(),
-            keys,
-            stats_interval,
-            next_stats: Mutex::new(start + stats_interval),
-            passive,
-            drops_reported: AtomicBool::new(false),
-            lost: AtomicUsize::new(0),
-        }
-    }
-
-    fn put(&self, number: usize, status: Status, summary: &Summary) {
-        if let Some(place) = self.workers.get(number) {
-            *lock(place) = (status, summary.clone());
-        }
-    }
-
-    /// What every worker does, and the first one for all.
-    fn tick<P: Ports>(
-        &self,
-        number: usize,
-        worker: &mut Worker<Monitor, P>,
-        signals: &Signals,
-        reload: &Reload,
-    ) {
-        let now_ns = worker.now_ns();
-        worker.handler_mut().set_now(now_ns);
-        for error in worker.handler_mut().flush() {
-            say(&error.to_string());
-        }
-        let status = worker.status();
-        self.put(number, status, worker.handler_mut().summary());
-        if kernel_drops(&status) > 0 && !self.drops_reported.swap(true, Ordering::Relaxed) {
-            say(
-                "frames come faster than they are read, and the kernel drops some (kernel_drops in \
-                 stats): more workers or a larger inline.socket_buffer_bytes may help",
-            );
-        }
-        if number > 0 {
-            return;
-        }
-        let due = Instant::now() >= *lock(&self.next_stats);
-        if due {
-            *lock(&self.next_stats) += self.stats_interval;
-            self.write_stats(worker.handler_mut());
-        }
-        if signals.reopen.swap(false, Ordering::Relaxed) {
-            worker.handler_mut().reopen_log();
-            reload.start();
-        }
-        if let Some(error) = self.keys.take_key_log_error() {
-            say(&format!("the key log cannot be read: {error}; going on when it can"));
-        }
-        // An interface that went down is the same for all workers.
-        if let Some(message) = worker.take_message() {
-            say(&message);
-        }
-        if signals.report.swap(false, Ordering::Relaxed) {
-            self.print(&mut std::io::stderr());
-        }
-    }
-
-    /// Writes what a monitor has buffered, at the end: an error is one of the outputs.
-    fn flush(&self, monitor: &mut Monitor) {
-        let failed = monitor.finish();
-        for error in &failed {
-            say(&error.to_string());
-        }
-        let lost = failed.iter().filter(|error| !matches!(error, MonitorIoError::Reopen(_)));
-        self.lost.fetch_add(lost.count(), Ordering::Relaxed);
-    }
-
-    /// Whether the outputs hold all that they should; says what they lack.
-    fn is_complete(&self) -> bool {
-        let (_, summary) = self.sum();
-        if summary.lost_log_lines > 0 {
-            say(&format!("{} lines are missing in eve.json", summary.lost_log_lines));
-        }
-        if summary.failed_streams > 0 {
-            say(&format!("the streams of {} sessions are incomplete", summary.failed_streams));
-        }
-        let errors = self.lost.load(Ordering::Relaxed) as u64;
-        errors + summary.lost_log_lines + summary.failed_streams == 0
-    }
-
-    fn sum(&self) -> (Status, Summary) {
-        let mut sum = (Status::default(), Summary::default());
-        for worker in &self.workers {
-            let worker = lock(worker);
-            sum.0 += &worker.0;
-            sum.1 += &worker.1;
-        }
-        sum
-    }
-
-    fn write_stats(&self, monitor: &mut Monitor) {
-        let (status, summary) = self.sum();
-        let mut all = status_map(&status);
-        all.extend(key_map(&self.keys.read()));
-        let each: Vec<_> = match self.workers.len() {
-            1 => Vec::new(),
-            _ => self.workers.iter().map(|worker| status_map(&lock(worker).0)).collect(),
-        };
-        monitor.write_stats(self.start.elapsed(), &summary, &all, &each);
-    }
-
-    /// Prints the sum, and what each of several workers had of it.
-    fn print(&self, out: &mut impl Write) {
-        let (status, summary) = self.sum();
-        if self.passive {
-            let (frames, lost) = (status.engine.frames, kernel_drops(&status));
-            let _ = writeln!(out, "{summary}frames: {frames} (lost by the kernel {lost})");
-        } else {
-            print_summary(out, &summary, &status.engine);
-        }
-        if self.workers.len() == 1 {
-            return;
-        }
-        for (number, worker) in self.workers.iter().enumerate() {
-            // Not with the lock held: whoever reads may be slow.
-            let (Status { engine, .. }, summary) = lock(worker).clone();
-            let _ = writeln!(
-                out,
-                "worker {number}: frames {}, flows seen {}, TLS sessions {}, decrypted {}",
-                engine.frames, summary.flows, summary.tls_sessions, summary.decrypted
-            );
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Options and file together, and where each setting comes from; tells what makes no sense.
@@ -425,6 +248,10 @@ fn note_options(args: &RunArgs, places: &mut Places) {
         (args.keylog.is_some(), "keys.log_file", "--keylog"),
         (args.missing_keys.is_some(), "policies.missing_keys", "--missing-keys"),
         (args.workers.is_some(), "workers.count", "--workers"),
+        (args.metrics.is_some(), "metrics.listen", "--metrics"),
+        (args.control.is_some(), "control.socket", "--control"),
+        (args.mirror.is_some(), "mirror.interface", "--mirror"),
+        (report.write.is_some(), "mirror.file", "--write"),
         (report.log_dir.is_some(), "log.directory", "--log-dir"),
         (report.streams.is_some(), "log.streams_directory", "--streams"),
         (report.patterns.is_some(), "inspect.patterns_file", "--patterns"),
@@ -467,11 +294,13 @@ fn apply(args: &RunArgs, file: &mut File, mistakes: &mut Vec<String>) {
         file.policies.missing_keys = Policy::from_name(name).map(PolicyName);
     }
     file.keys.listen = args.keys_listen.or(file.keys.listen);
+    file.metrics.listen = args.metrics.or(file.metrics.listen);
     let or = |option: &Option<PathBuf>, place: &mut Option<PathBuf>| {
         if option.is_some() {
             place.clone_from(option);
         }
     };
+    or(&args.control, &mut file.control.socket);
     or(&args.key_cert, &mut file.keys.certificate_file);
     or(&args.key_key, &mut file.keys.key_file);
     or(&args.keys_client_ca, &mut file.keys.client_ca_file);
@@ -484,6 +313,8 @@ fn apply(args: &RunArgs, file: &mut File, mistakes: &mut Vec<String>) {
         );
     }
     or(&args.report.streams, &mut file.log.streams_directory);
+    or(&args.report.write, &mut file.mirror.file);
+    file.mirror.interface = args.mirror.clone().or(file.mirror.interface.take());
     or(&args.report.patterns, &mut file.inspect.patterns_file);
     if !args.report.only_rules.is_empty() {
         file.inspect.rules_files.clone_from(&args.report.only_rules);
@@ -517,6 +348,7 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
         fingerprints: file.log.fingerprints,
         empty_flows_per_second: Some(file.log.empty_flows_per_second),
         streams_dir: file.log.streams_directory.clone(),
+        mirror: file.mirror(bridge),
         patterns: patterns.map(|file| PatternConfig { file, action }),
         rules: file.rules().map(|rules| RulesConfig {
             refuses_drop: bridge.passive,
@@ -531,69 +363,4 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
         uninspected_resets: file.inspect.uninspected_resets(false),
         uninspected_resets_beside_rules: file.inspect.uninspected_resets(true),
     }
-}
-
-/// Frames that a port lost: in the kernel, for their length, for their kind of offload, and when
-/// they were to be sent. Then frames, and their bytes, that came in by it and that the kernel forwarded.
-const LEFT: [&str; 6] = [
-    "left_kernel_drops",
-    "left_bad_length",
-    "left_bad_offload",
-    "left_send_errors",
-    "left_kernel_forwarded",
-    "left_kernel_forwarded_bytes",
-];
-const RIGHT: [&str; 6] = [
-    "right_kernel_drops",
-    "right_bad_length",
-    "right_bad_offload",
-    "right_send_errors",
-    "right_kernel_forwarded",
-    "right_kernel_forwarded_bytes",
-];
-
-fn kernel_drops(status: &Status) -> u64 {
-    status.bridge.left.kernel_dropped + status.bridge.right.kernel_dropped
-}
-
-fn status_map(status: &Status) -> BTreeMap<&'static str, u64> {
-    let mut all = counter_map(&status.engine);
-    all.insert("flows_now", status.flows);
-    all.insert("buffered_bytes_now", status.buffered_bytes);
-    all.insert("held_frames_now", status.held_frames);
-    all.insert("offloads_refused", status.refused_offloads);
-    all.insert("interface_downs", status.interface_downs);
-    for (names, port) in [(LEFT, &status.bridge.left), (RIGHT, &status.bridge.right)] {
-        let counts = [
-            port.kernel_dropped,
-            port.truncated + port.runts,
-            port.unsupported_offload,
-            port.send_errors.total(),
-            port.offloaded_frames,
-            port.offloaded_bytes,
-        ];
-        all.extend(names.into_iter().zip(counts));
-    }
-    all
-}
-
-fn key_map(keys: &KeyCounters) -> [(&'static str, u64); 15] {
-    let server = &keys.server;
-    [
-        ("key_connections_now", server.open),
-        ("key_connections_refused", server.over_limit),
-        ("key_messages_skipped", server.skipped),
-        ("key_messages_undelivered", server.undelivered),
-        ("key_connections", server.accepted),
-        ("key_messages", server.messages),
-        ("key_messages_malformed", server.malformed),
-        ("key_handshakes_failed", server.failed_handshakes),
-        ("key_queue_full", keys.queue_full),
-        ("keys_unusable", keys.unusable),
-        ("keys_sealed", keys.sealed.accepted),
-        ("sealed_unknown", keys.sealed.unknown),
-        ("sealed_forged", keys.sealed.forged),
-        ("sealed_replayed", keys.sealed.replayed),
-        ("sealed_malformed", keys.sealed.malformed),
-    ]
 }

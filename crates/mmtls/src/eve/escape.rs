@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use serde_json::ser::Formatter;
 
 /// As compact as serde_json writes it.
-pub(super) struct Escaping;
+pub(crate) struct Escaping;
 
 impl Formatter for Escaping {
     fn write_string_fragment<W: ?Sized + Write>(

@@ -17,11 +17,11 @@ const ROUNDS: u32 = 4;
 
 /// A permutation of the numbers from 1 to 2^51 - 1, another one in each run. Copies are the same one.
 #[derive(Clone, Default)]
-pub(super) struct FlowIds(RandomState);
+pub(crate) struct FlowIds(RandomState);
 
 impl FlowIds {
     /// The number of a flow in reports.
-    pub(super) fn of(&self, number: u64) -> u64 {
+    pub(crate) fn of(&self, number: u64) -> u64 {
         // Applied until the result is within the limits again: the inputs are, so this ends, and what is within
         // them is permuted.
         let mut id = (number.wrapping_add(1) % LIMIT).max(1);
@@ -33,6 +33,19 @@ impl FlowIds {
         }
     }
 
+    /// The engine's number of the flow with this number in reports; `None` for what is none.
+    pub(crate) fn number_of(&self, mut id: u64) -> Option<u64> {
+        if !(1..LIMIT).contains(&id) {
+            return None;
+        }
+        loop {
+            id = self.permute_back(id);
+            if (1..LIMIT).contains(&id) {
+                return Some(id - 1);
+            }
+        }
+    }
+
     /// A Feistel network, which is a permutation whatever its function is.
     fn permute(&self, id: u64) -> u64 {
         let mask = (1 << HALF) - 1;
@@ -40,6 +53,16 @@ impl FlowIds {
         for round in 0..ROUNDS {
             let mixed = self.0.hash_one((round, right)) & mask;
             (left, right) = (right, left ^ mixed);
+        }
+        left << HALF | right
+    }
+
+    fn permute_back(&self, id: u64) -> u64 {
+        let mask = (1 << HALF) - 1;
+        let [mut left, mut right] = [id >> HALF, id & mask];
+        for round in (0..ROUNDS).rev() {
+            let mixed = self.0.hash_one((round, left)) & mask;
+            (left, right) = (right ^ mixed, left);
         }
         left << HALF | right
     }
@@ -59,6 +82,8 @@ mod tests {
         assert_eq!(all.len(), 100_000);
         assert!(all.iter().all(|id| (1..LIMIT).contains(id)));
         assert!((0..1000).all(|number| copy.of(number) == ids.of(number)));
+        assert!((0..1000).all(|number| copy.number_of(ids.of(number)) == Some(number)));
+        assert_eq!([0, LIMIT, u64::MAX].map(|id| ids.number_of(id)), [None; 3]);
         // Spread over the whole range, and not where those of another run are.
         assert!(
             all.first().unwrap() < &(LIMIT >> 8) && all.last().unwrap() > &(LIMIT - (LIMIT >> 8))

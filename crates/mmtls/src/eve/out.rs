@@ -148,7 +148,7 @@ fn options() -> OpenOptions {
 }
 
 /// Opens the file without waiting for the reader of a FIFO: without one that is an error.
-pub(super) fn open_at_once(path: &Path) -> io::Result<File> {
+pub(crate) fn open_at_once(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = options().custom_flags(flags).open(path).map_err(|error| {
         let no_reader = error.raw_os_error() == Some(Errno::NXIO.raw_os_error());

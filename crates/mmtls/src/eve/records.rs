@@ -37,7 +37,7 @@ impl Serialize for Random<'_> {
     }
 }
 
-struct Version(ProtocolVersion);
+pub(crate) struct Version(pub(crate) ProtocolVersion);
 
 impl Serialize for Version {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -53,7 +53,7 @@ impl Serialize for Version {
     }
 }
 
-struct Suite(CipherSuite);
+pub(crate) struct Suite(pub(crate) CipherSuite);
 
 impl Serialize for Suite {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -395,7 +395,9 @@ impl<'a> FlowBody<'a> {
             // Suricata lets flows that were closed time out, too.
             reason: match flow.reason {
                 EndReason::Closed | EndReason::ResetByPeer(_) | EndReason::TimedOut => "timeout",
-                EndReason::ResetByHandler | EndReason::ResetByPolicy(_) => "forced",
+                EndReason::ResetByHandler
+                | EndReason::ResetByOperator
+                | EndReason::ResetByPolicy(_) => "forced",
                 EndReason::Replaced => "tcp_reuse",
                 EndReason::Shutdown => "shutdown",
             },
@@ -409,7 +411,9 @@ impl<'a> FlowBody<'a> {
 
 fn state(flow: &FlowEnd, facts: FlowFacts) -> &'static str {
     match flow.reason {
-        EndReason::ResetByHandler | EndReason::ResetByPolicy(_) => "closed",
+        EndReason::ResetByHandler | EndReason::ResetByOperator | EndReason::ResetByPolicy(_) => {
+            "closed"
+        }
         _ if facts.bypassed => "bypassed",
         _ if facts.closed => "closed",
         EndReason::Closed | EndReason::ResetByPeer(_) => "closed",
@@ -455,6 +459,14 @@ pub(super) struct KeysBody {
     pub(super) reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sender: Option<IpAddr>,
+}
+
+/// What an operator has decided, known by user number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct ControlBody {
+    pub(super) action: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) uid: Option<u32>,
 }
 
 /// Something that should not be.

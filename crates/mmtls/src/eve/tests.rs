@@ -84,6 +84,7 @@ pub(crate) fn session() -> SessionInfo {
         client: key().client,
         server: key().server,
         place: place(),
+        link_addresses: [[2; 6], [3; 6]],
         started_ns: 0,
         client_random: [0xab; 32],
         client_hello: true,
@@ -269,6 +270,7 @@ fn every_kind(dir: &TempDir) -> Vec<Value> {
         now_ns: 0,
     };
     eve.keys_refused(&refused);
+    eve.control(0, key(), "kill", Some(0));
     eve.anomaly(
         0,
         key(),

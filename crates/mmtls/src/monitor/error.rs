@@ -4,6 +4,7 @@ use core::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use crate::mirror::{MirrorError, OpenError};
 use crate::patterns::PatternsError;
 use crate::rules::RulesError;
 
@@ -14,6 +15,8 @@ pub enum MonitorError {
     Log(PathBuf, io::Error),
     /// The streams directory.
     Streams(PathBuf, io::Error),
+    /// The mirror.
+    Mirror(OpenError),
     /// The pattern file.
     Patterns(PatternsError),
     /// The files of rules.
@@ -25,6 +28,7 @@ impl fmt::Display for MonitorError {
         match self {
             Self::Log(dir, error) => write!(f, "log directory {}: {error}", dir.display()),
             Self::Streams(dir, error) => write!(f, "streams directory {}: {error}", dir.display()),
+            Self::Mirror(error) => error.fmt(f),
             Self::Patterns(error) => error.fmt(f),
             Self::Rules(error) => error.fmt(f),
         }
@@ -42,6 +46,8 @@ pub enum MonitorIoError {
     Reopen(io::Error),
     /// A stream file.
     Streams(io::Error),
+    /// The mirror.
+    Mirror(MirrorError),
 }
 
 impl fmt::Display for MonitorIoError {
@@ -50,6 +56,7 @@ impl fmt::Display for MonitorIoError {
             Self::Log(error) => write!(f, "writing eve.json: {error}"),
             Self::Reopen(error) => write!(f, "the log goes on in the old file: {error}"),
             Self::Streams(error) => write!(f, "writing a stream file: {error}"),
+            Self::Mirror(error) => error.fmt(f),
         }
     }
 }

@@ -15,11 +15,7 @@ impl Monitor {
         if self.inspect == Inspect::Nothing {
             return false;
         }
-        if let Some(streams) = &mut self.streams {
-            let (random, files) = (&info.client_random, &mut state.files);
-            streams.hole_ahead(info.id, random, files, "mid_stream");
-            streams.hole(random, files, Direction::ServerToClient, "mid_stream");
-        }
+        self.copies.begin_mid_stream(info, &mut state.copies);
         let mut reset = false;
         for direction in Direction::BOTH {
             reset |= self.inspected(info, state, |inspection, look, out| {

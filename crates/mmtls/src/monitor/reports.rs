@@ -3,12 +3,14 @@
 //! Refuses to decide what is looked for.
 
 use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use mmtls_engine::session::{EndReason, FlowEnd, KeyStatus, RefusedKeys, SessionId, SessionInfo};
 use mmtls_engine::tls::{Direction, ProtocolVersion};
 use mmtls_inspect::rules::Rule;
 use mmtls_inspect::rules::header::Action;
 use mmtls_inspect::{AppProto, Uninspected};
+use serde::Serialize;
 
 use super::finding::Finding;
 use super::line_limit::LineLimit;
@@ -98,6 +100,15 @@ struct RuleMatch<'a> {
     is_reported: bool,
 }
 
+#[derive(Serialize)]
+struct Stats<'a, C> {
+    uptime: u64,
+    monitor: &'a Summary,
+    engine: &'a C,
+    #[serde(skip_serializing_if = "<[C]>::is_empty")]
+    workers: &'a [C],
+}
+
 impl Reports {
     /// `stops`: what the monitor can do to a session.
     pub(super) fn new(
@@ -129,6 +140,32 @@ impl Reports {
         let beside_rules = self.uninspected_resets_beside_rules.clone();
         let empty_flows = self.empty_flows.as_ref().map(LineLimit::per_second);
         Self::new(eve, self.stops, resets, beside_rules, empty_flows)
+    }
+
+    /// What has been counted.
+    pub(super) fn stats<C: Serialize>(
+        &mut self,
+        uptime: Duration,
+        summary: &Summary,
+        engine: &C,
+        workers: &[C],
+    ) {
+        if let Some(eve) = &mut self.eve {
+            let uptime = uptime.as_secs();
+            eve.stats(self.now_ns, &Stats { uptime, monitor: summary, engine, workers });
+        }
+    }
+
+    /// An operator decides about a flow.
+    pub(super) fn operator_decides(
+        &mut self,
+        flow: FlowKey,
+        action: &'static str,
+        uid: Option<u32>,
+    ) {
+        if let Some(eve) = &mut self.eve {
+            eve.control(self.now_ns, flow, action, uid);
+        }
     }
 
     /// Keys were not taken. The engine counts all of them; who sends some can send many.

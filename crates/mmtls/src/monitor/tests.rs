@@ -96,13 +96,13 @@ fn names_holes_in_streams_and_nothing_else() {
     let (info, mut state) = (session(), MonitorState::default());
     let (client, server) = (Direction::ClientToServer, Direction::ServerToClient);
     // Before anything was decrypted there is nothing that could have a hole.
-    monitor.hole(&info, &mut state, client, SessionError::EarlyDataNotInspected);
+    monitor.copies.hole(&info, &mut state.copies, 0, client, SessionError::EarlyDataNotInspected);
     let holes = dir.0.join("streams").join(format!("{}.holes", "ab".repeat(32)));
     assert!(!holes.exists());
     monitor.inspect(&info, &mut state, client, b"rest");
     monitor.inspect(&info, &mut state, server, b"an answer");
-    monitor.hole(&info, &mut state, server, SessionError::ConflictingOverlap);
-    monitor.hole(&info, &mut state, server, SessionError::LostSynchronisation);
+    monitor.copies.hole(&info, &mut state.copies, 0, server, SessionError::ConflictingOverlap);
+    monitor.copies.hole(&info, &mut state.copies, 0, server, SessionError::LostSynchronisation);
     let expected = "client 0 early_data_not_inspected\nserver 9 lost_synchronisation\n";
     assert_eq!(std::fs::read_to_string(holes).unwrap(), expected);
 }

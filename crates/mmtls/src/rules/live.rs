@@ -3,8 +3,10 @@
 //! A session keeps its rules for the transactions that are under way. Refuses to wait for anybody: who
 //! exchanges rules does not wait for sessions, and sessions look at a number to see whether it was done.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use mmtls_inspect::MemoryBudget;
 use mmtls_inspect::detect::{Context, FlowState, Matcher, Scratch, Shared};
@@ -36,6 +38,20 @@ struct Common {
     budget: MemoryBudget,
     /// Rules that were left out at start.
     skipped: Vec<Skipped>,
+    in_force: Mutex<RulesInForce>,
+}
+
+/// How many rules are in force, and since when.
+#[derive(Clone, Copy, Debug)]
+pub struct RulesInForce {
+    /// Those that are applied.
+    pub active: usize,
+    /// Those that were left out.
+    pub skipped: usize,
+    /// When they were read.
+    pub loaded_at: SystemTime,
+    /// How often they were to be read again and an error kept the last ones.
+    pub failed_reloads: u64,
 }
 
 /// What rules know of a session, and which rules those are.
@@ -51,7 +67,14 @@ impl LiveRules {
     #[must_use]
     pub fn new(config: RulesConfig, loaded: LoadedRules) -> Self {
         let matcher = Arc::new(loaded.matcher);
+        let in_force = RulesInForce {
+            active: matcher.len(),
+            skipped: loaded.skipped.len(),
+            loaded_at: SystemTime::now(),
+            failed_reloads: 0,
+        };
         let common = Common {
+            in_force: Mutex::new(in_force),
             config,
             current: Mutex::new(Arc::clone(&matcher)),
             version: AtomicU64::new(0),
@@ -191,15 +214,34 @@ impl Reloader {
     ///
     /// # Errors
     /// [`RulesError`].
-    pub fn reload(&self) -> Result<(usize, usize), RulesError> {
+    pub fn reload(&self) -> Result<RulesInForce, RulesError> {
         let Self(common) = self;
         // What is in force is better than a file with an error.
         let config = RulesConfig { refuses_faulty: true, ..common.config.clone() };
-        let loaded = LoadedRules::load(&config)?;
-        let counts = (loaded.matcher.len(), loaded.skipped.len());
+        let loaded =
+            LoadedRules::load(&config).inspect_err(|_| self.numbers().failed_reloads += 1)?;
+        let (active, skipped) = (loaded.matcher.len(), loaded.skipped.len());
         let matcher = Arc::new(loaded.matcher);
         *common.current.lock().unwrap_or_else(PoisonError::into_inner) = matcher;
         common.version.fetch_add(1, Ordering::Release);
-        Ok(counts)
+        let mut numbers = self.numbers();
+        *numbers = RulesInForce { active, skipped, loaded_at: SystemTime::now(), ..*numbers };
+        Ok(*numbers)
+    }
+
+    /// The rules in force.
+    #[must_use]
+    pub fn in_force(&self) -> RulesInForce {
+        *self.numbers()
+    }
+
+    /// The files that they are read from.
+    #[must_use]
+    pub fn files(&self) -> &[PathBuf] {
+        &self.0.config.files
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, RulesInForce> {
+        self.0.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

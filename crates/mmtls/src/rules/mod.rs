@@ -14,7 +14,7 @@ use mmtls_inspect::rules::rule::Check;
 use mmtls_inspect::rules::{RuleSet, Skipped, VariableError, Variables};
 use thiserror::Error;
 
-pub use live::{LiveRules, Reloader, SessionRules};
+pub use live::{LiveRules, Reloader, RulesInForce, SessionRules};
 
 /// Largest file of rules, or of a list, in bytes.
 const MAX_FILE_LEN: u64 = 256 << 20;

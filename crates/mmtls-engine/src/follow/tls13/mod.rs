@@ -114,7 +114,25 @@ impl Tls13 {
         self.client_flight_seen
     }
 
+    /// At most so many bytes of content are in the next record, if it is one of content and no KeyUpdate is looked for in
+    /// it.
+    pub(super) fn content_len(&self, direction: Direction, fragment_len: usize) -> Option<u64> {
+        self.sides[direction.index()].content_len(fragment_len)
+    }
+
     // Inputs.
+
+    /// So many records are skipped, with at most so much content.
+    pub(super) fn skip(
+        &mut self,
+        direction: Direction,
+        records: u64,
+        content: u64,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        self.sides[direction.index()].skip(direction, records, content, reporter, ctx);
+    }
 
     /// Adds keys; false when they are not needed (any more).
     pub(super) fn add_keys(

@@ -147,6 +147,32 @@ impl Side {
         }
     }
 
+    /// See [`Tls13::content_len`](super::Tls13::content_len).
+    pub(super) fn content_len(&self, fragment_len: usize) -> Option<u64> {
+        match &self.read {
+            Read::Application(epoch) if fragment_len > PEEK_FRAGMENT_LEN => {
+                epoch.content_len(fragment_len)
+            }
+            Read::Application(_) | Read::Searching(_) => None,
+        }
+    }
+
+    /// So many records are skipped, with at most so much content.
+    pub(super) fn skip(
+        &mut self,
+        direction: Direction,
+        records: u64,
+        content: u64,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        if let Read::Application(epoch) = &mut self.read {
+            epoch.skip(direction, records, content, reporter, ctx);
+            // Whatever it was, the next message does not go on in the middle of one.
+            self.walker.reset();
+        }
+    }
+
     /// Moves to the next epoch (RFC 8446, section 4.6.3).
     fn update_keys(&mut self, direction: Direction, reporter: &Reporter, ctx: &mut Context<'_>) {
         ctx.counters.key_updates += 1;

@@ -1,0 +1,145 @@
+//! What an operator sees of connections, and decides about them.
+
+use crate::harness::Event;
+use crate::harness::attack::*;
+use mmtls_engine::session::{EndReason, KeyStatus, SessionId};
+use mmtls_engine::tls::Direction;
+use mmtls_engine::*;
+use mmtls_testkit::segments::flag;
+use mmtls_testkit::synthesis::side;
+
+/// The only flow there is.
+fn only(t: &T) -> FlowView<'_, ()> {
+    let mut all = t.engine.view_flows(0..t.engine.slots());
+    let one = all.next().unwrap();
+    assert!(all.next().is_none());
+    one
+}
+
+fn place(t: &T) -> (usize, SessionId) {
+    let view = only(t);
+    assert_eq!(t.engine.slot_of(view.id, 0..100), Some(view.slot));
+    (view.slot, view.id)
+}
+
+fn session<'a>(view: &'a FlowView<'_, ()>) -> (KeyStatus, bool, [Option<u64>; 2]) {
+    match &view.carries {
+        Carries::Session { info, is_followed, stalled_since_ns, .. } => {
+            (info.key_status, *is_followed, *stalled_since_ns)
+        }
+        Carries::Undecided | Carries::Other { .. } => panic!("no session"),
+    }
+}
+
+#[test]
+fn a_session_is_seen_as_it_stands() {
+    let mut t = T::new();
+    t.open();
+    assert!(matches!(only(&t).carries, Carries::Undecided));
+    let at = t.play(&simple());
+    let view = only(&t);
+    let (status, followed, since) = session(&view);
+    assert_eq!((status, followed), (KeyStatus::Waiting, true));
+    assert!(since[0].is_some(), "its record waits");
+    assert!(view.held_frames > 0 && view.kept_bytes > 0);
+    assert_eq!((view.bytes, view.ended), (at, None));
+    t.keys(C, 0).unwrap();
+    t.keys(S, 0).unwrap();
+    let view = only(&t);
+    assert_eq!(session(&view), (KeyStatus::Shared, true, [None; 2]));
+    assert_eq!(view.held_frames, 0);
+    // Places that are none.
+    assert_eq!(t.engine.view_flows(1..usize::MAX).count(), 0);
+    assert_eq!(t.engine.view_flows(7..3).count(), 0);
+    assert_eq!(t.engine.slot_of(SessionId(99), 0..usize::MAX), None);
+}
+
+#[test]
+fn what_is_killed_is_reset_at_both_ends_and_stays_so() {
+    // With keys, while its records wait, and before it is known what it carries.
+    for stage in 0..3 {
+        let mut t = T::new();
+        let at = match stage {
+            0 => established(&mut t),
+            1 => {
+                t.open();
+                t.play(&simple())
+            }
+            _ => {
+                t.open();
+                [0; 2]
+            }
+        };
+        let held = only(&t).held_frames;
+        let (slot, id) = place(&t);
+        t.out.clear();
+        assert!(!t.engine.reset_flow(t.now, slot, SessionId(id.0 + 1)), "another one");
+        assert!(!t.engine.reset_flow(t.now, slot + 1, id));
+        assert!(t.engine.reset_flow(t.now, slot, id));
+        t.drain();
+        let discarded = t.out.iter().filter(|it| matches!(it, Output::Discard(_))).count();
+        assert_eq!(discarded, held, "{stage}");
+        let resets = t.out.iter().filter(|it| matches!(it, Output::Inject { .. })).count();
+        assert!(resets >= 2, "{stage}: {resets}");
+        assert!(!t.out.iter().any(|it| matches!(it, Output::Release(_))));
+        let events = &t.engine.handler().events;
+        let reason = EndReason::ResetByOperator;
+        assert!(events.contains(&Event::FlowEnd(reason)), "{stage}");
+        assert_eq!(events.contains(&Event::SessionEnd(reason)), stage < 2);
+        assert_eq!(only(&t).ended, Some(reason));
+        for d in Direction::BOTH {
+            let s = side(d);
+            let verdict = t.send(d, at[s] as i64, at[1 - s], flag::ACK, &[1; 100]);
+            assert_eq!(verdict, Verdict::Drop, "{stage}");
+        }
+        assert!(!t.engine.reset_flow(t.now, slot, id), "once");
+        assert!(!t.engine.bypass_flow(t.now, slot, id));
+    }
+}
+
+#[test]
+fn what_is_bypassed_goes_on_unread() {
+    let mut t = T::new();
+    t.open();
+    let at = t.play(&simple());
+    let held = only(&t).held_frames;
+    assert!(held > 0);
+    let (slot, id) = place(&t);
+    t.out.clear();
+    assert!(t.engine.bypass_flow(t.now, slot, id));
+    t.drain();
+    let released = t.out.iter().filter(|it| matches!(it, Output::Release(_))).count();
+    assert_eq!(released, held);
+    assert!(only(&t).is_bypassed_by_operator());
+    assert_eq!(t.engine.buffered_bytes(), 0);
+    assert!(!t.engine.bypass_flow(t.now, slot, id), "once");
+    assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, &sealed(C, 1)), Verdict::Forward);
+    // Keys bring nothing back.
+    let _ = t.keys(C, 0);
+    let _ = t.keys(S, 0);
+    assert_eq!((t.judged(), t.alive()), (0, true));
+    // It can still be killed.
+    assert!(t.engine.reset_flow(t.now, slot, id));
+}
+
+#[test]
+fn a_draining_engine_leaves_alone_what_begins_and_goes_on_with_the_rest() {
+    let mut t = T::new();
+    let at = established(&mut t);
+    t.engine.drain();
+    let record = sealed(C, 1);
+    assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, &record), Verdict::Forward);
+    assert_eq!(t.judged(), 3);
+    t.ep.client = "10.0.0.2:40001".parse().unwrap();
+    t.open();
+    let mut at = [0u64; 2];
+    for turn in &simple().turns {
+        let s = side(turn.direction);
+        let verdict = t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
+        assert_eq!(verdict, Verdict::Forward);
+        at[s] += turn.bytes.len() as u64;
+    }
+    assert_eq!((t.judged(), t.engine.counters().drained), (3, 1));
+    let left_alone = t.engine.view_flows(0..9).filter(|it| it.is_left_alone).count();
+    assert_eq!(left_alone, 1);
+}

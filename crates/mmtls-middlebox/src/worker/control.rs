@@ -1,0 +1,38 @@
+//! What an operator asks of a worker while it runs: at its tick, when it moves no frames.
+//!
+//! Refuses to look further than it is told to: a worker that looks through its table moves no frames meanwhile.
+
+use std::time::Duration;
+
+use mmtls_engine::session::{Handler, SessionId};
+use mmtls_packet_io::Ports;
+
+use super::Worker;
+
+impl<H: Handler, P: Ports> Worker<H, P> {
+    /// Runs the next tick after this pause, and not when its time has come: for who has more to do than one tick allows.
+    pub fn tick_again_after(&mut self, pause: Duration) {
+        self.tick_again = Some(pause);
+    }
+
+    /// See [`mmtls_engine::Engine::reset_flow`]; what follows from it is carried out.
+    pub fn reset_flow(&mut self, slot: usize, id: SessionId) -> bool {
+        let now_ns = self.now_ns();
+        let done = self.engine.reset_flow(now_ns, slot, id);
+        self.act(now_ns);
+        done
+    }
+
+    /// See [`mmtls_engine::Engine::bypass_flow`]; what follows from it is carried out.
+    pub fn bypass_flow(&mut self, slot: usize, id: SessionId) -> bool {
+        let now_ns = self.now_ns();
+        let done = self.engine.bypass_flow(now_ns, slot, id);
+        self.act(now_ns);
+        done
+    }
+
+    /// See [`mmtls_engine::Engine::drain`].
+    pub fn drain(&mut self) {
+        self.engine.drain();
+    }
+}

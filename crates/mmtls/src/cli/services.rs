@@ -1,0 +1,92 @@
+//! Metrics and the control socket of a run: opened while there are still privileges for that, served once there are none.
+//!
+//! Refuses nothing by itself.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use mmtls::config::File;
+use mmtls::control::{ControlSocket, Controls, RunFacts, SocketFile};
+use mmtls::http::{Answer, HttpServer};
+use mmtls::stats::{Snapshots, metrics};
+use mmtls_middlebox::{Error, Middlebox, Settings};
+use mmtls_packet_io::af_packet::{Offloading, Warning};
+
+use super::say::say;
+
+/// What listens and answers nobody yet.
+pub struct Services {
+    control: Option<ControlSocket>,
+    metrics: Option<HttpServer>,
+}
+
+impl Services {
+    /// Listens where the configuration says.
+    pub fn open(file: &File) -> Result<Self, Error> {
+        let control = file.control.socket.as_deref();
+        let control = control.map(|path| ControlSocket::bind(path, file.control.mode)).transpose();
+        let bind = |address: SocketAddr| {
+            HttpServer::bind(address)
+                .map_err(|error| Error::Usage(format!("metrics on {address}: {error}")))
+        };
+        Ok(Self {
+            control: control.map_err(|error| Error::Usage(error.to_string()))?,
+            metrics: file.metrics.listen.map(bind).transpose()?,
+        })
+    }
+
+    /// Has threads answer, from what workers have put down. What is returned is the socket's file.
+    pub fn start(
+        self,
+        snapshots: Arc<Snapshots>,
+        controls: Controls,
+    ) -> Result<Option<SocketFile>, Error> {
+        let system = |error| Error::System { what: "the threads for metrics and control", error };
+        if let Some(server) = self.metrics {
+            say(&format!("metrics on http://{}/metrics", server.address().map_err(system)?));
+            let answer = move |path: &str| {
+                (path == "/metrics")
+                    .then(|| Answer::ok(metrics::CONTENT_TYPE, metrics::text(&snapshots)))
+            };
+            server.start(answer).map_err(system)?;
+        }
+        let controls = Arc::new(controls);
+        self.control.map(|socket| socket.start(controls).map_err(system)).transpose()
+    }
+}
+
+/// What a run is started with, for who asks; some of it is known once the middlebox is open.
+pub fn run_facts(settings: &Settings, exceptions: Vec<String>) -> RunFacts {
+    let (bridge, engine) = (&settings.bridge, &settings.engine);
+    let milliseconds = |ns: u64| ns / 1_000_000;
+    let limits = &engine.limits;
+    let stall = limits.stall_timeout_ns;
+    RunFacts {
+        mode: if bridge.passive { "passive" } else { "inline" },
+        interfaces: [Some(&bridge.left), bridge.right.as_ref()]
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect(),
+        kernel_forwarding: match (bridge.passive, bridge.offload) {
+            (true, _) => "off: a passive monitor forwards nothing".to_owned(),
+            (false, Offloading::Off) => "off: inline.kernel_forwarding = \"never\"".to_owned(),
+            (false, _) => "on".to_owned(),
+        },
+        policies: engine.policies,
+        exceptions,
+        bypass: engine.bypass.clone(),
+        exempt_names: engine.exempt_names.clone(),
+        can_reset: !bridge.passive || bridge.reset_interface.is_some(),
+        stall_milliseconds: [stall, limits.unshared_stall_timeout_ns.min(stall)].map(milliseconds),
+        has_key_log: settings.key_log.is_some(),
+    }
+}
+
+/// Why the kernel forwards nothing, where it was to.
+pub fn why_not_forwarded(middlebox: &Middlebox) -> Option<String> {
+    middlebox.warnings().find_map(|warning| match warning {
+        Warning::NoOffload { reason } => Some(format!("off: {reason}")),
+        _ => None,
+    })
+}

@@ -1,0 +1,385 @@
+//! The answer to each request.
+//!
+//! Refuses to hold anything that workers wait for: numbers come from snapshots, sessions from the desks.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use mmtls_engine::{Bypass, ExemptNames, Policies};
+use serde_json::{Value, json};
+
+use super::desk::{Desks, Order, Outcome, keep_best};
+use super::sessions::{Detail, Filter};
+use super::why::{Reasons, why};
+use super::{Of, Query, Request};
+use crate::rules::Reloader;
+use crate::stats::{Snapshots, counts};
+
+/// How often a run that is being drained looks how many sessions are left.
+const DRAIN_PAUSE: Duration = Duration::from_millis(250);
+
+/// What a run was started with.
+pub struct RunFacts {
+    /// `inline` or `passive`.
+    pub mode: &'static str,
+    /// The interfaces.
+    pub interfaces: Vec<String>,
+    /// Whether the kernel forwards what nobody reads, or why not.
+    pub kernel_forwarding: String,
+    /// The policies.
+    pub policies: Policies,
+    /// What passes although a policy stops sessions without keys.
+    pub exceptions: Vec<String>,
+    /// What is left alone.
+    pub bypass: Vec<Bypass>,
+    /// Server names that are left alone.
+    pub exempt_names: Option<ExemptNames>,
+    /// It can reset sessions.
+    pub can_reset: bool,
+    /// How long keys are waited for, in milliseconds: with an agent of the client, and without one.
+    pub stall_milliseconds: [u64; 2],
+    /// A key log is followed.
+    pub has_key_log: bool,
+}
+
+/// A run that is to end once its sessions have.
+#[derive(Default)]
+pub struct Drain {
+    has_begun: AtomicBool,
+}
+
+/// What answers.
+pub struct Controls {
+    /// What the run was started with.
+    pub facts: RunFacts,
+    /// What is counted.
+    pub snapshots: Arc<Snapshots>,
+    /// Where workers look.
+    pub desks: Arc<Desks>,
+    /// Reads everything again that can be; what came of it, or what of it failed.
+    pub reload: Box<dyn Fn() -> Result<Vec<String>, Vec<String>> + Send + Sync>,
+    /// Ends the run.
+    pub stop: Arc<AtomicBool>,
+    /// See there.
+    pub drain: Arc<Drain>,
+    /// Tells the operator who reads the log of the process.
+    pub say: fn(&str),
+}
+
+impl Controls {
+    /// The answer to a request of a user with this number.
+    pub(super) fn answer(&self, request: &Request, uid: Option<u32>) -> Result<Value, String> {
+        match request {
+            Request::Status(_) => Ok(self.status()),
+            Request::Sessions(query) => self.sessions(query),
+            Request::Session(of) => self.session(*of),
+            Request::SessionKill(of) if !self.facts.can_reset => Err(format!(
+                "session {}: a passive monitor without passive.reset_interface can reset nothing",
+                of.id
+            )),
+            Request::SessionKill(of) => self.decide(*of, Order::Kill(of.id, uid), "killed", uid),
+            Request::SessionBypass(of) => {
+                self.decide(*of, Order::Bypass(of.id, uid), "bypassed", uid)
+            }
+            Request::Policies(_) => Ok(self.policies()),
+            Request::Keys(_) => Ok(self.keys()),
+            Request::Rules(_) => Ok(self.rules()),
+            Request::Reload(_) => {
+                self.tell(uid, "reload");
+                self.desks.ask(Order::Rotate)?;
+                match (self.reload)() {
+                    Ok(told) => Ok(json!({ "told": told })),
+                    Err(told) => Err(told.join("; ")),
+                }
+            }
+            Request::LogRotate(_) => {
+                self.tell(uid, "log-rotate");
+                self.desks.ask(Order::Rotate).map(|_| json!({}))
+            }
+            Request::Drain(time) => {
+                self.tell(uid, "drain");
+                self.drain(time.timeout_seconds.map(Duration::from_secs))
+            }
+        }
+    }
+
+    fn tell(&self, uid: Option<u32>, what: &str) {
+        let who = uid.map_or_else(String::new, |uid| format!(" by uid {uid}"));
+        (self.say)(&format!("control: {what}{who}"));
+    }
+
+    fn status(&self) -> Value {
+        let (status, summary) = self.snapshots.sum();
+        let (engine, limits, keys) =
+            (&status.engine, self.snapshots.limits(), self.snapshots.keys());
+        let ended = summary.decrypted
+            + summary.missing_key
+            + summary.exempt
+            + summary.failed
+            + summary.nothing_opened;
+        let workers: Vec<_> = self
+            .snapshots
+            .each()
+            .iter()
+            .map(|(status, _)| {
+                json!({
+                    "frames": status.engine.frames,
+                    "flows": status.flows,
+                    "held_frames": status.held_frames,
+                    "buffered_bytes": status.buffered_bytes,
+                })
+            })
+            .collect();
+        let forwarded = |of: &dyn Fn(&mmtls_packet_io::PortCounters) -> u64| {
+            of(&status.bridge.left) + of(&status.bridge.right)
+        };
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime_seconds": self.snapshots.uptime().as_secs(),
+            "mode": self.facts.mode,
+            "interfaces": self.facts.interfaces,
+            "draining": self.drain.has_begun.load(Ordering::Relaxed),
+            "workers": workers,
+            "frames": {
+                "handled": engine.frames,
+                "dropped": engine.dropped,
+                "held_now": status.held_frames,
+                "lost_by_kernel": counts::kernel_drops(&status),
+            },
+            "sessions": {
+                "begun": summary.tls_sessions,
+                "live": summary.tls_sessions.saturating_sub(ended),
+                "decrypted": summary.decrypted,
+                "missing_key": summary.missing_key,
+                "exempt": summary.exempt,
+                "failed": summary.failed,
+                "nothing_opened": summary.nothing_opened,
+                "resets": summary.resets,
+                "alerts": summary.alerts,
+            },
+            "memory": {
+                "flows": status.flows,
+                "max_flows": limits.max_flows,
+                "buffered_bytes": status.buffered_bytes,
+                "max_buffered_bytes": limits.max_buffered_bytes,
+                "resident_bytes": resident_bytes(),
+            },
+            "keys": {
+                "connections": keys.server.open,
+                "accepted": engine.keys_accepted,
+                "refused": engine.keys_refused,
+                "expired": engine.keys_expired,
+            },
+            "kernel_forwarding": {
+                "state": self.facts.kernel_forwarding,
+                "frames": forwarded(&|port| port.offloaded_frames),
+                "bytes": forwarded(&|port| port.offloaded_bytes),
+            },
+        })
+    }
+
+    fn sessions(&self, query: &Query) -> Result<Value, String> {
+        let filter = Filter::new(query)?;
+        let limit = filter.limit;
+        let (mut all, mut total) = (Vec::new(), 0);
+        for outcome in self.desks.ask(Order::List(filter))? {
+            if let Outcome::Rows(rows, count) = outcome {
+                all.extend(rows);
+                total += count;
+            }
+        }
+        keep_best(&mut all, limit);
+        let more = total.saturating_sub(all.len());
+        let rows: Vec<_> = all.into_iter().map(|(_, row)| row).collect();
+        Ok(json!({"sessions": rows, "total": total, "more": more}))
+    }
+
+    fn session(&self, Of { id }: Of) -> Result<Value, String> {
+        for outcome in self.desks.ask(Order::Show(id))? {
+            if let Outcome::Detail(detail) = outcome {
+                let mut answer = json!({"session": *detail});
+                answer["why"] = self.why(&detail).into();
+                return Ok(answer);
+            }
+        }
+        Err(unknown(id))
+    }
+
+    fn why(&self, detail: &Detail) -> String {
+        let agents: Vec<IpAddr> = self
+            .snapshots
+            .key_meter()
+            .agents()
+            .into_iter()
+            .map(|agent| agent.address.ip())
+            .collect();
+        let facts = &self.facts;
+        let ends =
+            [&detail.row.client, &detail.row.server].map(|end| end.parse::<SocketAddr>().ok());
+        let is_meant = |rule: &&Bypass| match rule.port {
+            Some(_) => ends[1].is_some_and(|server| rule.contains(server)),
+            None => ends.into_iter().flatten().any(|end| rule.contains(end)),
+        };
+        let name = detail.row.name.as_deref().unwrap_or_default();
+        why(
+            detail,
+            &Reasons {
+                rule: facts.bypass.iter().find(is_meant).map(rule_text),
+                is_draining: self.drain.has_begun.load(Ordering::Relaxed),
+                is_exempt_name: facts
+                    .exempt_names
+                    .as_ref()
+                    .is_some_and(|ExemptNames(is_exempt)| is_exempt(name.as_bytes())),
+                stall_milliseconds: facts.stall_milliseconds,
+                has_agent: &|address| agents.contains(&address),
+                has_key_log: facts.has_key_log,
+            },
+        )
+    }
+
+    fn decide(
+        &self,
+        Of { id }: Of,
+        order: Order,
+        done: &str,
+        uid: Option<u32>,
+    ) -> Result<Value, String> {
+        for outcome in self.desks.ask(order)? {
+            match outcome {
+                Outcome::Done(true) => {
+                    self.tell(uid, &format!("session {id} {done}"));
+                    return Ok(json!({ "id": id }));
+                }
+                Outcome::Done(false) => {
+                    let why = match done {
+                        "killed" => "it is over",
+                        _ => "it is over, or not followed any more",
+                    };
+                    return Err(format!("session {id}: {why}"));
+                }
+                Outcome::Rows(..) | Outcome::Detail(_) | Outcome::Unknown | Outcome::Count(_) => {}
+            }
+        }
+        Err(unknown(id))
+    }
+
+    fn policies(&self) -> Value {
+        let facts = &self.facts;
+        let policies: serde_json::Map<_, _> = facts
+            .policies
+            .list()
+            .into_iter()
+            .map(|(name, policy)| (name.to_owned(), policy.name().into()))
+            .collect();
+        let bypass: Vec<_> = facts.bypass.iter().map(rule_text).collect();
+        json!({
+            "policies": policies,
+            "bypass": bypass,
+            "has_exempt_names": facts.exempt_names.is_some(),
+            "exceptions": facts.exceptions,
+        })
+    }
+
+    fn keys(&self) -> Value {
+        let keys = self.snapshots.keys();
+        let mut agents = self.snapshots.key_meter().agents();
+        agents.sort_by_key(|agent| agent.since);
+        let total = agents.len();
+        agents.truncate(super::MAX_LIMIT);
+        let agents: Vec<_> = agents
+            .iter()
+            .map(|agent| {
+                json!({
+                    "address": agent.address.to_string(),
+                    "since": seconds(agent.since),
+                    "authenticated": agent.authenticated,
+                    "messages": agent.messages,
+                })
+            })
+            .collect();
+        let counters: serde_json::Map<_, _> = counts::keys(&keys)
+            .into_iter()
+            .map(|(name, _, value)| (name.to_owned(), value.into()))
+            .collect();
+        json!({"agents": agents, "more": total - agents.len(), "counters": counters})
+    }
+
+    fn rules(&self) -> Value {
+        let Some(rules) = self.snapshots.rules() else {
+            return json!({"files": [], "active": 0, "skipped": 0});
+        };
+        let now = Reloader::in_force(rules);
+        json!({
+            "files": rules.files(),
+            "active": now.active,
+            "skipped": now.skipped,
+            "loaded": seconds(now.loaded_at),
+            "failed_reloads": now.failed_reloads,
+        })
+    }
+
+    fn drain(&self, timeout: Option<Duration>) -> Result<Value, String> {
+        if self.drain.has_begun.swap(true, Ordering::AcqRel) {
+            return Err("the run is being drained already".to_owned());
+        }
+        let begun = self.desks.ask(Order::Drain).and_then(|_| live(&self.desks));
+        let left = begun.inspect_err(|_| self.drain.has_begun.store(false, Ordering::Release))?;
+        let (desks, stop, say) = (Arc::clone(&self.desks), Arc::clone(&self.stop), self.say);
+        let end = timeout.map(|timeout| Instant::now() + timeout);
+        let work = move || {
+            let mut left = live(&desks);
+            while left.as_ref().is_ok_and(|left| *left > 0)
+                && end.is_none_or(|end| Instant::now() < end)
+                && !stop.load(Ordering::Relaxed)
+            {
+                std::thread::sleep(DRAIN_PAUSE);
+                // A worker that is busy is asked again.
+                left = live(&desks).or(left);
+            }
+            match left {
+                Ok(0) => say("drained: no session is left"),
+                Ok(left) => say(&format!("drained: {left} sessions are left and will be cut")),
+                Err(error) => say(&format!("drained: {error}")),
+            }
+            stop.store(true, Ordering::Relaxed);
+        };
+        let thread = std::thread::Builder::new().name("drain".to_owned());
+        thread.spawn(work).map_err(|error| format!("no thread to wait for sessions: {error}"))?;
+        Ok(json!({"sessions": left, "timeout_seconds": timeout.map(|it| it.as_secs())}))
+    }
+}
+
+/// Sessions that are followed.
+fn live(desks: &Desks) -> Result<usize, String> {
+    let counts = desks.ask(Order::Count)?.into_iter().map(|outcome| match outcome {
+        Outcome::Count(count) => count,
+        Outcome::Rows(..) | Outcome::Detail(_) | Outcome::Done(_) | Outcome::Unknown => 0,
+    });
+    Ok(counts.sum())
+}
+
+fn unknown(id: u64) -> String {
+    format!("session {id}: there is none, or it is over; `sessions` lists them")
+}
+
+fn rule_text(rule: &Bypass) -> String {
+    match rule.port {
+        Some(port) => SocketAddr::new(rule.address, port).to_string(),
+        None => format!("{}/{}", rule.address, rule.prefix_len),
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Memory of this process that is in use; 0 where the kernel does not say.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kibibytes.unwrap_or(0) * 1024
+}

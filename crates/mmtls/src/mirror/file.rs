@@ -1,0 +1,262 @@
+//! The pcapng file of a mirror, and those before it: `FILE` is written, `FILE.1` is the one before, and so on.
+//!
+//! Refuses more files than it was told, to write through symbolic links, and to leave half a block in a file: where writing
+//! fails, what was not written whole is cut off.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mmtls_packet_io::capture::PcapngWriter;
+use rustix::fs::{Access, access};
+
+use super::settings::MirrorConfig;
+use crate::eve::open_at_once;
+
+/// Bytes that are gathered before they are written.
+const WRITE_AT: usize = 256 << 10;
+const IS_LINK: &str = "is a symbolic link, which is not followed";
+/// How long after a failure nothing is tried.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Writes blocks to a file, and begins another one when it is large or old.
+pub(super) struct RotatingFile {
+    path: PathBuf,
+    limits: Limits,
+    blocks: PcapngWriter<Vec<u8>>,
+    file: File,
+    /// Bytes in the file: whole blocks.
+    len: u64,
+    /// Bytes before the first packet.
+    header_len: u64,
+    opened: Instant,
+    /// How many files were begun.
+    generation: u64,
+    /// When it failed.
+    failed: Option<Instant>,
+}
+
+#[derive(Clone, Copy)]
+struct Limits {
+    bytes: u64,
+    age: Option<Duration>,
+    files: u32,
+}
+
+impl RotatingFile {
+    /// Begins a file; one that is there and holds packets is kept as `FILE.1`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn create(path: &Path, config: &MirrorConfig) -> io::Result<Self> {
+        let limits = Limits {
+            bytes: config.max_file_bytes,
+            age: config.max_file_seconds.map(Duration::from_secs),
+            files: config.max_files,
+        };
+        let mut blocks = PcapngWriter::new(Vec::with_capacity(WRITE_AT))?;
+        let header_len = blocks.get_mut().len() as u64;
+        Ok(Self {
+            file: begin(path, limits.files, header_len)?,
+            path: path.to_owned(),
+            limits,
+            blocks,
+            len: 0,
+            header_len,
+            opened: Instant::now(),
+            generation: 0,
+            failed: None,
+        })
+    }
+
+    /// Which of its files is being written.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether something can be written, as far as is known.
+    pub(super) fn is_ready(&self) -> bool {
+        self.failed.is_none_or(|failed| failed.elapsed() >= RETRY)
+    }
+
+    /// Adds a packet to what will be written.
+    pub(super) fn push(&mut self, time_ns: u64, frame: &[u8], comment: Option<&str>) {
+        // Memory takes everything, and no frame is too large for a block.
+        let _ = match comment {
+            Some(comment) => self.blocks.commented_packet(time_ns, frame, comment),
+            None => self.blocks.packet(time_ns, frame, frame.len()),
+        };
+    }
+
+    /// Whether enough has been gathered.
+    pub(super) fn is_due(&mut self) -> bool {
+        self.blocks.get_mut().len() >= WRITE_AT
+    }
+
+    /// Writes what was gathered; what cannot be written is forgotten, and the file ends before it.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(super) fn commit(&mut self) -> io::Result<()> {
+        let gathered = self.blocks.get_mut();
+        let written = self.file.write_all(gathered);
+        match &written {
+            Ok(()) => {
+                self.len += gathered.len() as u64;
+                self.failed = None;
+            }
+            Err(_) => {
+                // Needs no space. What is no regular file cannot be cut.
+                let _ = self.file.set_len(self.len);
+                self.failed = Some(Instant::now());
+            }
+        }
+        gathered.clear();
+        if self.len == 0 {
+            self.blocks = PcapngWriter::new(std::mem::take(self.blocks.get_mut()))?;
+        }
+        written
+    }
+
+    /// Begins another file where that is due: between two events, so that each is in one file.
+    ///
+    /// # Errors
+    /// Those of the file system; the file in use stays so.
+    pub(super) fn rotate(&mut self) -> io::Result<()> {
+        let len = self.len + self.blocks.get_mut().len() as u64;
+        let is_old = self.limits.age.is_some_and(|age| self.opened.elapsed() >= age);
+        if len < self.limits.bytes && !is_old || len <= self.header_len {
+            return Ok(());
+        }
+        self.commit()?;
+        match begin(&self.path, self.limits.files, self.header_len) {
+            Ok(file) => self.file = file,
+            Err(error) => {
+                self.failed = Some(Instant::now());
+                return Err(error);
+            }
+        }
+        self.blocks = PcapngWriter::new(std::mem::take(self.blocks.get_mut()))?;
+        (self.len, self.opened) = (0, Instant::now());
+        self.generation += 1;
+        Ok(())
+    }
+}
+
+/// Whether the file, if it is there, is one that can be replaced, or written as it is. A FIFO may lack a reader all the same:
+/// opened and closed, it would show one the end.
+pub(super) fn check(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(found) if found.is_symlink() => Err(io::Error::other(IS_LINK)),
+        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) if found.is_file() => Ok(()),
+        Ok(_) => Ok(access(path, Access::WRITE_OK)?),
+    }
+}
+
+/// Creates the file, readable by its owner only. Devices and FIFOs are written as they are.
+fn begin(path: &Path, files: u32, header_len: u64) -> io::Result<File> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+        Ok(found) if found.is_symlink() => {
+            return Err(io::Error::other(IS_LINK));
+        }
+        Ok(found) if !found.is_file() => return open_at_once(path),
+        Ok(found) if files > 1 && found.len() > header_len => keep(path, files)?,
+        Ok(_) => fs::remove_file(path)?,
+    }
+    OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Gives every file the next number; the last one goes.
+fn keep(path: &Path, files: u32) -> io::Result<()> {
+    let name = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{number}"));
+        PathBuf::from(name)
+    };
+    // Up to the first number that is free: there may be thousands.
+    let last = (1..files - 1).find(|number| !name(*number).exists()).unwrap_or(files - 1);
+    for number in (1..last).rev() {
+        fs::rename(name(number), name(number + 1))?;
+    }
+    fs::rename(path, name(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::eve::tests::TempDir;
+
+    fn config(max_file_bytes: u64, max_files: u32) -> MirrorConfig {
+        MirrorConfig { max_file_bytes, max_files, ..MirrorConfig::default() }
+    }
+
+    fn names(dir: &TempDir) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(&dir.0)
+            .unwrap()
+            .map(|it| it.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn accepts_as_many_files_as_it_was_told() {
+        let dir = TempDir::new("mirror-rotate");
+        fs::create_dir_all(&dir.0).unwrap();
+        let path = dir.0.join("m");
+        let mut file = RotatingFile::create(&path, &config(1000, 3)).unwrap();
+        for number in 0..50 {
+            file.rotate().unwrap();
+            file.push(number, &[number as u8; 100], None);
+        }
+        file.commit().unwrap();
+        assert!(file.generation() > 3, "{}", file.generation());
+        assert_eq!(names(&dir), ["m", "m.1", "m.2"]);
+        for name in names(&dir) {
+            let metadata = fs::metadata(dir.0.join(name)).unwrap();
+            assert!(metadata.len() < 1200, "{}", metadata.len());
+            assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+        }
+        // Another run keeps the last one, and puts nothing in the place of a file without packets.
+        for _ in 0..2 {
+            let mut file = RotatingFile::create(&path, &config(1000, 3)).unwrap();
+            file.commit().unwrap();
+        }
+        assert_eq!(names(&dir), ["m", "m.1", "m.2"]);
+        assert!(fs::metadata(dir.0.join("m.1")).unwrap().len() > file.header_len);
+    }
+
+    #[test]
+    fn refuses_symbolic_links() {
+        let dir = TempDir::new("mirror-link");
+        fs::create_dir_all(&dir.0).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", dir.0.join("m")).unwrap();
+        let error = RotatingFile::create(&dir.0.join("m"), &config(1000, 3)).err().unwrap();
+        let checked = check(&dir.0.join("m")).unwrap_err();
+        for error in [error, checked] {
+            assert!(error.to_string().contains("symbolic link"), "{error}");
+        }
+        assert_eq!(check(&dir.0).unwrap_err().kind(), io::ErrorKind::IsADirectory);
+        check(&dir.0.join("none")).unwrap();
+        assert!(!dir.0.join("none").exists());
+    }
+
+    #[test]
+    fn refuses_to_go_on_at_once_after_an_error() {
+        let mut file = RotatingFile::create(Path::new("/dev/full"), &config(1000, 3)).unwrap();
+        file.push(1, b"frame", None);
+        assert_eq!(file.commit().unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert!(!file.is_ready());
+        // The headers come before the next packet, which is the first one.
+        assert_eq!(file.blocks.get_mut().len() as u64, file.header_len);
+    }
+}

@@ -1,0 +1,104 @@
+//! What a run has counted: where workers put it several times a second, and where others read it.
+//!
+//! Readers never touch a worker. Refuses to let one wait for a reader: a lock is held for a copy, no longer.
+
+pub mod counts;
+pub mod metrics;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use mmtls_engine::Limits;
+use mmtls_middlebox::{KeyCounters, KeyMeter, Status};
+
+use crate::rules::Reloader;
+use crate::summary::Summary;
+
+/// What is counted, as of each worker's last tick.
+pub struct Snapshots {
+    start: Instant,
+    started_at: SystemTime,
+    workers: Vec<Mutex<(Status, Summary)>>,
+    keys: KeyMeter,
+    limits: Limits,
+    rules: Option<Reloader>,
+}
+
+impl Snapshots {
+    /// For so many workers that have counted nothing yet. `limits` are those of all together.
+    #[must_use]
+    pub fn new(workers: usize, keys: KeyMeter, limits: Limits, rules: Option<Reloader>) -> Self {
+        Self {
+            start: Instant::now(),
+            started_at: SystemTime::now(),
+            workers: (0..workers).map(|_| Mutex::default()).collect(),
+            keys,
+            limits,
+            rules,
+        }
+    }
+
+    /// How long the run has lasted.
+    #[must_use]
+    pub fn uptime(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// When it began.
+    #[must_use]
+    pub fn started_at(&self) -> SystemTime {
+        self.started_at
+    }
+
+    /// What may be kept by all workers together.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The rules, and how they are read again; `None` without rules.
+    #[must_use]
+    pub fn rules(&self) -> Option<&Reloader> {
+        self.rules.as_ref()
+    }
+
+    /// The key channel's counters, and why the key log cannot be read.
+    #[must_use]
+    pub fn key_meter(&self) -> &KeyMeter {
+        &self.keys
+    }
+
+    /// The key channel's counters.
+    #[must_use]
+    pub fn keys(&self) -> KeyCounters {
+        self.keys.read()
+    }
+
+    /// What a worker has counted.
+    pub fn put(&self, number: usize, status: Status, summary: &Summary) {
+        if let Some(place) = self.workers.get(number) {
+            *lock(place) = (status, summary.clone());
+        }
+    }
+
+    /// What each worker has counted.
+    #[must_use]
+    pub fn each(&self) -> Vec<(Status, Summary)> {
+        self.workers.iter().map(|worker| lock(worker).clone()).collect()
+    }
+
+    /// What all of them have counted.
+    #[must_use]
+    pub fn sum(&self) -> (Status, Summary) {
+        let mut sum = (Status::default(), Summary::default());
+        for (status, summary) in self.each() {
+            sum.0 += &status;
+            sum.1 += &summary;
+        }
+        sum
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
