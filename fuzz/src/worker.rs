@@ -1,7 +1,7 @@
 //! The whole worker on the in-memory back end: frames, keys, time, and what the handler answers, in any order.
 //!
-//! Two models of receivers look at what leaves: one keeps the first copy of every byte, one the latest that
-//! it has not handed on. Neither may ever have the whole of a record that the handler has not been shown and let
+//! Two models of receivers look at what leaves: one keeps the first copy of every byte; one the latest that
+//! it has not handed on, and may lose frames behind the worker. Neither may ever have the whole of a record that the handler has not been shown and let
 //! pass. Where nobody was hostile, and keys came, everything must arrive.
 
 use std::collections::BTreeMap;
@@ -193,19 +193,20 @@ impl Receiver {
         }
     }
 
+    /// The headers of records behind the handshake, and whether the record is complete.
+    fn headers(&self, handshake_len: usize) -> impl Iterator<Item = ([u8; 5], bool)> {
+        let mut rest = self.stream.get(handshake_len..).unwrap_or(&[]);
+        std::iter::from_fn(move || {
+            let (header, behind) = rest.split_first_chunk::<5>()?;
+            let next = behind.get(usize::from(u16::from_be_bytes([header[3], header[4]]))..);
+            rest = next.unwrap_or(&[]);
+            Some((*header, next.is_some()))
+        })
+    }
+
     /// How many records are complete behind the handshake.
     fn records(&self, handshake_len: usize) -> usize {
-        let mut rest = self.stream.get(handshake_len..).unwrap_or(&[]);
-        let mut count = 0;
-        while let [_, _, _, high, low, behind @ ..] = rest {
-            let len = usize::from(u16::from_be_bytes([*high, *low]));
-            let Some(next) = behind.get(len..) else {
-                break;
-            };
-            count += 1;
-            rest = next;
-        }
-        count
+        self.headers(handshake_len).filter(|(_, is_complete)| *is_complete).count()
     }
 }
 
@@ -259,6 +260,8 @@ struct Stage {
     /// First and latest copy, of what goes to the server and to the client.
     receivers: [[Receiver; 2]; 2],
     resets: [bool; 2],
+    /// What leaves does not come to the second of them.
+    loses: bool,
     /// Frames that were sent, and as many as may be held.
     sent: usize,
     max_held_frames: usize,
@@ -304,6 +307,7 @@ impl Stage {
             elapsed: Duration::ZERO,
             receivers: [[receiver(false), receiver(true)], [receiver(false), receiver(true)]],
             resets: [false; 2],
+            loses: false,
             sent: 0,
             max_held_frames,
             hostile: false,
@@ -336,6 +340,9 @@ impl Stage {
                 self.resets[side(direction)] |= segment.flags & RST != 0;
                 let offset = offset_of(&segment, direction);
                 for receiver in &mut self.receivers[side(direction)] {
+                    if self.loses && receiver.latest_counts {
+                        continue;
+                    }
                     if segment.flags & RST != 0 {
                         // What it carries is not part of the stream (RFC 9293, section 3.5.3).
                         receiver.reset(offset, ended[side(direction)]);
@@ -351,6 +358,16 @@ impl Stage {
                 let judged = allowed[at] - receiver.before;
                 assert!(arrived <= judged, "{arrived} records, {judged} judged");
             }
+            // Whichever copy reaches a receiver, it finds the same records.
+            let headers = |receiver: &Receiver| {
+                let all = receiver.headers(self.session.handshake_len[at]);
+                all.map(|(header, _)| header).collect::<Vec<_>>()
+            };
+            let [first, latest] = self.receivers[at].each_ref().map(headers);
+            let common = first.len().min(latest.len());
+            let before = self.receivers[at].iter().any(|it| it.before > 0);
+            let counts = !unjudged[at] && !before;
+            assert!(!counts || first[..common] == latest[..common], "{first:02x?} {latest:02x?}");
         }
     }
 
@@ -444,7 +461,17 @@ impl Stage {
             }
             7 => self.deliver(KeyEpoch::Application(0)),
             8 => self.deliver_odd(input.u8()),
-            9 | 10 => self.turn(),
+            9 => {
+                if operation & 16 != 0 {
+                    self.acknowledge(if operation & 32 == 0 { SERVER } else { CLIENT });
+                }
+                self.turn();
+            }
+            10 => {
+                self.loses = operation & 16 != 0;
+                self.turn();
+                self.loses = false;
+            }
             11 => {
                 let ms = u64::from(input.u8()) * u64::from(operation >> 4);
                 self.elapsed += Duration::from_millis(ms);
@@ -471,6 +498,17 @@ impl Stage {
             }
             _ => self.deliver(KeyEpoch::Handshake),
         }
+    }
+
+    /// A direction's receiver says how far it is: as far as both of them are.
+    fn acknowledge(&mut self, direction: Direction) {
+        let len = |receiver: &Receiver| receiver.stream.len();
+        let [of, other] = [side(direction), 1 - side(direction)];
+        let arrived = self.receivers[of].iter().map(len).min().unwrap_or(0) as u64;
+        let sent = self.receivers[other].iter().map(len).max().unwrap_or(0) as i64;
+        let reverse = if direction == CLIENT { SERVER } else { CLIENT };
+        let packet = self.session.packet(reverse, sent, arrived, flag::ACK, &[]);
+        self.send(&packet);
     }
 
     /// A packet with other bytes, before or after the right one.

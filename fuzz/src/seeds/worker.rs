@@ -16,6 +16,8 @@ const FRAGMENTS: u8 = 6;
 const KEYS: u8 = 7;
 const ODD: u8 = 8;
 const TURN: u8 = 9;
+const ACKNOWLEDGE: u8 = TURN | 16;
+const LOSSY: u8 = 10 | 16;
 const WAIT: u8 = 11;
 const FORGE: u8 = 12;
 const LINK: u8 = 13;
@@ -37,12 +39,23 @@ pub(super) fn worker(add: Add<'_>) {
             let answers = [0, 0, 0, 0, 0, 0, answer];
             seed(&format!("answer-{session}-{answer}"), &[&head, &answers, &all, &[KEYS, TURN]]);
         }
-        let pauses = [[0, 0, 0, 0, 0], [4; 5], [4; 5], [4; 5]].concat();
+        let pauses = [4; 20];
         let head = [session, how(true, 20), BATCH, MANY];
-        let packets = [SEND, TURN].repeat(20);
+        let packets = [SEND, TURN, ACKNOWLEDGE].repeat(20);
         seed(&format!("paused-{session}"), &[&head, &pauses, &[KEYS], &packets]);
         let twice = [SEND, TURN, AGAIN, 3, TURN].repeat(20);
         seed(&format!("paused-again-{session}"), &[&head, &pauses, &[KEYS], &twice]);
+        // What passed died, and is another one when it comes again.
+        for at in 0..6 {
+            let header = [SEND, TURN, ACKNOWLEDGE, ACKNOWLEDGE | 32].repeat(3);
+            let lost = [SEND, LOSSY].repeat(8);
+            for byte in [3, 4] {
+                let before: Vec<u8> = (0..at).flat_map(|at| [AGAIN, at, TURN]).collect();
+                let other = [&before[..], &[FORGE, at, byte, 1, 0, TURN]].concat();
+                let name = format!("paused-lost-{session}-{at}-{byte}");
+                seed(&name, &[&head, &pauses, &[KEYS], &header, &lost, &other, &packets]);
+            }
+        }
         let forged = [SEND, TURN, FORGE, 4, 4, 1, 0, TURN].repeat(20);
         seed(&format!("paused-changed-{session}"), &[&head, &pauses, &[KEYS], &forged]);
         let head = [session, how(true, 0), BATCH, MANY];
