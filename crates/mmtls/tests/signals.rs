@@ -1,13 +1,17 @@
 //! Signals that ask for something end nothing, however early they come.
 
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use mmtls_testkit::{Middle, Testbed};
 
-use crate::cli::{Place, mmtls};
-use crate::common::{can_run, mmtls_program};
+use crate::cli::{Place, Run, mmtls};
+use crate::common::{can_run, mmtls_program, shell};
 
 /// Sends SIGUSR1 as soon as the process is this program, and again; then it still runs, or has ended by itself.
 fn survives(what: &str, mut command: Command) {
@@ -87,6 +91,72 @@ fn accepts_usr1_from_the_start_of_every_command() {
     agent.args(["agent", "--middlebox", "127.0.0.1:1", "--ca"]).arg(&pki.ca);
     agent.arg("--directory").arg(place.path("agent"));
     survives("agent", agent);
+}
+
+/// Whoever has it in a pipe may stop reading: frames go on, what is said waits, and the end comes all the same.
+#[test]
+fn accepts_that_nobody_reads_what_it_says() {
+    if !can_run(&["kill", "curl"]) {
+        return;
+    }
+    let bed = Testbed::new(Middle::Empty).unwrap();
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let mut run = Run::new(&bed).command();
+    let mut arguments =
+        run.get_args().skip_while(|it| !it.to_string_lossy().ends_with("nsenter")).map(Into::into);
+    // Without `timeout`, which would take the signals.
+    let program: OsString = arguments.next().unwrap();
+    let arguments: Vec<OsString> = arguments.collect();
+    run = Command::new(program);
+    run.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = run.stderr(OwnedFd::from(theirs.try_clone().unwrap())).spawn().unwrap();
+    let signal = |name: &str| {
+        let status = Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    };
+    let limit = Duration::from_secs(10);
+    ours.set_read_timeout(Some(limit)).unwrap();
+    let mut said = String::new();
+    let hears = |ours: &mut UnixStream, said: &mut String, words: &str| {
+        let begun = Instant::now();
+        let mut buffer = [0; 4096];
+        while !said.contains(words) {
+            assert!(begun.elapsed() < limit, "no {words:?} in {said}");
+            let read = ours.read(&mut buffer).unwrap();
+            assert!(read > 0, "no {words:?} in {said}");
+            said.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        }
+    };
+    hears(&mut ours, &mut said, "bridging left and right");
+    let cross = || shell(&bed.client, "curl -s --max-time 3 http://10.77.0.3:81/ || test $? = 7");
+    cross();
+    let fill = || {
+        // Both ends of a dup share the flag: only while this process writes.
+        theirs.set_nonblocking(true).unwrap();
+        while (&theirs).write(&[b'.'; 4096]).is_ok() {}
+        while (&theirs).write(b".").is_ok() {}
+        theirs.set_nonblocking(false).unwrap();
+    };
+    fill();
+    for _ in 0..4 {
+        signal("-USR1");
+        std::thread::sleep(Duration::from_millis(400));
+    }
+    cross();
+    said.clear();
+    hears(&mut ours, &mut said, "TLS sessions: ");
+    fill();
+    signal("-USR1");
+    std::thread::sleep(Duration::from_millis(400));
+    signal("-TERM");
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > limit {
+            stop(&mut child);
+            panic!("it waits for who reads nothing");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// What was ignored stays so, for the program, too.

@@ -28,7 +28,7 @@ use super::reload::Reload;
 use super::report::{
     ReportArgs, check_mirror, check_streams, describe_rules, host_name, print_profile,
 };
-use super::say::say;
+use super::say::{Behind, say};
 use super::service::Service;
 use super::services::{Services, run_facts, why_not_forwarded};
 use super::signals::Signals;
@@ -186,6 +186,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         let what = "the threads that write eve.json and the mirror";
         monitor.write_behind().map_err(|error| Error::System { what, error })?;
     }
+    // Until the end of everything that is said.
+    let _behind = Behind::start()?;
     let service = Service::start(middlebox.workers(), format!("{doing} {interfaces}"))?;
     let finished = middlebox.run(monitors, &signals.stop, |number, worker| {
         stats.tick(number, worker, &signals, &reload);
