@@ -1,8 +1,8 @@
 //! The decrypted mirror: each session whose records were opened as a TCP conversation in the clear, in a pcapng file
 //! (`-w FILE`) or on an interface (`--mirror IF`), for tools that read packets.
 //!
-//! Workers copy what was decrypted into a queue of bounded bytes ([`session`]); a thread of its own makes conversations of it
-//! ([`conversation`], [`frame`]) and writes them ([`writer`], [`file`]). Addresses, link addresses, VLAN tags and the client's
+//! Workers copy what was decrypted into a queue of bounded bytes (`session`); a thread of its own makes conversations of it
+//! (`conversation`, `frame`) and writes them (`writer`, `file`). Addresses, link addresses, VLAN tags and the client's
 //! port stay; the server's is replaced ([`ServerPort`]). Segments are as small as they were on the way to a host: tools take
 //! what is in the mirror for what was in the network.
 //!
