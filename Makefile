@@ -27,6 +27,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # The directory whose programs `make install` takes: release, or debug for those that tests use.
 PROFILE ?= release
 BUILT = $(TARGET_DIR)/$(PROFILE)
+MAN = $(TARGET_DIR)/man
 STEP := scripts/step
 # Crates in which no two files import each other, directly or in a ring.
 WITHOUT_CIRCLES := mmtls mmtls-agent mmtls-capi mmtls-endpoint mmtls-engine mmtls-inspect mmtls-key-server mmtls-keylog \
@@ -37,7 +38,7 @@ XTASK := scripts/with-testbed $(TARGET_DIR)/release/xtask
 TEST_XTASK := $(TARGET_DIR)/debug/xtask
 TEST_XTASK_LIVE := scripts/with-testbed $(TEST_XTASK)
 
-.PHONY: help setup build demo test checks live gates hyperscan bench interop evade openssl openssl-test private-tag install install-share clean
+.PHONY: help setup build demo test checks live gates hyperscan bench interop evade openssl openssl-test private-tag install install-share man deb deb-test clean
 
 help: ## List the targets
 	@echo "mmTLS"
@@ -133,7 +134,7 @@ private-tag: openssl ## Test the private tag in OpenSSL, with itself, rustls and
 	@$(STEP) interop $(XTASK) interop --private-tag
 
 # Built first only when missing: `sudo make install` need not find cargo.
-install: install-share ## Install the programs and libraries, header and mmtls.pc under PREFIX (and DESTDIR)
+install: install-share ## Install programs, libraries, header, mmtls.pc, man pages and completion under PREFIX (and DESTDIR)
 	@test -f $(BUILT)/mmtls -a -f $(BUILT)/libmmtls_preload.so -a -f $(BUILT)/libmmtls_capi.so || $(MAKE) build
 	install -d $(PLACE)/bin $(PLACE)/lib/pkgconfig $(PLACE)/include
 	install -m 755 $(BUILT)/mmtls $(PLACE)/bin/mmtls
@@ -145,6 +146,13 @@ install: install-share ## Install the programs and libraries, header and mmtls.p
 	install -m 644 crates/mmtls-capi/include/mmtls.h $(PLACE)/include/mmtls.h
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/mmtls-capi/mmtls.pc.in \
 		> $(PLACE)/lib/pkgconfig/mmtls.pc
+	@test $(MAN)/mmtls.1 -nt $(BUILT)/mmtls || $(MAKE) man
+	install -d $(PLACE)/share/man/man1 $(PLACE)/share/bash-completion/completions
+	install -d $(PLACE)/share/zsh/site-functions $(PLACE)/share/fish/vendor_completions.d
+	install -m 644 $(MAN)/*.1 $(PLACE)/share/man/man1
+	install -m 644 $(MAN)/mmtls.bash $(PLACE)/share/bash-completion/completions/mmtls
+	install -m 644 $(MAN)/_mmtls $(PLACE)/share/zsh/site-functions/_mmtls
+	install -m 644 $(MAN)/mmtls.fish $(PLACE)/share/fish/vendor_completions.d/mmtls.fish
 
 install-share: ## Install libmmtls-share alone, with which programs share their keys: libraries, header, mmtls-share.pc
 	@test -f $(BUILT)/libmmtls_share.so || $(CARGO) build --release --locked -p mmtls-share
@@ -156,6 +164,18 @@ install-share: ## Install libmmtls-share alone, with which programs share their 
 	install -m 644 crates/mmtls-share/include/mmtls_share.h $(PLACE)/include/mmtls_share.h
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' crates/mmtls-share/mmtls-share.pc.in \
 		> $(PLACE)/lib/pkgconfig/mmtls-share.pc
+
+man: ## Write man pages and shell completion into target/man
+	@if test -x $(BUILT)/xtask; then $(BUILT)/xtask man $(MAN); else $(CARGO) run --quiet --locked -p xtask -- man $(MAN); fi
+
+deb: ## Make Debian packages in target/deb: mmtls, mmtls-agent, libmmtls0, libmmtls-share0, libmmtls-dev
+	@test -f $(BUILT)/mmtls -a -f $(BUILT)/libmmtls_preload.so -a -f $(BUILT)/libmmtls_capi.so || $(MAKE) build
+	@test $(MAN)/mmtls.1 -nt $(BUILT)/mmtls || $(MAKE) man
+	scripts/deb $(BUILT) $(MAN) $(TARGET_DIR)/deb
+
+# As root; it brings debootstrap's Debian, unless ROOT names one.
+deb-test: deb ## Install the packages in a clean Debian, run the monitor there, remove them without a trace
+	scripts/test-packages $(TARGET_DIR)/deb $(ROOT)
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -7,6 +7,7 @@ mod demo;
 mod evade;
 mod fuzz;
 mod interop;
+mod man;
 mod progress;
 mod suricata_verify;
 mod tree;
@@ -39,6 +40,8 @@ enum Task {
     Evade(evade::EvadeArgs),
     /// Run the tests of Suricata's own verification suite that are about what is inspected here.
     SuricataVerify(suricata_verify::VerifyArgs),
+    /// Write man pages and shell completion of `mmtls` into a directory.
+    Man(man::ManArgs),
     /// Show the whole thing on real traffic.
     Demo(demo::DemoArgs),
 }
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Task::Interop(args) => interop::run(&args),
         Task::Evade(args) => evade::run(&args),
         Task::SuricataVerify(args) => suricata_verify::run(&args),
+        Task::Man(args) => man::run(&args),
         Task::Demo(args) => demo::run(&args),
     };
     match outcome {

@@ -15,6 +15,7 @@ use mmtls_record::Direction;
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, geteuid, getrlimit, set_dumpable_behavior, setrlimit,
 };
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -140,6 +141,7 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
             "sessions of key logs stay private: they tell no rule's names (share_key_logs = true shares all of them)",
         );
     }
+    tell_manager(&[NotifyState::Ready]);
 
     let mut status = Status::new(key_logs);
     let mut written = None;
@@ -163,6 +165,7 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
         }
         thread::sleep(TICK);
     }
+    tell_manager(&[NotifyState::Stopping]);
     let (client, _) = agent.finish();
     // Programs must not wait for a reader of their key log that is not there. The next agent may begin when its lock is
     // free, so nothing in the directory is touched behind that.
@@ -172,6 +175,11 @@ pub fn serve(options: &AgentOptions) -> Result<(), Error> {
     status.update(&programs, &client);
     say_as_agent(&status.summary());
     Ok(())
+}
+
+/// A service manager learns when programs find it; where there is none, nobody does.
+fn tell_manager(states: &[NotifyState<'_>]) {
+    let _ = sd_notify::notify(states);
 }
 
 /// Each program has one; where that is not allowed there are fewer.

@@ -32,4 +32,5 @@ pub use mmtls_keyshare::agent::socket::Users;
 pub use mmtls_keyshare::client::Pin;
 pub use mmtls_record::Direction;
 pub use rules::{AgentFile, Rules, Share};
+pub use signals::survive;
 pub use status::Status;

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use mmtls_middlebox::config::{Configuration, OfflineSection};
@@ -122,7 +122,10 @@ fn replay(context: Start, capture: &OfflineSection) -> Result<(), Error> {
     harden::drop_capabilities()?;
     let mut replay: Replay<Application> = Replay::new(offline::config(), keys, context.application);
     let result = match file {
-        Some((path, file)) => replay.run_file(path, file, &STOP).map(drop),
+        Some((path, file)) => {
+            let goes_on = |_: &mut _| !STOP.load(Ordering::Relaxed);
+            replay.run_file(path, file, goes_on).map(drop)
+        }
         None => Ok(()),
     };
     replay.end();

@@ -283,7 +283,7 @@ mod tests {
             ("[inline]\ninterfaces = [\"a\",\n\"b\"]", "line 2: a value is"),
             ("[keys]\nkey_file = \"a\\\\b\"", "line 2: a value is"),
             ("[keys]\nkey_file = \"a", "line 2: a value is"),
-            ("[keys]\nlisten = \"nowhere\"", "line 2: invalid socket address"),
+            ("[keys]\nlisten = \"nowhere\"", "line 2: \"nowhere\" is not ADDRESS:PORT"),
             ("[policies]\nmissing_keys = \"ignore\"", "line 2: unknown policy \"ignore\""),
         ] {
             let error = parse(text).unwrap_err();

@@ -22,7 +22,7 @@ fn place(t: &T) -> (usize, SessionId) {
     (view.slot, view.id)
 }
 
-fn session<'a>(view: &'a FlowView<'_, ()>) -> (KeyStatus, bool, [Option<u64>; 2]) {
+fn session(view: &FlowView<'_, ()>) -> (KeyStatus, bool, [Option<u64>; 2]) {
     match &view.carries {
         Carries::Session { info, is_followed, stalled_since_ns, .. } => {
             (info.key_status, *is_followed, *stalled_since_ns)
@@ -50,7 +50,8 @@ fn a_session_is_seen_as_it_stands() {
     assert_eq!(view.held_frames, 0);
     // Places that are none.
     assert_eq!(t.engine.view_flows(1..usize::MAX).count(), 0);
-    assert_eq!(t.engine.view_flows(7..3).count(), 0);
+    let (begin, end) = (7, 3);
+    assert_eq!(t.engine.view_flows(begin..end).count(), 0);
     assert_eq!(t.engine.slot_of(SessionId(99), 0..usize::MAX), None);
 }
 

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use mmtls_engine::{Bypass, KeySenders, Limits, Network, Policies, Policy};
 use mmtls_keyshare::policy::ServerNames;
 use mmtls_packet_io::af_packet::Offloading;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 /// The sections.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -94,6 +95,7 @@ pub struct WorkersSection {
 #[serde(deny_unknown_fields, default)]
 pub struct KeysSection {
     /// Where endpoints connect to.
+    #[serde(deserialize_with = "listen_address")]
     pub listen: Option<SocketAddr>,
     /// The middlebox's certificate.
     pub certificate_file: Option<PathBuf>,
@@ -237,6 +239,27 @@ impl TryFrom<String> for BypassRule {
         let Network { address, prefix_len } = network(&text).ok_or_else(bad)?;
         Ok(Self(Bypass { address, prefix_len, port: None }))
     }
+}
+
+fn listen_address<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(from)?;
+    address_and_port(&text).map(Some).map_err(D::Error::custom)
+}
+
+/// An address to listen at.
+///
+/// # Errors
+/// What is missing, with an example.
+pub fn address_and_port(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| match text.parse::<IpAddr>() {
+        Ok(address) => {
+            let whole = SocketAddr::new(address, 4433);
+            format!("{text:?} has no port: ADDRESS:PORT is expected, as in {whole}")
+        }
+        Err(_) => format!(
+            "{text:?} is not ADDRESS:PORT, as in 192.0.2.1:4433 or [2001:db8::1]:4433 (no names)"
+        ),
+    })
 }
 
 /// This end and no other.
@@ -417,8 +440,15 @@ impl Configuration {
     /// Finds values that make no sense, alone or together.
     ///
     /// # Errors
-    /// One line that names the key.
+    /// One line that names the key: the first of [`Self::mistakes`].
     pub fn check(&self) -> Result<(), String> {
+        self.mistakes().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// All values that make no sense, alone or together: a line each, which begins with the key.
+    #[must_use]
+    pub fn mistakes(&self) -> Vec<String> {
+        let mut found = Vec::new();
         let limits = &self.limits;
         for (name, value) in [
             ("limits.max_flows", limits.max_flows),
@@ -431,32 +461,31 @@ impl Configuration {
             ("limits.max_buffered_bytes", limits.max_buffered_bytes),
             ("limits.max_pending_keys", limits.max_pending_keys),
             ("keys.max_connections", self.keys.max_connections),
-            ("inline.batch_frames", self.inline.batch_frames),
         ] {
             if value == 0 {
-                return Err(format!("{name} must not be 0"));
+                found.push(format!("{name} must not be 0"));
             }
         }
         match &self.offline {
             OfflineSection { capture_file: None, keylog_file: Some(_) } => {
-                return Err("offline.keylog_file needs offline.capture_file".to_owned());
+                found.push("offline.keylog_file needs offline.capture_file".to_owned());
             }
             OfflineSection { capture_file: Some(_), .. } if self.inline.interfaces.is_some() => {
-                return Err("offline.capture_file excludes inline.interfaces".to_owned());
+                found.push("offline.capture_file excludes inline.interfaces".to_owned());
             }
             OfflineSection { capture_file: Some(_), .. } if self.passive.interfaces.is_some() => {
-                return Err("offline.capture_file excludes passive.interfaces".to_owned());
+                found.push("offline.capture_file excludes passive.interfaces".to_owned());
             }
             _ => {}
         }
         if !(1..=MAX_WORKERS).contains(&self.workers.count) {
-            return Err(format!("workers.count must be 1 to {MAX_WORKERS}"));
+            found.push(format!("workers.count must be 1 to {MAX_WORKERS}"));
         }
         if self.inline.moderation_microseconds > 10_000 {
-            return Err("inline.moderation_microseconds must be 0 to 10000".to_owned());
+            found.push("inline.moderation_microseconds must be 0 to 10000".to_owned());
         }
-        if self.inline.batch_frames > 1024 {
-            return Err("inline.batch_frames must be 1 to 1024".to_owned());
+        if !(1..=1024).contains(&self.inline.batch_frames) {
+            found.push("inline.batch_frames must be 1 to 1024".to_owned());
         }
         for (name, value) in [
             ("limits.opening_timeout_seconds", limits.opening_timeout_seconds),
@@ -464,9 +493,9 @@ impl Configuration {
             ("limits.tombstone_timeout_seconds", limits.tombstone_timeout_seconds),
         ] {
             if !(1..=MAX_SECONDS).contains(&value) {
-                return Err(format!("{name} must be 1 to {MAX_SECONDS}"));
+                found.push(format!("{name} must be 1 to {MAX_SECONDS}"));
             }
         }
-        Ok(())
+        found
     }
 }

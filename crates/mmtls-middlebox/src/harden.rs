@@ -65,6 +65,20 @@ pub fn drop_capabilities() -> Result<(), Error> {
     set_capabilities(None, none).map_err(system("capset"))
 }
 
+/// What `work` finds without any capability: on a thread of its own, since there is no way back.
+///
+/// # Errors
+/// [`Error::System`] when the thread cannot be started, or keeps its capabilities.
+pub fn without_capabilities<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    let job = || drop_capabilities().map(|()| work());
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("powerless".to_owned());
+        let thread = thread.spawn_scoped(scope, job);
+        let thread = thread.map_err(|error| Error::System { what: "a thread", error })?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// Lets this thread sleep for microseconds: the usual slack of 50 would be most of such a sleep.
 ///
 /// # Errors

@@ -31,5 +31,5 @@ pub use middlebox::{Finished, KeyCertificates, KeyCounters, KeyMeter, Middlebox}
 pub use mmtls_engine::{Counters, Histogram, Share, session, tls};
 pub use mmtls_inspect as inspect;
 pub use mmtls_inspect::literal;
-pub use settings::Settings;
+pub use settings::{Findings, Settings};
 pub use status::Status;

@@ -55,9 +55,6 @@ use crate::settings::{Settings, key_log_error};
 use crate::worker::{KeyInput, Worker};
 use crate::{Error, Status, harden};
 
-/// Descriptors that one worker may need: its sockets, its wake, its application's stream files.
-const DESCRIPTORS_PER_WORKER: u64 = 192;
-
 /// An opened middlebox: frames are being received, and wait for [`Middlebox::run`].
 pub struct Middlebox<P = Bridge> {
     ports: Vec<P>,
@@ -200,9 +197,7 @@ impl<P: Ports> Middlebox<P> {
     ) -> Result<Self, Error> {
         settings.workers = share.engines;
         harden::forbid_dumps()?;
-        let workers = u64::from(settings.workers) * DESCRIPTORS_PER_WORKER;
-        let connections = settings.server.max_connections as u64;
-        harden::allow_descriptors(connections + harden::SPARE_DESCRIPTORS + workers)?;
+        harden::allow_descriptors(settings.descriptors())?;
         settings.engine.hash_seed = random_words()?;
 
         let ports = open(&settings)?;

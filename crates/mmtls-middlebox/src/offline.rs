@@ -4,6 +4,7 @@
 //! is reported.
 
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,6 +81,11 @@ impl<H: Handler> Replay<H> {
         &self.engine
     }
 
+    /// The handler.
+    pub fn handler_mut(&mut self) -> &mut H {
+        self.engine.handler_mut()
+    }
+
     /// Replays one file and returns what its reader warns about.
     ///
     /// # Errors
@@ -98,27 +104,24 @@ impl<H: Handler> Replay<H> {
         stop: &AtomicBool,
     ) -> Result<Vec<capture::CaptureWarning>, Error> {
         let file = File::open(path).map_err(Error::file(path))?;
-        self.run_file(path, file, stop)
+        self.run_file(path, file, |_| !stop.load(Ordering::Relaxed))
     }
 
-    /// As [`Replay::run_until`], with a file that was opened before: for those who drop their
+    /// As [`Replay::run`], with a file that was opened before: for those who drop their
     /// capabilities in between, as nobody should have any who reads captures of others. `path` is
-    /// what errors call it.
+    /// what errors call it. After each packet `goes_on` is asked whether to read on.
     ///
     /// # Errors
     /// As [`Replay::run`].
     pub fn run_file(
         &mut self,
         path: &Path,
-        file: File,
-        stop: &AtomicBool,
+        file: impl Read,
+        mut goes_on: impl FnMut(&mut Engine<H>) -> bool,
     ) -> Result<Vec<capture::CaptureWarning>, Error> {
         let damaged = |error| Error::Capture { path: path.to_owned(), error };
         let mut reader = CaptureReader::new(file).map_err(damaged)?;
         while let Some(item) = reader.next().map_err(damaged)? {
-            if stop.load(Ordering::Relaxed) {
-                break;
-            }
             match item {
                 Item::Packet { timestamp_ns, link, bytes, .. } => {
                     let link = match link {
@@ -126,6 +129,9 @@ impl<H: Handler> Replay<H> {
                         capture::Link::Ip => Link::Ip,
                     };
                     self.handle_packet(timestamp_ns, link, bytes);
+                    if !goes_on(&mut self.engine) {
+                        break;
+                    }
                 }
                 Item::Secrets { kind: SecretsKind::TLS_KEY_LOG, bytes } => {
                     self.keys.add_text(bytes);

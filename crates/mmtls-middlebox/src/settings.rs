@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mmtls_engine::{Config, ExemptNames, Limits, Policies, Policy};
-use mmtls_keyshare::server::{Identity, ServerConfig, ServerName};
-use mmtls_packet_io::af_packet::BridgeConfig;
+use mmtls_keyshare::server::{Identity, ServerConfig, ServerName, StartError};
+use mmtls_packet_io::Error as PortsError;
+use mmtls_packet_io::af_packet::{self, BridgeConfig, Warning};
 
 use crate::config::{BypassRule, Configuration, KeysSection, NameRules, PolicyName, only};
 use crate::keylog::follow;
@@ -17,6 +18,9 @@ use crate::{Error, harden, keys, offline, worker};
 /// Socket buffers are for all workers together, but no worker's gets smaller than this: some sixty
 /// super-frames.
 const MIN_SOCKET_BUFFER: usize = 4 << 20;
+
+/// Descriptors that one worker may need: its sockets, its wake, its application's stream files.
+const DESCRIPTORS_PER_WORKER: u64 = 192;
 
 /// A passive monitor's least `stall_max_bytes`.
 const PASSIVE_STALL_BYTES: usize = 64 << 20;
@@ -49,127 +53,214 @@ impl Settings {
     /// What a configuration says.
     ///
     /// # Errors
-    /// [`Error::Usage`] names what is missing or makes no sense.
+    /// [`Error::Usage`] names what is missing or makes no sense: the first of [`Self::read`].
     pub fn from_configuration(config: &Configuration) -> Result<Self, Error> {
+        Self::read(config).map_err(|mut mistakes| mistakes.swap_remove(0))
+    }
+
+    /// As [`Self::from_configuration`], and tells all that is wrong.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for each; at least one.
+    pub fn read(config: &Configuration) -> Result<Self, Vec<Error>> {
         if config.offline.capture_file.is_some() {
             let text = "section [offline] is for programs that use the C library; a capture is read \
                         with `mmtls read`";
-            return Err(Error::Usage(text.to_owned()));
+            return Err(vec![Error::Usage(text.to_owned())]);
         }
-        let bridge = bridge(config)?;
-        let passive = bridge.passive;
-        let missing_keys = match config.policies.missing_keys {
-            None if passive => Policy::Forward,
-            // What it cannot do is refused below.
-            Some(PolicyName(policy)) if passive => policy,
-            Some(PolicyName(policy @ (Policy::Forward | Policy::Reset))) => policy,
-            Some(PolicyName(policy)) => {
-                let name = policy.name();
-                let text = format!("policies.missing_keys must be forward or reset, not {name}");
-                return Err(Error::Usage(text));
-            }
-            None => return Err(missing("--missing-keys forward|reset", "policies.missing_keys")),
-        };
-        let mut engine = Config::new(missing_keys);
-        engine.inline = !passive;
-        engine.resets_beside = bridge.reset_interface.is_some();
-        engine.policies = match passive {
-            true => passive_policies(config)?,
-            false => config.policies.policies(Policies::new(missing_keys)),
-        };
-        engine.limits = config.limits.limits();
-        if passive {
-            // Nothing slows a sender down whose keys are late, and nothing depends on knowing who
-            // has long been silent.
-            let Limits { stall_max_bytes, idle_timeout_ns, .. } = &mut engine.limits;
-            *stall_max_bytes = (*stall_max_bytes).max(PASSIVE_STALL_BYTES);
-            *idle_timeout_ns = (*idle_timeout_ns).min(PASSIVE_IDLE_NS);
-        }
-        engine.mid_stream_grace_ns =
-            config.limits.mid_stream_grace_seconds.saturating_mul(1_000_000_000);
-        if let Some(ports) = &config.policies.tls_ports {
-            engine.tls_ports.clone_from(ports);
-        }
-        engine.supports = keys::supports;
-        engine.key_senders = config.keys.accept_from.0.clone();
-        engine.asks_for_live_keys = true;
-
-        let listen =
-            config.keys.listen.ok_or_else(|| missing("--keys-listen ADDR:PORT", "keys.listen"))?;
-        let need =
-            |path: &Option<PathBuf>, option, key| path.clone().ok_or_else(|| missing(option, key));
-        let identity = Identity {
-            certificate_file: need(
-                &config.keys.certificate_file,
-                "--key-cert FILE",
-                "keys.certificate_file",
-            )?,
-            key_file: need(&config.keys.key_file, "--key-key FILE", "keys.key_file")?,
-        };
-        let mut server = ServerConfig::new(listen, identity);
-        server.client_ca_file = config.keys.client_ca_file.clone();
-        server.max_connections = config.keys.max_connections;
-        server.key_servers = key_servers(&config.keys)?;
-        engine.bypass = config.policies.bypass.iter().map(|BypassRule(bypass)| *bypass).collect();
-        let names = |NameRules(names): &NameRules| {
-            let names = names.clone();
-            (!names.is_empty()).then(|| ExemptNames(Arc::new(move |name| names.matches(name))))
-        };
-        engine.exempt_names = names(&config.policies.exempt_names);
-        engine.private_names = names(&config.policies.private_names);
-        // The session that brings keys has none itself.
-        if !listen.ip().is_unspecified() {
-            engine.bypass.push(only(listen));
-        }
-
-        let moderation = Duration::from_micros(config.inline.moderation_microseconds);
-        let worker = worker::Settings { batch: bridge.batch, moderation, passive };
+        let mut mistakes = Vec::new();
+        let bridge = note(bridge(config), &mut mistakes);
+        let engine = engine(config, &mut mistakes);
+        let server = server(&config.keys, &mut mistakes);
         let workers = config.workers.count;
-        let cpus = match &config.workers.cpus {
-            Some(cpus) if !cpus.is_empty() && cpus.len() != workers as usize => {
-                let text = "workers.cpus must name one processor for each worker, or none";
-                return Err(Error::Usage(text.to_owned()));
-            }
-            Some(cpus) => cpus.clone(),
-            // One worker gains nothing from staying where it is.
-            None if workers == 1 => Vec::new(),
-            None => harden::allowed_cpus()?.into_iter().cycle().take(workers as usize).collect(),
+        let cpus = note(cpus(config), &mut mistakes);
+        let (Some(bridge), Some(mut engine), Some(server), Some(cpus)) =
+            (bridge, engine, server, cpus)
+        else {
+            return Err(mistakes);
         };
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+        engine.resets_beside = bridge.reset_interface.is_some();
+        // The session that brings keys has none itself.
+        if !server.listen.ip().is_unspecified() {
+            engine.bypass.push(only(server.listen));
+        }
+        let moderation = Duration::from_micros(config.inline.moderation_microseconds);
+        let worker = worker::Settings { batch: bridge.batch, moderation, passive: bridge.passive };
         let key_log = config.keys.log_file.clone();
         let key_cpu = config.keys.cpu;
         Ok(Self { bridge, server, engine, worker, workers, cpus, key_cpu, key_log })
     }
 
-    /// Finds what a start would find wrong on this machine, without opening a socket; not the key
-    /// log, see [`Settings::check_key_log`].
-    ///
-    /// # Errors
-    /// Those that [`crate::Middlebox::open`] and [`crate::Middlebox::run`] would give.
-    pub fn check(&self) -> Result<(), Error> {
-        self.server.check().map_err(|error| Error::KeyServer(error.to_string()))?;
-        if i32::try_from(self.socket_buffer()).is_err() {
-            let text = "inline.socket_buffer_bytes must be below 2 GiB for each worker";
-            return Err(Error::Usage(text.to_owned()));
+    /// Finds all that a start would find wrong on this machine: nothing is listened at, no frame is received, and
+    /// nothing is written.
+    #[must_use]
+    pub fn check(&self) -> Findings {
+        let mut found = Findings::default();
+        let buffer = self.socket_buffer();
+        let bridge = BridgeConfig { socket_buffer_bytes: buffer, ..self.bridge.clone() };
+        let interfaces = if bridge.passive { "passive.interfaces" } else { "inline.interfaces" };
+        let seen = af_packet::check(&bridge);
+        for error in seen.errors {
+            found.add(self.setting_of(&error).unwrap_or(interfaces), Err(Error::Interface(error)));
         }
-        self.cpus.iter().chain(&self.key_cpu).try_for_each(|cpu| harden::check_cpu(*cpu))
+        found.warnings = seen.warnings;
+        let key_server = |error: StartError| Error::KeyServer(error.to_string());
+        found.add("keys.certificate_file", self.server.check().map_err(key_server));
+        found.add("keys.listen", self.server.check_address().map_err(key_server));
+        for cpu in &self.cpus {
+            found.add("workers.cpus", harden::check_cpu(*cpu));
+        }
+        found.add("keys.cpu", self.key_cpu.map_or(Ok(()), harden::check_cpu));
+        let descriptors = harden::allow_descriptors(self.descriptors());
+        found.add("keys.max_connections", descriptors);
+        let key_log = harden::without_capabilities(|| self.check_key_log());
+        found.add("keys.log_file", key_log.and_then(|readable| readable));
+        found
+    }
+
+    /// Which setting an error of the ports is about, where it is not the interfaces.
+    fn setting_of(&self, error: &PortsError) -> Option<&'static str> {
+        let resets = self.bridge.reset_interface.as_deref();
+        match error {
+            PortsError::InvalidConfig { .. } => Some("inline.socket_buffer_bytes"),
+            PortsError::NotPermitted | PortsError::Unsupported { .. } => Some(""),
+            PortsError::NoSuchInterface { interface }
+            | PortsError::NotEthernet { interface, .. }
+            | PortsError::InterfaceDown { interface }
+                if resets == Some(interface) =>
+            {
+                Some("passive.reset_interface")
+            }
+            _ => None,
+        }
     }
 
     /// Finds out whether the key log could be followed, if it is there. What counts is what the
     /// caller may do: a middlebox has dropped its capabilities then.
-    ///
-    /// # Errors
-    /// [`Error::Usage`].
-    pub fn check_key_log(&self) -> Result<(), Error> {
+    fn check_key_log(&self) -> Result<(), Error> {
         match &self.key_log {
             Some(path) => follow::check(path).map_err(key_log_error(path)),
             None => Ok(()),
         }
     }
 
+    /// How many files this process must be allowed to have open.
+    pub(crate) fn descriptors(&self) -> u64 {
+        let workers = u64::from(self.workers) * DESCRIPTORS_PER_WORKER;
+        self.server.max_connections as u64 + harden::SPARE_DESCRIPTORS + workers
+    }
+
     /// One worker's share of the socket buffers.
     pub(crate) fn socket_buffer(&self) -> usize {
         let buffer = self.bridge.socket_buffer_bytes;
         (buffer / self.workers.max(1) as usize).max(buffer.min(MIN_SOCKET_BUFFER))
+    }
+}
+
+/// What [`Settings::check`] found.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// What would keep a middlebox from starting, each with the key of the setting that it is about; empty for none.
+    pub problems: Vec<(&'static str, Error)>,
+    /// What is suspicious about the interfaces.
+    pub warnings: Vec<Warning>,
+}
+
+impl Findings {
+    fn add(&mut self, setting: &'static str, outcome: Result<(), Error>) {
+        self.problems.extend(outcome.err().map(|error| (setting, error)));
+    }
+}
+
+/// The outcome, or a mistake more.
+fn note<T>(outcome: Result<T, Error>, mistakes: &mut Vec<Error>) -> Option<T> {
+    outcome.map_err(|error| mistakes.push(error)).ok()
+}
+
+/// What to do when, and the caps.
+fn engine(config: &Configuration, mistakes: &mut Vec<Error>) -> Option<Config> {
+    let passive = config.passive.interfaces.is_some();
+    let missing_keys = match config.policies.missing_keys {
+        None if passive => Policy::Forward,
+        // What it cannot do is refused below.
+        Some(PolicyName(policy)) if passive => policy,
+        Some(PolicyName(policy @ (Policy::Forward | Policy::Reset))) => policy,
+        Some(PolicyName(policy)) => {
+            let name = policy.name();
+            let text = format!("policies.missing_keys must be forward or reset, not {name}");
+            mistakes.push(Error::Usage(text));
+            return None;
+        }
+        None => {
+            mistakes.push(missing("--missing-keys forward|reset", "policies.missing_keys"));
+            return None;
+        }
+    };
+    let mut engine = Config::new(missing_keys);
+    engine.inline = !passive;
+    engine.policies = match passive {
+        true => note(passive_policies(config), mistakes)?,
+        false => config.policies.policies(Policies::new(missing_keys)),
+    };
+    engine.limits = config.limits.limits();
+    if passive {
+        // Nothing slows a sender down whose keys are late, and nothing depends on knowing who
+        // has long been silent.
+        let Limits { stall_max_bytes, idle_timeout_ns, .. } = &mut engine.limits;
+        *stall_max_bytes = (*stall_max_bytes).max(PASSIVE_STALL_BYTES);
+        *idle_timeout_ns = (*idle_timeout_ns).min(PASSIVE_IDLE_NS);
+    }
+    engine.mid_stream_grace_ns =
+        config.limits.mid_stream_grace_seconds.saturating_mul(1_000_000_000);
+    if let Some(ports) = &config.policies.tls_ports {
+        engine.tls_ports.clone_from(ports);
+    }
+    engine.supports = keys::supports;
+    engine.key_senders = config.keys.accept_from.0.clone();
+    engine.asks_for_live_keys = true;
+    engine.bypass = config.policies.bypass.iter().map(|BypassRule(bypass)| *bypass).collect();
+    let names = |NameRules(names): &NameRules| {
+        let names = names.clone();
+        (!names.is_empty()).then(|| ExemptNames(Arc::new(move |name| names.matches(name))))
+    };
+    engine.exempt_names = names(&config.policies.exempt_names);
+    engine.private_names = names(&config.policies.private_names);
+    Some(engine)
+}
+
+/// Where endpoints connect to.
+fn server(keys: &KeysSection, mistakes: &mut Vec<Error>) -> Option<ServerConfig> {
+    let mut need = |path: &Option<PathBuf>, option, key| {
+        note(path.clone().ok_or_else(|| missing(option, key)), mistakes)
+    };
+    let certificate = need(&keys.certificate_file, "--key-cert FILE", "keys.certificate_file");
+    let key = need(&keys.key_file, "--key-key FILE", "keys.key_file");
+    let listen = keys.listen.ok_or_else(|| missing("--keys-listen ADDR:PORT", "keys.listen"));
+    let listen = note(listen, mistakes);
+    let names = note(key_servers(keys), mistakes);
+    let identity = Identity { certificate_file: certificate?, key_file: key? };
+    let mut server = ServerConfig::new(listen?, identity);
+    server.client_ca_file.clone_from(&keys.client_ca_file);
+    server.max_connections = keys.max_connections;
+    server.key_servers = names?;
+    Some(server)
+}
+
+/// The workers' processors.
+fn cpus(config: &Configuration) -> Result<Vec<usize>, Error> {
+    let workers = config.workers.count as usize;
+    match &config.workers.cpus {
+        Some(cpus) if !cpus.is_empty() && cpus.len() != workers => {
+            let text = "workers.cpus must name one processor for each worker, or none";
+            Err(Error::Usage(text.to_owned()))
+        }
+        Some(cpus) => Ok(cpus.clone()),
+        // One worker gains nothing from staying where it is.
+        None if workers == 1 => Ok(Vec::new()),
+        None => Ok(harden::allowed_cpus()?.into_iter().cycle().take(workers).collect()),
     }
 }
 

@@ -36,6 +36,16 @@ pub enum Error {
         /// Its ARPHRD number.
         hardware: u16,
     },
+    /// A bridge or bond of the kernel has it, and takes its frames. Caller's fault.
+    #[error(
+        "{interface} is a port of {master}, which takes its frames (ip link set {interface} nomaster)"
+    )]
+    Enslaved {
+        /// The interface.
+        interface: String,
+        /// Whose port it is.
+        master: String,
+    },
     /// A frame to inject is shorter than an Ethernet header or longer than a GSO frame. Caller's fault.
     #[error("a frame of {length} bytes cannot be injected")]
     InvalidFrame {

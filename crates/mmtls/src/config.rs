@@ -2,6 +2,8 @@
 //!
 //! Refuses what [`Configuration`] refuses, and settings of which one switches off what the other asks for.
 
+mod places;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,12 +15,14 @@ use mmtls_middlebox::config::{
     Configuration, InlineSection, KeysSection, LimitsSection, MAX_SECONDS, OfflineSection,
     PassiveSection, PoliciesSection, WorkersSection,
 };
+use mmtls_packet_io::af_packet::BridgeConfig;
 use serde::Deserialize;
 
 use crate::control::SocketMode;
 use crate::mirror::MirrorConfig;
 use crate::patterns::PatternAction;
 use crate::rules::RulesConfig;
+pub use places::Places;
 
 /// The file's sections: those of every middlebox, and those of the built-in application.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -250,6 +254,15 @@ impl File {
         })
     }
 
+    /// What is mirrored: not to the interfaces that the traffic, or resets, go by. `None` where nothing is.
+    #[must_use]
+    pub fn mirror(&self, bridge: &BridgeConfig) -> Option<MirrorConfig> {
+        let BridgeConfig { left, right, reset_interface, .. } = bridge;
+        let watched = [Some(left), right.as_ref(), reset_interface.as_ref()];
+        let watched = watched.into_iter().flatten().cloned().collect();
+        Some(MirrorConfig { watched, ..self.mirror.clone() }).filter(MirrorConfig::is_on)
+    }
+
     /// The sections that every middlebox has.
     #[must_use]
     pub fn configuration(&self) -> Configuration {
@@ -327,28 +340,39 @@ impl File {
 /// Reads and checks a configuration file.
 ///
 /// # Errors
-/// [`Error::File`]; [`Error::Usage`] names file, line and key.
-pub fn load(path: &Path) -> Result<File, Error> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Error::File { path: path.to_owned(), error })?;
-    parse(&text).map_err(|error| Error::Usage(format!("{}: {error}", path.display())))
+/// A line for each mistake, with file, line and key.
+pub fn load(path: &Path) -> Result<(File, Places), Vec<String>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => read(path, &text),
+        Err(error) => Err(vec![format!("{}: {error}", path.display())]),
+    }
 }
 
-fn parse(text: &str) -> Result<File, String> {
+fn read(path: &Path, text: &str) -> Result<(File, Places), Vec<String>> {
+    let name = path.display();
     let file: File = toml::from_str(text).map_err(|error| {
-        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-        let line = before.matches('\n').count() + 1;
-        format!("line {line}: {}", error.message())
+        let start = error.span().map_or(0, |span| span.start);
+        vec![format!("{name}: line {}: {}", places::line_of(text, start), error.message())]
     })?;
-    file.configuration().check()?;
-    file.mirror.check()?;
-    if file.log.host.as_deref() == Some("") {
-        return Err("log.host must not be empty".to_owned());
+    let places = Places::of(path, text);
+    let mistakes: Vec<String> =
+        file.mistakes().into_iter().map(|mistake| places.locate(&mistake)).collect();
+    if mistakes.is_empty() { Ok((file, places)) } else { Err(mistakes) }
+}
+
+impl File {
+    /// Values that make no sense, alone or together.
+    fn mistakes(&self) -> Vec<String> {
+        let mut found = self.configuration().mistakes();
+        found.extend(self.mirror.check().err());
+        if self.log.host.as_deref() == Some("") {
+            found.push("log.host must not be empty".to_owned());
+        }
+        if !(1..=MAX_SECONDS).contains(&self.log.stats_interval_seconds) {
+            found.push(format!("log.stats_interval_seconds must be 1 to {MAX_SECONDS}"));
+        }
+        found
     }
-    if !(1..=MAX_SECONDS).contains(&file.log.stats_interval_seconds) {
-        return Err(format!("log.stats_interval_seconds must be 1 to {MAX_SECONDS}"));
-    }
-    Ok(file)
 }
 
 /// What passes uninspected although sessions without keys do not, and what would stop it; `None`
@@ -417,6 +441,11 @@ mod tests {
     use super::*;
 
     const SAMPLE: &str = include_str!("../mmtls.toml");
+
+    fn parse(text: &str) -> Result<File, String> {
+        let read = read(Path::new("m.toml"), text);
+        read.map(|(file, _)| file).map_err(|mistakes| mistakes.join("\n"))
+    }
 
     #[test]
     fn refuses_settings_that_switch_each_other_off() {
@@ -495,7 +524,7 @@ mod tests {
         let none = section(&format!("{reset}uninspected.malformed = \"forward\""));
         assert_eq!(none.uninspected_resets(false), [Uninspected::OverCap].into());
         let error = parse("[inspect]\nuninspected.gaps = \"reset\"").unwrap_err();
-        assert!(error.contains("line 2: `gaps` is none of unknown_protocol"), "{error}");
+        assert!(error.contains("m.toml: line 2: `gaps` is none of unknown_protocol"), "{error}");
     }
 
     #[test]
@@ -583,17 +612,34 @@ mod tests {
         let error = |text| parse(text).unwrap_err();
         assert!(error("[limits]\nmax_flow = 1").contains("line 2: unknown field `max_flow`"));
         assert!(error("[policies]\nmissing_keys = \"ignore\"").contains("unknown policy"));
-        assert_eq!(error("[limits]\nmax_flows = 0"), "limits.max_flows must not be 0");
+        assert_eq!(
+            error("[limits]\nmax_flows = 0"),
+            "m.toml: line 2: limits.max_flows must not be 0"
+        );
         assert!(error("[limits]\ntombstone_timeout_seconds = 0").contains("must be 1 to"));
         let endless = format!("[log]\nstats_interval_seconds = {}", i64::MAX);
         assert!(error(&endless).contains("must be 1 to"));
-        assert_eq!(error("[log]\nhost = \"\""), "log.host must not be empty");
+        assert_eq!(error("[log]\nhost = \"\""), "m.toml: line 2: log.host must not be empty");
+        let two = error("[limits]\nmax_flows = 0\n\n[workers]\ncount = 0\n");
+        assert_eq!(two.lines().count(), 2, "all are told: {two}");
+        assert!(two.ends_with("m.toml: line 5: workers.count must be 1 to 128"), "{two}");
+        for (address, words) in [
+            ("192.0.2.1", "has no port: ADDRESS:PORT is expected, as in 192.0.2.1:4433"),
+            ("h:1", "no names"),
+        ] {
+            let text = format!("[keys]\nlisten = \"{address}\"");
+            let error = parse(&text).unwrap_err();
+            assert!(error.starts_with("m.toml: line 2: ") && error.contains(words), "{error}");
+        }
         let keys_only = "[offline]\nkeylog_file = \"keys\"";
-        assert_eq!(error(keys_only), "offline.keylog_file needs offline.capture_file");
+        assert_eq!(
+            error(keys_only),
+            "m.toml: line 2: offline.keylog_file needs offline.capture_file"
+        );
         let both = "[inline]\ninterfaces = [\"a\", \"b\"]\n[offline]\ncapture_file = \"c\"";
-        assert_eq!(error(both), "offline.capture_file excludes inline.interfaces");
+        assert_eq!(error(both), "m.toml: line 4: offline.capture_file excludes inline.interfaces");
         let both = "[passive]\ninterfaces = [\"a\"]\n[offline]\ncapture_file = \"c\"";
-        assert_eq!(error(both), "offline.capture_file excludes passive.interfaces");
+        assert_eq!(error(both), "m.toml: line 4: offline.capture_file excludes passive.interfaces");
     }
 
     #[test]

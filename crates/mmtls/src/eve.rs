@@ -36,6 +36,9 @@ use records::{ControlBody, FlowBody, KeysBody, SessionBody, TlsBody};
 pub(crate) use records::{Suite, Version};
 use time::Timestamps;
 
+/// In place of a directory: standard output.
+pub const STANDARD_OUTPUT: &str = "-";
+
 /// Longest line that keeps its buffer for the next one.
 const KEPT_LINE: usize = 64 << 10;
 
@@ -87,6 +90,7 @@ pub struct Origin {
 
 /// [`Origin`] as it stands in lines.
 struct Common {
+    origin: Origin,
     /// For each port of the engine.
     in_iface: [Vec<u8>; 2],
     /// At the end of every line.
@@ -112,20 +116,32 @@ struct Known {
 }
 
 impl EveWriter {
-    /// Opens `eve.json` in a directory, which is created if need be; records are appended.
+    /// Opens `eve.json` in a directory, which is created if need be; records are appended. [`STANDARD_OUTPUT`] in
+    /// place of a directory is what it says.
     ///
     /// # Errors
     /// When the directory or the file cannot be created.
     pub fn create(dir: &Path, origin: &Origin) -> io::Result<Self> {
-        create_private_dir(dir)?;
+        let file = if dir == Path::new(STANDARD_OUTPUT) {
+            LineFile::standard_output()?
+        } else {
+            create_private_dir(dir)?;
+            LineFile::open(&dir.join("eve.json"))?
+        };
         Ok(Self {
-            file: LineFile::open(&dir.join("eve.json"))?,
+            file,
             line: Vec::with_capacity(2048),
             times: Timestamps::default(),
             common: Arc::new(Common::of(origin)),
             ids: FlowIds::default(),
             known: Box::new([const { None }; KEPT_FLOWS]),
         })
+    }
+
+    /// From now on records come from another capture.
+    pub fn set_capture(&mut self, name: String) {
+        let origin = Origin { pcap_filename: Some(name), ..self.common.origin.clone() };
+        self.common = Arc::new(Common::of(&origin));
     }
 
     /// The numbers of flows in this log.
@@ -421,7 +437,7 @@ impl Common {
         let tail = [member("host", host.as_ref()), member("pcap_filename", pcap_filename.as_ref())];
         let [left, right] = [interfaces.first(), interfaces.last()];
         let in_iface = [left, right].map(|name| member("in_iface", name));
-        Self { in_iface, tail: tail.concat() }
+        Self { origin: origin.clone(), in_iface, tail: tail.concat() }
     }
 }
 

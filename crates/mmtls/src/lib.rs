@@ -5,7 +5,14 @@
 //! example of that.
 #![forbid(unsafe_code)]
 
+// For the program, which calls this crate by its name, too.
+extern crate self as mmtls;
+
 pub mod certificate;
+pub mod check;
+/// The command line: of the program, and of those who describe it.
+#[doc(hidden)]
+pub mod cli;
 pub mod config;
 pub mod control;
 pub mod eve;

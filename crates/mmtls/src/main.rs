@@ -1,14 +1,19 @@
 //! The `mmtls` command.
 #![forbid(unsafe_code)]
 
-mod cli;
-
 use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use mmtls::cli;
+use signal_hook::consts::SIGUSR1;
 
 fn main() -> ExitCode {
+    // Before anything else: who asks for a report too early must not end the process.
+    if let Err(error) = mmtls_agent::survive(SIGUSR1) {
+        eprintln!("mmtls: signal handlers: {error}");
+        return ExitCode::FAILURE;
+    }
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),

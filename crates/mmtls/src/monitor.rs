@@ -259,6 +259,11 @@ impl Monitor {
         self.reports.operator_decides(flow, action, uid);
     }
 
+    /// From now on what comes is of another capture.
+    pub fn set_capture(&mut self, name: String) {
+        self.reports.eve.iter_mut().for_each(|eve| eve.set_capture(name.clone()));
+    }
+
     /// Opens `eve.json` again under its name. [`Self::flush`] says later whether it failed.
     pub fn reopen_log(&mut self) {
         if let Some(eve) = &mut self.reports.eve {

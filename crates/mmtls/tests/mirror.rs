@@ -2,10 +2,10 @@
 //! nothing to complain of.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -376,7 +376,7 @@ fn accepts_captures_and_refuses_to_replace_one_that_it_reads() {
         command.arg(&capture).arg("--streams").arg(place.path("streams")).arg("-w").arg(file);
         command
     };
-    fails(read(&capture), &["capture.pcapng is the capture that is read"]);
+    fails(read(&capture), &["capture.pcapng is a capture that is read"]);
     fails(read(&place.path("none/m")), &["mirror file", "none/m: No such file"]);
     assert_eq!(std::fs::read(&capture).unwrap(), std::fs::read(download).unwrap());
     let file = place.path("m.pcapng");
@@ -395,6 +395,47 @@ fn accepts_captures_and_refuses_to_replace_one_that_it_reads() {
         assert!(conversation.sent[side] == std::fs::read(path).unwrap(), "{name}");
     }
     assert!(!place.path("m.pcapng.1").exists());
+}
+
+/// One mirror of all captures, wherever they come from, and never in the place of one of them.
+#[test]
+fn accepts_several_captures_and_standard_input() {
+    if !require_program("tshark") {
+        return;
+    }
+    let place = Place::new("mirror-several");
+    let download = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/download.pcapng");
+    let copy = place.path("copy.pcapng");
+    std::fs::copy(download, &copy).unwrap();
+    let file = place.path("m.pcapng");
+    let read = |captures: &[&str], input: &Path, file: &Path| {
+        let mut command = mmtls(&[&["read"], captures].concat());
+        command.arg("-w").arg(file).stdin(File::open(input).unwrap());
+        command
+    };
+    let name = copy.to_str().unwrap();
+    let words = ["copy.pcapng is a capture that is read"];
+    fails(read(&[download, name], Path::new(download), &copy), &words);
+    fails(read(&[download, "-"], &copy, &copy), &words);
+    assert_eq!(std::fs::read(&copy).unwrap(), std::fs::read(download).unwrap());
+
+    let output = read(&[name, "-"], Path::new(download), &file).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mirrored = std::fs::read(&file).unwrap();
+    let conversations = followed(&file);
+    let [first, second] = &conversations[..] else { panic!("{} of two", conversations.len()) };
+    assert!(!first.sent[1].is_empty() && first.sent == second.sent);
+
+    // Who reads the records has enough: the mirror is there all the same, and it is told that records are missing.
+    let copies = vec![download; 200];
+    let mut command = read(&[&["-l", "-"], &copies[..]].concat(), &copy, &file);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("roken pipe"), "{said}");
+    assert!(said.contains("TLS sessions: 200\n"), "{said}");
+    assert!(std::fs::metadata(&file).unwrap().len() > 90 * mirrored.len() as u64);
 }
 
 /// The traffic itself is no place for its mirror.

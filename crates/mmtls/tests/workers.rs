@@ -4,7 +4,7 @@
 use crate::common::{
     Family, Stage, assert_decrypted_but_aborted, can_run, options, patient, sessions,
 };
-use mmtls_testkit::{MmtlsOptions, MmtlsReport, NginxOptions, files};
+use mmtls_testkit::{Mmtls, MmtlsOptions, MmtlsReport, NginxOptions, files};
 use serde_json::Value;
 
 /// Connections of each load.
@@ -115,8 +115,8 @@ fn refuses_processors_that_are_not_there() {
     }
     let stage = Stage::with(NginxOptions::default());
     let config = "[workers]\ncount = 2\ncpus = [0, 4000]\n".to_owned();
-    let mut mmtls = stage.mmtls(&MmtlsOptions { config: Some(config), ..options() });
-    mmtls.process.wait_for_line("processor 4000", std::time::Duration::from_secs(5)).unwrap();
-    let report = mmtls.stop();
-    assert!(report.is_err() || !report.unwrap().success);
+    let options = MmtlsOptions { config: Some(config), ..options() };
+    let error = Mmtls::start(&stage.bed, &options).err().expect("it starts with no such processor");
+    let said = error.to_string();
+    assert!(said.contains("line 3: workers.cpus: ") && said.contains("processor 4000"), "{said}");
 }

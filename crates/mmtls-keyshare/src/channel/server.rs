@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 pub use rustls::pki_types::ServerName;
 use slab::Slab;
 use zeroize::Zeroizing;
@@ -29,7 +30,7 @@ use super::connection::{Connection, Disposition, Said, Terms};
 pub use super::peer::{ConnectionId, Peer};
 use super::relay::Relay;
 pub use super::sink::KeySink;
-pub use super::tls::{Identity, TlsError};
+pub use super::tls::{Identity, TlsError, certificates};
 use crate::message::{self, EncodeError, Greeting, Message};
 
 const LISTENER: Token = Token(0);
@@ -97,6 +98,28 @@ impl ServerConfig {
             .map(drop)
             .map_err(StartError::Tls)
     }
+
+    /// [`check_address`] of its own.
+    ///
+    /// # Errors
+    /// [`StartError::Io`].
+    pub fn check_address(&self) -> Result<(), StartError> {
+        let listen = self.listen;
+        check_address(listen).map_err(|error| StartError::Io { listen, error })
+    }
+}
+
+/// Whether this process could listen at an address now. Nobody can connect meanwhile.
+///
+/// # Errors
+/// Why it could not.
+pub fn check_address(listen: SocketAddr) -> io::Result<()> {
+    let family = if listen.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let kind = SocketType::STREAM;
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    // As listeners do: connections that have just ended are not in their way.
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(rustix::net::bind(&socket, &listen)?)
 }
 
 /// Why a server cannot start.

@@ -57,11 +57,29 @@ fn rejected(error: impl fmt::Display) -> TlsError {
     TlsError::Rejected(error.to_string())
 }
 
+/// What is wrong with a certificate and its key together.
+fn unfit(identity: &Identity) -> impl FnOnce(rustls::Error) -> TlsError + '_ {
+    |error| match error {
+        rustls::Error::InconsistentKeys(_) => TlsError::Pem {
+            file: identity.key_file.clone(),
+            reason: format!(
+                "not the key of the first certificate in {}",
+                identity.certificate_file.display()
+            ),
+        },
+        error => rejected(format!("{}: {error}", identity.certificate_file.display())),
+    }
+}
+
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+/// The certificates in a PEM file, in DER.
+///
+/// # Errors
+/// [`TlsError::Pem`], also where there is none.
+pub fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let fault = |reason: String| TlsError::Pem { file: file.to_owned(), reason };
     let certificates = CertificateDer::pem_file_iter(file)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -80,7 +98,10 @@ fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 fn roots(file: &Path) -> Result<Arc<RootCertStore>, TlsError> {
     let mut store = RootCertStore::empty();
     for certificate in certificates(file)? {
-        store.add(certificate).map_err(rejected)?;
+        store.add(certificate).map_err(|error| TlsError::Pem {
+            file: file.to_owned(),
+            reason: format!("not a certificate of an authority: {error}"),
+        })?;
     }
     Ok(Arc::new(store))
 }
@@ -110,7 +131,7 @@ pub(super) fn client_config(
                 certificates(&identity.certificate_file)?,
                 private_key(&identity.key_file)?,
             )
-            .map_err(rejected)?,
+            .map_err(unfit(identity))?,
         None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = vec![ALPN.to_vec()];
@@ -141,7 +162,7 @@ pub(super) fn server_config(
             certificates(&identity.certificate_file)?,
             private_key(&identity.key_file)?,
         )
-        .map_err(rejected)?;
+        .map_err(unfit(identity))?;
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))

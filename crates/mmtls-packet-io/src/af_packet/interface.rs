@@ -1,12 +1,16 @@
 //! What must be true of an interface before it is bridged, and what is merely suspicious.
 //!
-//! Refuses interfaces that do not exist, are down, or are not Ethernet. Changes nothing on them.
+//! Refuses interfaces that do not exist, are down, are not Ethernet, or are another bridge's. Changes nothing on them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 
+use super::link::Link;
 use super::system::{self, INTERFACE_NAME_SIZE};
 use crate::Error;
+
+/// Largest super-frame without BIG TCP, as `ip link` counts.
+const MAX_SUPER_FRAME: u32 = 65536;
 
 /// Something about the set-up that works but is probably not meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +27,13 @@ pub enum Warning {
     NoCarrier {
         /// The interface.
         interface: String,
+    },
+    /// Super-frames may be larger than any that is taken (BIG TCP): those are dropped.
+    LargeFrames {
+        /// The interface.
+        interface: String,
+        /// `gro_max_size` or `gso_max_size`.
+        bytes: u32,
     },
     /// Frames that fit one side do not fit the other, and will be dropped.
     MtuDiffers {
@@ -56,6 +67,11 @@ impl std::fmt::Display for Warning {
                  net.ipv6.conf.{interface}.disable_ipv6=1)"
             ),
             Self::NoCarrier { interface } => write!(f, "{interface} has no carrier"),
+            Self::LargeFrames { interface, bytes } => write!(
+                f,
+                "{interface}: super-frames may have {bytes} bytes, and those above {MAX_SUPER_FRAME} are dropped (ip link \
+                 set {interface} gro_max_size {MAX_SUPER_FRAME} gso_max_size {MAX_SUPER_FRAME})"
+            ),
             Self::MtuDiffers { left, right } => {
                 write!(
                     f,
@@ -135,11 +151,28 @@ impl Interface {
         })
     }
 
+    /// Refuses one whose frames go elsewhere in any case.
+    pub(super) fn check_free(self, socket: &OwnedFd) -> Result<Self, Error> {
+        // A kernel that does not tell is no reason not to try.
+        let Some(master) = Link::ask(self.index).ok().and_then(|link| link.master) else {
+            return Ok(self);
+        };
+        let master =
+            system::interface_name(socket, master).unwrap_or_else(|_| "another".to_owned());
+        Err(Error::Enslaved { interface: self.name, master })
+    }
+
     /// Adds what is suspicious about it. Failing to find out is not. Whoever forwards in place of a passive one may
     /// have addresses.
     pub(super) fn warn(&self, socket: &OwnedFd, passive: bool, warnings: &mut Vec<Warning>) {
         if !self.running {
             warnings.push(Warning::NoCarrier { interface: self.name.clone() });
+        }
+        let link = Link::ask(self.index).unwrap_or_default();
+        let largest = link.gro_max_size.max(link.gso_max_size).unwrap_or_default();
+        if largest > MAX_SUPER_FRAME {
+            let interface = self.name.clone();
+            warnings.push(Warning::LargeFrames { interface, bytes: largest });
         }
         if passive {
             return;

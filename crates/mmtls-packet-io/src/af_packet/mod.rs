@@ -18,6 +18,7 @@ mod buffers;
 mod coalesce;
 mod config;
 mod interface;
+mod link;
 mod offload;
 mod queue;
 mod sender;
@@ -97,7 +98,7 @@ impl Bridge {
     /// # Errors
     /// All of [`Error`]; [`Error::NotPermitted`] without CAP_NET_RAW.
     pub fn open(config: &BridgeConfig) -> Result<Self, Error> {
-        let interfaces = prepare(config)?;
+        let interfaces = prepared(config)?;
         let opening = Opening::new(config, &interfaces)?;
         // Both together: a frame seen by one side only would be an unanswered one.
         opening.bind(&interfaces)?;
@@ -121,7 +122,7 @@ impl Bridge {
         if steering.bridges <= 1 {
             return Ok(vec![Self::open(config)?]);
         }
-        let first = prepare(config)?;
+        let first = prepared(config)?;
         let [left, right] = &first.interfaces;
         let mut openings = Vec::new();
         for _ in 0..steering.bridges {
@@ -438,42 +439,100 @@ struct Checked {
     warnings: Vec<Warning>,
 }
 
-/// Checks what is configured.
-fn prepare(config: &BridgeConfig) -> Result<Checked, Error> {
+/// What a bridge would find wrong, and what is suspicious.
+#[derive(Debug, Default)]
+pub struct Findings {
+    /// What [`Bridge::open`] would say; it says the first.
+    pub errors: Vec<Error>,
+    /// What [`Bridge::warnings`] would say.
+    pub warnings: Vec<Warning>,
+}
+
+/// Finds all that would keep a bridge from being opened. No frame is received meanwhile, and nothing is changed.
+#[must_use]
+pub fn check(config: &BridgeConfig) -> Findings {
+    let (checked, mut errors) = prepare(config);
+    let mut warnings = Vec::new();
+    if let Some(checked) = checked {
+        // Which the kernel would note in its log.
+        let config = BridgeConfig { promiscuous: false, ..config.clone() };
+        let opening = match errors.is_empty() {
+            true => Opening::new(&config, &checked).map_err(|error| errors.push(error)).ok(),
+            false => None,
+        };
+        warnings = checked.warnings;
+        warnings.extend(opening.into_iter().flat_map(|opening| opening.warnings));
+    }
+    Findings { errors, warnings }
+}
+
+/// Checks what is configured, to be opened.
+fn prepared(config: &BridgeConfig) -> Result<Checked, Error> {
+    let (checked, errors) = prepare(config);
+    let nothing = || Error::InvalidConfig { reason: "a bridge needs two interfaces" };
+    errors.into_iter().next().map_or(Ok(()), Err)?;
+    checked.ok_or_else(nothing)
+}
+
+/// Checks what is configured: all of it, whatever is wrong.
+fn prepare(config: &BridgeConfig) -> (Option<Checked>, Vec<Error>) {
+    let mut errors = Vec::new();
     if !(1..=MAX_BATCH).contains(&config.batch) {
-        return Err(Error::InvalidConfig { reason: "batch must be 1 to 1024" });
+        errors.push(Error::InvalidConfig { reason: "batch must be 1 to 1024" });
     }
     if i32::try_from(config.socket_buffer_bytes).is_err() {
-        return Err(Error::InvalidConfig { reason: "socket_buffer_bytes must be below 2 GiB" });
+        let reason = "socket_buffer_bytes must be below 2 GiB";
+        errors.push(Error::InvalidConfig { reason });
     }
-    let socket = interface::open_socket()?;
-    let left = Interface::check(&socket, &config.left)?;
-    let right = match &config.right {
-        Some(right) => Interface::check(&socket, right)?,
-        None if config.passive => left.clone(),
-        None => return Err(Error::InvalidConfig { reason: "a bridge needs two interfaces" }),
-    };
-    if left.index == right.index && config.right.is_some() {
-        return Err(Error::SameInterface { interface: right.name });
-    }
-    let mut warnings = Vec::new();
-    if left.mtu != right.mtu && !config.passive {
-        warnings.push(Warning::MtuDiffers { left: left.mtu, right: right.mtu });
-    }
-    let both = if config.right.is_some() { 2 } else { 1 };
-    for interface in [&left, &right].into_iter().take(both) {
-        interface.warn(&socket, config.passive, &mut warnings);
-    }
-    let passive = config.passive;
-    let together = passive && config.right.is_some();
-    let resets = match &config.reset_interface {
-        Some(_) if !passive => {
-            return Err(Error::InvalidConfig { reason: "a bridge sends resets on its own ports" });
+    let socket = match interface::open_socket() {
+        Ok(socket) => socket,
+        Err(error) => {
+            errors.push(error);
+            // Interfaces can be looked at by everybody.
+            match system::inet_socket() {
+                Ok(socket) => socket,
+                Err(_) => return (None, errors),
+            }
         }
-        Some(name) => Some(Interface::check(&socket, name)?),
-        None => None,
     };
-    Ok(Checked { interfaces: [left, right], passive, together, resets, warnings })
+    let passive = config.passive;
+    if config.right.is_none() && !passive {
+        errors.push(Error::InvalidConfig { reason: "a bridge needs two interfaces" });
+    }
+    if config.reset_interface.is_some() && !passive {
+        let reason = "a bridge sends resets on its own ports";
+        errors.push(Error::InvalidConfig { reason });
+    }
+    let mut check = |name: &String| {
+        let checked = Interface::check(&socket, name).and_then(|interface| {
+            // Of what a bridge of the kernel forwards, a passive one is shown a copy.
+            if passive { Ok(interface) } else { interface.check_free(&socket) }
+        });
+        checked.map_err(|error| errors.push(error)).ok()
+    };
+    let left = check(&config.left);
+    let right = config.right.as_ref().map(&mut check);
+    let resets = config.reset_interface.as_ref().map(&mut check);
+    // What was not asked for is not missing.
+    let right = right.map_or(Some(None), |checked| checked.map(Some));
+    let resets = resets.map_or(Some(None), |checked| checked.map(Some));
+    let (Some(left), Some(right), Some(resets)) = (left, right, resets) else {
+        return (None, errors);
+    };
+    let mut warnings = Vec::new();
+    if let Some(right) = &right {
+        if left.index == right.index {
+            errors.push(Error::SameInterface { interface: right.name.clone() });
+        } else if left.mtu != right.mtu && !passive {
+            warnings.push(Warning::MtuDiffers { left: left.mtu, right: right.mtu });
+        }
+    }
+    for interface in [Some(&left), right.as_ref()].into_iter().flatten() {
+        interface.warn(&socket, passive, &mut warnings);
+    }
+    let together = passive && right.is_some();
+    let interfaces = [left.clone(), right.unwrap_or(left)];
+    (Some(Checked { interfaces, passive, together, resets, warnings }), errors)
 }
 
 impl Checked {

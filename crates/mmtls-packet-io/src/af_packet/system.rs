@@ -30,6 +30,12 @@ pub(super) fn packet_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?)
 }
 
+/// A socket to ask about interfaces, which needs no capability.
+pub(super) fn inet_socket() -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::INET, SocketType::DGRAM);
+    Ok(rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
+}
+
 /// Receives every protocol of one interface from now on.
 pub(super) fn bind(socket: &OwnedFd, interface_index: i32) -> io::Result<()> {
     bind_protocol(socket, interface_index, libc::ETH_P_ALL as u16)
@@ -225,6 +231,11 @@ pub(super) fn driver(socket: &OwnedFd, name: [u8; INTERFACE_NAME_SIZE]) -> io::R
         String::from_utf8_lossy(bytes).into_owned()
     };
     Ok([text(&information.driver), text(&information.bus)])
+}
+
+/// The name of an interface in the socket's namespace.
+pub(super) fn interface_name(socket: &OwnedFd, index: u32) -> io::Result<String> {
+    Ok(index_to_name_inlined(socket, index)?.as_str().to_owned())
 }
 
 /// True when an interface with this index still exists in the socket's namespace.

@@ -16,6 +16,8 @@ use mmtls_middlebox::{Error, harden};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use super::service;
+
 #[derive(Args)]
 pub struct KeyServerArgs {
     /// Take keys from endpoints at this address.
@@ -82,6 +84,7 @@ impl KeyServerArgs {
             Some(name) => say(&format!("sealed packets leave by {name}")),
             None => say("no --interface: keys go over the connection to the middlebox"),
         }
+        service::ready();
         let mut connected = None;
         loop {
             for signal in signals.pending() {

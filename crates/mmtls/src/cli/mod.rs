@@ -3,14 +3,18 @@
 //! Refuses contradictions with one clear line and a non-zero exit status.
 
 mod ctl;
+mod doctor;
 mod key_server;
 mod pki;
+mod prepare;
+mod progress;
 mod read;
 mod reload;
 mod report;
 mod rules;
 mod run;
 mod say;
+mod service;
 mod services;
 mod signals;
 mod stats;
@@ -46,10 +50,12 @@ pub struct Cli {
 enum Command {
     /// Bridge two interfaces and monitor the TLS sessions that cross them.
     Run(Box<run::RunArgs>),
-    /// Read a capture file (pcap or pcapng, also gzipped).
+    /// Read capture files (pcap or pcapng, also gzipped).
     Read(read::ReadArgs),
     /// Ask or tell a running monitor something.
     Ctl(ctl::CtlArgs),
+    /// Look at this machine: does it suit a monitor, and what would help?
+    Doctor(doctor::DoctorArgs),
     /// Look at rules in Suricata's language.
     Rules(rules::RulesArgs),
     /// Make certificates for the key channel: an authority's, the middlebox's and endpoints'.
@@ -179,6 +185,7 @@ impl Cli {
             Command::Run(args) => run::run(&args),
             Command::Read(args) => read::run(&args),
             Command::Ctl(args) => args.run(),
+            Command::Doctor(args) => args.run(),
             Command::Rules(args) => args.run(),
             Command::Pki(args) => args.run(),
             Command::KeyServer(args) => args.run(),

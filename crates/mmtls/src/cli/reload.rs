@@ -9,6 +9,7 @@ use mmtls::rules::Reloader;
 use mmtls_middlebox::KeyCertificates;
 
 use super::say::say;
+use super::service;
 
 /// Reads everything again that can be.
 #[derive(Clone)]
@@ -39,6 +40,7 @@ impl Reload {
             say(&text);
             return Err(vec![text]);
         }
+        service::reloading();
         let mut failed = false;
         let mut outcome = |result: Result<String, String>| {
             failed |= result.is_err();
@@ -58,6 +60,7 @@ impl Reload {
                 Err(error) => Err(format!("{error}; those in force stay")),
             })
         }));
+        service::ready();
         self.runs.store(false, Ordering::Release);
         if failed { Err(told) } else { Ok(told) }
     }

@@ -15,7 +15,8 @@ use mmtls_middlebox::Error;
 /// Where reports go and what is looked for; shared by `run` and `read`.
 #[derive(Args)]
 pub struct ReportArgs {
-    /// Write eve.json into this directory.
+    /// Write eve.json into this directory. `mmtls read` takes `-`, too: lines of JSON to standard output, the summary to
+    /// standard error.
     #[arg(short = 'l', long = "log-dir", value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
     /// Report HTTP bodies as files in eve.json, with their SHA-256.
@@ -51,7 +52,7 @@ pub struct ReportArgs {
 const MAX_PROFILE: usize = 50;
 
 /// Prints what the most costly rules cost.
-pub fn print_profile(out: &mut impl Write, matcher: &Matcher) {
+pub fn print_profile(out: &mut (impl Write + ?Sized), matcher: &Matcher) {
     let mut profile: Vec<_> = matcher.profile().collect();
     profile.sort_by_key(|it| std::cmp::Reverse(it.time_ns));
     let Some(_) = profile.first() else {
@@ -111,7 +112,7 @@ pub fn host_name() -> Option<String> {
 }
 
 /// Prints the summary and what the engine did to frames.
-pub fn print_summary(out: &mut impl Write, summary: &Summary, counters: &Counters) {
+pub fn print_summary(out: &mut (impl Write + ?Sized), summary: &Summary, counters: &Counters) {
     // Where nobody reads it, nothing is lost.
     let _ = write!(out, "{summary}");
     let _ = writeln!(

@@ -5,31 +5,31 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use mmtls::config::{self, File};
+use mmtls::config::{self, File, Places};
 use mmtls::control::{Controls, Desks};
-use mmtls::eve::Origin;
-use mmtls::mirror::MirrorConfig;
+use mmtls::eve::{Origin, STANDARD_OUTPUT};
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, Stops};
-use mmtls::patterns::{PatternConfig, Patterns};
-use mmtls::rules::{LoadedRules, RulesConfig};
+use mmtls::patterns::PatternConfig;
+use mmtls::rules::RulesConfig;
 use mmtls::stats::Snapshots;
-use mmtls_engine::{Cleartext, Policy};
+use mmtls_engine::Policy;
 use mmtls_middlebox::Error;
-use mmtls_middlebox::config::PolicyName;
+use mmtls_middlebox::config::{PolicyName, address_and_port};
 use mmtls_middlebox::{Middlebox, Settings};
-use mmtls_packet_io::af_packet::BridgeConfig;
 
+use super::prepare::{Prepared, prepare};
 use super::reload::Reload;
 use super::report::{
     ReportArgs, check_mirror, check_streams, describe_rules, host_name, print_profile,
 };
-use super::say::say;
+use super::say::{Behind, say};
+use super::service::Service;
 use super::services::{Services, run_facts, why_not_forwarded};
 use super::signals::Signals;
 use super::stats::StatsAggregator;
@@ -43,7 +43,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "IF1[:IF2]", conflicts_with = "inline")]
     passive: Option<String>,
     /// Take keys from endpoints at this address.
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address_and_port)]
     keys_listen: Option<SocketAddr>,
     /// PEM certificate that endpoints verify.
     #[arg(long, value_name = "FILE")]
@@ -83,21 +83,15 @@ pub struct RunArgs {
 }
 
 pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
-    let mut file = match &args.config {
-        Some(path) => config::load(path)?,
-        None => File::default(),
+    let prepared = configured(args).and_then(|(file, places)| {
+        prepare(file, &places, args.test_config, |file, settings| {
+            monitor_config(file, settings, args.report.profile_rules)
+        })
+    });
+    let Some(Prepared { file, settings, monitor: monitor_config }) = prepared else {
+        return Ok(ExitCode::FAILURE);
     };
-    apply(args, &mut file)?;
-    file.check_inspection()?;
-    file.check_metrics()?;
-    let mut settings = Settings::from_configuration(&file.configuration())?;
-    if file.inspect.follows_plaintext() {
-        settings.engine.cleartext = Cleartext::FromBeginning;
-    }
-    let monitor_config = monitor_config(&file, &settings, args.report.profile_rules);
-    settings.engine.tell_hellos = monitor_config.wants_hellos();
     if args.test_config {
-        check(&settings, &monitor_config)?;
         let _ = writeln!(std::io::stdout(), "configuration is valid");
         return Ok(ExitCode::SUCCESS);
     }
@@ -192,9 +186,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         let what = "the threads that write eve.json and the mirror";
         monitor.write_behind().map_err(|error| Error::System { what, error })?;
     }
+    // Until the end of everything that is said.
+    let _behind = Behind::start()?;
+    let service = Service::start(middlebox.workers(), format!("{doing} {interfaces}"))?;
     let finished = middlebox.run(monitors, &signals.stop, |number, worker| {
         stats.tick(number, worker, &signals, &reload);
+        service.tick(number);
     });
+    drop(service);
     let mut monitors = Vec::new();
     for (number, (mut monitor, status)) in finished.workers.into_iter().enumerate() {
         stats.flush(&mut monitor);
@@ -221,33 +220,60 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     Ok(if stats.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What a start would find wrong in files and on this machine, without opening sockets or writing
-/// anything.
-fn check(settings: &Settings, monitor: &MonitorConfig) -> Result<(), Error> {
-    settings.check()?;
-    if let Some(patterns) = &monitor.patterns {
-        Patterns::load(patterns).map_err(|error| Error::Usage(error.to_string()))?;
+/// Options and file together, and where each setting comes from; tells what makes no sense.
+fn configured(args: &RunArgs) -> Option<(File, Places)> {
+    let tell = |lines: Vec<String>| lines.iter().for_each(|line| say(line));
+    let (mut file, mut places) = match &args.config {
+        Some(path) => config::load(path).map_err(tell).ok()?,
+        None => (File::default(), Places::default()),
+    };
+    let mut mistakes = Vec::new();
+    apply(args, &mut file, &mut mistakes);
+    note_options(args, &mut places);
+    if mistakes.is_empty() {
+        return Some((file, places));
     }
-    if let Some(rules) = &monitor.rules {
-        let loaded = LoadedRules::load(rules).map_err(|error| Error::Usage(error.to_string()))?;
-        describe_rules(loaded.matcher.len(), &loaded.skipped, &mut say);
+    tell(mistakes);
+    None
+}
+
+/// Which settings come from the command line.
+fn note_options(args: &RunArgs, places: &mut Places) {
+    let RunArgs { inline, passive, keys_listen, key_cert, key_key, report, .. } = args;
+    for (is_given, key, option) in [
+        (inline.is_some(), "inline.interfaces", "--inline"),
+        (passive.is_some(), "passive.interfaces", "--passive"),
+        (keys_listen.is_some(), "keys.listen", "--keys-listen"),
+        (key_cert.is_some(), "keys.certificate_file", "--key-cert"),
+        (key_key.is_some(), "keys.key_file", "--key-key"),
+        (args.keys_client_ca.is_some(), "keys.client_ca_file", "--keys-client-ca"),
+        (args.keylog.is_some(), "keys.log_file", "--keylog"),
+        (args.missing_keys.is_some(), "policies.missing_keys", "--missing-keys"),
+        (args.workers.is_some(), "workers.count", "--workers"),
+        (args.metrics.is_some(), "metrics.listen", "--metrics"),
+        (args.control.is_some(), "control.socket", "--control"),
+        (args.mirror.is_some(), "mirror.interface", "--mirror"),
+        (report.write.is_some(), "mirror.file", "--write"),
+        (report.log_dir.is_some(), "log.directory", "--log-dir"),
+        (report.streams.is_some(), "log.streams_directory", "--streams"),
+        (report.patterns.is_some(), "inspect.patterns_file", "--patterns"),
+        (report.pattern_action.is_some(), "inspect.pattern_action", "--pattern-action"),
+        (report.plaintext.is_some(), "inspect.plaintext", "--plaintext"),
+        (!report.only_rules.is_empty(), "inspect.rules_files", "--only-rules"),
+    ] {
+        if is_given {
+            places.option(key, option);
+        }
     }
-    if let Some(mirror) = &monitor.mirror {
-        mmtls::mirror::check(mirror).map_err(|error| Error::Usage(error.to_string()))?;
-    }
-    // Read without them, as the middlebox does.
-    mmtls_middlebox::harden::drop_capabilities()?;
-    settings.check_key_log()
 }
 
 /// Lets options win over the file.
-fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
+fn apply(args: &RunArgs, file: &mut File, mistakes: &mut Vec<String>) {
     if let Some(names) = &args.passive {
         file.inline.interfaces = None;
         let names: Vec<String> = names.split(':').map(str::to_owned).collect();
         if names.len() > 2 || names.iter().any(String::is_empty) {
-            let text = "--passive takes one interface name or two: IF1[:IF2]";
-            return Err(Error::Usage(text.to_owned()));
+            mistakes.push("--passive takes one interface name or two: IF1[:IF2]".to_owned());
         }
         file.passive.interfaces = Some(names);
     }
@@ -258,8 +284,8 @@ fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
                 Some([left.to_owned(), right.to_owned()])
             }
             _ => {
-                let text = "--inline takes two interface names: IF1:IF2";
-                return Err(Error::Usage(text.to_owned()));
+                mistakes.push("--inline takes two interface names: IF1:IF2".to_owned());
+                None
             }
         };
     }
@@ -283,6 +309,11 @@ fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
     or(&args.keylog, &mut file.keys.log_file);
     file.log.fileinfo |= args.report.fileinfo;
     or(&args.report.log_dir, &mut file.log.directory);
+    if file.log.directory.as_deref() == Some(Path::new(STANDARD_OUTPUT)) {
+        mistakes.push(
+            "log.directory (-l): standard output is for `mmtls read`; name a directory".to_owned(),
+        );
+    }
     or(&args.report.streams, &mut file.log.streams_directory);
     or(&args.report.write, &mut file.mirror.file);
     file.mirror.interface = args.mirror.clone().or(file.mirror.interface.take());
@@ -293,7 +324,6 @@ fn apply(args: &RunArgs, file: &mut File) -> Result<(), Error> {
     file.inspect.rules_files.extend_from_slice(&args.report.rules);
     file.inspect.plaintext = args.report.plaintext.or(file.inspect.plaintext);
     file.inspect.pattern_action = args.report.pattern_action.unwrap_or(file.inspect.pattern_action);
-    Ok(())
 }
 
 fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> MonitorConfig {
@@ -320,7 +350,7 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
         fingerprints: file.log.fingerprints,
         empty_flows_per_second: Some(file.log.empty_flows_per_second),
         streams_dir: file.log.streams_directory.clone(),
-        mirror: mirror(file, bridge),
+        mirror: file.mirror(bridge),
         patterns: patterns.map(|file| PatternConfig { file, action }),
         rules: file.rules().map(|rules| RulesConfig {
             refuses_drop: bridge.passive,
@@ -335,12 +365,4 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
         uninspected_resets: file.inspect.uninspected_resets(false),
         uninspected_resets_beside_rules: file.inspect.uninspected_resets(true),
     }
-}
-
-/// What is mirrored: not to the interfaces that the traffic, or resets, go by.
-fn mirror(file: &File, bridge: &BridgeConfig) -> Option<MirrorConfig> {
-    let BridgeConfig { left, right, reset_interface, .. } = bridge;
-    let watched = [Some(left), right.as_ref(), reset_interface.as_ref()];
-    let watched = watched.into_iter().flatten().cloned().collect();
-    Some(MirrorConfig { watched, ..file.mirror.clone() }).filter(MirrorConfig::is_on)
 }

@@ -26,9 +26,8 @@ impl Services {
         let control = file.control.socket.as_deref();
         let control = control.map(|path| ControlSocket::bind(path, file.control.mode)).transpose();
         let bind = |address: SocketAddr| {
-            HttpServer::bind(address).map_err(|error| {
-                Error::Usage(format!("metrics.listen (--metrics) {address}: {error}"))
-            })
+            HttpServer::bind(address)
+                .map_err(|error| Error::Usage(format!("metrics on {address}: {error}")))
         };
         Ok(Self {
             control: control.map_err(|error| Error::Usage(error.to_string()))?,

@@ -17,7 +17,7 @@ use mmtls_packet_io::Ports;
 
 use super::reload::Reload;
 use super::report::print_summary;
-use super::say::say;
+use super::say::{say, tell};
 use super::signals::Signals;
 
 /// Where the workers say, several times a second, what they have counted.
@@ -99,7 +99,9 @@ impl StatsAggregator {
             say(&message);
         }
         if signals.report.swap(false, Ordering::Relaxed) {
-            self.print(&mut std::io::stderr());
+            let mut text = Vec::new();
+            self.print(&mut text);
+            tell(String::from_utf8_lossy(&text).into_owned());
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,13 +47,13 @@ pub enum SocketMode {
 #[derive(Debug, Error)]
 pub enum SocketError {
     /// Another process answers there.
-    #[error("control.socket {0}: another mmtls listens there; end it, or choose another path")]
+    #[error("control socket {0}: another mmtls listens there; end it, or choose another path")]
     InUse(PathBuf),
     /// Something else is there.
-    #[error("control.socket {0}: that is there and no socket; remove it, or choose another path")]
+    #[error("control socket {0}: that is there and no socket; remove it, or choose another path")]
     NoSocket(PathBuf),
     /// The system says no.
-    #[error("control.socket {0}: {1}")]
+    #[error("control socket {0}: {1}")]
     Io(PathBuf, io::Error),
 }
 
@@ -88,6 +88,16 @@ impl Drop for SocketFile {
 }
 
 impl ControlSocket {
+    /// Whether nothing is at `path` that [`Self::bind`] would refuse to replace. Whether a file can be made there, is another
+    /// question.
+    ///
+    /// # Errors
+    /// [`SocketError`].
+    pub fn check(path: &Path) -> Result<(), SocketError> {
+        SocketAddr::from_pathname(path).map_err(|error| SocketError::Io(path.to_owned(), error))?;
+        is_left_behind(path).map(drop)
+    }
+
     /// Listens at `path`, whose last directory is created if need be; a socket that nobody listens at any more is replaced.
     /// To be called before there are threads: the mask for new files is the process's.
     ///
@@ -95,7 +105,9 @@ impl ControlSocket {
     /// [`SocketError`].
     pub fn bind(path: &Path, mode: SocketMode) -> Result<Self, SocketError> {
         let system = |error| SocketError::Io(path.to_owned(), error);
-        make_room(path)?;
+        if is_left_behind(path)? {
+            std::fs::remove_file(path).map_err(system)?;
+        }
         if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty())
             && !directory.exists()
         {
@@ -129,12 +141,12 @@ impl ControlSocket {
     }
 }
 
-/// Removes a socket whose process is gone.
-fn make_room(path: &Path) -> Result<(), SocketError> {
+/// Whether there is a socket whose process is gone.
+fn is_left_behind(path: &Path) -> Result<bool, SocketError> {
     let system = |error| SocketError::Io(path.to_owned(), error);
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(system(error)),
     };
     if !found.file_type().is_socket() {
@@ -142,9 +154,7 @@ fn make_room(path: &Path) -> Result<(), SocketError> {
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(SocketError::InUse(path.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(system)
-        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
         Err(error) => Err(system(error)),
     }
 }
@@ -217,6 +227,8 @@ mod tests {
         let ControlSocket { listener, file } = socket;
         // As after a kill -9.
         drop(listener);
+        ControlSocket::check(&path).unwrap();
+        assert!(path.exists(), "it is looked at, and not removed");
         let next = ControlSocket::bind(&path, SocketMode::Group).unwrap();
         assert_eq!(mode(&path), 0o660);
         drop(file);
@@ -226,6 +238,9 @@ mod tests {
         std::fs::write(&path, "a file").unwrap();
         let file = ControlSocket::bind(&path, SocketMode::Owner).err().unwrap();
         assert!(matches!(file, SocketError::NoSocket(_)), "{file}");
+        assert!(matches!(ControlSocket::check(&path), Err(SocketError::NoSocket(_))));
         assert_eq!(std::fs::read(&path).unwrap(), b"a file");
+        let long = directory.path().join("x".repeat(108));
+        assert!(matches!(ControlSocket::check(&long), Err(SocketError::Io(..))));
     }
 }

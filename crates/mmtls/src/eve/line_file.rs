@@ -89,15 +89,24 @@ impl LineFile {
         Self::open_with(path, LAST_WAIT)
     }
 
+    /// Standard output as it is now, which is never opened anew.
+    pub(super) fn standard_output() -> io::Result<Self> {
+        Ok(Self::new(Path::new(""), Out::standard_output()?, LAST_WAIT))
+    }
+
     fn open_with(path: &Path, last_wait: Duration) -> io::Result<Self> {
+        Ok(Self::new(path, Out::open(path)?, last_wait))
+    }
+
+    fn new(path: &Path, out: Out, last_wait: Duration) -> Self {
         let shared = Shared {
             path: path.into(),
             last_wait,
-            state: Mutex::new(State::new(Out::open(path)?)),
+            state: Mutex::new(State::new(out)),
             work: Condvar::new(),
             done: Condvar::new(),
         };
-        Ok(Self { gathered: Vec::new(), lines: 0, shared: Arc::new(shared), thread: None })
+        Self { gathered: Vec::new(), lines: 0, shared: Arc::new(shared), thread: None }
     }
 
     /// Another writer of the same file.

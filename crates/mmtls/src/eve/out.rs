@@ -4,6 +4,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -23,6 +24,8 @@ pub(super) struct Out<W = File> {
     written: usize,
     /// Bytes written since the last line end.
     torn: u64,
+    /// Somebody else's file: it is not cut, and stays although it has no name.
+    borrowed: bool,
 }
 
 /// So many bytes of a line will not be written: its beginning was cut off.
@@ -36,7 +39,7 @@ pub(super) struct Written {
 
 impl<W: Write> Out<W> {
     pub(super) fn new(to: W) -> Self {
-        Self { to, lines: Vec::new(), written: 0, torn: 0 }
+        Self { to, lines: Vec::new(), written: 0, torn: 0, borrowed: false }
     }
 
     /// Nothing is left to be written.
@@ -102,9 +105,15 @@ impl Out {
         Ok(Self::new(open_at_once(path)?))
     }
 
+    /// What this process was started with as its standard output.
+    pub(super) fn standard_output() -> io::Result<Self> {
+        let file = io::stdout().as_fd().try_clone_to_owned()?;
+        Ok(Self { borrowed: true, ..Self::new(file.into()) })
+    }
+
     /// Whether nobody can find the file any more.
     pub(super) fn is_removed(&self) -> bool {
-        self.to.metadata().is_ok_and(|it| it.is_file() && it.nlink() == 0)
+        !self.borrowed && self.to.metadata().is_ok_and(|it| it.is_file() && it.nlink() == 0)
     }
 
     /// Goes on in another file.
@@ -121,6 +130,7 @@ impl Out {
     /// Cuts off a torn last line, which would break readers of the whole file. Needs no space.
     pub(super) fn cut_torn(&mut self) -> Cut {
         if self.torn > 0
+            && !self.borrowed
             && let Ok(metadata) = self.to.metadata()
             && metadata.is_file()
         {

@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mmtls_packet_io::capture::PcapngWriter;
+use rustix::fs::{Access, access};
 
 use super::settings::MirrorConfig;
 use crate::eve::open_at_once;
 
 /// Bytes that are gathered before they are written.
 const WRITE_AT: usize = 256 << 10;
+const IS_LINK: &str = "is a symbolic link, which is not followed";
 /// How long after a failure nothing is tried.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -143,13 +145,26 @@ impl RotatingFile {
     }
 }
 
+/// Whether the file, if it is there, is one that can be replaced, or written as it is. A FIFO may lack a reader all the same:
+/// opened and closed, it would show one the end.
+pub(super) fn check(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(found) if found.is_symlink() => Err(io::Error::other(IS_LINK)),
+        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) if found.is_file() => Ok(()),
+        Ok(_) => Ok(access(path, Access::WRITE_OK)?),
+    }
+}
+
 /// Creates the file, readable by its owner only. Devices and FIFOs are written as they are.
 fn begin(path: &Path, files: u32, header_len: u64) -> io::Result<File> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
         Ok(found) if found.is_symlink() => {
-            return Err(io::Error::other("is a symbolic link, which is not followed"));
+            return Err(io::Error::other(IS_LINK));
         }
         Ok(found) if !found.is_file() => return open_at_once(path),
         Ok(found) if files > 1 && found.len() > header_len => keep(path, files)?,
@@ -226,7 +241,13 @@ mod tests {
         fs::create_dir_all(&dir.0).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.0.join("m")).unwrap();
         let error = RotatingFile::create(&dir.0.join("m"), &config(1000, 3)).err().unwrap();
-        assert!(error.to_string().contains("symbolic link"), "{error}");
+        let checked = check(&dir.0.join("m")).unwrap_err();
+        for error in [error, checked] {
+            assert!(error.to_string().contains("symbolic link"), "{error}");
+        }
+        assert_eq!(check(&dir.0).unwrap_err().kind(), io::ErrorKind::IsADirectory);
+        check(&dir.0.join("none")).unwrap();
+        assert!(!dir.0.join("none").exists());
     }
 
     #[test]

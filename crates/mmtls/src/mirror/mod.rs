@@ -1,8 +1,8 @@
 //! The decrypted mirror: each session whose records were opened as a TCP conversation in the clear, in a pcapng file
 //! (`-w FILE`) or on an interface (`--mirror IF`), for tools that read packets.
 //!
-//! Workers copy what was decrypted into a queue of bounded bytes ([`session`]); a thread of its own makes conversations of it
-//! ([`conversation`], [`frame`]) and writes them ([`writer`], [`file`]). Addresses, link addresses, VLAN tags and the client's
+//! Workers copy what was decrypted into a queue of bounded bytes (`session`); a thread of its own makes conversations of it
+//! (`conversation`, `frame`) and writes them (`writer`, `file`). Addresses, link addresses, VLAN tags and the client's
 //! port stay; the server's is replaced ([`ServerPort`]). Segments are as small as they were on the way to a host: tools take
 //! what is in the mirror for what was in the network.
 //!
@@ -56,10 +56,10 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path, error) => write!(f, "mirror file {}: {error}", path.display()),
-            Self::Interface(error) => write!(f, "mirror.interface (--mirror): {error}"),
+            Self::Interface(error) => write!(f, "mirror interface: {error}"),
             Self::Watched(name) => write!(
                 f,
-                "mirror.interface (--mirror) is {name}, which carries the traffic itself: name another one"
+                "mirror interface is {name}, which carries the traffic itself: name another one"
             ),
         }
     }
@@ -222,16 +222,21 @@ impl Mirror {
     }
 }
 
-/// Finds what [`Mirror::open`] would find, without writing anything.
+/// Finds what [`Mirror::open`] would find wrong with the interface, without sending anything.
 ///
 /// # Errors
 /// [`OpenError`].
-pub fn check(config: &MirrorConfig) -> Result<(), OpenError> {
-    open_interface(config)?;
-    let Some(path) = &config.file else {
-        return Ok(());
-    };
-    check_directory(path).map_err(|error| OpenError::File(path.clone(), error))
+pub fn check_interface(config: &MirrorConfig) -> Result<(), OpenError> {
+    open_interface(config).map(drop)
+}
+
+/// Finds what [`Mirror::open`] would find wrong with a file, without writing anything.
+///
+/// # Errors
+/// Why it could not be begun.
+pub fn check_file(path: &Path) -> io::Result<()> {
+    file::check(path)?;
+    check_directory(path)
 }
 
 /// Whether this process may create files beside a mirror's file, as it does for each further one.

@@ -1,0 +1,93 @@
+//! What would keep `mmtls run` from starting, or from doing what it is for: all of it, before anything is opened.
+//!
+//! Refuses to leave anything behind: nothing is listened at, no file is made, no frame is received.
+
+mod certificate;
+mod directory;
+mod host;
+mod outputs;
+mod problem;
+
+use std::fmt::Display;
+use std::time::SystemTime;
+
+use mmtls_middlebox::Settings;
+
+use crate::config::{File, Places};
+use crate::monitor::MonitorConfig;
+use crate::patterns::Patterns;
+use crate::rules::{LoadedRules, RulesConfig};
+use certificate::Usage;
+pub use host::{Line, Verdict, host};
+use problem::Findings;
+pub use problem::{Problem, Severity, told};
+
+/// What is wrong with this machine and the files that the settings name; not with rules and patterns.
+#[must_use]
+pub fn machine(file: &File, settings: &Settings, places: &Places) -> Vec<Problem> {
+    let mut found = Findings { places, problems: Vec::new() };
+    let seen = settings.check();
+    for (key, error) in seen.problems {
+        found.add(Severity::Fatal, key, &told(&error));
+    }
+    for warning in seen.warnings {
+        let (severity, text) = (Severity::Warning, warning.to_string());
+        found.problems.push(Problem { severity, text, is_of_interfaces: true });
+    }
+    let server = &settings.server;
+    let now = SystemTime::now();
+    let own = (&server.identity.certificate_file, "keys.certificate_file", Usage::Middlebox);
+    let authority = server.client_ca_file.as_ref();
+    let authority = authority.map(|path| (path, "keys.client_ca_file", Usage::Authority));
+    for (path, key, usage) in [Some(own), authority].into_iter().flatten() {
+        for (severity, text) in certificate::check(path, usage, server.listen.ip(), now) {
+            found.add(severity, key, &text);
+        }
+    }
+    if let Some(dir) = &file.log.directory {
+        outputs::logs(dir, &mut found);
+    }
+    if let Some(dir) = &file.log.streams_directory {
+        outputs::streams(dir, &mut found);
+    }
+    if let Some(config) = file.mirror(&settings.bridge) {
+        outputs::mirrored(&config, &mut found);
+    }
+    outputs::services(file, server.listen, &mut found);
+    found.problems
+}
+
+/// What is wrong with rules and patterns, and otherwise the rules.
+///
+/// # Errors
+/// A problem for each.
+pub fn inputs(monitor: &MonitorConfig) -> Result<Option<LoadedRules>, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let fatal = |what: &dyn Display| {
+        let (severity, text) = (Severity::Fatal, what.to_string());
+        Problem { severity, text, is_of_interfaces: false }
+    };
+    let patterns = monitor.patterns.as_ref().map(Patterns::load);
+    if let Some(Err(error)) = patterns {
+        problems.push(fatal(&error));
+    }
+    let mut loaded = None;
+    if let Some(rules) = &monitor.rules {
+        match LoadedRules::load(rules) {
+            Ok(rules) => loaded = Some(rules),
+            Err(error) => {
+                // Each file alone, so that the next one's fault is told, too.
+                let single = |file: &_| {
+                    let config = RulesConfig { files: vec![Clone::clone(file)], ..rules.clone() };
+                    LoadedRules::load(&config).err()
+                };
+                let each: Vec<_> = rules.files.iter().filter_map(single).collect();
+                match each.is_empty() {
+                    true => problems.push(fatal(&error)),
+                    false => problems.extend(each.iter().map(|error| fatal(error))),
+                }
+            }
+        }
+    }
+    if problems.is_empty() { Ok(loaded) } else { Err(problems) }
+}

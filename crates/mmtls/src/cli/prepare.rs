@@ -1,0 +1,76 @@
+//! What `mmtls run` is started with: whether options and configuration file will do on this machine.
+//!
+//! Tells all that is wrong, not the first of it. Refuses to open or to make anything.
+
+use mmtls::check::{self, Problem, Severity};
+use mmtls::config::{File, Places};
+use mmtls::monitor::MonitorConfig;
+use mmtls_engine::Cleartext;
+use mmtls_middlebox::{Error, Settings};
+
+use super::report::describe_rules;
+use super::say::say;
+
+/// Settings with which a start has a chance.
+pub(super) struct Prepared {
+    pub(super) file: File,
+    pub(super) settings: Settings,
+    pub(super) monitor: MonitorConfig,
+}
+
+/// Checks what was configured; `None` when something is wrong, which is told then. A fault that lets the monitor start keeps
+/// `-T` from success only.
+pub(super) fn prepare(
+    file: File,
+    places: &Places,
+    test_config: bool,
+    monitor_config: impl FnOnce(&File, &Settings) -> MonitorConfig,
+) -> Option<Prepared> {
+    let tell = |lines: Vec<String>| lines.iter().for_each(|line| say(line));
+    let mut settings = settings(&file, places).map_err(tell).ok()?;
+    let monitor = monitor_config(&file, &settings);
+    settings.engine.tell_hellos = monitor.wants_hellos();
+
+    let mut problems = check::machine(&file, &settings, places);
+    let worst = |problems: &[Problem]| problems.iter().map(|problem| problem.severity).max();
+    // A start reads them again: whoever will not start learns of all that is wrong.
+    if test_config || worst(&problems) == Some(Severity::Fatal) {
+        match check::inputs(&monitor) {
+            Ok(Some(rules)) if test_config => {
+                describe_rules(rules.matcher.len(), &rules.skipped, &mut say);
+            }
+            Ok(_) => {}
+            Err(more) => problems.extend(more),
+        }
+    }
+    let refuses = if test_config { Severity::Fault } else { Severity::Fatal };
+    let told = |problem: &&Problem| test_config || !is_told_by_start(problem);
+    problems.iter().filter(told).for_each(|problem| say(&problem.to_string()));
+    match worst(&problems) {
+        Some(worst) if worst >= refuses => None,
+        _ => Some(Prepared { file, settings, monitor }),
+    }
+}
+
+/// The start says it itself, when it has opened the interfaces.
+fn is_told_by_start(problem: &Problem) -> bool {
+    problem.severity == Severity::Warning && problem.is_of_interfaces
+}
+
+/// The settings, or all that makes no sense in them.
+pub(super) fn settings(file: &File, places: &Places) -> Result<Settings, Vec<String>> {
+    let located = |error: &Error| places.locate(&error.to_string());
+    let mut mistakes: Vec<String> = Vec::new();
+    mistakes.extend(file.check_inspection().err().as_ref().map(located));
+    mistakes.extend(file.check_metrics().err().as_ref().map(located));
+    let settings = Settings::read(&file.configuration());
+    let settings = settings.map_err(|errors| mistakes.extend(errors.iter().map(located)));
+    let mut settings = match settings {
+        Ok(settings) if mistakes.is_empty() => settings,
+        _ => return Err(mistakes),
+    };
+    if file.inspect.follows_plaintext() {
+        settings.engine.cleartext = Cleartext::FromBeginning;
+    }
+    Ok(settings)
+}
