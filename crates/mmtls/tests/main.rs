@@ -24,6 +24,7 @@ mod private_tag;
 mod reset;
 mod restart;
 mod rules;
+mod sandbox;
 mod servers;
 mod share;
 mod starttls;
