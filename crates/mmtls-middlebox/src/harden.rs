@@ -9,7 +9,8 @@ use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
 };
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, CpuSet, sched_getaffinity, sched_setaffinity, set_capabilities,
+    CapabilitySet, CapabilitySets, CpuSet, capabilities, capability_is_in_bounding_set,
+    remove_capability_from_bounding_set, sched_getaffinity, sched_setaffinity, set_capabilities,
     set_current_timer_slack, set_no_new_privs,
 };
 
@@ -50,13 +51,22 @@ pub fn allow_descriptors(needed: u64) -> Result<(), Error> {
     })
 }
 
-/// Drops every capability. Call it once sockets and files are open and before threads start:
+/// Drops every capability, and empties the set of those that could ever come back (the bounding set), where this thread has
+/// the capability to do that: without it, `no_new_privs` alone prevents it. Call it once sockets and files are open and before threads start:
 /// capabilities belong to a thread and are inherited.
 ///
 /// # Errors
 /// [`Error::System`].
 pub fn drop_capabilities() -> Result<(), Error> {
     set_no_new_privs(true).map_err(system("PR_SET_NO_NEW_PRIVS"))?;
+    let held = capabilities(None).map_err(system("capget"))?;
+    if held.effective.contains(CapabilitySet::SETPCAP) {
+        for one in CapabilitySet::all().iter() {
+            if capability_is_in_bounding_set(one).unwrap_or(false) {
+                remove_capability_from_bounding_set(one).map_err(system("PR_CAPBSET_DROP"))?;
+            }
+        }
+    }
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
         permitted: CapabilitySet::empty(),

@@ -146,7 +146,20 @@ impl Middlebox {
     ///
     /// # Errors
     /// All of [`Error`].
-    pub fn open(mut settings: Settings) -> Result<Self, Error> {
+    pub fn open(settings: Settings) -> Result<Self, Error> {
+        Self::open_confined(settings, || Ok(|| ()))
+    }
+
+    /// As [`Self::open`], for a program that confines its own process: `confine` is called when everything is open and
+    /// there are no capabilities any more, before the first thread starts. What it returns is the first that the thread
+    /// does which takes keys.
+    ///
+    /// # Errors
+    /// All of [`Error`], and those of `confine`.
+    pub fn open_confined<T: FnOnce() + Send + 'static>(
+        mut settings: Settings,
+        confine: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<Self, Error> {
         settings.workers = settings.workers.max(1);
         settings.bridge.socket_buffer_bytes = settings.socket_buffer();
         // With a port they mean servers, and are looked at when a connection opens.
@@ -163,9 +176,10 @@ impl Middlebox {
         };
         let Steering { bridges: workers, seed } = steering;
         let told = message::Steering { workers, seed };
-        Self::start_steered(settings, share, Some(told), |settings| {
+        let open = |settings: &Settings| {
             Bridge::open_shared(&settings.bridge, steering).map_err(Error::Interface)
-        })
+        };
+        Self::start_steered(settings, share, Some(told), open, confine)
     }
 
     /// What is suspicious about the interfaces.
@@ -186,14 +200,15 @@ impl<P: Ports> Middlebox<P> {
         share: Share,
         open: impl FnOnce(&Settings) -> Result<Vec<P>, Error>,
     ) -> Result<Self, Error> {
-        Self::start_steered(settings, share, None, open)
+        Self::start_steered(settings, share, None, open, || Ok(|| ()))
     }
 
-    fn start_steered(
+    fn start_steered<T: FnOnce() + Send + 'static>(
         mut settings: Settings,
         share: Share,
         told: Option<message::Steering>,
         open: impl FnOnce(&Settings) -> Result<Vec<P>, Error>,
+        confine: impl FnOnce() -> Result<T, Error>,
     ) -> Result<Self, Error> {
         settings.workers = share.engines;
         harden::forbid_dumps()?;
@@ -218,7 +233,12 @@ impl<P: Ports> Middlebox<P> {
         let server = Server::bind(settings.server.clone(), sink).map_err(key_server)?;
         harden::drop_capabilities()?;
         let bind = harden::binding_to(settings.key_cpu)?;
-        let server = server.start_with(bind).map_err(key_server)?;
+        let confine_thread = confine()?;
+        let prepare = || {
+            bind();
+            confine_thread();
+        };
+        let server = server.start_with(prepare).map_err(key_server)?;
         let follower = match &settings.key_log {
             Some(path) => Some(Follower::start(path.clone(), lines).map_err(key_log_error(path))?),
             None => None,

@@ -22,6 +22,7 @@ use crate::control::SocketMode;
 use crate::mirror::MirrorConfig;
 use crate::patterns::PatternAction;
 use crate::rules::RulesConfig;
+use crate::sandbox::SandboxSection;
 pub use places::Places;
 
 /// The file's sections: those of every middlebox, and those of the built-in application.
@@ -46,6 +47,8 @@ pub struct File {
     pub metrics: MetricsSection,
     /// Questions and orders of an operator.
     pub control: ControlSection,
+    /// What the process keeps itself from.
+    pub sandbox: SandboxSection,
 }
 
 /// `[control]`

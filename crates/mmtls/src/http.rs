@@ -65,15 +65,16 @@ impl HttpServer {
     }
 
     /// Answers from here on, on threads that have the privileges of the calling one. `None` of `answer` is a path that
-    /// does not exist.
+    /// does not exist. `prepare` is the first that they do.
     ///
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(
         self,
+        prepare: impl FnOnce() + Send + 'static,
         answer: impl Fn(&str) -> Option<Answer> + Send + Sync + 'static,
     ) -> io::Result<()> {
-        serve("http", self.0, MAX_CONNECTIONS, BUSY, move |stream| {
+        serve("http", self.0, MAX_CONNECTIONS, BUSY, prepare, move |stream| {
             // The peer is gone, or too slow.
             let _ = converse(stream, &answer);
         })
@@ -159,7 +160,7 @@ mod tests {
         let address = server.address().unwrap();
         let answer =
             |path: &str| (path == "/here").then(|| Answer::ok("text/plain", "it\n".into()));
-        server.start(answer).unwrap();
+        server.start(|| (), answer).unwrap();
         address
     }
 

@@ -22,6 +22,7 @@ pub mod mirror;
 pub mod monitor;
 pub mod patterns;
 pub mod rules;
+pub mod sandbox;
 mod serve;
 pub mod stats;
 pub mod streams;

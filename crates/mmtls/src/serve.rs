@@ -117,16 +117,18 @@ impl<S: Stream> Write for Timed<S> {
 }
 
 /// Accepts connections for the rest of the process, on a thread of its own. Of more than `most` at a time the last ones
-/// get `busy` and are closed.
+/// get `busy` and are closed. `prepare` is the first that the thread does.
 pub(crate) fn serve<L: Listener>(
     name: &'static str,
     listener: L,
     most: usize,
     busy: &'static [u8],
+    prepare: impl FnOnce() + Send + 'static,
     handle: impl Fn(L::Stream) + Send + Sync + 'static,
 ) -> io::Result<()> {
     let (handle, open) = (Arc::new(handle), Arc::new(AtomicUsize::new(0)));
     let work = move || {
+        prepare();
         loop {
             let Ok(mut stream) = listener.accept() else {
                 std::thread::sleep(BACK_OFF);

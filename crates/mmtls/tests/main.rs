@@ -26,6 +26,7 @@ mod read;
 mod reset;
 mod restart;
 mod rules;
+mod sandbox;
 mod servers;
 mod service;
 mod share;

@@ -9,6 +9,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use mmtls::sandbox::SandboxSection;
+use mmtls::sandbox::calls::{KEY_CHANNEL, KEY_SENDER};
 use mmtls_agent::Channel;
 use mmtls_key_server::{Counters, DESTINATION, KeyServer, Settings};
 use mmtls_keyshare::server::{Identity, ServerConfig};
@@ -16,6 +18,7 @@ use mmtls_middlebox::{Error, harden};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use super::confine;
 use super::service;
 
 #[derive(Args)]
@@ -55,6 +58,9 @@ pub struct KeyServerArgs {
     /// Bind the thread that takes keys to this processor.
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
+    /// Keep every file, connection and system call that this user has.
+    #[arg(long)]
+    no_sandbox: bool,
 }
 
 fn link_address(text: &str) -> Result<[u8; 6], String> {
@@ -78,6 +84,16 @@ impl KeyServerArgs {
         let prepare = harden::binding_to(self.cpu)?;
         let bound = KeyServer::bind(settings).map_err(|error| wrong(&error))?;
         harden::drop_capabilities()?;
+        let section = SandboxSection { enabled: !self.no_sandbox, ..SandboxSection::default() };
+        let certificates = [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()];
+        let certificates = certificates.into_iter().flatten();
+        let sandbox = confine::of_key_server(section.clone(), certificates, &self.middlebox);
+        sandbox.enter().map_err(confine::usage)?.iter().for_each(|text| say(text));
+        let confine_thread = confine::thread(&section, KEY_CHANNEL | KEY_SENDER)?;
+        let prepare = || {
+            prepare();
+            confine_thread();
+        };
         let server = bound.start(prepare).map_err(|error| wrong(&error))?;
         say(&format!("keys on {}, for {}", server.local_addr(), self.middlebox));
         match &self.interface {

@@ -2,6 +2,7 @@
 //!
 //! Refuses contradictions with one clear line and a non-zero exit status.
 
+mod confine;
 mod ctl;
 mod doctor;
 mod key_server;

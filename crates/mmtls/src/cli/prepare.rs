@@ -8,6 +8,7 @@ use mmtls::monitor::MonitorConfig;
 use mmtls_engine::Cleartext;
 use mmtls_middlebox::{Error, Settings};
 
+use super::confine::usage;
 use super::report::describe_rules;
 use super::say::say;
 
@@ -63,6 +64,8 @@ pub(super) fn settings(file: &File, places: &Places) -> Result<Settings, Vec<Str
     let mut mistakes: Vec<String> = Vec::new();
     mistakes.extend(file.check_inspection().err().as_ref().map(located));
     mistakes.extend(file.check_metrics().err().as_ref().map(located));
+    let sandbox = file.sandbox.check().map_err(usage);
+    mistakes.extend(sandbox.err().as_ref().map(located));
     let settings = Settings::read(&file.configuration());
     let settings = settings.map_err(|errors| mistakes.extend(errors.iter().map(located)));
     let mut settings = match settings {

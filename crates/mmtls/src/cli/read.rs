@@ -18,6 +18,7 @@ use mmtls::mirror::MirrorConfig;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError, Stops};
 use mmtls::patterns::PatternConfig;
 use mmtls::rules::RulesConfig;
+use mmtls::sandbox::SandboxSection;
 use mmtls::stats::counts::engine_map;
 use mmtls::summary::Summary;
 use mmtls_engine::Cleartext;
@@ -25,6 +26,7 @@ use mmtls_middlebox::Error;
 use mmtls_middlebox::keylog::KeyLog;
 use mmtls_middlebox::offline::{self, Replay};
 
+use super::confine;
 use super::progress::Progress;
 use super::report::{
     ReportArgs, check_streams, describe_rules, host_name, print_profile, print_summary,
@@ -45,6 +47,9 @@ pub struct ReadArgs {
     /// Look into connections in the clear whose beginning is not in the capture, too.
     #[arg(long)]
     midstream: bool,
+    /// Keep every file, connection and system call that this user has, for what is made of the capture.
+    #[arg(long)]
+    no_sandbox: bool,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -102,6 +107,9 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     }
     // A capture is what an attacker sent: everything that needs privileges is open by now.
     mmtls_middlebox::harden::drop_capabilities()?;
+    let section = SandboxSection { enabled: !args.no_sandbox, ..SandboxSection::default() };
+    let told = confine::of_read(section, &monitor_config).enter().map_err(confine::usage)?;
+    told.iter().for_each(|text| say(text));
     check_streams(args.report.streams.as_deref())?;
     let mut config = offline::config();
     config.cleartext = cleartext;

@@ -17,12 +17,14 @@ use mmtls::eve::{Origin, STANDARD_OUTPUT};
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, Stops};
 use mmtls::patterns::PatternConfig;
 use mmtls::rules::RulesConfig;
+use mmtls::sandbox::calls::KEY_CHANNEL;
 use mmtls::stats::Snapshots;
 use mmtls_engine::Policy;
 use mmtls_middlebox::Error;
 use mmtls_middlebox::config::{PolicyName, address_and_port};
 use mmtls_middlebox::{Middlebox, Settings};
 
+use super::confine;
 use super::prepare::{Prepared, prepare};
 use super::reload::Reload;
 use super::report::{
@@ -78,6 +80,9 @@ pub struct RunArgs {
     /// Send decrypted sessions as TCP conversations in the clear to this interface.
     #[arg(long, value_name = "IF")]
     mirror: Option<String>,
+    /// Keep every file, connection and system call that this user has, as [sandbox] with enabled = false.
+    #[arg(long)]
+    no_sandbox: bool,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -97,6 +102,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     // Before any file is opened that could end up in a core dump.
     mmtls_middlebox::harden::forbid_dumps()?;
+    if file.sandbox.lock_memory {
+        mmtls::sandbox::lock_memory().map_err(confine::usage)?;
+    }
     let signals = Signals::register()?;
     let mistake = |error: mmtls::monitor::MonitorError| Error::Usage(error.to_string());
     let first = Monitor::new(&monitor_config).map_err(mistake)?;
@@ -129,7 +137,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let told: Vec<String> = [exceptions, uninspected].into_iter().flatten().collect();
     let mut facts = run_facts(&settings, told.clone());
     let limits = settings.engine.limits;
-    let middlebox = Middlebox::open(settings)?;
+    let process = std::fs::File::open("/proc/self/status").ok();
+    let lists = monitors.first().and_then(Monitor::rules).map(|rules| rules.lists().to_vec());
+    let sandbox = confine::of_run(&file, &monitor_config, lists.as_deref().unwrap_or_default());
+    let middlebox = Middlebox::open_confined(settings, || {
+        sandbox.enter().map_err(confine::usage)?.iter().for_each(|text| say(text));
+        confine::thread(&file.sandbox, KEY_CHANNEL)
+    })?;
     if let Some(why_not) = why_not_forwarded(&middlebox) {
         facts.kernel_forwarding = why_not;
     }
@@ -177,6 +191,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         reload: Box::new(move || reread.now()),
         stop: Arc::clone(&signals.stop),
         drain: Arc::default(),
+        process,
         say,
     };
     // Bound to a name, so that the file is there until the end.
@@ -302,6 +317,7 @@ fn apply(args: &RunArgs, file: &mut File, mistakes: &mut Vec<String>) {
             place.clone_from(option);
         }
     };
+    file.sandbox.enabled &= !args.no_sandbox;
     or(&args.control, &mut file.control.socket);
     or(&args.key_cert, &mut file.keys.certificate_file);
     or(&args.key_key, &mut file.keys.key_file);

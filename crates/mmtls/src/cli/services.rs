@@ -8,16 +8,20 @@ use std::sync::Arc;
 use mmtls::config::File;
 use mmtls::control::{ControlSocket, Controls, RunFacts, SocketFile};
 use mmtls::http::{Answer, HttpServer};
+use mmtls::sandbox::SandboxSection;
+use mmtls::sandbox::calls::METRICS;
 use mmtls::stats::{Snapshots, metrics};
 use mmtls_middlebox::{Error, Middlebox, Settings};
 use mmtls_packet_io::af_packet::{Offloading, Warning};
 
+use super::confine;
 use super::say::say;
 
 /// What listens and answers nobody yet.
 pub struct Services {
     control: Option<ControlSocket>,
     metrics: Option<HttpServer>,
+    sandbox: SandboxSection,
 }
 
 impl Services {
@@ -32,6 +36,7 @@ impl Services {
         Ok(Self {
             control: control.map_err(|error| Error::Usage(error.to_string()))?,
             metrics: file.metrics.listen.map(bind).transpose()?,
+            sandbox: file.sandbox.clone(),
         })
     }
 
@@ -48,7 +53,7 @@ impl Services {
                 (path == "/metrics")
                     .then(|| Answer::ok(metrics::CONTENT_TYPE, metrics::text(&snapshots)))
             };
-            server.start(answer).map_err(system)?;
+            server.start(confine::thread(&self.sandbox, METRICS)?, answer).map_err(system)?;
         }
         let controls = Arc::new(controls);
         self.control.map(|socket| socket.start(controls).map_err(system)).transpose()

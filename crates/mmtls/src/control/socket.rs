@@ -133,10 +133,17 @@ impl ControlSocket {
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(self, controls: Arc<Controls>) -> io::Result<SocketFile> {
-        serve("control", self.listener, MAX_CONNECTIONS, BUSY, move |stream| {
-            // The peer is gone, or too slow.
-            let _ = converse(stream, &controls);
-        })?;
+        serve(
+            "control",
+            self.listener,
+            MAX_CONNECTIONS,
+            BUSY,
+            || (),
+            move |stream| {
+                // The peer is gone, or too slow.
+                let _ = converse(stream, &controls);
+            },
+        )?;
         Ok(self.file)
     }
 }

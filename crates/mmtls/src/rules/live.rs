@@ -38,6 +38,7 @@ struct Common {
     budget: MemoryBudget,
     /// Rules that were left out at start.
     skipped: Vec<Skipped>,
+    lists: Vec<PathBuf>,
     in_force: Mutex<RulesInForce>,
 }
 
@@ -81,6 +82,7 @@ impl LiveRules {
             shared: Shared::default(),
             budget: MemoryBudget::default(),
             skipped: loaded.skipped,
+            lists: loaded.lists,
         };
         Self {
             common: Arc::new(common),
@@ -132,6 +134,12 @@ impl LiveRules {
     #[must_use]
     pub fn skipped(&self) -> &[Skipped] {
         &self.common.skipped
+    }
+
+    /// The files with lists that the rules named at start.
+    #[must_use]
+    pub fn lists(&self) -> &[PathBuf] {
+        &self.common.lists
     }
 
     /// How rules are read again, from the files: to be called by a thread that may wait for them.

@@ -47,6 +47,8 @@ pub struct LoadedRules {
     pub skipped: Vec<Skipped>,
     /// How many are switched off.
     pub disabled: usize,
+    /// The files with lists that they name.
+    pub lists: Vec<PathBuf>,
 }
 
 impl LoadedRules {
@@ -61,7 +63,7 @@ impl LoadedRules {
             let text = read_limited(file).map_err(|error| RulesError::File(file.clone(), error))?;
             set.add(&text, &variables);
         }
-        let datasets = load_lists(config, &set)?;
+        let (datasets, lists) = load_lists(config, &set)?;
         let disabled = set.disabled;
         for rule in &set.rules {
             let needs = match rule.header.action {
@@ -84,7 +86,7 @@ impl LoadedRules {
         if config.counts_costs {
             matcher.count_costs();
         }
-        Ok(Self { matcher, skipped, disabled })
+        Ok(Self { matcher, skipped, disabled, lists })
     }
 }
 
@@ -105,7 +107,8 @@ fn variables(config: &RulesConfig) -> Result<Variables, RulesError> {
 }
 
 /// The lists that rules name, each from its file: beside the file of rules, where it is not absolute.
-fn load_lists(config: &RulesConfig, set: &RuleSet) -> Result<Datasets, RulesError> {
+fn load_lists(config: &RulesConfig, set: &RuleSet) -> Result<(Datasets, Vec<PathBuf>), RulesError> {
+    let mut lists = Vec::new();
     let mut datasets = Datasets::default();
     let mut known = std::collections::HashSet::new();
     for rule in &set.rules {
@@ -121,10 +124,11 @@ fn load_lists(config: &RulesConfig, set: &RuleSet) -> Result<Datasets, RulesErro
                 read_limited(&path).map_err(|error| RulesError::File(path.clone(), error))?;
             datasets
                 .add(&dataset.name, kind, &text)
-                .map_err(|fault| RulesError::List(path, fault.to_string()))?;
+                .map_err(|fault| RulesError::List(path.clone(), fault.to_string()))?;
+            lists.push(path);
         }
     }
-    Ok(datasets)
+    Ok((datasets, lists))
 }
 
 fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
