@@ -102,17 +102,18 @@ fn starves_the_watchdog_when_a_worker_stands() {
     }
     let bed = Testbed::new(Middle::Empty).unwrap();
     let manager = Manager::new("watchdog");
-    let watchdog = Duration::from_secs(1);
+    let watchdog = Duration::from_secs(2);
     let mut monitor = manager.start(&bed, Run::new(&bed).with("--workers", "2"), watchdog);
     manager.hears("READY=1", LIMIT).expect("it is ready");
+    // How late depends on what else this machine does.
     for _ in 0..4 {
-        assert!(manager.hears("WATCHDOG=1", watchdog).is_some(), "while all turn");
+        assert!(manager.hears("WATCHDOG=1", LIMIT).is_some(), "while all turn");
     }
     let tid = worker(monitor.pid(), "worker-1").to_string();
-    // A system call of this thread takes four seconds.
+    // A system call of this thread takes ten seconds.
     let mut strace = Command::new("strace");
     strace.args(["-qq", "-p", &tid, "-e", "trace=recvmmsg,ppoll"]);
-    strace.args(["-e", "inject=recvmmsg,ppoll:delay_enter=4000000:when=1", "-o", "/dev/null"]);
+    strace.args(["-e", "inject=recvmmsg,ppoll:delay_enter=10000000:when=1", "-o", "/dev/null"]);
     let mut strace = bed.background("strace", strace).unwrap();
     // It takes its time to begin; while all turn, no two intervals are silent.
     let falls_silent = (0..20).any(|_| manager.hears("WATCHDOG=1", 2 * watchdog).is_none());
