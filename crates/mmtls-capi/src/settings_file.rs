@@ -14,7 +14,7 @@ use serde::de::{
 };
 
 /// Sections that are for `mmtls run`.
-const OF_THE_APPLICATION: [&str; 5] = ["control", "inspect", "log", "metrics", "mirror"];
+const OF_THE_APPLICATION: [&str; 6] = ["control", "inspect", "log", "metrics", "mirror", "sandbox"];
 
 /// Reads a configuration and checks its values.
 ///
