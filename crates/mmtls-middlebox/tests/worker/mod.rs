@@ -383,6 +383,7 @@ fn knows_all_headers_that_are_in_flight<N: Network>() {
         let packets = records.concat();
         stage.send(&packets);
         stage.expect(&packets);
+        std::thread::sleep(IDLE);
     }
     for record in [&session.records[1], &session.records[1500], &session.records[2900]] {
         let mut changed = record[0].frame.clone();
