@@ -123,6 +123,42 @@ fn what_is_bypassed_goes_on_unread() {
     assert!(t.engine.reset_flow(t.now, slot, id));
 }
 
+/// Far behind what the engine has seen: both ends get a RST that they take, and the record is of all bytes.
+#[test]
+fn what_is_killed_elsewhere_is_reset_where_it_stands() {
+    const BYTES: u64 = 5 << 20;
+    let mut t = T::with(Config { offload: true, ..T::config() });
+    let mut at = established(&mut t);
+    let (slot, id) = place(&t);
+    assert!(t.engine.bypass_flow(t.now, slot, id));
+    t.send(S, at[1] as i64, at[0], flag::ACK, &[1; 700]);
+    at[1] += 700;
+    let left = |it| if let Output::Offload(flow) = it { Some(*flow) } else { None };
+    let flow = core::mem::take(&mut t.out).into_iter().find_map(left).expect("it is left");
+    assert!(t.engine.reset_flow(t.now, slot, id));
+    t.drain();
+    let is_back = |it: &Output| matches!(it, Output::TakeBack(back) if back.id == flow.id);
+    assert!(core::mem::take(&mut t.out).iter().any(is_back));
+    let of_server = ForwardedElsewhere {
+        packets: 100,
+        bytes: BYTES,
+        position: at[1] + BYTES,
+        ..ForwardedElsewhere::default()
+    };
+    t.engine.handle_taken_back(t.now, &flow, [ForwardedElsewhere::default(), of_server]);
+    t.drain();
+    let resets = core::mem::take(&mut t.out).into_iter().filter_map(|it| match it {
+        Output::Inject { frame, .. } => Some(u32::from_be_bytes(frame[38..42].try_into().unwrap())),
+        _ => None,
+    });
+    let resets: Vec<u32> = resets.collect();
+    for (initial, at) in t.ep.initial.into_iter().zip([at[0], at[1] + BYTES]) {
+        let expected = initial.wrapping_add(1 + at as u32);
+        assert!(resets.contains(&expected), "{resets:?}, {expected}");
+    }
+    assert_eq!(t.engine.handler().flow_bytes, [at[0], at[1] + BYTES]);
+}
+
 #[test]
 fn a_draining_engine_leaves_alone_what_begins_and_goes_on_with_the_rest() {
     let mut t = T::new();

@@ -48,7 +48,8 @@ pub use testbed::error::TestbedError;
 pub use testbed::namespace::Namespace;
 pub use testbed::process::{Background, Finished};
 pub use testbed::skip::{
-    require_browser, require_file, require_program, require_python, require_testbed, skipped_so_far,
+    require_browser, require_file, require_program, require_python, require_testbed, skip_unless,
+    skipped_so_far,
 };
 pub use testbed::sweep::sweep;
 pub use testbed::{Middle, Options, Testbed, address};

@@ -6,14 +6,13 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output};
-use std::time::Duration;
 
-use mmtls_testkit::{Middle, Testbed};
+use mmtls_testkit::{Middle, Testbed, skip_unless};
 use rcgen::{CertificateParams, KeyPair};
 use time::{Duration as Days, OffsetDateTime};
 
 use crate::cli::{Place, Run, fails, mmtls};
-use crate::common::{can_run, mmtls_program, shell};
+use crate::common::{LIMIT, can_run, mmtls_program, shell};
 
 /// Lines on standard error, after a look at the exit code.
 #[track_caller]
@@ -165,8 +164,8 @@ fn refuses_addresses_and_certificates_that_endpoints_cannot_use() {
 
     // What crosses the bridge needs no certificate: a start says it, and goes on.
     let mut started = bed.background("expired", run("expired", -2, -1).command()).unwrap();
-    started.wait_for_line("--key-cert: ", Duration::from_secs(5)).unwrap();
-    started.wait_for_line("bridging left and right", Duration::from_secs(5)).unwrap();
+    started.wait_for_line("--key-cert: ", LIMIT).unwrap();
+    started.wait_for_line("bridging left and right", LIMIT).unwrap();
 
     // Its port is in use now.
     let lines = check(Run::new(&bed), 1);
@@ -360,6 +359,20 @@ fn a_check_listens_at_nothing() {
     TcpListener::bind(address).unwrap();
 }
 
+/// It is read later, and only what is beside it can be.
+#[test]
+fn refuses_a_key_log_without_a_directory() {
+    if !can_run(&["timeout"]) {
+        return;
+    }
+    let bed = Testbed::new(Middle::Empty).unwrap();
+    let run = Run::new(&bed).with("--keylog", "/nosuchdir/a/keys.log").flag("-T");
+    says(
+        &told(&run.command().output().unwrap(), 1),
+        &["keys.log_file", "its directory has to be there before the start"],
+    );
+}
+
 #[test]
 fn warns_of_super_frames_that_are_too_large() {
     if !can_run(&["timeout"]) {
@@ -367,7 +380,7 @@ fn warns_of_super_frames_that_are_too_large() {
     }
     let bed = Testbed::new(Middle::Empty).unwrap();
     if bed.middlebox.ip("link set left gro_max_size 131072\n").is_err() {
-        eprintln!("SKIPPED: this kernel, or ip(8), has no gro_max_size");
+        skip_unless("MMTLS_REQUIRE_TESTBED", "this kernel, or ip(8), has no gro_max_size");
         return;
     }
     assert!(shell(&bed.middlebox, "ip -d link show left").contains("gro_max_size 131072"));

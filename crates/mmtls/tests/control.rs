@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use mmtls_testkit::{Background, Finished, Mmtls, MmtlsOptions, address, files};
 use serde_json::Value;
 
-use crate::common::{Family, LIMIT, Stage, can_run, mmtls_program, options, url};
+use crate::common::{Family, LIMIT, Stage, can_run, mmtls_program, options, shell, url};
 
 const BYTES: usize = 8 << 20;
 
@@ -28,6 +28,8 @@ impl Controlled {
         let content = files::pattern_bytes(BYTES, 5);
         stage.serve("file", &content);
         stage.serve("small", b"small");
+        // A slow client's system would take the whole file at once.
+        shell(&stage.bed.client, "sysctl -qw net.ipv4.tcp_rmem='4096 65536 262144'");
         let socket = stage.bed.directory().join("control.sock");
         Self { stage, content, socket }
     }
@@ -263,6 +265,8 @@ fn reloads_rotates_and_drains() {
 
     let (mut before, out) = it.slowly("before", it.stage.sharing_curl(&mmtls, Family::V4, &[]));
     it.only(&["sessions"], |it| it["decrypted"] == true);
+    let forever = it.ctl(&["drain", "--timeout", &u64::MAX.to_string()]);
+    assert!(forever.stderr.contains("too long"), "{}", forever.stderr);
     let drained = it.ask(&["drain", "--timeout", "60"]);
     assert_eq!(drained["sessions"], 1);
     assert!(!it.ctl(&["drain"]).status.success(), "once");

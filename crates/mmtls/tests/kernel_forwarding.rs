@@ -1,7 +1,7 @@
 //! What nobody reads is forwarded by the kernel: everything arrives once and in order, and the records say how much it was. What
 //! comes behind that is read.
 
-use mmtls_testkit::{MmtlsOptions, MmtlsReport, NginxOptions, address, files};
+use mmtls_testkit::{MmtlsOptions, MmtlsReport, NginxOptions, address, files, skip_unless};
 
 use crate::common::{Family, Stage, can_run, options, patient, shell, stat, url};
 
@@ -41,8 +41,10 @@ fn kernel_can(report: &MmtlsReport) -> bool {
     let is_old = (version.next().unwrap_or(0), version.next().unwrap_or(0)) < (6, 6);
     let lacks = ["without clang", "PREEMPT_RT", "not permitted"];
     assert!(is_old || lacks.iter().any(|it| reason.contains(it)), "{reason}");
-    eprintln!("SKIPPED: the kernel forwards nothing here: {reason}");
-    false
+    skip_unless(
+        "MMTLS_REQUIRE_KERNEL_FORWARDING",
+        &format!("the kernel forwards nothing here: {reason}"),
+    )
 }
 
 /// Segments that have come to a place behind ones that were still to come: lost on the way or overtaken.

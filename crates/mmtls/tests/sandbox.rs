@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::process::Command;
 use std::time::Duration;
 
-use mmtls_testkit::{Mmtls, MmtlsOptions};
+use mmtls_testkit::{Mmtls, MmtlsOptions, skip_unless};
 
 use crate::common::{Family, Stage, can_run, options, url};
 
@@ -222,7 +222,7 @@ fn restricts_files_connections_and_signals_without_a_filter() {
     let Some(stage) = prepared() else { return };
     let mmtls = stage.mmtls(&with_sandbox("seccomp = \"off\""));
     if mmtls.process.stderr_text().contains("Landlock") {
-        eprintln!("SKIP: {}", mmtls.process.stderr_text());
+        skip_unless("MMTLS_REQUIRE_TESTBED", &mmtls.process.stderr_text());
         return;
     }
     let outcomes = attempt(&stage, &mmtls, "mmtls");
@@ -249,7 +249,8 @@ fn keeps_memory_out_of_swap_where_that_is_wanted() {
     let mmtls = match Mmtls::start(&stage.bed, &with_sandbox("lock_memory = true")) {
         Ok(mmtls) => mmtls,
         Err(error) if error.to_string().contains("LimitMEMLOCK") => {
-            eprintln!("SKIP: memory cannot be locked here: {error}");
+            let reason = format!("memory cannot be locked here: {error}");
+            skip_unless("MMTLS_REQUIRE_LOCKED_MEMORY", &reason);
             return;
         }
         Err(error) => panic!("{error}"),

@@ -86,7 +86,10 @@ impl<H: Handler> Engine<H> {
 
     /// Does to a connection's packets what has been decided about it.
     pub(super) fn conclude(&mut self, index: FlowIndex) {
-        if self.flows.get(index).is_some_and(|flow| flow.offload.records().is_some()) {
+        if let Some(flow) = self.flows.get(index)
+            && flow.offload.is_on()
+            && (flow.offload.records().is_some() || flow.payload.disposition().is_kill())
+        {
             // Once it is known where it stands.
             return self.take_back(index);
         }

@@ -161,7 +161,7 @@ impl<H: Handler> Engine<H> {
             }
         }
         let Some(direction) = passing else {
-            return;
+            return self.conclude(index);
         };
         let [of, other] = [direction, direction.reverse()].map(|it| &forwarded[it.index()]);
         if of.packets + other.packets > 0 {

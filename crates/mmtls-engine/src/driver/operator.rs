@@ -41,6 +41,7 @@ impl<H: Handler> Engine<H> {
         if !tls.session.following() {
             return false;
         }
+        tls.session.note_operator_bypass();
         tls.session.decide(Disposition::Bypass);
         self.conclude(index);
         true

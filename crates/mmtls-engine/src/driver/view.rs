@@ -8,9 +8,7 @@ use core::ops::Range;
 
 use super::Engine;
 use super::payload::{Flow, Payload};
-use crate::session::{
-    Disposition, EndReason, FlowPlace, Handler, KeyStatus, SessionId, SessionInfo,
-};
+use crate::session::{Disposition, EndReason, FlowPlace, Handler, SessionId, SessionInfo};
 use crate::tcp::{FlowIndex, Phase, Unread};
 use crate::tls::Direction;
 
@@ -72,14 +70,11 @@ pub enum Carries<'a, S> {
 }
 
 impl<S> FlowView<'_, S> {
-    /// The session's records pass unread by the operator's decision: no other reason leaves keys as they were.
+    /// The session's records pass unread by the operator's decision.
     #[must_use]
     pub fn is_bypassed_by_operator(&self) -> bool {
         match &self.carries {
-            Carries::Session { info, is_followed, .. } => {
-                let undecided = matches!(info.key_status, KeyStatus::Waiting | KeyStatus::Shared);
-                !is_followed && undecided && self.ended.is_none()
-            }
+            Carries::Session { info, .. } => info.bypassed_by_operator && self.ended.is_none(),
             Carries::Undecided | Carries::Other { .. } => false,
         }
     }

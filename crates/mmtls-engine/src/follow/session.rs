@@ -395,6 +395,11 @@ impl TlsSession {
         self.protocol.reporter.decide(disposition);
     }
 
+    /// An operator lets the rest of it pass unread.
+    pub(crate) fn note_operator_bypass(&mut self) {
+        self.protocol.reporter.info.bypassed_by_operator = true;
+    }
+
     /// The client shares the keys of this session.
     pub(crate) fn note_client_shares(&mut self) {
         self.protocol.client_shares = true;

@@ -79,6 +79,8 @@ pub struct SessionInfo {
     /// Link addresses, client's first: what the client's frames come from and go to, which may be routers. All zero where frames
     /// have none.
     pub link_addresses: [[u8; 6]; 2],
+    /// An operator lets what is left of it pass unread ([`crate::Engine::bypass_flow`]).
+    pub bypassed_by_operator: bool,
     /// When the first packet of the flow was seen, in the caller's nanoseconds.
     pub started_ns: u64,
     /// `ClientHello.random`; all zero before it was seen.
@@ -138,6 +140,7 @@ impl SessionInfo {
             server,
             place,
             link_addresses: [[0; 6]; 2],
+            bypassed_by_operator: false,
             started_ns,
             client_random: [0; 32],
             client_hello: false,

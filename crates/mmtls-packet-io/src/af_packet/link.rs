@@ -59,9 +59,13 @@ impl Link {
             let number = value.try_into().ok().map(u32::from_ne_bytes);
             match kind {
                 libc::IFLA_MASTER => link.master = number,
-                // For IPv6; that for IPv4 is never larger.
-                libc::IFLA_GSO_MAX_SIZE => link.gso_max_size = number,
-                IFLA_GRO_MAX_SIZE => link.gro_max_size = number,
+                // Those for IPv4 have attributes of their own.
+                libc::IFLA_GSO_MAX_SIZE | IFLA_GSO_IPV4_MAX_SIZE => {
+                    link.gso_max_size = link.gso_max_size.max(number);
+                }
+                IFLA_GRO_MAX_SIZE | IFLA_GRO_IPV4_MAX_SIZE => {
+                    link.gro_max_size = link.gro_max_size.max(number);
+                }
                 _ => {}
             }
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -72,6 +76,9 @@ impl Link {
 
 /// Linux 5.17.
 const IFLA_GRO_MAX_SIZE: u16 = 58;
+/// Linux 6.3.
+const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
+const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
 
 #[cfg(test)]
 mod tests {

@@ -95,7 +95,7 @@ fn skip(reason: &str) -> bool {
 
 /// Counts and tells a skip, which is a failure where `variable` is `1`.
 #[track_caller]
-pub(crate) fn skip_unless(variable: &str, reason: &str) -> bool {
+pub fn skip_unless(variable: &str, reason: &str) -> bool {
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");

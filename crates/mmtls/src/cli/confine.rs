@@ -9,7 +9,7 @@ use mmtls::config::File;
 use mmtls::eve::STANDARD_OUTPUT;
 use mmtls::monitor::MonitorConfig;
 use mmtls::sandbox::calls::{
-    EXPRESSIONS, Jobs, KEY_CHANNEL, KEY_SENDER, KEY_SERVER, METRICS, MONITOR, NAMES, READ, SERVICE,
+    EXPRESSIONS, Jobs, KEY_CHANNEL, KEY_SENDER, KEY_SERVER, METRICS, MONITOR, NAMES, READ,
 };
 use mmtls::sandbox::{Files, Sandbox, SandboxError, SandboxSection};
 use mmtls_middlebox::Error;
@@ -34,7 +34,7 @@ pub fn of_run(file: &File, monitor: &MonitorConfig, lists: &[PathBuf]) -> Sandbo
     if let Some(socket) = &file.control.socket {
         files.remove(socket);
     }
-    let jobs = MONITOR | KEY_CHANNEL | METRICS | expressions(monitor) | service();
+    let jobs = MONITOR | KEY_CHANNEL | METRICS | expressions(monitor);
     Sandbox::new(file.sandbox.clone(), files, jobs)
 }
 
@@ -45,11 +45,6 @@ pub fn of_read(section: SandboxSection, monitor: &MonitorConfig) -> Sandbox {
 
 fn expressions(monitor: &MonitorConfig) -> Jobs {
     if monitor.rules.is_some() { EXPRESSIONS } else { 0 }
-}
-
-/// Where a service manager wants to know.
-fn service() -> Jobs {
-    if std::env::var_os("NOTIFY_SOCKET").is_some() { SERVICE } else { 0 }
 }
 
 /// What is written.
@@ -95,7 +90,7 @@ pub fn of_key_server<'a>(
     if let Some(port) = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()) {
         files.connect(port);
     }
-    let mut jobs = KEY_SERVER | KEY_CHANNEL | KEY_SENDER | service();
+    let mut jobs = KEY_SERVER | KEY_CHANNEL | KEY_SENDER;
     if address.parse::<SocketAddr>().is_err() {
         jobs |= NAMES;
         // Where the C library looks for how names are looked up, and for its parts that do it.
@@ -105,6 +100,8 @@ pub fn of_key_server<'a>(
             .into_iter()
             .filter(|it| it.exists())
             .for_each(|it| files.read_all(it));
+        // Which somebody may have made elsewhere.
+        files.read(Path::new("/etc/resolv.conf"));
         // A name server that is asked by TCP.
         files.connect(53);
     }

@@ -83,11 +83,13 @@ impl KeyServerArgs {
         let settings = self.settings()?;
         let prepare = harden::binding_to(self.cpu)?;
         let bound = KeyServer::bind(settings).map_err(|error| wrong(&error))?;
-        harden::drop_capabilities()?;
+        service::connect();
         let section = SandboxSection { enabled: !self.no_sandbox, ..SandboxSection::default() };
-        let certificates = [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()];
+        let certificates =
+            [Some(&self.cert), Some(&self.key), Some(&self.ca), self.client_ca.as_ref()];
         let certificates = certificates.into_iter().flatten();
         let sandbox = confine::of_key_server(section.clone(), certificates, &self.middlebox);
+        harden::drop_capabilities()?;
         sandbox.enter().map_err(confine::usage)?.iter().for_each(|text| say(text));
         let confine_thread = confine::thread(&section, KEY_CHANNEL | KEY_SENDER)?;
         let prepare = || {

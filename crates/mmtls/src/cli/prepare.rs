@@ -5,6 +5,7 @@
 use mmtls::check::{self, Problem, Severity};
 use mmtls::config::{File, Places};
 use mmtls::monitor::MonitorConfig;
+use mmtls::sandbox::parent;
 use mmtls_engine::Cleartext;
 use mmtls_middlebox::{Error, Settings};
 
@@ -66,6 +67,16 @@ pub(super) fn settings(file: &File, places: &Places) -> Result<Settings, Vec<Str
     mistakes.extend(file.check_metrics().err().as_ref().map(located));
     let sandbox = file.sandbox.check().map_err(usage);
     mistakes.extend(sandbox.err().as_ref().map(located));
+    if let Some(log) = &file.keys.log_file
+        && file.sandbox.enabled
+        && !parent(log).is_dir()
+    {
+        let text = format!(
+            "keys.log_file {}: its directory has to be there before the start (or: sandbox.enabled = false)",
+            log.display()
+        );
+        mistakes.push(places.locate(&text));
+    }
     let settings = Settings::read(&file.configuration());
     let settings = settings.map_err(|errors| mistakes.extend(errors.iter().map(located)));
     let mut settings = match settings {

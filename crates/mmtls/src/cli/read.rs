@@ -106,9 +106,10 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
         describe_rules(rules.matcher().len(), rules.skipped(), &mut say);
     }
     // A capture is what an attacker sent: everything that needs privileges is open by now.
-    mmtls_middlebox::harden::drop_capabilities()?;
     let section = SandboxSection { enabled: !args.no_sandbox, ..SandboxSection::default() };
-    let told = confine::of_read(section, &monitor_config).enter().map_err(confine::usage)?;
+    let sandbox = confine::of_read(section, &monitor_config);
+    mmtls_middlebox::harden::drop_capabilities()?;
+    let told = sandbox.enter().map_err(confine::usage)?;
     told.iter().for_each(|text| say(text));
     check_streams(args.report.streams.as_deref())?;
     let mut config = offline::config();

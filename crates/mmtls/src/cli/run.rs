@@ -31,7 +31,7 @@ use super::report::{
     ReportArgs, check_mirror, check_streams, describe_rules, host_name, print_profile,
 };
 use super::say::{Behind, say};
-use super::service::Service;
+use super::service::{self, Service};
 use super::services::{Services, run_facts, why_not_forwarded};
 use super::signals::Signals;
 use super::stats::StatsAggregator;
@@ -137,6 +137,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let told: Vec<String> = [exceptions, uninspected].into_iter().flatten().collect();
     let mut facts = run_facts(&settings, told.clone());
     let limits = settings.engine.limits;
+    service::connect();
     let process = std::fs::File::open("/proc/self/status").ok();
     let lists = monitors.first().and_then(Monitor::rules).map(|rules| rules.lists().to_vec());
     let sandbox = confine::of_run(&file, &monitor_config, lists.as_deref().unwrap_or_default());

@@ -1,10 +1,16 @@
 //! What a service manager is told (`sd_notify`): that frames are moved, that certificates and rules are read again, that it
 //! ends; and that every worker still turns.
 //!
-//! Refuses to let a packet wait for the service manager: a thread of its own tells it. Refuses to feed the watchdog
-//! while any worker stands.
+//! Refuses to let anything wait for the service manager: what it does not read is lost. Refuses to feed the watchdog while any
+//! worker stands.
 
+use std::fmt::Write as _;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,8 +18,13 @@ use std::time::{Duration, Instant};
 use mmtls_middlebox::Error;
 use sd_notify::NotifyState;
 
+use super::say::say;
+
 /// How soon it is noticed that all workers turn; they say so several times a second.
 const POLL: Duration = Duration::from_millis(50);
+
+/// The way to the service manager, where there is one: connected before sockets can be made no more.
+static MANAGER: OnceLock<Option<UnixDatagram>> = OnceLock::new();
 
 /// The workers of a monitor, as the service manager sees them.
 pub struct Service {
@@ -44,7 +55,7 @@ impl Service {
     /// # Errors
     /// [`Error::System`] when the thread cannot be started.
     pub fn start(workers: usize, status: String) -> Result<Self, Error> {
-        if std::env::var_os("NOTIFY_SOCKET").is_none() {
+        if MANAGER.get().is_none_or(Option::is_none) {
             return Ok(Self { workers: None });
         }
         let watchdog = sd_notify::watchdog_enabled();
@@ -72,6 +83,28 @@ impl Drop for Service {
     }
 }
 
+/// Connects to the service manager that has asked for it. To be called before the process is confined.
+pub fn connect() {
+    MANAGER.get_or_init(|| {
+        let name = std::env::var_os("NOTIFY_SOCKET")?;
+        let connected = (|| {
+            let address = match name.as_bytes() {
+                [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
+                _ => SocketAddr::from_pathname(&name)?,
+            };
+            let socket = UnixDatagram::unbound()?;
+            socket.connect_addr(&address)?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        })();
+        connected
+            .map_err(|error: io::Error| {
+                say(&format!("NOTIFY_SOCKET {}: {error}", name.display()));
+            })
+            .ok()
+    });
+}
+
 /// Something is read again from now on; [`ready`] ends it.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
@@ -87,7 +120,14 @@ pub fn ready() {
 
 /// Where nobody listens, there is nobody to tell.
 fn notify(states: &[NotifyState<'_>]) {
-    let _ = sd_notify::notify(states);
+    if let Some(Some(manager)) = MANAGER.get() {
+        let mut text = String::new();
+        for state in states {
+            // To memory.
+            let _ = writeln!(text, "{state}");
+        }
+        let _ = manager.send(text.as_bytes());
+    }
 }
 
 /// The thread's life, as long as the process's.

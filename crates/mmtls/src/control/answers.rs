@@ -1,6 +1,6 @@
 //! The answer to each request.
 //!
-//! Refuses to hold anything that workers wait for: numbers come from snapshots, sessions from the desks.
+//! Refuses to look into workers: numbers come from snapshots, sessions from the desks.
 
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
@@ -49,7 +49,10 @@ pub struct RunFacts {
 /// A run that is to end once its sessions have.
 #[derive(Default)]
 pub struct Drain {
+    /// Some worker may drain.
     has_begun: AtomicBool,
+    /// Somebody waits for the sessions' end.
+    is_waited_for: AtomicBool,
 }
 
 /// What answers.
@@ -326,33 +329,43 @@ impl Controls {
     }
 
     fn drain(&self, timeout: Option<Duration>) -> Result<Value, String> {
-        if self.drain.has_begun.swap(true, Ordering::AcqRel) {
+        let end = match timeout.map(|timeout| Instant::now().checked_add(timeout)) {
+            Some(None) => return Err("timeout_seconds is too long".to_owned()),
+            Some(end) => end,
+            None => None,
+        };
+        if self.drain.is_waited_for.swap(true, Ordering::AcqRel) {
             return Err("the run is being drained already".to_owned());
         }
+        // From the first order on; it stays so whatever becomes of the others, and can be asked for again.
+        self.drain.has_begun.store(true, Ordering::Release);
         let begun = self.desks.ask(Order::Drain).and_then(|_| live(&self.desks));
-        let left = begun.inspect_err(|_| self.drain.has_begun.store(false, Ordering::Release))?;
+        let begun = begun.and_then(|left| self.wait_for_sessions(left, end).map(|()| left));
+        let left =
+            begun.inspect_err(|_| self.drain.is_waited_for.store(false, Ordering::Release))?;
+        Ok(json!({"sessions": left, "timeout_seconds": timeout.map(|it| it.as_secs())}))
+    }
+
+    /// Has a thread end the run once its sessions have ended, or their time.
+    fn wait_for_sessions(&self, mut left: usize, end: Option<Instant>) -> Result<(), String> {
         let (desks, stop, say) = (Arc::clone(&self.desks), Arc::clone(&self.stop), self.say);
-        let end = timeout.map(|timeout| Instant::now() + timeout);
         let work = move || {
-            let mut left = live(&desks);
-            while left.as_ref().is_ok_and(|left| *left > 0)
+            while left > 0
                 && end.is_none_or(|end| Instant::now() < end)
                 && !stop.load(Ordering::Relaxed)
             {
                 std::thread::sleep(DRAIN_PAUSE);
                 // A worker that is busy is asked again.
-                left = live(&desks).or(left);
+                left = live(&desks).unwrap_or(left);
             }
             match left {
-                Ok(0) => say("drained: no session is left"),
-                Ok(left) => say(&format!("drained: {left} sessions are left and will be cut")),
-                Err(error) => say(&format!("drained: {error}")),
+                0 => say("drained: no session is left"),
+                _ => say(&format!("drained: {left} sessions are left and will be cut")),
             }
             stop.store(true, Ordering::Relaxed);
         };
-        let thread = std::thread::Builder::new().name("drain".to_owned());
-        thread.spawn(work).map_err(|error| format!("no thread to wait for sessions: {error}"))?;
-        Ok(json!({"sessions": left, "timeout_seconds": timeout.map(|it| it.as_secs())}))
+        let thread = std::thread::Builder::new().name("drain".to_owned()).spawn(work);
+        thread.map(drop).map_err(|error| format!("no thread to wait for sessions: {error}"))
     }
 }
 

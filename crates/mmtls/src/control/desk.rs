@@ -1,7 +1,7 @@
 //! Where orders wait for the workers, each of which looks at its own desk at its tick.
 //!
 //! A worker looks at some thousand places of its table and goes on with frames; what is left is done a few milliseconds later.
-//! Refuses more than a few orders at a time, and to let a worker wait for a lock or a reader.
+//! Refuses more than a few orders at a time, and to let a worker wait for a reader, or for a lock that is held for longer than a push.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -197,7 +197,7 @@ impl Job {
         worker: &Worker<Monitor, P>,
     ) -> Option<Outcome> {
         let (engine, now_ns) = (worker.engine(), worker.now_ns());
-        let most = self.rows.len() + ROWS_PER_TICK;
+        let mut written = 0;
         let end = self.next + SLOTS_PER_TICK;
         // What would be thrown away again needs no line.
         let mut least = self.least(filter.limit);
@@ -212,7 +212,8 @@ impl Job {
                 continue;
             }
             self.rows.push((key, sessions::row(&view, engine.handler(), number, now_ns)));
-            if self.rows.len() >= most {
+            written += 1;
+            if written >= ROWS_PER_TICK {
                 next = view.slot + 1;
                 break;
             }
@@ -234,8 +235,12 @@ impl Job {
         (self.rows.len() >= limit).then(|| self.rows.iter().map(|row| row.0).min()).flatten()
     }
 
+    /// Leaves the largest ones, in any order: whoever has asked sorts them.
     fn keep_best(&mut self, limit: usize) {
-        keep_best(&mut self.rows, limit);
+        if self.rows.len() > limit {
+            self.rows.select_nth_unstable_by_key(limit, |row| Reverse(row.0));
+            self.rows.truncate(limit);
+        }
     }
 
     fn count<P: Ports>(&mut self, worker: &Worker<Monitor, P>) -> Option<Outcome> {

@@ -69,11 +69,11 @@ pub struct SocketFile {
     identity: Identity,
 }
 
-/// Device, number, and when it was made: numbers are used again.
+/// Device, number, and when it was written to, which is when it was made: numbers are used again, and its group may be changed.
 type Identity = (u64, u64, i64, i64);
 
 fn identity(file: &std::fs::Metadata) -> Identity {
-    (file.dev(), file.ino(), file.ctime(), file.ctime_nsec())
+    (file.dev(), file.ino(), file.mtime(), file.mtime_nsec())
 }
 
 impl Drop for SocketFile {

@@ -80,6 +80,7 @@ fn transaction<'a>(url: &'a str, agent: &'a str) -> HttpTransaction<'a> {
 /// A session that was decrypted.
 pub(crate) fn session() -> SessionInfo {
     SessionInfo {
+        bypassed_by_operator: false,
         id: SessionId(7),
         client: key().client,
         server: key().server,

@@ -108,8 +108,10 @@ impl RotatingFile {
                 self.failed = None;
             }
             Err(_) => {
-                // Needs no space. What is no regular file cannot be cut.
-                let _ = self.file.set_len(self.len);
+                // Needs no space. What is no regular file cannot be cut: whoever reads it next is told all again.
+                if self.file.set_len(self.len).is_err() {
+                    self.len = 0;
+                }
                 self.failed = Some(Instant::now());
             }
         }
@@ -120,17 +122,18 @@ impl RotatingFile {
         written
     }
 
-    /// Begins another file where that is due: between two events, so that each is in one file.
+    /// Whether another file is to begin: between two events, so that each is in one file.
+    pub(super) fn is_full(&mut self) -> bool {
+        let len = self.len + self.blocks.get_mut().len() as u64;
+        let is_old = self.limits.age.is_some_and(|age| self.opened.elapsed() >= age);
+        (len >= self.limits.bytes || is_old) && len > self.header_len
+    }
+
+    /// Begins another file, once everything has been written.
     ///
     /// # Errors
     /// Those of the file system; the file in use stays so.
     pub(super) fn rotate(&mut self) -> io::Result<()> {
-        let len = self.len + self.blocks.get_mut().len() as u64;
-        let is_old = self.limits.age.is_some_and(|age| self.opened.elapsed() >= age);
-        if len < self.limits.bytes && !is_old || len <= self.header_len {
-            return Ok(());
-        }
-        self.commit()?;
         match begin(&self.path, self.limits.files, self.header_len) {
             Ok(file) => self.file = file,
             Err(error) => {
@@ -215,7 +218,10 @@ mod tests {
         let path = dir.0.join("m");
         let mut file = RotatingFile::create(&path, &config(1000, 3)).unwrap();
         for number in 0..50 {
-            file.rotate().unwrap();
+            if file.is_full() {
+                file.commit().unwrap();
+                file.rotate().unwrap();
+            }
             file.push(number, &[number as u8; 100], None);
         }
         file.commit().unwrap();

@@ -34,6 +34,8 @@ pub use settings::{MirrorConfig, ServerPort};
 use writer::{Counters, Event, PATIENCE, Writer};
 pub use writer::{MirrorError, Output};
 
+/// Early data whose fate is not known may take one part in so many of what may be buffered.
+const EARLY_SHARE: usize = 4;
 /// What an event costs of the queue beside its bytes.
 const EVENT_BYTES: usize = 256;
 /// How often the thread looks after its outputs while nothing comes.
@@ -95,6 +97,8 @@ struct Shared {
     max_buffered_bytes: usize,
     /// Bytes of events that were not written yet.
     buffered: AtomicUsize,
+    /// Bytes of early data whose fate is not known.
+    early: AtomicUsize,
     counters: Counters,
     queue: Mutex<Queue>,
     /// There is something in the queue, or the thread is to end.
@@ -114,6 +118,35 @@ struct Queue {
     busy: bool,
     end: bool,
     error: Option<MirrorError>,
+}
+
+/// What early data of a session take of the memory for those of all, a part of [`MirrorConfig::max_buffered_bytes`].
+struct EarlyRoom {
+    shared: Arc<Shared>,
+    taken: usize,
+}
+
+impl EarlyRoom {
+    /// Takes so many bytes more, up to `most` in all; false where there is no room.
+    fn take(&mut self, bytes: usize, most: usize) -> bool {
+        if self.taken + bytes > most {
+            return false;
+        }
+        let Shared { early, max_buffered_bytes, .. } = &*self.shared;
+        let before = early.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > max_buffered_bytes / EARLY_SHARE {
+            early.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        self.taken += bytes;
+        true
+    }
+}
+
+impl Drop for EarlyRoom {
+    fn drop(&mut self) {
+        self.shared.early.fetch_sub(self.taken, Ordering::Relaxed);
+    }
 }
 
 /// Ends the thread when the last one that has it goes.
@@ -141,6 +174,7 @@ impl Mirror {
             port: config.port,
             max_buffered_bytes: config.max_buffered_bytes,
             buffered: AtomicUsize::new(0),
+            early: AtomicUsize::new(0),
             counters: Counters::default(),
             queue: Mutex::default(),
             work: Condvar::new(),
@@ -194,6 +228,11 @@ impl Mirror {
     pub(crate) fn take_error(&self) -> Option<MirrorError> {
         let of_writer = lock(&self.shared.writer).as_mut().and_then(Writer::take_error);
         of_writer.or_else(|| lock(&self.shared.queue).error.take())
+    }
+
+    /// For early data of a session.
+    fn early_room(&self) -> EarlyRoom {
+        EarlyRoom { shared: Arc::clone(&self.shared), taken: 0 }
     }
 
     fn counters(&self) -> &Counters {

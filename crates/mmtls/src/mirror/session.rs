@@ -3,15 +3,15 @@
 //!
 //! Refuses to tell anything behind bytes that are missing.
 
-use mmtls_engine::session::{EndReason, SessionInfo};
+use mmtls_engine::session::{EndReason, KeyStatus, SessionInfo};
 use mmtls_engine::tls::Direction;
 
-use super::Mirror;
 use super::conversation::Ending;
 use super::frame::Ends;
 use super::writer::{Beginning, Event, count};
+use super::{EVENT_BYTES, EarlyRoom, Mirror};
 
-/// Most bytes of early data that wait until the server has taken or refused them.
+/// Most memory for early data that wait until the server has taken or refused them, in bytes.
 const MAX_EARLY_BYTES: usize = 64 << 10;
 
 /// A session's part of the mirror.
@@ -20,7 +20,8 @@ pub struct SessionMirror {
     phase: Phase,
     /// Early data, and when they came.
     early: Vec<(u64, Vec<u8>)>,
-    early_bytes: usize,
+    /// What they take of the memory for those of all sessions.
+    early_room: Option<EarlyRoom>,
     /// Why something is missing before the first byte.
     ahead: Option<&'static str>,
     /// Who has sent its last byte first.
@@ -53,20 +54,14 @@ impl SessionMirror {
             return;
         }
         if early && self.phase == Phase::Waiting {
-            self.early_bytes += bytes.len();
-            if self.early_bytes <= MAX_EARLY_BYTES {
+            let room = self.early_room.get_or_insert_with(|| mirror.early_room());
+            if room.take(EVENT_BYTES + bytes.len(), MAX_EARLY_BYTES) {
                 self.early.push((now_ns, bytes.to_vec()));
                 return;
             }
         }
         self.tell_early(mirror, info);
-        // An endpoint may refuse a direction later than it has begun.
-        let refused = Direction::BOTH
-            .into_iter()
-            .find(|side| info.refused[side.index()] && self.has_sent[side.index()]);
-        if let Some(side) = refused {
-            self.lost(mirror, info, now_ns, side, "refused by its endpoint");
-        }
+        self.tell_unread(mirror, info, now_ns);
         self.say(mirror, info, now_ns, from, bytes);
     }
 
@@ -82,7 +77,7 @@ impl SessionMirror {
             self.tell_early(mirror, info);
             return;
         }
-        self.early = Vec::new();
+        self.drop_early();
         if self.phase == Phase::Open {
             // They were told already, and are sent again.
             self.lost(mirror, info, now_ns, Direction::ClientToServer, "early data refused");
@@ -100,7 +95,7 @@ impl SessionMirror {
     ) {
         match self.phase {
             Phase::Waiting => {
-                self.early = Vec::new();
+                self.drop_early();
                 self.ahead.get_or_insert(why);
             }
             Phase::Open => {
@@ -121,6 +116,7 @@ impl SessionMirror {
     /// The session is over.
     pub(crate) fn end(&mut self, mirror: &Mirror, info: &SessionInfo, now_ns: u64, why: EndReason) {
         self.tell_early(mirror, info);
+        self.tell_unread(mirror, info, now_ns);
         if self.phase != Phase::Open {
             return;
         }
@@ -137,8 +133,29 @@ impl SessionMirror {
 
     /// Early data that the server takes, as far as is known.
     fn tell_early(&mut self, mirror: &Mirror, info: &SessionInfo) {
-        for (now_ns, bytes) in std::mem::take(&mut self.early) {
+        for (now_ns, bytes) in self.drop_early() {
             self.say(mirror, info, now_ns, Direction::ClientToServer, &bytes);
+        }
+    }
+
+    fn drop_early(&mut self) -> Vec<(u64, Vec<u8>)> {
+        self.early_room = None;
+        std::mem::take(&mut self.early)
+    }
+
+    /// What is not read any more, which no error tells: an endpoint may refuse later than it has begun, and an operator.
+    fn tell_unread(&mut self, mirror: &Mirror, info: &SessionInfo, now_ns: u64) {
+        let has_sent = |side: &Direction| self.has_sent[side.index()];
+        let refused = |side: &Direction| info.refused[side.index()] && has_sent(side);
+        let why = if info.bypassed_by_operator {
+            "bypassed by an operator"
+        } else if info.key_status == KeyStatus::Exempt || Direction::BOTH.iter().any(refused) {
+            "refused by its endpoint"
+        } else {
+            return;
+        };
+        if let Some(side) = Direction::BOTH.into_iter().find(has_sent) {
+            self.lost(mirror, info, now_ns, side, why);
         }
     }
 

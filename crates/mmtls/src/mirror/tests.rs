@@ -121,6 +121,46 @@ fn refuses_to_go_on_behind_bytes_that_are_missing() {
     assert_eq!((counters.gaps, counters.bytes, counters.bytes_lost), (2, 6, 7));
 }
 
+/// What passes unread without an error: behind a refusal, or an operator's decision.
+#[test]
+fn refuses_to_end_as_if_whole_what_passed_unread() {
+    let dir = TempDir::new("mirror-unread");
+    let mirror = open(&dir, MirrorConfig::default());
+    for (number, comment) in [(1, "bypassed by an operator"), (2, "refused by its endpoint")] {
+        let mut info = numbered(number);
+        let mut session = SessionMirror::default();
+        session.data(&mirror, &info, 1, CLIENT, (b"read", false));
+        info.bypassed_by_operator = number == 1;
+        info.refused = [number == 2, false];
+        session.end(&mirror, &info, 2, EndReason::Closed);
+        mirror.finish();
+        assert!(comment_is_in(&dir.0.join("m"), comment), "{comment}");
+    }
+    assert_eq!(mirror.read_counters().gaps, 2);
+    assert!(!told(&dir.0.join("m")).iter().any(|it| it.contains('F')));
+}
+
+/// However small the pieces are, and however many sessions wait for their server.
+#[test]
+fn refuses_to_keep_more_early_data_than_there_is_room_for() {
+    let dir = TempDir::new("mirror-early-room");
+    let most = 1 << 20;
+    let mirror = open(&dir, MirrorConfig { max_buffered_bytes: most, ..MirrorConfig::default() });
+    let kept = || mirror.shared.early.load(Ordering::Relaxed);
+    let mut sessions = Vec::new();
+    for number in 1..=100 {
+        let info = numbered(number);
+        let mut session = SessionMirror::default();
+        for _ in 0..100 {
+            session.data(&mirror, &info, 1, CLIENT, (b"x", true));
+        }
+        sessions.push(session);
+    }
+    assert!(kept() > most / EARLY_SHARE / 2 && kept() <= most / EARLY_SHARE, "{}", kept());
+    drop(sessions);
+    assert_eq!(kept(), 0);
+}
+
 #[test]
 fn accepts_early_data_once_they_are_taken() {
     let dir = TempDir::new("mirror-early");

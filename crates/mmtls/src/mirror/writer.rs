@@ -245,10 +245,11 @@ impl Writer {
     }
 
     fn rotate(&mut self, counters: &Counters) {
-        let Some(file) = &mut self.file else {
+        if !self.file.as_mut().is_some_and(|file| file.is_ready() && file.is_full()) {
             return;
-        };
-        if file.is_ready()
+        }
+        self.commit(counters);
+        if let Some(file) = self.file.as_mut().filter(|file| file.is_ready())
             && let Err(error) = file.rotate()
         {
             self.file_lost(error, counters);

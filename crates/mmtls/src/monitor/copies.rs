@@ -184,6 +184,11 @@ impl Copies {
             let other = direction.reverse();
             streams.hole(&info.client_random, &mut state.files, other, error.name());
         }
+        if info.bypassed_by_operator {
+            for direction in Direction::BOTH {
+                streams.hole(&info.client_random, &mut state.files, direction, "bypassed");
+            }
+        }
         streams.close(info.id);
     }
 

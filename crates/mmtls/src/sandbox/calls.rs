@@ -5,7 +5,7 @@
 //! `kill`, `mount`, `setuid`, loading of eBPF programs) is not.
 
 /// Threads by what they do: bits of a set.
-pub type Jobs = u16;
+pub type Jobs = u8;
 
 /// `mmtls run`: workers, and the threads for logs, the mirror, key logs, reloads and the control socket.
 pub const MONITOR: Jobs = 1;
@@ -24,8 +24,6 @@ pub const NAMES: Jobs = 1 << 6;
 
 /// The key channel of a key server, which sends packets itself.
 pub const KEY_SENDER: Jobs = 1 << 7;
-/// Tells a service manager how it is (`sd_notify`).
-pub const SERVICE: Jobs = 1 << 8;
 
 const ALL: Jobs = MONITOR | KEY_CHANNEL | METRICS | READ | KEY_SERVER;
 const FILES: Jobs = MONITOR | READ | KEY_SERVER;
@@ -184,8 +182,6 @@ pub const CALLS: &[Call] = calls! {
     SYS_epoll_ctl for KEY_CHANNEL | KEY_SERVER | MONITOR => "the key channel";
     SYS_epoll_pwait for KEY_CHANNEL | KEY_SERVER | MONITOR => "the key channel";
     SYS_socket for KEY_SERVER, SOCKET => "to the middlebox, and to who knows its address: no packet sockets";
-    SYS_socket for SERVICE, UNIX_DATAGRAM => "to the service manager";
-    SYS_connect for SERVICE => "to the service manager: all that its sockets can";
     SYS_connect for KEY_SERVER => "to the middlebox; Landlock says by which port";
     SYS_bind for NAMES => "names";
     SYS_uname for NAMES => "names";
@@ -289,8 +285,6 @@ const SOCKET: &[&[Argument]] = &[
     &[exactly(0, libc::AF_UNIX), SOCKET_KIND_STREAM],
     &[exactly(0, libc::AF_NETLINK), exactly(2, libc::NETLINK_ROUTE)],
 ];
-
-const UNIX_DATAGRAM: &[&[Argument]] = &[&[exactly(0, libc::AF_UNIX), SOCKET_KIND_DATAGRAM]];
 
 /// Beside the flags that it may be asked for with.
 const fn kind(kind: libc::c_int) -> Argument {

@@ -25,11 +25,13 @@ const READ: Rights = make_bitflags!(AccessFs::ReadFile);
 const WRITE: Rights = make_bitflags!(AccessFs::{WriteFile | Truncate | MakeReg | RemoveFile});
 const REMOVE: Rights = make_bitflags!(AccessFs::RemoveFile);
 
-/// What may be opened, as it comes together.
+/// What may be opened, as it comes together: each place is opened when it is named, with the rights that there are then.
 #[derive(Default)]
 pub struct Files {
-    rights: Vec<(PathBuf, Rights)>,
+    rights: Vec<(PathFd, Rights)>,
     ports: Vec<u16>,
+    /// The first place that is not there.
+    error: Option<SandboxError>,
 }
 
 /// How far the kernel goes along.
@@ -46,9 +48,7 @@ pub enum Confined {
 impl Files {
     /// This file is read again, and what replaces it: a link's target, too.
     pub fn read(&mut self, file: &Path) {
-        for directory in places(file) {
-            self.rights.push((directory, READ));
-        }
+        places(file).iter().for_each(|directory| self.allow(directory, READ));
     }
 
     /// A key log: a FIFO is opened for writing as well, so that it has no end.
@@ -56,29 +56,28 @@ impl Files {
         self.read(file);
         let kind = file.metadata().map(|it| it.file_type());
         if kind.as_ref().map_or(true, FileType::is_fifo) {
-            let write = AccessFs::WriteFile.into();
-            self.rights.extend(places(file).into_iter().map(|directory| (directory, write)));
+            places(file)
+                .iter()
+                .for_each(|directory| self.allow(directory, AccessFs::WriteFile.into()));
         }
     }
 
     /// Files come and go in this directory.
     pub fn write_in(&mut self, directory: &Path) {
-        self.rights.push((directory.to_owned(), WRITE));
+        self.allow(directory, WRITE);
     }
 
     /// This file is written, and replaced by others.
     pub fn write(&mut self, file: &Path) {
         match file.metadata().map(|it| it.file_type()) {
-            Ok(kind) if !kind.is_file() => {
-                self.rights.push((file.to_owned(), AccessFs::WriteFile.into()));
-            }
-            _ => self.rights.extend(places(file).into_iter().map(|directory| (directory, WRITE))),
+            Ok(kind) if !kind.is_file() => self.allow(file, AccessFs::WriteFile.into()),
+            _ => places(file).iter().for_each(|directory| self.allow(directory, WRITE)),
         }
     }
 
     /// This file is removed at the end.
     pub fn remove(&mut self, file: &Path) {
-        self.rights.push((parent(file).to_owned(), REMOVE));
+        self.allow(parent(file), REMOVE);
     }
 
     /// TCP connections are made to this port.
@@ -86,13 +85,25 @@ impl Files {
         self.ports.push(port);
     }
 
-    /// Everything can be read.
-    pub fn read_all(&mut self, directory: &Path) {
-        self.rights.push((directory.to_owned(), make_bitflags!(AccessFs::{ReadFile | ReadDir})));
+    /// A file, or everything in a directory, can be read.
+    pub fn read_all(&mut self, path: &Path) {
+        let all = make_bitflags!(AccessFs::{ReadFile | ReadDir});
+        self.allow(path, if path.is_dir() { all } else { READ });
+    }
+
+    fn allow(&mut self, path: &Path, rights: Rights) {
+        match PathFd::new(path) {
+            Ok(opened) => self.rights.push((opened, rights)),
+            Err(error) => {
+                let error = SandboxError::File(path.display().to_string(), error.to_string());
+                self.error.get_or_insert(error);
+            }
+        }
     }
 
     /// From here on, and for the calling thread and those that it starts, nothing else is opened.
     pub fn confine(self) -> Result<Confined, SandboxError> {
+        self.error.map_or(Ok(()), Err)?;
         let landlock = |error: landlock::RulesetError| SandboxError::Landlock(error.to_string());
         let mut ruleset = Ruleset::default()
             .handle_access(AccessFs::from_all(TESTED))
@@ -100,10 +111,7 @@ impl Files {
             .and_then(|it| it.scope(Scope::from_all(TESTED)))
             .and_then(Ruleset::create)
             .map_err(landlock)?;
-        for (path, rights) in self.rights {
-            let opened = PathFd::new(&path).map_err(|error| {
-                SandboxError::File(path.display().to_string(), error.to_string())
-            })?;
+        for (opened, rights) in self.rights {
             ruleset = ruleset.add_rule(PathBeneath::new(opened, rights)).map_err(landlock)?;
         }
         for port in self.ports {
@@ -118,23 +126,18 @@ impl Files {
     }
 }
 
-fn parent(file: &Path) -> &Path {
+/// The directory of a file that is named, which has to be there before the process is confined.
+pub fn parent(file: &Path) -> &Path {
     match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     }
 }
 
-/// The directories in which a file, and what it links to, may be replaced. Of one that is not there yet, the nearest that is.
+/// The directories in which a file, and what it links to, may be replaced.
 fn places(file: &Path) -> Vec<PathBuf> {
-    let exists = parent(file).ancestors().find(|it| it.exists());
-    let named = exists.filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut places = vec![named.to_owned()];
-    if let Ok(target) = file.canonicalize() {
-        let target = parent(&target).to_owned();
-        if named.canonicalize().ok().as_ref() != Some(&target) {
-            places.push(target);
-        }
-    }
-    places
+    let named = parent(file).to_owned();
+    let target = file.canonicalize().ok().map(|target| parent(&target).to_owned());
+    let elsewhere = target.filter(|target| named.canonicalize().ok().as_ref() != Some(target));
+    [Some(named), elsewhere].into_iter().flatten().collect()
 }

@@ -15,7 +15,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use calls::Jobs;
-pub use files::{Confined, Files};
+pub use files::{Confined, Files, parent};
 pub use filter::Filter;
 pub use settings::{SandboxError, SandboxSection, Seccomp};
 
@@ -41,7 +41,8 @@ pub struct Sandbox {
 impl Sandbox {
     /// For a process whose threads have these jobs, and open these files.
     #[must_use]
-    pub fn new(section: SandboxSection, files: Files, jobs: Jobs) -> Self {
+    pub fn new(section: SandboxSection, mut files: Files, jobs: Jobs) -> Self {
+        section.read_paths.iter().for_each(|path| files.read_all(path));
         Self { section, files, jobs }
     }
 
@@ -50,18 +51,18 @@ impl Sandbox {
     /// # Errors
     /// [`SandboxError`].
     pub fn enter(mut self) -> Result<Vec<String>, SandboxError> {
-        let SandboxSection { enabled, seccomp, read_paths, .. } = self.section;
+        let SandboxSection { enabled, seccomp, .. } = self.section;
         if !enabled {
             return Ok(vec![
                 "warning: no sandbox: files, connections and system calls are not restricted"
                     .to_owned(),
             ]);
         }
-        for path in &read_paths {
-            self.files.read_all(path);
-        }
         // How many there are: the C library, when it shares out memory, and who reads counters of a map that each has.
-        self.files.read_all(Path::new("/sys/devices/system/cpu"));
+        let processors = Path::new("/sys/devices/system/cpu");
+        if processors.exists() {
+            self.files.read_all(processors);
+        }
         let mut told = Vec::new();
         match self.files.confine()? {
             Confined::Fully => {}

@@ -177,7 +177,7 @@ fn opens_what_is_named_and_what_replaces_it() {
         let at = |name: &str| directory.path().join(name);
         let confined = files.confine().unwrap();
         if confined == Confined::Not {
-            eprintln!("SKIP: this kernel has no Landlock");
+            mmtls_testkit::skip_unless("MMTLS_REQUIRE_TESTBED", "this kernel has no Landlock");
             return;
         }
         assert_eq!(fs::read(at("rules/a")).unwrap(), b"a");
@@ -194,4 +194,16 @@ fn opens_what_is_named_and_what_replaces_it() {
         fs::rename(at("rules/a"), at("logs/a")).unwrap_err();
     });
     confined.join().unwrap();
+}
+
+/// The nearest directory that is there would open everything below it.
+#[test]
+fn refuses_places_that_are_not_there() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["none/keys.log", "none/of/these/keys.log"] {
+        let mut files = Files::default();
+        files.read_key_log(&directory.path().join(name));
+        let error = files.confine().unwrap_err();
+        assert!(error.to_string().contains("none"), "{error}");
+    }
 }

@@ -177,7 +177,7 @@ fn engine(facts: &Facts, all: &mut Vec<Family>) {
     for (name, help, of) in [
         (
             "stall_duration_seconds",
-            "How long records waited for keys, whether these came or not.",
+            "How long records waited until their keys came, or the limit of their direction.",
             &(|status: &Status| status.engine.stall_times) as &dyn Fn(&Status) -> Histogram,
         ),
         (
