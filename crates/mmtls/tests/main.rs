@@ -10,6 +10,8 @@ mod consent;
 mod control;
 mod early;
 mod ech;
+#[cfg(target_arch = "x86_64")]
+mod inject;
 mod inspection;
 mod kernel_forwarding;
 mod key_server;
@@ -26,6 +28,8 @@ mod read;
 mod reset;
 mod restart;
 mod rules;
+// By calls that are made for threads: registers are those of one architecture.
+#[cfg(target_arch = "x86_64")]
 mod sandbox;
 mod servers;
 mod service;
