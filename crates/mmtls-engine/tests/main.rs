@@ -25,6 +25,7 @@ mod passing;
 mod passive;
 mod private_tag;
 mod refusals;
+mod resting;
 mod resumption;
 mod senders;
 mod shares;

@@ -11,6 +11,7 @@ pub mod key_schedule;
 pub mod keyring;
 mod locate;
 mod open;
+mod opening_key;
 pub mod private_tag;
 mod seal;
 pub mod suite;

@@ -6,13 +6,12 @@
 
 pub(crate) mod cbc;
 
-use std::sync::Arc;
-
 use mmtls_tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
 use zeroize::ZeroizeOnDrop;
 
 use crate::KeyError;
-use crate::aead::{AeadKey, Iv};
+use crate::aead::Iv;
+use crate::opening_key::OpeningKey;
 use crate::suite::{Cipher, IV_LEN, SALT_LEN, Suite};
 use crate::tls13_record::MAX_CONTENT_LEN;
 
@@ -28,14 +27,14 @@ const ADDITIONAL_LEN: usize = 13;
 /// The read keys of one direction of a TLS 1.2 session with an AEAD suite.
 #[derive(Clone)]
 pub(crate) struct AeadOpener {
-    key: Arc<AeadKey>,
+    key: OpeningKey,
     nonces: Nonces,
 }
 
 impl AeadOpener {
     /// Takes keys whose lengths have been checked against the suite.
     pub(crate) fn new(suite: &Suite, key: &[u8], iv: &[u8]) -> Result<Self, KeyError> {
-        let key = Arc::new(AeadKey::new(suite.cipher(), key)?);
+        let key = OpeningKey::new(suite.cipher(), key)?;
         Ok(Self { key, nonces: Nonces::new(suite, iv)? })
     }
 }
@@ -55,8 +54,8 @@ impl OpenRecord for AeadOpener {
             protected.len().checked_sub(self.key.tag_len()).ok_or(OpenError::Authentication)?;
         let (ciphertext, tag) = protected.split_at(len);
         let content = plaintext.get_mut(..len).ok_or(OpenError::Malformed)?;
-        self.key
-            .open(nonce, additional_data(sequence, header, len)?, ciphertext, tag, content)
+        let key = self.key.get().ok_or(OpenError::Authentication)?;
+        key.open(nonce, additional_data(sequence, header, len)?, ciphertext, tag, content)
             .map_err(|_| OpenError::Authentication)?;
         opened(header, len)
     }
@@ -71,6 +70,10 @@ impl OpenRecord for AeadOpener {
 
     fn content_len_is_exact(&self) -> bool {
         true
+    }
+
+    fn rest(&mut self) {
+        self.key.rest();
     }
 
     fn share(&self) -> Option<Box<dyn OpenRecord>> {

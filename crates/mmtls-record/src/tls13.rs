@@ -2,26 +2,24 @@
 //!
 //! Refuses to release a byte before its tag has been verified.
 
-use std::sync::Arc;
-
 use mmtls_tls::{OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
 
 use crate::KeyError;
-use crate::aead::{AeadKey, Iv};
+use crate::aead::Iv;
+use crate::opening_key::OpeningKey;
 use crate::private_tag::PRIVATE_TAG_LEN;
-use crate::suite;
-use crate::tls13_record::{aead_key, content, split};
+use crate::suite::{self, TLS13};
+use crate::tls13_record::{content, split};
 
 /// The read keys of one direction and epoch of a TLS 1.3 session.
 ///
 /// Of a suite with the private tag it verifies the AEAD's tag only, since the other key is not
-/// for middleboxes. The AEAD key is wiped by the crypto library, the IV by this type.
+/// for middleboxes. What the AEAD key is expanded to is wiped by the crypto library, key and IV by these types.
 #[derive(Clone)]
 pub struct Tls13Opener {
-    key: Arc<AeadKey>,
+    key: OpeningKey,
     iv: Iv,
-    tag_len: usize,
-    private_tag_len: usize,
+    private_tag_len: u8,
 }
 
 impl Tls13Opener {
@@ -30,9 +28,14 @@ impl Tls13Opener {
     /// # Errors
     /// [`KeyError`] when the suite is not supported or a length is wrong.
     pub fn new(suite: u16, key: &[u8], iv: &[u8]) -> Result<Self, KeyError> {
-        let (key, iv) = aead_key(suite, key, iv)?;
-        let private_tag_len = if suite::has_private_tag(suite) { PRIVATE_TAG_LEN } else { 0 };
-        Ok(Self { tag_len: key.tag_len(), private_tag_len, key: Arc::new(key), iv })
+        let private_tag_len = if suite::has_private_tag(suite) { PRIVATE_TAG_LEN as u8 } else { 0 };
+        let suite = suite::find(TLS13, suite)?;
+        suite.check(key, iv, &[])?;
+        Ok(Self { key: OpeningKey::new(suite.cipher(), key)?, iv: Iv::new(iv)?, private_tag_len })
+    }
+
+    fn private_tag_len(&self) -> usize {
+        self.private_tag_len.into()
     }
 }
 
@@ -44,19 +47,23 @@ impl OpenRecord for Tls13Opener {
         fragment: &[u8],
         plaintext: &mut [u8],
     ) -> Result<Opened, OpenError> {
-        let (ciphertext, tag) =
-            split(fragment, self.tag_len, self.private_tag_len).ok_or(OpenError::Authentication)?;
+        let (ciphertext, tag) = split(fragment, self.key.tag_len(), self.private_tag_len())
+            .ok_or(OpenError::Authentication)?;
         let inner_len = ciphertext.len();
         let inner = plaintext.get_mut(..inner_len).ok_or(OpenError::Malformed)?;
-        self.key
-            .open(self.iv.nonce(sequence), header, ciphertext, tag, inner)
+        let key = self.key.get().ok_or(OpenError::Authentication)?;
+        key.open(self.iv.nonce(sequence), header, ciphertext, tag, inner)
             .map_err(|_| OpenError::Authentication)?;
         content(inner)
     }
 
     fn content_len(&self, fragment_len: usize) -> usize {
         // The content type takes one byte.
-        fragment_len.saturating_sub(1 + self.tag_len + self.private_tag_len)
+        fragment_len.saturating_sub(1 + self.key.tag_len() + self.private_tag_len())
+    }
+
+    fn rest(&mut self) {
+        self.key.rest();
     }
 
     fn share(&self) -> Option<Box<dyn OpenRecord>> {
@@ -89,7 +96,7 @@ mod tests {
     #[test]
     fn accepts_every_suite_with_and_without_padding() {
         for (suite, key_len) in SUITES {
-            let (sealer, opener) = pair(suite, key_len);
+            let (sealer, mut opener) = pair(suite, key_len);
             for padding in [0, 1, 300, 16384 - 5] {
                 let record =
                     sealer.seal(3, ContentType::APPLICATION_DATA, b"hello", padding).unwrap();
@@ -97,6 +104,7 @@ mod tests {
                 let opened = opener.open(3, header(&record), &record[5..], &mut out).unwrap();
                 assert_eq!(opened.content_type, ContentType::APPLICATION_DATA);
                 assert_eq!(&out[..opened.len], b"hello");
+                opener.rest();
                 assert_eq!(opener.content_len(record.len() - 5), opened.len + padding);
             }
         }

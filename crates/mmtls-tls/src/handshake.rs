@@ -4,9 +4,12 @@
 
 use crate::HandshakeType;
 
-/// Reassembles plaintext handshake messages over records (RFC 8446, section 5.1).
+/// Reassembles plaintext handshake messages over records (RFC 8446, section 5.1). One pointer while nothing is kept.
 #[derive(Default)]
-pub struct MessageBuffer {
+pub struct MessageBuffer(Option<Box<Kept>>);
+
+#[derive(Default)]
+struct Kept {
     bytes: Vec<u8>,
     /// Bytes in front that were taken already. They go with the next push: a record may hold
     /// thousands of messages, and moving the rest for each would be quadratic.
@@ -23,14 +26,18 @@ impl MessageBuffer {
         if self.len() + content.len() > cap {
             return Err(TooLong);
         }
-        self.bytes.drain(..core::mem::take(&mut self.taken));
-        self.bytes.extend_from_slice(content);
+        let Kept { bytes, taken } = &mut **self.0.get_or_insert_default();
+        bytes.drain(..core::mem::take(taken));
+        bytes.extend_from_slice(content);
         Ok(())
     }
 
     /// Takes the next complete message: its type and body.
     pub fn pop(&mut self, cap: usize) -> Result<Option<(HandshakeType, Vec<u8>)>, TooLong> {
-        let rest = self.bytes.get(self.taken..).unwrap_or_default();
+        let Some(kept) = self.0.as_mut() else {
+            return Ok(None);
+        };
+        let rest = kept.bytes.get(kept.taken..).unwrap_or_default();
         let Some((&[kind, a, b, c], rest)) = rest.split_first_chunk::<4>() else {
             return Ok(None);
         };
@@ -42,8 +49,8 @@ impl MessageBuffer {
             return Ok(None);
         };
         let body = body.to_vec();
-        self.taken += 4 + len;
-        if self.taken == self.bytes.len() {
+        kept.taken += 4 + len;
+        if kept.taken == kept.bytes.len() {
             self.clear();
         }
         Ok(Some((HandshakeType(kind), body)))
@@ -51,12 +58,12 @@ impl MessageBuffer {
 
     /// Memory that is taken, in bytes.
     pub fn capacity(&self) -> usize {
-        self.bytes.capacity()
+        self.0.as_ref().map_or(0, |kept| kept.bytes.capacity())
     }
 
     /// Bytes that are not taken.
     pub fn len(&self) -> usize {
-        self.bytes.len() - self.taken
+        self.0.as_ref().map_or(0, |kept| kept.bytes.len() - kept.taken)
     }
 
     /// Whether all have been taken.
@@ -75,8 +82,8 @@ impl MessageBuffer {
 #[derive(Default)]
 pub struct MessageWalker {
     header: [u8; 4],
-    header_len: usize,
-    body_left: usize,
+    header_len: u8,
+    body_left: u32,
 }
 
 impl MessageWalker {
@@ -90,19 +97,19 @@ impl MessageWalker {
     pub fn walk(&mut self, mut content: &[u8]) -> bool {
         let mut updated = false;
         while !content.is_empty() {
-            if self.header_len < 4 {
-                self.header[self.header_len] = content[0];
+            if let Some(byte) = self.header.get_mut(usize::from(self.header_len)) {
+                *byte = content[0];
                 self.header_len += 1;
                 content = &content[1..];
-                if self.header_len < 4 {
+                if usize::from(self.header_len) < self.header.len() {
                     continue;
                 }
                 let [_, a, b, c] = self.header;
-                self.body_left = u32::from_be_bytes([0, a, b, c]) as usize;
+                self.body_left = u32::from_be_bytes([0, a, b, c]);
             }
-            let take = self.body_left.min(content.len());
+            let take = content.len().min(self.body_left as usize);
             content = &content[take..];
-            self.body_left -= take;
+            self.body_left -= take as u32;
             if self.body_left == 0 {
                 updated |= self.header[0] == HandshakeType::KEY_UPDATE.0;
                 self.header_len = 0;

@@ -66,6 +66,10 @@ pub trait OpenRecord: Send {
     /// Told before the first record; means nothing to every other suite.
     fn set_encrypt_then_mac(&mut self) {}
 
+    /// Gives back memory that the next record can do without or make again: the session is idle, and there may be a
+    /// million of them.
+    fn rest(&mut self) {}
+
     /// The same keys once more, as they were given first: connections may be copies of one another, with
     /// the same randoms. `None` where there can be no second one.
     fn share(&self) -> Option<Box<dyn OpenRecord>> {

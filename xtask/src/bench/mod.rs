@@ -10,6 +10,7 @@
 //! * `g`, [`rules`]: what rules cost, in memory.
 //! * `h`, [`inspection`]: what they cost live, with a limit of inspection.
 //! * `i`, [`keys`]: keys on their way, and what waits for them.
+//! * `j`, [`idle`]: what open sessions cost in memory, and to be found.
 //!
 //! Refuses to report a run in which a request failed or a session was not decrypted.
 
@@ -17,6 +18,7 @@ mod callgrind;
 mod endtoend;
 mod engine;
 pub mod facts;
+mod idle;
 mod inspection;
 mod keys;
 mod lanes;
@@ -42,7 +44,7 @@ pub struct BenchArgs {
     #[command(subcommand)]
     inner: Option<Inner>,
     /// Run one part only: the engine in memory, downloads live, new connections, the private tag,
-    /// the private tag end to end, engines on two threads, rules in memory, rules live, or keys on their way.
+    /// the private tag end to end, engines on two threads, rules in memory, rules live, keys on their way, or open sessions.
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
     /// How often each measurement is repeated; parts (a) and (d) to (g) get at least five rounds.
@@ -82,6 +84,9 @@ enum Inner {
     /// Runs the engine over prepared frames a number of times, to be counted from outside.
     #[command(hide = true)]
     EnginePass(engine::PassArgs),
+    /// Opens sessions in memory and looks them up.
+    #[command(hide = true)]
+    IdlePass(idle::IdleArgs),
     /// Plays sessions through the box, from inside the testbed.
     #[command(hide = true)]
     Replayer(replayer::ReplayArgs),
@@ -105,6 +110,7 @@ enum Part {
     G,
     H,
     I,
+    J,
 }
 
 /// Everything that was measured, as written to the JSON file.
@@ -131,11 +137,14 @@ struct Results {
     inspection: Option<inspection::InspectionResults>,
     #[serde(skip_serializing_if = "Option::is_none")]
     keys: Option<keys::KeyResults>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idle: Option<idle::IdleResults>,
 }
 
 pub fn run(args: &BenchArgs) -> Result<(), String> {
     match &args.inner {
         Some(Inner::EnginePass(pass)) => return engine::pass(pass),
+        Some(Inner::IdlePass(pass)) => return idle::pass(pass),
         Some(Inner::Replayer(replay)) => return replayer::run(replay),
         Some(Inner::KeyDelivery(delivery)) => return keys::delivery::run(delivery),
         Some(Inner::Downloads(downloads)) => return keys::downloads::run(downloads),
@@ -159,6 +168,7 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         rules: None,
         inspection: None,
         keys: None,
+        idle: None,
     };
     let load = lanes::Load {
         connections: args.connections,
@@ -230,6 +240,12 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
         let measured = keys::measure(args.repetitions, args.sessions)?;
         measured.print();
         results.keys = Some(measured);
+        results.write(&args.json)?;
+    }
+    if wanted(Part::J) {
+        let measured = idle::measure(args.repetitions.min(3))?;
+        measured.print();
+        results.idle = Some(measured);
         results.write(&args.json)?;
     }
     println!("\nevery sample: {}", args.json.display());

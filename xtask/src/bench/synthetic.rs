@@ -105,6 +105,16 @@ impl Connection {
         me
     }
 
+    /// A connection that is under way: how much each side has sent, client first.
+    pub fn at(session: u32, sent: [u64; 2]) -> Self {
+        Self { endpoints: endpoints(session), sent }
+    }
+
+    /// How much each side has sent, client first.
+    pub fn sent(&self) -> [u64; 2] {
+        self.sent
+    }
+
     /// Sends stream bytes in segments of at most `segment` bytes.
     pub fn send(&mut self, way: Direction, bytes: &[u8], segment: usize, out: &mut Vec<Sent>) {
         for piece in bytes.chunks(segment) {

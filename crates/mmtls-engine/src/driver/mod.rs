@@ -44,9 +44,12 @@ use crate::output::{FrameInput, HoldId, Output, Verdict};
 use crate::port::PortId;
 use crate::recognition::{Datagram, classify};
 use crate::session::{EndReason, Handler, SessionId};
-use crate::tcp::{FlowIndex, FlowTable, SharedBytes};
+use crate::tcp::{Due, FlowIndex, FlowTable, SharedBytes, TcpDirection};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
 use crate::wire::{Parsed, Segment, parse};
+
+/// Connections that come to rest in one go, at most.
+const MAX_RESTING: u32 = 256;
 
 /// Follows every connection whose packets it is given.
 ///
@@ -301,16 +304,36 @@ impl<H: Handler> Engine<H> {
                 }
             }
         }
-        while let Some((index, reason)) = self.flows.pop_expired(self.now_ns, &self.config.limits) {
-            if self.flows.get(index).is_some_and(|flow| flow.offload.is_on()) {
-                self.ask_whether_idle(index);
-            } else {
-                self.expire(index, reason);
+        let mut resting = 0;
+        // Those that come to rest together do so in turn: frames wait meanwhile.
+        while resting < MAX_RESTING
+            && let Some((index, due)) = self.flows.pop_expired(self.now_ns, &self.config.limits)
+        {
+            match due {
+                Due::Rest => {
+                    self.rest(index);
+                    resting += 1;
+                }
+                Due::End(_) if self.flows.get(index).is_some_and(|flow| flow.offload.is_on()) => {
+                    self.ask_whether_idle(index);
+                }
+                Due::End(reason) => self.expire(index, reason),
             }
         }
         self.counters.keys_expired += self.pending.expire(self.now_ns);
         self.live.expire(self.now_ns);
         self.expire_fragments(Some(self.now_ns));
+    }
+
+    /// A connection is idle: gives back what can be made again with its next packet.
+    fn rest(&mut self, index: FlowIndex) {
+        if let Some(flow) = self.flows.get(index) {
+            flow.halves.iter_mut().for_each(TcpDirection::rest);
+            if let Payload::Tls(tls) = &mut flow.payload {
+                tls.session.rest();
+            }
+            self.charge(index);
+        }
     }
 
     /// Ends every session and forgets every flow.

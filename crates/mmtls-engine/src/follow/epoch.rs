@@ -57,6 +57,13 @@ impl Epoch {
         self.opener.is_some()
     }
 
+    /// The session is idle: keys do without what they are expanded to.
+    pub(super) fn rest(&mut self) {
+        if let Some(opener) = &mut self.opener {
+            opener.rest();
+        }
+    }
+
     /// Its keys have come.
     pub(super) fn set_keys(&mut self, opener: Box<dyn OpenRecord>) {
         self.opener = Some(opener);

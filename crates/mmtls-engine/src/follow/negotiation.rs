@@ -47,6 +47,7 @@ pub(super) struct Negotiation {
     server_random: Option<[u8; 32]>,
     encrypt_then_mac: bool,
     in_full: bool,
+    /// As the client offers it, until the server has answered.
     session_id: Vec<u8>,
 }
 
@@ -163,8 +164,9 @@ impl Negotiation {
         }
         info.version = Some(hello.version);
         info.server_random = Some(hello.random);
-        let offered_session = !self.session_id.is_empty();
-        let same_session = offered_session && self.session_id == hello.session_id;
+        let session_id = core::mem::take(&mut self.session_id);
+        let offered_session = !session_id.is_empty();
+        let same_session = offered_session && session_id == hello.session_id;
         info.resumption = match hello.version {
             ProtocolVersion::TLS_1_3 if hello.selected_psk.is_some() => Resumption::Accepted,
             ProtocolVersion::TLS_1_3 => info.resumption,

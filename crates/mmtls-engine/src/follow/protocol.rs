@@ -59,7 +59,6 @@ struct Refusal {
 }
 
 /// How records are read.
-#[expect(clippy::large_enum_variant, reason = "nearly every session comes to be the largest")]
 enum Version {
     /// Not known before the ServerHello, nor where that one's suite is not followed.
     Undecided(Ahead),
@@ -164,6 +163,15 @@ impl Protocol {
     /// The server random of the latest handshake, once it is known.
     pub(super) fn key_server_random(&self) -> Option<[u8; 32]> {
         self.negotiation.server_random()
+    }
+
+    /// The session is idle: gives back what can be made again.
+    pub(super) fn rest(&mut self) {
+        match &mut self.version {
+            Version::Tls13(tls13) => tls13.rest(),
+            Version::Tls12(tls12) => tls12.rest(),
+            Version::Undecided(_) => {}
+        }
     }
 
     /// Bytes kept of a direction: handshake messages, and records that have passed unopened.

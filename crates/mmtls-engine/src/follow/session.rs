@@ -120,6 +120,12 @@ impl TlsSession {
         self.stalled_since_ns(direction).map_or(0, |_| stream.pending().len())
     }
 
+    /// The session is idle: gives back what can be made again.
+    pub(crate) fn rest(&mut self) {
+        self.protocol.rest();
+        self.streams.iter_mut().for_each(Stream::rest);
+    }
+
     /// Bytes this session keeps: partial records, handshake messages, stalls, backlogs.
     pub(crate) fn kept_bytes(&self) -> usize {
         let kept =

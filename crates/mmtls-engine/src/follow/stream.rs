@@ -46,6 +46,13 @@ impl Stream {
         &self.buffer[self.start as usize..]
     }
 
+    /// The session is idle: a buffer with nothing in it is given back.
+    pub(super) fn rest(&mut self) {
+        if self.pending().is_empty() {
+            (self.buffer, self.start) = (Vec::new(), 0);
+        }
+    }
+
     /// Takes the buffer out for processing, and where its bytes begin.
     pub(super) fn take_buffer(&mut self) -> (Vec<u8>, usize) {
         (core::mem::take(&mut self.buffer), core::mem::take(&mut self.start) as usize)

@@ -51,6 +51,11 @@ impl Tls12 {
         self.epochs[direction.index()] = Some(epoch);
     }
 
+    /// The session is idle.
+    pub(super) fn rest(&mut self) {
+        self.epochs.iter_mut().flatten().for_each(Epoch::rest);
+    }
+
     /// Whether records of this direction are protected.
     pub(super) fn is_protected(&self, direction: Direction) -> bool {
         self.epochs[direction.index()].is_some()

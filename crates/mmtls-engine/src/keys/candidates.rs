@@ -13,8 +13,10 @@ const MAX_OF_SOURCE: u8 = 8;
 /// Connections that may deliver for one thing.
 const MAX_SOURCES: usize = 32;
 
-/// What came, by connection, oldest first.
-pub(crate) struct Candidates<T> {
+/// What came, by connection, oldest first. One pointer where nothing has come: every session has several of these.
+pub(crate) struct Candidates<T>(Option<Box<Came<T>>>);
+
+struct Came<T> {
     items: Vec<(u64, T)>,
     /// How many came of whom, whether they are here still or not.
     delivered: Vec<(u64, u8)>,
@@ -22,61 +24,70 @@ pub(crate) struct Candidates<T> {
 
 impl<T> Default for Candidates<T> {
     fn default() -> Self {
-        Self { items: Vec::new(), delivered: Vec::new() }
+        Self(None)
     }
 }
 
 impl<T> Candidates<T> {
+    fn items(&self) -> &[(u64, T)] {
+        self.0.as_ref().map_or(&[], |came| &came.items)
+    }
+
+    fn items_mut(&mut self) -> Option<&mut Vec<(u64, T)>> {
+        self.0.as_mut().map(|came| &mut came.items)
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.items.len()
+        self.items().len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.items().is_empty()
     }
 
     pub(crate) fn get(&self, at: usize) -> Option<&T> {
-        self.items.get(at).map(|(_, item)| item)
+        self.items().get(at).map(|(_, item)| item)
     }
 
     pub(crate) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
-        self.items.get_mut(at).map(|(_, item)| item)
+        self.items_mut()?.get_mut(at).map(|(_, item)| item)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.items.iter().map(|(_, item)| item)
+        self.items().iter().map(|(_, item)| item)
     }
 
     /// With the connections that delivered them.
     pub(crate) fn into_items(self) -> Vec<(u64, T)> {
-        self.items
+        self.0.map_or_else(Vec::new, |came| came.items)
     }
 
     /// The connections whose deliveries are here, each once.
     pub(crate) fn sources(&self) -> impl Iterator<Item = u64> {
-        let first = |at: usize| self.items[..at].iter().all(|(of, _)| *of != self.items[at].0);
-        (0..self.items.len()).filter(move |at| first(*at)).map(|at| self.items[at].0)
+        let items = self.items();
+        let first = |at: usize| items[..at].iter().all(|(of, _)| *of != items[at].0);
+        (0..items.len()).filter(move |at| first(*at)).map(|at| items[at].0)
     }
 
     /// Takes one out; the order of the others does not matter any more.
     pub(crate) fn take(&mut self, at: usize) -> Option<T> {
-        (at < self.items.len()).then(|| self.items.swap_remove(at).1)
+        let items = self.items_mut()?;
+        (at < items.len()).then(|| items.swap_remove(at).1)
     }
 
     /// This one is the right one.
     pub(crate) fn keep_only(&mut self, at: usize) {
-        if at < self.items.len() {
-            self.items.swap(0, at);
-            self.items.truncate(1);
+        if let Some(items) = self.items_mut()
+            && at < items.len()
+        {
+            items.swap(0, at);
+            items.truncate(1);
         }
     }
 
     /// Whether one more of this connection would be taken.
     pub(crate) fn takes(&self, source: u64) -> bool {
-        match self.delivered.iter().find(|(of, _)| *of == source) {
-            Some((_, count)) => *count < MAX_OF_SOURCE,
-            None => self.delivered.len() < MAX_SOURCES,
-        }
+        self.0.as_ref().is_none_or(|came| came.takes(source))
     }
 
     /// Adds one at the end and returns the one that had to go for it: of the connection that has
@@ -85,6 +96,21 @@ impl<T> Candidates<T> {
     /// # Errors
     /// The new one, where it is one too many.
     pub(crate) fn add(&mut self, source: u64, item: T) -> Result<Option<T>, T> {
+        let none =
+            || Box::new(Came { items: Vec::with_capacity(1), delivered: Vec::with_capacity(1) });
+        self.0.get_or_insert_with(none).add(source, item)
+    }
+}
+
+impl<T> Came<T> {
+    fn takes(&self, source: u64) -> bool {
+        match self.delivered.iter().find(|(of, _)| *of == source) {
+            Some((_, count)) => *count < MAX_OF_SOURCE,
+            None => self.delivered.len() < MAX_SOURCES,
+        }
+    }
+
+    fn add(&mut self, source: u64, item: T) -> Result<Option<T>, T> {
         if !self.takes(source) {
             return Err(item);
         }

@@ -21,6 +21,6 @@ pub(crate) use opening::{Opening, Syn, SynAck};
 pub(crate) use passed::Passed;
 pub(crate) use reassembly::{Assembler, Insert};
 pub(crate) use shares::{Client, Resource};
-pub(crate) use table::FlowTable;
+pub(crate) use table::{Due, FlowTable};
 pub(crate) use tcp_direction::{Held, Origin, TcpDirection};
 pub(crate) use unacknowledged::SharedBytes;

@@ -22,11 +22,23 @@ const SPARE: usize = 1024;
 /// Connections of a client that are compared when one of them has to go.
 const MAX_COMPARED: usize = 16;
 
+/// An open connection rests when nothing of it has come for so long.
+const REST_NS: u64 = 30_000_000_000;
+
 /// A client may have one tombstone for so many places of the table, however full that is.
 const TOMBSTONE_SHARE: usize = 16;
 
 /// Flows whose amounts are put right in one question for the largest, at most.
 const MAX_CORRECTIONS: usize = 256;
+
+/// What becomes of a flow whose time is up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Due {
+    /// It ends.
+    End(EndReason),
+    /// It stays, and gives back what it can do without.
+    Rest,
+}
 
 pub(crate) struct FlowTable<P> {
     slots: Vec<Option<Flow<P>>>,
@@ -324,12 +336,21 @@ impl<P: Carried> FlowTable<P> {
         self.deadlines.peek().map(|Reverse((deadline, ..))| *deadline)
     }
 
-    /// The next flow whose time is up, and why it ends.
-    pub(crate) fn pop_expired(
-        &mut self,
-        now_ns: u64,
-        limits: &Limits,
-    ) -> Option<(FlowIndex, EndReason)> {
+    /// A flow sees a packet now, and may have rested: its next check is further off than that of any other then.
+    #[inline]
+    pub(crate) fn wake(&mut self, index: FlowIndex, now_ns: u64) {
+        if let Some(flow) = self.get(index) {
+            let rests = flow.check_ns.saturating_sub(flow.last_ns) > REST_NS;
+            flow.last_ns = now_ns;
+            if rests && flow.phase == Phase::Open {
+                let id = flow.id;
+                self.check_at(now_ns.saturating_add(REST_NS), index, id);
+            }
+        }
+    }
+
+    /// The next flow whose time is up, and what becomes of it.
+    pub(crate) fn pop_expired(&mut self, now_ns: u64, limits: &Limits) -> Option<(FlowIndex, Due)> {
         while self.next_deadline().is_some_and(|deadline| deadline <= now_ns) {
             let Reverse((deadline, index, id)) = self.deadlines.pop()?;
             let Some(flow) = self.get_if(index, id) else {
@@ -350,14 +371,23 @@ impl<P: Carried> FlowTable<P> {
                 Phase::Closed(reason) => (limits.closed_timeout_ns, reason),
                 Phase::Dead { reason, .. } => (limits.tombstone_timeout_ns, reason),
             };
-            let deadline = flow.last_ns.saturating_add(timeout);
+            let mut deadline = flow.last_ns.saturating_add(timeout);
             if deadline <= now_ns {
                 // There is no entry any more, should it stay as a tombstone.
                 flow.check_ns = u64::MAX;
-                return Some((index, reason));
+                return Some((index, Due::End(reason)));
+            }
+            let rest_ns = flow.last_ns.saturating_add(REST_NS);
+            let may_rest = flow.phase == Phase::Open && rest_ns < deadline;
+            let rests = may_rest && rest_ns <= now_ns;
+            if may_rest && !rests {
+                deadline = rest_ns;
             }
             flow.check_ns = deadline;
             self.deadlines.push(Reverse((deadline, index, id)));
+            if rests {
+                return Some((index, Due::Rest));
+            }
         }
         None
     }
@@ -445,6 +475,6 @@ mod tests {
         // It was checked at its earliest time, and lives until its timeout.
         assert_eq!(table.pop_expired(6, &limits), None);
         let end = limits.closed_timeout_ns;
-        assert_eq!(table.pop_expired(end, &limits), Some((index, EndReason::Closed)));
+        assert_eq!(table.pop_expired(end, &limits), Some((index, Due::End(EndReason::Closed))));
     }
 }

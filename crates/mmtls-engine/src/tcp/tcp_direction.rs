@@ -311,6 +311,11 @@ impl TcpDirection {
         (passed.end() == next).then_some(passed)
     }
 
+    /// The connection is idle: what keeps no bytes is given back.
+    pub(crate) fn rest(&mut self) {
+        self.sent.take_if(|sent| sent.len() == 0);
+    }
+
     /// Lets go of what was kept of bytes on their way.
     pub(crate) fn forget_sent(&mut self) {
         self.sent = None;

@@ -4,6 +4,7 @@ use aws_lc_rs::cipher::EncryptingKey;
 
 use super::cbc::{BLOCK_LEN, Mac, encrypt, encrypting_key};
 use super::*;
+use crate::aead::AeadKey;
 use crate::key_schedule::{RecordKeys, tls12_keys};
 use crate::suite::{self, TLS12};
 use crate::{Sealer, open_record};

@@ -79,6 +79,11 @@ impl Tls13 {
         self.sides[direction.index()].read = Read::Application(epoch);
     }
 
+    /// The session is idle.
+    pub(super) fn rest(&mut self) {
+        self.sides.iter_mut().for_each(Side::rest);
+    }
+
     // Getters.
 
     /// Bytes kept of a direction.

@@ -55,6 +55,13 @@ impl Side {
         }
     }
 
+    /// The session is idle.
+    pub(super) fn rest(&mut self) {
+        if let Read::Application(epoch) = &mut self.read {
+            epoch.rest();
+        }
+    }
+
     /// Bytes that are kept.
     pub(super) fn kept_bytes(&self) -> usize {
         self.messages.capacity() + self.search().map_or(0, |search| search.backlog.capacity())

@@ -1,0 +1,129 @@
+//! Connections that have been silent for half a minute: they give memory back, and go on as if nothing had been.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use crate::harness::attack::*;
+use crate::harness::{RANDOM, keys};
+use mmtls_engine::tls::*;
+use mmtls_engine::*;
+use mmtls_testkit::segments::flag;
+use mmtls_testkit::synthesis::NullKeys;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+thread_local! {
+    /// How often keys of this thread's test were told to rest.
+    static RESTS: Rc<Cell<u32>> = Rc::default();
+}
+
+fn rests() -> u32 {
+    RESTS.with(|it| it.get())
+}
+
+/// Keys that count how often they rest.
+struct Counting(NullKeys);
+
+impl OpenRecord for Counting {
+    fn open(
+        &self,
+        sequence: u64,
+        header: [u8; RECORD_HEADER_LEN],
+        fragment: &[u8],
+        plaintext: &mut [u8],
+    ) -> Result<Opened, OpenError> {
+        self.0.open(sequence, header, fragment, plaintext)
+    }
+
+    fn rest(&mut self) {
+        RESTS.with(|it| it.set(it.get() + 1));
+    }
+}
+
+/// A session in which both sides have said something, all of it acknowledged.
+fn established() -> (T, [u64; 2]) {
+    let mut t = T::new();
+    t.open();
+    let at = t.play(&simple());
+    for d in [C, S] {
+        let counting = Box::new(Counting(keys(d, KeyEpoch::Application(0))));
+        t.keys_with(d, 0, counting, RANDOM, Some(t.ep.client.ip())).unwrap();
+    }
+    t.send(C, at[0] as i64, at[1], flag::ACK, &[]);
+    t.send(S, at[1] as i64, at[0], flag::ACK, &[]);
+    (t, at)
+}
+
+/// Lets time pass as a worker does.
+fn wait(t: &mut T, seconds: u64) {
+    t.now += seconds * SECOND_NS;
+    while t.engine.next_timeout().is_some_and(|due| due <= t.now) {
+        t.engine.handle_timeout(t.now);
+        t.drain();
+    }
+}
+
+#[test]
+fn keys_rest_once_and_open_what_comes_later() {
+    let (mut t, at) = established();
+    let judged = t.judged();
+    wait(&mut t, 29);
+    assert_eq!(rests(), 0);
+    wait(&mut t, 2);
+    assert_eq!(rests(), 2, "both directions' keys");
+    wait(&mut t, 1000);
+    assert_eq!(rests(), 2, "it rests already");
+    // The server's first records are the session's tickets.
+    let next = sealed(C, 1);
+    assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, &next), Verdict::Forward);
+    assert_eq!(t.judged(), judged + 1);
+    wait(&mut t, 31);
+    assert_eq!(rests(), 4, "it has been silent again");
+    assert!(t.alive());
+}
+
+#[test]
+fn ends_idle_sessions_at_their_time_all_the_same() {
+    let (mut t, _) = established();
+    wait(&mut t, 7499);
+    assert_eq!(t.engine.flow_count(), 1);
+    wait(&mut t, 2);
+    assert_eq!(t.engine.flow_count(), 0);
+}
+
+/// What has not arrived may be sent again however late, and must not be another copy.
+#[test]
+fn refuses_other_copies_of_what_was_on_its_way() {
+    let (mut t, at) = established();
+    let record = sealed(C, 1);
+    // The second half is missing: a partial record is kept.
+    let (first, second) = record.split_at(record.len() / 2);
+    assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, first), Verdict::Forward);
+    let judged = t.judged();
+    wait(&mut t, 100);
+    assert_eq!(rests(), 2);
+    let mut other = first.to_vec();
+    other[first.len() - 1] ^= 1;
+    assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, &other), Verdict::Drop);
+    assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, first), Verdict::Forward);
+    let behind = at[0] + first.len() as u64;
+    assert_eq!(t.send(C, behind as i64, at[1], flag::ACK, second), Verdict::Forward);
+    assert_eq!(t.judged(), judged + 1);
+}
+
+#[test]
+fn rests_in_turn_where_many_fall_silent_together() {
+    let mut t = T::new();
+    for port in 0..1000 {
+        t.ep.client.set_port(20_000 + port);
+        t.open();
+    }
+    t.now += 100 * SECOND_NS;
+    let mut rounds = 0;
+    while t.engine.next_timeout().is_some_and(|due| due <= t.now) {
+        t.engine.handle_timeout(t.now);
+        rounds += 1;
+    }
+    assert!(rounds >= 4, "{rounds}");
+    assert_eq!(t.engine.flow_count(), 1000);
+}
