@@ -39,8 +39,11 @@ def rest(seconds):
         time.sleep(0.1)
 
 
-def tell(begun, local, what, count, error=None, **more):
-    line = {"kind": kind, "begun": begun, "ended": time.time(), "local": local, "what": what, "bytes": count}
+def tell(begun, end, what, count, error=None, **more):
+    """`end` is of the connection: its address and port, and when it began."""
+    local, connected = end
+    line = {"kind": kind, "connected": connected, "begun": begun, "ended": time.time(), "local": local, "what": what,
+            "bytes": count}
     line.update(more, error=error)
     # Appended in one piece.
     os.write(results, (json.dumps(line) + "\n").encode())
@@ -56,7 +59,7 @@ class Connection:
         context = ssl.create_default_context(cafile=settings["ca"])
         if random.random() < 0.4:
             context.maximum_version = ssl.TLSVersion.TLSv1_2
-        self.local, self.held = source + ":0", b""
+        self.local, self.held, self.connected = source + ":0", b"", time.time()
         self.raw = socket.socket()
         try:
             self.raw.settimeout(LIMIT)
@@ -68,7 +71,10 @@ class Connection:
             self.tls = context.wrap_socket(self.raw, server_hostname="server.test")
         except (OSError, ValueError) as error:
             self.raw.close()
-            raise Failure(self.local, error) from error
+            raise Failure(self.end(), error) from error
+
+    def end(self):
+        return self.local, self.connected
 
     def receive(self):
         data = self.tls.recv(65536)
@@ -110,9 +116,11 @@ class Connection:
 
 
 class Failure(Exception):
-    def __init__(self, local, error):
+    """A connection that did not come about."""
+
+    def __init__(self, end, error):
         super().__init__(f"{type(error).__name__}: {error}")
-        self.local = local
+        self.end = end
 
 
 def request(name, method="GET", more=""):
@@ -127,18 +135,18 @@ def get(connection, name, **how):
         count, digest = connection.body(head, **how)
         if how.get("at_most") is None and (" 200 " not in head or digest != objects[name]["sha256"]):
             raise ValueError("other content: " + head.split("\r\n")[0])
-        tell(begun, connection.local, name, count, version=connection.tls.version())
+        tell(begun, connection.end(), name, count, version=connection.tls.version())
         return "connection: close" not in head
     except (OSError, ValueError, IndexError) as error:
-        raise Failed(begun, connection.local, name, count, error) from error
+        raise Failed(begun, connection.end(), name, count, error) from error
 
 
 class Failed(Exception):
     """A transfer that has begun."""
 
     def tell(self):
-        begun, local, what, count, error = self.args
-        tell(begun, local, what, count, f"{type(error).__name__}: {error}")
+        begun, end, what, count, error = self.args
+        tell(begun, end, what, count, f"{type(error).__name__}: {error}")
 
 
 def post(connection, size):
@@ -152,9 +160,9 @@ def post(connection, size):
         length = int(head.split("content-length:")[1].split("\r\n")[0])
         if connection.exactly(length).decode() != hashlib.sha256(data).hexdigest():
             raise ValueError("the server got other content: " + head.split("\r\n")[0])
-        tell(begun, connection.local, "upload", size, version=connection.tls.version())
+        tell(begun, connection.end(), "upload", size, version=connection.tls.version())
     except (OSError, ValueError, IndexError) as error:
-        raise Failed(begun, connection.local, "upload", size, error) from error
+        raise Failed(begun, connection.end(), "upload", size, error) from error
 
 
 def short():
@@ -214,9 +222,9 @@ def websocket():
             rest(0.3)
         connection.tls.sendall(frame(8, struct.pack(">H", 1000)))
         answer(connection)
-        tell(begun, connection.local, "websocket", count, version=connection.tls.version())
+        tell(begun, connection.end(), "websocket", count, version=connection.tls.version())
     except (OSError, ValueError) as error:
-        raise Failed(begun, connection.local, "websocket", count, error) from error
+        raise Failed(begun, connection.end(), "websocket", count, error) from error
     connection.close()
 
 
@@ -264,11 +272,11 @@ def http2():
             with open(path, "rb") as file:
                 if hashlib.sha256(file.read()).hexdigest() != objects[name]["sha256"]:
                     error = f"other content: status {it['response_code']}"
-        local = f"{source}:{it['local_port']}"
-        tell(begun, local, name, it["size_download"], error, version="HTTP/" + it["http_version"])
+        end = f"{source}:{it['local_port']}", begun
+        tell(begun, end, name, it["size_download"], error, version="HTTP/" + it["http_version"])
     for number in set(range(len(names))) - told:
         error = f"curl: status {done.returncode}: {done.stderr.strip()}"
-        tell(begun, source + ":0", names[number], 0, error)
+        tell(begun, (source + ":0", begun), names[number], 0, error)
     for number in range(len(names)):
         if os.path.exists(f"{place}/{number}"):
             os.remove(f"{place}/{number}")
@@ -290,7 +298,7 @@ def work():
             failed.tell()
             time.sleep(0.5)
         except Failure as failure:
-            tell(begun, failure.local, "connect", 0, str(failure))
+            tell(begun, failure.end, "connect", 0, str(failure))
             time.sleep(0.5)
 
 

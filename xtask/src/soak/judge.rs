@@ -79,7 +79,7 @@ impl Errors {
 fn cause(transfer: &Transfer, log: &Log, events: &[Event]) -> Cause {
     let cut = log.cuts.iter().find(|cut| {
         cut.client == transfer.local
-            && cut.at >= transfer.begun - 1.0
+            && cut.at >= transfer.connected - 1.0
             && cut.at <= transfer.ended + LOG_SECONDS
     });
     if let Some(cut) = cut {
@@ -146,6 +146,11 @@ pub fn criteria(
             ),
         ),
         is("every record of shared keys verified", failed == 0, format!("{failed} failed")),
+        is(
+            "the log is whole",
+            log.missing_lines() == 0,
+            format!("{} lines unreadable or lost", log.missing_lines()),
+        ),
         is(
             "every reload read rules and certificates",
             rules as u64 == reloads && certificates as u64 == reloads,
@@ -273,6 +278,7 @@ mod tests {
     fn error(begun: f64, ended: f64) -> Transfer {
         Transfer {
             kind: "short".to_owned(),
+            connected: begun,
             begun,
             ended,
             local: "10.77.0.2:4000".to_owned(),

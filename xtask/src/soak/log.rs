@@ -15,6 +15,8 @@ use super::tail::Tail;
 /// Lines come within a second; then a file that was put aside is complete.
 const COMPLETE_SECONDS: f64 = 10.0;
 const EXAMPLES: usize = 10;
+/// Of `stats`.
+const GROUPS: [&str; 2] = ["engine", "monitor"];
 
 /// A session or connection that the monitor has cut.
 #[derive(Clone, Debug, Serialize)]
@@ -59,9 +61,12 @@ pub struct Log {
 
 impl Log {
     /// Goes on with the log of a monitor that has just started.
-    pub fn follow(&mut self, directory: &Path) {
+    pub fn follow(&mut self, directory: &Path) -> Result<(), String> {
+        self.read()?;
+        self.close();
         self.aside.extend(self.current.take().map(|tail| (now() + COMPLETE_SECONDS, tail)));
         self.current = Some(Tail::new(&directory.join("eve.json")));
+        Ok(())
     }
 
     /// Puts the log at hand aside, before the monitor is told to open another one.
@@ -110,9 +115,11 @@ impl Log {
         self.cut_by.values().sum()
     }
 
-    /// A counter of the engine, over all lives.
+    /// A counter of engine or monitor, over all lives; at a kill up to the last `stats`.
     pub fn counter(&self, name: &str) -> u64 {
-        let last = self.last_stats.as_ref().map_or(0, |it| number(&it["engine"][name]));
+        let last = self.last_stats.as_ref();
+        let last: u64 =
+            last.map_or(0, |it| GROUPS.iter().map(|group| number(&it[group][name])).sum());
         self.counters.get(name).copied().unwrap_or(0) + last
     }
 
@@ -198,7 +205,7 @@ impl Log {
             "alert" if record["alert"]["signature_id"] == 1 => {
                 *self.alerts.entry(record["alert"]["rev"].to_string()).or_default() += 1;
             }
-            "stats" => self.stats(&record["stats"]),
+            "stats" => self.last_stats = Some(record["stats"].clone()),
             _ => {}
         }
     }
@@ -215,23 +222,18 @@ impl Log {
         self.cuts.push(Cut { at, client: client.unwrap_or_default(), cause });
     }
 
-    /// Counters begin anew with each life.
-    fn stats(&mut self, stats: &Value) {
-        if let Some(last) = &self.last_stats
-            && number(&stats["uptime"]) < number(&last["uptime"])
-            && let Some(engine) = last["engine"].as_object()
-        {
-            for (name, value) in engine {
-                *self.counters.entry(name.clone()).or_default() += number(value);
-            }
-        }
-        self.last_stats = Some(stats.clone());
+    /// Lines that could not be read, or that the monitor says it has lost.
+    pub fn missing_lines(&self) -> u64 {
+        self.bad_lines + self.counter("lost_log_lines")
     }
 
-    /// Adds what the last life said, when all is read.
+    /// Adds what a life has said, when all is read: counters begin anew with each.
     pub fn close(&mut self) {
-        self.stats(&serde_json::json!({ "uptime": -1 }));
-        self.last_stats = None;
+        let last = self.last_stats.take().unwrap_or_default();
+        let groups = GROUPS.iter().filter_map(|group| last[group].as_object());
+        for (name, value) in groups.flatten() {
+            *self.counters.entry(name.clone()).or_default() += number(value);
+        }
     }
 }
 
@@ -269,11 +271,14 @@ mod tests {
     #[test]
     fn counters_of_lives_add_up() {
         let mut log = Log::default();
-        for (uptime, count) in [(5, 1), (10, 7), (5, 2), (10, 3)] {
-            let line = format!(
-                "{{\"event_type\":\"stats\",\"stats\":{{\"uptime\":{uptime},\"engine\":{{\"frames\":{count}}}}}}}"
-            );
-            log.take(line.as_bytes());
+        for lives in [[1, 7], [2, 3]] {
+            log.close();
+            for count in lives {
+                let engine = format!("{{\"frames\":{count}}}");
+                let line =
+                    format!("{{\"event_type\":\"stats\",\"stats\":{{\"engine\":{engine}}}}}");
+                log.take(line.as_bytes());
+            }
         }
         assert_eq!(log.counter("frames"), 10);
         log.close();

@@ -136,11 +136,11 @@ impl<'a> Monitor<'a> {
         let begun = now();
         let mmtls = Mmtls::start(&self.stage.bed, &options).map_err(text)?;
         self.note(Kind::Start);
-        log.follow(mmtls.directory());
+        let followed = log.follow(mmtls.directory());
         self.mmtls = Some(mmtls);
         let (samples, ended) = (Vec::new(), None);
         self.lives.push(Life { begun, ended, reloads: 0, reloads_told: [0; 2], samples });
-        Ok(())
+        followed
     }
 
     /// Refuses where it has ended.

@@ -14,7 +14,8 @@ use super::tail::Tail;
 pub struct Transfer {
     /// Of the client: `short`, `persistent`, …
     pub kind: String,
-    /// Seconds since 1970.
+    /// Seconds since 1970, also of the connection, which may have been idle since.
+    pub connected: f64,
     pub begun: f64,
     pub ended: f64,
     /// The client's address and port; port 0 where it had none yet.
