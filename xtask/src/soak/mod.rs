@@ -192,7 +192,7 @@ impl<'a> Soak<'a> {
                     self.monitor.reload(&mut self.log)?;
                 }
                 // A life that is shorter than the others would tell nothing of memory.
-                if kill.is(now()) && end - now() > args.kill_seconds / 4.0 {
+                if kill.is(now()) && end - now() > args.kill_seconds / 5.0 {
                     self.monitor.kill()?;
                 } else if sample.is(now()) {
                     self.monitor.sample();
