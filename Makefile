@@ -38,7 +38,7 @@ XTASK := scripts/with-testbed $(TARGET_DIR)/release/xtask
 TEST_XTASK := $(TARGET_DIR)/debug/xtask
 TEST_XTASK_LIVE := scripts/with-testbed $(TEST_XTASK)
 
-.PHONY: help setup build demo test checks live gates hyperscan bench interop evade openssl openssl-test private-tag install install-share man deb deb-test clean
+.PHONY: help setup build demo test checks live gates hyperscan bench interop evade soak soak-quick openssl openssl-test private-tag install install-share man deb deb-test clean
 
 help: ## List the targets
 	@echo "mmTLS"
@@ -115,6 +115,17 @@ evade: ## Attack the inspection with everything there is, against every TLS stac
 	@$(STEP) "evade, held frames" $(XTASK) evade --hold 2000
 	@$(STEP) "evade, restarted" $(XTASK) evade --restart
 	@$(STEP) "evade, just started" $(XTASK) evade --grace 86400 --cases 10000 --table out/evade-grace.md
+
+# An hour and a few minutes; duration, seconds between reloads and kills, loss: cargo xtask soak --help.
+soak: ## Run for an hour at load over links that lose and reorder, with reloads and kills; look for cuts and leaks
+	@$(STEP) setup scripts/setup test
+	@$(STEP) build $(CARGO) build --release --locked
+	@$(STEP) soak $(XTASK) soak
+
+# As built for tests; lives are too short to judge memory.
+soak-quick: ## The same in three minutes, with a kill in each
+	@$(STEP) build $(CARGO) build --workspace --locked
+	@$(STEP) soak $(TEST_XTASK_LIVE) soak --minutes 3 --reload-seconds 15 --kill-seconds 60
 
 openssl: ## Build OpenSSL with the private tag into target/openssl (minutes, once)
 	@$(STEP) openssl openssl/build $(TARGET_DIR)/openssl

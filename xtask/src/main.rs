@@ -6,9 +6,12 @@ mod corpus;
 mod demo;
 mod evade;
 mod fuzz;
+mod impair;
 mod interop;
 mod man;
+mod netns;
 mod progress;
+mod soak;
 mod suricata_verify;
 mod tree;
 
@@ -38,6 +41,8 @@ enum Task {
     Interop(interop::InteropArgs),
     /// Attack the inspection, live: every attack that works without mmTLS must fail with it.
     Evade(evade::EvadeArgs),
+    /// Run for an hour at load, over bad links, with reloads and kills, and look for what was cut or leaks.
+    Soak(soak::SoakArgs),
     /// Run the tests of Suricata's own verification suite that are about what is inspected here.
     SuricataVerify(suricata_verify::VerifyArgs),
     /// Write man pages and shell completion of `mmtls` into a directory.
@@ -54,6 +59,7 @@ fn main() -> ExitCode {
         Task::Corpus(args) => corpus::run(&args),
         Task::Interop(args) => interop::run(&args),
         Task::Evade(args) => evade::run(&args),
+        Task::Soak(args) => soak::run(&args),
         Task::SuricataVerify(args) => suricata_verify::run(&args),
         Task::Man(args) => man::run(&args),
         Task::Demo(args) => demo::run(&args),

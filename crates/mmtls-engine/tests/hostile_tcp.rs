@@ -742,3 +742,16 @@ fn reset_where_the_receiver_says_that_it_is_must_count() {
     let ended = Event::SessionEnd(EndReason::ResetByPeer(S));
     assert!(t.engine.handler().events.contains(&ended));
 }
+
+#[test]
+fn what_a_sender_repeats_after_a_reset_is_no_other_copy() {
+    // The client has gone without having acknowledged it, and the server does not know yet.
+    let mut t = T::new();
+    let at = established(&mut t);
+    t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1));
+    t.send(C, at[0] as i64, at[1], flag::RST | flag::ACK, &[]);
+    assert!(!t.alive());
+    assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &sealed(S, 1)), Verdict::Drop);
+    assert_eq!(t.engine.handler().anomalies, [(S, TcpAnomaly::OutOfWindow)]);
+    assert_eq!(t.engine.counters().conflicting_overlaps, 0);
+}

@@ -21,8 +21,9 @@ use mmtls_packet_io::af_packet::{Action, Bridge, BridgeConfig, Port};
 use super::honest::{self, Plan};
 use super::lane::{CLIENTS, Lane, SERVER, host};
 use super::peers;
-use super::station::{ATTACKERS, enter};
+use super::station::ATTACKERS;
 use super::wire::{self, Oddity, Segment, flag};
+use crate::netns::enter;
 
 /// Pieces out of order of each, and their bytes.
 const PIECES: u32 = 16;

@@ -16,7 +16,7 @@ use mmtls_testkit::Testbed;
 use mmtls_testkit::dialogs::dialogs;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::station::enter;
+use crate::netns::enter;
 
 /// What one side says.
 #[derive(Clone, Debug, PartialEq, Eq)]

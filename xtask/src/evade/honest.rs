@@ -21,8 +21,8 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 
 use super::lane::Lane;
-use super::station::enter;
 use super::tls::{self, Settings};
+use crate::netns::enter;
 
 /// Where what is in the clear goes.
 pub const PLAIN_PORT: u16 = 7777;

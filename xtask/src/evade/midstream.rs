@@ -22,8 +22,8 @@ use super::honest::{PLAIN_PORT, echo_address};
 use super::lane::Lane;
 use super::peers::{self, Program};
 use super::script::Case;
-use super::station::enter;
 use super::tls;
+use crate::netns::enter;
 
 /// What attackers do on a connection that is open when mmTLS starts: a name and a script.
 pub const TRICKS: &[(&str, &str)] = &[

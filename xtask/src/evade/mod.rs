@@ -23,7 +23,6 @@ mod front;
 mod generate;
 mod hold;
 mod honest;
-mod impair;
 mod lane;
 mod midstream;
 mod peers;
@@ -47,7 +46,6 @@ use std::time::{Duration, Instant};
 use mmtls_testkit::{Mmtls, MmtlsOptions, Testbed};
 
 use attack::Outcome;
-use impair::{Badness, Links};
 use lane::Lane;
 use report::Tally;
 use script::Case;
@@ -55,6 +53,8 @@ use third::Forgery;
 use tls::{PATTERN, Settings};
 use trial::{Arena, Judged, Target, Trial, Verdict};
 use victims::Victim;
+
+use crate::impair::{Badness, Links};
 
 /// `xtask evade`
 #[derive(clap::Args)]
@@ -568,7 +568,8 @@ impl Run<'_> {
     /// Honest connections over bad links.
     fn honest(&mut self, count: usize, binaries: &Path) -> Result<(), String> {
         let mut links = None;
-        let badness = Badness { lost: 25, late: 25, twice: 15 };
+        let longest = Duration::from_millis(20);
+        let badness = Badness { lost: 25, late: 25, twice: 15, longest };
         let seed = self.args.seed;
         let mut configure = |bed: &Testbed, mut options: MmtlsOptions| {
             links = Some(Links::install(bed, badness, seed)?);

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use mmtls_testkit::{Background, Testbed};
 
-use super::station::enter;
 use super::tls::Settings;
 use crate::interop::stack::Stack;
 use crate::interop::stacks::STACKS;
+use crate::netns::enter;
 
 /// What every server answers.
 pub const RESPONSE: &str =

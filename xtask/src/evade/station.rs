@@ -4,22 +4,20 @@
 //! Refuses to answer for addresses: neighbours are told of them beforehand ([`super::lane`]).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::fs::File;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mmtls_packet_io::af_packet::{Action, Bridge, BridgeConfig, Port};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::attack::{Attack, Outcome};
 use super::script::Case;
 use super::tls::Settings;
 use super::wire::{self, Mac, flag};
+use crate::netns::enter;
 
 /// The attacker's Ethernet addresses on the clients' and on the servers' side: a bridge learns on which
 /// side each is.
@@ -122,14 +120,6 @@ impl Drop for Station {
             eprintln!("evade: station: {error}");
         }
     }
-}
-
-/// Moves the calling thread into a network namespace.
-pub fn enter(namespace: &Path) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| format!("{}: {error}", namespace.display());
-    let handle = File::open(namespace).map_err(|error| text(&error))?;
-    move_into_link_name_space(handle.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|error| text(&error))
 }
 
 struct Running {

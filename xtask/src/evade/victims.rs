@@ -17,8 +17,8 @@ use super::attack::Outcome;
 use super::lane::Lane;
 use super::peers;
 use super::script::Case;
-use super::station::enter;
 use super::tls::{PATTERN, Session, Settings, response};
+use crate::netns::enter;
 
 /// Who connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

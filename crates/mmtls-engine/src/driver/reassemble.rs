@@ -104,6 +104,10 @@ impl<H: Handler> Engine<H> {
             flow.half(direction).keep_up(sequence, payload.len(), fin);
             return Passage::Free;
         }
+        // Before anything is compared: what could be compared with has gone with the reset.
+        if matches!(flow.phase, Phase::Closed(EndReason::ResetByPeer(_))) && !payload.is_empty() {
+            return self.out_of_window(index, direction);
+        }
         if inline
             && matches!(&flow.payload, Payload::Tls(tls) if !tls.session.info().is_mid_stream)
             && is_uncompared(&flow.halves[direction.index()], sequence, payload.len())
@@ -113,14 +117,10 @@ impl<H: Handler> Engine<H> {
             self.note(index, direction, TcpAnomaly::ConflictingOverlap);
             return Passage::Refused;
         }
-        let reset = matches!(flow.phase, Phase::Closed(EndReason::ResetByPeer(_)));
         let half = &mut flow.halves[direction.index()];
         let Some((start, skip)) = stream_offset(half, sequence, payload.len(), fin, inline) else {
             return self.out_of_window(index, direction);
         };
-        if reset && !payload.is_empty() {
-            return self.out_of_window(index, direction);
-        }
         let payload = payload.get(skip..).unwrap_or(&[]);
         let end = start + payload.len() as u64;
         let fin_before = half.fin();

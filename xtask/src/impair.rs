@@ -1,7 +1,7 @@
 //! A bad link: frames that are lost, repeated and late, by a seed.
 //!
-//! Job: stand between an interface of mmTLS and the one that was there before. Refuses to change a
-//! frame, and to keep one for longer than [`LATE`].
+//! Job: stand between an interface of mmTLS and the one that was there before. Offloads are off there, so a frame
+//! is what a wire would carry. Refuses to change a frame, and to keep one for longer than it was told.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,22 +13,22 @@ use mmtls_packet_io::af_packet::{Action, Bridge, BridgeConfig, HeldFrame, Port};
 use mmtls_testkit::segments::Seeded;
 use mmtls_testkit::{Testbed, TestbedError};
 
-use super::station::enter;
+use crate::netns::enter;
 
-/// The longest that a frame is late.
-const LATE: Duration = Duration::from_millis(20);
-
-/// Of a thousand frames of IP each.
+/// Of a thousand frames each, in each direction and on each link.
 #[derive(Clone, Copy, Debug)]
 pub struct Badness {
     pub lost: usize,
     pub late: usize,
     pub twice: usize,
+    /// The longest that a frame is late.
+    pub longest: Duration,
 }
 
 /// What happened to frames.
 #[derive(Debug, Default)]
 pub struct Counts {
+    pub frames: AtomicU64,
     pub lost: AtomicU64,
     pub late: AtomicU64,
     pub twice: AtomicU64,
@@ -91,7 +91,7 @@ impl Drop for Links {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             if let Ok(Err(error)) = thread.join() {
-                eprintln!("evade: bad link: {error}");
+                eprintln!("xtask: bad link: {error}");
             }
         }
     }
@@ -114,6 +114,7 @@ impl Link {
                 let Self { bridge, random, badness, late, counts } = &mut self;
                 bridge
                     .receive_with(port, |frame, outbox| {
+                        counts.frames.fetch_add(1, Ordering::Relaxed);
                         let draw = random.below(1000);
                         let lost = badness.lost;
                         if draw < lost {
@@ -122,8 +123,7 @@ impl Link {
                         }
                         if draw < lost + badness.late {
                             counts.late.fetch_add(1, Ordering::Relaxed);
-                            // At most LATE.
-                            let time = LATE.mul_f64(random.below(100) as f64 / 100.0);
+                            let time = badness.longest.mul_f64(random.below(100) as f64 / 100.0);
                             late.push((Instant::now() + time, frame.hold()));
                             return Action::Taken;
                         }
