@@ -144,3 +144,24 @@ fn established_again(t: &mut T) {
     t.play(&simple());
     assert_eq!(t.judged(), before + 2);
 }
+
+/// It is still looked into, as what it is.
+#[test]
+fn a_connection_that_was_known_not_to_be_tls_goes_on_where_none_may_begin_any_more() {
+    let config = |policy| {
+        let policies = Policies { not_tls: policy, ..Policies::new(Policy::Reset) };
+        let cleartext = Cleartext::FromBeginning;
+        Config { policies, cleartext, tls_ports: vec![443], ..T::config() }
+    };
+    let request = b"GET /page HTTP/1.1\r\nHost: server.test\r\n\r\n";
+    let mut t = T::with(config(Policy::Forward));
+    t.open();
+    let mut at = t.say(&[(C, request)]);
+    let _ = t.engine.reconfigure(t.now, &config(Policy::Reset));
+    assert_eq!(goes_on(&mut t, &mut at, C, request), Verdict::Forward);
+    another(&mut t);
+    t.open();
+    t.out.clear();
+    t.say(&[(C, request)]);
+    assert!(t.out.iter().any(|it| matches!(it, Output::Inject { .. })), "it is reset");
+}

@@ -83,10 +83,19 @@ fn sessions_are_followed_on_by_a_run_that_takes_over_and_the_gap_is_short() {
     let stage = Stage::with(NginxOptions::default());
     stage.serve("file", &with_pattern(20_000_000, 18_000_000));
     let socket = stage.bed.directory().join("control.sock");
-    let control = ["--control".to_owned(), socket.display().to_string()];
+    // Some that take a while to read.
+    let rule = |sid| {
+        format!(
+            "alert http any any -> any any (http.uri; content:\"/no{sid}\"; pcre:\"/no{sid}[a-z]+x/\"; sid:{sid};)\n"
+        )
+    };
+    let rules = stage.bed.directory().join("many.rules");
+    std::fs::write(&rules, (1..=20_000).map(rule).collect::<String>()).unwrap();
+    let [at, with] = [&socket, &rules].map(|it| it.display().to_string());
+    let control = ["--control".to_owned(), at.clone(), "-s".to_owned(), with];
     let options = MmtlsOptions { arguments: control.to_vec(), ..resetting(&stage) };
-    let taking = ["--take-over".to_owned(), socket.display().to_string()];
-    let taking = MmtlsOptions { arguments: [control, taking].concat(), ..options.clone() };
+    let taking = [&control[..], &["--take-over".to_owned(), at]].concat();
+    let taking = MmtlsOptions { arguments: taking, ..options.clone() };
 
     let mut first = stage.mmtls(&options);
     let directory = stage.bed.directory().join("agent-upgrade");

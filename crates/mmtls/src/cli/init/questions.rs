@@ -88,7 +88,7 @@ impl<R: BufRead, W: Write> Questions<R, W> {
             given: args.keys_listen.as_ref(),
             default: own.map(|own| SocketAddr::new(own, KEYS_PORT).to_string()),
         };
-        let listen = self.answer(&question, |text| address_and_port(text))?;
+        let listen = self.answer(&question, address_and_port)?;
         let question = Question {
             text: "Name or address of this middlebox, as its certificate will say",
             option: "--middlebox",
