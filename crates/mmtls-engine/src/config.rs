@@ -240,6 +240,15 @@ pub struct Bypass {
     pub port: Option<u16>,
 }
 
+impl fmt::Display for Bypass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => SocketAddr::new(self.address, port).fmt(f),
+            None => write!(f, "{}/{}", self.address, self.prefix_len),
+        }
+    }
+}
+
 impl Bypass {
     /// Whether this end of a connection is meant.
     #[must_use]

@@ -24,6 +24,7 @@ mod order;
 mod passing;
 mod passive;
 mod private_tag;
+mod reconfigure;
 mod refusals;
 mod resting;
 mod resumption;

@@ -10,10 +10,10 @@ use mmtls_engine::{Bypass, KeySenders, Limits, Network, Policies, Policy};
 use mmtls_keyshare::policy::ServerNames;
 use mmtls_packet_io::af_packet::Offloading;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The sections.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Configuration {
     /// The bridged interfaces.
@@ -33,7 +33,7 @@ pub struct Configuration {
 }
 
 /// `[inline]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InlineSection {
     /// Left and right interface.
@@ -51,9 +51,20 @@ pub struct InlineSection {
 }
 
 /// A value of `inline.kernel_forwarding`: `auto`, `always` or `never`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct KernelForwarding(pub Offloading);
+
+impl From<KernelForwarding> for String {
+    fn from(KernelForwarding(offloading): KernelForwarding) -> Self {
+        let name = match offloading {
+            Offloading::OfCards => "auto",
+            Offloading::Always => "always",
+            Offloading::Off => "never",
+        };
+        name.to_owned()
+    }
+}
 
 impl TryFrom<String> for KernelForwarding {
     type Error = String;
@@ -70,7 +81,7 @@ impl TryFrom<String> for KernelForwarding {
 
 /// `[passive]`: nothing is held or dropped. A handler's reset ends the following of a session, and is sent
 /// where there is an interface for it.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PassiveSection {
     /// One interface or two.
@@ -80,7 +91,7 @@ pub struct PassiveSection {
 }
 
 /// `[workers]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkersSection {
     /// How many.
@@ -91,7 +102,7 @@ pub struct WorkersSection {
 }
 
 /// `[keys]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct KeysSection {
     /// Where endpoints connect to.
@@ -116,7 +127,7 @@ pub struct KeysSection {
 }
 
 /// `[policies]`; see [`Policies`].
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs, reason = "the names are those of mmtls_engine::Policies")]
 pub struct PoliciesSection {
@@ -146,9 +157,16 @@ pub struct PoliciesSection {
 }
 
 /// Server names: exact, or `*.example.org` for what is below it.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(try_from = "Vec<String>")]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct NameRules(pub ServerNames);
+
+impl From<NameRules> for Vec<String> {
+    fn from(NameRules(names): NameRules) -> Self {
+        let text = names.to_string();
+        text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    }
+}
 
 impl TryFrom<Vec<String>> for NameRules {
     type Error = String;
@@ -163,9 +181,15 @@ impl TryFrom<Vec<String>> for NameRules {
 }
 
 /// A policy by name.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct PolicyName(pub Policy);
+
+impl From<PolicyName> for String {
+    fn from(PolicyName(policy): PolicyName) -> Self {
+        policy.name().to_owned()
+    }
+}
 
 impl TryFrom<String> for PolicyName {
     type Error = String;
@@ -178,9 +202,19 @@ impl TryFrom<String> for PolicyName {
 }
 
 /// From where keys are accepted: `client`, `server`, `any`, addresses and networks.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "Vec<String>")]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct SenderRules(pub KeySenders);
+
+impl From<SenderRules> for Vec<String> {
+    fn from(SenderRules(senders): SenderRules) -> Self {
+        let words = [("any", senders.any), ("client", senders.client), ("server", senders.server)];
+        let words = words.into_iter().filter(|(_, is_meant)| *is_meant);
+        let networks = senders.networks.into_iter();
+        let networks = networks.map(|it| format!("{}/{}", it.address, it.prefix_len));
+        words.map(|(word, _)| word.to_owned()).chain(networks).collect()
+    }
+}
 
 impl Default for SenderRules {
     fn default() -> Self {
@@ -224,9 +258,15 @@ fn network(text: &str) -> Option<Network> {
 }
 
 /// An address, a network, or an address and a port.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct BypassRule(pub Bypass);
+
+impl From<BypassRule> for String {
+    fn from(BypassRule(rule): BypassRule) -> Self {
+        rule.to_string()
+    }
+}
 
 impl TryFrom<String> for BypassRule {
     type Error = String;
@@ -274,7 +314,7 @@ fn address_bits(address: IpAddr) -> u8 {
 }
 
 /// `[limits]`; see [`Limits`].
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs, reason = "the names are those of mmtls_engine::Limits, with units")]
 pub struct LimitsSection {
@@ -299,7 +339,7 @@ pub struct LimitsSection {
 }
 
 /// `[offline]`
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OfflineSection {
     /// The capture that is replayed.

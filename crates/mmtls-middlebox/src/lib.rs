@@ -27,7 +27,9 @@ mod status;
 pub mod worker;
 
 pub use error::Error;
-pub use middlebox::{Finished, KeyCertificates, KeyCounters, KeyMeter, Middlebox};
+pub use middlebox::{
+    Finished, KeyCertificates, KeyCounters, KeyMeter, Middlebox, ReadCertificates,
+};
 pub use mmtls_engine::{Counters, Histogram, Share, session, tls};
 pub use mmtls_inspect as inspect;
 pub use mmtls_inspect::literal;

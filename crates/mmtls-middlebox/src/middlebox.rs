@@ -36,14 +36,15 @@
 //! longer needs.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mmtls_engine::session::Handler;
-use mmtls_engine::{Awaited, Config, Engine, KeySenders, Limits, Share};
+use mmtls_engine::{Awaited, Config, Engine, KeySenders, Share};
 use mmtls_keyshare::message;
-use mmtls_keyshare::server::{Identity, Server, ServerCounters, ServerHandle, StartError};
+use mmtls_keyshare::server::{
+    Certificates, Server, ServerConfig, ServerCounters, ServerHandle, StartError,
+};
 use mmtls_packet_io::af_packet::{Bridge, Steering, Warning};
 use mmtls_packet_io::{Outbox, Ports};
 
@@ -88,22 +89,27 @@ pub struct KeyMeter {
     router: Arc<KeyRouter>,
 }
 
-/// The files with the key channel's certificates, and who uses them.
+/// Exchanges the key channel's certificates while the middlebox runs.
 #[derive(Clone)]
-pub struct KeyCertificates {
-    server: ServerHandle,
-    identity: Identity,
-    client_ca_file: Option<PathBuf>,
-}
+pub struct KeyCertificates(ServerHandle);
+
+/// Certificates that were read and are in force nowhere yet.
+pub struct ReadCertificates(Certificates);
 
 impl KeyCertificates {
-    /// Reads them again, for connections that begin from now on: those that are there stay.
+    /// Reads those that `settings` name.
     ///
     /// # Errors
-    /// [`Error::KeyServer`]; then the last ones stay, too.
-    pub fn reload(&self) -> Result<(), Error> {
-        let reloaded = self.server.reload(&self.identity, self.client_ca_file.as_deref());
-        reloaded.map_err(|error| Error::KeyServer(error.to_string()))
+    /// [`Error::KeyServer`].
+    pub fn read(&self, settings: &Settings) -> Result<ReadCertificates, Error> {
+        let ServerConfig { identity, client_ca_file, .. } = &settings.server;
+        let read = Certificates::read(identity, client_ca_file.as_deref());
+        read.map(ReadCertificates).map_err(|error| Error::KeyServer(error.to_string()))
+    }
+
+    /// Puts them in force for connections that begin from now on: those that are there stay.
+    pub fn exchange(&self, read: ReadCertificates) {
+        self.0.exchange(read.0);
     }
 }
 
@@ -258,12 +264,10 @@ impl<P: Ports> Middlebox<P> {
         self.server.local_addr()
     }
 
-    /// Reads the key channel's certificates again while the middlebox runs.
+    /// Exchanges the key channel's certificates while the middlebox runs.
     #[must_use]
     pub fn key_certificates(&self) -> KeyCertificates {
-        let (server, config) = (self.server.handle(), &self.settings.server);
-        let (identity, client_ca_file) = (config.identity.clone(), config.client_ca_file.clone());
-        KeyCertificates { server, identity, client_ca_file }
+        KeyCertificates(self.server.handle())
     }
 
     /// Reads the key channel's counters while the middlebox runs.
@@ -362,15 +366,8 @@ impl Drop for StopAtEnd<'_> {
 
 /// What one of several engines is started with: its share of everything.
 fn engine_config(settings: &Settings, share: Share, number: usize) -> Config {
-    let mut config = settings.engine.clone();
+    let mut config = settings.engine_of_worker();
     if settings.workers > 1 {
-        let of = |whole: usize| whole.div_ceil(settings.workers as usize);
-        let Limits { max_flows, max_buffered_bytes, max_held_frames, max_pending_keys, .. } =
-            config.limits;
-        config.limits.max_flows = of(max_flows);
-        config.limits.max_buffered_bytes = of(max_buffered_bytes);
-        config.limits.max_held_frames = of(max_held_frames);
-        config.limits.max_pending_keys = of(max_pending_keys);
         // At most as many as there are workers.
         config.share = Some(Share { own: number as u32, ..share });
     }

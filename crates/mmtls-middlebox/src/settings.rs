@@ -153,6 +153,18 @@ impl Settings {
         self.server.max_connections as u64 + harden::SPARE_DESCRIPTORS + workers
     }
 
+    /// What one worker's engine is configured with: its share of what may be kept.
+    pub(crate) fn engine_of_worker(&self) -> Config {
+        let mut config = self.engine.clone();
+        let of = |whole: usize| whole.div_ceil(self.workers.max(1) as usize);
+        let Limits { max_flows, max_buffered_bytes, max_held_frames, max_pending_keys, .. } =
+            &mut config.limits;
+        for limit in [max_flows, max_buffered_bytes, max_held_frames, max_pending_keys] {
+            *limit = of(*limit);
+        }
+        config
+    }
+
     /// One worker's share of the socket buffers.
     pub(crate) fn socket_buffer(&self) -> usize {
         let buffer = self.bridge.socket_buffer_bytes;

@@ -10,6 +10,7 @@
 //!   the ports are dropped before one of them.
 //! * A frame that a port does not take is dropped and counted, never kept for later.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -39,6 +40,10 @@ pub trait Outbox {
     fn take_back(&mut self, _flow: &OffloadFlow) -> [Forwarded; 2] {
         Default::default()
     }
+
+    /// Networks that the back end was opened to leave alone ([`BridgeConfig::left_alone`](crate::af_packet::BridgeConfig)) are
+    /// no longer: from now on everything of them is shown.
+    fn show_again(&mut self, _networks: &[(IpAddr, u8)]) {}
 
     /// Whether [`Self::offload`] may do something.
     fn offloads(&self) -> bool {

@@ -23,7 +23,7 @@ pub const KEYS_PORT: u16 = 4433;
 pub struct MmtlsOptions {
     /// Directory of `mmtls` and `libmmtls_preload.so`.
     pub binaries: PathBuf,
-    /// `--missing-keys`.
+    /// `--missing-keys`; empty where the configuration file says.
     pub missing_keys: String,
     /// Write `eve.json`.
     pub log: bool,
@@ -118,7 +118,9 @@ impl Mmtls {
             }
             None => {
                 command.args(["run", "--inline", "left:right"]);
-                command.args(["--missing-keys", &options.missing_keys]);
+                if !options.missing_keys.is_empty() {
+                    command.args(["--missing-keys", &options.missing_keys]);
+                }
                 "mmtls: bridging"
             }
         };

@@ -15,7 +15,6 @@ use mmtls_middlebox::Settings;
 
 use crate::config::{File, Places};
 use crate::monitor::MonitorConfig;
-use crate::patterns::Patterns;
 use crate::rules::{LoadedRules, RulesConfig};
 use certificate::Usage;
 pub use host::{Line, Verdict, host};
@@ -34,6 +33,29 @@ pub fn machine(file: &File, settings: &Settings, places: &Places) -> Vec<Problem
         let (severity, text) = (Severity::Warning, warning.to_string());
         found.problems.push(Problem { severity, text, is_of_interfaces: true });
     }
+    add_certificates(settings, &mut found);
+    if let Some(dir) = &file.log.directory {
+        outputs::logs(dir, &mut found);
+    }
+    if let Some(dir) = &file.log.streams_directory {
+        outputs::streams(dir, &mut found);
+    }
+    if let Some(config) = file.mirror(&settings.bridge) {
+        outputs::mirrored(&config, &mut found);
+    }
+    outputs::services(file, settings.server.listen, &mut found);
+    found.problems
+}
+
+/// What endpoints will not like about the key channel's certificates.
+#[must_use]
+pub fn certificates(settings: &Settings, places: &Places) -> Vec<Problem> {
+    let mut found = Findings { places, problems: Vec::new() };
+    add_certificates(settings, &mut found);
+    found.problems
+}
+
+fn add_certificates(settings: &Settings, found: &mut Findings<'_>) {
     let server = &settings.server;
     let now = SystemTime::now();
     let own = (&server.identity.certificate_file, "keys.certificate_file", Usage::Middlebox);
@@ -44,17 +66,6 @@ pub fn machine(file: &File, settings: &Settings, places: &Places) -> Vec<Problem
             found.add(severity, key, &text);
         }
     }
-    if let Some(dir) = &file.log.directory {
-        outputs::logs(dir, &mut found);
-    }
-    if let Some(dir) = &file.log.streams_directory {
-        outputs::streams(dir, &mut found);
-    }
-    if let Some(config) = file.mirror(&settings.bridge) {
-        outputs::mirrored(&config, &mut found);
-    }
-    outputs::services(file, server.listen, &mut found);
-    found.problems
 }
 
 /// What is wrong with rules and patterns, and otherwise the rules.
@@ -67,8 +78,7 @@ pub fn inputs(monitor: &MonitorConfig) -> Result<Option<LoadedRules>, Vec<Proble
         let (severity, text) = (Severity::Fatal, what.to_string());
         Problem { severity, text, is_of_interfaces: false }
     };
-    let patterns = monitor.patterns.as_ref().map(Patterns::load);
-    if let Some(Err(error)) = patterns {
+    if let Err(error) = monitor.load_patterns() {
         problems.push(fatal(&error));
     }
     let mut loaded = None;

@@ -2,6 +2,7 @@
 //!
 //! Refuses what [`Configuration`] refuses, and settings of which one switches off what the other asks for.
 
+mod changes;
 mod places;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,17 +17,18 @@ use mmtls_middlebox::config::{
     PassiveSection, PoliciesSection, WorkersSection,
 };
 use mmtls_packet_io::af_packet::BridgeConfig;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::control::SocketMode;
 use crate::mirror::MirrorConfig;
 use crate::patterns::PatternAction;
 use crate::rules::RulesConfig;
 use crate::sandbox::SandboxSection;
+pub use changes::changes;
 pub use places::Places;
 
 /// The file's sections: those of every middlebox, and those of the built-in application.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs, reason = "the names are those of `Configuration`")]
 pub struct File {
@@ -52,7 +54,7 @@ pub struct File {
 }
 
 /// `[control]`
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ControlSection {
     /// Where the socket is; without it, there is none.
@@ -62,7 +64,7 @@ pub struct ControlSection {
 }
 
 /// `[metrics]`
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MetricsSection {
     /// Where they are served; without it, nowhere.
@@ -72,7 +74,7 @@ pub struct MetricsSection {
 }
 
 /// `[inspect]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InspectSection {
     /// Open records at all.
@@ -98,9 +100,15 @@ pub struct InspectSection {
 }
 
 /// A cause for which something is not inspected, by name.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Cause(pub Uninspected);
+
+impl From<Cause> for String {
+    fn from(Cause(cause): Cause) -> Self {
+        cause.name().to_owned()
+    }
+}
 
 impl TryFrom<String> for Cause {
     type Error = String;
@@ -116,7 +124,7 @@ impl TryFrom<String> for Cause {
 }
 
 /// What becomes of such a session, by name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UninspectedPolicy {
     /// It goes on.
@@ -126,7 +134,7 @@ pub enum UninspectedPolicy {
 }
 
 /// What a match does, by name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ActionName {
     /// Report it.
@@ -146,7 +154,7 @@ impl From<ActionName> for PatternAction {
 }
 
 /// `[log]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogSection {
     /// Directory of `eve.json`.

@@ -21,6 +21,7 @@ pub mod http;
 pub mod mirror;
 pub mod monitor;
 pub mod patterns;
+pub mod reload;
 pub mod rules;
 pub mod sandbox;
 mod serve;

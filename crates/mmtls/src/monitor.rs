@@ -34,7 +34,7 @@ use serde::Serialize;
 use crate::certificate::CertificateFacts;
 use crate::eve::{Anomaly, EveWriter, FlowKey, Origin};
 use crate::mirror::MirrorConfig;
-use crate::patterns::{PatternAction, PatternConfig, Patterns};
+use crate::patterns::{PatternAction, PatternConfig, Patterns, PatternsError};
 use crate::rules::{LiveRules, LoadedRules, Reloader, RulesConfig, SessionRules};
 use crate::summary::{Outcome, Summary};
 use copies::{Copies, SessionCopies};
@@ -136,6 +136,20 @@ impl MonitorConfig {
         self.writes_fingerprints() || self.rules.is_some()
     }
 
+    /// Reads the patterns.
+    ///
+    /// # Errors
+    /// [`PatternsError`].
+    pub fn load_patterns(&self) -> Result<Option<Patterns>, PatternsError> {
+        let mut patterns = self.patterns.as_ref().map(Patterns::load).transpose()?;
+        if let Some(patterns) = &mut patterns
+            && self.stops != Stops::Everything
+        {
+            patterns.action = PatternAction::Alert;
+        }
+        Ok(patterns)
+    }
+
     fn writes_fingerprints(&self) -> bool {
         self.fingerprints && self.eve_dir.is_some()
     }
@@ -148,16 +162,7 @@ impl Monitor {
     /// [`MonitorError`].
     pub fn new(config: &MonitorConfig) -> Result<Self, MonitorError> {
         // The patterns first: a mistake in them must not leave new files behind.
-        let patterns = match &config.patterns {
-            Some(patterns) => {
-                let mut patterns = Patterns::load(patterns).map_err(MonitorError::Patterns)?;
-                if config.stops != Stops::Everything {
-                    patterns.action = PatternAction::Alert;
-                }
-                Some(Arc::new(patterns))
-            }
-            None => None,
-        };
+        let patterns = config.load_patterns().map_err(MonitorError::Patterns)?.map(Arc::new);
         let rules = match &config.rules {
             Some(rules) => {
                 let loaded = LoadedRules::load(rules).map_err(MonitorError::Rules)?;
@@ -216,6 +221,22 @@ impl Monitor {
             writes_fingerprints: self.writes_fingerprints,
             budget: budget.clone(),
         })
+    }
+
+    /// Takes over what `config` says of patterns, limits, files, fingerprints, content that is not inspected, and empty
+    /// flows; outputs stay. Sessions that are open take it over, too, but for files: those are reported from the
+    /// start of a session on, or never.
+    pub fn reconfigure(&mut self, config: &MonitorConfig, patterns: Option<Arc<Patterns>>) {
+        self.patterns = patterns;
+        self.inspect_limit_bytes = config.inspect_limit_bytes;
+        self.limit_trusts_padding = config.limit_trusts_padding;
+        self.fileinfo = config.fileinfo && config.eve_dir.is_some();
+        self.writes_fingerprints = config.writes_fingerprints();
+        self.reports.reconfigure(
+            config.uninspected_resets.clone(),
+            config.uninspected_resets_beside_rules.clone(),
+            config.empty_flows_per_second,
+        );
     }
 
     /// The rules that are in force.

@@ -40,6 +40,8 @@ pub struct Patterns {
     pub set: PatternSet,
     /// What to do when one is found.
     pub action: PatternAction,
+    /// How often others were in force before: searches that are under way begin anew with these.
+    pub version: u64,
 }
 
 impl Patterns {
@@ -51,7 +53,7 @@ impl Patterns {
         let in_file = |fault| PatternsError { file: config.file.clone(), fault };
         let text = read_limited(&config.file).map_err(|e| in_file(PatternsFault::Read(e)))?;
         let set = PatternSet::from_bytes(&text).map_err(|e| in_file(PatternsFault::Syntax(e)))?;
-        Ok(Self { set, action: config.action })
+        Ok(Self { set, action: config.action, version: 0 })
     }
 }
 
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
 
     fn search(action: PatternAction, lines: &str, chunks: &[&[u8]]) -> Vec<(usize, u64)> {
-        let patterns = Patterns { set: PatternSet::from_lines(lines).unwrap(), action };
+        let patterns = Patterns { set: PatternSet::from_lines(lines).unwrap(), action, version: 0 };
         let mut search = BodySearch::default();
         search.search(&patterns, Form::AsSent, b"one tw", |_, _| {});
         search.restart();

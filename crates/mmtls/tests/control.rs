@@ -16,14 +16,14 @@ use crate::common::{Family, LIMIT, Stage, can_run, mmtls_program, options, shell
 const BYTES: usize = 8 << 20;
 
 /// A stage with a file that takes as long as it is let, and where the socket is.
-struct Controlled {
-    stage: Stage,
-    content: Vec<u8>,
-    socket: PathBuf,
+pub struct Controlled {
+    pub stage: Stage,
+    pub content: Vec<u8>,
+    pub socket: PathBuf,
 }
 
 impl Controlled {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let stage = Stage::new();
         let content = files::pattern_bytes(BYTES, 5);
         stage.serve("file", &content);
@@ -34,13 +34,13 @@ impl Controlled {
         Self { stage, content, socket }
     }
 
-    fn start(&self, config: &str, options: MmtlsOptions) -> Mmtls {
+    pub fn start(&self, config: &str, options: MmtlsOptions) -> Mmtls {
         let mut options = MmtlsOptions { config: Some(config.to_owned()), ..options };
         options.arguments.extend(["--control".to_owned(), self.socket.display().to_string()]);
         self.stage.mmtls(&options)
     }
 
-    fn ctl(&self, arguments: &[&str]) -> Finished {
+    pub fn ctl(&self, arguments: &[&str]) -> Finished {
         let mut command = Command::new(mmtls_program());
         command.arg("ctl").arg("--socket").arg(&self.socket).args(arguments);
         self.stage.run("ctl", command)
@@ -48,7 +48,7 @@ impl Controlled {
 
     /// The answer, which must be none but ok.
     #[track_caller]
-    fn ask(&self, arguments: &[&str]) -> Value {
+    pub fn ask(&self, arguments: &[&str]) -> Value {
         let mut all = vec!["--json"];
         all.extend(arguments);
         let done = self.ctl(&all);
@@ -60,7 +60,7 @@ impl Controlled {
 
     /// The only session of a listing, once there is one and it is as it should be.
     #[track_caller]
-    fn only(&self, arguments: &[&str], is: impl Fn(&Value) -> bool) -> Value {
+    pub fn only(&self, arguments: &[&str], is: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
             let answer = self.ask(arguments);
@@ -76,7 +76,7 @@ impl Controlled {
     }
 
     /// A download that goes on for long, into a file.
-    fn slowly(&self, name: &str, mut curl: Command) -> (Background, PathBuf) {
+    pub fn slowly(&self, name: &str, mut curl: Command) -> (Background, PathBuf) {
         let out = self.stage.bed.directory().join(name);
         curl.args(["--limit-rate", "1M", "-o"]).arg(&out).arg(url("file"));
         (self.stage.bed.background(name, curl).unwrap(), out)

@@ -99,6 +99,16 @@ fn client(
     stage.bed.background(&format!("client-{told:?}-{version}"), command).unwrap()
 }
 
+/// A download over a connection of which the preload library tells.
+pub fn client_of_library(
+    stage: &Stage,
+    mmtls: &mmtls_testkit::Mmtls,
+    directory: &Path,
+    out: &Path,
+) -> Background {
+    client(stage, mmtls, directory, out, Told::Library, "1.3")
+}
+
 pub fn wait_for(file: &Path, length: u64, client: &mut Background) {
     for _ in 0..500 {
         if file.metadata().is_ok_and(|it| it.len() >= length) {

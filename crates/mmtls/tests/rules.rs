@@ -598,7 +598,7 @@ fn new_rules_meet_open_connections_and_faulty_ones_change_nothing() {
     let mut asker = Asker::start(&stage, &mmtls);
     asker.gets("second");
     let faulty = drop("second", 2) + "drop http any any -> any any (content:\"|4|\"; sid:3;)\n";
-    let said = reload(&mut mmtls, &faulty, "those in force stay");
+    let said = reload(&mut mmtls, &faulty, "only.rules line 2");
     assert!(said.contains("only.rules line 2: syntax error at byte 30"), "{said}");
     asker.gets("third");
     asker.gets("second");

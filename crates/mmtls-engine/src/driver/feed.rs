@@ -96,10 +96,13 @@ impl<H: Handler> Engine<H> {
             }
             Payload::Undecided(_, clear) if clear.disposition().is_kill() => {}
             Payload::Undecided(recogniser, clear) => {
+                // It has met the policy of that time.
+                let was_excluded = recogniser.is_excluded();
                 match recogniser.handle_bytes(direction, bytes) {
                     // Also where TLS was found behind what came first: whether that is seen before depends on
                     // how the client has cut its bytes.
                     _ if recogniser.is_excluded()
+                        && !was_excluded
                         && self.config.meets_not_tls(flow.client, flow.server) =>
                     {
                         let policy = self.config.policies.not_tls;

@@ -91,6 +91,10 @@ impl<H: Handler> Engine<H> {
         let Some(id) = self.late.id(index) else {
             return direction;
         };
+        if !self.goes_on_with_sessions() {
+            self.late.remove(index);
+            return direction;
+        }
         let flow = self.flows.get_if(index, id);
         let waits = |it: &&mut Flow<H::State>| {
             matches!(it.payload, Payload::Plain(_)) && it.phase == Phase::Open && !it.is_exempt()

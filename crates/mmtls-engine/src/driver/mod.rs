@@ -20,6 +20,7 @@ mod operator;
 mod passing;
 mod payload;
 mod reassemble;
+mod reconfigure;
 mod room;
 mod segment;
 mod shown;
@@ -35,6 +36,7 @@ pub use view::{Carries, FlowView};
 use fragment_store::Fragments;
 use late_flows::LateFlows;
 use payload::Payload;
+use reconfigure::ChangedRules;
 
 use crate::buffer_pool::BufferPool;
 use crate::config::{Config, Policy};
@@ -99,10 +101,11 @@ pub struct Engine<H: Handler> {
     now_ns: u64,
     /// Connections that begin are left alone.
     drains: bool,
+    changed_rules: ChangedRules,
 }
 
-/// A stall that must be looked at when its time is up. All in a queue have the same duration, so it
-/// is in order of time.
+/// A stall that must be looked at when its time is up. In a queue they are in order of time: all have the same duration,
+/// unless limits have been exchanged.
 struct StallCheck {
     deadline_ns: u64,
     index: FlowIndex,
@@ -145,6 +148,7 @@ impl<H: Handler> Engine<H> {
             started_ns: None,
             now_ns: 0,
             drains: false,
+            changed_rules: ChangedRules::default(),
             config,
         }
     }

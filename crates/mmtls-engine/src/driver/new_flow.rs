@@ -29,7 +29,7 @@ impl<H: Handler> Engine<H> {
         let key = |client, server| NewFlow { vlan: segment.vlan, client, server, turned: false };
         if flags.syn() {
             let index = self.insert(&if flags.ack() { key(to, from) } else { key(from, to) })?;
-            self.leave_alone_if_draining(index);
+            self.leave_alone_from_start(index);
             return Ok(index);
         }
         if payload.is_empty() || flags.rst() {
@@ -73,8 +73,12 @@ impl<H: Handler> Engine<H> {
 
     /// A connection whose copies began behind its start meets its policy.
     pub(super) fn apply_mid_stream_policy(&mut self, index: FlowIndex) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        let (client, server) = (flow.client, flow.server);
         if matches!(self.config.policies.mid_stream, Policy::Drop | Policy::Reset)
-            && !self.is_in_grace()
+            && !self.is_in_grace(client, server)
         {
             let reason = EndReason::ResetByPolicy(SessionError::LostSynchronisation);
             self.kill(index, true, reason);

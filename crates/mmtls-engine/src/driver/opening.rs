@@ -27,6 +27,8 @@
 //! Refuses to take one side's word for the other's numbers, and to keep state for segments that
 //! policy does not let pass.
 
+use core::net::SocketAddr;
+
 use super::Engine;
 use super::conclude::Passage;
 use super::end::rst;
@@ -35,7 +37,7 @@ use crate::config::Policy;
 use crate::output::{Exit, Verdict};
 use crate::port::PortId;
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
-use crate::tcp::{FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck, Unread};
+use crate::tcp::{FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck};
 use crate::tls::Direction;
 use crate::wire::{Reset, Segment};
 
@@ -67,9 +69,13 @@ impl<H: Handler> Engine<H> {
         if flags.rst() || (payload.is_empty() && !flags.syn()) {
             return Err(Verdict::Forward);
         }
+        if !flags.syn() && self.is_added(from, to) {
+            self.counters.bypassed += 1;
+            return Err(Verdict::Forward);
+        }
         self.counters.mid_stream += 1;
         let policy = self.config.policies.mid_stream;
-        if matches!(policy, Policy::Drop | Policy::Reset) && !self.is_in_grace() {
+        if matches!(policy, Policy::Drop | Policy::Reset) && !self.is_in_grace(from, to) {
             if policy == Policy::Reset && !flags.syn() {
                 self.reset_both(port, segment);
             }
@@ -85,11 +91,11 @@ impl<H: Handler> Engine<H> {
         Ok(index)
     }
 
-    /// Connections that were there before the monitor are left alone.
-    pub(super) fn is_in_grace(&self) -> bool {
-        self.started_ns.is_some_and(|started| {
-            self.now_ns.saturating_sub(started) < self.config.mid_stream_grace_ns
-        })
+    /// Connections that were there before the monitor, or before it was to read them, are left alone.
+    pub(super) fn is_in_grace(&self, one: SocketAddr, other: SocketAddr) -> bool {
+        let grace = self.config.mid_stream_grace_ns;
+        self.started_ns.is_some_and(|started| self.now_ns.saturating_sub(started) < grace)
+            || self.is_newly_read(one, other)
     }
 
     /// Sends a RST to both ends of a segment that no flow is kept for.
@@ -263,10 +269,9 @@ impl<H: Handler> Engine<H> {
         }
         let server = flow.server;
         if self.config.bypass.iter().any(|rule| rule.port.is_some() && rule.contains(server)) {
-            flow.payload = Payload::Plain(Box::default());
-            flow.unread = Unread::Exempt;
+            self.leave_alone(index);
         }
-        self.leave_alone_if_draining(index);
+        self.leave_alone_from_start(index);
         true
     }
 

@@ -5,7 +5,7 @@
 use super::Engine;
 use super::payload::Payload;
 use crate::session::{Disposition, EndReason, Handler, SessionId};
-use crate::tcp::{FlowIndex, Phase, Unread};
+use crate::tcp::{FlowIndex, Phase};
 
 impl<H: Handler> Engine<H> {
     /// Resets a connection: both endpoints get a RST, and every later packet of it is dropped. False where it is not in this
@@ -50,20 +50,6 @@ impl<H: Handler> Engine<H> {
     /// Connections that begin from here on are left alone, and counted; those that are there go on as before.
     pub fn drain(&mut self) {
         self.drains = true;
-    }
-
-    /// A connection has begun: it is left alone if the engine drains.
-    pub(super) fn leave_alone_if_draining(&mut self, index: FlowIndex) {
-        if !self.drains {
-            return;
-        }
-        if let Some(flow) = self.flows.get(index)
-            && flow.unread == Unread::No
-        {
-            flow.payload = Payload::Plain(Box::default());
-            flow.unread = Unread::Exempt;
-            self.counters.drained += 1;
-        }
     }
 
     fn open_flow(&mut self, now_ns: u64, slot: usize, id: SessionId) -> Option<FlowIndex> {

@@ -69,13 +69,18 @@ impl<H: Handler> Engine<H> {
                 let Limits { stall_timeout_ns: most, unshared_stall_timeout_ns: unshared, .. } =
                     self.config.limits;
                 let timeout_ns = if awaited { most } else { unshared.min(most) };
-                self.stalls[usize::from(!awaited)].push_back(StallCheck {
-                    deadline_ns: since_ns.saturating_add(timeout_ns),
-                    index,
-                    id: tls.session.info().id,
-                    direction,
-                    since_ns,
-                });
+                let deadline_ns = since_ns.saturating_add(timeout_ns);
+                let id = tls.session.info().id;
+                let check = StallCheck { deadline_ns, index, id, direction, since_ns };
+                let queue = &mut self.stalls[usize::from(!awaited)];
+                // Last, but behind a limit that was longer.
+                let at = match queue.back() {
+                    Some(last) if last.deadline_ns > deadline_ns => {
+                        queue.partition_point(|it| it.deadline_ns <= deadline_ns)
+                    }
+                    _ => queue.len(),
+                };
+                queue.insert(at, check);
             }
         }
     }

@@ -269,8 +269,13 @@ impl ServerHandle {
     /// # Errors
     /// [`TlsError`]; then the last ones stay, too.
     pub fn reload(&self, identity: &Identity, client_ca: Option<&Path>) -> Result<(), TlsError> {
-        *self.shared.tls() = super::tls::server_config(identity, client_ca)?;
+        self.exchange(Certificates::read(identity, client_ca)?);
         Ok(())
+    }
+
+    /// Puts certificates in force for connections that begin from now on.
+    pub fn exchange(&self, certificates: Certificates) {
+        *self.shared.tls() = certificates.0;
     }
 
     /// What happened so far.
@@ -288,6 +293,19 @@ impl ServerHandle {
             skipped: read(&tally.skipped),
             undelivered: read(&tally.undelivered),
         }
+    }
+}
+
+/// Certificates, key and authorities that were read and fit together.
+pub struct Certificates(Arc<rustls::ServerConfig>);
+
+impl Certificates {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn read(identity: &Identity, client_ca: Option<&Path>) -> Result<Self, TlsError> {
+        super::tls::server_config(identity, client_ca).map(Self)
     }
 }
 

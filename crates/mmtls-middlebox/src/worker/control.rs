@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use mmtls_engine::session::{Handler, SessionId};
-use mmtls_packet_io::Ports;
+use mmtls_packet_io::{Outbox, Ports};
 
 use super::Worker;
+use crate::Settings;
 
 impl<H: Handler, P: Ports> Worker<H, P> {
     /// Runs the next tick after this pause, and not when its time has come: for who has more to do than one tick allows.
@@ -29,6 +30,15 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         let done = self.engine.bypass_flow(now_ns, slot, id);
         self.act(now_ns);
         done
+    }
+
+    /// See [`mmtls_engine::Engine::reconfigure`]: takes over what the settings of the whole middlebox say.
+    pub fn reconfigure(&mut self, settings: &Settings) {
+        let now_ns = self.now_ns();
+        let gone = self.engine.reconfigure(now_ns, &settings.engine_of_worker());
+        let networks: Vec<_> = gone.iter().map(|rule| (rule.address, rule.prefix_len)).collect();
+        self.ports.outbox().show_again(&networks);
+        self.act(now_ns);
     }
 
     /// See [`mmtls_engine::Engine::drain`].

@@ -28,6 +28,7 @@ mod system;
 mod transmit;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -359,6 +360,12 @@ impl crate::Outbox for Outbox {
 
     fn take_back(&mut self, flow: &OffloadFlow) -> [Forwarded; 2] {
         self.offload.as_mut().map_or_else(Default::default, |offload| offload.take_back(flow))
+    }
+
+    fn show_again(&mut self, networks: &[(IpAddr, u8)]) {
+        if let Some(offload) = &mut self.offload {
+            offload.show_again(networks);
+        }
     }
 
     fn offloads(&self) -> bool {

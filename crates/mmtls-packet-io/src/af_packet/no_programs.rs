@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use super::{BridgeConfig, Forwarded, Interface, Key, OffloadSide, Port, Records};
@@ -31,6 +32,10 @@ impl Programs {
     }
 
     pub(super) fn end(&self, _: &Key) -> io::Result<Forwarded> {
+        match self.0 {}
+    }
+
+    pub(super) fn remove_rule(&self, _: IpAddr, _: u8) -> io::Result<()> {
         match self.0 {}
     }
 

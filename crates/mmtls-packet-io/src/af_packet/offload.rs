@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -128,6 +129,15 @@ impl Offload {
                 Forwarded::default()
             })
         })
+    }
+
+    /// Takes back networks that were left alone.
+    pub(super) fn show_again(&mut self, networks: &[(IpAddr, u8)]) {
+        for &(address, prefix_len) in networks {
+            if let Err(error) = self.programs.remove_rule(address, prefix_len) {
+                self.fault = Some(error);
+            }
+        }
     }
 
     /// Why what the kernel forwards is not known any more, once.

@@ -33,6 +33,7 @@ pub(super) struct Programs {
     interfaces: [u32; 2],
     flows: Mutex<HashMap<MapData, Key, Entry>>,
     pauses: Mutex<HashMap<MapData, Key, Pause>>,
+    rules: Mutex<LpmTrie<MapData, Prefix, u32>>,
     slots: Slots,
     taken: PerCpuArray<MapData, Totals>,
     /// Owns the programs and what they are attached to.
@@ -90,6 +91,21 @@ impl Programs {
         let [position, frames, payload_bytes, last] = known.unwrap_or_default();
         let position = if last >> 32 != 0 { position } else { 0 };
         Ok(Forwarded { frames, payload_bytes, position, ..Forwarded::default() })
+    }
+
+    /// Removes the rule of a network, which another bridge may have done.
+    ///
+    /// # Errors
+    /// It may still be there.
+    pub(super) fn remove_rule(&self, address: IpAddr, prefix_len: u8) -> io::Result<()> {
+        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        match rules.remove(&prefix(address, prefix_len)) {
+            Ok(()) => Ok(()),
+            Err(MapError::SyscallError(error)) if error.io_error.kind() == ErrorKind::NotFound => {
+                Ok(())
+            }
+            Err(error) => Err(io::Error::other(error)),
+        }
     }
 
     /// A slot that nobody uses, closed; `None` where there is none.
@@ -178,8 +194,8 @@ fn load(
     };
     let slots = Slots::map(slots.fd().as_fd())?;
     let taken = ebpf.take_map("taken").ok_or("no map of counters")?.try_into()?;
-    let (flows, pauses) = (Mutex::new(flows), Mutex::new(pauses));
-    Ok(Programs { interfaces: numbers, flows, pauses, slots, taken, ebpf })
+    let (flows, pauses, rules) = (Mutex::new(flows), Mutex::new(pauses), Mutex::new(rules));
+    Ok(Programs { interfaces: numbers, flows, pauses, rules, slots, taken, ebpf })
 }
 
 /// The prefix of all addresses of a network: the family's number in front.

@@ -21,9 +21,15 @@ pub fn usage(error: SandboxError) -> Error {
     Error::Usage(error.to_string())
 }
 
-/// `mmtls run`; `lists` are those that its rules name.
-pub fn of_run(file: &File, monitor: &MonitorConfig, lists: &[PathBuf]) -> Sandbox {
+/// `mmtls run`; `config` is its configuration file, `lists` are those that its rules name.
+pub fn of_run(
+    config: Option<&Path>,
+    file: &File,
+    monitor: &MonitorConfig,
+    lists: &[PathBuf],
+) -> Sandbox {
     let mut files = reports(monitor);
+    config.into_iter().chain(file.inspect.patterns_file.as_deref()).for_each(|it| files.read(it));
     let keys = &file.keys;
     let certificates = [&keys.certificate_file, &keys.key_file, &keys.client_ca_file];
     certificates.into_iter().flatten().for_each(|it| files.read(it));

@@ -43,7 +43,7 @@ enum Command {
     Keys,
     /// The rules in force.
     Rules,
-    /// Read rules and certificates again, and open eve.json anew: as SIGHUP.
+    /// Read configuration, rules, patterns and certificates again, and open eve.json anew: as SIGHUP.
     Reload,
     /// Open eve.json anew.
     LogRotate,

@@ -5,6 +5,7 @@
 mod confine;
 mod ctl;
 mod doctor;
+mod init;
 mod key_server;
 mod pki;
 mod prepare;
@@ -19,6 +20,7 @@ mod service;
 mod services;
 mod signals;
 mod stats;
+mod take_over;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -55,6 +57,8 @@ enum Command {
     Read(read::ReadArgs),
     /// Ask or tell a running monitor something.
     Ctl(ctl::CtlArgs),
+    /// Ask for what a monitor needs, and write a checked configuration and certificates.
+    Init(init::InitArgs),
     /// Look at this machine: does it suit a monitor, and what would help?
     Doctor(doctor::DoctorArgs),
     /// Look at rules in Suricata's language.
@@ -186,6 +190,7 @@ impl Cli {
             Command::Run(args) => run::run(&args),
             Command::Read(args) => read::run(&args),
             Command::Ctl(args) => args.run(),
+            Command::Init(args) => args.run(),
             Command::Doctor(args) => args.run(),
             Command::Rules(args) => args.run(),
             Command::Pki(args) => args.run(),

@@ -23,6 +23,9 @@ use zeroize::Zeroizing;
 /// Clocks of endpoints may be behind by so much.
 const BACKDATED: Duration = Duration::hours(1);
 
+/// How long certificates are valid, if nothing else is said.
+const DAYS: u16 = 365;
+
 #[derive(Args)]
 pub struct PkiArgs {
     /// Directory for the files; it is made where there is none.
@@ -37,7 +40,7 @@ pub struct PkiArgs {
     #[arg(long, value_name = "NAME")]
     key_server: Option<String>,
     /// How long all of them are valid.
-    #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = DAYS, value_parser = clap::value_parser!(u16).range(1..))]
     days: u16,
 }
 
@@ -49,8 +52,21 @@ struct Output {
 }
 
 impl PkiArgs {
+    /// For a middlebox alone.
+    pub fn of_middlebox(directory: PathBuf, middlebox: String) -> Self {
+        Self { directory, middlebox, client: Vec::new(), key_server: None, days: DAYS }
+    }
+
     /// Does what was asked for.
     pub fn run(&self) -> Result<ExitCode, Error> {
+        let pin = self.make()?;
+        let said = self.say_how(pin, &mut io::stdout().lock());
+        said.map_err(|error| Error::Usage(format!("standard output: {error}")))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Makes the files; the middlebox's pin.
+    pub fn make(&self) -> Result<Pin, Error> {
         let wrong = |what: &dyn std::fmt::Display| Error::Usage(format!("pki: {what}"));
         for (at, client) in self.client.iter().enumerate() {
             let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
@@ -92,9 +108,7 @@ impl PkiArgs {
                 return Err(wrong(&format!("{}: {error}; nothing is left", output.path.display())));
             }
         }
-        let said = self.say_how(pin, &mut io::stdout().lock());
-        said.map_err(|error| Error::Usage(format!("standard output: {error}")))?;
-        Ok(ExitCode::SUCCESS)
+        Ok(pin)
     }
 
     /// The files, and the middlebox's pin.
@@ -194,7 +208,7 @@ impl PkiArgs {
 }
 
 /// Whether it is an address, or a host name (RFC 1123, section 2.1).
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
             && !label.starts_with('-')

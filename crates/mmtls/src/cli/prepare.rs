@@ -21,11 +21,12 @@ pub(super) struct Prepared {
 }
 
 /// Checks what was configured; `None` when something is wrong, which is told then. A fault that lets the monitor start keeps
-/// `-T` from success only.
+/// `-T` from success only. `replaces`: a run that still listens where this one will.
 pub(super) fn prepare(
     file: File,
     places: &Places,
     test_config: bool,
+    replaces: bool,
     monitor_config: impl FnOnce(&File, &Settings) -> MonitorConfig,
 ) -> Option<Prepared> {
     let tell = |lines: Vec<String>| lines.iter().for_each(|line| say(line));
@@ -33,7 +34,14 @@ pub(super) fn prepare(
     let monitor = monitor_config(&file, &settings);
     settings.engine.tell_hellos = monitor.wants_hellos();
 
-    let mut problems = check::machine(&file, &settings, places);
+    let mut problems = if replaces {
+        let (mut file, mut settings) = (file.clone(), settings.clone());
+        (file.control.socket, file.metrics.listen) = (None, None);
+        settings.server.listen.set_port(0);
+        check::machine(&file, &settings, places)
+    } else {
+        check::machine(&file, &settings, places)
+    };
     let worst = |problems: &[Problem]| problems.iter().map(|problem| problem.severity).max();
     // A start reads them again: whoever will not start learns of all that is wrong.
     if test_config || worst(&problems) == Some(Severity::Fatal) {

@@ -13,7 +13,7 @@ use mmtls_inspect::rules::Skipped;
 use mmtls_middlebox::Error;
 
 /// Where reports go and what is looked for; shared by `run` and `read`.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct ReportArgs {
     /// Write eve.json into this directory. `mmtls read` takes `-`, too: lines of JSON to standard output, the summary to
     /// standard error.

@@ -7,7 +7,8 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Args;
@@ -16,6 +17,7 @@ use mmtls::control::{Controls, Desks};
 use mmtls::eve::{Origin, STANDARD_OUTPUT};
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, Stops};
 use mmtls::patterns::PatternConfig;
+use mmtls::reload::Exchange;
 use mmtls::rules::RulesConfig;
 use mmtls::sandbox::calls::KEY_CHANNEL;
 use mmtls::stats::Snapshots;
@@ -26,7 +28,7 @@ use mmtls_middlebox::{Middlebox, Settings};
 
 use super::confine;
 use super::prepare::{Prepared, prepare};
-use super::reload::Reload;
+use super::reload::{Parts, Reload, told_exceptions};
 use super::report::{
     ReportArgs, check_mirror, check_streams, describe_rules, host_name, print_profile,
 };
@@ -35,8 +37,9 @@ use super::service::{self, Service};
 use super::services::{Services, run_facts, why_not_forwarded};
 use super::signals::Signals;
 use super::stats::StatsAggregator;
+use super::take_over::take_over;
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct RunArgs {
     /// The two interfaces to bridge.
     #[arg(long, value_name = "IF1:IF2")]
@@ -80,6 +83,10 @@ pub struct RunArgs {
     /// Send decrypted sessions as TCP conversations in the clear to this interface.
     #[arg(long, value_name = "IF")]
     mirror: Option<String>,
+    /// Take the place of the run whose control socket this is: it ends once everything here is ready, and what it listened
+    /// at is listened at again. Where nobody answers, there is none.
+    #[arg(long, value_name = "PATH", conflicts_with = "test_config")]
+    take_over: Option<PathBuf>,
     /// Keep every file, connection and system call that this user has, as [sandbox] with enabled = false.
     #[arg(long)]
     no_sandbox: bool,
@@ -88,10 +95,13 @@ pub struct RunArgs {
 }
 
 pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
-    let prepared = configured(args).and_then(|(file, places)| {
-        prepare(file, &places, args.test_config, |file, settings| {
-            monitor_config(file, settings, args.report.profile_rules)
-        })
+    let tell = |lines: Vec<String>| lines.iter().for_each(|line| say(line));
+    let counts_costs = args.report.profile_rules;
+    let configure =
+        move |file: &File, settings: &Settings| monitor_config(file, settings, counts_costs);
+    let prepared = configured(args).map_err(tell).ok();
+    let prepared = prepared.and_then(|(file, places)| {
+        prepare(file, &places, args.test_config, args.take_over.is_some(), configure)
     });
     let Some(Prepared { file, settings, monitor: monitor_config }) = prepared else {
         return Ok(ExitCode::FAILURE);
@@ -118,12 +128,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         monitors.push(first.share(&monitor_config).map_err(mistake)?);
     }
     monitors.insert(0, first);
-    let grace = file.limits.mid_stream_grace_seconds;
-    let exceptions = config::exceptions(&settings.engine, grace);
-    let uninspected = file.inspect.exceptions(rules_reset);
-    let policies = settings.engine.policies.list();
-    let policies: Vec<String> =
-        policies.iter().map(|(name, policy)| format!("{name}={}", policy.name())).collect();
+    let told = told_exceptions(&file, &settings, rules_reset);
+    let policies = told_policies(&settings);
     let interfaces = match (&settings.bridge.left, &settings.bridge.right) {
         (left, Some(right)) => format!("{left} and {right}"),
         (left, None) => left.clone(),
@@ -132,15 +138,22 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let passive = settings.bridge.passive;
     let doing = if passive { "watching" } else { "bridging" };
 
+    if let Some(socket) = &args.take_over {
+        take_over(socket, &file)?;
+    }
     // Ports, and the socket's directory, may need privileges.
     let services = Services::open(&file)?;
-    let told: Vec<String> = [exceptions, uninspected].into_iter().flatten().collect();
     let mut facts = run_facts(&settings, told.clone());
     let limits = settings.engine.limits;
     service::connect();
     let process = std::fs::File::open("/proc/self/status").ok();
     let lists = monitors.first().and_then(Monitor::rules).map(|rules| rules.lists().to_vec());
-    let sandbox = confine::of_run(&file, &monitor_config, lists.as_deref().unwrap_or_default());
+    let sandbox = confine::of_run(
+        args.config.as_deref(),
+        &file,
+        &monitor_config,
+        lists.as_deref().unwrap_or_default(),
+    );
     let middlebox = Middlebox::open_confined(settings, || {
         sandbox.enter().map_err(confine::usage)?.iter().for_each(|text| say(text));
         confine::thread(&file.sandbox, KEY_CHANNEL)
@@ -148,13 +161,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     if let Some(why_not) = why_not_forwarded(&middlebox) {
         facts.kernel_forwarding = why_not;
     }
-    let reload = Reload::new(middlebox.key_certificates(), rules.clone());
     check_streams(monitor_config.streams_dir.as_deref())?;
     check_mirror(file.mirror.file.as_deref())?;
     for warning in middlebox.warnings() {
         say(&format!("warning: {warning}"));
     }
-    say(&format!("policies: {}", policies.join(" ")));
+    say(&policies);
     for exceptions in &told {
         say(exceptions);
     }
@@ -175,15 +187,29 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
 
     let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
     let workers = middlebox.workers();
-    let snapshots = Arc::new(Snapshots::new(workers, middlebox.key_meter(), limits, rules));
+    let snapshots = Arc::new(Snapshots::new(workers, middlebox.key_meter(), limits, rules.clone()));
     let desks = Arc::new(Desks::new(workers));
-    let stats = StatsAggregator::new(
+    let stats = Arc::new(StatsAggregator::new(
         Arc::clone(&snapshots),
         Arc::clone(&desks),
         workers,
         stats_interval,
         passive,
-    );
+    ));
+    let facts = Arc::new(Mutex::new(Arc::new(facts)));
+    let again = args.clone();
+    let reload = Reload::new(Parts {
+        read: Box::new(move || configured(&again)),
+        configure: Box::new(configure),
+        certificates: middlebox.key_certificates(),
+        rules,
+        exchange: Arc::new(Exchange::new(workers)),
+        facts: Arc::clone(&facts),
+        snapshots: Arc::clone(&snapshots),
+        stats: Arc::clone(&stats),
+        running: Mutex::new(file.clone()),
+        runs: AtomicBool::new(false),
+    });
     let reread = reload.clone();
     let controls = Controls {
         facts,
@@ -236,21 +262,26 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     Ok(if stats.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Options and file together, and where each setting comes from; tells what makes no sense.
-fn configured(args: &RunArgs) -> Option<(File, Places)> {
-    let tell = |lines: Vec<String>| lines.iter().for_each(|line| say(line));
+/// Options and file together, and where each setting comes from.
+///
+/// # Errors
+/// A line for each thing that makes no sense.
+fn configured(args: &RunArgs) -> Result<(File, Places), Vec<String>> {
     let (mut file, mut places) = match &args.config {
-        Some(path) => config::load(path).map_err(tell).ok()?,
+        Some(path) => config::load(path)?,
         None => (File::default(), Places::default()),
     };
     let mut mistakes = Vec::new();
     apply(args, &mut file, &mut mistakes);
     note_options(args, &mut places);
-    if mistakes.is_empty() {
-        return Some((file, places));
-    }
-    tell(mistakes);
-    None
+    if mistakes.is_empty() { Ok((file, places)) } else { Err(mistakes) }
+}
+
+/// All policies, for the operator.
+pub(super) fn told_policies(settings: &Settings) -> String {
+    let policies = settings.engine.policies.list();
+    let policies = policies.map(|(name, policy)| format!("{name}={}", policy.name()));
+    format!("policies: {}", policies.join(" "))
 }
 
 /// Which settings come from the command line.
@@ -343,7 +374,11 @@ fn apply(args: &RunArgs, file: &mut File, mistakes: &mut Vec<String>) {
     file.inspect.pattern_action = args.report.pattern_action.unwrap_or(file.inspect.pattern_action);
 }
 
-fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> MonitorConfig {
+pub(super) fn monitor_config(
+    file: &File,
+    settings: &Settings,
+    counts_costs: bool,
+) -> MonitorConfig {
     let action = file.inspect.pattern_action.into();
     let patterns = file.inspect.patterns_file.clone();
     let bridge = &settings.bridge;

@@ -25,8 +25,8 @@ pub struct StatsAggregator {
     snapshots: Arc<Snapshots>,
     desks: Arc<Desks>,
     workers: usize,
-    stats_interval: Duration,
-    next_stats: Mutex<Instant>,
+    /// Of `stats` records, and when the next one is due.
+    stats: Mutex<(Duration, Instant)>,
     passive: bool,
     /// The operator knows that the kernel drops frames.
     drops_reported: AtomicBool,
@@ -46,8 +46,7 @@ impl StatsAggregator {
             snapshots,
             desks,
             workers,
-            stats_interval,
-            next_stats: Mutex::new(Instant::now() + stats_interval),
+            stats: Mutex::new((stats_interval, Instant::now() + stats_interval)),
             passive,
             drops_reported: AtomicBool::new(false),
             lost: AtomicUsize::new(0),
@@ -72,6 +71,7 @@ impl StatsAggregator {
         for error in worker.handler_mut().flush() {
             say(&error.to_string());
         }
+        reload.work(number, worker);
         self.desks.work(number, worker);
         let status = worker.status();
         self.snapshots.put(number, status, worker.handler_mut().summary());
@@ -165,11 +165,20 @@ impl StatsAggregator {
         }
     }
 
+    /// From now on so much time is between two `stats` records.
+    pub fn set_interval(&self, interval: Duration) {
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        if stats.0 != interval {
+            *stats = (interval, Instant::now() + interval);
+        }
+    }
+
     fn is_time_for_stats(&self) -> bool {
-        let mut next = self.next_stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let (interval, next) = &mut *stats;
         let due = Instant::now() >= *next;
         if due {
-            *next += self.stats_interval;
+            *next += *interval;
         }
         due
     }

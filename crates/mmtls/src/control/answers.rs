@@ -5,8 +5,8 @@
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use mmtls_engine::{Bypass, ExemptNames, Policies};
@@ -22,7 +22,7 @@ use crate::stats::{Snapshots, counts};
 /// How often a run that is being drained looks how many sessions are left.
 const DRAIN_PAUSE: Duration = Duration::from_millis(250);
 
-/// What a run was started with.
+/// What a run goes by.
 pub struct RunFacts {
     /// `inline` or `passive`.
     pub mode: &'static str,
@@ -57,8 +57,8 @@ pub struct Drain {
 
 /// What answers.
 pub struct Controls {
-    /// What the run was started with.
-    pub facts: RunFacts,
+    /// What the run was started with, or has taken over since.
+    pub facts: Arc<Mutex<Arc<RunFacts>>>,
     /// What is counted.
     pub snapshots: Arc<Snapshots>,
     /// Where workers look.
@@ -82,7 +82,7 @@ impl Controls {
             Request::Status(_) => Ok(self.status()),
             Request::Sessions(query) => self.sessions(query),
             Request::Session(of) => self.session(*of),
-            Request::SessionKill(of) if !self.facts.can_reset => Err(format!(
+            Request::SessionKill(of) if !self.facts().can_reset => Err(format!(
                 "session {}: a passive monitor without passive.reset_interface can reset nothing",
                 of.id
             )),
@@ -112,12 +112,17 @@ impl Controls {
         }
     }
 
+    fn facts(&self) -> Arc<RunFacts> {
+        Arc::clone(&self.facts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn tell(&self, uid: Option<u32>, what: &str) {
         let who = uid.map_or_else(String::new, |uid| format!(" by uid {uid}"));
         (self.say)(&format!("control: {what}{who}"));
     }
 
     fn status(&self) -> Value {
+        let facts = self.facts();
         let (status, summary) = self.snapshots.sum();
         let (engine, limits, keys) =
             (&status.engine, self.snapshots.limits(), self.snapshots.keys());
@@ -146,8 +151,8 @@ impl Controls {
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "uptime_seconds": self.snapshots.uptime().as_secs(),
-            "mode": self.facts.mode,
-            "interfaces": self.facts.interfaces,
+            "mode": facts.mode,
+            "interfaces": facts.interfaces,
             "draining": self.drain.has_begun.load(Ordering::Relaxed),
             "workers": workers,
             "frames": {
@@ -181,7 +186,7 @@ impl Controls {
                 "expired": engine.keys_expired,
             },
             "kernel_forwarding": {
-                "state": self.facts.kernel_forwarding,
+                "state": facts.kernel_forwarding,
                 "frames": forwarded(&|port| port.offloaded_frames),
                 "bytes": forwarded(&|port| port.offloaded_bytes),
             },
@@ -223,7 +228,7 @@ impl Controls {
             .into_iter()
             .map(|agent| agent.address.ip())
             .collect();
-        let facts = &self.facts;
+        let facts = self.facts();
         let ends =
             [&detail.row.client, &detail.row.server].map(|end| end.parse::<SocketAddr>().ok());
         let is_meant = |rule: &&Bypass| match rule.port {
@@ -234,7 +239,7 @@ impl Controls {
         why(
             detail,
             &Reasons {
-                rule: facts.bypass.iter().find(is_meant).map(rule_text),
+                rule: facts.bypass.iter().find(is_meant).map(Bypass::to_string),
                 is_draining: self.drain.has_begun.load(Ordering::Relaxed),
                 is_exempt_name: facts
                     .exempt_names
@@ -274,14 +279,14 @@ impl Controls {
     }
 
     fn policies(&self) -> Value {
-        let facts = &self.facts;
+        let facts = self.facts();
         let policies: serde_json::Map<_, _> = facts
             .policies
             .list()
             .into_iter()
             .map(|(name, policy)| (name.to_owned(), policy.name().into()))
             .collect();
-        let bypass: Vec<_> = facts.bypass.iter().map(rule_text).collect();
+        let bypass: Vec<_> = facts.bypass.iter().map(Bypass::to_string).collect();
         json!({
             "policies": policies,
             "bypass": bypass,
@@ -380,13 +385,6 @@ fn live(desks: &Desks) -> Result<usize, String> {
 
 fn unknown(id: u64) -> String {
     format!("session {id}: there is none, or it is over; `sessions` lists them")
-}
-
-fn rule_text(rule: &Bypass) -> String {
-    match rule.port {
-        Some(port) => SocketAddr::new(rule.address, port).to_string(),
-        None => format!("{}/{}", rule.address, rule.prefix_len),
-    }
 }
 
 fn seconds(time: SystemTime) -> u64 {

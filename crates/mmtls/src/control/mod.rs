@@ -45,7 +45,7 @@ pub enum Request {
     Keys(Nothing),
     /// The rules in force.
     Rules(Nothing),
-    /// Reads rules and certificates again, and opens the log anew.
+    /// Reads configuration, rules, patterns and certificates again, and opens the log anew.
     Reload(Nothing),
     /// Opens the log anew.
     LogRotate(Nothing),

@@ -32,7 +32,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 const BUSY: &[u8] = b"{\"ok\":false,\"error\":\"too many connections; try again\"}\n";
 
 /// Who may connect, which is everything that they need: the owner, or its group, too.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
 pub enum SocketMode {
     /// The owner.
     #[default]

@@ -4,10 +4,10 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// `[mirror]`
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MirrorConfig {
     /// The pcapng file.
@@ -80,8 +80,8 @@ impl MirrorConfig {
 }
 
 /// What stands in the place of a server's port.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize)]
-#[serde(try_from = "PortName")]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize, Serialize)]
+#[serde(try_from = "PortName", into = "String")]
 pub enum ServerPort {
     /// The one that the same protocol has without TLS; 80 where none is known.
     #[default]
@@ -97,6 +97,16 @@ pub enum ServerPort {
 enum PortName {
     Number(i64),
     Name(String),
+}
+
+impl From<ServerPort> for String {
+    fn from(port: ServerPort) -> Self {
+        match port {
+            ServerPort::Standard => "standard".to_owned(),
+            ServerPort::Keep => "keep".to_owned(),
+            ServerPort::Number(number) => number.to_string(),
+        }
+    }
 }
 
 impl TryFrom<PortName> for ServerPort {

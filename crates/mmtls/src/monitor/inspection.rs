@@ -27,6 +27,8 @@ pub struct Inspection {
 #[derive(Default)]
 struct Searches {
     bodies: HashMap<(Side, u32), BodySearch>,
+    /// Of which patterns they are.
+    version: u64,
     protocol: AppProto,
     /// Where bodies are reported as files.
     files: Option<Files>,
@@ -166,6 +168,12 @@ impl Searches {
 
     fn event(&mut self, event: Event<'_>, look: &mut Look<'_>, out: &mut dyn FnMut(Finding<'_>)) {
         let patterns = look.patterns;
+        if let Some(Patterns { version, .. }) = patterns
+            && *version != self.version
+        {
+            self.version = *version;
+            self.bodies.clear();
+        }
         // Before transactions are reported: what completes one may be what a rule looks for.
         look.event(&event, self.protocol, &mut |it| self.pass_on(it, out));
         if let Some(files) = &mut self.files {
@@ -317,6 +325,7 @@ mod tests {
         let patterns = Patterns {
             set: PatternSet::from_lines("EVIL\nbad").unwrap(),
             action: PatternAction::Alert,
+            version: 0,
         };
         let mut inspection = Inspection::default();
         let mut log = Vec::new();

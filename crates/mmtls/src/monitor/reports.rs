@@ -133,6 +133,20 @@ impl Reports {
         }
     }
 
+    /// Takes over what can change.
+    pub(super) fn reconfigure(
+        &mut self,
+        uninspected_resets: BTreeSet<Uninspected>,
+        uninspected_resets_beside_rules: BTreeSet<Uninspected>,
+        empty_flows_per_second: Option<u64>,
+    ) {
+        self.uninspected_resets = uninspected_resets;
+        self.uninspected_resets_beside_rules = uninspected_resets_beside_rules;
+        if self.empty_flows.as_ref().map(LineLimit::per_second) != empty_flows_per_second {
+            self.empty_flows = empty_flows_per_second.map(LineLimit::new);
+        }
+    }
+
     /// Those of another worker.
     pub(super) fn share(&self) -> Self {
         let eve = self.eve.as_ref().map(EveWriter::share);

@@ -223,7 +223,8 @@ fn accepts_rules_that_come_to_drop_and_stops_what_they_cannot_judge() {
     };
     for (action, reset) in [("alert", false), ("drop", true), ("alert", false)] {
         write(action);
-        first.reloader().unwrap().reload().unwrap();
+        let (reloader, rules) = (first.reloader().unwrap(), config.rules.as_ref().unwrap());
+        reloader.exchange(rules.clone(), reloader.read(rules).unwrap());
         assert_eq!([is_reset(&mut first), is_reset(&mut second)], [reset; 2], "{action}");
     }
 }

@@ -30,7 +30,7 @@ pub struct LiveRules {
 
 /// What all workers have.
 struct Common {
-    config: RulesConfig,
+    config: Mutex<RulesConfig>,
     current: Mutex<Arc<Matcher>>,
     /// How often the rules were exchanged.
     version: AtomicU64,
@@ -76,7 +76,7 @@ impl LiveRules {
         };
         let common = Common {
             in_force: Mutex::new(in_force),
-            config,
+            config: Mutex::new(config),
             current: Mutex::new(Arc::clone(&matcher)),
             version: AtomicU64::new(0),
             shared: Shared::default(),
@@ -161,7 +161,7 @@ impl LiveRules {
     fn refresh(&mut self) {
         let version = self.common.version.load(Ordering::Acquire);
         if version != self.version {
-            let current = self.common.current.lock().unwrap_or_else(PoisonError::into_inner);
+            let current = lock(&self.common.current);
             self.matcher = Arc::clone(&current);
             self.can_drop = self.matcher.can_drop();
             self.ask_fingerprints = look_into_fingerprints(&self.matcher);
@@ -218,23 +218,33 @@ impl LiveRules {
 pub struct Reloader(Arc<Common>);
 
 impl Reloader {
-    /// Reads the files again and puts their rules in force. With an error in a file nothing changes.
+    /// Reads rules that may come in force.
     ///
     /// # Errors
-    /// [`RulesError`].
-    pub fn reload(&self) -> Result<RulesInForce, RulesError> {
-        let Self(common) = self;
+    /// [`RulesError`], which is counted.
+    pub fn read(&self, config: &RulesConfig) -> Result<LoadedRules, RulesError> {
         // What is in force is better than a file with an error.
-        let config = RulesConfig { refuses_faulty: true, ..common.config.clone() };
-        let loaded =
-            LoadedRules::load(&config).inspect_err(|_| self.numbers().failed_reloads += 1)?;
+        let config = RulesConfig { refuses_faulty: true, ..config.clone() };
+        LoadedRules::load(&config).inspect_err(|_| self.numbers().failed_reloads += 1)
+    }
+
+    /// Puts rules in force that were read so.
+    pub fn exchange(&self, config: RulesConfig, loaded: LoadedRules) -> RulesInForce {
+        let Self(common) = self;
         let (active, skipped) = (loaded.matcher.len(), loaded.skipped.len());
         let matcher = Arc::new(loaded.matcher);
-        *common.current.lock().unwrap_or_else(PoisonError::into_inner) = matcher;
+        *lock(&common.config) = config;
+        *lock(&common.current) = matcher;
         common.version.fetch_add(1, Ordering::Release);
         let mut numbers = self.numbers();
         *numbers = RulesInForce { active, skipped, loaded_at: SystemTime::now(), ..*numbers };
-        Ok(*numbers)
+        *numbers
+    }
+
+    /// Whether some of those in force drop or reject.
+    #[must_use]
+    pub fn can_drop(&self) -> bool {
+        lock(&self.0.current).can_drop()
     }
 
     /// The rules in force.
@@ -245,11 +255,15 @@ impl Reloader {
 
     /// The files that they are read from.
     #[must_use]
-    pub fn files(&self) -> &[PathBuf] {
-        &self.0.config.files
+    pub fn files(&self) -> Vec<PathBuf> {
+        lock(&self.0.config).files.clone()
     }
 
     fn numbers(&self) -> MutexGuard<'_, RulesInForce> {
-        self.0.in_force.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.in_force)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -77,7 +77,7 @@ pub fn text(snapshots: &Snapshots) -> String {
         workers: snapshots.each(),
         sum: snapshots.sum(),
         keys: snapshots.keys(),
-        limits: limits(snapshots.limits()),
+        limits: limits(&snapshots.limits()),
         rules: snapshots.rules().map(Reloader::in_force),
     }))
 }

@@ -20,7 +20,7 @@ pub struct Snapshots {
     started_at: SystemTime,
     workers: Vec<Mutex<(Status, Summary)>>,
     keys: KeyMeter,
-    limits: Limits,
+    limits: Mutex<Limits>,
     rules: Option<Reloader>,
 }
 
@@ -33,7 +33,7 @@ impl Snapshots {
             started_at: SystemTime::now(),
             workers: (0..workers).map(|_| Mutex::default()).collect(),
             keys,
-            limits,
+            limits: Mutex::new(limits),
             rules,
         }
     }
@@ -52,8 +52,13 @@ impl Snapshots {
 
     /// What may be kept by all workers together.
     #[must_use]
-    pub fn limits(&self) -> &Limits {
-        &self.limits
+    pub fn limits(&self) -> Limits {
+        *lock(&self.limits)
+    }
+
+    /// From now on that is another amount.
+    pub fn set_limits(&self, limits: Limits) {
+        *lock(&self.limits) = limits;
     }
 
     /// The rules, and how they are read again; `None` without rules.
