@@ -230,12 +230,10 @@ impl Bridge {
             offload.count(Port::Left, &mut counters.left);
             offload.count(Port::Right, &mut counters.right);
         }
-        if let Some(passed) = self.hold.as_ref().and_then(Hold::passed) {
-            // In the order of the interfaces' numbers.
-            let [left, right] = &self.outbox.ports;
-            let turned = usize::from(left.interface_index > right.interface_index);
-            for (port, at) in [(&mut counters.left, turned), (&mut counters.right, 1 - turned)] {
-                [port.guard_forwarded_frames, port.guard_forwarded_bytes] = passed[at];
+        let left = self.outbox.ports[0].interface_index.cast_unsigned();
+        if let Some(passed) = self.hold.as_ref().and_then(|hold| hold.passed(left)) {
+            for (port, of) in [&mut counters.left, &mut counters.right].into_iter().zip(passed) {
+                [port.guard_forwarded_frames, port.guard_forwarded_bytes] = of;
             }
         }
         if let Some(resets) = &self.outbox.resets {

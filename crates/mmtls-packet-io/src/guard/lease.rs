@@ -124,7 +124,7 @@ impl LeaseMemory {
         Duration::from_nanos(self.state().lease_ns.load(Ordering::Relaxed))
     }
 
-    /// Frames and bytes that came in by an interface, in the order of their numbers, and that the guard has forwarded.
+    /// Frames and bytes that came in by the first interface, or the second one, and that the guard has forwarded.
     pub(crate) fn passed(&self, at: usize) -> [u64; 2] {
         let of = &self.state().passed[at % 2];
         [of.frames.load(Ordering::Relaxed), of.bytes.load(Ordering::Relaxed)]
@@ -253,14 +253,17 @@ impl Hold {
         Duration::from_nanos(self.lease_ns / 4)
     }
 
-    /// Of all workers the first tells what the guard has forwarded: frames and bytes, by the interface that they came in by.
-    pub(crate) fn passed(&self) -> Option<[[u64; 2]; 2]> {
+    /// Of all workers the first tells what the guard has forwarded, frames and bytes: that came in by an interface with this
+    /// number, and by the other one.
+    pub(crate) fn passed(&self, interface: u32) -> Option<[[u64; 2]; 2]> {
         let of = |at: usize| {
             let [frames, bytes] = self.memory.passed(at);
             let [frames_before, bytes_before] = self.before[at];
             [frames.saturating_sub(frames_before), bytes.saturating_sub(bytes_before)]
         };
-        (self.at == 0).then(|| [of(0), of(1)])
+        let first = self.memory.state().interfaces[0].load(Ordering::Relaxed);
+        let turned = usize::from(first != interface);
+        (self.at == 0).then(|| [of(turned), of(1 - turned)])
     }
 
     fn slot(&self) -> &Slot {

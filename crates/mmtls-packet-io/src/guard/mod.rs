@@ -58,7 +58,7 @@ const LEASE: &str = "lease";
 /// Magic number of the kernel's file system for pinned objects (`linux/magic.h`).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
-/// Two interfaces of the calling thread's network namespace, in the order of their numbers.
+/// Two interfaces of the calling thread's network namespace.
 struct Pair {
     names: [String; 2],
     numbers: [u32; 2],
@@ -230,8 +230,7 @@ impl Pair {
         Self::new(interfaces.each_ref().map(|it| (it.index, it.name.as_str())))
     }
 
-    fn new(mut both: [(i32, &str); 2]) -> Result<Self, Error> {
-        both.sort_unstable();
+    fn new(both: [(i32, &str); 2]) -> Result<Self, Error> {
         let numbers = both.map(|(number, _)| number.cast_unsigned());
         Ok(Self { names: both.map(|(_, name)| name.to_owned()), numbers, netns: own_netns()? })
     }
@@ -240,10 +239,10 @@ impl Pair {
         self.names.join(" and ")
     }
 
-    /// Its directory. The kernel allows no dots in such names.
+    /// Its directory, whichever is the left one. The kernel allows no dots in such names.
     fn path(&self) -> PathBuf {
-        let [left, right] = self.numbers;
-        Path::new(DIRECTORY).join(format!("guard_{}_{left}_{right}", self.netns))
+        let [one, other] = sorted(self.numbers);
+        Path::new(DIRECTORY).join(format!("guard_{}_{one}_{other}", self.netns))
     }
 
     fn open(&self) -> Result<LeaseMemory, GuardError> {
@@ -256,7 +255,9 @@ impl Pair {
         })?;
         let state = memory.state();
         let numbers = state.interfaces.each_ref().map(|it| it.load(Ordering::Relaxed));
-        if numbers != self.numbers || state.netns.load(Ordering::Relaxed) != self.netns {
+        if sorted(numbers) != sorted(self.numbers)
+            || state.netns.load(Ordering::Relaxed) != self.netns
+        {
             return Err(GuardError::Foreign { path });
         }
         Ok(memory)
@@ -307,6 +308,11 @@ impl Pair {
         }
         loaded.attach(&self.names, path)
     }
+}
+
+fn sorted(mut numbers: [u32; 2]) -> [u32; 2] {
+    numbers.sort_unstable();
+    numbers
 }
 
 /// The memory of a guard.
