@@ -15,11 +15,16 @@ pub enum GuardError {
         /// The interfaces.
         names: String,
     },
-    /// One is there.
-    #[error("a guard is installed for {names} already")]
+    /// One is there that is not as it should be.
+    #[error(
+        "the guard of {names} has a lease of {lease_ms} ms: remove it first (`mmtls guard remove {}`)",
+        words(names)
+    )]
     Installed {
         /// The interfaces.
         names: String,
+        /// Its lease, in milliseconds.
+        lease_ms: u128,
     },
     /// A guard would forward what a monitor forwards that does not renew its lease.
     #[error(
@@ -71,7 +76,8 @@ pub enum GuardError {
     },
     /// This user may not.
     #[error(
-        "{}: not permitted: as root, `mmtls guard install {} --user USER` makes one for a monitor of that user",
+        "{}: not permitted: `mmtls guard install {} --user USER`, as root, makes a guard for a monitor of that user (for a \
+         service see docs/operations.md)",
         path.display(), words(names)
     )]
     NotPermitted {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use aya::maps::Map;
 use aya::programs::links::FdLink;
@@ -56,25 +56,25 @@ impl Loaded {
         }
     }
 
-    /// Attaches the program behind all others, and pins the links in a directory.
+    /// Attaches the program behind all others, and pins the links.
     pub(super) fn attach(
         mut self,
         names: &[String; 2],
-        directory: &Path,
+        files: &[PathBuf; 2],
     ) -> Result<(), GuardError> {
         let program = self.program()?;
         let mut links = Vec::new();
-        for (name, file) in names.iter().zip(["left", "right"]) {
+        for (name, file) in names.iter().zip(files) {
             let order = TcAttachOptions::TcxOrder(LinkOrder::last());
             let link = program
                 .attach_with_options(name, TcAttachType::Ingress, order)
                 .and_then(|id| program.take_link(id))
                 .map_err(|error| unsupported(&error))?;
             let link = FdLink::try_from(link).map_err(|error| unsupported(&error))?;
-            links.push((link, directory.join(file)));
+            links.push((link, file));
         }
         for (link, file) in links {
-            link.pin(&file).map_err(|error| at(&file)(system_error(&error)))?;
+            link.pin(file).map_err(|error| at(file)(system_error(&error)))?;
         }
         Ok(())
     }

@@ -145,6 +145,11 @@ impl LeaseMemory {
         self.deadlines().any(|deadline| deadline > now).then(|| self.workers())
     }
 
+    /// Whether the guard leaves frames to the monitor.
+    pub(crate) fn is_held(&self) -> bool {
+        self.until_ns() > now_ns()
+    }
+
     /// When the first deadline passes.
     fn until_ns(&self) -> u64 {
         self.deadlines().min().unwrap_or(0)
@@ -309,26 +314,22 @@ mod tests {
         Arc::new(memory)
     }
 
-    fn is_left_to_monitor(memory: &LeaseMemory) -> bool {
-        memory.workers() > 0 && memory.until_ns() > now_ns()
-    }
-
     #[test]
     fn accepts_a_worker_that_renews_and_tells_of_one_that_was_silent() {
         let memory = memory();
         let mut hold = memory.claim(1).unwrap().remove(0);
-        assert!(!is_left_to_monitor(&memory) && !hold.is_held());
+        assert!(!memory.is_held() && !hold.is_held());
         assert_eq!(hold.renew().unwrap(), Lease::Waiting);
-        assert!(hold.take().unwrap() && is_left_to_monitor(&memory));
+        assert!(hold.take().unwrap() && memory.is_held());
         assert_eq!(hold.renew().unwrap(), Lease::Held);
         std::thread::sleep(LEASE + Duration::from_millis(20));
-        assert!(!is_left_to_monitor(&memory) && !hold.is_held());
+        assert!(!memory.is_held() && !hold.is_held());
         assert_eq!(hold.renew().unwrap(), Lease::Lost, "once");
-        assert!(!is_left_to_monitor(&memory), "not before what came is discarded");
+        assert!(!memory.is_held(), "not before what came is discarded");
         assert_eq!(hold.renew().unwrap(), Lease::Waiting);
-        assert!(hold.take().unwrap() && is_left_to_monitor(&memory));
+        assert!(hold.take().unwrap() && memory.is_held());
         drop(hold);
-        assert!(!is_left_to_monitor(&memory), "at once");
+        assert!(!memory.is_held(), "at once");
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod kernel;
 #[path = "no_kernel.rs"]
 mod kernel;
 mod lease;
+mod link;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -52,7 +53,10 @@ pub const MIN_LEASE: Duration = Duration::from_millis(10);
 /// Longer ones are no lease.
 pub const MAX_LEASE: Duration = Duration::from_secs(60);
 
-/// The map of a guard, in its directory.
+/// The links of a guard, in its directory.
+const LINKS: [&str; 2] = ["left", "right"];
+
+/// The map of a guard.
 const LEASE: &str = "lease";
 
 /// Magic number of the kernel's file system for pinned objects (`linux/magic.h`).
@@ -74,17 +78,22 @@ pub struct GuardStatus {
     pub is_here: bool,
     /// The cookie of their network namespace.
     pub netns: u64,
+    /// An interface does not exist any more.
+    pub is_gone: bool,
     /// How long a monitor may be silent.
     pub lease: Duration,
-    /// Workers of the monitor that renews; `None`: there is none, and the guard forwards.
+    /// Workers of the monitor that renews; `None`: there is none.
     pub workers: Option<usize>,
+    /// The guard forwards: no monitor renews, or not all of its workers do.
+    pub forwards: bool,
     /// Frames that came in by each interface, and that it has forwarded.
     pub forwarded_frames: [u64; 2],
     /// Their bytes.
     pub forwarded_bytes: [u64; 2],
 }
 
-/// Installs a guard. It forwards from now on, until a monitor takes its lease. `owner`: user and group that may do that.
+/// Installs a guard, unless it is there. It forwards from now on, until a monitor takes its lease. `owner`: user and group
+/// that may do that.
 ///
 /// # Errors
 /// [`Error::Guard`]; [`Error::NoSuchInterface`], and what else is wrong with the interfaces.
@@ -113,11 +122,30 @@ pub fn remove(names: [&str; 2], force: bool) -> Result<(), Error> {
     Ok(remove_at(&path)?)
 }
 
+/// Removes the guards whose interfaces are gone; says of which.
+///
+/// # Errors
+/// [`Error::Guard`].
+pub fn remove_gone() -> Result<Vec<[String; 2]>, Error> {
+    let mut removed = Vec::new();
+    for (path, status) in entries()? {
+        if status.is_gone {
+            remove_at(&path)?;
+            removed.push(status.interfaces);
+        }
+    }
+    Ok(removed)
+}
+
 /// The guards that are there, of all network namespaces.
 ///
 /// # Errors
 /// [`Error::Guard`].
 pub fn list() -> Result<Vec<GuardStatus>, Error> {
+    Ok(entries()?.into_iter().map(|(_, status)| status).collect())
+}
+
+fn entries() -> Result<Vec<(PathBuf, GuardStatus)>, Error> {
     let here = own_netns()?;
     let entries = match fs::read_dir(DIRECTORY) {
         Ok(entries) => entries,
@@ -126,21 +154,25 @@ pub fn list() -> Result<Vec<GuardStatus>, Error> {
     };
     let mut all = Vec::new();
     for entry in entries.flatten() {
-        let memory = open(&entry.path())?;
+        let path = entry.path();
+        let memory = open(&path)?;
         let state = memory.state();
         let netns = state.netns.load(Ordering::Relaxed);
         let passed = [memory.passed(0), memory.passed(1)];
-        all.push(GuardStatus {
+        let status = GuardStatus {
             interfaces: state.names(),
             is_here: netns == here,
             netns,
             lease: memory.lease(),
             workers: memory.holder(),
+            forwards: !memory.is_held(),
             forwarded_frames: passed.map(|[frames, _]| frames),
             forwarded_bytes: passed.map(|[_, bytes]| bytes),
-        });
+            is_gone: LINKS.iter().any(|link| !link::is_attached(&path.join(link))),
+        };
+        all.push((path, status));
     }
-    all.sort_by(|a, b| (a.netns, &a.interfaces).cmp(&(b.netns, &b.interfaces)));
+    all.sort_by(|(_, a), (_, b)| (a.netns, &a.interfaces).cmp(&(b.netns, &b.interfaces)));
     Ok(all)
 }
 
@@ -267,7 +299,12 @@ impl Pair {
         is_possible()?;
         let path = self.path();
         if exists(&path, &self.told())? {
-            return Err(GuardError::Installed { names: self.told() });
+            let there = self.open()?.lease();
+            if there != lease {
+                let (names, lease_ms) = (self.told(), there.as_millis());
+                return Err(GuardError::Installed { names, lease_ms });
+            }
+            return set_owner(&path.join(LEASE), owner);
         }
         // The calling thread's namespace, which need not be that of the process.
         let sockets = fs::read_to_string("/proc/thread-self/net/packet").unwrap_or_default();
@@ -303,11 +340,16 @@ impl Pair {
         state.netns.store(self.netns, Ordering::Relaxed);
         state.lease_ns.store(lease.as_nanos() as u64, Ordering::Relaxed);
         state.version.store(VERSION, Ordering::Release);
-        if let Some((user, group)) = owner {
-            std::os::unix::fs::chown(&file, Some(user), Some(group)).map_err(at(&file))?;
-        }
-        loaded.attach(&self.names, path)
+        set_owner(&file, owner)?;
+        loaded.attach(&self.names, &LINKS.map(|link| path.join(link)))
     }
+}
+
+/// Lets a user take the lease.
+fn set_owner(file: &Path, owner: Option<(u32, u32)>) -> Result<(), GuardError> {
+    owner.map_or(Ok(()), |(user, group)| {
+        std::os::unix::fs::chown(file, Some(user), Some(group)).map_err(at(file))
+    })
 }
 
 fn sorted(mut numbers: [u32; 2]) -> [u32; 2] {
@@ -341,7 +383,7 @@ fn exists(path: &Path, names: &str) -> Result<bool, GuardError> {
 
 /// Links first: they are what forwards.
 fn remove_at(path: &Path) -> Result<(), GuardError> {
-    for file in ["left", "right", LEASE] {
+    for file in LINKS.into_iter().chain([LEASE]) {
         let file = path.join(file);
         match fs::remove_file(&file) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(at(&file)(error)),

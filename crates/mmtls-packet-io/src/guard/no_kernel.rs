@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::GuardError;
 
@@ -27,7 +27,7 @@ impl Loaded {
         match self.0 {}
     }
 
-    pub(super) fn attach(self, _: &[String; 2], _: &Path) -> Result<(), GuardError> {
+    pub(super) fn attach(self, _: &[String; 2], _: &[PathBuf; 2]) -> Result<(), GuardError> {
         match self.0 {}
     }
 }

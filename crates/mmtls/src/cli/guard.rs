@@ -21,8 +21,9 @@ pub struct GuardArgs {
 enum Command {
     /// Forward between two interfaces from now on, whenever no monitor with inline.when_down = "open" does.
     Install {
-        #[command(flatten)]
-        interfaces: Interfaces,
+        /// The two interfaces.
+        #[arg(value_name = "IF", num_args = 2, required = true)]
+        interfaces: Vec<String>,
         /// How long a monitor may be silent, 10 to 60000 milliseconds.
         #[arg(
             long,
@@ -38,11 +39,15 @@ enum Command {
     },
     /// Do so no more.
     Remove {
-        #[command(flatten)]
-        interfaces: Interfaces,
+        /// The two interfaces.
+        #[arg(value_name = "IF", num_args = 2, required_unless_present = "gone")]
+        interfaces: Vec<String>,
         /// Also while a monitor relies on it.
         #[arg(long)]
         force: bool,
+        /// Instead: all whose interfaces do not exist any more.
+        #[arg(long, conflicts_with_all = ["interfaces", "force"])]
+        gone: bool,
     },
     /// Say which guards there are, and who forwards.
     Status {
@@ -52,32 +57,21 @@ enum Command {
     },
 }
 
-#[derive(Args)]
-struct Interfaces {
-    /// One interface.
-    #[arg(value_name = "IF1")]
-    left: String,
-    /// The other one.
-    #[arg(value_name = "IF2")]
-    right: String,
-}
-
-impl Interfaces {
-    fn names(&self) -> [&str; 2] {
-        [&self.left, &self.right]
-    }
-}
-
 impl GuardArgs {
     pub fn run(&self) -> Result<ExitCode, Error> {
         match &self.command {
             Command::Install { interfaces, lease_ms, user } => {
                 let owner = user.as_deref().map(owner).transpose()?;
                 let lease = Duration::from_millis(*lease_ms);
-                guard::install(interfaces.names(), lease, owner).map_err(Error::Interface)?;
+                guard::install(pair(interfaces)?, lease, owner).map_err(Error::Interface)?;
             }
-            Command::Remove { interfaces, force } => {
-                guard::remove(interfaces.names(), *force).map_err(Error::Interface)?;
+            Command::Remove { gone: true, .. } => {
+                for [left, right] in guard::remove_gone().map_err(Error::Interface)? {
+                    let _ = writeln!(std::io::stdout(), "{left} and {right}: removed");
+                }
+            }
+            Command::Remove { interfaces, force, gone: false } => {
+                guard::remove(pair(interfaces)?, *force).map_err(Error::Interface)?;
             }
             Command::Status { interfaces } => {
                 let is_asked_for = |it: &GuardStatus| {
@@ -100,7 +94,14 @@ impl GuardArgs {
     }
 }
 
-/// User and group of a name or a number.
+fn pair(interfaces: &[String]) -> Result<[&str; 2], Error> {
+    match interfaces {
+        [left, right] => Ok([left, right]),
+        _ => Err(Error::Usage("two interfaces are needed: IF1 IF2".to_owned())),
+    }
+}
+
+/// User and group of a name.
 fn owner(name: &str) -> Result<(u32, u32), Error> {
     let known = User::from_name(name).ok().flatten();
     let owner = known.map(|user| (user.uid.as_raw(), user.gid.as_raw()));
@@ -114,6 +115,10 @@ fn line(of: &GuardStatus) -> String {
         false => format!(" of network namespace {}", of.netns),
     };
     let who = match of.workers {
+        _ if of.is_gone => "an interface is gone (`mmtls guard remove --gone`)".to_owned(),
+        Some(workers) if of.forwards => {
+            format!("of the {workers} workers of a monitor one is silent: the kernel forwards")
+        }
         Some(1) => "a monitor forwards".to_owned(),
         Some(workers) => format!("a monitor with {workers} workers forwards"),
         None => "no monitor is there: the kernel forwards".to_owned(),
