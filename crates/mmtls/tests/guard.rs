@@ -265,10 +265,11 @@ impl SmallMemory {
         if is_v2 {
             let _ = std::fs::write(v2.join("cgroup.subtree_control"), "+memory");
         }
-        let made = (is_v2 || v1.join("memory.limit_in_bytes").exists())
-            .then(|| std::fs::create_dir(&directory))
-            .unwrap_or_else(|| Err(std::io::ErrorKind::NotFound.into()))
-            .and_then(|()| std::fs::write(directory.join(limit), bytes.to_string()));
+        let made = match is_v2 || v1.join("memory.limit_in_bytes").exists() {
+            true => std::fs::create_dir(&directory),
+            false => Err(std::io::ErrorKind::NotFound.into()),
+        };
+        let made = made.and_then(|()| std::fs::write(directory.join(limit), bytes.to_string()));
         let it = Self { directory, is_v2 };
         match made {
             Ok(()) => Some(it),
