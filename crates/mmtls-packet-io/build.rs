@@ -4,26 +4,34 @@
 use std::path::Path;
 use std::process::Command;
 
-const SOURCE: &str = "bpf/offload.bpf.c";
+const SOURCES: [&str; 2] = ["offload", "guard"];
 
 fn main() {
-    println!("cargo::rerun-if-changed={SOURCE}");
     println!("cargo::rerun-if-env-changed=CLANG");
     println!("cargo::rustc-check-cfg=cfg(has_offload)");
+    for name in SOURCES {
+        println!("cargo::rerun-if-changed=bpf/{name}.bpf.c");
+    }
+    match SOURCES.into_iter().try_for_each(compile) {
+        Ok(()) => println!("cargo::rustc-cfg=has_offload"),
+        Err(error) => {
+            println!("cargo::warning=clang, {error}: the kernel will forward nothing by itself");
+        }
+    }
+}
+
+fn compile(name: &str) -> Result<(), String> {
     let directory = std::env::var("OUT_DIR").unwrap_or_default();
     let target = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let mut clang = Command::new(std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned()));
     clang.args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3"]);
     // Where Debian has <asm/types.h>.
     clang.arg(format!("-I/usr/include/{target}-linux-gnu"));
-    clang.args(["-c", SOURCE, "-o"]).arg(Path::new(&directory).join("offload.o"));
+    clang.args(["-c", &format!("bpf/{name}.bpf.c"), "-o"]);
+    clang.arg(Path::new(&directory).join(format!("{name}.o")));
     match clang.status() {
-        Ok(status) if status.success() => println!("cargo::rustc-cfg=has_offload"),
-        Ok(status) => {
-            println!("cargo::warning=clang, {status}: the kernel will forward nothing by itself")
-        }
-        Err(error) => {
-            println!("cargo::warning=clang, {error}: the kernel will forward nothing by itself")
-        }
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(status.to_string()),
+        Err(error) => Err(error.to_string()),
     }
 }

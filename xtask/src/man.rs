@@ -14,7 +14,7 @@ const MORE: &[(&str, &str)] = &[
     (
         "mmtls",
         ".SH \"EXIT STATUS\"\n0, or 1 for what went wrong, 2 for a command line that cannot be.\n\
-         .SH \"SEE ALSO\"\n.BR mmtls\\-run (1),\n.BR mmtls\\-read (1),\n.BR mmtls\\-ctl (1),\n.BR mmtls\\-doctor (1),\n.BR mmtls\\-exec (1),\n.BR mmtls\\-agent (1)\n",
+         .SH \"SEE ALSO\"\n.BR mmtls\\-run (1),\n.BR mmtls\\-read (1),\n.BR mmtls\\-ctl (1),\n.BR mmtls\\-doctor (1),\n.BR mmtls\\-guard (1),\n.BR mmtls\\-exec (1),\n.BR mmtls\\-agent (1)\n",
     ),
     (
         "mmtls-run",
@@ -90,6 +90,7 @@ mod tests {
             "mmtls-ctl",
             "mmtls-ctl-session-kill",
             "mmtls-doctor",
+            "mmtls-guard-install",
             "mmtls-exec",
             "mmtls-agent-status",
             "mmtls-rules-check",

@@ -60,6 +60,8 @@ counters! {
     bypassed,
     /// Connections left alone since the engine drains: it is about to end.
     drained,
+    /// Connections forgotten because frames had passed that were not shown: the I/O layer had failed open.
+    failed_open,
     /// Segments dropped because their connection is another engine's.
     misplaced,
     /// IP fragments that may carry TCP.

@@ -11,6 +11,7 @@ mod early;
 mod ech;
 mod epochs;
 mod evasion;
+mod failed_open;
 mod fragments;
 mod handler_reset;
 mod harness;

@@ -48,6 +48,19 @@ pub struct InlineSection {
     pub coalesce: bool,
     /// Let the kernel forward connections that nobody reads.
     pub kernel_forwarding: KernelForwarding,
+    /// What becomes of traffic while this process does not move it.
+    pub when_down: WhenDown,
+}
+
+/// A value of `inline.when_down`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WhenDown {
+    /// Nothing passes.
+    #[default]
+    Closed,
+    /// The kernel forwards everything: the guard.
+    Open,
 }
 
 /// A value of `inline.kernel_forwarding`: `auto`, `always` or `never`.
@@ -357,6 +370,7 @@ impl Default for InlineSection {
             moderation_microseconds: 50,
             coalesce: true,
             kernel_forwarding: KernelForwarding(Offloading::OfCards),
+            when_down: WhenDown::Closed,
         }
     }
 }

@@ -11,7 +11,9 @@ use mmtls_keyshare::server::{Identity, ServerConfig, ServerName, StartError};
 use mmtls_packet_io::Error as PortsError;
 use mmtls_packet_io::af_packet::{self, BridgeConfig, Warning};
 
-use crate::config::{BypassRule, Configuration, KeysSection, NameRules, PolicyName, only};
+use crate::config::{
+    BypassRule, Configuration, KeysSection, NameRules, PolicyName, WhenDown, only,
+};
 use crate::keylog::follow;
 use crate::{Error, harden, keys, offline, worker};
 
@@ -126,6 +128,7 @@ impl Settings {
         let resets = self.bridge.reset_interface.as_deref();
         match error {
             PortsError::InvalidConfig { .. } => Some("inline.socket_buffer_bytes"),
+            PortsError::Guard(_) => Some("inline.when_down"),
             PortsError::NotPermitted | PortsError::Unsupported { .. } => Some(""),
             PortsError::NoSuchInterface { interface }
             | PortsError::NotEthernet { interface, .. }
@@ -324,6 +327,11 @@ fn bridge(config: &Configuration) -> Result<BridgeConfig, Error> {
     bridge.socket_buffer_bytes = config.inline.socket_buffer_bytes;
     bridge.coalesce = config.inline.coalesce;
     bridge.offload = config.inline.kernel_forwarding.0;
+    bridge.fails_open = config.inline.when_down == WhenDown::Open;
+    if bridge.fails_open && bridge.passive {
+        let text = "inline.when_down = \"open\" needs --inline: when a passive monitor is down, others forward";
+        return Err(Error::Usage(text.to_owned()));
+    }
     Ok(bridge)
 }
 

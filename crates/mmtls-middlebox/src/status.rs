@@ -22,6 +22,8 @@ pub struct Status {
     pub refused_offloads: u64,
     /// How often an interface went down.
     pub interface_downs: u64,
+    /// How often the guard's lease was lost: the kernel has forwarded in this worker's place.
+    pub leases_lost: u64,
 }
 
 impl core::ops::AddAssign<&Self> for Status {
@@ -35,5 +37,6 @@ impl core::ops::AddAssign<&Self> for Status {
         self.held_times += other.held_times;
         self.refused_offloads += other.refused_offloads;
         self.interface_downs = self.interface_downs.max(other.interface_downs);
+        self.leases_lost += other.leases_lost;
     }
 }

@@ -23,7 +23,7 @@ use mmtls_engine::{
     OffloadedRecords, Output, PortId, RecordsElsewhere, Verdict, finishes_in_place,
 };
 use mmtls_packet_io::{
-    Action, Error as PortsError, Extent, Forwarded, ForwardedRecords, Frame, OffloadFlow,
+    Action, Error as PortsError, Extent, Forwarded, ForwardedRecords, Frame, Lease, OffloadFlow,
     OffloadSide, Outbox, Port, Ports, Records, VnetHeader,
 };
 
@@ -74,6 +74,8 @@ pub struct Worker<H: Handler, P> {
 struct PortFaults {
     /// Frames dropped because finishing their checksum would have changed them.
     refused_offloads: u64,
+    /// How often the guard's lease was lost.
+    leases_lost: u64,
     /// How often an interface went down.
     downs: u64,
     last_down: Option<Instant>,
@@ -128,6 +130,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             held_times: *self.held.times(),
             refused_offloads: self.faults.refused_offloads,
             interface_downs: self.faults.downs,
+            leases_lost: self.faults.leases_lost,
         }
     }
 
@@ -180,9 +183,19 @@ impl<H: Handler, P: Ports> Worker<H, P> {
     /// As [`Worker::run`].
     pub fn turn(&mut self, now: Instant) -> Result<Turn, Error> {
         let now_ns = self.clock.ns_at(now);
+        let renewed = self.ports.renew().map_or_else(
+            // Which counts as waiting: an interface that is down has no frames.
+            |error| self.tolerate_down(Err(error), now).map(|()| Lease::Waiting),
+            Ok,
+        )?;
+        if renewed == Lease::Lost {
+            self.lose_track(now_ns);
+            return Ok(Turn { frames: 0, idle: false });
+        }
         let mut idle = self.take_keys(now_ns) == 0;
         let mut frames = 0;
-        for port in Port::BOTH {
+        let shown = if renewed == Lease::Held { &Port::BOTH[..] } else { &[] };
+        for &port in shown {
             let received = self.receive(port, now_ns);
             frames += self.tolerate_down(received, now)?;
             if self.keys.sealed.as_mut().is_some_and(SealedInput::has_come) {
@@ -197,9 +210,27 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         Ok(Turn { frames, idle })
     }
 
+    /// The guard has forwarded frames that were not shown: what is held was sent again, and of no connection it is known where
+    /// it stands.
+    fn lose_track(&mut self, now_ns: u64) {
+        self.faults.leases_lost += 1;
+        self.engine.take_all_back();
+        self.act(now_ns);
+        let flows = self.engine.counters().failed_open;
+        self.engine.forget_flows(now_ns);
+        self.act(now_ns);
+        let flows = self.engine.counters().failed_open - flows;
+        self.held.clear();
+        self.faults.message = Some(format!(
+            "failed open: this monitor was silent for longer than the guard's lease, and the kernel has forwarded in its place; \
+             {flows} connections have to be found again, as after a start"
+        ));
+    }
+
     /// Lets go of everything: held frames are dropped, sessions end, and what their handlers have reset
-    /// then is signalled to both ends.
+    /// then is signalled to both ends. Where a guard forwards from now on, it does so at once.
     pub fn finish(&mut self) {
+        self.ports.release();
         let now_ns = self.now_ns();
         self.engine.take_all_back();
         self.act(now_ns);

@@ -34,6 +34,12 @@ pub struct PortCounters {
     pub offloaded_frames: u64,
     /// Their bytes.
     pub offloaded_bytes: u64,
+    /// Frames that came in by this port and that the guard forwarded, since nobody renewed its lease.
+    pub guard_forwarded_frames: u64,
+    /// Their bytes.
+    pub guard_forwarded_bytes: u64,
+    /// Received frames that were discarded, since the guard may have forwarded them.
+    pub guard_discarded_frames: u64,
     /// Frames accepted by this port's interface for sending.
     pub sent_frames: u64,
     /// Their bytes; of frames that were joined, the headers count once.
@@ -63,6 +69,9 @@ impl std::ops::AddAssign for PortCounters {
         self.received_vlan_frames += other.received_vlan_frames;
         self.offloaded_frames += other.offloaded_frames;
         self.offloaded_bytes += other.offloaded_bytes;
+        self.guard_forwarded_frames += other.guard_forwarded_frames;
+        self.guard_forwarded_bytes += other.guard_forwarded_bytes;
+        self.guard_discarded_frames += other.guard_discarded_frames;
         self.sent_frames += other.sent_frames;
         self.sent_bytes += other.sent_bytes;
         self.coalesced_frames += other.coalesced_frames;

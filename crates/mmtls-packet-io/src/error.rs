@@ -5,6 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::Port;
+use crate::guard::GuardError;
 
 /// Why a pair of ports could not be opened or cannot go on.
 #[derive(Debug, Error)]
@@ -66,6 +67,9 @@ pub enum Error {
         /// The port that it was.
         port: Port,
     },
+    /// The guard is not as the configuration needs it, or somebody else's.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
     /// CAP_NET_RAW is missing.
     #[error("not permitted to open a packet socket (CAP_NET_RAW is needed)")]
     NotPermitted,

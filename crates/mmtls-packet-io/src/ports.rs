@@ -81,6 +81,19 @@ pub trait Ports {
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<Ready, Error>;
 
+    /// To be called before each turn, and at least whenever [`Self::wait`] returns: keeps the kernel from forwarding in this
+    /// thread's place, where it would do that for one that is silent ([`guard`](crate::guard)). Unless the lease is
+    /// [held](Lease::Held), what comes is the kernel's, and nothing is shown.
+    ///
+    /// # Errors
+    /// [`Error::Guard`] when another monitor has taken over; as for [`Self::receive_with`].
+    fn renew(&mut self) -> Result<Lease, Error> {
+        Ok(Lease::Held)
+    }
+
+    /// Leaves everything to the kernel from now on, where it forwards in place of one that is silent.
+    fn release(&mut self) {}
+
     /// Whether both ports still exist, where the other calls would not say so.
     ///
     /// # Errors
@@ -89,6 +102,17 @@ pub trait Ports {
 
     /// Counters since opening.
     fn counters(&self) -> Counters;
+}
+
+/// Who forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// Whoever has these ports: every frame that is shown from now on follows the one that was shown last.
+    Held,
+    /// Not any more: frames may have been forwarded that were not shown, and some are lost. Said once.
+    Lost,
+    /// The kernel, still.
+    Waiting,
 }
 
 /// What [`Ports::wait`] found.

@@ -10,6 +10,7 @@ mod consent;
 mod control;
 mod early;
 mod ech;
+mod guard;
 mod init;
 #[cfg(target_arch = "x86_64")]
 mod inject;

@@ -151,7 +151,7 @@ fn a_session_that_is_under_way_is_inspected_again_after_a_restart() {
 }
 
 /// Sessions of one program.
-const SESSIONS: usize = 1000;
+pub const SESSIONS: usize = 1000;
 
 /// Opens connections, and makes a request on each of them when it is told to by a file.
 const MANY: &str = r#"
@@ -187,14 +187,14 @@ while True:
 "#;
 
 /// A program with a thousand sessions, one step after another.
-struct Many {
-    client: Background,
+pub struct Many {
+    pub client: Background,
     directory: std::path::PathBuf,
     steps: usize,
 }
 
 impl Many {
-    fn start(stage: &Stage, mut command: Command, name: &str) -> Self {
+    pub fn start(stage: &Stage, mut command: Command, name: &str) -> Self {
         let directory = stage.bed.directory().join(name);
         std::fs::create_dir_all(&directory).unwrap();
         command.args(["-c", MANY, address::SERVER_V4]).arg(&directory).arg(SESSIONS.to_string());
@@ -202,7 +202,7 @@ impl Many {
         Self { client, directory, steps: 0 }
     }
 
-    fn say(&mut self, word: &str) -> usize {
+    pub fn say(&mut self, word: &str) -> usize {
         let step = self.steps;
         self.steps += 1;
         let file = self.directory.join(format!("{step}.new"));
@@ -212,8 +212,13 @@ impl Many {
     }
 
     /// How many sessions there are, and how many requests failed.
-    fn step(&mut self, word: &str) -> (usize, usize) {
+    pub fn step(&mut self, word: &str) -> (usize, usize) {
         let step = self.say(word);
+        self.outcome(step)
+    }
+
+    /// The same of a step that was begun.
+    pub fn outcome(&mut self, step: usize) -> (usize, usize) {
         let said = format!("step {step} ");
         self.client.wait_for_line(&said, Duration::from_secs(60)).unwrap();
         let text = self.client.stdout_text();

@@ -35,7 +35,7 @@ pub use view::{Carries, FlowView};
 
 use fragment_store::Fragments;
 use late_flows::LateFlows;
-use payload::Payload;
+use payload::{Flow, Payload};
 use reconfigure::ChangedRules;
 
 use crate::buffer_pool::BufferPool;
@@ -46,7 +46,7 @@ use crate::output::{FrameInput, HoldId, Output, Verdict};
 use crate::port::PortId;
 use crate::recognition::{Datagram, classify};
 use crate::session::{EndReason, Handler, SessionId};
-use crate::tcp::{Due, FlowIndex, FlowTable, SharedBytes, TcpDirection};
+use crate::tcp::{Due, FlowIndex, FlowTable, Phase, SharedBytes, TcpDirection};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
 use crate::wire::{Parsed, Segment, parse};
 
@@ -96,7 +96,7 @@ pub struct Engine<H: Handler> {
     frame_len: usize,
     /// Memory of the frame that is being handled, where it may be kept.
     frame_memory: Option<Arc<[u8]>>,
-    /// Time of the first frame.
+    /// Time of the first frame, or of the first one behind others that were not shown.
     started_ns: Option<u64>,
     now_ns: u64,
     /// Connections that begin are left alone.
@@ -338,6 +338,22 @@ impl<H: Handler> Engine<H> {
             }
             self.charge(index);
         }
+    }
+
+    /// Frames have passed that were not shown, or are lost: every session ends, and every flow is forgotten but for those that
+    /// were reset, which stay so. What goes on is a connection whose beginning was not seen, as after a start. Call
+    /// [`Engine::take_all_back`] before, and act on what comes of it.
+    pub fn forget_flows(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.expire_fragments(None);
+        for index in self.flows.all() {
+            let dead = |flow: &mut Flow<H::State>| matches!(flow.phase, Phase::Dead { .. });
+            if self.flows.get(index).is_some_and(|flow| !dead(flow)) {
+                self.counters.failed_open += 1;
+                self.expire(index, EndReason::FailedOpen);
+            }
+        }
+        self.started_ns = Some(self.now_ns);
     }
 
     /// Ends every session and forgets every flow.

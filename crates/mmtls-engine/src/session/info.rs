@@ -285,6 +285,8 @@ pub enum EndReason {
     Replaced,
     /// The engine was finished while the flow was open.
     Shutdown,
+    /// Frames passed that it was not shown ([`crate::Engine::forget_flows`]).
+    FailedOpen,
 }
 
 impl EndReason {
@@ -307,6 +309,7 @@ impl EndReason {
             Self::TimedOut => "timeout",
             Self::Replaced => "replaced",
             Self::Shutdown => "shutdown",
+            Self::FailedOpen => "failed_open",
         }
     }
 }

@@ -41,6 +41,9 @@ pub struct BridgeConfig {
     /// Let the kernel forward what it is asked to ([`Outbox::offload`](crate::Outbox::offload)), where it can: Linux 6.6,
     /// CAP_BPF and CAP_NET_ADMIN, and clang when this crate was built. Where it cannot, a [`Warning`](super::Warning) says why.
     pub offload: Offloading,
+    /// Let the kernel forward everything whenever this bridge does not: by the [guard](crate::guard) of the two interfaces, which
+    /// is installed where it is not there. Without it nothing is forwarded then, and a guard that is there is an error.
+    pub fails_open: bool,
     /// Addresses, and how many of their bits count, whose plain TCP segments the kernel is to forward in any case.
     pub left_alone: Vec<(IpAddr, u8)>,
 }
@@ -59,6 +62,7 @@ impl BridgeConfig {
             promiscuous: true,
             coalesce: true,
             offload: Offloading::OfCards,
+            fails_open: false,
             left_alone: Vec::new(),
         }
     }

@@ -92,9 +92,9 @@ impl std::fmt::Display for Warning {
 
 /// An interface that may be bridged.
 #[derive(Clone)]
-pub(super) struct Interface {
-    pub(super) name: String,
-    pub(super) index: i32,
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) index: i32,
     /// Its link address.
     pub(super) address: [u8; 6],
     pub(super) mtu: u32,
@@ -117,13 +117,7 @@ impl Interface {
     pub(super) fn check(socket: &OwnedFd, name: &str) -> Result<Self, Error> {
         let padded = padded_name(name)?;
         let ask = |request| system::interface_request(socket, request, padded);
-        let index = match ask(libc::SIOCGIFINDEX as _) {
-            Ok(value) => first_i32(&value),
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
-                return Err(Error::NoSuchInterface { interface: name.to_owned() });
-            }
-            Err(error) => return Err(Error::system("SIOCGIFINDEX", name, error)),
-        };
+        let index = number(socket, name)?;
         let hardware =
             ask(libc::SIOCGIFHWADDR as _).map_err(|e| Error::system("SIOCGIFHWADDR", name, e))?;
         // A `sockaddr`: the family, then the address.
@@ -196,6 +190,17 @@ impl Interface {
         let value = system::interface_request(socket, libc::SIOCGIFADDR as _, name).ok()?;
         let bytes: [u8; 4] = value.get(4..8)?.try_into().ok()?;
         Some(bytes.into())
+    }
+}
+
+/// The interface's number in the socket's network namespace.
+pub(crate) fn number(socket: &OwnedFd, name: &str) -> Result<i32, Error> {
+    match system::interface_request(socket, libc::SIOCGIFINDEX as _, padded_name(name)?) {
+        Ok(value) => Ok(first_i32(&value)),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+            Err(Error::NoSuchInterface { interface: name.to_owned() })
+        }
+        Err(error) => Err(Error::system("SIOCGIFINDEX", name, error)),
     }
 }
 

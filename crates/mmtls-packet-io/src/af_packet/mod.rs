@@ -34,21 +34,22 @@ use std::time::Duration;
 
 pub use self::config::{BridgeConfig, Offloading};
 pub use self::interface::Warning;
+pub(crate) use self::interface::{Interface, number};
 pub use self::sender::Sender;
 pub use self::slots::MAX_FRAME_BYTES;
 pub use self::steering::Steering;
-pub(crate) use self::system::{event_descriptor, poll_readable};
+pub(crate) use self::system::{event_descriptor, inet_socket, netns_cookie, poll_readable};
 pub use crate::counters::{Counters, PortCounters, SendErrors};
 pub use crate::error::Error;
 pub use crate::frame::{Action, Frame, HeldFrame, Port, VnetHeader};
 pub use crate::ports::Ready;
 pub use crate::wake::WakeFd;
 
-use self::interface::Interface;
 use self::offload::Offload;
 use self::slots::{ReceiveSlots, Unusable};
 use self::transmit::PortState;
-use crate::ports::Ports;
+use crate::guard::{self, Hold};
+use crate::ports::{Lease, Ports};
 use crate::{Forwarded, OffloadFlow};
 
 const MAX_BATCH: usize = 1024;
@@ -58,6 +59,8 @@ pub struct Bridge {
     slots: ReceiveSlots,
     outbox: Outbox,
     warnings: Vec<Warning>,
+    /// Its part of the guard's lease, where it fails open.
+    hold: Option<Hold>,
 }
 
 /// Both ports as places to send to: frames of the caller's leave in order with the forwarded ones.
@@ -101,10 +104,12 @@ impl Bridge {
     pub fn open(config: &BridgeConfig) -> Result<Self, Error> {
         let interfaces = prepared(config)?;
         let opening = Opening::new(config, &interfaces)?;
+        let mut holds = interfaces.holds(config, 1)?;
         // Both together: a frame seen by one side only would be an unanswered one.
         opening.bind(&interfaces)?;
         let offload = interfaces.offload(config);
         let mut bridge = opening.finish(interfaces, config);
+        bridge.hold = holds.pop();
         match offload {
             Some(Ok(offload)) => bridge.leave_to(offload)?,
             Some(Err(reason)) => bridge.warnings.push(Warning::NoOffload { reason }),
@@ -124,6 +129,7 @@ impl Bridge {
             return Ok(vec![Self::open(config)?]);
         }
         let first = prepared(config)?;
+        let holds = first.holds(config, steering.bridges as usize)?;
         let [left, right] = &first.interfaces;
         let mut openings = Vec::new();
         for _ in 0..steering.bridges {
@@ -166,6 +172,9 @@ impl Bridge {
             let resets = first.resets.clone();
             let checked = Checked { interfaces, warnings: Vec::new(), passive, together, resets };
             bridges.push(opening.finish(checked, config));
+        }
+        for (bridge, hold) in bridges.iter_mut().zip(holds) {
+            bridge.hold = Some(hold);
         }
         // The others' sockets are like the first one's.
         for bridge in bridges.iter_mut().skip(1) {
@@ -222,6 +231,12 @@ impl Bridge {
             offload.count(Port::Left, &mut counters.left);
             offload.count(Port::Right, &mut counters.right);
         }
+        let left = self.outbox.ports[0].interface_index.cast_unsigned();
+        if let Some(passed) = self.hold.as_ref().and_then(|hold| hold.passed(left)) {
+            for (port, of) in [&mut counters.left, &mut counters.right].into_iter().zip(passed) {
+                [port.guard_forwarded_frames, port.guard_forwarded_bytes] = of;
+            }
+        }
         if let Some(resets) = &self.outbox.resets {
             counters.right += resets.counters();
         }
@@ -239,6 +254,10 @@ impl Bridge {
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<Ready, Error> {
         self.flush()?;
+        let timeout = match &self.hold {
+            Some(hold) => Some(timeout.unwrap_or(Duration::MAX).min(hold.pause())),
+            None => timeout,
+        };
         let [left, right] = &self.outbox.ports;
         let set = [Some(left.socket.as_fd()), Some(right.socket.as_fd()), wake];
         let [left, right, woken] =
@@ -275,6 +294,12 @@ impl Bridge {
             return Err(Error::system("BPF_MAP_DELETE_ELEM", "", fault));
         }
         let count = self.receive_batch(port)?;
+        if self.hold.as_ref().is_some_and(|hold| !hold.is_held()) {
+            // This thread may have stood still since it renewed.
+            let counters = &mut self.outbox.ports[port.index()].counters;
+            counters.guard_discarded_frames += count as u64;
+            return Ok(0);
+        }
         for index in 0..count {
             let counters = &mut self.outbox.ports[port.index()].counters;
             let received = match self.slots.take(index) {
@@ -395,6 +420,31 @@ impl Ports for Bridge {
         Self::wait(self, timeout, wake)
     }
 
+    fn renew(&mut self) -> Result<Lease, Error> {
+        let Some(hold) = &mut self.hold else {
+            return Ok(Lease::Held);
+        };
+        let lease = hold.renew()?;
+        if lease != Lease::Waiting {
+            return Ok(lease);
+        }
+        // The guard has forwarded what waits here. It goes on with that until this is done, so that little is lost.
+        self.discard()?;
+        let has_all = self.hold.as_mut().map_or(Ok(true), Hold::take)?;
+        if !has_all {
+            return Ok(Lease::Waiting);
+        }
+        // Of what has come meanwhile nobody knows who forwards it: rather nobody than both.
+        self.discard()?;
+        Ok(Lease::Held)
+    }
+
+    fn release(&mut self) {
+        if let Some(hold) = &mut self.hold {
+            hold.release();
+        }
+    }
+
     fn check(&self) -> Result<(), Error> {
         Self::check(self)
     }
@@ -404,7 +454,25 @@ impl Ports for Bridge {
     }
 }
 
+/// Batches of a port that are discarded at a time: more than its socket keeps of ordinary frames.
+const MAX_DISCARDED_BATCHES: usize = 1 << 16;
+
 impl Bridge {
+    /// Discards what waits at both ports.
+    fn discard(&mut self) -> Result<(), Error> {
+        for port in Port::BOTH {
+            for _ in 0..MAX_DISCARDED_BATCHES {
+                let count = self.receive_batch(port)?;
+                if count == 0 {
+                    break;
+                }
+                let counters = &mut self.outbox.ports[port.index()].counters;
+                counters.guard_discarded_frames += count as u64;
+            }
+        }
+        Ok(())
+    }
+
     fn receive_batch(&mut self, port: Port) -> Result<usize, Error> {
         let state = &mut self.outbox.ports[port.index()];
         if state.is_receive_disabled() {
@@ -463,6 +531,13 @@ pub fn check(config: &BridgeConfig) -> Findings {
     if let Some(checked) = checked {
         // Which the kernel would note in its log.
         let config = BridgeConfig { promiscuous: false, ..config.clone() };
+        if errors.is_empty() && !config.passive {
+            let guarded = match config.fails_open {
+                true => guard::check(&checked.interfaces),
+                false => guard::refuse(&checked.interfaces).map_err(Error::from),
+            };
+            errors.extend(guarded.err());
+        }
         let opening = match errors.is_empty() {
             true => Opening::new(&config, &checked).map_err(|error| errors.push(error)).ok(),
             false => None,
@@ -554,6 +629,23 @@ impl Checked {
         both.map(|interface| interface.index).collect()
     }
 
+    /// What keeps the guard from forwarding, for so many bridges; nothing where nobody is to forward in their place.
+    fn holds(&self, config: &BridgeConfig, bridges: usize) -> Result<Vec<Hold>, Error> {
+        match config.fails_open {
+            true if self.passive => {
+                let reason = "a passive bridge forwards nothing, and has nothing to fail";
+                Err(Error::InvalidConfig { reason })
+            }
+            true => Ok(guard::open_or_install(&self.interfaces)?.claim(bridges)?),
+            false => {
+                if !self.passive {
+                    guard::refuse(&self.interfaces)?;
+                }
+                Ok(Vec::new())
+            }
+        }
+    }
+
     /// Loads what the kernel needs to forward by itself, where that is wanted.
     fn offload(&self, config: &BridgeConfig) -> Option<Result<Offload, String>> {
         let wanted = config.offload != Offloading::Off && !self.passive;
@@ -616,7 +708,8 @@ impl Opening {
         let state =
             |port, socket, interface: Interface| PortState::new(port, socket, interface, config);
         let ports = [state(Port::Left, left_socket, left), state(Port::Right, right_socket, right)];
-        Bridge { slots: self.slots, outbox: Outbox { ports, resets, offload: None }, warnings }
+        let outbox = Outbox { ports, resets, offload: None };
+        Bridge { slots: self.slots, outbox, warnings, hold: None }
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) fn packet_socket() -> io::Result<OwnedFd> {
 }
 
 /// A socket to ask about interfaces, which needs no capability.
-pub(super) fn inet_socket() -> io::Result<OwnedFd> {
+pub(crate) fn inet_socket() -> io::Result<OwnedFd> {
     let (family, kind) = (AddressFamily::INET, SocketType::DGRAM);
     Ok(rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
 }
@@ -162,6 +162,22 @@ fn set_program(
 pub(super) fn receive_buffer_bytes(socket: &OwnedFd) -> io::Result<usize> {
     Ok(rustix::net::sockopt::socket_recv_buffer_size(socket)?)
 }
+
+/// What tells a socket's network namespace from all others since the machine was started.
+pub(crate) fn netns_cookie(socket: &OwnedFd) -> io::Result<u64> {
+    let mut cookie = 0u64;
+    let mut length = size_of::<u64>() as socklen_t;
+    let to: *mut u64 = &raw mut cookie;
+    let fd = socket.as_raw_fd();
+    // SAFETY: cookie and length live through the call, length is the size of the cookie.
+    check(unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, to.cast(), &raw mut length)
+    })?;
+    Ok(cookie)
+}
+
+/// `asm-generic/socket.h`.
+const SO_NETNS_COOKIE: libc::c_int = 71;
 
 /// Frames dropped by the kernel because the receive buffer was full, since the last call.
 pub(super) fn take_drops(socket: &OwnedFd) -> io::Result<u64> {

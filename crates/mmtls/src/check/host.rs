@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use mmtls_middlebox::harden;
+use mmtls_packet_io::guard;
 
 /// Numbers of capabilities (`linux/capability.h`).
 const CAP_NET_ADMIN: u32 = 12;
@@ -49,6 +50,10 @@ pub fn host(socket_buffer_bytes: usize) -> Vec<Line> {
     lines.extend(read("/proc/sys/kernel/osrelease").map(|release| kernel(&release)));
     let status = read("/proc/self/status").unwrap_or_default();
     lines.extend(capabilities(&status, read(RMEM_MAX).as_deref(), socket_buffer_bytes));
+    lines.push(match guard::is_possible() {
+        Ok(()) => (Verdict::Ok, "a guard can be installed: inline.when_down = \"open\"".to_owned()),
+        Err(error) => (Verdict::Warn, format!("{error}: a monitor can only fail closed")),
+    });
     lines.extend(harden::allowed_cpus().ok().map(|cpus| processors(cpus.len())));
     let governor = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
     lines.extend(governor.map(|governor| frequency(&governor)));

@@ -10,7 +10,9 @@ use clap::Args;
 use mmtls::check::{self, Severity, Verdict};
 use mmtls::config::{self, File, Places};
 use mmtls_middlebox::Error;
+use mmtls_packet_io::Error as PortsError;
 use mmtls_packet_io::af_packet::{self, BridgeConfig};
+use mmtls_packet_io::guard::GuardError;
 
 use super::prepare::settings;
 use super::say::say;
@@ -72,10 +74,15 @@ fn configured(file: &File, places: &Places) -> Vec<check::Line> {
 /// What a start would say of two interfaces.
 fn bridged(left: &str, right: &str) -> Vec<check::Line> {
     let found = af_packet::check(&BridgeConfig::new(left, right));
-    let errors = found
-        .errors
-        .into_iter()
-        .map(|error| (Verdict::Fail, check::told(&Error::Interface(error))));
+    let line = |error| match error {
+        // Which way it is to fail is not known here.
+        PortsError::Guard(GuardError::FailsClosed { .. }) => (
+            Verdict::Ok,
+            format!("{left} and {right} have a guard: inline.when_down = \"open\" is needed"),
+        ),
+        error => (Verdict::Fail, check::told(&Error::Interface(error))),
+    };
+    let errors = found.errors.into_iter().map(line);
     let warnings = found.warnings.iter().map(|warning| (Verdict::Warn, warning.to_string()));
     let lines: Vec<_> = errors.chain(warnings).collect();
     if lines.is_empty() {

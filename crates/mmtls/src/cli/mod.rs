@@ -5,6 +5,7 @@
 mod confine;
 mod ctl;
 mod doctor;
+mod guard;
 mod init;
 mod key_server;
 mod pki;
@@ -39,7 +40,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// The process that agents leave behind.
-const GUARD: &str = "exec-guard";
+const EXEC_GUARD: &str = "exec-guard";
 
 /// Read-only inline TLS monitor: forwards packets, never terminates TLS.
 #[derive(Parser)]
@@ -61,6 +62,8 @@ enum Command {
     Init(init::InitArgs),
     /// Look at this machine: does it suit a monitor, and what would help?
     Doctor(doctor::DoctorArgs),
+    /// Forward in the kernel for as long as no monitor does: fail open.
+    Guard(guard::GuardArgs),
     /// Look at rules in Suricata's language.
     Rules(rules::RulesArgs),
     /// Make certificates for the key channel: an authority's, the middlebox's and endpoints'.
@@ -70,8 +73,8 @@ enum Command {
     /// Run a program that uses OpenSSL, or writes a key log (SSLKEYLOGFILE), and share the keys of its TLS sessions.
     Exec(ExecArgs),
     /// Stay when programs outlive their agent.
-    #[command(hide = true, name = GUARD)]
-    Guard { agent: i32, directory: PathBuf },
+    #[command(hide = true, name = EXEC_GUARD)]
+    ExecGuard { agent: i32, directory: PathBuf },
     /// Share the keys of this user's programs: those that `mmtls exec` starts without --middlebox, and those that write
     /// a key log.
     Agent(AgentArgs),
@@ -192,12 +195,13 @@ impl Cli {
             Command::Ctl(args) => args.run(),
             Command::Init(args) => args.run(),
             Command::Doctor(args) => args.run(),
+            Command::Guard(args) => args.run(),
             Command::Rules(args) => args.run(),
             Command::Pki(args) => args.run(),
             Command::KeyServer(args) => args.run(),
             Command::Exec(args) => args.run(),
             Command::Agent(args) => args.run(),
-            Command::Guard { agent, directory } => {
+            Command::ExecGuard { agent, directory } => {
                 let ended = mmtls_agent::guard(agent, &directory);
                 ended.map(|()| ExitCode::SUCCESS).map_err(|error| Error::Usage(error.to_string()))
             }
@@ -269,7 +273,7 @@ impl AgentArgs {
             share_handshake: self.share_handshake || file.share_handshake,
             refused: self.refuse.map(Into::into),
             audit_log: self.audit_log.or(file.audit_log),
-            guard: guard(),
+            guard: exec_guard(),
         })
         .map_err(usage)?;
         Ok(ExitCode::SUCCESS)
@@ -277,8 +281,8 @@ impl AgentArgs {
 }
 
 /// How the guard of an agent is started.
-fn guard() -> Vec<OsString> {
-    vec!["/proc/self/exe".into(), GUARD.into()]
+fn exec_guard() -> Vec<OsString> {
+    vec!["/proc/self/exe".into(), EXEC_GUARD.into()]
 }
 
 impl ExecArgs {
@@ -293,7 +297,7 @@ impl ExecArgs {
             preload_library: self.preload,
             report: self.verbose,
             java_agent: self.java_agent,
-            guard: guard(),
+            guard: exec_guard(),
             program: self.program,
         })
         .map_err(|error| Error::Usage(error.to_string()))?;

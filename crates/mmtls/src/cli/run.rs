@@ -136,6 +136,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     };
     let open_to_all = file.keys.accept_from.0.any && file.keys.client_ca_file.is_none();
     let passive = settings.bridge.passive;
+    let when_down = match settings.bridge.fails_open {
+        true => "; fails open",
+        false => "",
+    };
     let doing = if passive { "watching" } else { "bridging" };
 
     if let Some(socket) = &args.take_over {
@@ -183,7 +187,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     if middlebox.workers() > 1 {
         say(&format!("{} workers", middlebox.workers()));
     }
-    say(&format!("{doing} {interfaces}, keys on {}", middlebox.keys_address()));
+    say(&format!("{doing} {interfaces}, keys on {}{when_down}", middlebox.keys_address()));
 
     let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
     let workers = middlebox.workers();

@@ -78,6 +78,7 @@ pub fn run_facts(settings: &Settings, exceptions: Vec<String>) -> RunFacts {
             (false, Offloading::Off) => "off: inline.kernel_forwarding = \"never\"".to_owned(),
             (false, _) => "on".to_owned(),
         },
+        when_down: if bridge.passive || bridge.fails_open { "open" } else { "closed" },
         policies: engine.policies,
         exceptions,
         bypass: engine.bypass.clone(),

@@ -30,6 +30,8 @@ pub struct RunFacts {
     pub interfaces: Vec<String>,
     /// Whether the kernel forwards what nobody reads, or why not.
     pub kernel_forwarding: String,
+    /// What becomes of traffic while the process does not move it: `open` or `closed`.
+    pub when_down: &'static str,
     /// The policies.
     pub policies: Policies,
     /// What passes although a policy stops sessions without keys.
@@ -184,6 +186,12 @@ impl Controls {
                 "accepted": engine.keys_accepted,
                 "refused": engine.keys_refused,
                 "expired": engine.keys_expired,
+            },
+            "failure": {
+                "when_down": self.facts.when_down,
+                "guard_leases_lost": status.leases_lost,
+                "guard_frames": forwarded(&|port| port.guard_forwarded_frames),
+                "guard_bytes": forwarded(&|port| port.guard_forwarded_bytes),
             },
             "kernel_forwarding": {
                 "state": facts.kernel_forwarding,

@@ -399,7 +399,7 @@ impl<'a> FlowBody<'a> {
                 | EndReason::ResetByOperator
                 | EndReason::ResetByPolicy(_) => "forced",
                 EndReason::Replaced => "tcp_reuse",
-                EndReason::Shutdown => "shutdown",
+                EndReason::Shutdown | EndReason::FailedOpen => "shutdown",
             },
             alerted: facts.alerted,
             action: is_reset.then_some("drop"),
@@ -417,7 +417,7 @@ fn state(flow: &FlowEnd, facts: FlowFacts) -> &'static str {
         _ if facts.bypassed => "bypassed",
         _ if facts.closed => "closed",
         EndReason::Closed | EndReason::ResetByPeer(_) => "closed",
-        EndReason::TimedOut | EndReason::Shutdown | EndReason::Replaced => {
+        EndReason::TimedOut | EndReason::Shutdown | EndReason::FailedOpen | EndReason::Replaced => {
             // The three segments with which connections begin.
             let [client, server] = flow.packets;
             let answered = client >= 2 && server >= 1;

@@ -25,23 +25,28 @@ pub fn kept(status: &Status) -> [Count; 3] {
 
 /// What a worker counts beside its engine.
 #[must_use]
-pub fn faults(status: &Status) -> [Count; 2] {
+pub fn faults(status: &Status) -> [Count; 3] {
     [
         (
             "offloads_refused",
             "Frames dropped because finishing their checksum would have changed their content.",
             status.refused_offloads,
         ),
+        (
+            "guard_leases_lost",
+            "How often a worker was silent, or waited for one that was, while the guard forwarded.",
+            status.leases_lost,
+        ),
         ("interface_downs", "How often an interface went down.", status.interface_downs),
     ]
 }
 
 /// How many of [`port`] are in `stats` of `eve.json`, too.
-const IN_STATS: usize = 6;
+const IN_STATS: usize = 8;
 
 /// What a port counts.
 #[must_use]
-pub fn port(of: &PortCounters) -> [Count; IN_STATS + 4] {
+pub fn port(of: &PortCounters) -> [Count; IN_STATS + 5] {
     [
         (
             "kernel_drops",
@@ -65,6 +70,21 @@ pub fn port(of: &PortCounters) -> [Count; IN_STATS + 4] {
             of.offloaded_frames,
         ),
         ("kernel_forwarded_bytes", "Their bytes.", of.offloaded_bytes),
+        (
+            "guard_forwarded",
+            "Frames that came in here and that the guard forwarded, since no monitor did.",
+            of.guard_forwarded_frames,
+        ),
+        (
+            "guard_discarded",
+            "Frames received and discarded, since the guard may have forwarded them.",
+            of.guard_discarded_frames,
+        ),
+        (
+            "guard_forwarded_bytes",
+            "Bytes of the frames that the guard forwarded.",
+            of.guard_forwarded_bytes,
+        ),
         ("received_frames", "Frames received; a super-frame is one.", of.received_frames),
         ("received_bytes", "Their bytes.", of.received_bytes),
         ("sent_frames", "Frames sent.", of.sent_frames),
@@ -79,6 +99,8 @@ const LEFT: [&str; IN_STATS] = [
     "left_send_errors",
     "left_kernel_forwarded",
     "left_kernel_forwarded_bytes",
+    "left_guard_forwarded",
+    "left_guard_discarded",
 ];
 const RIGHT: [&str; IN_STATS] = [
     "right_kernel_drops",
@@ -87,6 +109,8 @@ const RIGHT: [&str; IN_STATS] = [
     "right_send_errors",
     "right_kernel_forwarded",
     "right_kernel_forwarded_bytes",
+    "right_guard_forwarded",
+    "right_guard_discarded",
 ];
 
 /// What all workers' key channel counts.

@@ -170,9 +170,12 @@ fn engine(facts: &Facts, all: &mut Vec<Family>) {
         all.push(number(&format!("worker_{name}"), help, each(&value)));
     }
     // All workers see an interface go down.
-    let [refused, downs] = counts::faults(&facts.sum.0);
-    let value = |status: &Status| Value::Count(counts::faults(status)[0].2);
-    all.push(number(&format!("worker_{}", refused.0), refused.1, each(&value)));
+    let [.., downs] = counts::faults(&facts.sum.0);
+    for at in 0..2 {
+        let (name, help, _) = counts::faults(&facts.sum.0)[at];
+        let value = |status: &Status| Value::Count(counts::faults(status)[at].2);
+        all.push(number(&format!("worker_{name}"), help, each(&value)));
+    }
     all.push(number(downs.0, downs.1, vec![(Labels::new(), Value::Count(downs.2))]));
     for (name, help, of) in [
         (

@@ -1,0 +1,469 @@
+//! The guard: a program of the kernel that forwards between two interfaces for as long as no monitor does (Linux 6.6, TCX).
+//!
+//! ```text
+//!  frame ─► packet sockets (monitor) ─► kernel's forwarding ─► guard: is every worker's deadline still to come?
+//!                                                                 yes: the frame is the monitor's    no: out of the other port
+//! ```
+//! It is pinned, and so outlives every process: one that is killed, stopped or stuck renews nothing. A guard belongs to two
+//! interfaces of one network namespace, and is kept under the namespace's cookie, which no other one has had since the
+//! machine started: interface numbers alone are those of many.
+//!
+//! Refuses to be installed where somebody receives who would not renew its lease, and a second monitor.
+
+mod error;
+#[cfg(has_offload)]
+mod kernel;
+/// Where the program could not be built.
+#[cfg(not(has_offload))]
+#[path = "no_kernel.rs"]
+mod kernel;
+mod lease;
+mod link;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use aya::maps::MapData;
+use aya::programs::{SchedClassifier, TcAttachType};
+
+use crate::Error;
+use crate::af_packet::{Interface, inet_socket, netns_cookie, number};
+pub use error::GuardError;
+use error::{at, system_error};
+pub(crate) use lease::{Hold, LeaseMemory};
+use lease::{PROGRAM, State, VERSION};
+
+/// Where the kernel keeps what is pinned.
+const BPFFS: &str = "/sys/fs/bpf";
+
+/// Where guards are.
+pub const DIRECTORY: &str = "/sys/fs/bpf/mmtls";
+
+/// How long a monitor may be silent, unless said otherwise.
+pub const DEFAULT_LEASE: Duration = Duration::from_millis(50);
+
+/// Shorter ones are lost on any machine that is busy.
+pub const MIN_LEASE: Duration = Duration::from_millis(10);
+
+/// Longer ones are no lease.
+pub const MAX_LEASE: Duration = Duration::from_secs(60);
+
+/// The links of a guard, in its directory.
+const LINKS: [&str; 2] = ["left", "right"];
+
+/// The map of a guard.
+const LEASE: &str = "lease";
+
+/// Magic number of the kernel's file system for pinned objects (`linux/magic.h`).
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+
+/// Two interfaces of the calling thread's network namespace.
+struct Pair {
+    names: [String; 2],
+    numbers: [u32; 2],
+    netns: u64,
+}
+
+/// A guard that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardStatus {
+    /// Its interfaces.
+    pub interfaces: [String; 2],
+    /// They are in the calling thread's network namespace.
+    pub is_here: bool,
+    /// The cookie of their network namespace.
+    pub netns: u64,
+    /// An interface does not exist any more.
+    pub is_gone: bool,
+    /// How long a monitor may be silent.
+    pub lease: Duration,
+    /// Workers of the monitor that renews; `None`: there is none.
+    pub workers: Option<usize>,
+    /// The guard forwards: no monitor renews, or not all of its workers do.
+    pub forwards: bool,
+    /// Frames that came in by each interface, and that it has forwarded.
+    pub forwarded_frames: [u64; 2],
+    /// Their bytes.
+    pub forwarded_bytes: [u64; 2],
+}
+
+/// Installs a guard, unless it is there. It forwards from now on, until a monitor takes its lease. `owner`: user and group
+/// that may do that.
+///
+/// # Errors
+/// [`Error::Guard`]; [`Error::NoSuchInterface`], and what else is wrong with the interfaces.
+pub fn install(names: [&str; 2], lease: Duration, owner: Option<(u32, u32)>) -> Result<(), Error> {
+    let pair = Pair::find(names)?;
+    Ok(pair.install(lease, owner)?)
+}
+
+/// Removes a guard; what became of the lease does not matter with `force`.
+///
+/// # Errors
+/// [`Error::Guard`]: there is none, or a monitor holds its lease.
+pub fn remove(names: [&str; 2], force: bool) -> Result<(), Error> {
+    let pair = Pair::find(names)?;
+    let path = pair.path();
+    if !exists(&path, &pair.told())? {
+        return Err(GuardError::NotThere { names: pair.told() }.into());
+    }
+    // One of another version can be removed, too.
+    if let Ok(memory) = open(&path)
+        && memory.holder().is_some()
+        && !force
+    {
+        return Err(GuardError::Held { names: pair.told() }.into());
+    }
+    Ok(remove_at(&path)?)
+}
+
+/// Removes the guards whose interfaces are gone; says of which.
+///
+/// # Errors
+/// [`Error::Guard`].
+pub fn remove_gone() -> Result<Vec<[String; 2]>, Error> {
+    let mut removed = Vec::new();
+    for (path, status) in entries()? {
+        if status.is_gone {
+            remove_at(&path)?;
+            removed.push(status.interfaces);
+        }
+    }
+    Ok(removed)
+}
+
+/// The guards that are there, of all network namespaces.
+///
+/// # Errors
+/// [`Error::Guard`].
+pub fn list() -> Result<Vec<GuardStatus>, Error> {
+    Ok(entries()?.into_iter().map(|(_, status)| status).collect())
+}
+
+fn entries() -> Result<Vec<(PathBuf, GuardStatus)>, Error> {
+    let here = own_netns()?;
+    let entries = match fs::read_dir(DIRECTORY) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(at(Path::new(DIRECTORY))(error).into()),
+    };
+    let mut all = Vec::new();
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let memory = open(&path)?;
+        let state = memory.state();
+        let netns = state.netns.load(Ordering::Relaxed);
+        let passed = [memory.passed(0), memory.passed(1)];
+        let status = GuardStatus {
+            interfaces: state.names(),
+            is_here: netns == here,
+            netns,
+            lease: memory.lease(),
+            workers: memory.holder(),
+            forwards: !memory.is_held(),
+            forwarded_frames: passed.map(|[frames, _]| frames),
+            forwarded_bytes: passed.map(|[_, bytes]| bytes),
+            is_gone: LINKS.iter().any(|link| !link::is_attached(&path.join(link))),
+        };
+        all.push((path, status));
+    }
+    all.sort_by(|(_, a), (_, b)| (a.netns, &a.interfaces).cmp(&(b.netns, &b.interfaces)));
+    Ok(all)
+}
+
+/// Whether a guard can be installed on this machine by this process, or why not.
+///
+/// # Errors
+/// [`GuardError::Unsupported`].
+pub fn is_possible() -> Result<(), GuardError> {
+    let unsupported = |reason: &str| Err(GuardError::Unsupported { reason: reason.to_owned() });
+    kernel::is_built()?;
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (6, 6) {
+        return unsupported("that needs Linux 6.6");
+    }
+    use rustix::thread::CapabilitySet;
+    let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN;
+    match rustix::thread::capabilities(None) {
+        Ok(held) if held.effective.contains(needed) => Ok(()),
+        _ => unsupported("that needs CAP_BPF and CAP_NET_ADMIN"),
+    }
+}
+
+/// What a monitor finds that is to fail open: the guard, or whether it could install one.
+pub(crate) fn check(interfaces: &[Interface; 2]) -> Result<(), Error> {
+    let pair = Pair::of(interfaces)?;
+    if exists(&pair.path(), &pair.told())? {
+        let memory = pair.open()?;
+        return match memory.holder() {
+            Some(_) => Err(GuardError::Held { names: pair.told() }.into()),
+            None => Ok(()),
+        };
+    }
+    let rights = is_possible().and_then(|()| {
+        let access = rustix::fs::Access::WRITE_OK;
+        rustix::fs::access(BPFFS, access).map_err(|error| at(Path::new(BPFFS))(error.into()))
+    });
+    match rights {
+        Ok(()) => Ok(()),
+        Err(error @ GuardError::Unsupported { .. }) => Err(error.into()),
+        Err(_) => Err(GuardError::NotThere { names: pair.told() }.into()),
+    }
+}
+
+/// Finds the guard of two interfaces, or installs one where this process may; its memory.
+pub(crate) fn open_or_install(interfaces: &[Interface; 2]) -> Result<Arc<LeaseMemory>, Error> {
+    let pair = Pair::of(interfaces)?;
+    if !exists(&pair.path(), &pair.told())? {
+        pair.install(DEFAULT_LEASE, None).map_err(|error| match error {
+            GuardError::System { error, .. }
+                if matches!(error.kind(), ErrorKind::PermissionDenied) =>
+            {
+                GuardError::NotThere { names: pair.told() }
+            }
+            other => other,
+        })?;
+    }
+    Ok(Arc::new(pair.open()?))
+}
+
+/// Finds a guard on an interface of a monitor that would not renew its lease, wherever it is kept. Whoever may not ask does not
+/// learn of it.
+pub(crate) fn refuse(interfaces: &[Interface; 2]) -> Result<(), GuardError> {
+    for Interface { name, .. } in interfaces {
+        let Ok((_, programs)) = SchedClassifier::query_tcx(name, TcAttachType::Ingress) else {
+            continue;
+        };
+        if programs.iter().any(|it| it.name_as_str() == Some(PROGRAM)) {
+            return Err(GuardError::FailsClosed { interface: name.clone() });
+        }
+    }
+    Ok(())
+}
+
+impl Pair {
+    fn find(names: [&str; 2]) -> Result<Self, Error> {
+        let socket = inet_socket().map_err(|error| Error::system("socket", "", error))?;
+        let [left, right] = names.map(|name| number(&socket, name));
+        let numbers = [left?, right?];
+        if numbers[0] == numbers[1] {
+            return Err(Error::SameInterface { interface: names[0].to_owned() });
+        }
+        Self::new([(numbers[0], names[0]), (numbers[1], names[1])])
+    }
+
+    fn of(interfaces: &[Interface; 2]) -> Result<Self, Error> {
+        Self::new(interfaces.each_ref().map(|it| (it.index, it.name.as_str())))
+    }
+
+    fn new(both: [(i32, &str); 2]) -> Result<Self, Error> {
+        let numbers = both.map(|(number, _)| number.cast_unsigned());
+        Ok(Self { names: both.map(|(_, name)| name.to_owned()), numbers, netns: own_netns()? })
+    }
+
+    fn told(&self) -> String {
+        self.names.join(" and ")
+    }
+
+    /// Its directory, whichever is the left one. The kernel allows no dots in such names.
+    fn path(&self) -> PathBuf {
+        let [one, other] = sorted(self.numbers);
+        Path::new(DIRECTORY).join(format!("guard_{}_{one}_{other}", self.netns))
+    }
+
+    fn open(&self) -> Result<LeaseMemory, GuardError> {
+        let path = self.path();
+        let memory = open(&path).map_err(|error| match error {
+            GuardError::System { path, error } if error.kind() == ErrorKind::PermissionDenied => {
+                GuardError::NotPermitted { path, names: self.told() }
+            }
+            other => other,
+        })?;
+        let state = memory.state();
+        let numbers = state.interfaces.each_ref().map(|it| it.load(Ordering::Relaxed));
+        if sorted(numbers) != sorted(self.numbers)
+            || state.netns.load(Ordering::Relaxed) != self.netns
+        {
+            return Err(GuardError::Foreign { path });
+        }
+        Ok(memory)
+    }
+
+    fn install(&self, lease: Duration, owner: Option<(u32, u32)>) -> Result<(), GuardError> {
+        is_possible()?;
+        let path = self.path();
+        if exists(&path, &self.told())? {
+            let there = self.open()?.lease();
+            if there != lease {
+                let (names, lease_ms) = (self.told(), there.as_millis());
+                return Err(GuardError::Installed { names, lease_ms });
+            }
+            return set_owner(&path.join(LEASE), owner);
+        }
+        // The calling thread's namespace, which need not be that of the process.
+        let sockets = fs::read_to_string("/proc/thread-self/net/packet").unwrap_or_default();
+        if self.numbers.iter().all(|number| is_received_from(&sockets, *number)) {
+            return Err(GuardError::InUse { names: self.told() });
+        }
+        mount()?;
+        fs::create_dir_all(&path).map_err(at(&path))?;
+        let made = self.pin(&path, lease, owner);
+        if made.is_err() {
+            // Half a bridge is worse than none.
+            let _ = remove_at(&path);
+        }
+        made
+    }
+
+    fn pin(
+        &self,
+        path: &Path,
+        lease: Duration,
+        owner: Option<(u32, u32)>,
+    ) -> Result<(), GuardError> {
+        let file = path.join(LEASE);
+        let loaded = kernel::Loaded::load(&self.numbers)?;
+        loaded.pin_map(&file)?;
+        let memory = LeaseMemory::map(loaded.map()?).map_err(at(&file))?;
+        let state = memory.state();
+        let words = self.names.each_ref().map(|name| name_words(name));
+        let words = words.as_flattened();
+        state.names.iter().zip(words).for_each(|(to, word)| to.store(*word, Ordering::Relaxed));
+        let numbers = state.interfaces.iter().zip(self.numbers);
+        numbers.for_each(|(to, number)| to.store(number, Ordering::Relaxed));
+        state.netns.store(self.netns, Ordering::Relaxed);
+        state.lease_ns.store(lease.as_nanos() as u64, Ordering::Relaxed);
+        state.version.store(VERSION, Ordering::Release);
+        set_owner(&file, owner)?;
+        loaded.attach(&self.names, &LINKS.map(|link| path.join(link)))
+    }
+}
+
+/// Lets a user take the lease.
+fn set_owner(file: &Path, owner: Option<(u32, u32)>) -> Result<(), GuardError> {
+    owner.map_or(Ok(()), |(user, group)| {
+        std::os::unix::fs::chown(file, Some(user), Some(group)).map_err(at(file))
+    })
+}
+
+fn sorted(mut numbers: [u32; 2]) -> [u32; 2] {
+    numbers.sort_unstable();
+    numbers
+}
+
+/// The memory of a guard.
+fn open(path: &Path) -> Result<LeaseMemory, GuardError> {
+    let file = path.join(LEASE);
+    let map = MapData::from_pin(&file).map_err(|error| at(&file)(system_error(&error)))?;
+    let is_known = map.info().is_ok_and(|it| it.value_size() as usize == size_of::<State>());
+    let foreign = || GuardError::Foreign { path: path.to_owned() };
+    if !is_known {
+        return Err(foreign());
+    }
+    let memory = LeaseMemory::map(std::os::fd::AsFd::as_fd(map.fd())).map_err(at(&file))?;
+    match memory.state().version.load(Ordering::Acquire) {
+        VERSION => Ok(memory),
+        _ => Err(foreign()),
+    }
+}
+
+fn exists(path: &Path, names: &str) -> Result<bool, GuardError> {
+    match path.join(LEASE).symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(_) => Err(GuardError::NotPermitted { path: path.to_owned(), names: names.to_owned() }),
+    }
+}
+
+/// Links first: they are what forwards.
+fn remove_at(path: &Path) -> Result<(), GuardError> {
+    for file in LINKS.into_iter().chain([LEASE]) {
+        let file = path.join(file);
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(at(&file)(error)),
+            _ => {}
+        }
+    }
+    fs::remove_dir(path).map_err(at(path))
+}
+
+/// Makes the kernel's file system for pinned objects be there, as service managers do, and `ip`.
+fn mount() -> Result<(), GuardError> {
+    let found = rustix::fs::statfs(BPFFS).map_err(|error| at(Path::new(BPFFS))(error.into()))?;
+    // Its type depends on the platform.
+    if found.f_type as u64 == BPF_FS_MAGIC {
+        return Ok(());
+    }
+    let flags = rustix::mount::MountFlags::NOSUID
+        | rustix::mount::MountFlags::NODEV
+        | rustix::mount::MountFlags::NOEXEC;
+    rustix::mount::mount("bpf", BPFFS, "bpf", flags, Some(c"mode=700"))
+        .map_err(|error| at(Path::new(BPFFS))(error.into()))
+}
+
+fn own_netns() -> Result<u64, Error> {
+    let socket: OwnedFd = inet_socket().map_err(|error| Error::system("socket", "", error))?;
+    netns_cookie(&socket).map_err(|_| Error::Unsupported { option: "SO_NETNS_COOKIE (Linux 5.14)" })
+}
+
+/// Whether a socket in the text of `/proc/net/packet` gets all of an interface's frames: sk, references, type, protocol,
+/// interface, …
+fn is_received_from(sockets: &str, interface: u32) -> bool {
+    sockets.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace().skip(2);
+        let [kind, protocol, number] = [fields.next(), fields.next(), fields.next()];
+        kind == Some("3")
+            && protocol == Some("0003")
+            && number.and_then(|it| it.parse().ok()) == Some(interface)
+    })
+}
+
+/// A name of an interface, which has 15 bytes at most.
+fn name_words(name: &str) -> [u64; 2] {
+    let mut bytes = [0; 16];
+    bytes.iter_mut().zip(name.bytes()).for_each(|(to, byte)| *to = byte);
+    let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+    [word(0), word(8)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_names_as_they_are_kept() {
+        for name in ["a", "eth0", "fifteen-letters"] {
+            let bytes = name_words(name).map(u64::to_ne_bytes).concat();
+            assert_eq!(bytes[..name.len()], *name.as_bytes());
+            assert!(bytes[name.len()..].iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn accepts_the_kernels_table_of_packet_sockets() {
+        let table = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n\
+                     0000000000000000 3      3    0003   7     1 0      0      12345\n\
+                     0000000000000000 3      3    0000   8     1 0      0      12346\n\
+                     0000000000000000 3      2    0003   9     1 0      0      12347\n";
+        assert!(is_received_from(table, 7));
+        for other in [0, 8, 9, 77] {
+            assert!(!is_received_from(table, other), "{other}");
+        }
+        assert!(!is_received_from("", 7) && !is_received_from("\n\n3 0003\n", 3));
+    }
+
+    #[test]
+    fn errors_name_the_command_that_helps() {
+        let error = GuardError::NotThere { names: "eth1 and eth2".to_owned() }.to_string();
+        assert!(error.contains("`mmtls guard install eth1 eth2`"), "{error}");
+        let path = PathBuf::from("/p");
+        let error = GuardError::NotPermitted { path, names: "eth1 and eth2".to_owned() };
+        assert!(error.to_string().contains("install eth1 eth2 --user USER"), "{error}");
+    }
+}
