@@ -37,4 +37,5 @@ mod share;
 mod signals;
 mod starttls;
 mod transparent;
+mod web;
 mod workers;
