@@ -47,6 +47,8 @@ pub struct File {
     pub mirror: MirrorConfig,
     /// Numbers for a monitoring system.
     pub metrics: MetricsSection,
+    /// A page that shows the run.
+    pub web: WebSection,
     /// Questions and orders of an operator.
     pub control: ControlSection,
     /// What the process keeps itself from.
@@ -71,6 +73,16 @@ pub struct MetricsSection {
     pub listen: Option<SocketAddr>,
     /// That may be an address that others can reach.
     pub allow_remote: bool,
+}
+
+/// `[web]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WebSection {
+    /// Where the page is served; without it, nowhere.
+    pub listen: Option<SocketAddr>,
+    /// Where its token is, or is written to; without it, it is told at the start.
+    pub token_file: Option<PathBuf>,
 }
 
 /// `[inspect]`
@@ -332,6 +344,21 @@ impl File {
         Err(Error::Usage(text.to_owned()))
     }
 
+    /// Finds an address for the page that others can reach: names and addresses, and the token, would pass there in the clear.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] names it, and another way.
+    pub fn check_web(&self) -> Result<(), Error> {
+        match self.web.listen.filter(|it| !it.ip().to_canonical().is_loopback()) {
+            None => Ok(()),
+            Some(address) => Err(Error::Usage(format!(
+                "web.listen (--web) {address} is not on loopback, and the page has no encryption: choose 127.0.0.1, and reach \
+                 it from elsewhere by ssh -L {port}:127.0.0.1:{port}",
+                port = address.port()
+            ))),
+        }
+    }
+
     /// Finds an address for metrics that others can reach, unless that is wanted.
     ///
     /// # Errors
@@ -512,6 +539,21 @@ mod tests {
             parse(&format!("{text}allow_remote = true\n")).unwrap().check_metrics().unwrap();
         }
         assert!(parse("[metrics]\nlisten = \"127.0.0.1\"\n").unwrap_err().contains("line 2"));
+    }
+
+    #[test]
+    fn refuses_a_page_that_others_can_reach() {
+        for (address, remote) in [
+            ("127.0.0.1:9700", false),
+            ("[::1]:9700", false),
+            ("[::ffff:127.0.0.1]:9700", false),
+            ("0.0.0.0:9700", true),
+            ("[2001:db8::1]:9700", true),
+        ] {
+            let result = parse(&format!("[web]\nlisten = \"{address}\"\n")).unwrap().check_web();
+            assert_eq!(result.is_err(), remote, "{address}");
+        }
+        assert!(parse("[web]\nallow_remote = true\n").unwrap_err().contains("unknown field"));
     }
 
     #[test]

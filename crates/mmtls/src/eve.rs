@@ -33,7 +33,7 @@ pub use records::{
     Lossy, Metadata, SessionEnd,
 };
 use records::{ControlBody, FlowBody, KeysBody, SessionBody, TlsBody};
-pub(crate) use records::{Suite, Version};
+pub(crate) use records::{Suite, Version, text_of};
 use time::Timestamps;
 
 /// In place of a directory: standard output.

@@ -2,9 +2,12 @@
 //!
 //! Refuses bodies, everything but those methods, requests beyond 8 KiB, and peers that take longer than a few seconds.
 
+use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
+
+use zeroize::Zeroizing;
 
 use crate::serve::{Timed, serve};
 
@@ -24,23 +27,47 @@ const REST_TIME: Duration = Duration::from_secs(1);
 const BUSY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 
+/// A request, without a `Debug` that would show what it authorizes itself with.
+pub struct Request {
+    /// The path.
+    pub path: String,
+    /// What stands behind `?`, as it came.
+    pub query: String,
+    /// The field `Host`; `None` where there is none, or more than one.
+    pub host: Option<String>,
+    /// The field `Authorization`, the same.
+    pub authorization: Option<Zeroizing<String>>,
+    is_head: bool,
+}
+
 /// An answer.
 #[derive(Debug)]
 pub struct Answer {
     status: &'static str,
     content_type: &'static str,
-    body: String,
+    /// Further lines of its head.
+    fields: &'static str,
+    body: Cow<'static, str>,
 }
 
 impl Answer {
     /// What was asked for.
     #[must_use]
-    pub fn ok(content_type: &'static str, body: String) -> Self {
-        Self { status: "200 OK", content_type, body }
+    pub fn ok(content_type: &'static str, body: impl Into<Cow<'static, str>>) -> Self {
+        Self { status: "200 OK", content_type, fields: "", body: body.into() }
     }
 
-    fn error(status: &'static str) -> Self {
-        Self { status, content_type: "text/plain; charset=utf-8", body: format!("{status}\n") }
+    /// Another status than that.
+    #[must_use]
+    pub fn error(status: &'static str) -> Self {
+        let body = format!("{status}\n").into();
+        Self { status, content_type: "text/plain; charset=utf-8", fields: "", body }
+    }
+
+    /// The same with these lines in its head, each with its end.
+    #[must_use]
+    pub fn with(self, fields: &'static str) -> Self {
+        Self { fields, ..self }
     }
 }
 
@@ -64,35 +91,37 @@ impl HttpServer {
         self.0.local_addr()
     }
 
-    /// Answers from here on, on threads that have the privileges of the calling one. `None` of `answer` is a path that
-    /// does not exist. `prepare` is the first that they do.
+    /// Answers from here on, on threads of this name that have the privileges of the calling one. `None` of `answer` is a
+    /// path that does not exist. `prepare` is the first that they do.
     ///
     /// # Errors
     /// When the thread cannot be started.
     pub fn start(
         self,
+        name: &'static str,
         prepare: impl FnOnce() + Send + 'static,
-        answer: impl Fn(&str) -> Option<Answer> + Send + Sync + 'static,
+        answer: impl Fn(&Request) -> Option<Answer> + Send + Sync + 'static,
     ) -> io::Result<()> {
-        serve("http", self.0, MAX_CONNECTIONS, BUSY, prepare, move |stream| {
+        serve(name, self.0, MAX_CONNECTIONS, BUSY, prepare, move |stream| {
             // The peer is gone, or too slow.
             let _ = converse(stream, &answer);
         })
     }
 }
 
-fn converse(stream: TcpStream, answer: impl Fn(&str) -> Option<Answer>) -> io::Result<()> {
+fn converse(stream: TcpStream, answer: impl Fn(&Request) -> Option<Answer>) -> io::Result<()> {
     let mut stream = Timed::new(stream, TIME);
     let (answer, is_head) = match read_request(&mut stream)? {
-        Ok(Request { path, is_head }) => {
-            (answer(&path).unwrap_or_else(|| Answer::error("404 Not Found")), is_head)
+        Ok(request) => {
+            let answer = answer(&request).unwrap_or_else(|| Answer::error("404 Not Found"));
+            (answer, request.is_head)
         }
         Err(status) => (Answer::error(status), false),
     };
-    let Answer { status, content_type, body } = &answer;
+    let Answer { status, content_type, fields, body } = &answer;
     let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}\
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}{fields}\
          Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
         body.len()
     );
@@ -107,14 +136,9 @@ fn converse(stream: TcpStream, answer: impl Fn(&str) -> Option<Answer>) -> io::R
     io::copy(&mut stream.take(MAX_REST_BYTES), &mut io::sink()).map(drop)
 }
 
-struct Request {
-    path: String,
-    is_head: bool,
-}
-
 /// The request, or the status that refuses it.
 fn read_request(stream: &mut impl Read) -> io::Result<Result<Request, &'static str>> {
-    let mut bytes = [0; MAX_HEAD_BYTES];
+    let mut bytes = Zeroizing::new([0; MAX_HEAD_BYTES]);
     let mut len = 0;
     loop {
         let read = match stream.read(&mut bytes[len..]) {
@@ -144,9 +168,21 @@ fn judge(request: &httparse::Request<'_, '_>) -> Result<Request, &'static str> {
         _ => return Err("405 Method Not Allowed"),
     };
     let target = request.path.unwrap_or_default();
-    // Parameters, which scrapers may be told to send, change nothing.
-    let path = target.split('?').next().unwrap_or_default().to_owned();
-    Ok(Request { path, is_head })
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    Ok(Request {
+        path: path.to_owned(),
+        query: query.to_owned(),
+        host: only(request, "Host").map(str::to_owned),
+        authorization: only(request, "Authorization").map(|it| Zeroizing::new(it.to_owned())),
+        is_head,
+    })
+}
+
+/// The value of a field that is there once.
+fn only<'a>(request: &httparse::Request<'_, 'a>, name: &str) -> Option<&'a str> {
+    let mut found = request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
+    let value = std::str::from_utf8(found.next()?.value).ok()?;
+    found.next().is_none().then_some(value)
 }
 
 #[cfg(test)]
@@ -159,8 +195,8 @@ mod tests {
         let server = HttpServer::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = server.address().unwrap();
         let answer =
-            |path: &str| (path == "/here").then(|| Answer::ok("text/plain", "it\n".into()));
-        server.start(|| (), answer).unwrap();
+            |asked: &Request| (asked.path == "/here").then(|| Answer::ok("text/plain", "it\n"));
+        server.start("http", || (), answer).unwrap();
         address
     }
 

@@ -35,6 +35,7 @@ use crate::certificate::CertificateFacts;
 use crate::eve::{Anomaly, EveWriter, FlowKey, Origin};
 use crate::mirror::MirrorConfig;
 use crate::patterns::{PatternAction, PatternConfig, Patterns, PatternsError};
+use crate::recent::{Recent, Recorder};
 use crate::rules::{LiveRules, LoadedRules, Reloader, RulesConfig, SessionRules};
 use crate::summary::{Outcome, Summary};
 use copies::{Copies, SessionCopies};
@@ -86,6 +87,8 @@ pub struct MonitorConfig {
     pub fileinfo: bool,
     /// Whether `tls` records have fingerprints. Those that rules look into are made, and written, in any case.
     pub fingerprints: bool,
+    /// Whether alerts, ended sessions, and outcomes by client and program are kept for who asks ([`Recent`]).
+    pub keeps_recent: bool,
     /// How many `flow` records a worker may write in a second of connections that carried nothing, or that one side alone
     /// vouches for and are not TLS; `None`: all.
     pub empty_flows_per_second: Option<u64>,
@@ -129,11 +132,11 @@ pub struct MonitorState {
 }
 
 impl MonitorConfig {
-    /// Whether the engine should tell hellos (`Config::tell_hellos`): fingerprints are written, or rules may come to look
-    /// into them.
+    /// Whether the engine should tell hellos (`Config::tell_hellos`): fingerprints are written or counted, or rules may come to
+    /// look into them.
     #[must_use]
     pub fn wants_hellos(&self) -> bool {
-        self.writes_fingerprints() || self.rules.is_some()
+        self.writes_fingerprints() || self.rules.is_some() || self.keeps_recent
     }
 
     /// Reads the patterns.
@@ -178,15 +181,18 @@ impl Monitor {
             None => None,
         };
         let copies = Copies::open(config.streams_dir.as_deref(), config.mirror.as_ref())?;
+        let operated = Operated::new(eve.as_ref());
+        let recorder = || Recorder::new(Arc::default(), operated.flow_ids());
         Ok(Self {
-            operated: Operated::new(eve.as_ref()),
             reports: Reports::new(
                 eve,
+                config.keeps_recent.then(recorder),
                 config.stops,
                 config.uninspected_resets.clone(),
                 config.uninspected_resets_beside_rules.clone(),
                 config.empty_flows_per_second,
             ),
+            operated,
             inspect_limit_bytes: config.inspect_limit_bytes,
             limit_trusts_padding: config.limit_trusts_padding,
             fileinfo: config.fileinfo && config.eve_dir.is_some(),
@@ -249,6 +255,12 @@ impl Monitor {
     #[must_use]
     pub fn reloader(&self) -> Option<Reloader> {
         self.rules.as_ref().map(LiveRules::reloader)
+    }
+
+    /// What has happened lately, of all workers; `None` where it is not kept.
+    #[must_use]
+    pub fn recent(&self) -> Option<Arc<Recent>> {
+        self.reports.recorder.as_ref().map(|recorder| Arc::clone(recorder.shared()))
     }
 
     /// Tells the time, in nanoseconds since 1970. Events tell it too: this is for an owner that
@@ -322,6 +334,7 @@ impl Monitor {
             errors.extend(eve.take_error().map(MonitorIoError::Log));
             errors.extend(eve.take_reopen_error().map(MonitorIoError::Reopen));
         }
+        self.reports.recorder.iter_mut().for_each(Recorder::publish);
         self.copies.report(&mut self.reports.summary, &mut errors);
         errors
     }
@@ -650,6 +663,15 @@ impl Handler for Monitor {
         reports.summary.no_private_tag += u64::from(private_tag == Some(false));
         let app_proto = state.inspection.as_deref().and_then(Inspection::protocol);
         let waits = state.stalled.then_some(state.stall_us);
+        if let Some(recorder) = &mut reports.recorder {
+            let ja4 = state.known.fingerprints.as_ref().and_then(|it| it.ja4.as_deref());
+            let error = match why {
+                EndReason::ResetByPolicy(error) => Some(error),
+                _ => state.reported.last().map(|(error, _)| *error),
+            };
+            let error = error.map(SessionError::name);
+            recorder.ended(reports.now_ns, info, ja4, why, (outcome, error, waits));
+        }
         reports.session_end(info, &mut state.known, why, (outcome, waits), app_proto);
         // They are long where a client wants them to be, and the flow may be kept for a while.
         state.known.fingerprints = None;

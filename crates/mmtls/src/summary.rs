@@ -178,6 +178,14 @@ summary! {
 }
 
 impl Summary {
+    /// Sessions that have begun and not ended.
+    #[must_use]
+    pub fn live_sessions(&self) -> u64 {
+        let Self { decrypted, missing_key, exempt, failed, nothing_opened, .. } = self;
+        let ended = decrypted + missing_key + exempt + failed + nothing_opened;
+        self.tls_sessions.saturating_sub(ended)
+    }
+
     pub(crate) fn count_outcome(&mut self, outcome: Outcome) {
         *match outcome {
             Outcome::Exempt => &mut self.exempt,

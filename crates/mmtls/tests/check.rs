@@ -263,6 +263,19 @@ fn refuses_places_where_it_could_not_answer_or_mirror() {
     one("-c", &text, &[&format!("{text}: line 2: metrics.listen (--metrics) [::]:9600 is not on")]);
     let keys = Run::new(&bed).with("--keys-listen", "127.0.0.1:9").with("--metrics", "127.0.0.1:9");
     says(&check(keys, 1), &["--metrics: metrics on 127.0.0.1:9: keys are taken", "keys.listen"]);
+    one("--web", "192.0.2.1:9700", &["web.listen (--web) 192.0.2.1:9700", "ssh -L 9700:"]);
+    let web = |key, at| Run::new(&bed).with(key, at).with("--web", at);
+    for (key, words) in [("--keys-listen", "keys are taken"), ("--metrics", "metrics are served")] {
+        says(&check(web(key, "127.0.0.1:9"), 1), &["--web: page on 127.0.0.1:9: ", words]);
+    }
+    let token = place.write("token", "a-token-that-others-can-read\n");
+    let text = format!("[web]\nlisten = \"127.0.0.1:9700\"\ntoken_file = {token:?}\n");
+    let config = place.write("web.toml", &text);
+    one("-c", &config, &["line 3: web.token_file: token file ", "others may read it: chmod 600"]);
+    fs::remove_file(&token).unwrap();
+    assert_eq!(check(Run::new(&bed).with("-c", &config), 0), [""; 0], "it will be made");
+    place.write("web.toml", text.replace("/token", "/none/token"));
+    one("-c", &config, &["line 3: web.token_file: token file ", "o such file"]);
     one(
         "--control",
         &path("none/none/s"),
@@ -294,7 +307,7 @@ fn refuses_places_where_it_could_not_answer_or_mirror() {
     let mut left: Vec<_> =
         fs::read_dir(place.path("")).unwrap().map(|it| it.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["closed", "control.sock", "m.toml", "remote.toml"]);
+    assert_eq!(left, ["closed", "control.sock", "m.toml", "remote.toml", "web.toml"]);
 }
 
 #[test]

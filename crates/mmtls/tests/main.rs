@@ -41,4 +41,5 @@ mod signals;
 mod starttls;
 mod transparent;
 mod upgrade;
+mod web;
 mod workers;

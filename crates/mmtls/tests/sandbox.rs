@@ -60,7 +60,9 @@ fn forbidden(outside: &str) -> Vec<Call> {
 fn with_sandbox(text: &str) -> MmtlsOptions {
     MmtlsOptions {
         config: Some(format!("[sandbox]\n{text}\n")),
-        arguments: ["--metrics", "127.0.0.1:9600"].map(str::to_owned).to_vec(),
+        arguments: ["--metrics", "127.0.0.1:9600", "--web", "127.0.0.1:9700"]
+            .map(str::to_owned)
+            .to_vec(),
         ..options()
     }
 }
@@ -106,7 +108,7 @@ fn refuses_everything_that_is_not_needed() {
     for field in ["CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb"] {
         assert_eq!(status(&mmtls, field), "0000000000000000", "{field}");
     }
-    for thread in ["mmtls", "mmtls-keyserver", "http", "eve-log"] {
+    for thread in ["mmtls", "mmtls-keyserver", "http", "web", "history", "eve-log"] {
         for (name, outcome) in attempt(&mmtls, thread) {
             let expected = match &*name {
                 // Landlock's answer, or that of a thread without files.

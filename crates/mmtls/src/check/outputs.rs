@@ -16,6 +16,7 @@ use super::problem::{Findings, Severity, told};
 use crate::config::File;
 use crate::control::ControlSocket;
 use crate::mirror::{self, MirrorConfig, OpenError};
+use crate::web::Token;
 
 /// The log directory: it is used before capabilities are given up, and again when the log is rotated.
 pub(super) fn logs(dir: &Path, found: &mut Findings<'_>) {
@@ -78,16 +79,40 @@ pub(super) fn mirrored(config: &MirrorConfig, found: &mut Findings<'_>) {
     powerless(key, || mirror::check_directory(path), &text, found);
 }
 
-/// Where metrics and the control socket are.
+/// Where metrics, the page and the control socket are.
 pub(super) fn services(file: &File, keys_listen: SocketAddr, found: &mut Findings<'_>) {
-    if let Some(address) = file.metrics.listen {
-        let text = if address == keys_listen && address.port() != 0 {
-            Err("keys are taken at this address (keys.listen): choose another port".to_owned())
-        } else {
-            check_address(address).map_err(|error| error.to_string())
+    let keys = (Some(keys_listen), "keys are taken at this address (keys.listen)");
+    let metrics = (file.metrics.listen, "metrics are served at this address (metrics.listen)");
+    for (listen, key, what, taken) in [
+        (file.metrics.listen, "metrics.listen", "metrics", &[keys][..]),
+        (file.web.listen, "web.listen", "page", &[keys, metrics]),
+    ] {
+        let Some(address) = listen else { continue };
+        let is_same = |(other, _): &&(Option<SocketAddr>, &str)| {
+            *other == Some(address) && address.port() != 0
+        };
+        let text = match taken.iter().find(is_same) {
+            Some((_, who)) => Err(format!("{who}: choose another port")),
+            None => check_address(address).map_err(|error| error.to_string()),
         };
         if let Err(text) = text {
-            found.add(Severity::Fatal, "metrics.listen", &format!("metrics on {address}: {text}"));
+            found.add(Severity::Fatal, key, &format!("{what} on {address}: {text}"));
+        }
+    }
+    if let (Some(path), Some(_)) = (&file.web.token_file, file.web.listen) {
+        let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new("."));
+        let error = match Token::read(path) {
+            Ok(_) => None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match parent.is_dir() {
+                true => directory::check(parent).err(),
+                false => Some(error),
+            },
+            Err(error) => Some(error),
+        };
+        if let Some(error) = error {
+            let text = format!("token file {}: {error}", path.display());
+            found.add(Severity::Fatal, "web.token_file", &text);
         }
     }
     if let Some(path) = &file.control.socket {

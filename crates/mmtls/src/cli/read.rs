@@ -293,6 +293,7 @@ fn monitor_config(args: &ReadArgs, mirror: Option<MirrorConfig>) -> MonitorConfi
         stops: Stops::Nothing,
         fileinfo: args.report.fileinfo,
         fingerprints: true,
+        keeps_recent: false,
         empty_flows_per_second: None,
         streams_dir: args.report.streams.clone(),
         mirror,

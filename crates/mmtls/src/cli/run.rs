@@ -71,6 +71,9 @@ pub struct RunArgs {
     /// Serve metrics in Prometheus' format at http://ADDR:PORT/metrics.
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
+    /// Serve a page that shows the run, at a loopback address: http://ADDR:PORT/#TOKEN, which is told at the start.
+    #[arg(long, value_name = "ADDR:PORT")]
+    web: Option<SocketAddr>,
     /// Take questions and orders of `mmtls ctl` at this socket.
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
@@ -122,7 +125,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     if let Some(rules) = first.rules() {
         describe_rules(rules.matcher().len(), rules.skipped(), &mut say);
     }
-    let rules = first.reloader();
+    let (rules, recent) = (first.reloader(), first.recent());
     let mut monitors = Vec::new();
     for _ in 1..settings.workers {
         monitors.push(first.share(&monitor_config).map_err(mistake)?);
@@ -226,7 +229,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         say,
     };
     // Bound to a name, so that the file is there until the end.
-    let _socket_file = services.start(snapshots, controls)?;
+    let _socket_file = services.start(snapshots, controls, recent)?;
     // Here, so that it inherits no capabilities and is bound to no worker's processor.
     for monitor in &mut monitors {
         let what = "the threads that write eve.json and the mirror";
@@ -302,6 +305,7 @@ fn note_options(args: &RunArgs, places: &mut Places) {
         (args.missing_keys.is_some(), "policies.missing_keys", "--missing-keys"),
         (args.workers.is_some(), "workers.count", "--workers"),
         (args.metrics.is_some(), "metrics.listen", "--metrics"),
+        (args.web.is_some(), "web.listen", "--web"),
         (args.control.is_some(), "control.socket", "--control"),
         (args.mirror.is_some(), "mirror.interface", "--mirror"),
         (report.write.is_some(), "mirror.file", "--write"),
@@ -348,6 +352,7 @@ fn apply(args: &RunArgs, file: &mut File, mistakes: &mut Vec<String>) {
     }
     file.keys.listen = args.keys_listen.or(file.keys.listen);
     file.metrics.listen = args.metrics.or(file.metrics.listen);
+    file.web.listen = args.web.or(file.web.listen);
     let or = |option: &Option<PathBuf>, place: &mut Option<PathBuf>| {
         if option.is_some() {
             place.clone_from(option);
@@ -404,6 +409,7 @@ pub(super) fn monitor_config(
         },
         fileinfo: file.log.fileinfo,
         fingerprints: file.log.fingerprints,
+        keeps_recent: file.web.listen.is_some(),
         empty_flows_per_second: Some(file.log.empty_flows_per_second),
         streams_dir: file.log.streams_directory.clone(),
         mirror: file.mirror(bridge),

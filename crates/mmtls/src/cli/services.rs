@@ -1,26 +1,37 @@
-//! Metrics and the control socket of a run: opened while there are still privileges for that, served once there are none.
+//! Metrics, the page and the control socket of a run: opened while there are still privileges for that, served once there are none.
 //!
 //! Refuses nothing by itself.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mmtls::config::File;
 use mmtls::control::{ControlSocket, Controls, RunFacts, SocketFile};
-use mmtls::http::{Answer, HttpServer};
+use mmtls::http::{Answer, HttpServer, Request};
+use mmtls::recent::Recent;
 use mmtls::sandbox::SandboxSection;
 use mmtls::sandbox::calls::METRICS;
 use mmtls::stats::{Snapshots, metrics};
+use mmtls::web::{Page, Token};
 use mmtls_middlebox::{Error, Middlebox, Settings};
 use mmtls_packet_io::af_packet::{Offloading, Warning};
 
 use super::confine;
 use super::say::say;
 
+/// The page, and where its token was told: in a file, or on standard error.
+struct Web {
+    server: HttpServer,
+    token: Token,
+    token_file: Option<PathBuf>,
+}
+
 /// What listens and answers nobody yet.
 pub struct Services {
     control: Option<ControlSocket>,
     metrics: Option<HttpServer>,
+    web: Option<Web>,
     sandbox: SandboxSection,
 }
 
@@ -29,13 +40,23 @@ impl Services {
     pub fn open(file: &File) -> Result<Self, Error> {
         let control = file.control.socket.as_deref();
         let control = control.map(|path| ControlSocket::bind(path, file.control.mode)).transpose();
-        let bind = |address: SocketAddr| {
+        let bind = |what: &str, address: SocketAddr| {
             HttpServer::bind(address)
-                .map_err(|error| Error::Usage(format!("metrics on {address}: {error}")))
+                .map_err(|error| Error::Usage(format!("{what} on {address}: {error}")))
+        };
+        let web = |address| -> Result<Web, Error> {
+            let token_file = file.web.token_file.clone();
+            let token = token_file.as_deref().map_or_else(Token::random, Token::of_file);
+            let token = token.map_err(|error| {
+                let of = token_file.as_ref().map_or(Path::new(""), PathBuf::as_path);
+                Error::Usage(format!("web.token_file {}: {error}", of.display()))
+            })?;
+            Ok(Web { server: bind("page", address)?, token, token_file })
         };
         Ok(Self {
             control: control.map_err(|error| Error::Usage(error.to_string()))?,
-            metrics: file.metrics.listen.map(bind).transpose()?,
+            metrics: file.metrics.listen.map(|it| bind("metrics", it)).transpose()?,
+            web: file.web.listen.map(web).transpose()?,
             sandbox: file.sandbox.clone(),
         })
     }
@@ -45,17 +66,37 @@ impl Services {
         self,
         snapshots: Arc<Snapshots>,
         controls: Controls,
+        recent: Option<Arc<Recent>>,
     ) -> Result<Option<SocketFile>, Error> {
-        let system = |error| Error::System { what: "the threads for metrics and control", error };
+        let system =
+            |error| Error::System { what: "the threads for metrics, page and control", error };
         if let Some(server) = self.metrics {
             say(&format!("metrics on http://{}/metrics", server.address().map_err(system)?));
-            let answer = move |path: &str| {
-                (path == "/metrics")
+            let answer = move |request: &Request| {
+                (request.path == "/metrics")
                     .then(|| Answer::ok(metrics::CONTENT_TYPE, metrics::text(&snapshots)))
             };
-            server.start(confine::thread(&self.sandbox, METRICS)?, answer).map_err(system)?;
+            let confine = confine::thread(&self.sandbox, METRICS)?;
+            server.start("http", confine, answer).map_err(system)?;
         }
         let controls = Arc::new(controls);
+        if let (Some(Web { server, token, token_file }), Some(recent)) = (self.web, recent) {
+            let address = server.address().map_err(system)?;
+            match token_file {
+                Some(file) => say(&format!(
+                    "page on http://{address}/, which asks for the token in {}",
+                    file.display()
+                )),
+                // Behind #, which browsers send to nobody.
+                None => say(&format!("page on http://{address}/#{}", token.text())),
+            }
+            let page = Page::new(Arc::clone(&controls), recent, token);
+            let confine = || confine::thread(&self.sandbox, METRICS);
+            page.start_history(confine()?).map_err(system)?;
+            server
+                .start("web", confine()?, move |request: &Request| Some(page.answer(request)))
+                .map_err(system)?;
+        }
         self.control.map(|socket| socket.start(controls).map_err(system)).transpose()
     }
 }

@@ -79,7 +79,7 @@ pub struct Controls {
 
 impl Controls {
     /// The answer to a request of a user with this number.
-    pub(super) fn answer(&self, request: &Request, uid: Option<u32>) -> Result<Value, String> {
+    pub(crate) fn answer(&self, request: &Request, uid: Option<u32>) -> Result<Value, String> {
         match request {
             Request::Status(_) => Ok(self.status()),
             Request::Sessions(query) => self.sessions(query),
@@ -128,11 +128,6 @@ impl Controls {
         let (status, summary) = self.snapshots.sum();
         let (engine, limits, keys) =
             (&status.engine, self.snapshots.limits(), self.snapshots.keys());
-        let ended = summary.decrypted
-            + summary.missing_key
-            + summary.exempt
-            + summary.failed
-            + summary.nothing_opened;
         let workers: Vec<_> = self
             .snapshots
             .each()
@@ -165,7 +160,7 @@ impl Controls {
             },
             "sessions": {
                 "begun": summary.tls_sessions,
-                "live": summary.tls_sessions.saturating_sub(ended),
+                "live": summary.live_sessions(),
                 "decrypted": summary.decrypted,
                 "missing_key": summary.missing_key,
                 "exempt": summary.exempt,

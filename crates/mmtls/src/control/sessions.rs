@@ -11,7 +11,7 @@ use mmtls_middlebox::config::{BypassRule, NameRules};
 use serde::Serialize;
 
 use super::{DEFAULT_LIMIT, Keys, MAX_LIMIT, Query, Sort};
-use crate::eve::{FlowKey, Lossy, Suite, Version};
+use crate::eve::{FlowKey, Lossy, Suite, Version, text_of};
 use crate::monitor::{Monitor, MonitorState};
 
 /// A flow of a monitor.
@@ -195,10 +195,6 @@ fn keys(view: &View<'_>) -> Keys {
     }
 }
 
-fn text(value: &impl Serialize) -> Option<String> {
-    serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
-}
-
 /// A line about a flow.
 pub(super) fn row(view: &View<'_>, monitor: &Monitor, worker: usize, now_ns: u64) -> Row {
     let info = info(view);
@@ -212,8 +208,8 @@ pub(super) fn row(view: &View<'_>, monitor: &Monitor, worker: usize, now_ns: u64
         client: view.client.to_string(),
         server: view.server.to_string(),
         name: info.and_then(|info| info.server_name.clone()),
-        version: info.and_then(|info| text(&Version(info.version?))),
-        cipher_suite: info.and_then(|info| text(&Suite(info.cipher_suite?))),
+        version: info.and_then(|info| text_of(&Version(info.version?))),
+        cipher_suite: info.and_then(|info| text_of(&Suite(info.cipher_suite?))),
         keys: keys(view),
         decrypted: info.is_some_and(|info| info.records_opened != [0; 2]),
         bytes_toserver: view.bytes[0],
@@ -256,7 +252,7 @@ fn tls_detail(
     errors.dedup();
     TlsDetail {
         client_random: base16ct::lower::encode_string(&info.client_random),
-        alpn: info.alpn.as_deref().and_then(|alpn| text(&Lossy(alpn))),
+        alpn: info.alpn.as_deref().and_then(|alpn| text_of(&Lossy(alpn))),
         starttls: info.starttls.map(mmtls_engine::session::Upgrade::name),
         mid_stream: info.is_mid_stream,
         early_data: info.early_data != EarlyData::None,

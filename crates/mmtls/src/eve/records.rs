@@ -65,6 +65,11 @@ impl Serialize for Suite {
     }
 }
 
+/// What is written as text, as text of its own.
+pub(crate) fn text_of(value: &impl Serialize) -> Option<String> {
+    serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
+}
+
 struct Names<'a>(&'a [Vec<u8>]);
 
 impl Serialize for Names<'_> {

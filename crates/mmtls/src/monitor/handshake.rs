@@ -23,9 +23,11 @@ impl Monitor {
     ) -> bool {
         let from = Direction::ClientToServer;
         let is_asked = self.rules.as_mut().is_some_and(LiveRules::ask_fingerprints);
-        if self.writes_fingerprints || is_asked {
+        let is_written = self.writes_fingerprints || is_asked;
+        if is_written || self.reports.recorder.is_some() {
             let fingerprints = info.client_offer().map(Fingerprints::of_client);
             state.known.fingerprints = fingerprints.map(Box::new);
+            state.known.hides_fingerprints = !is_written;
         }
         let is_cut = info.client_offer().is_some_and(|offer| offer.is_cut);
         let reset = is_cut && self.cut(info, state, from);

@@ -30,6 +30,11 @@ impl Operated {
         Self { ids: self.ids.clone(), refused: VecDeque::new() }
     }
 
+    /// The numbers that flows have in reports.
+    pub(super) fn flow_ids(&self) -> FlowIds {
+        self.ids.clone()
+    }
+
     pub(super) fn keys_refused(&mut self, refused: &RefusedKeys<'_>) {
         if self.refused.len() == MAX_REFUSED {
             self.refused.pop_front();

@@ -21,6 +21,7 @@ use crate::eve::{
 };
 use crate::fingerprint::Fingerprints;
 use crate::patterns::{PatternAction, Patterns};
+use crate::recent::Recorder;
 use crate::summary::{Outcome, Summary};
 
 /// Records of keys that were not taken, for each worker.
@@ -41,6 +42,7 @@ pub enum Stops {
 /// Where findings go.
 pub(super) struct Reports {
     pub(super) eve: Option<EveWriter>,
+    pub(super) recorder: Option<Recorder>,
     pub(super) now_ns: u64,
     pub(super) summary: Summary,
     stops: Stops,
@@ -65,6 +67,8 @@ pub(super) struct Known {
     pub(super) certificates: [Option<Box<CertificateFacts>>; 2],
     /// What programs the hellos come from, where the engine tells them.
     pub(super) fingerprints: Option<Box<Fingerprints>>,
+    /// They are counted, and not written.
+    pub(super) hides_fingerprints: bool,
     /// The handshake is through, and its record waits for the server's certificate.
     waits: bool,
     /// What the session's `tls` record had; `None` until it was written.
@@ -113,6 +117,7 @@ impl Reports {
     /// `stops`: what the monitor can do to a session.
     pub(super) fn new(
         eve: Option<EveWriter>,
+        recorder: Option<Recorder>,
         stops: Stops,
         uninspected_resets: BTreeSet<Uninspected>,
         uninspected_resets_beside_rules: BTreeSet<Uninspected>,
@@ -121,6 +126,7 @@ impl Reports {
         let (summary, flows, rules_stop) = Default::default();
         Self {
             eve,
+            recorder,
             now_ns: 0,
             summary,
             stops,
@@ -150,10 +156,11 @@ impl Reports {
     /// Those of another worker.
     pub(super) fn share(&self) -> Self {
         let eve = self.eve.as_ref().map(EveWriter::share);
+        let recorder = self.recorder.as_ref().map(Recorder::share);
         let resets = self.uninspected_resets.clone();
         let beside_rules = self.uninspected_resets_beside_rules.clone();
         let empty_flows = self.empty_flows.as_ref().map(LineLimit::per_second);
-        Self::new(eve, self.stops, resets, beside_rules, empty_flows)
+        Self::new(eve, recorder, self.stops, resets, beside_rules, empty_flows)
     }
 
     /// What has been counted.
@@ -251,28 +258,35 @@ impl Reports {
                 self.summary.alerts += 1;
                 asked.alerted = true;
                 let reset = patterns.action == PatternAction::Reset;
-                if let Some(eve) = &mut self.eve {
-                    let alert = Alert {
-                        tx_id: Some(*tx_id),
-                        app_proto,
-                        action: if reset { "blocked" } else { "allowed" },
-                        verdict: if reset { "reset" } else { "alert" },
-                        gid: 1,
-                        signature_id: *pattern as u64 + 1,
-                        rev: 1,
-                        signature: patterns.set.text(*pattern).unwrap_or_default(),
-                        category: place,
-                        severity: 1,
-                        metadata: Metadata::default(),
-                        offset: Some(*offset),
-                        http: *http,
-                    };
-                    eve.alert(self.now_ns, flow, *from, &alert);
-                }
+                let alert = Alert {
+                    tx_id: Some(*tx_id),
+                    app_proto,
+                    action: if reset { "blocked" } else { "allowed" },
+                    verdict: if reset { "reset" } else { "alert" },
+                    gid: 1,
+                    signature_id: *pattern as u64 + 1,
+                    rev: 1,
+                    signature: patterns.set.text(*pattern).unwrap_or_default(),
+                    category: place,
+                    severity: 1,
+                    metadata: Metadata::default(),
+                    offset: Some(*offset),
+                    http: *http,
+                };
+                self.alert(flow, *from, &alert);
                 if reset {
                     asked.reset.get_or_insert((*from, Dropped::RULE));
                 }
             }
+        }
+    }
+
+    fn alert(&mut self, flow: FlowKey, from: Direction, alert: &Alert<'_>) {
+        if let Some(eve) = &mut self.eve {
+            eve.alert(self.now_ns, flow, from, alert);
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.alert(self.now_ns, flow, from, alert);
         }
     }
 
@@ -289,24 +303,22 @@ impl Reports {
         if is_reported {
             self.summary.alerts += 1;
             asked.alerted = true;
-            if let Some(eve) = &mut self.eve {
-                let alert = Alert {
-                    tx_id,
-                    app_proto,
-                    action: if blocked { "blocked" } else { "allowed" },
-                    verdict: if reset { "reset" } else { "alert" },
-                    gid: rule.id.gid,
-                    signature_id: rule.id.sid.into(),
-                    rev: rule.revision,
-                    signature: &rule.message,
-                    category: rule.category(),
-                    severity: rule.severity().into(),
-                    metadata: Metadata(&rule.metadata),
-                    offset: None,
-                    http,
-                };
-                eve.alert(self.now_ns, flow, from, &alert);
-            }
+            let alert = Alert {
+                tx_id,
+                app_proto,
+                action: if blocked { "blocked" } else { "allowed" },
+                verdict: if reset { "reset" } else { "alert" },
+                gid: rule.id.gid,
+                signature_id: rule.id.sid.into(),
+                rev: rule.revision,
+                signature: &rule.message,
+                category: rule.category(),
+                severity: rule.severity().into(),
+                metadata: Metadata(&rule.metadata),
+                offset: None,
+                http,
+            };
+            self.alert(flow, from, &alert);
         }
         if reset {
             asked.reset.get_or_insert((from, Dropped::RULE));
@@ -353,7 +365,8 @@ impl Reports {
         }
         let certificates = certificates(known);
         if let Some(eve) = &mut self.eve {
-            eve.tls(self.now_ns, info, certificates, known.fingerprints.as_deref());
+            let fingerprints = known.fingerprints.as_deref().filter(|_| !known.hides_fingerprints);
+            eve.tls(self.now_ns, info, certificates, fingerprints);
         }
         let certificates = certificates.map(|it| it.is_some());
         known.told = Some(Told { certificates, alpn: info.alpn.is_some() });

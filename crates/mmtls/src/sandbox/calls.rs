@@ -11,7 +11,7 @@ pub type Jobs = u8;
 pub const MONITOR: Jobs = 1;
 /// The thread that takes keys from endpoints, of `run` and of `key-server`.
 pub const KEY_CHANNEL: Jobs = 1 << 1;
-/// The threads that serve metrics.
+/// The threads that serve metrics and the page.
 pub const METRICS: Jobs = 1 << 2;
 /// `mmtls read`.
 pub const READ: Jobs = 1 << 3;
@@ -142,7 +142,7 @@ pub const CALLS: &[Call] = calls! {
     // What is open.
     SYS_read for ALL => "what is open";
     SYS_readv for ALL => "the key channel";
-    SYS_pread64 for MONITOR => "the memory in use, for the control socket";
+    SYS_pread64 for MONITOR | METRICS => "the memory in use, for the control socket and the page";
     SYS_write for ALL => "what is open";
     SYS_writev for ALL => "the key channel, messages of the program";
     SYS_close for ALL => "what is open";
@@ -173,7 +173,7 @@ pub const CALLS: &[Call] = calls! {
     SYS_sendmsg for SERVERS => "packets, connections";
     SYS_recvmmsg for MONITOR => "packets, many at a time";
     SYS_sendmmsg for MONITOR | KEY_SENDER | NAMES => "packets, many at a time; names";
-    SYS_accept4 for SERVERS => "key channel, metrics, control socket";
+    SYS_accept4 for SERVERS => "key channel, metrics, page, control socket";
     SYS_shutdown for SERVERS => "the end of a connection";
     SYS_getsockname for SERVERS => "where the key channel is";
     SYS_getpeername for SERVERS => "who is connected";

@@ -18,7 +18,8 @@ use crate::summary::Summary;
 pub struct Snapshots {
     start: Instant,
     started_at: SystemTime,
-    workers: Vec<Mutex<(Status, Summary)>>,
+    /// When a worker has put it down, and what.
+    workers: Vec<Mutex<(Instant, Status, Summary)>>,
     keys: KeyMeter,
     limits: Mutex<Limits>,
     rules: Option<Reloader>,
@@ -28,10 +29,12 @@ impl Snapshots {
     /// For so many workers that have counted nothing yet. `limits` are those of all together.
     #[must_use]
     pub fn new(workers: usize, keys: KeyMeter, limits: Limits, rules: Option<Reloader>) -> Self {
+        let start = Instant::now();
+        let nothing = || Mutex::new((start, Status::default(), Summary::default()));
         Self {
-            start: Instant::now(),
+            start,
             started_at: SystemTime::now(),
-            workers: (0..workers).map(|_| Mutex::default()).collect(),
+            workers: (0..workers).map(|_| nothing()).collect(),
             keys,
             limits: Mutex::new(limits),
             rules,
@@ -82,13 +85,19 @@ impl Snapshots {
     /// What a worker has counted.
     pub fn put(&self, number: usize, status: Status, summary: &Summary) {
         if let Some(place) = self.workers.get(number) {
-            *lock(place) = (status, summary.clone());
+            *lock(place) = (Instant::now(), status, summary.clone());
         }
     }
 
     /// What each worker has counted.
     #[must_use]
     pub fn each(&self) -> Vec<(Status, Summary)> {
+        self.each_with_time().into_iter().map(|(_, status, summary)| (status, summary)).collect()
+    }
+
+    /// The same, each with when it was put down: rates are over that time, since ticks are not even.
+    #[must_use]
+    pub fn each_with_time(&self) -> Vec<(Instant, Status, Summary)> {
         self.workers.iter().map(|worker| lock(worker).clone()).collect()
     }
 
