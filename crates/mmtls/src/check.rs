@@ -45,7 +45,10 @@ pub fn machine(file: &File, settings: &Settings, places: &Places) -> Vec<Problem
         }
     }
     if let Some(dir) = &file.log.directory {
-        outputs::logs(dir, &mut found);
+        outputs::logs(dir, file.log.rotation().is_on(), &mut found);
+    }
+    for section in &file.log.outputs {
+        outputs::consumer(section, &mut found);
     }
     if let Some(dir) = &file.log.streams_directory {
         outputs::streams(dir, &mut found);

@@ -7,6 +7,7 @@ mod places;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mmtls_engine::{Config, Policy};
 use mmtls_inspect::Uninspected;
@@ -19,8 +20,10 @@ use mmtls_packet_io::af_packet::BridgeConfig;
 use serde::Deserialize;
 
 use crate::control::SocketMode;
+use crate::eve::outputs::settings::OutputSection;
 use crate::mirror::MirrorConfig;
 use crate::patterns::PatternAction;
+use crate::rotation::Rotation;
 use crate::rules::RulesConfig;
 use crate::sandbox::SandboxSection;
 pub use places::Places;
@@ -151,6 +154,14 @@ impl From<ActionName> for PatternAction {
 pub struct LogSection {
     /// Directory of `eve.json`.
     pub directory: Option<PathBuf>,
+    /// Bytes after which another file begins.
+    pub max_file_bytes: Option<u64>,
+    /// Seconds after which another file begins.
+    pub max_file_seconds: Option<u64>,
+    /// Most files, the one that is written included.
+    pub max_files: u32,
+    /// Who gets the lines beside.
+    pub outputs: Vec<OutputSection>,
     /// Directory of the decrypted streams.
     pub streams_directory: Option<PathBuf>,
     /// Seconds between `stats` records.
@@ -233,12 +244,28 @@ impl Default for LogSection {
     fn default() -> Self {
         Self {
             directory: None,
+            max_file_bytes: None,
+            max_file_seconds: None,
+            max_files: 8,
+            outputs: Vec::new(),
             streams_directory: None,
             stats_interval_seconds: 8,
             empty_flows_per_second: 100,
             host: None,
             fileinfo: false,
             fingerprints: false,
+        }
+    }
+}
+
+impl LogSection {
+    /// When another file begins.
+    #[must_use]
+    pub fn rotation(&self) -> Rotation {
+        Rotation {
+            bytes: self.max_file_bytes,
+            age: self.max_file_seconds.map(Duration::from_secs),
+            files: self.max_files,
         }
     }
 }
@@ -368,6 +395,8 @@ impl File {
     fn mistakes(&self) -> Vec<String> {
         let mut found = self.configuration().mistakes();
         found.extend(self.mirror.check().err());
+        found.extend(self.log.rotation().check("log").err());
+        found.extend(self.log.outputs.iter().filter_map(|output| output.check().err()));
         if self.log.host.as_deref() == Some("") {
             found.push("log.host must not be empty".to_owned());
         }

@@ -8,6 +8,7 @@
 // For the program, which calls this crate by its name, too.
 extern crate self as mmtls;
 
+mod behind;
 pub mod certificate;
 pub mod check;
 /// The command line: of the program, and of those who describe it.
@@ -21,6 +22,7 @@ pub mod http;
 pub mod mirror;
 pub mod monitor;
 pub mod patterns;
+pub mod rotation;
 pub mod rules;
 pub mod sandbox;
 mod serve;

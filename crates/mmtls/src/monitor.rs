@@ -32,9 +32,11 @@ use mmtls_inspect::{AppBudget, Uninspected, Wants};
 use serde::Serialize;
 
 use crate::certificate::CertificateFacts;
-use crate::eve::{Anomaly, EveWriter, FlowKey, Origin};
+use crate::eve::outputs::settings::OutputSection;
+use crate::eve::{Anomaly, EveConfig, EveWriter, FlowKey, Origin};
 use crate::mirror::MirrorConfig;
 use crate::patterns::{PatternAction, PatternConfig, Patterns};
+use crate::rotation::Rotation;
 use crate::rules::{LiveRules, LoadedRules, Reloader, RulesConfig, SessionRules};
 use crate::summary::{Outcome, Summary};
 use copies::{Copies, SessionCopies};
@@ -61,6 +63,10 @@ pub enum Inspect {
 pub struct MonitorConfig {
     /// Directory of `eve.json`.
     pub eve_dir: Option<PathBuf>,
+    /// When another `eve.json` begins.
+    pub eve_rotation: Rotation,
+    /// Who gets its lines beside.
+    pub eve_outputs: Vec<OutputSection>,
     /// What all its lines have in common.
     pub origin: Origin,
     /// What can be done to a session. What cannot is not, whatever rules, patterns and `uninspected_resets` ask
@@ -137,7 +143,16 @@ impl MonitorConfig {
     }
 
     fn writes_fingerprints(&self) -> bool {
-        self.fingerprints && self.eve_dir.is_some()
+        self.fingerprints && self.eve().is_on()
+    }
+
+    /// Where lines of events go.
+    fn eve(&self) -> EveConfig {
+        EveConfig {
+            directory: self.eve_dir.clone(),
+            rotation: self.eve_rotation,
+            outputs: self.eve_outputs.clone(),
+        }
     }
 }
 
@@ -165,13 +180,10 @@ impl Monitor {
             }
             None => None,
         };
-        let eve = match &config.eve_dir {
-            Some(dir) => Some(
-                EveWriter::create(dir, &config.origin)
-                    .map_err(|error| MonitorError::Log(dir.clone(), error))?,
-            ),
-            None => None,
-        };
+        let eve = config.eve();
+        let has_log = eve.is_on();
+        let eve = has_log.then(|| EveWriter::open(&eve, &config.origin)).transpose();
+        let eve = eve.map_err(MonitorError::Log)?;
         let copies = Copies::open(config.streams_dir.as_deref(), config.mirror.as_ref())?;
         Ok(Self {
             operated: Operated::new(eve.as_ref()),
@@ -184,7 +196,7 @@ impl Monitor {
             ),
             inspect_limit_bytes: config.inspect_limit_bytes,
             limit_trusts_padding: config.limit_trusts_padding,
-            fileinfo: config.fileinfo && config.eve_dir.is_some(),
+            fileinfo: config.fileinfo && has_log,
             writes_fingerprints: config.writes_fingerprints(),
             copies,
             patterns,
@@ -196,17 +208,15 @@ impl Monitor {
 
     /// Another monitor with the same settings and outputs, for another worker. What is written goes
     /// to the same files; the counters are its own.
-    ///
-    /// # Errors
-    /// [`MonitorError`].
-    pub fn share(&self, config: &MonitorConfig) -> Result<Self, MonitorError> {
+    #[must_use]
+    pub fn share(&self) -> Self {
         let Self {
             reports, patterns, rules, inspect, inspect_limit_bytes, fileinfo, budget, ..
         } = self;
-        Ok(Self {
+        Self {
             reports: reports.share(),
             operated: self.operated.share(),
-            copies: self.copies.share(config.streams_dir.as_deref())?,
+            copies: self.copies.share(),
             patterns: patterns.clone(),
             rules: rules.as_ref().map(LiveRules::share),
             inspect: *inspect,
@@ -215,7 +225,7 @@ impl Monitor {
             fileinfo: *fileinfo,
             writes_fingerprints: self.writes_fingerprints,
             budget: budget.clone(),
-        })
+        }
     }
 
     /// The rules that are in force.
@@ -271,7 +281,7 @@ impl Monitor {
         }
     }
 
-    /// Has threads write `eve.json` and the mirror from here on, with the privileges of the calling one: for all
+    /// Has threads write `eve.json`, streams and the mirror from here on, with the privileges of the calling one: for all
     /// monitors that share them, each of which must say so.
     ///
     /// # Errors
@@ -300,6 +310,11 @@ impl Monitor {
             self.reports.summary.lost_log_lines = eve.lost_lines();
             errors.extend(eve.take_error().map(MonitorIoError::Log));
             errors.extend(eve.take_reopen_error().map(MonitorIoError::Reopen));
+            self.reports.summary.set_outputs(&eve.output_counters());
+            errors.extend(eve.take_output_changes().into_iter().map(|(name, error)| match error {
+                Some(error) => MonitorIoError::Output(name, error),
+                None => MonitorIoError::OutputAgain(name),
+            }));
         }
         self.copies.report(&mut self.reports.summary, &mut errors);
         errors

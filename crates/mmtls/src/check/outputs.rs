@@ -15,10 +15,11 @@ use super::directory;
 use super::problem::{Findings, Severity, told};
 use crate::config::File;
 use crate::control::ControlSocket;
+use crate::eve::{self, outputs::settings::OutputSection};
 use crate::mirror::{self, MirrorConfig, OpenError};
 
 /// The log directory: it is used before capabilities are given up, and again when the log is rotated.
-pub(super) fn logs(dir: &Path, found: &mut Findings<'_>) {
+pub(super) fn logs(dir: &Path, rotates: bool, found: &mut Findings<'_>) {
     let check =
         || directory::check(dir).and_then(|()| directory::check_file(&dir.join("eve.json")));
     let key = "log.directory";
@@ -29,14 +30,30 @@ pub(super) fn logs(dir: &Path, found: &mut Findings<'_>) {
     match harden::without_capabilities(check) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
+            let (severity, what) = match rotates {
+                true => (Severity::Fatal, "eve.json cannot be rotated"),
+                false => (Severity::Warning, "eve.json cannot be opened anew (SIGHUP)"),
+            };
             let text = format!(
-                "log directory {}: {error}, once capabilities are given up: eve.json cannot be opened anew (SIGHUP) unless \
-                 this user owns it",
+                "log directory {}: {error}, once capabilities are given up: {what} unless this user owns it",
                 dir.display()
             );
-            found.add(Severity::Warning, key, &text);
+            found.add(severity, key, &text);
         }
         Err(error) => found.add(Severity::Fatal, "", &error),
+    }
+}
+
+/// One of `log.outputs`: whoever listens may come later, and a password has to be there.
+pub(super) fn consumer(section: &OutputSection, found: &mut Findings<'_>) {
+    let (key, name) = ("log.outputs", section.name());
+    match eve::outputs::check(section) {
+        Ok(None) => {}
+        Ok(Some(_)) => {
+            let text = format!("{name}: there is no such socket yet: events wait until somebody listens there");
+            found.add(Severity::Warning, key, &text);
+        }
+        Err(error) => found.add(Severity::Fatal, key, &format!("{name}: {error}")),
     }
 }
 

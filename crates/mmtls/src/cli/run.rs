@@ -115,7 +115,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let rules = first.reloader();
     let mut monitors = Vec::new();
     for _ in 1..settings.workers {
-        monitors.push(first.share(&monitor_config).map_err(mistake)?);
+        monitors.push(first.share());
     }
     monitors.insert(0, first);
     let grace = file.limits.mid_stream_grace_seconds;
@@ -168,6 +168,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
              ClientHello can exempt its session (null keys), or have it end (keys that do not fit)",
         );
     }
+    for output in &file.log.outputs {
+        let elsewhere = |it: &SocketAddr| !it.ip().to_canonical().is_loopback();
+        if let Some(address) = output.address().filter(elsewhere) {
+            say(&format!(
+                "warning: log.outputs: redis {address} is another machine: lines, and the password, go there in the clear"
+            ));
+        }
+    }
     if middlebox.workers() > 1 {
         say(&format!("{} workers", middlebox.workers()));
     }
@@ -199,7 +207,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let _socket_file = services.start(snapshots, controls)?;
     // Here, so that it inherits no capabilities and is bound to no worker's processor.
     for monitor in &mut monitors {
-        let what = "the threads that write eve.json and the mirror";
+        let what = "the threads that write eve.json, outputs, streams and the mirror";
         monitor.write_behind().map_err(|error| Error::System { what, error })?;
     }
     // Until the end of everything that is said.
@@ -353,6 +361,8 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
     let interfaces = if bridge.passive { vec![interfaces.join(":")] } else { interfaces };
     MonitorConfig {
         eve_dir: file.log.directory.clone(),
+        eve_rotation: file.log.rotation(),
+        eve_outputs: file.log.outputs.clone(),
         origin: Origin {
             host: file.log.host.clone().or_else(host_name),
             interfaces,

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use mmtls_packet_io::capture::PcapngWriter;
 use rustix::fs::{Access, access};
 
-use super::settings::MirrorConfig;
 use crate::eve::open_at_once;
+use crate::rotation::{Rotation, keep};
 
 /// Bytes that are gathered before they are written.
 const WRITE_AT: usize = 256 << 10;
@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Writes blocks to a file, and begins another one when it is large or old.
 pub(super) struct RotatingFile {
     path: PathBuf,
-    limits: Limits,
+    rotation: Rotation,
     blocks: PcapngWriter<Vec<u8>>,
     file: File,
     /// Bytes in the file: whole blocks.
@@ -38,30 +38,18 @@ pub(super) struct RotatingFile {
     failed: Option<Instant>,
 }
 
-#[derive(Clone, Copy)]
-struct Limits {
-    bytes: u64,
-    age: Option<Duration>,
-    files: u32,
-}
-
 impl RotatingFile {
     /// Begins a file; one that is there and holds packets is kept as `FILE.1`.
     ///
     /// # Errors
     /// Those of the file system.
-    pub(super) fn create(path: &Path, config: &MirrorConfig) -> io::Result<Self> {
-        let limits = Limits {
-            bytes: config.max_file_bytes,
-            age: config.max_file_seconds.map(Duration::from_secs),
-            files: config.max_files,
-        };
+    pub(crate) fn create(path: &Path, rotation: Rotation) -> io::Result<Self> {
         let mut blocks = PcapngWriter::new(Vec::with_capacity(WRITE_AT))?;
         let header_len = blocks.get_mut().len() as u64;
         Ok(Self {
-            file: begin(path, limits.files, header_len)?,
+            file: begin(path, rotation.files, header_len)?,
             path: path.to_owned(),
-            limits,
+            rotation,
             blocks,
             len: 0,
             header_len,
@@ -125,8 +113,7 @@ impl RotatingFile {
     /// Whether another file is to begin: between two events, so that each is in one file.
     pub(super) fn is_full(&mut self) -> bool {
         let len = self.len + self.blocks.get_mut().len() as u64;
-        let is_old = self.limits.age.is_some_and(|age| self.opened.elapsed() >= age);
-        (len >= self.limits.bytes || is_old) && len > self.header_len
+        len > self.header_len && self.rotation.is_due(len, self.opened.elapsed())
     }
 
     /// Begins another file, once everything has been written.
@@ -134,7 +121,7 @@ impl RotatingFile {
     /// # Errors
     /// Those of the file system; the file in use stays so.
     pub(super) fn rotate(&mut self) -> io::Result<()> {
-        match begin(&self.path, self.limits.files, self.header_len) {
+        match begin(&self.path, self.rotation.files, self.header_len) {
             Ok(file) => self.file = file,
             Err(error) => {
                 self.failed = Some(Instant::now());
@@ -170,25 +157,9 @@ fn begin(path: &Path, files: u32, header_len: u64) -> io::Result<File> {
             return Err(io::Error::other(IS_LINK));
         }
         Ok(found) if !found.is_file() => return open_at_once(path),
-        Ok(found) if files > 1 && found.len() > header_len => keep(path, files)?,
-        Ok(_) => fs::remove_file(path)?,
+        Ok(found) => keep(path, if found.len() > header_len { files } else { 1 })?,
     }
     OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
-}
-
-/// Gives every file the next number; the last one goes.
-fn keep(path: &Path, files: u32) -> io::Result<()> {
-    let name = |number: u32| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{number}"));
-        PathBuf::from(name)
-    };
-    // Up to the first number that is free: there may be thousands.
-    let last = (1..files - 1).find(|number| !name(*number).exists()).unwrap_or(files - 1);
-    for number in (1..last).rev() {
-        fs::rename(name(number), name(number + 1))?;
-    }
-    fs::rename(path, name(1))
 }
 
 #[cfg(test)]
@@ -198,8 +169,8 @@ mod tests {
     use super::*;
     use crate::eve::tests::TempDir;
 
-    fn config(max_file_bytes: u64, max_files: u32) -> MirrorConfig {
-        MirrorConfig { max_file_bytes, max_files, ..MirrorConfig::default() }
+    fn rotation(bytes: u64, files: u32) -> Rotation {
+        Rotation { bytes: Some(bytes), age: None, files }
     }
 
     fn names(dir: &TempDir) -> Vec<String> {
@@ -216,7 +187,7 @@ mod tests {
         let dir = TempDir::new("mirror-rotate");
         fs::create_dir_all(&dir.0).unwrap();
         let path = dir.0.join("m");
-        let mut file = RotatingFile::create(&path, &config(1000, 3)).unwrap();
+        let mut file = RotatingFile::create(&path, rotation(1000, 3)).unwrap();
         for number in 0..50 {
             if file.is_full() {
                 file.commit().unwrap();
@@ -234,7 +205,7 @@ mod tests {
         }
         // Another run keeps the last one, and puts nothing in the place of a file without packets.
         for _ in 0..2 {
-            let mut file = RotatingFile::create(&path, &config(1000, 3)).unwrap();
+            let mut file = RotatingFile::create(&path, rotation(1000, 3)).unwrap();
             file.commit().unwrap();
         }
         assert_eq!(names(&dir), ["m", "m.1", "m.2"]);
@@ -246,7 +217,7 @@ mod tests {
         let dir = TempDir::new("mirror-link");
         fs::create_dir_all(&dir.0).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.0.join("m")).unwrap();
-        let error = RotatingFile::create(&dir.0.join("m"), &config(1000, 3)).err().unwrap();
+        let error = RotatingFile::create(&dir.0.join("m"), rotation(1000, 3)).err().unwrap();
         let checked = check(&dir.0.join("m")).unwrap_err();
         for error in [error, checked] {
             assert!(error.to_string().contains("symbolic link"), "{error}");
@@ -258,7 +229,7 @@ mod tests {
 
     #[test]
     fn refuses_to_go_on_at_once_after_an_error() {
-        let mut file = RotatingFile::create(Path::new("/dev/full"), &config(1000, 3)).unwrap();
+        let mut file = RotatingFile::create(Path::new("/dev/full"), rotation(1000, 3)).unwrap();
         file.push(1, b"frame", None);
         assert_eq!(file.commit().unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert!(!file.is_ready());

@@ -10,7 +10,7 @@ use mmtls_engine::tls::Direction;
 
 use super::error::{MonitorError, MonitorIoError};
 use crate::mirror::{Mirror, MirrorConfig, SessionMirror};
-use crate::streams::{StreamFiles, Streams};
+use crate::streams::{StreamState, Streams};
 use crate::summary::Summary;
 
 /// Where copies go.
@@ -22,7 +22,7 @@ pub(super) struct Copies {
 /// What they keep of a session.
 #[derive(Default)]
 pub(super) struct SessionCopies {
-    files: StreamFiles,
+    streams: StreamState,
     mirror: Option<Box<SessionMirror>>,
     /// The record at hand is early data.
     pub(super) is_early: bool,
@@ -42,9 +42,9 @@ impl Copies {
         Ok(Self { streams, mirror })
     }
 
-    /// Those of another worker: the mirror is the same one.
-    pub(super) fn share(&self, streams_dir: Option<&Path>) -> Result<Self, MonitorError> {
-        Ok(Self { streams: open_streams(streams_dir)?, mirror: self.mirror.clone() })
+    /// The same ones, for another worker.
+    pub(super) fn share(&self) -> Self {
+        Self { streams: self.streams.clone(), mirror: self.mirror.clone() }
     }
 
     /// Whether somebody wants all that is decrypted.
@@ -54,10 +54,10 @@ impl Copies {
 
     /// The first bytes of both sides are missing. The mirror sees that itself.
     pub(super) fn begin_mid_stream(&mut self, info: &SessionInfo, state: &mut SessionCopies) {
-        if let Some(streams) = &mut self.streams {
-            let (random, files) = (&info.client_random, &mut state.files);
-            streams.hole_ahead(info.id, random, files, "mid_stream");
-            streams.hole(random, files, Direction::ServerToClient, "mid_stream");
+        if let Some(streams) = &self.streams {
+            let (id, random, state) = (info.id, &info.client_random, &mut state.streams);
+            streams.hole_ahead(id, random, state, "mid_stream");
+            streams.hole(id, random, state, Direction::ServerToClient, "mid_stream");
         }
     }
 
@@ -75,8 +75,8 @@ impl Copies {
             let session = state.mirror.get_or_insert_default();
             session.data(mirror, info, now_ns, direction, (bytes, early));
         }
-        if let Some(streams) = &mut self.streams {
-            let (random, files) = (&info.client_random, &mut state.files);
+        if let Some(streams) = &self.streams {
+            let (random, files) = (&info.client_random, &mut state.streams);
             // An empty one creates nothing: the hole is before what creates the files.
             let ahead = state.hole_ahead.take_if(|_| !bytes.is_empty());
             if let Some(error) = ahead {
@@ -118,7 +118,7 @@ impl Copies {
             | SessionError::NothingOpened
             | SessionError::JudgedLate => return,
             SessionError::EarlyDataNotInspected => {
-                if state.files == StreamFiles::None {
+                if state.streams == StreamState::None {
                     state.hole_ahead = Some(error);
                 }
             }
@@ -139,8 +139,9 @@ impl Copies {
             let session = state.mirror.get_or_insert_default();
             session.lost(mirror, info, now_ns, direction, error.name());
         }
-        if let Some(streams) = &mut self.streams {
-            streams.hole(&info.client_random, &mut state.files, direction, error.name());
+        if let Some(streams) = &self.streams {
+            let (random, state) = (&info.client_random, &mut state.streams);
+            streams.hole(info.id, random, state, direction, error.name());
         }
     }
 
@@ -175,29 +176,34 @@ impl Copies {
         if let (Some(mirror), Some(mut session)) = (&self.mirror, state.mirror.take()) {
             session.end(mirror, info, now_ns, why);
         }
-        let Some(streams) = &mut self.streams else {
+        let Some(streams) = &self.streams else {
             return;
         };
+        let random = &info.client_random;
         let bypassed = matches!(info.key_status, KeyStatus::Missing | KeyStatus::Unusable);
         if let Some((error, direction)) = state.lost.filter(|_| bypassed) {
             // The other direction went on as well, and nobody looked at it.
             let other = direction.reverse();
-            streams.hole(&info.client_random, &mut state.files, other, error.name());
+            streams.hole(info.id, random, &mut state.streams, other, error.name());
         }
         if info.bypassed_by_operator {
             for direction in Direction::BOTH {
-                streams.hole(&info.client_random, &mut state.files, direction, "bypassed");
+                streams.hole(info.id, random, &mut state.streams, direction, "bypassed");
             }
         }
-        streams.close(info.id);
+        streams.close(info.id, &mut state.streams);
     }
 
     pub(super) fn write_behind(&mut self) -> io::Result<()> {
+        self.streams.as_mut().map_or(Ok(()), Streams::write_behind)?;
         self.mirror.as_mut().map_or(Ok(()), Mirror::write_behind)
     }
 
-    /// Waits until the mirror has written what it took.
+    /// Waits until streams and mirror are written.
     pub(super) fn finish(&mut self) {
+        if let Some(streams) = &self.streams {
+            streams.finish();
+        }
         if let Some(mirror) = &self.mirror {
             mirror.finish();
         }
@@ -205,7 +211,7 @@ impl Copies {
 
     /// Says what is written, and what could not be.
     pub(super) fn report(&mut self, summary: &mut Summary, errors: &mut Vec<MonitorIoError>) {
-        if let Some(streams) = &mut self.streams {
+        if let Some(streams) = &self.streams {
             summary.failed_streams = streams.failed();
             errors.extend(streams.take_error().map(MonitorIoError::Streams));
         }
