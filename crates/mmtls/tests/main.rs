@@ -18,6 +18,7 @@ mod load;
 mod logs;
 mod metrics;
 mod mirror;
+mod outputs;
 mod passive;
 mod pki;
 mod plaintext;

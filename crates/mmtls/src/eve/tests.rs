@@ -14,7 +14,8 @@ use serde_json::Value;
 use super::*;
 use crate::fingerprint::Ja3;
 
-#[path = "../../tests/common/schema.rs"]
+mod consumer;
+#[path = "../../../tests/common/schema.rs"]
 mod schema;
 
 /// A directory of this test's own, removed at the end.
