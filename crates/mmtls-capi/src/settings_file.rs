@@ -14,7 +14,8 @@ use serde::de::{
 };
 
 /// Sections that are for `mmtls run`.
-const OF_THE_APPLICATION: [&str; 6] = ["control", "inspect", "log", "metrics", "mirror", "sandbox"];
+const OF_THE_APPLICATION: [&str; 7] =
+    ["capture", "control", "inspect", "log", "metrics", "mirror", "sandbox"];
 
 /// Reads a configuration and checks its values.
 ///

@@ -174,7 +174,7 @@ impl<W: Writer> Shared<W> {
             }
             return;
         }
-        drop(queue);
+        // With the lock held: no thread takes the writer meanwhile.
         self.bytes.fetch_sub(cost::<W>(&item), Ordering::Relaxed);
         if let Some(writer) = &mut *lock(&self.writer) {
             writer.handle(item);

@@ -56,6 +56,9 @@ pub fn machine(file: &File, settings: &Settings, places: &Places) -> Vec<Problem
     if let Some(config) = file.mirror(&settings.bridge) {
         outputs::mirrored(&config, &mut found);
     }
+    if let Some(path) = &file.capture.file {
+        outputs::packets("capture", path, "capture.file", &mut found);
+    }
     outputs::services(file, server.listen, &mut found);
     found.problems
 }

@@ -19,6 +19,7 @@ use mmtls_middlebox::config::{
 use mmtls_packet_io::af_packet::BridgeConfig;
 use serde::Deserialize;
 
+use crate::capture::CaptureConfig;
 use crate::control::SocketMode;
 use crate::eve::outputs::settings::OutputSection;
 use crate::mirror::MirrorConfig;
@@ -46,6 +47,8 @@ pub struct File {
     pub log: LogSection,
     /// Where decrypted sessions go as packets.
     pub mirror: MirrorConfig,
+    /// Where original packets go.
+    pub capture: CaptureConfig,
     /// Numbers for a monitoring system.
     pub metrics: MetricsSection,
     /// Questions and orders of an operator.
@@ -351,6 +354,24 @@ impl File {
         Err(Error::Usage(text.to_owned()))
     }
 
+    /// Finds a capture that cannot have what is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] says why.
+    pub fn check_capture(&self) -> Result<(), Error> {
+        let CaptureConfig { file, secrets, .. } = &self.capture;
+        let text = if *secrets && file.is_none() {
+            "capture.secrets needs capture.file (--capture)"
+        } else if *secrets && self.keys.log_file.is_none() {
+            "capture.secrets needs keys.log_file (--keylog): agents send record keys, which no other tool takes"
+        } else if file.is_some() && *file == self.mirror.file {
+            "capture.file (--capture) and mirror.file (-w) are the same file: name another one"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Usage(text.to_owned()))
+    }
+
     /// Finds an address for metrics that others can reach, unless that is wanted.
     ///
     /// # Errors
@@ -395,6 +416,7 @@ impl File {
     fn mistakes(&self) -> Vec<String> {
         let mut found = self.configuration().mistakes();
         found.extend(self.mirror.check().err());
+        found.extend(self.capture.check().err());
         found.extend(self.log.rotation().check("log").err());
         found.extend(self.log.outputs.iter().filter_map(|output| output.check().err()));
         if self.log.host.as_deref() == Some("") {
@@ -509,6 +531,20 @@ mod tests {
         ] {
             parse(text).unwrap().check_inspection().unwrap();
         }
+    }
+
+    #[test]
+    fn refuses_a_capture_that_cannot_have_what_is_asked_for() {
+        for (text, words) in [
+            ("[capture]\nsecrets = true\n", "needs capture.file"),
+            ("[capture]\nsecrets = true\nfile = \"c\"\n", "needs keys.log_file"),
+            ("[capture]\nfile = \"c\"\n[mirror]\nfile = \"c\"\n", "the same file"),
+        ] {
+            let error = parse(text).unwrap().check_capture().unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+        let both = "[capture]\nsecrets = true\nfile = \"c\"\n[keys]\nlog_file = \"k\"\n";
+        parse(both).unwrap().check_capture().unwrap();
     }
 
     #[test]

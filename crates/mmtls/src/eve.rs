@@ -180,7 +180,8 @@ impl EveWriter {
     pub fn open(config: &EveConfig, origin: &Origin) -> Result<Self, OpenLogError> {
         // The outputs first: a mistake must leave no new file behind.
         let open = |section: &OutputSection| {
-            Output::open(section).map_err(|error| OpenLogError::Output(section.name().into(), error))
+            Output::open(section)
+                .map_err(|error| OpenLogError::Output(section.name().into(), error))
         };
         let outputs = config.outputs.iter().map(open).collect::<Result<_, _>>()?;
         let create = |dir: &PathBuf| {
@@ -403,12 +404,7 @@ impl EveWriter {
     }
 
     /// Everything up to the record's own object. `flow` names the sender's direction too.
-    fn begin(
-        &mut self,
-        now_ns: u64,
-        event_type: &'static str,
-        flow: Option<(FlowKey, Direction)>,
-    ) {
+    fn begin(&mut self, now_ns: u64, event_type: &'static str, flow: Option<(FlowKey, Direction)>) {
         self.event_type = event_type;
         self.line.clear();
         self.line.extend_from_slice(b"{\"timestamp\":\"");

@@ -9,6 +9,7 @@
 extern crate self as mmtls;
 
 mod behind;
+pub mod capture;
 pub mod certificate;
 pub mod check;
 /// The command line: of the program, and of those who describe it.

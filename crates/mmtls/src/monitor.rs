@@ -25,12 +25,14 @@ use std::time::Duration;
 
 use mmtls_engine::session::{
     Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, Record, RefusedKeys, Session,
-    SessionError, SessionInfo,
+    SessionError, SessionInfo, TcpFrame,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_inspect::{AppBudget, Uninspected, Wants};
+use mmtls_middlebox::keys::KeyLogTap;
 use serde::Serialize;
 
+use crate::capture::CaptureConfig;
 use crate::certificate::CertificateFacts;
 use crate::eve::outputs::settings::OutputSection;
 use crate::eve::{Anomaly, EveConfig, EveWriter, FlowKey, Origin};
@@ -76,6 +78,8 @@ pub struct MonitorConfig {
     pub streams_dir: Option<PathBuf>,
     /// The decrypted mirror.
     pub mirror: Option<MirrorConfig>,
+    /// The original packets.
+    pub capture: CaptureConfig,
     /// Patterns for bodies.
     pub patterns: Option<PatternConfig>,
     /// Rules.
@@ -184,7 +188,8 @@ impl Monitor {
         let has_log = eve.is_on();
         let eve = has_log.then(|| EveWriter::open(&eve, &config.origin)).transpose();
         let eve = eve.map_err(MonitorError::Log)?;
-        let copies = Copies::open(config.streams_dir.as_deref(), config.mirror.as_ref())?;
+        let copies =
+            Copies::open(config.streams_dir.as_deref(), config.mirror.as_ref(), &config.capture)?;
         Ok(Self {
             operated: Operated::new(eve.as_ref()),
             reports: Reports::new(
@@ -267,6 +272,12 @@ impl Monitor {
     /// Notes in the log what an operator, known by user number, decides about a flow.
     pub fn operator_decides(&mut self, flow: FlowKey, action: &'static str, uid: Option<u32>) {
         self.reports.operator_decides(flow, action, uid);
+    }
+
+    /// What is to see the lines of a key log; `None` where nobody asks for secrets.
+    #[must_use]
+    pub fn key_log_tap(&self) -> Option<KeyLogTap> {
+        self.copies.key_log_tap()
     }
 
     /// From now on what comes is of another capture.
@@ -443,6 +454,7 @@ impl Handler for Monitor {
 
     fn handshake_start(&mut self, session: &mut Session<'_>, state: &mut MonitorState) {
         self.set_now(session.now_ns());
+        self.copies.captured_session(session.info());
         if self.client_said_hello(session.info(), state) {
             session.reset();
         }
@@ -747,6 +759,14 @@ impl Handler for Monitor {
     fn flow_end(&mut self, flow: &FlowEnd) {
         self.set_now(flow.last_ns);
         self.reports.flow_end(flow);
+    }
+
+    fn wants_frames(&self) -> bool {
+        self.copies.wants_frames()
+    }
+
+    fn tcp_frame(&mut self, frame: &TcpFrame<'_>) {
+        self.copies.frame(frame);
     }
 }
 

@@ -60,9 +60,20 @@ struct Named {
 
 /// What is to be written.
 enum Item {
-    Data { of: Named, direction: Direction, bytes: Vec<u8> },
-    Hole { of: Named, direction: Direction, reason: &'static str },
-    HoleAhead { of: Named, reason: &'static str },
+    Data {
+        of: Named,
+        direction: Direction,
+        bytes: Vec<u8>,
+    },
+    Hole {
+        of: Named,
+        direction: Direction,
+        reason: &'static str,
+    },
+    HoleAhead {
+        of: Named,
+        reason: &'static str,
+    },
     /// The queue was full.
     Cut(SessionId),
     Close(SessionId),
@@ -549,7 +560,10 @@ mod tests {
                 continue;
             }
             marked += 1;
-            assert_eq!(holes, format!("client {} queue_full\nserver 0 queue_full\n", len("client")));
+            assert_eq!(
+                holes,
+                format!("client {} queue_full\nserver 0 queue_full\n", len("client"))
+            );
         }
         assert_eq!(marked, lost);
     }

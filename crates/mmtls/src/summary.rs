@@ -9,6 +9,7 @@ use mmtls_engine::session::{KeyStatus, SessionError, SessionInfo};
 use mmtls_inspect::Uninspected;
 use serde::Serialize;
 
+use crate::capture::CaptureCounters;
 use crate::eve::OutputCounters;
 use crate::mirror::MirrorCounters;
 
@@ -181,6 +182,14 @@ summary! {
         mirror_bytes,
         /// Decrypted bytes that are not.
         mirror_bytes_lost,
+        /// Sessions in the capture of original packets.
+        capture_sessions,
+        /// Of these, sessions whose secrets did not come in time, where they were asked for.
+        capture_sessions_without_secrets,
+        /// Frames in it.
+        capture_frames,
+        /// Frames that there was no room for, or that could not be written.
+        capture_frames_lost,
     }
 }
 
@@ -198,9 +207,8 @@ impl Summary {
     /// What outputs lack: where it is not 0, a run has not done all that it was for.
     #[must_use]
     pub fn losses(&self) -> u64 {
-        let Self { lost_log_lines, lost_output_lines, failed_streams, mirror_sessions_cut, .. } =
-            self;
-        lost_log_lines + lost_output_lines + failed_streams + mirror_sessions_cut
+        let of_copies = self.failed_streams + self.mirror_sessions_cut + self.capture_frames_lost;
+        self.lost_log_lines + self.lost_output_lines + of_copies
     }
 
     pub(crate) fn set_outputs(&mut self, outputs: &OutputCounters) {
@@ -215,6 +223,13 @@ impl Summary {
         self.mirror_gaps = mirror.gaps;
         self.mirror_bytes = mirror.bytes;
         self.mirror_bytes_lost = mirror.bytes_lost;
+    }
+
+    pub(crate) fn set_capture(&mut self, capture: &CaptureCounters) {
+        self.capture_sessions = capture.sessions;
+        self.capture_sessions_without_secrets = capture.without_secrets;
+        self.capture_frames = capture.frames;
+        self.capture_frames_lost = capture.frames_lost;
     }
 
     pub(crate) fn count_uninspected(&mut self, cause: Uninspected) {
@@ -281,6 +296,10 @@ impl fmt::Display for Summary {
             ("mirrored sessions with gaps", self.mirror_gaps),
             ("bytes mirrored", self.mirror_bytes),
             ("bytes not mirrored", self.mirror_bytes_lost),
+            ("sessions captured", self.capture_sessions),
+            ("captured without secrets", self.capture_sessions_without_secrets),
+            ("frames captured", self.capture_frames),
+            ("frames not captured", self.capture_frames_lost),
         ] {
             if value > 0 {
                 writeln!(f, "{name}: {value}")?;
@@ -351,6 +370,10 @@ mod tests {
             mirror_gaps: 3,
             mirror_bytes: 3,
             mirror_bytes_lost: 3,
+            capture_sessions: 3,
+            capture_sessions_without_secrets: 3,
+            capture_frames: 3,
+            capture_frames_lost: 3,
             private_tag: 3,
             no_private_tag: 3,
             uninspected: [("gap", 3)].into(),
@@ -363,7 +386,9 @@ mod tests {
             let expected = match name.as_str() {
                 "longest_stall_us" | "lost_log_lines" | "failed_streams" => serde_json::json!(3),
                 name if name.contains("output_lines") => serde_json::json!(3),
-                name if name.starts_with("mirror_") => serde_json::json!(3),
+                name if name.starts_with("mirror_") || name.starts_with("capture_") => {
+                    serde_json::json!(3)
+                }
                 "uninspected" => serde_json::json!({"gap": 6}),
                 "anomalies" => serde_json::json!({"early_fin": 6}),
                 _ => serde_json::json!(6),

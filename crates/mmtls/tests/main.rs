@@ -2,6 +2,7 @@
 
 mod agent;
 mod browsers;
+mod capture;
 mod chain;
 mod check;
 mod cli;

@@ -101,7 +101,10 @@ fn every_output_gets_the_lines_of_the_file() {
     let mut redis = stage.bed.background("redis", redis).unwrap();
     redis.wait_for_listen(6379, PATIENCE).unwrap();
     let ask = |question: &str| {
-        shell(&stage.bed.middlebox, &format!("redis-cli --no-auth-warning -a 'correct horse' {question}"))
+        shell(
+            &stage.bed.middlebox,
+            &format!("redis-cli --no-auth-warning -a 'correct horse' {question}"),
+        )
     };
     let mut subscriber = stage.bed.middlebox.command("redis-cli");
     subscriber.args(["--no-auth-warning", "-a", "correct horse", "SUBSCRIBE", "channel"]);
@@ -180,7 +183,10 @@ fn a_consumer_that_comes_late_and_comes_back_gets_what_waited() {
     let stage = Stage::new();
     stage.serve("small", b"small");
     let socket = place(&stage, "late");
-    let output = format!("outputs = [{{ filetype = \"unix_stream\", filename = \"{}\" }}]", socket.display());
+    let output = format!(
+        "outputs = [{{ filetype = \"unix_stream\", filename = \"{}\" }}]",
+        socket.display()
+    );
     let mmtls = stage.mmtls(&logging(&output));
     fetch(&stage, &mmtls);
     let told = |what: &str| mmtls.process.stderr_text().matches(what).count();

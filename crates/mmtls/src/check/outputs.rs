@@ -50,7 +50,9 @@ pub(super) fn consumer(section: &OutputSection, found: &mut Findings<'_>) {
     match eve::outputs::check(section) {
         Ok(None) => {}
         Ok(Some(_)) => {
-            let text = format!("{name}: there is no such socket yet: events wait until somebody listens there");
+            let text = format!(
+                "{name}: there is no such socket yet: events wait until somebody listens there"
+            );
             found.add(Severity::Warning, key, &text);
         }
         Err(error) => found.add(Severity::Fatal, key, &format!("{name}: {error}")),
@@ -76,9 +78,13 @@ pub(super) fn mirrored(config: &MirrorConfig, found: &mut Findings<'_>) {
         }
         Err(error) => found.add(Severity::Fatal, "mirror.interface", &error),
     }
-    let (Some(path), key) = (&config.file, "mirror.file") else {
-        return;
-    };
+    if let Some(path) = &config.file {
+        packets("mirror", path, "mirror.file", found);
+    }
+}
+
+/// A pcapng file, and those that come beside it.
+pub(super) fn packets(what: &str, path: &Path, key: &str, found: &mut Findings<'_>) {
     match mirror::check_file(path) {
         Ok(()) => {}
         Err(error) => {
@@ -86,12 +92,12 @@ pub(super) fn mirrored(config: &MirrorConfig, found: &mut Findings<'_>) {
                 io::ErrorKind::NotFound => ": its directory has to be there before",
                 _ => "",
             };
-            let text = format!("mirror file {}: {error}{remedy}", path.display());
+            let text = format!("{what} file {}: {error}{remedy}", path.display());
             return found.add(Severity::Fatal, key, &text);
         }
     }
     let hint = "further files come beside it after capabilities are given up: let this user own the directory";
-    let text = |error: &dyn Display| format!("mirror file {}: {error} ({hint})", path.display());
+    let text = |error: &dyn Display| format!("{what} file {}: {error} ({hint})", path.display());
     powerless(key, || mirror::check_directory(path), &text, found);
 }
 

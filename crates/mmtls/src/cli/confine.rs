@@ -70,6 +70,9 @@ fn reports(monitor: &MonitorConfig) -> Files {
     if let Some(file) = monitor.mirror.as_ref().and_then(|mirror| mirror.file.as_ref()) {
         files.write(file);
     }
+    if let Some(file) = &monitor.capture.file {
+        files.write(file);
+    }
     files
 }
 

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use mmtls::capture::CaptureConfig;
 use mmtls::eve::{Origin, STANDARD_OUTPUT};
 use mmtls::mirror::MirrorConfig;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError, Stops};
@@ -297,6 +298,7 @@ fn monitor_config(args: &ReadArgs, mirror: Option<MirrorConfig>) -> MonitorConfi
         empty_flows_per_second: None,
         streams_dir: args.report.streams.clone(),
         mirror,
+        capture: CaptureConfig::default(),
         patterns: args.report.patterns.clone().map(|file| PatternConfig {
             file,
             action: args.report.pattern_action.unwrap_or_default().into(),

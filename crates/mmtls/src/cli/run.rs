@@ -80,6 +80,10 @@ pub struct RunArgs {
     /// Send decrypted sessions as TCP conversations in the clear to this interface.
     #[arg(long, value_name = "IF")]
     mirror: Option<String>,
+    /// Write the original packets of TLS sessions into this pcapng file; capture.secrets in the configuration file puts the
+    /// key log's secrets before them.
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
     /// Keep every file, connection and system call that this user has, as [sandbox] with enabled = false.
     #[arg(long)]
     no_sandbox: bool,
@@ -137,6 +141,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let told: Vec<String> = [exceptions, uninspected].into_iter().flatten().collect();
     let mut facts = run_facts(&settings, told.clone());
     let limits = settings.engine.limits;
+    let settings =
+        Settings { key_log_tap: monitors.first().and_then(Monitor::key_log_tap), ..settings };
     service::connect();
     let process = std::fs::File::open("/proc/self/status").ok();
     let lists = monitors.first().and_then(Monitor::rules).map(|rules| rules.lists().to_vec());
@@ -151,6 +157,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let reload = Reload::new(middlebox.key_certificates(), rules.clone());
     check_streams(monitor_config.streams_dir.as_deref())?;
     check_mirror(file.mirror.file.as_deref())?;
+    check_mirror(file.capture.file.as_deref())?;
+    if file.capture.secrets {
+        say(
+            "warning: capture.secrets: whoever has the capture reads what is in its sessions, and can pretend to be in them",
+        );
+    }
     for warning in middlebox.warnings() {
         say(&format!("warning: {warning}"));
     }
@@ -277,6 +289,7 @@ fn note_options(args: &RunArgs, places: &mut Places) {
         (args.metrics.is_some(), "metrics.listen", "--metrics"),
         (args.control.is_some(), "control.socket", "--control"),
         (args.mirror.is_some(), "mirror.interface", "--mirror"),
+        (args.capture.is_some(), "capture.file", "--capture"),
         (report.write.is_some(), "mirror.file", "--write"),
         (report.log_dir.is_some(), "log.directory", "--log-dir"),
         (report.streams.is_some(), "log.streams_directory", "--streams"),
@@ -328,6 +341,7 @@ fn apply(args: &RunArgs, file: &mut File, mistakes: &mut Vec<String>) {
     };
     file.sandbox.enabled &= !args.no_sandbox;
     or(&args.control, &mut file.control.socket);
+    or(&args.capture, &mut file.capture.file);
     or(&args.key_cert, &mut file.keys.certificate_file);
     or(&args.key_key, &mut file.keys.key_file);
     or(&args.keys_client_ca, &mut file.keys.client_ca_file);
@@ -378,6 +392,7 @@ fn monitor_config(file: &File, settings: &Settings, counts_costs: bool) -> Monit
         empty_flows_per_second: Some(file.log.empty_flows_per_second),
         streams_dir: file.log.streams_directory.clone(),
         mirror: file.mirror(bridge),
+        capture: file.capture.clone(),
         patterns: patterns.map(|file| PatternConfig { file, action }),
         rules: file.rules().map(|rules| RulesConfig {
             refuses_drop: bridge.passive,

@@ -135,7 +135,9 @@ impl LineFile {
         if running.is_none() && !state.behind {
             let shared = Arc::clone(&self.shared);
             // It takes the file once the lock is free.
-            thread::Builder::new().name(self.shared.name.to_owned()).spawn(move || shared.write_on())?;
+            thread::Builder::new()
+                .name(self.shared.name.to_owned())
+                .spawn(move || shared.write_on())?;
             let thread = Arc::new(Thread(Arc::clone(&self.shared)));
             state.thread = Arc::downgrade(&thread);
             (state.behind, state.end) = (true, false);
@@ -600,7 +602,8 @@ mod tests {
         let path = dir.join("eve.json");
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         let reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-        let mut file = LineFile::open_with(&path, Rotation::default(), Duration::from_secs(1)).unwrap();
+        let mut file =
+            LineFile::open_with(&path, Rotation::default(), Duration::from_secs(1)).unwrap();
         file.write_behind().unwrap();
         (dir, file, reader)
     }

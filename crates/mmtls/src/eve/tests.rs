@@ -15,7 +15,7 @@ use super::*;
 use crate::fingerprint::Ja3;
 
 mod consumer;
-#[path = "../../../tests/common/schema.rs"]
+#[path = "../../tests/common/schema.rs"]
 mod schema;
 
 /// A directory of this test's own, removed at the end.

@@ -1,4 +1,4 @@
-//! The pcapng file of a mirror, and those before it: `FILE` is written, `FILE.1` is the one before, and so on.
+//! A pcapng file of a mirror, or of original packets, and those before it: `FILE` is written, `FILE.1` is the one before, and so on.
 //!
 //! Refuses more files than it was told, to write through symbolic links, and to leave half a block in a file: where writing
 //! fails, what was not written whole is cut off.
@@ -9,8 +9,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mmtls_packet_io::capture::PcapngWriter;
+use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
 use rustix::fs::{Access, access};
+use zeroize::Zeroize;
 
 use crate::eve::open_at_once;
 use crate::rotation::{Rotation, keep};
@@ -22,7 +23,7 @@ const IS_LINK: &str = "is a symbolic link, which is not followed";
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Writes blocks to a file, and begins another one when it is large or old.
-pub(super) struct RotatingFile {
+pub(crate) struct RotatingFile {
     path: PathBuf,
     rotation: Rotation,
     blocks: PcapngWriter<Vec<u8>>,
@@ -60,17 +61,17 @@ impl RotatingFile {
     }
 
     /// Which of its files is being written.
-    pub(super) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
     /// Whether something can be written, as far as is known.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.failed.is_none_or(|failed| failed.elapsed() >= RETRY)
     }
 
     /// Adds a packet to what will be written.
-    pub(super) fn push(&mut self, time_ns: u64, frame: &[u8], comment: Option<&str>) {
+    pub(crate) fn push(&mut self, time_ns: u64, frame: &[u8], comment: Option<&str>) {
         // Memory takes everything, and no frame is too large for a block.
         let _ = match comment {
             Some(comment) => self.blocks.commented_packet(time_ns, frame, comment),
@@ -78,8 +79,14 @@ impl RotatingFile {
         };
     }
 
+    /// Adds lines of a key log, for packets that come after them.
+    pub(crate) fn push_secrets(&mut self, lines: &[u8]) {
+        // Memory takes everything, and there are few lines.
+        let _ = self.blocks.secrets(SecretsKind::TLS_KEY_LOG, lines);
+    }
+
     /// Whether enough has been gathered.
-    pub(super) fn is_due(&mut self) -> bool {
+    pub(crate) fn is_due(&mut self) -> bool {
         self.blocks.get_mut().len() >= WRITE_AT
     }
 
@@ -87,7 +94,7 @@ impl RotatingFile {
     ///
     /// # Errors
     /// Those of the file system.
-    pub(super) fn commit(&mut self) -> io::Result<()> {
+    pub(crate) fn commit(&mut self) -> io::Result<()> {
         let gathered = self.blocks.get_mut();
         let written = self.file.write_all(gathered);
         match &written {
@@ -103,7 +110,8 @@ impl RotatingFile {
                 self.failed = Some(Instant::now());
             }
         }
-        gathered.clear();
+        // There may be secrets in it.
+        gathered.zeroize();
         if self.len == 0 {
             self.blocks = PcapngWriter::new(std::mem::take(self.blocks.get_mut()))?;
         }
@@ -111,7 +119,7 @@ impl RotatingFile {
     }
 
     /// Whether another file is to begin: between two events, so that each is in one file.
-    pub(super) fn is_full(&mut self) -> bool {
+    pub(crate) fn is_full(&mut self) -> bool {
         let len = self.len + self.blocks.get_mut().len() as u64;
         len > self.header_len && self.rotation.is_due(len, self.opened.elapsed())
     }
@@ -120,7 +128,7 @@ impl RotatingFile {
     ///
     /// # Errors
     /// Those of the file system; the file in use stays so.
-    pub(super) fn rotate(&mut self) -> io::Result<()> {
+    pub(crate) fn rotate(&mut self) -> io::Result<()> {
         match begin(&self.path, self.rotation.files, self.header_len) {
             Ok(file) => self.file = file,
             Err(error) => {

@@ -10,7 +10,7 @@
 //! session's conversation ends there with a RST, whose comment says why.
 
 mod conversation;
-mod file;
+pub(crate) mod file;
 mod frame;
 mod session;
 mod settings;

@@ -156,13 +156,7 @@ impl Writer {
         self.open.insert(id, conversation);
     }
 
-    fn say(
-        &mut self,
-        id: SessionId,
-        now_ns: u64,
-        from: Direction,
-        bytes: &[u8],
-    ) {
+    fn say(&mut self, id: SessionId, now_ns: u64, from: Direction, bytes: &[u8]) {
         let Some(mut conversation) = self.open.remove(&id) else {
             count(&self.counters.bytes_lost, bytes.len() as u64);
             return;

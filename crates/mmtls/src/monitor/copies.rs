@@ -1,14 +1,17 @@
 //! Copies of what was decrypted: stream files, and the mirror. Both are told of bytes in order, and of those that are missing.
+//! And copies of packets as they were.
 //!
 //! Refuses to decide what is missing from what: a session's errors tell.
 
 use std::io;
 use std::path::Path;
 
-use mmtls_engine::session::{EndReason, KeyStatus, SessionError, SessionInfo};
+use mmtls_engine::session::{EndReason, KeyStatus, SessionError, SessionInfo, TcpFrame};
 use mmtls_engine::tls::Direction;
+use mmtls_middlebox::keys::KeyLogTap;
 
 use super::error::{MonitorError, MonitorIoError};
+use crate::capture::{Capture, CaptureConfig};
 use crate::mirror::{Mirror, MirrorConfig, SessionMirror};
 use crate::streams::{StreamState, Streams};
 use crate::summary::Summary;
@@ -17,6 +20,7 @@ use crate::summary::Summary;
 pub(super) struct Copies {
     streams: Option<Streams>,
     mirror: Option<Mirror>,
+    capture: Option<Capture>,
 }
 
 /// What they keep of a session.
@@ -36,15 +40,39 @@ impl Copies {
     pub(super) fn open(
         streams_dir: Option<&Path>,
         mirror: Option<&MirrorConfig>,
+        capture: &CaptureConfig,
     ) -> Result<Self, MonitorError> {
         let streams = open_streams(streams_dir)?;
         let mirror = mirror.map(Mirror::open).transpose().map_err(MonitorError::Mirror)?.flatten();
-        Ok(Self { streams, mirror })
+        let capture = Capture::open(capture).map_err(MonitorError::Capture)?;
+        Ok(Self { streams, mirror, capture })
     }
 
     /// The same ones, for another worker.
     pub(super) fn share(&self) -> Self {
-        Self { streams: self.streams.clone(), mirror: self.mirror.clone() }
+        let Self { streams, mirror, capture } = self;
+        Self { streams: streams.clone(), mirror: mirror.clone(), capture: capture.clone() }
+    }
+
+    pub(super) fn wants_frames(&self) -> bool {
+        self.capture.is_some()
+    }
+
+    pub(super) fn frame(&self, frame: &TcpFrame<'_>) {
+        if let Some(capture) = &self.capture {
+            capture.frame(frame);
+        }
+    }
+
+    /// A connection carries TLS, and its random is known.
+    pub(super) fn captured_session(&self, info: &SessionInfo) {
+        if let Some(capture) = &self.capture {
+            capture.session(info);
+        }
+    }
+
+    pub(super) fn key_log_tap(&self) -> Option<KeyLogTap> {
+        self.capture.as_ref()?.key_log_tap()
     }
 
     /// Whether somebody wants all that is decrypted.
@@ -196,11 +224,15 @@ impl Copies {
 
     pub(super) fn write_behind(&mut self) -> io::Result<()> {
         self.streams.as_mut().map_or(Ok(()), Streams::write_behind)?;
+        self.capture.as_mut().map_or(Ok(()), Capture::write_behind)?;
         self.mirror.as_mut().map_or(Ok(()), Mirror::write_behind)
     }
 
-    /// Waits until streams and mirror are written.
+    /// Waits until streams, mirror and packets are written.
     pub(super) fn finish(&mut self) {
+        if let Some(capture) = &self.capture {
+            capture.finish();
+        }
         if let Some(streams) = &self.streams {
             streams.finish();
         }
@@ -218,6 +250,10 @@ impl Copies {
         if let Some(mirror) = &self.mirror {
             summary.set_mirror(&mirror.read_counters());
             errors.extend(mirror.take_error().map(MonitorIoError::Mirror));
+        }
+        if let Some(capture) = &self.capture {
+            summary.set_capture(&capture.read_counters());
+            errors.extend(capture.take_error().map(MonitorIoError::Capture));
         }
     }
 }

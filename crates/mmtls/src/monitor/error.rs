@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::capture::CaptureError;
 use crate::eve::OpenLogError;
 use crate::mirror::{MirrorError, OpenError};
 use crate::patterns::PatternsError;
@@ -19,6 +20,8 @@ pub enum MonitorError {
     Streams(PathBuf, io::Error),
     /// The mirror.
     Mirror(OpenError),
+    /// The capture.
+    Capture(CaptureError),
     /// The pattern file.
     Patterns(PatternsError),
     /// The files of rules.
@@ -31,9 +34,12 @@ impl fmt::Display for MonitorError {
             Self::Log(OpenLogError::Directory(dir, error)) => {
                 write!(f, "log directory {}: {error}", dir.display())
             }
-            Self::Log(OpenLogError::Output(name, error)) => write!(f, "log.outputs: {name}: {error}"),
+            Self::Log(OpenLogError::Output(name, error)) => {
+                write!(f, "log.outputs: {name}: {error}")
+            }
             Self::Streams(dir, error) => write!(f, "streams directory {}: {error}", dir.display()),
             Self::Mirror(error) => error.fmt(f),
+            Self::Capture(error) => error.fmt(f),
             Self::Patterns(error) => error.fmt(f),
             Self::Rules(error) => error.fmt(f),
         }
@@ -57,6 +63,8 @@ pub enum MonitorIoError {
     Streams(io::Error),
     /// The mirror.
     Mirror(MirrorError),
+    /// The capture.
+    Capture(CaptureError),
 }
 
 impl fmt::Display for MonitorIoError {
@@ -68,6 +76,7 @@ impl fmt::Display for MonitorIoError {
             Self::OutputAgain(name) => write!(f, "log.outputs: {name} takes lines again"),
             Self::Streams(error) => write!(f, "writing a stream file: {error}"),
             Self::Mirror(error) => error.fmt(f),
+            Self::Capture(error) => error.fmt(f),
         }
     }
 }

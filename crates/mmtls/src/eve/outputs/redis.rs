@@ -42,7 +42,8 @@ impl<C: Read + Write + Send> Connection for C {}
 /// # Errors
 /// Why it cannot be read, or is none.
 pub(super) fn password(file: &Path) -> io::Result<Zeroizing<String>> {
-    let about = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+    let about =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
     let mut text = Zeroizing::new(String::with_capacity(MAX_PASSWORD as usize));
     let opened = std::fs::File::open(file).map_err(about)?;
     opened.take(MAX_PASSWORD).read_to_string(&mut text).map_err(about)?;
@@ -170,9 +171,7 @@ fn write_commands(out: &mut Vec<u8>, section: &RedisSection, lines: &[&[u8]]) ->
         // One command: all of them, or none.
         RedisMode::Lpush => several(out, b"LPUSH"),
         RedisMode::Rpush => several(out, b"RPUSH"),
-        RedisMode::Publish => {
-            lines.map(|line| command(out, &[b"PUBLISH", key, line])).count()
-        }
+        RedisMode::Publish => lines.map(|line| command(out, &[b"PUBLISH", key, line])).count(),
         RedisMode::Xadd => {
             let most = section.stream_maxlen.map(|most| most.to_string());
             let limit = most.iter().flat_map(|most| [b"MAXLEN".as_slice(), b"~", most.as_bytes()]);
@@ -199,7 +198,8 @@ fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
 /// # Errors
 /// What the server says is wrong, or the connection.
 fn read_reply(from: &mut impl BufRead) -> io::Result<()> {
-    let odd = || io::Error::new(io::ErrorKind::InvalidData, "what answers there is no Redis server");
+    let odd =
+        || io::Error::new(io::ErrorKind::InvalidData, "what answers there is no Redis server");
     let mut line = Vec::new();
     from.by_ref().take(MAX_REPLY).read_until(b'\n', &mut line)?;
     if line.is_empty() {
@@ -209,12 +209,16 @@ fn read_reply(from: &mut impl BufRead) -> io::Result<()> {
     match text.split_first().ok_or_else(odd)? {
         (b'+' | b':', _) => Ok(()),
         (b'-', error) => {
-            let error: String =
-                String::from_utf8_lossy(error).chars().filter(|it| !it.is_control()).take(200).collect();
+            let error: String = String::from_utf8_lossy(error)
+                .chars()
+                .filter(|it| !it.is_control())
+                .take(200)
+                .collect();
             Err(io::Error::other(format!("the server refuses: {error}")))
         }
         (b'$', len) => {
-            let len: i64 = str::from_utf8(len).ok().and_then(|it| it.parse().ok()).ok_or_else(odd)?;
+            let len: i64 =
+                str::from_utf8(len).ok().and_then(|it| it.parse().ok()).ok_or_else(odd)?;
             // Nothing has no end of its own.
             let Ok(len) = u64::try_from(len) else {
                 return Ok(());

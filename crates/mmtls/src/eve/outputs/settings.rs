@@ -10,7 +10,8 @@ use serde::Deserialize;
 
 /// Kinds of events, by the names that lines have for them.
 const TYPES: [&str; 11] = [
-    "alert", "anomaly", "control", "drop", "fileinfo", "flow", "http", "keys", "mmtls", "stats", "tls",
+    "alert", "anomaly", "control", "drop", "fileinfo", "flow", "http", "keys", "mmtls", "stats",
+    "tls",
 ];
 
 /// One of `log.outputs`.
@@ -268,8 +269,7 @@ impl OutputSection {
         if kind == FileType::Redis && self.filename.is_some() {
             return told("filename is not for redis: redis.server may be the path of a socket");
         }
-        let of_syslog =
-            self.facility.is_some() || self.level.is_some() || self.identity.is_some();
+        let of_syslog = self.facility.is_some() || self.level.is_some() || self.identity.is_some();
         if kind != FileType::Syslog && of_syslog {
             return told("facility, level and identity are for filetype = \"syslog\"");
         }

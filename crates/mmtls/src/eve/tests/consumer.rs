@@ -149,7 +149,8 @@ impl Event {
     /// What a consumer makes of a line.
     #[track_caller]
     fn read(line: &str) -> Self {
-        let event: Self = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let event: Self =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         let time = jiff::fmt::strtime::parse("%Y-%m-%dT%H:%M:%S%.6f%z", &event.timestamp);
         time.unwrap_or_else(|error| panic!("{error}: {line}"));
         if event.event_type != "stats" {
@@ -173,7 +174,10 @@ impl Event {
             }
             "flow" => event.flow.as_ref().is_some_and(|flow| {
                 matches!(flow.state.as_str(), "new" | "established" | "closed" | "bypassed")
-                    && matches!(flow.reason.as_str(), "timeout" | "forced" | "shutdown" | "tcp_reuse")
+                    && matches!(
+                        flow.reason.as_str(),
+                        "timeout" | "forced" | "shutdown" | "tcp_reuse"
+                    )
             }),
             "drop" => event.drop.is_some(),
             "stats" => event.stats.is_some(),
