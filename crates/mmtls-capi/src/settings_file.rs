@@ -14,8 +14,8 @@ use serde::de::{
 };
 
 /// Sections that are for `mmtls run`.
-const OF_THE_APPLICATION: [&str; 7] =
-    ["control", "inspect", "log", "metrics", "mirror", "sandbox", "web"];
+const OF_THE_APPLICATION: [&str; 8] =
+    ["capture", "control", "inspect", "log", "metrics", "mirror", "sandbox", "web"];
 
 /// Reads a configuration and checks its values.
 ///

@@ -53,7 +53,7 @@ pub struct InlineSection {
 }
 
 /// A value of `inline.when_down`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WhenDown {
     /// Nothing passes.

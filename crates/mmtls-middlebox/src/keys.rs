@@ -19,6 +19,7 @@ pub mod sealed;
 mod secrets;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -528,7 +529,7 @@ impl WorkerSink {
     /// A second way into the queues, for the lines of a key log.
     #[must_use]
     pub fn lines(&self) -> WorkerLines {
-        WorkerLines { queues: self.queues.clone(), router: Arc::clone(&self.router) }
+        WorkerLines { queues: self.queues.clone(), router: Arc::clone(&self.router), tap: None }
     }
 
     /// The worker that a delivery goes to first.
@@ -587,10 +588,29 @@ impl WorkerSink {
     }
 }
 
+/// Sees whole lines of a key log, on the thread that reads it. They are secrets.
+#[derive(Clone)]
+pub struct KeyLogTap(pub Arc<dyn Fn(&[u8]) + Send + Sync>);
+
+impl fmt::Debug for KeyLogTap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyLogTap").finish_non_exhaustive()
+    }
+}
+
 /// The key log's side of the queues: every worker gets every line.
 pub struct WorkerLines {
     queues: Vec<WorkerQueue>,
     router: Arc<KeyRouter>,
+    tap: Option<KeyLogTap>,
+}
+
+impl WorkerLines {
+    /// Shows the lines to somebody else, too.
+    #[must_use]
+    pub fn tapped(self, tap: Option<KeyLogTap>) -> Self {
+        Self { tap, ..self }
+    }
 }
 
 impl LineSink for WorkerLines {
@@ -599,6 +619,9 @@ impl LineSink for WorkerLines {
     }
 
     fn lines(&mut self, lines: Zeroizing<Vec<u8>>) {
+        if let Some(KeyLogTap(see)) = &self.tap {
+            see(&lines);
+        }
         let lines = Arc::new(Lines::new(lines, Arc::clone(&self.router)));
         for queue in &self.queues {
             let delivery = KeyDelivery::Lines(Arc::clone(&lines));

@@ -234,7 +234,7 @@ impl<P: Ports> Middlebox<P> {
         }
         // The port may need privileges; the server's thread inherits what this one has left.
         let key_server = |error: StartError| Error::KeyServer(error.to_string());
-        let lines = sink.lines();
+        let lines = sink.lines().tapped(settings.key_log_tap.clone());
         let sealed = (!settings.server.key_servers.is_empty()).then(|| sink.clone());
         let server = Server::bind(settings.server.clone(), sink).map_err(key_server)?;
         harden::drop_capabilities()?;

@@ -15,6 +15,7 @@ use crate::config::{
     BypassRule, Configuration, KeysSection, NameRules, PolicyName, WhenDown, only,
 };
 use crate::keylog::follow;
+use crate::keys::KeyLogTap;
 use crate::{Error, harden, keys, offline, worker};
 
 /// Socket buffers are for all workers together, but no worker's gets smaller than this: some sixty
@@ -49,6 +50,8 @@ pub struct Settings {
     pub key_cpu: Option<usize>,
     /// A key log that is followed, a file or a FIFO.
     pub key_log: Option<PathBuf>,
+    /// Who sees its lines, beside the workers.
+    pub key_log_tap: Option<KeyLogTap>,
 }
 
 impl Settings {
@@ -93,7 +96,17 @@ impl Settings {
         let worker = worker::Settings { batch: bridge.batch, moderation, passive: bridge.passive };
         let key_log = config.keys.log_file.clone();
         let key_cpu = config.keys.cpu;
-        Ok(Self { bridge, server, engine, worker, workers, cpus, key_cpu, key_log })
+        Ok(Self {
+            bridge,
+            server,
+            engine,
+            worker,
+            workers,
+            cpus,
+            key_cpu,
+            key_log,
+            key_log_tap: None,
+        })
     }
 
     /// Finds all that a start would find wrong on this machine: nothing is listened at, no frame is received, and

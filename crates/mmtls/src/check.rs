@@ -35,13 +35,19 @@ pub fn machine(file: &File, settings: &Settings, places: &Places) -> Vec<Problem
     }
     add_certificates(settings, &mut found);
     if let Some(dir) = &file.log.directory {
-        outputs::logs(dir, &mut found);
+        outputs::logs(dir, file.log.rotation().is_on(), &mut found);
+    }
+    for section in &file.log.outputs {
+        outputs::consumer(section, &mut found);
     }
     if let Some(dir) = &file.log.streams_directory {
         outputs::streams(dir, &mut found);
     }
     if let Some(config) = file.mirror(&settings.bridge) {
         outputs::mirrored(&config, &mut found);
+    }
+    if let Some(path) = &file.capture.file {
+        outputs::packets("capture", path, "capture.file", &mut found);
     }
     outputs::services(file, settings.server.listen, &mut found);
     found.problems

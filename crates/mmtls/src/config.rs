@@ -8,6 +8,7 @@ mod places;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mmtls_engine::{Config, Policy};
 use mmtls_inspect::Uninspected;
@@ -19,9 +20,12 @@ use mmtls_middlebox::config::{
 use mmtls_packet_io::af_packet::BridgeConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::capture::CaptureConfig;
 use crate::control::SocketMode;
+use crate::eve::outputs::settings::OutputSection;
 use crate::mirror::MirrorConfig;
 use crate::patterns::PatternAction;
+use crate::rotation::Rotation;
 use crate::rules::RulesConfig;
 use crate::sandbox::SandboxSection;
 pub use changes::changes;
@@ -45,6 +49,8 @@ pub struct File {
     pub log: LogSection,
     /// Where decrypted sessions go as packets.
     pub mirror: MirrorConfig,
+    /// Where original packets go.
+    pub capture: CaptureConfig,
     /// Numbers for a monitoring system.
     pub metrics: MetricsSection,
     /// A page that shows the run.
@@ -76,7 +82,7 @@ pub struct MetricsSection {
 }
 
 /// `[web]`
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WebSection {
     /// Where the page is served; without it, nowhere.
@@ -171,6 +177,14 @@ impl From<ActionName> for PatternAction {
 pub struct LogSection {
     /// Directory of `eve.json`.
     pub directory: Option<PathBuf>,
+    /// Bytes after which another file begins.
+    pub max_file_bytes: Option<u64>,
+    /// Seconds after which another file begins.
+    pub max_file_seconds: Option<u64>,
+    /// Most files, the one that is written included.
+    pub max_files: u32,
+    /// Who gets the lines beside.
+    pub outputs: Vec<OutputSection>,
     /// Directory of the decrypted streams.
     pub streams_directory: Option<PathBuf>,
     /// Seconds between `stats` records.
@@ -253,12 +267,28 @@ impl Default for LogSection {
     fn default() -> Self {
         Self {
             directory: None,
+            max_file_bytes: None,
+            max_file_seconds: None,
+            max_files: 8,
+            outputs: Vec::new(),
             streams_directory: None,
             stats_interval_seconds: 8,
             empty_flows_per_second: 100,
             host: None,
             fileinfo: false,
             fingerprints: false,
+        }
+    }
+}
+
+impl LogSection {
+    /// When another file begins.
+    #[must_use]
+    pub fn rotation(&self) -> Rotation {
+        Rotation {
+            bytes: self.max_file_bytes,
+            age: self.max_file_seconds.map(Duration::from_secs),
+            files: self.max_files,
         }
     }
 }
@@ -359,6 +389,24 @@ impl File {
         }
     }
 
+    /// Finds a capture that cannot have what is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] says why.
+    pub fn check_capture(&self) -> Result<(), Error> {
+        let CaptureConfig { file, secrets, .. } = &self.capture;
+        let text = if *secrets && file.is_none() {
+            "capture.secrets needs capture.file (--capture)"
+        } else if *secrets && self.keys.log_file.is_none() {
+            "capture.secrets needs keys.log_file (--keylog): agents send record keys, which no other tool takes"
+        } else if file.is_some() && *file == self.mirror.file {
+            "capture.file (--capture) and mirror.file (-w) are the same file: name another one"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Usage(text.to_owned()))
+    }
+
     /// Finds an address for metrics that others can reach, unless that is wanted.
     ///
     /// # Errors
@@ -403,6 +451,9 @@ impl File {
     fn mistakes(&self) -> Vec<String> {
         let mut found = self.configuration().mistakes();
         found.extend(self.mirror.check().err());
+        found.extend(self.capture.check().err());
+        found.extend(self.log.rotation().check("log").err());
+        found.extend(self.log.outputs.iter().filter_map(|output| output.check().err()));
         if self.log.host.as_deref() == Some("") {
             found.push("log.host must not be empty".to_owned());
         }
@@ -515,6 +566,20 @@ mod tests {
         ] {
             parse(text).unwrap().check_inspection().unwrap();
         }
+    }
+
+    #[test]
+    fn refuses_a_capture_that_cannot_have_what_is_asked_for() {
+        for (text, words) in [
+            ("[capture]\nsecrets = true\n", "needs capture.file"),
+            ("[capture]\nsecrets = true\nfile = \"c\"\n", "needs keys.log_file"),
+            ("[capture]\nfile = \"c\"\n[mirror]\nfile = \"c\"\n", "the same file"),
+        ] {
+            let error = parse(text).unwrap().check_capture().unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+        let both = "[capture]\nsecrets = true\nfile = \"c\"\n[keys]\nlog_file = \"k\"\n";
+        parse(both).unwrap().check_capture().unwrap();
     }
 
     #[test]

@@ -9,25 +9,30 @@ mod escape;
 mod flow_id;
 mod line_file;
 mod out;
+pub mod outputs;
 mod records;
 mod time;
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use mmtls_engine::session::{FlowAnomaly, FlowEnd, FlowPlace, RefusedKeys, SessionInfo};
 use mmtls_engine::tls::Direction;
 use serde::Serialize;
 
 use crate::fingerprint::Fingerprints;
+use crate::rotation::Rotation;
 use community_id::community_id;
 pub(crate) use escape::Escaping;
 pub(crate) use flow_id::FlowIds;
 use line_file::LineFile;
 pub(crate) use line_file::create_private_dir;
 pub(crate) use out::open_at_once;
+use outputs::Output;
+use outputs::settings::OutputSection;
 pub use records::{
     Alert, Anomaly, Certificates, Dropped, FileInfo, FlowFacts, Http2Stream, HttpTransaction, Late,
     Lossy, Metadata, SessionEnd,
@@ -88,6 +93,45 @@ pub struct Origin {
     pub pcap_filename: Option<String>,
 }
 
+/// Where lines go.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct EveConfig {
+    /// Directory of `eve.json`, or [`STANDARD_OUTPUT`].
+    pub directory: Option<PathBuf>,
+    /// When another file begins.
+    pub rotation: Rotation,
+    /// Who gets them beside.
+    pub outputs: Vec<OutputSection>,
+}
+
+impl EveConfig {
+    /// Whether anybody gets them.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.directory.is_some() || !self.outputs.is_empty()
+    }
+}
+
+/// Why there is no log.
+#[derive(Debug)]
+pub enum OpenLogError {
+    /// The log directory, or `eve.json` in it.
+    Directory(PathBuf, io::Error),
+    /// An output, by name.
+    Output(Arc<str>, io::Error),
+}
+
+/// What outputs beside the file have got, and have not.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct OutputCounters {
+    /// Lines that they took.
+    pub lines: u64,
+    /// Lines that they did not, or not yet while they fail.
+    pub lost: u64,
+    /// Of these, those that are too long for them.
+    pub too_long: u64,
+}
+
 /// [`Origin`] as it stands in lines.
 struct Common {
     origin: Origin,
@@ -99,7 +143,10 @@ struct Common {
 
 /// Writes `eve.json`. Times are nanoseconds since 1970.
 pub struct EveWriter {
-    file: LineFile,
+    file: Option<LineFile>,
+    outputs: Vec<Output>,
+    /// The record at hand is of this kind.
+    event_type: &'static str,
     line: Vec<u8>,
     times: Timestamps,
     common: Arc<Common>,
@@ -116,26 +163,46 @@ struct Known {
 }
 
 impl EveWriter {
-    /// Opens `eve.json` in a directory, which is created if need be; records are appended. [`STANDARD_OUTPUT`] in
-    /// place of a directory is what it says.
+    /// Opens `eve.json` in a directory, which is created if need be, and nothing else; records are appended.
+    /// [`STANDARD_OUTPUT`] in place of a directory is what it says.
     ///
     /// # Errors
     /// When the directory or the file cannot be created.
     pub fn create(dir: &Path, origin: &Origin) -> io::Result<Self> {
-        let file = if dir == Path::new(STANDARD_OUTPUT) {
-            LineFile::standard_output()?
-        } else {
-            create_private_dir(dir)?;
-            LineFile::open(&dir.join("eve.json"))?
+        let file = create_file(dir, Rotation::default())?;
+        Ok(Self::new(Some(file), Vec::new(), origin))
+    }
+
+    /// Opens `eve.json`, and what else there is.
+    ///
+    /// # Errors
+    /// [`OpenLogError`].
+    pub fn open(config: &EveConfig, origin: &Origin) -> Result<Self, OpenLogError> {
+        // The outputs first: a mistake must leave no new file behind.
+        let open = |section: &OutputSection| {
+            Output::open(section)
+                .map_err(|error| OpenLogError::Output(section.name().into(), error))
         };
-        Ok(Self {
+        let outputs = config.outputs.iter().map(open).collect::<Result<_, _>>()?;
+        let create = |dir: &PathBuf| {
+            create_file(dir, config.rotation)
+                .map_err(|error| OpenLogError::Directory(dir.clone(), error))
+        };
+        let file = config.directory.as_ref().map(create).transpose()?;
+        Ok(Self::new(file, outputs, origin))
+    }
+
+    fn new(file: Option<LineFile>, outputs: Vec<Output>, origin: &Origin) -> Self {
+        Self {
             file,
+            outputs,
+            event_type: "",
             line: Vec::with_capacity(2048),
             times: Timestamps::default(),
             common: Arc::new(Common::of(origin)),
             ids: FlowIds::default(),
             known: Box::new([const { None }; KEPT_FLOWS]),
-        })
+        }
     }
 
     /// From now on records come from another capture.
@@ -153,7 +220,9 @@ impl EveWriter {
     #[must_use]
     pub fn share(&self) -> Self {
         Self {
-            file: self.file.share(),
+            file: self.file.as_ref().map(LineFile::share),
+            outputs: self.outputs.iter().map(Output::share).collect(),
+            event_type: "",
             line: Vec::with_capacity(2048),
             times: Timestamps::default(),
             common: Arc::clone(&self.common),
@@ -259,51 +328,84 @@ impl EveWriter {
         self.end("stats", counters);
     }
 
-    /// Has a thread write from here on, for this writer and those that share its file: a disk that
-    /// hangs then stops nobody. The thread has the privileges of the calling one.
+    /// Has threads write from here on, for this writer and those that share its outputs: a disk that
+    /// hangs then stops nobody. They have the privileges of the calling one.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// When a thread cannot be started.
     pub fn write_behind(&mut self) -> io::Result<()> {
-        self.file.write_behind()
+        self.all().try_for_each(LineFile::write_behind)
     }
 
     /// Writes what is buffered: about once a second, and at the end (dropping does it too).
     pub fn flush(&mut self) {
-        self.file.flush();
+        self.all().for_each(LineFile::flush);
     }
 
-    /// As [`Self::flush`], and waits for a thread that writes, but not for a disk that does nothing for
+    /// As [`Self::flush`], and waits for threads that write, but not for a disk that does nothing for
     /// five seconds.
     pub fn finish(&mut self) {
-        self.file.finish();
+        // All of them have the same time.
+        self.flush();
+        let begun = Instant::now();
+        self.all().for_each(|lines| lines.finish(begun));
     }
 
     /// Writes what is buffered and opens the file again, for tools that rotate logs.
     pub fn reopen(&mut self) {
-        self.file.reopen();
+        self.all().for_each(LineFile::reopen);
     }
 
-    /// Why the file could not be opened again, once; the old one stays in use then.
+    /// Why the file could not be opened again, or be kept under another name, once; the old one stays in use then.
     pub fn take_reopen_error(&mut self) -> Option<io::Error> {
-        self.file.take_reopen_error()
+        self.file.as_mut().and_then(LineFile::take_reopen_error)
     }
 
     /// The first error of writing, once until something could be written again. Afterwards
     /// writing is still tried at every flush, and lines that are not written are counted.
     pub fn take_error(&mut self) -> Option<io::Error> {
-        self.file.take_error()
+        self.file.as_mut().and_then(LineFile::take_error)
+    }
+
+    /// The same of the outputs beside the file: which one, and why, or that it takes lines again.
+    pub fn take_output_changes(&mut self) -> Vec<(Arc<str>, Option<io::Error>)> {
+        let mut changes = Vec::new();
+        for Output { name, lines, .. } in &mut self.outputs {
+            if lines.take_recovered() {
+                changes.push((Arc::clone(name), None));
+            }
+            changes.extend(lines.take_error().map(|error| (Arc::clone(name), Some(error))));
+        }
+        changes
+    }
+
+    /// What the outputs beside the file have got.
+    #[must_use]
+    pub fn output_counters(&self) -> OutputCounters {
+        let mut sum = OutputCounters::default();
+        for Output { lines, .. } in &self.outputs {
+            let (written, too_long) = lines.counts();
+            sum.lines += written;
+            sum.lost += lines.lost_lines();
+            sum.too_long += too_long;
+        }
+        sum
     }
 
     /// Lines that are not in the file because writing failed. Those that are still kept, and come
     /// into it when it works again, count as long as it fails.
     #[must_use]
     pub fn lost_lines(&self) -> u64 {
-        self.file.lost_lines()
+        self.file.as_ref().map_or(0, LineFile::lost_lines)
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut LineFile> {
+        self.file.iter_mut().chain(self.outputs.iter_mut().map(|output| &mut output.lines))
     }
 
     /// Everything up to the record's own object. `flow` names the sender's direction too.
-    fn begin(&mut self, now_ns: u64, event_type: &str, flow: Option<(FlowKey, Direction)>) {
+    fn begin(&mut self, now_ns: u64, event_type: &'static str, flow: Option<(FlowKey, Direction)>) {
+        self.event_type = event_type;
         self.line.clear();
         self.line.extend_from_slice(b"{\"timestamp\":\"");
         self.times.write(&mut self.line, now_ns);
@@ -413,12 +515,23 @@ impl EveWriter {
         if self.object(name, body) {
             self.line.extend_from_slice(&self.common.tail);
             self.line.extend_from_slice(b"}\n");
-            self.file.push(&self.line);
+            if let Some(file) = &mut self.file {
+                file.push(&self.line);
+            }
+            self.outputs.iter_mut().for_each(|it| it.push(self.event_type, &self.line));
         }
         if self.line.capacity() > KEPT_LINE {
             self.line = Vec::with_capacity(2048);
         }
     }
+}
+
+fn create_file(dir: &Path, rotation: Rotation) -> io::Result<LineFile> {
+    if dir == Path::new(STANDARD_OUTPUT) {
+        return LineFile::standard_output();
+    }
+    create_private_dir(dir)?;
+    LineFile::open(&dir.join("eve.json"), rotation)
 }
 
 impl Common {

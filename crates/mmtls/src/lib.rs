@@ -8,6 +8,8 @@
 // For the program, which calls this crate by its name, too.
 extern crate self as mmtls;
 
+mod behind;
+pub mod capture;
 pub mod certificate;
 pub mod check;
 /// The command line: of the program, and of those who describe it.
@@ -23,6 +25,7 @@ pub mod monitor;
 pub mod patterns;
 pub mod recent;
 pub mod reload;
+pub mod rotation;
 pub mod rules;
 pub mod sandbox;
 mod serve;

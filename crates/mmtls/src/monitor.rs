@@ -25,17 +25,21 @@ use std::time::Duration;
 
 use mmtls_engine::session::{
     Certificates, EndReason, FlowAnomaly, FlowEnd, Handler, Record, RefusedKeys, Session,
-    SessionError, SessionInfo,
+    SessionError, SessionInfo, TcpFrame,
 };
 use mmtls_engine::tls::{ContentType, Direction, KeyEpoch};
 use mmtls_inspect::{AppBudget, Uninspected, Wants};
+use mmtls_middlebox::keys::KeyLogTap;
 use serde::Serialize;
 
+use crate::capture::CaptureConfig;
 use crate::certificate::CertificateFacts;
-use crate::eve::{Anomaly, EveWriter, FlowKey, Origin};
+use crate::eve::outputs::settings::OutputSection;
+use crate::eve::{Anomaly, EveConfig, EveWriter, FlowKey, Origin};
 use crate::mirror::MirrorConfig;
 use crate::patterns::{PatternAction, PatternConfig, Patterns, PatternsError};
 use crate::recent::{Recent, Recorder};
+use crate::rotation::Rotation;
 use crate::rules::{LiveRules, LoadedRules, Reloader, RulesConfig, SessionRules};
 use crate::summary::{Outcome, Summary};
 use copies::{Copies, SessionCopies};
@@ -62,6 +66,10 @@ pub enum Inspect {
 pub struct MonitorConfig {
     /// Directory of `eve.json`.
     pub eve_dir: Option<PathBuf>,
+    /// When another `eve.json` begins.
+    pub eve_rotation: Rotation,
+    /// Who gets its lines beside.
+    pub eve_outputs: Vec<OutputSection>,
     /// What all its lines have in common.
     pub origin: Origin,
     /// What can be done to a session. What cannot is not, whatever rules, patterns and `uninspected_resets` ask
@@ -71,6 +79,8 @@ pub struct MonitorConfig {
     pub streams_dir: Option<PathBuf>,
     /// The decrypted mirror.
     pub mirror: Option<MirrorConfig>,
+    /// The original packets.
+    pub capture: CaptureConfig,
     /// Patterns for bodies.
     pub patterns: Option<PatternConfig>,
     /// Rules.
@@ -154,7 +164,16 @@ impl MonitorConfig {
     }
 
     fn writes_fingerprints(&self) -> bool {
-        self.fingerprints && self.eve_dir.is_some()
+        self.fingerprints && self.eve().is_on()
+    }
+
+    /// Where lines of events go.
+    fn eve(&self) -> EveConfig {
+        EveConfig {
+            directory: self.eve_dir.clone(),
+            rotation: self.eve_rotation,
+            outputs: self.eve_outputs.clone(),
+        }
     }
 }
 
@@ -173,14 +192,12 @@ impl Monitor {
             }
             None => None,
         };
-        let eve = match &config.eve_dir {
-            Some(dir) => Some(
-                EveWriter::create(dir, &config.origin)
-                    .map_err(|error| MonitorError::Log(dir.clone(), error))?,
-            ),
-            None => None,
-        };
-        let copies = Copies::open(config.streams_dir.as_deref(), config.mirror.as_ref())?;
+        let eve = config.eve();
+        let has_log = eve.is_on();
+        let eve = has_log.then(|| EveWriter::open(&eve, &config.origin)).transpose();
+        let eve = eve.map_err(MonitorError::Log)?;
+        let copies =
+            Copies::open(config.streams_dir.as_deref(), config.mirror.as_ref(), &config.capture)?;
         let operated = Operated::new(eve.as_ref());
         let recorder = || Recorder::new(Arc::default(), operated.flow_ids());
         Ok(Self {
@@ -195,7 +212,7 @@ impl Monitor {
             operated,
             inspect_limit_bytes: config.inspect_limit_bytes,
             limit_trusts_padding: config.limit_trusts_padding,
-            fileinfo: config.fileinfo && config.eve_dir.is_some(),
+            fileinfo: config.fileinfo && has_log,
             writes_fingerprints: config.writes_fingerprints(),
             copies,
             patterns,
@@ -207,17 +224,15 @@ impl Monitor {
 
     /// Another monitor with the same settings and outputs, for another worker. What is written goes
     /// to the same files; the counters are its own.
-    ///
-    /// # Errors
-    /// [`MonitorError`].
-    pub fn share(&self, config: &MonitorConfig) -> Result<Self, MonitorError> {
+    #[must_use]
+    pub fn share(&self) -> Self {
         let Self {
             reports, patterns, rules, inspect, inspect_limit_bytes, fileinfo, budget, ..
         } = self;
-        Ok(Self {
+        Self {
             reports: reports.share(),
             operated: self.operated.share(),
-            copies: self.copies.share(config.streams_dir.as_deref())?,
+            copies: self.copies.share(),
             patterns: patterns.clone(),
             rules: rules.as_ref().map(LiveRules::share),
             inspect: *inspect,
@@ -226,7 +241,7 @@ impl Monitor {
             fileinfo: *fileinfo,
             writes_fingerprints: self.writes_fingerprints,
             budget: budget.clone(),
-        })
+        }
     }
 
     /// Takes over what `config` says of patterns, limits, files, fingerprints, content that is not inspected, and empty
@@ -236,7 +251,7 @@ impl Monitor {
         self.patterns = patterns;
         self.inspect_limit_bytes = config.inspect_limit_bytes;
         self.limit_trusts_padding = config.limit_trusts_padding;
-        self.fileinfo = config.fileinfo && config.eve_dir.is_some();
+        self.fileinfo = config.fileinfo && config.eve().is_on();
         self.writes_fingerprints = config.writes_fingerprints();
         self.reports.reconfigure(
             config.uninspected_resets.clone(),
@@ -292,6 +307,12 @@ impl Monitor {
         self.reports.operator_decides(flow, action, uid);
     }
 
+    /// What is to see the lines of a key log; `None` where nobody asks for secrets.
+    #[must_use]
+    pub fn key_log_tap(&self) -> Option<KeyLogTap> {
+        self.copies.key_log_tap()
+    }
+
     /// From now on what comes is of another capture.
     pub fn set_capture(&mut self, name: String) {
         self.reports.eve.iter_mut().for_each(|eve| eve.set_capture(name.clone()));
@@ -304,7 +325,7 @@ impl Monitor {
         }
     }
 
-    /// Has threads write `eve.json` and the mirror from here on, with the privileges of the calling one: for all
+    /// Has threads write `eve.json`, streams and the mirror from here on, with the privileges of the calling one: for all
     /// monitors that share them, each of which must say so.
     ///
     /// # Errors
@@ -333,6 +354,11 @@ impl Monitor {
             self.reports.summary.lost_log_lines = eve.lost_lines();
             errors.extend(eve.take_error().map(MonitorIoError::Log));
             errors.extend(eve.take_reopen_error().map(MonitorIoError::Reopen));
+            self.reports.summary.set_outputs(&eve.output_counters());
+            errors.extend(eve.take_output_changes().into_iter().map(|(name, error)| match error {
+                Some(error) => MonitorIoError::Output(name, error),
+                None => MonitorIoError::OutputAgain(name),
+            }));
         }
         self.reports.recorder.iter_mut().for_each(Recorder::publish);
         self.copies.report(&mut self.reports.summary, &mut errors);
@@ -462,6 +488,7 @@ impl Handler for Monitor {
 
     fn handshake_start(&mut self, session: &mut Session<'_>, state: &mut MonitorState) {
         self.set_now(session.now_ns());
+        self.copies.captured_session(session.info());
         if self.client_said_hello(session.info(), state) {
             session.reset();
         }
@@ -775,6 +802,14 @@ impl Handler for Monitor {
     fn flow_end(&mut self, flow: &FlowEnd) {
         self.set_now(flow.last_ns);
         self.reports.flow_end(flow);
+    }
+
+    fn wants_frames(&self) -> bool {
+        self.copies.wants_frames()
+    }
+
+    fn tcp_frame(&mut self, frame: &TcpFrame<'_>) {
+        self.copies.frame(frame);
     }
 }
 

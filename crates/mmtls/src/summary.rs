@@ -9,6 +9,8 @@ use mmtls_engine::session::{KeyStatus, SessionError, SessionInfo};
 use mmtls_inspect::Uninspected;
 use serde::Serialize;
 
+use crate::capture::CaptureCounters;
+use crate::eve::OutputCounters;
 use crate::mirror::MirrorCounters;
 
 /// What became of a TLS session. The first that applies, in this order.
@@ -158,12 +160,18 @@ summary! {
         keys,
         /// Searches for a regular expression of a rule that were given up at its limit: each is no match.
         expression_limits,
-        /// Sessions whose streams could not be written.
-        failed_streams,
     }
     {
+        /// Sessions whose streams could not be written to their end.
+        failed_streams,
         /// Log lines that could not be written.
         lost_log_lines,
+        /// Lines that the outputs beside the log file took (`log.outputs`).
+        output_lines,
+        /// Lines that they did not take: they do not keep up, or are gone.
+        lost_output_lines,
+        /// Of these, lines that are longer than they take.
+        too_long_output_lines,
         /// Sessions in the decrypted mirror.
         mirror_sessions,
         /// Sessions that its queue or an output had no room for, or not to their end.
@@ -174,6 +182,14 @@ summary! {
         mirror_bytes,
         /// Decrypted bytes that are not.
         mirror_bytes_lost,
+        /// Sessions in the capture of original packets.
+        capture_sessions,
+        /// Of these, sessions whose secrets did not come in time, where they were asked for.
+        capture_sessions_without_secrets,
+        /// Frames in it.
+        capture_frames,
+        /// Frames that there was no room for, or that could not be written.
+        capture_frames_lost,
     }
 }
 
@@ -196,12 +212,32 @@ impl Summary {
         } += 1;
     }
 
+    /// What outputs lack: where it is not 0, a run has not done all that it was for.
+    #[must_use]
+    pub fn losses(&self) -> u64 {
+        let of_copies = self.failed_streams + self.mirror_sessions_cut + self.capture_frames_lost;
+        self.lost_log_lines + self.lost_output_lines + of_copies
+    }
+
+    pub(crate) fn set_outputs(&mut self, outputs: &OutputCounters) {
+        self.output_lines = outputs.lines;
+        self.lost_output_lines = outputs.lost;
+        self.too_long_output_lines = outputs.too_long;
+    }
+
     pub(crate) fn set_mirror(&mut self, mirror: &MirrorCounters) {
         self.mirror_sessions = mirror.sessions;
         self.mirror_sessions_cut = mirror.sessions_cut;
         self.mirror_gaps = mirror.gaps;
         self.mirror_bytes = mirror.bytes;
         self.mirror_bytes_lost = mirror.bytes_lost;
+    }
+
+    pub(crate) fn set_capture(&mut self, capture: &CaptureCounters) {
+        self.capture_sessions = capture.sessions;
+        self.capture_sessions_without_secrets = capture.without_secrets;
+        self.capture_frames = capture.frames;
+        self.capture_frames_lost = capture.frames_lost;
     }
 
     pub(crate) fn count_uninspected(&mut self, cause: Uninspected) {
@@ -214,7 +250,7 @@ impl Summary {
 }
 
 impl core::ops::AddAssign<&Self> for Summary {
-    /// That of another worker. Log lines are lost by all together, and there is one mirror.
+    /// That of another worker. What is written is written by all together.
     fn add_assign(&mut self, other: &Self) {
         self.add(other);
         self.longest_stall_us = self.longest_stall_us.max(other.longest_stall_us);
@@ -258,6 +294,9 @@ impl fmt::Display for Summary {
             ("longest stall in us", self.longest_stall_us),
             ("expressions given up", self.expression_limits),
             ("log lines lost", self.lost_log_lines),
+            ("lines to outputs", self.output_lines),
+            ("lines to outputs lost", self.lost_output_lines),
+            ("lines too long for outputs", self.too_long_output_lines),
             ("flows not logged", self.flows_not_logged),
             ("streams incomplete", self.failed_streams),
             ("sessions mirrored", self.mirror_sessions),
@@ -265,6 +304,10 @@ impl fmt::Display for Summary {
             ("mirrored sessions with gaps", self.mirror_gaps),
             ("bytes mirrored", self.mirror_bytes),
             ("bytes not mirrored", self.mirror_bytes_lost),
+            ("sessions captured", self.capture_sessions),
+            ("captured without secrets", self.capture_sessions_without_secrets),
+            ("frames captured", self.capture_frames),
+            ("frames not captured", self.capture_frames_lost),
         ] {
             if value > 0 {
                 writeln!(f, "{name}: {value}")?;
@@ -326,12 +369,19 @@ mod tests {
             keys: 3,
             expression_limits: 3,
             lost_log_lines: 3,
+            output_lines: 3,
+            lost_output_lines: 3,
+            too_long_output_lines: 3,
             failed_streams: 3,
             mirror_sessions: 3,
             mirror_sessions_cut: 3,
             mirror_gaps: 3,
             mirror_bytes: 3,
             mirror_bytes_lost: 3,
+            capture_sessions: 3,
+            capture_sessions_without_secrets: 3,
+            capture_frames: 3,
+            capture_frames_lost: 3,
             private_tag: 3,
             no_private_tag: 3,
             uninspected: [("gap", 3)].into(),
@@ -342,8 +392,11 @@ mod tests {
         let sum = serde_json::to_value(&sum).unwrap();
         for (name, value) in sum.as_object().unwrap() {
             let expected = match name.as_str() {
-                "longest_stall_us" | "lost_log_lines" => serde_json::json!(3),
-                name if name.starts_with("mirror_") => serde_json::json!(3),
+                "longest_stall_us" | "lost_log_lines" | "failed_streams" => serde_json::json!(3),
+                name if name.contains("output_lines") => serde_json::json!(3),
+                name if name.starts_with("mirror_") || name.starts_with("capture_") => {
+                    serde_json::json!(3)
+                }
                 "uninspected" => serde_json::json!({"gap": 6}),
                 "anomalies" => serde_json::json!({"early_fin": 6}),
                 _ => serde_json::json!(6),

@@ -2,6 +2,7 @@
 
 mod agent;
 mod browsers;
+mod capture;
 mod chain;
 mod check;
 mod cli;
@@ -22,6 +23,7 @@ mod load;
 mod logs;
 mod metrics;
 mod mirror;
+mod outputs;
 mod passive;
 mod pki;
 mod plaintext;

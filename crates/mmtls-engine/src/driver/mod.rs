@@ -45,7 +45,7 @@ use crate::keys::{LiveSessions, PendingKeys, Refusals};
 use crate::output::{FrameInput, HoldId, Output, Verdict};
 use crate::port::PortId;
 use crate::recognition::{Datagram, classify};
-use crate::session::{EndReason, Handler, SessionId};
+use crate::session::{EndReason, Handler, SessionId, TcpFrame};
 use crate::tcp::{Due, FlowIndex, FlowTable, Phase, SharedBytes, TcpDirection};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
 use crate::wire::{Parsed, Segment, parse};
@@ -210,7 +210,17 @@ impl<H: Handler> Engine<H> {
         let unacceptable = if self.config.inline { Verdict::Drop } else { Verdict::Forward };
         let verdict = match parse(frame.link, frame.bytes, self.config.inline) {
             Parsed::Tcp(segment) => {
-                self.handle_parsed(frame.port, &segment, frame.checksum_trusted)
+                let verdict = self.handle_parsed(frame.port, &segment, frame.checksum_trusted);
+                if verdict != Verdict::Again && self.handler.wants_frames() {
+                    self.handler.tcp_frame(&TcpFrame {
+                        now_ns: self.now_ns,
+                        source: segment.source,
+                        destination: segment.destination,
+                        opens: segment.tcp.flags().syn() && !segment.tcp.flags().ack(),
+                        bytes: frame.bytes,
+                    });
+                }
+                verdict
             }
             Parsed::Fragment(fragment, link_header) => {
                 self.handle_fragment(frame.port, &fragment, link_header)

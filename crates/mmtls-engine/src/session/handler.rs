@@ -3,6 +3,7 @@
 //! Refuses to block: a handler decides synchronously, while the packet that completed the record
 //! is held.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::certificates::Certificates;
@@ -179,6 +180,32 @@ pub trait Handler {
     fn flow_end(&mut self, flow: &FlowEnd) {
         let _ = flow;
     }
+
+    /// Whether frames are to be shown: nothing is done for them otherwise.
+    fn wants_frames(&self) -> bool {
+        false
+    }
+
+    /// A frame with a TCP segment, after all that it has raised, whatever was decided about it. Fragments are not shown, nor
+    /// frames that were not handed in.
+    fn tcp_frame(&mut self, frame: &TcpFrame<'_>) {
+        let _ = frame;
+    }
+}
+
+/// A frame as it arrived, and between whom.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpFrame<'a> {
+    /// When, nanoseconds since 1970.
+    pub now_ns: u64,
+    /// Address and port of its sender.
+    pub source: SocketAddr,
+    /// Those of its receiver.
+    pub destination: SocketAddr,
+    /// It opens a connection: SYN without ACK.
+    pub opens: bool,
+    /// All of it.
+    pub bytes: &'a [u8],
 }
 
 /// What a handler asked for, read by the engine after each event.

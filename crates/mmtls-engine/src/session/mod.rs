@@ -11,7 +11,7 @@ mod record;
 pub use certificates::{Certificates, MAX_CERTIFICATE_BYTES};
 pub(crate) use disposition::Disposition;
 pub(crate) use handler::Control;
-pub use handler::{Handler, Session};
+pub use handler::{Handler, Session, TcpFrame};
 pub use info::{
     EarlyData, EndReason, FlowAnomaly, FlowEnd, FlowPlace, KeyRefusal, KeyStatus, RefusedKeys,
     Resumption, SessionError, SessionId, SessionInfo, TcpAnomaly,

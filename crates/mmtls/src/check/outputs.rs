@@ -15,11 +15,12 @@ use super::directory;
 use super::problem::{Findings, Severity, told};
 use crate::config::File;
 use crate::control::ControlSocket;
+use crate::eve::{self, outputs::settings::OutputSection};
 use crate::mirror::{self, MirrorConfig, OpenError};
 use crate::web::Token;
 
 /// The log directory: it is used before capabilities are given up, and again when the log is rotated.
-pub(super) fn logs(dir: &Path, found: &mut Findings<'_>) {
+pub(super) fn logs(dir: &Path, rotates: bool, found: &mut Findings<'_>) {
     let check =
         || directory::check(dir).and_then(|()| directory::check_file(&dir.join("eve.json")));
     let key = "log.directory";
@@ -30,14 +31,32 @@ pub(super) fn logs(dir: &Path, found: &mut Findings<'_>) {
     match harden::without_capabilities(check) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
+            let (severity, what) = match rotates {
+                true => (Severity::Fatal, "eve.json cannot be rotated"),
+                false => (Severity::Warning, "eve.json cannot be opened anew (SIGHUP)"),
+            };
             let text = format!(
-                "log directory {}: {error}, once capabilities are given up: eve.json cannot be opened anew (SIGHUP) unless \
-                 this user owns it",
+                "log directory {}: {error}, once capabilities are given up: {what} unless this user owns it",
                 dir.display()
+            );
+            found.add(severity, key, &text);
+        }
+        Err(error) => found.add(Severity::Fatal, "", &error),
+    }
+}
+
+/// One of `log.outputs`: whoever listens may come later, and a password has to be there.
+pub(super) fn consumer(section: &OutputSection, found: &mut Findings<'_>) {
+    let (key, name) = ("log.outputs", section.name());
+    match eve::outputs::check(section) {
+        Ok(None) => {}
+        Ok(Some(_)) => {
+            let text = format!(
+                "{name}: there is no such socket yet: events wait until somebody listens there"
             );
             found.add(Severity::Warning, key, &text);
         }
-        Err(error) => found.add(Severity::Fatal, "", &error),
+        Err(error) => found.add(Severity::Fatal, key, &format!("{name}: {error}")),
     }
 }
 
@@ -60,9 +79,13 @@ pub(super) fn mirrored(config: &MirrorConfig, found: &mut Findings<'_>) {
         }
         Err(error) => found.add(Severity::Fatal, "mirror.interface", &error),
     }
-    let (Some(path), key) = (&config.file, "mirror.file") else {
-        return;
-    };
+    if let Some(path) = &config.file {
+        packets("mirror", path, "mirror.file", found);
+    }
+}
+
+/// A pcapng file, and those that come beside it.
+pub(super) fn packets(what: &str, path: &Path, key: &str, found: &mut Findings<'_>) {
     match mirror::check_file(path) {
         Ok(()) => {}
         Err(error) => {
@@ -70,12 +93,12 @@ pub(super) fn mirrored(config: &MirrorConfig, found: &mut Findings<'_>) {
                 io::ErrorKind::NotFound => ": its directory has to be there before",
                 _ => "",
             };
-            let text = format!("mirror file {}: {error}{remedy}", path.display());
+            let text = format!("{what} file {}: {error}{remedy}", path.display());
             return found.add(Severity::Fatal, key, &text);
         }
     }
     let hint = "further files come beside it after capabilities are given up: let this user own the directory";
-    let text = |error: &dyn Display| format!("mirror file {}: {error} ({hint})", path.display());
+    let text = |error: &dyn Display| format!("{what} file {}: {error} ({hint})", path.display());
     powerless(key, || mirror::check_directory(path), &text, found);
 }
 

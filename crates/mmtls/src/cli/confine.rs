@@ -10,6 +10,7 @@ use mmtls::eve::STANDARD_OUTPUT;
 use mmtls::monitor::MonitorConfig;
 use mmtls::sandbox::calls::{
     EXPRESSIONS, Jobs, KEY_CHANNEL, KEY_SENDER, KEY_SERVER, METRICS, MONITOR, NAMES, READ,
+    TCP_OUTPUTS, UNIX_OUTPUTS,
 };
 use mmtls::sandbox::{Files, Sandbox, SandboxError, SandboxSection};
 use mmtls_middlebox::Error;
@@ -40,7 +41,16 @@ pub fn of_run(
     if let Some(socket) = &file.control.socket {
         files.remove(socket);
     }
-    let jobs = MONITOR | KEY_CHANNEL | METRICS | expressions(monitor);
+    let mut jobs = MONITOR | KEY_CHANNEL | METRICS | expressions(monitor);
+    for output in &monitor.eve_outputs {
+        match output.address() {
+            Some(address) => {
+                files.connect(address.port());
+                jobs |= TCP_OUTPUTS;
+            }
+            None => jobs |= UNIX_OUTPUTS,
+        }
+    }
     Sandbox::new(file.sandbox.clone(), files, jobs)
 }
 
@@ -64,6 +74,9 @@ fn reports(monitor: &MonitorConfig) -> Files {
         files.write_in(directory);
     }
     if let Some(file) = monitor.mirror.as_ref().and_then(|mirror| mirror.file.as_ref()) {
+        files.write(file);
+    }
+    if let Some(file) = &monitor.capture.file {
         files.write(file);
     }
     files

@@ -72,6 +72,7 @@ pub(super) fn settings(file: &File, places: &Places) -> Result<Settings, Vec<Str
     let located = |error: &Error| places.locate(&error.to_string());
     let mut mistakes: Vec<String> = Vec::new();
     mistakes.extend(file.check_inspection().err().as_ref().map(located));
+    mistakes.extend(file.check_capture().err().as_ref().map(located));
     mistakes.extend(file.check_metrics().err().as_ref().map(located));
     mistakes.extend(file.check_web().err().as_ref().map(located));
     let sandbox = file.sandbox.check().map_err(usage);

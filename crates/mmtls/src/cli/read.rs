@@ -13,14 +13,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use mmtls::capture::CaptureConfig;
 use mmtls::eve::{Origin, STANDARD_OUTPUT};
 use mmtls::mirror::MirrorConfig;
 use mmtls::monitor::{Inspect, Monitor, MonitorConfig, MonitorIoError, Stops};
 use mmtls::patterns::PatternConfig;
+use mmtls::rotation::Rotation;
 use mmtls::rules::RulesConfig;
 use mmtls::sandbox::SandboxSection;
 use mmtls::stats::counts::engine_map;
-use mmtls::summary::Summary;
 use mmtls_engine::Cleartext;
 use mmtls_middlebox::Error;
 use mmtls_middlebox::keylog::KeyLog;
@@ -148,8 +149,7 @@ pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
     }
     errors.iter().for_each(|error| say(&error.to_string()));
     lost.iter().for_each(|error| say(&error.to_string()));
-    let Summary { lost_log_lines, failed_streams, mirror_sessions_cut, .. } = monitor.summary();
-    let complete = lost.is_empty() && lost_log_lines + failed_streams + mirror_sessions_cut == 0;
+    let complete = lost.is_empty() && monitor.summary().losses() == 0;
     Ok(if complete && errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -287,6 +287,8 @@ fn keys(args: &ReadArgs) -> Result<KeyLog, Error> {
 fn monitor_config(args: &ReadArgs, mirror: Option<MirrorConfig>) -> MonitorConfig {
     MonitorConfig {
         eve_dir: args.report.log_dir.clone(),
+        eve_rotation: Rotation::default(),
+        eve_outputs: Vec::new(),
         // The capture comes when it is read.
         origin: Origin { host: host_name(), ..Origin::default() },
         // What a capture shows has passed.
@@ -297,6 +299,7 @@ fn monitor_config(args: &ReadArgs, mirror: Option<MirrorConfig>) -> MonitorConfi
         empty_flows_per_second: None,
         streams_dir: args.report.streams.clone(),
         mirror,
+        capture: CaptureConfig::default(),
         patterns: args.report.patterns.clone().map(|file| PatternConfig {
             file,
             action: args.report.pattern_action.unwrap_or_default().into(),

@@ -96,12 +96,12 @@ pub fn check_streams(dir: Option<&Path>) -> Result<(), Error> {
     })
 }
 
-/// Whether the mirror's further files can be created now that capabilities are gone.
+/// Whether further files of a mirror or capture can be created now that capabilities are gone.
 pub fn check_mirror(file: Option<&Path>) -> Result<(), Error> {
     file.map_or(Ok(()), mmtls::mirror::check_directory).map_err(|error| {
         let file = file.unwrap_or(Path::new("")).display();
         let hint = "further files come beside it after capabilities are given up: let this user own the directory";
-        Error::Usage(format!("mirror file {file}: {error} ({hint})"))
+        Error::Usage(format!("{file}: {error} ({hint})"))
     })
 }
 

@@ -90,6 +90,10 @@ pub struct RunArgs {
     /// at is listened at again. Where nobody answers, there is none.
     #[arg(long, value_name = "PATH", conflicts_with = "test_config")]
     take_over: Option<PathBuf>,
+    /// Write the original packets of TLS sessions into this pcapng file; capture.secrets in the configuration file puts the
+    /// key log's secrets before them.
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
     /// Keep every file, connection and system call that this user has, as [sandbox] with enabled = false.
     #[arg(long)]
     no_sandbox: bool,
@@ -128,7 +132,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let (rules, recent) = (first.reloader(), first.recent());
     let mut monitors = Vec::new();
     for _ in 1..settings.workers {
-        monitors.push(first.share(&monitor_config).map_err(mistake)?);
+        monitors.push(first.share());
     }
     monitors.insert(0, first);
     let told = told_exceptions(&file, &settings, rules_reset);
@@ -152,6 +156,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let services = Services::open(&file)?;
     let mut facts = run_facts(&settings, told.clone());
     let limits = settings.engine.limits;
+    let settings =
+        Settings { key_log_tap: monitors.first().and_then(Monitor::key_log_tap), ..settings };
     service::connect();
     let process = std::fs::File::open("/proc/self/status").ok();
     let lists = monitors.first().and_then(Monitor::rules).map(|rules| rules.lists().to_vec());
@@ -170,6 +176,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     }
     check_streams(monitor_config.streams_dir.as_deref())?;
     check_mirror(file.mirror.file.as_deref())?;
+    check_mirror(file.capture.file.as_deref())?;
+    if file.capture.secrets {
+        say(
+            "warning: capture.secrets: whoever has the capture reads what is in its sessions, and can pretend to be in them",
+        );
+    }
     for warning in middlebox.warnings() {
         say(&format!("warning: {warning}"));
     }
@@ -186,6 +198,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
             "warning: keys.accept_from = [\"any\"] without keys.client_ca_file: whoever reaches the key port and sees a \
              ClientHello can exempt its session (null keys), or have it end (keys that do not fit)",
         );
+    }
+    for output in &file.log.outputs {
+        let elsewhere = |it: &SocketAddr| !it.ip().to_canonical().is_loopback();
+        if let Some(address) = output.address().filter(elsewhere) {
+            say(&format!(
+                "warning: log.outputs: redis {address} is another machine: lines, and the password, go there in the clear"
+            ));
+        }
     }
     if middlebox.workers() > 1 {
         say(&format!("{} workers", middlebox.workers()));
@@ -232,7 +252,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let _socket_file = services.start(snapshots, controls, recent)?;
     // Here, so that it inherits no capabilities and is bound to no worker's processor.
     for monitor in &mut monitors {
-        let what = "the threads that write eve.json and the mirror";
+        let what = "the threads that write eve.json, outputs, streams and the mirror";
         monitor.write_behind().map_err(|error| Error::System { what, error })?;
     }
     // Until the end of everything that is said.
@@ -308,6 +328,7 @@ fn note_options(args: &RunArgs, places: &mut Places) {
         (args.web.is_some(), "web.listen", "--web"),
         (args.control.is_some(), "control.socket", "--control"),
         (args.mirror.is_some(), "mirror.interface", "--mirror"),
+        (args.capture.is_some(), "capture.file", "--capture"),
         (report.write.is_some(), "mirror.file", "--write"),
         (report.log_dir.is_some(), "log.directory", "--log-dir"),
         (report.streams.is_some(), "log.streams_directory", "--streams"),
@@ -360,6 +381,7 @@ fn apply(args: &RunArgs, file: &mut File, mistakes: &mut Vec<String>) {
     };
     file.sandbox.enabled &= !args.no_sandbox;
     or(&args.control, &mut file.control.socket);
+    or(&args.capture, &mut file.capture.file);
     or(&args.key_cert, &mut file.keys.certificate_file);
     or(&args.key_key, &mut file.keys.key_file);
     or(&args.keys_client_ca, &mut file.keys.client_ca_file);
@@ -397,6 +419,8 @@ pub(super) fn monitor_config(
     let interfaces = if bridge.passive { vec![interfaces.join(":")] } else { interfaces };
     MonitorConfig {
         eve_dir: file.log.directory.clone(),
+        eve_rotation: file.log.rotation(),
+        eve_outputs: file.log.outputs.clone(),
         origin: Origin {
             host: file.log.host.clone().or_else(host_name),
             interfaces,
@@ -413,6 +437,7 @@ pub(super) fn monitor_config(
         empty_flows_per_second: Some(file.log.empty_flows_per_second),
         streams_dir: file.log.streams_directory.clone(),
         mirror: file.mirror(bridge),
+        capture: file.capture.clone(),
         patterns: patterns.map(|file| PatternConfig { file, action }),
         rules: file.rules().map(|rules| RulesConfig {
             refuses_drop: bridge.passive,

@@ -7,10 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mmtls::control::Desks;
-use mmtls::monitor::{Monitor, MonitorIoError};
+use mmtls::monitor::Monitor;
 use mmtls::stats::Snapshots;
 use mmtls::stats::counts::{self, kernel_drops, status_map};
-use mmtls::summary::Summary;
 use mmtls_middlebox::Status;
 use mmtls_middlebox::worker::Worker;
 use mmtls_packet_io::Ports;
@@ -111,8 +110,8 @@ impl StatsAggregator {
         for error in &failed {
             say(&error.to_string());
         }
-        let lost = failed.iter().filter(|error| !matches!(error, MonitorIoError::Reopen(_)));
-        self.lost.fetch_add(lost.count(), Ordering::Relaxed);
+        let lost = failed.iter().filter(|error| error.is_loss()).count();
+        self.lost.fetch_add(lost, Ordering::Relaxed);
     }
 
     /// Whether the outputs hold all that they should; says what they lack.
@@ -121,15 +120,20 @@ impl StatsAggregator {
         if summary.lost_log_lines > 0 {
             say(&format!("{} lines are missing in eve.json", summary.lost_log_lines));
         }
+        if summary.lost_output_lines > 0 {
+            say(&format!("log.outputs have not got {} lines", summary.lost_output_lines));
+        }
         if summary.failed_streams > 0 {
             say(&format!("the streams of {} sessions are incomplete", summary.failed_streams));
         }
         if summary.mirror_sessions_cut > 0 {
             say(&format!("{} sessions are cut in the mirror", summary.mirror_sessions_cut));
         }
+        if summary.capture_frames_lost > 0 {
+            say(&format!("{} frames are missing in the capture", summary.capture_frames_lost));
+        }
         let errors = self.lost.load(Ordering::Relaxed) as u64;
-        let Summary { lost_log_lines, failed_streams, mirror_sessions_cut, .. } = summary;
-        errors + lost_log_lines + failed_streams + mirror_sessions_cut == 0
+        errors + summary.losses() == 0
     }
 
     pub fn write_stats(&self, monitor: &mut Monitor) {

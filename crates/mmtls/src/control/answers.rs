@@ -183,7 +183,7 @@ impl Controls {
                 "expired": engine.keys_expired,
             },
             "failure": {
-                "when_down": self.facts.when_down,
+                "when_down": facts.when_down,
                 "guard_leases_lost": status.leases_lost,
                 "guard_frames": forwarded(&|port| port.guard_forwarded_frames),
                 "guard_bytes": forwarded(&|port| port.guard_forwarded_bytes),

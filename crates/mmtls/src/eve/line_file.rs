@@ -1,4 +1,4 @@
-//! A file of whole lines that survives a full disk, and one that hangs.
+//! A file of whole lines that survives a full disk, and one that hangs; or a consumer elsewhere, that goes and comes back.
 //!
 //! Refuses to lose what it took, as long as it fits into a bounded buffer, and to fail: an error
 //! is kept to be told once, lines that are not written count as lost, those that the buffer had no
@@ -13,11 +13,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::out::{Cut, Out, Written, open_at_once};
+use super::out::{Cut, Out, Target, Written, open_at_once};
+use crate::rotation::Rotation;
 
 /// Buffered bytes that make it write.
 const WRITE_AT: usize = 64 << 10;
-/// Most bytes that are kept while writing fails or takes its time.
+/// Most bytes that are kept while writing fails or takes its time, of a file.
 const MAX_PENDING: usize = 16 << 20;
 /// How long the disk is waited for at the end, in all.
 const LAST_WAIT: Duration = Duration::from_secs(4);
@@ -37,7 +38,12 @@ pub(super) struct LineFile {
 
 /// What all writers of a file share.
 struct Shared {
+    /// Nothing where it is no file that can be opened again.
     path: Box<Path>,
+    /// Of the thread.
+    name: &'static str,
+    rotation: Rotation,
+    max_pending: usize,
     /// [`LAST_WAIT`], less in tests.
     last_wait: Duration,
     state: Mutex<State>,
@@ -62,6 +68,10 @@ struct State {
     in_hand: usize,
     in_hand_lines: u64,
     lost: u64,
+    /// Lines that were written.
+    written: u64,
+    /// Of those that are lost: they are too long for who takes them.
+    too_long: u64,
     /// Writing failed, and is tried again when somebody asks for it.
     failing: bool,
     again: bool,
@@ -69,6 +79,8 @@ struct State {
     error: Option<io::Error>,
     /// This trouble was told; the next one, after something could be written, is told again.
     told: bool,
+    /// It is over, and that was not told yet.
+    recovered: bool,
     reopen: bool,
     reopen_error: Option<io::Error>,
     end: bool,
@@ -85,27 +97,27 @@ struct Thread(Arc<Shared>);
 
 impl LineFile {
     /// Opens a file to append to; a new one is readable by its owner only.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Self::open_with(path, LAST_WAIT)
+    pub(super) fn open(path: &Path, rotation: Rotation) -> io::Result<Self> {
+        Self::open_with(path, rotation, LAST_WAIT)
     }
 
     /// Standard output as it is now, which is never opened anew.
     pub(super) fn standard_output() -> io::Result<Self> {
-        Ok(Self::new(Path::new(""), Out::standard_output()?, LAST_WAIT))
+        Ok(Self::new(Shared::of(Path::new(""), Out::standard_output()?)))
     }
 
-    fn open_with(path: &Path, last_wait: Duration) -> io::Result<Self> {
-        Ok(Self::new(path, Out::open(path)?, last_wait))
+    /// Somebody else, for whom so many bytes may wait.
+    pub(super) fn consumer(consumer: impl Target + Send + 'static, max_pending: usize) -> Self {
+        let shared = Shared::of(Path::new(""), Out::consumer(consumer));
+        Self::new(Shared { name: "eve-output", max_pending, ..shared })
     }
 
-    fn new(path: &Path, out: Out, last_wait: Duration) -> Self {
-        let shared = Shared {
-            path: path.into(),
-            last_wait,
-            state: Mutex::new(State::new(out)),
-            work: Condvar::new(),
-            done: Condvar::new(),
-        };
+    fn open_with(path: &Path, rotation: Rotation, last_wait: Duration) -> io::Result<Self> {
+        let shared = Shared::of(path, Out::open(path)?);
+        Ok(Self::new(Shared { rotation, last_wait, ..shared }))
+    }
+
+    fn new(shared: Shared) -> Self {
         Self { gathered: Vec::new(), lines: 0, shared: Arc::new(shared), thread: None }
     }
 
@@ -123,7 +135,9 @@ impl LineFile {
         if running.is_none() && !state.behind {
             let shared = Arc::clone(&self.shared);
             // It takes the file once the lock is free.
-            thread::Builder::new().name("eve-log".to_owned()).spawn(move || shared.write_on())?;
+            thread::Builder::new()
+                .name(self.shared.name.to_owned())
+                .spawn(move || shared.write_on())?;
             let thread = Arc::new(Thread(Arc::clone(&self.shared)));
             state.thread = Arc::downgrade(&thread);
             (state.behind, state.end) = (true, false);
@@ -138,6 +152,9 @@ impl LineFile {
     /// for all its writers. [`Self::take_reopen_error`] says whether it failed.
     pub(super) fn reopen(&mut self) {
         self.flush();
+        if self.shared.path.as_os_str().is_empty() {
+            return;
+        }
         let mut state = self.shared.lock();
         if state.behind {
             state.reopen = true;
@@ -170,16 +187,20 @@ impl LineFile {
     }
 
     /// As [`Self::flush`], and waits until it is written, but not for ever: a slow reader of a FIFO, or a disk that
-    /// hangs, must not keep a program from ending.
-    pub(super) fn finish(&mut self) {
+    /// hangs, must not keep a program from ending. Others may have been waited for since `begun`.
+    pub(super) fn finish(&mut self, begun: Instant) {
         self.flush();
+        let spent = begun.elapsed();
+        let mut state = self.shared.lock();
+        state.waited = state.waited.max(spent);
+        drop(state);
         self.shared.wait_until(|state| !state.busy && !state.has_work());
         self.shared.lock().finished = true;
     }
 
     fn hand_over(&mut self, again: bool) {
         let mut state = self.shared.lock();
-        state.take(&self.gathered, self.lines);
+        state.take(&self.gathered, self.lines, self.shared.max_pending);
         self.gathered.clear();
         self.lines = 0;
         if state.behind {
@@ -192,6 +213,9 @@ impl LineFile {
                 while state.fill(&mut out) {
                     let (cut, written) = self.shared.write(&mut out);
                     state.forget(&cut);
+                    if let Some(error) = self.shared.rotate(&mut out) {
+                        state.reopen_error = Some(error);
+                    }
                     if !state.wrote(written) {
                         break;
                     }
@@ -203,6 +227,17 @@ impl LineFile {
 
     pub(super) fn take_error(&mut self) -> Option<io::Error> {
         self.shared.lock().error.take()
+    }
+
+    /// Whether a trouble that was told is over, once.
+    pub(super) fn take_recovered(&mut self) -> bool {
+        core::mem::take(&mut self.shared.lock().recovered)
+    }
+
+    /// Lines that were written, and those of them that were lost since they are too long.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        let state = self.shared.lock();
+        (state.written, state.too_long)
     }
 
     /// Why the file could not be opened anew.
@@ -245,10 +280,13 @@ impl State {
             in_hand: 0,
             in_hand_lines: 0,
             lost: 0,
+            written: 0,
+            too_long: 0,
             failing: false,
             again: false,
             error: None,
             told: false,
+            recovered: false,
             reopen: false,
             reopen_error: None,
             end: false,
@@ -265,12 +303,12 @@ impl State {
     }
 
     /// Takes lines, or loses them.
-    fn take(&mut self, lines: &[u8], count: u64) {
+    fn take(&mut self, lines: &[u8], count: u64, max_pending: usize) {
         self.finished &= count == 0;
         let waits = self.failing || self.behind;
-        if waits && self.in_hand + self.pending.len() + lines.len() > MAX_PENDING {
+        if waits && self.in_hand + self.pending.len() + lines.len() > max_pending {
             self.lost += count;
-            self.tell(|| io::Error::other("the disk does not keep up, lines are lost"));
+            self.tell(|| io::Error::other("it does not keep up, lines are lost"));
         } else {
             self.pending.extend_from_slice(lines);
             self.pending_lines += count;
@@ -290,13 +328,21 @@ impl State {
     /// Takes what was written into account; false when writing failed.
     fn wrote(&mut self, written: io::Result<Written>) -> bool {
         match written {
-            Ok(Written { bytes, lines }) => {
+            Ok(Written { bytes, lines, too_long }) => {
                 self.in_hand -= bytes;
                 self.in_hand_lines = self.in_hand_lines.saturating_sub(lines);
+                self.written += lines.saturating_sub(too_long);
+                self.lost += too_long;
+                self.too_long += too_long;
                 self.proceed();
                 self.failing = false;
-                if self.in_hand == 0 && self.pending.len() < MAX_PENDING / 2 {
-                    self.told = false;
+                if self.in_hand == 0 && self.pending.len() < WRITE_AT {
+                    self.recovered |= core::mem::take(&mut self.told);
+                }
+                // Once in all: the next one is nothing new.
+                if too_long > 0 && self.too_long == too_long {
+                    let text = "it does not take lines as long as some are, and those are lost";
+                    self.error.get_or_insert_with(|| io::Error::other(text));
                 }
                 true
             }
@@ -349,6 +395,19 @@ impl Drop for State {
 }
 
 impl Shared {
+    fn of(path: &Path, out: Out) -> Self {
+        Self {
+            path: path.into(),
+            name: "eve-log",
+            rotation: Rotation::default(),
+            max_pending: MAX_PENDING,
+            last_wait: LAST_WAIT,
+            state: Mutex::new(State::new(out)),
+            work: Condvar::new(),
+            done: Condvar::new(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -361,12 +420,17 @@ impl Shared {
         match open_at_once(&self.path) {
             Ok(file) => {
                 let cut = out.go_on(file);
-                let nothing = Written { bytes: 0, lines: 0 };
+                let nothing = Written::default();
                 // Not asked again before something is written: some file systems count no links.
                 (cut, if out.is_empty() { Ok(nothing) } else { out.write_piece() })
             }
             Err(error) => (Cut(0), Err(error)),
         }
+    }
+
+    /// Begins another file where it is time for that; why it could not.
+    fn rotate(&self, out: &mut Out) -> Option<io::Error> {
+        out.rotate_if_due(&self.path, &self.rotation).err()
     }
 
     /// Waits for the thread, if there is one, but not for ever.
@@ -406,8 +470,12 @@ impl Shared {
             while going && !(asked && out.is_empty()) && state.fill(&mut out) {
                 drop(state);
                 let (cut, written) = self.write(&mut out);
+                let rotated = self.rotate(&mut out);
                 state = self.lock();
                 state.forget(&cut);
+                if let Some(error) = rotated {
+                    state.reopen_error = Some(error);
+                }
                 going = state.wrote(written);
                 asked = reopen || state.reopen;
                 self.done.notify_all();
@@ -440,9 +508,13 @@ mod tests {
 
     use super::*;
 
+    fn open(path: &Path) -> io::Result<LineFile> {
+        LineFile::open(path, Rotation::default())
+    }
+
     #[test]
     fn refuses_to_grow_without_bound() {
-        let mut file = LineFile::open(Path::new("/dev/full")).unwrap();
+        let mut file = open(Path::new("/dev/full")).unwrap();
         let line = [b'x'; 1 << 16];
         for _ in 0..512 {
             file.push(&line);
@@ -464,25 +536,25 @@ mod tests {
             let dir = std::env::temp_dir().join(name);
             create_private_dir(&dir).unwrap();
             let (path, rotated) = (dir.join("a"), dir.join("b"));
-            let mut file = LineFile::open(&path).unwrap();
+            let mut file = open(&path).unwrap();
             if behind {
                 file.write_behind().unwrap();
             }
             file.push(b"1\n");
             std::fs::rename(&path, &rotated).unwrap();
             file.reopen();
-            file.finish();
+            file.finish(Instant::now());
             assert!(file.take_reopen_error().is_none());
             file.push(b"2\n");
-            file.finish();
+            file.finish(Instant::now());
             assert_eq!(std::fs::read(&rotated).unwrap(), b"1\n");
             assert_eq!(std::fs::read(&path).unwrap(), b"2\n");
             std::fs::remove_dir_all(&dir).unwrap();
             file.reopen();
-            file.finish();
+            file.finish(Instant::now());
             assert!(file.take_reopen_error().is_some());
             file.push(b"3\n");
-            file.finish();
+            file.finish(Instant::now());
             assert!(file.take_error().is_some(), "nobody could find the old file");
             assert_eq!(file.lost_lines(), 1);
         }
@@ -490,7 +562,7 @@ mod tests {
 
     #[test]
     fn refuses_nothing_when_the_device_is_full() {
-        let mut file = LineFile::open(Path::new("/dev/full")).unwrap();
+        let mut file = open(Path::new("/dev/full")).unwrap();
         file.push(b"{}\n");
         file.flush();
         assert!(file.take_error().is_some());
@@ -505,13 +577,13 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("mmtls-reopen-fifo-{}", std::process::id()));
         create_private_dir(&dir).unwrap();
         let path = dir.join("eve.json");
-        let mut file = LineFile::open(&path).unwrap();
+        let mut file = open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         file.reopen();
         let error = file.take_reopen_error().unwrap();
         assert_eq!(error.to_string(), "nobody reads this FIFO");
-        let error = LineFile::open(&path).err().unwrap();
+        let error = open(&path).err().unwrap();
         assert_eq!(error.to_string(), "nobody reads this FIFO", "nor at the start");
         // With a reader it is a file like any other.
         let both = OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -530,7 +602,8 @@ mod tests {
         let path = dir.join("eve.json");
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         let reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-        let mut file = LineFile::open_with(&path, Duration::from_secs(1)).unwrap();
+        let mut file =
+            LineFile::open_with(&path, Rotation::default(), Duration::from_secs(1)).unwrap();
         file.write_behind().unwrap();
         (dir, file, reader)
     }
@@ -569,7 +642,7 @@ mod tests {
         other.flush();
         assert_eq!((file.lost_lines(), file.take_error().is_none()), (0, true));
         let reader = thread::spawn(move || read_lines(reader, 2000));
-        file.finish();
+        file.finish(Instant::now());
         let (reader, _) = reader.join().unwrap();
         assert_eq!(file.lost_lines(), 0);
         // Whoever is left goes on, with the thread and without it.
@@ -598,10 +671,10 @@ mod tests {
         assert!((1..40_000).contains(&lost), "{lost}");
         assert!(file.take_error().is_some(), "who does not keep up is told of");
         // The end does not wait for ever, and counts what it leaves behind.
-        file.finish();
+        file.finish(Instant::now());
         let waited = file.shared.lock().waited;
         for _ in 0..30 {
-            file.finish();
+            file.finish(Instant::now());
         }
         assert_eq!(file.shared.lock().waited, waited, "waited for once");
         let left = file.lost_lines();
@@ -610,9 +683,9 @@ mod tests {
         let reader = thread::spawn(move || read_lines(reader, 40_000 - lost));
         while file.lost_lines() != lost {
             assert!(file.lost_lines() >= lost);
-            file.finish();
+            file.finish(Instant::now());
         }
-        file.finish();
+        file.finish(Instant::now());
         assert_eq!(file.lost_lines(), lost);
         let reader = reader.join().unwrap();
         drop((file, reader));
@@ -636,8 +709,8 @@ mod tests {
             reader
         });
         let begun = Instant::now();
-        file.finish();
-        file.finish();
+        file.finish(Instant::now());
+        file.finish(Instant::now());
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
         assert!(file.lost_lines() > 0 && file.take_error().is_some(), "it is told");
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -656,7 +729,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("mmtls-removed-{}", std::process::id()));
         create_private_dir(&dir).unwrap();
         let path = dir.join("eve.json");
-        let mut file = LineFile::open(&path).unwrap();
+        let mut file = open(&path).unwrap();
         file.push(b"1\n");
         file.flush();
         std::fs::remove_file(&path).unwrap();
@@ -674,12 +747,62 @@ mod tests {
     }
 
     #[test]
+    fn accepts_as_many_files_as_it_was_told_and_no_half_lines() {
+        for behind in [false, true] {
+            let name = format!("mmtls-rotate-{behind}-{}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            create_private_dir(&dir).unwrap();
+            let path = dir.join("eve.json");
+            let rotation = Rotation { bytes: Some(1 << 16), age: None, files: 3 };
+            let mut file = LineFile::open(&path, rotation).unwrap();
+            if behind {
+                file.write_behind().unwrap();
+            }
+            for _ in 0..400 {
+                file.push(&LINE);
+                file.finish(Instant::now());
+            }
+            assert_eq!((file.lost_lines(), file.take_reopen_error().is_none()), (0, true));
+            drop(file);
+            let mut names: Vec<_> =
+                std::fs::read_dir(&dir).unwrap().map(|it| it.unwrap().file_name()).collect();
+            names.sort();
+            assert_eq!(names, ["eve.json", "eve.json.1", "eve.json.2"]);
+            for name in names {
+                let text = std::fs::read(dir.join(name)).unwrap();
+                assert!(text.len() <= 1 << 16 && text.len() % LINE.len() == 0);
+                assert_eq!(text.last(), Some(&b'\n'));
+            }
+            std::fs::remove_dir_all(&dir).unwrap();
+        }
+    }
+
+    #[test]
+    fn accepts_a_directory_in_which_nothing_can_be_renamed_and_tells_it() {
+        let dir = std::env::temp_dir().join(format!("mmtls-rotate-not-{}", std::process::id()));
+        create_private_dir(&dir).unwrap();
+        let path = dir.join("eve.json");
+        // What has the name already is a directory with something in it.
+        create_private_dir(&dir.join("eve.json.1/x")).unwrap();
+        let rotation = Rotation { bytes: Some(1 << 16), age: None, files: 2 };
+        let mut file = LineFile::open(&path, rotation).unwrap();
+        for _ in 0..100 {
+            file.push(&LINE);
+        }
+        file.flush();
+        assert!(file.take_reopen_error().is_some() && file.take_error().is_none());
+        assert_eq!(file.lost_lines(), 0);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 100 << 10);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
     fn names_each_trouble_once() {
         let mut state = State::new(Out::open(Path::new("/dev/null")).unwrap());
         let full = || Err(io::ErrorKind::StorageFull.into());
         assert!(!state.wrote(full()) && !state.wrote(full()));
         assert!(state.error.take().is_some() && state.error.is_none());
-        assert!(state.wrote(Ok(Written { bytes: 0, lines: 0 })) && !state.failing);
+        assert!(state.wrote(Ok(Written::default())) && !state.failing);
         assert!(!state.wrote(full()) && state.error.is_some(), "another one");
     }
 }

@@ -1,4 +1,5 @@
-//! The file that lines go to: whole lines, also when it is full, and cut where one is torn.
+//! The file, or the consumer, that lines go to: whole lines, also when a file is full, and cut where one is torn. A file
+//! that is large or old is kept under another name, and another one begun.
 //!
 //! Refuses to try again by itself, and to wait for the reader of a FIFO when it opens.
 
@@ -7,17 +8,89 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+
+use crate::rotation::{Rotation, keep};
 
 /// Most bytes that are written at once, unless a line is longer.
 const MAX_PIECE: usize = 64 << 10;
 /// Memory that is not given back between two batches.
 const KEPT_CAPACITY: usize = 4 * MAX_PIECE;
 
-/// A file, and what it has got of the latest lines.
-pub(super) struct Out<W = File> {
+/// How long after a failure to rotate nothing is tried.
+const ROTATE_AGAIN: Duration = Duration::from_secs(60);
+
+/// Where lines go.
+pub(super) trait Target {
+    /// Takes some of these lines; of a file, perhaps a part of one.
+    ///
+    /// # Errors
+    /// Why none was taken.
+    fn put(&mut self, lines: &[u8]) -> io::Result<Taken>;
+
+    /// How many of the latest lines were given to no one, since they are too long for whoever takes them: once.
+    fn take_too_long(&mut self) -> u64 {
+        0
+    }
+}
+
+/// How many bytes were taken.
+pub(super) type Taken = usize;
+
+impl<W: Write> Target for W {
+    fn put(&mut self, lines: &[u8]) -> io::Result<Taken> {
+        self.write(lines)
+    }
+}
+
+/// A file, or a consumer elsewhere.
+pub(super) enum Place {
+    File(Opened),
+    Consumer(Box<dyn Target + Send>),
+}
+
+/// A file that is open.
+pub(super) struct Opened {
+    file: File,
+    /// Bytes in it.
+    len: u64,
+    since: Instant,
+    /// When it could not be rotated.
+    failed: Option<Instant>,
+}
+
+impl From<File> for Opened {
+    fn from(file: File) -> Self {
+        let len = file.metadata().ok().filter(|it| it.is_file()).map_or(0, |it| it.len());
+        Self { file, len, since: Instant::now(), failed: None }
+    }
+}
+
+impl Target for Place {
+    fn put(&mut self, lines: &[u8]) -> io::Result<Taken> {
+        match self {
+            Self::File(opened) => {
+                let taken = opened.file.write(lines)?;
+                opened.len += taken as u64;
+                Ok(taken)
+            }
+            Self::Consumer(consumer) => consumer.put(lines),
+        }
+    }
+
+    fn take_too_long(&mut self) -> u64 {
+        match self {
+            Self::File(_) => 0,
+            Self::Consumer(consumer) => consumer.take_too_long(),
+        }
+    }
+}
+
+/// A file or a consumer, and what it has got of the latest lines.
+pub(super) struct Out<W = Place> {
     to: W,
     lines: Vec<u8>,
     /// How much of them is written.
@@ -32,12 +105,15 @@ pub(super) struct Out<W = File> {
 pub(super) struct Cut(pub(super) usize);
 
 /// What was written: bytes, and lines that ended there.
+#[derive(Default)]
 pub(super) struct Written {
     pub(super) bytes: usize,
     pub(super) lines: u64,
+    /// Of these, those that were too long for whoever takes them.
+    pub(super) too_long: u64,
 }
 
-impl<W: Write> Out<W> {
+impl<W: Target> Out<W> {
     pub(super) fn new(to: W) -> Self {
         Self { to, lines: Vec::new(), written: 0, torn: 0, borrowed: false }
     }
@@ -63,7 +139,7 @@ impl<W: Write> Out<W> {
             None => left,
         };
         let bytes = loop {
-            match self.to.write(piece) {
+            match self.to.put(piece) {
                 Ok(0) if !piece.is_empty() => return Err(io::ErrorKind::WriteZero.into()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => break other?,
@@ -76,7 +152,7 @@ impl<W: Write> Out<W> {
         };
         let lines = gone.iter().filter(|byte| is_end(byte)).count() as u64;
         self.pass_over(bytes);
-        Ok(Written { bytes, lines })
+        Ok(Written { bytes, lines, too_long: self.to.take_too_long() })
     }
 
     fn pass_over(&mut self, bytes: usize) {
@@ -102,18 +178,35 @@ impl<W: Write> Out<W> {
 impl Out {
     /// Opens a file to append to; a new one is readable by its owner only.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self::new(open_at_once(path)?))
+        Ok(Self::of(open_at_once(path)?))
+    }
+
+    fn of(file: File) -> Self {
+        Self::new(Place::File(file.into()))
+    }
+
+    /// Somebody else, who takes lines.
+    pub(super) fn consumer(consumer: impl Target + Send + 'static) -> Self {
+        Self::new(Place::Consumer(Box::new(consumer)))
     }
 
     /// What this process was started with as its standard output.
     pub(super) fn standard_output() -> io::Result<Self> {
         let file = io::stdout().as_fd().try_clone_to_owned()?;
-        Ok(Self { borrowed: true, ..Self::new(file.into()) })
+        Ok(Self { borrowed: true, ..Self::of(file.into()) })
+    }
+
+    fn file(&self) -> Option<&File> {
+        match &self.to {
+            Place::File(opened) => Some(&opened.file),
+            Place::Consumer(_) => None,
+        }
     }
 
     /// Whether nobody can find the file any more.
     pub(super) fn is_removed(&self) -> bool {
-        !self.borrowed && self.to.metadata().is_ok_and(|it| it.is_file() && it.nlink() == 0)
+        let is_gone = |file: &File| file.metadata().is_ok_and(|it| it.is_file() && it.nlink() == 0);
+        !self.borrowed && self.file().is_some_and(is_gone)
     }
 
     /// Goes on in another file.
@@ -123,18 +216,50 @@ impl Out {
             // A FIFO has half a line; its rest would be the first line here.
             cut = self.pass_over_line();
         }
-        self.to = file;
+        self.to = Place::File(file.into());
         cut
+    }
+
+    /// Goes on in another file where this one is large or old: it is kept as `FILE.1`.
+    ///
+    /// # Errors
+    /// Those of the file system; the file in use stays so.
+    pub(super) fn rotate_if_due(&mut self, path: &Path, rotation: &Rotation) -> io::Result<()> {
+        // Not within a line.
+        let Place::File(opened) = &mut self.to else {
+            return Ok(());
+        };
+        let is_left_alone = opened.failed.is_some_and(|failed| failed.elapsed() < ROTATE_AGAIN);
+        if self.borrowed
+            || self.torn > 0
+            || is_left_alone
+            || !rotation.is_due(opened.len, opened.since.elapsed())
+        {
+            return Ok(());
+        }
+        // Somebody else may have given it another name, and so may have what failed here before.
+        let kept = if path.exists() { keep(path, rotation.files) } else { Ok(()) };
+        match kept.and_then(|()| open_at_once(path)) {
+            Ok(file) => *opened = file.into(),
+            Err(error) => {
+                opened.failed = Some(Instant::now());
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Cuts off a torn last line, which would break readers of the whole file. Needs no space.
     pub(super) fn cut_torn(&mut self) -> Cut {
         if self.torn > 0
             && !self.borrowed
-            && let Ok(metadata) = self.to.metadata()
+            && let Place::File(opened) = &mut self.to
+            && let Ok(metadata) = opened.file.metadata()
             && metadata.is_file()
         {
-            let _ = self.to.set_len(metadata.len().saturating_sub(self.torn));
+            let whole = metadata.len().saturating_sub(self.torn);
+            let _ = opened.file.set_len(whole);
+            opened.len = whole;
             return self.pass_over_line();
         }
         Cut(0)
@@ -188,7 +313,7 @@ mod tests {
     }
 
     /// Writes until nothing is left, or an error; lines that ended.
-    fn write_all<W: Write>(out: &mut Out<W>) -> (u64, Option<io::ErrorKind>) {
+    fn write_all<W: Target>(out: &mut Out<W>) -> (u64, Option<io::ErrorKind>) {
         let mut lines = 0;
         while !out.is_empty() {
             match out.write_piece() {
@@ -248,7 +373,7 @@ mod tests {
 
         // A pipe cannot be cut.
         let (mut reader, writer) = io::pipe().unwrap();
-        let mut out = Out::new(File::from(std::os::fd::OwnedFd::from(writer)));
+        let mut out = Out::of(File::from(std::os::fd::OwnedFd::from(writer)));
         out.take(&mut b"to".to_vec());
         assert_eq!(write_all(&mut out).1, None);
         out.take(&mut b"rn\nlast\n".to_vec());

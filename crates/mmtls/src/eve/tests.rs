@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::*;
 use crate::fingerprint::Ja3;
 
+mod consumer;
 #[path = "../../tests/common/schema.rs"]
 mod schema;
 

@@ -1,4 +1,4 @@
-//! The pcapng file of a mirror, and those before it: `FILE` is written, `FILE.1` is the one before, and so on.
+//! A pcapng file of a mirror, or of original packets, and those before it: `FILE` is written, `FILE.1` is the one before, and so on.
 //!
 //! Refuses more files than it was told, to write through symbolic links, and to leave half a block in a file: where writing
 //! fails, what was not written whole is cut off.
@@ -9,11 +9,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mmtls_packet_io::capture::PcapngWriter;
+use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
 use rustix::fs::{Access, access};
+use zeroize::Zeroize;
 
-use super::settings::MirrorConfig;
 use crate::eve::open_at_once;
+use crate::rotation::{Rotation, keep};
 
 /// Bytes that are gathered before they are written.
 const WRITE_AT: usize = 256 << 10;
@@ -22,9 +23,9 @@ const IS_LINK: &str = "is a symbolic link, which is not followed";
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Writes blocks to a file, and begins another one when it is large or old.
-pub(super) struct RotatingFile {
+pub(crate) struct RotatingFile {
     path: PathBuf,
-    limits: Limits,
+    rotation: Rotation,
     blocks: PcapngWriter<Vec<u8>>,
     file: File,
     /// Bytes in the file: whole blocks.
@@ -38,30 +39,18 @@ pub(super) struct RotatingFile {
     failed: Option<Instant>,
 }
 
-#[derive(Clone, Copy)]
-struct Limits {
-    bytes: u64,
-    age: Option<Duration>,
-    files: u32,
-}
-
 impl RotatingFile {
     /// Begins a file; one that is there and holds packets is kept as `FILE.1`.
     ///
     /// # Errors
     /// Those of the file system.
-    pub(super) fn create(path: &Path, config: &MirrorConfig) -> io::Result<Self> {
-        let limits = Limits {
-            bytes: config.max_file_bytes,
-            age: config.max_file_seconds.map(Duration::from_secs),
-            files: config.max_files,
-        };
+    pub(crate) fn create(path: &Path, rotation: Rotation) -> io::Result<Self> {
         let mut blocks = PcapngWriter::new(Vec::with_capacity(WRITE_AT))?;
         let header_len = blocks.get_mut().len() as u64;
         Ok(Self {
-            file: begin(path, limits.files, header_len)?,
+            file: begin(path, rotation.files, header_len)?,
             path: path.to_owned(),
-            limits,
+            rotation,
             blocks,
             len: 0,
             header_len,
@@ -72,17 +61,17 @@ impl RotatingFile {
     }
 
     /// Which of its files is being written.
-    pub(super) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
     /// Whether something can be written, as far as is known.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.failed.is_none_or(|failed| failed.elapsed() >= RETRY)
     }
 
     /// Adds a packet to what will be written.
-    pub(super) fn push(&mut self, time_ns: u64, frame: &[u8], comment: Option<&str>) {
+    pub(crate) fn push(&mut self, time_ns: u64, frame: &[u8], comment: Option<&str>) {
         // Memory takes everything, and no frame is too large for a block.
         let _ = match comment {
             Some(comment) => self.blocks.commented_packet(time_ns, frame, comment),
@@ -90,8 +79,14 @@ impl RotatingFile {
         };
     }
 
+    /// Adds lines of a key log, for packets that come after them.
+    pub(crate) fn push_secrets(&mut self, lines: &[u8]) {
+        // Memory takes everything, and there are few lines.
+        let _ = self.blocks.secrets(SecretsKind::TLS_KEY_LOG, lines);
+    }
+
     /// Whether enough has been gathered.
-    pub(super) fn is_due(&mut self) -> bool {
+    pub(crate) fn is_due(&mut self) -> bool {
         self.blocks.get_mut().len() >= WRITE_AT
     }
 
@@ -99,7 +94,7 @@ impl RotatingFile {
     ///
     /// # Errors
     /// Those of the file system.
-    pub(super) fn commit(&mut self) -> io::Result<()> {
+    pub(crate) fn commit(&mut self) -> io::Result<()> {
         let gathered = self.blocks.get_mut();
         let written = self.file.write_all(gathered);
         match &written {
@@ -115,7 +110,8 @@ impl RotatingFile {
                 self.failed = Some(Instant::now());
             }
         }
-        gathered.clear();
+        // There may be secrets in it.
+        gathered.zeroize();
         if self.len == 0 {
             self.blocks = PcapngWriter::new(std::mem::take(self.blocks.get_mut()))?;
         }
@@ -123,18 +119,17 @@ impl RotatingFile {
     }
 
     /// Whether another file is to begin: between two events, so that each is in one file.
-    pub(super) fn is_full(&mut self) -> bool {
+    pub(crate) fn is_full(&mut self) -> bool {
         let len = self.len + self.blocks.get_mut().len() as u64;
-        let is_old = self.limits.age.is_some_and(|age| self.opened.elapsed() >= age);
-        (len >= self.limits.bytes || is_old) && len > self.header_len
+        len > self.header_len && self.rotation.is_due(len, self.opened.elapsed())
     }
 
     /// Begins another file, once everything has been written.
     ///
     /// # Errors
     /// Those of the file system; the file in use stays so.
-    pub(super) fn rotate(&mut self) -> io::Result<()> {
-        match begin(&self.path, self.limits.files, self.header_len) {
+    pub(crate) fn rotate(&mut self) -> io::Result<()> {
+        match begin(&self.path, self.rotation.files, self.header_len) {
             Ok(file) => self.file = file,
             Err(error) => {
                 self.failed = Some(Instant::now());
@@ -170,25 +165,9 @@ fn begin(path: &Path, files: u32, header_len: u64) -> io::Result<File> {
             return Err(io::Error::other(IS_LINK));
         }
         Ok(found) if !found.is_file() => return open_at_once(path),
-        Ok(found) if files > 1 && found.len() > header_len => keep(path, files)?,
-        Ok(_) => fs::remove_file(path)?,
+        Ok(found) => keep(path, if found.len() > header_len { files } else { 1 })?,
     }
     OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
-}
-
-/// Gives every file the next number; the last one goes.
-fn keep(path: &Path, files: u32) -> io::Result<()> {
-    let name = |number: u32| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{number}"));
-        PathBuf::from(name)
-    };
-    // Up to the first number that is free: there may be thousands.
-    let last = (1..files - 1).find(|number| !name(*number).exists()).unwrap_or(files - 1);
-    for number in (1..last).rev() {
-        fs::rename(name(number), name(number + 1))?;
-    }
-    fs::rename(path, name(1))
 }
 
 #[cfg(test)]
@@ -198,8 +177,8 @@ mod tests {
     use super::*;
     use crate::eve::tests::TempDir;
 
-    fn config(max_file_bytes: u64, max_files: u32) -> MirrorConfig {
-        MirrorConfig { max_file_bytes, max_files, ..MirrorConfig::default() }
+    fn rotation(bytes: u64, files: u32) -> Rotation {
+        Rotation { bytes: Some(bytes), age: None, files }
     }
 
     fn names(dir: &TempDir) -> Vec<String> {
@@ -216,7 +195,7 @@ mod tests {
         let dir = TempDir::new("mirror-rotate");
         fs::create_dir_all(&dir.0).unwrap();
         let path = dir.0.join("m");
-        let mut file = RotatingFile::create(&path, &config(1000, 3)).unwrap();
+        let mut file = RotatingFile::create(&path, rotation(1000, 3)).unwrap();
         for number in 0..50 {
             if file.is_full() {
                 file.commit().unwrap();
@@ -234,7 +213,7 @@ mod tests {
         }
         // Another run keeps the last one, and puts nothing in the place of a file without packets.
         for _ in 0..2 {
-            let mut file = RotatingFile::create(&path, &config(1000, 3)).unwrap();
+            let mut file = RotatingFile::create(&path, rotation(1000, 3)).unwrap();
             file.commit().unwrap();
         }
         assert_eq!(names(&dir), ["m", "m.1", "m.2"]);
@@ -246,7 +225,7 @@ mod tests {
         let dir = TempDir::new("mirror-link");
         fs::create_dir_all(&dir.0).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.0.join("m")).unwrap();
-        let error = RotatingFile::create(&dir.0.join("m"), &config(1000, 3)).err().unwrap();
+        let error = RotatingFile::create(&dir.0.join("m"), rotation(1000, 3)).err().unwrap();
         let checked = check(&dir.0.join("m")).unwrap_err();
         for error in [error, checked] {
             assert!(error.to_string().contains("symbolic link"), "{error}");
@@ -258,7 +237,7 @@ mod tests {
 
     #[test]
     fn refuses_to_go_on_at_once_after_an_error() {
-        let mut file = RotatingFile::create(Path::new("/dev/full"), &config(1000, 3)).unwrap();
+        let mut file = RotatingFile::create(Path::new("/dev/full"), rotation(1000, 3)).unwrap();
         file.push(1, b"frame", None);
         assert_eq!(file.commit().unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert!(!file.is_ready());

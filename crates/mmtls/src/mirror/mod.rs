@@ -10,7 +10,7 @@
 //! session's conversation ends there with a RST, whose comment says why.
 
 mod conversation;
-mod file;
+pub(crate) mod file;
 mod frame;
 mod session;
 mod settings;
@@ -19,15 +19,14 @@ mod writer;
 use core::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::Duration;
 
 use mmtls_engine::session::SessionId;
 use mmtls_engine::tls::Direction;
 use mmtls_packet_io::af_packet::Sender;
 
+use crate::behind::{Behind, ITEM_BYTES as EVENT_BYTES};
 use file::RotatingFile;
 pub use session::SessionMirror;
 pub use settings::{MirrorConfig, ServerPort};
@@ -36,12 +35,6 @@ pub use writer::{MirrorError, Output};
 
 /// Early data whose fate is not known may take one part in so many of what may be buffered.
 const EARLY_SHARE: usize = 4;
-/// What an event costs of the queue beside its bytes.
-const EVENT_BYTES: usize = 256;
-/// How often the thread looks after its outputs while nothing comes.
-const IDLE: Duration = Duration::from_millis(500);
-/// How long the outputs are waited for at the end.
-const LAST_WAIT: Duration = Duration::from_secs(5);
 
 /// Why a mirror could not be opened.
 #[derive(Debug)]
@@ -88,36 +81,15 @@ pub struct MirrorCounters {
 #[derive(Clone)]
 pub struct Mirror {
     shared: Arc<Shared>,
-    /// Lives as long as somebody has asked for it.
-    thread: Option<Arc<Thread>>,
+    behind: Behind<Writer>,
 }
 
 struct Shared {
     port: ServerPort,
     max_buffered_bytes: usize,
-    /// Bytes of events that were not written yet.
-    buffered: AtomicUsize,
     /// Bytes of early data whose fate is not known.
     early: AtomicUsize,
-    counters: Counters,
-    queue: Mutex<Queue>,
-    /// There is something in the queue, or the thread is to end.
-    work: Condvar,
-    /// The thread has written what there was.
-    done: Condvar,
-    /// While there is no thread, whoever has an event writes.
-    writer: Mutex<Option<Writer>>,
-}
-
-#[derive(Default)]
-struct Queue {
-    events: Vec<Event>,
-    /// A thread writes.
-    behind: bool,
-    /// It is writing.
-    busy: bool,
-    end: bool,
-    error: Option<MirrorError>,
+    counters: Arc<Counters>,
 }
 
 /// What early data of a session take of the memory for those of all, a part of [`MirrorConfig::max_buffered_bytes`].
@@ -149,9 +121,6 @@ impl Drop for EarlyRoom {
     }
 }
 
-/// Ends the thread when the last one that has it goes.
-struct Thread(Arc<Shared>);
-
 impl Mirror {
     /// Opens the outputs. `None` where nothing is to be mirrored.
     ///
@@ -162,7 +131,7 @@ impl Mirror {
         let interface = open_interface(config)?;
         let file = match &config.file {
             Some(path) => Some(
-                RotatingFile::create(path, config)
+                RotatingFile::create(path, config.rotation())
                     .map_err(|error| OpenError::File(path.clone(), error))?,
             ),
             None => None,
@@ -170,18 +139,16 @@ impl Mirror {
         if interface.is_none() && file.is_none() {
             return Ok(None);
         }
+        let counters = Arc::<Counters>::default();
+        let writer = Writer::new(file, interface, config, Arc::clone(&counters));
         let shared = Shared {
             port: config.port,
             max_buffered_bytes: config.max_buffered_bytes,
-            buffered: AtomicUsize::new(0),
             early: AtomicUsize::new(0),
-            counters: Counters::default(),
-            queue: Mutex::default(),
-            work: Condvar::new(),
-            done: Condvar::new(),
-            writer: Mutex::new(Some(Writer::new(file, interface, config))),
+            counters,
         };
-        Ok(Some(Self { shared: Arc::new(shared), thread: None }))
+        let behind = Behind::new(writer, config.max_buffered_bytes);
+        Ok(Some(Self { shared: Arc::new(shared), behind }))
     }
 
     /// Has a thread write from here on, with the privileges of the calling one: for all that share the mirror. Without it,
@@ -190,30 +157,17 @@ impl Mirror {
     /// # Errors
     /// When the thread cannot be started.
     pub(crate) fn write_behind(&mut self) -> io::Result<()> {
-        let mut queue = lock(&self.shared.queue);
-        let Some(writer) = lock(&self.shared.writer).take() else {
-            return Ok(());
-        };
-        let shared = Arc::clone(&self.shared);
-        thread::Builder::new().name("mirror".to_owned()).spawn(move || shared.write_on(writer))?;
-        queue.behind = true;
-        drop(queue);
-        self.thread = Some(Arc::new(Thread(Arc::clone(&self.shared))));
-        Ok(())
+        self.behind.start("mirror")
     }
 
     /// Waits until what was decrypted is written, but not for outputs that do nothing for five seconds.
     pub(crate) fn finish(&self) {
-        if let Some(writer) = &mut *lock(&self.shared.writer) {
-            writer.flush(&self.shared.counters);
-        } else {
-            self.shared.wait();
-        }
+        self.behind.finish();
     }
 
     /// What was mirrored so far.
     pub(crate) fn read_counters(&self) -> MirrorCounters {
-        let Counters { sessions, sessions_cut, gaps, bytes, bytes_lost } = &self.shared.counters;
+        let Counters { sessions, sessions_cut, gaps, bytes, bytes_lost } = &*self.shared.counters;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         MirrorCounters {
             sessions: read(sessions),
@@ -226,8 +180,7 @@ impl Mirror {
 
     /// Trouble that was not told yet.
     pub(crate) fn take_error(&self) -> Option<MirrorError> {
-        let of_writer = lock(&self.shared.writer).as_mut().and_then(Writer::take_error);
-        of_writer.or_else(|| lock(&self.shared.queue).error.take())
+        self.behind.take_error()
     }
 
     /// For early data of a session.
@@ -245,19 +198,17 @@ impl Mirror {
 
     /// Takes an event if there is room for it.
     fn push(&self, event: Event) -> bool {
-        self.shared.reserve(EVENT_BYTES) && self.shared.push(event)
+        self.behind.push(0, || event)
     }
 
     /// Takes bytes if there is room for them: before they are copied.
     fn push_data(&self, id: SessionId, now_ns: u64, from: Direction, bytes: &[u8]) -> bool {
-        self.shared.reserve(EVENT_BYTES + bytes.len())
-            && self.shared.push(Event::Data { id, now_ns, from, bytes: bytes.to_vec() })
+        self.behind.push(bytes.len(), || Event::Data { id, now_ns, from, bytes: bytes.to_vec() })
     }
 
     /// Takes the end of a conversation, for which there always is room: it has one at most.
     fn push_end(&self, event: Event) {
-        self.shared.buffered.fetch_add(EVENT_BYTES, Ordering::Relaxed);
-        self.shared.push(event);
+        self.behind.push_end(event);
     }
 }
 
@@ -300,102 +251,6 @@ fn open_interface(config: &MirrorConfig) -> Result<Option<Sender>, OpenError> {
         Some(same) => Err(OpenError::Watched(same.clone())),
         None => Ok(Some(sender.with_patience(PATIENCE))),
     }
-}
-
-impl Event {
-    /// What it takes of the queue.
-    fn cost(&self) -> usize {
-        match self {
-            Self::Data { bytes, .. } => EVENT_BYTES + bytes.len(),
-            Self::Begin(_) | Self::End { .. } => EVENT_BYTES,
-        }
-    }
-}
-
-impl Shared {
-    fn reserve(&self, bytes: usize) -> bool {
-        let before = self.buffered.fetch_add(bytes, Ordering::Relaxed);
-        let fits = before + bytes <= self.max_buffered_bytes;
-        if !fits {
-            self.buffered.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        fits
-    }
-
-    /// Queues an event whose room was reserved, or writes it where no thread does.
-    fn push(&self, event: Event) -> bool {
-        let mut queue = lock(&self.queue);
-        if queue.behind {
-            queue.events.push(event);
-            if queue.events.len() == 1 {
-                self.work.notify_one();
-            }
-            return true;
-        }
-        drop(queue);
-        self.buffered.fetch_sub(event.cost(), Ordering::Relaxed);
-        if let Some(writer) = &mut *lock(&self.writer) {
-            writer.handle(event, &self.counters);
-        }
-        true
-    }
-
-    /// The thread's life.
-    fn write_on(&self, mut writer: Writer) {
-        let mut events = Vec::new();
-        loop {
-            let mut queue = lock(&self.queue);
-            queue.busy = false;
-            self.done.notify_all();
-            if queue.events.is_empty() && !queue.end {
-                let is_idle = |queue: &mut Queue| queue.events.is_empty() && !queue.end;
-                let waited = self.work.wait_timeout_while(queue, IDLE, is_idle);
-                queue = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
-            std::mem::swap(&mut events, &mut queue.events);
-            let is_last = events.is_empty() && queue.end;
-            queue.busy = true;
-            drop(queue);
-            for event in events.drain(..) {
-                let cost = event.cost();
-                writer.handle(event, &self.counters);
-                self.buffered.fetch_sub(cost, Ordering::Relaxed);
-            }
-            writer.flush(&self.counters);
-            if let Some(error) = writer.take_error() {
-                lock(&self.queue).error = Some(error);
-            }
-            if is_last {
-                break;
-            }
-        }
-        let mut queue = lock(&self.queue);
-        queue.behind = false;
-        queue.busy = false;
-        *lock(&self.writer) = Some(writer);
-        self.done.notify_all();
-    }
-
-    /// Waits for the thread, but not for ever.
-    fn wait(&self) {
-        let is_working = |queue: &mut Queue| {
-            queue.behind && (queue.busy || queue.end || !queue.events.is_empty())
-        };
-        // What is not written by then is lost, and so is what would have told so.
-        let _ = self.done.wait_timeout_while(lock(&self.queue), LAST_WAIT, is_working);
-    }
-}
-
-impl Drop for Thread {
-    fn drop(&mut self) {
-        lock(&self.0.queue).end = true;
-        self.0.work.notify_one();
-        self.0.wait();
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

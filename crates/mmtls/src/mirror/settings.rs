@@ -3,8 +3,11 @@
 //! Refuses MTUs that no packet fits into, and ports that are none.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::rotation::Rotation;
 
 /// `[mirror]`
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize, Serialize)]
@@ -66,16 +69,17 @@ impl MirrorConfig {
         if self.max_buffered_bytes < 1 << 16 {
             return Err("mirror.max_buffered_bytes must be 65536 at least".to_owned());
         }
-        if self.max_file_bytes < 1 << 16 {
-            return Err("mirror.max_file_bytes must be 65536 at least".to_owned());
+        self.rotation().check("mirror")
+    }
+
+    /// When another file begins.
+    #[must_use]
+    pub fn rotation(&self) -> Rotation {
+        Rotation {
+            bytes: Some(self.max_file_bytes),
+            age: self.max_file_seconds.map(Duration::from_secs),
+            files: self.max_files,
         }
-        if self.max_file_seconds == Some(0) {
-            return Err("mirror.max_file_seconds must be 1 at least".to_owned());
-        }
-        if !(1..=10_000).contains(&self.max_files) {
-            return Err("mirror.max_files must be 1 to 10000".to_owned());
-        }
-        Ok(())
     }
 }
 

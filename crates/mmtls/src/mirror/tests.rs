@@ -241,7 +241,7 @@ fn refuses_what_the_queue_has_no_room_for() {
     let mut mirror =
         open(&dir, MirrorConfig { max_buffered_bytes: most, ..MirrorConfig::default() });
     mirror.write_behind().unwrap();
-    let shared = Arc::clone(&mirror.shared);
+    let behind = mirror.behind.without_thread();
     let workers: Vec<_> = (0..2u16)
         .map(|worker| {
             let mirror = mirror.clone();
@@ -251,7 +251,7 @@ fn refuses_what_the_queue_has_no_room_for() {
                     let mut session = SessionMirror::default();
                     for _ in 0..10 {
                         session.data(&mirror, &info, 1, CLIENT, (&[b'x'; 4000], false));
-                        let buffered = mirror.shared.buffered.load(Ordering::Relaxed);
+                        let buffered = mirror.behind.waiting();
                         // Ends are always taken, and each worker may be about to take back what had no room.
                         assert!(buffered < most + 1000 * EVENT_BYTES + 2 * 8000, "{buffered}");
                     }
@@ -272,6 +272,6 @@ fn refuses_what_the_queue_has_no_room_for() {
     assert_eq!(bytes, counters.bytes);
     assert_eq!(count(" .R") + count(" .F") / 2, counters.sessions);
     drop(mirror);
-    assert!(!lock(&shared.queue).behind, "the thread has ended");
-    assert_eq!(shared.buffered.load(Ordering::Relaxed), 0);
+    assert!(!behind.is_behind(), "the thread has ended");
+    assert_eq!(behind.waiting(), 0);
 }

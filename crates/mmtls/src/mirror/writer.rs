@@ -5,6 +5,7 @@
 use core::fmt;
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::conversation::{Conversation, Ending};
 use super::file::RotatingFile;
 use super::frame::{Ends, Segment};
 use super::settings::MirrorConfig;
+use crate::behind;
 
 /// How long a burst waits for an interface: the queue holds what comes meanwhile.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
@@ -96,6 +98,7 @@ pub(super) struct Writer {
     interface: Option<Sender>,
     /// Of file and interface, for people.
     names: [String; 2],
+    counters: Arc<Counters>,
     mtu: u16,
     frame: Vec<u8>,
     /// Bytes in what the file has yet to write, and sessions that ended there.
@@ -113,6 +116,7 @@ impl Writer {
         file: Option<RotatingFile>,
         interface: Option<Sender>,
         config: &MirrorConfig,
+        counters: Arc<Counters>,
     ) -> Self {
         let MirrorConfig { mtu, file: path, interface: name, .. } = config;
         let path = path.as_ref().map(|path| path.display().to_string());
@@ -123,6 +127,7 @@ impl Writer {
             file,
             interface,
             names: [path, name.clone()].map(Option::unwrap_or_default),
+            counters,
             mtu: u16::try_from(most).map_or(*mtu, |most| most.min(*mtu)),
             frame: Vec::new(),
             gathered: (0, 0),
@@ -132,32 +137,7 @@ impl Writer {
         }
     }
 
-    pub(super) fn take_error(&mut self) -> Option<MirrorError> {
-        self.error.take()
-    }
-
-    pub(super) fn handle(&mut self, event: Event, counters: &Counters) {
-        self.rotate(counters);
-        match event {
-            Event::Begin(beginning) => self.begin(&beginning, counters),
-            Event::Data { id, now_ns, from, bytes } => {
-                self.say(id, now_ns, from, &bytes, counters);
-            }
-            Event::End { id, now_ns, ending } => self.end(id, now_ns, ending),
-        }
-        if self.file.as_mut().is_some_and(RotatingFile::is_due) {
-            self.commit(counters);
-        }
-    }
-
-    /// Hands everything over, and looks whether it arrived.
-    pub(super) fn flush(&mut self, counters: &Counters) {
-        self.rotate(counters);
-        self.commit(counters);
-        self.flush_interface(counters);
-    }
-
-    fn begin(&mut self, beginning: &Beginning, counters: &Counters) {
+    fn begin(&mut self, beginning: &Beginning) {
         let Beginning { id, now_ns, ends, initial, comment } = *beginning;
         let mut conversation = Conversation::new(ends, initial);
         let ready = self.file.as_ref().filter(|file| file.is_ready());
@@ -165,10 +145,10 @@ impl Writer {
         conversation.is_on_interface = self.interface.is_some();
         let has_place = conversation.file.is_some() || conversation.is_on_interface;
         if !has_place || !self.ends.insert(ends.without_link()) {
-            count(&counters.sessions_cut, 1);
+            count(&self.counters.sessions_cut, 1);
             return;
         }
-        count(&counters.sessions, 1);
+        count(&self.counters.sessions, 1);
         let mut outputs = self.outputs(&conversation);
         conversation.open(now_ns, comment, &mut |time, segment, comment| {
             outputs.send(&ends, time, segment, comment);
@@ -176,16 +156,9 @@ impl Writer {
         self.open.insert(id, conversation);
     }
 
-    fn say(
-        &mut self,
-        id: SessionId,
-        now_ns: u64,
-        from: Direction,
-        bytes: &[u8],
-        counters: &Counters,
-    ) {
+    fn say(&mut self, id: SessionId, now_ns: u64, from: Direction, bytes: &[u8]) {
         let Some(mut conversation) = self.open.remove(&id) else {
-            count(&counters.bytes_lost, bytes.len() as u64);
+            count(&self.counters.bytes_lost, bytes.len() as u64);
             return;
         };
         self.go_on(&mut conversation, now_ns);
@@ -194,7 +167,7 @@ impl Writer {
         conversation.say(now_ns, from, bytes, mtu, &mut |time, segment, comment| {
             outputs.send(&ends, time, segment, comment);
         });
-        count(&counters.bytes, bytes.len() as u64);
+        count(&self.counters.bytes, bytes.len() as u64);
         if conversation.file.is_some() {
             self.gathered.0 += bytes.len() as u64;
         }
@@ -244,39 +217,39 @@ impl Writer {
         }
     }
 
-    fn rotate(&mut self, counters: &Counters) {
+    fn rotate(&mut self) {
         if !self.file.as_mut().is_some_and(|file| file.is_ready() && file.is_full()) {
             return;
         }
-        self.commit(counters);
+        self.commit();
         if let Some(file) = self.file.as_mut().filter(|file| file.is_ready())
             && let Err(error) = file.rotate()
         {
-            self.file_lost(error, counters);
+            self.file_lost(error);
         }
     }
 
-    fn commit(&mut self, counters: &Counters) {
+    fn commit(&mut self) {
         let Some(file) = self.file.as_mut().filter(|file| file.is_ready()) else {
             return;
         };
         match file.commit() {
             Ok(()) => (self.gathered, self.told[Output::File as usize]) = ((0, 0), false),
-            Err(error) => self.file_lost(error, counters),
+            Err(error) => self.file_lost(error),
         }
     }
 
     /// The file has lost something of every conversation that is open, perhaps.
-    fn file_lost(&mut self, error: io::Error, counters: &Counters) {
+    fn file_lost(&mut self, error: io::Error) {
         let (bytes, ended) = std::mem::take(&mut self.gathered);
-        count(&counters.bytes_lost, bytes);
-        count(&counters.sessions_cut, ended);
+        count(&self.counters.bytes_lost, bytes);
+        count(&self.counters.sessions_cut, ended);
         self.tell(Output::File, error);
-        self.cut(counters, |conversation| conversation.file = None);
+        self.cut(|conversation| conversation.file = None);
     }
 
     /// Sends what waits for the interface. Where it has dropped frames, none of its conversations is whole any more.
-    fn flush_interface(&mut self, counters: &Counters) {
+    fn flush_interface(&mut self) {
         let Some(sender) = &mut self.interface else {
             return;
         };
@@ -303,12 +276,12 @@ impl Writer {
             |()| "it does not take what comes, and sessions are cut".to_owned(),
         );
         self.tell(Output::Interface, io::Error::other(error));
-        self.cut(counters, |conversation| conversation.is_on_interface = false);
+        self.cut(|conversation| conversation.is_on_interface = false);
     }
 
     /// Takes an output from all conversations, and forgets those that have none left.
-    fn cut(&mut self, counters: &Counters, take: impl Fn(&mut Conversation)) {
-        let ends = &mut self.ends;
+    fn cut(&mut self, take: impl Fn(&mut Conversation)) {
+        let (ends, counters) = (&mut self.ends, &self.counters);
         self.open.retain(|_, conversation| {
             let had = (conversation.file.is_some(), conversation.is_on_interface);
             take(conversation);
@@ -329,6 +302,41 @@ impl Writer {
         if !std::mem::replace(&mut self.told[at], true) {
             self.error = Some(MirrorError { output, name: self.names[at].clone(), error });
         }
+    }
+}
+
+impl behind::Writer for Writer {
+    type Item = Event;
+    type Error = MirrorError;
+
+    fn bytes(event: &Event) -> usize {
+        match event {
+            Event::Data { bytes, .. } => bytes.len(),
+            Event::Begin(_) | Event::End { .. } => 0,
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.rotate();
+        match event {
+            Event::Begin(beginning) => self.begin(&beginning),
+            Event::Data { id, now_ns, from, bytes } => self.say(id, now_ns, from, &bytes),
+            Event::End { id, now_ns, ending } => self.end(id, now_ns, ending),
+        }
+        if self.file.as_mut().is_some_and(RotatingFile::is_due) {
+            self.commit();
+        }
+    }
+
+    /// Hands everything over, and looks whether it arrived.
+    fn flush(&mut self) {
+        self.rotate();
+        self.commit();
+        self.flush_interface();
+    }
+
+    fn take_error(&mut self) -> Option<MirrorError> {
+        self.error.take()
     }
 }
 

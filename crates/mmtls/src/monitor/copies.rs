@@ -1,28 +1,32 @@
 //! Copies of what was decrypted: stream files, and the mirror. Both are told of bytes in order, and of those that are missing.
+//! And copies of packets as they were.
 //!
 //! Refuses to decide what is missing from what: a session's errors tell.
 
 use std::io;
 use std::path::Path;
 
-use mmtls_engine::session::{EndReason, KeyStatus, SessionError, SessionInfo};
+use mmtls_engine::session::{EndReason, KeyStatus, SessionError, SessionInfo, TcpFrame};
 use mmtls_engine::tls::Direction;
+use mmtls_middlebox::keys::KeyLogTap;
 
 use super::error::{MonitorError, MonitorIoError};
+use crate::capture::{Capture, CaptureConfig};
 use crate::mirror::{Mirror, MirrorConfig, SessionMirror};
-use crate::streams::{StreamFiles, Streams};
+use crate::streams::{StreamState, Streams};
 use crate::summary::Summary;
 
 /// Where copies go.
 pub(super) struct Copies {
     streams: Option<Streams>,
     mirror: Option<Mirror>,
+    capture: Option<Capture>,
 }
 
 /// What they keep of a session.
 #[derive(Default)]
 pub(super) struct SessionCopies {
-    files: StreamFiles,
+    streams: StreamState,
     mirror: Option<Box<SessionMirror>>,
     /// The record at hand is early data.
     pub(super) is_early: bool,
@@ -36,15 +40,39 @@ impl Copies {
     pub(super) fn open(
         streams_dir: Option<&Path>,
         mirror: Option<&MirrorConfig>,
+        capture: &CaptureConfig,
     ) -> Result<Self, MonitorError> {
         let streams = open_streams(streams_dir)?;
         let mirror = mirror.map(Mirror::open).transpose().map_err(MonitorError::Mirror)?.flatten();
-        Ok(Self { streams, mirror })
+        let capture = Capture::open(capture).map_err(MonitorError::Capture)?;
+        Ok(Self { streams, mirror, capture })
     }
 
-    /// Those of another worker: the mirror is the same one.
-    pub(super) fn share(&self, streams_dir: Option<&Path>) -> Result<Self, MonitorError> {
-        Ok(Self { streams: open_streams(streams_dir)?, mirror: self.mirror.clone() })
+    /// The same ones, for another worker.
+    pub(super) fn share(&self) -> Self {
+        let Self { streams, mirror, capture } = self;
+        Self { streams: streams.clone(), mirror: mirror.clone(), capture: capture.clone() }
+    }
+
+    pub(super) fn wants_frames(&self) -> bool {
+        self.capture.is_some()
+    }
+
+    pub(super) fn frame(&self, frame: &TcpFrame<'_>) {
+        if let Some(capture) = &self.capture {
+            capture.frame(frame);
+        }
+    }
+
+    /// A connection carries TLS, and its random is known.
+    pub(super) fn captured_session(&self, info: &SessionInfo) {
+        if let Some(capture) = &self.capture {
+            capture.session(info);
+        }
+    }
+
+    pub(super) fn key_log_tap(&self) -> Option<KeyLogTap> {
+        self.capture.as_ref()?.key_log_tap()
     }
 
     /// Whether somebody wants all that is decrypted.
@@ -54,10 +82,10 @@ impl Copies {
 
     /// The first bytes of both sides are missing. The mirror sees that itself.
     pub(super) fn begin_mid_stream(&mut self, info: &SessionInfo, state: &mut SessionCopies) {
-        if let Some(streams) = &mut self.streams {
-            let (random, files) = (&info.client_random, &mut state.files);
-            streams.hole_ahead(info.id, random, files, "mid_stream");
-            streams.hole(random, files, Direction::ServerToClient, "mid_stream");
+        if let Some(streams) = &self.streams {
+            let (id, random, state) = (info.id, &info.client_random, &mut state.streams);
+            streams.hole_ahead(id, random, state, "mid_stream");
+            streams.hole(id, random, state, Direction::ServerToClient, "mid_stream");
         }
     }
 
@@ -75,8 +103,8 @@ impl Copies {
             let session = state.mirror.get_or_insert_default();
             session.data(mirror, info, now_ns, direction, (bytes, early));
         }
-        if let Some(streams) = &mut self.streams {
-            let (random, files) = (&info.client_random, &mut state.files);
+        if let Some(streams) = &self.streams {
+            let (random, files) = (&info.client_random, &mut state.streams);
             // An empty one creates nothing: the hole is before what creates the files.
             let ahead = state.hole_ahead.take_if(|_| !bytes.is_empty());
             if let Some(error) = ahead {
@@ -118,7 +146,7 @@ impl Copies {
             | SessionError::NothingOpened
             | SessionError::JudgedLate => return,
             SessionError::EarlyDataNotInspected => {
-                if state.files == StreamFiles::None {
+                if state.streams == StreamState::None {
                     state.hole_ahead = Some(error);
                 }
             }
@@ -139,8 +167,9 @@ impl Copies {
             let session = state.mirror.get_or_insert_default();
             session.lost(mirror, info, now_ns, direction, error.name());
         }
-        if let Some(streams) = &mut self.streams {
-            streams.hole(&info.client_random, &mut state.files, direction, error.name());
+        if let Some(streams) = &self.streams {
+            let (random, state) = (&info.client_random, &mut state.streams);
+            streams.hole(info.id, random, state, direction, error.name());
         }
     }
 
@@ -175,29 +204,38 @@ impl Copies {
         if let (Some(mirror), Some(mut session)) = (&self.mirror, state.mirror.take()) {
             session.end(mirror, info, now_ns, why);
         }
-        let Some(streams) = &mut self.streams else {
+        let Some(streams) = &self.streams else {
             return;
         };
+        let random = &info.client_random;
         let bypassed = matches!(info.key_status, KeyStatus::Missing | KeyStatus::Unusable);
         if let Some((error, direction)) = state.lost.filter(|_| bypassed) {
             // The other direction went on as well, and nobody looked at it.
             let other = direction.reverse();
-            streams.hole(&info.client_random, &mut state.files, other, error.name());
+            streams.hole(info.id, random, &mut state.streams, other, error.name());
         }
         if info.bypassed_by_operator {
             for direction in Direction::BOTH {
-                streams.hole(&info.client_random, &mut state.files, direction, "bypassed");
+                streams.hole(info.id, random, &mut state.streams, direction, "bypassed");
             }
         }
-        streams.close(info.id);
+        streams.close(info.id, &mut state.streams);
     }
 
     pub(super) fn write_behind(&mut self) -> io::Result<()> {
+        self.streams.as_mut().map_or(Ok(()), Streams::write_behind)?;
+        self.capture.as_mut().map_or(Ok(()), Capture::write_behind)?;
         self.mirror.as_mut().map_or(Ok(()), Mirror::write_behind)
     }
 
-    /// Waits until the mirror has written what it took.
+    /// Waits until streams, mirror and packets are written.
     pub(super) fn finish(&mut self) {
+        if let Some(capture) = &self.capture {
+            capture.finish();
+        }
+        if let Some(streams) = &self.streams {
+            streams.finish();
+        }
         if let Some(mirror) = &self.mirror {
             mirror.finish();
         }
@@ -205,13 +243,17 @@ impl Copies {
 
     /// Says what is written, and what could not be.
     pub(super) fn report(&mut self, summary: &mut Summary, errors: &mut Vec<MonitorIoError>) {
-        if let Some(streams) = &mut self.streams {
+        if let Some(streams) = &self.streams {
             summary.failed_streams = streams.failed();
             errors.extend(streams.take_error().map(MonitorIoError::Streams));
         }
         if let Some(mirror) = &self.mirror {
             summary.set_mirror(&mirror.read_counters());
             errors.extend(mirror.take_error().map(MonitorIoError::Mirror));
+        }
+        if let Some(capture) = &self.capture {
+            summary.set_capture(&capture.read_counters());
+            errors.extend(capture.take_error().map(MonitorIoError::Capture));
         }
     }
 }

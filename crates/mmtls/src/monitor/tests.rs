@@ -213,7 +213,7 @@ fn accepts_rules_that_come_to_drop_and_stops_what_they_cannot_judge() {
         ..MonitorConfig::default()
     };
     let mut first = Monitor::new(&config).unwrap();
-    let mut second = first.share(&config).unwrap();
+    let mut second = first.share();
     let is_reset = |monitor: &mut Monitor| {
         let (info, mut state) = (session(), MonitorState::default());
         let server = Direction::ServerToClient;

@@ -5,9 +5,9 @@
 //! `kill`, `mount`, `setuid`, loading of eBPF programs) is not.
 
 /// Threads by what they do: bits of a set.
-pub type Jobs = u8;
+pub type Jobs = u16;
 
-/// `mmtls run`: workers, and the threads for logs, the mirror, key logs, reloads and the control socket.
+/// `mmtls run`: workers, and the threads for logs, streams, the mirror, key logs, reloads and the control socket.
 pub const MONITOR: Jobs = 1;
 /// The thread that takes keys from endpoints, of `run` and of `key-server`.
 pub const KEY_CHANNEL: Jobs = 1 << 1;
@@ -24,6 +24,11 @@ pub const NAMES: Jobs = 1 << 6;
 
 /// The key channel of a key server, which sends packets itself.
 pub const KEY_SENDER: Jobs = 1 << 7;
+
+/// Events go to sockets in the file system.
+pub const UNIX_OUTPUTS: Jobs = 1 << 8;
+/// Events go to a server by TCP.
+pub const TCP_OUTPUTS: Jobs = 1 << 9;
 
 const ALL: Jobs = MONITOR | KEY_CHANNEL | METRICS | READ | KEY_SERVER;
 const FILES: Jobs = MONITOR | READ | KEY_SERVER;
@@ -182,6 +187,9 @@ pub const CALLS: &[Call] = calls! {
     SYS_epoll_ctl for KEY_CHANNEL | KEY_SERVER | MONITOR => "the key channel";
     SYS_epoll_pwait for KEY_CHANNEL | KEY_SERVER | MONITOR => "the key channel";
     SYS_socket for KEY_SERVER, SOCKET => "to the middlebox, and to who knows its address: no packet sockets";
+    SYS_socket for UNIX_OUTPUTS, UNIX_SOCKET => "to who takes events, as often as it goes and comes back";
+    SYS_socket for TCP_OUTPUTS, TCP_SOCKET => "to who takes events";
+    SYS_connect for UNIX_OUTPUTS | TCP_OUTPUTS => "to who takes events; Landlock says by which port";
     SYS_connect for KEY_SERVER => "to the middlebox; Landlock says by which port";
     SYS_bind for NAMES => "names";
     SYS_uname for NAMES => "names";
@@ -284,6 +292,16 @@ const SOCKET: &[&[Argument]] = &[
     &[exactly(0, libc::AF_INET6), SOCKET_KIND_DATAGRAM],
     &[exactly(0, libc::AF_UNIX), SOCKET_KIND_STREAM],
     &[exactly(0, libc::AF_NETLINK), exactly(2, libc::NETLINK_ROUTE)],
+];
+
+const UNIX_SOCKET: &[&[Argument]] = &[
+    &[exactly(0, libc::AF_UNIX), SOCKET_KIND_STREAM],
+    &[exactly(0, libc::AF_UNIX), SOCKET_KIND_DATAGRAM],
+];
+
+const TCP_SOCKET: &[&[Argument]] = &[
+    &[exactly(0, libc::AF_INET), SOCKET_KIND_STREAM],
+    &[exactly(0, libc::AF_INET6), SOCKET_KIND_STREAM],
 ];
 
 /// Beside the flags that it may be asked for with.

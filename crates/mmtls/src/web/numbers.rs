@@ -41,7 +41,7 @@ pub(super) fn told(snapshots: &Snapshots) -> Value {
         "outcomes": outcomes(&summary),
         "why_not": why_not(&summary),
         "drops": drops(&status, &summary),
-        "caps": caps(&status, snapshots.limits()),
+        "caps": caps(&status, &snapshots.limits()),
         "stalls": histogram(&status.engine.stall_times),
         "held": histogram(&status.held_times),
     })
@@ -74,8 +74,8 @@ fn drops(status: &Status, summary: &Summary) -> Vec<Value> {
         let lost = counts::port(port).into_iter().filter(|(name, ..)| LOSSES.contains(name));
         all.extend(lost.map(|(name, help, value)| row(format!("{side}_{name}"), help, value)));
     }
-    let [refused, _] = counts::faults(status);
-    all.push(row(refused.0.to_owned(), refused.1, refused.2));
+    let [refused, leases_lost, _] = counts::faults(status);
+    all.extend([refused, leases_lost].map(|(name, help, value)| row(name.to_owned(), help, value)));
     let outputs = summary.list().filter(|(name, ..)| OUTPUTS.contains(name));
     all.extend(outputs.map(|(name, help, value)| row(name.to_owned(), help, value)));
     all
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn names_what_is_counted() {
         let told = drops(&Status::default(), &Summary::default());
-        assert_eq!(told.len(), DROPS.len() + 2 * LOSSES.len() + 1 + OUTPUTS.len());
+        assert_eq!(told.len(), DROPS.len() + 2 * LOSSES.len() + 2 + OUTPUTS.len());
         for row in told {
             let [name, help, value] = &row.as_array().unwrap()[..] else { panic!("{row}") };
             assert!(!name.as_str().unwrap().is_empty() && help.as_str().unwrap().ends_with('.'));

@@ -1,0 +1,150 @@
+//! The original packets of TLS sessions in a pcapng file (`--capture FILE`), with the key log's secrets before the packets that
+//! they open, where the operator asks for them (`capture.secrets`): other tools read what is inside.
+//!
+//! Workers copy frames into a queue of bounded bytes; a thread of its own sorts and writes them (`writer`). Since secrets come
+//! later than the first packets, those of a connection are held back until they are there, or some seconds have passed: across
+//! sessions the file is not in the order of time. Refuses to hold up traffic: frames without room are lost, and counted; and
+//! connections that carry no TLS.
+
+mod secrets;
+mod settings;
+mod writer;
+
+use core::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mmtls_engine::session::{SessionInfo, TcpFrame};
+use mmtls_middlebox::keys::KeyLogTap;
+use zeroize::Zeroizing;
+
+use crate::behind::Behind;
+use crate::mirror::file::RotatingFile;
+pub use settings::CaptureConfig;
+use writer::{Counters, Item, Writer};
+
+/// Between whom, whoever sends.
+pub(crate) type Ends = [SocketAddr; 2];
+
+fn ends(one: SocketAddr, other: SocketAddr) -> Ends {
+    if one <= other { [one, other] } else { [other, one] }
+}
+
+/// What was captured so far, by all workers.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CaptureCounters {
+    /// Sessions in the file.
+    pub sessions: u64,
+    /// Of these, those whose secrets were to be there and did not come in time.
+    pub without_secrets: u64,
+    /// Frames in the file.
+    pub frames: u64,
+    /// Frames that there was no room for, or that could not be written.
+    pub frames_lost: u64,
+}
+
+/// The file could not be written.
+#[derive(Debug)]
+pub struct CaptureError {
+    /// Its name.
+    pub path: PathBuf,
+    /// Why.
+    pub error: io::Error,
+}
+
+impl fmt::Display for CaptureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "writing the capture {}: {}", self.path.display(), self.error)
+    }
+}
+
+/// A worker's way to the file; clones lead to the same one.
+#[derive(Clone)]
+pub struct Capture {
+    behind: Behind<Writer>,
+    counters: Arc<Counters>,
+    takes_secrets: bool,
+}
+
+impl Capture {
+    /// Begins the file; `None` where there is to be none.
+    ///
+    /// # Errors
+    /// [`CaptureError`].
+    pub fn open(config: &CaptureConfig) -> Result<Option<Self>, CaptureError> {
+        let Some(path) = &config.file else {
+            return Ok(None);
+        };
+        let file = RotatingFile::create(path, config.rotation())
+            .map_err(|error| CaptureError { path: path.clone(), error })?;
+        let counters = Arc::<Counters>::default();
+        let writer = Writer::new(file, path.clone(), config, Arc::clone(&counters));
+        let behind = Behind::new(writer, config.max_buffered_bytes);
+        Ok(Some(Self { behind, counters, takes_secrets: config.secrets }))
+    }
+
+    /// What sees the key log's lines, where secrets are asked for.
+    pub(crate) fn key_log_tap(&self) -> Option<KeyLogTap> {
+        let capture = self.clone();
+        let see = move |lines: &[u8]| {
+            let bytes = lines.len();
+            let item = || Item::Lines(Zeroizing::new(lines.to_vec()));
+            // Without room its sessions are told as those without secrets.
+            let _ = capture.behind.push(bytes, item);
+        };
+        self.takes_secrets.then(|| KeyLogTap(Arc::new(see)))
+    }
+
+    /// Has a thread write from here on, with the privileges of the calling one: for all clones.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub(crate) fn write_behind(&mut self) -> io::Result<()> {
+        self.behind.start("capture")
+    }
+
+    /// Writes what is held back, and waits for it, but not for a disk that does nothing for five seconds.
+    pub(crate) fn finish(&self) {
+        self.behind.push_end(Item::Release);
+        self.behind.finish();
+    }
+
+    pub(crate) fn frame(&self, frame: &TcpFrame<'_>) {
+        let item = || Item::Frame {
+            ends: ends(frame.source, frame.destination),
+            now_ns: frame.now_ns,
+            opens: frame.opens,
+            bytes: frame.bytes.into(),
+        };
+        if !self.behind.push(frame.bytes.len(), item) {
+            self.counters.frames_lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection carries TLS, and this is its random.
+    pub(crate) fn session(&self, info: &SessionInfo) {
+        let ends = ends(info.client, info.server);
+        self.behind.push_end(Item::Session { ends, random: info.client_random });
+    }
+
+    pub(crate) fn read_counters(&self) -> CaptureCounters {
+        let Counters { sessions, without_secrets, frames, frames_lost } = &*self.counters;
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        CaptureCounters {
+            sessions: read(sessions),
+            without_secrets: read(without_secrets),
+            frames: read(frames),
+            frames_lost: read(frames_lost),
+        }
+    }
+
+    pub(crate) fn take_error(&self) -> Option<CaptureError> {
+        self.behind.take_error()
+    }
+}
+
+#[cfg(test)]
+mod tests;
