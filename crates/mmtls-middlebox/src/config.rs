@@ -54,13 +54,25 @@ pub struct InlineSection {
 
 /// A value of `inline.when_down`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase", try_from = "String")]
 pub enum WhenDown {
     /// Nothing passes.
     #[default]
     Closed,
     /// The kernel forwards everything: the guard.
     Open,
+}
+
+impl TryFrom<String> for WhenDown {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        match name.as_str() {
+            "closed" => Ok(Self::Closed),
+            "open" => Ok(Self::Open),
+            _ => Err(format!("unknown value {name:?}: expected closed or open")),
+        }
+    }
 }
 
 /// A value of `inline.kernel_forwarding`: `auto`, `always` or `never`.

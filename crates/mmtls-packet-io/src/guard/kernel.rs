@@ -58,7 +58,7 @@ impl Loaded {
 
     /// Attaches the program behind all others, and pins the links.
     pub(super) fn attach(
-        mut self,
+        &mut self,
         names: &[String; 2],
         files: &[PathBuf; 2],
     ) -> Result<(), GuardError> {

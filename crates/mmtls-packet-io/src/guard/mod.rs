@@ -155,7 +155,13 @@ fn entries() -> Result<Vec<(PathBuf, GuardStatus)>, Error> {
     let mut all = Vec::new();
     for entry in entries.flatten() {
         let path = entry.path();
-        let memory = open(&path)?;
+        let memory = match open(&path) {
+            // It is being installed, or removed.
+            Err(GuardError::System { error, .. }) if error.kind() == ErrorKind::NotFound => {
+                continue;
+            }
+            opened => opened?,
+        };
         let state = memory.state();
         let netns = state.netns.load(Ordering::Relaxed);
         let passed = [memory.passed(0), memory.passed(1)];
@@ -328,8 +334,7 @@ impl Pair {
         owner: Option<(u32, u32)>,
     ) -> Result<(), GuardError> {
         let file = path.join(LEASE);
-        let loaded = kernel::Loaded::load(&self.numbers)?;
-        loaded.pin_map(&file)?;
+        let mut loaded = kernel::Loaded::load(&self.numbers)?;
         let memory = LeaseMemory::map(loaded.map()?).map_err(at(&file))?;
         let state = memory.state();
         let words = self.names.each_ref().map(|name| name_words(name));
@@ -340,8 +345,10 @@ impl Pair {
         state.netns.store(self.netns, Ordering::Relaxed);
         state.lease_ns.store(lease.as_nanos() as u64, Ordering::Relaxed);
         state.version.store(VERSION, Ordering::Release);
-        set_owner(&file, owner)?;
-        loaded.attach(&self.names, &LINKS.map(|link| path.join(link)))
+        // The map last: it is what is looked for, and then all is there.
+        loaded.attach(&self.names, &LINKS.map(|link| path.join(link)))?;
+        loaded.pin_map(&file)?;
+        set_owner(&file, owner)
     }
 }
 
@@ -390,7 +397,10 @@ fn remove_at(path: &Path) -> Result<(), GuardError> {
             _ => {}
         }
     }
-    fs::remove_dir(path).map_err(at(path))
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(at(path)(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Makes the kernel's file system for pinned objects be there, as service managers do, and `ip`.

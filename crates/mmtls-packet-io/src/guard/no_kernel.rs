@@ -27,7 +27,7 @@ impl Loaded {
         match self.0 {}
     }
 
-    pub(super) fn attach(self, _: &[String; 2], _: &[PathBuf; 2]) -> Result<(), GuardError> {
+    pub(super) fn attach(&mut self, _: &[String; 2], _: &[PathBuf; 2]) -> Result<(), GuardError> {
         match self.0 {}
     }
 }
