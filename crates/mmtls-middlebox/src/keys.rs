@@ -588,9 +588,12 @@ impl WorkerSink {
     }
 }
 
-/// Sees whole lines of a key log, on the thread that reads it. They are secrets.
+/// What is done with whole lines of a key log, on the thread that reads it.
+type SeeLines = dyn Fn(&[u8]) + Send + Sync;
+
+/// Sees whole lines of a key log. They are secrets.
 #[derive(Clone)]
-pub struct KeyLogTap(pub Arc<dyn Fn(&[u8]) + Send + Sync>);
+pub struct KeyLogTap(pub Arc<SeeLines>);
 
 impl fmt::Debug for KeyLogTap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

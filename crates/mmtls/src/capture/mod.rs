@@ -10,10 +10,8 @@ mod secrets;
 mod settings;
 mod writer;
 
-use core::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -24,10 +22,8 @@ use zeroize::Zeroizing;
 use crate::behind::Behind;
 use crate::mirror::file::RotatingFile;
 pub use settings::CaptureConfig;
-use writer::{Counters, Item, Writer};
-
-/// Between whom, whoever sends.
-pub(crate) type Ends = [SocketAddr; 2];
+pub use writer::CaptureError;
+use writer::{Counters, Ends, Item, Writer};
 
 fn ends(one: SocketAddr, other: SocketAddr) -> Ends {
     if one <= other { [one, other] } else { [other, one] }
@@ -44,21 +40,6 @@ pub struct CaptureCounters {
     pub frames: u64,
     /// Frames that there was no room for, or that could not be written.
     pub frames_lost: u64,
-}
-
-/// The file could not be written.
-#[derive(Debug)]
-pub struct CaptureError {
-    /// Its name.
-    pub path: PathBuf,
-    /// Why.
-    pub error: io::Error,
-}
-
-impl fmt::Display for CaptureError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "writing the capture {}: {}", self.path.display(), self.error)
-    }
 }
 
 /// A worker's way to the file; clones lead to the same one.

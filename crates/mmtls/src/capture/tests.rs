@@ -1,5 +1,7 @@
 //! The capture without an engine: what it writes is read again.
 
+use std::path::PathBuf;
+
 use mmtls_packet_io::capture::{CaptureReader, Item as Read, SecretsKind};
 
 use super::*;

@@ -2,8 +2,10 @@
 //!
 //! Refuses more connections than a table has places for, and to hold back more than some bytes of each and of all.
 
+use core::fmt;
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +15,6 @@ use zeroize::Zeroizing;
 
 use super::secrets::{Log, Random};
 use super::settings::CaptureConfig;
-use super::{CaptureError, Ends};
 use crate::behind::{self, ITEM_BYTES};
 use crate::mirror::file::RotatingFile;
 
@@ -29,6 +30,24 @@ const FORGET: Duration = Duration::from_secs(300);
 const LOOK: Duration = Duration::from_secs(10);
 /// The same where the table is full.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Between whom, whoever sends.
+pub(super) type Ends = [SocketAddr; 2];
+
+/// The file could not be written.
+#[derive(Debug)]
+pub struct CaptureError {
+    /// Its name.
+    pub path: PathBuf,
+    /// Why.
+    pub error: io::Error,
+}
+
+impl fmt::Display for CaptureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "writing the capture {}: {}", self.path.display(), self.error)
+    }
+}
 
 /// Something for the file, or about what is in it.
 pub(super) enum Item {

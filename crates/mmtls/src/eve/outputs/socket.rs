@@ -226,6 +226,35 @@ mod tests {
     }
 
     #[test]
+    fn refuses_to_begin_with_half_a_line_where_a_listener_went_within_one() {
+        let (_dir, path) = place("output-half");
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut line = [b'x'; 101];
+        line[100] = b'\n';
+        let lines = line.repeat(20_000);
+        let reader = std::thread::spawn(move || {
+            // It goes while a write waits: after what a socket holds, somewhere in a line.
+            let (mut peer, _) = listener.accept().unwrap();
+            io::Read::read_exact(&mut peer, &mut [0; 10]).unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+            drop(peer);
+            let (peer, _) = listener.accept().unwrap();
+            BufReader::new(peer).lines().map(|line| line.unwrap().len()).collect::<Vec<_>>()
+        });
+        let mut stream = Stream::new(&path);
+        assert!(stream.put(&lines).is_err());
+        assert!(stream.sent > 0 && stream.sent.is_multiple_of(101), "{}", stream.sent);
+        let end = Instant::now() + Duration::from_secs(30);
+        while stream.put(&lines).is_err() {
+            assert!(Instant::now() < end);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(stream);
+        let lens = reader.join().unwrap();
+        assert!(lens.len() > 1000 && lens.iter().all(|len| *len == 100), "{}", lens.len());
+    }
+
+    #[test]
     fn names_datagrams_that_are_too_large() {
         let (_dir, path) = place("output-datagrams");
         let socket = UnixDatagram::bind(&path).unwrap();
