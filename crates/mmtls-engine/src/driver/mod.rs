@@ -3,6 +3,7 @@
 //! Refuses to share anything with another engine.
 
 mod acknowledgment;
+mod changed_rules;
 mod cleartext;
 mod conclude;
 mod end;
@@ -33,10 +34,10 @@ use std::sync::Arc;
 
 pub use view::{Carries, FlowView};
 
+use changed_rules::ChangedRules;
 use fragment_store::Fragments;
 use late_flows::LateFlows;
 use payload::{Flow, Payload};
-use reconfigure::ChangedRules;
 
 use crate::buffer_pool::BufferPool;
 use crate::config::{Config, Policy};

@@ -12,19 +12,11 @@
 use core::net::SocketAddr;
 
 use super::Engine;
+use super::changed_rules::ChangedRules;
 use super::payload::Payload;
 use crate::config::{Bypass, Config};
 use crate::session::Handler;
 use crate::tcp::{FlowIndex, Unread};
-
-/// Rules of `Config::bypass` that have come or gone.
-#[derive(Default)]
-pub(super) struct ChangedRules {
-    /// Have come.
-    added: Vec<Bypass>,
-    /// Have gone, and when.
-    removed: Vec<(Bypass, u64)>,
-}
 
 impl<H: Handler> Engine<H> {
     /// Takes over these fields of a configuration: `policies`, `limits`, `mid_stream_grace_ns`, `bypass`, `tls_ports`,

@@ -4,16 +4,16 @@
 //! Refuses to overwrite a configuration without `--force`, and certificates at all: endpoints trust those that are there.
 
 mod machine;
+mod options;
 mod questions;
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Args;
 use mmtls::config;
 use mmtls_middlebox::Error;
 
@@ -21,44 +21,9 @@ use super::pki::PkiArgs;
 use super::prepare::prepare;
 use super::run::monitor_config;
 use super::say::say;
+pub use options::InitArgs;
+use options::{DIRECTORY, wrong};
 use questions::{Answers, Group, Questions};
-
-/// Where the package's service looks.
-const DIRECTORY: &str = "/etc/mmtls";
-
-#[derive(Args)]
-pub struct InitArgs {
-    /// Directory for mmtls.toml and keys/; it is made where there is none.
-    #[arg(default_value = DIRECTORY)]
-    directory: PathBuf,
-    /// The two interfaces to bridge.
-    #[arg(long, value_name = "IF1:IF2")]
-    inline: Option<String>,
-    /// Where endpoints share their keys.
-    #[arg(long, value_name = "ADDR:PORT")]
-    keys_listen: Option<String>,
-    /// Name or address of this middlebox, as its certificate will say.
-    #[arg(long, value_name = "NAME")]
-    middlebox: Option<String>,
-    /// What to do with sessions whose keys do not come in time: forward or reset.
-    #[arg(long, value_name = "POLICY")]
-    missing_keys: Option<String>,
-    /// Directory of eve.json, or `none`.
-    #[arg(short, long, value_name = "DIR")]
-    log_dir: Option<String>,
-    /// The socket of `mmtls ctl`, or `none`.
-    #[arg(long, value_name = "PATH")]
-    control: Option<String>,
-    /// The user that will run it, whose group may read the files, or `none`.
-    #[arg(long, value_name = "NAME")]
-    user: Option<String>,
-    /// Ask nothing: take the defaults of what is not given.
-    #[arg(short, long)]
-    yes: bool,
-    /// Replace a configuration that is there.
-    #[arg(long)]
-    force: bool,
-}
 
 impl InitArgs {
     /// Asks, writes, checks.
@@ -109,10 +74,6 @@ impl InitArgs {
         tell(&next_steps(&answers, &directory, &file, &ca));
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn wrong(what: &dyn std::fmt::Display) -> Error {
-    Error::Usage(format!("init: {what}"))
 }
 
 fn about(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {

@@ -19,11 +19,9 @@ use mmtls_middlebox::{KeyCertificates, Settings};
 use mmtls_packet_io::Ports;
 
 use super::prepare::settings;
-use super::run::told_policies;
 use super::say::say;
 use super::service;
 use super::services::run_facts;
-use super::stats::StatsAggregator;
 
 /// Within this time all workers have had a tick, unless one stands still.
 const TAKE_TIME: Duration = Duration::from_secs(10);
@@ -50,7 +48,8 @@ pub struct Parts {
     pub exchange: Arc<Exchange>,
     pub facts: Arc<Mutex<Arc<RunFacts>>>,
     pub snapshots: Arc<Snapshots>,
-    pub stats: Arc<StatsAggregator>,
+    /// Has `stats` records be that far apart.
+    pub set_stats_interval: Box<dyn Fn(Duration) + Send + Sync>,
     /// What is in force.
     pub running: Mutex<File>,
     pub runs: AtomicBool,
@@ -138,7 +137,7 @@ impl Parts {
         }
         self.put_facts(&file, &settings, &mut told);
         self.snapshots.set_limits(settings.engine.limits);
-        self.stats.set_interval(Duration::from_secs(file.log.stats_interval_seconds));
+        (self.set_stats_interval)(Duration::from_secs(file.log.stats_interval_seconds));
         self.exchange.put(Change { settings, monitor, patterns: patterns.map(Arc::new) });
         *running = file;
         if !self.has_been_taken() {
@@ -176,6 +175,13 @@ impl Parts {
 pub fn told_exceptions(file: &File, settings: &Settings, rules_reset: bool) -> Vec<String> {
     let exceptions = config::exceptions(&settings.engine, file.limits.mid_stream_grace_seconds);
     [exceptions, file.inspect.exceptions(rules_reset)].into_iter().flatten().collect()
+}
+
+/// All policies, for the operator.
+pub fn told_policies(settings: &Settings) -> String {
+    let policies = settings.engine.policies.list();
+    let policies = policies.map(|(name, policy)| format!("{name}={}", policy.name()));
+    format!("policies: {}", policies.join(" "))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

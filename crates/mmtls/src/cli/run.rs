@@ -28,7 +28,7 @@ use mmtls_middlebox::{Middlebox, Settings};
 
 use super::confine;
 use super::prepare::{Prepared, prepare};
-use super::reload::{Parts, Reload, told_exceptions};
+use super::reload::{Parts, Reload, told_exceptions, told_policies};
 use super::report::{
     ReportArgs, check_mirror, check_streams, describe_rules, host_name, print_profile,
 };
@@ -224,7 +224,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         passive,
     ));
     let facts = Arc::new(Mutex::new(Arc::new(facts)));
-    let again = args.clone();
+    let (again, stats_of_reload) = (args.clone(), Arc::clone(&stats));
     let reload = Reload::new(Parts {
         read: Box::new(move || configured(&again)),
         configure: Box::new(configure),
@@ -233,7 +233,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         exchange: Arc::new(Exchange::new(workers)),
         facts: Arc::clone(&facts),
         snapshots: Arc::clone(&snapshots),
-        stats: Arc::clone(&stats),
+        set_stats_interval: Box::new(move |interval| stats_of_reload.set_interval(interval)),
         running: Mutex::new(file.clone()),
         runs: AtomicBool::new(false),
     });
@@ -302,13 +302,6 @@ fn configured(args: &RunArgs) -> Result<(File, Places), Vec<String>> {
     apply(args, &mut file, &mut mistakes);
     note_options(args, &mut places);
     if mistakes.is_empty() { Ok((file, places)) } else { Err(mistakes) }
-}
-
-/// All policies, for the operator.
-pub(super) fn told_policies(settings: &Settings) -> String {
-    let policies = settings.engine.policies.list();
-    let policies = policies.map(|(name, policy)| format!("{name}={}", policy.name()));
-    format!("policies: {}", policies.join(" "))
 }
 
 /// Which settings come from the command line.

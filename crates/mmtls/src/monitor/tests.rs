@@ -1,9 +1,11 @@
 //! Tests of the parts that need no engine; whole sessions are tested with it.
 
-use mmtls_inspect::AppProto;
+use mmtls_inspect::{AppProto, Uninspected};
 
 use super::*;
 use crate::eve::tests::{TempDir, session};
+use crate::patterns::{PatternAction, PatternConfig};
+use crate::rules::RulesConfig;
 
 const GET: &[u8] = b"GET /page HTTP/1.1\r\nHost: example.org\r\n\r\n";
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsome EVIL";

@@ -14,7 +14,8 @@ use mmtls_packet_io::af_packet::{self, BridgeConfig};
 
 use super::super::pki::is_name;
 use super::super::report::host_name;
-use super::{InitArgs, machine, wrong};
+use super::machine;
+use super::options::{InitArgs, wrong};
 
 /// Longest answer.
 const MAX_ANSWER: u64 = 4096;
