@@ -1,5 +1,6 @@
 //! The original packets with the secrets that open them, read by tshark, which has nothing else.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -33,6 +34,24 @@ fn tshark(stage: &Stage, file: &Path, filter: &str, fields: &[&str]) -> Vec<Stri
     let Output { status, stdout, stderr } = command.output().unwrap();
     assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
     String::from_utf8(stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Each connection's frames are in the order of time, and none is there twice: what is sent again has another time stamp.
+fn assert_as_they_came(stage: &Stage, file: &Path) {
+    let mut latest = BTreeMap::new();
+    for line in tshark(stage, file, "tcp", &["tcp.stream", "frame.time_epoch"]) {
+        let (stream, time) = line.split_once('\t').unwrap();
+        // Seconds and nanoseconds, both of a fixed length.
+        let before = latest.insert(stream.to_owned(), time.to_owned());
+        assert!(before.as_deref().is_none_or(|before| before <= time), "{line}");
+    }
+    assert!(!latest.is_empty());
+    let sender = ["tcp.stream", "tcp.srcport", "ip.id"];
+    let content = ["tcp.seq_raw", "tcp.len", "tcp.options.timestamp.tsval"];
+    let mut frames = tshark(stage, file, "tcp.len > 0", &[sender, content].concat());
+    frames.sort();
+    let twice: Vec<_> = frames.windows(2).filter(|two| two[0] == two[1]).collect();
+    assert!(twice.is_empty(), "{twice:?}");
 }
 
 /// curl that shares its keys by nothing but its key log.
@@ -97,12 +116,12 @@ fn tshark_reads_sessions_by_the_secrets_in_the_file() {
     for filter in [
         "_ws.malformed",
         "tcp.analysis.lost_segment || tcp.analysis.ack_lost_segment",
-        "tcp.analysis.out_of_order || tcp.analysis.retransmission",
-        // Warnings and errors.
-        "_ws.expert.severity >= 6291456 && !tcp.flags.reset",
+        // Warnings and errors, but for what endpoints on a busy machine do: they send again what is long in coming.
+        "_ws.expert.severity >= 6291456 && !tcp.flags.reset && !tcp.analysis.flags",
     ] {
         assert_eq!(tshark(&stage, &file, filter, &[]), [""; 0], "{filter}");
     }
+    assert_as_they_came(&stage, &file);
     // Exporters open no packets.
     let bytes = std::fs::read(&file).unwrap();
     assert!(find(&bytes, b"CLIENT_TRAFFIC_SECRET_0 ").is_some());
