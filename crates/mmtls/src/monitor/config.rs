@@ -62,7 +62,7 @@ pub struct MonitorConfig {
     pub fileinfo: bool,
     /// Whether `tls` records have fingerprints. Those that rules look into are made, and written, in any case.
     pub fingerprints: bool,
-    /// Whether alerts, ended sessions, and outcomes by client and program are kept for who asks ([`Recent`]).
+    /// Whether alerts, ended sessions, and outcomes by client and program are kept for who asks ([`Recent`](crate::recent::Recent)).
     pub keeps_recent: bool,
     /// How many `flow` records a worker may write in a second of connections that carried nothing, or that one side alone
     /// vouches for and are not TLS; `None`: all.

@@ -67,7 +67,7 @@ impl Output {
     }
 }
 
-/// Finds what [`Output::open`] would find wrong, and who is not there yet.
+/// Finds what `Output::open` would find wrong, and who is not there yet.
 ///
 /// # Errors
 /// What would be wrong.
