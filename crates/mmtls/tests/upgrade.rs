@@ -9,6 +9,9 @@ use crate::common::{LIMIT, Stage, can_run, stat};
 use crate::keys::{PATTERN, resetting, with_pattern};
 use crate::restart::{client_of_library, wait_for};
 
+/// Of the download.
+const LENGTH: usize = 120_000_000;
+
 /// A datagram in each millisecond, with its number, until a file is there.
 const SEND: &str = "import os, socket, sys, time\n\
     out, end, number = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), sys.argv[2], 0\n\
@@ -81,7 +84,8 @@ fn sessions_are_followed_on_by_a_run_that_takes_over_and_the_gap_is_short() {
         return;
     }
     let stage = Stage::with(NginxOptions::default());
-    stage.serve("file", &with_pattern(20_000_000, 18_000_000));
+    // More than a quarter of a minute long: rules are read meanwhile, on a busy machine.
+    stage.serve("file", &with_pattern(LENGTH, LENGTH - 2_000_000));
     let socket = stage.bed.directory().join("control.sock");
     // Some that take a while to read.
     let rule = |sid| {
@@ -110,7 +114,7 @@ fn sessions_are_followed_on_by_a_run_that_takes_over_and_the_gap_is_short() {
     // What is told of that session: a pattern in its last bytes stops it.
     let _ = client.wait(Duration::from_secs(60)).unwrap();
     let got = std::fs::read(&out).unwrap();
-    assert!(got.len() < 20_000_000 && crate::common::find(&got, PATTERN).is_none());
+    assert!(got.len() < LENGTH && crate::common::find(&got, PATTERN).is_none());
     let told = second.process.stderr_text();
     assert!(told.contains("the run there has ended"), "{told}");
 
