@@ -125,7 +125,7 @@ fn accepts_256_connections_of_which_only_a_match_is_reset() {
         return;
     }
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let stage = Stage::new("ips");
+    let stage = Stage::new("live-ips");
     let long = 512 << 10;
     let clean = files::pattern_bytes(long, 4);
     stage.serve("clean", &clean);
