@@ -59,12 +59,12 @@ impl<H: Handler> Engine<H> {
         segment: &Segment<'_>,
     ) -> Passage {
         let flags = segment.tcp.flags();
-        self.flows.wake(index, self.now_ns);
         // Looked up again only behind what may have changed the table.
         let Some(mut flow) = self.flows.get(index) else {
             return Passage::Refused;
         };
         let mut direction = flow.direction_from(segment.source);
+        flow.last_ns = self.now_ns;
         let half = flow.half(direction);
         half.packets += 1;
         half.bytes += segment.tcp.payload().len() as u64;

@@ -25,6 +25,9 @@ const MAX_COMPARED: usize = 16;
 /// An open connection rests when nothing of it has come for so long.
 const REST_NS: u64 = 30_000_000_000;
 
+/// One that rests may have gone on: it is made to rest once more after so long, if it has fallen silent again.
+const REST_AGAIN_NS: u64 = 300_000_000_000;
+
 /// A client may have one tombstone for so many places of the table, however full that is.
 const TOMBSTONE_SHARE: usize = 16;
 
@@ -336,19 +339,6 @@ impl<P: Carried> FlowTable<P> {
         self.deadlines.peek().map(|Reverse((deadline, ..))| *deadline)
     }
 
-    /// A flow sees a packet now, and may have rested: its next check is further off than that of any other then.
-    #[inline]
-    pub(crate) fn wake(&mut self, index: FlowIndex, now_ns: u64) {
-        if let Some(flow) = self.get(index) {
-            let rests = flow.check_ns.saturating_sub(flow.last_ns) > REST_NS;
-            flow.last_ns = now_ns;
-            if rests && flow.phase == Phase::Open {
-                let id = flow.id;
-                self.check_at(now_ns.saturating_add(REST_NS), index, id);
-            }
-        }
-    }
-
     /// The next flow whose time is up, and what becomes of it.
     pub(crate) fn pop_expired(&mut self, now_ns: u64, limits: &Limits) -> Option<(FlowIndex, Due)> {
         while self.next_deadline().is_some_and(|deadline| deadline <= now_ns) {
@@ -377,11 +367,13 @@ impl<P: Carried> FlowTable<P> {
                 flow.check_ns = u64::MAX;
                 return Some((index, Due::End(reason)));
             }
+            // One entry for each flow, and none that a packet makes: one that goes on is looked at again later.
             let rest_ns = flow.last_ns.saturating_add(REST_NS);
-            let may_rest = flow.phase == Phase::Open && rest_ns < deadline;
-            let rests = may_rest && rest_ns <= now_ns;
-            if may_rest && !rests {
-                deadline = rest_ns;
+            let rests = flow.phase == Phase::Open && rest_ns <= now_ns;
+            if rests {
+                deadline = deadline.min(now_ns.saturating_add(REST_AGAIN_NS));
+            } else if flow.phase == Phase::Open {
+                deadline = deadline.min(rest_ns);
             }
             flow.check_ns = deadline;
             self.deadlines.push(Reverse((deadline, index, id)));
