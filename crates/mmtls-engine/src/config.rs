@@ -250,6 +250,11 @@ impl fmt::Display for Bypass {
 }
 
 impl Bypass {
+    /// Whether a connection between these ends is meant.
+    pub(crate) fn meets(&self, one: SocketAddr, other: SocketAddr) -> bool {
+        self.contains(one) || self.contains(other)
+    }
+
     /// Whether this end of a connection is meant.
     #[must_use]
     pub fn contains(&self, end: SocketAddr) -> bool {

@@ -165,3 +165,21 @@ fn a_connection_that_was_known_not_to_be_tls_goes_on_where_none_may_begin_any_mo
     t.say(&[(C, request)]);
     assert!(t.out.iter().any(|it| matches!(it, Output::Inject { .. })), "it is reset");
 }
+
+/// A passive monitor has the networks of a reload, too, for what it has not seen the beginning of.
+#[test]
+fn passive_connections_in_a_network_that_comes_are_left_alone_in_the_middle() {
+    let passive = |bypass: Vec<Bypass>| Config { inline: false, bypass, ..missing(Policy::Reset) };
+    for bypass in [
+        vec![rule()],
+        vec![Bypass { prefix_len: 32, port: Some(443), address: "10.0.0.3".parse().unwrap() }],
+    ] {
+        let mut t = T::with(passive(Vec::new()));
+        let _ = t.engine.reconfigure(t.now, &passive(bypass));
+        t.send(C, 1000, 1000, flag::ACK, &sealed(C, 1));
+        assert_eq!((t.engine.flow_count(), t.engine.counters().bypassed), (0, 1));
+    }
+    let mut t = T::with(passive(Vec::new()));
+    t.send(C, 1000, 1000, flag::ACK, &sealed(C, 1));
+    assert_eq!((t.engine.flow_count(), t.engine.counters().bypassed), (1, 0), "the control");
+}

@@ -28,6 +28,7 @@ pub mod reload;
 pub mod rotation;
 pub mod rules;
 pub mod sandbox;
+mod secret_file;
 mod serve;
 pub mod stats;
 pub mod streams;

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -93,6 +94,7 @@ fn every_output_gets_the_lines_of_the_file() {
     let [stream, dgram, syslog, socket, password] =
         ["stream", "dgram", "syslog", "redis", "password"].map(|name| place(&stage, name));
     fs::write(&password, "correct horse\n").unwrap();
+    fs::set_permissions(&password, fs::Permissions::from_mode(0o600)).unwrap();
 
     let mut redis = stage.bed.middlebox.command("redis-server");
     redis.args(["--bind", "127.0.0.1", "--port", "6379", "--save", "", "--appendonly", "no"]);

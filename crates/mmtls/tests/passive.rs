@@ -74,10 +74,13 @@ fn accepts_many_connections_at_a_time() {
         assert!(seen.text().contains("4000 succeeded"), "{}", seen.text());
         let report = mmtls.stop().unwrap();
         assert_decrypted_but_aborted(&report, 200);
-        assert_eq!(report.events("http").len(), 4000, "{interfaces}, {workers} workers");
-        for name in ["left_kernel_drops", "left_send_errors", "right_send_errors"] {
+        for name in
+            ["left_kernel_drops", "right_kernel_drops", "left_send_errors", "right_send_errors"]
+        {
             assert_eq!(stat(&report, "engine", name), 0, "{name}");
         }
+        let told = format!("{interfaces}, {workers} workers: {:#?}", report.summary);
+        assert_eq!(report.events("http").len(), 4000, "{told}");
     }
 }
 

@@ -1,9 +1,10 @@
 //! Part (j): what open sessions cost in memory, and what it costs to find one among many.
 //!
 //! Each measurement is a process of its own: its resident memory before the sessions begin is taken off. A session has
-//! had its handshake, a request and its response, keys included, and everything is acknowledged. Sessions are then taken in random order
-//! and get an acknowledgment, or a record of 64 bytes that is opened: what the engine does is the same for all
-//! numbers of sessions, what differs is where in memory they are. Time is the thread's.
+//! had its handshake, a request and its response, keys included, and everything is acknowledged; then all are silent until they rest. Each gets a
+//! record of 64 bytes that is opened, in random order: the first one behind a rest sets its key up again. From then on nothing rests, and
+//! sessions are taken in random order for an acknowledgment, or a record: what the engine does is the same for all numbers of sessions, what
+//! differs is where in memory they are. Time is the thread's.
 //!
 //! Refuses figures of an engine that held or dropped anything, or did not open a record.
 
@@ -27,6 +28,8 @@ const BATCH: u32 = 5_000;
 /// Length of the response, of the records that come later, and of a segment.
 const RESPONSE: usize = 1024;
 const LATER: usize = 64;
+/// Of a later record on the wire: header, content type and tag.
+const RECORD_LEN: u64 = 5 + LATER as u64 + 1 + 16;
 const SEGMENT: usize = 1448;
 
 /// A session comes every so often, and is silent from then on.
@@ -48,6 +51,7 @@ pub struct IdleArgs {
 #[derive(Debug, Serialize, Deserialize)]
 struct Pass {
     bytes_per_session: f64,
+    ns_per_first_record: f64,
     ns_per_acknowledgment: f64,
     ns_per_record: f64,
 }
@@ -57,6 +61,7 @@ struct Pass {
 struct Case {
     sessions: u32,
     resident_bytes_per_session: Samples,
+    ns_per_first_record: Samples,
     ns_per_acknowledgment: Samples,
     ns_per_record: Samples,
 }
@@ -75,8 +80,11 @@ pub fn measure(rounds: u32) -> Result<IdleResults, String> {
         for (sessions, passes) in OPEN.into_iter().zip(&mut passes) {
             let pass = one(sessions)?;
             eprintln!(
-                "  {sessions} sessions: {:.0} B each, {:.0} ns per acknowledgment, {:.0} per record",
-                pass.bytes_per_session, pass.ns_per_acknowledgment, pass.ns_per_record
+                "  {sessions} sessions: {:.0} B each, {:.0} ns per record behind a rest, {:.0} per record, {:.0} per acknowledgment",
+                pass.bytes_per_session,
+                pass.ns_per_first_record,
+                pass.ns_per_record,
+                pass.ns_per_acknowledgment
             );
             passes.push(pass);
         }
@@ -86,6 +94,7 @@ pub fn measure(rounds: u32) -> Result<IdleResults, String> {
         Case {
             sessions,
             resident_bytes_per_session: of(&|it| it.bytes_per_session),
+            ns_per_first_record: of(&|it| it.ns_per_first_record),
             ns_per_acknowledgment: of(&|it| it.ns_per_acknowledgment),
             ns_per_record: of(&|it| it.ns_per_record),
         }
@@ -123,39 +132,55 @@ pub fn pass(args: &IdleArgs) -> Result<(), String> {
 
     let (up, down) = (Direction::ClientToServer, Direction::ServerToClient);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
-    let mut acknowledgments = Duration::ZERO;
-    for _ in 0..args.batches {
-        let one = |_| (up, Connection::at(random.below(sessions), sent).acknowledgment(up));
-        let frames: Vec<Sent> = (0..BATCH).map(one).collect();
-        acknowledgments += timed(&mut engine, &frames)?;
-    }
     let mut records_of = vec![0_u16; sessions as usize];
+    let mut record = |session: u32, frames: &mut Vec<Sent>| {
+        let count = records_of.get_mut(session as usize).ok_or("a session too many")?;
+        // The response was the first.
+        let record = seal(session, u64::from(*count) + 1, &[b'a'; LATER])?;
+        let before = u64::from(*count) * record.len() as u64;
+        *count += 1;
+        let mut connection = Connection::at(session, [sent[0], sent[1] + before]);
+        connection.send(down, &record, SEGMENT, frames);
+        frames.push((up, connection.acknowledgment(up)));
+        Ok::<(), String>(())
+    };
     let opened = engine.handler().opened();
+    let mut order: Vec<u32> = (0..sessions).collect();
+    for at in 1..sessions {
+        order.swap(at as usize, random.below(at + 1) as usize);
+    }
+    let mut first_records = Duration::ZERO;
+    for sessions in order.chunks(BATCH as usize) {
+        let mut frames = Vec::new();
+        sessions.iter().try_for_each(|session| record(*session, &mut frames))?;
+        first_records += timed(&mut engine, &frames)?;
+    }
     let mut records = Duration::ZERO;
     for _ in 0..args.batches {
         let mut frames = Vec::new();
-        for _ in 0..BATCH {
-            let session = random.below(sessions);
-            let count = records_of.get_mut(session as usize).ok_or("a session too many")?;
-            // The response was the first.
-            let record = seal(session, u64::from(*count) + 1, &[b'a'; LATER])?;
-            let before = u64::from(*count) * record.len() as u64;
-            *count += 1;
-            let mut connection = Connection::at(session, [sent[0], sent[1] + before]);
-            connection.send(down, &record, SEGMENT, &mut frames);
-            frames.push((up, connection.acknowledgment(up)));
-        }
+        (0..BATCH).try_for_each(|_| record(random.below(sessions), &mut frames))?;
         records += timed(&mut engine, &frames)?;
     }
+    let mut acknowledgments = Duration::ZERO;
+    for _ in 0..args.batches {
+        let mut one = || {
+            let session = random.below(sessions);
+            let record_len = u64::from(records_of[session as usize]) * RECORD_LEN;
+            (up, Connection::at(session, [sent[0], sent[1] + record_len]).acknowledgment(up))
+        };
+        let frames: Vec<Sent> = (0..BATCH).map(|_| one()).collect();
+        acknowledgments += timed(&mut engine, &frames)?;
+    }
     let lookups = args.batches * BATCH;
-    if engine.handler().opened() - opened != u64::from(lookups) {
+    if engine.handler().opened() - opened != u64::from(lookups) + u64::from(sessions) {
         return Err("a record was not opened".to_owned());
     }
-    let ns_each = |time: Duration| time.as_secs_f64() * 1e9 / f64::from(lookups);
+    let ns_each = |time: Duration, of: u32| time.as_secs_f64() * 1e9 / f64::from(of);
     let pass = Pass {
         bytes_per_session: resident as f64 / f64::from(sessions),
-        ns_per_acknowledgment: ns_each(acknowledgments),
-        ns_per_record: ns_each(records),
+        ns_per_first_record: ns_each(first_records, sessions),
+        ns_per_acknowledgment: ns_each(acknowledgments, lookups),
+        ns_per_record: ns_each(records, lookups),
     };
     println!("{}", serde_json::to_string(&pass).map_err(|error| error.to_string())?);
     Ok(())
@@ -233,8 +258,9 @@ impl IdleResults {
                 vec![
                     case.sessions.to_string(),
                     format!("{:.0}", case.resident_bytes_per_session.median),
-                    format!("{:.0}", case.ns_per_acknowledgment.median),
+                    format!("{:.0}", case.ns_per_first_record.median),
                     format!("{:.0}", case.ns_per_record.median),
+                    format!("{:.0}", case.ns_per_acknowledgment.median),
                 ]
             })
             .collect();
@@ -243,8 +269,9 @@ impl IdleResults {
             &[
                 "sessions",
                 "resident B each",
+                "ns per record behind a rest",
+                "ns per record, both with acknowledgment",
                 "ns per acknowledgment",
-                "ns per record and its acknowledgment",
             ],
             &rows,
         );

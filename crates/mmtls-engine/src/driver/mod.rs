@@ -297,8 +297,7 @@ impl<H: Handler> Engine<H> {
     fn is_bypassed(&self, segment: &Segment<'_>) -> bool {
         let Segment { source, destination, .. } = segment;
         self.config.bypass.iter().any(|rule| {
-            (rule.port.is_none() || !self.config.inline)
-                && (rule.contains(*source) || rule.contains(*destination))
+            (rule.port.is_none() || !self.config.inline) && rule.meets(*source, *destination)
         })
     }
 

@@ -35,6 +35,10 @@ impl<H: Handler> Engine<H> {
         if payload.is_empty() || flags.rst() {
             return Err(Verdict::Forward);
         }
+        if self.is_added(from, to) {
+            self.counters.bypassed += 1;
+            return Err(Verdict::Forward);
+        }
         self.counters.mid_stream += 1;
         self.pick_up(segment, &key(from, to))
     }

@@ -59,17 +59,15 @@ impl<H: Handler> Engine<H> {
 
     /// Whether a connection between these ends, in either order, is of a network that a reload has named.
     pub(super) fn is_added(&self, one: SocketAddr, other: SocketAddr) -> bool {
-        let is_meant = |rule: &Bypass| rule.contains(one) || rule.contains(other);
-        self.changed_rules.added.iter().any(is_meant)
+        self.changed_rules.added.iter().any(|rule| rule.meets(one, other))
     }
 
     /// Whether one was left alone until a short time ago.
     pub(super) fn is_newly_read(&self, one: SocketAddr, other: SocketAddr) -> bool {
-        let is_meant = |rule: &Bypass| rule.contains(one) || rule.contains(other);
         let grace = self.config.mid_stream_grace_ns;
         let is_in_time = |since: u64| self.now_ns.saturating_sub(since) < grace;
         let mut rules = self.changed_rules.removed.iter();
-        rules.any(|(rule, since)| is_in_time(*since) && is_meant(rule))
+        rules.any(|(rule, since)| is_in_time(*since) && rule.meets(one, other))
     }
 
     /// A connection has begun: it is left alone if rules that have come say so, or the engine drains.

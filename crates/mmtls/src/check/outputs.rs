@@ -17,6 +17,7 @@ use crate::config::File;
 use crate::control::ControlSocket;
 use crate::eve::{self, outputs::settings::OutputSection};
 use crate::mirror::{self, MirrorConfig, OpenError};
+use crate::sandbox::parent;
 use crate::web::Token;
 
 /// The log directory: it is used before capabilities are given up, and again when the log is rotated.
@@ -123,8 +124,7 @@ pub(super) fn services(file: &File, keys_listen: SocketAddr, found: &mut Finding
         }
     }
     if let (Some(path), Some(_)) = (&file.web.token_file, file.web.listen) {
-        let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new("."));
+        let parent = parent(path);
         let error = match Token::read(path) {
             Ok(_) => None,
             Err(error) if error.kind() == io::ErrorKind::NotFound => match parent.is_dir() {
@@ -146,11 +146,9 @@ pub(super) fn services(file: &File, keys_listen: SocketAddr, found: &mut Finding
         let told = |error: io::Error, remedy: &str| {
             format!("control socket {}: {error} ({remedy})", path.display())
         };
-        let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
-        let directory = parent.unwrap_or(Path::new("."));
+        let directory = parent(path);
         // Of the directories the last one is made.
-        let above = directory.parent().filter(|it| !it.as_os_str().is_empty());
-        if !directory.exists() && !above.unwrap_or(Path::new(".")).exists() {
+        if !directory.exists() && !parent(directory).exists() {
             let remedy = format!("mkdir -p {}", directory.display());
             let text = told(io::ErrorKind::NotFound.into(), &remedy);
             found.add(Severity::Fatal, key, &text);

@@ -10,7 +10,9 @@ mod questions;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{
+    DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown,
+};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -59,7 +61,7 @@ impl InitArgs {
             // It writes there without capabilities, and may have to make files anew.
             fs::DirBuilder::new().mode(0o750).create(log).map_err(about(log))?;
             if let Some(group) = &answers.group {
-                chown(log, Some(group.user), Some(group.id)).map_err(about(log))?;
+                lchown(log, Some(group.user), Some(group.id)).map_err(about(log))?;
             }
         }
         write(&file, &text(&answers, &certificate, &key), answers.group.as_ref())?;

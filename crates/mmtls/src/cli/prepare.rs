@@ -36,7 +36,11 @@ pub(super) fn prepare(
 
     let mut problems = if replaces {
         let (mut file, mut settings) = (file.clone(), settings.clone());
-        (file.control.socket, file.metrics.listen) = (None, None);
+        // It listens there until it has ended; the rest has to be right before.
+        file.control.socket = None;
+        for listen in [&mut file.metrics.listen, &mut file.web.listen].into_iter().flatten() {
+            listen.set_port(0);
+        }
         settings.server.listen.set_port(0);
         check::machine(&file, &settings, places)
     } else {

@@ -37,7 +37,7 @@ use super::service::{self, Service};
 use super::services::{Services, run_facts, why_not_forwarded};
 use super::signals::Signals;
 use super::stats::StatsAggregator;
-use super::take_over::take_over;
+use super::take_over::{self, take_over};
 
 #[derive(Args, Clone)]
 pub struct RunArgs {
@@ -117,6 +117,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
         let _ = writeln!(std::io::stdout(), "configuration is valid");
         return Ok(ExitCode::SUCCESS);
     }
+    // Opening them puts aside what is there.
+    args.take_over.iter().try_for_each(|socket| take_over::check(socket, &file))?;
     // Before any file is opened that could end up in a core dump.
     mmtls_middlebox::harden::forbid_dumps()?;
     if file.sandbox.lock_memory {
@@ -150,7 +152,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let doing = if passive { "watching" } else { "bridging" };
 
     if let Some(socket) = &args.take_over {
-        take_over(socket, &file)?;
+        take_over(socket)?;
     }
     // Ports, and the socket's directory, may need privileges.
     let services = Services::open(&file)?;

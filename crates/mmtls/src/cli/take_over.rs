@@ -21,18 +21,29 @@ const TIME: Duration = Duration::from_secs(20);
 
 const MAX_ANSWER: u64 = 4 << 10;
 
+/// Finds a file that the run at the socket may be writing, and that would be put aside when it is opened here.
+///
+/// # Errors
+/// [`Error::Usage`].
+pub fn check(socket: &Path, file: &File) -> Result<(), Error> {
+    for (key, path) in [("mirror.file", &file.mirror.file), ("capture.file", &file.capture.file)] {
+        if let Some(path) = path.as_ref().filter(|it| it.is_file()) {
+            let text = format!("{} may be written there: name another {key}", path.display());
+            return Err(wrong(socket, &text));
+        }
+    }
+    Ok(())
+}
+
+fn wrong(socket: &Path, what: &dyn std::fmt::Display) -> Error {
+    Error::Usage(format!("--take-over {}: {what}", socket.display()))
+}
+
 /// Ends the run that answers at a socket, and waits until it is gone; done where nobody does.
 ///
 /// # Errors
 /// [`Error::Usage`]; the other one may still be there.
-pub fn take_over(socket: &Path, file: &File) -> Result<(), Error> {
-    let wrong = |what: &dyn std::fmt::Display| {
-        Error::Usage(format!("--take-over {}: {what}", socket.display()))
-    };
-    if let Some(mirror) = file.mirror.file.as_ref().filter(|it| it.is_file()) {
-        let what = format!("{} is being written there: name another mirror.file", mirror.display());
-        return Err(wrong(&what));
-    }
+pub fn take_over(socket: &Path) -> Result<(), Error> {
     let stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
         Err(error)
@@ -41,9 +52,9 @@ pub fn take_over(socket: &Path, file: &File) -> Result<(), Error> {
             say(&format!("--take-over {}: nobody runs there", socket.display()));
             return Ok(());
         }
-        Err(error) => return Err(wrong(&error)),
+        Err(error) => return Err(wrong(socket, &error)),
     };
-    end(stream).map_err(|error| wrong(&error))?;
+    end(stream).map_err(|error| wrong(socket, &error))?;
     say(&format!("--take-over {}: the run there has ended", socket.display()));
     Ok(())
 }

@@ -108,9 +108,8 @@ impl ControlSocket {
         if is_left_behind(path)? {
             std::fs::remove_file(path).map_err(system)?;
         }
-        if let Some(directory) = path.parent().filter(|it| !it.as_os_str().is_empty())
-            && !directory.exists()
-        {
+        let directory = crate::sandbox::parent(path);
+        if !directory.exists() {
             std::fs::create_dir(directory).map_err(system)?;
         }
         // Nobody but the owner from the beginning on.

@@ -55,6 +55,8 @@ pub(super) enum Place {
 /// A file that is open.
 pub(super) struct Opened {
     file: File,
+    /// And no FIFO or device, which somebody else reads under its name.
+    is_regular: bool,
     /// Bytes in it.
     len: u64,
     since: Instant,
@@ -64,8 +66,9 @@ pub(super) struct Opened {
 
 impl From<File> for Opened {
     fn from(file: File) -> Self {
-        let len = file.metadata().ok().filter(|it| it.is_file()).map_or(0, |it| it.len());
-        Self { file, len, since: Instant::now(), failed: None }
+        let regular = file.metadata().ok().filter(|it| it.is_file());
+        let (is_regular, len) = (regular.is_some(), regular.map_or(0, |it| it.len()));
+        Self { file, is_regular, len, since: Instant::now(), failed: None }
     }
 }
 
@@ -231,6 +234,7 @@ impl Out {
         };
         let is_left_alone = opened.failed.is_some_and(|failed| failed.elapsed() < ROTATE_AGAIN);
         if self.borrowed
+            || !opened.is_regular
             || self.torn > 0
             || is_left_alone
             || !rotation.is_due(opened.len, opened.since.elapsed())

@@ -238,8 +238,7 @@ pub fn check_directory(file: &Path) -> io::Result<()> {
     if file.exists() && !file.is_file() {
         return Ok(());
     }
-    let directory = file.parent().filter(|it| !it.as_os_str().is_empty());
-    crate::streams::check(directory.unwrap_or(Path::new(".")))
+    crate::streams::check(crate::sandbox::parent(file))
 }
 
 fn open_interface(config: &MirrorConfig) -> Result<Option<Sender>, OpenError> {

@@ -299,9 +299,10 @@ const UNIX_SOCKET: &[&[Argument]] = &[
     &[exactly(0, libc::AF_UNIX), SOCKET_KIND_DATAGRAM],
 ];
 
+/// And no other protocol that has streams (MPTCP, SCTP): Landlock knows the ports of TCP alone.
 const TCP_SOCKET: &[&[Argument]] = &[
-    &[exactly(0, libc::AF_INET), SOCKET_KIND_STREAM],
-    &[exactly(0, libc::AF_INET6), SOCKET_KIND_STREAM],
+    &[exactly(0, libc::AF_INET), SOCKET_KIND_STREAM, exactly(2, 0)],
+    &[exactly(0, libc::AF_INET6), SOCKET_KIND_STREAM, exactly(2, 0)],
 ];
 
 /// Beside the flags that it may be asked for with.

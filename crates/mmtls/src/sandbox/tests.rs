@@ -155,6 +155,12 @@ fn tells_calls_apart_by_their_arguments() {
     assert_eq!(socket(libc::AF_INET, libc::SOCK_RAW), refused);
     assert_eq!(socket(libc::AF_PACKET, libc::SOCK_RAW), refused);
     assert_eq!(socket(libc::AF_ALG, libc::SOCK_SEQPACKET), refused);
+    let outputs = filter(MONITOR | TCP_OUTPUTS);
+    let stream =
+        |protocol| ask(&outputs, libc::SYS_socket, &[libc::AF_INET, libc::SOCK_STREAM, protocol]);
+    assert_eq!(stream(0), ALLOW);
+    assert_eq!(stream(libc::IPPROTO_MPTCP), refused, "whose ports Landlock does not know");
+    assert_eq!(stream(libc::IPPROTO_SCTP), refused);
 }
 
 /// A thread's restrictions are its own, and end with it.

@@ -2,15 +2,17 @@
 //!
 //! Refuses tokens that could be guessed, and files that others can read.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::rand;
 use base64ct::{Base64UrlUnpadded, Encoding};
 use zeroize::Zeroizing;
+
+use crate::secret_file;
 
 /// Of a token that is made.
 const RANDOM_BYTES: usize = 32;
@@ -44,7 +46,9 @@ impl Token {
         }
         let token = Self::random()?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(token.0.as_bytes()).and_then(|()| file.write_all(b"\n"))?;
+        let written = file.write_all(token.0.as_bytes()).and_then(|()| file.write_all(b"\n"));
+        // Half a token would be refused at the next start.
+        written.inspect_err(|_| drop(std::fs::remove_file(path)))?;
         Ok(token)
     }
 
@@ -53,25 +57,16 @@ impl Token {
     /// # Errors
     /// As [`Self::of_file`].
     pub fn read(path: &Path) -> io::Result<Self> {
-        let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
-        // Before it is opened, which of a FIFO would wait.
-        let metadata = std::fs::metadata(path)?;
-        if !metadata.is_file() {
-            return Err(invalid("it is no file".to_owned()));
-        }
-        if metadata.mode() & 0o077 != 0 {
-            return Err(invalid("others may read it: chmod 600".to_owned()));
-        }
-        let mut text = Zeroizing::new(String::new());
-        File::open(path)?.take(MAX_CHARACTERS as u64 + 2).read_to_string(&mut text)?;
+        let text = secret_file::read(path, MAX_CHARACTERS + 2)?;
         let token = text.trim_end();
         let is_known = |it: u8| it.is_ascii_alphanumeric() || b"-._~".contains(&it);
         if !(MIN_CHARACTERS..=MAX_CHARACTERS).contains(&token.len()) || !token.bytes().all(is_known)
         {
-            return Err(invalid(format!(
+            let text = format!(
                 "a token has {MIN_CHARACTERS} to {MAX_CHARACTERS} letters, digits, and characters of -._~: remove the file, and a \
                  token is made"
-            )));
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         Ok(Self(Zeroizing::new(token.to_owned())))
     }

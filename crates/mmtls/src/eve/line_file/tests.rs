@@ -94,6 +94,24 @@ fn refuses_to_wait_for_the_reader_of_a_fifo_when_it_opens_again() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+#[test]
+fn refuses_to_rename_a_fifo_that_somebody_reads() {
+    let dir = std::env::temp_dir().join(format!("mmtls-rotate-fifo-{}", std::process::id()));
+    create_private_dir(&dir).unwrap();
+    let path = dir.join("eve.json");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let rotation = Rotation { bytes: Some(8 << 10), age: None, files: 2 };
+    let mut file = LineFile::open(&path, rotation).unwrap();
+    for _ in 0..32 {
+        file.push(&LINE);
+        file.flush();
+    }
+    read_lines(reader, 32);
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1, "it has its name still");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 /// A pipe as a log, and its reading end. Nobody reads: it hangs once it is full.
 fn hanging(name: &str) -> (std::path::PathBuf, LineFile, File) {
     let dir = std::env::temp_dir().join(format!("mmtls-{name}-{}", std::process::id()));

@@ -16,13 +16,14 @@ use zeroize::Zeroizing;
 use super::again::Again;
 use super::settings::{RedisMode, RedisSection, RedisServer};
 use crate::eve::out::{Taken, Target};
+use crate::secret_file;
 
 /// How long the server may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest line of a reply, and most bytes of one.
 const MAX_REPLY: u64 = 16 << 10;
 /// Longest password.
-const MAX_PASSWORD: u64 = 4 << 10;
+const MAX_PASSWORD: usize = 4 << 10;
 
 /// A server.
 pub(super) struct Redis {
@@ -44,9 +45,7 @@ impl<C: Read + Write + Send> Connection for C {}
 pub(super) fn password(file: &Path) -> io::Result<Zeroizing<String>> {
     let about =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
-    let mut text = Zeroizing::new(String::with_capacity(MAX_PASSWORD as usize));
-    let opened = std::fs::File::open(file).map_err(about)?;
-    opened.take(MAX_PASSWORD).read_to_string(&mut text).map_err(about)?;
+    let text = secret_file::read(file, MAX_PASSWORD).map_err(about)?;
     let line = text.lines().next().unwrap_or_default();
     match line.is_empty() {
         true => Err(about(io::Error::other("its first line is to be the password, and is empty"))),
@@ -90,10 +89,15 @@ impl Redis {
                 let mut words = vec![b"AUTH".as_slice()];
                 words.extend(name);
                 words.push(password.as_bytes());
-                let mut auth = Zeroizing::new(Vec::with_capacity(2 * MAX_PASSWORD as usize));
+                let mut auth = Zeroizing::new(Vec::with_capacity(2 * MAX_PASSWORD));
                 command(&mut auth, &words);
                 stream.get_mut().write_all(&auth)?;
-                read_reply(&mut stream)?;
+                // A server that does not know the command repeats its arguments, and this goes to the log.
+                let refused = |error: io::Error| match error.kind() {
+                    io::ErrorKind::Other => io::Error::other("the server refuses the password"),
+                    _ => error,
+                };
+                read_reply(&mut stream).map_err(refused)?;
             }
             Ok(stream)
         })?;
@@ -299,6 +303,36 @@ mod tests {
         }
     }
 
+    /// A server that does not know the command says back what it was told.
+    #[test]
+    fn tells_nobody_a_password_that_a_server_repeats() {
+        let dir = crate::eve::tests::TempDir::new("redis-echo");
+        std::fs::create_dir_all(&dir.0).unwrap();
+        let [file, socket] = ["p", "s"].map(|name| dir.0.join(name));
+        std::fs::write(&file, "correct-horse").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, mode).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let server = std::thread::spawn(move || {
+            let mut client = listener.accept().unwrap().0;
+            let mut said = [0; 64];
+            let len = client.read(&mut said).unwrap();
+            assert!(said[..len].windows(13).any(|it| it == b"correct-horse"));
+            client
+                .write_all(b"-ERR unknown command 'AUTH', with args: 'correct-horse'\r\n")
+                .unwrap();
+        });
+        let mut redis = Redis::open(&RedisSection {
+            server: RedisServer::Socket(socket),
+            password_file: Some(file),
+            ..RedisSection::default()
+        })
+        .unwrap();
+        let error = redis.put(b"{}\n").err().unwrap().to_string();
+        assert_eq!(error, "the server refuses the password");
+        server.join().unwrap();
+    }
+
     #[test]
     fn names_the_file_without_a_password() {
         let dir = crate::eve::tests::TempDir::new("redis-password");
@@ -306,6 +340,9 @@ mod tests {
         let file = dir.0.join("p");
         assert!(password(&file).unwrap_err().to_string().contains("/p: No such file"));
         std::fs::write(&file, "\nx").unwrap();
+        assert!(password(&file).unwrap_err().to_string().contains("chmod 600"));
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, mode).unwrap();
         assert!(password(&file).unwrap_err().to_string().contains("is empty"));
         std::fs::write(&file, "secret word\n").unwrap();
         assert_eq!(password(&file).unwrap().as_str(), "secret word");
