@@ -400,7 +400,10 @@ fn what_policy_does_not_let_pass_must_not_take_memory() {
         assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
     }
     let now = t.now + t_opening();
-    t.engine.handle_timeout(now);
+    // Not all in one go.
+    while t.engine.next_timeout().is_some_and(|due| due <= now) {
+        t.engine.handle_timeout(now);
+    }
     assert_eq!(t.engine.flow_count(), 0);
 }
 

@@ -127,3 +127,39 @@ fn rests_in_turn_where_many_fall_silent_together() {
     assert!(rounds >= 4, "{rounds}");
     assert_eq!(t.engine.flow_count(), 1000);
 }
+
+#[test]
+fn ends_in_turn_what_times_out_together() {
+    let mut t = T::new();
+    for port in 0..1000 {
+        t.ep.client.set_port(20_000 + port);
+        t.open();
+    }
+    t.now += 8000 * SECOND_NS;
+    t.engine.handle_timeout(t.now);
+    t.drain();
+    let left = t.engine.flow_count();
+    assert!((1..1000).contains(&left), "{left}");
+    wait(&mut t, 0);
+    assert_eq!(t.engine.flow_count(), 0);
+}
+
+#[test]
+fn ends_stalls_in_turn_where_many_have_waited_as_long() {
+    let held = |t: &T| t.engine.view_flows(0..1000).map(|it| it.held_frames).sum::<usize>();
+    let mut t = T::new();
+    for port in 0..300 {
+        t.ep.client.set_port(20_000 + port);
+        t.open();
+        t.play(&simple());
+    }
+    let all = held(&t);
+    assert!(all >= 300, "{all}");
+    t.now += SECOND_NS;
+    t.engine.handle_timeout(t.now);
+    t.drain();
+    let left = held(&t);
+    assert!(left > 0 && left < all, "{left} of {all}");
+    wait(&mut t, 0);
+    assert_eq!(held(&t), 0);
+}

@@ -144,7 +144,7 @@ impl<H: Handler> Replay<H> {
 
     /// Handles one packet.
     pub fn handle_packet(&mut self, timestamp_ns: u64, link: Link, bytes: &[u8]) {
-        if self.engine.next_timeout().is_some_and(|due| due <= timestamp_ns) {
+        while self.engine.next_timeout().is_some_and(|due| due <= timestamp_ns) {
             self.engine.handle_timeout(timestamp_ns);
             self.drain(timestamp_ns);
         }

@@ -11,6 +11,7 @@ mod clock;
 mod control;
 mod held;
 mod key_input;
+mod lease;
 mod moderation;
 mod settings;
 
@@ -33,6 +34,7 @@ use crate::{Error, Status, harden};
 use clock::Clock;
 use held::HeldFrames;
 pub use key_input::KeyInput;
+use lease::Outage;
 use moderation::Moderation;
 pub use settings::Settings;
 
@@ -44,6 +46,9 @@ const DOWN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Deliveries taken between two looks at the interfaces.
 const KEYS_PER_TURN: usize = 1024;
+
+/// What part of the guard's lease deliveries may take between two looks at the interfaces: each may open all that its session holds.
+const KEYS_PART_OF_LEASE: u32 = 8;
 
 /// What a turn came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +70,7 @@ pub struct Worker<H: Handler, P> {
     batch: usize,
     passive: bool,
     faults: PortFaults,
+    outage: Outage,
     /// The next tick is to come so soon.
     tick_again: Option<Duration>,
 }
@@ -97,6 +103,7 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             batch: settings.batch,
             passive: settings.passive,
             faults: PortFaults::default(),
+            outage: Outage::default(),
             tick_again: None,
         }
     }
@@ -155,7 +162,12 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         while !stop.load(Ordering::Relaxed) {
             // One look at the clock per turn.
             let now = Instant::now();
-            let Turn { frames, idle } = self.turn(now)?;
+            let lease = self.renew(now)?;
+            if lease == Lease::Lost && stop.load(Ordering::Relaxed) {
+                // Another worker has let go of it, since all are to end: nobody was silent.
+                break;
+            }
+            let Turn { frames, idle } = self.turn_with(lease, now)?;
             if now >= next_tick {
                 next_tick = now + TICK;
                 let checked = self.ports.check();
@@ -182,19 +194,24 @@ impl<H: Handler, P: Ports> Worker<H, P> {
     /// # Errors
     /// As [`Worker::run`].
     pub fn turn(&mut self, now: Instant) -> Result<Turn, Error> {
+        let lease = self.renew(now)?;
+        self.turn_with(lease, now)
+    }
+
+    fn turn_with(&mut self, lease: Lease, now: Instant) -> Result<Turn, Error> {
         let now_ns = self.clock.ns_at(now);
-        let renewed = self.ports.renew().map_or_else(
-            // Which counts as waiting: an interface that is down has no frames.
-            |error| self.tolerate_down(Err(error), now).map(|()| Lease::Waiting),
-            Ok,
-        )?;
-        if renewed == Lease::Lost {
-            self.lose_track(now_ns);
-            return Ok(Turn { frames: 0, idle: false });
+        match lease {
+            Lease::Lost => {
+                self.lose_track(now_ns);
+                return Ok(Turn { frames: 0, idle: false });
+            }
+            Lease::Held => self.find_track(now_ns),
+            Lease::Flooded => self.note_flood(now),
+            Lease::Waiting => {}
         }
         let mut idle = self.take_keys(now_ns) == 0;
         let mut frames = 0;
-        let shown = if renewed == Lease::Held { &Port::BOTH[..] } else { &[] };
+        let shown = if lease == Lease::Held { &Port::BOTH[..] } else { &[] };
         for &port in shown {
             let received = self.receive(port, now_ns);
             frames += self.tolerate_down(received, now)?;
@@ -208,23 +225,6 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             idle = false;
         }
         Ok(Turn { frames, idle })
-    }
-
-    /// The guard has forwarded frames that were not shown: what is held was sent again, and of no connection it is known where
-    /// it stands.
-    fn lose_track(&mut self, now_ns: u64) {
-        self.faults.leases_lost += 1;
-        self.engine.take_all_back();
-        self.act(now_ns);
-        let flows = self.engine.counters().failed_open;
-        self.engine.forget_flows(now_ns);
-        self.act(now_ns);
-        let flows = self.engine.counters().failed_open - flows;
-        self.held.clear();
-        self.faults.message = Some(format!(
-            "failed open: this monitor was silent for longer than the guard's lease, and the kernel has forwarded in its place; \
-             {flows} connections have to be found again, as after a start"
-        ));
     }
 
     /// Lets go of everything: held frames are dropped, sessions end, and what their handlers have reset
@@ -325,10 +325,11 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         })
     }
 
-    /// Takes deliveries, but not for ever, since packets wait too. Returns how many were looked
+    /// Takes deliveries, but not for ever, since packets wait too, and the guard. Returns how many were looked
     /// at.
     fn take_keys(&mut self, now_ns: u64) -> usize {
         let mut left = KEYS_PER_TURN;
+        let end = self.ports.lease().map(|lease| Instant::now() + lease / KEYS_PART_OF_LEASE);
         while let Some(delivery) = {
             let engine = &mut self.engine;
             self.keys.receiver.take(&mut left, |sender, random| engine.has_session(sender, random))
@@ -367,6 +368,9 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 }
             }
             self.act(now_ns);
+            if end.is_some_and(|end| Instant::now() >= end) {
+                break;
+            }
         }
         KEYS_PER_TURN - left
     }

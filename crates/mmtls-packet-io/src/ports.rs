@@ -91,6 +91,11 @@ pub trait Ports {
         Ok(Lease::Held)
     }
 
+    /// How long this thread may take from one call of [`Self::renew`] to the next, where the kernel would forward in its place then.
+    fn lease(&self) -> Option<Duration> {
+        None
+    }
+
     /// Leaves everything to the kernel from now on, where it forwards in place of one that is silent.
     fn release(&mut self) {}
 
@@ -113,6 +118,8 @@ pub enum Lease {
     Lost,
     /// The kernel, still.
     Waiting,
+    /// The kernel, still: more has come than could be discarded of what it has forwarded.
+    Flooded,
 }
 
 /// What [`Ports::wait`] found.

@@ -5,13 +5,16 @@ mod testbed;
 
 use std::collections::{HashSet, VecDeque};
 use std::net::UdpSocket;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mmtls_packet_io::af_packet::{
     Action, Bridge, BridgeConfig, Error, Frame, HeldFrame, Outbox, Port, Warning,
 };
+use mmtls_packet_io::guard;
+use mmtls_packet_io::{Lease, Ports};
 use testbed::{Testbed, exchange, in_namespace, ip, stay_on_one_cpu, try_ip};
 
 const MEGABYTE: u64 = 1 << 20;
@@ -214,6 +217,28 @@ fn accepts_frames_of_vlan_interfaces() {
 
 /// Sends datagrams of one byte and returns what arrived within a second of silence.
 fn datagrams(bed: &Testbed, values: impl Iterator<Item = u8> + Send) -> Vec<u8> {
+    let (client, server) = datagram_sockets(bed);
+    in_namespace(&bed.client, || {
+        stay_on_one_cpu();
+        for value in values {
+            client.send(&[value]).expect("send");
+        }
+    });
+    arrived(&server)
+}
+
+/// What the server gets until a second of silence.
+fn arrived(server: &UdpSocket) -> Vec<u8> {
+    let mut arrived = Vec::new();
+    let mut byte = [0];
+    while server.recv(&mut byte).is_ok() {
+        arrived.push(byte[0]);
+    }
+    arrived
+}
+
+/// The client's, and the server's.
+fn datagram_sockets(bed: &Testbed) -> (UdpSocket, UdpSocket) {
     let server = in_namespace(&bed.server, || UdpSocket::bind("10.77.0.2:5003")).expect("bind");
     server.set_read_timeout(Some(Duration::from_secs(1))).expect("timeout");
     let client = in_namespace(&bed.client, || UdpSocket::bind("10.77.0.1:0")).expect("bind");
@@ -222,18 +247,7 @@ fn datagrams(bed: &Testbed, values: impl Iterator<Item = u8> + Send) -> Vec<u8> 
     let address = "02:00:00:00:00:02";
     ip(&format!("-n {} link set ls address {address}", bed.server));
     ip(&format!("-n {} neigh replace 10.77.0.2 lladdr {address} dev lc", bed.client));
-    in_namespace(&bed.client, || {
-        stay_on_one_cpu();
-        for value in values {
-            client.send(&[value]).expect("send");
-        }
-    });
-    let mut arrived = Vec::new();
-    let mut byte = [0];
-    while server.recv(&mut byte).is_ok() {
-        arrived.push(byte[0]);
-    }
-    arrived
+    (client, server)
 }
 
 /// Place of the payload of an IPv4 UDP frame without options.
@@ -474,4 +488,62 @@ fn accepts_the_forward_example_as_a_process() {
     assert!(output.status.success());
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("cpu_s_per_gb="), "{text}");
+}
+
+/// A frame that was to leave when a panic came is in a slot that what is discarded is received into.
+#[test]
+fn a_frame_that_a_panic_left_behind_leaves_as_it_came_though_the_lease_is_lost() {
+    const LEASE: Duration = Duration::from_secs(1);
+    const DISCARDED: u8 = 200;
+    let Some(bed) = Testbed::create() else { return };
+    let guarded = in_namespace(&bed.middle, || guard::install(["ml", "mr"], LEASE, None));
+    if let Err(error) = guarded {
+        eprintln!("SKIP: {error}");
+        return;
+    }
+    let (client, server) = datagram_sockets(&bed);
+    let send = |value: u8, count: usize| {
+        for _ in 0..count {
+            client.send(&[value]).expect("send");
+        }
+    };
+    let (value, arrived) = in_namespace(&bed.middle, || {
+        stay_on_one_cpu();
+        let config = BridgeConfig { fails_open: true, coalesce: false, ..bed.config() };
+        let mut bridge = Bridge::open(&config).expect("bridge");
+        let end = Instant::now() + Duration::from_secs(30);
+        let mut value = 0;
+        // Until the lease is held from before the frames come until they are decided about.
+        loop {
+            assert!(Instant::now() < end);
+            while bridge.renew().expect("renew") != Lease::Held {}
+            value += 1;
+            send(value, 2);
+            std::thread::sleep(Duration::from_millis(50));
+            let mut frames = 0;
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                bridge.receive_with(Port::Left, |frame, _| {
+                    frames += usize::from(udp_value(frame.bytes) == Some(value));
+                    assert!(frames < 2, "a fault of the monitor");
+                    Action::Forward
+                })
+            }));
+            if panicked.is_err() {
+                break;
+            }
+        }
+        std::thread::sleep(LEASE + Duration::from_millis(100));
+        send(DISCARDED, 64);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(bridge.renew().expect("renew"), Lease::Lost);
+        while bridge.renew().expect("renew") != Lease::Held {
+            assert!(Instant::now() < end);
+        }
+        bridge.flush().expect("flush");
+        assert!(bridge.counters().left.guard_discarded_frames >= 64);
+        (value, arrived(&server))
+    });
+    in_namespace(&bed.middle, || guard::remove(["ml", "mr"], true)).expect("removed");
+    let count = |of: u8| arrived.iter().filter(|it| **it == of).count();
+    assert_eq!((count(value), count(DISCARDED)), (1, 64), "{arrived:?}");
 }

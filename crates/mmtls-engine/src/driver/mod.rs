@@ -51,8 +51,9 @@ use crate::tcp::{Due, FlowIndex, FlowTable, Phase, SharedBytes, TcpDirection};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
 use crate::wire::{Parsed, Segment, parse};
 
-/// Connections that come to rest in one go, at most.
-const MAX_RESTING: u32 = 256;
+/// How much of what is due at the same time is done in one go: connections that rest or end; of each queue of stalls, those that end
+/// and the frames that they let go.
+const MAX_DUE: usize = 256;
 
 /// Follows every connection whose packets it is given.
 ///
@@ -306,33 +307,35 @@ impl<H: Handler> Engine<H> {
         share.is_some_and(|share| !share.contains(segment.source, segment.destination))
     }
 
-    /// Lets time pass: ends stalls and forgets idle flows.
+    /// Lets time pass: ends stalls and forgets idle flows. Of many that are due together, only a part: frames wait meanwhile, and
+    /// [`Engine::next_timeout`] says that it is due again.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
         for queue in 0..self.stalls.len() {
-            while let Some(check) = self.stalls[queue].front()
+            let mut left = MAX_DUE;
+            while left > 0
+                && let Some(check) = self.stalls[queue].front()
                 && check.deadline_ns <= self.now_ns
             {
                 if let Some(check) = self.stalls[queue].pop_front() {
+                    let held = self.held_frames;
                     self.end_stall(&check);
+                    left = left.saturating_sub(1 + held.saturating_sub(self.held_frames));
                 }
             }
         }
-        let mut resting = 0;
-        // Those that come to rest together do so in turn: frames wait meanwhile.
-        while resting < MAX_RESTING
+        let mut left = MAX_DUE;
+        while left > 0
             && let Some((index, due)) = self.flows.pop_expired(self.now_ns, &self.config.limits)
         {
             match due {
-                Due::Rest => {
-                    self.rest(index);
-                    resting += 1;
-                }
+                Due::Rest => self.rest(index),
                 Due::End(_) if self.flows.get(index).is_some_and(|flow| flow.offload.is_on()) => {
                     self.ask_whether_idle(index);
                 }
                 Due::End(reason) => self.expire(index, reason),
             }
+            left -= 1;
         }
         self.counters.keys_expired += self.pending.expire(self.now_ns);
         self.live.expire(self.now_ns);

@@ -2,6 +2,7 @@
 //! judges. The cases are written once and run on every packet back end; the in-memory one needs neither
 //! root nor namespaces.
 
+mod lease;
 mod network;
 mod stage;
 

@@ -44,6 +44,8 @@ pub struct BridgeConfig {
     /// Let the kernel forward everything whenever this bridge does not: by the [guard](crate::guard) of the two interfaces, which
     /// is installed where it is not there. Without it nothing is forwarded then, and a guard that is there is an error.
     pub fails_open: bool,
+    /// Of a [check](super::check): another bridge may still hold the guard's lease, and will have let go when this one is opened.
+    pub takes_over: bool,
     /// Addresses, and how many of their bits count, whose plain TCP segments the kernel is to forward in any case.
     pub left_alone: Vec<(IpAddr, u8)>,
 }
@@ -63,6 +65,7 @@ impl BridgeConfig {
             coalesce: true,
             offload: Offloading::OfCards,
             fails_open: false,
+            takes_over: false,
             left_alone: Vec::new(),
         }
     }

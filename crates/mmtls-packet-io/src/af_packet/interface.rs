@@ -47,6 +47,13 @@ pub enum Warning {
         /// Why.
         reason: String,
     },
+    /// Nobody could say whether a guard would forward every frame beside this bridge.
+    UnseenGuard {
+        /// The interfaces.
+        names: String,
+        /// What the system said.
+        reason: String,
+    },
     /// The kernel granted less receive buffer than asked for: expect drops under load.
     SmallBuffer {
         /// The interface.
@@ -81,6 +88,11 @@ impl std::fmt::Display for Warning {
             Self::NoOffload { reason } => {
                 write!(f, "connections that are not inspected are not left to the kernel: {reason}")
             }
+            Self::UnseenGuard { names, reason } => write!(
+                f,
+                "cannot see whether a guard is installed for {names} ({reason}): it would forward every frame beside this \
+                 monitor (`mmtls guard status`, as root, lists them)"
+            ),
             Self::SmallBuffer { interface, wanted, granted } => write!(
                 f,
                 "{interface}: only {granted} of {wanted} bytes of socket buffer were granted (CAP_NET_ADMIN is needed, \

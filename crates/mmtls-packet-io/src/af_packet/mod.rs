@@ -18,6 +18,7 @@ mod buffers;
 mod coalesce;
 mod config;
 mod interface;
+mod lease;
 mod link;
 mod offload;
 mod queue;
@@ -38,7 +39,9 @@ pub(crate) use self::interface::{Interface, number};
 pub use self::sender::Sender;
 pub use self::slots::MAX_FRAME_BYTES;
 pub use self::steering::Steering;
-pub(crate) use self::system::{event_descriptor, inet_socket, netns_cookie, poll_readable};
+pub(crate) use self::system::{
+    event_descriptor, inet_socket, interface_name, netns_cookie, poll_readable,
+};
 pub use crate::counters::{Counters, PortCounters, SendErrors};
 pub use crate::error::Error;
 pub use crate::frame::{Action, Frame, HeldFrame, Port, VnetHeader};
@@ -102,7 +105,7 @@ impl Bridge {
     /// # Errors
     /// All of [`Error`]; [`Error::NotPermitted`] without CAP_NET_RAW.
     pub fn open(config: &BridgeConfig) -> Result<Self, Error> {
-        let interfaces = prepared(config)?;
+        let mut interfaces = prepared(config)?;
         let opening = Opening::new(config, &interfaces)?;
         let mut holds = interfaces.holds(config, 1)?;
         // Both together: a frame seen by one side only would be an unanswered one.
@@ -128,7 +131,7 @@ impl Bridge {
         if steering.bridges <= 1 {
             return Ok(vec![Self::open(config)?]);
         }
-        let first = prepared(config)?;
+        let mut first = prepared(config)?;
         let holds = first.holds(config, steering.bridges as usize)?;
         let [left, right] = &first.interfaces;
         let mut openings = Vec::new();
@@ -323,7 +326,7 @@ impl Bridge {
                 Action::Forward => {
                     let packet = self.slots.packet(received);
                     // SAFETY: the slots stay as they are until the next batch, and the queue is flushed below; should
-                    // `decide` panic, it is flushed before the next batch.
+                    // `decide` panic, it is flushed before the next batch, also where that is discarded.
                     unsafe {
                         self.outbox.ports[port.other().index()].push_borrowed(received.vnet, packet)
                     };
@@ -421,22 +424,11 @@ impl Ports for Bridge {
     }
 
     fn renew(&mut self) -> Result<Lease, Error> {
-        let Some(hold) = &mut self.hold else {
-            return Ok(Lease::Held);
-        };
-        let lease = hold.renew()?;
-        if lease != Lease::Waiting {
-            return Ok(lease);
-        }
-        // The guard has forwarded what waits here. It goes on with that until this is done, so that little is lost.
-        self.discard()?;
-        let has_all = self.hold.as_mut().map_or(Ok(true), Hold::take)?;
-        if !has_all {
-            return Ok(Lease::Waiting);
-        }
-        // Of what has come meanwhile nobody knows who forwards it: rather nobody than both.
-        self.discard()?;
-        Ok(Lease::Held)
+        self.renew_lease()
+    }
+
+    fn lease(&self) -> Option<Duration> {
+        self.hold.as_ref().map(Hold::lease)
     }
 
     fn release(&mut self) {
@@ -454,25 +446,7 @@ impl Ports for Bridge {
     }
 }
 
-/// Batches of a port that are discarded at a time: more than its socket keeps of ordinary frames.
-const MAX_DISCARDED_BATCHES: usize = 1 << 16;
-
 impl Bridge {
-    /// Discards what waits at both ports.
-    fn discard(&mut self) -> Result<(), Error> {
-        for port in Port::BOTH {
-            for _ in 0..MAX_DISCARDED_BATCHES {
-                let count = self.receive_batch(port)?;
-                if count == 0 {
-                    break;
-                }
-                let counters = &mut self.outbox.ports[port.index()].counters;
-                counters.guard_discarded_frames += count as u64;
-            }
-        }
-        Ok(())
-    }
-
     fn receive_batch(&mut self, port: Port) -> Result<usize, Error> {
         let state = &mut self.outbox.ports[port.index()];
         if state.is_receive_disabled() {
@@ -533,16 +507,19 @@ pub fn check(config: &BridgeConfig) -> Findings {
         let config = BridgeConfig { promiscuous: false, ..config.clone() };
         if errors.is_empty() && !config.passive {
             let guarded = match config.fails_open {
-                true => guard::check(&checked.interfaces),
-                false => guard::refuse(&checked.interfaces).map_err(Error::from),
+                true => guard::check(&checked.interfaces, config.takes_over).map(|()| None),
+                false => guard::refuse(&checked.interfaces),
             };
-            errors.extend(guarded.err());
+            match guarded {
+                Ok(unseen) => warnings.extend(unseen),
+                Err(error) => errors.push(error),
+            }
         }
         let opening = match errors.is_empty() {
             true => Opening::new(&config, &checked).map_err(|error| errors.push(error)).ok(),
             false => None,
         };
-        warnings = checked.warnings;
+        warnings.extend(checked.warnings);
         warnings.extend(opening.into_iter().flat_map(|opening| opening.warnings));
     }
     Findings { errors, warnings }
@@ -630,7 +607,7 @@ impl Checked {
     }
 
     /// What keeps the guard from forwarding, for so many bridges; nothing where nobody is to forward in their place.
-    fn holds(&self, config: &BridgeConfig, bridges: usize) -> Result<Vec<Hold>, Error> {
+    fn holds(&mut self, config: &BridgeConfig, bridges: usize) -> Result<Vec<Hold>, Error> {
         match config.fails_open {
             true if self.passive => {
                 let reason = "a passive bridge forwards nothing, and has nothing to fail";
@@ -639,7 +616,7 @@ impl Checked {
             true => Ok(guard::open_or_install(&self.interfaces)?.claim(bridges)?),
             false => {
                 if !self.passive {
-                    guard::refuse(&self.interfaces)?;
+                    self.warnings.extend(guard::refuse(&self.interfaces)?);
                 }
                 Ok(Vec::new())
             }

@@ -250,7 +250,7 @@ pub(super) fn driver(socket: &OwnedFd, name: [u8; INTERFACE_NAME_SIZE]) -> io::R
 }
 
 /// The name of an interface in the socket's namespace.
-pub(super) fn interface_name(socket: &OwnedFd, index: u32) -> io::Result<String> {
+pub(crate) fn interface_name(socket: &OwnedFd, index: u32) -> io::Result<String> {
     Ok(index_to_name_inlined(socket, index)?.as_str().to_owned())
 }
 

@@ -26,6 +26,16 @@ pub enum GuardError {
         /// Its lease, in milliseconds.
         lease_ms: u128,
     },
+    /// There is a part of one.
+    #[error(
+        "the guard of {names} is not complete: its installation has been interrupted, and it may forward beside a monitor (`mmtls \
+         guard remove {}` as root), or is under way",
+        words(names)
+    )]
+    Incomplete {
+        /// The interfaces.
+        names: String,
+    },
     /// A guard would forward what a monitor forwards that does not renew its lease.
     #[error(
         "a guard is installed on {interface}, and would forward every frame beside this monitor: inline.when_down = \"open\", \

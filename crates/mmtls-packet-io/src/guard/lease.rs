@@ -4,6 +4,9 @@
 //! cannot know whether the guard has forwarded frames meanwhile, and says so: the lease is lost. That is the only judgement,
 //! made from what was seen before, so no order of pauses of the workers can hide a moment in which the guard forwarded.
 //!
+//! There is one exception, at the end of a monitor: a worker that lets go has the guard forward at once, and the others, which are
+//! about to end as well, may go on until what they know runs out. What they forward in the middle of a turn leaves twice then.
+//!
 //! Refuses system calls: to renew is to read a clock and to store.
 
 use std::io;
@@ -27,6 +30,10 @@ pub(super) const VERSION: u32 = 1;
 
 /// A deadline that is so close counts as passed: a store takes a moment to be seen by other processors.
 const MARGIN_NS: u64 = 1_000_000;
+
+/// A deadline is stored as often in the time of a lease. The guard reads all of them for each frame, and each store takes them
+/// out of its processor's cache.
+const STORES: u64 = 8;
 
 /// As `struct passed` of the program.
 #[repr(C)]
@@ -184,6 +191,7 @@ impl LeaseMemory {
             at,
             token,
             lease_ns: state.lease_ns.load(Ordering::Relaxed),
+            stored_ns: 0,
             known_until_ns: 0,
             is_held: false,
             before,
@@ -198,8 +206,11 @@ pub(crate) struct Hold {
     at: usize,
     token: u64,
     lease_ns: u64,
-    /// Nobody's deadline passes before.
+    /// When its deadline was stored.
+    stored_ns: u64,
+    /// Nobody's deadline passes before, unless a worker lets go.
     known_until_ns: u64,
+    /// All that came before the lease was taken is discarded.
     is_held: bool,
     /// What the guard had forwarded before.
     before: [[u64; 2]; 2],
@@ -208,7 +219,16 @@ pub(crate) struct Hold {
 impl Hold {
     /// Whether every frame that came until now was left to this monitor, since the lease was taken.
     pub(crate) fn is_held(&self) -> bool {
-        self.is_held && now_ns() + MARGIN_NS < self.known_until_ns
+        self.is_held && self.is_known(now_ns())
+    }
+
+    fn is_known(&self, now: u64) -> bool {
+        now + MARGIN_NS < self.known_until_ns
+    }
+
+    /// How long the worker may be silent.
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_nanos(self.lease_ns)
     }
 
     /// Renews the worker's deadline while the lease is held. [`Lease::Lost`] is said once; then what came is to be discarded, and
@@ -220,7 +240,11 @@ impl Hold {
         if !self.is_held {
             return Ok(Lease::Waiting);
         }
-        if self.is_held() {
+        let now = now_ns();
+        if self.is_known(now) {
+            if now < self.stored_ns + self.lease_ns / STORES {
+                return Ok(Lease::Held);
+            }
             self.store()?;
             let until = self.memory.until_ns();
             // Only now: this thread may have stood still between the look at the clock and the store.
@@ -233,16 +257,21 @@ impl Hold {
         Ok(Lease::Lost)
     }
 
-    /// Takes the lease, as far as it is this worker's: whether all have. What came until then is to be discarded once more.
+    /// Takes the lease, as far as it is this worker's: whether all have. What came until then is to be discarded once more, and only
+    /// then it is [held](Self::hold).
     ///
     /// # Errors
     /// [`GuardError::Taken`].
     pub(crate) fn take(&mut self) -> Result<bool, GuardError> {
         self.store()?;
         self.known_until_ns = self.memory.until_ns();
-        self.is_held = true;
-        self.is_held = self.is_held();
-        Ok(self.is_held)
+        Ok(self.is_known(now_ns()))
+    }
+
+    /// What came before the lease was taken is discarded: whether it is held from now on, or has run out meanwhile.
+    pub(crate) fn hold(&mut self) -> bool {
+        self.is_held = self.is_known(now_ns());
+        self.is_held
     }
 
     /// Lets go: the guard forwards from now on.
@@ -255,7 +284,10 @@ impl Hold {
 
     /// How long a worker may sleep before it renews.
     pub(crate) fn pause(&self) -> Duration {
-        Duration::from_nanos(self.lease_ns / 4)
+        let most = self.lease_ns / 4;
+        // Nobody waits for one that has no lease.
+        let since = if self.is_held { now_ns().saturating_sub(self.stored_ns) } else { 0 };
+        Duration::from_nanos(most.saturating_sub(since))
     }
 
     /// Of all workers the first tells what the guard has forwarded, frames and bytes: that came in by an interface with this
@@ -279,11 +311,12 @@ impl Hold {
         self.memory.state().holder.load(Ordering::Acquire) == self.token
     }
 
-    fn store(&self) -> Result<(), GuardError> {
+    fn store(&mut self) -> Result<(), GuardError> {
         if !self.is_own() {
             return Err(GuardError::Taken { names: self.memory.state().told() });
         }
-        let deadline = now_ns().saturating_add(self.lease_ns);
+        self.stored_ns = now_ns();
+        let deadline = self.stored_ns.saturating_add(self.lease_ns);
         self.slot().deadline_ns.store(deadline, Ordering::Release);
         Ok(())
     }
@@ -309,9 +342,18 @@ mod tests {
     const LEASE: Duration = Duration::from_millis(300);
 
     fn memory() -> Arc<LeaseMemory> {
+        memory_with(LEASE)
+    }
+
+    fn memory_with(lease: Duration) -> Arc<LeaseMemory> {
         let memory = LeaseMemory::mapped(libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1).unwrap();
-        memory.state().lease_ns.store(LEASE.as_nanos() as u64, Ordering::Relaxed);
+        memory.state().lease_ns.store(lease.as_nanos() as u64, Ordering::Relaxed);
         Arc::new(memory)
+    }
+
+    /// As a bridge does, to which nothing comes meanwhile.
+    fn take(hold: &mut Hold) -> bool {
+        hold.take().unwrap() && hold.hold()
     }
 
     #[test]
@@ -320,14 +362,14 @@ mod tests {
         let mut hold = memory.claim(1).unwrap().remove(0);
         assert!(!memory.is_held() && !hold.is_held());
         assert_eq!(hold.renew().unwrap(), Lease::Waiting);
-        assert!(hold.take().unwrap() && memory.is_held());
+        assert!(take(&mut hold) && memory.is_held());
         assert_eq!(hold.renew().unwrap(), Lease::Held);
         std::thread::sleep(LEASE + Duration::from_millis(20));
         assert!(!memory.is_held() && !hold.is_held());
         assert_eq!(hold.renew().unwrap(), Lease::Lost, "once");
         assert!(!memory.is_held(), "not before what came is discarded");
         assert_eq!(hold.renew().unwrap(), Lease::Waiting);
-        assert!(hold.take().unwrap() && memory.is_held());
+        assert!(take(&mut hold) && memory.is_held());
         drop(hold);
         assert!(!memory.is_held(), "at once");
     }
@@ -337,7 +379,7 @@ mod tests {
         let memory = memory();
         let mut holds = memory.claim(2).unwrap();
         assert!(!holds[0].take().unwrap(), "the other one has not");
-        assert!(holds[1].take().unwrap() && holds[0].take().unwrap());
+        assert!(take(&mut holds[1]) && take(&mut holds[0]));
         let begun = std::time::Instant::now();
         while holds[0].renew().unwrap() == Lease::Held {
             assert!(begun.elapsed() < 10 * LEASE);
@@ -350,11 +392,45 @@ mod tests {
         assert!(holds[0].take().unwrap());
     }
 
+    /// A bridge that could not discard what came before goes on without the lease, and the others are not disturbed.
+    #[test]
+    fn a_lease_that_was_taken_is_not_held_before_what_came_is_discarded() {
+        let memory = memory_with(Duration::from_secs(60));
+        let mut hold = memory.claim(1).unwrap().remove(0);
+        assert!(hold.take().unwrap());
+        assert!(!hold.is_held());
+        assert_eq!(hold.renew().unwrap(), Lease::Waiting);
+        assert!(memory.is_held(), "the guard does not forward what is about to be discarded");
+        assert!(hold.hold() && hold.is_held());
+        hold.known_until_ns = now_ns();
+        assert!(!hold.hold() && !hold.is_held(), "it has run out");
+    }
+
+    #[test]
+    fn a_deadline_is_stored_eight_times_in_a_lease_and_not_with_each_turn() {
+        let lease = Duration::from_secs(600);
+        let memory = memory_with(lease);
+        let mut hold = memory.claim(1).unwrap().remove(0);
+        assert!(take(&mut hold));
+        let stored = memory.until_ns();
+        assert_eq!(hold.renew().unwrap(), Lease::Held);
+        assert_eq!(memory.until_ns(), stored, "it was stored a moment ago");
+        hold.stored_ns -= hold.lease_ns / STORES;
+        let pause = hold.pause();
+        assert!(
+            pause > lease / 16 && pause <= lease / 8,
+            "{pause:?}: no longer than a quarter since"
+        );
+        assert_eq!(hold.renew().unwrap(), Lease::Held);
+        assert!(memory.until_ns() > stored);
+        assert!(hold.pause() > lease / 8);
+    }
+
     #[test]
     fn refuses_a_second_monitor_beside_one_that_is_alive() {
         let memory = memory();
         let mut first = memory.claim(1).unwrap().remove(0);
-        assert!(first.take().unwrap());
+        assert!(take(&mut first));
         let (stop, other) = (std::sync::atomic::AtomicBool::new(false), Arc::clone(&memory));
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -41,6 +41,11 @@ struct LinkInfo {
     rest: [u64; 6],
 }
 
+/// Whether the link is there and its interface is not.
+pub(super) fn is_detached(file: &Path) -> bool {
+    info(file).is_ok_and(|info| info.interface == 0)
+}
+
 /// Whether the interface is there. A kernel that does not tell is no reason to believe that it is not.
 pub(super) fn is_attached(file: &Path) -> bool {
     match info(file) {
@@ -51,24 +56,25 @@ pub(super) fn is_attached(file: &Path) -> bool {
 
 fn info(file: &Path) -> io::Result<LinkInfo> {
     let path = CString::new(file.as_os_str().as_bytes())?;
-    let named = Named { path: path.as_ptr() as u64, ..Named::default() };
-    let link = call(BPF_OBJ_GET, &named)?;
+    let mut named = Named { path: path.as_ptr() as u64, ..Named::default() };
+    let link = call(BPF_OBJ_GET, &mut named)?;
     // SAFETY: the call has made it, and nobody else knows its number.
     let link = unsafe { OwnedFd::from_raw_fd(link) };
     let mut info = LinkInfo::default();
-    let asked = Asked {
+    let mut asked = Asked {
         descriptor: link.as_raw_fd().cast_unsigned(),
         length: size_of::<LinkInfo>() as u32,
         info: &raw mut info as u64,
     };
-    call(BPF_OBJ_GET_INFO_BY_FD, &asked)?;
+    call(BPF_OBJ_GET_INFO_BY_FD, &mut asked)?;
     Ok(info)
 }
 
-fn call<T>(command: libc::c_long, attributes: &T) -> io::Result<i32> {
-    let (from, length) = (std::ptr::from_ref(attributes), size_of::<T>());
-    // SAFETY: the attributes live through the call, and what they point to as well: its length is what they say.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, from, length) };
+fn call<T>(command: libc::c_long, attributes: &mut T) -> io::Result<i32> {
+    let (at, length) = (std::ptr::from_mut(attributes), size_of::<T>());
+    // SAFETY: the attributes are this call's alone, which writes to them (the length of the information), and live through it. So
+    // does what they point to, which is as long as they say.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, at, length) };
     match i32::try_from(result) {
         Ok(result @ 0..) => Ok(result),
         _ => Err(io::Error::last_os_error()),

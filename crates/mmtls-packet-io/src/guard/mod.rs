@@ -32,7 +32,7 @@ use aya::maps::MapData;
 use aya::programs::{SchedClassifier, TcAttachType};
 
 use crate::Error;
-use crate::af_packet::{Interface, inet_socket, netns_cookie, number};
+use crate::af_packet::{Interface, Warning, inet_socket, interface_name, netns_cookie, number};
 pub use error::GuardError;
 use error::{at, system_error};
 pub(crate) use lease::{Hold, LeaseMemory};
@@ -72,7 +72,11 @@ struct Pair {
 /// A guard that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardStatus {
-    /// Its interfaces.
+    /// Its directory.
+    pub path: PathBuf,
+    /// What keeps it from being a guard: the numbers below are not known then.
+    pub fault: Option<GuardFault>,
+    /// Its interfaces; their numbers, where the names are not known, and empty where a directory is none of a guard.
     pub interfaces: [String; 2],
     /// They are in the calling thread's network namespace.
     pub is_here: bool,
@@ -92,6 +96,18 @@ pub struct GuardStatus {
     pub forwarded_bytes: [u64; 2],
 }
 
+/// Why what is in a directory is not a guard that a monitor can use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GuardFault {
+    /// It is being installed or removed, or that was interrupted: what there is of it may forward, and nobody can keep it from that.
+    Incomplete,
+    /// It is of another version, or something else.
+    Foreign,
+    /// This user may not look at it.
+    NotPermitted,
+}
+
 /// Installs a guard, unless it is there. It forwards from now on, until a monitor takes its lease. `owner`: user and group
 /// that may do that.
 ///
@@ -109,10 +125,10 @@ pub fn install(names: [&str; 2], lease: Duration, owner: Option<(u32, u32)>) -> 
 pub fn remove(names: [&str; 2], force: bool) -> Result<(), Error> {
     let pair = Pair::find(names)?;
     let path = pair.path();
-    if !exists(&path, &pair.told())? {
+    if !is_there(&path, &pair.told())? {
         return Err(GuardError::NotThere { names: pair.told() }.into());
     }
-    // One of another version can be removed, too.
+    // One of another version can be removed, too, and a part of one.
     if let Ok(memory) = open(&path)
         && memory.holder().is_some()
         && !force
@@ -125,27 +141,23 @@ pub fn remove(names: [&str; 2], force: bool) -> Result<(), Error> {
 /// Removes the guards whose interfaces are gone; says of which.
 ///
 /// # Errors
-/// [`Error::Guard`].
+/// [`Error::Guard`]: of the first that cannot be removed, once all others are.
 pub fn remove_gone() -> Result<Vec<[String; 2]>, Error> {
-    let mut removed = Vec::new();
-    for (path, status) in entries()? {
-        if status.is_gone {
-            remove_at(&path)?;
-            removed.push(status.interfaces);
+    let (mut removed, mut failed) = (Vec::new(), None);
+    for status in list()?.into_iter().filter(|status| status.is_gone) {
+        match remove_at(&status.path) {
+            Ok(()) => removed.push(status.interfaces),
+            Err(error) => failed = failed.or(Some(error)),
         }
     }
-    Ok(removed)
+    failed.map_or(Ok(removed), |error| Err(error.into()))
 }
 
-/// The guards that are there, of all network namespaces.
+/// The guards that are there, of all network namespaces, and what else is in their place.
 ///
 /// # Errors
 /// [`Error::Guard`].
 pub fn list() -> Result<Vec<GuardStatus>, Error> {
-    Ok(entries()?.into_iter().map(|(_, status)| status).collect())
-}
-
-fn entries() -> Result<Vec<(PathBuf, GuardStatus)>, Error> {
     let here = own_netns()?;
     let entries = match fs::read_dir(DIRECTORY) {
         Ok(entries) => entries,
@@ -155,31 +167,69 @@ fn entries() -> Result<Vec<(PathBuf, GuardStatus)>, Error> {
     let mut all = Vec::new();
     for entry in entries.flatten() {
         let path = entry.path();
-        let memory = match open(&path) {
-            // It is being installed, or removed.
-            Err(GuardError::System { error, .. }) if error.kind() == ErrorKind::NotFound => {
-                continue;
-            }
-            opened => opened?,
+        let status = match open(&path) {
+            Ok(memory) => status(path, &memory, here),
+            // It has been removed meanwhile.
+            Err(_) if path.symlink_metadata().is_err() => continue,
+            Err(error) => faulty(path, &error, here),
         };
-        let state = memory.state();
-        let netns = state.netns.load(Ordering::Relaxed);
-        let passed = [memory.passed(0), memory.passed(1)];
-        let status = GuardStatus {
-            interfaces: state.names(),
-            is_here: netns == here,
-            netns,
-            lease: memory.lease(),
-            workers: memory.holder(),
-            forwards: !memory.is_held(),
-            forwarded_frames: passed.map(|[frames, _]| frames),
-            forwarded_bytes: passed.map(|[_, bytes]| bytes),
-            is_gone: LINKS.iter().any(|link| !link::is_attached(&path.join(link))),
-        };
-        all.push((path, status));
+        all.push(status);
     }
-    all.sort_by(|(_, a), (_, b)| (a.netns, &a.interfaces).cmp(&(b.netns, &b.interfaces)));
+    all.sort_by(|a, b| (a.netns, &a.interfaces, &a.path).cmp(&(b.netns, &b.interfaces, &b.path)));
     Ok(all)
+}
+
+fn status(path: PathBuf, memory: &LeaseMemory, here: u64) -> GuardStatus {
+    let state = memory.state();
+    let netns = state.netns.load(Ordering::Relaxed);
+    let passed = [memory.passed(0), memory.passed(1)];
+    GuardStatus {
+        fault: None,
+        interfaces: state.names(),
+        is_here: netns == here,
+        netns,
+        lease: memory.lease(),
+        workers: memory.holder(),
+        forwards: !memory.is_held(),
+        forwarded_frames: passed.map(|[frames, _]| frames),
+        forwarded_bytes: passed.map(|[_, bytes]| bytes),
+        is_gone: LINKS.iter().any(|link| !link::is_attached(&path.join(link))),
+        path,
+    }
+}
+
+/// What is known of one whose memory cannot be had.
+fn faulty(path: PathBuf, error: &GuardError, here: u64) -> GuardStatus {
+    let fault = match error {
+        GuardError::System { error, .. } => match error.kind() {
+            ErrorKind::NotFound => GuardFault::Incomplete,
+            ErrorKind::PermissionDenied => GuardFault::NotPermitted,
+            _ => GuardFault::Foreign,
+        },
+        _ => GuardFault::Foreign,
+    };
+    let place = path.file_name().and_then(|name| place(name.to_str()?));
+    let (netns, interfaces) = place.unwrap_or_default();
+    let is_here = netns == here;
+    let socket = inet_socket().ok().filter(|_| is_here);
+    let name = |number: u32| {
+        let name = socket.as_ref().and_then(|it| interface_name(it, number).ok());
+        name.unwrap_or_else(|| number.to_string())
+    };
+    GuardStatus {
+        fault: Some(if place.is_some() { fault } else { GuardFault::Foreign }),
+        interfaces: if place.is_some() { interfaces.map(name) } else { Default::default() },
+        is_here,
+        netns,
+        lease: Duration::ZERO,
+        workers: None,
+        forwards: true,
+        forwarded_frames: [0; 2],
+        forwarded_bytes: [0; 2],
+        // One that is being installed has no link yet.
+        is_gone: place.is_some() && LINKS.iter().any(|link| link::is_detached(&path.join(link))),
+        path,
+    }
 }
 
 /// Whether a guard can be installed on this machine by this process, or why not.
@@ -189,9 +239,7 @@ fn entries() -> Result<Vec<(PathBuf, GuardStatus)>, Error> {
 pub fn is_possible() -> Result<(), GuardError> {
     let unsupported = |reason: &str| Err(GuardError::Unsupported { reason: reason.to_owned() });
     kernel::is_built()?;
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
-    if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (6, 6) {
+    if !has_hook() {
         return unsupported("that needs Linux 6.6");
     }
     use rustix::thread::CapabilitySet;
@@ -202,14 +250,22 @@ pub fn is_possible() -> Result<(), GuardError> {
     }
 }
 
-/// What a monitor finds that is to fail open: the guard, or whether it could install one.
-pub(crate) fn check(interfaces: &[Interface; 2]) -> Result<(), Error> {
+/// Whether the kernel is new enough.
+fn has_hook() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 6)
+}
+
+/// What a monitor finds that is to fail open: the guard, or whether it could install one. Another one may hold the lease where this
+/// one takes over from it.
+pub(crate) fn check(interfaces: &[Interface; 2], takes_over: bool) -> Result<(), Error> {
     let pair = Pair::of(interfaces)?;
     if exists(&pair.path(), &pair.told())? {
         let memory = pair.open()?;
         return match memory.holder() {
-            Some(_) => Err(GuardError::Held { names: pair.told() }.into()),
-            None => Ok(()),
+            Some(_) if !takes_over => Err(GuardError::Held { names: pair.told() }.into()),
+            _ => Ok(()),
         };
     }
     let rights = is_possible().and_then(|()| {
@@ -239,18 +295,41 @@ pub(crate) fn open_or_install(interfaces: &[Interface; 2]) -> Result<Arc<LeaseMe
     Ok(Arc::new(pair.open()?))
 }
 
-/// Finds a guard on an interface of a monitor that would not renew its lease, wherever it is kept. Whoever may not ask does not
-/// learn of it.
-pub(crate) fn refuse(interfaces: &[Interface; 2]) -> Result<(), GuardError> {
-    for Interface { name, .. } in interfaces {
-        let Ok((_, programs)) = SchedClassifier::query_tcx(name, TcAttachType::Ingress) else {
-            continue;
-        };
-        if programs.iter().any(|it| it.name_as_str() == Some(PROGRAM)) {
-            return Err(GuardError::FailsClosed { interface: name.clone() });
+/// Finds a guard on an interface of a monitor that would not renew its lease, wherever it is kept. Whoever may not ask the kernel
+/// (CAP_NET_ADMIN, and CAP_SYS_ADMIN where there are programs) looks where guards are kept, and is warned where that cannot be seen.
+pub(crate) fn refuse(interfaces: &[Interface; 2]) -> Result<Option<Warning>, Error> {
+    let fails_closed =
+        |it: &Interface| Err(GuardError::FailsClosed { interface: it.name.clone() }.into());
+    let mut is_unknown = false;
+    for interface in interfaces {
+        match SchedClassifier::query_tcx(&interface.name, TcAttachType::Ingress) {
+            Ok((_, programs)) => {
+                if programs.iter().any(|it| it.name_as_str() == Some(PROGRAM)) {
+                    return fails_closed(interface);
+                }
+            }
+            Err(_) => is_unknown = true,
         }
     }
-    Ok(())
+    if !is_unknown || !has_hook() {
+        return Ok(None);
+    }
+    let pair = Pair::of(interfaces)?;
+    let entries = match fs::read_dir(DIRECTORY) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Ok(Some(Warning::UnseenGuard {
+                names: pair.told(),
+                reason: format!("{DIRECTORY}: {error}"),
+            }));
+        }
+    };
+    let places = entries.flatten().filter_map(|entry| place(entry.file_name().to_str()?));
+    let guarded: Vec<u32> =
+        places.filter(|(netns, _)| *netns == pair.netns).flat_map(|(_, both)| both).collect();
+    let is_guarded = |it: &&Interface| guarded.contains(&it.index.cast_unsigned());
+    interfaces.iter().find(is_guarded).map_or(Ok(None), fails_closed)
 }
 
 impl Pair {
@@ -279,8 +358,7 @@ impl Pair {
 
     /// Its directory, whichever is the left one. The kernel allows no dots in such names.
     fn path(&self) -> PathBuf {
-        let [one, other] = sorted(self.numbers);
-        Path::new(DIRECTORY).join(format!("guard_{}_{one}_{other}", self.netns))
+        Path::new(DIRECTORY).join(directory(self.netns, self.numbers))
     }
 
     fn open(&self) -> Result<LeaseMemory, GuardError> {
@@ -318,7 +396,12 @@ impl Pair {
             return Err(GuardError::InUse { names: self.told() });
         }
         mount()?;
-        fs::create_dir_all(&path).map_err(at(&path))?;
+        fs::create_dir_all(DIRECTORY).map_err(at(Path::new(DIRECTORY)))?;
+        // Of two that install at the same time one does, and what another one has left is not mixed with this.
+        fs::create_dir(&path).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => GuardError::Incomplete { names: self.told() },
+            _ => at(&path)(error),
+        })?;
         let made = self.pin(&path, lease, owner);
         if made.is_err() {
             // Half a bridge is worse than none.
@@ -359,6 +442,22 @@ fn set_owner(file: &Path, owner: Option<(u32, u32)>) -> Result<(), GuardError> {
     })
 }
 
+/// The name of a guard's directory.
+fn directory(netns: u64, interfaces: [u32; 2]) -> String {
+    let [one, other] = sorted(interfaces);
+    format!("guard_{netns}_{one}_{other}")
+}
+
+/// The network namespace and interfaces that a directory is named after.
+fn place(name: &str) -> Option<(u64, [u32; 2])> {
+    let mut numbers = name.strip_prefix("guard_")?.split('_');
+    let netns = numbers.next()?.parse().ok()?;
+    let mut next = || numbers.next()?.parse().ok();
+    let interfaces = [next()?, next()?];
+    // Nothing but that: no other sign, no other order.
+    (directory(netns, interfaces) == name).then_some((netns, interfaces))
+}
+
 fn sorted(mut numbers: [u32; 2]) -> [u32; 2] {
     numbers.sort_unstable();
     numbers
@@ -380,8 +479,19 @@ fn open(path: &Path) -> Result<LeaseMemory, GuardError> {
     }
 }
 
+/// Whether there is a guard, all of it.
 fn exists(path: &Path, names: &str) -> Result<bool, GuardError> {
-    match path.join(LEASE).symlink_metadata() {
+    if is_there(&path.join(LEASE), names)? {
+        return Ok(true);
+    }
+    match is_there(path, names)? {
+        true => Err(GuardError::Incomplete { names: names.to_owned() }),
+        false => Ok(false),
+    }
+}
+
+fn is_there(path: &Path, names: &str) -> Result<bool, GuardError> {
+    match path.symlink_metadata() {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(_) => Err(GuardError::NotPermitted { path: path.to_owned(), names: names.to_owned() }),
@@ -452,6 +562,16 @@ mod tests {
             let bytes = name_words(name).map(u64::to_ne_bytes).concat();
             assert_eq!(bytes[..name.len()], *name.as_bytes());
             assert!(bytes[name.len()..].iter().all(|byte| *byte == 0));
+        }
+    }
+
+    #[test]
+    fn accepts_the_names_of_directories_and_no_others() {
+        assert_eq!(place(&directory(4026531840, [9, 3])), Some((4026531840, [3, 9])));
+        for other in
+            ["", "guard", "guard_1_2", "guard_1_3_2", "guard_1_2_3_4", "guard_1_+2_3", "map_1_2_3"]
+        {
+            assert_eq!(place(other), None, "{other}");
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use mmtls_middlebox::Error;
-use mmtls_packet_io::guard::{self, DEFAULT_LEASE, GuardStatus, MAX_LEASE, MIN_LEASE};
+use mmtls_packet_io::guard::{self, DEFAULT_LEASE, GuardFault, GuardStatus, MAX_LEASE, MIN_LEASE};
 use nix::unistd::User;
 
 #[derive(Args)]
@@ -84,7 +84,7 @@ impl GuardArgs {
                     // A closed standard output is no reason to fail.
                     let _ = writeln!(std::io::stdout(), "{}", line(one));
                 }
-                if found.is_empty() && !interfaces.is_empty() {
+                if found.iter().all(|it| it.fault.is_some()) && !interfaces.is_empty() {
                     let text = format!("no guard is installed for {}", interfaces.join(" and "));
                     return Err(Error::Usage(text));
                 }
@@ -114,6 +114,9 @@ fn line(of: &GuardStatus) -> String {
         true => String::new(),
         false => format!(" of network namespace {}", of.netns),
     };
+    if let Some(fault) = of.fault {
+        return faulty(of, fault, &place);
+    }
     let who = match of.workers {
         _ if of.is_gone => "an interface is gone (`mmtls guard remove --gone`)".to_owned(),
         Some(workers) if of.forwards => {
@@ -129,4 +132,28 @@ fn line(of: &GuardStatus) -> String {
          {frames_right} from {right}",
         of.lease.as_millis()
     )
+}
+
+/// What is no guard that a monitor can use.
+fn faulty(of: &GuardStatus, fault: GuardFault, place: &str) -> String {
+    let path = of.path.display();
+    let [left, right] = &of.interfaces;
+    if left.is_empty() {
+        return format!("{path}: no guard of this version of mmtls");
+    }
+    let remove = match of.is_here {
+        _ if of.is_gone => "`mmtls guard remove --gone`".to_owned(),
+        true => format!("`mmtls guard remove {left} {right}`"),
+        false => format!("in that namespace: `mmtls guard remove`, or remove the directory {path}"),
+    };
+    let what = match fault {
+        GuardFault::Incomplete => {
+            "not complete: its installation has been interrupted, or is under way. What is there may forward beside a monitor"
+        }
+        GuardFault::NotPermitted => {
+            return format!("{left} and {right}{place}: not permitted to look at it");
+        }
+        _ => "of another version of mmtls. It may forward beside a monitor",
+    };
+    format!("{left} and {right}{place}: {what} ({remove})")
 }

@@ -42,6 +42,7 @@ pub(super) fn prepare(
             listen.set_port(0);
         }
         settings.server.listen.set_port(0);
+        settings.bridge.takes_over = true;
         check::machine(&file, &settings, places)
     } else {
         check::machine(&file, &settings, places)
