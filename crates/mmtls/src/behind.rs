@@ -7,13 +7,13 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What an item costs of the queue beside its bytes.
 pub(crate) const ITEM_BYTES: usize = 256;
 /// How often the thread looks after its outputs while nothing comes.
 const IDLE: Duration = Duration::from_millis(500);
-/// How long the outputs are waited for at the end.
+/// How long the outputs are waited for at the end, in all.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
 /// Who writes.
@@ -50,6 +50,8 @@ impl<W: Writer> Clone for Behind<W> {
 
 struct Shared<W: Writer> {
     max_bytes: usize,
+    /// [`LAST_WAIT`], less in tests.
+    last_wait: Duration,
     /// Bytes of items that were not written yet.
     bytes: AtomicUsize,
     queue: Mutex<Queue<W>>,
@@ -69,6 +71,8 @@ struct Queue<W: Writer> {
     busy: bool,
     end: bool,
     error: Option<W::Error>,
+    /// How long was waited, in all.
+    waited: Duration,
 }
 
 /// Ends the thread when the last one that has it goes.
@@ -77,11 +81,23 @@ struct Thread<W: Writer>(Arc<Shared<W>>);
 impl<W: Writer> Behind<W> {
     /// For so many bytes that wait.
     pub(crate) fn new(writer: W, max_bytes: usize) -> Self {
-        let (items, error) = (Vec::new(), None);
+        Self::with_wait(writer, max_bytes, LAST_WAIT)
+    }
+
+    fn with_wait(writer: W, max_bytes: usize, last_wait: Duration) -> Self {
+        let queue = Queue {
+            items: Vec::new(),
+            behind: false,
+            busy: false,
+            end: false,
+            error: None,
+            waited: Duration::ZERO,
+        };
         let shared = Shared {
             max_bytes,
+            last_wait,
             bytes: AtomicUsize::new(0),
-            queue: Mutex::new(Queue { items, behind: false, busy: false, end: false, error }),
+            queue: Mutex::new(queue),
             work: Condvar::new(),
             done: Condvar::new(),
             writer: Mutex::new(Some(writer)),
@@ -106,13 +122,21 @@ impl<W: Writer> Behind<W> {
         Ok(())
     }
 
-    /// Waits until what was handed over is written, but not for outputs that do nothing for five seconds.
-    pub(crate) fn finish(&self) {
+    /// Waits until what was handed over is written, but not for ever: a disk that hangs must not keep a program from ending.
+    /// Others may have been waited for since `begun`, in whose time this one could have written.
+    pub(crate) fn finish(&self, begun: Instant) {
         if let Some(writer) = &mut *lock(&self.shared.writer) {
-            writer.flush();
-        } else {
-            self.shared.wait();
+            return writer.flush();
         }
+        let mut queue = lock(&self.shared.queue);
+        queue.waited = queue.waited.max(begun.elapsed());
+        drop(queue);
+        self.shared.wait();
+    }
+
+    /// Has trouble told that the writer does not know of.
+    pub(crate) fn tell(&self, error: W::Error) {
+        lock(&self.shared.queue).error.get_or_insert(error);
     }
 
     /// Trouble that was not told yet.
@@ -134,7 +158,8 @@ impl<W: Writer> Behind<W> {
         fits
     }
 
-    /// Takes an item without bytes, for which there always is room: an end, of which everything has one.
+    /// Takes an item without bytes, for which there always is room. Only for ends, two at most, of what [`Self::push`] has taken
+    /// the beginning of: with a disk that hangs there are no more of them than there were sessions, and beginnings had room.
     pub(crate) fn push_end(&self, item: W::Item) {
         self.shared.bytes.fetch_add(cost::<W>(&item), Ordering::Relaxed);
         self.shared.push(item);
@@ -222,8 +247,12 @@ impl<W: Writer> Shared<W> {
         let is_working = |queue: &mut Queue<W>| {
             queue.behind && (queue.busy || queue.end || !queue.items.is_empty())
         };
+        let queue = lock(&self.queue);
+        let (begun, left) = (Instant::now(), self.last_wait.saturating_sub(queue.waited));
         // What is not written by then is lost, and so is what would have told so.
-        let _ = self.done.wait_timeout_while(lock(&self.queue), LAST_WAIT, is_working);
+        let waited = self.done.wait_timeout_while(queue, left, is_working);
+        // Never more than that, whoever asks again.
+        waited.unwrap_or_else(PoisonError::into_inner).0.waited += begun.elapsed().min(left);
     }
 }
 
@@ -237,4 +266,63 @@ impl<W: Writer> Drop for Thread<W> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{self, Receiver};
+
+    use super::*;
+
+    /// Hangs until whoever could wake it is gone.
+    struct Hung(Receiver<()>);
+
+    impl Writer for Hung {
+        type Item = ();
+        type Error = ();
+
+        fn bytes((): &()) -> usize {
+            0
+        }
+
+        fn handle(&mut self, (): ()) {
+            let _ = self.0.recv();
+        }
+
+        fn flush(&mut self) {}
+
+        fn take_error(&mut self) -> Option<()> {
+            None
+        }
+    }
+
+    /// Every worker asks several times, and ends are ordered after that.
+    #[test]
+    fn refuses_to_wait_for_a_disk_that_hangs_longer_in_all_than_it_was_told() {
+        let wait = Duration::from_secs(2);
+        let hung = [(); 2].map(|()| {
+            let (wake, hangs) = mpsc::channel();
+            let mut behind = Behind::with_wait(Hung(hangs), 1 << 20, wait);
+            behind.start("hung").unwrap();
+            assert!(behind.push(0, || ()));
+            (behind, wake)
+        });
+        let begun = Instant::now();
+        for _ in 0..5 {
+            let begun = Instant::now();
+            hung.iter().for_each(|(behind, _)| behind.finish(begun));
+        }
+        assert!(begun.elapsed() >= wait);
+        let (behinds, _wakes): (Vec<_>, Vec<_>) = hung.into_iter().unzip();
+        drop(behinds);
+        assert!(begun.elapsed() < 4 * wait, "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn accepts_trouble_that_the_writer_does_not_know_of() {
+        let behind = Behind::new(Hung(mpsc::channel().1), 0);
+        assert!(!behind.push(0, || ()));
+        behind.tell(());
+        assert_eq!((behind.take_error(), behind.take_error()), (Some(()), None));
+    }
 }

@@ -8,7 +8,6 @@ mod places;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use mmtls_engine::{Config, Policy};
 use mmtls_inspect::Uninspected;
@@ -285,11 +284,7 @@ impl LogSection {
     /// When another file begins.
     #[must_use]
     pub fn rotation(&self) -> Rotation {
-        Rotation {
-            bytes: self.max_file_bytes,
-            age: self.max_file_seconds.map(Duration::from_secs),
-            files: self.max_files,
-        }
+        Rotation::of(self.max_file_bytes, self.max_file_seconds, self.max_files)
     }
 }
 

@@ -25,6 +25,12 @@ impl Default for Rotation {
 }
 
 impl Rotation {
+    /// As sections of the configuration say it.
+    #[must_use]
+    pub fn of(bytes: Option<u64>, seconds: Option<u64>, files: u32) -> Self {
+        Self { bytes, age: seconds.map(Duration::from_secs), files }
+    }
+
     /// Whether a file ever ends.
     #[must_use]
     pub fn is_on(&self) -> bool {
@@ -95,8 +101,8 @@ mod tests {
     #[test]
     fn refuses_values_without_sense() {
         let check = |bytes, seconds, files| {
-            let age = Some(Duration::from_secs(seconds));
-            Rotation { bytes: Some(bytes), age, files }.check("log").err().unwrap_or_default()
+            let rotation = Rotation::of(Some(bytes), Some(seconds), files);
+            rotation.check("log").err().unwrap_or_default()
         };
         assert_eq!(check(1 << 16, 1, 1), "");
         assert!(check(1, 1, 1).starts_with("log.max_file_bytes"));

@@ -18,6 +18,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use mmtls_engine::session::SessionId;
 use mmtls_engine::tls::Direction;
@@ -49,6 +50,8 @@ pub enum StreamState {
     Begun,
     /// The queue was full; nothing more is written.
     Cut,
+    /// It was full from the first byte on, and nothing is queued.
+    Refused,
 }
 
 /// A session, and what its files are named after.
@@ -125,9 +128,9 @@ impl Streams {
         self.behind.start("streams")
     }
 
-    /// Waits until what was decrypted is written, but not for a disk that does nothing for five seconds.
-    pub(crate) fn finish(&self) {
-        self.behind.finish();
+    /// Waits until what was decrypted is written: see [`Behind::finish`].
+    pub(crate) fn finish(&self, begun: Instant) {
+        self.behind.finish(begun);
     }
 
     /// Appends decrypted bytes of one direction. `state` belongs to the session and is the same
@@ -178,7 +181,7 @@ impl Streams {
 
     /// The session ended: its files are closed.
     pub fn close(&self, id: SessionId, state: &mut StreamState) {
-        if std::mem::take(state) != StreamState::None {
+        if let StreamState::Begun | StreamState::Cut = std::mem::take(state) {
             self.behind.push_end(Item::Close(id));
         }
     }
@@ -190,13 +193,19 @@ impl Streams {
         bytes: usize,
         item: impl FnOnce() -> Item,
     ) {
-        if *state == StreamState::Cut {
+        if let StreamState::Cut | StreamState::Refused = *state {
             return;
         }
-        *state = StreamState::Begun;
-        if !self.behind.push(bytes, item) {
+        if self.behind.push(bytes, item) {
+            *state = StreamState::Begun;
+        } else if *state == StreamState::Begun {
             *state = StreamState::Cut;
             self.behind.push_end(Item::Cut(id));
+        } else {
+            // Not even this is queued: sessions come for as long as a disk hangs.
+            *state = StreamState::Refused;
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            self.behind.tell(full());
         }
     }
 
@@ -262,8 +271,7 @@ impl Writer for Files {
             Item::Cut(id) => {
                 let hole = |direction| self.hole(id, direction, QUEUE_FULL);
                 let outcome = Direction::BOTH.into_iter().try_for_each(hole);
-                let full = io::Error::other("the disk does not keep up, and streams end early");
-                (id, outcome.and(Err(full)))
+                (id, outcome.and(Err(full())))
             }
             Item::Close(id) => {
                 self.close(id);
@@ -398,6 +406,10 @@ impl Files {
             _ => format!("{random}-{number}.{what}"),
         })
     }
+}
+
+fn full() -> io::Error {
+    io::Error::other("the disk does not keep up, and streams end early")
 }
 
 fn side(direction: Direction) -> &'static str {
@@ -542,10 +554,10 @@ mod tests {
             for _ in 0..10 {
                 streams.append(id, &[number; 32], &mut files, CLIENT, &[b'x'; 4000]);
             }
-            lost += u64::from(files == StreamState::Cut);
+            lost += u64::from(files != StreamState::Begun);
             streams.close(id, &mut files);
         }
-        streams.finish();
+        streams.finish(Instant::now());
         assert!(lost > 0, "the queue is small");
         assert_eq!(streams.failed(), lost);
         assert!(streams.take_error().unwrap().to_string().contains("does not keep up"));
@@ -566,5 +578,37 @@ mod tests {
             );
         }
         assert_eq!(marked, lost);
+    }
+
+    /// Sessions come for as long as a disk hangs: beyond its bound, the queue has the ends of those alone that it has taken.
+    #[test]
+    fn refuses_to_queue_anything_of_sessions_that_begin_while_the_disk_hangs() {
+        let dir = TempDir::new("streams-hang");
+        let max_bytes = 1 << 12;
+        let mut streams = Streams::with_room(&dir.0, max_bytes).unwrap();
+        streams.write_behind().unwrap();
+        // Opening it to write waits for a reader.
+        let holes = dir.0.join(format!("{}.holes", hex(&[1; 32])));
+        assert!(std::process::Command::new("mkfifo").arg(&holes).status().unwrap().success());
+        let mut files = StreamState::default();
+        streams.append(SessionId(0), &[1; 32], &mut files, CLIENT, b"x");
+        streams.hole(SessionId(0), &[1; 32], &mut files, CLIENT, "integrity_failure");
+        let mut lost = 0;
+        for number in 1..=2000u16 {
+            let (id, random) = (SessionId(number.into()), [number.to_be_bytes(); 16].concat());
+            let (random, mut files) = (random.try_into().unwrap(), StreamState::default());
+            for direction in Direction::BOTH {
+                streams.append(id, &random, &mut files, direction, b"x");
+            }
+            lost += u64::from(files != StreamState::Begun);
+            streams.close(id, &mut files);
+        }
+        let waiting = streams.behind.waiting();
+        assert!(waiting <= 3 * max_bytes, "{waiting} bytes wait");
+        let _reader = File::open(&holes).unwrap();
+        streams.finish(Instant::now());
+        assert!(lost > 1900, "{lost}");
+        assert_eq!(streams.failed(), lost);
+        assert!(streams.take_error().unwrap().to_string().contains("does not keep up"));
     }
 }

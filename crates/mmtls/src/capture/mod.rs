@@ -14,6 +14,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use mmtls_engine::session::{SessionInfo, TcpFrame};
 use mmtls_middlebox::keys::KeyLogTap;
@@ -87,10 +88,10 @@ impl Capture {
         self.behind.start("capture")
     }
 
-    /// Writes what is held back, and waits for it, but not for a disk that does nothing for five seconds.
-    pub(crate) fn finish(&self) {
+    /// Writes what is held back, and waits for it: see [`Behind::finish`].
+    pub(crate) fn finish(&self, begun: Instant) {
         self.behind.push_end(Item::Release);
-        self.behind.finish();
+        self.behind.finish(begun);
     }
 
     pub(crate) fn frame(&self, frame: &TcpFrame<'_>) {

@@ -3,7 +3,6 @@
 //! Refuses secrets without a file.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,11 +46,7 @@ impl CaptureConfig {
     /// When another file begins.
     #[must_use]
     pub fn rotation(&self) -> Rotation {
-        Rotation {
-            bytes: Some(self.max_file_bytes),
-            age: self.max_file_seconds.map(Duration::from_secs),
-            files: self.max_files,
-        }
+        Rotation::of(Some(self.max_file_bytes), self.max_file_seconds, self.max_files)
     }
 
     /// Finds values that make no sense.

@@ -69,11 +69,11 @@ fn accepts_secrets_that_come_after_packets_and_puts_them_before() {
     send(&capture, &one, true, false, b"hello");
     say(&capture, "CLIENT_RANDOM 00");
     say(&capture, &lines([1; 32]));
-    capture.behind.finish();
+    capture.behind.finish(Instant::now());
     assert_eq!(told(&path), [""; 0], "held back");
     say(&capture, &lines(RANDOM));
     send(&capture, &one, false, false, b"data");
-    capture.finish();
+    capture.finish(Instant::now());
     let secrets = format!("[{}]", lines(RANDOM));
     assert_eq!(told(&path), [&secrets, "SYN", "SYN-ACK", "hello", "data"]);
     let counters = CaptureCounters { sessions: 1, frames: 4, ..CaptureCounters::default() };
@@ -98,14 +98,14 @@ fn accepts_secrets_that_come_first_or_never_and_another_session_between_the_same
     let again = info(1, [3; 32]);
     send(&capture, &again, true, true, b"again");
     capture.session(&again);
-    capture.finish();
+    capture.finish(Instant::now());
     assert_eq!(told(&path), [&format!("[{}]", lines(RANDOM)), "one", "other", "again"]);
     let counters = capture.read_counters();
     assert_eq!((counters.sessions, counters.without_secrets, counters.frames_lost), (3, 2, 0));
     // For those that come late it is not too late for what comes then.
     say(&capture, &lines([2; 32]));
     send(&capture, &other, false, false, b"late");
-    capture.finish();
+    capture.finish(Instant::now());
     assert_eq!(told(&path)[4..], [format!("[{}]", lines([2; 32])), "late".to_owned()]);
 }
 
@@ -124,7 +124,7 @@ fn refuses_to_hold_back_more_than_there_is_room_for() {
         capture.session(&info);
         send(&capture, &info, true, false, &[b'x'; 100_000]);
     }
-    capture.behind.finish();
+    capture.behind.finish(Instant::now());
     // The first ones had to go, without secrets.
     let written = capture.read_counters();
     assert!((35..45).contains(&written.without_secrets), "{written:?}");
@@ -133,7 +133,7 @@ fn refuses_to_hold_back_more_than_there_is_room_for() {
     for _ in 0..10 {
         send(&capture, &plain, true, false, &[b'p'; 50_000]);
     }
-    capture.finish();
+    capture.finish(Instant::now());
     assert!(!told(&path).iter().any(|it| it.starts_with('p')));
     assert_eq!(capture.read_counters().frames, 100);
 }
@@ -147,7 +147,7 @@ fn accepts_frames_without_secrets_where_nobody_asks_for_them() {
     send(&capture, &one, true, true, b"SYN");
     capture.session(&one);
     send(&capture, &one, true, false, b"hello");
-    capture.finish();
+    capture.finish(Instant::now());
     assert_eq!(told(&path), ["SYN", "hello"]);
     assert_eq!(capture.read_counters().without_secrets, 0);
 }

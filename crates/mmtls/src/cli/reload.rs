@@ -91,10 +91,11 @@ impl Reload {
         if let Err(mistakes) = &mut outcome {
             mistakes.push(KEPT.to_owned());
         }
+        service::ready();
+        // Who reads what is told may ask for the next one at once.
+        parts.runs.store(false, Ordering::Release);
         let (Ok(told) | Err(told)) = &outcome;
         told.iter().for_each(|text| say(&format!("reload: {text}")));
-        service::ready();
-        parts.runs.store(false, Ordering::Release);
         outcome
     }
 }

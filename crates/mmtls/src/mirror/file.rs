@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use mmtls_packet_io::af_packet::MAX_FRAME_BYTES;
 use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
 use rustix::fs::{Access, access};
 use zeroize::Zeroize;
@@ -18,6 +19,8 @@ use crate::rotation::{Rotation, keep};
 
 /// Bytes that are gathered before they are written.
 const WRITE_AT: usize = 256 << 10;
+/// Most bytes of a block of a capture: a frame, or a session's secrets, and what stands around it.
+const LARGEST_BLOCK: usize = MAX_FRAME_BYTES + 1024;
 const IS_LINK: &str = "is a symbolic link, which is not followed";
 /// How long after a failure nothing is tried.
 const RETRY: Duration = Duration::from_secs(1);
@@ -26,7 +29,10 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct RotatingFile {
     path: PathBuf,
     rotation: Rotation,
+    /// Room is there from the beginning: memory that grows leaves what was in it behind.
     blocks: PcapngWriter<Vec<u8>>,
+    /// There are secrets among them.
+    holds_secrets: bool,
     file: File,
     /// Bytes in the file: whole blocks.
     len: u64,
@@ -45,13 +51,14 @@ impl RotatingFile {
     /// # Errors
     /// Those of the file system.
     pub(crate) fn create(path: &Path, rotation: Rotation) -> io::Result<Self> {
-        let mut blocks = PcapngWriter::new(Vec::with_capacity(WRITE_AT))?;
+        let mut blocks = PcapngWriter::new(Vec::with_capacity(WRITE_AT + LARGEST_BLOCK))?;
         let header_len = blocks.get_mut().len() as u64;
         Ok(Self {
             file: begin(path, rotation.files, header_len)?,
             path: path.to_owned(),
             rotation,
             blocks,
+            holds_secrets: false,
             len: 0,
             header_len,
             opened: Instant::now(),
@@ -83,6 +90,7 @@ impl RotatingFile {
     pub(crate) fn push_secrets(&mut self, lines: &[u8]) {
         // Memory takes everything, and there are few lines.
         let _ = self.blocks.secrets(SecretsKind::TLS_KEY_LOG, lines);
+        self.holds_secrets = true;
     }
 
     /// Whether enough has been gathered.
@@ -96,6 +104,9 @@ impl RotatingFile {
     /// Those of the file system.
     pub(crate) fn commit(&mut self) -> io::Result<()> {
         let gathered = self.blocks.get_mut();
+        if gathered.is_empty() {
+            return Ok(());
+        }
         let written = self.file.write_all(gathered);
         match &written {
             Ok(()) => {
@@ -110,8 +121,11 @@ impl RotatingFile {
                 self.failed = Some(Instant::now());
             }
         }
-        // There may be secrets in it.
-        gathered.zeroize();
+        // All of the memory would be written, each time.
+        if std::mem::take(&mut self.holds_secrets) {
+            gathered.as_mut_slice().zeroize();
+        }
+        gathered.clear();
         if self.len == 0 {
             self.blocks = PcapngWriter::new(std::mem::take(self.blocks.get_mut()))?;
         }
@@ -243,5 +257,28 @@ mod tests {
         assert!(!file.is_ready());
         // The headers come before the next packet, which is the first one.
         assert_eq!(file.blocks.get_mut().len() as u64, file.header_len);
+    }
+
+    /// Memory that is given back for a larger one keeps what was in it, and what is no secret need not be wiped.
+    #[test]
+    fn wipes_secrets_and_never_moves_them() {
+        let dir = TempDir::new("mirror-wipe");
+        fs::create_dir_all(&dir.0).unwrap();
+        let mut file = RotatingFile::create(&dir.0.join("m"), rotation(1 << 30, 1)).unwrap();
+        let memory = file.blocks.get_mut().as_ptr();
+        let frame = [7; MAX_FRAME_BYTES];
+        for has_secrets in [true, false] {
+            if has_secrets {
+                file.push_secrets(b"CLIENT_RANDOM");
+            }
+            while !file.is_due() {
+                file.push(1, &frame, Some("comment"));
+            }
+            assert!(file.blocks.get_mut().len() > WRITE_AT, "filled beyond");
+            assert_eq!(file.blocks.get_mut().as_ptr(), memory);
+            assert_eq!(file.holds_secrets, has_secrets);
+            file.commit().unwrap();
+            assert!(!file.holds_secrets && file.blocks.get_mut().is_empty());
+        }
     }
 }

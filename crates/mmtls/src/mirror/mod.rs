@@ -21,6 +21,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use mmtls_engine::session::SessionId;
 use mmtls_engine::tls::Direction;
@@ -160,9 +161,9 @@ impl Mirror {
         self.behind.start("mirror")
     }
 
-    /// Waits until what was decrypted is written, but not for outputs that do nothing for five seconds.
-    pub(crate) fn finish(&self) {
-        self.behind.finish();
+    /// Waits until what was decrypted is written: see [`Behind::finish`].
+    pub(crate) fn finish(&self, begun: Instant) {
+        self.behind.finish(begun);
     }
 
     /// What was mirrored so far.
@@ -206,7 +207,7 @@ impl Mirror {
         self.behind.push(bytes.len(), || Event::Data { id, now_ns, from, bytes: bytes.to_vec() })
     }
 
-    /// Takes the end of a conversation, for which there always is room: it has one at most.
+    /// Takes the end of a conversation whose beginning was taken, for which there always is room: it has one at most.
     fn push_end(&self, event: Event) {
         self.behind.push_end(event);
     }

@@ -3,7 +3,6 @@
 //! Refuses MTUs that no packet fits into, and ports that are none.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -75,11 +74,7 @@ impl MirrorConfig {
     /// When another file begins.
     #[must_use]
     pub fn rotation(&self) -> Rotation {
-        Rotation {
-            bytes: Some(self.max_file_bytes),
-            age: self.max_file_seconds.map(Duration::from_secs),
-            files: self.max_files,
-        }
+        Rotation::of(Some(self.max_file_bytes), self.max_file_seconds, self.max_files)
     }
 }
 

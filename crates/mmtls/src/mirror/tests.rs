@@ -78,7 +78,7 @@ fn accepts_a_session_and_replaces_the_port() {
     session.data(&mirror, &info, 3, SERVER, (b"200", false));
     session.close(SERVER);
     session.end(&mirror, &info, 4, EndReason::Closed);
-    mirror.finish();
+    mirror.finish(Instant::now());
     let mut expected = begun(20_001);
     expected.extend(
         ["20001>80 .P GET", "80>20001 .", "80>20001 .P 200", "20001>80 ."].map(str::to_owned),
@@ -108,7 +108,7 @@ fn refuses_to_go_on_behind_bytes_that_are_missing() {
     other.data(&mirror, &info, 6, CLIENT, (b"one", false));
     info.refused = [true, true];
     other.data(&mirror, &info, 7, SERVER, (b"two", false));
-    mirror.finish();
+    mirror.finish(Instant::now());
     let mut expected = begun(20_001);
     expected.extend(["20001>80 .P GET", "80>20001 .", "80>20001 .R"].map(str::to_owned));
     expected.extend(begun(20_002));
@@ -133,7 +133,7 @@ fn refuses_to_end_as_if_whole_what_passed_unread() {
         info.bypassed_by_operator = number == 1;
         info.refused = [number == 2, false];
         session.end(&mirror, &info, 2, EndReason::Closed);
-        mirror.finish();
+        mirror.finish(Instant::now());
         assert!(comment_is_in(&dir.0.join("m"), comment), "{comment}");
     }
     assert_eq!(mirror.read_counters().gaps, 2);
@@ -175,7 +175,7 @@ fn accepts_early_data_once_they_are_taken() {
         session.data(&mirror, &info, 3, CLIENT, (b"late", false));
         session.end(&mirror, &info, 4, EndReason::ResetByPeer(CLIENT));
     }
-    mirror.finish();
+    mirror.finish(Instant::now());
     let mut expected = Vec::new();
     for (port, has_early) in [(20_001, true), (20_002, false), (20_003, true)] {
         expected.extend(begun(port));
@@ -204,7 +204,7 @@ fn refuses_two_sessions_between_the_same_ends() {
     two.id = SessionId(3);
     sessions[1] = SessionMirror::default();
     sessions[1].data(&mirror, &two, 5, CLIENT, (b"three", false));
-    mirror.finish();
+    mirror.finish(Instant::now());
     let texts: Vec<_> = told(&dir.0.join("m")).into_iter().filter(|it| it.contains(".P")).collect();
     assert_eq!(texts, ["20001>80 .P one", "20001>80 .P three"]);
     let counters = mirror.read_counters();
@@ -221,7 +221,7 @@ fn accepts_conversations_that_go_on_in_another_file() {
         session.data(&mirror, &info, 1, CLIENT, (&[b'x'; 10_000], false));
     }
     session.end(&mirror, &info, 2, EndReason::Closed);
-    mirror.finish();
+    mirror.finish(Instant::now());
     let mut bytes = 0;
     for (name, comment) in [("m.1", false), ("m", true)] {
         let path = dir.0.join(name);
@@ -261,7 +261,7 @@ fn refuses_what_the_queue_has_no_room_for() {
         })
         .collect();
     workers.into_iter().for_each(|it| it.join().unwrap());
-    mirror.finish();
+    mirror.finish(Instant::now());
     let counters = mirror.read_counters();
     assert_eq!(counters.bytes + counters.bytes_lost, 1000 * 10 * 4000);
     assert!(counters.sessions_cut > 0 && counters.sessions > 0, "{counters:?}");

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Instant;
 
 use mmtls_engine::session::{EndReason, KeyStatus, SessionError, SessionInfo, TcpFrame};
 use mmtls_engine::tls::Direction;
@@ -230,14 +231,15 @@ impl Copies {
 
     /// Waits until streams, mirror and packets are written.
     pub(super) fn finish(&mut self) {
+        let begun = Instant::now();
         if let Some(capture) = &self.capture {
-            capture.finish();
+            capture.finish(begun);
         }
         if let Some(streams) = &self.streams {
-            streams.finish();
+            streams.finish(begun);
         }
         if let Some(mirror) = &self.mirror {
-            mirror.finish();
+            mirror.finish(begun);
         }
     }
 
