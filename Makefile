@@ -116,14 +116,14 @@ evade: ## Attack the inspection with everything there is, against every TLS stac
 	@$(STEP) "evade, restarted" $(XTASK) evade --restart
 	@$(STEP) "evade, just started" $(XTASK) evade --grace 86400 --cases 10000 --table out/evade-grace.md
 
-# An hour and a few minutes; duration, seconds between reloads and kills, loss: cargo xtask soak --help.
+# An hour and a few minutes, the last half hour without kills; seconds between reloads and kills, loss: cargo xtask soak --help.
 soak: ## Run for an hour at load over links that lose and reorder, with reloads and kills; look for cuts and leaks
 	@$(STEP) setup scripts/setup test
 	@$(STEP) build $(CARGO) build --release --locked
 	@$(STEP) soak $(XTASK) soak
 
 # As built for tests; lives are too short to judge memory.
-soak-quick: ## The same in three minutes, with a kill in each
+soak-quick: ## The same in three minutes, with two kills
 	@$(STEP) build $(CARGO) build --workspace --locked
 	@$(STEP) soak $(TEST_XTASK_LIVE) soak --minutes 3 --reload-seconds 15 --kill-seconds 60
 

@@ -1,7 +1,8 @@
 """A client of `xtask soak`: fetches until a file says stop, checks all content by its hash, and writes a line of JSON for
 each transfer to the file of results, with its error if there was one.
 
-Refuses to try again: what fails is told, with the connection's own end.
+Refuses to try again: what fails is told, with the connection's own end. What should not be possible ends the program
+with status 1.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 
 settings = json.loads(sys.argv[1])
 kind, source, server, stop = (settings[name] for name in ("kind", "source", "server", "stop"))
@@ -25,6 +27,9 @@ PORT = 443
 LIMIT = 60
 # Of programs: what is longer is done by more of them.
 LONGEST_FETCH = 150
+# What TLS says where bytes are not those that were sent: no reset, loss or pause makes it say so.
+DAMAGE = ("bad record mac", "bad_record_mac", "record layer failure", "decryption failed", "decrypt error",
+          "wrong version number", "certificate verify failed")
 
 results = os.open(settings["results"], os.O_WRONLY | os.O_APPEND)
 
@@ -39,14 +44,19 @@ def rest(seconds):
         time.sleep(0.1)
 
 
-def tell(begun, end, what, count, error=None, **more):
-    """`end` is of the connection: its address and port, and when it began."""
+def tell(begun, end, what, count, error=None, corrupt=False, **more):
+    """`end` is of the connection: its address and port, and when it began. `corrupt` is what no end of a connection
+    explains."""
     local, connected = end
     line = {"kind": kind, "connected": connected, "begun": begun, "ended": time.time(), "local": local, "what": what,
-            "bytes": count}
+            "bytes": count, "corrupt": corrupt}
     line.update(more, error=error)
     # Appended in one piece.
     os.write(results, (json.dumps(line) + "\n").encode())
+
+
+def is_damage(said):
+    return any(it in said.lower() for it in DAMAGE)
 
 
 def choose():
@@ -146,7 +156,9 @@ class Failed(Exception):
 
     def tell(self):
         begun, end, what, count, error = self.args
-        tell(begun, end, what, count, f"{type(error).__name__}: {error}")
+        # A connection that is cut gives an OSError; the others are raised for an answer that is not the server's.
+        corrupt = not isinstance(error, OSError) or is_damage(str(error))
+        tell(begun, end, what, count, f"{type(error).__name__}: {error}", corrupt)
 
 
 def post(connection, size):
@@ -268,15 +280,16 @@ def http2():
         name, number = it["url"].rsplit("/", 1)[1].split("?")
         told.add(int(number))
         path, error = f"{place}/{number}", it.get("errormsg")
+        corrupt = is_damage(error or "")
         if not error:
             with open(path, "rb") as file:
                 if hashlib.sha256(file.read()).hexdigest() != objects[name]["sha256"]:
-                    error = f"other content: status {it['response_code']}"
+                    error, corrupt = f"other content: status {it['response_code']}", True
         end = f"{source}:{it['local_port']}", begun
-        tell(begun, end, name, it["size_download"], error, version="HTTP/" + it["http_version"])
+        tell(begun, end, name, it["size_download"], error, corrupt, version="HTTP/" + it["http_version"])
     for number in set(range(len(names))) - told:
         error = f"curl: status {done.returncode}: {done.stderr.strip()}"
-        tell(begun, (source + ":0", begun), names[number], 0, error)
+        tell(begun, (source + ":0", begun), names[number], 0, error, is_damage(error))
     for number in range(len(names)):
         if os.path.exists(f"{place}/{number}"):
             os.remove(f"{place}/{number}")
@@ -298,12 +311,25 @@ def work():
             failed.tell()
             time.sleep(0.5)
         except Failure as failure:
-            tell(begun, failure.end, "connect", 0, str(failure))
+            tell(begun, failure.end, "connect", 0, str(failure), is_damage(str(failure)))
             time.sleep(0.5)
+        except Exception as error:
+            # A thread that ends alone would leave the load of the others.
+            try:
+                traceback.print_exc()
+                sys.stderr.flush()
+                tell(begun, (source + ":0", begun), "program", 0, f"{type(error).__name__}: {error}", True)
+            finally:
+                os._exit(1)
 
 
-threads = [threading.Thread(target=work) for _ in range(settings["threads"])]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
+def main():
+    threads = [threading.Thread(target=work) for _ in range(settings["threads"])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

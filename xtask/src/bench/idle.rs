@@ -229,11 +229,7 @@ fn timed(engine: &mut Engine<OpenAll>, frames: &[Sent]) -> Result<Duration, Stri
 }
 
 fn resident_bytes() -> Result<u64, String> {
-    let failed = |error: std::io::Error| format!("/proc/self/status: {error}");
-    let text = std::fs::read_to_string("/proc/self/status").map_err(failed)?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kilobytes.map(|it| it * 1024).ok_or_else(|| "/proc/self/status: no VmRSS".to_owned())
+    crate::soak::of_status("self", "VmRSS:").ok_or_else(|| "/proc/self/status: no VmRSS".to_owned())
 }
 
 /// Numbers that are spread well enough (SplitMix64).

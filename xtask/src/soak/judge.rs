@@ -1,42 +1,36 @@
-//! The verdict: every error of a client has a cause, nothing was cut by a reload, memory, files and threads stay.
+//! The verdict: sessions are decrypted after reloads, too; every error of a client has a cause, and no cut is one.
 //!
-//! Refuses to judge memory of a life that is too short to have become steady: that is said, and no success.
+//! Refuses to explain content that was not sent.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::Results;
+use super::drift::flat;
 use super::log::Log;
-use super::monitor::{Event, Kind, Life, Monitor};
+use super::monitor::{Event, Kind, Life};
 use super::transfers::{Transfer, Transfers};
-use super::{Results, now};
 
 /// A kill explains errors for so long after the start that follows.
 const KILL_SECONDS: f64 = 30.0;
-/// An error that comes so soon after a reload, and that nothing explains, is the reload's.
+/// A cut that comes so soon after a reload is the reload's, and so is an error that nothing explains.
 const RELOAD_SECONDS: f64 = 10.0;
 /// Clocks of a line of the log and of a client's error may be so far apart: a client notices when it reads again.
 const LOG_SECONDS: f64 = 10.0;
-/// Of a life: what is not looked at, since tables fill (a connection that was reset is remembered for three minutes), and
-/// the two parts that are compared.
-const WARM_UP_SECONDS: f64 = 200.0;
-const WINDOW_SECONDS: f64 = 120.0;
-/// What is flat.
-const FLAT: f64 = 0.05;
-/// Files and threads that come and go with agents.
-const FEW: f64 = 8.0;
-
+/// Of sessions whose programs share keys; the others lose their agent, which is killed, or begin while the monitor is away.
+const DECRYPTED: f64 = 0.95;
 /// Why a client saw an error.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// A line of the log says why the monitor cut it.
+    /// A line of the log says why the monitor cut it, which it should not have.
     Log(String),
     /// The monitor was away, or just back.
     Kill,
-    /// None, and a reload was at that time.
+    /// None other than a reload at that time, whether or not the log tells a cut.
     Reload,
-    /// None.
+    /// None, or what no cut, kill or reload explains: content that was not sent.
     Unknown,
 }
 
@@ -54,6 +48,8 @@ pub struct Errors {
     pub by_kill: usize,
     pub by_reload: usize,
     pub unknown: usize,
+    /// Lines of the log about cuts that no kill explains, whether or not a client saw an error.
+    pub cuts: usize,
     pub all: Vec<Judged>,
 }
 
@@ -71,32 +67,44 @@ impl Errors {
             by_kill: count(&|it| *it == Cause::Kill),
             by_reload: count(&|it| *it == Cause::Reload),
             unknown: count(&|it| *it == Cause::Unknown),
+            cuts: log.cuts.iter().filter(|it| !is_of_kill(it.at, events)).count(),
             all,
         }
     }
 }
 
-fn cause(transfer: &Transfer, log: &Log, events: &[Event]) -> Cause {
-    let cut = log.cuts.iter().find(|cut| {
-        cut.client == transfer.local
-            && cut.at >= transfer.connected - 1.0
-            && cut.at <= transfer.ended + LOG_SECONDS
-    });
-    if let Some(cut) = cut {
-        return Cause::Log(cut.cause.clone());
-    }
+/// Whether the monitor was away at that time, or just back.
+fn is_of_kill(at: f64, events: &[Event]) -> bool {
     let back = |kill: &Event| {
         let next = events.iter().find(|it| it.kind == Kind::Start && it.at > kill.at);
         next.map_or(f64::INFINITY, |start| start.at)
     };
     let mut kills = events.iter().filter(|it| it.kind == Kind::Kill);
-    if kills.any(|kill| transfer.ended >= kill.at && transfer.ended <= back(kill) + KILL_SECONDS) {
-        return Cause::Kill;
-    }
+    kills.any(|kill| at >= kill.at && at <= back(kill) + KILL_SECONDS)
+}
+
+/// Whether a reload was just before.
+fn is_of_reload(at: f64, events: &[Event]) -> bool {
     let mut reloads = events.iter().filter(|it| it.kind == Kind::Reload);
-    let is_reload =
-        reloads.any(|it| transfer.ended >= it.at && transfer.ended <= it.at + RELOAD_SECONDS);
-    if is_reload { Cause::Reload } else { Cause::Unknown }
+    reloads.any(|it| at >= it.at && at <= it.at + RELOAD_SECONDS)
+}
+
+fn cause(transfer: &Transfer, log: &Log, events: &[Event]) -> Cause {
+    if transfer.corrupt {
+        return Cause::Unknown;
+    }
+    let cut = log.cuts.iter().find(|cut| {
+        cut.client == transfer.local
+            && cut.at >= transfer.connected - 1.0
+            && cut.at <= transfer.ended + LOG_SECONDS
+    });
+    match cut {
+        Some(cut) if !is_of_kill(cut.at, events) && is_of_reload(cut.at, events) => Cause::Reload,
+        Some(cut) => Cause::Log(cut.cause.clone()),
+        None if is_of_kill(transfer.ended, events) => Cause::Kill,
+        None if is_of_reload(transfer.ended, events) => Cause::Reload,
+        None => Cause::Unknown,
+    }
 }
 
 /// What must hold.
@@ -113,18 +121,14 @@ pub fn criteria(
     errors: &Errors,
     transfers: &Transfers,
     log: &Log,
-    monitor: &Monitor,
+    lives: &[Life],
     outcome: Result<(), String>,
 ) -> Vec<Criterion> {
     let is = |name, holds, found: String| Criterion { name, holds: Some(holds), found };
     let failed = log.counter("records_failed");
-    let reloads: u64 = monitor.lives.iter().map(|life| life.reloads).sum();
-    let told =
-        |which: usize| monitor.lives.iter().map(|life| life.reloads_told[which]).sum::<usize>();
-    let [rules, certificates] = [told(0), told(1)];
     let mut all = vec![
         is(
-            "the run went to its end, and nothing ended by itself",
+            "the run went to its end, and nothing ended by itself or with an error",
             outcome.is_ok(),
             outcome.err().unwrap_or_default(),
         ),
@@ -133,16 +137,23 @@ pub fn criteria(
             transfers.count() > 100 && transfers.bad_lines == 0,
             format!("{} transfers, {} bad lines", transfers.count(), transfers.bad_lines),
         ),
+        decrypted(log),
         is("no session was cut by a reload", errors.by_reload == 0, errors.by_reload.to_string()),
+        is(
+            "the monitor cut nothing, but for kills",
+            errors.cuts == 0,
+            format!("{} of {} lines about cuts", errors.cuts, log.cuts.len()),
+        ),
         is(
             "every error of a client is explained",
             errors.unknown == 0,
             format!(
-                "{} errors: {} by lines of the log, {} by kills, {} unexplained",
+                "{} errors: {} by lines of the log, {} by kills, {} unexplained, of which content that was not sent {}",
                 errors.all.len(),
                 errors.by_log,
                 errors.by_kill,
-                errors.unknown + errors.by_reload
+                errors.unknown + errors.by_reload,
+                errors.all.iter().filter(|it| it.transfer.corrupt).count(),
             ),
         ),
         is("every record of shared keys verified", failed == 0, format!("{failed} failed")),
@@ -151,62 +162,42 @@ pub fn criteria(
             log.missing_lines() == 0,
             format!("{} lines unreadable or lost", log.missing_lines()),
         ),
-        is(
-            "every reload read rules and certificates",
-            rules as u64 == reloads && certificates as u64 == reloads,
-            format!("{reloads} reloads, rules {rules}, certificates {certificates}"),
-        ),
     ];
-    type Figure = fn(&super::monitor::Sample) -> f64;
-    let figures: [(&'static str, Figure, f64); 3] = [
-        ("memory is flat", |it| it.resident_bytes as f64, 0.0),
-        ("files are flat", |it| it.files as f64, FEW),
-        ("threads are flat", |it| it.threads as f64, FEW),
-    ];
-    for (name, figure, few) in figures {
-        let parts: Vec<_> = monitor.lives.iter().filter_map(|it| drift(it, figure)).collect();
-        let holds = parts.iter().all(|it| it.last <= it.first * (1.0 + FLAT) + few);
-        let found = parts.iter().map(Drift::text).collect::<Vec<_>>().join(", ");
-        all.push(Criterion {
-            name,
-            holds: (!parts.is_empty()).then_some(holds),
-            found: if found.is_empty() { "no life was long enough".to_owned() } else { found },
-        });
-    }
+    all.extend(reloaded(log, lives));
+    all.extend(flat(lives));
     all
 }
 
-/// How a figure has moved in a life.
-struct Drift {
-    first: f64,
-    last: f64,
-}
-
-impl Drift {
-    fn text(&self) -> String {
-        let percent = (self.last / self.first - 1.0) * 100.0;
-        match self.first {
-            first if first >= 1e6 => {
-                format!("{:.1} to {:.1} MB ({percent:+.1} %)", first / 1e6, self.last / 1e6)
-            }
-            first => format!("{first:.0} to {:.0}", self.last),
-        }
+/// A transfer that is forwarded without keys is as whole as any: only the log tells.
+fn decrypted(log: &Log) -> Criterion {
+    let [sharing, decrypted] = log.sharing();
+    Criterion {
+        name: "sessions of those who share keys were decrypted",
+        holds: Some(sharing > 0 && decrypted as f64 >= sharing as f64 * DECRYPTED),
+        found: format!("{decrypted} of {sharing}"),
     }
 }
 
-/// The means of the first window after the warm-up and of the last one; `None` where the two overlap.
-fn drift(life: &Life, figure: fn(&super::monitor::Sample) -> f64) -> Option<Drift> {
-    let end = life.ended.unwrap_or_else(now);
-    let (warm, last) = (life.begun + WARM_UP_SECONDS, end - WINDOW_SECONDS);
-    if warm + WINDOW_SECONDS > last {
-        return None;
-    }
-    let mean = |from: f64| {
-        let part = life.samples.iter().filter(|it| it.at >= from && it.at <= from + WINDOW_SECONDS);
-        let values: Vec<f64> = part.map(figure).collect();
-        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-    };
-    Some(Drift { first: mean(warm)?, last: mean(last)? })
+/// What the monitor says of reloads, and what came of them.
+fn reloaded(log: &Log, lives: &[Life]) -> [Criterion; 2] {
+    let reloads: u64 = lives.iter().map(|life| life.reloads).sum();
+    let told = |which: usize| lives.iter().map(|life| life.reloads_told[which]).sum::<usize>();
+    let [rules, certificates] = [told(0), told(1)];
+    let alerts: Vec<_> = log.alerts.iter().map(|(rev, count)| format!("{rev}: {count}")).collect();
+    [
+        Criterion {
+            name: "every reload read rules and certificates",
+            holds: Some(rules as u64 == reloads && certificates as u64 == reloads),
+            found: format!("{reloads} reloads, rules {rules}, certificates {certificates}"),
+        },
+        Criterion {
+            name: "rules of both versions matched",
+            // With fewer, one of them may have been in force too shortly.
+            holds: (reloads >= 2)
+                .then(|| ["1", "2"].iter().all(|rev| log.alerts.contains_key(*rev))),
+            found: format!("alerts by version: {}", alerts.join(", ")),
+        },
+    ]
 }
 
 /// Tells the operator.
@@ -286,12 +277,105 @@ mod tests {
             bytes: 0,
             version: None,
             error: Some("reset".to_owned()),
+            corrupt: false,
+        }
+    }
+
+    fn at(at: f64, kind: Kind) -> Event {
+        Event { at, kind }
+    }
+
+    fn cut(at: f64, client: &str) -> Cut {
+        Cut { at, client: client.to_owned(), cause: "why".to_owned() }
+    }
+
+    fn life(reloads: u64) -> Life {
+        let told = [reloads as usize; 2];
+        Life { begun: 0.0, ended: None, reloads, reloads_told: told, samples: Vec::new() }
+    }
+
+    fn errors(log: &Log, events: &[Event], of: Vec<Transfer>) -> Errors {
+        let mut transfers = Transfers::new("/nonexistent".as_ref());
+        transfers.errors = of;
+        Errors::judge(&transfers, log, events)
+    }
+
+    /// What is found of a criterion, by the beginning of its name.
+    fn verdict(log: &Log, events: &[Event], lives: &[Life], name: &str) -> Option<bool> {
+        let errors = errors(log, events, Vec::new());
+        let transfers = Transfers::new("/nonexistent".as_ref());
+        let all = criteria(&errors, &transfers, log, lives, Ok(()));
+        all.iter().find(|it| it.name.starts_with(name)).unwrap().holds
+    }
+
+    #[test]
+    fn sessions_that_nobody_decrypts_fail_the_run_although_they_pass() {
+        let judged = |outcomes: &[(&str, u64)]| {
+            let outcomes = outcomes.iter().map(|(name, count)| ((*name).to_owned(), *count));
+            let mut log = Log::default();
+            log.outcomes.extend(outcomes);
+            verdict(&log, &[], &[], "sessions of those who share keys")
+        };
+        let others = [("sharing: exempt", 500), ("without keys: missing_key", 500)];
+        let with = |more: &[(&'static str, u64)]| judged(&[&others, more].concat());
+        assert_eq!(with(&[("sharing: decrypted", 98), ("sharing: missing_key", 2)]), Some(true));
+        assert_eq!(with(&[("sharing: decrypted", 94), ("sharing: missing_key", 6)]), Some(false));
+        assert_eq!(with(&[("sharing: missing_key", 100)]), Some(false));
+        assert_eq!(with(&[]), Some(false));
+    }
+
+    #[test]
+    fn rules_of_both_versions_must_match_once_there_were_two_reloads() {
+        let judged = |revisions: &[&str], reloads: &[u64]| {
+            let mut log = Log::default();
+            log.alerts.extend(revisions.iter().map(|it| ((*it).to_owned(), 7)));
+            let lives: Vec<Life> = reloads.iter().map(|it| life(*it)).collect();
+            verdict(&log, &[], &lives, "rules of both versions")
+        };
+        assert_eq!(judged(&["1", "2"], &[1, 1]), Some(true));
+        assert_eq!(judged(&["1"], &[1, 1]), Some(false));
+        assert_eq!(judged(&["2"], &[3]), Some(false));
+        assert_eq!(judged(&["1"], &[1]), None);
+    }
+
+    #[test]
+    fn a_cut_that_the_log_tells_is_the_reloads_where_one_was_just_before() {
+        let events = [
+            at(0.0, Kind::Start),
+            at(100.0, Kind::Reload),
+            at(200.0, Kind::Kill),
+            at(202.0, Kind::Start),
+            at(205.0, Kind::Reload),
+        ];
+        let judged = |seconds: f64| {
+            let mut log = Log::default();
+            log.cuts.push(cut(seconds, "10.77.0.2:4000"));
+            let cause = cause(&error(seconds - 10.0, seconds), &log, &events);
+            (cause, verdict(&log, &events, &[], "the monitor cut nothing"))
+        };
+        assert_eq!(judged(50.0), (Cause::Log("why".to_owned()), Some(false)));
+        assert_eq!(judged(104.0), (Cause::Reload, Some(false)));
+        assert_eq!(judged(150.0), (Cause::Log("why".to_owned()), Some(false)));
+        assert_eq!(judged(207.0), (Cause::Log("why".to_owned()), Some(true)));
+        assert_eq!(verdict(&Log::default(), &events, &[], "the monitor cut nothing"), Some(true));
+    }
+
+    #[test]
+    fn content_that_was_not_sent_is_explained_by_nothing() {
+        let events = [at(0.0, Kind::Start), at(200.0, Kind::Kill), at(202.0, Kind::Start)];
+        let mut log = Log::default();
+        log.cuts.extend([cut(50.0, "10.77.0.2:4000"), cut(201.0, "10.77.0.2:4000")]);
+        for seconds in [50.0, 201.0, 210.0] {
+            let whole = error(seconds - 10.0, seconds);
+            let corrupt = Transfer { corrupt: true, ..whole.clone() };
+            assert_ne!(cause(&whole, &log, &events), Cause::Unknown, "{seconds}");
+            assert_eq!(cause(&corrupt, &log, &events), Cause::Unknown, "{seconds}");
+            assert_eq!(errors(&log, &events, vec![corrupt]).unknown, 1);
         }
     }
 
     #[test]
     fn an_error_is_explained_by_its_own_line_or_a_kill_and_by_no_reload() {
-        let at = |at, kind| Event { at, kind };
         let events = [
             at(0.0, Kind::Start),
             at(100.0, Kind::Reload),
@@ -299,11 +383,9 @@ mod tests {
             at(202.0, Kind::Start),
         ];
         let mut log = Log::default();
-        let of =
-            |client: &str| Cut { at: 50.0, client: client.to_owned(), cause: "why".to_owned() };
-        log.cuts.push(of("10.77.0.2:4001"));
+        log.cuts.push(cut(50.0, "10.77.0.2:4001"));
         assert_eq!(cause(&error(48.0, 50.0), &log, &events), Cause::Unknown);
-        log.cuts.push(of("10.77.0.2:4000"));
+        log.cuts.push(cut(50.0, "10.77.0.2:4000"));
         assert_eq!(cause(&error(48.0, 50.0), &log, &events), Cause::Log("why".to_owned()));
         // The port's next owner.
         assert_eq!(cause(&error(60.0, 61.0), &log, &events), Cause::Unknown);

@@ -39,7 +39,7 @@ pub struct Log {
     #[serde(skip)]
     rotations: u64,
     /// Of those that share keys, and of those that have none, by what the end says of them.
-    outcomes: BTreeMap<String, u64>,
+    pub outcomes: BTreeMap<String, u64>,
     end_reasons: BTreeMap<String, u64>,
     /// Sessions that were found in their middle, after a restart.
     mid_stream: u64,
@@ -108,6 +108,15 @@ impl Log {
     pub fn decrypted(&self) -> u64 {
         let named = self.outcomes.iter().filter(|(name, _)| name.ends_with(": decrypted"));
         named.map(|(_, count)| count).sum()
+    }
+
+    /// Sessions of programs that share keys and do not refuse, and how many of these were decrypted.
+    pub fn sharing(&self) -> [u64; 2] {
+        let of =
+            |outcome: &str| self.outcomes.get(&format!("sharing: {outcome}")).copied().unwrap_or(0);
+        let all = self.outcomes.iter().filter(|(name, _)| name.starts_with("sharing: "));
+        let all: u64 = all.map(|(_, count)| count).sum();
+        [all - of("exempt"), of("decrypted")]
     }
 
     /// Connections that the monitor has cut.

@@ -1,5 +1,5 @@
 //! `xtask soak`: hours of load on links that lose and reorder, with agents that come and go, a monitor that reads its
-//! rules and certificates again every minute, and is killed every ten.
+//! rules and certificates again every minute, and is killed every ten, but for the last half hour.
 //!
 //! ```text
 //!  client ──(bad link)── left │ mmtls │ right ──(bad link)── server: nginx, WebSocket, hashes
@@ -9,10 +9,11 @@
 //! 2. [`population`]: agents and programs, which end and are followed by others; what they do is in `xtask/soak/client.py`.
 //! 3. [`monitor`]: one life of mmtls after another, and what is sampled of each.
 //! 4. [`transfers`], [`log`]: what clients tell, and what `eve.json` says, read as it grows.
-//! 5. [`judge`]: each error of a client needs a cause; memory stays flat.
+//! 5. [`judge`], [`drift`]: sessions are decrypted; each error of a client needs a cause, nothing is cut; memory stays flat.
 //!
-//! Refuses to pass over an error: one that neither a kill nor a line of the log explains fails the run.
+//! Refuses to pass over an error: one that no kill explains fails the run, whatever the log says of it.
 
+mod drift;
 mod judge;
 mod log;
 mod monitor;
@@ -20,6 +21,8 @@ mod population;
 mod stage;
 mod tail;
 mod transfers;
+
+pub use monitor::of_status;
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -75,6 +78,17 @@ const SAMPLE_SECONDS: f64 = 5.0;
 const PROGRESS_SECONDS: f64 = 10.0;
 /// Flows that end are in the log when this is over.
 const LOG_SECONDS: f64 = 4.0;
+/// Without kills at the end of an hour: memory that grows slowly shows in a long life only.
+const LAST_LIFE_SECONDS: f64 = 1800.0;
+
+/// How long before the end of the load the last kill may be.
+fn quiet_seconds(args: &SoakArgs) -> f64 {
+    // A life that is far shorter than the others would tell nothing of memory.
+    let least = args.kill_seconds / 5.0;
+    // A run of half an hour or less has kills throughout.
+    let last_life = (args.minutes * 60.0 - LAST_LIFE_SECONDS).min(LAST_LIFE_SECONDS);
+    least.max(last_life)
+}
 
 /// Everything that was seen.
 #[derive(Serialize)]
@@ -191,8 +205,7 @@ impl<'a> Soak<'a> {
                 if reload.is(now()) {
                     self.monitor.reload(&mut self.log)?;
                 }
-                // A life that is shorter than the others would tell nothing of memory.
-                if kill.is(now()) && end - now() > args.kill_seconds / 5.0 {
+                if kill.is(now()) && end - now() > quiet_seconds(args) {
                     self.monitor.kill()?;
                 } else if sample.is(now()) {
                     self.monitor.sample();
@@ -243,7 +256,8 @@ impl<'a> Soak<'a> {
             }
         };
         let errors = Errors::judge(&self.transfers, &self.log, &self.monitor.events);
-        let criteria = judge::criteria(&errors, &self.transfers, &self.log, &self.monitor, outcome);
+        let (transfers, log) = (&self.transfers, &self.log);
+        let criteria = judge::criteria(&errors, transfers, log, &self.monitor.lives, outcome);
         let results = Results {
             facts,
             settings: self.args,
@@ -302,4 +316,35 @@ fn write(results: &Results) -> Result<(), String> {
     std::fs::write(path, text + "\n").map_err(|error| failed(&error))?;
     println!("written: {}", path.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        soak: SoakArgs,
+    }
+
+    /// Seconds of the kills.
+    fn kills(arguments: &[&str]) -> Vec<f64> {
+        let args = Program::parse_from([&["soak"], arguments].concat()).soak;
+        let end = args.minutes * 60.0;
+        let mut due = Due::new(args.kill_seconds, args.kill_seconds);
+        let seconds = (0..end as u32).map(f64::from);
+        seconds.filter(|now| due.is(*now) && end - now > quiet_seconds(&args)).collect()
+    }
+
+    #[test]
+    fn the_last_life_of_an_hour_is_long_and_a_short_run_has_kills_to_its_end() {
+        assert_eq!(kills(&[]), [600.0, 1200.0]);
+        assert_eq!(kills(&["--minutes", "90"]), [600.0, 1200.0, 1800.0, 2400.0, 3000.0]);
+        assert_eq!(kills(&["--minutes", "16", "--kill-seconds", "480"]), [480.0]);
+        // `make soak-quick`
+        assert_eq!(kills(&["--minutes", "3", "--kill-seconds", "60"]), [60.0, 120.0]);
+    }
 }

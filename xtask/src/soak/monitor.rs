@@ -37,7 +37,7 @@ pub struct Event {
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
     pub at: f64,
-    /// `VmRSS` and `RssAnon`.
+    /// Of these the anonymous ones are `RssAnon`.
     pub resident_bytes: u64,
     pub anonymous_bytes: u64,
     pub threads: u64,
@@ -185,7 +185,7 @@ impl<'a> Monitor<'a> {
 
     /// Ends it as an operator does; it must end with status 0.
     pub fn stop(&mut self) -> Result<(), String> {
-        self.sample();
+        // Not sampled: nobody has used it since the load ended.
         let Some(mut mmtls) = self.mmtls.take() else { return Ok(()) };
         self.note(Kind::Stop);
         mmtls.process.signal("TERM");
@@ -210,16 +210,19 @@ impl<'a> Monitor<'a> {
     /// Looks at it.
     pub fn sample(&mut self) {
         let Some(mmtls) = &self.mmtls else { return };
-        let pid = mmtls.process.pid();
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let Some(resident_bytes) = of_status(&status, "VmRSS:").map(|kb| kb * 1024) else { return };
+        let pid = mmtls.process.pid().to_string();
+        let resident_bytes = mmtls.process.resident_bytes();
+        if resident_bytes == 0 {
+            // It has just ended.
+            return;
+        }
         let files = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
         let answer = self.ask();
         let sample = Sample {
             at: now(),
             resident_bytes,
-            anonymous_bytes: of_status(&status, "RssAnon:").unwrap_or(0) * 1024,
-            threads: of_status(&status, "Threads:").unwrap_or(0),
+            anonymous_bytes: of_status(&pid, "RssAnon:").unwrap_or(0),
+            threads: mmtls.process.threads().len() as u64,
             files: files as u64,
             flows: answer["memory"]["flows"].clone(),
             buffered_bytes: answer["memory"]["buffered_bytes"].clone(),
@@ -243,7 +246,9 @@ impl<'a> Monitor<'a> {
     }
 }
 
-fn of_status(status: &str, name: &str) -> Option<u64> {
+/// Bytes of a line of `/proc/<process>/status` that tells kilobytes.
+pub fn of_status(process: &str, name: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with(name))?;
-    line.split_whitespace().nth(1)?.parse().ok()
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
 }

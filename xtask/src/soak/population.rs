@@ -1,7 +1,7 @@
 //! Who uses the network: agents with programs that share through them, which end and are followed by others, programs that
 //! refuse, and programs that have no agent.
 //!
-//! Refuses to let a program end by itself, or to stay when it was told to stop.
+//! Refuses to let a program end by itself or with an error, or to stay when it was told to stop.
 
 use std::path::PathBuf;
 
@@ -144,7 +144,7 @@ impl<'a> Population<'a> {
 
     fn leave(&mut self, now: f64) -> Result<(), String> {
         for generation in &mut self.leaving {
-            generation.programs.retain_mut(Background::is_running);
+            generation.let_go()?;
             if let Some(program) = generation.programs.first()
                 && generation.told.is_some_and(|told| told + STOP_SECONDS < now)
             {
@@ -239,5 +239,55 @@ impl Generation {
             }
         }
         Ok(())
+    }
+    /// Of programs that have ended; only those that were killed may have ended with an error.
+    fn let_go(&mut self) -> Result<(), String> {
+        let is_killed = self.manner == Manner::Abrupt;
+        let mut failures = Vec::new();
+        self.programs.retain_mut(|program| {
+            let is_running = program.is_running();
+            if !is_running && !is_killed {
+                failures.extend(failure(program));
+            }
+            is_running
+        });
+        failures.pop().map_or(Ok(()), Err)
+    }
+}
+
+/// Of a program that has ended; `None` where it did as it should.
+fn failure(program: &mut Background) -> Option<String> {
+    // Tells how it has ended, and does no more.
+    let status = program.stop()?;
+    let said = program.stderr_text();
+    (!status.success()).then(|| format!("a client has ended with {status}: {}", said.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_ends_with_an_error_fails_the_run_unless_it_was_killed() {
+        let place = tempfile::tempdir().unwrap();
+        let ended = |script: &str, manner| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            let mut program = Background::spawn("client", command, place.path()).unwrap();
+            program.wait(Duration::from_secs(30)).unwrap();
+            let stop = place.path().join("stop");
+            let (agent, programs) = (None, vec![program]);
+            let mut it = Generation { agent, programs, stop, until: 0.0, manner, told: Some(0.0) };
+            let result = it.let_go();
+            assert!(it.programs.is_empty());
+            result
+        };
+        assert_eq!(ended("exit 0", Manner::Gentle), Ok(()));
+        let said = ended("echo why >&2; exit 1", Manner::AgentFirst).unwrap_err();
+        assert!(said.contains("exit status: 1: why"), "{said}");
+        assert_eq!(ended("kill -TERM $$", Manner::Abrupt), Ok(()));
     }
 }
