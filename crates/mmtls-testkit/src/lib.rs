@@ -45,7 +45,7 @@ pub use servers::{Nginx, NginxOptions, NginxSplit, OpensslServer, SplitOptions};
 pub use testbed::capture::Capture;
 pub use testbed::cpu::machine_cpu;
 pub use testbed::error::TestbedError;
-pub use testbed::namespace::Namespace;
+pub use testbed::namespace::{Namespace, wait_until};
 pub use testbed::process::{Background, Finished};
 pub use testbed::skip::{
     require_browser, require_file, require_program, require_python, require_testbed, skip_unless,

@@ -35,6 +35,8 @@ pub struct MmtlsOptions {
     pub config: Option<String>,
     /// `--keylog FILE`.
     pub keylog: Option<PathBuf>,
+    /// The file of its certificate, for a test that changes it: the testbed's is that of other tests, too.
+    pub certificate: Option<PathBuf>,
     /// Interfaces for `--passive`, in place of `--inline` and `--missing-keys`.
     pub passive: Option<String>,
     /// More options of `mmtls run`.
@@ -55,6 +57,7 @@ impl MmtlsOptions {
             patterns: None,
             config: None,
             keylog: None,
+            certificate: None,
             passive: None,
             arguments: Vec::new(),
             check: None,
@@ -125,7 +128,8 @@ impl Mmtls {
             }
         };
         command.args(["--keys-listen", keys_listen]);
-        command.arg("--key-cert").arg(&bed.pki().middlebox.certificate);
+        let certificate = options.certificate.as_ref().unwrap_or(&bed.pki().middlebox.certificate);
+        command.arg("--key-cert").arg(certificate);
         command.arg("--key-key").arg(&bed.pki().middlebox.key);
         if options.log {
             command.arg("-l").arg(&directory);

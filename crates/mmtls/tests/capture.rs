@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use mmtls_testkit::{Mmtls, MmtlsOptions, files};
 
-use crate::common::{Family, Stage, can_run, find, patient, url};
+use crate::common::{Family, Stage, can_run, find, patient, tshark, url};
 
 fn place(stage: &Stage, name: &str) -> PathBuf {
     stage.bed.directory().join(name)
@@ -24,22 +23,19 @@ fn capturing(stage: &Stage, secrets: bool) -> MmtlsOptions {
 }
 
 /// What tshark finds in these fields; it has no key log but the file's own.
-fn tshark(stage: &Stage, file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
-    let mut command = Command::new("tshark");
-    command.env("HOME", stage.bed.directory()).env_remove("SSLKEYLOGFILE");
-    command.args(["-n", "-r"]).arg(file).args(["-Y", filter]);
+fn found(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
+    let mut arguments = vec!["-Y", filter];
     if !fields.is_empty() {
-        command.args(["-T", "fields"]).args(fields.iter().flat_map(|it| ["-e", it]));
+        arguments.extend(["-T", "fields"]);
+        arguments.extend(fields.iter().flat_map(|it| ["-e", it]));
     }
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
-    String::from_utf8(stdout).unwrap().lines().map(str::to_owned).collect()
+    tshark(file, &arguments).lines().map(str::to_owned).collect()
 }
 
 /// Each connection's frames are in the order of time, and none is there twice: what is sent again has another time stamp.
-fn assert_as_they_came(stage: &Stage, file: &Path) {
+fn assert_as_they_came(file: &Path) {
     let mut latest = BTreeMap::new();
-    for line in tshark(stage, file, "tcp", &["tcp.stream", "frame.time_epoch"]) {
+    for line in found(file, "tcp", &["tcp.stream", "frame.time_epoch"]) {
         let (stream, time) = line.split_once('\t').unwrap();
         // Seconds and nanoseconds, both of a fixed length.
         let before = latest.insert(stream.to_owned(), time.to_owned());
@@ -48,7 +44,7 @@ fn assert_as_they_came(stage: &Stage, file: &Path) {
     assert!(!latest.is_empty());
     let sender = ["tcp.stream", "tcp.srcport", "ip.id"];
     let content = ["tcp.seq_raw", "tcp.len", "tcp.options.timestamp.tsval"];
-    let mut frames = tshark(stage, file, "tcp.len > 0", &[sender, content].concat());
+    let mut frames = found(file, "tcp.len > 0", &[sender, content].concat());
     frames.sort();
     let twice: Vec<_> = frames.windows(2).filter(|two| two[0] == two[1]).collect();
     assert!(twice.is_empty(), "{twice:?}");
@@ -96,7 +92,7 @@ fn tshark_reads_sessions_by_the_secrets_in_the_file() {
 
     let file = place(&stage, "packets");
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    let mut requests = tshark(&stage, &file, "http.request", &["http.request.uri"]);
+    let mut requests = found(&file, "http.request", &["http.request.uri"]);
     requests.sort();
     let mut expected: Vec<String> = Vec::new();
     for _ in Family::all(&stage.bed) {
@@ -105,7 +101,7 @@ fn tshark_reads_sessions_by_the_secrets_in_the_file() {
     expected.sort();
     assert_eq!(requests, expected);
     let fields = ["http.response.code", "http.content_length"];
-    let mut responses = tshark(&stage, &file, "http.response", &fields);
+    let mut responses = found(&file, "http.response", &fields);
     responses.sort();
     let mut expected: Vec<String> = Vec::new();
     for _ in Family::all(&stage.bed) {
@@ -119,9 +115,9 @@ fn tshark_reads_sessions_by_the_secrets_in_the_file() {
         // Warnings and errors, but for what endpoints on a busy machine do: they send again what is long in coming.
         "_ws.expert.severity >= 6291456 && !tcp.flags.reset && !tcp.analysis.flags",
     ] {
-        assert_eq!(tshark(&stage, &file, filter, &[]), [""; 0], "{filter}");
+        assert_eq!(found(&file, filter, &[]), [""; 0], "{filter}");
     }
-    assert_as_they_came(&stage, &file);
+    assert_as_they_came(&file);
     // Exporters open no packets.
     let bytes = std::fs::read(&file).unwrap();
     assert!(find(&bytes, b"CLIENT_TRAFFIC_SECRET_0 ").is_some());
@@ -142,8 +138,8 @@ fn no_secret_is_in_the_file_where_nobody_asks_for_it() {
     assert!(!report.stderr.contains("capture.secrets"), "{}", report.stderr);
     assert_eq!((report.count("decrypted"), report.count("sessions captured")), (1, 1));
     let file = place(&stage, "packets");
-    assert_eq!(tshark(&stage, &file, "tls.handshake.type == 1", &[]).len(), 1);
-    assert_eq!(tshark(&stage, &file, "http", &[]), [""; 0]);
+    assert_eq!(found(&file, "tls.handshake.type == 1", &[]).len(), 1);
+    assert_eq!(found(&file, "http", &[]), [""; 0]);
     let bytes = std::fs::read(&file).unwrap();
     let log = std::fs::read_to_string(place(&stage, "keylog")).unwrap();
     for secret in log.lines().filter_map(|line| line.split(' ').nth(2)) {

@@ -10,11 +10,14 @@ Refuses to go on where an expression does not become true within 30 seconds.
 import base64
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 
 LIMIT = 30
+# For all steps, whatever a browser does that is there and does not answer.
+LIMIT_OF_ALL = 180
 
 to_browser, ours_out = os.pipe()
 ours_in, from_browser = os.pipe()
@@ -34,9 +37,17 @@ def start(profile):
     command += ["--remote-debugging-pipe", "about:blank"]
     environment = dict(os.environ, HOME=profile, TZ="UTC")
     quiet = subprocess.DEVNULL
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command, stdout=quiet, stderr=quiet, close_fds=False, preexec_fn=take_their_places, env=environment
     )
+    # So that reading ends when the browser does.
+    os.close(to_browser)
+    os.close(from_browser)
+    return process
+
+
+def give_up(*_):
+    sys.exit(f"chromium takes longer than {LIMIT_OF_ALL} seconds")
 
 
 class Browser:
@@ -110,6 +121,8 @@ class Browser:
 
 
 def main():
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(LIMIT_OF_ALL)
     browser, process = Browser(), start(sys.argv[1])
     try:
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]

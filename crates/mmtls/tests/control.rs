@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use mmtls_testkit::{Background, Finished, Mmtls, MmtlsOptions, address, files};
+use mmtls_testkit::{
+    Background, Finished, Mmtls, MmtlsOptions, NginxOptions, address, files, wait_until,
+};
 use serde_json::Value;
 
 use crate::common::{Family, LIMIT, Stage, can_run, mmtls_program, options, shell, url};
@@ -24,7 +26,9 @@ pub struct Controlled {
 
 impl Controlled {
     pub fn new() -> Self {
-        let stage = Stage::new();
+        // Clients may be slow.
+        let extra = "send_timeout 10m;".to_owned();
+        let stage = Stage::with(NginxOptions { extra, ..NginxOptions::default() });
         let content = files::pattern_bytes(BYTES, 5);
         stage.serve("file", &content);
         stage.serve("small", b"small");
@@ -61,18 +65,13 @@ impl Controlled {
     /// The only session of a listing, once there is one and it is as it should be.
     #[track_caller]
     pub fn only(&self, arguments: &[&str], is: impl Fn(&Value) -> bool) -> Value {
-        let begun = Instant::now();
-        loop {
-            let answer = self.ask(arguments);
-            let sessions = answer["sessions"].as_array().unwrap();
-            if let [session] = &sessions[..]
-                && is(session)
-            {
-                return session.clone();
-            }
-            assert!(begun.elapsed() < LIMIT, "{arguments:?}: {answer}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let mut answer = Value::Null;
+        let came = wait_until(LIMIT, || {
+            answer = self.ask(arguments);
+            matches!(&answer["sessions"].as_array().unwrap()[..], [session] if is(session))
+        });
+        assert!(came, "{arguments:?}: {answer}");
+        answer["sessions"][0].clone()
     }
 
     /// A download that goes on for long, into a file.

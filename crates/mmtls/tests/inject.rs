@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::Duration;
 
+use mmtls_testkit::Background;
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -41,8 +42,9 @@ const MEMORY_BELOW: u64 = 4096;
 const INSTRUCTION: [u8; 2] = [0x0f, 0x05];
 
 /// Has a thread of a program make these calls. `None`: the program was killed.
-pub fn inject(pid: u32, thread: &str, calls: &[Call]) -> Option<Outcomes> {
-    let thread = thread_of(pid, thread);
+pub fn inject(process: &Background, thread: &str, calls: &[Call]) -> Option<Outcomes> {
+    let number = process.thread(thread).unwrap_or_else(|| panic!("no thread {thread}"));
+    let thread = Pid::from_raw(number.cast_signed());
     let saved = stop(thread);
     let (rip, memory) = (saved.rip - INSTRUCTION.len() as u64, saved.rsp - MEMORY_BELOW);
     let mut outcomes = Outcomes::new();
@@ -80,16 +82,6 @@ pub fn inject(pid: u32, thread: &str, calls: &[Call]) -> Option<Outcomes> {
     ptrace::setregs(thread, saved).unwrap();
     ptrace::detach(thread, None).unwrap();
     Some(outcomes)
-}
-
-fn thread_of(pid: u32, name: &str) -> Pid {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let is_it = |path: &std::path::Path| {
-        std::fs::read_to_string(path.join("comm")).is_ok_and(|it| it.trim_end() == name)
-    };
-    let paths = threads.map(|entry| entry.unwrap().path());
-    let path = paths.into_iter().find(|path| is_it(path)).unwrap_or_else(|| panic!("no {name}"));
-    Pid::from_raw(path.file_name().unwrap().to_str().unwrap().parse().unwrap())
 }
 
 /// Stops a thread where it waits in the kernel.

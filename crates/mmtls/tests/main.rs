@@ -7,12 +7,14 @@ mod chain;
 mod check;
 mod cli;
 mod common;
+mod confined;
 mod consent;
 mod control;
 mod early;
 mod ech;
 mod guard;
 mod init;
+// Makes calls for threads: registers are those of one architecture.
 #[cfg(target_arch = "x86_64")]
 mod inject;
 mod inspection;
@@ -33,7 +35,6 @@ mod reload;
 mod reset;
 mod restart;
 mod rules;
-// By calls that are made for threads: registers are those of one architecture.
 #[cfg(target_arch = "x86_64")]
 mod sandbox;
 mod servers;

@@ -3,19 +3,18 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::Stdio;
-use std::time::Instant;
 
-use mmtls_testkit::MmtlsOptions;
+use mmtls_testkit::{MmtlsOptions, wait_until};
 
 use crate::common::{Family, LIMIT, Stage, can_run, options, patient, url};
 
 const ADDRESS: &str = "127.0.0.1:9600";
 
-fn measured(options: MmtlsOptions) -> MmtlsOptions {
+pub fn measured(options: MmtlsOptions) -> MmtlsOptions {
     MmtlsOptions { arguments: ["--metrics", ADDRESS].map(str::to_owned).to_vec(), ..options }
 }
 
-fn scrape(stage: &Stage) -> String {
+pub fn scrape(stage: &Stage) -> String {
     let mut curl = stage.bed.middlebox.command("curl");
     curl.args(["-sS", "--fail", "--max-time", "10"]).arg(format!("http://{ADDRESS}/metrics"));
     let answer = stage.run("scrape", curl);
@@ -24,7 +23,7 @@ fn scrape(stage: &Stage) -> String {
 }
 
 /// Samples by name and labels.
-fn samples(text: &str) -> BTreeMap<&str, f64> {
+pub fn samples(text: &str) -> BTreeMap<&str, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines
         .map(|line| {
@@ -37,16 +36,14 @@ fn samples(text: &str) -> BTreeMap<&str, f64> {
 /// Scrapes until a sample has a value, or says which it has.
 #[track_caller]
 fn wait_for(stage: &Stage, name: &str, value: f64) -> String {
-    let begun = Instant::now();
-    loop {
-        let text = scrape(stage);
-        let now = samples(&text).get(name).copied();
-        if now == Some(value) {
-            return text;
-        }
-        assert!(begun.elapsed() < LIMIT, "{name} is {now:?}");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    let (mut text, mut now) = (String::new(), None);
+    let came = wait_until(LIMIT, || {
+        text = scrape(stage);
+        now = samples(&text).get(name).copied();
+        now == Some(value)
+    });
+    assert!(came, "{name} is {now:?}");
+    text
 }
 
 #[test]

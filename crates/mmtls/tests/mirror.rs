@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::cli::{Place, fails, mmtls};
 use crate::common::{
-    Family, Stage, assert_all_decrypted, can_run, options, patient, sessions, stat, url,
+    Family, Stage, assert_all_decrypted, can_run, options, patient, sessions, stat, tshark, url,
 };
 use mmtls_testkit::wire::frames;
 use mmtls_testkit::{
@@ -29,18 +29,15 @@ struct Followed {
     sent: [Vec<u8>; 2],
 }
 
-fn tshark(file: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("tshark");
-    // Checksums are not looked at by default.
-    command.args(["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE", "-n", "-r"]);
-    let Output { status, stdout, stderr } = command.arg(file).args(arguments).output().unwrap();
-    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
-    String::from_utf8(stdout).unwrap()
+/// tshark, which looks at checksums only where it is told to.
+fn checked(file: &Path, arguments: &[&str]) -> String {
+    let checksums = ["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"];
+    tshark(file, &[&checksums, arguments].concat())
 }
 
 /// Frames that a filter of tshark's finds.
 fn found(file: &Path, filter: &str) -> String {
-    tshark(file, &["-Y", filter])
+    checked(file, &["-Y", filter])
 }
 
 /// Nothing stands out, and nothing is taken for TLS.
@@ -60,13 +57,13 @@ fn assert_clean(file: &Path) {
 
 /// The TCP conversations of a file as tshark puts them together.
 fn followed(file: &Path) -> Vec<Followed> {
-    let count = tshark(file, &["-T", "fields", "-e", "tcp.stream"]);
+    let count = checked(file, &["-T", "fields", "-e", "tcp.stream"]);
     let count =
         count.lines().filter_map(|it| it.parse::<usize>().ok()).max().map_or(0, |it| it + 1);
     let asked: Vec<String> = (0..count).map(|it| format!("follow,tcp,raw,{it}")).collect();
     let mut arguments = vec!["-q"];
     arguments.extend(asked.iter().flat_map(|it| ["-z", it]));
-    let text = tshark(file, &arguments);
+    let text = checked(file, &arguments);
     // It tells of them in any order.
     let mut all = BTreeMap::new();
     let mut number = None;

@@ -14,10 +14,7 @@ use std::time::{Duration, Instant};
 use mmtls_testkit::{Mmtls, MmtlsOptions, MmtlsReport};
 use serde_json::Value;
 
-use crate::common::{Family, Stage, can_run, patient, shell, url};
-
-/// How long something may take that comes by itself.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::common::{Family, LIMIT, Stage, can_run, patient, shell, until, url};
 
 fn logging(more: &str) -> MmtlsOptions {
     let options = patient();
@@ -41,14 +38,6 @@ fn requests(stage: &Stage, mmtls: &Mmtls, count: &str) {
     load.arg(format!("https://{}/small", Family::V4.server()));
     let done = stage.run("h2load", load);
     assert!(done.text().contains(&format!("{count} succeeded")), "{}", done.text());
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Lines, whatever their order.
@@ -101,7 +90,7 @@ fn every_output_gets_the_lines_of_the_file() {
     redis.args(["--requirepass", "correct horse", "--unixsocket"]).arg(&socket);
     redis.arg("--dir").arg(stage.bed.directory());
     let mut redis = stage.bed.background("redis", redis).unwrap();
-    redis.wait_for_listen(6379, PATIENCE).unwrap();
+    redis.wait_for_listen(6379, LIMIT).unwrap();
     let ask = |question: &str| {
         shell(
             &stage.bed.middlebox,
@@ -204,7 +193,8 @@ fn a_consumer_that_comes_late_and_comes_back_gets_what_waited() {
     fs::remove_file(&socket).unwrap();
     until("it is told again", || {
         fetch(&stage, &mmtls);
-        told("late: Broken pipe") == 1
+        // Which of the two depends on what it had not read.
+        told("late: Broken pipe") + told("late: Connection reset by peer") == 1
     });
     let listener = UnixListener::bind(&socket).unwrap();
     let second = thread::spawn(move || serve(listener, usize::MAX));
@@ -236,7 +226,7 @@ fn a_consumer_that_reads_nothing_stops_neither_traffic_nor_the_end() {
     requests(&stage, &mmtls, "5000");
     let begun = Instant::now();
     let report = mmtls.stop().unwrap();
-    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
     assert_eq!(report.count("log lines lost"), 0, "the file has all");
     assert!(report.count("lines to outputs lost") > 1000, "{:#?}", report.summary);
     assert!(!report.success && report.stderr.contains("does not keep up"), "{}", report.stderr);

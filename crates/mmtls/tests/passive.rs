@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::{
     Family, LIMIT, Stage, assert_all_decrypted, assert_decrypted_but_aborted, can_run, options,
-    patient, stat, url,
+    patient, stat, until, url,
 };
 use mmtls_testkit::wire::{self, BothSides, RST, Segment};
 use mmtls_testkit::{Middle, Mmtls, MmtlsOptions, NginxOptions, files};
@@ -72,6 +72,12 @@ fn accepts_many_connections_at_a_time() {
         load.arg(format!("https://{}/small", Family::V4.server()));
         let seen = stage.run("h2load", load);
         assert!(seen.text().contains("4000 succeeded"), "{}", seen.text());
+        // It has copies, and may be behind.
+        let log = mmtls.directory().join("eve.json");
+        until("all are read", || {
+            let text = std::fs::read_to_string(&log).unwrap();
+            text.matches(r#""event_type":"http""#).count() >= 4000
+        });
         let report = mmtls.stop().unwrap();
         assert_decrypted_but_aborted(&report, 200);
         for name in

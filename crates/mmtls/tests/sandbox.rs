@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use mmtls_testkit::{Mmtls, MmtlsOptions, skip_unless};
+use mmtls_testkit::{Mmtls, skip_unless};
 
-use crate::common::{Family, Stage, can_run, options, url};
+use crate::confined::{ends_well, prepared, status, with_sandbox};
 use crate::inject::Argument::{self, Memory, Number, Previous};
 use crate::inject::{Call, Outcomes, inject};
 
@@ -57,45 +57,10 @@ fn forbidden(outside: &str) -> Vec<Call> {
     ]
 }
 
-fn with_sandbox(text: &str) -> MmtlsOptions {
-    MmtlsOptions {
-        config: Some(format!("[sandbox]\n{text}\n")),
-        arguments: ["--metrics", "127.0.0.1:9600", "--web", "127.0.0.1:9700"]
-            .map(str::to_owned)
-            .to_vec(),
-        ..options()
-    }
-}
-
 fn attempt(mmtls: &Mmtls, thread: &str) -> Outcomes {
     let outside = tempfile::tempdir().unwrap();
     let calls = forbidden(outside.path().to_str().unwrap());
-    inject(mmtls.process.pid(), thread, &calls).expect("it lives")
-}
-
-fn ends_well(stage: &Stage, mmtls: Mmtls) {
-    let mut curl = stage.sharing_curl(&mmtls, Family::V4, &[]);
-    curl.arg(url("small"));
-    assert_eq!(stage.run("curl", curl).text(), "small", "traffic goes on");
-    let report = mmtls.stop().unwrap();
-    assert!(report.success, "{}", report.stderr);
-    assert_eq!(report.count("decrypted"), 1);
-}
-
-/// A field of `/proc/PID/status`.
-fn status(mmtls: &Mmtls, field: &str) -> String {
-    let text = std::fs::read_to_string(format!("/proc/{}/status", mmtls.process.pid())).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
-    line.trim_start_matches(':').trim().to_owned()
-}
-
-fn prepared() -> Option<Stage> {
-    if !can_run(&["nginx", "curl"]) {
-        return None;
-    }
-    let stage = Stage::new();
-    stage.serve("small", b"small");
-    Some(stage)
+    inject(&mmtls.process, thread, &calls).expect("it lives")
 }
 
 #[test]
@@ -134,11 +99,10 @@ fn refuses_everything_that_is_not_needed() {
             bytes: Vec::new(),
         },
     ];
-    let pid = mmtls.process.pid();
-    let monitor = inject(pid, "mmtls", &calls).unwrap();
+    let monitor = inject(&mmtls.process, "mmtls", &calls).unwrap();
     assert!(monitor["certificate"].0 >= 0, "{monitor:?}");
     assert_eq!(monitor["entry"], (-1, libc::E2BIG));
-    let key_channel = inject(pid, "mmtls-keyserver", &calls).unwrap();
+    let key_channel = inject(&mmtls.process, "mmtls-keyserver", &calls).unwrap();
     assert_eq!(key_channel["certificate"], (-1, libc::EACCES));
     assert_eq!(key_channel["entry"], (-1, libc::EPERM));
     ends_well(&stage, mmtls);
@@ -194,30 +158,6 @@ fn restricts_files_connections_and_signals_without_a_filter() {
 }
 
 #[test]
-fn keeps_memory_out_of_swap_where_that_is_wanted() {
-    if !can_run(&["nginx", "curl"]) {
-        return;
-    }
-    let stage = Stage::new();
-    stage.serve("small", b"small");
-    let mmtls = match Mmtls::start(&stage.bed, &with_sandbox("lock_memory = true")) {
-        Ok(mmtls) => mmtls,
-        Err(error) if error.to_string().contains("LimitMEMLOCK") => {
-            let reason = format!("memory cannot be locked here: {error}");
-            skip_unless("MMTLS_REQUIRE_LOCKED_MEMORY", &reason);
-            return;
-        }
-        Err(error) => panic!("{error}"),
-    };
-    let kibibytes = |field| -> u64 {
-        let text = status(&mmtls, field);
-        text.trim_end_matches(" kB").parse().unwrap()
-    };
-    assert!(kibibytes("VmLck") > 1024);
-    ends_well(&stage, mmtls);
-}
-
-#[test]
 fn ends_at_a_call_where_the_operator_wants_that() {
     let Some(stage) = prepared() else { return };
     let mut mmtls = stage.mmtls(&with_sandbox("seccomp = \"kill\""));
@@ -228,7 +168,7 @@ fn ends_at_a_call_where_the_operator_wants_that() {
         bytes: Vec::new(),
     };
     // Not the first thread, whose end would be the process's: that is waited for behind this.
-    assert_eq!(inject(mmtls.process.pid(), "mmtls-keyserver", &[call]), None);
+    assert_eq!(inject(&mmtls.process, "mmtls-keyserver", &[call]), None);
     let status = mmtls.process.wait(Duration::from_secs(10)).unwrap();
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
     assert_eq!(signal, Some(libc::SIGSYS));

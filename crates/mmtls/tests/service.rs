@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -62,14 +61,6 @@ fn cross(bed: &Testbed) {
     shell(&bed.client, "curl -s --max-time 0.8 http://10.77.0.3:81/ || test $? = 7 -o $? = 28");
 }
 
-fn worker(pid: u32, name: &str) -> u32 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|it| it.unwrap());
-    let is_it =
-        |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|it| it.trim() == name);
-    let task = tasks.map(|it| it.path()).find(is_it).unwrap_or_else(|| panic!("no thread {name}"));
-    task.file_name().unwrap().to_str().unwrap().parse().unwrap()
-}
-
 #[test]
 fn tells_that_it_is_ready_when_frames_are_moved_and_what_it_does() {
     if !can_run(&["env", "curl"]) {
@@ -115,7 +106,7 @@ fn starves_the_watchdog_when_a_worker_stands() {
         let fed = manager.hears("WATCHDOG=1", LIMIT);
         assert!(fed.is_some(), "while all turn: nothing for {:?}", began.elapsed());
     }
-    let tid = worker(monitor.pid(), "worker-1").to_string();
+    let tid = monitor.thread("worker-1").unwrap().to_string();
     // A system call of this thread takes ten seconds.
     let mut strace = Command::new("strace");
     strace.args(["-qq", "-p", &tid, "-e", "trace=recvmmsg,ppoll"]);

@@ -4,9 +4,8 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
-use mmtls_testkit::{Mmtls, MmtlsOptions, address, require_browser};
+use mmtls_testkit::{Mmtls, MmtlsOptions, NginxOptions, address, require_browser, wait_until};
 use serde_json::{Value, json};
 
 use crate::common::{Family, LIMIT, Stage, binaries, can_run, options, url};
@@ -63,17 +62,15 @@ fn ask(stage: &Stage, path: &str, token: &str) -> (String, String) {
 /// Asks until the answer is as it should be.
 #[track_caller]
 fn wait_for(stage: &Stage, path: &str, token: &str, is: impl Fn(&Value) -> bool) -> Value {
-    let begun = Instant::now();
-    loop {
+    let mut answer = Value::Null;
+    let came = wait_until(LIMIT, || {
         let (body, status) = ask(stage, path, token);
         assert_eq!(status, "200", "{path}: {body}");
-        let answer = serde_json::from_str(&body).unwrap();
-        if is(&answer) {
-            return answer;
-        }
-        assert!(begun.elapsed() < LIMIT, "{path}: {answer:#}");
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
+        answer = serde_json::from_str(&body).unwrap();
+        is(&answer)
+    });
+    assert!(came, "{path}: {answer:#}");
+    answer
 }
 
 /// Has Chromium do these steps in the middlebox's namespace.
@@ -123,7 +120,9 @@ fn shows_a_run_in_chromium() {
     if !can_run(&["nginx", "curl", "openssl", "python3"]) || !require_browser("chromium") {
         return;
     }
-    let stage = Stage::new();
+    // One client will ask nothing.
+    let extra = "client_header_timeout 10m;".to_owned();
+    let stage = Stage::with(NginxOptions { extra, ..NginxOptions::default() });
     stage.serve("small", &[b'x'; 1000]);
     stage.serve("alarm", b"alarm");
     stage.serve("large", &vec![b'x'; 64 << 20]);
@@ -135,13 +134,7 @@ fn shows_a_run_in_chromium() {
     let server = format!("{}:443", address::SERVER_V4);
     let mut hostile = stage.bed.client.command("openssl");
     hostile.args(["s_client", "-connect", &server, "-servername", HOSTILE, "-quiet"]);
-    let mut hostile = stage
-        .bed
-        .background("hostile", {
-            hostile.stdin(Stdio::piped());
-            hostile
-        })
-        .unwrap();
+    let mut hostile = stage.bed.background("hostile", hostile).unwrap();
     let mut slow = stage.sharing_curl(&mmtls, Family::V4, &[]);
     slow.args(["--limit-rate", "500k", "--max-time", "200", "-o", "/dev/null"]).arg(url("large"));
     let slow = stage.bed.background("slow", slow).unwrap();

@@ -151,7 +151,7 @@ pub(crate) fn end_all(list: impl Fn() -> Vec<u32>) {
 }
 
 /// Polls until `done`; false after `limit`.
-pub(crate) fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     let mut pause = Duration::from_millis(2);
     loop {

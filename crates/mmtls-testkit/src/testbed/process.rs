@@ -250,6 +250,15 @@ impl Background {
         cpu::process_tree(self.pid()).into_iter().flat_map(cpu::threads).collect()
     }
 
+    /// The thread of that name, of the process or of a descendant.
+    #[must_use]
+    pub fn thread(&self, name: &str) -> Option<u32> {
+        self.threads().into_iter().find(|thread| {
+            fs::read_to_string(format!("/proc/{thread}/comm"))
+                .is_ok_and(|comm| comm.trim_end() == name)
+        })
+    }
+
     /// Resident memory in bytes of the process and its descendants; 0 after the end.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {

@@ -4,16 +4,17 @@
 //! Refuses to guess: a missing binary, a hole in a stream or a retransmission with other bytes
 //! fails the test that asked.
 
+pub mod probe;
 pub mod schema;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use mmtls_testkit::{
     Finished, Middle, Mmtls, MmtlsOptions, MmtlsReport, Namespace, Nginx, NginxOptions, Testbed,
-    address, require_program, require_testbed,
+    address, require_program, require_testbed, wait_until,
 };
 use serde_json::Value;
 
@@ -26,6 +27,12 @@ pub const LIMIT: Duration = Duration::from_secs(40);
 #[track_caller]
 pub fn can_run(programs: &[&str]) -> bool {
     require_testbed() && programs.iter().all(|program| require_program(program))
+}
+
+/// Waits for what comes by itself.
+#[track_caller]
+pub fn until(what: &str, holds: impl FnMut() -> bool) {
+    assert!(wait_until(LIMIT, holds), "{what}");
 }
 
 /// The directory of `mmtls` and `libmmtls_preload.so`.
@@ -228,6 +235,17 @@ pub fn assert_decrypted_but_aborted(report: &MmtlsReport, at_least: u64) {
     assert_eq!(stat(report, "engine", "records_failed"), 0);
     assert_eq!(stat(report, "engine", "key_queue_full"), 0);
     assert_eq!(stat(report, "engine", "keys_unusable"), 0);
+}
+
+/// What tshark says of a file, with nobody's settings and no key log but the file's own.
+#[track_caller]
+pub fn tshark(file: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("tshark");
+    command.env("HOME", "/nonexistent").env_remove("SSLKEYLOGFILE");
+    let Output { status, stdout, stderr } =
+        command.args(["-n", "-r"]).arg(file).args(arguments).output().unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
 }
 
 /// First position of `needle`.
