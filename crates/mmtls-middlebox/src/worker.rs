@@ -50,6 +50,10 @@ const KEYS_PER_TURN: usize = 1024;
 /// What part of the guard's lease deliveries may take between two looks at the interfaces: each may open all that its session holds.
 const KEYS_PART_OF_LEASE: u32 = 8;
 
+/// What is told of more frames than can be discarded, see [`Lease::Flooded`].
+const FLOODED: &str = "the kernel goes on forwarding: more frames come than this monitor can discard of those that have passed \
+                       (more processors, more workers)";
+
 /// What a turn came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Turn {
@@ -205,9 +209,15 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                 self.lose_track(now_ns);
                 return Ok(Turn { frames: 0, idle: false });
             }
-            Lease::Held => self.find_track(now_ns),
-            Lease::Flooded => self.note_flood(now),
-            Lease::Waiting => {}
+            // However long that took, connections that were there have the time of a start from now on to be found again.
+            Lease::Held if self.outage.end() => {
+                self.engine.forget_flows(now_ns);
+                self.act(now_ns);
+            }
+            Lease::Flooded if self.faults.message.is_none() && self.outage.is_flood(now) => {
+                self.faults.message = Some(FLOODED.to_owned());
+            }
+            Lease::Held | Lease::Flooded | Lease::Waiting => {}
         }
         let mut idle = self.take_keys(now_ns) == 0;
         let mut frames = 0;
@@ -225,6 +235,32 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             idle = false;
         }
         Ok(Turn { frames, idle })
+    }
+
+    fn renew(&mut self, now: Instant) -> Result<Lease, Error> {
+        self.ports.renew().map_or_else(
+            // Which counts as waiting: an interface that is down has no frames.
+            |error| self.tolerate_down(Err(error), now).map(|()| Lease::Waiting),
+            Ok,
+        )
+    }
+
+    /// The guard has forwarded frames that were not shown: what is held was sent again, and of no connection it is known where
+    /// it stands.
+    fn lose_track(&mut self, now_ns: u64) {
+        self.faults.leases_lost += 1;
+        self.outage.begin();
+        self.engine.take_all_back();
+        self.act(now_ns);
+        let flows = self.engine.counters().failed_open;
+        self.engine.forget_flows(now_ns);
+        self.act(now_ns);
+        let flows = self.engine.counters().failed_open - flows;
+        self.held.clear();
+        self.faults.message = Some(format!(
+            "failed open: this monitor was silent for longer than the guard's lease, and the kernel has forwarded in its place; \
+             {flows} connections have to be found again, as after a start"
+        ));
     }
 
     /// Lets go of everything: held frames are dropped, sessions end, and what their handlers have reset
