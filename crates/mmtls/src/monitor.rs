@@ -391,7 +391,7 @@ impl Handler for Monitor {
 
     fn handshake_start(&mut self, session: &mut Session<'_>, state: &mut MonitorState) {
         self.set_now(session.now_ns());
-        self.copies.captured_session(session.info());
+        self.copies.captured_session(session.info(), &mut state.copies);
         if self.client_said_hello(session.info(), state) {
             session.reset();
         }

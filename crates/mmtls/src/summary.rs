@@ -184,7 +184,9 @@ summary! {
         mirror_bytes_lost,
         /// Sessions in the capture of original packets.
         capture_sessions,
-        /// Of these, sessions whose secrets did not come in time, where they were asked for.
+        /// Sessions that are not in it: there was no room when they began.
+        capture_sessions_lost,
+        /// Of those that are, sessions whose secrets did not come in time, where they were asked for.
         capture_sessions_without_secrets,
         /// Frames in it.
         capture_frames,
@@ -215,7 +217,8 @@ impl Summary {
     /// What outputs lack: where it is not 0, a run has not done all that it was for.
     #[must_use]
     pub fn losses(&self) -> u64 {
-        let of_copies = self.failed_streams + self.mirror_sessions_cut + self.capture_frames_lost;
+        let of_capture = self.capture_sessions_lost + self.capture_frames_lost;
+        let of_copies = self.failed_streams + self.mirror_sessions_cut + of_capture;
         self.lost_log_lines + self.lost_output_lines + of_copies
     }
 
@@ -235,6 +238,7 @@ impl Summary {
 
     pub(crate) fn set_capture(&mut self, capture: &CaptureCounters) {
         self.capture_sessions = capture.sessions;
+        self.capture_sessions_lost = capture.sessions_lost;
         self.capture_sessions_without_secrets = capture.without_secrets;
         self.capture_frames = capture.frames;
         self.capture_frames_lost = capture.frames_lost;
@@ -305,6 +309,7 @@ impl fmt::Display for Summary {
             ("bytes mirrored", self.mirror_bytes),
             ("bytes not mirrored", self.mirror_bytes_lost),
             ("sessions captured", self.capture_sessions),
+            ("sessions not captured", self.capture_sessions_lost),
             ("captured without secrets", self.capture_sessions_without_secrets),
             ("frames captured", self.capture_frames),
             ("frames not captured", self.capture_frames_lost),
@@ -379,6 +384,7 @@ mod tests {
             mirror_bytes: 3,
             mirror_bytes_lost: 3,
             capture_sessions: 3,
+            capture_sessions_lost: 3,
             capture_sessions_without_secrets: 3,
             capture_frames: 3,
             capture_frames_lost: 3,

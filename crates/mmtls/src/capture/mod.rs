@@ -6,6 +6,7 @@
 //! sessions the file is not in the order of time. Refuses to hold up traffic: frames without room are lost, and counted; and
 //! connections that carry no TLS.
 
+mod flows;
 mod secrets;
 mod settings;
 mod writer;
@@ -24,7 +25,10 @@ use crate::behind::Behind;
 use crate::mirror::file::RotatingFile;
 pub use settings::CaptureConfig;
 pub use writer::CaptureError;
-use writer::{Counters, Ends, Item, Writer};
+use writer::{Counters, Item, Writer, count};
+
+/// Between whom, whoever sends.
+type Ends = [SocketAddr; 2];
 
 fn ends(one: SocketAddr, other: SocketAddr) -> Ends {
     if one <= other { [one, other] } else { [other, one] }
@@ -35,7 +39,9 @@ fn ends(one: SocketAddr, other: SocketAddr) -> Ends {
 pub struct CaptureCounters {
     /// Sessions in the file.
     pub sessions: u64,
-    /// Of these, those whose secrets were to be there and did not come in time.
+    /// Sessions that are not: there was no room when they began.
+    pub sessions_lost: u64,
+    /// Of those that are, those whose secrets were to be there and did not come in time.
     pub without_secrets: u64,
     /// Frames in the file.
     pub frames: u64,
@@ -102,21 +108,32 @@ impl Capture {
             bytes: frame.bytes.into(),
         };
         if !self.behind.push(frame.bytes.len(), item) {
-            self.counters.frames_lost.fetch_add(1, Ordering::Relaxed);
+            count(&self.counters.frames_lost, 1);
         }
     }
 
-    /// A connection carries TLS, and this is its random.
-    pub(crate) fn session(&self, info: &SessionInfo) {
-        let ends = ends(info.client, info.server);
-        self.behind.push_end(Item::Session { ends, random: info.client_random });
+    /// A connection carries TLS, and this is its random; false where there is no room for it.
+    pub(crate) fn session(&self, info: &SessionInfo) -> bool {
+        let (ends, random) = (ends(info.client, info.server), info.client_random);
+        let is_taken = self.behind.push(0, || Item::Session { ends, random });
+        if !is_taken {
+            count(&self.counters.sessions_lost, 1);
+        }
+        is_taken
+    }
+
+    /// A session that was taken is over.
+    pub(crate) fn session_end(&self, info: &SessionInfo) {
+        self.behind.push_end(Item::End(ends(info.client, info.server)));
     }
 
     pub(crate) fn read_counters(&self) -> CaptureCounters {
-        let Counters { sessions, without_secrets, frames, frames_lost } = &*self.counters;
+        let Counters { sessions, sessions_lost, without_secrets, frames, frames_lost } =
+            &*self.counters;
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         CaptureCounters {
             sessions: read(sessions),
+            sessions_lost: read(sessions_lost),
             without_secrets: read(without_secrets),
             frames: read(frames),
             frames_lost: read(frames_lost),

@@ -32,7 +32,7 @@ fn send(capture: &Capture, info: &SessionInfo, from_client: bool, opens: bool, b
     capture.frame(&TcpFrame { now_ns: 1, source, destination, opens, bytes });
 }
 
-fn lines(random: [u8; 32]) -> String {
+pub(super) fn lines(random: [u8; 32]) -> String {
     let random: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("CLIENT_RANDOM {random} {}\n", "07".repeat(48))
 }
@@ -43,7 +43,7 @@ fn say(capture: &Capture, text: &str) {
 }
 
 /// What is in the file: frames as text, secrets in brackets.
-fn told(path: &std::path::Path) -> Vec<String> {
+pub(super) fn told(path: &std::path::Path) -> Vec<String> {
     let mut reader = CaptureReader::open(path).unwrap();
     let mut told = Vec::new();
     while let Some(item) = reader.next().unwrap() {
@@ -65,7 +65,7 @@ fn accepts_secrets_that_come_after_packets_and_puts_them_before() {
     let one = info(1, RANDOM);
     send(&capture, &one, true, true, b"SYN");
     send(&capture, &one, false, false, b"SYN-ACK");
-    capture.session(&one);
+    assert!(capture.session(&one));
     send(&capture, &one, true, false, b"hello");
     say(&capture, "CLIENT_RANDOM 00");
     say(&capture, &lines([1; 32]));
@@ -90,14 +90,15 @@ fn accepts_secrets_that_come_first_or_never_and_another_session_between_the_same
     let (one, other) = (info(1, RANDOM), info(2, [2; 32]));
     for (info, name) in [(&one, "one"), (&other, "other")] {
         send(&capture, info, true, true, name.as_bytes());
-        capture.session(info);
+        assert!(capture.session(info));
     }
     // A connection without TLS.
     send(&capture, &info(3, RANDOM), true, true, b"plain");
     // After the first one.
+    capture.session_end(&one);
     let again = info(1, [3; 32]);
     send(&capture, &again, true, true, b"again");
-    capture.session(&again);
+    assert!(capture.session(&again));
     capture.finish(Instant::now());
     assert_eq!(told(&path), [&format!("[{}]", lines(RANDOM)), "one", "other", "again"]);
     let counters = capture.read_counters();
@@ -121,7 +122,7 @@ fn refuses_to_hold_back_more_than_there_is_room_for() {
     for number in 0..50 {
         let info = info(number, [number as u8; 32]);
         send(&capture, &info, true, true, b"SYN");
-        capture.session(&info);
+        assert!(capture.session(&info));
         send(&capture, &info, true, false, &[b'x'; 100_000]);
     }
     capture.behind.finish(Instant::now());
@@ -145,9 +146,25 @@ fn accepts_frames_without_secrets_where_nobody_asks_for_them() {
     assert!(capture.key_log_tap().is_none());
     let one = info(1, RANDOM);
     send(&capture, &one, true, true, b"SYN");
-    capture.session(&one);
+    assert!(capture.session(&one));
     send(&capture, &one, true, false, b"hello");
     capture.finish(Instant::now());
     assert_eq!(told(&path), ["SYN", "hello"]);
     assert_eq!(capture.read_counters().without_secrets, 0);
+}
+
+#[test]
+fn refuses_sessions_without_room_and_counts_them() {
+    let dir = TempDir::new("capture-no-room");
+    std::fs::create_dir_all(&dir.0).unwrap();
+    let path = dir.0.join("c");
+    let config =
+        CaptureConfig { file: Some(path), max_buffered_bytes: 100, ..CaptureConfig::default() };
+    let capture = Capture::open(&config).unwrap().unwrap();
+    let one = info(1, RANDOM);
+    assert!(!capture.session(&one));
+    send(&capture, &one, true, false, b"hello");
+    let expected =
+        CaptureCounters { sessions_lost: 1, frames_lost: 1, ..CaptureCounters::default() };
+    assert_eq!(capture.read_counters(), expected);
 }

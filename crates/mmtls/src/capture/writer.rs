@@ -1,11 +1,10 @@
 //! Sorts frames by connection, holds them back until their secrets are there, and writes them.
 //!
-//! Refuses more connections than a table has places for, and to hold back more than some bytes of each and of all.
+//! Refuses more connections without a live session than some, and to hold back more than some bytes of each and of all.
 
 use core::fmt;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,26 +12,24 @@ use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
 
+use super::Ends;
+use super::flows::{Flow, Flows, Held, Phase, Queue};
 use super::secrets::{Log, Random};
 use super::settings::CaptureConfig;
 use crate::behind::{self, ITEM_BYTES};
 use crate::mirror::file::RotatingFile;
 
-/// Most connections that are known.
-const MAX_FLOWS: usize = 65_536;
+/// Most connections without a live session that are known.
+const MAX_OTHERS: usize = 65_536;
 /// Most bytes of a connection that are held back before it is known whether it carries TLS: more than a ClientHello and its
 /// copies have.
 const MAX_UNKNOWN_BYTES: usize = 256 << 10;
 /// Most bytes of one that wait for secrets.
 const MAX_HELD_BYTES: usize = 4 << 20;
-/// How long nothing has come of a connection that is forgotten, and how often such ones are looked for.
-const FORGET: Duration = Duration::from_secs(300);
-const LOOK: Duration = Duration::from_secs(10);
-/// The same where the table is full.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-
-/// Between whom, whoever sends.
-pub(super) type Ends = [SocketAddr; 2];
+/// How long what follows the end of a session goes into the file.
+const CLOSING: Duration = Duration::from_secs(10);
+/// How long nothing has come of a connection without TLS that is forgotten: should it go on, it is looked at anew.
+const FORGET: Duration = Duration::from_secs(10);
 
 /// The file could not be written.
 #[derive(Debug)]
@@ -61,6 +58,8 @@ pub(super) enum Item {
         ends: Ends,
         random: Random,
     },
+    /// It is over.
+    End(Ends),
     Lines(Zeroizing<Vec<u8>>),
     /// Nothing more comes: what is held back is written.
     Release,
@@ -70,30 +69,14 @@ pub(super) enum Item {
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) sessions: AtomicU64,
+    pub(super) sessions_lost: AtomicU64,
     pub(super) without_secrets: AtomicU64,
     pub(super) frames: AtomicU64,
     pub(super) frames_lost: AtomicU64,
 }
 
-fn count(counter: &AtomicU64, number: u64) {
+pub(super) fn count(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, Ordering::Relaxed);
-}
-
-/// A connection.
-struct Flow {
-    phase: Phase,
-    /// Of the session, once it is known to be one.
-    random: Option<Random>,
-    latest: Instant,
-}
-
-enum Phase {
-    /// Its frames are held back.
-    Held { frames: Vec<(u64, Box<[u8]>)>, bytes: usize, since: Instant },
-    /// They go into the file.
-    Written { has_secrets: bool },
-    /// It carries no TLS.
-    Ignored,
 }
 
 /// Writes the file.
@@ -102,14 +85,11 @@ pub(super) struct Writer {
     path: PathBuf,
     secrets: Option<Log>,
     wait: Duration,
-    flows: HashMap<Ends, Flow>,
-    /// Which connection a random is of.
+    flows: Flows,
+    /// Which connection a random is of: those of `flows`, where secrets are waited for.
     sessions: HashMap<Random, Ends>,
-    /// Connections that are, or were, held back, in the order in which they began.
-    held: VecDeque<(Instant, Ends)>,
     held_bytes: usize,
     max_held_bytes: usize,
-    looked: Instant,
     counters: Arc<Counters>,
     /// Frames in what the file has yet to write.
     gathered: u64,
@@ -130,12 +110,10 @@ impl Writer {
             path,
             secrets: config.secrets.then(Log::default),
             wait: Duration::from_secs(config.secrets_wait_seconds),
-            flows: HashMap::new(),
+            flows: Flows::default(),
             sessions: HashMap::new(),
-            held: VecDeque::new(),
             held_bytes: 0,
             max_held_bytes: config.max_buffered_bytes,
-            looked: Instant::now(),
             counters,
             gathered: 0,
             error: None,
@@ -143,25 +121,12 @@ impl Writer {
         }
     }
 
-    fn frame(&mut self, ends: Ends, now_ns: u64, opens: bool, bytes: Box<[u8]>) {
-        let now = Instant::now();
-        // Between the same ends another connection begins; a SYN that is repeated does not.
-        let is_over = |flow: &Flow| opens && !matches!(flow.phase, Phase::Held { .. });
-        if self.flows.get(&ends).is_some_and(is_over) {
+    fn frame(&mut self, ends: Ends, now_ns: u64, opens: bool, bytes: Box<[u8]>, now: Instant) {
+        // A SYN alone ends no session: whether it counts is the engine's to say.
+        if opens && self.flows.get(&ends).is_some_and(Flow::is_over) {
             self.forget(&ends);
         }
-        if !self.flows.contains_key(&ends) {
-            if self.flows.len() >= MAX_FLOWS && self.looked.elapsed() >= LOOK_AGAIN {
-                self.tidy();
-            }
-            if self.flows.len() >= MAX_FLOWS {
-                count(&self.counters.frames_lost, 1);
-                return;
-            }
-            let phase = Phase::Held { frames: Vec::new(), bytes: 0, since: now };
-            self.flows.insert(ends, Flow { phase, random: None, latest: now });
-            self.held.push_back((now, ends));
-        }
+        self.begin(ends, now);
         let Some(flow) = self.flows.get_mut(&ends) else {
             return;
         };
@@ -169,30 +134,69 @@ impl Writer {
         match &mut flow.phase {
             Phase::Written { .. } => self.write(now_ns, &bytes),
             Phase::Ignored => {}
-            Phase::Held { frames, bytes: held, .. } => {
+            Phase::Held(held) => {
                 let cost = ITEM_BYTES + bytes.len();
-                *held += cost;
+                held.bytes += cost;
+                held.frames.push((now_ns, bytes));
                 self.held_bytes += cost;
-                frames.push((now_ns, bytes));
                 let most = if flow.random.is_some() { MAX_HELD_BYTES } else { MAX_UNKNOWN_BYTES };
-                if *held > most {
-                    self.release(&ends);
+                if held.bytes > most {
+                    self.release(&ends, now);
                 }
             }
         }
         while self.held_bytes > self.max_held_bytes
-            && let Some(oldest) = self.held.pop_front()
+            && let Some(oldest) = self.flows.oldest_held()
         {
-            self.release_held(oldest);
+            self.release(&oldest, now);
         }
     }
 
-    fn session(&mut self, ends: Ends, random: Random) {
-        let Some(flow) = self.flows.get_mut(&ends) else {
-            // Its frames had no room.
-            return;
+    /// Knows a connection from here on, and makes room for it.
+    fn begin(&mut self, ends: Ends, now: Instant) {
+        if self.flows.get(&ends).is_none() {
+            self.limit(MAX_OTHERS - 1, now);
+            self.flows.insert(ends, now);
+        }
+    }
+
+    /// Lets connections without a live session go until there are no more than so many.
+    fn limit(&mut self, most: usize, now: Instant) {
+        while self.flows.others() > most && self.make_room(now) {}
+    }
+
+    fn make_room(&mut self, now: Instant) -> bool {
+        // Neither a scan is to push out what follows the ends of sessions, nor many short sessions those that begin.
+        let more = match self.flows.len(Queue::Ended) > self.flows.len(Queue::Unknown) {
+            true => Queue::Ended,
+            false => Queue::Unknown,
         };
-        flow.random = Some(random);
+        let oldest = [Queue::Ignored, more].into_iter().find_map(|queue| self.flows.oldest(queue));
+        if let Some(oldest) = oldest {
+            self.forget(&oldest);
+            return true;
+        }
+        let oldest = self.flows.oldest(Queue::Secrets);
+        oldest.inspect(|oldest| self.release(oldest, now)).is_some()
+    }
+
+    /// A session has begun. The frame that has told so comes next: it may be the first one of its connection.
+    fn session(&mut self, ends: Ends, random: Random, now: Instant) {
+        let before = self.flows.get(&ends).and_then(|flow| flow.random);
+        if let Some(before) = before.filter(|before| *before != random) {
+            // What is held back is the earlier session's.
+            self.release(&ends, now);
+            self.unlink(&before, &ends);
+        }
+        self.begin(ends, now);
+        self.flows.change(&ends, now, |flow| {
+            flow.live = flow.live.saturating_add(1);
+            let is_known = flow.random.replace(random) == Some(random);
+            if !is_known && !matches!(flow.phase, Phase::Held(_)) {
+                // What came before, if anything, is gone.
+                flow.phase = Phase::Held(Held::default());
+            }
+        });
         let is_ready = match &self.secrets {
             None => true,
             Some(log) => {
@@ -200,16 +204,17 @@ impl Writer {
                 log.get(&random).is_some_and(|secrets| secrets.is_complete())
             }
         };
-        if let Phase::Ignored = flow.phase {
-            // Found late: what came before is not there any more.
-            count(&self.counters.sessions, 1);
-            flow.phase = Phase::Written { has_secrets: false };
-        } else if is_ready {
-            self.release(&ends);
+        if is_ready {
+            self.release(&ends, now);
         }
     }
 
-    fn lines(&mut self, lines: &[u8]) {
+    fn end(&mut self, ends: &Ends, now: Instant) {
+        self.flows.change(ends, now, |flow| flow.live = flow.live.saturating_sub(1));
+        self.limit(MAX_OTHERS, now);
+    }
+
+    fn lines(&mut self, lines: &[u8], now: Instant) {
         let complete = self.secrets.as_mut().map(|log| log.add(lines)).unwrap_or_default();
         for random in complete {
             let Some(ends) = self.sessions.get(&random).copied() else {
@@ -222,40 +227,44 @@ impl Writer {
                     self.write_secrets(&random);
                 }
             } else {
-                self.release(&ends);
+                self.release(&ends, now);
             }
         }
     }
 
-    /// Writes what is held back of a connection, with its secrets before it as far as they are known; forgets it where no
+    /// Writes what is held back of a connection, with its secrets before it as far as they are known; drops it where no
     /// session is known.
-    fn release(&mut self, ends: &Ends) {
-        let Some(flow) = self.flows.get_mut(ends) else {
+    fn release(&mut self, ends: &Ends, now: Instant) {
+        let Self { flows, secrets, .. } = self;
+        let released = flows.change(ends, now, |flow| {
+            let Phase::Held(held) = &mut flow.phase else {
+                return None;
+            };
+            let held = std::mem::take(held);
+            let known = flow.random.zip(secrets.as_ref()).and_then(|(it, log)| log.get(&it));
+            let has_secrets = known.is_some_and(|secrets| secrets.is_complete());
+            flow.phase = match flow.random {
+                Some(_) => Phase::Written { has_secrets },
+                None => Phase::Ignored,
+            };
+            Some((held, flow.random, has_secrets))
+        });
+        let Some((held, random, has_secrets)) = released.flatten() else {
             return;
         };
-        let Phase::Held { frames, bytes, .. } = &mut flow.phase else {
+        self.held_bytes -= held.bytes;
+        let Some(random) = random else {
             return;
         };
-        let frames = std::mem::take(frames);
-        self.held_bytes -= *bytes;
-        let Some(random) = flow.random else {
-            flow.phase = Phase::Ignored;
-            return;
-        };
-        flow.phase = Phase::Written { has_secrets: false };
         count(&self.counters.sessions, 1);
-        if let Some(log) = &self.secrets {
-            let has_secrets = log.get(&random).is_some_and(|secrets| secrets.is_complete());
-            if let Some(Flow { phase, .. }) = self.flows.get_mut(ends) {
-                *phase = Phase::Written { has_secrets };
-            }
+        if self.secrets.is_some() {
             if !has_secrets {
                 count(&self.counters.without_secrets, 1);
             }
             // Those of the handshake alone open something, too.
             self.write_secrets(&random);
         }
-        for (now_ns, bytes) in frames {
+        for (now_ns, bytes) in held.frames {
             self.write(now_ns, &bytes);
         }
     }
@@ -308,45 +317,41 @@ impl Writer {
     }
 
     fn forget(&mut self, ends: &Ends) {
-        if let Some(Flow { random: Some(random), .. }) = self.flows.remove(ends) {
-            self.sessions.remove(&random);
+        let Some(flow) = self.flows.remove(ends) else {
+            return;
+        };
+        if let Phase::Held(held) = &flow.phase {
+            self.held_bytes -= held.bytes;
+        }
+        if let Some(random) = &flow.random {
+            self.unlink(random, ends);
         }
     }
 
-    /// Writes what has waited long enough.
-    fn expire(&mut self) {
-        while let Some(&(since, ends)) = self.held.front()
-            && since.elapsed() >= self.wait
-        {
-            self.held.pop_front();
-            self.release_held((since, ends));
-        }
-        if self.looked.elapsed() >= LOOK {
-            self.tidy();
+    /// A random is not this connection's any more; it may be another one's, of a client that repeats it.
+    fn unlink(&mut self, random: &Random, ends: &Ends) {
+        if self.sessions.get(random) == Some(ends) {
+            self.sessions.remove(random);
         }
     }
 
-    /// Forgets connections of which nothing has come for long, and those without TLS: should they go on, they are looked at
-    /// anew.
-    fn tidy(&mut self) {
-        self.looked = Instant::now();
-        let Self { flows, sessions, .. } = self;
-        flows.retain(|_, flow| {
-            let is_ignored = matches!(flow.phase, Phase::Ignored);
-            let stays = flow.latest.elapsed() < if is_ignored { LOOK } else { FORGET };
-            if let (false, Some(random)) = (stays, flow.random) {
-                sessions.remove(&random);
+    /// Writes what has waited long enough, and forgets what nothing is to come of.
+    fn expire(&mut self, now: Instant) {
+        for queue in [Queue::Secrets, Queue::Unknown] {
+            while let Some(ends) = self.flows.due(queue, self.wait, now) {
+                self.release(&ends, now);
             }
-            stays
-        });
-    }
-
-    /// As [`Self::release`], unless another connection is between the same ends by now.
-    fn release_held(&mut self, (since, ends): (Instant, Ends)) {
-        let is_same =
-            |flow: &Flow| matches!(flow.phase, Phase::Held { since: it, .. } if it == since);
-        if self.flows.get(&ends).is_some_and(is_same) {
-            self.release(&ends);
+        }
+        while let Some(ends) = self.flows.due(Queue::Ended, CLOSING, now) {
+            self.forget(&ends);
+        }
+        while let Some(ends) = self.flows.due(Queue::Ignored, FORGET, now) {
+            let is_silent = |flow: &Flow| now.saturating_duration_since(flow.latest) >= FORGET;
+            if self.flows.get(&ends).is_none_or(is_silent) {
+                self.forget(&ends);
+            } else {
+                self.flows.wait_anew(&ends, now);
+            }
         }
     }
 }
@@ -359,25 +364,29 @@ impl behind::Writer for Writer {
         match item {
             Item::Frame { bytes, .. } => bytes.len(),
             Item::Lines(lines) => lines.len(),
-            Item::Session { .. } | Item::Release => 0,
+            Item::Session { .. } | Item::End(_) | Item::Release => 0,
         }
     }
 
     fn handle(&mut self, item: Item) {
+        let now = Instant::now();
         match item {
-            Item::Frame { ends, now_ns, opens, bytes } => self.frame(ends, now_ns, opens, bytes),
-            Item::Session { ends, random } => self.session(ends, random),
-            Item::Lines(lines) => self.lines(&lines),
+            Item::Frame { ends, now_ns, opens, bytes } => {
+                self.frame(ends, now_ns, opens, bytes, now);
+            }
+            Item::Session { ends, random } => self.session(ends, random, now),
+            Item::End(ends) => self.end(&ends, now),
+            Item::Lines(lines) => self.lines(&lines, now),
             Item::Release => {
-                while let Some(held) = self.held.pop_front() {
-                    self.release_held(held);
+                while let Some(held) = self.flows.oldest_held() {
+                    self.release(&held, now);
                 }
             }
         }
     }
 
     fn flush(&mut self) {
-        self.expire();
+        self.expire(Instant::now());
         self.commit();
     }
 
@@ -385,3 +394,6 @@ impl behind::Writer for Writer {
         self.error.take()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -129,6 +129,9 @@ impl StatsAggregator {
         if summary.mirror_sessions_cut > 0 {
             say(&format!("{} sessions are cut in the mirror", summary.mirror_sessions_cut));
         }
+        if summary.capture_sessions_lost > 0 {
+            say(&format!("{} sessions are missing in the capture", summary.capture_sessions_lost));
+        }
         if summary.capture_frames_lost > 0 {
             say(&format!("{} frames are missing in the capture", summary.capture_frames_lost));
         }

@@ -35,6 +35,8 @@ pub(super) struct SessionCopies {
     hole_ahead: Option<SessionError>,
     /// What may have ended the following of both directions, and in which one it was found.
     lost: Option<(SessionError, Direction)>,
+    /// The capture of original packets has taken it.
+    is_captured: bool,
 }
 
 impl Copies {
@@ -66,9 +68,9 @@ impl Copies {
     }
 
     /// A connection carries TLS, and its random is known.
-    pub(super) fn captured_session(&self, info: &SessionInfo) {
+    pub(super) fn captured_session(&self, info: &SessionInfo, state: &mut SessionCopies) {
         if let Some(capture) = &self.capture {
-            capture.session(info);
+            state.is_captured = capture.session(info);
         }
     }
 
@@ -202,6 +204,9 @@ impl Copies {
         now_ns: u64,
         why: EndReason,
     ) {
+        if let (Some(capture), true) = (&self.capture, state.is_captured) {
+            capture.session_end(info);
+        }
         if let (Some(mirror), Some(mut session)) = (&self.mirror, state.mirror.take()) {
             session.end(mirror, info, now_ns, why);
         }

@@ -3,6 +3,7 @@
 use mmtls_inspect::{AppProto, Uninspected};
 
 use super::*;
+use crate::capture::CaptureConfig;
 use crate::eve::tests::{TempDir, session};
 use crate::patterns::{PatternAction, PatternConfig};
 use crate::rules::RulesConfig;
@@ -257,4 +258,30 @@ fn rules_in_tls_know_what_was_said_in_the_clear_and_limits_are_counted() {
         monitor.inspect(&info, &mut state, Direction::ClientToServer, long.as_bytes());
         assert_eq!(monitor.summary().expression_limits, 1);
     }
+}
+
+/// What is between the same ends then is another connection; before, it is the session's.
+#[test]
+fn accepts_packets_of_a_session_until_it_ends_if_the_capture_has_taken_it() {
+    let dir = TempDir::new("monitor-capture");
+    std::fs::create_dir_all(&dir.0).unwrap();
+    let file = Some(dir.0.join("c"));
+    let capture = CaptureConfig { file, ..CaptureConfig::default() };
+    let mut monitor = Monitor::new(&MonitorConfig { capture, ..MonitorConfig::default() }).unwrap();
+    let (info, mut state) = (session(), MonitorState::default());
+    let (source, destination) = (info.client, info.server);
+    let syn = TcpFrame { now_ns: 1, source, destination, opens: true, bytes: b"SYN" };
+    monitor.copies.captured_session(&info, &mut state.copies);
+    let captured = |monitor: &mut Monitor| {
+        monitor.copies.frame(&syn);
+        monitor.finish();
+        monitor.summary().capture_frames
+    };
+    assert_eq!(captured(&mut monitor), 1);
+    let why = EndReason::Closed;
+    // One that the capture had no room for.
+    monitor.copies.end(&info, &mut MonitorState::default().copies, 1, why);
+    assert_eq!(captured(&mut monitor), 2);
+    monitor.copies.end(&info, &mut state.copies, 1, why);
+    assert_eq!(captured(&mut monitor), 2);
 }
