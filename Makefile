@@ -43,7 +43,7 @@ TEST_XTASK_LIVE := scripts/with-testbed $(TEST_XTASK)
 help: ## List the targets
 	@echo "mmTLS"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "Variables: PREFIX ($(PREFIX)), DESTDIR, FUZZ_SECONDS, RUST_TEST_THREADS ($(RUST_TEST_THREADS))"
+	@echo "Variables: PREFIX ($(PREFIX)), DESTDIR, FUZZ_SECONDS, RUST_TEST_THREADS ($(RUST_TEST_THREADS)), FIG, QUICK, RESUME (bench)"
 
 setup: ## Install what tests and demo need (Debian, Ubuntu); says what first
 	@$(STEP) setup scripts/setup test
@@ -94,10 +94,12 @@ hyperscan: ## Build with Hyperscan as the search for rules' patterns, and test t
 		--features mmtls-hyperscan/library,mmtls-inspect/hyperscan
 	@$(STEP) build $(CARGO) build --release --locked -p mmtls --features hyperscan
 
-bench: ## Measure against nginx as split proxy, the kernel bridge and direct
+# FIG=10 (or 10,11) measures these figures only, QUICK=1 just enough to see that it works, RESUME=1 what the latest file of this commit
+# lacks. The page is made of the file that was written, of what failed, too.
+bench: ## Measure against nginx as split proxy and the kernel bridge, and make out/report.html
 	@$(STEP) setup scripts/setup bench
 	@$(STEP) build $(CARGO) build --release --locked
-	@$(STEP) bench $(XTASK) bench
+	@$(STEP) bench $(XTASK) bench $(if $(FIG),--fig $(FIG)) $(if $(QUICK),--quick) $(if $(RESUME),--resume) --report out/report.html
 
 # With the installed browser and Java about ten minutes; writes docs/interoperability.md and the CSV files beside it.
 interop: ## Let every TLS stack talk to every other, and check that mmTLS follows

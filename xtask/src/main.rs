@@ -11,6 +11,8 @@ mod interop;
 mod man;
 mod netns;
 mod progress;
+mod report;
+mod results;
 mod soak;
 mod suricata_verify;
 mod tree;
@@ -33,8 +35,10 @@ enum Task {
     Tree,
     /// Run every fuzz target for a while, on the committed seeds and beyond.
     Fuzz(fuzz::FuzzArgs),
-    /// Measure, print a table, write JSON.
+    /// Measure, print tables, write a file of results.
     Bench(bench::BenchArgs),
+    /// Make a page with plots of files of results, or the performance table of README.md.
+    Report(report::ReportArgs),
     /// Check that every recorded session survives disorder, loss and changes, and compare with tshark.
     Corpus(corpus::CorpusArgs),
     /// Let real TLS stacks talk to each other, and check that mmTLS follows.
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         Task::Tree => tree::run(),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Report(args) => report::run(&args),
         Task::Corpus(args) => corpus::run(&args),
         Task::Interop(args) => interop::run(&args),
         Task::Evade(args) => evade::run(&args),

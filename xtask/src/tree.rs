@@ -1,8 +1,8 @@
 //! The gate on the tree: locks, test programs, file sizes. (Who may depend on whom is in `deny.toml`.)
 //!
 //! Job: fail when a safe crate could grow unsafe code, when a test file is in no test program and so
-//! is never run, when a tracked file names a package registry's host, and when a source file
-//! outgrows review.
+//! is never run, when a tracked file names a package registry's host, when a source file outgrows review,
+//! and when the performance table of README.md is not that of the result file that it names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,6 +40,7 @@ pub fn run() -> Result<(), String> {
     }
     check_test_programs(&root, &files, &mut wrong);
     check_files(&root, &files, &mut wrong);
+    wrong.extend(crate::report::check_readme(&root).err());
     if wrong.is_empty() {
         println!("tree: {} crates, {} files: in order", packages.len(), files.len());
         return Ok(());

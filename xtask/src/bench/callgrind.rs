@@ -9,6 +9,7 @@ use std::process::Command;
 use serde::Serialize;
 
 use super::report::table;
+use crate::results::{Axis, Figure};
 
 /// What was counted.
 #[derive(Debug, Serialize)]
@@ -71,6 +72,22 @@ fn collect(cut: Option<&str>, passes: u32) -> Result<(u64, (u64, u64)), String> 
 }
 
 impl Instructions {
+    /// Ours.
+    pub fn figure(&self) -> Figure {
+        let mut figure = Figure::new(
+            "M1",
+            "instructions",
+            "The engine in memory: instructions",
+            Axis::category("frames"),
+            Axis::linear("instructions per frame", ""),
+        )
+        .note("Counted by callgrind, which hides AVX-512.");
+        for case in &self.cases {
+            figure.add("mmTLS engine", case.case, &[case.instructions_per_frame]);
+        }
+        figure
+    }
+
     /// Prints the table.
     pub fn print(&self) {
         let rows: Vec<Vec<String>> = self

@@ -12,9 +12,11 @@ use mmtls_testkit::{
 };
 use serde::Serialize;
 
+use super::contenders;
 use super::lanes::{Directory, Done, Load, children_cpu, negotiated};
 use super::places::Places;
 use super::report::{Samples, table};
+use crate::results::{Axis, Contender, Figure};
 
 /// The ordinary suites; with "MMTLS" in front they have the private tag.
 const CIPHERS: [&str; 2] = ["AES_256_GCM_SHA384", "CHACHA20_POLY1305_SHA256"];
@@ -70,6 +72,8 @@ pub struct EndToEndResults {
     /// Whether server and client had a processor each.
     pinned: bool,
     comparisons: Vec<Comparison>,
+    #[serde(skip)]
+    pub contenders: Vec<Contender>,
 }
 
 /// Measures everything `repetitions` times. `None` without the libraries, said aloud.
@@ -95,6 +99,8 @@ pub fn measure(repetitions: u32, load: Load) -> Result<Option<EndToEndResults>, 
     let places = Places::choose(load.floating)?;
     places.server()?;
     let mut server = Nginx::start(&bed, options).map_err(failed)?;
+    let name = "nginx with the private tag";
+    let contenders = vec![contenders::of_process(name, &server.process, bed.directory())];
     places.client()?;
     let mut comparisons = Vec::new();
     for cipher in CIPHERS {
@@ -123,6 +129,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<Option<EndToEndResults>, 
         connections: load.connections,
         pinned: places.are_fixed(),
         comparisons,
+        contenders,
     }))
 }
 
@@ -192,6 +199,42 @@ impl Comparison {
 }
 
 impl EndToEndResults {
+    /// Figure 17: what is lost, and requests per second; and more processor time of the server, which the paper's text has.
+    pub fn figures(&self) -> Vec<Figure> {
+        let figure = |panel: &str, title: &str, y| {
+            Figure::new("17", panel, title, Axis::log("object", "B"), y)
+        };
+        let mut loss = figure(
+            "loss",
+            "Throughput that the private tag costs nginx and h2load",
+            Axis::linear("less throughput", "%"),
+        )
+        .note(format!(
+            "HTTP/1.1, {} connections, a kernel bridge between them{}; with and without the tag in turn, round by round.",
+            self.connections,
+            if self.pinned { ", nginx and h2load on a processor each" } else { "" }
+        ));
+        let mut server = figure(
+            "server",
+            "Processor time that the private tag costs nginx",
+            Axis::linear("more processor time per request", "%"),
+        );
+        let mut rate = figure(
+            "requests",
+            "Requests per second with and without the private tag",
+            Axis::log("rate", "requests/s"),
+        );
+        for it in &self.comparisons {
+            loss.add(it.cipher, it.object_bytes, &it.throughput_loss.samples);
+            server.add(it.cipher, it.object_bytes, &it.server_cpu.samples);
+            let [without, with] = &it.requests_per_s;
+            rate.add(it.cipher, it.object_bytes, &without.samples);
+            let with_tag = format!("{}, private tag", it.cipher);
+            rate.add(&with_tag, it.object_bytes, &with.samples);
+        }
+        vec![loss, server, rate]
+    }
+
     /// Prints the table.
     pub fn print(&self) {
         let percent = |samples: &Samples| {

@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use super::report::{Samples, table};
 use super::synthetic::{self, Connection, Keys, Sent};
+use crate::results::{Axis, Figure};
 
 /// Plaintext of a full record.
 pub(super) const RECORD_CONTENT: usize = 16384;
@@ -430,6 +431,38 @@ pub(super) fn repeat(
 }
 
 impl EngineResults {
+    /// Ours: throughput against raw opening, and time per frame.
+    pub fn figures(&self) -> Vec<Figure> {
+        let frames = || Axis::category("frames, flows");
+        let mut throughput = Figure::new(
+            "M1",
+            "throughput",
+            "The engine in memory on one thread, every record opened, against opening alone",
+            frames(),
+            Axis::linear("TCP payload", "Gbit/s"),
+        )
+        .note(format!(
+            "{}, records of {} bytes, {} MB of plaintext; the thread's processor time.",
+            self.suite,
+            self.record_content_bytes,
+            self.working_set_bytes >> 20
+        ));
+        let mut frame = Figure::new(
+            "M1",
+            "frame",
+            "The engine in memory: time per frame, acknowledgments included",
+            frames(),
+            Axis::linear("processor time per frame", "ns"),
+        );
+        for case in &self.cases {
+            let x = format!("{}, {} flow{}", case.cut, case.flows, plural(case.flows));
+            throughput.add("raw AEAD", x.clone(), &case.raw_gbit_per_s.samples);
+            throughput.add("mmTLS engine", x.clone(), &case.gbit_per_s.samples);
+            frame.add("mmTLS engine", x, &case.ns_per_frame.samples);
+        }
+        vec![throughput, frame]
+    }
+
     /// Prints the table.
     pub fn print(&self) {
         let rows: Vec<Vec<String>> = self

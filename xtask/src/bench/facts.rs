@@ -8,6 +8,11 @@ use std::time::{Duration, Instant};
 use mmtls_testkit::machine_cpu;
 use serde::Serialize;
 
+use crate::results::Machine;
+
+/// Share of all cores from which on other work disturbs.
+pub const BUSY: f64 = 0.1;
+
 /// Facts about this run.
 #[derive(Debug, Serialize)]
 pub struct Facts {
@@ -37,11 +42,31 @@ impl Facts {
                 .and_then(|text| text.split(' ').next()?.parse::<u64>().ok())
                 .map_or(0, |kilobytes| kilobytes / 1024),
             kernel: said("uname", &["-sr"]),
-            nginx: said("nginx", &["-v"]),
-            h2load: said("h2load", &["--version"]),
-            openssl: said("openssl", &["version"]),
+            nginx: version("nginx"),
+            h2load: version("h2load"),
+            openssl: version("openssl"),
             busy_before: busy(cores),
         }
+    }
+
+    /// What does not change from one part of a benchmark to the next.
+    pub fn machine(&self) -> Machine {
+        Machine {
+            cpu: self.cpu.clone(),
+            cores: self.cores,
+            memory_mb: self.memory_mb,
+            kernel: self.kernel.clone(),
+        }
+    }
+
+    /// The commit, as [`commit`] has it.
+    pub fn commit(&self) -> &str {
+        &self.commit
+    }
+
+    /// The day, as in RFC 3339.
+    pub fn day(&self) -> &str {
+        self.date.split('T').next().unwrap_or_default()
     }
 
     /// Prints them.
@@ -50,10 +75,26 @@ impl Facts {
         println!("{}, {} cores, {} MB, {}", self.cpu, self.cores, self.memory_mb, self.kernel);
         println!("{}; {}; {}", self.nginx, self.h2load, self.openssl);
         println!("busy before: {:.0} % of all cores", self.busy_before * 100.0);
-        if self.busy_before > 0.1 {
+        if self.busy_before > BUSY {
             println!("WARNING: this machine is not idle; do not trust these figures");
         }
     }
+}
+
+/// What a program says its version is.
+pub fn version(program: &str) -> String {
+    let argument = match program {
+        "nginx" | "haproxy" | "squid" => "-v",
+        "ab" => "-V",
+        "openssl" => "version",
+        _ => "--version",
+    };
+    said(program, &[argument])
+}
+
+/// Share of all cores that is busy in the next second.
+pub fn busy_now() -> f64 {
+    busy(std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 fn busy(cores: usize) -> f64 {
@@ -63,15 +104,11 @@ fn busy(cores: usize) -> f64 {
     (share * 1000.0).round() / 1000.0
 }
 
-/// The commit that is checked out, and whether files differ from it.
+/// The short hash of the commit that is checked out, and whether files differ from it.
 pub fn commit() -> String {
-    let commit = said("git", &["rev-parse", "--short=12", "HEAD"]);
+    let commit = said("git", &["rev-parse", "--short", "HEAD"]);
     let changes = said("git", &["status", "--porcelain", "--untracked-files=no"]);
-    if changes.is_empty() || commit == "unknown" {
-        commit
-    } else {
-        format!("{commit} with changes")
-    }
+    if changes.is_empty() || commit == "unknown" { commit } else { format!("{commit}-modified") }
 }
 
 /// The first line that a program prints.

@@ -18,9 +18,10 @@ use serde::{Deserialize, Serialize};
 use super::engine::{Application, OpenAll, deliver, engine_of, play, thread_time};
 use super::report::{Samples, table};
 use super::synthetic::{self, Connection, Keys, Sent};
+use crate::results::{Axis, Figure};
 
 /// How many sessions are open.
-const OPEN: [u32; 4] = [1000, 10_000, 100_000, 1_000_000];
+pub const OPEN: [u32; 4] = [1000, 10_000, 100_000, 1_000_000];
 
 /// Frames that are prepared, then played against the clock.
 const BATCH: u32 = 5_000;
@@ -73,11 +74,11 @@ pub struct IdleResults {
     cases: Vec<Case>,
 }
 
-/// Measures each number of sessions in turn, `rounds` times.
-pub fn measure(rounds: u32) -> Result<IdleResults, String> {
+/// Measures each number of sessions, some of [`OPEN`], in turn, `rounds` times.
+pub fn measure(rounds: u32, open: &[u32]) -> Result<IdleResults, String> {
     let mut passes: [Vec<Pass>; OPEN.len()] = Default::default();
     for _ in 0..rounds {
-        for (sessions, passes) in OPEN.into_iter().zip(&mut passes) {
+        for (&sessions, passes) in open.iter().zip(&mut passes) {
             let pass = one(sessions)?;
             eprintln!(
                 "  {sessions} sessions: {:.0} B each, {:.0} ns per record behind a rest, {:.0} per record, {:.0} per acknowledgment",
@@ -89,7 +90,7 @@ pub fn measure(rounds: u32) -> Result<IdleResults, String> {
             passes.push(pass);
         }
     }
-    let cases = OPEN.into_iter().zip(&passes).map(|(sessions, passes)| {
+    let cases = open.iter().zip(&passes).map(|(&sessions, passes)| {
         let of = |figure: &dyn Fn(&Pass) -> f64| Samples::new(passes.iter().map(figure).collect());
         Case {
             sessions,
@@ -246,6 +247,35 @@ impl Random {
 }
 
 impl IdleResults {
+    /// Ours: memory of a session, and what its frames cost.
+    pub fn figures(&self) -> Vec<Figure> {
+        let figure = |panel: &str, title: &str, y| {
+            Figure::new("M3", panel, title, Axis::log("open sessions", ""), y)
+        };
+        let mut memory = figure(
+            "memory",
+            "Resident memory of a session that is open and silent",
+            Axis::linear("memory per session", "B"),
+        )
+        .note(format!(
+            "{}; the engine alone, keys included: a handshake, a request and a response each, then a minute of silence.",
+            self.suite
+        ));
+        let mut time = figure(
+            "time",
+            "What a frame costs where many sessions are open",
+            Axis::linear("processor time", "ns"),
+        );
+        for case in &self.cases {
+            let x = u64::from(case.sessions);
+            memory.add("mmTLS engine", x, &case.resident_bytes_per_session.samples);
+            time.add("first record behind a rest", x, &case.ns_per_first_record.samples);
+            time.add("record and acknowledgment", x, &case.ns_per_record.samples);
+            time.add("acknowledgment", x, &case.ns_per_acknowledgment.samples);
+        }
+        vec![memory, time]
+    }
+
     pub fn print(&self) {
         let rows: Vec<Vec<String>> = self
             .cases

@@ -11,6 +11,8 @@ use super::lanes::{Directory, Http, Lanes, Load, Middlebox, Object, SUITE, Varia
 use super::monitor::Monitored;
 use super::report::{Samples, table};
 use super::rules::rule_text;
+use super::variants;
+use crate::results::{Axis, Contender, Figure};
 
 /// Rules, inspected KB of each body, and whether the kernel forwards the rest of it.
 const RULES: usize = 10_000;
@@ -57,6 +59,10 @@ pub struct InspectionResults {
     variants: Vec<Variant>,
     against_split: Vec<Against>,
     monitors: Vec<Monitored>,
+    #[serde(skip)]
+    pub contenders: Vec<Contender>,
+    #[serde(skip)]
+    note: String,
 }
 
 /// Measures everything `repetitions` times.
@@ -85,6 +91,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<InspectionResults, String
         middles.push((name, monitor(text)?));
     }
     let mut lanes = Lanes::start(middles, &OBJECTS, load)?;
+    let (contenders, note) = (lanes.contenders(), lanes.note());
     let mut variants = Vec::new();
     for object in OBJECTS {
         variants.extend(lanes.measure(repetitions, object)?);
@@ -104,6 +111,8 @@ pub fn measure(repetitions: u32, load: Load) -> Result<InspectionResults, String
         variants,
         against_split,
         monitors,
+        contenders,
+        note,
     })
 }
 
@@ -127,6 +136,21 @@ fn against(variants: &[Variant]) -> Vec<Against> {
 }
 
 impl InspectionResults {
+    /// Figure 20.
+    pub fn figures(&self) -> Vec<Figure> {
+        let x = |it: &Variant| format!("{} MB, {}", it.object_bytes >> 20, it.http.name()).into();
+        let axis = Axis::category("object, protocol");
+        let what = format!("{} rules, none of which matches", self.rules);
+        let mut figures = variants::figures("20", &what, &axis, &self.variants, x);
+        if let Some(first) = figures.first_mut() {
+            first.notes.push(self.note.clone());
+            first.notes.push(
+                "The proxy looks at nothing; mmTLS at the first part of each body, as its name says.".to_owned(),
+            );
+        }
+        figures
+    }
+
     /// Prints a table.
     pub fn print(&self) {
         let bridge = |of: &Variant| {

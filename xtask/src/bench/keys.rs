@@ -18,10 +18,12 @@ use mmtls_testkit::{
 };
 use serde::Serialize;
 
+use super::contenders;
 use super::lanes::{self, Directory};
 use super::monitor;
 use super::report::{Samples, table};
 use super::sessions::output;
+use crate::results::{Axis, Contender, Figure, Kind};
 use delivery::{Latency, Rate};
 
 /// Keys of each run of the rate and of the latency.
@@ -57,6 +59,8 @@ pub struct KeyResults {
     rates: Vec<Rate>,
     latencies: Vec<(Way, Latency)>,
     stalls: Vec<Stalls>,
+    #[serde(skip)]
+    pub contenders: Vec<Contender>,
 }
 
 /// How long packets of one run's sessions waited.
@@ -70,6 +74,11 @@ struct Stalls {
     median_us: u64,
     p90_us: u64,
     p99_us: u64,
+    /// Of each session.
+    #[serde(skip)]
+    waited_us: Vec<u64>,
+    #[serde(skip)]
+    contender: Contender,
 }
 
 /// Measures all of it; each way in turn.
@@ -93,7 +102,12 @@ pub fn measure(repetitions: u32, sessions: u32) -> Result<KeyResults, String> {
         command.arg("--server-key").arg(&identity.key);
         output(command)
     };
-    let mut results = KeyResults { rates: Vec::new(), latencies: Vec::new(), stalls: Vec::new() };
+    let mut results = KeyResults {
+        rates: Vec::new(),
+        latencies: Vec::new(),
+        stalls: Vec::new(),
+        contenders: Vec::new(),
+    };
     for _ in 0..repetitions {
         let text = delivery(&["--rate", "--keys", &RATE_KEYS.to_string()])?;
         let rate: Rate = serde_json::from_str(&text).map_err(|error| error.to_string())?;
@@ -116,6 +130,9 @@ pub fn measure(repetitions: u32, sessions: u32) -> Result<KeyResults, String> {
         for way in Way::BOTH {
             let stalls = stalls(&bed, way, sessions, &identity)?;
             eprintln!("  {}: p90 {} µs", way.name(), stalls.p90_us);
+            if !results.contenders.contains(&stalls.contender) {
+                results.contenders.push(stalls.contender.clone());
+            }
             results.stalls.push(stalls);
         }
     }
@@ -134,6 +151,7 @@ fn stalls(
     let config = (way == Way::Sealed).then_some(config);
     let options = MmtlsOptions { config, ..MmtlsOptions::new(crate::binaries()?) };
     let mmtls = Mmtls::start(bed, &options).map_err(failed)?;
+    let contender = contenders::of_process(way.name(), &mmtls.process, mmtls.directory());
     let monitor =
         format!("{}@{}:{}", address::MIDDLEBOX_NAME, address::KEYS_V4, middlebox::KEYS_PORT);
     let (_key_server, to) = match way {
@@ -161,6 +179,8 @@ fn stalls(
         median_us: at(0.5),
         p90_us: at(0.9),
         p99_us: at(0.99),
+        contender,
+        waited_us: waited,
     })
 }
 
@@ -196,6 +216,51 @@ fn waited(directory: &Path) -> Result<Vec<u64>, String> {
 }
 
 impl KeyResults {
+    /// Figure 12, and how fast keys are delivered, which section 5.3 of the paper has.
+    pub fn figures(&self) -> Vec<Figure> {
+        let mut stall = Figure::new(
+            "12",
+            "stall",
+            "How long packets of a new connection wait for keys",
+            Axis::category("run"),
+            Axis::log("wait", "µs"),
+        )
+        .note(
+            "New connections of 1 KB one after another, a rustls client, nginx; everything floats.",
+        );
+        stall.kind = Kind::Distribution;
+        for way in Way::BOTH {
+            for (run, it) in (1..).zip(self.stalls.iter().filter(|it| it.way == way)) {
+                stall.add_events(way.name(), format!("{run}"), &it.waited_us);
+            }
+        }
+        let mut latency = Figure::new(
+            "12",
+            "latency",
+            "From the endpoint's call to the worker's queue, one key at a time",
+            Axis::category("of the keys of a run"),
+            Axis::linear("time", "µs"),
+        );
+        for way in Way::BOTH {
+            let its = || self.latencies.iter().filter(move |(of, _)| *of == way);
+            let median: Vec<f64> = its().map(|(_, it)| it.median_us).collect();
+            let p99: Vec<f64> = its().map(|(_, it)| it.p99_us).collect();
+            latency.add(way.name(), "median", &median);
+            latency.add(way.name(), "99 %", &p99);
+        }
+        let mut rate = Figure::new(
+            "12",
+            "rate",
+            "Keys that a key server takes, seals and sends on one processor",
+            Axis::category("on"),
+            Axis::linear("rate", "keys/s"),
+        )
+        .note("Each message has the keys of both directions.");
+        let per_s: Vec<f64> = self.rates.iter().map(|it| it.per_s).collect();
+        rate.add("key server", "1 processor", &per_s);
+        vec![stall, latency, rate]
+    }
+
     /// Prints the tables.
     pub fn print(&self) {
         let of = |values: &mut dyn Iterator<Item = f64>| Samples::new(values.collect());

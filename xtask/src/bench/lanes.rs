@@ -20,9 +20,11 @@ use mmtls_testkit::{
 };
 use serde::Serialize;
 
+use super::contenders;
 use super::monitor::{self, Monitored};
 use super::places::Places;
 use super::report::Samples;
+use crate::results::Contender;
 
 /// The suite on every leg.
 pub const SUITE: &str = "TLS_AES_256_GCM_SHA384";
@@ -266,6 +268,48 @@ impl Lanes {
             );
         }
         Ok(lanes)
+    }
+
+    /// What stands in each lane, the server that all have alike, and the client's command.
+    pub fn contenders(&self) -> Vec<Contender> {
+        let settings = |lane: &Lane| {
+            let process = lane.mmtls.as_ref().map(|mmtls| &mmtls.process);
+            let process = process.or(lane.split.as_ref().map(|split| &split.process));
+            match process {
+                Some(process) => contenders::of_process(lane.name, process, lane.bed.directory()),
+                None => contenders::of_text(
+                    lane.name,
+                    "The kernel's bridge between two veth pairs (MTU 1500), nothing else in the middle.",
+                ),
+            }
+        };
+        let mut contenders: Vec<_> = self.lanes.iter().map(settings).collect();
+        if let Some(lane) = self.lanes.first() {
+            let (server, place) = (&lane.server.process, lane.bed.directory());
+            contenders.push(contenders::of_process("server", server, place));
+            let object = Object { name: "OBJECT", bytes: 0, http: Http::One };
+            let client = lane.h2load(self.load, object, 0);
+            let words = std::iter::once(client.get_program()).chain(client.get_args());
+            let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+            let line = words.join(" ").replace("-n 0", "-n AS_MANY_AS_FILL_THE_TIME");
+            contenders.push(contenders::of_text("client, HTTP/1.1", &line));
+        }
+        contenders
+    }
+
+    /// How the lanes are set up, in a sentence.
+    pub fn note(&self) -> String {
+        format!(
+            "{} persistent connections, {SUITE} on every leg, {}, {}, {}.",
+            self.load.connections,
+            match self.placed() {
+                true =>
+                    "server and client on a processor each, the middle on a third or on either in turn",
+                false => "everybody where the scheduler puts them",
+            },
+            if self.steering() { "receive packet steering" } else { "no receive packet steering" },
+            if self.cubic() { "CUBIC" } else { "the kernel's own congestion control" },
+        )
     }
 
     /// Whether receive packet steering is on everywhere.

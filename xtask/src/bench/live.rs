@@ -10,6 +10,8 @@ use serde::Serialize;
 use super::lanes::{Http, Lanes, Load, Middlebox, Object, SUITE, Variant, ratio};
 use super::monitor::Monitored;
 use super::report::{Samples, table};
+use super::variants;
+use crate::results::{Axis, Contender, Figure};
 
 const BRIDGE: usize = 0;
 const MMTLS: usize = 1;
@@ -56,6 +58,10 @@ pub struct LiveResults {
     passive: Monitored,
     unread: Monitored,
     unread_in_user_space: Monitored,
+    #[serde(skip)]
+    pub contenders: Vec<Contender>,
+    #[serde(skip)]
+    note: String,
 }
 
 /// Measures everything `repetitions` times.
@@ -78,6 +84,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
         ("the same in user space", in_user_space),
     ];
     let mut lanes = Lanes::start(middles, &OBJECTS, load)?;
+    let (contenders, note) = (lanes.contenders(), lanes.note());
     let mut variants = Vec::new();
     for object in OBJECTS {
         variants.extend(lanes.measure(repetitions, object)?);
@@ -99,6 +106,8 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
         passive,
         unread,
         unread_in_user_space,
+        contenders,
+        note,
     })
 }
 
@@ -122,6 +131,25 @@ fn headline(variants: &[Variant]) -> Headline {
 }
 
 impl LiveResults {
+    /// Figure 10.
+    pub fn figures(&self) -> Vec<Figure> {
+        let x = |it: &Variant| it.object_bytes.into();
+        let axis = Axis::log("object", "B");
+        let what = "Downloads over persistent connections";
+        let mut figures = variants::figures("10", what, &axis, &self.variants, x);
+        let monitors = [
+            ("mmTLS", &self.mmtls),
+            ("mmTLS passive", &self.passive),
+            ("mmTLS, a bypassed server", &self.unread),
+            ("the same in user space", &self.unread_in_user_space),
+        ];
+        if let Some(first) = figures.first_mut() {
+            first.notes.push(format!("HTTP/1.1, {}", self.note));
+            first.notes.extend(monitors.map(|(name, it)| it.line(name)));
+        }
+        figures
+    }
+
     /// Prints the tables.
     pub fn print(&self) {
         let added = |it: &Variant| {

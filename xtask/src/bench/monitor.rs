@@ -85,7 +85,12 @@ fn last_stats(mmtls: &Mmtls) -> Option<Value> {
 impl Monitored {
     /// Prints one line.
     pub fn print(&self, name: &str) {
-        println!(
+        println!("{}", self.line(name));
+    }
+
+    /// What it counted.
+    pub fn line(&self, name: &str) -> String {
+        format!(
             "{name}: {} of {} sessions decrypted, {} records opened, {} frames, {} dropped by the \
              kernel, {:.1} GB forwarded by it, {} stalls, the longest {} µs",
             self.decrypted,
@@ -96,6 +101,6 @@ impl Monitored {
             self.kernel_forwarded as f64 / 1e9,
             self.stalls,
             self.longest_stall_us
-        );
+        )
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// All samples of one figure, in the order in which they were taken, and what to quote.
+/// All samples of one quantity, in the order in which they were taken, and what to quote.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Samples {
     /// The middle sample; of an even number, the mean of the two in the middle.

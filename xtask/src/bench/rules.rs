@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use super::engine::{repeat, thread_time};
 use super::report::{Samples, table};
+use crate::results::{Axis, Figure};
 
 /// How many rules.
 const COUNTS: [usize; 4] = [0, 100, 1_000, 10_000];
@@ -230,6 +231,40 @@ fn content(random: &mut fastrand::Rng, least: usize) -> String {
 }
 
 impl RuleResults {
+    /// Figure 20, as far as the search in memory is a part of it.
+    pub fn figures(&self) -> Vec<Figure> {
+        let figure = |panel: &str, title: &str, y| {
+            Figure::new("20", panel, title, Axis::log("rules", ""), y)
+        };
+        let mut body = figure(
+            "memory",
+            "Decrypted bodies through the application layer and the rules, in memory",
+            Axis::log("body", "GB/s"),
+        )
+        .note("1 MB objects in records of 16,384 bytes; one thread's processor time; no rule matches.");
+        let mut transaction = figure(
+            "transaction",
+            "A request and a response without body through the rules, in memory",
+            Axis::linear("processor time", "µs"),
+        );
+        let mut ready = figure(
+            "ready",
+            "From the rules' text to rules that search",
+            Axis::linear("time on the wall", "s"),
+        );
+        let mut search = figure("search", "Memory of the searches", Axis::linear("memory", "MB"));
+        for row in &self.rows {
+            let x = row.rules as u64;
+            let by = |what: &str| format!("{what}{}", row.search);
+            body.add(&by("HTTP/1.1, "), x, &row.http1_gb_s.samples);
+            body.add(&by("HTTP/2, "), x, &row.http2_gb_s.samples);
+            transaction.add(&by(""), x, &row.transaction_us.samples);
+            ready.add(&by(""), x, &[row.ready_s]);
+            search.add(&by(""), x, &[row.search_bytes as f64 / 1e6]);
+        }
+        vec![body, transaction, ready, search]
+    }
+
     /// Prints a table.
     pub fn print(&self) {
         let rows: Vec<Vec<String>> = self

@@ -19,6 +19,7 @@ use super::engine::{
     Cut, Download, RECORD_CONTENT, TOTAL_CONTENT, raw_pass, repeat, seal, thread_time,
 };
 use super::report::{Samples, table};
+use crate::results::{Axis, Figure};
 
 /// What an application looks at of each object, and how large objects are.
 const LIMIT: u64 = 64 << 10;
@@ -192,6 +193,38 @@ fn wall() -> Duration {
 }
 
 impl ScalingResults {
+    /// Figure 15, as far as engines in memory are a part of it, and ours: what a pause saves.
+    pub fn figures(&self) -> Vec<Figure> {
+        let mut scaling = Figure::new(
+            "15",
+            "memory",
+            "Engines in memory on one and two threads",
+            Axis::linear("threads", ""),
+            Axis::linear("TCP payload", "Gbit/s"),
+        )
+        .note("One flow per thread, everything opened, on the wall's clock.");
+        for case in &self.scaling {
+            scaling.add(case.what, 1_u64, &case.one_gbit_per_s.samples);
+            scaling.add(case.what, 2_u64, &case.two_gbit_per_s.samples);
+        }
+        let mut pause = Figure::new(
+            "M2",
+            "pause",
+            "4 MB objects: everything opened, and the first 64 KB of each",
+            Axis::category("frames"),
+            Axis::linear("processor time", "CPU-s/GB"),
+        );
+        for case in &self.pause {
+            pause.add("everything", case.cut, &case.everything_cpu_s_per_gb.samples);
+            pause.add("first 64 KB", case.cut, &case.paused_cpu_s_per_gb.samples);
+            pause.notes.push(format!(
+                "{}: {} records opened and {} passed over in a pass.",
+                case.cut, case.records_opened, case.records_paused
+            ));
+        }
+        vec![scaling, pause]
+    }
+
     /// Prints both tables.
     pub fn print(&self) {
         let rows: Vec<Vec<String>> = self

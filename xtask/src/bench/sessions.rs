@@ -20,11 +20,13 @@ use mmtls_testkit::{
 };
 use serde::Serialize;
 
+use super::contenders;
 use super::lanes::{self, Directory, SUITE};
 use super::monitor::{self, Monitored};
 use super::replayer::Replayed;
 use super::report::{Samples, table};
 use super::synthetic;
+use crate::results::{Axis, Contender, Figure};
 
 /// How much is asked of the box and of the proxy.
 #[derive(Clone, Copy)]
@@ -47,6 +49,8 @@ struct Replay {
     mmtls: Monitored,
     /// User and system time of the mmtls process from the first frame to its end.
     box_cpu_s: f64,
+    #[serde(skip)]
+    contender: Contender,
 }
 
 /// One run of ab through a proxy.
@@ -77,6 +81,8 @@ pub struct SessionResults {
     mmtls_machine_us: Samples,
     replays: Vec<Replay>,
     splits: Vec<Split>,
+    #[serde(skip)]
+    pub contenders: Vec<Contender>,
 }
 
 /// One kind of proxy.
@@ -139,6 +145,14 @@ impl Lane {
         Ok(run)
     }
 
+    fn name(&self) -> String {
+        split_name(self.server_key, self.upstream)
+    }
+
+    fn contender(&self) -> Contender {
+        contenders::of_process(&self.name(), &self.split.process, self.bed.directory())
+    }
+
     fn finish(self, mmtls: &Samples) -> Split {
         let us = Samples::new(self.runs.iter().map(AbRun::us).collect());
         let each = us.samples.iter().zip(&mmtls.samples).map(|(split, mmtls)| split / mmtls);
@@ -153,6 +167,10 @@ impl Lane {
             runs: self.runs,
         }
     }
+}
+
+fn split_name(server_key: &str, upstream: &str) -> String {
+    format!("nginx split TLS, {server_key}, upstream {upstream}")
 }
 
 impl AbRun {
@@ -191,6 +209,8 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
     let of_replays =
         |figure: &dyn Fn(&Replay) -> f64| Samples::new(replays.iter().map(figure).collect());
     let sessions = f64::from(load.sessions);
+    let contenders = replays.iter().take(1).map(|it| it.contender.clone());
+    let contenders = contenders.chain(lanes.iter().map(Lane::contender)).collect();
     let mmtls_us = of_replays(&|it| it.box_cpu_s * 1e6 / sessions);
     Ok(SessionResults {
         suite: SUITE,
@@ -206,6 +226,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
         splits: lanes.into_iter().map(|lane| lane.finish(&mmtls_us)).collect(),
         mmtls_us,
         replays,
+        contenders,
     })
 }
 
@@ -234,6 +255,7 @@ fn replay(bed: &Testbed, cores: usize, load: Load) -> Result<Replay, String> {
     } else {
         bed.client.command(me)
     };
+    let contender = contenders::of_process("mmTLS", &mmtls.process, bed.directory());
     let before = mmtls.process.cpu_seconds();
     command.args(["bench", "replayer", "--client", "eth0", "--server", "eth1", "--middlebox"]);
     let (name, port) = (address::MIDDLEBOX_NAME, middlebox::KEYS_PORT);
@@ -252,7 +274,7 @@ fn replay(bed: &Testbed, cores: usize, load: Load) -> Result<Replay, String> {
         replayed.seconds,
         (seen.cpu_s - before) * 1e6 / f64::from(load.sessions)
     );
-    Ok(Replay { box_cpu_s: seen.cpu_s - before, replayed, mmtls: seen })
+    Ok(Replay { box_cpu_s: seen.cpu_s - before, replayed, mmtls: seen, contender })
 }
 
 fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, String> {
@@ -289,6 +311,44 @@ pub(super) fn output(mut command: Command) -> Result<String, String> {
 }
 
 impl SessionResults {
+    /// Figure 11.
+    pub fn figures(&self) -> Vec<Figure> {
+        let figure = |panel: &str, title: &str, y| {
+            Figure::new("11", panel, title, Axis::category("object per connection"), y)
+        };
+        let mut cpu = figure(
+            "cpu",
+            "New connections: processor time of the process in the middle",
+            Axis::linear("processor time per connection", "µs"),
+        )
+        .note(format!(
+            "{}; {:.0} frames per session, {} at a time, both ends played by one program; ab for nginx, {CONCURRENCY} at a time{}.",
+            self.suite,
+            self.frames_per_session,
+            self.window,
+            if self.pinned { "; mmTLS has the first processor for itself" } else { "" }
+        ))
+        .note(format!(
+            "{:.0} % of the sessions through mmTLS waited for keys; the machine without the player: {:.1} µs per session.",
+            self.stalled.median * 100.0,
+            self.mmtls_machine_us.median
+        ));
+        let mut rate = figure(
+            "rate",
+            "New connections per second, clients and servers on the same machine",
+            Axis::linear("rate", "connections/s"),
+        );
+        let x = format!("{} B", self.response_bytes);
+        cpu.add("mmTLS", x.clone(), &self.mmtls_us.samples);
+        rate.add("mmTLS", x.clone(), &self.mmtls_per_s.samples);
+        for it in &self.splits {
+            let name = split_name(it.server_key, it.upstream);
+            cpu.add(&name, x.clone(), &it.us.samples);
+            rate.add(&name, x.clone(), &it.per_s.samples);
+        }
+        vec![cpu, rate]
+    }
+
     /// Prints the tables.
     pub fn print(&self) {
         let row = |name: String, us: &Samples, per_s: &Samples, ratio: String, range: String| {
@@ -300,7 +360,7 @@ impl SessionResults {
         let mut rows =
             vec![row(one, &self.mmtls_us, &self.mmtls_per_s, "1".to_owned(), String::new())];
         for it in &self.splits {
-            let name = format!("nginx split TLS, {}, upstream {}", it.server_key, it.upstream);
+            let name = split_name(it.server_key, it.upstream);
             let each = &it.per_repetition;
             let range = format!("{:.1}–{:.1}", each.min, each.max);
             rows.push(row(name, &it.us, &it.per_s, format!("{:.1}", it.ratio), range));

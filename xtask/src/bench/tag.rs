@@ -27,6 +27,7 @@ use serde::Serialize;
 
 use super::engine::{repeat, thread_time};
 use super::report::{Samples, table};
+use crate::results::{Axis, Figure};
 
 /// Bytes of a record header.
 const HEADER: usize = 5;
@@ -244,7 +245,7 @@ impl Bench {
 
 /// One kind of work on one size.
 #[derive(Debug, Serialize)]
-pub struct Figure {
+struct Measurement {
     suite: &'static str,
     content_bytes: usize,
     work: &'static str,
@@ -258,14 +259,14 @@ pub struct Figure {
 #[derive(Debug, Serialize)]
 pub struct TagResults {
     rounds: u32,
-    figures: Vec<Figure>,
+    measurements: Vec<Measurement>,
 }
 
 /// Measures every suite, size and kind of work in turn, `rounds` times, about `seconds` each.
 pub fn measure(rounds: u32, seconds: f64) -> Result<TagResults, String> {
     /// Records between two looks at the clock.
     const BATCH: u64 = 200;
-    let mut figures = Vec::new();
+    let mut measurements = Vec::new();
     for (suite, algorithm, number) in SUITES {
         for size in SIZES {
             let mut bench = Bench::new(algorithm, number, size)?;
@@ -295,7 +296,7 @@ pub fn measure(rounds: u32, seconds: f64) -> Result<TagResults, String> {
                     Work::ALL.iter().position(|&w| w == work.original()).map(|at| &times[at]);
                 let extra = |(with, alone): (&f64, &f64)| (with / alone - 1.0) * 100.0;
                 let extra = ns.iter().zip(original.into_iter().flatten()).map(extra).collect();
-                figures.push(Figure {
+                measurements.push(Measurement {
                     suite,
                     content_bytes: size,
                     work: work.name(),
@@ -305,10 +306,44 @@ pub fn measure(rounds: u32, seconds: f64) -> Result<TagResults, String> {
             }
         }
     }
-    Ok(TagResults { rounds, figures })
+    Ok(TagResults { rounds, measurements })
 }
 
 impl TagResults {
+    /// Figure 16, a panel for each suite, and the times behind it.
+    pub fn figures(&self) -> Vec<Figure> {
+        let mut figures = Vec::new();
+        for (suite, ..) in SUITES {
+            let panel = suite.to_lowercase();
+            let sizes = || Axis::log("plaintext of a record", "B");
+            let mut extra = Figure::new(
+                "16",
+                &panel,
+                &format!("What the private tag costs per record, {suite}"),
+                sizes(),
+                Axis::linear("more than the AEAD alone", "%"),
+            )
+            .note("Against the AEAD alone on the same side, round by round; one thread's processor time, in a warm cache.")
+            .note("The paper's tag is unsound and is only compared with.");
+            let mut time = Figure::new(
+                "16",
+                &format!("time-{panel}"),
+                &format!("Time per record, {suite}"),
+                sizes(),
+                Axis::log("processor time per record", "ns"),
+            );
+            for it in self.measurements.iter().filter(|it| it.suite == suite) {
+                let x = it.content_bytes as u64;
+                time.add(it.work, x, &it.ns.samples);
+                if !it.work.ends_with(": AEAD") {
+                    extra.add(it.work, x, &it.extra_percent.samples);
+                }
+            }
+            figures.extend([extra, time]);
+        }
+        figures
+    }
+
     /// Prints the medians, a table per suite: time per record, and extra time in percent.
     pub fn print(&self) {
         for (suite, ..) in SUITES {
@@ -317,7 +352,7 @@ impl TagResults {
                 .map(|work| {
                     let mut row = vec![work.name().to_owned()];
                     row.extend(SIZES.iter().map(|&size| {
-                        let found = self.figures.iter().find(|figure| {
+                        let found = self.measurements.iter().find(|figure| {
                             (figure.suite, figure.content_bytes, figure.work)
                                 == (suite, size, work.name())
                         });

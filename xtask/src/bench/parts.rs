@@ -1,0 +1,270 @@
+//! The parts of the benchmark, in the order in which they run, and the figures that come of each. A new figure is a
+//! function here that measures and returns [`Measured`], and a line of [`PARTS`].
+//!
+//! Refuses to say nothing of a part that cannot run here: it is skipped with its reason.
+
+use serde::Serialize;
+
+use super::{callgrind, endtoend, engine, idle, inspection, keys, lanes, live, rules, scaling};
+use super::{sessions, tag};
+use crate::results::{Contender, Figure};
+
+/// What is measured in one go.
+pub struct Part {
+    /// Its name on the command line.
+    pub letter: char,
+    pub what: &'static str,
+    /// The numbers of its figures: the paper's, or ours.
+    pub figures: &'static [&'static str],
+    /// What it runs besides this program, whose versions are noted.
+    pub programs: &'static [&'static str],
+    /// About how long it takes on two cores, with 8 repetitions of 3 seconds.
+    pub seconds: f64,
+    pub measure: fn(&Extent) -> Result<Outcome, String>,
+}
+
+/// How much is measured.
+#[derive(Clone, Copy)]
+pub struct Extent {
+    pub repetitions: u32,
+    pub seconds: f64,
+    pub load: lanes::Load,
+    pub sessions: u32,
+    pub window: u32,
+    pub callgrind: bool,
+    /// Only enough to see that it works.
+    pub quick: bool,
+}
+
+impl Extent {
+    /// Rounds of what is done soon: five at least.
+    fn rounds(&self) -> u32 {
+        if self.quick { self.repetitions } else { self.repetitions.max(5) }
+    }
+}
+
+/// What came of a part.
+pub enum Outcome {
+    Measured(Measured),
+    /// Why it cannot run here.
+    Skipped(String),
+}
+
+pub struct Measured {
+    pub figures: Vec<Figure>,
+    pub contenders: Vec<Contender>,
+    /// What it noted besides, for who looks into one run.
+    pub details: serde_json::Value,
+}
+
+pub const PARTS: [Part; 10] = [
+    Part {
+        letter: 'a',
+        what: "the engine in memory",
+        figures: &["M1"],
+        programs: &[],
+        seconds: 25.0,
+        measure: engine,
+    },
+    Part {
+        letter: 'b',
+        what: "downloads over persistent connections",
+        figures: &["10"],
+        programs: &["nginx", "h2load", "openssl"],
+        seconds: 420.0,
+        measure: live,
+    },
+    Part {
+        letter: 'c',
+        what: "new connections",
+        figures: &["11"],
+        programs: &["nginx", "ab", "openssl"],
+        seconds: 180.0,
+        measure: sessions,
+    },
+    Part {
+        letter: 'd',
+        what: "the private tag per record",
+        figures: &["16"],
+        programs: &[],
+        seconds: 35.0,
+        measure: tag,
+    },
+    Part {
+        letter: 'e',
+        what: "the private tag end to end",
+        figures: &["17"],
+        programs: &["nginx", "h2load", "openssl"],
+        seconds: 480.0,
+        measure: end_to_end,
+    },
+    Part {
+        letter: 'f',
+        what: "engines on two threads, and what a pause saves",
+        figures: &["15", "M2"],
+        programs: &[],
+        seconds: 60.0,
+        measure: scaling,
+    },
+    Part {
+        letter: 'g',
+        what: "rules in memory",
+        figures: &["20"],
+        programs: &[],
+        seconds: 60.0,
+        measure: rules,
+    },
+    Part {
+        letter: 'h',
+        what: "rules live",
+        figures: &["20"],
+        programs: &["nginx", "h2load", "openssl"],
+        seconds: 900.0,
+        measure: inspection,
+    },
+    Part {
+        letter: 'i',
+        what: "keys on their way",
+        figures: &["12"],
+        programs: &["nginx", "openssl"],
+        seconds: 240.0,
+        measure: keys,
+    },
+    Part {
+        letter: 'j',
+        what: "open sessions",
+        figures: &["M3"],
+        programs: &[],
+        seconds: 90.0,
+        measure: idle,
+    },
+];
+
+fn measured(
+    figures: Vec<Figure>,
+    contenders: Vec<Contender>,
+    details: &impl Serialize,
+) -> Result<Outcome, String> {
+    let details = serde_json::to_value(details).map_err(|error| error.to_string())?;
+    Ok(Outcome::Measured(Measured { figures, contenders, details }))
+}
+
+/// Why there is no testbed, if so; where one should be, it is a panic that says why.
+fn no_testbed(programs: &[&str]) -> Option<Outcome> {
+    let skipped = |why: &str| Some(Outcome::Skipped(why.to_owned()));
+    if !mmtls_testkit::require_testbed() {
+        return skipped("no network namespaces can be made here");
+    }
+    match programs.iter().find(|program| !mmtls_testkit::require_program(program)) {
+        Some(program) => skipped(&format!("{program} is not installed")),
+        None => None,
+    }
+}
+
+fn engine(extent: &Extent) -> Result<Outcome, String> {
+    let results = engine::measure(extent.rounds(), extent.seconds / 10.0)?;
+    results.print();
+    let mut figures = results.figures();
+    let mut counted = None;
+    if extent.callgrind {
+        let instructions = callgrind::count()?;
+        instructions.print();
+        figures.push(instructions.figure());
+        counted = Some(instructions);
+    }
+    measured(figures, Vec::new(), &(results, counted))
+}
+
+fn live(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx", "h2load"]) {
+        return Ok(skipped);
+    }
+    let results = live::measure(extent.repetitions, extent.load)?;
+    results.print();
+    measured(results.figures(), results.contenders.clone(), &results)
+}
+
+fn sessions(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx", "ab", "taskset"]) {
+        return Ok(skipped);
+    }
+    let load = sessions::Load {
+        sessions: extent.sessions,
+        window: extent.window,
+        seconds: extent.seconds,
+    };
+    let results = sessions::measure(extent.repetitions, load)?;
+    results.print();
+    measured(results.figures(), results.contenders.clone(), &results)
+}
+
+fn tag(extent: &Extent) -> Result<Outcome, String> {
+    // Seven kinds of work on five sizes in three suites: a hundredth makes half a minute.
+    let results = tag::measure(extent.rounds(), extent.seconds / 100.0)?;
+    results.print();
+    measured(results.figures(), Vec::new(), &results)
+}
+
+fn end_to_end(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx", "h2load"]) {
+        return Ok(skipped);
+    }
+    let Some(results) = endtoend::measure(extent.rounds(), extent.load)? else {
+        return Ok(Outcome::Skipped(
+            "OpenSSL with the private tag is not built (`make openssl`)".to_owned(),
+        ));
+    };
+    results.print();
+    measured(results.figures(), results.contenders.clone(), &results)
+}
+
+fn scaling(extent: &Extent) -> Result<Outcome, String> {
+    let results = scaling::measure(extent.rounds(), extent.seconds / 10.0)?;
+    results.print();
+    measured(results.figures(), Vec::new(), &results)
+}
+
+fn rules(extent: &Extent) -> Result<Outcome, String> {
+    let results = rules::measure(extent.rounds(), extent.seconds / 10.0)?;
+    results.print();
+    measured(results.figures(), Vec::new(), &results)
+}
+
+fn inspection(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx", "h2load"]) {
+        return Ok(skipped);
+    }
+    let results = inspection::measure(extent.repetitions, extent.load)?;
+    results.print();
+    measured(results.figures(), results.contenders.clone(), &results)
+}
+
+fn keys(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx"]) {
+        return Ok(skipped);
+    }
+    let results = keys::measure(extent.repetitions, extent.sessions)?;
+    results.print();
+    measured(results.figures(), results.contenders.clone(), &results)
+}
+
+fn idle(extent: &Extent) -> Result<Outcome, String> {
+    // A million sessions take minutes.
+    let open = if extent.quick { &idle::OPEN[..2] } else { &idle::OPEN[..] };
+    let results = idle::measure(extent.repetitions.min(3), open)?;
+    results.print();
+    measured(results.figures(), Vec::new(), &results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_letters_of_their_own() {
+        let mut letters: Vec<char> = PARTS.iter().map(|part| part.letter).collect();
+        letters.sort_unstable();
+        letters.dedup();
+        assert_eq!(letters.len(), PARTS.len());
+    }
+}

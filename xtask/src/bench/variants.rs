@@ -1,0 +1,42 @@
+//! What lanes measured as panels of a figure: the machine's time, the box's own, throughput.
+//!
+//! Refuses ratios of contenders: whoever reads the samples makes them.
+
+use super::lanes::Variant;
+use crate::results::{Axis, Figure, X};
+
+/// Three panels; the first one is what counts on one machine.
+pub fn figures(
+    number: &str,
+    what: &str,
+    axis: &Axis,
+    variants: &[Variant],
+    x: impl Fn(&Variant) -> X,
+) -> Vec<Figure> {
+    let panel = |panel: &str, title: String, y| Figure::new(number, panel, &title, axis.clone(), y);
+    let mut machine = panel(
+        "machine",
+        format!("{what}: processor time of the whole machine"),
+        Axis::linear("busy time of all cores", "CPU-s/GB"),
+    )
+    .note("Client, middle and server share this machine: what one of them is spared is another's to use, so time counts, not throughput.");
+    let mut middle = panel(
+        "box",
+        format!("{what}: processor time of the process in the middle"),
+        Axis::linear("user and system time of the process", "CPU-s/GB"),
+    );
+    let mut throughput = panel(
+        "throughput",
+        format!("{what}: throughput of the shared machine"),
+        Axis::linear("objects", "Gbit/s"),
+    );
+    for it in variants {
+        machine.add(it.variant, x(it), &it.machine_cpu_s_per_gb.samples);
+        throughput.add(it.variant, x(it), &it.gbit_per_s.samples);
+        // The kernel's bridge is no process.
+        if it.middle_cpu_s_per_gb.max > 0.0 {
+            middle.add(it.variant, x(it), &it.middle_cpu_s_per_gb.samples);
+        }
+    }
+    vec![machine, middle, throughput]
+}
