@@ -73,7 +73,7 @@ impl Pki {
             return Err(TestbedError::Unavailable("openssl is not installed".to_owned()));
         }
         let directory = ScratchDir::create("pki")?;
-        let ca = make_ca(directory.path())?;
+        let ca = make_ca(directory.path(), KeyType::Ecdsa)?;
         let server_names = "DNS:server.test,DNS:*.test,IP:10.77.0.3,IP:fd77::3,\
                             IP:10.79.0.3,IP:fd79::3";
         let leaf = |name: &str, key_type, names: &str, usage: &str| {
@@ -138,8 +138,9 @@ fn new_key(key_type: KeyType, path: &str) -> String {
     format!("genpkey -algorithm {algorithm} -out {path}")
 }
 
-fn make_ca(directory: &Path) -> Result<PathBuf, TestbedError> {
-    openssl(directory, &new_key(KeyType::Ecdsa, "ca.key"))?;
+/// `ca.pem` and `ca.key`.
+pub(crate) fn make_ca(directory: &Path, key_type: KeyType) -> Result<PathBuf, TestbedError> {
+    openssl(directory, &new_key(key_type, "ca.key"))?;
     // A configuration of our own: the system's may be missing or add extensions.
     write(
         &directory.join("ca.cnf"),

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use mmtls_testkit::{
-    Capture, KeyType, Middle, Nginx, NginxOptions, NginxSplit, OpensslServer, Options,
-    SplitOptions, Testbed, address, files, machine_cpu, require_program, require_testbed, sweep,
+    Capture, KeyType, Middle, Nginx, NginxOptions, NginxSplit, OpensslServer, Options, Proxy,
+    ProxyKind, ProxyOptions, SplitOptions, Testbed, address, files, machine_cpu, require_program,
+    require_testbed, skip_unless, sweep,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -95,6 +96,54 @@ fn accepts_a_split_proxy() {
     let problems = proxy.process.stderr_text();
     assert!(proxy.process.is_running());
     assert_eq!(problems, "");
+}
+
+fn is_installed(program: &str) -> bool {
+    let looked = std::process::Command::new("which").arg(program).output();
+    looked.is_ok_and(|it| it.status.success())
+}
+
+/// Each answers with what the server has, over TLS that is its own, in the version that was asked for.
+#[test]
+fn accepts_other_split_proxies() {
+    if !require_testbed() || !require_program("nginx") || !require_program("curl") {
+        return;
+    }
+    let expected = files::pattern_bytes(1_000_000, 3);
+    for kind in [ProxyKind::Haproxy, ProxyKind::Squid, ProxyKind::Mitmproxy] {
+        let missing = [kind.program(), "nft"].into_iter().find(|it| !is_installed(it));
+        if let Some(missing) = missing {
+            skip_unless("MMTLS_REQUIRE_PROXIES", &format!("{missing} is not installed"));
+            continue;
+        }
+        for (version, ciphers, ciphersuites, suite) in [
+            ("1.3", "", "TLS_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"),
+            ("1.2", "ECDHE-RSA-AES256-SHA384", "", "ECDHE-RSA-AES256-SHA384"),
+        ] {
+            let bed = Testbed::new(Middle::Routed).unwrap();
+            let key_type = KeyType::Rsa;
+            let server = Nginx::start(
+                &bed,
+                NginxOptions { key_type, ciphers: ciphers.to_owned(), ..NginxOptions::default() },
+            )
+            .unwrap();
+            files::pattern(&server.root().join("c.txt"), 1_000_000, 3).unwrap();
+            let (ciphers, ciphersuites) = (ciphers.to_owned(), ciphersuites.to_owned());
+            let options = ProxyOptions { kind, ciphersuites, ciphers, version, key_type };
+            let mut proxy = Proxy::start(&bed, &options).unwrap();
+            let resolve = ["--resolve".to_owned(), format!("server.test:443:{}", kind.server())];
+            let trust: &[&str] = if kind == ProxyKind::Squid { &["--insecure"] } else { &[] };
+            let got = fetch(&bed, resolve, "/c.txt", trust);
+            assert!(got == expected, "{kind:?} {version}: {}", proxy.process.stderr_text());
+            let mut client = bed.client.command("openssl");
+            let server = format!("{}:443", kind.server());
+            client.args(["s_client", "-brief", "-connect", &server, "-servername", "server.test"]);
+            client.stdin(std::process::Stdio::null());
+            let told = bed.run("s_client", client, LIMIT).unwrap().stderr;
+            assert!(told.contains(&format!("Ciphersuite: {suite}")), "{kind:?}: {told}");
+            assert!(proxy.process.is_running());
+        }
+    }
 }
 
 #[test]
