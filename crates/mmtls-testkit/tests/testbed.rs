@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use mmtls_testkit::{
     Capture, KeyType, Middle, Nginx, NginxOptions, NginxSplit, OpensslServer, Options, Proxy,
-    ProxyKind, ProxyOptions, SplitOptions, Testbed, address, files, machine_cpu, require_program,
-    require_testbed, skip_unless, sweep,
+    ProxyKind, ProxyOptions, SplitOptions, Testbed, address, files, is_installed, machine_cpu,
+    require_program, require_testbed, skip_unless, sweep,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -96,11 +96,6 @@ fn accepts_a_split_proxy() {
     let problems = proxy.process.stderr_text();
     assert!(proxy.process.is_running());
     assert_eq!(problems, "");
-}
-
-fn is_installed(program: &str) -> bool {
-    let looked = std::process::Command::new("which").arg(program).output();
-    looked.is_ok_and(|it| it.status.success())
 }
 
 /// Each answers with what the server has, over TLS that is its own, in the version that was asked for.

@@ -15,12 +15,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use mmtls_testkit::{
-    Background, Middle, Mmtls, MmtlsOptions, Nginx, NginxOptions, NginxSplit, Options,
-    SplitOptions, Testbed, address, files, machine_cpu,
+    Background, KeyType, Middle, Mmtls, MmtlsOptions, Nginx, NginxOptions, NginxSplit, Options,
+    Proxy, ProxyKind, ProxyOptions, SplitOptions, Testbed, address, files, machine_cpu,
 };
 use serde::Serialize;
 
 use super::contenders;
+use super::forwarder;
 use super::monitor::{self, Monitored};
 use super::places::Places;
 use super::report::Samples;
@@ -29,8 +30,12 @@ use crate::results::Contender;
 /// The suite on every leg.
 pub const SUITE: &str = "TLS_AES_256_GCM_SHA384";
 
-/// Bytes moved to warm up and to find out how many requests fill the time.
+/// What is moved to warm up and to find out how many requests fill the time: so many bytes, or fewer in so many requests.
 const WARM_UP_BYTES: u64 = 512 << 20;
+const WARM_UP_REQUESTS: u64 = 16 << 10;
+/// And through what is slow.
+const SLOW_WARM_UP_BYTES: u64 = 16 << 20;
+const SLOW_WARM_UP_REQUESTS: u64 = 512;
 
 /// What stands between client and server.
 pub enum Middlebox {
@@ -40,8 +45,12 @@ pub enum Middlebox {
     Monitor(Box<MmtlsOptions>),
     /// mmTLS inline, whose options leave everything alone; nobody shares keys with it.
     Unread(Box<MmtlsOptions>),
+    /// A program that forwards frames between the same sockets as mmTLS, and does nothing else.
+    Forward,
     /// nginx as split-TLS proxy.
     Split,
+    /// Another split-TLS proxy.
+    Proxy(ProxyKind),
 }
 
 /// How much is asked of a lane.
@@ -94,6 +103,12 @@ pub struct Lane {
     server: Nginx,
     mmtls: Option<Mmtls>,
     split: Option<NginxSplit>,
+    proxy: Option<Proxy>,
+    forward: Option<Background>,
+    /// The address that clients ask.
+    address: &'static str,
+    /// It is so slow that less is asked of it.
+    is_slow: bool,
     /// Clients share their keys.
     shares: bool,
     /// TLS sessions that clients opened.
@@ -111,8 +126,8 @@ impl Lane {
     ) -> Result<Self, String> {
         let middle = match &middlebox {
             Middlebox::Monitor(options) if options.passive.is_none() => Middle::Empty,
-            Middlebox::Unread(_) => Middle::Empty,
-            Middlebox::Split => Middle::Routed,
+            Middlebox::Unread(_) | Middlebox::Forward => Middle::Empty,
+            Middlebox::Split | Middlebox::Proxy(_) => Middle::Routed,
             _ => Middle::KernelBridge,
         };
         let options = Options { middle, rps: load.steering, ..Options::default() };
@@ -121,8 +136,19 @@ impl Lane {
         let server = Nginx::start(&bed, server_options(files)).map_err(|e| e.to_string())?;
         places.anywhere()?;
         let shares = matches!(middlebox, Middlebox::Monitor(_));
-        let (mmtls, split) = (None, None);
-        let mut lane = Self { name, bed, server, mmtls, split, shares, sessions: 0 };
+        let mut lane = Self {
+            name,
+            bed,
+            server,
+            mmtls: None,
+            split: None,
+            proxy: None,
+            forward: None,
+            address: address::SERVER_V4,
+            is_slow: false,
+            shares,
+            sessions: 0,
+        };
         match middlebox {
             Middlebox::Monitor(options) | Middlebox::Unread(options) => {
                 let mmtls = Mmtls::start(&lane.bed, &options).map_err(|error| error.to_string())?;
@@ -134,6 +160,20 @@ impl Lane {
                     SplitOptions { http2: true, ..SplitOptions::default() },
                 )?)
             }
+            Middlebox::Proxy(kind) => {
+                let options = ProxyOptions {
+                    kind,
+                    ciphersuites: SUITE.to_owned(),
+                    ciphers: String::new(),
+                    version: "1.3",
+                    key_type: KeyType::Ecdsa,
+                };
+                let proxy = Proxy::start(&lane.bed, &options).map_err(|error| error.to_string())?;
+                lane.proxy = Some(proxy);
+                lane.address = kind.server();
+                lane.is_slow = kind == ProxyKind::Mitmproxy;
+            }
+            Middlebox::Forward => lane.forward = Some(forwarder::start(&lane.bed)?),
             Middlebox::Bridge => {}
         }
         Ok(lane)
@@ -151,18 +191,17 @@ impl Lane {
         };
         command.args(["-t", "1", "-c", &load.connections.to_string()]);
         command.args(["-n", &requests.to_string(), "--connection-inactivity-timeout", "10"]);
-        command.arg(format!("https://{}/{}", address::SERVER_V4, object.name));
+        command.arg(format!("https://{}/{}", self.address, object.name));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
     /// What stands in the middle, if that is a process.
     fn middle(&mut self) -> Option<&mut Background> {
-        match (&mut self.mmtls, &mut self.split) {
-            (Some(mmtls), _) => Some(&mut mmtls.process),
-            (_, Some(split)) => Some(&mut split.process),
-            _ => None,
-        }
+        let mmtls = self.mmtls.as_mut().map(|it| &mut it.process);
+        let split = self.split.as_mut().map(|it| &mut it.process);
+        let proxy = self.proxy.as_mut().map(|it| &mut it.process);
+        mmtls.or(split).or(proxy).or(self.forward.as_mut())
     }
 
     /// Its processor time so far.
@@ -196,7 +235,11 @@ impl Lane {
 
     /// Warms up, checks who talks to the server, and returns the requests that fill `seconds`.
     fn calibrate(&mut self, load: Load, object: Object) -> Result<u64, String> {
-        let requests = WARM_UP_BYTES / object.bytes;
+        let (bytes, most) = match self.is_slow {
+            true => (SLOW_WARM_UP_BYTES, SLOW_WARM_UP_REQUESTS),
+            false => (WARM_UP_BYTES, WARM_UP_REQUESTS),
+        };
+        let requests = (bytes / object.bytes).min(most).max(u64::from(load.connections));
         let child = self.h2load(load, object, requests).spawn();
         let mut child = child.map_err(|error| format!("h2load: {error}"))?;
         let mut peers = BTreeSet::new();
@@ -206,7 +249,8 @@ impl Lane {
         }
         let output = child.wait_with_output().map_err(|error| format!("h2load: {error}"))?;
         self.sessions += u64::from(load.connections);
-        let expected = if self.split.is_some() { [10, 79, 0, 1] } else { [10, 77, 0, 2] };
+        let is_split = self.split.is_some() || self.proxy.is_some();
+        let expected = if is_split { [10, 79, 0, 1] } else { [10, 77, 0, 2] };
         if peers != BTreeSet::from([Ipv4Addr::from(expected)]) {
             return Err(format!("{}: the server was talking to {peers:?}", self.name));
         }
@@ -275,7 +319,12 @@ impl Lanes {
         let settings = |lane: &Lane| {
             let process = lane.mmtls.as_ref().map(|mmtls| &mmtls.process);
             let process = process.or(lane.split.as_ref().map(|split| &split.process));
+            let process = process.or(lane.forward.as_ref());
             match process {
+                _ if lane.proxy.is_some() => contenders::of_text(
+                    lane.name,
+                    lane.proxy.as_ref().map_or("", |proxy| &proxy.settings),
+                ),
                 Some(process) => contenders::of_process(lane.name, process, lane.bed.directory()),
                 None => contenders::of_text(
                     lane.name,

@@ -1,17 +1,17 @@
-//! Part (b): the same downloads over persistent connections through six middles: the kernel's bridge
+//! Part (b): the same downloads over persistent connections through several middles: the kernel's bridge
 //! (end to end, nothing added), mmTLS (keys shared by `mmtls exec`, every record opened, HTTP
 //! followed, logs on), the same as a passive monitor beside the kernel's bridge, mmTLS with a bypassed server, which is
-//! the kernel's to forward and then not, and nginx as split-TLS proxy; in rotating order, with processors of their own as far as there are enough
+//! the kernel's to forward and then not, a program that only forwards, and nginx, HAProxy, Squid and mitmproxy as split-TLS proxies; in rotating order, with processors of their own as far as there are enough
 //! ([`super::places`]). [`super::lanes`] has what is refused.
 
-use mmtls_testkit::{MmtlsOptions, address};
+use mmtls_testkit::{MmtlsOptions, ProxyKind, address, is_installed};
 use serde::Serialize;
 
 use super::lanes::{Http, Lanes, Load, Middlebox, Object, SUITE, Variant, ratio};
 use super::monitor::Monitored;
 use super::report::{Samples, table};
 use super::variants;
-use crate::results::{Axis, Contender, Figure};
+use crate::results::{Axis, Contender, Figure, Skipped};
 
 const BRIDGE: usize = 0;
 const MMTLS: usize = 1;
@@ -21,9 +21,19 @@ const UNREAD: usize = 4;
 const UNREAD_IN_USER_SPACE: usize = 5;
 
 /// Served files.
-const OBJECTS: [Object; 2] = [
+const OBJECTS: [Object; 5] = [
+    Object { name: "1k", bytes: 1 << 10, http: Http::One },
+    Object { name: "16k", bytes: 16 << 10, http: Http::One },
     Object { name: "64k", bytes: 64 << 10, http: Http::One },
     Object { name: "1m", bytes: 1 << 20, http: Http::One },
+    Object { name: "4m", bytes: 4 << 20, http: Http::One },
+];
+
+/// Split-TLS proxies besides nginx, where they are installed.
+const PROXIES: [(&str, ProxyKind); 3] = [
+    ("HAProxy split TLS", ProxyKind::Haproxy),
+    ("Squid split TLS (ssl-bump)", ProxyKind::Squid),
+    ("mitmproxy", ProxyKind::Mitmproxy),
 ];
 
 /// What the comparison is about.
@@ -62,6 +72,8 @@ pub struct LiveResults {
     pub contenders: Vec<Contender>,
     #[serde(skip)]
     note: String,
+    #[serde(skip)]
+    skipped: Vec<Skipped>,
 }
 
 /// Measures everything `repetitions` times.
@@ -75,14 +87,26 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
     };
     let alone = unread("[inline]\nkernel_forwarding = \"always\"\n");
     let in_user_space = unread("[inline]\nkernel_forwarding = \"never\"\n");
-    let middles = vec![
+    let mut middles = vec![
         ("kernel bridge", Middlebox::Bridge),
         ("mmTLS", Middlebox::Monitor(Box::new(monitor))),
         ("nginx split TLS", Middlebox::Split),
         ("mmTLS passive", Middlebox::Monitor(Box::new(passive))),
         ("mmTLS, a bypassed server", alone),
         ("the same in user space", in_user_space),
+        ("forwarding alone", Middlebox::Forward),
     ];
+    let mut skipped = Vec::new();
+    for (name, kind) in PROXIES {
+        match is_installed(kind.program()) && (kind != ProxyKind::Squid || is_installed("nft")) {
+            true => middles.push((name, Middlebox::Proxy(kind))),
+            false => {
+                let why = format!("{} is not installed (scripts/setup bench)", kind.program());
+                println!("SKIP: {name}: {why}");
+                skipped.push(Skipped { what: name.to_owned(), why });
+            }
+        }
+    }
     let mut lanes = Lanes::start(middles, &OBJECTS, load)?;
     let (contenders, note) = (lanes.contenders(), lanes.note());
     let mut variants = Vec::new();
@@ -108,6 +132,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
         unread_in_user_space,
         contenders,
         note,
+        skipped,
     })
 }
 
@@ -145,6 +170,7 @@ impl LiveResults {
         ];
         if let Some(first) = figures.first_mut() {
             first.notes.push(format!("HTTP/1.1, {}", self.note));
+            first.skipped.extend(self.skipped.iter().cloned());
             first.notes.extend(monitors.map(|(name, it)| it.line(name)));
         }
         figures

@@ -19,6 +19,7 @@ mod contenders;
 mod endtoend;
 mod engine;
 pub mod facts;
+mod forwarder;
 mod idle;
 mod inspection;
 mod keys;
@@ -112,6 +113,9 @@ enum Inner {
     /// Opens sessions in memory and looks them up.
     #[command(hide = true)]
     IdlePass(idle::IdleArgs),
+    /// Forwards frames and does nothing else, inside the testbed.
+    #[command(hide = true)]
+    Forwarder,
     /// Plays sessions through the box, from inside the testbed.
     #[command(hide = true)]
     Replayer(replayer::ReplayArgs),
@@ -127,6 +131,7 @@ pub fn run(args: &BenchArgs) -> Result<(), String> {
     match &args.inner {
         Some(Inner::EnginePass(pass)) => return engine::pass(pass),
         Some(Inner::IdlePass(pass)) => return idle::pass(pass),
+        Some(Inner::Forwarder) => return forwarder::run(),
         Some(Inner::Replayer(replay)) => return replayer::run(replay),
         Some(Inner::KeyDelivery(delivery)) => return keys::delivery::run(delivery),
         Some(Inner::Downloads(downloads)) => return keys::downloads::run(downloads),

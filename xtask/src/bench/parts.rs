@@ -70,8 +70,8 @@ pub const PARTS: [Part; 10] = [
         letter: 'b',
         what: "downloads over persistent connections",
         figures: &["10"],
-        programs: &["nginx", "h2load", "openssl"],
-        seconds: 420.0,
+        programs: &["nginx", "h2load", "openssl", "haproxy", "squid", "mitmdump"],
+        seconds: 1400.0,
         measure: live,
     },
     Part {

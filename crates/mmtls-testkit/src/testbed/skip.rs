@@ -81,6 +81,12 @@ pub fn require_python(module: &str) -> bool {
         || skip(&format!("python3 with its module {module} is not installed"))
 }
 
+/// Whether a program is installed; nothing is skipped by asking.
+#[must_use]
+pub fn is_installed(program: &str) -> bool {
+    find_program(program).is_some()
+}
+
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     // Administrators' directories are not on every user's PATH, but nginx and ip live there.
