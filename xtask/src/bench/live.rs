@@ -11,7 +11,7 @@ use super::lanes::{Http, Lanes, Load, Middlebox, Object, SUITE, Variant, ratio};
 use super::monitor::Monitored;
 use super::report::{Samples, table};
 use super::variants;
-use crate::results::{Axis, Contender, Figure, Skipped};
+use crate::results::{Axis, Contender, Figure, Scale, Skipped};
 
 const BRIDGE: usize = 0;
 const MMTLS: usize = 1;
@@ -162,6 +162,8 @@ impl LiveResults {
         let axis = Axis::log("object", "B");
         let what = "Downloads over persistent connections";
         let mut figures = variants::figures("10", what, &axis, &self.variants, x);
+        // From objects of 1 KB to large ones, and from a bridge to mitmproxy, are powers of ten.
+        figures.iter_mut().for_each(|figure| figure.y.scale = Scale::Log);
         let monitors = [
             ("mmTLS", &self.mmtls),
             ("mmTLS passive", &self.passive),
