@@ -33,8 +33,10 @@ function known(table, name) {
 }
 
 /** Three digits that count, as Grafana has them. */
-const digits = (number, decimals) => number.toFixed(decimals ?? (number === 0 ? 0 : Math.max(0, Math.min(3, 2 - Math.floor(Math.log10(Math.abs(number)))))))
-  .replace(decimals === undefined ? /\.?0+$/ : /$^/, (end) => end.includes(".") ? "" : end);
+function digits(number, decimals) {
+  if (decimals !== undefined || number === 0) return number.toFixed(decimals ?? 0);
+  return String(Number(number.toFixed(Math.max(0, Math.min(3, 2 - Math.floor(Math.log10(Math.abs(number))))))));
+}
 
 function format(number, unit = "short", decimals = undefined) {
   if (number === null || !Number.isFinite(number)) return String(number);
@@ -107,7 +109,7 @@ function stat(panel, box, times) {
 function axes(unit, decimals) {
   const axis = { stroke: "#8e8e99", font: "12px sans-serif", grid: { stroke: "#24262c", width: 1 }, ticks: { show: false } };
   const clock = (time) => new Date(1000 * time).toISOString().slice(11, 19);
-  return [{ ...axis, space: 80, values: (_, all) => all.map(clock) }, { ...axis, size: 76, values: (_, all) => all.map((it) => format(it, unit, decimals)) }];
+  return [{ ...axis, space: 80, values: (_, all) => all.map(clock) }, { ...axis, size: 76, values: (_, all) => all.map((it) => it === null ? null : format(it, unit, decimals)) }];
 }
 
 function lines(panel, box, times) {
@@ -126,9 +128,10 @@ function lines(panel, box, times) {
   const alpha = Math.round(2.55 * (custom.fillOpacity ?? 0)).toString(16).padStart(2, "0");
   // Of nothing but zeros Grafana shows the axis up to 100, unless it is told a soft maximum.
   const range = (_, least, most) => [defaults.min ?? least, defaults.max ?? (Math.max(1.1 * most, custom.axisSoftMax ?? 0) || 100)];
+  const distr = custom.scaleDistribution?.type === "log" ? 3 : 1;
   new uPlot({
-    width, height, bands, axes: axes(defaults.unit, defaults.decimals), legend: { show: false }, cursor: { show: false }, scales: { x: { range: () => [DATA.from, DATA.to] }, y: { range } },
-    series: [{}, ...all.map(({ colour }) => ({ stroke: colour, width: 1, fill: colour + alpha, points: { show: custom.showPoints === "never" ? false : undefined } }))],
+    width, height, bands, axes: axes(defaults.unit, defaults.decimals), legend: { show: false }, cursor: { show: false }, scales: { x: { range: () => [DATA.from, DATA.to] }, y: { range, distr } },
+    series: [{}, ...all.map(({ colour }) => ({ stroke: colour, width: custom.lineWidth ?? 1, fill: colour + alpha, points: { show: custom.showPoints === "never" ? false : undefined } }))],
     hooks: { draw: [({ ctx, bbox, valToPos, scales }) => limits.filter(({ value }) => value !== null && value <= scales.y.max).forEach(({ value, color }) => {
       ctx.save();
       Object.assign(ctx, { strokeStyle: known(COLOURS, color), lineWidth: 1 });
@@ -142,16 +145,18 @@ function lines(panel, box, times) {
   }, [times, ...data], place);
 }
 
+const bound = ({ metric }) => metric.le === "+Inf" ? Infinity : Number(metric.le);
+
 /** Buckets of a histogram, less those below them: a row each. */
 function heatmap(panel, box, times) {
-  const rows = series(panel, times).sort((a, b) => a.metric.le - b.metric.le);
+  const rows = series(panel, times).sort((a, b) => bound(a) - bound(b));
   const place = element("div", box, "", "plot");
   const { width, height } = place.getBoundingClientRect();
   const cells = rows.map(({ samples }, at) => samples.map((it, time) => Math.max(0, it - (at ? rows[at - 1].samples[time] : 0))));
   const most = Math.max(...cells.flat(), 1e-9);
   const unit = panel.options.yAxis.unit;
   const [, y] = axes(unit);
-  const names = (_, all) => all.map((it) => rows[it - 1] ? rows[it - 1].name === "+Inf" ? "+Inf" : format(Number(rows[it - 1].name), unit) : format(0, unit));
+  const names = (_, all) => all.map((it) => rows[it - 1] ? Number.isFinite(bound(rows[it - 1])) ? format(bound(rows[it - 1]), unit) : "+Inf" : format(0, unit));
   new uPlot({
     width, height, axes: [axes(unit)[0], { ...y, splits: () => [0, ...rows.map((_, at) => at + 1)].filter((it) => it % 2 === 0), values: names }],
     legend: { show: false }, cursor: { show: false }, scales: { x: { range: () => [DATA.from, DATA.to] }, y: { range: () => [0, rows.length] } }, series: [{}, { stroke: "transparent" }],
@@ -184,7 +189,7 @@ function draw() {
     Object.assign(box.style, { position: "absolute", left: `${left}px`, top: `${top}px`, width: `${wide}px`, height: `${h * 38 - 8}px` });
     bottom = Math.max(bottom, top + h * 38);
     element("h6", box, panel.type === "row" ? `⌄ ${panel.title}` : panel.title);
-    if (panel.description) element("span", box.firstChild, " ⓘ").title = panel.description;
+    if (panel.description) element("span", box.firstChild, " (i)").title = panel.description;
     known({ row: () => {}, stat, timeseries: lines, heatmap }, panel.type)(panel, box, times);
   }
   main.style.height = `${bottom}px`;
