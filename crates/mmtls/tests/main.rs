@@ -10,6 +10,7 @@ mod common;
 mod confined;
 mod consent;
 mod control;
+mod dashboard;
 mod early;
 mod ech;
 mod guard;

@@ -75,7 +75,7 @@ fn wait_for(stage: &Stage, path: &str, token: &str, is: impl Fn(&Value) -> bool)
 
 /// Has Chromium do these steps in the middlebox's namespace.
 #[track_caller]
-fn browse(stage: &Stage, steps: &Value) -> Value {
+pub fn browse(stage: &Stage, steps: &Value) -> Value {
     let profile = stage.bed.directory().join("web-profile");
     std::fs::create_dir_all(&profile).unwrap();
     let mut python = stage.bed.middlebox.command("python3");
@@ -90,7 +90,7 @@ fn browse(stage: &Stage, steps: &Value) -> Value {
 }
 
 /// Where pictures go, for people to look at.
-fn pictures() -> PathBuf {
+pub fn pictures() -> PathBuf {
     let target = binaries().parent().unwrap().to_owned();
     let directory = target.join("screenshots");
     std::fs::create_dir_all(&directory).unwrap();

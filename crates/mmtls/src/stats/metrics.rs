@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mmtls_engine::Limits;
+use mmtls_inspect::Uninspected;
 use mmtls_middlebox::{Counters, Histogram, KeyCounters, Status};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, prometheus_text};
@@ -224,15 +225,19 @@ fn monitor(summary: &Summary, all: &mut Vec<Family>) {
     let longest = Value::Number(summary.longest_stall_us as f64 / MICROSECONDS);
     let help = "Longest wait of packets for keys.";
     all.push(gauge("monitor_longest_stall_seconds", help, vec![(Labels::new(), longest)]));
-    let by_name = |label: &'static str, of: &std::collections::BTreeMap<&'static str, u64>| {
-        of.iter()
-            .map(|(name, count)| (vec![(label, (*name).to_owned())], Value::Count(*count)))
-            .collect()
-    };
+    // Causes are there from the start: of a count that begins with 1, `rate` does not see that 1.
+    let uninspected = Uninspected::ALL.map(|cause| {
+        let count = summary.uninspected.get(cause.name()).copied().unwrap_or_default();
+        (vec![("cause", cause.name().to_owned())], Value::Count(count))
+    });
     let help = "Directions of sessions of which something passed uninspected, by cause.";
-    all.push(counter("monitor_uninspected", help, by_name("cause", &summary.uninspected)));
+    all.push(counter("monitor_uninspected", help, uninspected.into()));
     let help = "Anomalies, by the name that eve.json gives them.";
-    all.push(counter("monitor_anomalies", help, by_name("event", &summary.anomalies)));
+    let anomalies = summary.anomalies.iter();
+    let anomalies = anomalies
+        .map(|(name, count)| (vec![("event", (*name).to_owned())], Value::Count(*count)))
+        .collect();
+    all.push(counter("monitor_anomalies", help, anomalies));
 }
 
 fn worker(number: usize) -> Labels {

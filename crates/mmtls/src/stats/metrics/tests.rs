@@ -1,7 +1,9 @@
 //! What is served is what `docs/metrics.md` says, and dashboard and alerts ask for nothing else.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+
+use serde_json::Value;
 
 use super::*;
 
@@ -53,6 +55,7 @@ fn accepts_the_text_of_a_sample() {
         "mmtls_monitor_sessions_total{outcome=\"decrypted\"} 2",
         "mmtls_monitor_longest_stall_seconds 0.0025",
         "mmtls_monitor_uninspected_total{cause=\"gap\"} 1",
+        "mmtls_monitor_uninspected_total{cause=\"malformed\"} 0",
         "mmtls_stall_duration_seconds_bucket{worker=\"0\",le=\"0.001\"} 0",
         "mmtls_stall_duration_seconds_bucket{worker=\"0\",le=\"0.0025\"} 1",
         "mmtls_stall_duration_seconds_sum{worker=\"0\"} 0.002",
@@ -103,6 +106,58 @@ fn accepts_dashboard_and_alerts_that_ask_for_what_is_served() {
             assert!(known, "{path}: {name}");
         }
     }
-    let dashboard = std::fs::read_to_string(repository("docs/grafana.json")).unwrap();
-    serde_json::from_str::<serde_json::Value>(&dashboard).unwrap();
+}
+
+fn panels() -> Vec<Value> {
+    let text = std::fs::read_to_string(repository("docs/grafana.json")).unwrap();
+    let Value::Object(mut dashboard) = serde_json::from_str(&text).unwrap() else { panic!() };
+    let Some(Value::Array(panels)) = dashboard.remove("panels") else { panic!() };
+    panels
+}
+
+/// Panels beside each other, each with what is bad about what it shows, and no default of Grafana's that would say something wrong.
+#[test]
+fn accepts_a_dashboard_that_grafana_can_lay_out() {
+    let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
+    for panel in panels() {
+        let title = panel["title"].as_str().unwrap();
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title}: an id twice");
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|it| panel["gridPos"][it].as_u64().unwrap());
+        assert!(w > 0 && h > 0 && x + w <= 24, "{title}: 24 columns");
+        for at in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+            assert!(taken.insert(at), "{title}: over another panel");
+        }
+        // In a window of 1,600 pixels a column has room for some six letters.
+        assert!(title.len() as u64 <= 6 * w, "{title}: too long");
+        if panel["type"] == "row" {
+            continue;
+        }
+        assert!(panel["description"].as_str().is_some_and(|it| it.len() > 20), "{title}");
+        let defaults = &panel["fieldConfig"]["defaults"];
+        let is_told = |key: &str| !defaults[key].is_null();
+        // Grafana's own threshold makes everything from 80 on red: an uptime, too.
+        assert!(panel["type"] != "stat" || is_told("thresholds"), "{title}");
+        assert!(panel["type"] == "heatmap" || is_told("unit"), "{title}");
+        for target in panel["targets"].as_array().unwrap() {
+            assert!(!target["legendFormat"].as_str().unwrap().is_empty(), "{title}: a legend");
+        }
+    }
+}
+
+/// What counts is asked for its rate, and what goes up and down for its value.
+#[test]
+fn accepts_rates_of_counters_and_of_nothing_else() {
+    let kinds: BTreeMap<_, _> = sample().iter().map(|it| (served(it), it.kind)).collect();
+    for panel in panels() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let query = target["expr"].as_str().unwrap();
+            for (at, _) in query.match_indices("mmtls_") {
+                let name = query[at..].split(|it: char| !(it.is_ascii_alphanumeric() || it == '_'));
+                let name = name.into_iter().next().unwrap().trim_end_matches("_bucket");
+                let is_rate = ["rate(", "increase("].iter().any(|it| query[..at].ends_with(it));
+                let is_gauge = matches!(kinds[name], MetricType::Gauge);
+                assert!(is_rate != is_gauge, "{}: {query}", panel["title"]);
+            }
+        }
+    }
 }
