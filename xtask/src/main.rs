@@ -35,6 +35,8 @@ enum Task {
     Fuzz(fuzz::FuzzArgs),
     /// Measure, print a table, write JSON.
     Bench(bench::BenchArgs),
+    /// Count the instructions of fixed work, and compare with the committed baseline.
+    Instructions(bench::instructions::InstructionsArgs),
     /// Check that every recorded session survives disorder, loss and changes, and compare with tshark.
     Corpus(corpus::CorpusArgs),
     /// Let real TLS stacks talk to each other, and check that mmTLS follows.
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Task::Tree => tree::run(),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Instructions(args) => bench::instructions::run(&args),
         Task::Corpus(args) => corpus::run(&args),
         Task::Interop(args) => interop::run(&args),
         Task::Evade(args) => evade::run(&args),

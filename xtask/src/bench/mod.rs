@@ -20,6 +20,7 @@ mod engine;
 pub mod facts;
 mod idle;
 mod inspection;
+pub mod instructions;
 mod keys;
 mod lanes;
 mod live;
