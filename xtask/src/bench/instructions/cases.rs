@@ -19,8 +19,11 @@ use super::super::engine::{
 use super::super::rules::{Follower, Traffic, matcher, rule_text};
 use super::super::synthetic::{self, Keys, SUITE};
 
-/// A replay; those that take longest come first.
-pub(super) const CASES: [(&str, fn() -> Result<(), String>); 7] = [
+/// Does a case's work.
+pub(super) type Replay = fn() -> Result<(), String>;
+
+/// Those that take longest come first.
+pub(super) const CASES: [(&str, Replay); 7] = [
     ("rules", rules),
     ("sessions", sessions),
     ("segments", || download(Cut::Segments)),
