@@ -70,6 +70,7 @@ checks:
 	@$(STEP) dependencies scripts/check-dependencies
 	@$(STEP) tree $(TEST_XTASK) tree
 	@$(STEP) "import circles" scripts/check-import-circles $(WITHOUT_CIRCLES)
+	@$(STEP) instructions $(TEST_XTASK) instructions
 	@$(STEP) clippy $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@$(STEP) features scripts/check-features
 	@RUSTDOCFLAGS="-D warnings" $(STEP) documentation $(CARGO) doc --quiet --workspace --no-deps --locked

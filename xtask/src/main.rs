@@ -39,6 +39,8 @@ enum Task {
     Bench(bench::BenchArgs),
     /// Make a page with plots of files of results, or the performance table of README.md.
     Report(report::ReportArgs),
+    /// Count the instructions of fixed work, and compare with the committed baseline.
+    Instructions(bench::instructions::InstructionsArgs),
     /// Check that every recorded session survives disorder, loss and changes, and compare with tshark.
     Corpus(corpus::CorpusArgs),
     /// Let real TLS stacks talk to each other, and check that mmTLS follows.
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Report(args) => report::run(&args),
+        Task::Instructions(args) => bench::instructions::run(&args),
         Task::Corpus(args) => corpus::run(&args),
         Task::Interop(args) => interop::run(&args),
         Task::Evade(args) => evade::run(&args),

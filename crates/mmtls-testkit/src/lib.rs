@@ -30,6 +30,7 @@ pub mod ech;
 pub mod files;
 pub mod frames;
 pub mod middlebox;
+pub mod opening;
 pub mod openssl;
 pub mod pki;
 pub mod proxies;

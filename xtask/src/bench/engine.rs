@@ -15,13 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use mmtls_engine::session::{Handler, Record, Session};
+use mmtls_engine::session::Handler;
 use mmtls_engine::tls::{CipherSuite, ContentType, Direction, KeyEpoch, OpenRecord};
 use mmtls_engine::{Config, Engine, FrameInput, Link, Policy, PortId, SharedKeys, Verdict};
 use mmtls_record::Tls13Opener;
+pub(super) use mmtls_testkit::opening::OpenAll;
 use mmtls_testkit::synthesis::side;
 use serde::Serialize;
 
+use super::callgrind::counted;
 use super::report::{Samples, table};
 use super::synthetic::{self, Connection, Keys, Sent};
 use crate::results::{Axis, Figure};
@@ -87,6 +89,15 @@ pub(super) struct Download {
     records: u64,
     /// TCP payload bytes in `frames`.
     payload_bytes: u64,
+    opener: Opener,
+}
+
+/// Makes what opens the records of one direction.
+pub(super) type Opener = fn(Keys) -> Result<Box<dyn OpenRecord>, String>;
+
+fn real(Keys { key, iv }: Keys) -> Result<Box<dyn OpenRecord>, String> {
+    let opener = Tls13Opener::new(synthetic::SUITE, &key, &iv);
+    Ok(Box::new(opener.map_err(|error| format!("{error:?}"))?))
 }
 
 impl Download {
@@ -134,7 +145,12 @@ impl Download {
             }
         }
         let payload_bytes = sealed.iter().map(|stream| stream.len() as u64).sum();
-        Self { openings, ring, frames, records, payload_bytes }
+        Self { openings, ring, frames, records, payload_bytes, opener: real }
+    }
+
+    /// Opened by something else.
+    pub(super) fn opened_by(self, opener: Opener) -> Self {
+        Self { opener, ..self }
     }
 
     /// TCP payload bytes of all frames.
@@ -149,7 +165,7 @@ impl Download {
             for (way, frame) in frames {
                 play(&mut engine, *way, frame, None)?;
                 if core::mem::take(engine.handler_mut().keys_wanted()) > 0 {
-                    deliver(&mut engine, session)?;
+                    deliver_openers(&mut engine, session, self.opener)?;
                 }
             }
         }
@@ -199,29 +215,6 @@ pub(super) trait Application: Handler {
     fn opened(&self) -> u64;
 }
 
-/// The minimal application: opens every record.
-#[derive(Default)]
-pub(super) struct OpenAll {
-    opened: u64,
-    bytes: u64,
-    keys_wanted: u32,
-}
-
-impl Handler for OpenAll {
-    type State = ();
-
-    fn handshake_start(&mut self, _: &mut Session<'_>, (): &mut ()) {
-        self.keys_wanted += 1;
-    }
-
-    fn new_record(&mut self, _: &mut Session<'_>, (): &mut (), record: &mut Record<'_>) {
-        if let Ok(plaintext) = record.open() {
-            self.opened += 1;
-            self.bytes += black_box(plaintext.bytes).len() as u64;
-        }
-    }
-}
-
 impl Application for OpenAll {
     fn keys_wanted(&mut self) -> &mut u32 {
         &mut self.keys_wanted
@@ -261,12 +254,17 @@ pub(super) fn play<A: Application>(
 }
 
 pub(super) fn deliver<A: Application>(engine: &mut Engine<A>, session: u32) -> Result<(), String> {
+    deliver_openers(engine, session, real)
+}
+
+fn deliver_openers<A: Application>(
+    engine: &mut Engine<A>,
+    session: u32,
+    opener: Opener,
+) -> Result<(), String> {
     let mut keys: Vec<(Direction, KeyEpoch, Box<dyn OpenRecord>)> = Vec::new();
     for way in Direction::BOTH {
-        let Keys { key, iv } = Keys::of(session, way, Some(0));
-        let opener = Tls13Opener::new(synthetic::SUITE, &key, &iv);
-        let opener = opener.map_err(|error| format!("{error:?}"))?;
-        keys.push((way, KeyEpoch::Application(0), Box::new(opener)));
+        keys.push((way, KeyEpoch::Application(0), opener(Keys::of(session, way, Some(0)))?));
     }
     let shared = SharedKeys {
         sender: None,
@@ -303,7 +301,7 @@ pub(super) fn seal(flows: usize, records_per_flow: usize) -> Result<Vec<Vec<u8>>
 pub(super) type Clock = fn() -> Duration;
 
 /// For counting instructions: under valgrind there is no vDSO to ask.
-fn no_time() -> Duration {
+pub(super) fn no_time() -> Duration {
     Duration::ZERO
 }
 
@@ -514,16 +512,14 @@ pub fn pass(args: &PassArgs) -> Result<(), String> {
     let sealed = seal(1, COUNTED_RECORDS)?;
     let (frames, bytes) = match args.cut {
         None => {
-            for _ in 0..args.passes {
-                raw_pass(&sealed, no_time)?;
-            }
+            counted(&mut || {
+                (0..args.passes).try_for_each(|_| raw_pass(&sealed, no_time).map(drop))
+            })?;
             (COUNTED_RECORDS, sealed[0].len() as u64)
         }
         Some(cut) => {
             let download = Download::prepare(&sealed, COUNTED_RECORDS as u64, cut);
-            for _ in 0..args.passes {
-                download.pass(no_time)?;
-            }
+            counted(&mut || (0..args.passes).try_for_each(|_| download.pass(no_time).map(drop)))?;
             (download.frames.len(), download.payload_bytes)
         }
     };

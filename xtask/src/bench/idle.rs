@@ -126,9 +126,9 @@ pub fn pass(args: &IdleArgs) -> Result<(), String> {
     for session in 0..sessions {
         // All are of the same lengths.
         sent = open(&mut engine, session)?;
-        pass_time(&mut engine, u64::from(session) * EVERY_NS);
+        OpenAll::pass_time(&mut engine, u64::from(session) * EVERY_NS);
     }
-    pass_time(&mut engine, u64::from(sessions) * EVERY_NS + SILENCE_NS);
+    OpenAll::pass_time(&mut engine, u64::from(sessions) * EVERY_NS + SILENCE_NS);
     let resident = resident_bytes()?.saturating_sub(before);
 
     let (up, down) = (Direction::ClientToServer, Direction::ServerToClient);
@@ -185,13 +185,6 @@ pub fn pass(args: &IdleArgs) -> Result<(), String> {
     };
     println!("{}", serde_json::to_string(&pass).map_err(|error| error.to_string())?);
     Ok(())
-}
-
-/// Lets time pass, as a worker does.
-fn pass_time(engine: &mut Engine<OpenAll>, now_ns: u64) {
-    while engine.next_timeout().is_some_and(|due| due <= now_ns) {
-        engine.handle_timeout(now_ns);
-    }
 }
 
 /// Opens a session; tells how many bytes both sides have sent.

@@ -22,6 +22,7 @@ pub mod facts;
 mod forwarder;
 mod idle;
 mod inspection;
+pub mod instructions;
 mod keys;
 mod lanes;
 mod live;

@@ -53,10 +53,10 @@ struct Row {
 }
 
 /// Connections: decrypted bytes of either side in the order in which they come.
-struct Traffic {
-    http1: Vec<(Side, Vec<u8>)>,
+pub(super) struct Traffic {
+    pub(super) http1: Vec<(Side, Vec<u8>)>,
     http2: Vec<(Side, Vec<u8>)>,
-    small: Vec<(Side, Vec<u8>)>,
+    pub(super) small: Vec<(Side, Vec<u8>)>,
 }
 
 pub fn measure(rounds: u32, seconds: f64) -> Result<RuleResults, String> {
@@ -65,12 +65,7 @@ pub fn measure(rounds: u32, seconds: f64) -> Result<RuleResults, String> {
     for (count, &search) in COUNTS.iter().flat_map(|it| Search::ALL.iter().map(|by| (*it, by))) {
         let text = rule_text(count);
         let start = Instant::now();
-        let set = RuleSet::read(text.as_bytes(), &Variables::suricata());
-        let (matcher, skipped) = Matcher::with_search(search, set, &Datasets::default(), |_| true)
-            .map_err(|error| error.to_string())?;
-        if matcher.len() != count {
-            return Err(format!("{} of {count} rules: {:?}", matcher.len(), skipped.first()));
-        }
+        let matcher = matcher(&text, count, search)?;
         let what = (count, search, start.elapsed());
         contenders.push((what, matcher, Vec::new(), Vec::new(), Vec::new()));
     }
@@ -98,34 +93,64 @@ pub fn measure(rounds: u32, seconds: f64) -> Result<RuleResults, String> {
     Ok(RuleResults { rows: rows.collect() })
 }
 
+/// All of the rules, ready.
+pub(super) fn matcher(text: &str, count: usize, search: Search) -> Result<Matcher, String> {
+    let set = RuleSet::read(text.as_bytes(), &Variables::suricata());
+    let (matcher, skipped) = Matcher::with_search(search, set, &Datasets::default(), |_| true)
+        .map_err(|error| error.to_string())?;
+    if matcher.len() != count {
+        return Err(format!("{} of {count} rules: {:?}", matcher.len(), skipped.first()));
+    }
+    Ok(matcher)
+}
+
 /// Seconds of processor time for one connection.
 fn pass(matcher: &Matcher, traffic: &[(Side, Vec<u8>)], seconds: f64) -> Result<f64, String> {
-    let (shared, budget) = (Shared::default(), MemoryBudget::default());
-    let mut scratch = Scratch::default();
+    let mut follower = Follower::new(matcher);
     repeat(seconds, || {
-        let mut found = 0usize;
         let start = thread_time();
+        follower.connection(traffic)?;
+        Ok(thread_time() - start)
+    })
+}
+
+/// Follows connections with rules, one after the other.
+pub(super) struct Follower<'a> {
+    matcher: &'a Matcher,
+    shared: Shared,
+    budget: MemoryBudget,
+    scratch: Scratch,
+}
+
+impl<'a> Follower<'a> {
+    pub(super) fn new(matcher: &'a Matcher) -> Self {
+        let (shared, budget) = (Shared::default(), MemoryBudget::default());
+        Self { matcher, shared, budget, scratch: Scratch::default() }
+    }
+
+    /// One connection, from its first byte to its end.
+    pub(super) fn connection(&mut self, traffic: &[(Side, Vec<u8>)]) -> Result<(), String> {
+        let Self { matcher, shared, budget, scratch } = self;
+        let mut found = 0usize;
         let ends = (([10, 0, 0, 1], 40_000).into(), ([192, 0, 2, 7], 443).into());
         let mut state = FlowState::new(1, ends.0, ends.1);
         let mut app = AppLayer::new();
-        let mut cx =
-            Context { matcher, shared: &shared, budget: &budget, scratch: &mut scratch, now_ns: 0 };
+        let mut cx = Context { matcher, shared, budget, scratch, now_ns: 0 };
         let mut sink = |_: Detected<'_>| found += 1;
         for (side, bytes) in traffic {
             state.data(&mut cx, *side, bytes, &mut sink);
             app.data(*side, bytes, &mut |event| state.event(&mut cx, &event, &mut sink));
         }
         app.finish(&mut |event| state.event(&mut cx, &event, &mut sink));
-        let time = thread_time() - start;
         if found > 0 {
             return Err(format!("{found} rules matched"));
         }
-        Ok(time)
-    })
+        Ok(())
+    }
 }
 
 impl Traffic {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut random = fastrand::Rng::with_seed(1);
         let mut body = Vec::with_capacity(OBJECT);
         while body.len() < OBJECT {

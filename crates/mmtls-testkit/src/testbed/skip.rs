@@ -3,8 +3,9 @@
 //! A test that needs what the machine cannot give says so on the real standard error (libtest
 //! hides only what goes through the print macros) and counts. Refuses to skip where
 //! `MMTLS_REQUIRE_TESTBED=1`: there a skip is a failure. Other variables do the same for what not every testbed has:
-//! `MMTLS_REQUIRE_OPENSSL` (takes long to build), `MMTLS_REQUIRE_BROWSER`, `MMTLS_REQUIRE_MAN`, `MMTLS_REQUIRE_PROXIES` (`scripts/setup bench`), `MMTLS_REQUIRE_INJECTION` (calls
-//! that are made for threads: x86-64), and what `scripts/with-testbed` sets where kernel and rights allow it:
+//! `MMTLS_REQUIRE_OPENSSL` (takes long to build), `MMTLS_REQUIRE_BROWSER`, `MMTLS_REQUIRE_MAN`,
+//! `MMTLS_REQUIRE_PROXIES` (`scripts/setup bench`), `MMTLS_REQUIRE_INJECTION` (calls
+//! that are made for threads: x86-64), `MMTLS_REQUIRE_INSTRUCTIONS` (AVX2, and the baseline's compiler), and what `scripts/with-testbed` sets where kernel and rights allow it:
 //! `MMTLS_REQUIRE_KERNEL_FORWARDING`, `MMTLS_REQUIRE_MEMORY_CGROUP`, `MMTLS_REQUIRE_LOCKED_MEMORY`.
 
 use std::io::Write;
