@@ -4,10 +4,13 @@
 //! are no more of them than it has flows. All others wait in a queue for something. Refuses to look at the whole table.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::Ends;
 use super::secrets::Random;
+
+/// Between whom, whoever sends.
+pub(super) type Ends = [SocketAddr; 2];
 
 /// A connection.
 pub(super) struct Flow {

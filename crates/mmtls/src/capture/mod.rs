@@ -23,12 +23,10 @@ use zeroize::Zeroizing;
 
 use crate::behind::Behind;
 use crate::mirror::file::RotatingFile;
+use flows::Ends;
 pub use settings::CaptureConfig;
 pub use writer::CaptureError;
 use writer::{Counters, Item, Writer, count};
-
-/// Between whom, whoever sends.
-type Ends = [SocketAddr; 2];
 
 fn ends(one: SocketAddr, other: SocketAddr) -> Ends {
     if one <= other { [one, other] } else { [other, one] }

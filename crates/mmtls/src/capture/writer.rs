@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
 
-use super::Ends;
-use super::flows::{Flow, Flows, Held, Phase, Queue};
+use super::flows::{Ends, Flow, Flows, Held, Phase, Queue};
 use super::secrets::{Log, Random};
 use super::settings::CaptureConfig;
 use crate::behind::{self, ITEM_BYTES};

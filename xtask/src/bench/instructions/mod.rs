@@ -2,7 +2,7 @@
 //! where a case takes more than 3 % more; [`cases`] says what is counted, [`baseline`] how it is compared.
 //!
 //! The figures are those of the development profile, which `make test` builds anyway: not what mmTLS costs, but
-//! whether that has changed. They do not depend on the machine, as far as it has AVX2 ([`callgrind`](super::callgrind)), nor on what
+//! whether that has changed. They do not depend on the machine, as far as it has AVX2 ([`callgrind`]), nor on what
 //! else it does; they do depend on the compiler.
 //!
 //! Refuses a release build; skips, loudly, without valgrind or such a processor, and with another compiler than the
