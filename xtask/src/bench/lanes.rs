@@ -107,6 +107,8 @@ pub struct Lane {
     forward: Option<Background>,
     /// The address that clients ask.
     address: &'static str,
+    /// Clients ask it by the server's name.
+    asks_by_name: bool,
     /// It is so slow that less is asked of it.
     is_slow: bool,
     /// Clients share their keys.
@@ -145,6 +147,7 @@ impl Lane {
             proxy: None,
             forward: None,
             address: address::SERVER_V4,
+            asks_by_name: false,
             is_slow: false,
             shares,
             sessions: 0,
@@ -171,6 +174,7 @@ impl Lane {
                 let proxy = Proxy::start(&lane.bed, &options).map_err(|error| error.to_string())?;
                 lane.proxy = Some(proxy);
                 lane.address = kind.server();
+                lane.asks_by_name = kind == ProxyKind::Squid;
                 lane.is_slow = kind == ProxyKind::Mitmproxy;
             }
             Middlebox::Forward => lane.forward = Some(forwarder::start(&lane.bed)?),
@@ -189,9 +193,17 @@ impl Lane {
             Http::One => command.arg("--h1"),
             Http::Two { streams } => command.args(["-m", &streams.to_string()]),
         };
-        command.args(["-t", "1", "-c", &load.connections.to_string()]);
+        command.args(["-t", "1", "-c", &load.connections.to_string(), "--tls13-ciphers", SUITE]);
         command.args(["-n", &requests.to_string(), "--connection-inactivity-timeout", "10"]);
-        command.arg(format!("https://{}/{}", self.address, object.name));
+        let name = match self.asks_by_name {
+            // Squid wants the server's certificate to have what was asked for as a name.
+            true => {
+                command.arg(format!("--connect-to={}:443", self.address));
+                address::SERVER_NAME
+            }
+            false => self.address,
+        };
+        command.arg(format!("https://{name}/{}", object.name));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
