@@ -51,8 +51,8 @@ pub use testbed::error::TestbedError;
 pub use testbed::namespace::{Namespace, wait_until};
 pub use testbed::process::{Background, Finished};
 pub use testbed::skip::{
-    is_installed, require_browser, require_file, require_program, require_python, require_testbed,
-    skip_unless, skipped_so_far,
+    require_browser, require_file, require_program, require_python, require_testbed, skip_unless,
+    skipped_so_far,
 };
 pub use testbed::sweep::sweep;
 pub use testbed::{Middle, Options, Testbed, address};

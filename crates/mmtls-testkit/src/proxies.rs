@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::pki::{Identity, KeyType, make_ca};
 use crate::testbed::error::TestbedError;
 use crate::testbed::process::Background;
-use crate::testbed::skip::find_program;
+use crate::testbed::skip::is_installed;
 use crate::testbed::sweep::ScratchDir;
 use crate::testbed::{Middle, Testbed, address};
 
@@ -45,6 +45,16 @@ impl ProxyKind {
         }
     }
 
+    /// A program that it needs and that is not installed.
+    #[must_use]
+    pub fn missing(self) -> Option<&'static str> {
+        let needed: &[&str] = match self {
+            Self::Squid => &["squid", "nft"],
+            Self::Haproxy | Self::Mitmproxy => &[self.program()],
+        };
+        needed.iter().copied().find(|program| !is_installed(program))
+    }
+
     /// The address that clients ask.
     #[must_use]
     pub fn server(self) -> &'static str {
@@ -73,6 +83,8 @@ pub struct ProxyOptions {
 /// A running one.
 #[derive(Debug)]
 pub struct Proxy {
+    /// Which one.
+    pub kind: ProxyKind,
     /// The process, for its processor time and output.
     pub process: Background,
     /// Its configuration, or its arguments: what a reader of a benchmark wants to see.
@@ -91,10 +103,10 @@ impl Proxy {
         if bed.middle() != Middle::Routed {
             return Err(failed("needs a testbed with Middle::Routed".to_owned()));
         }
-        let program = options.kind.program();
-        if find_program(program).is_none() {
-            return Err(TestbedError::Unavailable(format!("{program} is not installed")));
+        if let Some(missing) = options.kind.missing() {
+            return Err(TestbedError::Unavailable(format!("{missing} is not installed")));
         }
+        let program = options.kind.program();
         let home = ScratchDir::create(program)?;
         let (settings, command, port) = match options.kind {
             ProxyKind::Haproxy => haproxy(bed, options, home.path())?,
@@ -103,7 +115,7 @@ impl Proxy {
         };
         let mut process = bed.background(program, command)?;
         process.wait_for_listen(port, START_LIMIT)?;
-        Ok(Self { process, settings, _home: home })
+        Ok(Self { kind: options.kind, process, settings, _home: home })
     }
 }
 

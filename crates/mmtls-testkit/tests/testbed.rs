@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use mmtls_testkit::{
     Capture, KeyType, Middle, Nginx, NginxOptions, NginxSplit, OpensslServer, Options, Proxy,
-    ProxyKind, ProxyOptions, SplitOptions, Testbed, address, files, is_installed, machine_cpu,
-    require_program, require_testbed, skip_unless, sweep,
+    ProxyKind, ProxyOptions, SplitOptions, Testbed, address, files, machine_cpu, require_program,
+    require_testbed, skip_unless, sweep,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -106,8 +106,7 @@ fn accepts_other_split_proxies() {
     }
     let expected = files::pattern_bytes(1_000_000, 3);
     for kind in [ProxyKind::Haproxy, ProxyKind::Squid, ProxyKind::Mitmproxy] {
-        let missing = [kind.program(), "nft"].into_iter().find(|it| !is_installed(it));
-        if let Some(missing) = missing {
+        if let Some(missing) = kind.missing() {
             skip_unless("MMTLS_REQUIRE_PROXIES", &format!("{missing} is not installed"));
             continue;
         }

@@ -105,12 +105,6 @@ pub struct Lane {
     split: Option<NginxSplit>,
     proxy: Option<Proxy>,
     forward: Option<Background>,
-    /// The address that clients ask.
-    address: &'static str,
-    /// Clients ask it by the server's name.
-    asks_by_name: bool,
-    /// It is so slow that less is asked of it.
-    is_slow: bool,
     /// Clients share their keys.
     shares: bool,
     /// TLS sessions that clients opened.
@@ -146,9 +140,6 @@ impl Lane {
             split: None,
             proxy: None,
             forward: None,
-            address: address::SERVER_V4,
-            asks_by_name: false,
-            is_slow: false,
             shares,
             sessions: 0,
         };
@@ -173,9 +164,6 @@ impl Lane {
                 };
                 let proxy = Proxy::start(&lane.bed, &options).map_err(|error| error.to_string())?;
                 lane.proxy = Some(proxy);
-                lane.address = kind.server();
-                lane.asks_by_name = kind == ProxyKind::Squid;
-                lane.is_slow = kind == ProxyKind::Mitmproxy;
             }
             Middlebox::Forward => lane.forward = Some(forwarder::start(&lane.bed)?),
             Middlebox::Bridge => {}
@@ -195,17 +183,21 @@ impl Lane {
         };
         command.args(["-t", "1", "-c", &load.connections.to_string(), "--tls13-ciphers", SUITE]);
         command.args(["-n", &requests.to_string(), "--connection-inactivity-timeout", "10"]);
-        let name = match self.asks_by_name {
-            // Squid wants the server's certificate to have what was asked for as a name.
-            true => {
-                command.arg(format!("--connect-to={}:443", self.address));
+        let name = match self.proxy_kind() {
+            // It wants the server's certificate to have what was asked for as a name.
+            Some(squid @ ProxyKind::Squid) => {
+                command.arg(format!("--connect-to={}:443", squid.server()));
                 address::SERVER_NAME
             }
-            false => self.address,
+            _ => address::SERVER_V4,
         };
         command.arg(format!("https://{name}/{}", object.name));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
+    }
+
+    fn proxy_kind(&self) -> Option<ProxyKind> {
+        self.proxy.as_ref().map(|proxy| proxy.kind)
     }
 
     /// What stands in the middle, if that is a process.
@@ -247,9 +239,9 @@ impl Lane {
 
     /// Warms up, checks who talks to the server, and returns the requests that fill `seconds`.
     fn calibrate(&mut self, load: Load, object: Object) -> Result<u64, String> {
-        let (bytes, most) = match self.is_slow {
-            true => (SLOW_WARM_UP_BYTES, SLOW_WARM_UP_REQUESTS),
-            false => (WARM_UP_BYTES, WARM_UP_REQUESTS),
+        let (bytes, most) = match self.proxy_kind() {
+            Some(ProxyKind::Mitmproxy) => (SLOW_WARM_UP_BYTES, SLOW_WARM_UP_REQUESTS),
+            _ => (WARM_UP_BYTES, WARM_UP_REQUESTS),
         };
         let requests = (bytes / object.bytes).min(most).max(u64::from(load.connections));
         let child = self.h2load(load, object, requests).spawn();
@@ -332,13 +324,12 @@ impl Lanes {
             let process = lane.mmtls.as_ref().map(|mmtls| &mmtls.process);
             let process = process.or(lane.split.as_ref().map(|split| &split.process));
             let process = process.or(lane.forward.as_ref());
-            match process {
-                _ if lane.proxy.is_some() => contenders::of_text(
-                    lane.name,
-                    lane.proxy.as_ref().map_or("", |proxy| &proxy.settings),
-                ),
-                Some(process) => contenders::of_process(lane.name, process, lane.bed.directory()),
-                None => contenders::of_text(
+            match (&lane.proxy, process) {
+                (Some(proxy), _) => contenders::of_text(lane.name, &proxy.settings),
+                (None, Some(process)) => {
+                    contenders::of_process(lane.name, process, lane.bed.directory())
+                }
+                (None, None) => contenders::of_text(
                     lane.name,
                     "The kernel's bridge between two veth pairs (MTU 1500), nothing else in the middle.",
                 ),

@@ -4,7 +4,7 @@
 //! the kernel's to forward and then not, a program that only forwards, and nginx, HAProxy, Squid and mitmproxy as split-TLS proxies; in rotating order, with processors of their own as far as there are enough
 //! ([`super::places`]). [`super::lanes`] has what is refused.
 
-use mmtls_testkit::{MmtlsOptions, ProxyKind, address, is_installed};
+use mmtls_testkit::{MmtlsOptions, ProxyKind, address};
 use serde::Serialize;
 
 use super::lanes::{Http, Lanes, Load, Middlebox, Object, SUITE, Variant, ratio};
@@ -98,10 +98,10 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
     ];
     let mut skipped = Vec::new();
     for (name, kind) in PROXIES {
-        match is_installed(kind.program()) && (kind != ProxyKind::Squid || is_installed("nft")) {
-            true => middles.push((name, Middlebox::Proxy(kind))),
-            false => {
-                let why = format!("{} is not installed (scripts/setup bench)", kind.program());
+        match kind.missing() {
+            None => middles.push((name, Middlebox::Proxy(kind))),
+            Some(missing) => {
+                let why = format!("{missing} is not installed (scripts/setup bench)");
                 println!("SKIP: {name}: {why}");
                 skipped.push(Skipped { what: name.to_owned(), why });
             }

@@ -84,7 +84,7 @@ pub fn require_python(module: &str) -> bool {
 
 /// Whether a program is installed; nothing is skipped by asking.
 #[must_use]
-pub fn is_installed(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     find_program(program).is_some()
 }
 
