@@ -250,7 +250,7 @@ pub fn tshark(file: &Path, arguments: &[&str]) -> String {
 
 /// First position of `needle`.
 pub fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack.windows(needle.len()).position(|window| window == needle)
+    memchr::memmem::find(haystack, needle)
 }
 
 /// What follows the head of an HTTP message.
