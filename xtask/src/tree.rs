@@ -40,7 +40,7 @@ pub fn run() -> Result<(), String> {
     }
     check_test_programs(&root, &files, &mut wrong);
     check_files(&root, &files, &mut wrong);
-    wrong.extend(crate::report::check_readme(&root).err());
+    wrong.extend(crate::report::check_documents(&root));
     if wrong.is_empty() {
         println!("tree: {} crates, {} files: in order", packages.len(), files.len());
         return Ok(());

@@ -126,6 +126,8 @@ impl Nginx {
 pub struct SplitOptions {
     /// TLS 1.3 suites on both sides; empty for OpenSSL's default.
     pub ciphersuites: String,
+    /// TLS 1.2 suites on both sides, in OpenSSL's notation; empty for nginx's default.
+    pub ciphers: String,
     /// `ssl_protocols` on both sides.
     pub protocols: String,
     /// The proxy's key towards clients.
@@ -142,6 +144,7 @@ impl Default for SplitOptions {
     fn default() -> Self {
         Self {
             ciphersuites: String::new(),
+            ciphers: String::new(),
             protocols: "TLSv1.2 TLSv1.3".to_owned(),
             key_type: KeyType::Ecdsa,
             upstream_keepalive: 512,
@@ -183,7 +186,7 @@ impl NginxSplit {
             key: &identity.key,
             protocols: &options.protocols,
             ciphersuites: &options.ciphersuites,
-            ciphers: "",
+            ciphers: &options.ciphers,
             groups: "",
             record_bytes: 16384,
             resumption: false,
@@ -193,10 +196,15 @@ impl NginxSplit {
             n => format!("keepalive {n};\nkeepalive_requests 1000000000;\nkeepalive_time 1d;\n"),
         };
         let connection = if options.upstream_keepalive == 0 { "close" } else { "" };
-        let suites = match options.ciphersuites.as_str() {
-            "" => String::new(),
-            suites => format!("proxy_ssl_conf_command Ciphersuites {suites};\n"),
-        };
+        let mut suites = String::new();
+        for (directive, list) in [
+            ("proxy_ssl_conf_command Ciphersuites", &options.ciphersuites),
+            ("proxy_ssl_ciphers", &options.ciphers),
+        ] {
+            if !list.is_empty() {
+                suites.push_str(&format!("{directive} {list};\n"));
+            }
+        }
         let block = format!(
             "upstream origin {{\nserver {origin}:443;\n{keepalive}}}\n\
              server {{\n{listen}{tls}location / {{\n\

@@ -13,7 +13,9 @@ use mmtls_testkit::{
 use serde::Serialize;
 
 use super::contenders;
-use super::lanes::{Directory, Done, Load, children_cpu, negotiated};
+use super::h2load::{Done, negotiated};
+use super::lane::{Load, children_cpu};
+use super::lanes::Directory;
 use super::places::Places;
 use super::report::{Samples, table};
 use crate::results::{Axis, Contender, Figure};
@@ -100,7 +102,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<Option<EndToEndResults>, 
     places.server()?;
     let mut server = Nginx::start(&bed, options).map_err(failed)?;
     let name = "nginx with the private tag";
-    let contenders = vec![contenders::of_process(name, &server.process, bed.directory())];
+    let contenders = vec![contenders::of_process(name, &server.process)];
     places.client()?;
     let mut comparisons = Vec::new();
     for cipher in CIPHERS {

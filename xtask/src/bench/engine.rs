@@ -1,5 +1,5 @@
-//! Part (a): the engine in memory, one thread, every record of a TLS 1.3 AES-256-GCM download
-//! opened, against raw opening of the same records.
+//! The engine in memory, one thread, every record of a TLS 1.3 AES-256-GCM download opened, and raw opening of the same
+//! records: what parts (a) and (f) have in common.
 //!
 //! Frames are sealed and cut beforehand. A measurement of the engine gives it all frames of all
 //! flows, data and acknowledgments, asks for every verdict and output, and lets a minimal handler
@@ -21,12 +21,9 @@ use mmtls_engine::{Config, Engine, FrameInput, Link, Policy, PortId, SharedKeys,
 use mmtls_record::Tls13Opener;
 pub(super) use mmtls_testkit::opening::OpenAll;
 use mmtls_testkit::synthesis::side;
-use serde::Serialize;
 
 use super::callgrind::counted;
-use super::report::{Samples, table};
 use super::synthetic::{self, Connection, Keys, Sent};
-use crate::results::{Axis, Figure};
 
 /// Plaintext of a full record.
 pub(super) const RECORD_CONTENT: usize = 16384;
@@ -151,6 +148,11 @@ impl Download {
     /// Opened by something else.
     pub(super) fn opened_by(self, opener: Opener) -> Self {
         Self { opener, ..self }
+    }
+
+    /// Data and acknowledgments.
+    pub(super) fn frames(&self) -> usize {
+        self.frames.len()
     }
 
     /// TCP payload bytes of all frames.
@@ -280,9 +282,13 @@ fn deliver_openers<A: Application>(
     }
 }
 
-/// The records of every flow, sealed and contiguous.
-pub(super) fn seal(flows: usize, records_per_flow: usize) -> Result<Vec<Vec<u8>>, String> {
-    let content = mmtls_testkit::files::pattern_bytes(RECORD_CONTENT, 1);
+/// The records of every flow, sealed and contiguous, each with `content` bytes.
+pub(super) fn seal(
+    flows: usize,
+    records_per_flow: usize,
+    content: usize,
+) -> Result<Vec<Vec<u8>>, String> {
+    let content = mmtls_testkit::files::pattern_bytes(content, 1);
     (0..flows as u32)
         .map(|session| {
             let sealer = Keys::of(session, Direction::ServerToClient, Some(0)).sealer()?;
@@ -311,17 +317,21 @@ pub(super) fn thread_time() -> Duration {
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// Opens every record with nothing but the AEAD; the time it took.
-pub(super) fn raw_pass(sealed: &[Vec<u8>], clock: Clock) -> Result<Duration, String> {
+/// Opens every record, of `content` bytes each, with nothing but the AEAD; the time it took.
+pub(super) fn raw_pass(
+    sealed: &[Vec<u8>],
+    content: usize,
+    clock: Clock,
+) -> Result<Duration, String> {
     let keys: Vec<_> = (0..sealed.len() as u32)
         .map(|session| Keys::of(session, Direction::ServerToClient, Some(0)))
         .map(|keys| Ok((LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &keys.key)?), keys.iv)))
         .collect::<Result<_, aws_lc_rs::error::Unspecified>>()
         .map_err(|_| "AES-256-GCM keys")?;
-    let mut plaintext = vec![0; RECORD_CONTENT + 1];
+    let mut plaintext = vec![0; content + 1];
     let start = clock();
     for ((key, iv), stream) in keys.iter().zip(sealed) {
-        let records = stream.chunks_exact(RECORD_CONTENT + RECORD_OVERHEAD);
+        let records = stream.chunks_exact(content + RECORD_OVERHEAD);
         for (sequence, record) in (0u64..).zip(records) {
             let mut nonce = *iv;
             for (byte, with) in nonce[4..].iter_mut().zip(sequence.to_be_bytes()) {
@@ -338,83 +348,6 @@ pub(super) fn raw_pass(sealed: &[Vec<u8>], clock: Clock) -> Result<Duration, Str
     Ok(clock().saturating_sub(start))
 }
 
-/// One way to cut a download, measured.
-#[derive(Debug, Serialize)]
-pub struct Case {
-    cut: &'static str,
-    flows: usize,
-    frames: usize,
-    /// TCP payload of the engine's frames per second.
-    gbit_per_s: Samples,
-    /// The same of raw opening, interleaved.
-    raw_gbit_per_s: Samples,
-    /// First divided by second, round by round.
-    ratio: Samples,
-    /// Engine time per frame, acknowledgments included.
-    ns_per_frame: Samples,
-}
-
-/// Part (a).
-#[derive(Debug, Serialize)]
-pub struct EngineResults {
-    suite: &'static str,
-    record_content_bytes: usize,
-    working_set_bytes: usize,
-    rounds: u32,
-    cases: Vec<Case>,
-}
-
-const CUTS: [(&str, Cut); 2] =
-    [("64 KB super-frames", Cut::Super), ("1448 B segments", Cut::Segments)];
-
-/// Measures each case and raw opening in turn, `rounds` times, about `seconds` each time.
-pub fn measure(rounds: u32, seconds: f64) -> Result<EngineResults, String> {
-    let mut cases = Vec::new();
-    for flows in [1, 64] {
-        let per_flow = TOTAL_CONTENT / RECORD_CONTENT / flows;
-        let sealed = seal(flows, per_flow)?;
-        let records = (flows * per_flow) as u64;
-        let downloads = CUTS.map(|(name, cut)| (name, Download::prepare(&sealed, records, cut)));
-        let bytes = downloads[0].1.payload_bytes;
-        let (mut raw, mut ours) = (Vec::new(), [Vec::new(), Vec::new()]);
-        // Round 0 warms up.
-        for round in 0..=rounds {
-            let raw_time = repeat(seconds, || raw_pass(&sealed, thread_time))?;
-            let mut times = [0.0; 2];
-            for ((_, download), time) in downloads.iter().zip(&mut times) {
-                *time = repeat(seconds, || download.pass(thread_time))?;
-            }
-            if round > 0 {
-                raw.push(raw_time);
-                ours.iter_mut().zip(times).for_each(|(all, time)| all.push(time));
-            }
-        }
-        let gbit = |time: &f64| bytes as f64 * 8.0 / time / 1e9;
-        for ((cut, download), times) in downloads.iter().zip(&ours) {
-            let frames = download.frames.len();
-            let ratios = raw.iter().zip(times).map(|(raw, time)| raw / time);
-            cases.push(Case {
-                cut,
-                flows,
-                frames,
-                gbit_per_s: Samples::new(times.iter().map(gbit).collect()),
-                raw_gbit_per_s: Samples::new(raw.iter().map(gbit).collect()),
-                ratio: Samples::new(ratios.collect()),
-                ns_per_frame: Samples::new(
-                    times.iter().map(|time| time * 1e9 / frames as f64).collect(),
-                ),
-            });
-        }
-    }
-    Ok(EngineResults {
-        suite: "TLS_AES_256_GCM_SHA384",
-        record_content_bytes: RECORD_CONTENT,
-        working_set_bytes: TOTAL_CONTENT,
-        rounds,
-        cases,
-    })
-}
-
 /// Repeats a measurement for about `seconds`; its mean time in seconds.
 pub(super) fn repeat(
     seconds: f64,
@@ -426,71 +359,6 @@ pub(super) fn repeat(
         count += 1;
     }
     Ok(total / f64::from(count))
-}
-
-impl EngineResults {
-    /// Ours: throughput against raw opening, and time per frame.
-    pub fn figures(&self) -> Vec<Figure> {
-        let frames = || Axis::category("frames, flows");
-        let mut throughput = Figure::new(
-            "M1",
-            "throughput",
-            "The engine in memory on one thread, every record opened, against opening alone",
-            frames(),
-            Axis::linear("TCP payload", "Gbit/s"),
-        )
-        .note(format!(
-            "{}, records of {} bytes, {} MB of plaintext; the thread's processor time.",
-            self.suite,
-            self.record_content_bytes,
-            self.working_set_bytes >> 20
-        ));
-        let mut frame = Figure::new(
-            "M1",
-            "frame",
-            "The engine in memory: time per frame, acknowledgments included",
-            frames(),
-            Axis::linear("processor time per frame", "ns"),
-        );
-        for case in &self.cases {
-            let x = format!("{}, {} flow{}", case.cut, case.flows, plural(case.flows));
-            throughput.add("raw AEAD", x.clone(), &case.raw_gbit_per_s.samples);
-            throughput.add("mmTLS engine", x.clone(), &case.gbit_per_s.samples);
-            frame.add("mmTLS engine", x, &case.ns_per_frame.samples);
-        }
-        vec![throughput, frame]
-    }
-
-    /// Prints the table.
-    pub fn print(&self) {
-        let rows: Vec<Vec<String>> = self
-            .cases
-            .iter()
-            .map(|case| {
-                vec![
-                    format!("{}, {} flow{}", case.cut, case.flows, plural(case.flows)),
-                    format!("{:.1}", case.gbit_per_s.median),
-                    format!("{:.1}", case.raw_gbit_per_s.median),
-                    format!("{:.2}", case.ratio.median),
-                    format!("{:.2}–{:.2}", case.ratio.min, case.ratio.max),
-                    format!("{:.0}", case.ns_per_frame.median),
-                ]
-            })
-            .collect();
-        table(
-            &format!(
-                "(a) engine in memory, one thread, {}, {} B records, everything opened; \
-                 medians of {} rounds",
-                self.suite, self.record_content_bytes, self.rounds
-            ),
-            &["frames", "Gbit/s", "raw AEAD", "ratio", "range", "ns/frame"],
-            &rows,
-        );
-    }
-}
-
-fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }
 
 /// Arguments of the hidden subcommand that callgrind counts.
@@ -509,11 +377,12 @@ const COUNTED_RECORDS: usize = 64;
 
 /// Prints what one pass is: frames and payload bytes.
 pub fn pass(args: &PassArgs) -> Result<(), String> {
-    let sealed = seal(1, COUNTED_RECORDS)?;
+    let sealed = seal(1, COUNTED_RECORDS, RECORD_CONTENT)?;
     let (frames, bytes) = match args.cut {
         None => {
             counted(&mut || {
-                (0..args.passes).try_for_each(|_| raw_pass(&sealed, no_time).map(drop))
+                (0..args.passes)
+                    .try_for_each(|_| raw_pass(&sealed, RECORD_CONTENT, no_time).map(drop))
             })?;
             (COUNTED_RECORDS, sealed[0].len() as u64)
         }

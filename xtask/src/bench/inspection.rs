@@ -7,7 +7,9 @@ use std::fs;
 use mmtls_testkit::MmtlsOptions;
 use serde::Serialize;
 
-use super::lanes::{Directory, Http, Lanes, Load, Middlebox, Object, SUITE, Variant, ratio};
+use super::h2load::{Http, Object};
+use super::lane::{Load, Middlebox};
+use super::lanes::{Directory, Lanes, Variant, ratio};
 use super::monitor::Monitored;
 use super::report::{Samples, table};
 use super::rules::rule_text;
@@ -93,8 +95,9 @@ pub fn measure(repetitions: u32, load: Load) -> Result<InspectionResults, String
     let mut lanes = Lanes::start(middles, &OBJECTS, load)?;
     let (contenders, note) = (lanes.contenders(), lanes.note());
     let mut variants = Vec::new();
+    let all: Vec<usize> = (0..lanes.lanes.len()).collect();
     for object in OBJECTS {
-        variants.extend(lanes.measure(repetitions, object)?);
+        variants.extend(lanes.measure(repetitions, object, &all)?);
     }
     let against_split = variants.chunks_exact(lanes.lanes.len()).flat_map(against).collect();
     let mut monitors = Vec::new();
@@ -102,7 +105,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<InspectionResults, String
         monitors.push(lane.stop_monitor()?);
     }
     Ok(InspectionResults {
-        suite: SUITE,
+        suite: load.tls.suite(),
         connections: load.connections,
         rules: RULES,
         receive_steering: lanes.steering(),

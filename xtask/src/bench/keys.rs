@@ -19,7 +19,8 @@ use mmtls_testkit::{
 use serde::Serialize;
 
 use super::contenders;
-use super::lanes::{self, Directory};
+use super::lane::{self, Tls};
+use super::lanes::Directory;
 use super::monitor;
 use super::report::{Samples, table};
 use super::sessions::output;
@@ -125,7 +126,7 @@ pub fn measure(repetitions: u32, sessions: u32) -> Result<KeyResults, String> {
     }
     let files = Directory::create("files")?;
     files::pattern(&files.0.join("1k"), 1024, 1).map_err(failed)?;
-    let _server = Nginx::start(&bed, lanes::server_options(&files.0)).map_err(failed)?;
+    let _server = Nginx::start(&bed, lane::server_options(Tls::Gcm, &files.0)).map_err(failed)?;
     for _ in 0..repetitions {
         for way in Way::BOTH {
             let stalls = stalls(&bed, way, sessions, &identity)?;
@@ -151,7 +152,7 @@ fn stalls(
     let config = (way == Way::Sealed).then_some(config);
     let options = MmtlsOptions { config, ..MmtlsOptions::new(crate::binaries()?) };
     let mmtls = Mmtls::start(bed, &options).map_err(failed)?;
-    let contender = contenders::of_process(way.name(), &mmtls.process, mmtls.directory());
+    let contender = contenders::of_process(way.name(), &mmtls.process);
     let monitor =
         format!("{}@{}:{}", address::MIDDLEBOX_NAME, address::KEYS_V4, middlebox::KEYS_PORT);
     let (_key_server, to) = match way {

@@ -1,13 +1,15 @@
 //! Part (b): the same downloads over persistent connections through several middles: the kernel's bridge
 //! (end to end, nothing added), mmTLS (keys shared by `mmtls exec`, every record opened, HTTP
 //! followed, logs on), the same as a passive monitor beside the kernel's bridge, mmTLS with a bypassed server, which is
-//! the kernel's to forward and then not, a program that only forwards, and nginx, HAProxy, Squid and mitmproxy as split-TLS proxies; in rotating order, with processors of their own as far as there are enough
-//! ([`super::places`]). [`super::lanes`] has what is refused.
+//! the kernel's to forward and then not, mmTLS that reads the first 64 KB of an object, and whose rest is the kernel's to forward and then not, a program that only forwards, and nginx, HAProxy, Squid and mitmproxy as split-TLS proxies; in rotating order, with processors of their own as far as there are enough
+//! ([`super::places`]). Then bridge, mmTLS and nginx with TLS 1.2 and AES-256-CBC. [`super::lane`] has what is refused.
 
 use mmtls_testkit::{MmtlsOptions, ProxyKind, address};
 use serde::Serialize;
 
-use super::lanes::{Http, Lanes, Load, Middlebox, Object, SUITE, Variant, ratio};
+use super::h2load::{Http, Object};
+use super::lane::{Load, Middlebox, Tls};
+use super::lanes::{Lanes, Variant, ratio};
 use super::monitor::Monitored;
 use super::report::{Samples, table};
 use super::variants;
@@ -19,6 +21,11 @@ const SPLIT: usize = 2;
 const PASSIVE: usize = 3;
 const UNREAD: usize = 4;
 const UNREAD_IN_USER_SPACE: usize = 5;
+const LIMITED: usize = 6;
+const LIMITED_IN_USER_SPACE: usize = 7;
+
+/// Bytes of an object that two of the monitors read.
+const LIMIT: u64 = 64 << 10;
 
 /// Served files.
 const OBJECTS: [Object; 5] = [
@@ -28,6 +35,9 @@ const OBJECTS: [Object; 5] = [
     Object { name: "1m", bytes: 1 << 20, http: Http::One },
     Object { name: "4m", bytes: 4 << 20, http: Http::One },
 ];
+
+/// What is served with TLS 1.2 and AES-256-CBC.
+const CBC_OBJECTS: [Object; 2] = [OBJECTS[2], OBJECTS[3]];
 
 /// Split-TLS proxies besides nginx, where they are installed.
 const PROXIES: [(&str, ProxyKind); 3] = [
@@ -68,10 +78,16 @@ pub struct LiveResults {
     passive: Monitored,
     unread: Monitored,
     unread_in_user_space: Monitored,
+    limited: Monitored,
+    limited_in_user_space: Monitored,
+    cbc: Vec<Variant>,
+    cbc_mmtls: Monitored,
     #[serde(skip)]
     pub contenders: Vec<Contender>,
     #[serde(skip)]
     note: String,
+    #[serde(skip)]
+    cbc_note: String,
     #[serde(skip)]
     skipped: Vec<Skipped>,
 }
@@ -87,13 +103,24 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
     };
     let alone = unread("[inline]\nkernel_forwarding = \"always\"\n");
     let in_user_space = unread("[inline]\nkernel_forwarding = \"never\"\n");
+    let limited = |forwarding: &str| {
+        // nginx pads nothing.
+        let config = format!(
+            "[inspect]\nlimit_bytes = {LIMIT}\nlimit_trusts_padding = true\n\
+             [inline]\nkernel_forwarding = {forwarding:?}\n"
+        );
+        let options = MmtlsOptions { config: Some(config), ..monitor.clone() };
+        Middlebox::Monitor(Box::new(options))
+    };
     let mut middles = vec![
         ("kernel bridge", Middlebox::Bridge),
-        ("mmTLS", Middlebox::Monitor(Box::new(monitor))),
+        ("mmTLS", Middlebox::Monitor(Box::new(monitor.clone()))),
         ("nginx split TLS", Middlebox::Split),
         ("mmTLS passive", Middlebox::Monitor(Box::new(passive))),
         ("mmTLS, a bypassed server", alone),
         ("the same in user space", in_user_space),
+        ("mmTLS, 64 KB, kernel", limited("always")),
+        ("mmTLS, first 64 KB", limited("never")),
         ("forwarding alone", Middlebox::Forward),
     ];
     let mut skipped = Vec::new();
@@ -109,29 +136,56 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
     }
     let mut lanes = Lanes::start(middles, &OBJECTS, load)?;
     let (contenders, note) = (lanes.contenders(), lanes.note());
-    let mut variants = Vec::new();
+    let (mut variants, mut headlines) = (Vec::new(), Vec::new());
     for object in OBJECTS {
-        variants.extend(lanes.measure(repetitions, object)?);
+        // Where everything is within the limit, those that have one do what the others do.
+        let is_wanted =
+            |&at: &usize| object.bytes > LIMIT || !(LIMITED..=LIMITED_IN_USER_SPACE).contains(&at);
+        let wanted: Vec<usize> = (0..lanes.lanes.len()).filter(is_wanted).collect();
+        let measured = lanes.measure(repetitions, object, &wanted)?;
+        headlines.push(headline(&measured));
+        variants.extend(measured);
     }
-    let headlines = variants.chunks_exact(lanes.lanes.len()).map(headline).collect();
     let mmtls = lanes.lanes[MMTLS].stop_monitor()?;
     let passive = lanes.lanes[PASSIVE].stop_monitor()?;
     let unread = lanes.lanes[UNREAD].stop_monitor()?;
     let unread_in_user_space = lanes.lanes[UNREAD_IN_USER_SPACE].stop_monitor()?;
+    let limited = lanes.lanes[LIMITED].stop_monitor()?;
+    let limited_in_user_space = lanes.lanes[LIMITED_IN_USER_SPACE].stop_monitor()?;
+    let (receive_steering, cubic, placed) = (lanes.steering(), lanes.cubic(), lanes.placed());
+    // Servers and proxies of one suite go before those of the next come.
+    drop(lanes);
+    let middles = vec![
+        ("kernel bridge", Middlebox::Bridge),
+        ("mmTLS", Middlebox::Monitor(Box::new(monitor))),
+        ("nginx split TLS", Middlebox::Split),
+    ];
+    let mut lanes = Lanes::start(middles, &CBC_OBJECTS, Load { tls: Tls::Cbc, ..load })?;
+    let mut cbc = Vec::new();
+    for object in CBC_OBJECTS {
+        cbc.extend(lanes.measure(repetitions, object, &[BRIDGE, MMTLS, SPLIT])?);
+    }
+    let cbc_note = lanes.note();
+    let cbc_mmtls = lanes.lanes[MMTLS].stop_monitor()?;
     Ok(LiveResults {
-        suite: SUITE,
+        suite: load.tls.suite(),
         connections: load.connections,
-        receive_steering: lanes.steering(),
-        cubic: lanes.cubic(),
-        placed: lanes.placed(),
+        receive_steering,
+        cubic,
+        placed,
         variants,
         headlines,
         mmtls,
         passive,
         unread,
         unread_in_user_space,
+        limited,
+        limited_in_user_space,
+        cbc,
+        cbc_mmtls,
         contenders,
         note,
+        cbc_note,
         skipped,
     })
 }
@@ -155,6 +209,24 @@ fn headline(variants: &[Variant]) -> Headline {
     }
 }
 
+/// A line of the table for each; every object has a bridge.
+fn rows<'a>(variants: &'a [Variant], tls: &'a str) -> impl Iterator<Item = Vec<String>> + 'a {
+    variants.iter().map(move |it| {
+        let machine = &it.machine_cpu_s_per_gb;
+        let bridge = variants.iter().find(|other| other.object_bytes == it.object_bytes);
+        let bridge = bridge.map_or(machine.median, |it| it.machine_cpu_s_per_gb.median);
+        vec![
+            format!("{} KB{tls}, {}", it.object_bytes >> 10, it.variant),
+            format!("{:.1}", it.gbit_per_s.median),
+            format!("{:.3}", machine.median),
+            format!("{:.3}–{:.3}", machine.min, machine.max),
+            format!("{:.3}", machine.median - bridge),
+            format!("{:.3}", it.processes_cpu_s_per_gb.median),
+            format!("{:.3}", it.middle_cpu_s_per_gb.median),
+        ]
+    })
+}
+
 impl LiveResults {
     /// Figure 10.
     pub fn figures(&self) -> Vec<Figure> {
@@ -169,42 +241,31 @@ impl LiveResults {
             ("mmTLS passive", &self.passive),
             ("mmTLS, a bypassed server", &self.unread),
             ("the same in user space", &self.unread_in_user_space),
+            ("mmTLS, 64 KB, kernel", &self.limited),
+            ("mmTLS, first 64 KB", &self.limited_in_user_space),
         ];
         if let Some(first) = figures.first_mut() {
             first.notes.push(format!("HTTP/1.1, {}", self.note));
             first.skipped.extend(self.skipped.iter().cloned());
             first.notes.extend(monitors.map(|(name, it)| it.line(name)));
         }
+        let what = "Downloads with TLS 1.2 and AES-256-CBC";
+        let cbc = variants::figures("10", what, &axis, &self.cbc, x).into_iter().next();
+        figures.extend(cbc.map(|cbc| {
+            Figure { panel: "cbc".to_owned(), ..cbc }
+                .note(&format!("HTTP/1.1, {}", self.cbc_note))
+                .note(&self.cbc_mmtls.line("mmTLS"))
+        }));
         figures
     }
 
     /// Prints the tables.
     pub fn print(&self) {
-        let added = |it: &Variant| {
-            let bridge = &self.variants.iter().find(|other| other.object_bytes == it.object_bytes);
-            bridge.map_or(0.0, |bridge| {
-                it.machine_cpu_s_per_gb.median - bridge.machine_cpu_s_per_gb.median
-            })
-        };
-        let rows: Vec<Vec<String>> = self
-            .variants
-            .iter()
-            .map(|it| {
-                let machine = &it.machine_cpu_s_per_gb;
-                vec![
-                    format!("{} KB, {}", it.object_bytes >> 10, it.variant),
-                    format!("{:.1}", it.gbit_per_s.median),
-                    format!("{:.3}", machine.median),
-                    format!("{:.3}–{:.3}", machine.min, machine.max),
-                    format!("{:.3}", added(it)),
-                    format!("{:.3}", it.processes_cpu_s_per_gb.median),
-                    format!("{:.3}", it.middle_cpu_s_per_gb.median),
-                ]
-            })
-            .collect();
+        let rows: Vec<_> =
+            rows(&self.variants, "").chain(rows(&self.cbc, ", TLS 1.2 CBC")).collect();
         table(
             &format!(
-                "(b) h2load HTTP/1.1, {} persistent connections, {}, {}; CPU-s/GB, medians",
+                "(b) h2load HTTP/1.1, {} persistent connections, {} but where another is named, {}; CPU-s/GB, medians",
                 self.connections,
                 self.suite,
                 if self.placed { "everybody placed" } else { "nobody placed" }
@@ -234,5 +295,8 @@ impl LiveResults {
         self.passive.print("mmTLS passive");
         self.unread.print("mmTLS, a bypassed server");
         self.unread_in_user_space.print("the same in user space");
+        self.limited.print("mmTLS, 64 KB, kernel");
+        self.limited_in_user_space.print("mmTLS, first 64 KB");
+        self.cbc_mmtls.print("mmTLS, TLS 1.2 CBC");
     }
 }

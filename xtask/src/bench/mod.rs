@@ -1,7 +1,7 @@
 //! `xtask bench`: the benchmarks of the project, as tables and as a file of results ([`crate::results`]), of which
 //! `xtask report` makes plots. `docs/benchmarks.md` says what is measured and how to read it; [`parts`] lists it all.
 //!
-//! * `a`, [`engine`]: the engine in memory against raw record opening.
+//! * `a`, [`opening`]: the engine in memory against raw record opening, by size of record, too.
 //! * `b`, [`live`]: downloads through a kernel bridge, mmTLS, and nginx as split-TLS proxy.
 //! * `c`, [`sessions`]: new connections through mmTLS, and through the proxy.
 //! * `d`, [`tag`]: what the private tag costs per record.
@@ -20,13 +20,16 @@ mod endtoend;
 mod engine;
 pub mod facts;
 mod forwarder;
+mod h2load;
 mod idle;
 mod inspection;
 pub mod instructions;
 mod keys;
+mod lane;
 mod lanes;
 mod live;
 mod monitor;
+mod opening;
 mod parts;
 mod places;
 mod record;
@@ -74,10 +77,10 @@ pub struct BenchArgs {
     /// Then make a page of the file (`xtask report`).
     #[arg(long, value_name = "PATH")]
     report: Option<PathBuf>,
-    /// How often each measurement is repeated (8; with --quick 2); what is done soon gets at least five rounds.
+    /// How often each measurement is repeated (5; with --quick 2); what is done soon gets at least five rounds.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: Option<u32>,
-    /// Length of each live transfer in seconds (3; with --quick 0.5); in memory, each measurement gets a tenth of it.
+    /// Length of each live transfer in seconds (2; with --quick 0.5); in memory, each measurement gets a tenth of it.
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
     /// Persistent connections of live transfers.
@@ -212,7 +215,7 @@ fn write_details(path: &Path, details: &serde_json::Map<String, Value>) -> Resul
 
 fn extent(args: &BenchArgs) -> Result<Extent, String> {
     let (repetitions, seconds, sessions) =
-        if args.quick { (2, 0.5, 2000) } else { (8, 3.0, 20_000) };
+        if args.quick { (2, 0.5, 2000) } else { (5, 2.0, 20_000) };
     let seconds = args.seconds.unwrap_or(seconds);
     if !(0.1..=600.0).contains(&seconds) {
         return Err("--seconds must be between 0.1 and 600".to_owned());
@@ -220,11 +223,12 @@ fn extent(args: &BenchArgs) -> Result<Extent, String> {
     Ok(Extent {
         repetitions: args.repetitions.unwrap_or(repetitions),
         seconds,
-        load: lanes::Load {
+        load: lane::Load {
             connections: args.connections,
             seconds,
             steering: !args.no_steering,
             floating: args.floating,
+            tls: lane::Tls::Gcm,
         },
         sessions: args.sessions.unwrap_or(sessions),
         window: args.window,
@@ -277,7 +281,7 @@ struct Course {
 
 impl Course {
     fn new(parts: &[&Part], extent: &Extent) -> Self {
-        let factor = f64::from(extent.repetitions) / 8.0 * extent.seconds / 3.0;
+        let factor = f64::from(extent.repetitions) / 5.0 * extent.seconds / 2.0;
         let left = parts.iter().map(|part| part.seconds * factor).sum();
         let start = Instant::now();
         Self { all: parts.len(), begun: 0, start, left, thought: 0.0, took: 0.0, factor }
@@ -341,9 +345,15 @@ mod tests {
     fn tells_how_long_a_run_may_go_on() {
         let parts: Vec<&Part> = PARTS[..2].iter().collect();
         let args = Extent {
-            repetitions: 8,
-            seconds: 3.0,
-            load: lanes::Load { connections: 1, seconds: 3.0, steering: true, floating: true },
+            repetitions: 5,
+            seconds: 2.0,
+            load: lane::Load {
+                connections: 1,
+                seconds: 2.0,
+                steering: true,
+                floating: true,
+                tls: lane::Tls::Gcm,
+            },
             sessions: 100,
             window: 1,
             callgrind: false,

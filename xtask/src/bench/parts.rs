@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::{callgrind, endtoend, engine, idle, inspection, keys, lanes, live, rules, scaling};
+use super::{callgrind, endtoend, idle, inspection, keys, lane, live, opening, rules, scaling};
 use super::{sessions, tag};
 use crate::results::{Contender, Figure};
 
@@ -18,7 +18,7 @@ pub struct Part {
     pub figures: &'static [&'static str],
     /// What it runs besides this program, whose versions are noted.
     pub programs: &'static [&'static str],
-    /// About how long it takes on two cores, with 8 repetitions of 3 seconds.
+    /// About how long it takes on two cores, with 5 repetitions of 2 seconds.
     pub seconds: f64,
     pub measure: fn(&Extent) -> Result<Outcome, String>,
 }
@@ -28,7 +28,7 @@ pub struct Part {
 pub struct Extent {
     pub repetitions: u32,
     pub seconds: f64,
-    pub load: lanes::Load,
+    pub load: lane::Load,
     pub sessions: u32,
     pub window: u32,
     pub callgrind: bool,
@@ -61,9 +61,9 @@ pub const PARTS: [Part; 10] = [
     Part {
         letter: 'a',
         what: "the engine in memory",
-        figures: &["M1"],
+        figures: &["M1", "M4"],
         programs: &[],
-        seconds: 25.0,
+        seconds: 10.0,
         measure: engine,
     },
     Part {
@@ -71,7 +71,7 @@ pub const PARTS: [Part; 10] = [
         what: "downloads over persistent connections",
         figures: &["10"],
         programs: &["nginx", "h2load", "openssl", "haproxy", "squid", "mitmdump"],
-        seconds: 1400.0,
+        seconds: 583.0,
         measure: live,
     },
     Part {
@@ -79,7 +79,7 @@ pub const PARTS: [Part; 10] = [
         what: "new connections",
         figures: &["11"],
         programs: &["nginx", "ab", "openssl"],
-        seconds: 180.0,
+        seconds: 75.0,
         measure: sessions,
     },
     Part {
@@ -87,7 +87,7 @@ pub const PARTS: [Part; 10] = [
         what: "the private tag per record",
         figures: &["16"],
         programs: &[],
-        seconds: 35.0,
+        seconds: 15.0,
         measure: tag,
     },
     Part {
@@ -95,7 +95,7 @@ pub const PARTS: [Part; 10] = [
         what: "the private tag end to end",
         figures: &["17"],
         programs: &["nginx", "h2load", "openssl"],
-        seconds: 480.0,
+        seconds: 200.0,
         measure: end_to_end,
     },
     Part {
@@ -103,7 +103,7 @@ pub const PARTS: [Part; 10] = [
         what: "engines on two threads, and what a pause saves",
         figures: &["15", "M2"],
         programs: &[],
-        seconds: 60.0,
+        seconds: 25.0,
         measure: scaling,
     },
     Part {
@@ -111,7 +111,7 @@ pub const PARTS: [Part; 10] = [
         what: "rules in memory",
         figures: &["20"],
         programs: &[],
-        seconds: 60.0,
+        seconds: 25.0,
         measure: rules,
     },
     Part {
@@ -119,7 +119,7 @@ pub const PARTS: [Part; 10] = [
         what: "rules live",
         figures: &["20"],
         programs: &["nginx", "h2load", "openssl"],
-        seconds: 900.0,
+        seconds: 375.0,
         measure: inspection,
     },
     Part {
@@ -127,7 +127,7 @@ pub const PARTS: [Part; 10] = [
         what: "keys on their way",
         figures: &["12"],
         programs: &["nginx", "openssl"],
-        seconds: 240.0,
+        seconds: 100.0,
         measure: keys,
     },
     Part {
@@ -135,7 +135,7 @@ pub const PARTS: [Part; 10] = [
         what: "open sessions",
         figures: &["M3"],
         programs: &[],
-        seconds: 90.0,
+        seconds: 38.0,
         measure: idle,
     },
 ];
@@ -162,7 +162,7 @@ fn no_testbed(programs: &[&str]) -> Option<Outcome> {
 }
 
 fn engine(extent: &Extent) -> Result<Outcome, String> {
-    let results = engine::measure(extent.rounds(), extent.seconds / 10.0)?;
+    let results = opening::measure(extent.rounds(), extent.seconds / 10.0)?;
     results.print();
     let mut figures = results.figures();
     let mut counted = None;

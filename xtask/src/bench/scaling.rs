@@ -98,7 +98,7 @@ impl super::engine::Application for FirstPart {
 pub fn measure(rounds: u32, seconds: f64) -> Result<ScalingResults, String> {
     let records = TOTAL_CONTENT / RECORD_CONTENT;
     // Everybody has memory of their own.
-    let sealed = [seal(1, records)?, seal(1, records)?];
+    let sealed = [seal(1, records, RECORD_CONTENT)?, seal(1, records, RECORD_CONTENT)?];
     let mut scaling = Vec::new();
     let mut pause = Vec::new();
     for (what, cut) in [("64 KB super-frames", Cut::Super), ("1448 B segments", Cut::Segments)] {
@@ -133,7 +133,7 @@ pub fn measure(rounds: u32, seconds: f64) -> Result<ScalingResults, String> {
     }
     let bytes = sealed[0].iter().map(|stream| stream.len() as u64).sum();
     scaling.push(scale("raw AEAD", bytes, rounds, |threads| {
-        together(threads, |it| repeat(seconds, || raw_pass(&sealed[it], wall)))
+        together(threads, |it| repeat(seconds, || raw_pass(&sealed[it], RECORD_CONTENT, wall)))
     })?);
     Ok(ScalingResults { rounds, scaling, pause })
 }

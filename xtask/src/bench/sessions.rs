@@ -21,7 +21,8 @@ use mmtls_testkit::{
 use serde::Serialize;
 
 use super::contenders;
-use super::lanes::{self, Directory, SUITE};
+use super::lane::{self, Tls};
+use super::lanes::Directory;
 use super::monitor::{self, Monitored};
 use super::replayer::Replayed;
 use super::report::{Samples, table};
@@ -116,11 +117,11 @@ impl Lane {
     fn start(key_type: KeyType, keepalive: bool, files: &Path) -> Result<Self, String> {
         let options = Options { middle: Middle::Routed, rps: false, ..Options::default() };
         let bed = Testbed::with_options(&options).map_err(|error| error.to_string())?;
-        let options = NginxOptions { key_type, ..lanes::server_options(files) };
+        let options = NginxOptions { key_type, ..lane::server_options(Tls::Gcm, files) };
         let server = Nginx::start(&bed, options).map_err(|error| error.to_string())?;
         let upstream_keepalive = if keepalive { 512 } else { 0 };
         let options = SplitOptions { key_type, upstream_keepalive, ..SplitOptions::default() };
-        let split = lanes::start_split(&bed, options)?;
+        let split = lane::start_split(&bed, Tls::Gcm, options)?;
         Ok(Self {
             server_key: if key_type == KeyType::Rsa { "RSA-2048" } else { "P-256" },
             upstream: if keepalive { "kept" } else { "new" },
@@ -150,7 +151,7 @@ impl Lane {
     }
 
     fn contender(&self) -> Contender {
-        contenders::of_process(&self.name(), &self.split.process, self.bed.directory())
+        contenders::of_process(&self.name(), &self.split.process)
     }
 
     fn finish(self, mmtls: &Samples) -> Split {
@@ -213,7 +214,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
     let contenders = contenders.chain(lanes.iter().map(Lane::contender)).collect();
     let mmtls_us = of_replays(&|it| it.box_cpu_s * 1e6 / sessions);
     Ok(SessionResults {
-        suite: SUITE,
+        suite: Tls::Gcm.suite(),
         response_bytes: synthetic::BODY,
         window: load.window,
         pinned: cores > 1,
@@ -255,7 +256,7 @@ fn replay(bed: &Testbed, cores: usize, load: Load) -> Result<Replay, String> {
     } else {
         bed.client.command(me)
     };
-    let contender = contenders::of_process("mmTLS", &mmtls.process, bed.directory());
+    let contender = contenders::of_process("mmTLS", &mmtls.process);
     let before = mmtls.process.cpu_seconds();
     command.args(["bench", "replayer", "--client", "eth0", "--server", "eth1", "--middlebox"]);
     let (name, port) = (address::MIDDLEBOX_NAME, middlebox::KEYS_PORT);
@@ -293,7 +294,7 @@ fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, 
         && value("Failed requests:") == Some(0.0)
         && value("Document Length:") == Some(synthetic::BODY as f64)
         && !text.contains("Non-2xx")
-        && text.contains(SUITE);
+        && text.contains(Tls::Gcm.suite());
     let seconds = value("Time taken for tests:").filter(|_| complete);
     let seconds = seconds.ok_or_else(|| format!("ab: {}", text.trim()))?;
     Ok(AbRun { connections, seconds, box_cpu_s, machine_cpu_s })

@@ -1,12 +1,12 @@
-//! `xtask report`: a page with plots of result files, each beside what the paper states; and the performance table of
-//! README.md. The page is one file that needs nothing else and runs nothing.
+//! `xtask report`: a page with plots of result files, each beside what the paper states; and what README.md
+//! and docs/benchmarks.md take of one. The page is one file that needs nothing else and runs nothing.
 //!
-//! Refuses to type a number: those on the page and in the table are computed of the files.
+//! Refuses to type a number: those on the page and in the documents are computed of the files.
 
 mod catalogue;
+mod documents;
 mod page;
 mod plot;
-mod readme;
 mod show;
 mod value;
 
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use crate::results::Results;
 use catalogue::Texts;
 
-pub use readme::check as check_readme;
+pub use documents::check as check_documents;
 
 /// Where `figures.json` and `paper.json` are: benchmarks run where the repository is.
 const TEXTS: &str = "bench";
@@ -32,18 +32,18 @@ pub struct ReportArgs {
     /// Where the page goes.
     #[arg(short, long, default_value = "out/report.html", value_name = "PATH")]
     output: PathBuf,
-    /// Write the performance table of README.md, of one committed file, instead of a page.
+    /// Write the table of README.md and the figures of docs/benchmarks.md, of one committed file, instead of a page.
     #[arg(long)]
-    readme: bool,
+    documents: bool,
 }
 
 pub fn run(args: &ReportArgs) -> Result<(), String> {
-    if args.readme {
+    if args.documents {
         let [file] = &args.files[..] else {
-            return Err("--readme takes one file".to_owned());
+            return Err("--documents takes one file".to_owned());
         };
         let texts = Texts::read(Path::new(TEXTS))?;
-        return readme::write(Path::new("README.md"), file, &texts);
+        return documents::write(Path::new("."), file, &texts);
     }
     page(&args.files, &args.output)
 }

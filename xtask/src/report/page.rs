@@ -9,7 +9,7 @@ use super::catalogue::{Entry, NotMeasured, Texts};
 use super::show::{self, escaped};
 use super::{plot, value};
 use crate::bench::facts::BUSY;
-use crate::results::{Figure, Kind, NoResult, Point, Results, Series};
+use crate::results::{Figure, Kind, Missing, NoResult, Point, Results, Series};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -70,7 +70,7 @@ fn chosen(files: &[(String, Results)]) -> Vec<Shown<'_>> {
 }
 
 /// Numbers that have figures, in the order of the catalogue, and those that it does not know.
-fn numbers<'a>(figures: &[&Figure], texts: &'a Texts) -> Vec<(String, Option<&'a Entry>)> {
+pub fn numbers<'a>(figures: &[&Figure], texts: &'a Texts) -> Vec<(String, Option<&'a Entry>)> {
     let mut left: BTreeSet<&str> = figures.iter().map(|figure| &*figure.number).collect();
     let mut numbers = Vec::new();
     for entry in &texts.catalogue.figures {
@@ -114,19 +114,32 @@ fn machine(name: &str, results: &Results) -> String {
     escaped(text.trim_end_matches([' ', ';']))
 }
 
-fn heading(number: &str, entry: Option<&Entry>) -> String {
+/// What a number is called.
+pub fn heading(number: &str, entry: Option<&Entry>) -> String {
     let of_paper = number.starts_with(|it: char| it.is_ascii_digit());
     let kind = if of_paper { "Figure" } else { "Ours," };
     let title = entry.map(|entry| format!(": {}", entry.title)).unwrap_or_default();
-    escaped(&format!("{kind} {number}{title}"))
+    format!("{kind} {number}{title}")
+}
+
+/// Figures that a file lacks, and why.
+pub fn lacking(missing: &Missing) -> (String, String) {
+    let outcome = match missing.outcome {
+        NoResult::Failed => "failed",
+        NoResult::Skipped => "skipped",
+    };
+    let what = format!("figure {}: {}", missing.figures.join(", "), missing.what);
+    (what, format!("{outcome}: {}", missing.reason))
 }
 
 fn contents(numbers: &[(String, Option<&Entry>)]) -> String {
     let mut html = "<nav><ul>".to_owned();
     for (number, entry) in numbers {
         let number_shown = escaped(number);
-        html +=
-            &format!("<li><a href=\"#figure-{number_shown}\">{}</a></li>", heading(number, *entry));
+        html += &format!(
+            "<li><a href=\"#figure-{number_shown}\">{}</a></li>",
+            escaped(&heading(number, *entry))
+        );
     }
     html += "<li><a href=\"#not-measured\">What was not measured</a></li>\
              <li><a href=\"#contenders\">Settings of the contenders</a></li></ul></nav>\n";
@@ -143,7 +156,7 @@ fn section(
     let mut html = format!(
         "<section id=\"figure-{}\">\n<h2>{}</h2>\n",
         escaped(number),
-        heading(number, entry)
+        escaped(&heading(number, entry))
     );
     if let Some(entry) = entry {
         let (sentence, _) = texts.sentence(figures, entry);
@@ -294,12 +307,8 @@ fn not_measured(files: &[(String, Results)], figures: &[&Figure], texts: &Texts)
     };
     for (file, results) in files {
         for missing in &results.missing {
-            let outcome = match missing.outcome {
-                NoResult::Failed => "failed",
-                NoResult::Skipped => "skipped",
-            };
-            let what = format!("Figure {}: {} ({file})", missing.figures.join(", "), missing.what);
-            add(&what, &format!("{outcome}: {}", missing.reason));
+            let (what, why) = lacking(missing);
+            add(&format!("{file}, {what}"), &why);
         }
     }
     let is_there = |number: &str| figures.iter().any(|figure| figure.number == number);

@@ -41,7 +41,7 @@ const RECORDS: usize = 256;
 
 /// The engine alone: a download in frames, whose records are taken for plaintext.
 fn download(cut: Cut) -> Result<(), String> {
-    let download = Download::prepare(&seal(1, RECORDS)?, RECORDS as u64, cut);
+    let download = Download::prepare(&seal(1, RECORDS, RECORD_CONTENT)?, RECORDS as u64, cut);
     let download = download.opened_by(|_| Ok(Box::new(Bare)));
     counted(&mut || (0..PASSES).try_for_each(|_| download.pass(no_time).map(drop)))
 }
