@@ -1,5 +1,5 @@
 //! Transfers through several middles, each in namespaces of its own, all standing during the whole
-//! run and measured in turn: what parts (b) and (h) have in common.
+//! run and measured in turn: what parts (b), (h), (n) and (o) have in common.
 //!
 //! What counts is the busy time of all cores: on veth, part of a forwarder's work is billed to
 //! others and part of others' work to it.
@@ -22,6 +22,7 @@ use serde::Serialize;
 
 use super::contenders;
 use super::forwarder;
+use super::line::{Carried, Line, LineOptions};
 use super::monitor::{self, Monitored};
 use super::places::Places;
 use super::report::Samples;
@@ -49,6 +50,8 @@ pub enum Middlebox {
     Forward,
     /// nginx as split-TLS proxy.
     Split,
+    /// The same with other options than its own; suite and version are those of all.
+    SplitWith(Box<SplitOptions>),
     /// Another split-TLS proxy.
     Proxy(ProxyKind),
 }
@@ -64,6 +67,8 @@ pub struct Load {
     pub steering: bool,
     /// Everything runs where the scheduler puts it.
     pub floating: bool,
+    /// What is between middle and server, besides a pair of veth.
+    pub line: Option<LineOptions>,
 }
 
 /// How an object is fetched.
@@ -99,6 +104,8 @@ pub struct Object {
 pub struct Lane {
     /// What is printed.
     pub name: &'static str,
+    // Ends before the namespaces do.
+    line: Option<Line>,
     bed: Testbed,
     server: Nginx,
     mmtls: Option<Mmtls>,
@@ -123,17 +130,25 @@ impl Lane {
         let middle = match &middlebox {
             Middlebox::Monitor(options) if options.passive.is_none() => Middle::Empty,
             Middlebox::Unread(_) | Middlebox::Forward => Middle::Empty,
-            Middlebox::Split | Middlebox::Proxy(_) => Middle::Routed,
+            Middlebox::Split | Middlebox::SplitWith(_) | Middlebox::Proxy(_) => Middle::Routed,
             _ => Middle::KernelBridge,
         };
-        let options = Options { middle, rps: load.steering, ..Options::default() };
+        let options = Options {
+            middle,
+            rps: load.steering,
+            gso: load.line.is_none_or(|line| !line.single_frames),
+            line: load.line.is_some(),
+            ..Options::default()
+        };
         let bed = Testbed::with_options(&options).map_err(|error| error.to_string())?;
+        let line = load.line.map(|options| Line::start(&bed, options)).transpose()?;
         places.server()?;
         let server = Nginx::start(&bed, server_options(files)).map_err(|e| e.to_string())?;
         places.anywhere()?;
         let shares = matches!(middlebox, Middlebox::Monitor(_));
         let mut lane = Self {
             name,
+            line,
             bed,
             server,
             mmtls: None,
@@ -154,6 +169,7 @@ impl Lane {
                     SplitOptions { http2: true, ..SplitOptions::default() },
                 )?)
             }
+            Middlebox::SplitWith(options) => lane.split = Some(start_split(&lane.bed, *options)?),
             Middlebox::Proxy(kind) => {
                 let options = ProxyOptions {
                     kind,
@@ -171,12 +187,33 @@ impl Lane {
         Ok(lane)
     }
 
+    /// A program of the client, which shares its keys where the middle takes them; to be told of with [`Self::opened`].
+    pub fn client(&self, program: &str) -> Command {
+        match &self.mmtls {
+            Some(mmtls) if self.shares => mmtls.sharing(&self.bed, false, &[], program),
+            _ => self.bed.client.command(program),
+        }
+    }
+
+    /// The client has opened so many TLS sessions, all of which the monitor must have decrypted at its end.
+    pub fn opened(&mut self, sessions: u64) {
+        self.sessions += sessions;
+    }
+
+    /// The namespaces.
+    pub fn bed(&self) -> &Testbed {
+        &self.bed
+    }
+
+    /// Ends the line between middle and server, if there is one, and tells what it carried.
+    pub fn stop_line(&mut self) -> Result<Option<Carried>, String> {
+        let carried = self.line.take().map(Line::stop).transpose();
+        carried.map_err(|error| format!("{}: {error}", self.name))
+    }
+
     /// h2load with as many requests as asked for, set up for this lane.
     fn h2load(&self, load: Load, object: Object, requests: u64) -> Command {
-        let mut command = match &self.mmtls {
-            Some(mmtls) if self.shares => mmtls.sharing(&self.bed, false, &[], "h2load"),
-            _ => self.bed.client.command("h2load"),
-        };
+        let mut command = self.client("h2load");
         match object.http {
             Http::One => command.arg("--h1"),
             Http::Two { streams } => command.args(["-m", &streams.to_string()]),
@@ -239,9 +276,10 @@ impl Lane {
 
     /// Warms up, checks who talks to the server, and returns the requests that fill `seconds`.
     fn calibrate(&mut self, load: Load, object: Object) -> Result<u64, String> {
-        let (bytes, most) = match self.proxy_kind() {
-            Some(ProxyKind::Mitmproxy) => (SLOW_WARM_UP_BYTES, SLOW_WARM_UP_REQUESTS),
-            _ => (WARM_UP_BYTES, WARM_UP_REQUESTS),
+        let is_slow = self.line.is_some() || self.proxy_kind() == Some(ProxyKind::Mitmproxy);
+        let (bytes, most) = match is_slow {
+            true => (SLOW_WARM_UP_BYTES, SLOW_WARM_UP_REQUESTS),
+            false => (WARM_UP_BYTES, WARM_UP_REQUESTS),
         };
         let requests = (bytes / object.bytes).min(most).max(u64::from(load.connections));
         let child = self.h2load(load, object, requests).spawn();
@@ -318,8 +356,13 @@ impl Lanes {
         Ok(lanes)
     }
 
-    /// What stands in each lane, the server that all have alike, and the client's command.
+    /// What stands in each lane, the server that all have alike, and h2load's command.
     pub fn contenders(&self) -> Vec<Contender> {
+        self.middles_and_server().into_iter().chain(self.client()).collect()
+    }
+
+    /// The same without a client.
+    pub fn middles_and_server(&self) -> Vec<Contender> {
         let settings = |lane: &Lane| {
             let process = lane.mmtls.as_ref().map(|mmtls| &mmtls.process);
             let process = process.or(lane.split.as_ref().map(|split| &split.process));
@@ -339,14 +382,21 @@ impl Lanes {
         if let Some(lane) = self.lanes.first() {
             let (server, place) = (&lane.server.process, lane.bed.directory());
             contenders.push(contenders::of_process("server", server, place));
+        }
+        contenders
+    }
+
+    /// The client that [`Self::measure`] runs.
+    fn client(&self) -> Option<Contender> {
+        let line = |lane: &Lane| {
             let object = Object { name: "OBJECT", bytes: 0, http: Http::One };
             let client = lane.h2load(self.load, object, 0);
             let words = std::iter::once(client.get_program()).chain(client.get_args());
             let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
             let line = words.join(" ").replace("-n 0", "-n AS_MANY_AS_FILL_THE_TIME");
-            contenders.push(contenders::of_text("client, HTTP/1.1", &line));
-        }
-        contenders
+            contenders::of_text("client, HTTP/1.1", &line)
+        };
+        self.lanes.first().map(line)
     }
 
     /// How the lanes are set up, in a sentence.
@@ -385,7 +435,30 @@ impl Lanes {
         for lane in &mut self.lanes {
             requests.push(lane.calibrate(self.load, object)?);
         }
-        let mut transfers = vec![Vec::new(); self.lanes.len()];
+        let load = self.load;
+        let transfers = self.in_turn(repetitions, |at, lane| {
+            let sample = lane.run(load, object, requests[at])?;
+            eprintln!(
+                "  {} {} {}: {:.1} Gbit/s, {:.2} machine CPU-s/GB",
+                object.http.name(),
+                object.name,
+                lane.name,
+                sample.bytes as f64 * 8e-9 / sample.seconds,
+                sample.per_gb(sample.machine_cpu_s)
+            );
+            Ok(sample)
+        })?;
+        let lanes = self.lanes.iter().zip(transfers);
+        Ok(lanes.map(|(lane, transfers)| Variant::new(lane.name, object, transfers)).collect())
+    }
+
+    /// Does something with every lane in turn, so many times; what came of it, by lane.
+    pub fn in_turn<T>(
+        &mut self,
+        repetitions: u32,
+        mut work: impl FnMut(usize, &mut Lane) -> Result<T, String>,
+    ) -> Result<Vec<Vec<T>>, String> {
+        let mut all: Vec<Vec<T>> = self.lanes.iter().map(|_| Vec::new()).collect();
         for repetition in 0..repetitions as usize {
             for turn in 0..self.lanes.len() {
                 let at = (turn + repetition) % self.lanes.len();
@@ -393,20 +466,10 @@ impl Lanes {
                 if let Some(middle) = lane.middle() {
                     self.places.middle(repetition, middle)?;
                 }
-                let sample = lane.run(self.load, object, requests[at])?;
-                eprintln!(
-                    "  {} {} {}: {:.1} Gbit/s, {:.2} machine CPU-s/GB",
-                    object.http.name(),
-                    object.name,
-                    lane.name,
-                    sample.bytes as f64 * 8e-9 / sample.seconds,
-                    sample.per_gb(sample.machine_cpu_s)
-                );
-                transfers[at].push(sample);
+                all[at].push(work(at, lane)?);
             }
         }
-        let lanes = self.lanes.iter().zip(transfers);
-        Ok(lanes.map(|(lane, transfers)| Variant::new(lane.name, object, transfers)).collect())
+        Ok(all)
     }
 }
 
