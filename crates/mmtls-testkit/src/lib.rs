@@ -44,7 +44,7 @@ pub use middlebox::{KEYS_PORT, Mmtls, MmtlsOptions, MmtlsReport};
 pub use openssl::PrivateTagOpenssl;
 pub use pki::{Identity, KeyType, Pki};
 pub use proxies::{Proxy, ProxyKind, ProxyOptions};
-pub use servers::{Nginx, NginxOptions, NginxSplit, OpensslServer, SplitOptions};
+pub use servers::{Nginx, NginxOptions, NginxSplit, OpensslServer, SplitOptions, may_have_workers};
 pub use testbed::capture::Capture;
 pub use testbed::cpu::machine_cpu;
 pub use testbed::error::TestbedError;

@@ -109,7 +109,8 @@ impl Nginx {
             if options.keepalive { "65s" } else { "0" },
             options.extra,
         );
-        let start = Start { openssl: options.openssl.as_ref(), through: &options.through };
+        let start =
+            Start { openssl: options.openssl.as_ref(), through: &options.through, workers: 1 };
         let process = start_nginx(bed, &bed.server, &home, &block, &start)?;
         Ok(Self { process, root })
     }
@@ -138,6 +139,8 @@ pub struct SplitOptions {
     pub verify: bool,
     /// Whether clients are offered HTTP/2; the server is asked over HTTP/1.1, as nginx does.
     pub http2: bool,
+    /// Value of `worker_processes`. Several need rights ([`TestbedError::Unavailable`] without).
+    pub workers: u32,
 }
 
 impl Default for SplitOptions {
@@ -150,6 +153,7 @@ impl Default for SplitOptions {
             upstream_keepalive: 512,
             verify: true,
             http2: false,
+            workers: 1,
         }
     }
 }
@@ -221,7 +225,8 @@ impl NginxSplit {
             verify = if options.verify { "on" } else { "off" },
             ca = bed.pki().ca.display(),
         );
-        let process = start_nginx(bed, &bed.middlebox, &home, &block, &Start::default())?;
+        let start = Start { openssl: None, through: &[], workers: options.workers };
+        let process = start_nginx(bed, &bed.middlebox, &home, &block, &start)?;
         Ok(Self { process })
     }
 }
@@ -320,11 +325,17 @@ fn listeners(bed: &Testbed, v4: &str, v6: &str, flags: &str) -> String {
     text
 }
 
+/// Whether nginx may have several workers: one that cannot change its groups does everything in one process.
+#[must_use]
+pub fn may_have_workers() -> bool {
+    !namespace::groups_are_denied()
+}
+
 /// How it is started.
-#[derive(Default)]
 struct Start<'a> {
     openssl: Option<&'a PrivateTagOpenssl>,
     through: &'a [OsString],
+    workers: u32,
 }
 
 fn start_nginx(
@@ -340,8 +351,14 @@ fn start_nginx(
     let dir = home.display();
     // In a user namespace without other groups a worker's initgroups fails and would end it:
     // there, one process does everything. With rights, master and one worker as usual.
-    let processes =
-        if namespace::groups_are_denied() { "master_process off;" } else { "worker_processes 1;" };
+    let processes = match may_have_workers() {
+        true => format!("worker_processes {};", start.workers),
+        false if start.workers == 1 => "master_process off;".to_owned(),
+        false => {
+            let why = "nginx may have one process only, which cannot change its groups";
+            return Err(TestbedError::Unavailable(why.to_owned()));
+        }
+    };
     let configuration = format!(
         "daemon off;\nuser root;\n{processes}\npid {dir}/nginx.pid;\nerror_log stderr warn;\n\
          worker_rlimit_nofile 20000;\nevents {{ worker_connections 8192; }}\n\

@@ -88,16 +88,19 @@ pub struct Options {
     pub middle: Middle,
     /// MTU in bytes of the data path; `None` leaves 1500.
     pub mtu: Option<u32>,
-    /// Segmentation offload (GSO, TSO) on all four data ports; the default is on. GRO is off on veth.
+    /// Segmentation offload (GSO, TSO) on all data ports; the default is on. GRO is off on veth.
     pub gso: bool,
     /// Receive packet steering over all cores on the middlebox's ports: without it veth reorders
     /// (see the packet I/O notes). On by default; see [`Testbed::rps_active`].
     pub rps: bool,
+    /// A place between middlebox and server, for a program that delays or loses frames: [`Testbed::line`].
+    /// Not with [`Middle::Chain`].
+    pub line: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { middle: Middle::default(), mtu: None, gso: true, rps: true }
+        Self { middle: Middle::default(), mtu: None, gso: true, rps: true, line: false }
     }
 }
 
@@ -112,6 +115,8 @@ pub struct Testbed {
     pub server: Namespace,
     /// A second place for a program under test ([`Middle::Chain`]): `left`, `right` and `keys1`.
     pub second: Option<Namespace>,
+    /// Where frames between middlebox and server pass ([`Options::line`]): `left` and `right`, which nothing joins yet.
+    pub line: Option<Namespace>,
     middle: Middle,
     ipv6: bool,
     rps_active: bool,
@@ -138,6 +143,12 @@ impl Testbed {
         SWEEP.call_once(|| {
             sweep::sweep();
         });
+        if options.line && options.middle == Middle::Chain {
+            return Err(TestbedError::Failed {
+                what: "testbed".to_owned(),
+                detail: "no line behind a chain".to_owned(),
+            });
+        }
         let directory = ScratchDir::create("dir")?;
         let pki = Pki::shared()?;
         let mut bed = Self {
@@ -147,6 +158,10 @@ impl Testbed {
             second: match options.middle {
                 Middle::Chain => Some(Namespace::create(unique_name("second"))?),
                 _ => None,
+            },
+            line: match options.line {
+                true => Some(Namespace::create(unique_name("line"))?),
+                false => None,
             },
             middle: options.middle,
             ipv6: Path::new("/proc/sys/net/ipv6").exists(),
@@ -246,16 +261,16 @@ impl Testbed {
                   echo 0 >conf/$c/rp_filter; echo 1 >conf/$c/arp_ignore; done; echo 0 >ip_forward";
         let v6 = "cd /proc/sys/net/ipv6/conf; for c in all default; do \
                   echo 0 >$c/accept_dad; echo 0 >$c/accept_ra; done; echo 0 >all/forwarding";
-        for namespace in
-            [&self.client, &self.middlebox, &self.server].into_iter().chain(&self.second)
-        {
+        let all = [&self.client, &self.middlebox, &self.server].into_iter();
+        for namespace in all.chain(&self.second).chain(&self.line) {
             namespace.shell(v4)?;
             if self.ipv6 {
                 namespace.shell(v6)?;
             }
         }
-        if self.ipv6 && self.middle != Middle::Routed {
-            for namespace in [&self.middlebox].into_iter().chain(&self.second) {
+        if self.ipv6 {
+            let bridged = (self.middle != Middle::Routed).then_some(&self.middlebox);
+            for namespace in bridged.into_iter().chain(&self.second).chain(&self.line) {
                 namespace.shell("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
             }
         }
@@ -270,8 +285,8 @@ impl Testbed {
     fn connect(&self) -> Result<(), TestbedError> {
         let client = self.client.name();
         let server = self.server.name();
-        if let Some(second) = &self.second {
-            second.ip(&format!(
+        if let Some(behind) = self.second.as_ref().or(self.line.as_ref()) {
+            behind.ip(&format!(
                 "link add left type veth peer name right netns {}\n\
                  link add right type veth peer name eth0 netns {server}\n",
                 self.middlebox.name()
@@ -294,7 +309,8 @@ impl Testbed {
             (&self.middlebox, "right"),
             (&self.server, "eth0"),
         ];
-        for (namespace, port) in ports {
+        let line = self.line.iter().flat_map(|line| [(line, "left"), (line, "right")]);
+        for (namespace, port) in ports.into_iter().chain(line) {
             if let Some(mtu) = options.mtu {
                 namespace.ip(&format!("link set {port} mtu {mtu}\n"))?;
             }
@@ -326,8 +342,8 @@ impl Testbed {
             "addr add {}/24 dev keys0\nlink set left up\nlink set right up\nlink set keys0 up\n",
             address::KEYS_V4
         ))?;
-        if let Some(second) = &self.second {
-            second.ip("link set left up\nlink set right up\n")?;
+        for behind in self.second.iter().chain(&self.line) {
+            behind.ip("link set left up\nlink set right up\n")?;
         }
         self.last().ip(&format!(
             "addr add {}/24 dev keys1\nlink set keys1 up\n",
@@ -427,12 +443,13 @@ impl Testbed {
     fn steer_receive(&self) -> Result<(), TestbedError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mask = (1u64 << cores.min(32)) - 1;
-        self.middlebox
-            .shell_with_sysfs(&format!(
+        for place in [&self.middlebox].into_iter().chain(&self.line) {
+            place.shell_with_sysfs(&format!(
                 "for port in left right; do \
                  echo {mask:x} >/sys/class/net/$port/queues/rx-0/rps_cpus; done"
-            ))
-            .map(drop)
+            ))?;
+        }
+        Ok(())
     }
 }
 

@@ -31,6 +31,13 @@ pub fn of_command(name: &str, command: &Command) -> Contender {
     of_text(name, &words.join(" "))
 }
 
+/// Those of a client that is run with as many requests (`-n`) as fill its time.
+pub fn of_client(name: &str, command: &Command) -> Contender {
+    let client = of_command(name, command);
+    let settings = client.settings.replace("-n 0", "-n AS_MANY_AS_FILL_THE_TIME");
+    Contender { settings, ..client }
+}
+
 /// Those of who is no process.
 pub fn of_text(name: &str, settings: &str) -> Contender {
     // The part is known to who runs it.

@@ -95,7 +95,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<InspectionResults, String
     let mut lanes = Lanes::start(middles, &OBJECTS, load)?;
     let (contenders, note) = (lanes.contenders(), lanes.note());
     let mut variants = Vec::new();
-    let all: Vec<usize> = (0..lanes.lanes.len()).collect();
+    let all = lanes.all();
     for object in OBJECTS {
         variants.extend(lanes.measure(repetitions, object, &all)?);
     }

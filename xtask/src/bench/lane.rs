@@ -19,6 +19,7 @@ use serde::Serialize;
 use super::contenders;
 use super::forwarder;
 use super::h2load::{Done, Http, Object, negotiated};
+use super::line::{Carried, Line, LineOptions};
 use super::monitor::{self, Monitored};
 use super::places::Places;
 use crate::results::Contender;
@@ -81,6 +82,8 @@ pub enum Middlebox {
     Forward,
     /// nginx as split-TLS proxy.
     Split,
+    /// The same with other options than its own; suite and version are those of all.
+    SplitWith(Box<SplitOptions>),
     /// Another split-TLS proxy.
     Proxy(ProxyKind),
 }
@@ -97,12 +100,16 @@ pub struct Load {
     /// Everything runs where the scheduler puts it.
     pub floating: bool,
     pub tls: Tls,
+    /// What is between middle and server, besides a pair of veth.
+    pub line: Option<LineOptions>,
 }
 
 /// One middle with the server behind it.
 pub struct Lane {
     /// What is printed.
     pub name: &'static str,
+    // Ends before the namespaces do.
+    line: Option<Line>,
     bed: Testbed,
     server: Nginx,
     mmtls: Option<Mmtls>,
@@ -127,11 +134,18 @@ impl Lane {
         let middle = match &middlebox {
             Middlebox::Monitor(options) if options.passive.is_none() => Middle::Empty,
             Middlebox::Unread(_) | Middlebox::Forward => Middle::Empty,
-            Middlebox::Split | Middlebox::Proxy(_) => Middle::Routed,
+            Middlebox::Split | Middlebox::SplitWith(_) | Middlebox::Proxy(_) => Middle::Routed,
             _ => Middle::KernelBridge,
         };
-        let options = Options { middle, rps: load.steering, ..Options::default() };
+        let options = Options {
+            middle,
+            rps: load.steering,
+            gso: load.line.is_none_or(|line| !line.single_frames),
+            line: load.line.is_some(),
+            ..Options::default()
+        };
         let bed = Testbed::with_options(&options).map_err(|error| error.to_string())?;
+        let line = load.line.map(|options| Line::start(&bed, options)).transpose()?;
         places.server()?;
         let server =
             Nginx::start(&bed, server_options(load.tls, files)).map_err(|e| e.to_string())?;
@@ -139,6 +153,7 @@ impl Lane {
         let shares = matches!(middlebox, Middlebox::Monitor(_));
         let mut lane = Self {
             name,
+            line,
             bed,
             server,
             mmtls: None,
@@ -160,6 +175,9 @@ impl Lane {
                     SplitOptions { http2: true, ..SplitOptions::default() },
                 )?)
             }
+            Middlebox::SplitWith(options) => {
+                lane.split = Some(start_split(&lane.bed, load.tls, *options)?);
+            }
             Middlebox::Proxy(kind) => {
                 let (ciphersuites, ciphers) = load.tls.lists();
                 let options = ProxyOptions {
@@ -178,8 +196,28 @@ impl Lane {
         Ok(lane)
     }
 
+    /// A program of the client, which shares its keys where the middle takes them; to be told of with [`Self::opened`].
+    pub fn client(&self, program: &str) -> Command {
+        match &self.mmtls {
+            Some(mmtls) if self.shares => mmtls.sharing(&self.bed, false, &[], program),
+            _ => self.bed.client.command(program),
+        }
+    }
+
+    /// The client has opened so many TLS sessions, all of which the monitor must have decrypted at its end.
+    pub fn opened(&mut self, sessions: u64) {
+        self.sessions += sessions;
+    }
+
+    /// The namespaces.
     pub fn bed(&self) -> &Testbed {
         &self.bed
+    }
+
+    /// Ends the line between middle and server, if there is one, and tells what it carried.
+    pub fn stop_line(&mut self) -> Result<Option<Carried>, String> {
+        let carried = self.line.take().map(Line::stop).transpose();
+        carried.map_err(|error| format!("{}: {error}", self.name))
     }
 
     pub fn server(&self) -> &Background {
@@ -203,10 +241,7 @@ impl Lane {
 
     /// h2load with as many requests as asked for, set up for this lane.
     pub fn h2load(&self, load: Load, object: Object, requests: u64) -> Command {
-        let mut command = match &self.mmtls {
-            Some(mmtls) if self.shares => mmtls.sharing(&self.bed, false, &[], "h2load"),
-            _ => self.bed.client.command("h2load"),
-        };
+        let mut command = self.client("h2load");
         match object.http {
             Http::One => command.arg("--h1"),
             Http::Two { streams } => command.args(["-m", &streams.to_string()]),
@@ -272,9 +307,10 @@ impl Lane {
 
     /// Warms up, checks who talks to the server, and returns the requests that fill `seconds`.
     pub fn calibrate(&mut self, load: Load, object: Object) -> Result<u64, String> {
-        let (bytes, most) = match self.proxy_kind() {
-            Some(ProxyKind::Mitmproxy) => (SLOW_WARM_UP_BYTES, SLOW_WARM_UP_REQUESTS),
-            _ => (WARM_UP_BYTES, WARM_UP_REQUESTS),
+        let is_slow = self.line.is_some() || self.proxy_kind() == Some(ProxyKind::Mitmproxy);
+        let (bytes, most) = match is_slow {
+            true => (SLOW_WARM_UP_BYTES, SLOW_WARM_UP_REQUESTS),
+            false => (WARM_UP_BYTES, WARM_UP_REQUESTS),
         };
         let requests = (bytes / object.bytes).min(most).max(u64::from(load.connections));
         let child = self.h2load(load, object, requests).spawn();

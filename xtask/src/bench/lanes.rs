@@ -1,5 +1,5 @@
 //! Transfers through several middles, each in namespaces of its own, all standing during the whole
-//! run and measured in turn: what parts (b) and (h) have in common.
+//! run and measured in turn: what parts (b), (h), (n) and (o) have in common.
 //!
 //! What counts is the busy time of all cores: on veth, part of a forwarder's work is billed to
 //! others and part of others' work to it.
@@ -60,17 +60,22 @@ impl Lanes {
         Ok(lanes)
     }
 
-    /// What stands in each lane, the server that all have alike, and the client's command.
+    /// What stands in each lane, the server that all have alike, and h2load's command.
     pub fn contenders(&self) -> Vec<Contender> {
-        let mut contenders: Vec<_> = self.lanes.iter().map(Lane::contender).collect();
+        let mut contenders = self.middles_and_server();
         if let Some(lane) = self.lanes.first() {
-            contenders.push(contenders::of_process("server", lane.server()));
             let object = Object { name: "OBJECT", bytes: 0, http: Http::One };
-            let client =
-                contenders::of_command("client, HTTP/1.1", &lane.h2load(self.load, object, 0));
-            let settings = client.settings.replace("-n 0", "-n AS_MANY_AS_FILL_THE_TIME");
-            contenders.push(Contender { settings, ..client });
+            let client = lane.h2load(self.load, object, 0);
+            contenders.push(contenders::of_client("client, HTTP/1.1", &client));
         }
+        contenders
+    }
+
+    /// The same without a client.
+    pub fn middles_and_server(&self) -> Vec<Contender> {
+        let mut contenders: Vec<_> = self.lanes.iter().map(Lane::contender).collect();
+        let server = self.lanes.first().map(|lane| contenders::of_process("server", lane.server()));
+        contenders.extend(server);
         contenders
     }
 
@@ -116,7 +121,37 @@ impl Lanes {
         for &at in wanted {
             requests.push(self.lanes[at].calibrate(self.load, object)?);
         }
-        let mut transfers = vec![Vec::new(); wanted.len()];
+        let load = self.load;
+        let transfers = self.in_turn(repetitions, wanted, |at, lane| {
+            let sample = lane.run(load, object, requests[at])?;
+            eprintln!(
+                "  {} {} {}: {:.1} Gbit/s, {:.2} machine CPU-s/GB",
+                object.http.name(),
+                object.name,
+                lane.name,
+                sample.bytes as f64 * 8e-9 / sample.seconds,
+                sample.per_gb(sample.machine_cpu_s)
+            );
+            Ok(sample)
+        })?;
+        let lanes = wanted.iter().map(|&at| &self.lanes[at]).zip(transfers);
+        Ok(lanes.map(|(lane, transfers)| Variant::new(lane.name, object, transfers)).collect())
+    }
+
+    /// All of them, for [`Self::measure`] and [`Self::in_turn`].
+    pub fn all(&self) -> Vec<usize> {
+        (0..self.lanes.len()).collect()
+    }
+
+    /// Does something with each of these lanes in turn, so many times; what came of it, in their order. `work` is told the
+    /// place among them, not among all.
+    pub fn in_turn<T>(
+        &mut self,
+        repetitions: u32,
+        wanted: &[usize],
+        mut work: impl FnMut(usize, &mut Lane) -> Result<T, String>,
+    ) -> Result<Vec<Vec<T>>, String> {
+        let mut all: Vec<Vec<T>> = wanted.iter().map(|_| Vec::new()).collect();
         for repetition in 0..repetitions as usize {
             for turn in 0..wanted.len() {
                 let at = (turn + repetition) % wanted.len();
@@ -124,20 +159,10 @@ impl Lanes {
                 if let Some(middle) = lane.middle() {
                     self.places.middle(repetition, middle)?;
                 }
-                let sample = lane.run(self.load, object, requests[at])?;
-                eprintln!(
-                    "  {} {} {}: {:.1} Gbit/s, {:.2} machine CPU-s/GB",
-                    object.http.name(),
-                    object.name,
-                    lane.name,
-                    sample.bytes as f64 * 8e-9 / sample.seconds,
-                    sample.per_gb(sample.machine_cpu_s)
-                );
-                transfers[at].push(sample);
+                all[at].push(work(at, lane)?);
             }
         }
-        let lanes = wanted.iter().map(|&at| &self.lanes[at]).zip(transfers);
-        Ok(lanes.map(|(lane, transfers)| Variant::new(lane.name, object, transfers)).collect())
+        Ok(all)
     }
 }
 

@@ -11,9 +11,12 @@
 //! * `h`, [`inspection`]: what they cost live, with a limit of inspection.
 //! * `i`, [`keys`]: keys on their way, and what waits for them.
 //! * `j`, [`idle`]: what open sessions cost in memory, and to be found.
+//! * `n`, [`workers`] and [`loss`]: more than one worker, live; and frames that are lost.
+//! * `o`, [`response`]: how long one client waits for an object, near and far.
 //!
 //! Refuses to report a run in which a request failed or a session was not decrypted.
 
+mod ab;
 mod callgrind;
 mod contenders;
 mod endtoend;
@@ -27,7 +30,9 @@ pub mod instructions;
 mod keys;
 mod lane;
 mod lanes;
+mod line;
 mod live;
+mod loss;
 mod monitor;
 mod opening;
 mod parts;
@@ -35,12 +40,14 @@ mod places;
 mod record;
 mod replayer;
 pub mod report;
+mod response;
 mod rules;
 mod scaling;
 mod sessions;
 mod synthetic;
 mod tag;
 mod variants;
+mod workers;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -62,7 +69,8 @@ pub struct BenchArgs {
     fig: Vec<String>,
     /// Run these parts only: the engine in memory (a), downloads live (b), new connections (c), the private tag (d),
     /// the private tag end to end (e), engines on two threads (f), rules in memory (g), rules live (h), keys on their
-    /// way (i), open sessions (j).
+    /// way (i), open sessions (j), several workers and lost frames (n), response times
+    /// (o).
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<char>,
     /// See in minutes that everything works: few and short repetitions, which are no results.
@@ -229,6 +237,7 @@ fn extent(args: &BenchArgs) -> Result<Extent, String> {
             steering: !args.no_steering,
             floating: args.floating,
             tls: lane::Tls::Gcm,
+            line: None,
         },
         sessions: args.sessions.unwrap_or(sessions),
         window: args.window,
@@ -329,7 +338,7 @@ mod tests {
 
     #[test]
     fn accepts_parts_and_figures() {
-        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghij");
+        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghijno");
         assert_eq!(letters(&['j'], &["20", "10"]).unwrap(), "bghj");
         assert_eq!(letters(&[], &["M2"]).unwrap(), "f");
     }
@@ -353,6 +362,7 @@ mod tests {
                 steering: true,
                 floating: true,
                 tls: lane::Tls::Gcm,
+                line: None,
             },
             sessions: 100,
             window: 1,

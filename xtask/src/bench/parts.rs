@@ -5,8 +5,8 @@
 
 use serde::Serialize;
 
-use super::{callgrind, endtoend, idle, inspection, keys, lane, live, opening, rules, scaling};
-use super::{sessions, tag};
+use super::{callgrind, endtoend, idle, inspection, keys, lane, live, loss, opening};
+use super::{response, rules, scaling, sessions, tag, workers};
 use crate::results::{Contender, Figure};
 
 /// What is measured in one go.
@@ -57,7 +57,7 @@ pub struct Measured {
     pub details: serde_json::Value,
 }
 
-pub const PARTS: [Part; 10] = [
+pub const PARTS: [Part; 12] = [
     Part {
         letter: 'a',
         what: "the engine in memory",
@@ -137,6 +137,22 @@ pub const PARTS: [Part; 10] = [
         programs: &[],
         seconds: 38.0,
         measure: idle,
+    },
+    Part {
+        letter: 'n',
+        what: "several workers live, and lost frames",
+        figures: &["15", "M5"],
+        programs: &["nginx", "h2load", "openssl", "ethtool"],
+        seconds: 200.0,
+        measure: workers_and_loss,
+    },
+    Part {
+        letter: 'o',
+        what: "response times",
+        figures: &["13"],
+        programs: &["nginx", "ab", "openssl"],
+        seconds: 290.0,
+        measure: response,
     },
 ];
 
@@ -244,6 +260,33 @@ fn keys(extent: &Extent) -> Result<Outcome, String> {
         return Ok(skipped);
     }
     let results = keys::measure(extent.repetitions, extent.sessions)?;
+    results.print();
+    measured(results.figures(), results.contenders.clone(), &results)
+}
+
+fn workers_and_loss(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx", "h2load", "ethtool"]) {
+        return Ok(skipped);
+    }
+    let workers = workers::measure(extent.rounds(), extent.load)?;
+    workers.print();
+    let loss = loss::measure(extent.rounds(), extent.load)?;
+    loss.print();
+    let figures = workers.figures().into_iter().chain(loss.figures()).collect();
+    let mut contenders = workers.contenders.clone();
+    contenders.extend(
+        loss.contenders
+            .iter()
+            .map(|it| Contender { name: format!("{}, lost frames", it.name), ..it.clone() }),
+    );
+    measured(figures, contenders, &(workers, loss))
+}
+
+fn response(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx", "ab"]) {
+        return Ok(skipped);
+    }
+    let results = response::measure(extent.rounds(), extent.load)?;
     results.print();
     measured(results.figures(), results.contenders.clone(), &results)
 }

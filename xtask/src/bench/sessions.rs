@@ -20,6 +20,7 @@ use mmtls_testkit::{
 };
 use serde::Serialize;
 
+use super::ab;
 use super::contenders;
 use super::lane::{self, Tls};
 use super::lanes::Directory;
@@ -134,7 +135,7 @@ impl Lane {
     }
 
     fn run(&mut self) -> Result<AbRun, String> {
-        let run = ab(&self.bed, &mut self.split, self.connections)?;
+        let run = run_ab(&self.bed, &mut self.split, self.connections)?;
         eprintln!(
             "  split TLS, {}, upstream {}: {} connections in {:.2} s, {:.0} µs each",
             self.server_key,
@@ -278,7 +279,7 @@ fn replay(bed: &Testbed, cores: usize, load: Load) -> Result<Replay, String> {
     Ok(Replay { box_cpu_s: seen.cpu_s - before, replayed, mmtls: seen, contender })
 }
 
-fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, String> {
+fn run_ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, String> {
     let mut command = bed.client.command("ab");
     command.args(["-q", "-n", &connections.to_string(), "-c", &CONCURRENCY.to_string()]);
     command.arg(format!("https://{}/1k", address::SERVER_V4));
@@ -286,17 +287,7 @@ fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, 
     let text = output(command)?;
     let machine_cpu_s = machine_cpu() - machine;
     let box_cpu_s = split.process.cpu_seconds() - own;
-    let value = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse::<f64>().ok()
-    };
-    let complete = value("Complete requests:") == Some(f64::from(connections))
-        && value("Failed requests:") == Some(0.0)
-        && value("Document Length:") == Some(synthetic::BODY as f64)
-        && !text.contains("Non-2xx")
-        && text.contains(Tls::Gcm.suite());
-    let seconds = value("Time taken for tests:").filter(|_| complete);
-    let seconds = seconds.ok_or_else(|| format!("ab: {}", text.trim()))?;
+    let seconds = ab::seconds(&text, connections.into(), synthetic::BODY as u64)?;
     Ok(AbRun { connections, seconds, box_cpu_s, machine_cpu_s })
 }
 
