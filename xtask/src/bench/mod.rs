@@ -11,9 +11,13 @@
 //! * `h`, [`inspection`]: what they cost live, with a limit of inspection.
 //! * `i`, [`keys`]: keys on their way, and what waits for them.
 //! * `j`, [`idle`]: what open sessions cost in memory, and to be found.
+//! * `k`, [`profile`]: what a proxy leaves of end-to-end throughput, and where its time goes.
+//! * `l`, [`sites`]: 1,000 sites of the paper's mix of TLS versions and suites.
+//! * `m`, [`pages`]: page loads of Chromium.
 //!
 //! Refuses to report a run in which a request failed or a session was not decrypted.
 
+mod ab;
 mod callgrind;
 mod contenders;
 mod endtoend;
@@ -27,14 +31,18 @@ mod keys;
 mod lanes;
 mod live;
 mod monitor;
+mod pages;
 mod parts;
 mod places;
+mod profile;
 mod record;
 mod replayer;
 pub mod report;
 mod rules;
 mod scaling;
 mod sessions;
+mod setup;
+mod sites;
 mod synthetic;
 mod tag;
 mod variants;
@@ -59,7 +67,7 @@ pub struct BenchArgs {
     fig: Vec<String>,
     /// Run these parts only: the engine in memory (a), downloads live (b), new connections (c), the private tag (d),
     /// the private tag end to end (e), engines on two threads (f), rules in memory (g), rules live (h), keys on their
-    /// way (i), open sessions (j).
+    /// way (i), open sessions (j), proxy against end to end with a profile (k), 1,000 sites (l), page loads (m).
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<char>,
     /// See in minutes that everything works: few and short repetitions, which are no results.
@@ -325,7 +333,7 @@ mod tests {
 
     #[test]
     fn accepts_parts_and_figures() {
-        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghij");
+        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghijklm");
         assert_eq!(letters(&['j'], &["20", "10"]).unwrap(), "bghj");
         assert_eq!(letters(&[], &["M2"]).unwrap(), "f");
     }

@@ -20,6 +20,7 @@ use mmtls_testkit::{
 };
 use serde::Serialize;
 
+use super::ab::{CONCURRENCY, Requests};
 use super::contenders;
 use super::lanes::{self, Directory, SUITE};
 use super::monitor::{self, Monitored};
@@ -38,9 +39,6 @@ pub struct Load {
     /// Seconds of ab.
     pub seconds: f64,
 }
-
-/// Concurrent connections of ab.
-const CONCURRENCY: u32 = 32;
 
 /// One replay through mmTLS.
 #[derive(Debug, Serialize)]
@@ -278,25 +276,15 @@ fn replay(bed: &Testbed, cores: usize, load: Load) -> Result<Replay, String> {
 }
 
 fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, String> {
+    let bytes = synthetic::BODY as u64;
+    let requests = Requests { object: "1k", bytes, number: connections, keep: false };
     let mut command = bed.client.command("ab");
-    command.args(["-q", "-n", &connections.to_string(), "-c", &CONCURRENCY.to_string()]);
-    command.arg(format!("https://{}/1k", address::SERVER_V4));
+    requests.ask(&mut command);
     let (machine, own) = (machine_cpu(), split.process.cpu_seconds());
     let text = output(command)?;
     let machine_cpu_s = machine_cpu() - machine;
     let box_cpu_s = split.process.cpu_seconds() - own;
-    let value = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse::<f64>().ok()
-    };
-    let complete = value("Complete requests:") == Some(f64::from(connections))
-        && value("Failed requests:") == Some(0.0)
-        && value("Document Length:") == Some(synthetic::BODY as f64)
-        && !text.contains("Non-2xx")
-        && text.contains(SUITE);
-    let seconds = value("Time taken for tests:").filter(|_| complete);
-    let seconds = seconds.ok_or_else(|| format!("ab: {}", text.trim()))?;
-    Ok(AbRun { connections, seconds, box_cpu_s, machine_cpu_s })
+    Ok(AbRun { connections, seconds: requests.seconds(&text)?, box_cpu_s, machine_cpu_s })
 }
 
 /// Standard output of a program that must succeed.

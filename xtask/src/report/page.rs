@@ -116,17 +116,25 @@ fn machine(name: &str, results: &Results) -> String {
 
 fn heading(number: &str, entry: Option<&Entry>) -> String {
     let of_paper = number.starts_with(|it: char| it.is_ascii_digit());
-    let kind = if of_paper { "Figure" } else { "Ours," };
+    let kind = match () {
+        () if of_paper => "Figure ",
+        () if number.starts_with("Table") => "",
+        () => "Ours, ",
+    };
     let title = entry.map(|entry| format!(": {}", entry.title)).unwrap_or_default();
-    escaped(&format!("{kind} {number}{title}"))
+    escaped(&format!("{kind}{number}{title}"))
+}
+
+/// The name of a section in the page.
+fn anchor(number: &str) -> String {
+    escaped(&format!("figure-{}", number.replace(' ', "-")))
 }
 
 fn contents(numbers: &[(String, Option<&Entry>)]) -> String {
     let mut html = "<nav><ul>".to_owned();
     for (number, entry) in numbers {
-        let number_shown = escaped(number);
         html +=
-            &format!("<li><a href=\"#figure-{number_shown}\">{}</a></li>", heading(number, *entry));
+            &format!("<li><a href=\"#{}\">{}</a></li>", anchor(number), heading(number, *entry));
     }
     html += "<li><a href=\"#not-measured\">What was not measured</a></li>\
              <li><a href=\"#contenders\">Settings of the contenders</a></li></ul></nav>\n";
@@ -140,11 +148,8 @@ fn section(
     figures: &[&Figure],
     texts: &Texts,
 ) -> Result<String, String> {
-    let mut html = format!(
-        "<section id=\"figure-{}\">\n<h2>{}</h2>\n",
-        escaped(number),
-        heading(number, entry)
-    );
+    let mut html =
+        format!("<section id=\"{}\">\n<h2>{}</h2>\n", anchor(number), heading(number, entry));
     if let Some(entry) = entry {
         let (sentence, _) = texts.sentence(figures, entry);
         html += &format!("<p class=\"sentence\">{}</p>\n", escaped(&sentence));
