@@ -88,8 +88,12 @@ const COPIES: [&str; 12] = [
     "csum_partial",
 ];
 
-/// Parts of names of functions of mmTLS that protect records: those of aws-lc and of its wrapper.
-const CRYPTOGRAPHY: &str = "aws_lc";
+/// Beginnings of names of functions of mmTLS that protect records, without underlines before them: those of aws-lc, of which only
+/// what other files call has its prefix.
+const CRYPTOGRAPHY: [&str; 14] = [
+    "aws_lc", "aead_", "aes", "vpaes", "gcm_", "ghash", "chacha20", "ChaCha20", "poly1305",
+    "CRYPTO_", "EVP_", "HMAC_", "sha256_", "sha512_",
+];
 
 /// A function, and the file or kernel that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,10 +133,15 @@ pub fn place(stack: &[Frame<'_>], program: &str) -> Option<Place> {
     let file = inner.object.rsplit('/').next().unwrap_or_default();
     Some(match file {
         _ if file.starts_with("libssl") || file.starts_with("libcrypto") => Place::Tls,
-        _ if file == program && inner.symbol.contains(CRYPTOGRAPHY) => Place::Tls,
+        _ if file == program && is_cryptography(inner.symbol) => Place::Tls,
         _ if file == program => Place::Program,
         _ => Place::Libraries,
     })
+}
+
+fn is_cryptography(symbol: &str) -> bool {
+    let symbol = symbol.trim_start_matches(['_', '<']);
+    CRYPTOGRAPHY.iter().any(|name| symbol.starts_with(name))
 }
 
 /// The samples of each place, in the order of [`Place::ALL`], of what `perf script` prints.
@@ -187,6 +196,9 @@ mod tests {
     fn accepts_the_cryptography_inside_mmtls() {
         let of = |symbol| place(&[Frame { symbol, object: "/target/mmtls" }], "mmtls").unwrap();
         assert_eq!(of("aws_lc_0_47_0_aes_gcm_dec_update_vaes_avx512"), Place::Tls);
+        assert_eq!(of("_aesni_ctr32_ghash_6x"), Place::Tls);
+        assert_eq!(of("aead_aes_gcm_open_gather"), Place::Tls);
+        assert_eq!(of("<aws_lc_rs::aead::LessSafeKey>::open_separate_gather"), Place::Tls);
         assert_eq!(of("mmtls_engine::driver::Driver::handle_frame"), Place::Program);
     }
 
