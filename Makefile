@@ -95,12 +95,12 @@ hyperscan: ## Build with Hyperscan as the search for rules' patterns, and test t
 		--features mmtls-hyperscan/library,mmtls-inspect/hyperscan
 	@$(STEP) build $(CARGO) build --release --locked -p mmtls --features hyperscan
 
-# FIG=10 (or 10,11) measures these figures only, QUICK=1 just enough to see that it works, RESUME=1 what the latest file of this commit
+# FIG=10 (or 10,11, or 'Table 1') measures these figures only, QUICK=1 just enough to see that it works, RESUME=1 what the latest file of this commit
 # lacks. The page is made of the file that was written, of what failed, too.
 bench: ## Measure against nginx as split proxy and the kernel bridge, and make out/report.html
 	@$(STEP) setup scripts/setup bench
 	@$(STEP) build $(CARGO) build --release --locked
-	@$(STEP) bench $(XTASK) bench $(if $(FIG),--fig $(FIG)) $(if $(QUICK),--quick) $(if $(RESUME),--resume) --report out/report.html
+	@$(STEP) bench $(XTASK) bench $(if $(FIG),--fig '$(FIG)') $(if $(QUICK),--quick) $(if $(RESUME),--resume) --report out/report.html
 
 # With the installed browser and Java about ten minutes; writes docs/interoperability.md and the CSV files beside it.
 interop: ## Let every TLS stack talk to every other, and check that mmTLS follows

@@ -23,6 +23,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod browsers;
 pub mod captures;
 pub mod compromised;
 pub mod dialogs;

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::browsers::{ONE_PAGE, chromium};
+use crate::browsers::ONE_PAGE;
 use crate::common::{Family, Stage, can_run, patient};
 use serde_json::Value;
 
 use mmtls_testkit::{
-    Background, Middle, Mmtls, NginxOptions, address, files, require_browser, require_file,
-    require_program, require_python,
+    Background, Mmtls, NginxOptions, address, browsers::chromium, files, require_browser,
+    require_file, require_program, require_python,
 };
 
 /// Starts an agent with this directory.
@@ -278,8 +278,7 @@ fn keys_are_asked_for_again_when_an_agent_connects() {
 const OBJECTS: usize = 100;
 const OBJECT_BYTES: usize = 136 << 10;
 
-/// A page that tells its server how many of its objects came whole, and after how many milliseconds. From `?1` on it
-/// goes to itself under another name, and so over new connections, counting down.
+/// A page that tells its server how many of its objects came whole, and after how many milliseconds.
 fn page() -> String {
     let mut page = "<!DOCTYPE html><html><head><script>let whole = 0;</script>".to_owned();
     for number in 0..OBJECTS {
@@ -288,9 +287,6 @@ fn page() -> String {
     page.push_str(
         "</head><body onload=\"done()\"><script>async function done() {
             await fetch(`/done?whole=${whole}&ms=${performance.now().toFixed(1)}`);
-            const left = location.search.slice(1) - 1;
-            const host = location.host.split('.').slice(-2).join('.');
-            if (left >= 0) setTimeout(() => location.replace(`//n${left}.${host}/page.html?${left}`), 200);
         }</script></body></html>",
     );
     page
@@ -379,7 +375,7 @@ fn browse(name: &str, by_exec: bool, browser: impl Fn(&Stage, &Mmtls, &Path) -> 
 fn a_page_of_100_objects_in_chromium_is_decrypted() {
     if can_run(&["nginx"]) && require_browser("chromium") {
         browse("chromium", false, |stage, _, keylog| {
-            let mut browser = chromium(stage, keylog, "page");
+            let mut browser = chromium(&stage.bed, keylog, "page").unwrap();
             browser.args(ONE_PAGE).arg(format!("https://{}/page.html", address::SERVER_NAME));
             browser
         });
@@ -398,106 +394,6 @@ fn a_page_of_100_objects_in_firefox_is_decrypted() {
             firefox(stage, mmtls.sharing(&stage.bed, false, &[], "firefox-esr"))
         });
     }
-}
-
-/// Milliseconds until Chromium has the page over new connections, through the kernel's bridge and through mmTLS, in turn:
-/// browsers that load it many times. Loads of one browser are alike, so that what counts is the difference of the medians of the two
-/// browsers of a round, and how much it differs between rounds.
-#[test]
-#[ignore = "measures, and takes minutes"]
-fn page_load_times() {
-    const ROUNDS: usize = 16;
-    const LOADS: usize = 12;
-    if !can_run(&["nginx"]) || !require_browser("chromium") {
-        return;
-    }
-    for http2 in [false, true] {
-        let stages = [Middle::KernelBridge, Middle::Empty].map(|middle| {
-            let log = std::env::temp_dir().join(format!("mmtls-{}-access", std::process::id()));
-            let log = log.with_extension(format!("{http2}-{middle:?}"));
-            let extra = format!("access_log {};\n", log.display());
-            let options = NginxOptions { http2, extra, ..NginxOptions::default() };
-            let stage = Stage::around(middle, options);
-            stage.serve("page.html", page().as_bytes());
-            stage.serve("done", b"");
-            for number in 0..OBJECTS {
-                stage.serve(&format!("object{number}.js"), &object(number));
-            }
-            (stage, log)
-        });
-        let mmtls = stages[1].0.mmtls(&patient());
-        let directories = [0, 1].map(|it| stages[it].0.bed.directory().join("agent"));
-        let agent = agent(&stages[1].0, &mmtls, Family::V4, &directories[1]);
-        std::fs::create_dir(&directories[0]).unwrap();
-        let keylogs = directories.map(|it| it.join("keylog"));
-        let (mut times, mut added) = ([const { Vec::new() }; 2], Vec::new());
-        for round in 0..ROUNDS {
-            let mut medians = [0.0; 2];
-            for at in [round % 2, 1 - round % 2] {
-                let (stage, log) = &stages[at];
-                let mut browser = chromium(stage, &keylogs[at], &format!("round{round}"));
-                browser.arg(format!("https://{}/page.html?{LOADS}", address::SERVER_NAME));
-                let mut of_round = loads(stage, browser, log, LOADS + 1);
-                // The first one reads programs and files.
-                of_round.remove(0);
-                medians[at] = quartiles(&mut of_round)[1];
-                times[at].append(&mut of_round);
-            }
-            added.push(medians[1] - medians[0]);
-        }
-        end(agent);
-        let report = mmtls.stop().unwrap();
-        for (at, times) in times.iter_mut().enumerate() {
-            let _ = std::fs::remove_file(&stages[at].1);
-            let [quarter, median, three] = quartiles(times);
-            println!(
-                "HTTP/2 {http2}, {}: {} loads, median {median:.1} ms, quartiles {quarter:.1} and {three:.1}",
-                ["bridge", "mmTLS"][at],
-                times.len()
-            );
-        }
-        let mean = added.iter().sum::<f64>() / ROUNDS as f64;
-        let squares: f64 = added.iter().map(|it| (it - mean).powi(2)).sum();
-        let error = (squares / (ROUNDS * (ROUNDS - 1)) as f64).sqrt();
-        println!(
-            "HTTP/2 {http2}: mmTLS adds {mean:.1} ms, standard error {error:.1}; by rounds {added:.0?}"
-        );
-        let sessions = report.count("TLS sessions");
-        // Connections that were not needed any more.
-        let opened = report.count("decrypted") + report.count("nothing to open");
-        assert_eq!(opened, sessions, "{:#?}", report.summary);
-        assert!(sessions as usize > ROUNDS * LOADS, "new connections for each load: {sessions}");
-    }
-}
-
-/// The quartiles, the median in the middle, of what it sorts.
-fn quartiles(times: &mut [f64]) -> [f64; 3] {
-    times.sort_by(f64::total_cmp);
-    [1, 2, 3].map(|it| times[times.len() * it / 4])
-}
-
-/// The milliseconds of so many loads, as the page has told them; then the browser is told to end.
-fn loads(stage: &Stage, browser: Command, log: &Path, count: usize) -> Vec<f64> {
-    std::fs::write(log, b"").unwrap();
-    let mut browser = stage.bed.background("chromium", browser).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(120);
-    let done = loop {
-        std::thread::sleep(Duration::from_millis(50));
-        let text = std::fs::read_to_string(log).unwrap();
-        let done: Vec<String> =
-            text.split(' ').filter(|it| it.starts_with("/done")).map(str::to_owned).collect();
-        if done.len() == count {
-            break done;
-        }
-        assert!(Instant::now() < deadline, "{} loads\n{}", done.len(), browser.stderr_text());
-    };
-    browser.signal("TERM");
-    let _ = browser.wait(Duration::from_secs(10));
-    let time = |done: &String| {
-        assert!(done.contains(&format!("whole={OBJECTS}&")), "{done}");
-        done.rsplit('=').next().unwrap().parse().unwrap()
-    };
-    done.iter().map(time).collect()
 }
 
 /// Rules by name, program and port: what of a session reaches the monitor, and who is told of it.

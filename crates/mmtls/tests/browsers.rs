@@ -40,27 +40,9 @@ fn alerts(report: &MmtlsReport, action: &str, url: &str) -> usize {
 /// Ends Chromium when it has a page, whose DOM it shows.
 pub const ONE_PAGE: [&str; 2] = ["--timeout=8000", "--dump-dom"];
 
-/// Chromium, which writes a key log, and keeps its profile under a name. All names below `SERVER_NAME` are the server's.
-pub fn chromium(stage: &Stage, keylog: &std::path::Path, profile: &str) -> Command {
-    let mut chromium = stage.bed.client.command("chromium");
-    let home = stage.bed.directory().join("chromium");
-    std::fs::create_dir_all(&home).unwrap();
-    // The sandbox needs another user than root; the certificates are the testbed's.
-    chromium.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic"]);
-    chromium.args(["--disable-background-networking", "--no-first-run"]);
-    chromium.args(["--disable-dev-shm-usage", "--ignore-certificate-errors"]);
-    let (name, server) = (address::SERVER_NAME, address::SERVER_V4);
-    let server = format!("MAP {name} {server}, MAP *.{name} {server}");
-    chromium.arg(format!("--host-resolver-rules={server}"));
-    chromium.arg(format!("--ssl-key-log-file={}", keylog.display()));
-    chromium.arg(format!("--user-data-dir={}", home.join(profile).display()));
-    chromium.env("HOME", &home);
-    chromium
-}
-
 /// What Chromium makes of a page, without the preload library.
 fn visit(stage: &Stage, keylog: &std::path::Path, name: &str) -> String {
-    let mut chromium = chromium(stage, keylog, name);
+    let mut chromium = mmtls_testkit::browsers::chromium(&stage.bed, keylog, name).unwrap();
     chromium.args(ONE_PAGE).arg(format!("https://{}/{name}", address::SERVER_NAME));
     stage.run("chromium", chromium).text()
 }

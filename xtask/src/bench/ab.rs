@@ -1,35 +1,66 @@
-//! What ab says of its requests.
+//! ab as client of nginx: requests over connections of their own, or over kept ones.
 //!
-//! Refuses a run in which a request failed, or got something else than the object over the one suite.
+//! Refuses to report requests of which one was not answered as it should have been.
+
+use std::process::Command;
+
+use mmtls_testkit::address;
 
 use super::lane::Tls;
 
-/// The seconds that a run of so many requests took, each of which got an object of so many bytes.
-pub fn seconds(text: &str, requests: u64, bytes: u64) -> Result<f64, String> {
-    let is_whole = value(text, "Complete requests:") == Some(requests as f64)
-        && value(text, "Failed requests:") == Some(0.0)
-        && value(text, "Document Length:") == Some(bytes as f64)
-        && !text.contains("Non-2xx")
-        && text.contains(Tls::Gcm.suite());
-    let seconds = value(text, "Time taken for tests:").filter(|_| is_whole);
-    seconds.ok_or_else(|| format!("ab: {}", text.trim()))
+/// Connections at a time, where a proxy or a server is to be busy.
+pub const CONCURRENCY: u32 = 32;
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+pub struct Requests<'a> {
+    /// The object's name.
+    pub object: &'a str,
+    pub bytes: u64,
+    pub number: u32,
+    /// At a time.
+    pub concurrency: u32,
+    /// Whether connections are kept.
+    pub keep: bool,
 }
 
-/// A number that ab prints.
-pub fn value(text: &str, name: &str) -> Option<f64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
+impl Requests<'_> {
+    /// Tells ab.
+    pub fn ask(&self, ab: &mut Command) {
+        if self.keep {
+            ab.arg("-k");
+        }
+        ab.args(["-q", "-n", &self.number.to_string(), "-c", &self.concurrency.to_string()]);
+        ab.arg(format!("https://{}/{}", address::SERVER_V4, self.object));
+    }
+
+    /// The seconds that they took, of what ab says.
+    pub fn seconds(&self, text: &str) -> Result<f64, String> {
+        let value = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<f64>().ok()
+        };
+        let number = Some(f64::from(self.number));
+        let complete = value("Complete requests:") == number
+            && value("Failed requests:") == Some(0.0)
+            && value("Document Length:") == Some(self.bytes as f64)
+            && (!self.keep || value("Keep-Alive requests:") == number)
+            && !text.contains("Non-2xx")
+            && text.contains(Tls::Gcm.suite());
+        let seconds = value("Time taken for tests:").filter(|_| complete);
+        seconds.ok_or_else(|| format!("ab: {}", text.trim()))
+    }
 }
 
 /// The time of the middle request in milliseconds, of the file that `-e` names: its line for N % is that of the
 /// request N/100 · `requests` + 0.5, rounded down and counted from 0.
-pub fn median_ms(csv: &str, requests: u64) -> Option<f64> {
+pub fn median_ms(csv: &str, requests: u32) -> Option<f64> {
     let lines = csv.lines().filter_map(|line| {
         let (percent, time) = line.split_once(',')?;
         Some((percent.parse::<f64>().ok()?, time.parse::<f64>().ok()?))
     });
-    let middle = (requests / 2) as f64;
-    let at = |percent: f64| (0.5 + requests as f64 * percent / 100.0).floor();
+    let middle = f64::from(requests / 2);
+    let at = |percent: f64| (0.5 + f64::from(requests) * percent / 100.0).floor();
     let mut lines = lines.skip_while(|(percent, _)| at(*percent) < middle);
     lines.next().map(|(_, time)| time)
 }
@@ -38,27 +69,34 @@ pub fn median_ms(csv: &str, requests: u64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "SSL/TLS Protocol:       TLSv1.3,TLS_AES_256_GCM_SHA384,256,256\n\
-        Document Length:        1024 bytes\nTime taken for tests:   0.125 seconds\n\
-        Complete requests:      40\nFailed requests:        0\n";
+    const SAID: &str = "SSL/TLS Protocol:       TLSv1.3,TLS_AES_256_GCM_SHA384,2048,256\n\
+        Document Length:        1024 bytes\n\
+        Time taken for tests:   0.750 seconds\nComplete requests:      500\nFailed requests:        0\n";
+    const ASKED: Requests<'_> =
+        Requests { object: "1k", bytes: 1024, number: 500, concurrency: 1, keep: false };
 
     #[test]
-    fn accepts_whole_runs() {
-        assert_eq!(seconds(TEXT, 40, 1024), Ok(0.125));
+    fn accepts_what_ab_prints() {
+        assert_eq!(ASKED.seconds(SAID), Ok(0.75));
+        let kept = Requests { keep: true, ..ASKED };
+        assert_eq!(kept.seconds(&format!("{SAID}Keep-Alive requests:    500\n")), Ok(0.75));
     }
 
     #[test]
     fn refuses_requests_that_failed() {
-        assert!(seconds(TEXT, 41, 1024).is_err());
-        assert!(seconds(TEXT, 40, 1025).is_err());
-        assert!(seconds(&(TEXT.to_owned() + "Non-2xx responses:      40\n"), 40, 1024).is_err());
-        assert!(seconds(&TEXT.replace("256_GCM", "128_GCM"), 40, 1024).is_err());
+        for (from, to) in
+            [("requests:        0", "requests:        1"), ("1024 b", "99 b"), ("256_G", "128_G")]
+        {
+            assert!(ASKED.seconds(&SAID.replace(from, to)).is_err(), "{to}");
+        }
+        // Connections were not kept.
+        assert!(Requests { keep: true, ..ASKED }.seconds(SAID).is_err());
     }
 
     #[test]
     fn accepts_the_middle_of_few_and_many_requests() {
-        let csv = |requests: u64| {
-            let at = |percent: u64| (0.5 + (requests * percent) as f64 / 100.0) as u64;
+        let csv = |requests: u32| {
+            let at = |percent: u32| (0.5 + f64::from(requests * percent) / 100.0) as u64;
             let lines = (0..100).map(|percent| format!("{percent},{}.000\n", at(percent)));
             "Percentage served,Time in ms\n".to_owned() + &lines.collect::<String>()
         };

@@ -131,6 +131,7 @@ fn value_in(path: &str, name: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-fn unknown() -> String {
+/// What stands for what cannot be found out.
+pub fn unknown() -> String {
     "unknown".to_owned()
 }

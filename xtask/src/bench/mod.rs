@@ -11,6 +11,9 @@
 //! * `h`, [`inspection`]: what they cost live, with a limit of inspection.
 //! * `i`, [`keys`]: keys on their way, and what waits for them.
 //! * `j`, [`idle`]: what open sessions cost in memory, and to be found.
+//! * `k`, [`profile`]: what a proxy leaves of end-to-end throughput, and where its time goes.
+//! * `l`, [`sites`]: 1,000 sites of the paper's mix of TLS versions and suites.
+//! * `m`, [`pages`]: page loads of Chromium.
 //! * `n`, [`workers`] and [`loss`]: more than one worker, live; and frames that are lost.
 //! * `o`, [`response`]: how long one client waits for an object, near and far.
 //!
@@ -35,8 +38,10 @@ mod live;
 mod loss;
 mod monitor;
 mod opening;
+mod pages;
 mod parts;
 mod places;
+mod profile;
 mod record;
 mod replayer;
 pub mod report;
@@ -44,6 +49,8 @@ mod response;
 mod rules;
 mod scaling;
 mod sessions;
+mod setup;
+mod sites;
 mod synthetic;
 mod tag;
 mod variants;
@@ -69,8 +76,8 @@ pub struct BenchArgs {
     fig: Vec<String>,
     /// Run these parts only: the engine in memory (a), downloads live (b), new connections (c), the private tag (d),
     /// the private tag end to end (e), engines on two threads (f), rules in memory (g), rules live (h), keys on their
-    /// way (i), open sessions (j), several workers and lost frames (n), response times
-    /// (o).
+    /// way (i), open sessions (j), proxy against end to end with a profile (k), 1,000 sites (l), page loads (m), several
+    /// workers and lost frames (n), response times (o).
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<char>,
     /// See in minutes that everything works: few and short repetitions, which are no results.
@@ -338,7 +345,7 @@ mod tests {
 
     #[test]
     fn accepts_parts_and_figures() {
-        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghijno");
+        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghijklmno");
         assert_eq!(letters(&['j'], &["20", "10"]).unwrap(), "bghj");
         assert_eq!(letters(&[], &["M2"]).unwrap(), "f");
     }

@@ -5,8 +5,8 @@
 
 use serde::Serialize;
 
-use super::{callgrind, endtoend, idle, inspection, keys, lane, live, loss, opening};
-use super::{response, rules, scaling, sessions, tag, workers};
+use super::{callgrind, endtoend, idle, inspection, keys, lane, live, loss, opening, pages};
+use super::{profile, response, rules, scaling, sessions, sites, tag, workers};
 use crate::results::{Contender, Figure};
 
 /// What is measured in one go.
@@ -57,7 +57,7 @@ pub struct Measured {
     pub details: serde_json::Value,
 }
 
-pub const PARTS: [Part; 12] = [
+pub const PARTS: [Part; 15] = [
     Part {
         letter: 'a',
         what: "the engine in memory",
@@ -137,6 +137,30 @@ pub const PARTS: [Part; 12] = [
         programs: &[],
         seconds: 38.0,
         measure: idle,
+    },
+    Part {
+        letter: 'k',
+        what: "proxy against end to end, and where its time goes",
+        figures: &["2", "3", "Table 1"],
+        programs: &["nginx", "h2load", "ab", "openssl", "perf"],
+        seconds: 165.0,
+        measure: profile,
+    },
+    Part {
+        letter: 'l',
+        what: "1,000 sites of the paper's mix of suites",
+        figures: &["21"],
+        programs: &["nginx", "curl", "openssl"],
+        seconds: 50.0,
+        measure: sites,
+    },
+    Part {
+        letter: 'm',
+        what: "page loads of Chromium",
+        figures: &["19"],
+        programs: &["nginx", "chromium"],
+        seconds: 250.0,
+        measure: pages,
     },
     Part {
         letter: 'n',
@@ -297,6 +321,39 @@ fn idle(extent: &Extent) -> Result<Outcome, String> {
     let results = idle::measure(extent.repetitions.min(3), open)?;
     results.print();
     measured(results.figures(), Vec::new(), &results)
+}
+
+fn profile(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx", "h2load", "ab"]) {
+        return Ok(skipped);
+    }
+    if let Some(reason) = profile::no_perf() {
+        return Ok(Outcome::Skipped(reason));
+    }
+    let results = profile::measure(extent.repetitions, extent.load)?;
+    results.print();
+    measured(results.figures(), results.contenders.clone(), &results)
+}
+
+fn sites(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx", "curl"]) {
+        return Ok(skipped);
+    }
+    let results = sites::measure(extent.repetitions)?;
+    results.print();
+    measured(results.figures(), results.contenders.clone(), &results)
+}
+
+fn pages(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx"]) {
+        return Ok(skipped);
+    }
+    if !mmtls_testkit::require_browser("chromium") {
+        return Ok(Outcome::Skipped("chromium is not installed".to_owned()));
+    }
+    let results = pages::measure(extent.repetitions)?;
+    results.print();
+    measured(results.figures(), results.contenders.clone(), &results)
 }
 
 #[cfg(test)]

@@ -10,9 +10,11 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use mmtls_testkit::{MmtlsOptions, SplitOptions, address};
+use mmtls_testkit::{MmtlsOptions, SplitOptions};
 use serde::Serialize;
 
+use super::ab::{self, Requests};
+use super::contenders;
 use super::h2load::{Http, Object};
 use super::lane::{Lane, Load, Middlebox};
 use super::lanes::Lanes;
@@ -20,7 +22,6 @@ use super::line::{self, Carried, LineOptions};
 use super::monitor::Monitored;
 use super::report::{Samples, table};
 use super::sessions::output;
-use super::{ab, contenders};
 use crate::results::{Axis, Contender, Figure};
 
 const BRIDGE: usize = 0;
@@ -56,12 +57,12 @@ const PANELS: [Panel; 4] = [
 /// Of a round's time for each middle and size, the share of a live transfer's.
 const SHARE: f64 = 0.1;
 /// Requests of a round: at least, and at most.
-const LEAST: u64 = 3;
-const MOST: u64 = 1001;
+const LEAST: u32 = 3;
+const MOST: u32 = 1001;
 /// Before what counts.
-const WARM_UP: u64 = 20;
+const WARM_UP: u32 = 20;
 /// The same where each takes long.
-const SLOW_WARM_UP: u64 = 2;
+const SLOW_WARM_UP: u32 = 2;
 /// From here on there are half as many rounds: what differs between them is small against the line.
 const FAR_MS: u64 = 50;
 /// TCP connections whose time is the round trip.
@@ -73,7 +74,7 @@ struct Times {
     middle: &'static str,
     object_bytes: u64,
     /// Of a round.
-    requests: u64,
+    requests: u32,
     /// The middle one of each round's requests.
     ms: Samples,
 }
@@ -141,7 +142,7 @@ fn measure_panel(
         for lane in &mut lanes.lanes {
             let ms = fetch(lane, object, warm_up, panel.kept)?;
             // An odd number has one in the middle.
-            let fitting = (load.seconds * SHARE * 1e3 / ms) as u64 | 1;
+            let fitting = (load.seconds * SHARE * 1e3 / ms) as u32 | 1;
             requests.push(fitting.clamp(LEAST, MOST));
         }
         let all = lanes.all();
@@ -187,36 +188,34 @@ fn middles(panel: Panel) -> Result<Vec<(&'static str, Middlebox)>, String> {
 fn contenders_of(panel: Panel, lanes: &Lanes) -> Vec<Contender> {
     let mut all = lanes.middles_and_server();
     let object = Object { name: "OBJECT", bytes: 0, http: Http::One };
-    let client = command(&lanes.lanes[BRIDGE], object, 0, panel.kept);
+    let client = command(&lanes.lanes[BRIDGE], asked(object, 0, panel.kept));
     all.push(contenders::of_client(if panel.kept { "client, kept" } else { "client" }, &client));
     all
 }
 
-fn command(lane: &Lane, object: Object, requests: u64, kept: bool) -> Command {
+fn asked(object: Object, number: u32, keep: bool) -> Requests<'static> {
+    Requests { object: object.name, bytes: object.bytes, number, concurrency: 1, keep }
+}
+
+fn command(lane: &Lane, requests: Requests<'_>) -> Command {
     let mut command = lane.client("ab");
-    command.args(["-q", "-c", "1", "-n", &requests.to_string()]);
-    if kept {
-        command.arg("-k");
-    }
     command.arg("-e").arg(lane.bed().directory().join("ab.csv"));
-    command.arg(format!("https://{}/{}", address::SERVER_V4, object.name));
+    requests.ask(&mut command);
     command
 }
 
 /// The time of the middle one of so many requests, in milliseconds.
-fn fetch(lane: &mut Lane, object: Object, requests: u64, kept: bool) -> Result<f64, String> {
-    let text = output(command(lane, object, requests, kept))
-        .map_err(|error| format!("{}: ab: {error}", lane.name))?;
-    lane.opened(if kept { 1 } else { requests });
+fn fetch(lane: &mut Lane, object: Object, number: u32, keep: bool) -> Result<f64, String> {
+    let requests = asked(object, number, keep);
+    let text =
+        output(command(lane, requests)).map_err(|error| format!("{}: ab: {error}", lane.name))?;
+    lane.opened(if keep { 1 } else { number.into() });
     let failed = |why: String| format!("{}: {why}", lane.name);
-    ab::seconds(&text, requests, object.bytes).map_err(failed)?;
-    if kept && ab::value(&text, "Keep-Alive requests:") != Some(requests as f64) {
-        return Err(failed(format!("the connection was not kept: {}", text.trim())));
-    }
+    requests.seconds(&text).map_err(failed)?;
     let path = lane.bed().directory().join("ab.csv");
     let times = fs::read_to_string(&path);
     let times = times.map_err(|error| failed(format!("{}: {error}", path.display())))?;
-    ab::median_ms(&times, requests).ok_or_else(|| failed(format!("ab's times: {times}")))
+    ab::median_ms(&times, number).ok_or_else(|| failed(format!("ab's times: {times}")))
 }
 
 impl ResponseResults {

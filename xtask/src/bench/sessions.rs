@@ -20,7 +20,7 @@ use mmtls_testkit::{
 };
 use serde::Serialize;
 
-use super::ab;
+use super::ab::{CONCURRENCY, Requests};
 use super::contenders;
 use super::lane::{self, Tls};
 use super::lanes::Directory;
@@ -40,9 +40,6 @@ pub struct Load {
     /// Seconds of ab.
     pub seconds: f64,
 }
-
-/// Concurrent connections of ab.
-const CONCURRENCY: u32 = 32;
 
 /// One replay through mmTLS.
 #[derive(Debug, Serialize)]
@@ -135,7 +132,7 @@ impl Lane {
     }
 
     fn run(&mut self) -> Result<AbRun, String> {
-        let run = run_ab(&self.bed, &mut self.split, self.connections)?;
+        let run = ab(&self.bed, &mut self.split, self.connections)?;
         eprintln!(
             "  split TLS, {}, upstream {}: {} connections in {:.2} s, {:.0} µs each",
             self.server_key,
@@ -279,16 +276,22 @@ fn replay(bed: &Testbed, cores: usize, load: Load) -> Result<Replay, String> {
     Ok(Replay { box_cpu_s: seen.cpu_s - before, replayed, mmtls: seen, contender })
 }
 
-fn run_ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, String> {
+fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, String> {
+    let bytes = synthetic::BODY as u64;
+    let requests = Requests {
+        object: "1k",
+        bytes,
+        number: connections,
+        concurrency: CONCURRENCY,
+        keep: false,
+    };
     let mut command = bed.client.command("ab");
-    command.args(["-q", "-n", &connections.to_string(), "-c", &CONCURRENCY.to_string()]);
-    command.arg(format!("https://{}/1k", address::SERVER_V4));
+    requests.ask(&mut command);
     let (machine, own) = (machine_cpu(), split.process.cpu_seconds());
     let text = output(command)?;
     let machine_cpu_s = machine_cpu() - machine;
     let box_cpu_s = split.process.cpu_seconds() - own;
-    let seconds = ab::seconds(&text, connections.into(), synthetic::BODY as u64)?;
-    Ok(AbRun { connections, seconds, box_cpu_s, machine_cpu_s })
+    Ok(AbRun { connections, seconds: requests.seconds(&text)?, box_cpu_s, machine_cpu_s })
 }
 
 /// Standard output of a program that must succeed.

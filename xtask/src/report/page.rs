@@ -117,9 +117,13 @@ fn machine(name: &str, results: &Results) -> String {
 /// What a number is called.
 pub fn heading(number: &str, entry: Option<&Entry>) -> String {
     let of_paper = number.starts_with(|it: char| it.is_ascii_digit());
-    let kind = if of_paper { "Figure" } else { "Ours," };
+    let kind = match () {
+        () if of_paper => "Figure ",
+        () if number.starts_with("Table") => "",
+        () => "Ours, ",
+    };
     let title = entry.map(|entry| format!(": {}", entry.title)).unwrap_or_default();
-    format!("{kind} {number}{title}")
+    format!("{kind}{number}{title}")
 }
 
 /// Figures that a file lacks, and why.
@@ -132,12 +136,17 @@ pub fn lacking(missing: &Missing) -> (String, String) {
     (what, format!("{outcome}: {}", missing.reason))
 }
 
+/// The name of a section in the page.
+fn anchor(number: &str) -> String {
+    escaped(&format!("figure-{}", number.replace(' ', "-")))
+}
+
 fn contents(numbers: &[(String, Option<&Entry>)]) -> String {
     let mut html = "<nav><ul>".to_owned();
     for (number, entry) in numbers {
-        let number_shown = escaped(number);
         html += &format!(
-            "<li><a href=\"#figure-{number_shown}\">{}</a></li>",
+            "<li><a href=\"#{}\">{}</a></li>",
+            anchor(number),
             escaped(&heading(number, *entry))
         );
     }
@@ -154,8 +163,8 @@ fn section(
     texts: &Texts,
 ) -> Result<String, String> {
     let mut html = format!(
-        "<section id=\"figure-{}\">\n<h2>{}</h2>\n",
-        escaped(number),
+        "<section id=\"{}\">\n<h2>{}</h2>\n",
+        anchor(number),
         escaped(&heading(number, entry))
     );
     if let Some(entry) = entry {
