@@ -46,6 +46,7 @@ fn accepts_chosen_suites_keys_and_http2() {
         mtu: Some(1400),
         gso: false,
         rps: false,
+        line: false,
     })
     .unwrap();
     let mut server = Nginx::start(

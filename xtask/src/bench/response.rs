@@ -250,7 +250,7 @@ impl Measured {
         }
         let requests = self.times.iter().map(|it| it.requests);
         let figure = figure.note(format!(
-            "One client that waits for each object (ab -c 1), {} to {} requests in each round; a sample is the middle one of a round's. \
+            "One client that waits for each object (ab -c 1), at least {} and at most {} requests in a round, of which the middle one is a sample. \
              A round trip is {:.3} ms ({:.3} to {:.3}; TCP connections through the bridge). {}.",
             requests.clone().min().unwrap_or(0),
             requests.max().unwrap_or(0),
