@@ -49,7 +49,7 @@ fn a_refused_direction_passes_unread_and_the_other_is_inspected() {
     }
 }
 
-/// What a process has in memory that it can write to, but for pages that it never touched: the heap reserves a gigabyte.
+/// What a process has in memory that it can write to, but for pages that it never touched: stacks and arenas reserve much.
 fn memory_of(pid: u32) -> Vec<u8> {
     const PAGE: usize = 4096;
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();

@@ -253,8 +253,8 @@ impl LiveResults {
         let cbc = variants::figures("10", what, &axis, &self.cbc, x).into_iter().next();
         figures.extend(cbc.map(|cbc| {
             Figure { panel: "cbc".to_owned(), ..cbc }
-                .note(&format!("HTTP/1.1, {}", self.cbc_note))
-                .note(&self.cbc_mmtls.line("mmTLS"))
+                .note(format!("HTTP/1.1, {}", self.cbc_note))
+                .note(self.cbc_mmtls.line("mmTLS"))
         }));
         figures
     }

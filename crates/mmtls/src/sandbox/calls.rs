@@ -126,7 +126,6 @@ pub const CALLS: &[Call] = calls! {
     SYS_futex for ALL => "locks";
     SYS_sched_yield for ALL => "a lock that is nearly free";
     SYS_sched_getaffinity for ALL => "how many heaps the C library makes";
-    SYS_getcpu for ALL => "near which processor memory lies, where that cannot be read without a call";
     SYS_sched_setaffinity for MONITOR | KEY_CHANNEL | KEY_SERVER => "workers.cpus, keys.cpu";
     SYS_prctl for ALL, PRCTL => "names of threads and of memory, precise timers";
     SYS_seccomp for ALL, &[&[exactly(0, SECCOMP_SET_MODE_FILTER)]] => "a thread allows itself less";
