@@ -354,7 +354,7 @@ mod tests {
     fn refuses_figures_that_nothing_measures() {
         assert!(letters(&['z'], &[]).is_err());
         let refused = letters(&[], &["14"]).unwrap_err();
-        assert!(refused.contains("there are M1, 10,"), "{refused}");
+        assert!(refused.contains("there are M1, M4, 10,"), "{refused}");
     }
 
     #[test]

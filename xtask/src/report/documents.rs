@@ -225,7 +225,7 @@ mod tests {
         fs::write(root.join(FILE), file).unwrap();
         for section in &SECTIONS {
             let (begin, end) = (section.begin(), section.end());
-            let text = format!("before\n{begin}{NO_FILE} -->\nold\n{end}\nbehind\n");
+            let text = format!("before\n{begin}{NO_FILE} -->\nwhat was there\n{end}\nbehind\n");
             fs::write(root.join(section.document), text).unwrap();
         }
         write(root, Path::new(FILE), &texts()).unwrap();
@@ -233,7 +233,7 @@ mod tests {
             let text = read(&root.join(section.document)).unwrap();
             let (before, file, _, behind) = section.parts(&text).unwrap();
             assert_eq!((before, file, behind), ("before\n", FILE, "\nbehind\n"));
-            assert!(!text.contains("old"), "{text}");
+            assert!(!text.contains("what was there"), "{text}");
         }
     }
 
