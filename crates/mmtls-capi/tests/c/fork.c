@@ -55,6 +55,7 @@ int main(int argc, char **argv)
 {
     pthread_t thread;
     mmctx_t mmctx;
+    uint64_t frames;
     pid_t pid;
     int status = -1;
     if (argc != 2 || mmtls_init(argv[1], 1) != 0 || !(mmctx = mmtls_create_context(0)))
@@ -63,6 +64,10 @@ int main(int argc, char **argv)
     pthread_create(&thread, NULL, join, mmctx);
     while (!in_callback)
         usleep(1000);
+    /* The callback runs while mmtls_app_join still starts contexts, inside the library, which a child could not leave: this
+     * waits until that is over. */
+    if (mmtls_get_counter(mmctx, "frames", &frames) != 0)
+        return 1;
     pid = fork();
     if (pid == 0)
         _exit(child(argv[1], mmctx));
