@@ -23,6 +23,8 @@ const FEW_PLACES: usize = 3;
 
 /// Pixels of a letter, on average, for its size: of a wide typeface, so that what fits here fits everywhere.
 const LETTER_WIDTH: f64 = 0.62;
+/// What a wide letter has more than those.
+const MORE_FOR_WIDE: f64 = 0.5;
 const TEXT: f64 = 12.0;
 
 /// As `plotters` has sizes, of which its SVG is a fraction.
@@ -153,9 +155,11 @@ fn text(area: &Area<'_>, words: &str, at: (i32, i32), horizontal: HPos, vertical
     Ok(())
 }
 
-/// About how wide a text is.
+/// About how wide a text is. Short ones, such as "mmTLS", may have wide letters only.
 fn width_of(words: &str) -> i32 {
-    (words.chars().count() as f64 * TEXT * LETTER_WIDTH).ceil() as i32
+    let wide = words.chars().filter(|it| it.is_uppercase() || matches!(it, 'm' | 'w')).count();
+    let letters = words.chars().count() as f64 + wide as f64 * MORE_FOR_WIDE;
+    (letters * TEXT * LETTER_WIDTH).ceil() as i32
 }
 
 /// A text in lines of at most so many pixels, broken between words.
