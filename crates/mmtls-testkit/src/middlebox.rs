@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::servers::START_LIMIT;
 use crate::testbed::address;
 use crate::testbed::namespace::Namespace;
 use crate::{Background, Testbed, TestbedError};
@@ -150,7 +151,7 @@ impl Mmtls {
         }
         command.args(&options.arguments);
         let mut process = bed.background(&format!("mmtls{count}"), command)?;
-        process.wait_for_line(ready, Duration::from_secs(10))?;
+        process.wait_for_line(ready, START_LIMIT)?;
         Ok(Self {
             process,
             binaries: options.binaries.clone(),
@@ -206,7 +207,7 @@ impl Mmtls {
             command.arg("--keylog").arg(key_log);
         }
         let mut agent = bed.background("agent", command)?;
-        agent.wait_for_line("connected to", Duration::from_secs(10))?;
+        agent.wait_for_line("connected to", START_LIMIT)?;
         Ok(agent)
     }
 
