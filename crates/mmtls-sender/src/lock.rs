@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// How often a waiting thread lets others run before it sleeps, and how often it sleeps.
 const YIELDS: u32 = 50;
-const SLEEPS: u32 = 100;
+const SLEEPS: u32 = 1000;
 const SLEEP_NANOSECONDS: libc::c_long = 50_000;
 
 /// Guards `T`.
@@ -34,8 +34,9 @@ impl<T> ForkLock<T> {
         Self { holder: AtomicI32::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock, or gives up after about ten milliseconds: a holder that has no
-    /// processor on a busy machine gets one within that.
+    /// Takes the lock, or gives up after about a tenth of a second: a holder that has no
+    /// processor on a busy machine gets one within that. Who gives up loses a key, and a
+    /// session without its keys waits for longer, or is reset.
     pub fn lock(&self) -> Option<Guard<'_, T>> {
         // SAFETY: no preconditions.
         let own = unsafe { libc::getpid() };

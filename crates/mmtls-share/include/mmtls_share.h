@@ -17,7 +17,7 @@
  *
  * Losing a key is better than disturbing the program: they never change errno, print, raise a signal,
  * start a thread, or end the program, and pthread_cancel does not end them halfway. They block at most
- * one millisecond while the agent's socket is full, once until it drains, and some ten where another
+ * one millisecond while the agent's socket is full, once until it drains, and some hundred where another
  * thread in them has no processor.
  *
  * After fork both processes go on with the same handles and the same connection. The socket has a
