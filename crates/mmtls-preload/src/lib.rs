@@ -7,8 +7,9 @@
 //!
 //! It runs inside other people's programs, so losing a key is better than disturbing the host.
 //! It refuses: to print, to change `errno` or a host call's result, to let a panic out, to block
-//! (but for one millisecond while the agent's socket is full, once until it drains), to keep more
-//! than 64 unsent datagrams, to write to a descriptor that is not its socket any more, to talk to
+//! (but for one millisecond while the agent's socket is full, once until it drains, and a tenth of a
+//! second while another thread that is in it has no processor), to keep more than
+//! 64 unsent datagrams, to write to a descriptor that is not its socket any more, to talk to
 //! an agent of another user, and to share sessions whose server name is exempt.
 
 #[cfg(not(target_os = "linux"))]

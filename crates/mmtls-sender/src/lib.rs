@@ -10,7 +10,8 @@
 //!
 //! It runs inside other people's programs, so losing a key is better than disturbing the host.
 //! It refuses: to print, to change `errno`, to let a panic out of [`host::guarded`], to block (but for one millisecond while
-//! the agent's socket is full, once until it drains), to start a thread, to talk to an agent of another user.
+//! the agent's socket is full, once until it drains, and a tenth of a second while another thread that is in it has no processor), to start a
+//! thread, to talk to an agent of another user.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("the agent's socket is for Linux");

@@ -1,4 +1,4 @@
-//! Chromium as a client of the testbed.
+//! Chromium as a client of the testbed, and what its pages are made of.
 //!
 //! Refuses its sandbox, which needs another user than root, and its own certificates: the testbed's are not among them.
 
@@ -7,6 +7,16 @@ use std::process::Command;
 
 use crate::testbed::error::TestbedError;
 use crate::testbed::{Testbed, address};
+
+/// A script of so many bytes, of which the last ones count it in `whole`: a page knows what came whole.
+#[must_use]
+pub fn counted_script(number: usize, bytes: usize) -> Vec<u8> {
+    const END: &str = "*/whole++;";
+    let mut script = format!("/* {number} ").into_bytes();
+    script.resize(bytes.saturating_sub(END.len()), b'x');
+    script.extend_from_slice(END.as_bytes());
+    script
+}
 
 /// Chromium without a window, which writes a key log, and keeps its profile under a name. All names below
 /// [`address::SERVER_NAME`] are the server's.

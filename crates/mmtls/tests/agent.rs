@@ -9,8 +9,9 @@ use crate::common::{Family, Stage, can_run, patient};
 use serde_json::Value;
 
 use mmtls_testkit::{
-    Background, Mmtls, NginxOptions, address, browsers::chromium, files, require_browser,
-    require_file, require_program, require_python,
+    Background, Mmtls, NginxOptions, address,
+    browsers::{chromium, counted_script},
+    files, require_browser, require_file, require_program, require_python,
 };
 
 /// Starts an agent with this directory.
@@ -292,15 +293,6 @@ fn page() -> String {
     page
 }
 
-/// A script of this length, whose last bytes count it.
-fn object(number: usize) -> Vec<u8> {
-    const END: &str = "*/whole++;";
-    let mut script = format!("/* {number} ").into_bytes();
-    script.resize(OBJECT_BYTES - END.len(), b'x');
-    script.extend_from_slice(END.as_bytes());
-    script
-}
-
 /// Firefox, which writes a key log where the environment asks for it, on a page.
 fn firefox(stage: &Stage, mut firefox: Command) -> Command {
     let home = stage.bed.directory().join("firefox");
@@ -340,7 +332,7 @@ fn browse(name: &str, by_exec: bool, browser: impl Fn(&Stage, &Mmtls, &Path) -> 
         stage.serve("page.html", page().as_bytes());
         stage.serve("done", b"");
         for number in 0..OBJECTS {
-            stage.serve(&format!("object{number}.js"), &object(number));
+            stage.serve(&format!("object{number}.js"), &counted_script(number, OBJECT_BYTES));
         }
         let mmtls = stage.mmtls(&patient());
         let directory = stage.bed.directory().join("agent");

@@ -44,6 +44,13 @@ pub fn of_text(name: &str, settings: &str) -> Contender {
     Contender { part: '-', name: name.to_owned(), settings: without_places(settings.trim()) }
 }
 
+/// Those of the kernel's bridge, which is no process either.
+pub fn of_bridge(name: &str) -> Contender {
+    let settings =
+        "The kernel's bridge between two veth pairs (MTU 1500), nothing else in the middle.";
+    of_text(name, settings)
+}
+
 /// Where this tree, its programs and temporary files are says nothing of a contender, differs from machine to machine,
 /// and from run to run.
 fn without_places(text: &str) -> String {

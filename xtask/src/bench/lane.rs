@@ -54,6 +54,12 @@ impl Tls {
         format!("TLSv{}", self.version())
     }
 
+    /// A split-TLS proxy's options with it on both legs.
+    pub fn split(self, options: SplitOptions) -> SplitOptions {
+        let (ciphersuites, ciphers) = self.lists();
+        SplitOptions { ciphersuites, ciphers, protocols: self.protocols(), ..options }
+    }
+
     /// OpenSSL has two lists: suites of TLS 1.3, and those of TLS 1.2.
     fn lists(self) -> (String, String) {
         match self {
@@ -232,10 +238,7 @@ impl Lane {
         match (&self.proxy, process) {
             (Some(proxy), _) => contenders::of_text(self.name, &proxy.settings),
             (None, Some(process)) => contenders::of_process(self.name, process),
-            (None, None) => contenders::of_text(
-                self.name,
-                "The kernel's bridge between two veth pairs (MTU 1500), nothing else in the middle.",
-            ),
+            (None, None) => contenders::of_bridge(self.name),
         }
     }
 
@@ -348,9 +351,7 @@ impl Lane {
 
 /// nginx as split-TLS proxy: one worker, no buffering, no session reuse, the suite of this page.
 pub fn start_split(bed: &Testbed, tls: Tls, options: SplitOptions) -> Result<NginxSplit, String> {
-    let (ciphersuites, ciphers) = tls.lists();
-    let options = SplitOptions { ciphersuites, ciphers, protocols: tls.protocols(), ..options };
-    NginxSplit::start(bed, options).map_err(|error| error.to_string())
+    NginxSplit::start(bed, tls.split(options)).map_err(|error| error.to_string())
 }
 
 /// The server of every lane: one worker, one suite, full handshakes; HTTP/2 for who asks for it.

@@ -135,7 +135,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
         }
     }
     let mut lanes = Lanes::start(middles, &OBJECTS, load)?;
-    let (contenders, note) = (lanes.contenders(), lanes.note());
+    let (mut contenders, note) = (lanes.contenders(), lanes.note());
     let (mut variants, mut headlines) = (Vec::new(), Vec::new());
     for object in OBJECTS {
         // Where everything is within the limit, those that have one do what the others do.
@@ -165,6 +165,8 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
     for object in CBC_OBJECTS {
         cbc.extend(lanes.measure(repetitions, object, &[BRIDGE, MMTLS, SPLIT])?);
     }
+    let named = |it: Contender| Contender { name: format!("{}, TLS 1.2 CBC", it.name), ..it };
+    contenders.extend(lanes.contenders().into_iter().map(named));
     let cbc_note = lanes.note();
     let cbc_mmtls = lanes.lanes[MMTLS].stop_monitor()?;
     Ok(LiveResults {

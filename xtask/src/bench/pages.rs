@@ -10,7 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mmtls_testkit::{Background, NginxOptions, browsers};
+use mmtls_testkit::browsers::{self, counted_script};
+use mmtls_testkit::{Background, NginxOptions};
 use serde::Serialize;
 
 use super::lanes::Directory;
@@ -111,7 +112,10 @@ fn write_pages(directory: &Path) -> std::io::Result<()> {
         fs::write(directory.join(format!("page{objects}.html")), page(objects))?;
     }
     for number in 0..OBJECTS.into_iter().max().unwrap_or(0) {
-        fs::write(directory.join(format!("object{number}.js")), object(number))?;
+        fs::write(
+            directory.join(format!("object{number}.js")),
+            counted_script(number, OBJECT_BYTES),
+        )?;
     }
     fs::write(directory.join("done"), "")
 }
@@ -121,15 +125,6 @@ fn page(objects: usize) -> String {
     let scripts: String = (0..objects).map(script).collect();
     let text = PAGE.replace("COUNT", &objects.to_string());
     text.replace("PAGES", &format!("{OBJECTS:?}")).replace("OBJECTS", &scripts)
-}
-
-/// A script of this length, whose last bytes count it.
-fn object(number: usize) -> Vec<u8> {
-    const END: &str = "*/whole++;";
-    let mut script = format!("/* {number} ").into_bytes();
-    script.resize(OBJECT_BYTES - END.len(), b'x');
-    script.extend_from_slice(END.as_bytes());
-    script
 }
 
 /// Loads by one browser: each page so many times, and one before.
@@ -291,7 +286,7 @@ mod tests {
         assert_eq!(page.matches("<script async").count(), 50);
         assert!(page.contains("const pages = [10, 50, 100, 200];"), "{page}");
         assert!(page.contains("objects=50&whole="));
-        let object = object(7);
+        let object = counted_script(7, OBJECT_BYTES);
         assert_eq!(object.len(), OBJECT_BYTES);
         assert!(object.ends_with(b"*/whole++;"));
     }

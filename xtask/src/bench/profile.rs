@@ -178,13 +178,9 @@ pub fn measure(repetitions: u32, load: Load) -> Result<ProfileResults, String> {
 }
 
 fn split_options(upstream_keepalive: u32) -> SplitOptions {
-    SplitOptions {
-        key_type: KeyType::Rsa,
-        upstream_keepalive,
-        ciphersuites: Tls::Gcm.suite().to_owned(),
-        protocols: "TLSv1.3".to_owned(),
-        ..SplitOptions::default()
-    }
+    let options =
+        SplitOptions { key_type: KeyType::Rsa, upstream_keepalive, ..SplitOptions::default() };
+    Tls::Gcm.split(options)
 }
 
 impl Lane {

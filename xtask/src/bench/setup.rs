@@ -78,10 +78,7 @@ impl Setup {
         let mmtls = self.mmtls.as_ref().map(|it| &it.process);
         match mmtls.or(self.split.as_ref().map(|it| &it.process)) {
             Some(process) => contenders::of_process(name, process),
-            None => contenders::of_text(
-                name,
-                "The kernel's bridge between two veth pairs (MTU 1500), nothing else in the middle.",
-            ),
+            None => contenders::of_bridge(name),
         }
     }
 
