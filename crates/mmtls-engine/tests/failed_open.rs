@@ -3,6 +3,7 @@
 use crate::harness::Event;
 use crate::harness::attack::*;
 use mmtls_engine::session::EndReason;
+use mmtls_engine::tls::Direction;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
 use mmtls_testkit::synthesis::side;
@@ -65,4 +66,65 @@ fn what_was_held_is_discarded_since_it_was_sent_again() {
     assert_eq!(discarded, held);
     assert!(!t.out.iter().any(|it| matches!(it, Output::Release(_) | Output::Inject { .. })));
     assert_eq!(t.engine.buffered_bytes(), 0);
+}
+
+/// The frames of a session from its SYN on, each message in two segments.
+fn frames() -> Vec<(Direction, i64, u64, u8, Vec<u8>)> {
+    let opening = [(C, flag::SYN), (S, flag::SYN | flag::ACK), (C, flag::ACK)];
+    let at_start = |(d, flags)| (d, if flags == flag::ACK { 0 } else { -1 }, 0, flags, Vec::new());
+    let mut frames: Vec<_> = opening.map(at_start).to_vec();
+    let mut at = [0u64; 2];
+    for turn in &simple().turns {
+        let s = side(turn.direction);
+        for piece in turn.bytes.chunks(turn.bytes.len().div_ceil(2)) {
+            frames.push((turn.direction, at[s] as i64, at[1 - s], flag::ACK, piece.to_vec()));
+            at[s] += piece.len() as u64;
+        }
+    }
+    frames
+}
+
+/// Wherever in its handshake a connection was when the monitor fell silent, and wherever it is found again: it is not cut,
+/// though what has lost its beginning is reset otherwise.
+#[test]
+fn connections_whose_handshake_went_on_unseen_are_not_cut() {
+    let frames = frames();
+    for silent_from in 0..frames.len() {
+        for silent_to in silent_from..frames.len() {
+            let mut t = T::with(config());
+            let (_, _) = (t.keys(C, 0), t.keys(S, 0));
+            t.engine.forget_flows(t.now);
+            for (at, (d, offset, ack, flags, bytes)) in frames.iter().enumerate() {
+                if at == silent_to {
+                    t.engine.forget_flows(t.now);
+                    t.drain();
+                    // Asked again, the endpoint that has them shares them again.
+                    let (_, _) = (t.keys(C, 0), t.keys(S, 0));
+                }
+                if !(silent_from..silent_to).contains(&at) {
+                    let verdict = t.send(*d, *offset, *ack, *flags, bytes);
+                    let what = format!("silent from {silent_from} to {silent_to}, frame {at}");
+                    assert_eq!(verdict, Verdict::Forward, "{what}");
+                }
+            }
+            let injected = t.out.iter().any(|it| matches!(it, Output::Inject { .. }));
+            assert!(!injected, "silent from {silent_from} to {silent_to}");
+        }
+    }
+}
+
+/// Behind the time that such connections have, a ServerHello without a ClientHello is what it was.
+#[test]
+fn what_answers_as_a_tls_server_later_meets_its_policy() {
+    for late in [false, true] {
+        let mut t = T::with(config());
+        t.engine.forget_flows(t.now);
+        let frames = frames();
+        let server_hello = frames.iter().position(|it| it.0 == S && !it.4.is_empty()).unwrap();
+        let (d, offset, ack, flags, bytes) = &frames[server_hello];
+        assert_eq!(t.send(C, -5, 0, flag::ACK, b"hello"), Verdict::Forward);
+        t.now += if late { MINUTE_NS } else { MINUTE_NS / 2 };
+        let verdict = t.send(*d, *offset, *ack, *flags, bytes);
+        assert_eq!(verdict == Verdict::Forward, !late, "{verdict:?}");
+    }
 }

@@ -353,6 +353,40 @@ fn a_thousand_sessions_outlive_a_monitor_that_fails_open() {
     }
 }
 
+/// Sessions that open while the monitor is silent time and again: whatever of a handshake it has seen, and whatever it has
+/// held, an operator who has it fail open wants none of them cut.
+#[test]
+fn sessions_open_while_a_monitor_fails_open() {
+    if !can_run(&["nginx", "python3"]) || !require_python("ssl") {
+        return;
+    }
+    let Some(it) = Guarded::new() else {
+        return;
+    };
+    it.0.serve("small", &[&[b'x'; 1000][..], b"the end"].concat());
+    let mut mmtls = it.monitor(&measured(with(OPEN, patient())));
+    let directory = it.0.bed.directory().join("agent");
+    let agent = mmtls.agent(&it.0.bed, false, &directory, None).unwrap();
+    let options = ["--exempt", "other.test"];
+    let python = mmtls.sharing_through(&it.0.bed, &directory, &options, "python3");
+    let mut many = Many::start(&it.0, python, "many");
+    let step = many.say("open");
+    for _ in 0..10 {
+        mmtls.process.signal("STOP");
+        std::thread::sleep(Duration::from_millis(100));
+        mmtls.process.signal("CONT");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(many.outcome(step), (SESSIONS, 0), "{}", mmtls.process.stderr_text());
+    assert_eq!(many.step("go on"), (SESSIONS, 0));
+    many.say("end");
+    assert!(many.client.wait(LIMIT).unwrap().success());
+    drop(agent);
+    let report = mmtls.stop().unwrap();
+    let lost = stat(&report, "engine", "guard_leases_lost");
+    assert!(lost >= 3, "{:#?}", report.summary);
+}
+
 /// A directory on a disk of its own.
 struct SmallDisk(PathBuf);
 

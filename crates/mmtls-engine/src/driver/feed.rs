@@ -10,7 +10,7 @@ use crate::config::Cleartext;
 use crate::follow::TlsSession;
 use crate::recognition::{Beginning, Found};
 use crate::session::{Handler, SessionError, TcpAnomaly};
-use crate::tcp::{FlowIndex, SharedBytes, TcpDirection};
+use crate::tcp::{FlowIndex, Origin, SharedBytes, TcpDirection};
 use crate::tls::{Direction, ProtocolVersion};
 
 /// As long as no more than one part in so many of the memory is taken, some of it is wasted where that saves time.
@@ -169,8 +169,22 @@ impl<H: Handler> Engine<H> {
 
     /// A side has answered as a TLS server does to something that was not recognised.
     pub(super) fn miss(&mut self, index: FlowIndex, direction: Direction) {
+        if self.has_begun_unseen(index) {
+            return;
+        }
         self.note(index, direction, TcpAnomaly::MissedTls);
         self.give_up(index, direction, SessionError::LostSynchronisation);
+    }
+
+    /// Whether a ClientHello may have passed before the monitor was there, or while the kernel forwarded in its place: such a
+    /// connection is left alone for a while, as one that had no more to say than records.
+    fn has_begun_unseen(&mut self, index: FlowIndex) -> bool {
+        let Some(flow) = self.flows.get(index).filter(|_| self.config.inline) else {
+            return false;
+        };
+        let picked_up = flow.halves.iter().any(|half| half.origin == Origin::Learned);
+        let (client, server) = (flow.client, flow.server);
+        picked_up && matches!(flow.payload, Payload::Plain(_)) && self.is_in_grace(client, server)
     }
 
     /// Tells of bytes that were sent again as others.
