@@ -63,7 +63,7 @@ pub const PARTS: [Part; 15] = [
         what: "the engine in memory",
         figures: &["M1", "M4"],
         programs: &[],
-        seconds: 10.0,
+        seconds: 31.0,
         measure: engine,
     },
     Part {
@@ -71,7 +71,7 @@ pub const PARTS: [Part; 15] = [
         what: "downloads over persistent connections",
         figures: &["10"],
         programs: &["nginx", "h2load", "openssl", "haproxy", "squid", "mitmdump"],
-        seconds: 583.0,
+        seconds: 781.0,
         measure: live,
     },
     Part {
@@ -79,7 +79,7 @@ pub const PARTS: [Part; 15] = [
         what: "new connections",
         figures: &["11"],
         programs: &["nginx", "ab", "openssl"],
-        seconds: 75.0,
+        seconds: 63.0,
         measure: sessions,
     },
     Part {
@@ -87,7 +87,7 @@ pub const PARTS: [Part; 15] = [
         what: "the private tag per record",
         figures: &["16"],
         programs: &[],
-        seconds: 15.0,
+        seconds: 13.0,
         measure: tag,
     },
     Part {
@@ -95,7 +95,7 @@ pub const PARTS: [Part; 15] = [
         what: "the private tag end to end",
         figures: &["17"],
         programs: &["nginx", "h2load", "openssl"],
-        seconds: 200.0,
+        seconds: 144.0,
         measure: end_to_end,
     },
     Part {
@@ -103,7 +103,7 @@ pub const PARTS: [Part; 15] = [
         what: "engines on two threads, and what a pause saves",
         figures: &["15", "M2"],
         programs: &[],
-        seconds: 25.0,
+        seconds: 14.0,
         measure: scaling,
     },
     Part {
@@ -111,7 +111,7 @@ pub const PARTS: [Part; 15] = [
         what: "rules in memory",
         figures: &["20"],
         programs: &[],
-        seconds: 25.0,
+        seconds: 13.0,
         measure: rules,
     },
     Part {
@@ -119,7 +119,7 @@ pub const PARTS: [Part; 15] = [
         what: "rules live",
         figures: &["20"],
         programs: &["nginx", "h2load", "openssl"],
-        seconds: 375.0,
+        seconds: 331.0,
         measure: inspection,
     },
     Part {
@@ -127,7 +127,7 @@ pub const PARTS: [Part; 15] = [
         what: "keys on their way",
         figures: &["12"],
         programs: &["nginx", "openssl"],
-        seconds: 100.0,
+        seconds: 577.0,
         measure: keys,
     },
     Part {
@@ -135,7 +135,7 @@ pub const PARTS: [Part; 15] = [
         what: "open sessions",
         figures: &["M3"],
         programs: &[],
-        seconds: 38.0,
+        seconds: 157.0,
         measure: idle,
     },
     Part {
@@ -143,7 +143,7 @@ pub const PARTS: [Part; 15] = [
         what: "proxy against end to end, and where its time goes",
         figures: &["2", "3", "Table 1"],
         programs: &["nginx", "h2load", "ab", "openssl", "perf"],
-        seconds: 165.0,
+        seconds: 210.0,
         measure: profile,
     },
     Part {
@@ -151,7 +151,7 @@ pub const PARTS: [Part; 15] = [
         what: "1,000 sites of the paper's mix of suites",
         figures: &["21"],
         programs: &["nginx", "curl", "openssl"],
-        seconds: 50.0,
+        seconds: 114.0,
         measure: sites,
     },
     Part {
@@ -159,7 +159,7 @@ pub const PARTS: [Part; 15] = [
         what: "page loads of Chromium",
         figures: &["19"],
         programs: &["nginx", "chromium"],
-        seconds: 250.0,
+        seconds: 267.0,
         measure: pages,
     },
     Part {
@@ -167,7 +167,7 @@ pub const PARTS: [Part; 15] = [
         what: "several workers live, and lost frames",
         figures: &["15", "M5"],
         programs: &["nginx", "h2load", "openssl", "ethtool"],
-        seconds: 200.0,
+        seconds: 136.0,
         measure: workers_and_loss,
     },
     Part {
@@ -175,7 +175,7 @@ pub const PARTS: [Part; 15] = [
         what: "response times",
         figures: &["13"],
         programs: &["nginx", "ab", "openssl"],
-        seconds: 290.0,
+        seconds: 297.0,
         measure: response,
     },
 ];

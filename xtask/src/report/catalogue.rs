@@ -22,6 +22,15 @@ pub struct Catalogue {
     pub figures: Vec<Entry>,
     pub not_measured: Vec<NotMeasured>,
     pub readme: Table,
+    pub cost: Cost,
+}
+
+/// What the parts of the monitor cost: a table, and what stands below it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    pub table: Table,
+    pub entry: Entry,
 }
 
 /// What is said of the figures of one number.
@@ -47,7 +56,7 @@ pub struct Goal {
     pub what: String,
     pub at_least: Option<f64>,
     pub at_most: Option<f64>,
-    /// What the profile shows, where it is missed.
+    /// What the profile shows, where it is missed: a sentence as the entry's.
     #[serde(default)]
     pub if_missed: String,
 }
@@ -128,8 +137,12 @@ impl Texts {
 
     /// The sentence of an entry with its numbers, and whether all were there.
     pub fn sentence(&self, figures: &[&Figure], entry: &Entry) -> (String, bool) {
+        self.filled(figures, entry, &entry.sentence)
+    }
+
+    fn filled(&self, figures: &[&Figure], entry: &Entry, sentence: &str) -> (String, bool) {
         let (mut text, mut complete) = (String::new(), true);
-        for (is_name, piece) in pieces(&entry.sentence) {
+        for (is_name, piece) in pieces(sentence) {
             if !is_name {
                 text += piece;
                 continue;
@@ -167,18 +180,21 @@ impl Texts {
             true => format!("{head}, reached."),
             false => {
                 let by = (computed.median / limit - 1.0).abs() * 100.0;
-                let text = format!("{head}, missed by {} %. {}", show::number(by), goal.if_missed);
-                text.trim_end().to_owned()
+                let why = self.filled(figures, entry, &goal.if_missed).0;
+                format!("{head}, missed by {} %. {why}", show::number(by)).trim_end().to_owned()
             }
         }
     }
 
     /// Names in sentences and goals must be values, and the paper's values must be there: a typing error is not "not measured".
     fn check(&self) -> Result<(), String> {
-        for entry in &self.catalogue.figures {
+        let catalogue = &self.catalogue;
+        for entry in catalogue.figures.iter().chain([&catalogue.cost.entry]) {
             let wrong = |what: &str| Err(format!("figures.json: figure {}: {what}", entry.number));
-            let names = pieces(&entry.sentence).into_iter().filter(|(is_name, _)| *is_name);
-            let names = names.map(|(_, name)| name).chain(entry.goals.iter().map(|it| &*it.value));
+            let goals = entry.goals.iter();
+            let sentences = goals.clone().map(|it| &*it.if_missed).chain([&*entry.sentence]);
+            let names = sentences.flat_map(pieces).filter(|(is_name, _)| *is_name);
+            let names = names.map(|(_, name)| name).chain(goals.map(|it| &*it.value));
             for name in names {
                 if !entry.values.contains_key(name) {
                     return wrong(&format!("there is no value {name:?}"));
@@ -190,13 +206,13 @@ impl Texts {
                 }
             }
         }
-        let columns = self.catalogue.readme.columns.len();
-        match self.catalogue.readme.rows.iter().find(|row| row.cells.len() != columns) {
-            Some(row) => {
-                Err(format!("figures.json: readme: {:?} has not {columns} cells", row.what))
+        for table in [&catalogue.readme, &catalogue.cost.table] {
+            let columns = table.columns.len();
+            if let Some(row) = table.rows.iter().find(|row| row.cells.len() != columns) {
+                return Err(format!("figures.json: {:?} has not {columns} cells", row.what));
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! What README.md (a table) and docs/benchmarks.md (a sentence for each figure) take from a file of results: a section of each,
+//! What README.md (a table) and bench/figures.md (a sentence for each figure) take from a file of results: a section of each,
 //! between two comments, of which the first one names the file.
 //!
 //! Refuses files that nobody measured, and those that the repository does not have.
@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::catalogue::{Cell, Texts};
+use super::catalogue::{Cell, Table, Texts};
 use super::page;
 use crate::results::{Figure, Results};
 
@@ -20,7 +20,7 @@ struct Section {
 
 const SECTIONS: [Section; 2] = [
     Section { document: "README.md", name: "performance", make: table },
-    Section { document: "docs/benchmarks.md", name: "figures", make: sentences },
+    Section { document: "bench/figures.md", name: "figures", make: sentences },
 ];
 
 /// What the first comment names before anything has been made.
@@ -121,7 +121,16 @@ impl Section {
 /// Of README.md.
 fn table(file: &str, results: &Results, texts: &Texts) -> Result<String, String> {
     let figures: Vec<&Figure> = results.figures.iter().collect();
-    let table = &texts.catalogue.readme;
+    let mut text = rows(&texts.catalogue.readme, file, &figures, texts)?;
+    text += &format!(
+        "\nMedians, with the range of repetitions: [`{file}`]({file}), {}.\n",
+        of(results)
+    );
+    Ok(text)
+}
+
+/// A table of either document.
+fn rows(table: &Table, file: &str, figures: &[&Figure], texts: &Texts) -> Result<String, String> {
     let rule = "---|".repeat(table.columns.len() + 1);
     let mut text = format!("| | {} |\n|{rule}\n", table.columns.join(" | "));
     for row in &table.rows {
@@ -130,9 +139,9 @@ fn table(file: &str, results: &Results, texts: &Texts) -> Result<String, String>
             cells.push(match cell {
                 Cell::Text(text) => text.clone(),
                 Cell::Value(value) => {
-                    let computed = texts.compute(&figures, &row.number, value);
+                    let computed = texts.compute(figures, &row.number, value);
                     let computed = computed.ok_or_else(|| {
-                        format!("{file}: no figure {} for {:?} of README.md", row.number, row.what)
+                        format!("{file}: no figure {} for {:?}", row.number, row.what)
                     })?;
                     computed.show()
                 }
@@ -140,19 +149,16 @@ fn table(file: &str, results: &Results, texts: &Texts) -> Result<String, String>
         }
         text += &format!("| {} |\n", cells.join(" | "));
     }
-    text += &format!(
-        "\nMedians, with the range of repetitions: [`{file}`]({file}), {}.\n",
-        of(results)
-    );
     Ok(text)
 }
 
-/// Of docs/benchmarks.md.
+/// Of bench/figures.md: a sentence for each figure, and what the parts of the monitor cost.
 fn sentences(file: &str, results: &Results, texts: &Texts) -> Result<String, String> {
     let figures: Vec<&Figure> = results.figures.iter().collect();
-    let mut text = format!("[`{file}`](../{file}), {}.\n\n", of(results));
+    let link = file.strip_prefix("bench/").unwrap_or(file);
+    let mut text = format!("[`{file}`]({link}), {}.\n\n", of(results));
     for (number, entry) in page::numbers(&figures, texts) {
-        text += &format!("### {}\n\n", page::heading(&number, entry));
+        text += &format!("## {}\n\n", page::heading(&number, entry));
         let Some(entry) = entry else { continue };
         text += &format!("{}\n\n", texts.sentence(&figures, entry).0);
         for goal in &entry.goals {
@@ -162,6 +168,10 @@ fn sentences(file: &str, results: &Results, texts: &Texts) -> Result<String, Str
             text.push('\n');
         }
     }
+    let cost = &texts.catalogue.cost;
+    let lanes = rows(&cost.table, file, &figures, texts)?;
+    let rest = texts.sentence(&figures, &cost.entry).0;
+    text += &format!("## {}\n\n{lanes}\n{rest}\n\n", cost.entry.title);
     for missing in &results.missing {
         let (what, why) = page::lacking(missing);
         text += &format!("Not in the file: {what}: {why}\n\n");
@@ -220,7 +230,6 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let root = place.path();
         fs::create_dir_all(root.join("bench/results")).unwrap();
-        fs::create_dir(root.join("docs")).unwrap();
         let file = serde_json::to_string(&as_if_measured()).unwrap();
         fs::write(root.join(FILE), file).unwrap();
         for section in &SECTIONS {

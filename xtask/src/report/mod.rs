@@ -1,5 +1,5 @@
 //! `xtask report`: a page with plots of result files, each beside what the paper states; and what README.md
-//! and docs/benchmarks.md take of one. The page is one file that needs nothing else and runs nothing.
+//! and bench/figures.md take of one. The page is one file that needs nothing else and runs nothing.
 //!
 //! Refuses to type a number: those on the page and in the documents are computed of the files.
 
@@ -32,7 +32,7 @@ pub struct ReportArgs {
     /// Where the page goes.
     #[arg(short, long, default_value = "out/report.html", value_name = "PATH")]
     output: PathBuf,
-    /// Write the table of README.md and the figures of docs/benchmarks.md, of one committed file, instead of a page.
+    /// Write the table of README.md and the figures of bench/figures.md, of one committed file, instead of a page.
     #[arg(long)]
     documents: bool,
 }

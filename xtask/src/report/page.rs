@@ -261,14 +261,21 @@ fn statement(figure: &Figure, series: &Series, point: &Point) -> String {
     )
 }
 
-/// Every point of a figure.
+/// Every point of a figure. How many samples there are has a column only where that differs: wide tables are cut in print.
 fn table(figure: &Figure) -> String {
     let (what, counted) = match figure.kind {
         Kind::Values => ("median, from least to most", "samples of each"),
         Kind::Distribution => ("median, 90 %, 99 %", "events of each"),
     };
+    let counts = |series: &Series| {
+        let counts = series.points.iter().map(Point::count);
+        (counts.clone().min().unwrap_or(0), counts.max().unwrap_or(0))
+    };
+    let mut all = figure.series.iter().map(counts);
+    let same = all.next().filter(|first| first.0 == first.1 && all.all(|it| it == *first));
+    let told = same.map(|(count, _)| format!("; {count} {counted}")).unwrap_or_default();
     let mut html = format!(
-        "<div class=\"scroll\"><table class=\"samples\">\n<caption>{}: {what}</caption>\n<tr><th>{}</th>",
+        "<div class=\"scroll\"><table class=\"samples\">\n<caption>{}: {what}{told}</caption>\n<tr><th>{}</th>",
         escaped(&show::axis(&figure.y)),
         escaped(&show::places(&figure.x))
     );
@@ -276,17 +283,22 @@ fn table(figure: &Figure) -> String {
     for place in &places {
         html += &format!("<th class=\"number\">{}</th>", escaped(&show::place(place, &figure.x)));
     }
-    html += &format!("<th class=\"number\">{counted}</th></tr>\n");
+    if same.is_none() {
+        html += &format!("<th class=\"number\">{counted}</th>");
+    }
+    html += "</tr>\n";
     for series in &figure.series {
         html += &format!("<tr><td>{}</td>", escaped(&series.subject));
         for place in &places {
             let cell = series.at(place).map(|point| cell(point, figure.kind)).unwrap_or_default();
             html += &format!("<td class=\"number\">{cell}</td>");
         }
-        let counts = series.points.iter().map(Point::count);
-        let (least, most) = (counts.clone().min().unwrap_or(0), counts.max().unwrap_or(0));
-        let counts = if least == most { least.to_string() } else { format!("{least}–{most}") };
-        html += &format!("<td class=\"number\">{counts}</td></tr>\n");
+        if same.is_none() {
+            let (least, most) = counts(series);
+            let told = if least == most { String::new() } else { format!("–{most}") };
+            html += &format!("<td class=\"number\">{least}{told}</td>");
+        }
+        html += "</tr>\n";
     }
     html += "</table></div>\n";
     html
