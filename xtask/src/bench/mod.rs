@@ -26,6 +26,7 @@ mod endtoend;
 mod engine;
 pub mod facts;
 mod forwarder;
+mod growth;
 mod h2load;
 mod idle;
 mod inspection;
@@ -77,7 +78,7 @@ pub struct BenchArgs {
     /// Run these parts only: the engine in memory (a), downloads live (b), new connections (c), the private tag (d),
     /// the private tag end to end (e), engines on two threads (f), rules in memory (g), rules live (h), keys on their
     /// way (i), open sessions (j), proxy against end to end with a profile (k), 1,000 sites (l), page loads (m), several
-    /// workers and lost frames (n), response times (o).
+    /// workers and lost frames (n), response times (o), new sessions beside open ones (p).
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<char>,
     /// See in minutes that everything works: few and short repetitions, which are no results.
@@ -345,7 +346,7 @@ mod tests {
 
     #[test]
     fn accepts_parts_and_figures() {
-        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghijklmno");
+        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghijklmnop");
         assert_eq!(letters(&['j'], &["20", "10"]).unwrap(), "bghj");
         assert_eq!(letters(&[], &["M2"]).unwrap(), "f");
     }

@@ -5,8 +5,8 @@
 
 use serde::Serialize;
 
-use super::{callgrind, endtoend, idle, inspection, keys, lane, live, loss, opening, pages};
-use super::{profile, response, rules, scaling, sessions, sites, tag, workers};
+use super::{callgrind, endtoend, growth, idle, inspection, keys, lane, live, loss, opening};
+use super::{pages, profile, response, rules, scaling, sessions, sites, tag, workers};
 use crate::results::{Contender, Figure};
 
 /// What is measured in one go.
@@ -57,7 +57,7 @@ pub struct Measured {
     pub details: serde_json::Value,
 }
 
-pub const PARTS: [Part; 15] = [
+pub const PARTS: [Part; 16] = [
     Part {
         letter: 'a',
         what: "the engine in memory",
@@ -177,6 +177,14 @@ pub const PARTS: [Part; 15] = [
         programs: &["nginx", "ab", "openssl"],
         seconds: 297.0,
         measure: response,
+    },
+    Part {
+        letter: 'p',
+        what: "new sessions beside open ones",
+        figures: &["M6"],
+        programs: &[],
+        seconds: 130.0,
+        measure: growth,
     },
 ];
 
@@ -319,6 +327,22 @@ fn idle(extent: &Extent) -> Result<Outcome, String> {
     // A million sessions take minutes.
     let open = if extent.quick { &idle::OPEN[..2] } else { &idle::OPEN[..] };
     let results = idle::measure(extent.repetitions.min(3), open)?;
+    results.print();
+    measured(results.figures(), Vec::new(), &results)
+}
+
+fn growth(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["taskset"]) {
+        return Ok(skipped);
+    }
+    let load = sessions::Load {
+        sessions: extent.sessions,
+        window: extent.window,
+        seconds: extent.seconds,
+    };
+    // A hundred thousand sessions take half a minute.
+    let cases = if extent.quick { &growth::CASES[..2] } else { &growth::CASES[..] };
+    let results = growth::measure(extent.repetitions.min(3), load, cases)?;
     results.print();
     measured(results.figures(), Vec::new(), &results)
 }

@@ -6,6 +6,9 @@
 //! and a client's keys leave for the box, over the real channel, when a real client would have
 //! them: together with its Finished and its request, which therefore often wait for them.
 //!
+//! Where sessions are to be open beside them, those are played first, up to the last byte of their responses; then it
+//! says so, and waits for a line.
+//!
 //! Refuses to repeat anything: a frame that does not come through is a failure.
 
 use std::path::PathBuf;
@@ -44,7 +47,13 @@ pub struct ReplayArgs {
     /// Sessions that are open at a time.
     #[arg(long)]
     window: u32,
+    /// Sessions that are opened before, and stay open and silent.
+    #[arg(long, default_value_t = 0)]
+    open: u32,
 }
+
+/// What is said when these are open.
+pub const OPEN: &str = "open";
 
 /// What a replay was, printed as one line of JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -74,7 +83,9 @@ struct Player {
 }
 
 struct Replay {
+    /// Those that stay open first.
     sessions: Vec<Player>,
+    stay_open: u32,
     client: Client,
     next: usize,
     open: usize,
@@ -86,8 +97,9 @@ struct Replay {
 /// Plays the sessions.
 pub fn run(args: &ReplayArgs) -> Result<(), String> {
     let body = files::pattern_bytes(synthetic::BODY, 1);
-    let sessions =
-        (0..args.sessions).map(|number| prepare(number, &body)).collect::<Result<_, String>>()?;
+    let open = (0..args.open).map(|nth| prepare(synthetic::OTHER_CLIENT + nth, &body, true));
+    let sessions = (0..args.sessions).map(|number| prepare(number, &body, false));
+    let sessions = open.chain(sessions).collect::<Result<_, String>>()?;
     let middlebox = args.middlebox.parse().map_err(|error| format!("{error}"))?;
     let config = ClientConfig::new(vec![middlebox], args.ca.clone());
     let client = Client::start(config, Box::new(|_| Vec::new()))
@@ -95,47 +107,21 @@ pub fn run(args: &ReplayArgs) -> Result<(), String> {
     if !client.wait_connected(PATIENCE) {
         return Err(format!("keys: {:?}", client.connection_errors()));
     }
-    let failed = |error: mmtls_packet_io::af_packet::Error| error.to_string();
     let config = BridgeConfig::new(args.client.as_str(), args.server.as_str());
-    let mut bridge = Bridge::open(&config).map_err(failed)?;
+    let mut bridge = Bridge::open(&config).map_err(|error| error.to_string())?;
+    let stay_open = args.open;
     let mut replay =
-        Replay { sessions, client, next: 0, open: 0, done: 0, frames: 0, failure: None };
+        Replay { sessions, stay_open, client, next: 0, open: 0, done: 0, frames: 0, failure: None };
+    if stay_open > 0 {
+        replay.play(&mut bridge, stay_open, args.window)?;
+        println!("{OPEN}");
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).map_err(|error| error.to_string())?;
+        (replay.done, replay.frames) = (0, 0);
+    }
 
     let (start, machine, own) = (Instant::now(), machine_cpu(), own_cpu());
-    let mut last = start;
-    while replay.done < args.sessions {
-        while replay.open < args.window as usize && replay.next < replay.sessions.len() {
-            replay.begin(&mut |frame| bridge.send_held(frame));
-        }
-        let mut received = 0;
-        for (port, way) in
-            [(Port::Left, Direction::ServerToClient), (Port::Right, Direction::ClientToServer)]
-        {
-            received += bridge
-                .receive_with(port, |frame, outbox| {
-                    if let Some(number) = synthetic::session_of(frame.bytes, way) {
-                        replay.came_through(number as usize, outbox);
-                    }
-                    Action::Drop
-                })
-                .map_err(failed)?;
-        }
-        if let Some(failure) = replay.failure {
-            return Err(failure);
-        }
-        if received > 0 {
-            last = Instant::now();
-        } else if last.elapsed() > PATIENCE {
-            return Err(format!(
-                "nothing comes through any more: {} sessions done, {} open",
-                replay.done, replay.open
-            ));
-        } else {
-            // Not asleep: waking the sink up would be billed to the box.
-            bridge.flush().map_err(failed)?;
-            std::thread::yield_now();
-        }
-    }
+    replay.play(&mut bridge, args.sessions, args.window)?;
     let replayed = Replayed {
         sessions: replay.done,
         frames: replay.frames,
@@ -148,6 +134,47 @@ pub fn run(args: &ReplayArgs) -> Result<(), String> {
 }
 
 impl Replay {
+    /// Plays the next so many sessions, some of them at a time.
+    fn play(&mut self, bridge: &mut Bridge, count: u32, window: u32) -> Result<(), String> {
+        let failed = |error: mmtls_packet_io::af_packet::Error| error.to_string();
+        let end = self.next + count as usize;
+        let mut last = Instant::now();
+        while self.done < count {
+            while self.open < window as usize && self.next < end {
+                self.begin(&mut |frame| bridge.send_held(frame));
+            }
+            let mut received = 0;
+            for (port, way) in
+                [(Port::Left, Direction::ServerToClient), (Port::Right, Direction::ClientToServer)]
+            {
+                received += bridge
+                    .receive_with(port, |frame, outbox| {
+                        if let Some(number) = synthetic::session_of(frame.bytes, way) {
+                            self.came_through(number, outbox);
+                        }
+                        Action::Drop
+                    })
+                    .map_err(failed)?;
+            }
+            if let Some(failure) = self.failure.take() {
+                return Err(failure);
+            }
+            if received > 0 {
+                last = Instant::now();
+            } else if last.elapsed() > PATIENCE {
+                return Err(format!(
+                    "nothing comes through any more: {} sessions done, {} open",
+                    self.done, self.open
+                ));
+            } else {
+                // Not asleep: waking the sink up would be billed to the box.
+                bridge.flush().map_err(failed)?;
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
     /// Begins the next session.
     fn begin(&mut self, send: &mut dyn FnMut(HeldFrame)) {
         self.next += 1;
@@ -155,9 +182,9 @@ impl Replay {
         self.turn(self.next - 1, send);
     }
 
-    /// Sends a session's next turn, or ends it.
-    fn turn(&mut self, number: usize, send: &mut dyn FnMut(HeldFrame)) {
-        let session = &mut self.sessions[number];
+    /// Sends the next turn of one of the sessions, or ends it.
+    fn turn(&mut self, at: usize, send: &mut dyn FnMut(HeldFrame)) {
+        let session = &mut self.sessions[at];
         let Some(frames) = session.turns.pop() else {
             self.done += 1;
             self.open -= 1;
@@ -166,7 +193,7 @@ impl Replay {
         session.missing = frames.len();
         session.begun += 1;
         if session.begun == synthetic::KEYS_BEFORE_TURN + 1
-            && let Err(error) = share(&self.client, number as u32)
+            && let Err(error) = share(&self.client, number_of(at, self.stay_open))
         {
             self.failure = Some(error);
         }
@@ -177,8 +204,12 @@ impl Replay {
     }
 
     /// The box let a frame through.
-    fn came_through(&mut self, number: usize, outbox: &mut Outbox) {
-        let Some(session) = self.sessions.get_mut(number) else {
+    fn came_through(&mut self, number: u32, outbox: &mut Outbox) {
+        let at = match number.checked_sub(synthetic::OTHER_CLIENT) {
+            Some(nth) => nth as usize,
+            None => (self.stay_open + number) as usize,
+        };
+        let Some(session) = self.sessions.get_mut(at) else {
             return;
         };
         let Some(missing) = session.missing.checked_sub(1) else {
@@ -187,13 +218,20 @@ impl Replay {
         };
         session.missing = missing;
         if missing == 0 {
-            self.turn(number, &mut |frame| outbox.send_held(frame));
+            self.turn(at, &mut |frame| outbox.send_held(frame));
         }
     }
 }
 
+/// The number of a session by its place.
+fn number_of(at: usize, stay_open: u32) -> u32 {
+    // There are fewer of them than numbers.
+    let at = at as u32;
+    at.checked_sub(stay_open).unwrap_or(synthetic::OTHER_CLIENT + at)
+}
+
 /// A session's frames as a local TCP would send them: with the checksum left to the hardware.
-fn prepare(number: u32, body: &[u8]) -> Result<Player, String> {
+fn prepare(number: u32, body: &[u8], stays_open: bool) -> Result<Player, String> {
     let vnet = VnetHeader {
         flags: VnetHeader::NEEDS_CHECKSUM,
         // Behind Ethernet and IPv4; TCP's checksum is 16 bytes into its header.
@@ -208,7 +246,10 @@ fn prepare(number: u32, body: &[u8]) -> Result<Player, String> {
         };
         HeldFrame::new(egress, vnet, &frame)
     };
-    let turns = synthetic::session(number, body)?;
+    let mut turns = synthetic::session(number, body)?;
+    if stays_open {
+        turns.truncate(synthetic::TURNS_BEFORE_END);
+    }
     let turns = turns.into_iter().rev().map(|turn| turn.into_iter().map(held).collect()).collect();
     Ok(Player { turns, begun: 0, missing: 0 })
 }

@@ -232,7 +232,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
 /// A path whose both ends are in the client's namespace, where one process plays both. Without
 /// receive steering: order is the replayer's business, and in a virtual machine each interrupt
 /// from core to core costs as much as two packets.
-fn replay_bed() -> Result<Testbed, mmtls_testkit::TestbedError> {
+pub(super) fn replay_bed() -> Result<Testbed, mmtls_testkit::TestbedError> {
     let options = Options { middle: Middle::Empty, rps: false, ..Options::default() };
     let bed = Testbed::with_options(&options)?;
     bed.server.ip(&format!("link set eth0 netns {} name eth1\n", bed.client.name()))?;
@@ -243,25 +243,9 @@ fn replay_bed() -> Result<Testbed, mmtls_testkit::TestbedError> {
 fn replay(bed: &Testbed, cores: usize, load: Load) -> Result<Replay, String> {
     let options = MmtlsOptions::new(crate::binaries()?);
     let mut mmtls = Mmtls::start(bed, &options).map_err(|error| error.to_string())?;
-    let me = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
-    let mut command = if cores > 1 {
-        let mut pin = Command::new("taskset");
-        pin.args(["-a", "-c", "-p", "0", &mmtls.process.pid().to_string()]);
-        output(pin)?;
-        let mut command = bed.client.command("taskset");
-        command.arg("-c").arg(format!("1-{}", cores - 1)).arg(me);
-        command
-    } else {
-        bed.client.command(me)
-    };
+    let command = player(bed, &mmtls, cores, load)?;
     let contender = contenders::of_process("mmTLS", &mmtls.process);
     let before = mmtls.process.cpu_seconds();
-    command.args(["bench", "replayer", "--client", "eth0", "--server", "eth1", "--middlebox"]);
-    let (name, port) = (address::MIDDLEBOX_NAME, middlebox::KEYS_PORT);
-    command.arg(format!("{name}@{}:{port}", address::KEYS_V4));
-    command.arg("--ca").arg(&bed.pki().ca);
-    command.args(["--sessions", &load.sessions.to_string()]);
-    command.args(["--window", &load.window.to_string()]);
     let output = output(command)?;
     let replayed: Replayed = serde_json::from_str(&output).map_err(|error| error.to_string())?;
     // The last sessions end when both FINs are acknowledged, which they are; logs follow.
@@ -274,6 +258,33 @@ fn replay(bed: &Testbed, cores: usize, load: Load) -> Result<Replay, String> {
         (seen.cpu_s - before) * 1e6 / f64::from(load.sessions)
     );
     Ok(Replay { box_cpu_s: seen.cpu_s - before, replayed, mmtls: seen, contender })
+}
+
+/// What plays both ends of a bed of [`replay_bed`], beside the box, which gets a core for itself where there are several.
+pub(super) fn player(
+    bed: &Testbed,
+    mmtls: &Mmtls,
+    cores: usize,
+    load: Load,
+) -> Result<Command, String> {
+    let me = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
+    let mut command = if cores > 1 {
+        let mut pin = Command::new("taskset");
+        pin.args(["-a", "-c", "-p", "0", &mmtls.process.pid().to_string()]);
+        output(pin)?;
+        let mut command = bed.client.command("taskset");
+        command.arg("-c").arg(format!("1-{}", cores - 1)).arg(me);
+        command
+    } else {
+        bed.client.command(me)
+    };
+    command.args(["bench", "replayer", "--client", "eth0", "--server", "eth1", "--middlebox"]);
+    let (name, port) = (address::MIDDLEBOX_NAME, middlebox::KEYS_PORT);
+    command.arg(format!("{name}@{}:{port}", address::KEYS_V4));
+    command.arg("--ca").arg(&bed.pki().ca);
+    command.args(["--sessions", &load.sessions.to_string()]);
+    command.args(["--window", &load.window.to_string()]);
+    Ok(command)
 }
 
 fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, String> {

@@ -59,11 +59,16 @@ pub fn client_random(session: u32) -> [u8; 32] {
     random
 }
 
-/// Where a session lives: one client address, all ports from 10000 to 59999, then the next server.
+/// Sessions from this one on are another client's: a table that is full gives a newcomer the place of one of the client that
+/// has the most.
+pub const OTHER_CLIENT: u32 = 100 * PORTS;
+
+/// Where a session lives: all ports of its client from 10000 to 59999, then the next server.
 pub fn endpoints(session: u32) -> Endpoints {
     let server = Ipv4Addr::from(u32::from(FIRST_SERVER) + session / PORTS);
+    let client = if session < OTHER_CLIENT { [10, 77, 0, 2] } else { [10, 78, 0, 2] };
     Endpoints {
-        client: SocketAddr::from(([10, 77, 0, 2], (FIRST_PORT + session % PORTS) as u16)),
+        client: SocketAddr::from((client, (FIRST_PORT + session % PORTS) as u16)),
         server: SocketAddr::from((server, 443)),
         initial: [session.wrapping_mul(0x9e37_79b9), session.wrapping_mul(0x85eb_ca6b)],
     }
@@ -221,6 +226,9 @@ pub fn session(number: u32, body: &[u8]) -> Result<Vec<Vec<Sent>>, String> {
     Ok(turns)
 }
 
+/// So many turns are handshake, request, response and its acknowledgment; what follows ends the session.
+pub const TURNS_BEFORE_END: usize = 7;
+
 /// The turn that a client begins when it has the keys of the application epoch: it sends them to
 /// the middlebox at the same time.
 pub const KEYS_BEFORE_TURN: usize = 4;
@@ -249,9 +257,10 @@ mod tests {
 
     #[test]
     fn accepts_its_own_frames() {
-        for number in [0, 7, 49_999, 50_000, 123_456] {
+        for number in [0, 7, 49_999, 50_000, 123_456, OTHER_CLIENT, OTHER_CLIENT + 99_999] {
             let turns = session(number, &[1; BODY]).unwrap();
             assert_eq!(turns.iter().map(Vec::len).sum::<usize>(), 13);
+            assert_eq!(turns.len(), TURNS_BEFORE_END + 3);
             for (at, turn) in turns.iter().enumerate() {
                 for (way, frame) in turn {
                     assert_eq!(side(*way), at % 2);
