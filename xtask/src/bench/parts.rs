@@ -341,8 +341,8 @@ fn growth(extent: &Extent) -> Result<Outcome, String> {
         seconds: extent.seconds,
     };
     // A hundred thousand sessions take half a minute.
-    let cases = if extent.quick { &growth::CASES[..2] } else { &growth::CASES[..] };
-    let results = growth::measure(extent.repetitions.min(3), load, cases)?;
+    let open = &growth::OPEN_BEFORE[..if extent.quick { 2 } else { 3 }];
+    let results = growth::measure(extent.repetitions.min(3), load, open)?;
     results.print();
     measured(results.figures(), Vec::new(), &results)
 }
