@@ -142,7 +142,7 @@ impl GrowthResults {
             "Resident memory that open sessions add to mmTLS, live",
             Axis::linear("memory per session", "B"),
         )
-        .note("Handshake, request and response, keys and logs; before the half minute of silence in which a session gives memory back.");
+        .note("Handshake, request and response, keys and logs; a session that has been silent for half a minute gives some of it back, which of many the first ones may have done.");
         for it in &self.cases {
             let x = u64::from(it.open);
             cpu.add("mmTLS", x, &it.us_per_session.samples);

@@ -41,6 +41,10 @@ impl Extent {
     fn rounds(&self) -> u32 {
         if self.quick { self.repetitions } else { self.repetitions.max(5) }
     }
+
+    fn new_connections(&self) -> sessions::Load {
+        sessions::Load { sessions: self.sessions, window: self.window, seconds: self.seconds }
+    }
 }
 
 /// What came of a part.
@@ -236,12 +240,7 @@ fn sessions(extent: &Extent) -> Result<Outcome, String> {
     if let Some(skipped) = no_testbed(&["nginx", "ab", "taskset"]) {
         return Ok(skipped);
     }
-    let load = sessions::Load {
-        sessions: extent.sessions,
-        window: extent.window,
-        seconds: extent.seconds,
-    };
-    let results = sessions::measure(extent.repetitions, load)?;
+    let results = sessions::measure(extent.repetitions, extent.new_connections())?;
     results.print();
     measured(results.figures(), results.contenders.clone(), &results)
 }
@@ -335,14 +334,9 @@ fn growth(extent: &Extent) -> Result<Outcome, String> {
     if let Some(skipped) = no_testbed(&["taskset"]) {
         return Ok(skipped);
     }
-    let load = sessions::Load {
-        sessions: extent.sessions,
-        window: extent.window,
-        seconds: extent.seconds,
-    };
     // A hundred thousand sessions take half a minute.
     let open = &growth::OPEN_BEFORE[..if extent.quick { 2 } else { 3 }];
-    let results = growth::measure(extent.repetitions.min(3), load, open)?;
+    let results = growth::measure(extent.repetitions.min(3), extent.new_connections(), open)?;
     results.print();
     measured(results.figures(), Vec::new(), &results)
 }

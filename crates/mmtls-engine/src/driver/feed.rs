@@ -182,7 +182,8 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index).filter(|_| self.config.inline) else {
             return false;
         };
-        let picked_up = flow.halves.iter().any(|half| half.origin == Origin::Learned);
+        let is_proven = |half: &TcpDirection| matches!(half.origin, Origin::Syn | Origin::SynAck);
+        let picked_up = !flow.halves.iter().any(is_proven);
         let (client, server) = (flow.client, flow.server);
         picked_up && matches!(flow.payload, Payload::Plain(_)) && self.is_in_grace(client, server)
     }
