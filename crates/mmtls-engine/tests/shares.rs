@@ -307,3 +307,51 @@ fn client_with_most_connections_must_make_room_for_others() {
     t.ep.client.set_port(1001);
     assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
 }
+
+#[test]
+fn new_sessions_must_not_put_out_each_other_where_idle_ones_have_the_table() {
+    let mut config = T::config();
+    config.limits.max_flows = 800;
+    let mut t = T::with(config);
+    for port in 0..800 {
+        t.ep.client = ([10, 6, 6, 6], 1000 + port).into();
+        t.open();
+    }
+    // Many at once: all SYNs come before the first answer does.
+    let newcomers: Vec<_> = (0..100).map(|host| ([10, 0, 1, host], 40_000).into()).collect();
+    for &client in &newcomers {
+        t.ep.client = client;
+        assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward);
+    }
+    for (count, &client) in (1..).zip(&newcomers) {
+        t.ep.client = client;
+        t.send(S, -1, 0, flag::SYN | flag::ACK, &[]);
+        t.send(C, 0, 0, flag::ACK, &[]);
+        assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
+        assert_eq!(t.engine.counters().sessions, count, "{client}");
+    }
+    assert_eq!((t.engine.flow_count(), t.engine.counters().evicted), (800, 100));
+}
+
+#[test]
+fn attempts_must_not_put_out_more_than_an_eighth_of_all_connections() {
+    let mut config = T::config();
+    config.limits.max_flows = 800;
+    let mut t = T::with(config);
+    let connection = |at: u16| ([10, 6, 6, 6], 1000 + at).into();
+    for at in 0..800 {
+        t.ep.client = connection(at);
+        t.open();
+    }
+    for host in 0..2000_u32 {
+        t.ep.client = (core::net::Ipv4Addr::from_bits(0x0a01_0000 + host), 40_000).into();
+        assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward);
+    }
+    assert_eq!((t.engine.flow_count(), t.engine.counters().evicted), (800, 2000));
+    // What is left is followed as before.
+    for at in 100..800 {
+        t.ep.client = connection(at);
+        assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
+    }
+    assert_eq!(t.engine.counters().sessions, 700);
+}

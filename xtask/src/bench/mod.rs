@@ -43,6 +43,7 @@ mod pages;
 mod parts;
 mod places;
 mod profile;
+mod reading;
 mod record;
 mod replayer;
 pub mod report;
@@ -346,7 +347,7 @@ mod tests {
 
     #[test]
     fn accepts_parts_and_figures() {
-        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghijklmnop");
+        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghijklmnopq");
         assert_eq!(letters(&['j'], &["20", "10"]).unwrap(), "bghj");
         assert_eq!(letters(&[], &["M2"]).unwrap(), "f");
     }

@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use super::{callgrind, endtoend, growth, idle, inspection, keys, lane, live, loss, opening};
-use super::{pages, profile, response, rules, scaling, sessions, sites, tag, workers};
+use super::{pages, profile, reading, response, rules, scaling, sessions, sites, tag, workers};
 use crate::results::{Contender, Figure};
 
 /// What is measured in one go.
@@ -61,7 +61,7 @@ pub struct Measured {
     pub details: serde_json::Value,
 }
 
-pub const PARTS: [Part; 16] = [
+pub const PARTS: [Part; 17] = [
     Part {
         letter: 'a',
         what: "the engine in memory",
@@ -189,6 +189,14 @@ pub const PARTS: [Part; 16] = [
         programs: &[],
         seconds: 130.0,
         measure: growth,
+    },
+    Part {
+        letter: 'q',
+        what: "reading a capture file",
+        figures: &["M7"],
+        programs: &["nginx", "curl", "tshark"],
+        seconds: 60.0,
+        measure: reading,
     },
 ];
 
@@ -335,8 +343,17 @@ fn growth(extent: &Extent) -> Result<Outcome, String> {
         return Ok(skipped);
     }
     // A hundred thousand sessions take half a minute.
-    let open = &growth::OPEN_BEFORE[..if extent.quick { 2 } else { 3 }];
-    let results = growth::measure(extent.repetitions.min(3), extent.new_connections(), open)?;
+    let cases = if extent.quick { &growth::CASES[..2] } else { &growth::CASES[..] };
+    let results = growth::measure(extent.repetitions.min(3), extent.new_connections(), cases)?;
+    results.print();
+    measured(results.figures(), Vec::new(), &results)
+}
+
+fn reading(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx", "curl", "tshark"]) {
+        return Ok(skipped);
+    }
+    let results = reading::measure(extent.repetitions, if extent.quick { 16 } else { 256 })?;
     results.print();
     measured(results.figures(), Vec::new(), &results)
 }

@@ -113,7 +113,7 @@ impl Setup {
 }
 
 /// Keys do come: a machine that stops for a second must not make a reset of a session that waits for them.
-const PATIENT: &str = "[limits]\nstall_timeout_milliseconds = 10000\n\
+pub const PATIENT: &str = "[limits]\nstall_timeout_milliseconds = 10000\n\
                        unshared_stall_timeout_milliseconds = 10000\n";
 
 fn text(error: TestbedError) -> String {

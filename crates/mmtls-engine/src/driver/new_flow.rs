@@ -3,6 +3,8 @@
 //! Refuses flows beyond the cap: the oldest attempt, or a connection that has long been silent, makes room, or policy
 //! `table_full` decides.
 
+use core::net::IpAddr;
+
 use super::Engine;
 use super::payload::Payload;
 use crate::config::{Cleartext, Policy};
@@ -12,6 +14,9 @@ use crate::recognition::begins_hello;
 use crate::session::{EndReason, Handler, SessionError};
 use crate::tcp::{FlowIndex, NewFlow, Origin, Phase};
 use crate::wire::Segment;
+
+/// Where connections have taken the whole table, they make room for one attempt for so many places of it.
+const ATTEMPT_SHARE: usize = 8;
 
 impl<H: Handler> Engine<H> {
     /// Creates the flow of a segment whose four-tuple is new.
@@ -95,16 +100,32 @@ impl<H: Handler> Engine<H> {
             return Err(self.refuse_flow());
         }
         if self.flows.len() >= max_flows {
-            if let Some(oldest) = self.flows.oldest_opening() {
-                self.counters.evicted += 1;
-                self.remove(oldest, EndReason::TimedOut);
-            } else if let Some(idle) = self.flows.longest_idle(key.client.ip()) {
-                self.counters.evicted += 1;
-                // Its handler hears of it, and may reset it; then it stays.
-                self.expire(idle, EndReason::TimedOut);
-            }
+            self.make_room_for(key.client.ip());
         }
         self.insert_in_place(key)
+    }
+
+    /// The table is full: one flow goes for the new one of a client, if there is one that may.
+    fn make_room_for(&mut self, newcomer: IpAddr) {
+        // Anybody can make attempts in any number, so they make room for each other. But where connections have taken
+        // the whole table, so few are left that each would put out the one before it, and nobody connect.
+        let few_attempts =
+            self.flows.attempt_count() < self.config.limits.max_flows / ATTEMPT_SHARE;
+        let goes = few_attempts && self.put_out_idle(newcomer)
+            || self.put_out_attempt()
+            || !few_attempts && self.put_out_idle(newcomer);
+        self.counters.evicted += u64::from(goes);
+    }
+
+    fn put_out_attempt(&mut self) -> bool {
+        let oldest = self.flows.oldest_opening();
+        oldest.map(|oldest| self.remove(oldest, EndReason::TimedOut)).is_some()
+    }
+
+    fn put_out_idle(&mut self, newcomer: IpAddr) -> bool {
+        let idle = self.flows.longest_idle(newcomer);
+        // Its handler hears of it, and may reset it; then it stays.
+        idle.map(|idle| self.expire(idle, EndReason::TimedOut)).is_some()
     }
 
     /// As `insert`, where a flow was just removed for this one: the table does not grow.

@@ -53,6 +53,7 @@ pub(crate) struct FlowTable<P> {
     /// Flows that only one side vouches for, in the order they came; some have become connections
     /// since their last packet.
     attempts: List,
+    attempt_count: usize,
     shares: Shares,
     next_id: u64,
     id_step: u64,
@@ -69,6 +70,7 @@ impl<P: Carried> FlowTable<P> {
             latest: None,
             deadlines: BinaryHeap::new(),
             attempts: List::default(),
+            attempt_count: 0,
             shares: Shares::new(hasher),
             next_id: first_id,
             id_step,
@@ -131,6 +133,11 @@ impl<P: Carried> FlowTable<P> {
         self.link(index);
         self.check_at(now_ns.saturating_add(limits.opening_timeout_ns), index, id);
         Some(index)
+    }
+
+    /// How many flows only one side vouches for; a few of them may have become connections.
+    pub(crate) fn attempt_count(&self) -> usize {
+        self.attempt_count
     }
 
     /// The flow that has to go when there is no room: the oldest that only one side vouches for
@@ -228,6 +235,7 @@ impl<P: Carried> FlowTable<P> {
         self.shares.set(index, &mut flow.stake, Resource::Attempts, 1);
         flow.attempt = Some([Neighbours::default(); 2]);
         let stake = flow.stake;
+        self.attempt_count += 1;
         self.attempts.push(&mut self.slots, index, Of::Everybody);
         if let Some(own) = self.shares.attempts_of(&stake) {
             own.push(&mut self.slots, index, Of::Client);
@@ -244,6 +252,7 @@ impl<P: Carried> FlowTable<P> {
         }
         self.shares.set(index, &mut flow.stake, Resource::Attempts, 0);
         let stake = flow.stake;
+        self.attempt_count -= 1;
         self.attempts.remove(&mut self.slots, index, Of::Everybody);
         if let Some(own) = self.shares.attempts_of(&stake) {
             own.remove(&mut self.slots, index, Of::Client);
