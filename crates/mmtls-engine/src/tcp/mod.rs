@@ -4,6 +4,7 @@
 
 mod attempts;
 mod connection;
+mod index;
 mod key;
 mod links;
 mod opening;

@@ -10,8 +10,9 @@
 //! many a change of order.
 
 use core::net::IpAddr;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
+use super::index::{Index, room_to_reserve};
 use super::links::{FlowIndex, List};
 
 /// What is shared.
@@ -159,7 +160,7 @@ struct Order {
 }
 
 pub(crate) struct Shares {
-    index: HashMap<Client, ClientIndex, ahash::RandomState>,
+    index: Index<ClientIndex>,
     holders: Vec<Option<Holder>>,
     free: Vec<ClientIndex>,
     orders: [Order; RESOURCES],
@@ -179,11 +180,19 @@ pub(crate) enum Largest {
 impl Shares {
     pub(crate) fn new(hasher: ahash::RandomState) -> Self {
         Self {
-            index: HashMap::with_hasher(hasher),
+            index: Index::new(hasher),
             holders: Vec::new(),
             free: Vec::new(),
             orders: Default::default(),
             serial: 0,
+        }
+    }
+
+    /// Room for all clients that may come, once there are more than a few.
+    pub(crate) fn reserve(&mut self, max_flows: usize) {
+        let holders = &mut self.holders;
+        if let Some(more) = room_to_reserve(holders.len(), holders.capacity(), max_flows) {
+            let _ = holders.try_reserve_exact(more);
         }
     }
 
@@ -194,7 +203,7 @@ impl Shares {
 
     /// What a client holds.
     pub(crate) fn held_by(&self, client: Client, resource: Resource) -> usize {
-        let at = self.index.get(&client).copied();
+        let at = self.find(client);
         self.holder(at).map_or(0, |it| it.amounts[resource as usize].amount)
     }
 
@@ -210,8 +219,8 @@ impl Shares {
         }
         let amounts: [usize; RESOURCES] = core::array::from_fn(|it| stake.amount_of(it));
         self.leave(flow, stake);
-        let at = match self.index.get(&client) {
-            Some(&at) => at,
+        let at = match self.find(client) {
+            Some(at) => at,
             None => {
                 let holder = Holder {
                     client,
@@ -231,7 +240,7 @@ impl Shares {
                 if let Some(slot) = self.holders.get_mut(at.0 as usize) {
                     *slot = Some(holder);
                 }
-                self.index.insert(client, at);
+                self.index.insert(&client, at);
                 at
             }
         };
@@ -258,7 +267,7 @@ impl Shares {
         if let Some(holder) = slot {
             holder.flows -= 1;
             if holder.flows == 0 {
-                self.index.remove(&holder.client);
+                self.index.remove(&holder.client, at);
                 *slot = None;
                 self.free.push(at);
             }
@@ -375,7 +384,7 @@ impl Shares {
         let number = Resource::Settled as usize;
         let at = self.largest_client(number)?;
         let amount = |at| self.holder(at).map_or(0, |it| it.amounts[number].amount);
-        let own = self.index.get(&newcomer).copied();
+        let own = self.find(newcomer);
         let more = own != Some(at) && amount(Some(at)) > own.map_or(0, |own| amount(Some(own)));
         self.holder(Some(at)).filter(|_| more).map(|holder| holder.settled)
     }
@@ -406,6 +415,11 @@ impl Shares {
         {
             self.orders[number].move_flow(at, flow, [old, own.rank]);
         }
+    }
+
+    fn find(&self, client: Client) -> Option<ClientIndex> {
+        self.index
+            .find(&client, |at| self.holder(Some(at)).is_some_and(|holder| holder.client == client))
     }
 
     fn holder(&self, at: Option<ClientIndex>) -> Option<&Holder> {

@@ -1,4 +1,4 @@
-//! The flow table: a slab of flows, a hash index over four-tuples, and their deadlines.
+//! The flow table: a slab of flows, an index over four-tuples, and their deadlines.
 //!
 //! Refuses flows beyond its cap; what flows hold is added up by client ([`Shares`]). Deadlines are checked lazily: a packet costs no timer work; an
 //! entry whose flow has lived on is put back. Of the entries of a flow only the earliest counts,
@@ -6,10 +6,11 @@
 
 use core::cmp::Reverse;
 use core::net::IpAddr;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 use super::attempts::Of;
 use super::connection::{Carried, Flow, NewFlow, Phase};
+use super::index::{Index, room_to_reserve};
 use super::key::FlowKey;
 use super::links::{FlowIndex, List, Neighbours};
 use super::shares::{Client, Largest, Resource, Shares};
@@ -46,7 +47,7 @@ pub(crate) enum Due {
 pub(crate) struct FlowTable<P> {
     slots: Vec<Option<Flow<P>>>,
     free: Vec<FlowIndex>,
-    index: HashMap<FlowKey, FlowIndex, ahash::RandomState>,
+    index: Index<FlowIndex>,
     /// What was found last: packets come in bursts.
     latest: Option<(FlowKey, FlowIndex)>,
     deadlines: BinaryHeap<Reverse<(u64, FlowIndex, SessionId)>>,
@@ -66,7 +67,7 @@ impl<P: Carried> FlowTable<P> {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
-            index: HashMap::with_hasher(hasher.clone()),
+            index: Index::new(hasher.clone()),
             latest: None,
             deadlines: BinaryHeap::new(),
             attempts: List::default(),
@@ -92,7 +93,11 @@ impl<P: Carried> FlowTable<P> {
         {
             return Some(*index);
         }
-        let index = *self.index.get(key)?;
+        let slots = &self.slots;
+        let has_it = |at: FlowIndex| {
+            slots.get(at.slot()).and_then(Option::as_ref).is_some_and(|flow| flow.key() == *key)
+        };
+        let index = self.index.find(key, has_it)?;
         self.latest = Some((*key, index));
         Some(index)
     }
@@ -116,6 +121,7 @@ impl<P: Carried> FlowTable<P> {
         if self.index.len() >= limits.max_flows {
             return None;
         }
+        self.reserve(limits.max_flows);
         let id = SessionId(self.next_id);
         self.next_id += self.id_step;
         let flow = Flow::new(id, key, now_ns);
@@ -129,10 +135,23 @@ impl<P: Carried> FlowTable<P> {
             }
         };
         *self.slots.get_mut(index.slot())? = Some(flow);
-        self.index.insert(key, index);
+        self.index.insert(&key, index);
         self.link(index);
         self.check_at(now_ns.saturating_add(limits.opening_timeout_ns), index, id);
         Some(index)
+    }
+
+    /// Room for all flows that may come, once there are more than a few.
+    fn reserve(&mut self, max_flows: usize) {
+        let Self { slots, deadlines, shares, .. } = self;
+        if let Some(more) = room_to_reserve(slots.len(), slots.capacity(), max_flows) {
+            let _ = slots.try_reserve_exact(more);
+        }
+        let max_deadlines = max_flows.saturating_mul(2).saturating_add(SPARE);
+        if let Some(more) = room_to_reserve(deadlines.len(), deadlines.capacity(), max_deadlines) {
+            let _ = deadlines.try_reserve_exact(more);
+        }
+        shares.reserve(max_flows);
     }
 
     /// How many flows only one side vouches for; a few of them may have become connections.
@@ -318,7 +337,7 @@ impl<P: Carried> FlowTable<P> {
         self.unsettle(index);
         let mut flow = self.slots.get_mut(index.slot())?.take()?;
         self.shares.leave(index, &mut flow.stake);
-        self.index.remove(&flow.key());
+        self.index.remove(&flow.key(), index);
         self.latest = None;
         self.free.push(index);
         Some(flow)
@@ -395,11 +414,11 @@ impl<P: Carried> FlowTable<P> {
 
     /// Every flow, oldest first, for the end of an engine.
     pub(crate) fn all(&self) -> Vec<FlowIndex> {
-        let mut all: Vec<(SessionId, FlowIndex)> = self
-            .index
-            .values()
-            .filter_map(|&index| Some((self.slots.get(index.slot())?.as_ref()?.id, index)))
-            .collect();
+        let flows = self.slots.iter().enumerate();
+        let of = |(slot, flow): (usize, &Option<Flow<P>>)| {
+            Some((flow.as_ref()?.id, FlowIndex::new(slot)?))
+        };
+        let mut all: Vec<(SessionId, FlowIndex)> = flows.filter_map(of).collect();
         all.sort_unstable();
         all.into_iter().map(|(_, index)| index).collect()
     }
@@ -452,6 +471,23 @@ mod tests {
         }
         assert!(keys[0] == key(0, "10.0.0.2:2", "10.0.0.1:1"));
         assert!(keys[6] == key(0, "10.0.0.1:2", "10.0.0.1:1"));
+    }
+
+    #[test]
+    fn refuses_to_move_many_flows_when_more_come() {
+        let limits = Limits { max_flows: 100_000, ..Limits::default() };
+        let mut table = FlowTable::<()>::new(ahash::RandomState::with_seeds(1, 2, 3, 4), 0, 1);
+        let server = "10.0.0.2:2".parse().unwrap();
+        let mut places = [0; 2];
+        for number in 0..100_000_u32 {
+            let client = (core::net::Ipv4Addr::from_bits(0x0a01_0000 + number), 1000).into();
+            let key = NewFlow { vlan: 0, client, server, turned: false };
+            table.insert(&key, 0, &limits).unwrap();
+            places[usize::from(number > 4096)] = table.slots.as_ptr().addr();
+        }
+        assert_eq!(places[0], places[1]);
+        assert_eq!(table.slots.capacity(), 100_000);
+        assert!(table.deadlines.capacity() >= 200_000);
     }
 
     #[test]
