@@ -8,11 +8,6 @@ use clap::error::ErrorKind;
 use mmtls::cli;
 use signal_hook::consts::SIGUSR1;
 
-// glibc's heap grows for a long time between pieces that live (docs/decisions.md 26).
-#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
-#[global_allocator]
-static HEAP: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
 fn main() -> ExitCode {
     // Before anything else: who asks for a report too early must not end the process.
     if let Err(error) = mmtls_agent::survive(SIGUSR1) {
