@@ -174,6 +174,8 @@ fn sentences(file: &str, results: &Results, texts: &Texts) -> Result<String, Str
     text += &format!("## {}\n\n{lanes}\n{rest}\n\n", cost.entry.title);
     for missing in &results.missing {
         let (what, why) = page::lacking(missing);
+        // What a program said besides is in the file.
+        let why = why.lines().next().unwrap_or_default();
         text += &format!("Not in the file: {what}: {why}\n\n");
     }
     Ok(text.trim_end().to_owned() + "\n")
