@@ -221,6 +221,13 @@ fn stalled(records: usize) -> (T, [u64; 2]) {
 fn reset_connection_must_not_keep_memory() {
     let (mut t, at) = stalled(6);
     t.send(C, at[0] as i64, at[1], flag::RST, &[]);
+    // The server's flight, which its keys may still open.
+    assert!(t.engine.buffered_bytes() < 4096);
+    // What still comes is not kept.
+    assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, &[7; 1000]), Verdict::Drop);
+    assert!(t.engine.buffered_bytes() < 4096);
+    t.now += 10_000_000_000;
+    t.engine.handle_timeout(t.now);
     assert_eq!(t.engine.buffered_bytes(), 0);
 }
 

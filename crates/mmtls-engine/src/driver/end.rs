@@ -44,7 +44,7 @@ impl<H: Handler> Engine<H> {
             None if flow.halves.iter().all(TcpDirection::fin_reached) => EndReason::Closed,
             None => return,
         };
-        if !flow.payload.is_stalled() {
+        if !self.waits_at_end(index) {
             self.close(index, reason);
         }
     }
@@ -273,11 +273,9 @@ impl<H: Handler> Engine<H> {
                 beyond <= client.syn_data().len()
             });
         if exact || refused {
-            if !self.config.inline && flow.payload.is_stalled() {
-                // What waits has been delivered, and its keys are on their way.
+            if matches!(flow.phase, Phase::Opening | Phase::Open) {
                 flow.reset_seen.get_or_insert(direction);
-            } else {
-                self.close(index, EndReason::ResetByPeer(direction));
+                self.close_if_finished(index);
             }
             return Passage::Free;
         }

@@ -112,8 +112,15 @@ struct StallCheck {
     deadline_ns: u64,
     index: FlowIndex,
     id: SessionId,
-    direction: Direction,
-    since_ns: u64,
+    stall: Stall,
+}
+
+/// What waits.
+enum Stall {
+    /// Records of a direction, since then.
+    Records(Direction, u64),
+    /// The end of the session.
+    End,
 }
 
 impl<H: Handler> Engine<H> {

@@ -137,7 +137,8 @@ impl<H: Handler> Engine<H> {
             window_scale: segment.tcp.window_scale(),
         };
         let half = &flow.halves[direction.index()];
-        let (is_open, is_established) = (flow.phase == Phase::Open, flow.is_established());
+        let is_open = flow.phase == Phase::Open;
+        let is_established = flow.is_established() && !flow.waits_behind_reset();
         let answer = segment.tcp.flags().ack();
         if !answer {
             let copy = half.origin == Origin::Syn && half.initial == Some(syn.initial());

@@ -128,6 +128,9 @@ impl<H: Handler> Engine<H> {
                 true => Passage::Free,
                 false => self.stray_acknowledgment(index, direction),
             }
+        } else if inline && self.flows.get(index).is_some_and(|it| it.waits_behind_reset()) {
+            // Its sender or its receiver is gone.
+            Passage::Refused
         } else if (!fits || !flags.ack())
             && self.flows.get(index).is_some_and(|it| is_watched(it, inline))
         {

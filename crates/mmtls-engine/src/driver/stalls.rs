@@ -6,7 +6,7 @@
 //! Refuses to wait without a limit.
 
 use super::payload::{Flow, Payload};
-use super::{Engine, StallCheck, context};
+use super::{Engine, Stall, StallCheck, context};
 use crate::config::{Awaited, Limits};
 use crate::output::Verdict;
 use crate::session::Handler;
@@ -58,41 +58,91 @@ impl<H: Handler> Engine<H> {
         let Payload::Tls(tls) = &flow.payload else {
             return;
         };
+        let mut began = [None; 2];
         for direction in Direction::BOTH {
             let half = &mut flow.halves[direction.index()];
             if let Some(since_ns) = tls.session.stalled_since_ns(direction)
                 && half.note_stall(since_ns)
             {
-                let awaited = self.config.awaited.as_ref();
-                let awaited = awaited
-                    .is_none_or(|Awaited(is_there)| is_there(flow.client.ip(), flow.server.ip()));
-                let Limits { stall_timeout_ns: most, unshared_stall_timeout_ns: unshared, .. } =
-                    self.config.limits;
-                let timeout_ns = if awaited { most } else { unshared.min(most) };
-                let deadline_ns = since_ns.saturating_add(timeout_ns);
-                let id = tls.session.info().id;
-                let check = StallCheck { deadline_ns, index, id, direction, since_ns };
-                let queue = &mut self.stalls[usize::from(!awaited)];
-                // Last, but behind a limit that was longer.
-                let at = match queue.back() {
-                    Some(last) if last.deadline_ns > deadline_ns => {
-                        queue.partition_point(|it| it.deadline_ns <= deadline_ns)
-                    }
-                    _ => queue.len(),
-                };
-                queue.insert(at, check);
+                began[direction.index()] = Some(since_ns);
             }
         }
+        for (direction, since_ns) in Direction::BOTH.into_iter().zip(began) {
+            if let Some(since_ns) = since_ns {
+                self.limit_time(index, since_ns, Stall::Records(direction, since_ns));
+            }
+        }
+    }
+
+    /// Gives what has begun to wait a deadline.
+    fn limit_time(&mut self, index: FlowIndex, since_ns: u64, stall: Stall) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        let awaited = self.config.awaited.as_ref();
+        let awaited =
+            awaited.is_none_or(|Awaited(is_there)| is_there(flow.client.ip(), flow.server.ip()));
+        let Limits { stall_timeout_ns: most, unshared_stall_timeout_ns: unshared, .. } =
+            self.config.limits;
+        let timeout_ns = if awaited { most } else { unshared.min(most) };
+        let deadline_ns = since_ns.saturating_add(timeout_ns);
+        let check = StallCheck { deadline_ns, index, id: flow.id, stall };
+        let queue = &mut self.stalls[usize::from(!awaited)];
+        // Last, but behind a limit that was longer.
+        let at = match queue.back() {
+            Some(last) if last.deadline_ns > deadline_ns => {
+                queue.partition_point(|it| it.deadline_ns <= deadline_ns)
+            }
+            _ => queue.len(),
+        };
+        queue.insert(at, check);
+    }
+
+    /// Whether a session must not end yet although its connection has: keys that are on their way show what has passed.
+    pub(super) fn waits_at_end(&mut self, index: FlowIndex) -> bool {
+        let Some(flow) = self.flows.get(index) else {
+            return false;
+        };
+        // Inline, what waits behind a RST is never delivered.
+        let is_delivered = !self.config.inline || flow.reset_seen.is_none();
+        if is_delivered && flow.payload.is_stalled() {
+            return true;
+        }
+        let Payload::Tls(tls) = &mut flow.payload else {
+            return false;
+        };
+        let waits = tls.session.waits_at_end();
+        if waits && tls.session.begin_to_wait_at_end() {
+            if !is_delivered {
+                tls.session.forget_stalls();
+                for half in &mut flow.halves {
+                    half.assembler.clear();
+                    half.forget_sent();
+                    half.take_syn_data();
+                }
+                self.discard_held(index);
+            }
+            self.limit_time(index, self.now_ns, Stall::End);
+            self.charge(index);
+        }
+        waits
     }
 
     /// The time of a stall is up.
     pub(super) fn end_stall(&mut self, check: &StallCheck) {
         if let Some(flow) = self.flows.get_if(check.index, check.id)
             && let Payload::Tls(tls) = &mut flow.payload
-            && tls.session.stalled_since_ns(check.direction) == Some(check.since_ns)
         {
             let mut ctx = context!(self, tls.state);
-            tls.session.handle_missing_keys(check.direction, &mut ctx);
+            match check.stall {
+                Stall::End => tls.session.end_wait_at_end(&mut ctx),
+                Stall::Records(direction, since_ns)
+                    if tls.session.stalled_since_ns(direction) == Some(since_ns) =>
+                {
+                    tls.session.handle_missing_keys(direction, &mut ctx);
+                }
+                Stall::Records(..) => return,
+            }
             self.conclude(check.index);
         }
     }

@@ -198,6 +198,12 @@ impl Protocol {
         }
     }
 
+    /// Whether records of the server have passed that its keys would show to be content, which may still come.
+    pub(super) fn passed_unjudged(&self) -> bool {
+        let is_refused = self.reporter.info.refused[Direction::ServerToClient.index()];
+        matches!(&self.version, Version::Tls13(tls13) if !is_refused && tls13.passed_unjudged())
+    }
+
     /// Whether protected records of a direction were seen and nothing opened although keys were there.
     pub(super) fn opened_nothing(&self, direction: Direction, is_stalled: bool) -> bool {
         match &self.version {

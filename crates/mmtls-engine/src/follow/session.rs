@@ -29,6 +29,15 @@ pub(crate) struct TlsSession {
     server_waits: bool,
     /// It has waited for the client's stall long enough, and goes on before it.
     order_is_lost: bool,
+    end: End,
+}
+
+/// Whether the connection has ended, and what has passed waits for its keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    NotYet,
+    Waits,
+    HasWaited,
 }
 
 /// Why a run over contiguous records ended.
@@ -52,6 +61,7 @@ impl TlsSession {
             streams: positions.map(Stream::new),
             server_waits: false,
             order_is_lost: false,
+            end: End::NotYet,
         };
         ctx.counters.sessions += 1;
         session.protocol.reporter.event(ctx, |sink, session| sink.session_start(session));
@@ -73,6 +83,7 @@ impl TlsSession {
             streams: ends.map(Stream::new),
             server_waits: false,
             order_is_lost: false,
+            end: End::NotYet,
         };
         session.protocol.client_shares = of_client;
         for (direction, search) in Direction::BOTH.into_iter().zip(searches) {
@@ -396,6 +407,26 @@ impl TlsSession {
         }
     }
 
+    /// Whether it must not end yet, although the connection has: what the server sent in its first flight has passed, and keys
+    /// that are on their way tell whether it was content. They are waited for once.
+    pub(crate) fn waits_at_end(&self) -> bool {
+        self.following() && self.end != End::HasWaited && self.protocol.passed_unjudged()
+    }
+
+    /// It begins to wait there; false where it does already.
+    pub(crate) fn begin_to_wait_at_end(&mut self) -> bool {
+        core::mem::replace(&mut self.end, End::Waits) == End::NotYet
+    }
+
+    /// It has waited there long enough. A handshake that was given up has no keys; where the client has completed it, they
+    /// are missing.
+    pub(crate) fn end_wait_at_end(&mut self, ctx: &mut Context<'_>) {
+        if self.waits_at_end() && self.protocol.server_may_answer() {
+            self.handle_missing_keys(Direction::ServerToClient, ctx);
+        }
+        self.end = End::HasWaited;
+    }
+
     /// The operator decides about it.
     pub(crate) fn decide(&mut self, disposition: Disposition) {
         self.protocol.reporter.decide(disposition);
@@ -454,6 +485,11 @@ impl TlsSession {
     /// Lets go of everything that is kept: the session is not followed any more.
     pub(crate) fn forget(&mut self) {
         self.protocol.forget();
+        self.forget_stalls();
+    }
+
+    /// What waits in either direction is not delivered, and nothing comes behind it.
+    pub(crate) fn forget_stalls(&mut self) {
         self.streams = [0, 1].map(|side: usize| Stream::new(self.streams[side].position));
     }
 
@@ -488,6 +524,10 @@ impl TlsSession {
             let stalled = self.streams.iter().any(|stream| stream.stalled_since_ns.is_some());
             if stalled && self.info().key_status == KeyStatus::Waiting {
                 self.protocol.reporter.info.key_status = KeyStatus::Missing;
+            }
+            if self.waits_at_end() && self.info().key_status == KeyStatus::Shared {
+                let server = Direction::ServerToClient;
+                self.protocol.reporter.raise(server, SessionError::MissingKeys, ctx);
             }
             for direction in Direction::BOTH {
                 let stalled = self.is_stalled(direction);

@@ -129,7 +129,7 @@ pub(crate) struct Flow<P> {
     pub(crate) charged_undecided: bool,
     /// What it counts for in its client's shares.
     pub(super) stake: Stake,
-    /// Beside the traffic: reset along this direction while records wait for keys, which may still come.
+    /// Reset along this direction; see [`Flow::waits_behind_reset`].
     pub(crate) reset_seen: Option<Direction>,
     /// Where it stands among those that only one side vouches for, of everybody and of its
     /// client; nothing once both do.
@@ -196,6 +196,11 @@ impl<P: Carried> Flow<P> {
     pub(crate) fn is_established(&self) -> bool {
         self.phase == Phase::Open
             && self.halves.iter().all(|half| matches!(half.origin, Origin::Syn | Origin::SynAck))
+    }
+
+    /// Whether it was reset, and has not ended because what has been delivered waits for keys.
+    pub(crate) fn waits_behind_reset(&self) -> bool {
+        self.reset_seen.is_some() && matches!(self.phase, Phase::Opening | Phase::Open)
     }
 
     /// Client and server turn out to be the other way round; nothing of a session has been processed yet.

@@ -114,6 +114,12 @@ impl Tls13 {
         search.is_some_and(|search| search.opened_nothing(direction, is_stalled))
     }
 
+    /// Whether records of the server have passed that may have been content, and its keys have not come.
+    pub(super) fn passed_unjudged(&self) -> bool {
+        let search = self.sides[Direction::ServerToClient.index()].search();
+        search.is_some_and(Search::passed_unjudged)
+    }
+
     /// Whether the client's first protected record behind the ServerHello was seen.
     pub(super) fn client_flight_seen(&self) -> bool {
         self.client_flight_seen

@@ -95,6 +95,11 @@ impl Search {
         self.backlog.extend_from_slice(record.fragment);
     }
 
+    /// Whether records have passed of which keys that have not come may show that they were content.
+    pub(super) fn passed_unjudged(&self) -> bool {
+        self.records > 0 && !self.has_candidates()
+    }
+
     /// Whether it has come to nothing although keys were there: a changed record 0 looks like one more handshake
     /// record.
     pub(super) fn opened_nothing(&self, direction: Direction, is_stalled: bool) -> bool {
