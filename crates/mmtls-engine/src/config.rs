@@ -146,7 +146,7 @@ impl Policies {
 /// /64): where all of it is taken, who has the most makes room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Flows in the table. Beyond it the oldest one goes that only one side vouches for, of the
+    /// Flows in the table. Beyond it the one goes that has been over for the longest time; without any, the oldest that only one side vouches for, of the
     /// client that has the most of those; where these have less than an eighth of the table, first
     /// a connection that has long been silent, of the client that has the most, for one that has
     /// fewer; else `Policies::table_full` decides. A client

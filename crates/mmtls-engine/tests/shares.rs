@@ -355,3 +355,35 @@ fn attempts_must_not_put_out_more_than_an_eighth_of_all_connections() {
     }
     assert_eq!(t.engine.counters().sessions, 700);
 }
+
+#[test]
+fn connections_that_are_over_must_make_room_first() {
+    let mut config = T::config();
+    config.limits.max_flows = 800;
+    let mut t = T::with(config);
+    let idle = |at: u16| ([10, 6, 6, 6], 1000 + at).into();
+    for at in 0..400 {
+        t.ep.client = idle(at);
+        t.open();
+    }
+    for number in 1..=2000_u16 {
+        t.ep.client = ([10, 7, 7, 7], 1000 + number).into();
+        t.open();
+        assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
+        assert_eq!(t.engine.counters().sessions, u64::from(number), "followed");
+        let at = hello().len() as i64;
+        match number % 2 {
+            0 => drop(t.send(C, at, 0, flag::RST, &[])),
+            _ => {
+                t.send(C, at, 0, flag::FIN | flag::ACK, &[]);
+                t.send(S, 0, at as u64 + 1, flag::FIN | flag::ACK, &[]);
+            }
+        }
+    }
+    assert_eq!((t.engine.flow_count(), t.engine.counters().evicted), (800, 1600));
+    for at in 0..400 {
+        t.ep.client = idle(at);
+        assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
+    }
+    assert_eq!(t.engine.counters().sessions, 2400, "the idle ones are there");
+}

@@ -1,5 +1,6 @@
 //! Part (p): what a new session costs the box while others are open, live: the replay of part (c), with 10 to 100,000 sessions of another
-//! client before it that have had their response and are silent.
+//! client before it that have had their response and are silent, and with a table that they fill, where each new session takes the
+//! place of one that is over or silent.
 //!
 //! Refuses a run in which a frame was lost, or a session was not decrypted.
 
@@ -16,8 +17,20 @@ use super::report::{Samples, table};
 use super::sessions::{Load, player, replay_bed};
 use crate::results::{Axis, Figure};
 
-/// How many sessions are open.
-pub const OPEN_BEFORE: [u32; 3] = [10, 1000, 100_000];
+/// How many sessions are open, and whether the table has no room for more.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Case {
+    open: u32,
+    is_full: bool,
+}
+
+/// All cases; the last two take a minute and more.
+pub const CASES: [Case; 4] = [
+    Case { open: 10, is_full: false },
+    Case { open: 1000, is_full: false },
+    Case { open: 10_000, is_full: true },
+    Case { open: 100_000, is_full: false },
+];
 
 /// One replay.
 #[derive(Debug, Serialize)]
@@ -30,7 +43,7 @@ struct Pass {
 
 #[derive(Debug, Serialize)]
 struct Measured {
-    open: u32,
+    case: Case,
     us_per_session: Samples,
     sessions_per_s: Samples,
     bytes_per_open: Samples,
@@ -44,25 +57,28 @@ pub struct GrowthResults {
     cases: Vec<Measured>,
 }
 
-/// Measures with each number of open sessions, some of [`OPEN_BEFORE`], in turn.
-pub fn measure(rounds: u32, load: Load, open: &[u32]) -> Result<GrowthResults, String> {
+/// Measures cases in turn.
+pub fn measure(rounds: u32, load: Load, cases: &[Case]) -> Result<GrowthResults, String> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let bed = replay_bed().map_err(|error| error.to_string())?;
-    let mut passes: [Vec<Pass>; OPEN_BEFORE.len()] = Default::default();
+    let mut passes: [Vec<Pass>; CASES.len()] = Default::default();
     for _ in 0..rounds {
-        for (&open, passes) in open.iter().zip(&mut passes) {
-            let pass = replay(&bed, cores, load, open)?;
+        for (case, passes) in cases.iter().zip(&mut passes) {
+            let pass = replay(&bed, cores, load, *case)?;
             eprintln!(
-                "  {open} open: {:.1} µs per new session, {:.0} B per open one",
-                pass.us_per_session, pass.bytes_per_open
+                "  {} open{}: {:.1} µs per new session, {:.0} B per open one",
+                case.open,
+                if case.is_full { ", table full" } else { "" },
+                pass.us_per_session,
+                pass.bytes_per_open
             );
             passes.push(pass);
         }
     }
-    let cases = open.iter().zip(&passes).map(|(&open, passes)| {
+    let cases = cases.iter().zip(&passes).map(|(&case, passes)| {
         let of = |figure: &dyn Fn(&Pass) -> f64| Samples::new(passes.iter().map(figure).collect());
         Measured {
-            open,
+            case,
             us_per_session: of(&|it| it.us_per_session),
             sessions_per_s: of(&|it| it.sessions_per_s),
             bytes_per_open: of(&|it| it.bytes_per_open),
@@ -71,14 +87,17 @@ pub fn measure(rounds: u32, load: Load, open: &[u32]) -> Result<GrowthResults, S
     Ok(GrowthResults { sessions: load.sessions, window: load.window, cases: cases.collect() })
 }
 
-fn replay(bed: &Testbed, cores: usize, load: Load, open: u32) -> Result<Pass, String> {
+fn replay(bed: &Testbed, cores: usize, load: Load, case: Case) -> Result<Pass, String> {
     // The open sessions are another client's than that whose keys come.
-    let config = "[keys]\naccept_from = [\"any\"]\n".to_owned();
+    let mut config = "[keys]\naccept_from = [\"any\"]\n".to_owned();
+    if case.is_full {
+        config += &format!("[limits]\nmax_flows = {}\n", case.open);
+    }
     let options = MmtlsOptions { config: Some(config), ..MmtlsOptions::new(crate::binaries()?) };
     let failed = |error: mmtls_testkit::TestbedError| error.to_string();
     let mut mmtls = Mmtls::start(bed, &options).map_err(failed)?;
     let mut command = player(bed, &mmtls, cores, load)?;
-    command.args(["--open", &open.to_string()]);
+    command.args(["--open", &case.open.to_string()]);
     let empty = mmtls.process.resident_bytes();
 
     let io = |error: std::io::Error| format!("replayer: {error}");
@@ -109,11 +128,11 @@ fn replay(bed: &Testbed, cores: usize, load: Load, open: u32) -> Result<Pass, St
     // Logs follow; those of the open ones, which end with the box, do not count.
     std::thread::sleep(Duration::from_millis(300));
     let box_cpu_s = mmtls.process.cpu_seconds() - before;
-    monitor::stop(mmtls, u64::from(load.sessions + open))?;
+    monitor::stop(mmtls, u64::from(load.sessions + case.open))?;
     Ok(Pass {
         us_per_session: box_cpu_s * 1e6 / f64::from(load.sessions),
         sessions_per_s: f64::from(load.sessions) / replayed.seconds,
-        bytes_per_open: resident.saturating_sub(empty) as f64 / f64::from(open),
+        bytes_per_open: resident.saturating_sub(empty) as f64 / f64::from(case.open),
     })
 }
 
@@ -129,7 +148,7 @@ impl GrowthResults {
             Axis::linear("processor time per new session", "µs"),
         )
         .note(format!(
-            "{} sessions of 1 KB, {} at a time, as in figure 11.",
+            "{} sessions of 1 KB, {} at a time, as in figure 11. Table full: max_flows is the number of those that are open, and each new session takes the place of one that is over or silent.",
             self.sessions, self.window
         ));
         let mut rate = figure(
@@ -144,12 +163,13 @@ impl GrowthResults {
         )
         .note("Handshake, request and response, keys and logs; a session that has been silent for half a minute gives some of it back, which of many the first ones may have done.");
         for it in &self.cases {
-            let x = u64::from(it.open);
-            cpu.add("mmTLS", x, &it.us_per_session.samples);
-            rate.add("mmTLS", x, &it.sessions_per_s.samples);
+            let x = u64::from(it.case.open);
+            let subject = if it.case.is_full { "mmTLS, table full" } else { "mmTLS" };
+            cpu.add(subject, x, &it.us_per_session.samples);
+            rate.add(subject, x, &it.sessions_per_s.samples);
             // Of ten, pages of other things are more.
-            if it.open >= 1000 {
-                memory.add("mmTLS", x, &it.bytes_per_open.samples);
+            if it.case.open >= 1000 {
+                memory.add(subject, x, &it.bytes_per_open.samples);
             }
         }
         vec![cpu, rate, memory]
@@ -157,8 +177,9 @@ impl GrowthResults {
 
     pub fn print(&self) {
         let row = |it: &Measured| {
+            let full = if it.case.is_full { ", table full" } else { "" };
             vec![
-                it.open.to_string(),
+                format!("{}{full}", it.case.open),
                 format!("{:.1}", it.us_per_session.median),
                 format!("{:.1}–{:.1}", it.us_per_session.min, it.us_per_session.max),
                 format!("{:.0}", it.sessions_per_s.median),

@@ -343,8 +343,8 @@ fn growth(extent: &Extent) -> Result<Outcome, String> {
         return Ok(skipped);
     }
     // A hundred thousand sessions take half a minute.
-    let open = &growth::OPEN_BEFORE[..if extent.quick { 2 } else { 3 }];
-    let results = growth::measure(extent.repetitions.min(3), extent.new_connections(), open)?;
+    let cases = if extent.quick { &growth::CASES[..2] } else { &growth::CASES[..] };
+    let results = growth::measure(extent.repetitions.min(3), extent.new_connections(), cases)?;
     results.print();
     measured(results.figures(), Vec::new(), &results)
 }

@@ -59,7 +59,8 @@ pub fn client_random(session: u32) -> [u8; 32] {
     random
 }
 
-/// Sessions from this one on are another client's.
+/// Sessions from this one on are another client's: a table that is full gives a newcomer the place of one of the client that
+/// has the most.
 pub const OTHER_CLIENT: u32 = 100 * PORTS;
 
 /// Where a session lives: all ports of its client from 10000 to 59999, then the next server.

@@ -57,10 +57,13 @@ impl<H: Handler> Engine<H> {
         if matches!(flow.phase, Phase::Closed(_) | Phase::Dead { .. }) {
             return;
         }
-        flow.phase = Phase::Closed(reason);
         let id = flow.id;
+        self.flows.close(index, reason);
         if reason == EndReason::Closed {
             // What was sent may still be repeated.
+            let Some(flow) = self.flows.get(index) else {
+                return;
+            };
             for direction in Direction::BOTH {
                 flow.copy_partial(direction, 0, &mut self.pool);
             }

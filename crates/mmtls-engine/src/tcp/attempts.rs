@@ -1,5 +1,5 @@
 //! Flows that only one side vouches for, in the order they came, of everybody and of each client; and of each
-//! client those that both vouch for.
+//! client those that both vouch for; and those that are over.
 //!
 //! Refuses to search: flows name their neighbours, so that each can leave from where it stands.
 

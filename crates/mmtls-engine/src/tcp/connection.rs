@@ -134,8 +134,10 @@ pub(crate) struct Flow<P> {
     /// Where it stands among those that only one side vouches for, of everybody and of its
     /// client; nothing once both do.
     pub(super) attempt: Option<[Neighbours; 2]>,
-    /// Both sides have vouched for it: where it stands among those of its client.
+    /// Both sides have vouched for it: where it stands among those of its client; or, once it is over, among everybody's
+    /// that are.
     pub(super) settled: Option<Neighbours>,
+    pub(super) is_listed_closed: bool,
     pub(crate) end_reported: bool,
 }
 
@@ -165,6 +167,7 @@ impl<P: Carried> Flow<P> {
             reset_seen: None,
             attempt: None,
             settled: None,
+            is_listed_closed: false,
             end_reported: false,
         }
     }

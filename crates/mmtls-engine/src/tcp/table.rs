@@ -55,6 +55,9 @@ pub(crate) struct FlowTable<P> {
     /// since their last packet.
     attempts: List,
     attempt_count: usize,
+    /// Connections that are over and remembered for what may still come of them, in the order they ended. No client counts
+    /// them as its own.
+    closed: List,
     shares: Shares,
     next_id: u64,
     id_step: u64,
@@ -72,6 +75,7 @@ impl<P: Carried> FlowTable<P> {
             deadlines: BinaryHeap::new(),
             attempts: List::default(),
             attempt_count: 0,
+            closed: List::default(),
             shares: Shares::new(hasher),
             next_id: first_id,
             id_step,
@@ -198,14 +202,44 @@ impl<P: Carried> FlowTable<P> {
         let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) else {
             return;
         };
-        if let Phase::Dead { .. } = flow.phase {
-            return;
+        match flow.phase {
+            Phase::Dead { .. } => {}
+            Phase::Closed(_) => self.list_closed(index),
+            Phase::Opening | Phase::Open => {
+                self.shares.set(index, &mut flow.stake, Resource::Settled, 1);
+                flow.settled = Some(Neighbours::default());
+                let stake = flow.stake;
+                if let Some(own) = self.shares.settled_of(&stake) {
+                    own.push(&mut self.slots, index, Of::Settled);
+                }
+            }
         }
-        self.shares.set(index, &mut flow.stake, Resource::Settled, 1);
-        flow.settled = Some(Neighbours::default());
-        let stake = flow.stake;
-        if let Some(own) = self.shares.settled_of(&stake) {
-            own.push(&mut self.slots, index, Of::Settled);
+    }
+
+    /// A connection is over: of those it makes room first.
+    pub(crate) fn close(&mut self, index: FlowIndex, reason: EndReason) {
+        self.unlink(index);
+        self.unsettle(index);
+        if let Some(flow) = self.get(index) {
+            flow.phase = Phase::Closed(reason);
+            self.list_closed(index);
+        }
+    }
+
+    fn list_closed(&mut self, index: FlowIndex) {
+        if let Some(flow) = self.get(index) {
+            flow.settled = Some(Neighbours::default());
+            flow.is_listed_closed = true;
+            self.closed.push(&mut self.slots, index, Of::Settled);
+        }
+    }
+
+    /// The connection that has been over for the longest time, and how it ended.
+    pub(crate) fn oldest_closed(&mut self) -> Option<(FlowIndex, EndReason)> {
+        let oldest = self.closed.first?;
+        match self.get(oldest)?.phase {
+            Phase::Closed(reason) => Some((oldest, reason)),
+            _ => None,
         }
     }
 
@@ -217,10 +251,14 @@ impl<P: Carried> FlowTable<P> {
         if flow.settled.is_none() {
             return;
         }
-        self.shares.set(index, &mut flow.stake, Resource::Settled, 0);
-        let stake = flow.stake;
-        if let Some(own) = self.shares.settled_of(&stake) {
-            own.remove(&mut self.slots, index, Of::Settled);
+        if core::mem::take(&mut flow.is_listed_closed) {
+            self.closed.remove(&mut self.slots, index, Of::Settled);
+        } else {
+            self.shares.set(index, &mut flow.stake, Resource::Settled, 0);
+            let stake = flow.stake;
+            if let Some(own) = self.shares.settled_of(&stake) {
+                own.remove(&mut self.slots, index, Of::Settled);
+            }
         }
         if let Some(flow) = self.get(index) {
             flow.settled = None;
