@@ -176,6 +176,10 @@ impl Texts {
             None => computed.median <= limit,
         };
         let head = format!("Goal: {}, {name} {limit_shown}: {}", goal.what, computed.show());
+        if computed.median.is_infinite() {
+            // A quotient over nothing is neither good nor bad.
+            return format!("{head}; not judged, since {}.", show::INFINITE);
+        }
         match reached {
             true => format!("{head}, reached."),
             false => {
@@ -267,6 +271,12 @@ mod tests {
         let goal = texts.goal(&[&figure], &entry, &entry.goals[0]);
         assert_eq!(goal, "Goal: cost, at most 1.6 s: 2 s, missed by 25 %. Copies.");
         assert!(texts.goal(&[], &entry, &entry.goals[0]).ends_with("not measured."));
+        let mut infinite = figure;
+        infinite.series.clear();
+        infinite.add("mmTLS", 1024_u64, &[f64::INFINITY]);
+        assert!(
+            texts.goal(&[&infinite], &entry, &entry.goals[0]).contains("; not judged, since ∞")
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::catalogue::{Cell, Table, Texts};
-use super::page;
+use super::{page, show};
 use crate::results::{Figure, Results};
 
 /// A section that is written here.
@@ -122,8 +122,10 @@ impl Section {
 fn table(file: &str, results: &Results, texts: &Texts) -> Result<String, String> {
     let figures: Vec<&Figure> = results.figures.iter().collect();
     let mut text = rows(&texts.catalogue.readme, file, &figures, texts)?;
+    let infinite =
+        if text.contains('∞') { format!(" {}.", show::INFINITE) } else { String::new() };
     text += &format!(
-        "\nMedians, with the range of repetitions: [`{file}`]({file}), {}.\n",
+        "\nMedians, with the range of repetitions: [`{file}`]({file}), {}.{infinite}\n",
         of(results)
     );
     Ok(text)

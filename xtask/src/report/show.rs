@@ -4,6 +4,9 @@
 
 use crate::results::{Axis, X};
 
+/// What an infinite number says.
+pub const INFINITE: &str = "∞ means that the denominator was not above zero";
+
 /// A value with three digits, or all before the point, in groups.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {

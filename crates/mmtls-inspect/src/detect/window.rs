@@ -63,13 +63,17 @@ impl Window {
             self.has_slid = true;
         }
         let needed = self.bytes.len() + bytes.len();
-        // In steps that double, as the vector grows.
-        if !self.charge.grow(self.beside + needed.next_power_of_two().max(512)) {
+        // In steps that double. By itself the vector would double what it has, and come to twice what is kept.
+        let room = needed.next_power_of_two().max(512);
+        if !self.charge.grow(self.beside + room) {
             self.bytes = Vec::new();
             self.charge.release();
             self.start += needed as u64;
             self.has_slid = true;
             return false;
+        }
+        if self.bytes.capacity() < needed {
+            self.bytes.reserve_exact(room - self.bytes.len());
         }
         self.bytes.extend_from_slice(bytes);
         true
@@ -140,6 +144,20 @@ mod tests {
         assert!(!window.view().is_whole && window.whole_view().is_none());
         window.restart();
         assert_eq!((window.len(), window.view().bytes.len()), ((4 * STEP + 1) as u64, 0));
+    }
+
+    #[test]
+    fn takes_no_more_memory_than_it_counts() {
+        let budget = MemoryBudget::default();
+        let all = budget.left();
+        for step in [1, 100, 1000, 1448, 9000, STEP] {
+            let mut window = Window::new(&budget, 0);
+            for _ in 0..200 {
+                assert!(window.push(&vec![0; step]));
+                assert!(window.bytes.capacity() <= all - budget.left(), "{step}");
+                assert!(window.bytes.capacity() <= MOST, "{step}");
+            }
+        }
     }
 
     #[test]
