@@ -13,6 +13,7 @@ mod epochs;
 mod evasion;
 mod failed_open;
 mod fragments;
+mod half_rtt;
 mod handler_reset;
 mod harness;
 mod hellos;
