@@ -4,14 +4,15 @@
 //! Refuses to search: flows name their neighbours, so that each can leave from where it stands.
 
 use super::connection::Flow;
-use super::links::{FlowIndex, List, Neighbours};
+use super::links::{FlowIndex, List, Neighbours, Proven};
 
 /// Which list.
 #[derive(Clone, Copy)]
 pub(crate) enum Of {
     Everybody,
     Client,
-    Settled,
+    /// Whichever of its lists it is in.
+    Proven,
 }
 
 type Slots<P> = [Option<Flow<P>>];
@@ -20,7 +21,10 @@ fn neighbours<P>(slots: &mut Slots<P>, at: FlowIndex, of: Of) -> Option<&mut Nei
     let flow = slots.get_mut(at.slot())?.as_mut()?;
     match of {
         Of::Everybody | Of::Client => flow.attempt.as_mut()?.get_mut(of as usize),
-        Of::Settled => flow.settled.as_mut(),
+        Of::Proven => match &mut flow.proven {
+            Proven::Settled(own) | Proven::Closed(own) => Some(own),
+            Proven::No => None,
+        },
     }
 }
 
@@ -44,7 +48,10 @@ impl List {
             let flow = slots.get(at.slot())?.as_ref()?;
             match of {
                 Of::Everybody | Of::Client => flow.attempt.as_ref()?.get(of as usize)?.behind,
-                Of::Settled => flow.settled.as_ref()?.behind,
+                Of::Proven => match &flow.proven {
+                    Proven::Settled(own) | Proven::Closed(own) => own.behind,
+                    Proven::No => None,
+                },
             }
         })
     }

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use super::key::FlowKey;
-use super::links::Neighbours;
+use super::links::{Neighbours, Proven};
 use super::opening::Opening;
 use super::shares::Stake;
 use super::tcp_direction::{Origin, TcpDirection};
@@ -134,10 +134,8 @@ pub(crate) struct Flow<P> {
     /// Where it stands among those that only one side vouches for, of everybody and of its
     /// client; nothing once both do.
     pub(super) attempt: Option<[Neighbours; 2]>,
-    /// Both sides have vouched for it: where it stands among those of its client; or, once it is over, among everybody's
-    /// that are.
-    pub(super) settled: Option<Neighbours>,
-    pub(super) is_listed_closed: bool,
+    /// Both sides have vouched for it.
+    pub(super) proven: Proven,
     pub(crate) end_reported: bool,
 }
 
@@ -166,8 +164,7 @@ impl<P: Carried> Flow<P> {
             stake: Stake::default(),
             reset_seen: None,
             attempt: None,
-            settled: None,
-            is_listed_closed: false,
+            proven: Proven::No,
             end_reported: false,
         }
     }

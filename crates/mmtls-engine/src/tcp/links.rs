@@ -28,6 +28,15 @@ pub(crate) struct List {
     pub(super) last: Option<FlowIndex>,
 }
 
+/// Where a flow stands for which both sides have vouched.
+pub(crate) enum Proven {
+    No,
+    /// Among those of its client.
+    Settled(Neighbours),
+    /// Among everybody's that are over.
+    Closed(Neighbours),
+}
+
 /// Who stands before and behind a flow.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Neighbours {

@@ -12,7 +12,7 @@ use super::attempts::Of;
 use super::connection::{Carried, Flow, NewFlow, Phase};
 use super::index::{Index, room_to_reserve};
 use super::key::FlowKey;
-use super::links::{FlowIndex, List, Neighbours};
+use super::links::{FlowIndex, List, Neighbours, Proven};
 use super::shares::{Client, Largest, Resource, Shares};
 use crate::config::Limits;
 use crate::session::{EndReason, SessionId};
@@ -181,7 +181,7 @@ impl<P: Carried> FlowTable<P> {
     /// most itself has to wait.
     pub(crate) fn longest_idle(&mut self, newcomer: IpAddr) -> Option<FlowIndex> {
         let settled = self.shares.largest_settled(Client::new(newcomer))?;
-        let oldest = settled.iter(&self.slots, Of::Settled).take(MAX_COMPARED);
+        let oldest = settled.iter(&self.slots, Of::Proven).take(MAX_COMPARED);
         oldest.min_by_key(|at| {
             let flow = self.slots.get(at.slot()).and_then(Option::as_ref);
             // Of one that is not shown nobody knows here how long it has been silent.
@@ -207,10 +207,10 @@ impl<P: Carried> FlowTable<P> {
             Phase::Closed(_) => self.list_closed(index),
             Phase::Opening | Phase::Open => {
                 self.shares.set(index, &mut flow.stake, Resource::Settled, 1);
-                flow.settled = Some(Neighbours::default());
+                flow.proven = Proven::Settled(Neighbours::default());
                 let stake = flow.stake;
                 if let Some(own) = self.shares.settled_of(&stake) {
-                    own.push(&mut self.slots, index, Of::Settled);
+                    own.push(&mut self.slots, index, Of::Proven);
                 }
             }
         }
@@ -228,9 +228,8 @@ impl<P: Carried> FlowTable<P> {
 
     fn list_closed(&mut self, index: FlowIndex) {
         if let Some(flow) = self.get(index) {
-            flow.settled = Some(Neighbours::default());
-            flow.is_listed_closed = true;
-            self.closed.push(&mut self.slots, index, Of::Settled);
+            flow.proven = Proven::Closed(Neighbours::default());
+            self.closed.push(&mut self.slots, index, Of::Proven);
         }
     }
 
@@ -248,20 +247,19 @@ impl<P: Carried> FlowTable<P> {
         let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) else {
             return;
         };
-        if flow.settled.is_none() {
-            return;
-        }
-        if core::mem::take(&mut flow.is_listed_closed) {
-            self.closed.remove(&mut self.slots, index, Of::Settled);
-        } else {
-            self.shares.set(index, &mut flow.stake, Resource::Settled, 0);
-            let stake = flow.stake;
-            if let Some(own) = self.shares.settled_of(&stake) {
-                own.remove(&mut self.slots, index, Of::Settled);
+        match flow.proven {
+            Proven::No => return,
+            Proven::Closed(_) => self.closed.remove(&mut self.slots, index, Of::Proven),
+            Proven::Settled(_) => {
+                self.shares.set(index, &mut flow.stake, Resource::Settled, 0);
+                let stake = flow.stake;
+                if let Some(own) = self.shares.settled_of(&stake) {
+                    own.remove(&mut self.slots, index, Of::Proven);
+                }
             }
         }
         if let Some(flow) = self.get(index) {
-            flow.settled = None;
+            flow.proven = Proven::No;
         }
     }
 
@@ -330,7 +328,8 @@ impl<P: Carried> FlowTable<P> {
         let client = Client::new(flow.client.ip());
         if self.shares.is_anothers(&flow.stake, client) {
             // Roles have turned out to be the other way round.
-            let (attempt, settled) = (flow.attempt.is_some(), flow.settled.is_some());
+            let attempt = flow.attempt.is_some();
+            let proven = !matches!(flow.proven, Proven::No);
             self.unlink(index);
             self.unsettle(index);
             if let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) {
@@ -338,7 +337,7 @@ impl<P: Carried> FlowTable<P> {
             }
             if attempt {
                 self.link(index);
-            } else if settled {
+            } else if proven {
                 self.settle(index);
             }
         }
