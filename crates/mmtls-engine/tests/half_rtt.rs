@@ -76,6 +76,8 @@ fn connections_that_have_ended_must_not_wait_for_keys_for_ever() {
         assert!(!t.alive());
         // A handshake that was given up is none that keys are missing of.
         assert_eq!(t.engine.handler().errors(), expected);
+        // There is nobody left for a policy to cut off.
+        assert_eq!(t.engine.counters().resets_injected, 0);
     }
 }
 

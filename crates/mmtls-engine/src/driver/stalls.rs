@@ -133,12 +133,12 @@ impl<H: Handler> Engine<H> {
         if let Some(flow) = self.flows.get_if(check.index, check.id)
             && let Payload::Tls(tls) = &mut flow.payload
         {
-            let mut ctx = context!(self, tls.state);
             match check.stall {
-                Stall::End => tls.session.end_wait_at_end(&mut ctx),
+                Stall::End => tls.session.end_wait_at_end(),
                 Stall::Records(direction, since_ns)
                     if tls.session.stalled_since_ns(direction) == Some(since_ns) =>
                 {
+                    let mut ctx = context!(self, tls.state);
                     tls.session.handle_missing_keys(direction, &mut ctx);
                 }
                 Stall::Records(..) => return,

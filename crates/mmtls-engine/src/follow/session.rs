@@ -418,12 +418,8 @@ impl TlsSession {
         core::mem::replace(&mut self.end, End::Waits) == End::NotYet
     }
 
-    /// It has waited there long enough. A handshake that was given up has no keys; where the client has completed it, they
-    /// are missing.
-    pub(crate) fn end_wait_at_end(&mut self, ctx: &mut Context<'_>) {
-        if self.waits_at_end() && self.protocol.server_may_answer() {
-            self.handle_missing_keys(Direction::ServerToClient, ctx);
-        }
+    /// It has waited there long enough.
+    pub(crate) fn end_wait_at_end(&mut self) {
         self.end = End::HasWaited;
     }
 
@@ -522,12 +518,17 @@ impl TlsSession {
         }
         if self.following() {
             let stalled = self.streams.iter().any(|stream| stream.stalled_since_ns.is_some());
-            if stalled && self.info().key_status == KeyStatus::Waiting {
-                self.protocol.reporter.info.key_status = KeyStatus::Missing;
-            }
-            if self.waits_at_end() && self.info().key_status == KeyStatus::Shared {
-                let server = Direction::ServerToClient;
-                self.protocol.reporter.raise(server, SessionError::MissingKeys, ctx);
+            // A handshake that was given up has no keys that could be missing.
+            let unjudged = self.protocol.passed_unjudged() && self.protocol.server_may_answer();
+            match self.info().key_status {
+                KeyStatus::Waiting if stalled || unjudged => {
+                    self.protocol.reporter.info.key_status = KeyStatus::Missing;
+                }
+                KeyStatus::Shared if unjudged => {
+                    let server = Direction::ServerToClient;
+                    self.protocol.reporter.raise(server, SessionError::MissingKeys, ctx);
+                }
+                _ => {}
             }
             for direction in Direction::BOTH {
                 let stalled = self.is_stalled(direction);
