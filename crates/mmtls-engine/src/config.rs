@@ -146,10 +146,11 @@ impl Policies {
 /// /64): where all of it is taken, who has the most makes room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Flows in the table. Beyond it the one goes that has been over for the longest time; without any, the oldest that only one side vouches for, of the
-    /// client that has the most of those; where these have less than an eighth of the table, first
-    /// a connection that has long been silent, of the client that has the most, for one that has
-    /// fewer; else `Policies::table_full` decides. A client
+    /// Flows in the table. Beyond it the oldest one goes that only one side vouches for, of the
+    /// client that has the most of those. Without any, or where these have less than an eighth of
+    /// the table, first the one that has been over for the longest time, then a connection that has
+    /// long been silent, of the client that has the most, for one that has fewer; else
+    /// `Policies::table_full` decides. A client
     /// with more tombstones than are left for all others has to wait, too. About 1 KB each.
     pub max_flows: usize,
     /// Bytes kept per direction: out of order, and as much again forwarded and not acknowledged.

@@ -88,7 +88,7 @@ counters! {
     wrong_side,
     /// Segments with urgent data dropped: receivers take it out of the stream.
     urgent,
-    /// Attempts, and connections of clients with the most of them, forgotten early because the table was full.
+    /// Attempts, connections that are over, and silent ones of clients with the most of them, forgotten early because the table was full.
     evicted,
     /// Packets dropped because their flow was gone while they were handled: never, unless by a fault.
     lost_flows,

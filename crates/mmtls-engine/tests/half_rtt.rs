@@ -1,9 +1,10 @@
 //! What a server sends before it has its client's Finished (0.5-RTT data): it has passed when its keys come, and the connection
 //! may have ended by then.
 
+use crate::harness::Event;
 use crate::harness::attack::*;
 use mmtls_engine::Verdict;
-use mmtls_engine::session::SessionError;
+use mmtls_engine::session::{EndReason, SessionError};
 use mmtls_testkit::segments::flag;
 use mmtls_testkit::synthesis::side;
 
@@ -81,17 +82,52 @@ fn connections_that_have_ended_must_not_wait_for_keys_for_ever() {
     }
 }
 
-#[test]
-fn a_connection_that_waits_for_its_keys_after_its_end_must_make_room_for_the_next_one() {
+/// One that the client has completed, and that then ends by a RST or in order; it waits for the server's keys.
+fn waiting(is_reset: bool) -> (T, [u64; 2]) {
     let mut t = T::new();
-    let (at, last) = half_rtt(&mut t);
+    let (mut at, last) = half_rtt(&mut t);
     let _ = t.keys(C, 0);
     t.send(C, at[0] as i64, at[1], flag::ACK, &last);
-    t.send(S, at[1] as i64, 0, flag::RST, &[]);
+    at[0] += last.len() as u64;
+    if is_reset {
+        t.send(S, at[1] as i64, 0, flag::RST, &[]);
+    } else {
+        t.send(S, at[1] as i64, at[0], flag::FIN | flag::ACK, &[]);
+        t.send(C, at[0] as i64, at[1] + 1, flag::FIN | flag::ACK, &[]);
+        t.send(S, at[1] as i64 + 1, at[0] + 1, flag::ACK, &[]);
+    }
     assert!(t.alive());
-    t.ep.initial = [3_000_000, 7_000_000];
-    t.open();
-    assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
-    assert_eq!(t.engine.counters().sessions, 2);
-    assert_eq!(t.engine.handler().errors(), [(S, SessionError::MissingKeys)], "of the first one");
+    (t, at)
+}
+
+#[test]
+fn a_connection_that_waits_for_its_keys_after_its_end_must_make_room_for_the_next_one() {
+    for is_reset in [false, true] {
+        let (mut t, _) = waiting(is_reset);
+        t.ep.initial = [3_000_000, 7_000_000];
+        t.open();
+        assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
+        assert_eq!(t.engine.counters().sessions, 2);
+        let errors = t.engine.handler().errors();
+        assert_eq!(errors, [(S, SessionError::MissingKeys)], "of the first one");
+        assert!(t.engine.handler().anomalies.is_empty(), "{:?}", t.engine.handler().anomalies);
+    }
+}
+
+#[test]
+fn a_connection_that_has_waited_must_be_told_as_it_ended() {
+    let flow_end = |t: &T| match t.engine.handler().events.last() {
+        Some(Event::FlowEnd(reason)) => Some(*reason),
+        _ => None,
+    };
+    for (is_reset, is_reset_later) in [(false, false), (false, true), (true, true)] {
+        let (mut t, at) = waiting(is_reset);
+        if is_reset_later {
+            t.send(C, at[0] as i64 + i64::from(!is_reset), at[1], flag::RST, &[]);
+        }
+        assert_eq!(flow_end(&t), None);
+        let _ = t.keys(S, 0);
+        let expected = if is_reset { EndReason::ResetByPeer(S) } else { EndReason::Closed };
+        assert_eq!(flow_end(&t), Some(expected), "{is_reset} {is_reset_later}");
+    }
 }

@@ -1,6 +1,7 @@
 //! What is shared by all connections is not taken by those of one client: who has the most of it
 //! pays.
 
+use crate::harness::Event;
 use crate::harness::attack::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::{Endpoints, flag};
@@ -308,15 +309,26 @@ fn client_with_most_connections_must_make_room_for_others() {
     assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
 }
 
-#[test]
-fn new_sessions_must_not_put_out_each_other_where_idle_ones_have_the_table() {
+/// One of the connections that are open and silent.
+fn idle(at: u16) -> std::net::SocketAddr {
+    ([10, 6, 6, 6], 1000 + at).into()
+}
+
+/// A table for 800 with so many of those in it.
+fn beside_idle(count: u16) -> T {
     let mut config = T::config();
     config.limits.max_flows = 800;
     let mut t = T::with(config);
-    for port in 0..800 {
-        t.ep.client = ([10, 6, 6, 6], 1000 + port).into();
+    for at in 0..count {
+        t.ep.client = idle(at);
         t.open();
     }
+    t
+}
+
+#[test]
+fn new_sessions_must_not_put_out_each_other_where_idle_ones_have_the_table() {
+    let mut t = beside_idle(800);
     // Many at once: all SYNs come before the first answer does.
     let newcomers: Vec<_> = (0..100).map(|host| ([10, 0, 1, host], 40_000).into()).collect();
     for &client in &newcomers {
@@ -335,14 +347,7 @@ fn new_sessions_must_not_put_out_each_other_where_idle_ones_have_the_table() {
 
 #[test]
 fn attempts_must_not_put_out_more_than_an_eighth_of_all_connections() {
-    let mut config = T::config();
-    config.limits.max_flows = 800;
-    let mut t = T::with(config);
-    let connection = |at: u16| ([10, 6, 6, 6], 1000 + at).into();
-    for at in 0..800 {
-        t.ep.client = connection(at);
-        t.open();
-    }
+    let mut t = beside_idle(800);
     for host in 0..2000_u32 {
         t.ep.client = (core::net::Ipv4Addr::from_bits(0x0a01_0000 + host), 40_000).into();
         assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward);
@@ -350,22 +355,15 @@ fn attempts_must_not_put_out_more_than_an_eighth_of_all_connections() {
     assert_eq!((t.engine.flow_count(), t.engine.counters().evicted), (800, 2000));
     // What is left is followed as before.
     for at in 100..800 {
-        t.ep.client = connection(at);
+        t.ep.client = idle(at);
         assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
     }
     assert_eq!(t.engine.counters().sessions, 700);
 }
 
 #[test]
-fn connections_that_are_over_must_make_room_first() {
-    let mut config = T::config();
-    config.limits.max_flows = 800;
-    let mut t = T::with(config);
-    let idle = |at: u16| ([10, 6, 6, 6], 1000 + at).into();
-    for at in 0..400 {
-        t.ep.client = idle(at);
-        t.open();
-    }
+fn connections_that_are_over_must_make_room_before_idle_ones() {
+    let mut t = beside_idle(400);
     for number in 1..=2000_u16 {
         t.ep.client = ([10, 7, 7, 7], 1000 + number).into();
         t.open();
@@ -386,4 +384,45 @@ fn connections_that_are_over_must_make_room_first() {
         assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
     }
     assert_eq!(t.engine.counters().sessions, 2400, "the idle ones are there");
+}
+
+#[test]
+fn attempts_must_not_put_out_what_is_remembered_of_connections_that_are_over() {
+    let mut t = beside_idle(400);
+    let over = |at: u16| ([10, 7, 7, 7], 1000 + at).into();
+    let len = hello().len() as i64;
+    for at in 0..400 {
+        t.ep.client = over(at);
+        t.open();
+        assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
+        t.send(C, len, 0, flag::RST, &[]);
+    }
+    for host in 0..2000_u32 {
+        t.ep.client = (core::net::Ipv4Addr::from_bits(0x0a01_0000 + host), 40_000).into();
+        assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward);
+    }
+    assert_eq!((t.engine.flow_count(), t.engine.counters().evicted), (800, 2000));
+    for at in 0..400 {
+        t.ep.client = over(at);
+        t.send(C, len, 0, flag::ACK, b"goes on");
+    }
+    // An eighth of the table is attempts.
+    assert_eq!(t.engine.counters().mid_stream, 100);
+}
+
+#[test]
+fn attempts_that_are_refused_must_not_be_told_as_connections() {
+    for passive in [false, true] {
+        let mut config = T::config();
+        config.inline = !passive;
+        let mut t = T::with(config);
+        t.send(C, -1, 0, flag::SYN, &[]);
+        t.send(S, 0, 0, flag::RST | flag::ACK, &[]);
+        assert!(matches!(t.engine.handler().events.last(), Some(Event::FlowEnd(_))), "{passive}");
+        assert!(!t.engine.handler().flow_established, "{passive}");
+        t.ep.client.set_port(1000);
+        t.open();
+        t.send(S, 0, 0, flag::RST, &[]);
+        assert!(t.engine.handler().flow_established, "{passive}");
+    }
 }

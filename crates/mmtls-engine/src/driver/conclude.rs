@@ -207,7 +207,7 @@ impl<H: Handler> Engine<H> {
 /// Whether nothing waits, nothing ends, and nothing has been decided that is not done.
 fn is_concluded<S: Default>(flow: &Flow<S>) -> bool {
     let ends = |half: &TcpDirection| half.fin().is_some() || half.first_held().is_some();
-    if flow.halves.iter().any(ends) || flow.reset_seen.is_some() {
+    if flow.halves.iter().any(ends) || flow.waits_behind_reset() {
         return false;
     }
     match &flow.payload {

@@ -8,7 +8,7 @@
 //! Refuses to forget a reset connection early: its tombstone keeps dropping what still comes.
 
 use super::conclude::Passage;
-use super::payload::{Flow, Payload, is_followed};
+use super::payload::{Flow, Payload, is_followed, waits_for_keys_only};
 use super::{Engine, context};
 use crate::output::{Exit, Output};
 use crate::recognition::Recogniser;
@@ -32,20 +32,23 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        if let Phase::Closed(EndReason::Closed) = flow.phase {
-            // The last acknowledgment belongs to the flow's record.
-            if !flow.end_reported && flow.is_finished() {
-                self.report_end(index, EndReason::Closed);
+        if flow.phase != Phase::Closed(EndReason::Closed) {
+            let reason = match flow.reset_seen {
+                Some(direction) => EndReason::ResetByPeer(direction),
+                None if flow.halves.iter().all(TcpDirection::fin_reached) => EndReason::Closed,
+                None => return,
+            };
+            if self.waits_at_end(index) {
+                return;
             }
-            return;
-        }
-        let reason = match flow.reset_seen {
-            Some(direction) => EndReason::ResetByPeer(direction),
-            None if flow.halves.iter().all(TcpDirection::fin_reached) => EndReason::Closed,
-            None => return,
-        };
-        if !self.waits_at_end(index) {
             self.close(index, reason);
+        }
+        // The last acknowledgment belongs to the flow's record; it has come where keys were waited for.
+        let is_told = |flow: &&mut Flow<H::State>| {
+            flow.phase == Phase::Closed(EndReason::Closed) && flow.is_finished()
+        };
+        if !self.is_over(index) && self.flows.get(index).filter(is_told).is_some() {
+            self.report_end(index, EndReason::Closed);
         }
     }
 
@@ -276,7 +279,7 @@ impl<H: Handler> Engine<H> {
                 beyond <= client.syn_data().len()
             });
         if exact || refused {
-            if matches!(flow.phase, Phase::Opening | Phase::Open) {
+            if matches!(flow.phase, Phase::Opening | Phase::Open) && !waits_for_keys_only(flow) {
                 flow.reset_seen.get_or_insert(direction);
                 self.close_if_finished(index);
             }

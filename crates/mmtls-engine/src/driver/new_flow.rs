@@ -1,7 +1,7 @@
 //! Flows for segments whose four-tuple is new, and room for them.
 //!
-//! Refuses flows beyond the cap: a connection that is over, the oldest attempt, or a connection that has long been silent makes
-//! room, or policy `table_full` decides.
+//! Refuses flows beyond the cap: the oldest attempt, or a connection that is over or has long been silent, makes room, or
+//! policy `table_full` decides.
 
 use core::net::IpAddr;
 
@@ -107,18 +107,21 @@ impl<H: Handler> Engine<H> {
 
     /// The table is full: one flow goes for the new one of a client, if there is one that may.
     fn make_room_for(&mut self, newcomer: IpAddr) {
-        if let Some((oldest, reason)) = self.flows.oldest_closed() {
-            self.counters.evicted += 1;
-            return self.remove(oldest, reason);
-        }
         // Anybody can make attempts in any number, so they make room for each other. But where connections have taken
         // the whole table, so few are left that each would put out the one before it, and nobody connect.
         let few_attempts =
             self.flows.attempt_count() < self.config.limits.max_flows / ATTEMPT_SHARE;
-        let goes = few_attempts && self.put_out_idle(newcomer)
-            || self.put_out_attempt()
-            || !few_attempts && self.put_out_idle(newcomer);
+        let goes = if few_attempts {
+            self.put_out_closed() || self.put_out_idle(newcomer) || self.put_out_attempt()
+        } else {
+            self.put_out_attempt() || self.put_out_closed() || self.put_out_idle(newcomer)
+        };
         self.counters.evicted += u64::from(goes);
+    }
+
+    fn put_out_closed(&mut self) -> bool {
+        let oldest = self.flows.oldest_closed();
+        oldest.map(|(oldest, reason)| self.remove(oldest, reason)).is_some()
     }
 
     fn put_out_attempt(&mut self) -> bool {

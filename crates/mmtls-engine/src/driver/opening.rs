@@ -32,7 +32,7 @@ use core::net::SocketAddr;
 use super::Engine;
 use super::conclude::Passage;
 use super::end::rst;
-use super::payload::Payload;
+use super::payload::{Payload, waits_for_keys_only};
 use crate::config::Policy;
 use crate::output::{Exit, Verdict};
 use crate::port::PortId;
@@ -137,8 +137,8 @@ impl<H: Handler> Engine<H> {
             window_scale: segment.tcp.window_scale(),
         };
         let half = &flow.halves[direction.index()];
-        let is_open = flow.phase == Phase::Open;
-        let is_established = flow.is_established() && !flow.waits_behind_reset();
+        let is_open = flow.phase == Phase::Open && !waits_for_keys_only(flow);
+        let is_established = is_open && flow.is_established();
         let answer = segment.tcp.flags().ack();
         if !answer {
             let copy = half.origin == Origin::Syn && half.initial == Some(syn.initial());

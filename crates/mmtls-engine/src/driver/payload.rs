@@ -4,7 +4,7 @@ use super::shown::{Before, Clear};
 use crate::follow::TlsSession;
 use crate::recognition::{Recogniser, Watch};
 use crate::session::Disposition;
-use crate::tcp::{self, Carried};
+use crate::tcp::{self, Carried, Phase, TcpDirection};
 use crate::tls::Direction;
 
 /// A connection of this engine.
@@ -82,6 +82,14 @@ pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
         Payload::Undecided(..) => true,
         Payload::Tls(tls) => tls.session.disposition() != Disposition::Bypass,
     }
+}
+
+/// Whether a connection is over for both ends, and has not ended here because what was delivered waits for its keys.
+pub(super) fn waits_for_keys_only<S: Default>(flow: &Flow<S>) -> bool {
+    let is_closed = flow.phase == Phase::Open
+        && flow.halves.iter().all(TcpDirection::fin_reached)
+        && !flow.payload.is_stalled();
+    is_closed || flow.waits_behind_reset()
 }
 
 #[cfg(test)]

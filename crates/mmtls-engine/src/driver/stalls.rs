@@ -98,7 +98,8 @@ impl<H: Handler> Engine<H> {
         queue.insert(at, check);
     }
 
-    /// Whether a session must not end yet although its connection has: keys that are on their way show what has passed.
+    /// Whether a session must not end yet although its connection has: keys that are on their way show what has passed. Then
+    /// it begins to wait.
     pub(super) fn waits_at_end(&mut self, index: FlowIndex) -> bool {
         let Some(flow) = self.flows.get(index) else {
             return false;

@@ -50,7 +50,7 @@ pub enum KeyStatus {
     Shared,
     /// The endpoint refused ("null keys"): the session is bypassed.
     Exempt,
-    /// None came within the stall limits: the missing-key policy was applied.
+    /// None came within the stall limits: the missing-key policy was applied, unless the connection had ended.
     Missing,
     /// The session cannot be followed: unsupported version or suite, lost synchronisation.
     Unusable,

@@ -55,8 +55,8 @@ pub(crate) struct FlowTable<P> {
     /// since their last packet.
     attempts: List,
     attempt_count: usize,
-    /// Connections that are over and remembered for what may still come of them, in the order they ended. No client counts
-    /// them as its own.
+    /// Connections that are over and remembered for what may still come of them, the first that ended in front. No client
+    /// counts them as its own.
     closed: List,
     shares: Shares,
     next_id: u64,
@@ -196,7 +196,7 @@ impl<P: Carried> FlowTable<P> {
         }
     }
 
-    /// A flow is an attempt no more but a connection; a tombstone is neither, and makes room for no other.
+    /// A flow is an attempt no more but a connection, or one that is over; a tombstone is neither, and makes room for no other.
     fn settle(&mut self, index: FlowIndex) {
         self.unlink(index);
         let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) else {
@@ -216,12 +216,14 @@ impl<P: Carried> FlowTable<P> {
         }
     }
 
-    /// A connection is over: of those it makes room first.
+    /// A connection is over. An attempt stays among those, since it is still to be told as one.
     pub(crate) fn close(&mut self, index: FlowIndex, reason: EndReason) {
-        self.unlink(index);
-        self.unsettle(index);
-        if let Some(flow) = self.get(index) {
-            flow.phase = Phase::Closed(reason);
+        let Some(flow) = self.get(index) else {
+            return;
+        };
+        flow.phase = Phase::Closed(reason);
+        if !flow.is_attempt() {
+            self.unsettle(index);
             self.list_closed(index);
         }
     }
@@ -242,7 +244,7 @@ impl<P: Carried> FlowTable<P> {
         }
     }
 
-    /// A connection makes room for no other any more: it is over, or about to go.
+    /// A connection leaves the list in which it stands.
     fn unsettle(&mut self, index: FlowIndex) {
         let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) else {
             return;

@@ -188,6 +188,8 @@ pub struct Recorder {
     pub resumption: Resumption,
     /// What the last connection's end says of its directions.
     pub flow_bytes: [u64; 2],
+    /// Whether both sides had vouched for the flow that ended last.
+    pub flow_established: bool,
     /// What the session began behind.
     pub starttls: Option<Upgrade>,
     /// Events in which hellos were told, and those.
@@ -391,6 +393,7 @@ impl Handler for Recorder {
 
     fn flow_end(&mut self, flow: &FlowEnd) {
         self.flow_bytes = flow.bytes;
+        self.flow_established = flow.established;
         self.events.push(Event::FlowEnd(flow.reason));
     }
 }
