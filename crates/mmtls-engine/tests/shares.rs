@@ -314,7 +314,16 @@ fn idle(at: u16) -> std::net::SocketAddr {
     ([10, 6, 6, 6], 1000 + at).into()
 }
 
-/// A table for 800 with so many of those in it.
+/// 2,000 SYNs, each of another client, into that table when it is full.
+fn flood(t: &mut T) {
+    for host in 0..2000_u32 {
+        t.ep.client = (core::net::Ipv4Addr::from_bits(0x0a01_0000 + host), 40_000).into();
+        assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward);
+    }
+    assert_eq!((t.engine.flow_count(), t.engine.counters().evicted), (800, 2000));
+}
+
+/// A table for 800 with so many of those that are idle in it.
 fn beside_idle(count: u16) -> T {
     let mut config = T::config();
     config.limits.max_flows = 800;
@@ -348,11 +357,7 @@ fn new_sessions_must_not_put_out_each_other_where_idle_ones_have_the_table() {
 #[test]
 fn attempts_must_not_put_out_more_than_an_eighth_of_all_connections() {
     let mut t = beside_idle(800);
-    for host in 0..2000_u32 {
-        t.ep.client = (core::net::Ipv4Addr::from_bits(0x0a01_0000 + host), 40_000).into();
-        assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward);
-    }
-    assert_eq!((t.engine.flow_count(), t.engine.counters().evicted), (800, 2000));
+    flood(&mut t);
     // What is left is followed as before.
     for at in 100..800 {
         t.ep.client = idle(at);
@@ -397,11 +402,7 @@ fn attempts_must_not_put_out_what_is_remembered_of_connections_that_are_over() {
         assert_eq!(t.send(C, 0, 0, flag::ACK, &hello()), Verdict::Forward);
         t.send(C, len, 0, flag::RST, &[]);
     }
-    for host in 0..2000_u32 {
-        t.ep.client = (core::net::Ipv4Addr::from_bits(0x0a01_0000 + host), 40_000).into();
-        assert_eq!(t.send(C, -1, 0, flag::SYN, &[]), Verdict::Forward);
-    }
-    assert_eq!((t.engine.flow_count(), t.engine.counters().evicted), (800, 2000));
+    flood(&mut t);
     for at in 0..400 {
         t.ep.client = over(at);
         t.send(C, len, 0, flag::ACK, b"goes on");
