@@ -1,7 +1,7 @@
 //! C middleboxes in the path between nginx and 256 connections at a time.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -113,8 +113,8 @@ fn end(mut process: Background) -> String {
     process.stdout_text()
 }
 
-fn patterns(directory: &Path) -> PathBuf {
-    let path = directory.join("patterns");
+fn patterns() -> PathBuf {
+    let path = directory().join("patterns");
     fs::write(&path, [b"nothing-like-this\n", WORD, b"\n"].concat()).unwrap();
     path
 }
@@ -131,7 +131,7 @@ fn accepts_256_connections_of_which_only_a_match_is_reset() {
     stage.serve("clean", &clean);
     stage.serve("found", &body_with(WORD, 60_000, long));
     stage.serve("behind", &body_with(WORD, 70_000, long));
-    let patterns = patterns(directory());
+    let patterns = patterns();
     let ips = stage.middlebox("ips.c", &[patterns.to_str().unwrap(), "64", "2"]);
 
     stage.h2load("1024", "clean");

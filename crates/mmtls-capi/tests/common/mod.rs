@@ -6,7 +6,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use mmtls_testkit::captures::{self, Conversation};
 use mmtls_testkit::{files, require_program};
@@ -16,8 +15,16 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// A directory for this test program's files.
-pub fn directory() -> &'static Path {
+/// A directory for the files of the test that asks: tests run side by side.
+pub fn directory() -> PathBuf {
+    let test = std::thread::current();
+    let path = shared_directory().join(test.name().unwrap().replace("::", "-"));
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// A directory for what all tests of this program use.
+fn shared_directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
         let program = std::env::current_exe().unwrap();
@@ -40,7 +47,7 @@ pub fn can_compile() -> bool {
 pub fn installed() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
-        let prefix = directory().join("prefix");
+        let prefix = shared_directory().join("prefix");
         install(&[&format!("PREFIX={}", prefix.display())]);
         prefix
     })
@@ -91,10 +98,7 @@ pub fn compile_as(language: &str, source: &Path) -> PathBuf {
         _ => ("c++", "-std=c++17"),
     };
     let name = source.file_stem().unwrap().to_str().unwrap();
-    // Tests run side by side.
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let output = directory().join(format!("{name}-{language}-{count}"));
+    let output = directory().join(format!("{name}-{language}"));
     let mut command = Command::new(compiler);
     command.args(["-x", language, standard, "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]);
     command.arg("-o").arg(&output).arg(source).args(["-x", "none"]).args(pkg_config());
