@@ -80,6 +80,17 @@ pub struct MonitorState {
     passed_over: u64,
 }
 
+impl MonitorState {
+    /// Gives back what nothing will be looked at with: the engine keeps a flow, and this with it, for a while after its end.
+    fn end(&mut self) {
+        self.inspection = None;
+        // A version of the rules lives as long as a session has it.
+        self.rules = None;
+        // They are long where a client wants them to be.
+        self.known.fingerprints = None;
+    }
+}
+
 impl Monitor {
     /// Opens the outputs and reads the patterns.
     ///
@@ -603,8 +614,7 @@ impl Handler for Monitor {
             recorder.ended(reports.now_ns, info, ja4, why, (outcome, error, waits));
         }
         reports.session_end(info, &mut state.known, why, (outcome, waits), app_proto);
-        // They are long where a client wants them to be, and the flow may be kept for a while.
-        state.known.fingerprints = None;
+        state.end();
     }
 
     fn cleartext_start(&mut self, session: &mut Session<'_>, _state: &mut MonitorState) {
@@ -675,6 +685,7 @@ impl Handler for Monitor {
         }
         let app_proto = state.inspection.as_deref().and_then(Inspection::protocol);
         self.reports.cleartext_end(session.info(), &state.known, why, app_proto);
+        state.end();
     }
 
     fn tls_behind_cleartext(
