@@ -36,7 +36,7 @@ impl Handler for Notes {
     }
 }
 
-fn run(said: &[(Direction, &[u8])]) -> Notes {
+fn run(said: &[(Direction, &[u8])]) -> Engine<Notes> {
     let config = Config { cleartext: Cleartext::FromBeginning, ..config(Policy::Forward) };
     let mut engine = Engine::new(config, Notes::default());
     let endpoints = Endpoints {
@@ -63,7 +63,11 @@ fn run(said: &[(Direction, &[u8])]) -> Notes {
         send(direction, at[s] as i64, at[1 - s], flag::ACK, bytes);
         at[s] += bytes.len() as u64;
     }
-    core::mem::take(engine.handler_mut())
+    engine
+}
+
+fn noted(said: &[(Direction, &[u8])]) -> Notes {
+    core::mem::take(run(said).handler_mut())
 }
 
 #[test]
@@ -73,14 +77,46 @@ fn a_session_knows_what_was_said_in_the_clear() {
     let start: [(Direction, &[u8]); 4] =
         [(S, b"220 m\r\n"), (C, b"EHLO c\r\n"), (S, b"250 starttls\r\n"), (C, b"STARTTLS\r\n")];
     let clear = "220 m\r\nEHLO c\r\n250 starttls\r\nSTARTTLS\r\n220 go\r\n";
-    let notes = run(&[&start[..], &[(S, b"220 go\r\n"), (C, &hello), (S, &answer)]].concat());
+    let notes = noted(&[&start[..], &[(S, b"220 go\r\n"), (C, &hello), (S, &answer)]].concat());
     assert_eq!(notes.at_hello.as_deref(), Some(clear));
     // No more once the server has answered, and of the same connection.
     assert!(notes.told.iter().all(|(told, id)| told == clear && *id == notes.told[0].1));
     // The client does not wait: what the server says in the clear behind the hello counts, too.
-    let notes = run(&[&start[..], &[(C, &hello), (S, b"220 go\r\n"), (S, &answer)]].concat());
+    let notes = noted(&[&start[..], &[(C, &hello), (S, b"220 go\r\n"), (S, &answer)]].concat());
     assert_eq!(notes.told.last().map(|(told, _)| told.as_str()), Some(clear));
     // Without anything in the clear there is nothing to tell.
-    let notes = run(&[(C, b"")]);
+    let notes = noted(&[(C, b"")]);
     assert!(notes.told.is_empty() && notes.at_hello.is_none());
+}
+
+#[test]
+fn what_is_kept_of_the_clear_and_of_tls_behind_it_can_be_changed() {
+    let (hello, answer) =
+        (hello(), plain(ContentType::HANDSHAKE, &server_hello(&[0x5a; 32], 0x1301)));
+    let said: [(Direction, &[u8]); 4] =
+        [(C, b"STARTTLS\r\n"), (S, b"220 go\r\n"), (C, &hello), (S, &answer)];
+    // Before the server has answered the hello, it may be data in the clear.
+    for (count, states) in [(2, 1), (3, 2), (4, 1)] {
+        let mut engine = run(&said[..count]);
+        let changed = |engine: &mut Engine<Notes>, slots| {
+            let mut found = Vec::new();
+            engine.update_states(slots, |notes, state| {
+                notes.told.clear();
+                found.push(core::mem::replace(state, "changed".to_owned()));
+            });
+            found
+        };
+        let (begin, end) = (7, 3);
+        for none in [begin..end, 1..usize::MAX, 0..0] {
+            assert!(changed(&mut engine, none).is_empty());
+        }
+        let all = 0..engine.slots();
+        assert_eq!(
+            changed(&mut engine, all.clone()),
+            vec!["STARTTLS\r\n220 go\r\n"; states],
+            "{count}"
+        );
+        assert_eq!(changed(&mut engine, all), vec!["changed"; states], "{count}");
+        assert!(engine.handler().told.is_empty());
+    }
 }

@@ -180,6 +180,14 @@ impl Monitor {
         self.rules.as_ref()
     }
 
+    /// Has a session go by the rules in force, where it is between two transactions: one that is silent, or that nothing is
+    /// looked at in any more, would keep the version before in memory for as long as it is open.
+    pub fn take_over_rules(&mut self, state: &mut MonitorState) {
+        if let (Some(live), Some(session)) = (&mut self.rules, &mut state.rules) {
+            session.take_over(live);
+        }
+    }
+
     /// How the rules are read again; `None` without rules.
     #[must_use]
     pub fn reloader(&self) -> Option<Reloader> {

@@ -2,8 +2,9 @@
 //!
 //! Refuses to wait in a worker, and to hand out half a change: what is put down is whole, and was checked.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use mmtls_middlebox::Settings;
 use mmtls_middlebox::worker::Worker;
@@ -27,14 +28,27 @@ pub struct Exchange {
     /// Its number; 0 is what the run was started with.
     version: AtomicU64,
     current: Mutex<Option<Arc<Change>>>,
-    taken: Vec<AtomicU64>,
+    taken: Vec<Taken>,
 }
+
+/// What a worker has taken over.
+struct Taken {
+    version: AtomicU64,
+    /// The place in the table of connections up to which sessions have, too.
+    next: AtomicUsize,
+}
+
+/// How much of the table of connections a worker goes through in one tick, in which it moves no frames.
+const SLOTS_PER_TICK: usize = 4096;
+/// Until it goes on, if there is more.
+const PAUSE: Duration = Duration::from_millis(4);
 
 impl Exchange {
     /// For so many workers.
     #[must_use]
     pub fn new(workers: usize) -> Self {
-        let taken = (0..workers).map(|_| AtomicU64::new(0)).collect();
+        let taken = || Taken { version: AtomicU64::new(0), next: AtomicUsize::new(usize::MAX) };
+        let taken = (0..workers).map(|_| taken()).collect();
         Self { version: AtomicU64::new(0), current: Mutex::new(None), taken }
     }
 
@@ -55,7 +69,8 @@ impl Exchange {
         let Some(taken) = self.taken.get(number) else {
             return;
         };
-        if taken.load(Ordering::Relaxed) == version {
+        if taken.version.load(Ordering::Relaxed) == version {
+            taken.update_sessions(worker);
             return;
         }
         // Possibly a later one already: then it is taken again.
@@ -64,17 +79,36 @@ impl Exchange {
             worker.reconfigure(&change.settings);
             worker.handler_mut().reconfigure(&change.monitor, change.patterns.clone());
         }
-        taken.store(version, Ordering::Release);
+        taken.next.store(0, Ordering::Relaxed);
+        taken.version.store(version, Ordering::Release);
+        taken.update_sessions(worker);
     }
 
     /// Whether all workers have what was put down last.
     #[must_use]
     pub fn is_in_force(&self) -> bool {
         let version = self.version.load(Ordering::Acquire);
-        self.taken.iter().all(|taken| taken.load(Ordering::Acquire) >= version)
+        self.taken.iter().all(|taken| taken.version.load(Ordering::Acquire) >= version)
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Arc<Change>>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    /// Has the next part of the open sessions go by the rules in force.
+    fn update_sessions<P: Ports>(&self, worker: &mut Worker<Monitor, P>) {
+        let from = self.next.load(Ordering::Relaxed);
+        if from == usize::MAX {
+            return;
+        }
+        let end = from.saturating_add(SLOTS_PER_TICK);
+        worker.update_states(from..end, Monitor::take_over_rules);
+        let is_done = end >= worker.engine().slots();
+        self.next.store(if is_done { usize::MAX } else { end }, Ordering::Relaxed);
+        if !is_done {
+            worker.tick_again_after(PAUSE);
+        }
     }
 }

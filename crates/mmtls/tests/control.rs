@@ -286,6 +286,40 @@ fn reloads_rotates_and_drains() {
     assert_eq!(stats["stats"]["monitor"]["decrypted"], 1);
 }
 
+#[test]
+fn keeps_a_version_of_the_rules_only_for_transactions_that_go_by_it() {
+    if !can_run(&["nginx", "curl"]) {
+        return;
+    }
+    let it = Controlled::new();
+    let rules = it.stage.bed.directory().join("it.rules");
+    std::fs::write(
+        &rules,
+        "alert http any any -> any any (file.data; content:\"never\"; sid:1;)\n",
+    )
+    .unwrap();
+    let mut with = MmtlsOptions { missing_keys: "forward".to_owned(), ..options() };
+    with.arguments = vec!["-s".to_owned(), rules.display().to_string()];
+    let mmtls = it.start("", with);
+    let versions = || it.ask(&["rules"])["versions"].as_u64().unwrap();
+    // Rules have looked at its handshake, and will look at nothing more.
+    let (mut keyless, _) = it.slowly("keyless", it.stage.plain_curl(Family::V4));
+    it.only(&["sessions", "--keys", "missing"], |_| true);
+    it.ask(&["reload"]);
+    assert!(wait_until(LIMIT, || versions() == 1), "{}", versions());
+
+    let mut curl = it.stage.sharing_curl(&mmtls, Family::V4, &[]);
+    curl.args(["--max-time", "3"]);
+    let (mut sharing, _) = it.slowly("sharing", curl);
+    it.only(&["sessions", "--keys", "shared"], |it| it["bytes_toclient"].as_u64() > Some(100_000));
+    it.ask(&["reload"]);
+    assert_eq!(versions(), 2, "of a download under way");
+    assert!(sharing.is_running() && keyless.is_running());
+    // What it was about ends with the session, and the engine keeps the flow for longer.
+    assert!(!sharing.wait(LIMIT).unwrap().success());
+    assert!(wait_until(LIMIT, || versions() == 1), "{}", versions());
+}
+
 /// What a connection answers to these bytes, before it is closed or for a while.
 fn say(socket: &Path, bytes: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();

@@ -10,10 +10,12 @@
 //! Refuses to exchange what flows and outputs are built on: those fields of a [`Config`] are not looked at.
 
 use core::net::SocketAddr;
+use core::ops::Range;
 
 use super::Engine;
 use super::changed_rules::ChangedRules;
 use super::payload::Payload;
+use super::shown::Clear;
 use crate::config::{Bypass, Config};
 use crate::session::Handler;
 use crate::tcp::{FlowIndex, Unread};
@@ -35,6 +37,32 @@ impl<H: Handler> Engine<H> {
         config.private_names.clone_from(&new.private_names);
         config.tell_hellos = new.tell_hellos;
         gone
+    }
+
+    /// Has the application change what it keeps of connections, in some places of the table ([`Self::slots`]; places behind
+    /// its end are none): for settings of its own, on which that is built.
+    pub fn update_states(
+        &mut self,
+        slots: Range<usize>,
+        mut update: impl FnMut(&mut H, &mut H::State),
+    ) {
+        let all = self.flows.slots_mut();
+        let from = slots.start.min(all.len());
+        let end = slots.end.clamp(from, all.len());
+        for flow in all[from..end].iter_mut().flatten() {
+            match &mut flow.payload {
+                Payload::Tls(tls) => {
+                    if let Some(before) = &mut tls.before {
+                        update(&mut self.handler, before.shown.state_mut());
+                    }
+                    update(&mut self.handler, &mut tls.state);
+                }
+                Payload::Undecided(_, Clear::Shown(shown)) => {
+                    update(&mut self.handler, shown.state_mut());
+                }
+                Payload::Undecided(_, Clear::Expected | Clear::Ignored) | Payload::Plain(_) => {}
+            }
+        }
     }
 
     fn change_rules(&mut self, new: &[Bypass]) -> Vec<Bypass> {

@@ -72,6 +72,11 @@ impl<S> Shown<S> {
         &self.state
     }
 
+    /// The same, to change it.
+    pub(super) fn state_mut(&mut self) -> &mut S {
+        &mut self.state
+    }
+
     pub(super) fn disposition(&self) -> Disposition {
         match self.control.reset {
             true => Disposition::Kill { reset: true, reason: EndReason::ResetByHandler },

@@ -91,6 +91,11 @@ impl<P: Carried> FlowTable<P> {
         &self.slots
     }
 
+    /// The same, to change what they carry.
+    pub(crate) fn slots_mut(&mut self) -> &mut [Option<Flow<P>>] {
+        &mut self.slots
+    }
+
     pub(crate) fn find(&mut self, key: &FlowKey) -> Option<FlowIndex> {
         if let Some((latest, index)) = &self.latest
             && latest == key

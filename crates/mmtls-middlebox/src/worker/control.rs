@@ -2,6 +2,7 @@
 //!
 //! Refuses to look further than it is told to: a worker that looks through its table moves no frames meanwhile.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use mmtls_engine::session::{Handler, SessionId};
@@ -39,6 +40,15 @@ impl<H: Handler, P: Ports> Worker<H, P> {
         let networks: Vec<_> = gone.iter().map(|rule| (rule.address, rule.prefix_len)).collect();
         self.ports.outbox().show_again(&networks);
         self.act(now_ns);
+    }
+
+    /// See [`mmtls_engine::Engine::update_states`].
+    pub fn update_states(
+        &mut self,
+        slots: Range<usize>,
+        update: impl FnMut(&mut H, &mut H::State),
+    ) {
+        self.engine.update_states(slots, update);
     }
 
     /// See [`mmtls_engine::Engine::drain`].

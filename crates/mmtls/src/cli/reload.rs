@@ -76,6 +76,18 @@ impl Reload {
         worker: &mut mmtls_middlebox::worker::Worker<mmtls::monitor::Monitor, P>,
     ) {
         self.0.exchange.work(number, worker);
+        if number == 0 && self.0.rules.as_ref().is_some_and(Reloader::has_unused) {
+            self.free_rules();
+        }
+    }
+
+    /// Has a thread free versions of the rules that nobody goes by any more.
+    fn free_rules(&self) {
+        let parts = Arc::clone(&self.0);
+        let free = move || parts.rules.iter().for_each(Reloader::free_unused);
+        let thread = std::thread::Builder::new().name("reload".to_owned());
+        // Without a thread it is tried again at the next tick.
+        let _ = thread.spawn(free);
     }
 
     /// Does it, tells the operator, and returns what was told.

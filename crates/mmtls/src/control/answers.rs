@@ -333,6 +333,7 @@ impl Controls {
             "skipped": now.skipped,
             "loaded": seconds(now.loaded_at),
             "failed_reloads": now.failed_reloads,
+            "versions": now.versions,
         })
     }
 

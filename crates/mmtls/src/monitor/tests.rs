@@ -9,6 +9,7 @@ use crate::patterns::{PatternAction, PatternConfig};
 use crate::rules::RulesConfig;
 
 const GET: &[u8] = b"GET /page HTTP/1.1\r\nHost: example.org\r\n\r\n";
+const POST: &[u8] = b"POST /page HTTP/1.1\r\nHost: example.org\r\nContent-Length: 8\r\n\r\nsome";
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nsome EVIL";
 
 fn monitor(dir: &TempDir, action: PatternAction) -> Monitor {
@@ -230,6 +231,47 @@ fn accepts_rules_that_come_to_drop_and_stops_what_they_cannot_judge() {
         reloader.exchange(rules.clone(), reloader.read(rules).unwrap());
         assert_eq!([is_reset(&mut first), is_reset(&mut second)], [reset; 2], "{action}");
     }
+}
+
+/// Only what a transaction under way goes by stays in memory.
+#[test]
+fn keeps_no_version_of_the_rules_for_a_session_that_is_silent_or_over() {
+    let dir = TempDir::new("monitor-versions");
+    std::fs::create_dir_all(&dir.0).unwrap();
+    let file = dir.0.join("a.rules");
+    std::fs::write(&file, "alert http any any -> any any (http.uri; content:\"/page\"; sid:1;)\n")
+        .unwrap();
+    let rules = RulesConfig { files: vec![file], ..RulesConfig::default() };
+    let config = MonitorConfig { rules: Some(rules.clone()), ..MonitorConfig::default() };
+    let mut monitor = Monitor::new(&config).unwrap();
+    let reloader = monitor.reloader().unwrap();
+    let info = session();
+    let [mut silent, mut waits, mut over] = <[MonitorState; 3]>::default();
+    for state in [&mut silent, &mut over, &mut waits] {
+        monitor.inspect(&info, state, Direction::ClientToServer, GET);
+        monitor.inspect(&info, state, Direction::ServerToClient, RESPONSE);
+    }
+    monitor.inspect(&info, &mut waits, Direction::ClientToServer, POST);
+    over.end();
+    let exchanged = || reloader.exchange(rules.clone(), reloader.read(&rules).unwrap()).versions;
+    let freed = || {
+        reloader.free_unused();
+        assert!(!reloader.has_unused());
+        reloader.in_force().versions
+    };
+    assert_eq!(reloader.in_force().versions, 1);
+    assert_eq!(exchanged(), 2);
+    monitor.take_over_rules(&mut over);
+    monitor.take_over_rules(&mut silent);
+    monitor.take_over_rules(&mut waits);
+    assert_eq!(freed(), 2, "its request comes");
+    // What came between is nobody's.
+    exchanged();
+    monitor.take_over_rules(&mut silent);
+    assert!(reloader.has_unused());
+    assert_eq!(freed(), 2);
+    monitor.inspect(&info, &mut waits, Direction::ClientToServer, b"body");
+    assert_eq!(freed(), 1, "it has come, and nobody waits for the session to say more");
 }
 
 #[test]

@@ -32,6 +32,9 @@ pub struct LiveRules {
 struct Common {
     config: Mutex<RulesConfig>,
     current: Mutex<Arc<Matcher>>,
+    /// Those before it that sessions or workers may still go by. The last one to let go of them is here, and no worker: to
+    /// free many rules takes a while, in which no packet moves.
+    earlier: Mutex<Vec<Arc<Matcher>>>,
     /// How often the rules were exchanged.
     version: AtomicU64,
     shared: Shared,
@@ -53,6 +56,8 @@ pub struct RulesInForce {
     pub loaded_at: SystemTime,
     /// How often they were to be read again and an error kept the last ones.
     pub failed_reloads: u64,
+    /// Versions in memory: this one, and those that sessions still go by.
+    pub versions: usize,
 }
 
 /// What rules know of a session, and which rules those are.
@@ -73,11 +78,13 @@ impl LiveRules {
             skipped: loaded.skipped.len(),
             loaded_at: SystemTime::now(),
             failed_reloads: 0,
+            versions: 1,
         };
         let common = Common {
             in_force: Mutex::new(in_force),
             config: Mutex::new(config),
             current: Mutex::new(Arc::clone(&matcher)),
+            earlier: Mutex::default(),
             version: AtomicU64::new(0),
             shared: Shared::default(),
             budget: MemoryBudget::default(),
@@ -182,6 +189,15 @@ impl SessionRules {
         self.state.inherit(&self.matcher, &before.state, &before.matcher);
     }
 
+    /// Goes by the rules in force, unless something is under way that others have looked at in part.
+    pub fn take_over(&mut self, live: &mut LiveRules) {
+        live.refresh();
+        if self.state.is_idle() && !Arc::ptr_eq(&self.matcher, &live.matcher) {
+            self.state.exchange(&self.matcher, &live.matcher);
+            self.matcher = Arc::clone(&live.matcher);
+        }
+    }
+
     /// Applies the rules of the session; between transactions it takes over those in force.
     pub fn apply(
         &mut self,
@@ -189,13 +205,7 @@ impl SessionRules {
         now_ns: u64,
         work: impl FnOnce(&mut FlowState, &mut Context<'_>),
     ) {
-        if !Arc::ptr_eq(&self.matcher, &live.matcher) || live.is_outdated() {
-            live.refresh();
-            if self.state.is_idle() && !Arc::ptr_eq(&self.matcher, &live.matcher) {
-                self.state.exchange(&self.matcher, &live.matcher);
-                self.matcher = Arc::clone(&live.matcher);
-            }
-        }
+        self.take_over(live);
         let mut context = Context {
             matcher: &self.matcher,
             shared: &live.common.shared,
@@ -204,13 +214,14 @@ impl SessionRules {
             now_ns,
         };
         work(&mut self.state, &mut context);
+        // It may be silent from here on, and would keep a version in memory.
+        self.take_over(live);
     }
 }
 
-impl LiveRules {
-    fn is_outdated(&self) -> bool {
-        self.common.version.load(Ordering::Relaxed) != self.version
-    }
+/// Only [`Common::earlier`] has it.
+fn is_unused(matcher: &Arc<Matcher>) -> bool {
+    Arc::strong_count(matcher) == 1
 }
 
 /// Reads rules again.
@@ -234,11 +245,29 @@ impl Reloader {
         let (active, skipped) = (loaded.matcher.len(), loaded.skipped.len());
         let matcher = Arc::new(loaded.matcher);
         *lock(&common.config) = config;
-        *lock(&common.current) = matcher;
+        let before = std::mem::replace(&mut *lock(&common.current), matcher);
+        lock(&common.earlier).push(before);
         common.version.fetch_add(1, Ordering::Release);
-        let mut numbers = self.numbers();
-        *numbers = RulesInForce { active, skipped, loaded_at: SystemTime::now(), ..*numbers };
-        *numbers
+        {
+            let mut numbers = self.numbers();
+            *numbers = RulesInForce { active, skipped, loaded_at: SystemTime::now(), ..*numbers };
+        }
+        self.in_force()
+    }
+
+    /// Whether there is something to free.
+    #[must_use]
+    pub fn has_unused(&self) -> bool {
+        lock(&self.0.earlier).iter().any(is_unused)
+    }
+
+    /// Frees the versions that nobody goes by any more: to be called by a thread that may take its time.
+    pub fn free_unused(&self) {
+        let mut earlier = lock(&self.0.earlier);
+        let (unused, used) = earlier.drain(..).partition(is_unused);
+        *earlier = used;
+        drop(earlier);
+        drop::<Vec<_>>(unused);
     }
 
     /// Whether some of those in force drop or reject.
@@ -250,7 +279,8 @@ impl Reloader {
     /// The rules in force.
     #[must_use]
     pub fn in_force(&self) -> RulesInForce {
-        *self.numbers()
+        let versions = 1 + lock(&self.0.earlier).iter().filter(|it| !is_unused(it)).count();
+        RulesInForce { versions, ..*self.numbers() }
     }
 
     /// The files that they are read from.

@@ -136,6 +136,8 @@ fn families(facts: &Facts) -> Vec<Family> {
         all.push(gauge("rules_loaded_time_seconds", help, at));
         let help = "How often rules were to be read again and an error kept the last ones.";
         all.push(counter("rules_reload_failures", help, one(Value::Count(rules.failed_reloads))));
+        let help = "Versions of the rules in memory: the one in force, and those that open transactions go by.";
+        all.push(gauge("rules_versions", help, count(rules.versions)));
     }
     all
 }

@@ -30,6 +30,7 @@ fn sample() -> Vec<Family> {
             skipped: 1,
             loaded_at: UNIX_EPOCH,
             failed_reloads: 0,
+            versions: 2,
         }),
     })
 }
