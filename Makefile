@@ -188,7 +188,7 @@ deb: ## Make Debian packages in target/deb: mmtls, mmtls-agent, libmmtls0, libmm
 	scripts/deb $(BUILT) $(MAN) $(TARGET_DIR)/deb
 
 # As root; it brings debootstrap's Debian, unless ROOT names one.
-deb-test: deb ## Install the packages in a clean Debian, run the monitor there, remove them without a trace
+deb-test: build deb ## Install the packages in a clean Debian, run the monitor there, remove them without a trace
 	scripts/test-packages $(TARGET_DIR)/deb $(ROOT)
 
 clean: ## Remove what was built

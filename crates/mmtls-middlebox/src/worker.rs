@@ -32,6 +32,7 @@ use crate::keys::KeyDelivery;
 use crate::keys::sealed::SealedInput;
 use crate::{Error, Status, harden};
 use clock::Clock;
+pub use control::{SLOTS_PER_TICK, TICK_PAUSE};
 use held::HeldFrames;
 pub use key_input::KeyInput;
 use lease::Outage;

@@ -4,10 +4,9 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use mmtls_middlebox::Settings;
-use mmtls_middlebox::worker::Worker;
+use mmtls_middlebox::worker::{SLOTS_PER_TICK, TICK_PAUSE, Worker};
 use mmtls_packet_io::Ports;
 
 use crate::monitor::{Monitor, MonitorConfig};
@@ -37,11 +36,6 @@ struct Taken {
     /// The place in the table of connections up to which sessions have, too.
     next: AtomicUsize,
 }
-
-/// How much of the table of connections a worker goes through in one tick, in which it moves no frames.
-const SLOTS_PER_TICK: usize = 4096;
-/// Until it goes on, if there is more.
-const PAUSE: Duration = Duration::from_millis(4);
 
 impl Exchange {
     /// For so many workers.
@@ -108,7 +102,7 @@ impl Taken {
         let is_done = end >= worker.engine().slots();
         self.next.store(if is_done { usize::MAX } else { end }, Ordering::Relaxed);
         if !is_done {
-            worker.tick_again_after(PAUSE);
+            worker.tick_again_after(TICK_PAUSE);
         }
     }
 }

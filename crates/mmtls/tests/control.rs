@@ -44,6 +44,14 @@ impl Controlled {
         self.stage.mmtls(&options)
     }
 
+    /// Writes a file of rules, and has the run apply it.
+    fn rules(&self, text: &str, with: &mut MmtlsOptions) -> PathBuf {
+        let file = self.stage.bed.directory().join("it.rules");
+        std::fs::write(&file, text).unwrap();
+        with.arguments.extend(["-s".to_owned(), file.display().to_string()]);
+        file
+    }
+
     pub fn ctl(&self, arguments: &[&str]) -> Finished {
         let mut command = Command::new(mmtls_program());
         command.arg("ctl").arg("--socket").arg(&self.socket).args(arguments);
@@ -232,11 +240,9 @@ fn reloads_rotates_and_drains() {
         return;
     }
     let it = Controlled::new();
-    let rules = it.stage.bed.directory().join("it.rules");
     let rule = "alert http any any -> any any (msg:\"m\"; content:\"never\"; sid:1;)\n";
-    std::fs::write(&rules, rule).unwrap();
     let mut with = options();
-    with.arguments = vec!["-s".to_owned(), rules.display().to_string()];
+    let rules = it.rules(rule, &mut with);
     let mut mmtls = it.start("", with);
     assert_eq!(it.ask(&["rules"])["active"], 1);
     std::fs::write(&rules, format!("{rule}{}", rule.replace("sid:1", "sid:2"))).unwrap();
@@ -292,14 +298,8 @@ fn keeps_a_version_of_the_rules_only_for_transactions_that_go_by_it() {
         return;
     }
     let it = Controlled::new();
-    let rules = it.stage.bed.directory().join("it.rules");
-    std::fs::write(
-        &rules,
-        "alert http any any -> any any (file.data; content:\"never\"; sid:1;)\n",
-    )
-    .unwrap();
     let mut with = MmtlsOptions { missing_keys: "forward".to_owned(), ..options() };
-    with.arguments = vec!["-s".to_owned(), rules.display().to_string()];
+    it.rules("alert http any any -> any any (file.data; content:\"never\"; sid:1;)\n", &mut with);
     let mmtls = it.start("", with);
     let versions = || it.ask(&["rules"])["versions"].as_u64().unwrap();
     // Rules have looked at its handshake, and will look at nothing more.
@@ -307,16 +307,15 @@ fn keeps_a_version_of_the_rules_only_for_transactions_that_go_by_it() {
     it.only(&["sessions", "--keys", "missing"], |_| true);
     it.ask(&["reload"]);
     assert!(wait_until(LIMIT, || versions() == 1), "{}", versions());
+    assert!(keyless.is_running());
 
-    let mut curl = it.stage.sharing_curl(&mmtls, Family::V4, &[]);
-    curl.args(["--max-time", "3"]);
-    let (mut sharing, _) = it.slowly("sharing", curl);
-    it.only(&["sessions", "--keys", "shared"], |it| it["bytes_toclient"].as_u64() > Some(100_000));
+    let (_sharing, _) = it.slowly("sharing", it.stage.sharing_curl(&mmtls, Family::V4, &[]));
+    let under_way = |it: &Value| it["bytes_toclient"].as_u64() > Some(100_000);
+    let sharing = it.only(&["sessions", "--keys", "shared"], under_way);
     it.ask(&["reload"]);
     assert_eq!(versions(), 2, "of a download under way");
-    assert!(sharing.is_running() && keyless.is_running());
     // What it was about ends with the session, and the engine keeps the flow for longer.
-    assert!(!sharing.wait(LIMIT).unwrap().success());
+    it.ask(&["session", "kill", &id(&sharing)]);
     assert!(wait_until(LIMIT, || versions() == 1), "{}", versions());
 }
 

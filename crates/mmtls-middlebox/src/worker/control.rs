@@ -11,6 +11,12 @@ use mmtls_packet_io::{Outbox, Ports};
 use super::Worker;
 use crate::Settings;
 
+/// Places of the table that may be looked at in one tick: some hundred microseconds.
+pub const SLOTS_PER_TICK: usize = 4096;
+
+/// Until the next tick ([`Worker::tick_again_after`]), where there is more to look at.
+pub const TICK_PAUSE: Duration = Duration::from_millis(4);
+
 impl<H: Handler, P: Ports> Worker<H, P> {
     /// Runs the next tick after this pause, and not when its time has come: for who has more to do than one tick allows.
     pub fn tick_again_after(&mut self, pause: Duration) {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use mmtls_engine::Carries;
 use mmtls_engine::session::SessionId;
-use mmtls_middlebox::worker::Worker;
+use mmtls_middlebox::worker::{SLOTS_PER_TICK, TICK_PAUSE, Worker};
 use mmtls_packet_io::Ports;
 
 use super::sessions::{self, Detail, Filter, Row};
@@ -21,12 +21,8 @@ use crate::monitor::Monitor;
 /// Orders at a desk.
 const MAX_WAITING: usize = 16;
 
-/// Places of the table that are looked at in one tick: some hundred microseconds. Fewer where lines are written of many.
-const SLOTS_PER_TICK: usize = 4096;
+/// Lines that are written in one tick.
 const ROWS_PER_TICK: usize = 512;
-
-/// Until the next tick, where there is more to look at.
-const PAUSE: Duration = Duration::from_millis(4);
 
 /// How long all workers together have for an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
@@ -136,7 +132,7 @@ impl Desks {
         }
         desk.waiting.store(jobs.len(), Ordering::Release);
         if !jobs.is_empty() {
-            worker.tick_again_after(PAUSE);
+            worker.tick_again_after(TICK_PAUSE);
         }
     }
 }
