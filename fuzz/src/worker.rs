@@ -4,7 +4,6 @@
 //! it has not handed on, and may lose frames behind the worker. Neither may ever have the whole of a record that the handler has not been shown and let
 //! pass. Where nobody was hostile, and keys came, everything must arrive.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -156,46 +155,59 @@ impl Handler for Bench {
 /// One direction's stream as a receiver has it.
 #[derive(Default)]
 struct Receiver {
-    stream: Vec<u8>,
-    waiting: BTreeMap<u64, u8>,
+    /// What came, that behind a hole, too.
+    bytes: Vec<u8>,
+    /// Which of them did.
+    came: Vec<bool>,
+    /// As many are handed on: nothing changes them any more.
+    handed_on: usize,
     /// Records of connections before this one, which do not count for it.
     before: usize,
     latest_counts: bool,
 }
 
 impl Receiver {
+    /// What it has handed on.
+    fn stream(&self) -> &[u8] {
+        &self.bytes[..self.handed_on]
+    }
+
     fn take(&mut self, offset: i64, payload: &[u8]) {
-        for (at, byte) in (offset..).zip(payload) {
-            let Ok(at) = u64::try_from(at) else {
-                continue;
-            };
-            if at < self.stream.len() as u64 {
-                continue;
-            }
-            if self.latest_counts {
-                self.waiting.insert(at, *byte);
-            } else {
-                self.waiting.entry(at).or_insert(*byte);
+        let from = offset.max(self.handed_on as i64);
+        let payload = payload.get((from - offset) as usize..).unwrap_or(&[]);
+        if payload.is_empty() {
+            return;
+        }
+        let from = from as usize;
+        let end = from + payload.len();
+        assert!(end < 1 << 20, "nobody sends what belongs there: {from}");
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+            self.came.resize(end, false);
+        }
+        let places = self.bytes[from..end].iter_mut().zip(&mut self.came[from..end]);
+        for ((byte, came), new) in places.zip(payload) {
+            if self.latest_counts || !*came {
+                (*byte, *came) = (*new, true);
             }
         }
-        while let Some(byte) = self.waiting.remove(&(self.stream.len() as u64)) {
-            self.stream.push(byte);
-        }
+        self.handed_on += self.came[self.handed_on..].iter().take_while(|came| **came).count();
     }
 
     /// A RST came. One in its exact place ends the connection (RFC 9293, section 3.10.7.4): what waited for
     /// a hole to be filled is gone, and a connection with the same numbers begins with nothing.
     fn reset(&mut self, offset: i64, ended: usize) {
-        if offset == self.stream.len() as i64 {
+        if offset == self.handed_on as i64 {
             self.before = ended;
-            self.stream.clear();
-            self.waiting.clear();
+            self.bytes.clear();
+            self.came.clear();
+            self.handed_on = 0;
         }
     }
 
     /// The headers of records behind the handshake, and whether the record is complete.
     fn headers(&self, handshake_len: usize) -> impl Iterator<Item = ([u8; 5], bool)> {
-        let mut rest = self.stream.get(handshake_len..).unwrap_or(&[]);
+        let mut rest = self.stream().get(handshake_len..).unwrap_or(&[]);
         std::iter::from_fn(move || {
             let (header, behind) = rest.split_first_chunk::<5>()?;
             let next = behind.get(usize::from(u16::from_be_bytes([header[3], header[4]]))..);
@@ -499,7 +511,7 @@ impl Stage {
                 let acknowledged = u64::from(input.u16());
                 let other = 1 - side(direction);
                 let [arrived, other_arrived] =
-                    self.receivers[other].each_ref().map(|it| it.stream.len());
+                    self.receivers[other].each_ref().map(|it| it.handed_on);
                 let sendable = self.session.streams[other].len() as u64 + 1;
                 self.acknowledged_too_much[other] |= flags & flag::ACK != 0
                     && acknowledged > arrived.min(other_arrived) as u64
@@ -514,7 +526,7 @@ impl Stage {
 
     /// A direction's receiver says how far it is: as far as both of them are.
     fn acknowledge(&mut self, direction: Direction) {
-        let len = |receiver: &Receiver| receiver.stream.len();
+        let len = |receiver: &Receiver| receiver.handed_on;
         let [of, other] = [side(direction), 1 - side(direction)];
         let arrived = self.receivers[of].iter().map(len).min().unwrap_or(0) as u64;
         let sent = self.receivers[other].iter().map(len).max().unwrap_or(0) as i64;
@@ -552,7 +564,7 @@ impl Stage {
     /// Everything is sent again until it is there; honest networks come to that.
     fn settle(&mut self, packets: &[Packet]) {
         let whole = |stage: &Self| {
-            (0..2).all(|at| stage.receivers[at][0].stream == stage.session.streams[at])
+            (0..2).all(|at| stage.receivers[at][0].stream() == stage.session.streams[at])
         };
         for _ in 0..PATIENCE {
             if whole(self) {

@@ -1,8 +1,8 @@
 //! The gate on the tree: locks, test programs, file sizes. (Who may depend on whom is in `deny.toml`.)
 //!
 //! Job: fail when a safe crate could grow unsafe code, when a test file is in no test program and so
-//! is never run, when a tracked file names a package registry's host, when a source file outgrows review,
-//! and when the performance table of README.md is not that of the result file that it names.
+//! is never run, when a tracked file names a package registry's host, when a source file outgrows review, when
+//! `docs/` outgrows its readers, and when the performance table of README.md is not that of the result file that it names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,9 @@ const WITH_UNSAFE: &[&str] = &[
 /// Lines of a source file beyond which it needs splitting.
 const MAX_LINES: usize = 800;
 
+/// Bytes of prose in `docs/` beyond which something has to go.
+const MAX_PROSE: usize = 90 << 10;
+
 /// Checks everything and reports all that is wrong.
 ///
 /// # Errors
@@ -40,6 +43,7 @@ pub fn run() -> Result<(), String> {
     }
     check_test_programs(&root, &files, &mut wrong);
     check_files(&root, &files, &mut wrong);
+    check_prose(&root, &files, &mut wrong);
     wrong.extend(crate::report::check_documents(&root));
     if wrong.is_empty() {
         println!("tree: {} crates, {} files: in order", packages.len(), files.len());
@@ -152,6 +156,28 @@ fn check_files(root: &Path, files: &[PathBuf], wrong: &mut Vec<String>) {
     }
 }
 
+fn check_prose(root: &Path, files: &[PathBuf], wrong: &mut Vec<String>) {
+    let is_page =
+        |file: &&PathBuf| file.starts_with("docs") && file.extension().is_some_and(|it| it == "md");
+    let pages = files.iter().filter(is_page);
+    let texts = pages.filter_map(|file| fs::read_to_string(root.join(file)).ok());
+    let bytes: usize = texts.map(|text| prose(&text)).sum();
+    if bytes > MAX_PROSE {
+        wrong.push(format!("docs: {bytes} bytes of prose, more than {MAX_PROSE}"));
+    }
+}
+
+/// Bytes of a page's lines that are neither code nor rows of a table.
+fn prose(page: &str) -> usize {
+    let mut in_code = false;
+    let lines = page.lines().filter(|line| {
+        let is_fence = line.starts_with("```");
+        in_code ^= is_fence;
+        !in_code && !is_fence && !line.starts_with('|')
+    });
+    lines.map(|line| line.len() + 1).sum()
+}
+
 fn is_source(file: &Path) -> bool {
     file.extension()
         .and_then(|extension| extension.to_str())
@@ -197,6 +223,14 @@ mod tests {
         let program = "mod attacks;\nmod harness;\n";
         assert!(names_module(program, "attacks") && names_module(program, "harness"));
         assert!(!names_module(program, "attack") && !names_module("// mod attacks;", "attacks"));
+    }
+
+    #[test]
+    fn accepts_code_and_tables_beside_prose() {
+        assert_eq!(
+            prose("One.\n\n| a | b |\n```c\nint main;\n```\nTwo.\n"),
+            "One.\n\nTwo.\n".len()
+        );
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub struct BenchArgs {
     /// Run these parts only: the engine in memory (a), downloads live (b), new connections (c), the private tag (d),
     /// the private tag end to end (e), engines on two threads (f), rules in memory (g), rules live (h), keys on their
     /// way (i), open sessions (j), proxy against end to end with a profile (k), 1,000 sites (l), page loads (m), several
-    /// workers and lost frames (n), response times (o), new sessions beside open ones (p).
+    /// workers and lost frames (n), response times (o), new sessions beside open ones (p), reading a capture file (q).
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<char>,
     /// See in minutes that everything works: few and short repetitions, which are no results.

@@ -48,22 +48,20 @@ impl Report<'_> {
             text,
             "# Interoperability\n\n\
              Written by `make interop` on {}, commit {}, in {} s. Do not edit.\n\n\
-             Real TLS stacks talk to each other over a veth bridge in network namespaces: each as client with each as\n\
-             server, in TLS 1.2 and 1.3, with the features that both have; each with itself, OpenSSL and GnuTLS also with\n\
-             every suite that both have. The packets are captured, one side's key log is kept, and `mmtls read` gets\n\
-             both. The endpoints are small programs of ours on the stacks' libraries\n\
+             Real TLS stacks talk to each other in network namespaces: each as client with each as server, in TLS 1.2 and 1.3,\n\
+             with the features that both have; each with itself, OpenSSL and GnuTLS also with every suite. `mmtls read` gets the\n\
+             packets and one side's key log. The endpoints are small programs on the stacks' libraries\n\
              ([`xtask/interop`](../xtask/interop/README.md)); Chromium is itself.\n\n\
-             A case is **ok** when every session was seen with the version, suite, resumption and HelloRetryRequest that\n\
-             the case is about, every one was decrypted, no record failed, nothing was reported as an anomaly, and both\n\
-             decrypted streams equal byte for byte what the two programs sent and received. A case that cannot come\n\
-             about, or that nobody logs keys of, is **skipped**, with its reason; one that should come about and does not\n\
-             fails the run, like one that mmTLS does not follow.\n\n\
+             A case is **ok** when every session had the version, suite, resumption and HelloRetryRequest that the case is about,\n\
+             was decrypted without a failed record or an anomaly, and both streams equal byte for byte what the two programs sent\n\
+             and received. What cannot come about, or what nobody logs keys of, is **skipped**, with its reason. The run\n\
+             fails where mmTLS does not follow a case (failed), or one that should come about does not (not driven).\n\n\
              **{} cases: {} ok, {} failed, {} not driven, {} skipped. {} sessions, {} decrypted;\n\
              {} protected records, {} opened, {} failed; {} bytes of content.**\n\n\
              * [{matrix}]({matrix}): the matrix by client, server, version and feature.\n\
              * [{suites}]({suites}): the same cases by cipher suite.\n\n\
              In both, `records` are protected records that passed, `records_opened` were asked for by the application, and\n\
-             `records_failed` did not authenticate. Skipped cases have no counts but their number.\n\n",
+             `records_failed` did not authenticate.\n\n",
             self.date,
             self.commit,
             self.seconds,

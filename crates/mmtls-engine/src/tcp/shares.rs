@@ -1,6 +1,9 @@
 //! Who holds how much of what is shared: held frames, kept bytes, connection attempts, by client
 //! address (of IPv6 the first 64 bits: a host has as many addresses of its network as it likes).
 //!
+//! Where a cap is reached, the largest flow of the largest client makes room, not the connection at hand: else one
+//! client with many connections would decide about all others.
+//!
 //! What is added up is what is allocated, not what is filled: a kilobyte in a megabyte of memory is a megabyte.
 //!
 //! Refuses to decide: it says who holds the most, and the caller what that costs them.

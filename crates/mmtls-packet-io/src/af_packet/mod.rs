@@ -6,6 +6,9 @@
 //! ([`BridgeConfig::coalesce`]). A frame that is forwarded is not copied, and memory is allocated only in place of what
 //! the caller keeps.
 //!
+//! A passive bridge sends nothing but what is injected, by an interface of its own; one socket reads both interfaces then, so that an
+//! answer is not seen before its question.
+//!
 //! It refuses to change what frames carry, and to queue them: what an interface does not take is dropped and
 //! counted ([`Counters`]). It does not stop the host's own stack from seeing the frames too; give it interfaces without
 //! addresses, best in a network namespace of their own ([`Bridge::warnings`] says what stands out).
