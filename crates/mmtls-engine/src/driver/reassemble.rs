@@ -105,8 +105,15 @@ impl<H: Handler> Engine<H> {
             return Passage::Free;
         }
         // Before anything is compared: what could be compared with has gone with the reset.
-        if matches!(flow.phase, Phase::Closed(EndReason::ResetByPeer(_))) && !payload.is_empty() {
-            return self.out_of_window(index, direction);
+        if let Phase::Closed(EndReason::ResetByPeer(by)) = flow.phase
+            && !payload.is_empty()
+        {
+            if direction == by {
+                return self.out_of_window(index, direction);
+            }
+            // Its sender need not know of the reset: nobody takes it, and it is nothing strange.
+            self.counters.out_of_window += 1;
+            return Passage::Refused;
         }
         if inline
             && matches!(&flow.payload, Payload::Tls(tls) if !tls.session.info().is_mid_stream)
