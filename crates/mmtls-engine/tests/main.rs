@@ -5,6 +5,7 @@ mod behind_cleartext;
 mod bypass;
 mod clear;
 mod cleartext;
+mod coalescing;
 mod consent;
 mod cost;
 mod early;

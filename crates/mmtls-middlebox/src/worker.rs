@@ -349,7 +349,12 @@ impl<H: Handler, P: Ports> Worker<H, P> {
             let action = match verdict {
                 // It is on its way already.
                 _ if *passive => Action::Drop,
-                Verdict::Forward => Action::Forward,
+                Verdict::Forward => {
+                    if let Some(bytes) = engine.coalescing_limit() {
+                        outbox.limit_coalescing(usize::try_from(bytes).unwrap_or(usize::MAX));
+                    }
+                    Action::Forward
+                }
                 // The second time its connection is the engine's.
                 Verdict::Drop | Verdict::Again => Action::Drop,
                 Verdict::Hold(id) => {

@@ -29,6 +29,10 @@ pub trait Outbox {
     /// [`MAX_FRAME_BYTES`](crate::af_packet::MAX_FRAME_BYTES).
     fn inject(&mut self, egress: Port, ethernet: &[u8]) -> Result<(), Error>;
 
+    /// The frame that is being decided, where it is forwarded, leaves in one with others only up to so many bytes of payload.
+    /// Without this, a back end that joins frames makes them as long as an interface takes, which costs least.
+    fn limit_coalescing(&mut self, _bytes: usize) {}
+
     /// Leaves a connection to the back end, which forwards its plain segments without showing them as soon as it can do so
     /// without overtaking anything, or never. To ask again does no harm: directions that are not forwarded yet begin where is
     /// said last. False where it has no room for such a connection.

@@ -14,7 +14,7 @@ use mmtls_packet_io::af_packet::{
     Action, Bridge, BridgeConfig, Error, Frame, HeldFrame, Outbox, Port, Warning,
 };
 use mmtls_packet_io::guard;
-use mmtls_packet_io::{Lease, Ports};
+use mmtls_packet_io::{Lease, Outbox as _, Ports};
 use testbed::{Testbed, exchange, in_namespace, ip, stay_on_one_cpu, try_ip};
 
 const MEGABYTE: u64 = 1 << 20;
@@ -70,6 +70,23 @@ fn accepts_joining_what_leaves_together() {
                 assert_eq!(one.truncated + one.kernel_dropped + one.send_errors.total(), 0);
             }
         }
+    }
+}
+
+/// Nothing is joined to more than is wanted, which small super-frames of 16 KB exceed at once.
+#[test]
+fn refuses_to_join_what_leaves_together_where_that_is_not_wanted() {
+    let Some(bed) = Testbed::create() else { return };
+    bed.make_super_frames_small();
+    let decide = |_: &Frame<'_>, outbox: &mut Outbox| {
+        std::thread::sleep(Duration::from_micros(200));
+        outbox.limit_coalescing(1);
+        Action::Forward
+    };
+    let run = || exchange(&bed, "10.77.0.2:5004", 8 * MEGABYTE);
+    let ((), counters, _) = bed.bridged(&bed.config(), decide, run);
+    for port in [counters.left, counters.right] {
+        assert!(port.sent_frames > 100 && port.coalesced_frames == 0, "{counters:?}");
     }
 }
 

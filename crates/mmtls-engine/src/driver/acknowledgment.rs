@@ -36,7 +36,7 @@ impl<H: Handler> Engine<H> {
             if direction == Direction::ServerToClient {
                 return true;
             }
-            if !handle_first_ack(flow, segment) {
+            if !handle_first_ack(flow, segment, now_ns) {
                 return false;
             }
         }
@@ -171,7 +171,7 @@ impl<H: Handler> Engine<H> {
 
 /// The client's acknowledgment of the SYN-ACK opens the connection; false when it does not
 /// fit.
-fn handle_first_ack<S>(flow: &mut Flow<S>, segment: &Segment<'_>) -> bool {
+fn handle_first_ack<S>(flow: &mut Flow<S>, segment: &Segment<'_>, now_ns: u64) -> bool {
     let [client, server] = &mut flow.halves;
     let acknowledgment = segment.tcp.acknowledgment();
     if server.initial.is_none() {
@@ -188,6 +188,6 @@ fn handle_first_ack<S>(flow: &mut Flow<S>, segment: &Segment<'_>) -> bool {
         // A RST is looked at for itself.
         return segment.tcp.flags().rst();
     }
-    flow.phase = Phase::Open;
+    flow.open(now_ns);
     true
 }

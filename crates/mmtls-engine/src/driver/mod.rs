@@ -98,6 +98,8 @@ pub struct Engine<H: Handler> {
     frame_len: usize,
     /// Memory of the frame that is being handled, where it may be kept.
     frame_memory: Option<Arc<[u8]>>,
+    /// See [`Engine::coalescing_limit`].
+    coalescing_limit: Option<u64>,
     /// Time of the first frame, or of the first one behind others that were not shown.
     started_ns: Option<u64>,
     now_ns: u64,
@@ -154,6 +156,7 @@ impl<H: Handler> Engine<H> {
             frame_count: 0,
             frame_len: 0,
             frame_memory: None,
+            coalescing_limit: None,
             started_ns: None,
             now_ns: 0,
             drains: false,
@@ -214,6 +217,7 @@ impl<H: Handler> Engine<H> {
         self.started_ns.get_or_insert(self.now_ns);
         self.frame_count = 1;
         self.frame_len = frame.bytes.len();
+        self.coalescing_limit = None;
         self.frame_memory = frame.memory.filter(|_| SharedBytes::is_possible(frame.bytes)).cloned();
         // What its receiver drops need not pass: it may be meant to mislead.
         let unacceptable = if self.config.inline { Verdict::Drop } else { Verdict::Forward };
@@ -388,6 +392,15 @@ impl<H: Handler> Engine<H> {
     }
 
     // Polls.
+
+    /// How many bytes of payload the frame that was handled last should become at most where it leaves in one with others of
+    /// its connection, where that is known. A receiver that gets a large part of its window at once acknowledges that before
+    /// its program has read any of it. The window that it announces then is what is left, its sender sends no more than
+    /// that in the next round trip, and the receiver measures that it needs no larger one.
+    #[must_use]
+    pub const fn coalescing_limit(&self) -> Option<u64> {
+        self.coalescing_limit
+    }
 
     /// When [`Engine::handle_timeout`] is due.
     #[must_use]

@@ -242,6 +242,7 @@ impl<H: Handler> Engine<H> {
 
     /// Opens a connection if this is the acknowledgment of a SYN-ACK by the side that sent the SYN.
     fn open(&mut self, index: FlowIndex, direction: Direction, segment: &Segment<'_>) -> bool {
+        let now_ns = self.now_ns;
         let Some(flow) = self.flows.get(index) else {
             return false;
         };
@@ -254,7 +255,7 @@ impl<H: Handler> Engine<H> {
         else {
             return false;
         };
-        flow.phase = Phase::Open;
+        flow.open(now_ns);
         flow.opening = Opening::default();
         // Scaling needs both sides (RFC 7323, section 2.2).
         let scaled = syn.window_scale.is_some() && answer.window_scale.is_some();

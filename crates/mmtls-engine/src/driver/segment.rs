@@ -65,6 +65,7 @@ impl<H: Handler> Engine<H> {
         };
         let mut direction = flow.direction_from(segment.source);
         flow.last_ns = self.now_ns;
+        self.coalescing_limit = flow.coalescing_limit(direction);
         let half = flow.half(direction);
         half.packets += 1;
         half.bytes += segment.tcp.payload().len() as u64;

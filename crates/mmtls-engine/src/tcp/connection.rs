@@ -95,6 +95,10 @@ impl Offload {
     }
 }
 
+/// From which round trip of its handshake on a connection's ends are far from each other. Nearer, the processor's time counts, and
+/// a window that grows slowly does not.
+const FAR_NS: u64 = 2_000_000;
+
 /// One TCP connection.
 pub(crate) struct Flow<P> {
     pub(crate) id: SessionId,
@@ -123,6 +127,8 @@ pub(crate) struct Flow<P> {
     /// Picked up behind its beginning, and only one side has spoken since: anybody can make it look
     /// like that.
     pub(crate) one_sided: bool,
+    /// Its handshake took a long round trip.
+    pub(crate) is_far: bool,
     /// Bytes this flow is charged for in the engine's total.
     pub(crate) charged: usize,
     /// Whether they count as those of a connection of which it is not known what it carries.
@@ -152,6 +158,7 @@ impl<P: Carried> Flow<P> {
             offload: Offload::default(),
             confirmed: false,
             one_sided: false,
+            is_far: false,
             started_ns: now_ns,
             last_ns: now_ns,
             check_ns: u64::MAX,
@@ -167,6 +174,12 @@ impl<P: Carried> Flow<P> {
             proven: Proven::No,
             end_reported: false,
         }
+    }
+
+    /// The acknowledgment of its SYN-ACK has come.
+    pub(crate) fn open(&mut self, now_ns: u64) {
+        self.phase = Phase::Open;
+        self.is_far = now_ns.saturating_sub(self.started_ns) >= FAR_NS;
     }
 
     pub(crate) fn direction_from(&self, source: SocketAddr) -> Direction {
@@ -268,6 +281,13 @@ impl<P: Carried> Flow<P> {
             (None, None) => PortId(0),
         };
         FlowPlace { port, vlans }
+    }
+
+    /// See [`Engine::coalescing_limit`](crate::Engine::coalescing_limit). Half of the receiver's largest window is
+    /// what a sender's TCP makes of it at most, too. Where round trips are long, it has to have grown first.
+    pub(crate) fn coalescing_limit(&self, direction: Direction) -> Option<u64> {
+        let window = Some(self.halves[direction.index()].max_window).filter(|bytes| *bytes > 0)?;
+        Some(if self.is_far { window / 16 } else { window / 2 })
     }
 
     /// What is known of a session in it from the beginning.

@@ -107,7 +107,7 @@ pub(crate) struct TcpDirection {
     /// Stream offset up to which the receiver has acknowledged.
     acknowledged: u64,
     /// The largest window that the receiver has announced, in bytes.
-    max_window: u64,
+    pub(crate) max_window: u64,
     rare: Option<Box<Rare>>,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,

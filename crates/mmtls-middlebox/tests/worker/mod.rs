@@ -418,6 +418,20 @@ fn accepts_a_port_that_was_down() {
     assert_eq!(end.status.interface_downs, 1);
 }
 
+/// Which limit that is, the engine's tests say.
+#[test]
+fn tells_the_ports_what_may_be_joined_with_others() {
+    let session = Session::new(&contents(SERVER, &[100]));
+    let mut stage = Stage::<Memory>::new().unwrap();
+    stage.deliver(&session);
+    stage.open(&session);
+    stage.send(&session.records[0]);
+    let sent = stage.network().0.take(Port::Left, Duration::from_secs(40)).unwrap();
+    assert_eq!(sent.bytes, session.records[0][0].frame);
+    assert!(sent.coalescing_limit.is_some_and(|bytes| bytes > 1000), "{sent:?}");
+    stage.stop().result.unwrap();
+}
+
 #[test]
 fn refuses_to_go_on_without_a_port() {
     let stage = Stage::<Memory>::new().unwrap();

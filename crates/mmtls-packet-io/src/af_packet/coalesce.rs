@@ -2,7 +2,8 @@
 //!
 //! A server that writes one TLS record after another makes a super-frame of each. Where several of them leave
 //! together, one super-frame carries them all: for every piece less, the kernel on both sides of the monitor saves a
-//! way through its stack, and the receiver an acknowledgment. Each byte of TCP payload keeps its sequence number.
+//! way through its stack, and the receiver an acknowledgment. How large that may become, a caller who knows the
+//! receiver says ([`limit_coalescing`](crate::Outbox::limit_coalescing)). Each byte of TCP payload keeps its sequence number.
 //! What differs is where segments end, and the identification of IPv4 packets that may not be fragmented, which means
 //! nothing (RFC 6864, section 4.1).
 //!
@@ -85,9 +86,15 @@ impl Piece {
         self.connection == next.connection
     }
 
-    /// Appends the payload of the frame that `next` is of, if they belong together: changes `packet`, which is this
-    /// piece's offload header and headers, so that it fits both.
-    pub(super) fn append(&mut self, packet: &mut [u8], next: Self, frame: &[u8]) -> bool {
+    /// Appends the payload of the frame that `next` is of, if they belong together and are `most` bytes of payload at most:
+    /// changes `packet`, which is this piece's offload header and headers, so that it fits both.
+    pub(super) fn append(
+        &mut self,
+        packet: &mut [u8],
+        next: Self,
+        frame: &[u8],
+        most: usize,
+    ) -> bool {
         let Some(headers) = packet.get_mut(VnetHeader::LEN..VnetHeader::LEN + self.headers) else {
             return false;
         };
@@ -95,7 +102,7 @@ impl Piece {
         let follows = self.sequence.wrapping_add(self.payload as u32) == next.sequence;
         let same_place = (self.ip, self.tcp, self.headers) == (next.ip, next.tcp, next.headers);
         let payload = self.payload + next.payload;
-        let fits = self.headers + payload <= MAX_BYTES;
+        let fits = self.headers + payload <= MAX_BYTES && payload <= most;
         if !follows || !same_place || !fits || !self.same_headers(headers, frame) {
             return false;
         }
@@ -286,10 +293,14 @@ mod tests {
 
     /// Both as one packet, if they belong together.
     fn join(one: &[u8], other: &[u8]) -> Option<Vec<u8>> {
+        join_up_to(usize::MAX, one, other)
+    }
+
+    fn join_up_to(most: usize, one: &[u8], other: &[u8]) -> Option<Vec<u8>> {
         let (mut first, second) = (piece(one)?, piece(other)?);
         let headers = VnetHeader::LEN + first.headers();
         let mut joined = one.to_vec();
-        first.append(&mut joined[..headers], second, &other[VnetHeader::LEN..]).then(|| {
+        first.append(&mut joined[..headers], second, &other[VnetHeader::LEN..], most).then(|| {
             joined.extend(&other[headers..]);
             assert_eq!(piece(&joined), Some(first), "what is known of it is what it says");
             joined
@@ -323,6 +334,13 @@ mod tests {
                 assert!(joined == Some(whole.packet()), "{bytes} behind {}", first.payload.len());
             }
         }
+    }
+
+    #[test]
+    fn refuses_more_payload_than_is_wanted() {
+        let (first, next) = (Segment::default(), Segment::default().next(5000, 1448));
+        assert!(join_up_to(9000, &first.packet(), &next.packet()).is_some());
+        assert_eq!(join_up_to(8999, &first.packet(), &next.packet()), None);
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub struct Outbox {
     ports: [PortState; 2],
     /// Where a passive one's injected frames leave.
     resets: Option<PortState>,
+    /// Bytes of payload that the frame that is being decided may be joined with others to.
+    coalescing_limit: usize,
     /// Goes last: without its programs, what its filter takes at the sockets would be lost.
     offload: Option<Offload>,
 }
@@ -325,14 +327,15 @@ impl Bridge {
             counters.received_bytes += received.length as u64;
             counters.received_super_frames += u64::from(frame.gso_size().is_some());
             counters.received_vlan_frames += u64::from(received.tag_restored);
+            self.outbox.coalescing_limit = usize::MAX;
             match decide(&frame, &mut self.outbox) {
                 Action::Forward => {
-                    let packet = self.slots.packet(received);
+                    let (packet, most) =
+                        (self.slots.packet(received), self.outbox.coalescing_limit);
+                    let egress = &mut self.outbox.ports[port.other().index()];
                     // SAFETY: the slots stay as they are until the next batch, and the queue is flushed below; should
                     // `decide` panic, it is flushed before the next batch, also where that is discarded.
-                    unsafe {
-                        self.outbox.ports[port.other().index()].push_borrowed(received.vnet, packet)
-                    };
+                    unsafe { egress.push_borrowed(received.vnet, packet, most) };
                 }
                 Action::Drop | Action::Taken => {}
             }
@@ -383,6 +386,10 @@ impl crate::Outbox for Outbox {
 
     fn inject(&mut self, egress: Port, ethernet: &[u8]) -> Result<(), Error> {
         Self::inject(self, egress, ethernet)
+    }
+
+    fn limit_coalescing(&mut self, bytes: usize) {
+        self.coalescing_limit = bytes;
     }
 
     fn offload(&mut self, flow: &OffloadFlow) -> bool {
@@ -688,7 +695,7 @@ impl Opening {
         let state =
             |port, socket, interface: Interface| PortState::new(port, socket, interface, config);
         let ports = [state(Port::Left, left_socket, left), state(Port::Right, right_socket, right)];
-        let outbox = Outbox { ports, resets, offload: None };
+        let outbox = Outbox { ports, resets, coalescing_limit: usize::MAX, offload: None };
         Bridge { slots: self.slots, outbox, warnings, hold: None }
     }
 }

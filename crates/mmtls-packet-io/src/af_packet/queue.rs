@@ -79,18 +79,18 @@ impl Queue {
         self.messages.len() == self.headers.len()
     }
 
-    /// Adds offload header and frame in someone else's memory.
+    /// Adds offload header and frame in someone else's memory. It is joined with others to `most` bytes of payload.
     ///
     /// # Safety
     /// `packet` must stay valid and unchanged until [`Self::clear`].
-    pub(super) unsafe fn push_borrowed(&mut self, vnet: VnetHeader, packet: &[u8]) {
+    pub(super) unsafe fn push_borrowed(&mut self, vnet: VnetHeader, packet: &[u8], most: usize) {
         let frame = packet.get(VnetHeader::LEN..).unwrap_or_default();
         let Some(piece) = self.coalesce.then(|| Piece::of(vnet, frame)).flatten() else {
             return self.push(Memory::of(packet), None);
         };
         let precedes = |message: &Message| message.piece.is_some_and(|it| it.may_precede(piece));
         if let Some(latest) = self.messages[self.open_from..].iter().rposition(precedes)
-            && self.append(self.open_from + latest, piece, packet)
+            && self.append(self.open_from + latest, piece, packet, most)
         {
             return;
         }
@@ -117,14 +117,14 @@ impl Queue {
     }
 
     /// Appends to a message, if the frame belongs there.
-    fn append(&mut self, at: usize, next: Piece, packet: &[u8]) -> bool {
+    fn append(&mut self, at: usize, next: Piece, packet: &[u8], most: usize) -> bool {
         let message = &mut self.messages[at];
         if message.frames == MAX_FRAMES {
             return false;
         }
         let Some(piece) = &mut message.piece else { return false };
         let headers = &mut self.headers[at][..VnetHeader::LEN + piece.headers()];
-        if !piece.append(headers, next, &packet[VnetHeader::LEN..]) {
+        if !piece.append(headers, next, &packet[VnetHeader::LEN..], most) {
             return false;
         }
         if message.frames == 1 {
@@ -220,7 +220,7 @@ mod tests {
     fn push(queue: &mut Queue, packets: &[Vec<u8>]) {
         for packet in packets {
             // SAFETY: no test sends from its queue after its packets are gone.
-            unsafe { queue.push_borrowed(vnet(), packet) };
+            unsafe { queue.push_borrowed(vnet(), packet, usize::MAX) };
         }
     }
 

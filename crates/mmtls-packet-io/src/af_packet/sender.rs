@@ -101,7 +101,7 @@ impl Sender {
         for end in self.ends.drain(..) {
             let packet = self.packets.get(begin..end).unwrap_or_default();
             // SAFETY: the packets stay as they are until the port is flushed below.
-            unsafe { self.port.push_borrowed(VnetHeader::default(), packet) };
+            unsafe { self.port.push_borrowed(VnetHeader::default(), packet, 0) };
             begin = end;
         }
         let flushed = self.port.flush();

@@ -81,11 +81,11 @@ impl PortState {
         PortCounters { kernel_dropped: self.kernel_dropped.get(), ..self.counters }
     }
 
-    /// Queues offload header and frame in someone else's memory.
+    /// Queues offload header and frame in someone else's memory. It is joined with others to `most` bytes of payload.
     ///
     /// # Safety
     /// `packet` must stay valid and unchanged until the next [`Self::flush`].
-    pub(super) unsafe fn push_borrowed(&mut self, vnet: VnetHeader, packet: &[u8]) {
+    pub(super) unsafe fn push_borrowed(&mut self, vnet: VnetHeader, packet: &[u8], most: usize) {
         if self.passive {
             return;
         }
@@ -93,7 +93,7 @@ impl PortState {
             self.send_all();
         }
         // SAFETY: as the caller promises.
-        unsafe { self.queue.push_borrowed(vnet, packet) };
+        unsafe { self.queue.push_borrowed(vnet, packet, most) };
     }
 
     /// Queues offload header and frame.

@@ -34,6 +34,8 @@ pub struct SentFrame {
     pub vnet: VnetHeader,
     /// The Ethernet frame.
     pub bytes: Vec<u8>,
+    /// What [`Outbox::limit_coalescing`] was told while it was decided.
+    pub coalescing_limit: Option<usize>,
 }
 
 /// Makes a pair of ports. At most `capacity` frames wait to be received on each port, and as many of those that each
@@ -51,6 +53,7 @@ pub fn pair(capacity: usize, batch: usize) -> io::Result<(MemoryPorts, Network)>
     let outbox = MemoryOutbox {
         shared: Arc::clone(&shared),
         waiting: Default::default(),
+        coalescing_limit: None,
         counters: Default::default(),
         batch,
         pending: None,
@@ -128,7 +131,11 @@ impl Network {
             let Line { outgoing, link, .. } = &mut lines[port.other().index()];
             let leaves = *link == Link::Up && outgoing.len() < self.shared.capacity;
             if leaves {
-                outgoing.push_back(SentFrame { vnet, bytes: ethernet.to_vec() });
+                outgoing.push_back(SentFrame {
+                    vnet,
+                    bytes: ethernet.to_vec(),
+                    coalescing_limit: None,
+                });
                 drop(lines);
                 self.shared.sent.notify_all();
             }
@@ -178,8 +185,10 @@ pub struct MemoryPorts {
 /// Both ports of [`MemoryPorts`] as places to send to.
 pub struct MemoryOutbox {
     shared: Arc<Shared>,
-    /// Offload header and frame in one piece, of what waits to leave by each port.
-    waiting: [Vec<Vec<u8>>; 2],
+    /// Offload header and frame in one piece, of what waits to leave by each port, and what was said of it.
+    waiting: [Vec<(Vec<u8>, Option<usize>)>; 2],
+    /// Of the frame that is being decided.
+    coalescing_limit: Option<usize>,
     counters: [PortCounters; 2],
     batch: usize,
     /// Directions of connections that it is to forward by itself, where it does that.
@@ -196,11 +205,11 @@ impl MemoryPorts {
 }
 
 impl MemoryOutbox {
-    fn push(&mut self, egress: Port, packet: Vec<u8>) {
+    fn push(&mut self, egress: Port, packet: Vec<u8>, coalescing_limit: Option<usize>) {
         if self.waiting[egress.index()].len() >= self.batch {
             self.send_all(egress);
         }
-        self.waiting[egress.index()].push(packet);
+        self.waiting[egress.index()].push((packet, coalescing_limit));
     }
 
     fn send_all(&mut self, port: Port) {
@@ -208,7 +217,7 @@ impl MemoryOutbox {
         let mut lines = self.shared.lines();
         let Line { outgoing, link, .. } = &mut lines[at];
         let counters = &mut self.counters[at];
-        for packet in self.waiting[at].drain(..) {
+        for (packet, coalescing_limit) in self.waiting[at].drain(..) {
             let Some((vnet, bytes)) = packet.split_first_chunk() else { continue };
             if *link != Link::Up {
                 counters.send_errors.interface_down += 1;
@@ -218,7 +227,7 @@ impl MemoryOutbox {
                 counters.sent_frames += 1;
                 counters.sent_bytes += bytes.len() as u64;
                 let vnet = VnetHeader::from_bytes(*vnet);
-                outgoing.push_back(SentFrame { vnet, bytes: bytes.to_vec() });
+                outgoing.push_back(SentFrame { vnet, bytes: bytes.to_vec(), coalescing_limit });
             }
         }
         drop(lines);
@@ -247,7 +256,11 @@ impl MemoryOutbox {
 
 impl Outbox for MemoryOutbox {
     fn send_held(&mut self, held: HeldFrame) {
-        self.push(held.egress(), held.into_packet());
+        self.push(held.egress(), held.into_packet(), None);
+    }
+
+    fn limit_coalescing(&mut self, bytes: usize) {
+        self.coalescing_limit = Some(bytes);
     }
 
     fn inject(&mut self, egress: Port, ethernet: &[u8]) -> Result<(), Error> {
@@ -319,8 +332,12 @@ impl Ports for MemoryPorts {
             counters.received_frames += 1;
             counters.received_bytes += memory.len() as u64;
             counters.received_super_frames += u64::from(frame.gso_size().is_some());
+            self.outbox.coalescing_limit = None;
             match decide(&frame, &mut self.outbox) {
-                Action::Forward => self.outbox.send_held(frame.hold()),
+                Action::Forward => {
+                    let (held, limit) = (frame.hold(), self.outbox.coalescing_limit);
+                    self.outbox.push(held.egress(), held.into_packet(), limit);
+                }
                 Action::Drop | Action::Taken => {}
             }
         }
@@ -443,7 +460,7 @@ mod tests {
         assert_eq!(sent(&network, Port::Left), [2], "it leaves with the next wait");
         ports.wait(Some(Duration::ZERO), None)?;
         let released = network.take(Port::Left, Duration::ZERO);
-        assert_eq!(released, Some(SentFrame { vnet, bytes: frame(1) }));
+        assert_eq!(released, Some(SentFrame { vnet, bytes: frame(1), coalescing_limit: None }));
         Ok(())
     }
 
