@@ -36,7 +36,8 @@ pub struct BridgeConfig {
     pub promiscuous: bool,
     /// Let consecutive TCP segments of a connection leave as one super-frame when they leave together and their
     /// checksum is left to the kernel. No byte of TCP payload changes, nor does its sequence number; segments end
-    /// elsewhere.
+    /// elsewhere. Where round trips are long, receivers then open their windows more slowly, unless
+    /// [`limit_coalescing`](crate::Outbox::limit_coalescing) says how much of it they bear.
     pub coalesce: bool,
     /// Let the kernel forward what it is asked to ([`Outbox::offload`](crate::Outbox::offload)), where it can: Linux 6.6,
     /// CAP_BPF and CAP_NET_ADMIN, and clang when this crate was built. Where it cannot, a [`Warning`](super::Warning) says why.
