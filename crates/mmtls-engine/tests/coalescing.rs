@@ -1,4 +1,4 @@
-//! How much may leave in one frame, of which ends how far from each other.
+//! How much may leave in one frame, by how long a round trip a connection has.
 
 use crate::harness::attack::*;
 use mmtls_testkit::segments::flag;
