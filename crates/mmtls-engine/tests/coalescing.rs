@@ -4,7 +4,7 @@ use crate::harness::attack::*;
 use mmtls_testkit::segments::flag;
 
 /// What both announce, scaled.
-const WINDOW: u64 = 65_535 << 7;
+const WINDOW: u32 = 65_535 << 7;
 
 /// A connection whose handshake took a round trip.
 fn opened(round_trip_ns: u64) -> T {
@@ -16,7 +16,7 @@ fn opened(round_trip_ns: u64) -> T {
     t
 }
 
-fn limit_of_data(t: &mut T) -> Option<u64> {
+fn limit_of_data(t: &mut T) -> Option<u32> {
     t.send(S, 0, 0, flag::ACK, b"220 ready");
     t.engine.coalescing_limit()
 }

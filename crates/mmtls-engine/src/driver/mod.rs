@@ -99,7 +99,7 @@ pub struct Engine<H: Handler> {
     /// Memory of the frame that is being handled, where it may be kept.
     frame_memory: Option<Arc<[u8]>>,
     /// See [`Engine::coalescing_limit`].
-    coalescing_limit: Option<u64>,
+    coalescing_limit: Option<u32>,
     /// Time of the first frame, or of the first one behind others that were not shown.
     started_ns: Option<u64>,
     now_ns: u64,
@@ -398,7 +398,7 @@ impl<H: Handler> Engine<H> {
     /// its program has read any of it. The window that it announces then is what is left, its sender sends no more than
     /// that in the next round trip, and the receiver measures that it needs no larger one.
     #[must_use]
-    pub const fn coalescing_limit(&self) -> Option<u64> {
+    pub const fn coalescing_limit(&self) -> Option<u32> {
         self.coalescing_limit
     }
 

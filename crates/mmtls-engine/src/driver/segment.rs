@@ -65,8 +65,8 @@ impl<H: Handler> Engine<H> {
         };
         let mut direction = flow.direction_from(segment.source);
         flow.last_ns = self.now_ns;
-        self.coalescing_limit = flow.coalescing_limit(direction);
         let half = flow.half(direction);
+        self.coalescing_limit = half.coalescing_limit();
         half.packets += 1;
         half.bytes += segment.tcp.payload().len() as u64;
         half.remember_path(port, segment.link_header);

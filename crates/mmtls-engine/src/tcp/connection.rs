@@ -127,8 +127,6 @@ pub(crate) struct Flow<P> {
     /// Picked up behind its beginning, and only one side has spoken since: anybody can make it look
     /// like that.
     pub(crate) one_sided: bool,
-    /// Its handshake took a long round trip.
-    pub(crate) is_far: bool,
     /// Bytes this flow is charged for in the engine's total.
     pub(crate) charged: usize,
     /// Whether they count as those of a connection of which it is not known what it carries.
@@ -158,7 +156,6 @@ impl<P: Carried> Flow<P> {
             offload: Offload::default(),
             confirmed: false,
             one_sided: false,
-            is_far: false,
             started_ns: now_ns,
             last_ns: now_ns,
             check_ns: u64::MAX,
@@ -179,7 +176,8 @@ impl<P: Carried> Flow<P> {
     /// The acknowledgment of its SYN-ACK has come.
     pub(crate) fn open(&mut self, now_ns: u64) {
         self.phase = Phase::Open;
-        self.is_far = now_ns.saturating_sub(self.started_ns) >= FAR_NS;
+        let is_far = now_ns.saturating_sub(self.started_ns) >= FAR_NS;
+        self.halves.iter_mut().for_each(|half| half.is_far = is_far);
     }
 
     pub(crate) fn direction_from(&self, source: SocketAddr) -> Direction {
@@ -281,13 +279,6 @@ impl<P: Carried> Flow<P> {
             (None, None) => PortId(0),
         };
         FlowPlace { port, vlans }
-    }
-
-    /// See [`Engine::coalescing_limit`](crate::Engine::coalescing_limit). Half of the receiver's largest window is
-    /// what a sender's TCP makes of it at most, too. Where round trips are long, it has to have grown first.
-    pub(crate) fn coalescing_limit(&self, direction: Direction) -> Option<u64> {
-        let window = Some(self.halves[direction.index()].max_window).filter(|bytes| *bytes > 0)?;
-        Some(if self.is_far { window / 16 } else { window / 2 })
     }
 
     /// What is known of a session in it from the beginning.

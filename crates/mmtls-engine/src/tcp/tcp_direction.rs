@@ -106,8 +106,10 @@ pub(crate) struct TcpDirection {
     window_end: MaybeOffset,
     /// Stream offset up to which the receiver has acknowledged.
     acknowledged: u64,
-    /// The largest window that the receiver has announced, in bytes.
-    pub(crate) max_window: u64,
+    /// The largest window that the receiver has announced, in bytes: with the largest scale 2³⁰.
+    max_window: u32,
+    /// The connection's handshake took a long round trip.
+    pub(crate) is_far: bool,
     rare: Option<Box<Rare>>,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
@@ -357,7 +359,7 @@ impl TcpDirection {
             return None;
         }
         let offset = offset.unsigned_abs();
-        self.max_window = self.max_window.max(window);
+        self.max_window = self.max_window.max(u32::try_from(window).unwrap_or(u32::MAX));
         let end = offset + window;
         self.set_window_end(Some(self.window_end.get().map_or(end, |known| known.max(end))));
         self.note_arrived(offset)
@@ -396,10 +398,17 @@ impl TcpDirection {
         }
     }
 
+    /// See [`Engine::coalescing_limit`](crate::Engine::coalescing_limit). Half of the receiver's largest window is
+    /// what a sender's TCP makes of it at most, too. Where round trips are long, it has to have grown first.
+    pub(crate) fn coalescing_limit(&self) -> Option<u32> {
+        let window = Some(self.max_window).filter(|bytes| *bytes > 0)?;
+        Some(if self.is_far { window / 16 } else { window / 2 })
+    }
+
     /// Whether an acknowledgment of this direction's bytes can be the receiver's: not of bytes that were not
     /// sent, and not older than its largest window (RFC 5961, section 5.2).
     pub(crate) fn is_acknowledgeable(&self, offset: i64) -> bool {
-        let oldest = self.acknowledged.saturating_sub(self.max_window.saturating_add(WINDOW_SLACK));
+        let oldest = self.acknowledged.saturating_sub(u64::from(self.max_window) + WINDOW_SLACK);
         offset >= oldest as i64 && offset <= self.seen()
     }
 
