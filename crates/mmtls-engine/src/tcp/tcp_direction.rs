@@ -108,7 +108,7 @@ pub(crate) struct TcpDirection {
     acknowledged: u64,
     /// The largest window that the receiver has announced, in bytes: with the largest scale 2³⁰.
     max_window: u32,
-    /// The connection's handshake took a long round trip.
+    /// The connection's handshake took a long round trip. In both directions, which have room for it.
     pub(crate) is_far: bool,
     rare: Option<Box<Rare>>,
     pub(crate) packets: u64,
