@@ -35,6 +35,7 @@ const MAX_SEARCH: usize = 4096;
 const STALL_MAX_BYTES: usize = 4096;
 const STALL_TIMEOUT_NS: u64 = 500_000_000;
 const UNSHARED_TIMEOUT_NS: u64 = 50_000_000;
+const REST_NS: u64 = 20_000_000;
 const TOMBSTONE_TIMEOUT_NS: u64 = 180_000_000_000;
 const MAX_BUFFERED: usize = 4 * MAX_REASSEMBLY;
 const MAX_HELD: usize = 12;
@@ -116,6 +117,7 @@ fn config(input: &mut Input<'_>) -> Config {
     config.limits.stall_timeout_ns = STALL_TIMEOUT_NS;
     config.limits.unshared_stall_timeout_ns = UNSHARED_TIMEOUT_NS;
     config.limits.max_pending_keys = 40;
+    config.limits.rest_after_ns = REST_NS;
     config.limits.tombstone_timeout_ns = TOMBSTONE_TIMEOUT_NS;
     config
 }

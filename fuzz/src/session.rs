@@ -47,6 +47,7 @@ fn drive(data: &[u8]) -> [usize; 2] {
     config.tell_hellos = true;
     config.limits.max_reassembly_bytes = 6000;
     config.limits.stall_max_bytes = 1 << 14;
+    config.limits.rest_after_ns = 50_000_000;
     config.policies.unsupported = Policy::Reset;
     config.policies.null_keys = Policy::Reset;
     config.policies.mid_stream = Policy::Reset;

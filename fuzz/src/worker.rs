@@ -30,6 +30,8 @@ const CAPACITY: usize = 512;
 const MAX_OPERATIONS: usize = 200;
 /// Longer than any honest input takes.
 const STALL_NS: u64 = 3_000_000_000;
+/// A connection rests after so much silence.
+const REST_NS: u64 = 2_000_000;
 /// What the last packets of an honest run have to arrive within, in turns.
 const PATIENCE: usize = 400;
 
@@ -305,6 +307,8 @@ impl Stage {
         config.supports = keys::supports;
         config.limits.stall_timeout_ns = STALL_NS;
         config.limits.unshared_stall_timeout_ns = STALL_NS;
+        // Sessions go to rest all the time, which changes nothing.
+        config.limits.rest_after_ns = REST_NS;
         config.limits.max_held_frames = 1 + usize::from(input.u8());
         config.mid_stream_grace_ns = 0;
         let max_held_frames = config.limits.max_held_frames;

@@ -191,6 +191,9 @@ pub struct Limits {
     /// Nanoseconds of silence until a connection attempt is forgotten, and what only one side vouches
     /// for. Anybody can make those in anybody's name.
     pub opening_timeout_ns: u64,
+    /// Nanoseconds of silence until an open connection takes less memory, until something of it comes. One that goes on now and
+    /// then is looked at after ten times as long.
+    pub rest_after_ns: u64,
     /// Nanoseconds of silence until an established flow is forgotten. The default is longer than the
     /// two hours between keep-alives (RFC 9293, section 3.8.4; RFC 5382, REQ-5).
     pub idle_timeout_ns: u64,
@@ -223,6 +226,7 @@ impl Default for Limits {
             pending_keys_timeout_ns: 5 * SECOND_NS,
             null_keys_per_minute: 0,
             opening_timeout_ns: 10 * SECOND_NS,
+            rest_after_ns: 30 * SECOND_NS,
             idle_timeout_ns: 7500 * SECOND_NS,
             closed_timeout_ns: 30 * SECOND_NS,
             tombstone_timeout_ns: 180 * SECOND_NS,

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use crate::harness::attack::*;
 use crate::harness::{RANDOM, keys};
+use mmtls_engine::session::{KeyStatus, SessionInfo};
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
@@ -80,6 +81,26 @@ fn keys_rest_and_open_what_comes_later() {
     wait(&mut t, 250);
     assert_eq!(rests(), 4, "it has been silent again");
     assert!(t.alive());
+}
+
+/// What is known of a session.
+fn info(t: &T) -> SessionInfo {
+    let flow = t.engine.view_flows(0..1).next().expect("a connection");
+    match flow.carries {
+        Carries::Session { info, is_followed: true, .. } => info.into_owned(),
+        _ => panic!("no session"),
+    }
+}
+
+#[test]
+fn knows_at_rest_and_behind_it_what_it_knew() {
+    let (mut t, at) = established();
+    let before = info(&t);
+    assert!(before.server_name.is_some() && before.key_status == KeyStatus::Shared);
+    wait(&mut t, 31);
+    assert_eq!(info(&t), before);
+    t.send(S, at[1] as i64, at[0], flag::ACK, &[]);
+    assert_eq!(info(&t), before);
 }
 
 #[test]

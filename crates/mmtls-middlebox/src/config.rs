@@ -465,6 +465,7 @@ impl LimitsSection {
             pending_keys_timeout_ns: seconds(self.pending_keys_timeout_seconds),
             null_keys_per_minute: self.null_keys_per_minute,
             opening_timeout_ns: seconds(self.opening_timeout_seconds),
+            rest_after_ns: Limits::default().rest_after_ns,
             idle_timeout_ns: seconds(self.idle_timeout_seconds),
             closed_timeout_ns: seconds(self.closed_timeout_seconds),
             tombstone_timeout_ns: seconds(self.tombstone_timeout_seconds),

@@ -92,6 +92,11 @@ impl MessageWalker {
         *self = Self::default();
     }
 
+    /// Whether nothing of a message is missing.
+    pub fn is_between(&self) -> bool {
+        self.header_len == 0 && self.body_left == 0
+    }
+
     /// Walks over a handshake record's content; true when a KeyUpdate ended in it. By
     /// RFC 8446, section 5.1, it must then be the last thing in the record.
     pub fn walk(&mut self, mut content: &[u8]) -> bool {

@@ -58,7 +58,7 @@ impl<H: Handler> Engine<H> {
         let contiguous = half.assembler.next();
         let waits = match &flow.payload {
             Payload::Tls(tls) => half.first_held().is_some() || tls.session.is_stalled(direction),
-            Payload::Plain(_) | Payload::Undecided(..) => false,
+            Payload::Resting(_) | Payload::Plain(_) | Payload::Undecided(..) => false,
         };
         if waits && inline {
             return self.hold(index, direction, contiguous);
@@ -211,7 +211,7 @@ fn is_concluded<S: Default>(flow: &Flow<S>) -> bool {
         return false;
     }
     match &flow.payload {
-        Payload::Tls(_) => match flow.payload.disposition() {
+        Payload::Tls(_) | Payload::Resting(_) => match flow.payload.disposition() {
             Disposition::Follow => !flow.payload.is_stalled(),
             Disposition::Bypass => flow.unread == Unread::Bypassed,
             Disposition::Kill { .. } => false,

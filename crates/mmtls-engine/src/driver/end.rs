@@ -138,7 +138,7 @@ impl<H: Handler> Engine<H> {
                     *recogniser = Recogniser::default();
                     clear.forget();
                 }
-                Payload::Plain(_) => {}
+                Payload::Resting(_) | Payload::Plain(_) => {}
             }
         }
         self.charge(index);

@@ -94,6 +94,8 @@ impl<H: Handler> Engine<H> {
                     self.register(index, known);
                 }
             }
+            // The look-up has woken it.
+            Payload::Resting(_) => {}
             Payload::Undecided(_, clear) if clear.disposition().is_kill() => {}
             Payload::Undecided(recogniser, clear) => {
                 // It has met the policy of that time.

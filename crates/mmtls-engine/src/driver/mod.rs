@@ -47,7 +47,7 @@ use crate::output::{FrameInput, HoldId, Output, Verdict};
 use crate::port::PortId;
 use crate::recognition::{Datagram, classify};
 use crate::session::{EndReason, Handler, SessionId, TcpFrame};
-use crate::tcp::{Due, FlowIndex, FlowTable, Phase, SharedBytes, TcpDirection};
+use crate::tcp::{Due, FlowIndex, FlowTable, Phase, SharedBytes};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
 use crate::wire::{Parsed, Segment, parse};
 
@@ -355,12 +355,21 @@ impl<H: Handler> Engine<H> {
 
     /// A connection is idle: gives back what can be made again with its next packet.
     fn rest(&mut self, index: FlowIndex) {
-        if let Some(flow) = self.flows.get(index) {
-            flow.halves.iter_mut().for_each(TcpDirection::rest);
+        if let Some(flow) = self.flows.peek(index)
+            && !flow.is_resting()
+        {
+            flow.rest();
             if let Payload::Tls(tls) = &mut flow.payload {
                 tls.session.rest();
             }
             self.charge(index);
+        }
+        // It is charged as it was before.
+        if let Some(flow) = self.flows.peek(index)
+            && !flow.offload.is_on()
+        {
+            let info = flow.session_info();
+            flow.payload.rest(&info);
         }
     }
 

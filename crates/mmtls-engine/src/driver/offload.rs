@@ -265,7 +265,7 @@ fn offloaded<S>(flow: &Flow<S>, direction: Option<Direction>) -> Option<Offloade
     let records = direction.map(|direction| {
         let records = match &flow.payload {
             Payload::Tls(tls) => tls.session.passing(direction),
-            Payload::Undecided(..) | Payload::Plain(_) => None,
+            Payload::Resting(_) | Payload::Undecided(..) | Payload::Plain(_) => None,
         };
         // A connection that is not read any more has only to be named.
         records.unwrap_or(OffloadedRecords { direction, next: 0, content: 0, overhead: 0 })

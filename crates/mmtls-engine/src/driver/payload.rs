@@ -1,9 +1,11 @@
 //! What a connection carries.
 
+use core::mem;
+
 use super::shown::{Before, Clear};
-use crate::follow::TlsSession;
+use crate::follow::{RestingSession, TlsSession};
 use crate::recognition::{Recogniser, Watch};
-use crate::session::Disposition;
+use crate::session::{Disposition, SessionInfo};
 use crate::tcp::{self, Carried, Phase, TcpDirection};
 use crate::tls::Direction;
 
@@ -17,6 +19,8 @@ pub(super) enum Payload<S> {
     Undecided(Recogniser, Clear<S>),
     /// TLS, followed or not.
     Tls(Box<Tls<S>>),
+    /// The same while nothing comes. [`FlowTable::get`](tcp::FlowTable::get) wakes it, so that only who looks at all flows meets one.
+    Resting(Box<Resting<S>>),
     /// Something that is not followed.
     Plain(Box<Watch>),
 }
@@ -27,6 +31,12 @@ pub(super) struct Tls<S> {
     pub(super) state: S,
     /// What was in front of it.
     pub(super) before: Option<Before<S>>,
+}
+
+/// A session that is idle, and what the application keeps of it.
+pub(super) struct Resting<S> {
+    pub(super) session: RestingSession,
+    pub(super) state: S,
 }
 
 impl<S> Default for Payload<S> {
@@ -43,6 +53,7 @@ impl<S> Payload<S> {
                 Some(before) if before.shown.disposition().is_kill() => before.shown.disposition(),
                 _ => tls.session.disposition(),
             },
+            Self::Resting(_) => RestingSession::DISPOSITION,
             Self::Undecided(_, clear) => clear.disposition(),
             Self::Plain(_) => Disposition::Follow,
         }
@@ -52,7 +63,7 @@ impl<S> Payload<S> {
     pub(super) fn is_stalled(&self) -> bool {
         match self {
             Self::Tls(tls) => Direction::BOTH.into_iter().any(|it| tls.session.is_stalled(it)),
-            Self::Undecided(..) | Self::Plain(_) => false,
+            Self::Resting(_) | Self::Undecided(..) | Self::Plain(_) => false,
         }
     }
 
@@ -60,17 +71,43 @@ impl<S> Payload<S> {
     pub(super) fn is_undecided(&self) -> bool {
         matches!(self, Self::Undecided(_, clear) if !clear.is_shown())
     }
+
+    /// The connection is idle, and its session with it. `flow`: what the flow says of the session.
+    pub(super) fn rest(&mut self, flow: &SessionInfo) {
+        if let Self::Tls(tls) = self
+            && tls.before.is_none()
+            && let Some(session) = tls.session.take_resting(flow)
+            && let Self::Tls(tls) = mem::take(self)
+        {
+            let Tls { state, .. } = *tls;
+            *self = Self::Resting(Box::new(Resting { session, state }));
+        }
+    }
 }
 
 impl<S> Carried for Payload<S> {
     fn is_tls(&self) -> bool {
-        matches!(self, Self::Tls(_))
+        matches!(self, Self::Tls(_) | Self::Resting(_))
+    }
+
+    fn is_resting(&self) -> bool {
+        matches!(self, Self::Resting(_))
+    }
+
+    fn wake(self, flow: SessionInfo) -> Self {
+        match self {
+            Self::Resting(resting) => {
+                let Resting { session, state } = *resting;
+                Self::Tls(Box::new(Tls { session: session.wake(flow), state, before: None }))
+            }
+            awake => awake,
+        }
     }
 
     fn partial(&self, direction: Direction, len: usize) -> &[u8] {
         match self {
             Self::Tls(tls) => tls.session.partial(direction, len),
-            Self::Undecided(..) | Self::Plain(_) => &[],
+            Self::Resting(_) | Self::Undecided(..) | Self::Plain(_) => &[],
         }
     }
 }
@@ -79,7 +116,7 @@ impl<S> Carried for Payload<S> {
 pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
     match &flow.payload {
         Payload::Plain(_) => false,
-        Payload::Undecided(..) => true,
+        Payload::Undecided(..) | Payload::Resting(_) => true,
         Payload::Tls(tls) => tls.session.disposition() != Disposition::Bypass,
     }
 }
@@ -99,7 +136,8 @@ mod tests {
     /// What `bench/README.md` says of memory.
     #[test]
     fn accepts_no_more_memory_for_a_connection_than_is_told() {
-        assert!(size_of::<Flow<()>>() <= 616, "{}", size_of::<Flow<()>>());
-        assert!(size_of::<Tls<()>>() <= 1248, "{}", size_of::<Tls<()>>());
+        assert!(size_of::<Flow<()>>() <= 496, "{}", size_of::<Flow<()>>());
+        assert!(size_of::<Tls<()>>() <= 856, "{}", size_of::<Tls<()>>());
+        assert!(size_of::<Resting<()>>() <= 264, "{}", size_of::<Resting<()>>());
     }
 }

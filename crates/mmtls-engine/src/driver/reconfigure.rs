@@ -57,6 +57,7 @@ impl<H: Handler> Engine<H> {
                     }
                     update(&mut self.handler, &mut tls.state);
                 }
+                Payload::Resting(resting) => update(&mut self.handler, &mut resting.state),
                 Payload::Undecided(_, Clear::Shown(shown)) => {
                     update(&mut self.handler, shown.state_mut());
                 }

@@ -106,7 +106,7 @@ impl<H: Handler> Engine<H> {
             Payload::Tls(_) if matches!(flow.phase, Phase::Closed(_)) => {
                 self.kill(index, false, EndReason::ResetByPolicy(SessionError::MemoryCap));
             }
-            Payload::Tls(_) => {}
+            Payload::Tls(_) | Payload::Resting(_) => {}
             Payload::Undecided(..) | Payload::Plain(_) => {
                 self.give_up(index, Direction::ClientToServer, SessionError::MemoryCap)
             }

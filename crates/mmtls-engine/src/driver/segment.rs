@@ -214,6 +214,7 @@ fn refuses_urgent<S>(flow: &Flow<S>, direction: Direction, payload: &[u8]) -> bo
             clear.is_shown() || recogniser.refuses_urgent() || begins
         }
         Payload::Plain(watch) => !flow.is_exempt() && (watch.refuses_urgent() || begins),
+        Payload::Resting(_) => true,
         Payload::Tls(tls) => tls.session.disposition() != Disposition::Bypass,
     }
 }

@@ -175,7 +175,7 @@ fn kept_bytes<S: Default>(flow: &Flow<S>) -> usize {
     let carried = match &flow.payload {
         Payload::Tls(tls) => tls.session.kept_bytes(),
         Payload::Undecided(recogniser, clear) => recogniser.kept_bytes() + clear.kept_bytes(),
-        Payload::Plain(_) => 0,
+        Payload::Resting(_) | Payload::Plain(_) => 0,
     };
     flow.halves.iter().map(TcpDirection::kept_bytes).sum::<usize>() + carried
 }

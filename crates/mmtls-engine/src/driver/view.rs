@@ -5,6 +5,7 @@
 
 use core::net::SocketAddr;
 use core::ops::Range;
+use std::borrow::Cow;
 
 use super::Engine;
 use super::payload::{Flow, Payload};
@@ -54,7 +55,7 @@ pub enum Carries<'a, S> {
     /// TLS, followed or not.
     Session {
         /// What is known of it.
-        info: &'a SessionInfo,
+        info: Cow<'a, SessionInfo>,
         /// What the application keeps of it.
         state: &'a S,
         /// Its records are looked at; otherwise they pass, or are dropped.
@@ -128,11 +129,17 @@ impl<H: Handler> Engine<H> {
             is_offloaded: flow.offload.is_on(),
             carries: match &flow.payload {
                 Payload::Undecided(..) => Carries::Undecided,
+                Payload::Resting(resting) => Carries::Session {
+                    info: Cow::Owned(resting.session.info(flow.session_info())),
+                    state: &resting.state,
+                    is_followed: true,
+                    stalled_since_ns: [None; 2],
+                },
                 Payload::Plain(_) => Carries::Other {
                     waits: FlowIndex::new(slot).and_then(|it| self.late.id(it)) == Some(flow.id),
                 },
                 Payload::Tls(tls) => Carries::Session {
-                    info: tls.session.info(),
+                    info: Cow::Borrowed(tls.session.info()),
                     state: &tls.state,
                     is_followed: tls.session.disposition() == Disposition::Follow,
                     stalled_since_ns: Direction::BOTH

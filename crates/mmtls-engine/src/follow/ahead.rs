@@ -20,6 +20,11 @@ impl KeysAhead {
         self.application.add(source, (epoch, opener)).is_ok()
     }
 
+    /// Whether no keys have come.
+    pub(super) fn is_unused(&self) -> bool {
+        self.handshake.is_unused() && self.application.is_unused()
+    }
+
     /// Whether keys of this application epoch came ahead of it.
     pub(super) fn has(&self, epoch: u32) -> bool {
         self.application.iter().any(|(of, _)| *of == epoch)

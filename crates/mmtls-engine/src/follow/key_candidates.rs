@@ -16,6 +16,11 @@ pub(super) struct KeyCandidates {
 }
 
 impl KeyCandidates {
+    /// Whether none have come.
+    pub(super) fn is_unused(&self) -> bool {
+        self.openers.is_unused()
+    }
+
     /// The keys that opened the latest record.
     pub(super) fn opener(&self) -> Option<&dyn OpenRecord> {
         self.openers.get(0).map(|opener| &**opener)

@@ -6,6 +6,7 @@
 //!  negotiation  the hellos: what was agreed
 //!  tls12 tls13  how records are read once it is known which version it is: one state each
 //!  search       the first record of a direction, where the beginning was not seen
+//!  resting      a session that is idle
 //!  reporter     what is known and was decided; raises the events, applies the policies
 //! ```
 //!
@@ -19,6 +20,7 @@ mod key_candidates;
 mod negotiation;
 mod protocol;
 mod reporter;
+mod resting;
 mod search;
 mod session;
 mod sink;
@@ -27,6 +29,7 @@ mod tls12;
 mod tls13;
 
 pub(crate) use context::Context;
+pub(crate) use resting::RestingSession;
 pub(crate) use search::RecordSearch;
 pub(crate) use session::TlsSession;
 pub(crate) use sink::SessionSink;

@@ -69,6 +69,22 @@ impl Negotiation {
         Self { turn: Turn::Settled, client_random, server_random, ..Self::new() }
     }
 
+    /// Goes on behind this handshake instead of the first one.
+    pub(super) fn behind(self, number: u32, encrypt_then_mac: bool, in_full: bool) -> Self {
+        Self { number, encrypt_then_mac, in_full, ..self }
+    }
+
+    /// Whether [`Self::settled`] and [`Self::behind`] make the same one.
+    pub(super) fn is_settled_as(
+        &self,
+        client_random: [u8; 32],
+        server_random: Option<[u8; 32]>,
+    ) -> bool {
+        self.turn == Turn::Settled
+            && self.session_id.is_empty()
+            && (self.client_random, self.server_random) == (client_random, server_random)
+    }
+
     /// 0 for the session's first handshake; its keys are those of this epoch (TLS 1.2).
     pub(super) fn number(&self) -> u32 {
         self.number

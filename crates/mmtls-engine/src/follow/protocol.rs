@@ -38,28 +38,28 @@ pub(super) enum Exempt {
 
 pub(super) struct Protocol {
     pub(super) reporter: Reporter,
-    negotiation: Negotiation,
-    version: Version,
+    pub(super) negotiation: Negotiation,
+    pub(super) version: Version,
     /// It is exempt, which counts once the ServerHello is known.
-    exempt: Option<Exempt>,
+    pub(super) exempt: Option<Exempt>,
     /// Some keys are the client's, which could have refused.
     pub(super) client_shares: bool,
     /// What its endpoints' refusals come to, as soon as there is one.
-    refusal: Option<Refusal>,
+    pub(super) refusal: Option<Refusal>,
     /// In the clear, and of TLS 1.2, by direction.
-    messages: [MessageBuffer; 2],
+    pub(super) messages: [MessageBuffer; 2],
 }
 
 /// What a refusal to share comes to: decided once for a session.
 #[derive(Clone, Copy)]
-struct Refusal {
+pub(super) struct Refusal {
     policy: Policy,
     /// The client refuses more than it may.
     is_one_too_many: bool,
 }
 
 /// How records are read.
-enum Version {
+pub(super) enum Version {
     /// Not known before the ServerHello, nor where that one's suite is not followed.
     Undecided(Ahead),
     Tls12(Tls12),
@@ -68,7 +68,7 @@ enum Version {
 
 /// What may be there before the version is known.
 #[derive(Default)]
-struct Ahead {
+pub(super) struct Ahead {
     /// Early data are those of TLS 1.3, whatever is agreed on later.
     early: Early,
     keys: [KeysAhead; 2],

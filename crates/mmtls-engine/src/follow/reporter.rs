@@ -21,9 +21,9 @@ use crate::tls::{
 pub(super) struct Reporter {
     pub(super) info: SessionInfo,
     disposition: Disposition,
-    control: Control,
+    pub(super) control: Control,
     /// Content bytes that a pause skipped since the last delivered record, by direction.
-    skipped: [u64; 2],
+    pub(super) skipped: [u64; 2],
     handshake_started: bool,
     server_answered: bool,
     handshake_ended: bool,
@@ -68,6 +68,16 @@ impl Reporter {
     /// Whether the session's bytes are still looked at.
     pub(super) fn following(&self) -> bool {
         self.disposition == Disposition::Follow && !self.ended
+    }
+
+    /// Whether [`Self::behind_handshake`] makes the same one of what is known, pauses and [`Self::offers_ech`].
+    pub(super) fn may_rest(&self) -> bool {
+        self.following()
+            && !self.control.reset
+            && self.handshake_started
+            && self.server_answered
+            && self.handshake_ended
+            && self.info.hellos.is_none()
     }
 
     pub(super) fn handshake_ended(&self) -> bool {

@@ -23,18 +23,18 @@ use crate::tls::{
 
 /// One session that is, or was, followed.
 pub(crate) struct TlsSession {
-    protocol: Protocol,
-    streams: [Stream; 2],
+    pub(super) protocol: Protocol,
+    pub(super) streams: [Stream; 2],
     /// What waits of the server goes on behind the client's stall: see [`Self::answers_what_waits`].
-    server_waits: bool,
+    pub(super) server_waits: bool,
     /// It has waited for the client's stall long enough, and goes on before it.
-    order_is_lost: bool,
-    end: End,
+    pub(super) order_is_lost: bool,
+    pub(super) end: End,
 }
 
 /// Whether the connection has ended, and what has passed waits for its keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     NotYet,
     Waits,
     HasWaited,

@@ -53,6 +53,15 @@ impl Stream {
         }
     }
 
+    /// Whether nothing is kept, waits or has been told: it can be made again.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let is_told = self.stall_told || self.early_fin_raised;
+        self.pending().is_empty()
+            && self.stalled_since_ns.is_none()
+            && !is_told
+            && self.unlocated.is_none()
+    }
+
     /// Takes the buffer out for processing, and where its bytes begin.
     pub(super) fn take_buffer(&mut self) -> (Vec<u8>, usize) {
         (core::mem::take(&mut self.buffer), core::mem::take(&mut self.start) as usize)

@@ -56,6 +56,25 @@ impl Tls12 {
         self.epochs.iter_mut().flatten().for_each(Epoch::rest);
     }
 
+    /// Whether [`Self::go_on`] makes the same one, with its epochs.
+    fn is_settled(&self) -> bool {
+        let Self { epochs, ahead, sources, finished } = self;
+        epochs.iter().flatten().all(Epoch::has_keys)
+            && epochs.iter().all(Option::is_some)
+            && ahead.iter().all(KeysAhead::is_unused)
+            && *sources == [None; 2]
+            && *finished == [true; 2]
+    }
+
+    /// Takes its epochs where they are all that is needed to go on.
+    pub(super) fn take_epochs(&mut self) -> Option<[Epoch; 2]> {
+        if !self.is_settled() {
+            return None;
+        }
+        let [client, server] = core::mem::take(&mut self.epochs);
+        Some([client?, server?])
+    }
+
     /// Whether records of this direction are protected.
     pub(super) fn is_protected(&self, direction: Direction) -> bool {
         self.epochs[direction.index()].is_some()

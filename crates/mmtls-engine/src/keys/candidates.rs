@@ -45,6 +45,11 @@ impl<T> Candidates<T> {
         self.items().is_empty()
     }
 
+    /// Whether nothing has come.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.0.is_none()
+    }
+
     pub(crate) fn get(&self, at: usize) -> Option<&T> {
         self.items().get(at).map(|(_, item)| item)
     }

@@ -28,6 +28,12 @@ pub(crate) trait Carried: Default {
     /// Whether it is TLS, followed or not.
     fn is_tls(&self) -> bool;
 
+    /// Whether it is idle, and in a form that takes less memory.
+    fn is_resting(&self) -> bool;
+
+    /// In the form in which it is used. `flow`: what its flow says of it.
+    fn wake(self, flow: SessionInfo) -> Self;
+
     /// The last so many bytes that are kept of a direction, since they are an incomplete record.
     fn partial(&self, direction: Direction, len: usize) -> &[u8];
 }
@@ -173,6 +179,19 @@ impl<P: Carried> Flow<P> {
         }
     }
 
+    /// The connection goes on: what it carries is in the form in which it is used.
+    #[cold]
+    pub(super) fn wake(&mut self) {
+        let info = self.session_info();
+        self.payload = core::mem::take(&mut self.payload).wake(info);
+    }
+
+    /// The connection is idle: what can be made again is given back, but for what it carries.
+    pub(crate) fn rest(&mut self) {
+        self.halves.iter_mut().for_each(TcpDirection::rest);
+        self.stake.rest();
+    }
+
     /// The acknowledgment of its SYN-ACK has come.
     pub(crate) fn open(&mut self, now_ns: u64) {
         self.phase = Phase::Open;
@@ -186,6 +205,11 @@ impl<P: Carried> Flow<P> {
 
     pub(crate) fn is_tls(&self) -> bool {
         self.payload.is_tls()
+    }
+
+    /// Whether what it carries rests.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.payload.is_resting()
     }
 
     /// Whether it is left alone, whatever it carries.

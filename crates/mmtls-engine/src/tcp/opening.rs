@@ -37,9 +37,12 @@ pub(crate) struct SynAck {
     pub(crate) answer: Syn,
 }
 
-/// The SYNs and SYN-ACKs of a four-tuple that may still become a connection.
+/// The SYNs and SYN-ACKs of a four-tuple that may still become a connection. An open connection has none, and no memory for them.
 #[derive(Default)]
-pub(crate) struct Opening {
+pub(crate) struct Opening(Option<Box<Seen>>);
+
+#[derive(Default)]
+struct Seen {
     syns: Vec<Syn>,
     syn_acks: Vec<SynAck>,
 }
@@ -47,50 +50,60 @@ pub(crate) struct Opening {
 impl Opening {
     /// What goes on where another flow's opening was answered.
     pub(crate) fn answered(syn_ack: SynAck) -> Self {
-        Self { syns: vec![syn_ack.syn], syn_acks: vec![syn_ack] }
+        Self(Some(Box::new(Seen { syns: vec![syn_ack.syn], syn_acks: vec![syn_ack] })))
     }
 
     /// Whether there is nothing left that could become a connection.
     pub(crate) fn is_over(&self) -> bool {
-        self.syns.is_empty()
+        self.syns().is_empty()
+    }
+
+    fn syns(&self) -> &[Syn] {
+        self.0.as_ref().map_or(&[], |seen| &seen.syns)
+    }
+
+    fn syn_acks(&self) -> &[SynAck] {
+        self.0.as_ref().map_or(&[], |seen| &seen.syn_acks)
     }
 
     /// Remembers a SYN. Of too many the oldest one goes that was not answered: a flood of forged
     /// ones cannot take away what both sides have vouched for.
     pub(crate) fn push_syn(&mut self, syn: Syn) {
-        if let Some(known) = self.find_syn(syn.direction, syn.sequence) {
+        let seen = self.0.get_or_insert_default();
+        let same = |it: &&mut Syn| it.direction == syn.direction && it.sequence == syn.sequence;
+        if let Some(known) = seen.syns.iter_mut().find(same) {
             // A copy. Some systems leave options out of later ones; a window that is taken for too
             // large does no harm, since bytes ahead are kept and compared.
             let scale = known.window_scale.max(syn.window_scale);
             *known = Syn { window_scale: scale, window: known.window.max(syn.window), ..syn };
             return;
         }
-        let of_direction = self.syns.iter().filter(|it| it.direction == syn.direction).count();
+        let of_direction = seen.syns.iter().filter(|it| it.direction == syn.direction).count();
         if of_direction >= MAX_SYNS {
             let unanswered = |it: &Syn| {
-                !self.syn_acks.iter().any(|known| {
+                !seen.syn_acks.iter().any(|known| {
                     known.syn.direction == it.direction && known.syn.sequence == it.sequence
                 })
             };
-            let oldest = self
+            let oldest = seen
                 .syns
                 .iter()
                 .position(|it| it.direction == syn.direction && unanswered(it))
-                .or_else(|| self.syns.iter().position(|it| it.direction == syn.direction));
+                .or_else(|| seen.syns.iter().position(|it| it.direction == syn.direction));
             if let Some(at) = oldest {
-                let gone = self.syns.remove(at);
-                self.forget_answers(&gone);
+                let gone = seen.syns.remove(at);
+                seen.forget_answers(&gone);
             }
         }
         // There is one, as a rule, and it waits as long as whoever sends it likes.
-        self.syns.reserve_exact(1);
-        self.syns.push(syn);
+        seen.syns.reserve_exact(1);
+        seen.syns.push(syn);
     }
 
     /// The SYN of the other direction that a SYN-ACK acknowledges, exactly: there are no data on SYNs,
     /// so no answer fits two.
     pub(crate) fn answered_by(&self, direction: Direction, acknowledgment: u32) -> Option<Syn> {
-        self.syns
+        self.syns()
             .iter()
             .find(|it| it.direction == direction.reverse() && it.initial() == acknowledgment)
             .copied()
@@ -103,39 +116,41 @@ impl Opening {
                 && known.syn.sequence == syn_ack.syn.sequence
                 && known.syn.direction == syn_ack.syn.direction
         };
-        if let Some(known) = self.syn_acks.iter_mut().find(same) {
+        let syn_acks = &mut self.0.get_or_insert_default().syn_acks;
+        if let Some(known) = syn_acks.iter_mut().find(same) {
             *known = syn_ack;
             return true;
         }
-        let room = self.syn_acks.len() < MAX_SYN_ACKS;
+        let room = syn_acks.len() < MAX_SYN_ACKS;
         if room {
-            self.syn_acks.reserve_exact(1);
-            self.syn_acks.push(syn_ack);
+            syn_acks.reserve_exact(1);
+            syn_acks.push(syn_ack);
         }
         room
     }
 
     /// The answers to SYNs of a direction.
     pub(crate) fn answers_to(&self, direction: Direction) -> impl Iterator<Item = &SynAck> {
-        self.syn_acks.iter().filter(move |it| it.syn.direction == direction)
+        self.syn_acks().iter().filter(move |it| it.syn.direction == direction)
     }
 
     /// The sender of a direction, or the side that answers it, has reset what begins at this number.
     /// Returns whether there was such a SYN.
     pub(crate) fn reset(&mut self, direction: Direction, initial: u32) -> bool {
         let found = |it: &Syn| it.direction == direction && it.initial() == initial;
-        let Some(at) = self.syns.iter().position(found) else {
+        let Some(seen) = &mut self.0 else {
             return false;
         };
-        let gone = self.syns.remove(at);
-        self.forget_answers(&gone);
+        let Some(at) = seen.syns.iter().position(found) else {
+            return false;
+        };
+        let gone = seen.syns.remove(at);
+        seen.forget_answers(&gone);
         true
     }
+}
 
-    fn find_syn(&mut self, direction: Direction, sequence: u32) -> Option<&mut Syn> {
-        self.syns.iter_mut().find(|it| it.direction == direction && it.sequence == sequence)
-    }
-
+impl Seen {
     fn forget_answers(&mut self, syn: &Syn) {
         self.syn_acks
             .retain(|it| it.syn.direction != syn.direction || it.syn.sequence != syn.sequence);
@@ -174,7 +189,7 @@ mod tests {
             opening.push_syn(syn(C, forged));
             opening.push_syn(syn(S, forged));
         }
-        assert_eq!(opening.syns.len(), 2 * MAX_SYNS);
+        assert_eq!(opening.syns().len(), 2 * MAX_SYNS);
         assert_eq!(opening.answers_to(C).count(), 1);
         assert_eq!(opening.answered_by(S, 11), Some(syn(C, 10)));
         for forged in 60..70 {

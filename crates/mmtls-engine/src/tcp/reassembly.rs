@@ -47,6 +47,13 @@ pub(crate) enum Insert<'a> {
 pub(crate) struct Assembler {
     /// Stream offset of the next in-order byte.
     next: u64,
+    /// What is out of order: nothing, as a rule.
+    ahead: Option<Box<Ahead>>,
+}
+
+/// Pieces behind a hole.
+#[derive(Default)]
+struct Ahead {
     pieces: BTreeMap<u64, Vec<u8>>,
     buffered: usize,
 }
@@ -58,14 +65,13 @@ impl Assembler {
 
     /// Bytes charged against the cap.
     pub(crate) fn buffered(&self) -> usize {
-        self.buffered
+        self.ahead.as_ref().map_or(0, |ahead| ahead.buffered)
     }
 
     /// The offset behind the last byte buffered, `next` when nothing is.
     pub(crate) fn highest(&self) -> u64 {
-        self.pieces
-            .last_key_value()
-            .map_or(self.next, |(&offset, piece)| offset + piece.len() as u64)
+        let last = self.ahead.as_ref().and_then(|ahead| ahead.pieces.last_key_value());
+        last.map_or(self.next, |(&offset, piece)| offset + piece.len() as u64)
     }
 
     /// Offers the bytes at a stream offset; `room` is what may still be buffered.
@@ -74,7 +80,7 @@ impl Assembler {
         if end <= self.next {
             return Insert::Duplicate;
         }
-        if !self.pieces.is_empty() && self.contradicts(offset, data) {
+        if self.ahead.as_ref().is_some_and(|ahead| ahead.contradicts(offset, data)) {
             return Insert::Conflict;
         }
         if offset <= self.next {
@@ -82,7 +88,10 @@ impl Assembler {
             let skip = (self.next - offset) as usize;
             return Insert::InOrder(&data[skip..]);
         }
-        self.keep(offset, data, room)
+        let ahead = self.ahead.get_or_insert_default();
+        let answer = ahead.keep(offset, data, room);
+        self.ahead.take_if(|ahead| ahead.pieces.is_empty());
+        answer
     }
 
     /// Moves `next` behind bytes that were delivered.
@@ -93,14 +102,17 @@ impl Assembler {
     /// The next buffered piece that has become in order, without what was delivered already.
     /// It is removed; call [`Assembler::advance`] once it is delivered.
     pub(crate) fn pop_ready(&mut self) -> Option<Vec<u8>> {
-        while !self.pieces.is_empty() {
-            let entry = self.pieces.first_entry()?;
+        while let Some(ahead) = &mut self.ahead {
+            let Some(entry) = ahead.pieces.first_entry() else {
+                self.ahead = None;
+                break;
+            };
             let offset = *entry.key();
             if offset > self.next {
                 return None;
             }
             let mut piece = entry.remove();
-            self.buffered -= cost_of(&piece);
+            ahead.buffered -= cost_of(&piece);
             let skip = (self.next - offset) as usize;
             if skip < piece.len() {
                 piece.drain(..skip);
@@ -112,19 +124,18 @@ impl Assembler {
 
     /// Forgets everything that is buffered.
     pub(crate) fn clear(&mut self) {
-        self.pieces.clear();
-        self.buffered = 0;
+        self.ahead = None;
     }
 
     /// Puts nothing in order any more: the stream goes on behind what is buffered, which has passed. Whether
     /// anything was.
     pub(crate) fn skip_buffered(&mut self) -> bool {
-        let skipped = !self.pieces.is_empty();
         self.next = self.highest();
-        self.clear();
-        skipped
+        self.ahead.take().is_some_and(|ahead| !ahead.pieces.is_empty())
     }
+}
 
+impl Ahead {
     fn contradicts(&self, offset: u64, data: &[u8]) -> bool {
         let end = offset + data.len() as u64;
         self.overlapping(offset, end).any(|(&at, piece)| {
@@ -262,7 +273,7 @@ mod tests {
 
     /// Pieces, and bytes that are charged for them.
     fn kept(assembler: &Assembler) -> (usize, usize) {
-        (assembler.pieces.len(), assembler.buffered())
+        (assembler.ahead.as_ref().map_or(0, |ahead| ahead.pieces.len()), assembler.buffered())
     }
 
     #[test]

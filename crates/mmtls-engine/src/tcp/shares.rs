@@ -13,6 +13,7 @@
 //! many a change of order.
 
 use core::net::IpAddr;
+use core::num::NonZeroU32;
 use std::collections::BTreeSet;
 
 use super::index::{Index, room_to_reserve};
@@ -81,8 +82,19 @@ impl Client {
     }
 }
 
+/// One more than the place of its holder, so that an `Option` takes no more memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct ClientIndex(u32);
+pub(super) struct ClientIndex(NonZeroU32);
+
+impl ClientIndex {
+    fn new(at: usize) -> Option<Self> {
+        NonZeroU32::new(u32::try_from(at.checked_add(1)?).ok()?).map(Self)
+    }
+
+    fn at(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
 
 /// Where an amount stands among others; the last one is the largest. Its class in the upper eight bits, zero without
 /// a rank, then when it was given one, reversed: of the same class the oldest is taken for the largest, since who
@@ -122,25 +134,49 @@ struct Amount {
     rank: Rank,
 }
 
-/// What one flow holds, for its client.
-#[derive(Clone, Copy, Default, Debug)]
+/// What one flow holds, for its client. There are many, and most of them hold nothing.
+#[derive(Default, Debug)]
 pub(crate) struct Stake {
     client: Option<ClientIndex>,
-    ranked: [Amount; RANKED],
-    /// Of the others one, or none.
+    /// From 4 GiB on it is all the same how much it is.
+    amounts: [u32; RANKED],
+    /// Nothing while there is none.
+    ranks: Option<Box<[Rank; RANKED]>>,
+    /// Of the other resources one, or none.
     counted: [bool; RESOURCES - RANKED],
 }
 
 impl Stake {
+    /// Whose it is.
+    pub(super) fn client(&self) -> Option<ClientIndex> {
+        self.client
+    }
+
     pub(crate) fn amount(&self, resource: Resource) -> usize {
         self.amount_of(resource as usize)
     }
 
     fn amount_of(&self, number: usize) -> usize {
         match number.checked_sub(RANKED) {
-            None => self.ranked[number].amount,
+            None => self.amounts[number] as usize,
             Some(at) => self.counted[at].into(),
         }
+    }
+
+    fn ranked(&self, number: usize) -> Amount {
+        let rank = self.ranks.as_ref().map_or(Rank::NONE, |ranks| ranks[number]);
+        Amount { amount: self.amount_of(number), rank }
+    }
+
+    fn set_rank(&mut self, number: usize, rank: Rank) {
+        if rank != Rank::NONE || self.ranks.is_some() {
+            self.ranks.get_or_insert_default()[number] = rank;
+        }
+    }
+
+    /// The connection is idle: memory for ranks is given back where it has none.
+    pub(super) fn rest(&mut self) {
+        self.ranks.take_if(|ranks| **ranks == [Rank::NONE; RANKED]);
     }
 }
 
@@ -236,18 +272,21 @@ impl Shares {
                     Some(at) => at,
                     None => {
                         // As many as flows, which are numbered in the same way.
+                        let Some(at) = ClientIndex::new(self.holders.len()) else {
+                            return;
+                        };
                         self.holders.push(None);
-                        ClientIndex((self.holders.len() - 1) as u32)
+                        at
                     }
                 };
-                if let Some(slot) = self.holders.get_mut(at.0 as usize) {
+                if let Some(slot) = self.holders.get_mut(at.at()) {
                     *slot = Some(holder);
                 }
                 self.index.insert(&client, at);
                 at
             }
         };
-        if let Some(holder) = self.holders.get_mut(at.0 as usize).and_then(Option::as_mut) {
+        if let Some(holder) = self.holders.get_mut(at.at()).and_then(Option::as_mut) {
             holder.flows += 1;
         }
         stake.client = Some(at);
@@ -264,7 +303,7 @@ impl Shares {
         let Some(at) = stake.client.take() else {
             return;
         };
-        let Some(slot) = self.holders.get_mut(at.0 as usize) else {
+        let Some(slot) = self.holders.get_mut(at.at()) else {
             return;
         };
         if let Some(holder) = slot {
@@ -289,6 +328,7 @@ impl Shares {
     }
 
     fn set_number(&mut self, flow: FlowIndex, stake: &mut Stake, number: usize, amount: usize) {
+        let amount = amount.min(u32::MAX as usize);
         let before = stake.amount_of(number);
         if before == amount {
             return;
@@ -296,7 +336,7 @@ impl Shares {
         let Some(at) = stake.client else {
             return;
         };
-        let Some(holder) = self.holders.get_mut(at.0 as usize).and_then(Option::as_mut) else {
+        let Some(holder) = self.holders.get_mut(at.at()).and_then(Option::as_mut) else {
             return;
         };
         let scale = &SCALES[number];
@@ -307,9 +347,11 @@ impl Shares {
                 stake.counted[counted] = amount > 0;
             }
             None => {
-                let own = &mut stake.ranked[number];
+                let mut own = stake.ranked(number);
                 let change = own.set(amount, scale.least_of_flow, scale.unit, &mut self.serial);
+                stake.amounts[number] = own.amount as u32;
                 if let Some(change) = change {
+                    stake.set_rank(number, own.rank);
                     order.move_flow(at, flow, change);
                 }
             }
@@ -326,7 +368,7 @@ impl Shares {
     pub(crate) fn largest(
         &mut self,
         resource: Resource,
-        stake_of: impl Fn(FlowIndex) -> Option<Stake>,
+        held_by: impl Fn(FlowIndex) -> usize,
     ) -> Largest {
         let number = resource as usize;
         let scale = &SCALES[number];
@@ -339,8 +381,7 @@ impl Shares {
             let flow = order.flows.range(..=last).next_back().filter(|(of, ..)| *of == at);
             let Some(&(_, rank, flow)) = flow else {
                 // Each of its flows holds next to nothing.
-                let Some(holder) = self.holders.get_mut(at.0 as usize).and_then(Option::as_mut)
-                else {
+                let Some(holder) = self.holders.get_mut(at.at()).and_then(Option::as_mut) else {
                     return Largest::None;
                 };
                 let all = &mut holder.amounts[number];
@@ -348,8 +389,7 @@ impl Shares {
                 order.move_client(at, [old, Rank::NONE]);
                 continue;
             };
-            let now = stake_of(flow).map_or(0, |stake| stake.amount_of(number));
-            return match class_of(now, scale.least_of_flow, scale.unit) == rank.class() {
+            return match class_of(held_by(flow), scale.least_of_flow, scale.unit) == rank.class() {
                 true => Largest::Flow(flow),
                 false => Largest::Outdated(flow),
             };
@@ -363,7 +403,7 @@ impl Shares {
         let order = &mut self.orders[number];
         for _ in 0..MAX_CORRECTIONS {
             let &(rank, at) = order.clients.last()?;
-            let holder = self.holders.get_mut(at.0 as usize).and_then(Option::as_mut)?;
+            let holder = self.holders.get_mut(at.at()).and_then(Option::as_mut)?;
             let all = &mut holder.amounts[number];
             let right = class_of(all.amount, scale.least_of_client, scale.unit);
             if right == rank.class() {
@@ -392,15 +432,15 @@ impl Shares {
         self.holder(Some(at)).filter(|_| more).map(|holder| holder.settled)
     }
 
-    /// The settled flows of a flow's client.
-    pub(crate) fn settled_of(&mut self, stake: &Stake) -> Option<&mut List> {
-        let holder = self.holders.get_mut(stake.client?.0 as usize)?.as_mut()?;
+    /// The settled flows of a client.
+    pub(super) fn settled_of(&mut self, client: Option<ClientIndex>) -> Option<&mut List> {
+        let holder = self.holders.get_mut(client?.at())?.as_mut()?;
         Some(&mut holder.settled)
     }
 
-    /// The attempts of a flow's client.
-    pub(crate) fn attempts_of(&mut self, stake: &Stake) -> Option<&mut List> {
-        let holder = self.holders.get_mut(stake.client?.0 as usize)?.as_mut()?;
+    /// The attempts of a client.
+    pub(super) fn attempts_of(&mut self, client: Option<ClientIndex>) -> Option<&mut List> {
+        let holder = self.holders.get_mut(client?.at())?.as_mut()?;
         Some(&mut holder.attempts)
     }
 
@@ -408,15 +448,16 @@ impl Shares {
     pub(crate) fn correct(&mut self, flow: FlowIndex, stake: &mut Stake, resource: Resource) {
         let number = resource as usize;
         let scale = &SCALES[number];
-        let Some(own) = stake.ranked.get_mut(number) else {
+        if number >= RANKED {
             return;
-        };
-        let old = own.rank;
-        own.rank = old.of_class(class_of(own.amount, scale.least_of_flow, scale.unit));
+        }
+        let Amount { amount, rank: old } = stake.ranked(number);
+        let new = old.of_class(class_of(amount, scale.least_of_flow, scale.unit));
         if let Some(at) = stake.client
-            && old != own.rank
+            && old != new
         {
-            self.orders[number].move_flow(at, flow, [old, own.rank]);
+            stake.set_rank(number, new);
+            self.orders[number].move_flow(at, flow, [old, new]);
         }
     }
 
@@ -426,7 +467,7 @@ impl Shares {
     }
 
     fn holder(&self, at: Option<ClientIndex>) -> Option<&Holder> {
-        self.holders.get(at?.0 as usize)?.as_ref()
+        self.holders.get(at?.at())?.as_ref()
     }
 
     /// Clients that have a flow.
@@ -525,7 +566,7 @@ mod tests {
         fn largest(&mut self) -> Option<u32> {
             loop {
                 let Self(shares, stakes) = self;
-                match shares.largest(HeldFrames, |it| stakes.get(it.slot()).copied()) {
+                match shares.largest(HeldFrames, |it| stakes[it.slot()].amount(HeldFrames)) {
                     Largest::Flow(flow) => return Some(flow.slot() as u32),
                     Largest::None => return None,
                     Largest::Outdated(flow) => {

@@ -23,11 +23,9 @@ const SPARE: usize = 1024;
 /// Connections of a client that are compared when one of them has to go.
 const MAX_COMPARED: usize = 16;
 
-/// An open connection rests when nothing of it has come for so long.
-const REST_NS: u64 = 30_000_000_000;
-
-/// One that rests may have gone on: it is made to rest once more after so long, if it has fallen silent again.
-const REST_AGAIN_NS: u64 = 300_000_000_000;
+/// An open connection that rests may have gone on: it is made to rest once more after so many times as long, if it has fallen
+/// silent again.
+const REST_AGAIN: u64 = 10;
 
 /// A client may have one tombstone for so many places of the table, however full that is.
 const TOMBSTONE_SHARE: usize = 16;
@@ -111,13 +109,27 @@ impl<P: Carried> FlowTable<P> {
         Some(index)
     }
 
+    /// A flow. What it carries rests no more.
     pub(crate) fn get(&mut self, index: FlowIndex) -> Option<&mut Flow<P>> {
-        self.slots.get_mut(index.slot())?.as_mut()
+        let flow = self.peek(index)?;
+        if flow.is_resting() {
+            flow.wake();
+        }
+        Some(flow)
     }
 
     /// The flow, if the slot still holds that one.
     pub(crate) fn get_if(&mut self, index: FlowIndex, id: SessionId) -> Option<&mut Flow<P>> {
         self.get(index).filter(|flow| flow.id == id)
+    }
+
+    /// A flow as it is, perhaps at rest.
+    pub(crate) fn peek(&mut self, index: FlowIndex) -> Option<&mut Flow<P>> {
+        self.slots.get_mut(index.slot())?.as_mut()
+    }
+
+    fn peek_if(&mut self, index: FlowIndex, id: SessionId) -> Option<&mut Flow<P>> {
+        self.peek(index).filter(|flow| flow.id == id)
     }
 
     /// Adds a flow; `None` when the table is full.
@@ -146,7 +158,8 @@ impl<P: Carried> FlowTable<P> {
         *self.slots.get_mut(index.slot())? = Some(flow);
         self.index.insert(&key, index);
         self.link(index);
-        self.check_at(now_ns.saturating_add(limits.opening_timeout_ns), index, id);
+        let first = limits.opening_timeout_ns.min(limits.rest_after_ns);
+        self.check_at(now_ns.saturating_add(first), index, id);
         Some(index)
     }
 
@@ -174,7 +187,7 @@ impl<P: Carried> FlowTable<P> {
     pub(crate) fn oldest_opening(&mut self) -> Option<FlowIndex> {
         loop {
             let oldest = self.shares.largest_attempts().or(self.attempts.first)?;
-            if self.get(oldest).is_some_and(|flow| is_one_sided(flow)) {
+            if self.peek(oldest).is_some_and(|flow| is_one_sided(flow)) {
                 return Some(oldest);
             }
             self.settle(oldest);
@@ -196,7 +209,7 @@ impl<P: Carried> FlowTable<P> {
 
     /// Notes whether both sides vouch for a flow by now: to be asked with each of its packets.
     pub(crate) fn settle_attempt(&mut self, index: FlowIndex) {
-        if self.get(index).is_some_and(|flow| flow.attempt.is_some() && !is_one_sided(flow)) {
+        if self.peek(index).is_some_and(|flow| flow.attempt.is_some() && !is_one_sided(flow)) {
             self.settle(index);
         }
     }
@@ -213,8 +226,8 @@ impl<P: Carried> FlowTable<P> {
             Phase::Opening | Phase::Open => {
                 self.shares.set(index, &mut flow.stake, Resource::Settled, 1);
                 flow.proven = Proven::Settled(Neighbours::default());
-                let stake = flow.stake;
-                if let Some(own) = self.shares.settled_of(&stake) {
+                let client = flow.stake.client();
+                if let Some(own) = self.shares.settled_of(client) {
                     own.push(&mut self.slots, index, Of::Proven);
                 }
             }
@@ -223,7 +236,7 @@ impl<P: Carried> FlowTable<P> {
 
     /// A connection is over. An attempt stays among those, since it is still to be told as one.
     pub(crate) fn close(&mut self, index: FlowIndex, reason: EndReason) {
-        let Some(flow) = self.get(index) else {
+        let Some(flow) = self.peek(index) else {
             return;
         };
         flow.phase = Phase::Closed(reason);
@@ -234,7 +247,7 @@ impl<P: Carried> FlowTable<P> {
     }
 
     fn list_closed(&mut self, index: FlowIndex) {
-        if let Some(flow) = self.get(index) {
+        if let Some(flow) = self.peek(index) {
             flow.proven = Proven::Closed(Neighbours::default());
             self.closed.push(&mut self.slots, index, Of::Proven);
         }
@@ -243,7 +256,7 @@ impl<P: Carried> FlowTable<P> {
     /// The connection that has been over for the longest time, and how it ended.
     pub(crate) fn oldest_closed(&mut self) -> Option<(FlowIndex, EndReason)> {
         let oldest = self.closed.first?;
-        match self.get(oldest)?.phase {
+        match self.peek(oldest)?.phase {
             Phase::Closed(reason) => Some((oldest, reason)),
             _ => None,
         }
@@ -259,13 +272,13 @@ impl<P: Carried> FlowTable<P> {
             Proven::Closed(_) => self.closed.remove(&mut self.slots, index, Of::Proven),
             Proven::Settled(_) => {
                 self.shares.set(index, &mut flow.stake, Resource::Settled, 0);
-                let stake = flow.stake;
-                if let Some(own) = self.shares.settled_of(&stake) {
+                let client = flow.stake.client();
+                if let Some(own) = self.shares.settled_of(client) {
                     own.remove(&mut self.slots, index, Of::Proven);
                 }
             }
         }
-        if let Some(flow) = self.get(index) {
+        if let Some(flow) = self.peek(index) {
             flow.proven = Proven::No;
         }
     }
@@ -296,10 +309,10 @@ impl<P: Carried> FlowTable<P> {
         self.shares.join(index, &mut flow.stake, Client::new(flow.client.ip()));
         self.shares.set(index, &mut flow.stake, Resource::Attempts, 1);
         flow.attempt = Some([Neighbours::default(); 2]);
-        let stake = flow.stake;
+        let client = flow.stake.client();
         self.attempt_count += 1;
         self.attempts.push(&mut self.slots, index, Of::Everybody);
-        if let Some(own) = self.shares.attempts_of(&stake) {
+        if let Some(own) = self.shares.attempts_of(client) {
             own.push(&mut self.slots, index, Of::Client);
         }
     }
@@ -313,13 +326,13 @@ impl<P: Carried> FlowTable<P> {
             return;
         }
         self.shares.set(index, &mut flow.stake, Resource::Attempts, 0);
-        let stake = flow.stake;
+        let client = flow.stake.client();
         self.attempt_count -= 1;
         self.attempts.remove(&mut self.slots, index, Of::Everybody);
-        if let Some(own) = self.shares.attempts_of(&stake) {
+        if let Some(own) = self.shares.attempts_of(client) {
             own.remove(&mut self.slots, index, Of::Client);
         }
-        if let Some(flow) = self.get(index) {
+        if let Some(flow) = self.peek(index) {
             flow.attempt = None;
         }
     }
@@ -363,8 +376,11 @@ impl<P: Carried> FlowTable<P> {
     pub(crate) fn largest(&mut self, resource: Resource) -> Option<FlowIndex> {
         for _ in 0..MAX_CORRECTIONS {
             let Self { shares, slots, .. } = self;
-            let stake_of = |at: FlowIndex| slots.get(at.slot())?.as_ref().map(|it| it.stake);
-            match shares.largest(resource, stake_of) {
+            let held_by = |at: FlowIndex| {
+                let flow = slots.get(at.slot()).and_then(Option::as_ref);
+                flow.map_or(0, |flow| flow.stake.amount(resource))
+            };
+            match shares.largest(resource, held_by) {
                 Largest::Flow(index) => return Some(index),
                 Largest::None => return None,
                 Largest::Outdated(index) => {
@@ -380,6 +396,9 @@ impl<P: Carried> FlowTable<P> {
         self.unlink(index);
         self.unsettle(index);
         let mut flow = self.slots.get_mut(index.slot())?.take()?;
+        if flow.is_resting() {
+            flow.wake();
+        }
         self.shares.leave(index, &mut flow.stake);
         self.index.remove(&flow.key(), index);
         self.latest = None;
@@ -389,7 +408,7 @@ impl<P: Carried> FlowTable<P> {
 
     /// Asks for a check of a flow whose timeout has become shorter.
     pub(crate) fn check_at(&mut self, deadline_ns: u64, index: FlowIndex, id: SessionId) {
-        let Some(flow) = self.get_if(index, id) else {
+        let Some(flow) = self.peek_if(index, id) else {
             return;
         };
         if deadline_ns >= flow.check_ns {
@@ -400,7 +419,7 @@ impl<P: Carried> FlowTable<P> {
         if self.deadlines.len() > 2 * self.index.len() + SPARE {
             let mut deadlines = core::mem::take(&mut self.deadlines);
             deadlines.retain(|&Reverse((deadline, index, id))| {
-                self.get_if(index, id).is_some_and(|flow| flow.check_ns == deadline)
+                self.peek_if(index, id).is_some_and(|flow| flow.check_ns == deadline)
             });
             self.deadlines = deadlines;
         }
@@ -415,7 +434,7 @@ impl<P: Carried> FlowTable<P> {
     pub(crate) fn pop_expired(&mut self, now_ns: u64, limits: &Limits) -> Option<(FlowIndex, Due)> {
         while self.next_deadline().is_some_and(|deadline| deadline <= now_ns) {
             let Reverse((deadline, index, id)) = self.deadlines.pop()?;
-            let Some(flow) = self.get_if(index, id) else {
+            let Some(flow) = self.peek_if(index, id) else {
                 continue;
             };
             if flow.check_ns != deadline {
@@ -440,13 +459,17 @@ impl<P: Carried> FlowTable<P> {
                 return Some((index, Due::End(reason)));
             }
             // One entry for each flow, and none that a packet makes: one that goes on is looked at again later.
-            let rest_ns = flow.last_ns.saturating_add(REST_NS);
+            let rest_after_ns = limits.rest_after_ns.max(1);
+            let rest_ns = flow.last_ns.saturating_add(rest_after_ns);
             let rests = flow.phase == Phase::Open && rest_ns <= now_ns;
-            if rests {
-                deadline = deadline.min(now_ns.saturating_add(REST_AGAIN_NS));
-            } else if flow.phase == Phase::Open {
-                deadline = deadline.min(rest_ns);
-            }
+            deadline = deadline.min(match flow.phase {
+                Phase::Open if rests => {
+                    now_ns.saturating_add(rest_after_ns.saturating_mul(REST_AGAIN))
+                }
+                Phase::Open => rest_ns,
+                Phase::Opening => now_ns.saturating_add(rest_after_ns),
+                Phase::Closed(_) | Phase::Dead { .. } => u64::MAX,
+            });
             flow.check_ns = deadline;
             self.deadlines.push(Reverse((deadline, index, id)));
             if rests {
@@ -482,12 +505,19 @@ fn is_one_sided<P: Carried>(flow: &Flow<P>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::SessionInfo;
     use crate::tls::Direction;
 
     impl Carried for () {
         fn is_tls(&self) -> bool {
             false
         }
+
+        fn is_resting(&self) -> bool {
+            false
+        }
+
+        fn wake(self, _: SessionInfo) {}
 
         fn partial(&self, _: Direction, _: usize) -> &[u8] {
             &[]

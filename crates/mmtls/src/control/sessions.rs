@@ -171,8 +171,8 @@ pub(super) fn flow_key(view: &View<'_>) -> FlowKey {
     FlowKey { id: view.id.0, client: view.client, server: view.server, place: view.place }
 }
 
-fn info<'a>(view: &View<'a>) -> Option<&'a SessionInfo> {
-    match view.carries {
+fn info<'a>(view: &'a View<'_>) -> Option<&'a SessionInfo> {
+    match &view.carries {
         Carries::Session { info, .. } => Some(info),
         Carries::Undecided | Carries::Other { .. } => None,
     }
@@ -223,9 +223,9 @@ pub(super) fn row(view: &View<'_>, monitor: &Monitor, worker: usize, now_ns: u64
 
 /// Everything about a flow.
 pub(super) fn detail(view: &View<'_>, monitor: &Monitor, worker: usize, now_ns: u64) -> Detail {
-    let tls = match view.carries {
+    let tls = match &view.carries {
         Carries::Session { info, state, is_followed, .. } => {
-            Some(tls_detail(info, state, is_followed, monitor))
+            Some(tls_detail(info, state, *is_followed, monitor))
         }
         Carries::Undecided | Carries::Other { .. } => None,
     };

@@ -58,6 +58,11 @@ impl Early {
         self.open
     }
 
+    /// Whether no early data can come any more, and nothing is known of any.
+    pub(super) fn is_over(&self) -> bool {
+        !self.open && self.keys.is_unused()
+    }
+
     /// Whether a record of the client may be early data that nothing can open. Keys count when they
     /// have opened one: before that they may be anything.
     pub(super) fn misses_keys(&self) -> bool {

@@ -84,6 +84,21 @@ impl Tls13 {
         self.sides.iter_mut().for_each(Side::rest);
     }
 
+    /// Whether [`Self::go_on`] makes the same one, with its epochs.
+    fn is_settled(&self) -> bool {
+        let Self { early, sides, client_flight_seen } = self;
+        *client_flight_seen && early.is_over() && sides.iter().all(Side::is_settled)
+    }
+
+    /// Takes its epochs where they are all that is needed to go on.
+    pub(super) fn take_epochs(&mut self) -> Option<[Epoch; 2]> {
+        if !self.is_settled() {
+            return None;
+        }
+        let [client, server] = &mut self.sides;
+        Some([client.take_epoch()?, server.take_epoch()?])
+    }
+
     // Getters.
 
     /// Bytes kept of a direction.

@@ -62,6 +62,23 @@ impl Side {
         }
     }
 
+    /// Whether [`Self::new`] makes the same one, with its epoch.
+    pub(super) fn is_settled(&self) -> bool {
+        let Self { read, ahead, messages, walker } = self;
+        matches!(read, Read::Application(epoch) if epoch.has_keys())
+            && ahead.is_unused()
+            && messages.is_empty()
+            && walker.is_between()
+    }
+
+    /// Takes the epoch out, where it has begun.
+    pub(super) fn take_epoch(&mut self) -> Option<Epoch> {
+        match core::mem::replace(&mut self.read, Read::Searching(Search::default())) {
+            Read::Application(epoch) => Some(epoch),
+            Read::Searching(_) => None,
+        }
+    }
+
     /// Bytes that are kept.
     pub(super) fn kept_bytes(&self) -> usize {
         self.messages.capacity() + self.search().map_or(0, |search| search.backlog.capacity())
