@@ -49,6 +49,10 @@ pub struct FlowView<'a, S> {
 }
 
 /// What a connection carries.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one at a time, for as long as somebody looks at it"
+)]
 pub enum Carries<'a, S> {
     /// It cannot be told yet, or is looked at in the clear.
     Undecided,
