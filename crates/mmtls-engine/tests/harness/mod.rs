@@ -479,9 +479,8 @@ pub fn config(missing_keys: Policy) -> Config {
     config.verify_checksums = false;
     config.supports = |_, suite| suite.0 == SUITE;
     config.tls_ports = Vec::new();
-    // Segments of a few bytes make a long queue of a short wait.
+    // Segments of a few bytes make a long queue of a short wait. Connections rest between frames now and then.
     config.limits.stall_max_packets = 1 << 20;
-    // Connections go to rest between frames now and then, which changes nothing.
     config.limits.rest_after_ns = 800;
     config
 }
@@ -541,8 +540,8 @@ impl Path {
     pub fn open(&mut self) {
         let syn = self.endpoints.frame(Direction::ClientToServer, -1, 0, flag::SYN, &[]);
         assert_eq!(self.input(&syn, Direction::ClientToServer), Verdict::Forward);
-        let answer =
-            self.endpoints.frame(Direction::ServerToClient, -1, 0, flag::SYN | flag::ACK, &[]);
+        let flags = flag::SYN | flag::ACK;
+        let answer = self.endpoints.frame(Direction::ServerToClient, -1, 0, flags, &[]);
         assert_eq!(self.input(&answer, Direction::ServerToClient), Verdict::Forward);
         self.control(Direction::ClientToServer, 0, flag::ACK, 0);
     }
@@ -625,10 +624,8 @@ impl Path {
         }
         let mut out = VecDeque::new();
         for packet in packets {
-            if self.network.duplicate && self.rng.one_in(4) {
-                out.push_back(packet.clone());
-            }
-            out.push_back(packet);
+            let copies = if self.network.duplicate && self.rng.one_in(4) { 2 } else { 1 };
+            out.extend(core::iter::repeat_n(packet, copies));
         }
         out
     }
