@@ -2,6 +2,7 @@
 
 use crate::harness::attack::*;
 use crate::harness::{Recorder, keys};
+use crate::resting::wait;
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
@@ -42,6 +43,25 @@ fn keeps_nothing_of_what_passes() {
         assert!(t.engine.buffered_bytes() < idle + 1000);
     }
     assert_eq!((t.judged(), t.engine.counters().records_paused), (2, 100));
+}
+
+#[test]
+fn goes_on_with_a_pause_behind_silence() {
+    let stream: Vec<u8> = (1..=5).flat_map(|number| content(number, 4000)).collect();
+    let counts = [0, 400].map(|seconds| {
+        let (mut t, at) = paused(10_000);
+        let mut next = at[1];
+        // The second piece ends within a record that passes.
+        for piece in stream.chunks(3000) {
+            wait(&mut t, seconds);
+            assert_eq!(t.send(S, next as i64, at[0], flag::ACK, piece), Verdict::Forward);
+            next += piece.len() as u64;
+            t.send(C, at[0] as i64, next, flag::ACK, &[]);
+        }
+        (t.judged(), t.engine.counters().records_paused)
+    });
+    assert_eq!(counts[0], counts[1]);
+    assert!(counts[0].1 > 1, "{counts:?}");
 }
 
 #[test]

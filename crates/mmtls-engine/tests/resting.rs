@@ -56,7 +56,7 @@ fn established() -> (T, [u64; 2]) {
 }
 
 /// Lets time pass as a worker does.
-fn wait(t: &mut T, seconds: u64) {
+pub fn wait(t: &mut T, seconds: u64) {
     t.now += seconds * SECOND_NS;
     while t.engine.next_timeout().is_some_and(|due| due <= t.now) {
         t.engine.handle_timeout(t.now);

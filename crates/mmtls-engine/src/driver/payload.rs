@@ -133,7 +133,7 @@ pub(super) fn waits_for_keys_only<S: Default>(flow: &Flow<S>) -> bool {
 mod tests {
     use super::*;
 
-    /// What `bench/README.md` says of memory.
+    /// A million of them are open at a time.
     #[test]
     fn accepts_no_more_memory_for_a_connection_than_is_told() {
         assert!(size_of::<Flow<()>>() <= 496, "{}", size_of::<Flow<()>>());

@@ -69,18 +69,19 @@ impl Negotiation {
         Self { turn: Turn::Settled, client_random, server_random, ..Self::new() }
     }
 
-    /// Goes on behind this handshake instead of the first one.
-    pub(super) fn behind(self, number: u32, encrypt_then_mac: bool, in_full: bool) -> Self {
-        Self { number, encrypt_then_mac, in_full, ..self }
+    /// With what TLS 1.2 has agreed on.
+    pub(super) fn behind_tls12(self, encrypt_then_mac: bool, in_full: bool) -> Self {
+        Self { encrypt_then_mac, in_full, ..self }
     }
 
-    /// Whether [`Self::settled`] and [`Self::behind`] make the same one.
+    /// Whether [`Self::settled`] and [`Self::behind_tls12`] make the same one.
     pub(super) fn is_settled_as(
         &self,
         client_random: [u8; 32],
         server_random: Option<[u8; 32]>,
     ) -> bool {
         self.turn == Turn::Settled
+            && self.number == 0
             && self.session_id.is_empty()
             && (self.client_random, self.server_random) == (client_random, server_random)
     }

@@ -3,7 +3,8 @@
 //! Only what a session in the middle of its application records has is kept; the rest is as it is made anew. What the flow
 //! knows of it as well is left to the flow. Names, which are seldom asked for, are in one piece.
 //!
-//! Refuses sessions with anything under way: a record that is not complete, keys that have come for later, a handshake.
+//! Refuses sessions with anything under way: a record that is not complete, keys that have come for later, a handshake. So it
+//! does those behind a renegotiation, which are few.
 
 use super::epoch::Epoch;
 use super::negotiation::Negotiation;
@@ -33,8 +34,6 @@ pub(crate) struct RestingSession {
     plaintext_bytes: [u64; 2],
     version: ProtocolVersion,
     cipher_suite: Option<CipherSuite>,
-    /// Of the latest handshake.
-    handshake: u32,
     encrypt_then_mac: bool,
     in_full: bool,
     refusal: Option<Refusal>,
@@ -91,7 +90,6 @@ impl TlsSession {
             plaintext_bytes: info.plaintext_bytes,
             version: protocol_version,
             cipher_suite: info.cipher_suite,
-            handshake: negotiation.number(),
             encrypt_then_mac: negotiation.encrypts_then_macs(),
             in_full: negotiation.is_in_full(),
             refusal: *refusal,
@@ -193,11 +191,8 @@ impl RestingSession {
                 Version::Tls12(tls12)
             }
         };
-        let negotiation = Negotiation::settled(self.client_random, self.server_random).behind(
-            self.handshake,
-            self.encrypt_then_mac,
-            self.in_full,
-        );
+        let negotiation = Negotiation::settled(self.client_random, self.server_random)
+            .behind_tls12(self.encrypt_then_mac, self.in_full);
         let mut reporter = Reporter::behind_handshake(info);
         if let Some(pauses) = self.pauses {
             (reporter.control.paused, reporter.skipped) = (pauses.paused, pauses.skipped);
