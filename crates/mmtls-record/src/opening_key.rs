@@ -18,51 +18,56 @@ const MAX_KEY_LEN: usize = 32;
 #[derive(Clone, ZeroizeOnDrop)]
 struct KeyBytes([u8; MAX_KEY_LEN]);
 
-/// A key that can be set up again.
+/// A key that can be set up again. In two parts, so that what holds them pads nothing.
 #[derive(Clone)]
 pub(crate) struct OpeningKey {
     bytes: KeyBytes,
     cipher: Cipher,
     tag_len: u8,
-    ready: OnceCell<Arc<AeadKey>>,
 }
+
+/// What it is set up to, while it is in use.
+#[derive(Clone)]
+pub(crate) struct ReadyKey(OnceCell<Arc<AeadKey>>);
 
 impl OpeningKey {
     /// Sets up a key whose length has been checked.
     ///
     /// # Errors
     /// Those of [`AeadKey::new`].
-    pub(crate) fn new(cipher: Cipher, key: &[u8]) -> Result<Self, KeyError> {
+    pub(crate) fn new(cipher: Cipher, key: &[u8]) -> Result<(Self, ReadyKey), KeyError> {
         let ready = AeadKey::new(cipher, key)?;
         let mut bytes = KeyBytes([0; MAX_KEY_LEN]);
         bytes.0.get_mut(..key.len()).ok_or(KeyError::Library)?.copy_from_slice(key);
         let tag_len = ready.tag_len() as u8;
-        Ok(Self { bytes, cipher, tag_len, ready: OnceCell::from(Arc::new(ready)) })
+        Ok((Self { bytes, cipher, tag_len }, ReadyKey(OnceCell::from(Arc::new(ready)))))
     }
 
     /// Bytes of the tag.
     pub(crate) fn tag_len(&self) -> usize {
         self.tag_len.into()
     }
+}
 
+impl ReadyKey {
     /// The key, set up. `None` where the library has no memory for it.
     #[inline]
-    pub(crate) fn get(&self) -> Option<&AeadKey> {
-        match self.ready.get() {
+    pub(crate) fn get(&self, key: &OpeningKey) -> Option<&AeadKey> {
+        match self.0.get() {
             Some(ready) => Some(ready),
-            None => self.set_up(),
+            None => self.set_up(key),
         }
     }
 
     #[cold]
-    fn set_up(&self) -> Option<&AeadKey> {
-        let key = self.bytes.0.get(..self.cipher.key_len())?;
-        let ready = Arc::new(AeadKey::new(self.cipher, key).ok()?);
-        Some(self.ready.get_or_init(|| ready))
+    fn set_up(&self, key: &OpeningKey) -> Option<&AeadKey> {
+        let bytes = key.bytes.0.get(..key.cipher.key_len())?;
+        let ready = Arc::new(AeadKey::new(key.cipher, bytes).ok()?);
+        Some(self.0.get_or_init(|| ready))
     }
 
     /// Does without until the next record.
     pub(crate) fn rest(&mut self) {
-        self.ready.take();
+        self.0.take();
     }
 }

@@ -11,7 +11,7 @@ use zeroize::ZeroizeOnDrop;
 
 use crate::KeyError;
 use crate::aead::Iv;
-use crate::opening_key::OpeningKey;
+use crate::opening_key::{OpeningKey, ReadyKey};
 use crate::suite::{Cipher, IV_LEN, SALT_LEN, Suite};
 use crate::tls13_record::MAX_CONTENT_LEN;
 
@@ -28,14 +28,15 @@ const ADDITIONAL_LEN: usize = 13;
 #[derive(Clone)]
 pub(crate) struct AeadOpener {
     key: OpeningKey,
+    ready: ReadyKey,
     nonces: Nonces,
 }
 
 impl AeadOpener {
     /// Takes keys whose lengths have been checked against the suite.
     pub(crate) fn new(suite: &Suite, key: &[u8], iv: &[u8]) -> Result<Self, KeyError> {
-        let key = OpeningKey::new(suite.cipher(), key)?;
-        Ok(Self { key, nonces: Nonces::new(suite, iv)? })
+        let (key, ready) = OpeningKey::new(suite.cipher(), key)?;
+        Ok(Self { key, ready, nonces: Nonces::new(suite, iv)? })
     }
 }
 
@@ -54,7 +55,7 @@ impl OpenRecord for AeadOpener {
             protected.len().checked_sub(self.key.tag_len()).ok_or(OpenError::Authentication)?;
         let (ciphertext, tag) = protected.split_at(len);
         let content = plaintext.get_mut(..len).ok_or(OpenError::Malformed)?;
-        let key = self.key.get().ok_or(OpenError::Authentication)?;
+        let key = self.ready.get(&self.key).ok_or(OpenError::Authentication)?;
         key.open(nonce, additional_data(sequence, header, len)?, ciphertext, tag, content)
             .map_err(|_| OpenError::Authentication)?;
         opened(header, len)
@@ -73,7 +74,7 @@ impl OpenRecord for AeadOpener {
     }
 
     fn rest(&mut self) {
-        self.key.rest();
+        self.ready.rest();
     }
 
     fn share(&self) -> Option<Box<dyn OpenRecord>> {

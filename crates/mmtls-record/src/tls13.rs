@@ -6,7 +6,7 @@ use mmtls_tls::{OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
 
 use crate::KeyError;
 use crate::aead::Iv;
-use crate::opening_key::OpeningKey;
+use crate::opening_key::{OpeningKey, ReadyKey};
 use crate::private_tag::PRIVATE_TAG_LEN;
 use crate::suite::{self, TLS13};
 use crate::tls13_record::{content, split};
@@ -18,6 +18,7 @@ use crate::tls13_record::{content, split};
 #[derive(Clone)]
 pub struct Tls13Opener {
     key: OpeningKey,
+    ready: ReadyKey,
     iv: Iv,
     private_tag_len: u8,
 }
@@ -31,7 +32,8 @@ impl Tls13Opener {
         let private_tag_len = if suite::has_private_tag(suite) { PRIVATE_TAG_LEN as u8 } else { 0 };
         let suite = suite::find(TLS13, suite)?;
         suite.check(key, iv, &[])?;
-        Ok(Self { key: OpeningKey::new(suite.cipher(), key)?, iv: Iv::new(iv)?, private_tag_len })
+        let (key, ready) = OpeningKey::new(suite.cipher(), key)?;
+        Ok(Self { key, ready, iv: Iv::new(iv)?, private_tag_len })
     }
 
     fn private_tag_len(&self) -> usize {
@@ -51,7 +53,7 @@ impl OpenRecord for Tls13Opener {
             .ok_or(OpenError::Authentication)?;
         let inner_len = ciphertext.len();
         let inner = plaintext.get_mut(..inner_len).ok_or(OpenError::Malformed)?;
-        let key = self.key.get().ok_or(OpenError::Authentication)?;
+        let key = self.ready.get(&self.key).ok_or(OpenError::Authentication)?;
         key.open(self.iv.nonce(sequence), header, ciphertext, tag, inner)
             .map_err(|_| OpenError::Authentication)?;
         content(inner)
@@ -63,7 +65,7 @@ impl OpenRecord for Tls13Opener {
     }
 
     fn rest(&mut self) {
-        self.key.rest();
+        self.ready.rest();
     }
 
     fn share(&self) -> Option<Box<dyn OpenRecord>> {

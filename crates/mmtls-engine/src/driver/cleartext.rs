@@ -34,7 +34,8 @@ impl<H: Handler> Engine<H> {
             return;
         };
         if let Clear::Expected = clear {
-            let info = SessionInfo::new(flow.id, flow.client, flow.server, place, flow.started_ns);
+            let [client, server] = flow.ends.both();
+            let info = SessionInfo::new(flow.id, client, server, place, flow.started_ns);
             *clear = Clear::Shown(Box::new(Shown::new(info)));
         }
         let Clear::Shown(shown) = clear else {

@@ -225,9 +225,10 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index).filter(|_| sends) else {
             return;
         };
+        let [client, server] = flow.ends.both();
         let (source, destination) = match direction {
-            Direction::ClientToServer => (flow.client, flow.server),
-            Direction::ServerToClient => (flow.server, flow.client),
+            Direction::ClientToServer => (client, server),
+            Direction::ServerToClient => (server, client),
         };
         let reset = Reset { source, destination, sequence, acknowledgment };
         let own = flow.halves[direction.index()].path();
@@ -323,7 +324,7 @@ impl<H: Handler> Engine<H> {
             }
             tls.session.end(reason, &mut ctx);
             if let (Some(random), id) = (tls.session.key_random(), tls.session.info().id) {
-                self.unregister(&random, id);
+                self.unregister(&random, index, id);
             }
         } else {
             self.end_cleartext(index, gaps, reason);
@@ -342,8 +343,8 @@ impl<H: Handler> Engine<H> {
         *reported |= kind.bit();
         self.handler.flow_anomaly(&FlowAnomaly {
             id: flow.id,
-            client: flow.client,
-            server: flow.server,
+            client: flow.ends.client(),
+            server: flow.ends.server(),
             place: flow.place(),
             direction,
             kind,

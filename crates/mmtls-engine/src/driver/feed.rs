@@ -105,7 +105,7 @@ impl<H: Handler> Engine<H> {
                     // how the client has cut its bytes.
                     _ if recogniser.is_excluded()
                         && !was_excluded
-                        && self.config.meets_not_tls(flow.client, flow.server) =>
+                        && self.config.meets_not_tls(flow.ends.client(), flow.ends.server()) =>
                     {
                         let policy = self.config.policies.not_tls;
                         self.counters.not_tls += 1;
@@ -186,7 +186,7 @@ impl<H: Handler> Engine<H> {
         };
         let is_proven = |half: &TcpDirection| matches!(half.origin, Origin::Syn | Origin::SynAck);
         let picked_up = !flow.halves.iter().any(is_proven);
-        let (client, server) = (flow.client, flow.server);
+        let [client, server] = flow.ends.both();
         picked_up && matches!(flow.payload, Payload::Plain(_)) && self.is_in_grace(client, server)
     }
 

@@ -28,9 +28,19 @@ impl<H: Handler> Engine<H> {
         let sender = self.config.key_senders.identity(sender);
         self.sessions_of(client_random).any(|(index, id)| {
             self.flows.get_if(index, id).is_some_and(|flow| {
-                self.config.key_senders.accepts(sender, flow.client.ip(), flow.server.ip())
+                let [client, server] = flow.ends.both().map(|end| end.ip());
+                self.config.key_senders.accepts(sender, client, server)
             })
         })
+    }
+
+    /// The session with a random that had it first.
+    fn session_of(&self, client_random: &[u8; 32]) -> Option<(FlowIndex, SessionId)> {
+        let flow = |at| self.flows.look(at);
+        let has_it =
+            |at| flow(at).is_some_and(|flow| flow.payload.key_random() == Some(*client_random));
+        let index = self.by_random.find(client_random, has_it)?;
+        Some((index, flow(index)?.id))
     }
 
     /// Sessions with a random, the one that had it first in front.
@@ -38,7 +48,7 @@ impl<H: Handler> Engine<H> {
         &self,
         client_random: &[u8; 32],
     ) -> impl Iterator<Item = (FlowIndex, SessionId)> + use<H> {
-        let first = self.by_random.get(client_random).copied();
+        let first = self.session_of(client_random);
         let others = self.twins.get(client_random).cloned().unwrap_or_default();
         first.into_iter().chain(others)
     }
@@ -77,7 +87,7 @@ impl<H: Handler> Engine<H> {
     ) -> Result<bool, KeyRefusal> {
         let address = sender;
         let sender = self.config.key_senders.identity(sender);
-        let Some(&(index, id)) = self.by_random.get(&random) else {
+        let Some((index, id)) = self.session_of(&random) else {
             let key = (sender, random);
             let pushed = self.pending.push(key, delivery, self.now_ns, &self.config.limits);
             match &pushed {
@@ -146,8 +156,8 @@ impl<H: Handler> Engine<H> {
         delivery: Delivery,
     ) -> Result<(), KeyRefusal> {
         let flow = self.flows.get_if(index, id).ok_or(KeyRefusal::NotNeeded)?;
-        let client = flow.client.ip();
-        if !self.config.key_senders.accepts(sender, client, flow.server.ip()) {
+        let [client, server] = flow.ends.both().map(|end| end.ip());
+        if !self.config.key_senders.accepts(sender, client, server) {
             return Err(KeyRefusal::WrongSender);
         }
         // Wherever it is trusted for others.
@@ -155,7 +165,7 @@ impl<H: Handler> Engine<H> {
             Delivery::Keys(keys) => keys.sender,
             Delivery::Null(_, address) => *address,
         };
-        let of_client = address.is_none_or(|it| it == client || it != flow.server.ip());
+        let of_client = address.is_none_or(|it| it == client || it != server);
         let Payload::Tls(tls) = &mut flow.payload else {
             return Err(KeyRefusal::NotNeeded);
         };
@@ -212,7 +222,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let (id, client, server) = (flow.id, flow.client.ip(), flow.server.ip());
+        let (id, [client, server]) = (flow.id, flow.ends.both().map(|end| end.ip()));
         let Payload::Tls(tls) = &flow.payload else {
             return;
         };
@@ -220,16 +230,20 @@ impl<H: Handler> Engine<H> {
             return;
         };
         if let Some(before) = before {
-            self.unregister(&before, id);
+            self.unregister(&before, index, id);
         }
-        if let Some(&(other, other_id)) = self.by_random.get(&random)
-            && self.is_alive(other, other_id)
-        {
+        match self.session_of(&random) {
             // A replayed random must not take the keys away from a session that lives. Where it is a
             // copy, the same keys fit both.
-            self.add_twin(random, (index, id));
-        } else {
-            self.by_random.insert(random, (index, id));
+            Some((other, other_id)) if self.is_alive(other, other_id) => {
+                self.add_twin(random, (index, id));
+            }
+            had_it => {
+                if let Some((other, _)) = had_it {
+                    self.by_random.remove(&random, other);
+                }
+                self.by_random.insert(&random, index);
+            }
         }
         let ends: Vec<_> = self.config.key_senders.ends(client, server).map(Some).collect();
         // The client's first: what it refuses stays refused.
@@ -258,21 +272,21 @@ impl<H: Handler> Engine<H> {
     }
 
     /// Forgets a random, if it is still this session's.
-    pub(super) fn unregister(&mut self, random: &[u8; 32], id: SessionId) {
+    pub(super) fn unregister(&mut self, random: &[u8; 32], index: FlowIndex, id: SessionId) {
         if let Entry::Occupied(mut twins) = self.twins.entry(*random) {
             twins.get_mut().retain(|(_, twin)| *twin != id);
             if twins.get().is_empty() {
                 twins.remove();
             }
         }
-        if self.by_random.get(random).is_some_and(|(_, owner)| *owner == id) {
-            self.by_random.remove(random);
-            if let Some(mut twins) = self.twins.remove(random) {
-                // It has its keys, or waits for them as the first one now.
-                self.by_random.insert(*random, twins.remove(0));
-                if !twins.is_empty() {
-                    self.twins.insert(*random, twins);
-                }
+        if self.by_random.remove(random, index)
+            && let Some(mut twins) = self.twins.remove(random)
+        {
+            // It has its keys, or waits for them as the first one now.
+            let (first, _) = twins.remove(0);
+            self.by_random.insert(random, first);
+            if !twins.is_empty() {
+                self.twins.insert(*random, twins);
             }
         }
     }

@@ -45,7 +45,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let ends = [flow.client, flow.server];
+        let ends = flow.ends.both();
         // Nobody knows yet which of them is the server.
         let left_alone =
             |it: &Bypass| it.port.is_some() && ends.into_iter().any(|end| it.contains(end));
@@ -103,7 +103,7 @@ impl<H: Handler> Engine<H> {
             self.late.remove(index);
             return direction;
         };
-        let mut ends = [flow.client, flow.server];
+        let mut ends = flow.ends.both();
         if !flow.one_sided && self.late.asks(index, self.now_ns) {
             self.outputs.push_back(Output::LiveKeysNeeded(LiveKeysNeeded { ends }));
         }

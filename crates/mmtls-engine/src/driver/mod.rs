@@ -47,7 +47,7 @@ use crate::output::{FrameInput, HoldId, Output, Verdict};
 use crate::port::PortId;
 use crate::recognition::{Datagram, classify};
 use crate::session::{EndReason, Handler, SessionId, TcpFrame};
-use crate::tcp::{Due, FlowIndex, FlowTable, Phase, SharedBytes};
+use crate::tcp::{Due, FlowIndex, FlowTable, Index, Phase, SharedBytes};
 use crate::tls::{Direction, MAX_CIPHERTEXT_LEN};
 use crate::wire::{Parsed, Segment, parse};
 
@@ -71,7 +71,8 @@ pub struct Engine<H: Handler> {
     handler: H,
     counters: Counters,
     flows: FlowTable<Payload<H::State>>,
-    by_random: HashMap<[u8; 32], (FlowIndex, SessionId), ahash::RandomState>,
+    /// Sessions by the client random of their latest handshake.
+    by_random: Index<FlowIndex>,
     /// Others with the same one, while that is open: copies of a connection, such as behind a NAT.
     twins: HashMap<[u8; 32], Vec<(FlowIndex, SessionId)>, ahash::RandomState>,
     pending: PendingKeys,
@@ -137,7 +138,7 @@ impl<H: Handler> Engine<H> {
             handler,
             counters: Counters::default(),
             flows: FlowTable::new(hasher.clone(), first_id, id_step),
-            by_random: HashMap::with_hasher(hasher.clone()),
+            by_random: Index::new(hasher.clone()),
             twins: HashMap::with_hasher(hasher.clone()),
             pending: PendingKeys::new(hasher.clone()),
             refusals: Refusals::new(hasher.clone()),

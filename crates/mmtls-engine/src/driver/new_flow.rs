@@ -12,7 +12,7 @@ use crate::output::Verdict;
 use crate::port::PortId;
 use crate::recognition::begins_hello;
 use crate::session::{EndReason, Handler, SessionError};
-use crate::tcp::{FlowIndex, NewFlow, Origin, Phase};
+use crate::tcp::{Ends, FlowIndex, Origin, Phase};
 use crate::wire::Segment;
 
 /// Where connections have taken the whole table, they make room for one attempt for so many places of it.
@@ -31,9 +31,9 @@ impl<H: Handler> Engine<H> {
         let flags = segment.tcp.flags();
         let payload = segment.tcp.payload();
         let (from, to) = (segment.source, segment.destination);
-        let key = |client, server| NewFlow { vlan: segment.vlan, client, server, turned: false };
+        let ends = |client, server| Ends::new(segment.vlan, client, server, false);
         if flags.syn() {
-            let index = self.insert(&if flags.ack() { key(to, from) } else { key(from, to) })?;
+            let index = self.insert(if flags.ack() { ends(to, from) } else { ends(from, to) })?;
             self.leave_alone_from_start(index);
             return Ok(index);
         }
@@ -45,23 +45,24 @@ impl<H: Handler> Engine<H> {
             return Err(Verdict::Forward);
         }
         self.counters.mid_stream += 1;
-        self.pick_up(segment, &key(from, to))
+        self.pick_up(segment, ends(from, to))
     }
 
-    /// Creates the flow of a connection whose beginning was not seen; `key` is as if the segment's sender
+    /// Creates the flow of a connection whose beginning was not seen; `ends` are as if the segment's sender
     /// were the client.
     pub(super) fn pick_up(
         &mut self,
         segment: &Segment<'_>,
-        key: &NewFlow,
+        mut ends: Ends,
     ) -> Result<FlowIndex, Verdict> {
         // Its keys may be shared and its beginning be lost: only a real ClientHello tells.
         let at_hello = begins_hello(segment.tcp.payload());
-        let (from, to) = (key.client, key.server);
+        let [from, to] = ends.both();
         // Without a SYN the lower port is taken for the server's.
-        let from_client = at_hello || from.port() > to.port();
-        let (client, server) = if from_client { (from, to) } else { (to, from) };
-        let index = self.insert(&NewFlow { client, server, ..*key })?;
+        if !(at_hello || from.port() > to.port()) {
+            ends.swap();
+        }
+        let index = self.insert(ends)?;
         let Some(flow) = self.flows.get(index) else {
             return Err(Verdict::Drop);
         };
@@ -85,7 +86,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let (client, server) = (flow.client, flow.server);
+        let [client, server] = flow.ends.both();
         if matches!(self.config.policies.mid_stream, Policy::Drop | Policy::Reset)
             && !self.is_in_grace(client, server)
         {
@@ -94,15 +95,16 @@ impl<H: Handler> Engine<H> {
         }
     }
 
-    pub(super) fn insert(&mut self, key: &NewFlow) -> Result<FlowIndex, Verdict> {
+    pub(super) fn insert(&mut self, ends: Ends) -> Result<FlowIndex, Verdict> {
         let max_flows = self.config.limits.max_flows;
-        if self.flows.has_most_tombstones(key.client.ip(), max_flows) {
+        let client = ends.client().ip();
+        if self.flows.has_most_tombstones(client, max_flows) {
             return Err(self.refuse_flow());
         }
         if self.flows.len() >= max_flows {
-            self.make_room_for(key.client.ip());
+            self.make_room_for(client);
         }
-        self.insert_in_place(key)
+        self.insert_in_place(ends)
     }
 
     /// The table is full: one flow goes for the new one of a client, if there is one that may.
@@ -136,8 +138,8 @@ impl<H: Handler> Engine<H> {
     }
 
     /// As `insert`, where a flow was just removed for this one: the table does not grow.
-    pub(super) fn insert_in_place(&mut self, key: &NewFlow) -> Result<FlowIndex, Verdict> {
-        match self.flows.insert(key, self.now_ns, &self.config.limits) {
+    pub(super) fn insert_in_place(&mut self, ends: Ends) -> Result<FlowIndex, Verdict> {
+        match self.flows.insert(ends, self.now_ns, &self.config.limits) {
             Some(index) => {
                 self.counters.flows += 1;
                 Ok(index)

@@ -272,7 +272,7 @@ fn offloaded<S>(flow: &Flow<S>, direction: Option<Direction>) -> Option<Offloade
     });
     Some(OffloadedFlow {
         id: flow.id,
-        ends: [flow.client, flow.server],
+        ends: flow.ends.both(),
         ports,
         initial: [client.initial?, server.initial?],
         positions: [client.assembler.next(), server.assembler.next()],

@@ -37,7 +37,7 @@ use crate::config::Policy;
 use crate::output::{Exit, Verdict};
 use crate::port::PortId;
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
-use crate::tcp::{FlowIndex, FlowKey, NewFlow, Opening, Origin, Phase, Syn, SynAck};
+use crate::tcp::{Ends, FlowIndex, FlowKey, Opening, Origin, Phase, Syn, SynAck};
 use crate::tls::Direction;
 use crate::wire::{Reset, Segment};
 
@@ -52,9 +52,9 @@ impl<H: Handler> Engine<H> {
         let payload = segment.tcp.payload();
         let (from, to) = (segment.source, segment.destination);
         let turned = FlowKey::of(segment.vlan, from, to, port).is_turned();
-        let key = NewFlow { vlan: segment.vlan, client: from, server: to, turned };
+        let ends = Ends::new(segment.vlan, from, to, turned);
         if flags.syn() && !flags.ack() {
-            return self.insert(&key);
+            return self.insert(ends);
         }
         let other = FlowKey::new(segment.vlan, from, to).turned(!turned);
         if let Some(index) = self.flows.find(&other)
@@ -84,7 +84,7 @@ impl<H: Handler> Engine<H> {
         if flags.syn() {
             return Err(Verdict::Forward);
         }
-        let index = self.pick_up(segment, &key)?;
+        let index = self.pick_up(segment, ends)?;
         if let Some(flow) = self.flows.get(index) {
             flow.one_sided = true;
         }
@@ -184,17 +184,15 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return Passage::Refused;
         };
-        let mut ends = (flow.client, flow.server);
+        let mut ends = flow.ends;
         let mut paths = Direction::BOTH
             .map(|way| flow.half(way).path().map(|(port, header)| (port, header.to_vec())));
         if answered.syn.direction == Direction::ServerToClient {
-            ends = (ends.1, ends.0);
+            ends.swap();
             paths.swap(0, 1);
         }
-        let (client, server) = ends;
-        let key = NewFlow { vlan: flow.vlan, client, server, turned: flow.turned };
         self.remove(index, EndReason::Replaced);
-        let index = match self.insert_in_place(&key) {
+        let index = match self.insert_in_place(ends) {
             Ok(index) => index,
             Err(Verdict::Forward) => return Passage::Free,
             Err(_) => return Passage::Refused,
@@ -269,7 +267,7 @@ impl<H: Handler> Engine<H> {
         if direction == Direction::ServerToClient {
             flow.swap_roles();
         }
-        let server = flow.server;
+        let server = flow.ends.server();
         if self.config.bypass.iter().any(|rule| rule.port.is_some() && rule.contains(server)) {
             self.leave_alone(index);
         }

@@ -7,7 +7,7 @@ use super::Engine;
 use super::conclude::Passage;
 use super::payload::Flow;
 use crate::session::{EndReason, Handler, TcpAnomaly};
-use crate::tcp::{FlowIndex, NewFlow, Origin, Phase, Syn};
+use crate::tcp::{Ends, FlowIndex, Origin, Phase, Syn};
 use crate::tls::Direction;
 use crate::wire::Segment;
 
@@ -190,15 +190,15 @@ impl<H: Handler> Engine<H> {
             return;
         };
         let (client, server) = (segment.destination, segment.source);
-        let key = NewFlow { vlan: segment.vlan, client, server, turned: false };
-        let same_sides = flow.client == client;
+        let ends = Ends::new(segment.vlan, client, server, false);
+        let same_sides = flow.ends.client() == client;
         let mut paths = Direction::BOTH
             .map(|way| flow.half(way).path().map(|(port, header)| (port, header.to_vec())));
         if !same_sides {
             paths.swap(0, 1);
         }
         self.remove(index, EndReason::Replaced);
-        let Ok(index) = self.insert_in_place(&key) else {
+        let Ok(index) = self.insert_in_place(ends) else {
             return;
         };
         if let Some(flow) = self.flows.get(index) {

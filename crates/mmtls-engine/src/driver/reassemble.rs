@@ -191,12 +191,12 @@ impl<H: Handler> Engine<H> {
             Insert::InOrder(bytes) => {
                 let len = bytes.len();
                 let undecided = matches!(flow.payload, Payload::Undecided(..));
-                let client = flow.client;
+                let client = undecided.then(|| flow.ends.client());
                 let (behind, changed) = self.complete_before_passing(index, direction, bytes);
                 let (bytes, len) = (&bytes[behind..], len - behind);
                 let changed = self.hand_on(index, direction, bytes) || changed;
                 // Roles may have turned out to be the other way round.
-                let direction = match undecided && self.client_of(index) != Some(client) {
+                let direction = match undecided && self.client_of(index) != client {
                     true => direction.reverse(),
                     false => direction,
                 };
@@ -241,7 +241,7 @@ impl<H: Handler> Engine<H> {
     }
 
     fn client_of(&mut self, index: FlowIndex) -> Option<core::net::SocketAddr> {
-        self.flows.get(index).map(|flow| flow.client)
+        self.flows.get(index).map(|flow| flow.ends.client())
     }
 
     /// Moves the stream on behind delivered bytes and delivers what has become contiguous.

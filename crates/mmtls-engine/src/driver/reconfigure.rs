@@ -104,7 +104,7 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
-        let (client, server) = (flow.client, flow.server);
+        let [client, server] = flow.ends.both();
         if self.is_added(client, server) {
             self.leave_alone(index);
         } else if self.drains && self.leave_alone(index) {

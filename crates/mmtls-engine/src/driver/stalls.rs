@@ -80,8 +80,8 @@ impl<H: Handler> Engine<H> {
             return;
         };
         let awaited = self.config.awaited.as_ref();
-        let awaited =
-            awaited.is_none_or(|Awaited(is_there)| is_there(flow.client.ip(), flow.server.ip()));
+        let [client, server] = flow.ends.both().map(|end| end.ip());
+        let awaited = awaited.is_none_or(|Awaited(is_there)| is_there(client, server));
         let Limits { stall_timeout_ns: most, unshared_stall_timeout_ns: unshared, .. } =
             self.config.limits;
         let timeout_ns = if awaited { most } else { unshared.min(most) };

@@ -116,8 +116,8 @@ impl<H: Handler> Engine<H> {
         FlowView {
             slot,
             id: flow.id,
-            client: flow.client,
-            server: flow.server,
+            client: flow.ends.client(),
+            server: flow.ends.server(),
             place: flow.place(),
             started_ns: flow.started_ns,
             last_ns: flow.last_ns,

@@ -44,6 +44,11 @@ impl Epoch {
         Self { opener: Some(opener), number, sequence }
     }
 
+    /// What [`Self::at`] takes; `None` without keys.
+    pub(super) fn into_parts(self) -> Option<(u32, Box<dyn OpenRecord>, u64)> {
+        Some((self.number, self.opener?, self.sequence))
+    }
+
     pub(super) fn number(&self) -> u32 {
         self.number
     }

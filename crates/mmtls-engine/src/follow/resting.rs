@@ -16,14 +16,14 @@ use super::tls12::Tls12;
 use super::tls13::Tls13;
 use crate::recognition::Upgrade;
 use crate::session::{Disposition, EarlyData, KeyStatus, Resumption, SessionInfo};
-use crate::tls::{CipherSuite, Direction, MessageBuffer, ProtocolVersion};
+use crate::tls::{CipherSuite, Direction, MessageBuffer, OpenRecord, ProtocolVersion};
 
 /// A session that is idle. Pairs are by direction, client to server first.
 pub(crate) struct RestingSession {
-    epochs: [Epoch; 2],
+    keys: [Box<dyn OpenRecord>; 2],
+    epochs: [u32; 2],
+    sequences: [u64; 2],
     positions: [u64; 2],
-    /// Bytes of a record still to come whose content a pause skips.
-    passing: [u16; 2],
     /// What handlers have asked for of pauses, and what these have skipped; nothing where there are none.
     pauses: Option<Box<Pauses>>,
     names: Names,
@@ -54,6 +54,8 @@ pub(crate) struct RestingSession {
 struct Pauses {
     paused: [u64; 2],
     skipped: [u64; 2],
+    /// Bytes of a record still to come whose content a pause skips.
+    passing: [u16; 2],
 }
 
 /// Server name, chosen protocol, offered protocols, each behind its length.
@@ -71,16 +73,19 @@ impl TlsSession {
             &mut self.protocol;
         let Reporter { info, control, skipped, offers_ech, .. } = reporter;
         let protocol_version = info.version?;
-        let epochs = match version {
+        let [client, server] = match version {
             Version::Tls13(tls13) => tls13.take_epochs()?,
             Version::Tls12(tls12) => tls12.take_epochs()?,
             Version::Undecided(_) => return None,
         };
-        let pauses = Pauses { paused: control.paused, skipped: *skipped };
+        let (client, server) = (client.into_parts()?, server.into_parts()?);
+        let passing = self.streams.each_ref().map(|stream| stream.passing);
+        let pauses = Pauses { paused: control.paused, skipped: *skipped, passing };
         Some(RestingSession {
-            epochs,
+            epochs: [client.0, server.0],
+            keys: [client.1, server.1],
+            sequences: [client.2, server.2],
             positions: self.streams.each_ref().map(|stream| stream.position),
-            passing: self.streams.each_ref().map(|stream| stream.passing),
             pauses: (pauses != Pauses::default()).then(|| Box::new(pauses)),
             names: Names::of(info),
             client_random: info.client_random,
@@ -138,6 +143,11 @@ impl RestingSession {
     /// What has been decided about its packets.
     pub(crate) const DISPOSITION: Disposition = Disposition::Follow;
 
+    /// The client random by which keys are found: that of its only handshake.
+    pub(crate) fn key_random(&self) -> Option<[u8; 32]> {
+        self.client_hello.then_some(self.client_random)
+    }
+
     /// What is known of it, with what its flow says of it.
     pub(crate) fn info(&self, flow: SessionInfo) -> SessionInfo {
         let (server_name, alpn, alpn_offered) = self.names.unpack();
@@ -175,32 +185,32 @@ impl RestingSession {
     /// The session as it was.
     pub(crate) fn wake(self, flow: SessionInfo) -> TlsSession {
         let info = self.info(flow);
+        let numbers = self.epochs.into_iter().zip(self.sequences);
+        let epochs = self.keys.into_iter().zip(numbers);
+        let epochs = epochs.map(|(key, (number, sequence))| Epoch::at(number, key, sequence));
+        let epochs = Direction::BOTH.into_iter().zip(epochs);
         let version = match self.version {
             ProtocolVersion::TLS_1_3 => {
                 let mut tls13 = Tls13::go_on();
-                for (direction, epoch) in Direction::BOTH.into_iter().zip(self.epochs) {
-                    tls13.begin_at(direction, epoch);
-                }
+                epochs.for_each(|(direction, epoch)| tls13.begin_at(direction, epoch));
                 Version::Tls13(tls13)
             }
             _ => {
                 let mut tls12 = Tls12::go_on();
-                for (direction, epoch) in Direction::BOTH.into_iter().zip(self.epochs) {
-                    tls12.begin_at(direction, epoch);
-                }
+                epochs.for_each(|(direction, epoch)| tls12.begin_at(direction, epoch));
                 Version::Tls12(tls12)
             }
         };
         let negotiation = Negotiation::settled(self.client_random, self.server_random)
             .behind_tls12(self.encrypt_then_mac, self.in_full);
         let mut reporter = Reporter::behind_handshake(info);
-        if let Some(pauses) = self.pauses {
-            (reporter.control.paused, reporter.skipped) = (pauses.paused, pauses.skipped);
-        }
         reporter.offers_ech = self.offers_ech;
         let mut streams = self.positions.map(Stream::new);
-        for (stream, passing) in streams.iter_mut().zip(self.passing) {
-            stream.passing = passing;
+        if let Some(pauses) = self.pauses {
+            (reporter.control.paused, reporter.skipped) = (pauses.paused, pauses.skipped);
+            for (stream, passing) in streams.iter_mut().zip(pauses.passing) {
+                stream.passing = passing;
+            }
         }
         TlsSession {
             protocol: Protocol {

@@ -4,14 +4,14 @@
 //! Refuses to search: flows name their neighbours, so that each can leave from where it stands.
 
 use super::connection::Flow;
-use super::links::{FlowIndex, List, Neighbours, Proven};
+use super::links::{FlowIndex, List, Neighbours, Standing};
 
 /// Which list.
 #[derive(Clone, Copy)]
 pub(crate) enum Of {
     Everybody,
     Client,
-    /// Whichever of its lists it is in.
+    /// Of those for which both sides vouch, whichever it is in.
     Proven,
 }
 
@@ -19,12 +19,10 @@ type Slots<P> = [Option<Flow<P>>];
 
 fn neighbours<P>(slots: &mut Slots<P>, at: FlowIndex, of: Of) -> Option<&mut Neighbours> {
     let flow = slots.get_mut(at.slot())?.as_mut()?;
-    match of {
-        Of::Everybody | Of::Client => flow.attempt.as_mut()?.get_mut(of as usize),
-        Of::Proven => match &mut flow.proven {
-            Proven::Settled(own) | Proven::Closed(own) => Some(own),
-            Proven::No => None,
-        },
+    match (of, &mut flow.standing) {
+        (Of::Everybody | Of::Client, Standing::Attempt(own)) => own.get_mut(of as usize),
+        (Of::Proven, Standing::Settled(own) | Standing::Closed(own)) => Some(own),
+        _ => None,
     }
 }
 
@@ -46,12 +44,12 @@ impl List {
     pub(crate) fn iter<P>(&self, slots: &Slots<P>, of: Of) -> impl Iterator<Item = FlowIndex> {
         core::iter::successors(self.first, move |at| {
             let flow = slots.get(at.slot())?.as_ref()?;
-            match of {
-                Of::Everybody | Of::Client => flow.attempt.as_ref()?.get(of as usize)?.behind,
-                Of::Proven => match &flow.proven {
-                    Proven::Settled(own) | Proven::Closed(own) => own.behind,
-                    Proven::No => None,
-                },
+            match (of, &flow.standing) {
+                (Of::Everybody | Of::Client, Standing::Attempt(own)) => {
+                    own.get(of as usize)?.behind
+                }
+                (Of::Proven, Standing::Settled(own) | Standing::Closed(own)) => own.behind,
+                _ => None,
             }
         })
     }

@@ -2,8 +2,8 @@
 
 use core::net::SocketAddr;
 
-use super::key::FlowKey;
-use super::links::{Neighbours, Proven};
+use super::key::{Ends, FlowKey};
+use super::links::Standing;
 use super::opening::Opening;
 use super::shares::Stake;
 use super::tcp_direction::{Origin, TcpDirection};
@@ -12,16 +12,6 @@ use crate::port::PortId;
 use crate::session::{EndReason, FlowEnd, FlowPlace, SessionId, SessionInfo};
 use crate::tls::Direction;
 use crate::wire::link_addresses;
-
-/// Which flow to make: who sent its first segment to whom.
-#[derive(Clone, Copy)]
-pub(crate) struct NewFlow {
-    pub(crate) vlan: u32,
-    pub(crate) client: SocketAddr,
-    pub(crate) server: SocketAddr,
-    /// See [`FlowKey::turned`].
-    pub(crate) turned: bool,
-}
 
 /// What TCP has to know of what a connection carries. The default is that of a new connection.
 pub(crate) trait Carried: Default {
@@ -108,9 +98,7 @@ const FAR_NS: u64 = 2_000_000;
 /// One TCP connection.
 pub(crate) struct Flow<P> {
     pub(crate) id: SessionId,
-    pub(crate) vlan: u32,
-    pub(crate) client: SocketAddr,
-    pub(crate) server: SocketAddr,
+    pub(crate) ends: Ends,
     pub(crate) started_ns: u64,
     pub(crate) last_ns: u64,
     /// When its timeout is looked at next.
@@ -121,8 +109,6 @@ pub(crate) struct Flow<P> {
     pub(crate) payload: P,
     /// Handshakes that may open the connection, or a new one on its four-tuple.
     pub(crate) opening: Opening,
-    /// See [`FlowKey::turned`].
-    pub(crate) turned: bool,
     /// Whether nothing of it is looked at any more.
     pub(crate) unread: Unread,
     /// Whether the I/O layer forwards it.
@@ -141,23 +127,16 @@ pub(crate) struct Flow<P> {
     pub(super) stake: Stake,
     /// Reset along this direction; see [`Flow::waits_behind_reset`].
     pub(crate) reset_seen: Option<Direction>,
-    /// Where it stands among those that only one side vouches for, of everybody and of its
-    /// client; nothing once both do.
-    pub(super) attempt: Option<[Neighbours; 2]>,
-    /// Both sides have vouched for it.
-    pub(super) proven: Proven,
+    /// Where it stands among others.
+    pub(super) standing: Standing,
     pub(crate) end_reported: bool,
 }
 
 impl<P: Carried> Flow<P> {
-    pub(crate) fn new(id: SessionId, key: &NewFlow, now_ns: u64) -> Self {
-        let NewFlow { vlan, client, server, turned } = *key;
+    pub(crate) fn new(id: SessionId, ends: Ends, now_ns: u64) -> Self {
         Self {
             id,
-            vlan,
-            client,
-            server,
-            turned,
+            ends,
             unread: Unread::No,
             offload: Offload::default(),
             confirmed: false,
@@ -173,8 +152,7 @@ impl<P: Carried> Flow<P> {
             charged_undecided: false,
             stake: Stake::default(),
             reset_seen: None,
-            attempt: None,
-            proven: Proven::No,
+            standing: Standing::Nowhere,
             end_reported: false,
         }
     }
@@ -200,7 +178,11 @@ impl<P: Carried> Flow<P> {
     }
 
     pub(crate) fn direction_from(&self, source: SocketAddr) -> Direction {
-        if source == self.client { Direction::ClientToServer } else { Direction::ServerToClient }
+        if self.ends.is_client(source) {
+            Direction::ClientToServer
+        } else {
+            Direction::ServerToClient
+        }
     }
 
     pub(crate) fn is_tls(&self) -> bool {
@@ -218,12 +200,12 @@ impl<P: Carried> Flow<P> {
     }
 
     pub(crate) fn key(&self) -> FlowKey {
-        FlowKey::new(self.vlan, self.client, self.server).turned(self.turned)
+        self.ends.key()
     }
 
     /// Whether it counts as an attempt: only one side has vouched for it.
     pub(crate) fn is_attempt(&self) -> bool {
-        self.attempt.is_some()
+        matches!(self.standing, Standing::Attempt(_))
     }
 
     /// Whether both sides have vouched for the numbers of the connection: SYN, SYN-ACK and the
@@ -240,7 +222,7 @@ impl<P: Carried> Flow<P> {
 
     /// Client and server turn out to be the other way round; nothing of a session has been processed yet.
     pub(crate) fn swap_roles(&mut self) {
-        core::mem::swap(&mut self.client, &mut self.server);
+        self.ends.swap();
         self.halves.swap(0, 1);
     }
 
@@ -295,7 +277,7 @@ impl<P: Carried> Flow<P> {
 
     /// Where it is, as applications are told.
     pub(crate) fn place(&self) -> FlowPlace {
-        let vlans = [(self.vlan >> 16) as u16, self.vlan as u16];
+        let vlans = [(self.ends.vlan() >> 16) as u16, self.ends.vlan() as u16];
         let [client, server] = [&self.halves[0], &self.halves[1]].map(|half| half.path());
         let port = match (client, server) {
             (Some((port, _)), _) => port,
@@ -308,7 +290,8 @@ impl<P: Carried> Flow<P> {
     /// What is known of a session in it from the beginning.
     pub(crate) fn session_info(&self) -> SessionInfo {
         let (id, place) = (self.id, self.place());
-        let mut info = SessionInfo::new(id, self.client, self.server, place, self.started_ns);
+        let [client, server] = self.ends.both();
+        let mut info = SessionInfo::new(id, client, server, place, self.started_ns);
         let of = |half: &TcpDirection| link_addresses(half.path()?.1);
         // A frame has its destination first.
         let known = of(&self.halves[0]).map(|[to, from]| [from, to]);
@@ -317,10 +300,11 @@ impl<P: Carried> Flow<P> {
     }
 
     pub(crate) fn end(&self, reason: EndReason) -> FlowEnd {
+        let [client, server] = self.ends.both();
         FlowEnd {
             id: self.id,
-            client: self.client,
-            server: self.server,
+            client,
+            server,
             place: self.place(),
             tls: self.is_tls(),
             established: !self.is_attempt(),

@@ -1,4 +1,4 @@
-//! Where something with a key is: flows by four-tuple, clients by address.
+//! Where something with a key is: flows by four-tuple, sessions by client random, clients by address.
 //!
 //! Refuses to stop traffic while it grows: a table that is moved at once holds up every packet behind it, so these are many small
 //! ones, and an entry carries its hash.
@@ -49,14 +49,16 @@ impl<V: Copy + PartialEq> Index<V> {
         self.len += 1;
     }
 
-    /// Takes a value out, if it is there.
-    pub(crate) fn remove<K: Hash>(&mut self, key: &K, value: V) {
+    /// Takes a value out, if it is there; tells whether it was.
+    pub(crate) fn remove<K: Hash>(&mut self, key: &K, value: V) -> bool {
         let hash = self.hash(key);
         let is_it = |entry: &Entry<V>| entry.value == value;
-        if let Ok(entry) = self.shards[shard(hash)].find_entry(spread(hash), is_it) {
-            entry.remove();
-            self.len -= 1;
-        }
+        let Ok(entry) = self.shards[shard(hash)].find_entry(spread(hash), is_it) else {
+            return false;
+        };
+        entry.remove();
+        self.len -= 1;
+        true
     }
 
     fn hash<K: Hash>(&self, key: &K) -> u32 {
@@ -96,8 +98,8 @@ mod tests {
             index.insert(&number, number);
         }
         for number in numbers.clone().step_by(2) {
-            index.remove(&number, number);
-            index.remove(&number, number);
+            assert!(index.remove(&number, number));
+            assert!(!index.remove(&number, number));
         }
         assert_eq!(index.len(), 50_000);
         for number in numbers {

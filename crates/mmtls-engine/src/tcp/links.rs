@@ -28,10 +28,12 @@ pub(crate) struct List {
     pub(super) last: Option<FlowIndex>,
 }
 
-/// Where a flow stands for which both sides have vouched.
-pub(crate) enum Proven {
-    No,
-    /// Among those of its client.
+/// Where a flow stands.
+pub(crate) enum Standing {
+    Nowhere,
+    /// Among those that only one side vouches for: of everybody, and of its client.
+    Attempt([Neighbours; 2]),
+    /// Both do: among those of its client.
     Settled(Neighbours),
     /// Among everybody's that are over.
     Closed(Neighbours),

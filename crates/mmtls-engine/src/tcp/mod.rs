@@ -15,8 +15,9 @@ mod table;
 mod tcp_direction;
 mod unacknowledged;
 
-pub(crate) use connection::{Carried, Flow, NewFlow, Phase, Unread};
-pub(crate) use key::FlowKey;
+pub(crate) use connection::{Carried, Flow, Phase, Unread};
+pub(crate) use index::Index;
+pub(crate) use key::{Ends, FlowKey};
 pub(crate) use links::FlowIndex;
 pub(crate) use opening::{Opening, Syn, SynAck};
 pub(crate) use passed::Passed;

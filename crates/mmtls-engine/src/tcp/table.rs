@@ -9,10 +9,10 @@ use core::net::IpAddr;
 use std::collections::BinaryHeap;
 
 use super::attempts::Of;
-use super::connection::{Carried, Flow, NewFlow, Phase};
+use super::connection::{Carried, Flow, Phase};
 use super::index::{Index, room_to_reserve};
-use super::key::FlowKey;
-use super::links::{FlowIndex, List, Neighbours, Proven};
+use super::key::{Ends, FlowKey};
+use super::links::{FlowIndex, List, Neighbours, Standing};
 use super::shares::{Client, Largest, Resource, Shares};
 use crate::config::Limits;
 use crate::session::{EndReason, SessionId};
@@ -48,7 +48,8 @@ pub(crate) struct FlowTable<P> {
     index: Index<FlowIndex>,
     /// What was found last: packets come in bursts.
     latest: Option<(FlowKey, FlowIndex)>,
-    deadlines: BinaryHeap<Reverse<(u64, FlowIndex, SessionId)>>,
+    /// An entry counts where it is the flow's [`Flow::check_ns`].
+    deadlines: BinaryHeap<Reverse<(u64, FlowIndex)>>,
     /// Flows that only one side vouches for, in the order they came; some have become connections
     /// since their last packet.
     attempts: List,
@@ -100,10 +101,7 @@ impl<P: Carried> FlowTable<P> {
         {
             return Some(*index);
         }
-        let slots = &self.slots;
-        let has_it = |at: FlowIndex| {
-            slots.get(at.slot()).and_then(Option::as_ref).is_some_and(|flow| flow.key() == *key)
-        };
+        let has_it = |at: FlowIndex| self.look(at).is_some_and(|flow| flow.key() == *key);
         let index = self.index.find(key, has_it)?;
         self.latest = Some((*key, index));
         Some(index)
@@ -124,6 +122,11 @@ impl<P: Carried> FlowTable<P> {
     }
 
     /// A flow as it is, perhaps at rest.
+    pub(crate) fn look(&self, index: FlowIndex) -> Option<&Flow<P>> {
+        self.slots.get(index.slot())?.as_ref()
+    }
+
+    /// The same, to change it.
     pub(crate) fn peek(&mut self, index: FlowIndex) -> Option<&mut Flow<P>> {
         self.slots.get_mut(index.slot())?.as_mut()
     }
@@ -133,19 +136,14 @@ impl<P: Carried> FlowTable<P> {
     }
 
     /// Adds a flow; `None` when the table is full.
-    pub(crate) fn insert(
-        &mut self,
-        key: &NewFlow,
-        now_ns: u64,
-        limits: &Limits,
-    ) -> Option<FlowIndex> {
+    pub(crate) fn insert(&mut self, ends: Ends, now_ns: u64, limits: &Limits) -> Option<FlowIndex> {
         if self.index.len() >= limits.max_flows {
             return None;
         }
         self.reserve(limits.max_flows);
         let id = SessionId(self.next_id);
         self.next_id += self.id_step;
-        let flow = Flow::new(id, key, now_ns);
+        let flow = Flow::new(id, ends, now_ns);
         let key = flow.key();
         let index = match self.free.pop() {
             Some(index) => index,
@@ -201,7 +199,7 @@ impl<P: Carried> FlowTable<P> {
         let settled = self.shares.largest_settled(Client::new(newcomer))?;
         let oldest = settled.iter(&self.slots, Of::Proven).take(MAX_COMPARED);
         oldest.min_by_key(|at| {
-            let flow = self.slots.get(at.slot()).and_then(Option::as_ref);
+            let flow = self.look(*at);
             // Of one that is not shown nobody knows here how long it has been silent.
             flow.map_or((false, 0), |flow| (flow.offload.is_on(), flow.last_ns))
         })
@@ -209,7 +207,7 @@ impl<P: Carried> FlowTable<P> {
 
     /// Notes whether both sides vouch for a flow by now: to be asked with each of its packets.
     pub(crate) fn settle_attempt(&mut self, index: FlowIndex) {
-        if self.peek(index).is_some_and(|flow| flow.attempt.is_some() && !is_one_sided(flow)) {
+        if self.peek(index).is_some_and(|flow| flow.is_attempt() && !is_one_sided(flow)) {
             self.settle(index);
         }
     }
@@ -225,7 +223,7 @@ impl<P: Carried> FlowTable<P> {
             Phase::Closed(_) => self.list_closed(index),
             Phase::Opening | Phase::Open => {
                 self.shares.set(index, &mut flow.stake, Resource::Settled, 1);
-                flow.proven = Proven::Settled(Neighbours::default());
+                flow.standing = Standing::Settled(Neighbours::default());
                 let client = flow.stake.client();
                 if let Some(own) = self.shares.settled_of(client) {
                     own.push(&mut self.slots, index, Of::Proven);
@@ -248,7 +246,7 @@ impl<P: Carried> FlowTable<P> {
 
     fn list_closed(&mut self, index: FlowIndex) {
         if let Some(flow) = self.peek(index) {
-            flow.proven = Proven::Closed(Neighbours::default());
+            flow.standing = Standing::Closed(Neighbours::default());
             self.closed.push(&mut self.slots, index, Of::Proven);
         }
     }
@@ -267,10 +265,10 @@ impl<P: Carried> FlowTable<P> {
         let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) else {
             return;
         };
-        match flow.proven {
-            Proven::No => return,
-            Proven::Closed(_) => self.closed.remove(&mut self.slots, index, Of::Proven),
-            Proven::Settled(_) => {
+        match flow.standing {
+            Standing::Nowhere | Standing::Attempt(_) => return,
+            Standing::Closed(_) => self.closed.remove(&mut self.slots, index, Of::Proven),
+            Standing::Settled(_) => {
                 self.shares.set(index, &mut flow.stake, Resource::Settled, 0);
                 let client = flow.stake.client();
                 if let Some(own) = self.shares.settled_of(client) {
@@ -279,7 +277,7 @@ impl<P: Carried> FlowTable<P> {
             }
         }
         if let Some(flow) = self.peek(index) {
-            flow.proven = Proven::No;
+            flow.standing = Standing::Nowhere;
         }
     }
 
@@ -306,9 +304,9 @@ impl<P: Carried> FlowTable<P> {
         let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) else {
             return;
         };
-        self.shares.join(index, &mut flow.stake, Client::new(flow.client.ip()));
+        self.shares.join(index, &mut flow.stake, Client::new(flow.ends.client().ip()));
         self.shares.set(index, &mut flow.stake, Resource::Attempts, 1);
-        flow.attempt = Some([Neighbours::default(); 2]);
+        flow.standing = Standing::Attempt([Neighbours::default(); 2]);
         let client = flow.stake.client();
         self.attempt_count += 1;
         self.attempts.push(&mut self.slots, index, Of::Everybody);
@@ -322,7 +320,7 @@ impl<P: Carried> FlowTable<P> {
         let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) else {
             return;
         };
-        if flow.attempt.is_none() {
+        if !flow.is_attempt() {
             return;
         }
         self.shares.set(index, &mut flow.stake, Resource::Attempts, 0);
@@ -333,7 +331,7 @@ impl<P: Carried> FlowTable<P> {
             own.remove(&mut self.slots, index, Of::Client);
         }
         if let Some(flow) = self.peek(index) {
-            flow.attempt = None;
+            flow.standing = Standing::Nowhere;
         }
     }
 
@@ -345,11 +343,11 @@ impl<P: Carried> FlowTable<P> {
         if flow.stake.amount(resource) == amount {
             return;
         }
-        let client = Client::new(flow.client.ip());
+        let client = Client::new(flow.ends.client().ip());
         if self.shares.is_anothers(&flow.stake, client) {
             // Roles have turned out to be the other way round.
-            let attempt = flow.attempt.is_some();
-            let proven = !matches!(flow.proven, Proven::No);
+            let attempt = flow.is_attempt();
+            let proven = matches!(flow.standing, Standing::Settled(_) | Standing::Closed(_));
             self.unlink(index);
             self.unsettle(index);
             if let Some(flow) = self.slots.get_mut(index.slot()).and_then(Option::as_mut) {
@@ -415,11 +413,11 @@ impl<P: Carried> FlowTable<P> {
             return;
         }
         flow.check_ns = deadline_ns;
-        self.deadlines.push(Reverse((deadline_ns, index, id)));
+        self.deadlines.push(Reverse((deadline_ns, index)));
         if self.deadlines.len() > 2 * self.index.len() + SPARE {
             let mut deadlines = core::mem::take(&mut self.deadlines);
-            deadlines.retain(|&Reverse((deadline, index, id))| {
-                self.peek_if(index, id).is_some_and(|flow| flow.check_ns == deadline)
+            deadlines.retain(|&Reverse((deadline, index))| {
+                self.look(index).is_some_and(|flow| flow.check_ns == deadline)
             });
             self.deadlines = deadlines;
         }
@@ -433,12 +431,12 @@ impl<P: Carried> FlowTable<P> {
     /// The next flow whose time is up, and what becomes of it.
     pub(crate) fn pop_expired(&mut self, now_ns: u64, limits: &Limits) -> Option<(FlowIndex, Due)> {
         while self.next_deadline().is_some_and(|deadline| deadline <= now_ns) {
-            let Reverse((deadline, index, id)) = self.deadlines.pop()?;
-            let Some(flow) = self.peek_if(index, id) else {
+            let Reverse((deadline, index)) = self.deadlines.pop()?;
+            let Some(flow) = self.peek(index) else {
                 continue;
             };
             if flow.check_ns != deadline {
-                // An earlier entry has taken this one's place.
+                // An earlier entry has taken this one's place, or another flow that flow's.
                 continue;
             }
             let (timeout, reason) = match flow.phase {
@@ -471,7 +469,7 @@ impl<P: Carried> FlowTable<P> {
                 Phase::Closed(_) | Phase::Dead { .. } => u64::MAX,
             });
             flow.check_ns = deadline;
-            self.deadlines.push(Reverse((deadline, index, id)));
+            self.deadlines.push(Reverse((deadline, index)));
             if rests {
                 return Some((index, Due::Rest));
             }
@@ -555,8 +553,8 @@ mod tests {
         let mut places = [0; 2];
         for number in 0..100_000_u32 {
             let client = (core::net::Ipv4Addr::from_bits(0x0a01_0000 + number), 1000).into();
-            let key = NewFlow { vlan: 0, client, server, turned: false };
-            table.insert(&key, 0, &limits).unwrap();
+            let ends = Ends::new(0, client, server, false);
+            table.insert(ends, 0, &limits).unwrap();
             places[usize::from(number > 4096)] = table.slots.as_ptr().addr();
         }
         assert_eq!(places[0], places[1]);
@@ -569,9 +567,9 @@ mod tests {
         let limits = Limits { max_flows: 10, ..Limits::default() };
         let mut table = FlowTable::<()>::new(ahash::RandomState::with_seeds(1, 2, 3, 4), 0, 1);
         let [client, server] = ["10.0.0.1:1", "10.0.0.2:2"].map(|it| it.parse().unwrap());
-        let key = NewFlow { vlan: 0, client, server, turned: false };
+        let ends = Ends::new(0, client, server, false);
         for now in 0..100_000 {
-            let index = table.insert(&key, now, &limits).unwrap();
+            let index = table.insert(ends, now, &limits).unwrap();
             let id = table.get(index).unwrap().id;
             table.check_at(now + 50, index, id);
             table.check_at(now + 70, index, id);
@@ -579,7 +577,7 @@ mod tests {
             table.remove(index);
             assert!(table.deadlines.len() <= SPARE + 3);
         }
-        let index = table.insert(&key, 0, &limits).unwrap();
+        let index = table.insert(ends, 0, &limits).unwrap();
         let id = table.get(index).unwrap().id;
         table.check_at(5, index, id);
         table.get(index).unwrap().phase = Phase::Closed(EndReason::Closed);
