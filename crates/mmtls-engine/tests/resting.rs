@@ -1,15 +1,16 @@
 //! Connections that have been silent for half a minute: they give memory back, and go on as if nothing had been.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use crate::harness::attack::*;
-use crate::harness::{RANDOM, keys};
+use crate::harness::{RANDOM, SUITE, keys};
 use mmtls_engine::session::{KeyStatus, SessionInfo};
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
-use mmtls_testkit::segments::flag;
-use mmtls_testkit::synthesis::NullKeys;
+use mmtls_testkit::segments::{Endpoints, flag};
+use mmtls_testkit::synthesis::{NullKeys, Script, Seal, plain};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -43,12 +44,22 @@ impl OpenRecord for Counting {
 
 /// A session in which both sides have said something, all of it acknowledged.
 fn established() -> (T, [u64; 2]) {
-    let mut t = T::new();
+    established_with(T::config(), &simple(), |ep| ep.client)
+}
+
+/// The same with this configuration and script; the keys are of this end.
+fn established_with(
+    config: Config,
+    script: &Script,
+    sender: impl Fn(&Endpoints) -> SocketAddr,
+) -> (T, [u64; 2]) {
+    let mut t = T::with(config);
+    t.engine.handler_mut().any_hellos = true;
     t.open();
-    let at = t.play(&simple());
+    let at = t.play(script);
     for d in [C, S] {
         let counting = Box::new(Counting(keys(d, KeyEpoch::Application(0))));
-        t.keys_with(d, 0, counting, RANDOM, Some(t.ep.client.ip())).unwrap();
+        t.keys_with(d, 0, counting, RANDOM, Some(sender(&t.ep).ip())).unwrap();
     }
     t.send(C, at[0] as i64, at[1], flag::ACK, &[]);
     t.send(S, at[1] as i64, at[0], flag::ACK, &[]);
@@ -101,6 +112,48 @@ fn knows_at_rest_and_behind_it_what_it_knew() {
     assert_eq!(info(&t), before);
     t.send(S, at[1] as i64, at[0], flag::ACK, &[]);
     assert_eq!(info(&t), before);
+}
+
+#[test]
+fn lets_a_client_refuse_behind_it_what_only_its_server_has_shared() {
+    for (number, of_server) in [false, true].into_iter().enumerate() {
+        let senders = KeySenders { server: true, ..KeySenders::CLIENT };
+        let config = Config { key_senders: senders, ..T::config() };
+        let sender = move |ep: &Endpoints| if of_server { ep.server } else { ep.client };
+        let (mut t, _) = established_with(config, &simple(), sender);
+        wait(&mut t, 31);
+        assert_eq!(rests(), 2 * (number as u32 + 1));
+        let refused = t.engine.handle_null_keys(t.now, Some(t.ep.client.ip()), RANDOM, None);
+        assert_eq!(refused, if of_server { Ok(true) } else { Err(KeyRefusal::NotNeeded) });
+    }
+}
+
+#[test]
+fn asks_behind_it_for_keys_of_a_session_with_an_encrypted_hello_as_before() {
+    for (number, offers_ech) in [false, true].into_iter().enumerate() {
+        let mut config = T::config();
+        config.supports = |_, suite| suite.0 == SUITE;
+        let mut script = simple();
+        if offers_ech {
+            let mut hello = mmtls_testkit::ech::hello();
+            hello[2..34].copy_from_slice(&RANDOM);
+            let length = u32::try_from(hello.len()).unwrap().to_be_bytes();
+            let message = [&[1], &length[1..], &hello].concat();
+            script.turns[0].bytes = plain(ContentType::HANDSHAKE, &message);
+        }
+        let (mut t, at) = established_with(config, &script, |ep| ep.client);
+        wait(&mut t, 31);
+        assert_eq!(rests(), 2 * (number as u32 + 1));
+        t.out.clear();
+        let update = [24, 0, 0, 1, 0];
+        let update = keys(C, KeyEpoch::Application(0)).seal(1, ContentType::HANDSHAKE, &update, 0);
+        t.send(C, at[0] as i64, at[1], flag::ACK, &update);
+        let asked = t.out.iter().filter_map(|it| match it {
+            Output::KeysNeeded(wanted) => Some((wanted.epoch, wanted.offers_ech)),
+            _ => None,
+        });
+        assert_eq!(asked.collect::<Vec<_>>(), [(KeyEpoch::Application(1), offers_ech)]);
+    }
 }
 
 #[test]
