@@ -770,3 +770,24 @@ fn copies_must_get_their_keys_when_the_first_is_over() {
     assert_eq!((t.keys(C, 0), t.keys(S, 0)), (Ok(true), Ok(true)));
     assert_eq!(t.judged(), 2);
 }
+
+/// Behind one that is not read any more, and is still open.
+#[test]
+fn sessions_must_get_their_keys_where_another_had_their_random() {
+    let mut t = T::new();
+    let script = simple();
+    t.open();
+    let at = t.play(&script);
+    let client = Some(t.ep.client.ip());
+    assert_eq!(t.engine.handle_null_keys(t.now, client, RANDOM, None), Ok(true));
+    t.drain();
+    t.ep.client.set_port(41_000);
+    t.open();
+    t.play(&script);
+    assert_eq!((t.keys(C, 0), t.keys(S, 0)), (Ok(true), Ok(true)));
+    assert_eq!(t.judged(), 2);
+    // The first one ends, and takes nothing away.
+    t.ep.client.set_port(40_000);
+    t.send(C, at[0] as i64, at[1], flag::RST | flag::ACK, &[]);
+    assert!(t.engine.has_session(client, &RANDOM));
+}
