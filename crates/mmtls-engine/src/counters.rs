@@ -106,7 +106,7 @@ counters! {
     buffer_full,
     /// RST, SYN and empty segments that did not fit the connection: without effect.
     stray_control,
-    /// Data segments dropped behind a FIN, a RST, or far outside the window.
+    /// Segments dropped: data behind a FIN, a RST, or far outside the window; old numbers that a SYN cookie may fit.
     out_of_window,
     /// Protected records of application epochs that were complete.
     records_seen,

@@ -29,6 +29,7 @@ mod passive;
 mod private_tag;
 mod reconfigure;
 mod refusals;
+mod reopened;
 mod resting;
 mod resumption;
 mod senders;

@@ -160,7 +160,7 @@ fn what_can_be_sent_again_must_leave_as_much_to_others() {
         t.open();
         t.send(S, 0, 0, flag::ACK, &[]);
         for piece in 0..20i64 {
-            t.send(C, 1 + piece * 1400, 0, flag::ACK, &[b'x'; 1400]);
+            t.send(C, 100 + piece * 1400, 0, flag::ACK, &[b'x'; 1400]);
         }
     }
     let kept = t.engine.buffered_bytes();
@@ -170,7 +170,7 @@ fn what_can_be_sent_again_must_leave_as_much_to_others() {
     t.open();
     t.send(S, 0, 0, flag::ACK, &[]);
     for piece in 0..40i64 {
-        let verdict = t.send(C, 1 + piece * 1400, 0, flag::ACK, &[b'x'; 1400]);
+        let verdict = t.send(C, 100 + piece * 1400, 0, flag::ACK, &[b'x'; 1400]);
         assert_eq!(verdict, Verdict::Forward);
     }
 }

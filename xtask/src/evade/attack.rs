@@ -184,6 +184,18 @@ impl Attack {
         }
     }
 
+    /// Goes on as if a connection with the same numbers had just been opened, without the dialog of a front.
+    fn reopen(&mut self) {
+        let irs = self.irs;
+        let with_front = Arc::clone(&self.case);
+        self.case = Arc::new(Case { front: None, ..Case::clone(&with_front) });
+        self.begin();
+        self.case = with_front;
+        if let Some(irs) = irs {
+            (self.irs, self.rcv_next) = (Some(irs), irs.wrapping_add(1));
+        }
+    }
+
     /// What the session has to say becomes part of the stream.
     fn say(&mut self) {
         let Some(session) = &mut self.session else { return };
@@ -357,6 +369,10 @@ impl Attack {
                 Some(Step::Again) => {
                     self.iss = self.iss.wrapping_add(1_000_003);
                     self.begin();
+                    true
+                }
+                Some(Step::Reopen) => {
+                    self.reopen();
                     true
                 }
                 Some(Step::Stream(until)) => {

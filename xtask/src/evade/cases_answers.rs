@@ -137,6 +137,27 @@ pub const COOKIES: &[Named] = &[
         "cookies/junk-ahead-lost",
         "cookies; send S; wait synack; send PA seq=0 data=fill*20 lost; stream",
     ),
+    // Another connection where the first one has been acknowledged, with its numbers.
+    (
+        "cookies/reopened-by-third-segment",
+        "cookies; front long_dialog; stream dialog; send PA data=tls; wait data; send FA; wait end; send A seq=@+1; pause 50; reopen; stream",
+    ),
+    (
+        "cookies/reopened-by-empty-third-segment",
+        "cookies; front long_dialog; stream dialog; send PA data=tls; wait data; send FA; wait end; send A seq=@+1; pause 50; reopen; send A seq=0; pause 20; stream",
+    ),
+    (
+        "cookies/reopened-by-syn",
+        "cookies; front long_dialog; stream dialog; send PA data=tls; wait data; send FA; wait end; send A seq=@+1; pause 50; reopen; send S; pause 50; stream",
+    ),
+    (
+        "cookies/reopened-further-on",
+        "cookies; front long_dialog; stream dialog; send PA data=tls; wait data; send FA; wait end; send A seq=@+1; pause 50; reopen; skip 900 900; stream",
+    ),
+    (
+        "cookies/reopened-without-tls-before",
+        "cookies; front long_dialog; stream dialog; send FA; wait end; send A seq=@+1; pause 50; reopen; stream",
+    ),
 ];
 
 /// The TLS server opens the TCP connection, as that of active FTP does; the attacker is either end.

@@ -20,6 +20,7 @@
 //! * `choose N`: of the answers to several SYNs this one counts.
 //! * `skip PEERS [OWN]`: goes on with these numbers more.
 //! * `again`: forgets the connection and begins another one with the same ports.
+//! * `reopen`: goes on as if another connection with the same numbers had just been opened, without a dialog.
 //!
 //! [`super::text`] reads and prints it, and refuses what it does not know.
 
@@ -94,6 +95,7 @@ pub enum Step {
     Pause(u64),
     Stream(Until),
     Again,
+    Reopen,
     /// The answer of this number.
     Choose(usize),
     /// The peer's numbers, and the own ones.

@@ -361,6 +361,7 @@ impl FromStr for Case {
                     _ => return Err(format!("unknown end {rest}")),
                 })),
                 "again" => case.steps.push(Step::Again),
+                "reopen" => case.steps.push(Step::Reopen),
                 _ => return Err(format!("unknown statement {line}")),
             }
         }
@@ -421,6 +422,7 @@ impl fmt::Display for Case {
                 Step::Stream(Until::Connected) => "stream connected".to_owned(),
                 Step::Stream(Until::Handshake) => "stream handshake".to_owned(),
                 Step::Again => "again".to_owned(),
+                Step::Reopen => "reopen".to_owned(),
             });
         }
         f.write_str(&lines.join("; "))

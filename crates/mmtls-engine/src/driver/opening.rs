@@ -21,6 +21,7 @@
 //! | open, while its bytes are looked at | acknowledgment of what was never sent, or from before the stream | dropped | section 3.10.7.4 |
 //! | open | copy of its SYN or SYN-ACK | forwarded | section 3.10.7.4 |
 //! | open | other SYN | forwarded, a candidate: a live peer answers with a challenge | RFC 5961, section 4 |
+//! | open or over | behind what was acknowledged with an old acknowledgment; there or behind a hole with numbers that fit a SYN cookie | dropped: a server that has lost the connection would begin another one | RFC 4987, section 3.6 |
 //! | open, both sides proven | other SYN-ACK | dropped | RFC 5961, section 4 |
 //! | open, picked up mid-stream; closed; reset | SYN-ACK that acknowledges a candidate | a new flow, opening | RFC 9293, section 3.6.1 |
 //!
@@ -155,7 +156,7 @@ impl<H: Handler> Engine<H> {
         let known = half.origin == Origin::SynAck && half.initial == Some(syn.initial());
         let answered = flow.opening.answered_by(direction, acknowledgment);
         match (flow.phase, answered) {
-            (Phase::Open, _) if known => Passage::Free,
+            _ if is_open && known => Passage::Free,
             (Phase::Opening, Some(begun)) => {
                 if !flow.opening.push_syn_ack(SynAck { syn: begun, answer: syn }) {
                     self.stray(index, direction, TcpAnomaly::StraySyn);
