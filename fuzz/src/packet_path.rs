@@ -178,6 +178,8 @@ struct Path {
     longest: usize,
     now_ns: u64,
     held: HashSet<HoldId>,
+    /// Connections of which somebody has sent a RST.
+    reset: HashSet<usize>,
     released: u64,
     discarded: u64,
     /// Connections that the engine reset.
@@ -207,6 +209,7 @@ impl Path {
             knows_agents,
             now_ns: 1,
             held: HashSet::new(),
+            reset: HashSet::new(),
             released: 0,
             discarded: 0,
             dead: HashSet::new(),
@@ -350,6 +353,7 @@ impl Path {
     }
 
     fn open(&mut self, at: usize, bare: bool) {
+        self.reset.remove(&at);
         self.sent[at] = [0; 2];
         self.sealed[at] = [(0, 0); 2];
         for (direction, flags) in [
@@ -389,6 +393,9 @@ impl Path {
         let refused_before = refused(&self.engine);
         let verdict = self.engine.handle_frame(self.now_ns, &frame);
         self.note_ends();
+        if flags & flag::RST != 0 && self.reset.insert(at) {
+            self.wait_anew(endpoints.client.ip());
+        }
         if refused(&self.engine) == refused_before {
             // What comes from the wrong side, or with data on a SYN, is no packet of the connection.
             self.last_ns.insert(key, self.now_ns);
@@ -404,6 +411,16 @@ impl Path {
             }
         }
         self.obey(verdict);
+    }
+
+    /// A session whose connection was reset waits for the keys of what has been delivered, from then on; of what was held, which is
+    /// discarded, nobody is told.
+    fn wait_anew(&mut self, client: IpAddr) {
+        for (since_ns, of) in self.engine.handler_mut().stalls.values_mut() {
+            if *of == client {
+                *since_ns = self.now_ns;
+            }
+        }
     }
 
     /// A frame that says what it likes.
