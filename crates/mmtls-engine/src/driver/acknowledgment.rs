@@ -3,9 +3,10 @@
 //! Refuses to believe what its receiver would not believe, and to let a segment that can be guessed accuse anyone.
 
 use super::payload::{Flow, Payload, is_followed};
+use super::segment::is_watched;
 use super::{Engine, context};
 use crate::session::{Handler, SessionError, TcpAnomaly};
-use crate::tcp::{FlowIndex, Origin, Phase};
+use crate::tcp::{FlowIndex, Origin, Phase, TcpDirection};
 use crate::tls::Direction;
 use crate::wire::Segment;
 
@@ -17,8 +18,28 @@ const GAP_GRACE_NS: u64 = 1_000_000_000;
 /// and the SYN-ACK comes within the opening timeout.
 const COOKIE_LIFETIME_NS: u64 = 180_000_000_000;
 
+/// By how many numbers an acknowledgment may be beside that of a SYN cookie, either way: Linux has a segment size in them.
+const COOKIE_SLACK: u32 = 3;
+
+/// Whose a segment with an acknowledgment is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// Its connection's.
+    Fits,
+    /// Not its sender's.
+    Stray,
+    /// Perhaps another connection's, see [`begins_anew`].
+    BeginsAnew,
+}
+
+impl Fit {
+    fn of(fits: bool) -> Self {
+        if fits { Self::Fits } else { Self::Stray }
+    }
+}
+
 impl<H: Handler> Engine<H> {
-    /// Notes an acknowledgment; false when the segment cannot be its sender's. Inline, an
+    /// Notes an acknowledgment, unless the segment cannot be its sender's. Inline, an
     /// acknowledgment of bytes that were never seen means that they passed some other way: the
     /// monitor has lost the stream.
     pub(super) fn handle_ack(
@@ -26,31 +47,40 @@ impl<H: Handler> Engine<H> {
         index: FlowIndex,
         direction: Direction,
         segment: &Segment<'_>,
-    ) -> bool {
+    ) -> Fit {
         let (inline, now_ns) = (self.config.inline, self.now_ns);
         let Some(flow) = self.flows.get(index) else {
-            return true;
+            return Fit::Fits;
         };
         let acknowledgment = segment.tcp.acknowledgment();
         if flow.phase == Phase::Opening {
             if direction == Direction::ServerToClient {
-                return true;
+                return Fit::Fits;
             }
             if !handle_first_ack(flow, segment, now_ns) {
-                return false;
+                return Fit::Stray;
             }
         }
-        let [half, other] = flow.halves_from(direction);
+        let half = &flow.halves[direction.index()];
         let Some(offset) = half.offset_of(segment.tcp.sequence()) else {
-            return !inline;
+            return Fit::of(!inline);
         };
         if !half.is_acceptable(offset) {
-            return false;
+            return Fit::Stray;
         }
+        // Only what stands exactly where the sender is can accuse: it cannot be guessed.
+        let exact = offset == half.seen();
+        let may_begin_anew = inline && !exact && is_watched(flow, inline);
+        let [half, other] = flow.halves_from(direction);
         let window = half.announced(segment.tcp.window());
         // What acknowledges bytes that were never sent, or what has long been acknowledged, is not the
         // sender's, and its receiver drops it (RFC 9293, section 3.10.7.4).
         let acknowledged = other.offset_of(acknowledgment);
+        if may_begin_anew && begins_anew([half, other], offset, acknowledged, segment) {
+            // No anomaly: as a rule it was sent for nothing, or others have overtaken it.
+            self.counters.out_of_window += 1;
+            return Fit::BeginsAnew;
+        }
         let beyond = acknowledged.is_some_and(|it| it > other.seen());
         let sane = !inline
             || other.origin == Origin::Learned
@@ -59,8 +89,6 @@ impl<H: Handler> Engine<H> {
         let kept = other.flight_capacity();
         let freed = sane.then(|| other.open_window(acknowledgment, window)).flatten();
         let fewer = other.flight_capacity() < kept;
-        // Only what stands exactly where the sender is can accuse: it cannot be guessed.
-        let exact = offset == half.seen();
         let current = offset >= half.seen();
         if sane {
             half.last_ack = Some(acknowledgment);
@@ -81,7 +109,7 @@ impl<H: Handler> Engine<H> {
             // Once no SYN cookie can be in force, a keep-alive begins nothing.
             let expired = now_ns.saturating_sub(flow.started_ns) >= COOKIE_LIFETIME_NS;
             if early && !(keeps_alive && nothing_said && expired) && is_followed(flow) {
-                return false;
+                return Fit::Stray;
             }
         }
         let mut direction = direction;
@@ -114,9 +142,9 @@ impl<H: Handler> Engine<H> {
         {
             // Bytes of another protocol may take two ways; there may be a ClientHello among them.
             watch.note_unread(direction.reverse());
-            return true;
+            return Fit::Fits;
         }
-        sane
+        Fit::of(sane)
     }
 
     /// A copy of bytes was lost on its way to the monitor. What follows is not understood any more,
@@ -167,6 +195,36 @@ impl<H: Handler> Engine<H> {
         self.bypass(index);
         self.apply_mid_stream_policy(index);
     }
+}
+
+/// Whether a segment could begin another connection, or go on with it, where its receiver has lost this one and answers with SYN
+/// cookies (RFC 4987, section 3.6). To begin it takes the numbers of this one's third segment, or, where it is Linux, numbers
+/// that are both as far behind those. What is said then in the place of what was acknowledged cannot be compared with that, and
+/// what stands behind a hole is not read. An honest sender needs neither: what it repeats has its latest acknowledgment, and where
+/// it fits a cookie by chance, its receiver has had it. `acknowledged`: what it acknowledges of the other direction.
+fn begins_anew(
+    [half, other]: [&TcpDirection; 2],
+    offset: i64,
+    acknowledged: Option<i64>,
+    segment: &Segment<'_>,
+) -> bool {
+    if segment.tcp.flags().rst() {
+        return false;
+    }
+    // A keep-alive is one byte behind.
+    let is_behind = offset < half.acknowledged() as i64 && offset + 1 < half.seen();
+    if is_behind && acknowledged.is_some_and(|it| it < other.acknowledged() as i64) {
+        return true;
+    }
+    let (Some(initial), Some(answered), Origin::Syn) = (half.initial, other.initial, half.origin)
+    else {
+        return false;
+    };
+    // The modulus of sequence numbers.
+    let numbers = (segment.tcp.sequence(), segment.tcp.acknowledgment());
+    let [from, to] = [numbers.0.wrapping_sub(initial), numbers.1.wrapping_sub(answered)];
+    let fits_cookie = from.wrapping_sub(to).wrapping_add(COOKIE_SLACK) <= 2 * COOKIE_SLACK;
+    fits_cookie && (is_behind || offset > half.seen())
 }
 
 /// The client's acknowledgment of the SYN-ACK opens the connection; false when it does not

@@ -3,13 +3,14 @@
 //! Refuses to forward the segment that completes a record before the record was inspected.
 
 use super::Engine;
+use super::acknowledgment::Fit;
 use super::conclude::Passage;
 use super::payload::{Flow, Payload, is_followed};
 use crate::config::Policy;
 use crate::output::Verdict;
 use crate::port::PortId;
 use crate::session::{Disposition, Handler, TcpAnomaly};
-use crate::tcp::{FlowIndex, FlowKey, Origin, Phase};
+use crate::tcp::{FlowIndex, FlowKey, Phase};
 use crate::tls::Direction;
 use crate::wire::Segment;
 
@@ -113,18 +114,12 @@ impl<H: Handler> Engine<H> {
             self.note(index, direction, TcpAnomaly::UrgentData);
             return Passage::Refused;
         }
-        if inline
-            && flags.ack()
-            && !flags.rst()
-            && is_watched(flow, inline)
-            && begins_anew(flow, direction, segment)
-        {
-            // No anomaly: as a rule it was sent for nothing, or others have overtaken it.
-            self.counters.out_of_window += 1;
-            return Passage::Refused;
-        }
-        let fits = !flags.ack() || self.handle_ack(index, direction, segment);
-        if self.is_over(index) {
+        let fit = match flags.ack() {
+            true => self.handle_ack(index, direction, segment),
+            false => Fit::Fits,
+        };
+        let fits = fit == Fit::Fits;
+        if self.is_over(index) || fit == Fit::BeginsAnew {
             return Passage::Refused;
         }
         if !self.config.inline {
@@ -207,37 +202,8 @@ impl<H: Handler> Engine<H> {
 }
 
 /// Whether the flow's bytes are looked at, be it loosely: inline, what carries another protocol is, too.
-fn is_watched<S>(flow: &Flow<S>, inline: bool) -> bool {
+pub(super) fn is_watched<S>(flow: &Flow<S>, inline: bool) -> bool {
     is_followed(flow) || inline && !flow.is_exempt() && matches!(flow.payload, Payload::Plain(_))
-}
-
-/// By how many numbers an acknowledgment may be beside that of a SYN cookie, either way: Linux has a segment size in them.
-const COOKIE_SLACK: u32 = 3;
-
-/// Whether a segment could begin another connection, or go on with it, where its receiver has lost this one and answers with SYN
-/// cookies (RFC 4987, section 3.6). To begin it takes the numbers of this one's third segment, or, where it is Linux, numbers
-/// that are both as far behind those. What is said then in the place of what was acknowledged cannot be compared with that, and
-/// what stands behind a hole is not read. An honest sender needs neither: what it repeats has its latest acknowledgment, and where
-/// it fits a cookie by chance, its receiver has had it.
-fn begins_anew<S: Default>(flow: &Flow<S>, direction: Direction, segment: &Segment<'_>) -> bool {
-    let [half, other] = [direction, direction.reverse()].map(|it| &flow.halves[it.index()]);
-    let (sequence, acknowledgment) = (segment.tcp.sequence(), segment.tcp.acknowledgment());
-    let Some(offset) = half.offset_of(sequence) else {
-        return false;
-    };
-    // A keep-alive is one byte behind.
-    let is_behind = offset < half.acknowledged() as i64 && offset + 1 < half.seen();
-    let is_old = other.offset_of(acknowledgment).is_some_and(|it| it < other.acknowledged() as i64);
-    if is_behind && is_old {
-        return true;
-    }
-    let (Some(initial), Some(answered), Origin::Syn) = (half.initial, other.initial, half.origin)
-    else {
-        return false;
-    };
-    let distance =
-        sequence.wrapping_sub(initial).wrapping_sub(acknowledgment.wrapping_sub(answered));
-    (is_behind || offset > half.seen()) && distance.wrapping_add(COOKIE_SLACK) <= 2 * COOKIE_SLACK
 }
 
 /// Whether urgent data must not pass: where TLS is followed or may begin, perhaps behind a byte that
