@@ -371,7 +371,7 @@ impl Path {
             outputs.push(output);
         }
         let last_release = outputs.iter().rposition(|it| matches!(it, Output::Release(_)));
-        let inject = outputs.iter().position(|it| matches!(it, Output::Inject { .. }));
+        let inject = outputs.iter().position(is_reset);
         if let (Some(release), Some(inject)) = (last_release, inject) {
             assert!(release < inject, "released behind a reset");
         }
@@ -384,7 +384,7 @@ impl Path {
                 Output::Discard(id) => {
                     self.held.remove(&id).expect("what is discarded was held");
                 }
-                Output::Inject { .. } => self.dead = true,
+                Output::Inject { .. } => self.dead |= is_reset(&output),
                 Output::KeysOpenNothing(_) | Output::LiveKeysNeeded(_) => {}
                 Output::Offload(_) | Output::TakeBack(_) => {
                     panic!("nothing can be left to anybody")
@@ -475,6 +475,10 @@ impl Path {
     }
 }
 
+/// A RST, which has no options; not an empty segment that asks for an acknowledgment.
+fn is_reset(output: &Output) -> bool {
+    matches!(output, Output::Inject { frame, .. } if frame[frame.len() - 7] & flag::RST != 0)
+}
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -274,6 +274,8 @@ struct Stage {
     /// First and latest copy, of what goes to the server and to the client.
     receivers: [[Receiver; 2]; 2],
     resets: [bool; 2],
+    /// Offsets up to which the sender of each direction has acknowledged the other one, behind the handshake.
+    acknowledged: [u64; 2],
     /// Streams of which their receiver has acknowledged what had not come to both of its models. Whoever does so has no use for
     /// that, and takes any copy of it: the second model may not lose frames then.
     acknowledged_too_much: [bool; 2],
@@ -326,6 +328,7 @@ impl Stage {
             elapsed: Duration::ZERO,
             receivers: [[receiver(false), receiver(true)], [receiver(false), receiver(true)]],
             resets: [false; 2],
+            acknowledged: [0; 2],
             acknowledged_too_much: [false; 2],
             loses: false,
             sent: 0,
@@ -535,6 +538,7 @@ impl Stage {
         let arrived = self.receivers[of].iter().map(len).min().unwrap_or(0) as u64;
         let sent = self.receivers[other].iter().map(len).max().unwrap_or(0) as i64;
         let reverse = if direction == CLIENT { SERVER } else { CLIENT };
+        self.acknowledged[other] = self.acknowledged[other].max(arrived);
         let packet = self.session.packet(reverse, sent, arrived, flag::ACK, &[]);
         self.send(&packet);
     }
@@ -565,6 +569,17 @@ impl Stage {
         self.send(&forged);
     }
 
+    /// A packet as its sender repeats it: with its latest acknowledgment.
+    fn repeated(&self, packet: &Packet) -> Packet {
+        let direction = if packet.port == Port::Left { CLIENT } else { SERVER };
+        let Some(segment) = Segment::of(&packet.frame).filter(|it| !it.payload.is_empty()) else {
+            return packet.clone();
+        };
+        let (at, offset) = (side(direction), offset_of(&segment, direction));
+        let latest = self.acknowledged[at].max(self.session.handshake_len[1 - at] as u64);
+        self.session.packet(direction, offset, latest, segment.flags, segment.payload)
+    }
+
     /// Everything is sent again until it is there; honest networks come to that.
     fn settle(&mut self, packets: &[Packet]) {
         let whole = |stage: &Self| {
@@ -575,7 +590,7 @@ impl Stage {
                 return;
             }
             for packet in packets {
-                self.send(packet);
+                self.send(&self.repeated(packet));
                 self.turn();
             }
             self.deliver(KeyEpoch::Application(0));

@@ -1,7 +1,7 @@
 //! A server that has lost a connection, and answers with SYN cookies (RFC 4987, section 3.6): an acknowledgment with that
 //! connection's numbers, or, of Linux, with others that are as far behind both, opens one that the monitor takes for the old
-//! one. What was acknowledged of that is not kept, so nothing that is said there could be compared. Each test says what must
-//! hold.
+//! one. What was acknowledged of that is not kept, so nothing that is said there could be compared; behind a hole nothing is
+//! read, and a record that is not whole may have anything in it. Each test says what must hold.
 
 use crate::harness::attack::*;
 use mmtls_engine::*;
@@ -105,6 +105,72 @@ fn a_cookie_must_not_be_taken_up_where_an_upload_was_acknowledged() {
         assert_eq!(t.send(C, at[1] as i64, at[1], flag::ACK, data), Verdict::Drop);
         assert_eq!(t.send(C, at[1] as i64 + 4, at[1], flag::ACK, data), Verdict::Forward);
     }
+}
+
+#[test]
+fn a_cookie_must_not_be_taken_up_inside_a_record_that_is_not_whole() {
+    for finished in [[false; 2], [false, true]] {
+        let (mut t, mut at) = used(finished);
+        let [header, data] = [[0x17, 3, 3, 0x40, 0], [0; 5]];
+        assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, &header), Verdict::Forward);
+        at[0] += header.len() as u64;
+        let from = at[0] as i64;
+        assert!(at[0] + 3 < at[1]);
+        // To begin one, and what stands behind that.
+        assert_eq!(t.send(C, from, at[0], flag::ACK, &[]), Verdict::Drop);
+        for acknowledgment in [at[0], at[0] + 3, 0, at[1] - 1] {
+            assert_eq!(t.send(C, from, acknowledgment, flag::ACK, &hello()), Verdict::Drop);
+        }
+        assert_eq!(t.send(C, from, at[1] - 20, flag::ACK, &[]), Verdict::Forward, "overtaken");
+        assert_eq!(t.send(C, from, at[1], flag::ACK, &data), Verdict::Forward, "its own");
+    }
+}
+
+#[test]
+fn a_cookie_must_not_be_taken_up_where_nothing_is_tls_so_far() {
+    let mut t = strict();
+    t.open();
+    let at = t.say(&[(C, b"send it\n"), (S, &[b'y'; 3000]), (C, b"and bye\n")]);
+    t.send(S, at[1] as i64, at[0], flag::ACK, &[]);
+    for finished in [false, true] {
+        let mut at = at;
+        if finished {
+            for d in [S, C] {
+                let s = mmtls_testkit::synthesis::side(d);
+                t.send(d, at[s] as i64, at[1 - s], FIN, &[]);
+                at[s] += 1;
+            }
+            t.send(S, at[1] as i64, at[0], flag::ACK, &[]);
+        }
+        assert_eq!(t.send(C, at[0] as i64, at[0], flag::ACK, &hello()), Verdict::Drop);
+    }
+}
+
+#[test]
+fn a_sender_that_has_not_heard_of_an_acknowledgment_must_hear_of_it_again() {
+    let mut t = strict();
+    t.open();
+    let hello = hello();
+    let (head, tail) = hello.split_at(60);
+    assert_eq!(t.send(C, 0, 0, flag::ACK, head), Verdict::Forward);
+    // It is lost on its way to the client, and so is the tail on its way to the server.
+    t.send(S, 0, 60, flag::ACK, &[]);
+    assert_eq!(t.send(C, 60, 0, flag::ACK, tail), Verdict::Forward);
+    assert!(t.out.is_empty());
+    assert_eq!(t.send(C, 0, 0, flag::ACK, head), Verdict::Drop);
+    // The receiver answers what stands in front of its window.
+    let expected = t.ep.frame(C, -8, 0, flag::ACK, &[]);
+    match &t.out[..] {
+        [Output::Inject { exit: Exit::AwayFrom(PortId(0)), frame }] => {
+            assert_eq!(frame[26..50], expected[26..50], "addresses, numbers, flags");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(t.send(S, 0, 60, flag::ACK, &[]), Verdict::Forward);
+    assert_eq!(t.send(C, 60, 0, flag::ACK, tail), Verdict::Forward);
+    // No cookie is in force any more.
+    t.now += 180_000_000_000;
+    assert_eq!(t.send(C, 0, 0, flag::ACK, head), Verdict::Forward);
 }
 
 #[test]

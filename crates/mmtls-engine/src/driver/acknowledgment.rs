@@ -5,10 +5,11 @@
 use super::payload::{Flow, Payload, is_followed};
 use super::segment::is_watched;
 use super::{Engine, context};
+use crate::output::{Exit, Output};
 use crate::session::{Handler, SessionError, TcpAnomaly};
-use crate::tcp::{FlowIndex, Origin, Phase, TcpDirection};
+use crate::tcp::{FlowIndex, Origin, Phase};
 use crate::tls::Direction;
-use crate::wire::Segment;
+use crate::wire::{Segment, build_probe};
 
 /// How long copies of a connection's two directions may come out of order, at most: what was
 /// acknowledged longer ago and has not been seen was lost.
@@ -20,6 +21,9 @@ const COOKIE_LIFETIME_NS: u64 = 180_000_000_000;
 
 /// By how many numbers an acknowledgment may be beside that of a SYN cookie, either way: Linux has a segment size in them.
 const COOKIE_SLACK: u32 = 3;
+
+/// How far before the stream a number is that is no keep-alive's, and fits no cookie.
+const BEFORE: u32 = 8;
 
 /// Whose a segment with an acknowledgment is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,7 +65,7 @@ impl<H: Handler> Engine<H> {
                 return Fit::Stray;
             }
         }
-        let half = &flow.halves[direction.index()];
+        let [half, other] = [direction, direction.reverse()].map(|it| &flow.halves[it.index()]);
         let Some(offset) = half.offset_of(segment.tcp.sequence()) else {
             return Fit::of(!inline);
         };
@@ -70,17 +74,25 @@ impl<H: Handler> Engine<H> {
         }
         // Only what stands exactly where the sender is can accuse: it cannot be guessed.
         let exact = offset == half.seen();
-        let may_begin_anew = inline && !exact && is_watched(flow, inline);
-        let [half, other] = flow.halves_from(direction);
-        let window = half.announced(segment.tcp.window());
         // What acknowledges bytes that were never sent, or what has long been acknowledged, is not the
         // sender's, and its receiver drops it (RFC 9293, section 3.10.7.4).
         let acknowledged = other.offset_of(acknowledgment);
-        if may_begin_anew && begins_anew([half, other], offset, acknowledged, segment) {
+        let is_old = acknowledged.is_some_and(|it| it < other.acknowledged() as i64);
+        if inline
+            && (is_old || !exact)
+            && !segment.tcp.flags().rst()
+            && is_watched(flow, inline)
+            && begins_anew(flow, direction, segment, (offset, is_old), now_ns)
+        {
             // No anomaly: as a rule it was sent for nothing, or others have overtaken it.
             self.counters.out_of_window += 1;
+            if !is_old && !segment.tcp.payload().is_empty() {
+                self.ask_receiver(index, direction, segment);
+            }
             return Fit::BeginsAnew;
         }
+        let [half, other] = flow.halves_from(direction);
+        let window = half.announced(segment.tcp.window());
         let beyond = acknowledged.is_some_and(|it| it > other.seen());
         let sane = !inline
             || other.origin == Origin::Learned
@@ -147,6 +159,20 @@ impl<H: Handler> Engine<H> {
         Fit::of(sane)
     }
 
+    /// A segment with bytes that its receiver has acknowledged is not forwarded. Its sender may not have heard of that: an empty
+    /// one in its place, with a number from before the stream, makes the receiver say it again (RFC 9293, section 3.10.7.4).
+    fn ask_receiver(&mut self, index: FlowIndex, direction: Direction, segment: &Segment<'_>) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        let half = &flow.halves[direction.index()];
+        if let (Some(initial), Some((port, link_header))) = (half.initial, half.path())
+            && let Some(frame) = build_probe(link_header, segment, initial.wrapping_sub(BEFORE))
+        {
+            self.outputs.push_back(Output::Inject { exit: Exit::AwayFrom(port), frame });
+        }
+    }
+
     /// A copy of bytes was lost on its way to the monitor. What follows is not understood any more,
     /// but the connection is followed to its end.
     fn skip_gap(&mut self, index: FlowIndex, direction: Direction, acknowledgment: u32) {
@@ -199,32 +225,38 @@ impl<H: Handler> Engine<H> {
 
 /// Whether a segment could begin another connection, or go on with it, where its receiver has lost this one and answers with SYN
 /// cookies (RFC 4987, section 3.6). To begin it takes the numbers of this one's third segment, or, where it is Linux, numbers
-/// that are both as far behind those. What is said then in the place of what was acknowledged cannot be compared with that, and
-/// what stands behind a hole is not read. An honest sender needs neither: what it repeats has its latest acknowledgment, and where
-/// it fits a cookie by chance, its receiver has had it. `acknowledged`: what it acknowledges of the other direction.
-fn begins_anew(
-    [half, other]: [&TcpDirection; 2],
-    offset: i64,
-    acknowledged: Option<i64>,
+/// that are both as far behind those. What is said then in the place of what was acknowledged cannot be compared with that, what
+/// stands behind a hole is not read, and in a record that is not whole anything may stand. `at`: the segment's offset, and whether
+/// it acknowledges less than its sender has: then another one of that has overtaken it, or it is not its sender's at all.
+fn begins_anew<S: Default>(
+    flow: &Flow<S>,
+    direction: Direction,
     segment: &Segment<'_>,
+    at: (i64, bool),
+    now_ns: u64,
 ) -> bool {
-    if segment.tcp.flags().rst() {
-        return false;
-    }
+    let [half, other] = [direction, direction.reverse()].map(|it| &flow.halves[it.index()]);
+    let (offset, is_old) = at;
     // A keep-alive is one byte behind.
     let is_behind = offset < half.acknowledged() as i64 && offset + 1 < half.seen();
-    if is_behind && acknowledged.is_some_and(|it| it < other.acknowledged() as i64) {
+    if is_old && is_behind {
         return true;
     }
     let (Some(initial), Some(answered), Origin::Syn) = (half.initial, other.initial, half.origin)
     else {
         return false;
     };
+    if now_ns.saturating_sub(flow.started_ns) >= COOKIE_LIFETIME_NS {
+        return false;
+    }
+    if is_old && !segment.tcp.payload().is_empty() {
+        return true;
+    }
     // The modulus of sequence numbers.
-    let numbers = (segment.tcp.sequence(), segment.tcp.acknowledgment());
-    let [from, to] = [numbers.0.wrapping_sub(initial), numbers.1.wrapping_sub(answered)];
+    let from = segment.tcp.sequence().wrapping_sub(initial);
+    let to = segment.tcp.acknowledgment().wrapping_sub(answered);
     let fits_cookie = from.wrapping_sub(to).wrapping_add(COOKIE_SLACK) <= 2 * COOKIE_SLACK;
-    fits_cookie && (is_behind || offset > half.seen())
+    fits_cookie && (is_old || is_behind || offset > half.seen())
 }
 
 /// The client's acknowledgment of the SYN-ACK opens the connection; false when it does not

@@ -11,7 +11,7 @@ mod partial;
 mod tcp;
 mod tunnel;
 
-pub(crate) use build::{Reset, build_reset};
+pub(crate) use build::{Reset, build_probe, build_reset};
 pub use link::Link;
 pub(crate) use link::{link_addresses, turned};
 pub use partial::finishes_in_place;

@@ -690,6 +690,7 @@ impl Path {
                 Output::Discard(id) => {
                     self.held.remove(&id).expect("discarded frames are held");
                 }
+                Output::Inject { frame, .. } if frame[frame.len() - 7] & flag::RST == 0 => {}
                 Output::Inject { frame, .. } => {
                     self.reset = true;
                     self.injected.push(frame);
