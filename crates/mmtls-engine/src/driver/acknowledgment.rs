@@ -7,7 +7,7 @@ use super::segment::is_watched;
 use super::{Engine, context};
 use crate::output::{Exit, Output};
 use crate::session::{Handler, SessionError, TcpAnomaly};
-use crate::tcp::{FlowIndex, Origin, Phase};
+use crate::tcp::{FlowIndex, Origin, Phase, TcpDirection};
 use crate::tls::Direction;
 use crate::wire::{Segment, build_probe};
 
@@ -15,15 +15,11 @@ use crate::wire::{Segment, build_probe};
 /// acknowledged longer ago and has not been seen was lost.
 const GAP_GRACE_NS: u64 = 1_000_000_000;
 
-/// How long after its SYN a connection may still come about by a SYN cookie: Linux takes them for two minutes,
-/// and the SYN-ACK comes within the opening timeout.
+/// How long after it has opened a connection's SYN cookie may be in force: Linux takes them for two minutes.
 const COOKIE_LIFETIME_NS: u64 = 180_000_000_000;
 
 /// By how many numbers an acknowledgment may be beside that of a SYN cookie, either way: Linux has a segment size in them.
 const COOKIE_SLACK: u32 = 3;
-
-/// How far before the stream a number is that is no keep-alive's, and fits no cookie.
-const BEFORE: u32 = 8;
 
 /// Whose a segment with an acknowledgment is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,8 +82,10 @@ impl<H: Handler> Engine<H> {
         {
             // No anomaly: as a rule it was sent for nothing, or others have overtaken it.
             self.counters.out_of_window += 1;
-            if !is_old && !segment.tcp.payload().is_empty() {
-                self.ask_receiver(index, direction, segment);
+            let is_sane = acknowledged.is_some_and(|it| it <= other.seen());
+            if is_sane && !is_old && offset < half.acknowledged() as i64 {
+                let probe = ask_receiver([half, other], segment);
+                self.outputs.extend(probe);
             }
             return Fit::BeginsAnew;
         }
@@ -119,7 +117,7 @@ impl<H: Handler> Engine<H> {
             let nothing_said = acknowledged == Some(0);
             flow.confirmed = answers && sane;
             // Once no SYN cookie can be in force, a keep-alive begins nothing.
-            let expired = now_ns.saturating_sub(flow.started_ns) >= COOKIE_LIFETIME_NS;
+            let expired = flow.open_for_ns(now_ns) >= COOKIE_LIFETIME_NS;
             if early && !(keeps_alive && nothing_said && expired) && is_followed(flow) {
                 return Fit::Stray;
             }
@@ -157,20 +155,6 @@ impl<H: Handler> Engine<H> {
             return Fit::Fits;
         }
         Fit::of(sane)
-    }
-
-    /// A segment with bytes that its receiver has acknowledged is not forwarded. Its sender may not have heard of that: an empty
-    /// one in its place, with a number from before the stream, makes the receiver say it again (RFC 9293, section 3.10.7.4).
-    fn ask_receiver(&mut self, index: FlowIndex, direction: Direction, segment: &Segment<'_>) {
-        let Some(flow) = self.flows.get(index) else {
-            return;
-        };
-        let half = &flow.halves[direction.index()];
-        if let (Some(initial), Some((port, link_header))) = (half.initial, half.path())
-            && let Some(frame) = build_probe(link_header, segment, initial.wrapping_sub(BEFORE))
-        {
-            self.outputs.push_back(Output::Inject { exit: Exit::AwayFrom(port), frame });
-        }
     }
 
     /// A copy of bytes was lost on its way to the monitor. What follows is not understood any more,
@@ -235,28 +219,42 @@ fn begins_anew<S: Default>(
     at: (i64, bool),
     now_ns: u64,
 ) -> bool {
-    let [half, other] = [direction, direction.reverse()].map(|it| &flow.halves[it.index()]);
-    let (offset, is_old) = at;
+    let halves = [direction, direction.reverse()].map(|it| &flow.halves[it.index()]);
+    let ([half, other], (offset, is_old)) = (halves, at);
+    if half.origin != Origin::Syn || flow.open_for_ns(now_ns) >= COOKIE_LIFETIME_NS {
+        return false;
+    }
     // A keep-alive is one byte behind.
     let is_behind = offset < half.acknowledged() as i64 && offset + 1 < half.seen();
-    if is_old && is_behind {
-        return true;
-    }
-    let (Some(initial), Some(answered), Origin::Syn) = (half.initial, other.initial, half.origin)
-    else {
+    // Of a receiver that has finished nothing is acknowledged any more, so that nothing overtakes bytes for long. It is one that
+    // may well have lost the connection, and of which there may be a second cookie.
+    let is_late = other.fin().is_some() && !segment.tcp.payload().is_empty();
+    is_old && (is_behind || is_late)
+        || (is_old || is_behind || offset > half.seen())
+            && fits_cookie(halves, segment.tcp.sequence(), segment.tcp.acknowledgment())
+}
+
+/// Whether these numbers of a segment are as far from the beginnings of the two directions, about.
+fn fits_cookie(halves: [&TcpDirection; 2], sequence: u32, acknowledgment: u32) -> bool {
+    let [Some(from), Some(to)] = halves.map(|it| it.initial) else {
         return false;
     };
-    if now_ns.saturating_sub(flow.started_ns) >= COOKIE_LIFETIME_NS {
-        return false;
-    }
-    if is_old && !segment.tcp.payload().is_empty() {
-        return true;
-    }
     // The modulus of sequence numbers.
-    let from = segment.tcp.sequence().wrapping_sub(initial);
-    let to = segment.tcp.acknowledgment().wrapping_sub(answered);
-    let fits_cookie = from.wrapping_sub(to).wrapping_add(COOKIE_SLACK) <= 2 * COOKIE_SLACK;
-    fits_cookie && (is_old || is_behind || offset > half.seen())
+    let distance = sequence.wrapping_sub(from).wrapping_sub(acknowledgment.wrapping_sub(to));
+    distance.wrapping_add(COOKIE_SLACK) <= 2 * COOKIE_SLACK
+}
+
+/// In the place of a segment that is refused though its sender may not have heard of what its receiver has acknowledged: an empty
+/// one from just before that, which makes the receiver say it again (RFC 9293, section 3.10.7.4), and with numbers that fit no
+/// cookie.
+fn ask_receiver(halves: [&TcpDirection; 2], segment: &Segment<'_>) -> Option<Output> {
+    let [half, _] = halves;
+    let before = half.sequence_of(half.acknowledged())?.wrapping_sub(1);
+    let further = before.wrapping_sub(2 * COOKIE_SLACK + 1);
+    let fits = fits_cookie(halves, before, segment.tcp.acknowledgment());
+    let (port, _) = half.path()?;
+    let frame = build_probe(segment.link_header, segment, if fits { further } else { before })?;
+    Some(Output::Inject { exit: Exit::AwayFrom(port), frame })
 }
 
 /// The client's acknowledgment of the SYN-ACK opens the connection; false when it does not

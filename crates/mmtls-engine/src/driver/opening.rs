@@ -21,7 +21,7 @@
 //! | open, while its bytes are looked at | acknowledgment of what was never sent, or from before the stream | dropped | section 3.10.7.4 |
 //! | open | copy of its SYN or SYN-ACK | forwarded | section 3.10.7.4 |
 //! | open | other SYN | forwarded, a candidate: a live peer answers with a challenge | RFC 5961, section 4 |
-//! | open or over, for three minutes | bytes of the side that sent the SYN with an older acknowledgment than its latest; numbers that fit a SYN cookie, but where the stream goes on or is compared | dropped: a server that has lost the connection would begin another one | RFC 4987, section 3.6 |
+//! | open or over, for three minutes, of the side that sent the SYN | numbers that fit a SYN cookie, but where the stream goes on or is compared; bytes with an older acknowledgment than its latest, in the place of others or once the other side has finished | dropped: a server that has lost the connection would begin another one | RFC 4987, section 3.6 |
 //! | open, both sides proven | other SYN-ACK | dropped | RFC 5961, section 4 |
 //! | open, picked up mid-stream; closed; reset | SYN-ACK that acknowledges a candidate | a new flow, opening | RFC 9293, section 3.6.1 |
 //!

@@ -95,6 +95,8 @@ impl Offload {
 /// a window that grows slowly does not.
 const FAR_NS: u64 = 2_000_000;
 
+const SECOND_NS: u64 = 1_000_000_000;
+
 /// One TCP connection.
 pub(crate) struct Flow<P> {
     pub(crate) id: SessionId,
@@ -173,8 +175,17 @@ impl<P: Carried> Flow<P> {
     /// The acknowledgment of its SYN-ACK has come.
     pub(crate) fn open(&mut self, now_ns: u64) {
         self.phase = Phase::Open;
-        let is_far = now_ns.saturating_sub(self.started_ns) >= FAR_NS;
-        self.halves.iter_mut().for_each(|half| half.is_far = is_far);
+        let after_ns = now_ns.saturating_sub(self.started_ns);
+        let after_s = u32::try_from(after_ns.div_ceil(SECOND_NS)).unwrap_or(u32::MAX);
+        for half in &mut self.halves {
+            (half.is_far, half.opened_after_s) = (after_ns >= FAR_NS, after_s);
+        }
+    }
+
+    /// How long it has been open, less than a second more or less.
+    pub(crate) fn open_for_ns(&self, now_ns: u64) -> u64 {
+        let after_ns = u64::from(self.halves[0].opened_after_s) * SECOND_NS;
+        now_ns.saturating_sub(self.started_ns.saturating_add(after_ns))
     }
 
     pub(crate) fn direction_from(&self, source: SocketAddr) -> Direction {

@@ -110,6 +110,8 @@ pub(crate) struct TcpDirection {
     max_window: u32,
     /// The connection's handshake took a long round trip. In both directions, which have room for it.
     pub(crate) is_far: bool,
+    /// So many seconds after its first packet the connection opened, rounded up. In both directions, as this.
+    pub(crate) opened_after_s: u32,
     rare: Option<Box<Rare>>,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
