@@ -479,6 +479,7 @@ impl Path {
 fn is_reset(output: &Output) -> bool {
     matches!(output, Output::Inject { frame, .. } if frame[frame.len() - 7] & flag::RST != 0)
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,8 +2,7 @@
 //!
 //! Refuses to believe what its receiver would not believe, and to let a segment that can be guessed accuse anyone.
 
-use super::payload::{Flow, Payload, is_followed};
-use super::segment::is_watched;
+use super::payload::{Flow, Payload, is_followed, is_watched};
 use super::{Engine, context};
 use crate::output::{Exit, Output};
 use crate::session::{Handler, SessionError, TcpAnomaly};

@@ -130,6 +130,11 @@ pub(super) fn is_followed<S>(flow: &Flow<S>) -> bool {
     }
 }
 
+/// Whether the flow's bytes are looked at, be it loosely: inline, what carries another protocol is, too.
+pub(super) fn is_watched<S>(flow: &Flow<S>, inline: bool) -> bool {
+    is_followed(flow) || inline && !flow.is_exempt() && matches!(flow.payload, Payload::Plain(_))
+}
+
 /// Whether a connection is over for both ends, and has not ended here because what was delivered waits for its keys.
 pub(super) fn waits_for_keys_only<S: Default>(flow: &Flow<S>) -> bool {
     let is_closed = flow.phase == Phase::Open

@@ -5,7 +5,7 @@
 use super::Engine;
 use super::acknowledgment::Fit;
 use super::conclude::Passage;
-use super::payload::{Flow, Payload, is_followed};
+use super::payload::{Flow, Payload, is_watched};
 use crate::config::Policy;
 use crate::output::Verdict;
 use crate::port::PortId;
@@ -199,11 +199,6 @@ impl<H: Handler> Engine<H> {
             flow.payload.disposition().is_kill() || matches!(flow.phase, Phase::Dead { .. })
         })
     }
-}
-
-/// Whether the flow's bytes are looked at, be it loosely: inline, what carries another protocol is, too.
-pub(super) fn is_watched<S>(flow: &Flow<S>, inline: bool) -> bool {
-    is_followed(flow) || inline && !flow.is_exempt() && matches!(flow.payload, Payload::Plain(_))
 }
 
 /// Whether urgent data must not pass: where TLS is followed or may begin, perhaps behind a byte that
