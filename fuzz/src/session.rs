@@ -15,7 +15,7 @@ use mmtls_engine::tls::{Direction, KeyEpoch};
 use mmtls_engine::{
     Config, Engine, FrameInput, HoldId, Link, Output, Policy, PortId, SharedKeys, Verdict,
 };
-use mmtls_testkit::segments::{Endpoints, flag};
+use mmtls_testkit::segments::{Endpoints, flag, is_reset};
 use mmtls_testkit::synthesis::{NullKeys, Placed, Script, side};
 
 use crate::input::Input;
@@ -371,7 +371,9 @@ impl Path {
             outputs.push(output);
         }
         let last_release = outputs.iter().rposition(|it| matches!(it, Output::Release(_)));
-        let inject = outputs.iter().position(is_reset);
+        let inject = outputs
+            .iter()
+            .position(|it| matches!(it, Output::Inject { frame, .. } if is_reset(frame)));
         if let (Some(release), Some(inject)) = (last_release, inject) {
             assert!(release < inject, "released behind a reset");
         }
@@ -384,7 +386,7 @@ impl Path {
                 Output::Discard(id) => {
                     self.held.remove(&id).expect("what is discarded was held");
                 }
-                Output::Inject { .. } => self.dead |= is_reset(&output),
+                Output::Inject { frame, .. } => self.dead |= is_reset(&frame),
                 Output::KeysOpenNothing(_) | Output::LiveKeysNeeded(_) => {}
                 Output::Offload(_) | Output::TakeBack(_) => {
                     panic!("nothing can be left to anybody")
@@ -473,11 +475,6 @@ impl Path {
         }
         self.events_checked = recorder.events.len();
     }
-}
-
-/// A RST, which has no options; not an empty segment that asks for an acknowledgment.
-fn is_reset(output: &Output) -> bool {
-    matches!(output, Output::Inject { frame, .. } if frame[frame.len() - 7] & flag::RST != 0)
 }
 
 #[cfg(test)]

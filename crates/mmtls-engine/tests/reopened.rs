@@ -6,6 +6,7 @@
 use crate::harness::attack::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
+use mmtls_testkit::synthesis::side;
 
 const SECOND: u64 = 1_000_000_000;
 const FIN: u8 = flag::FIN | flag::ACK;
@@ -34,6 +35,15 @@ fn used(finished: [bool; 2]) -> (T, [u64; 2]) {
         acknowledge(&mut t, at);
     }
     (t, at)
+}
+
+/// Both ends finish, the server first.
+fn finish(t: &mut T, at: &mut [u64; 2]) {
+    for d in [S, C] {
+        t.send(d, at[side(d)] as i64, at[1 - side(d)], FIN, &[]);
+        at[side(d)] += 1;
+    }
+    t.send(S, at[1] as i64, at[0], flag::ACK, &[]);
 }
 
 const FINISHED: [[bool; 2]; 4] = [[false; 2], [false, true], [true, false], [true; 2]];
@@ -140,12 +150,7 @@ fn a_cookie_must_not_be_taken_up_where_nothing_is_tls_so_far() {
     for finished in [false, true] {
         let mut at = at;
         if finished {
-            for d in [S, C] {
-                let s = mmtls_testkit::synthesis::side(d);
-                t.send(d, at[s] as i64, at[1 - s], FIN, &[]);
-                at[s] += 1;
-            }
-            t.send(S, at[1] as i64, at[0], flag::ACK, &[]);
+            finish(&mut t, &mut at);
         }
         assert_eq!(t.send(C, at[0] as i64, at[0], flag::ACK, &hello()), Verdict::Drop);
     }
@@ -242,16 +247,11 @@ fn a_new_connection_with_the_numbers_of_one_that_waits_for_keys_must_be_followed
     let script = simple();
     let mut at = [0u64; 2];
     for turn in &script.turns[..2] {
-        let s = mmtls_testkit::synthesis::side(turn.direction);
+        let s = side(turn.direction);
         t.send(turn.direction, at[s] as i64, at[1 - s], flag::ACK, &turn.bytes);
         at[s] += turn.bytes.len() as u64;
     }
-    for d in [S, C] {
-        let s = mmtls_testkit::synthesis::side(d);
-        t.send(d, at[s] as i64, at[1 - s], FIN, &[]);
-        at[s] += 1;
-    }
-    t.send(S, at[1] as i64, at[0], flag::ACK, &[]);
+    finish(&mut t, &mut at);
     assert!(t.alive(), "it waits for keys");
     t.open();
     assert!(!t.alive());

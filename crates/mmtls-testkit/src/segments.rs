@@ -132,3 +132,8 @@ fn header_checksum(header: &[u8]) -> u16 {
     // Folded to 16 bits above.
     !(sum as u16)
 }
+
+/// Whether an Ethernet frame is a RST.
+pub fn is_reset(frame: &[u8]) -> bool {
+    crate::wire::Segment::of(frame).is_some_and(|it| it.flags & flag::RST != 0)
+}

@@ -77,7 +77,7 @@ impl<H: Handler> Engine<H> {
             && (is_old || !exact)
             && !segment.tcp.flags().rst()
             && is_watched(flow, inline)
-            && begins_anew(flow, direction, segment, (offset, is_old), now_ns)
+            && begins_anew(flow, direction, segment, offset, is_old, now_ns)
         {
             // No anomaly: as a rule it was sent for nothing, or others have overtaken it.
             self.counters.out_of_window += 1;
@@ -209,17 +209,18 @@ impl<H: Handler> Engine<H> {
 /// Whether a segment could begin another connection, or go on with it, where its receiver has lost this one and answers with SYN
 /// cookies (RFC 4987, section 3.6). To begin it takes the numbers of this one's third segment, or, where it is Linux, numbers
 /// that are both as far behind those. What is said then in the place of what was acknowledged cannot be compared with that, what
-/// stands behind a hole is not read, and in a record that is not whole anything may stand. `at`: the segment's offset, and whether
-/// it acknowledges less than its sender has: then another one of that has overtaken it, or it is not its sender's at all.
+/// stands behind a hole is not read, and in a record that is not whole anything may stand. `is_old`: it
+/// acknowledges less than its sender has; then another one of that has overtaken it, or it is not its sender's at all.
 fn begins_anew<S: Default>(
     flow: &Flow<S>,
     direction: Direction,
     segment: &Segment<'_>,
-    at: (i64, bool),
+    offset: i64,
+    is_old: bool,
     now_ns: u64,
 ) -> bool {
     let halves = [direction, direction.reverse()].map(|it| &flow.halves[it.index()]);
-    let ([half, other], (offset, is_old)) = (halves, at);
+    let [half, other] = halves;
     if half.origin != Origin::Syn || flow.open_for_ns(now_ns) >= COOKIE_LIFETIME_NS {
         return false;
     }

@@ -182,7 +182,7 @@ impl<P: Carried> Flow<P> {
         }
     }
 
-    /// How long it has been open, less than a second more or less.
+    /// How long it has been open, or up to a second less.
     pub(crate) fn open_for_ns(&self, now_ns: u64) -> u64 {
         let after_ns = u64::from(self.halves[0].opened_after_s) * SECOND_NS;
         now_ns.saturating_sub(self.started_ns.saturating_add(after_ns))

@@ -16,7 +16,7 @@ use mmtls_engine::tls::{CipherSuite, ContentType, Direction, Hellos, KeyEpoch, O
 use mmtls_engine::{
     Config, Engine, FrameInput, KeyRefusal, Link, Output, Policy, PortId, SharedKeys, Verdict,
 };
-use mmtls_testkit::segments::{Endpoints, Seeded, flag};
+use mmtls_testkit::segments::{Endpoints, Seeded, flag, is_reset};
 use mmtls_testkit::synthesis::{
     EarlyFate, EarlyScript, NullKeys, NullKeys12, Placed, Script, ScriptBuilder, side,
 };
@@ -690,7 +690,7 @@ impl Path {
                 Output::Discard(id) => {
                     self.held.remove(&id).expect("discarded frames are held");
                 }
-                Output::Inject { frame, .. } if frame[frame.len() - 7] & flag::RST == 0 => {}
+                Output::Inject { frame, .. } if !is_reset(&frame) => {}
                 Output::Inject { frame, .. } => {
                     self.reset = true;
                     self.injected.push(frame);
