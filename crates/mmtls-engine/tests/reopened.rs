@@ -97,6 +97,8 @@ fn a_cookie_must_not_be_taken_up_behind_a_hole() {
     for data in [&[][..], &hello()[..]] {
         assert_eq!(t.send(C, ahead as i64, ahead, flag::ACK, data), Verdict::Drop);
         assert_eq!(t.send(C, ahead as i64, at[1], flag::ACK, data), Verdict::Forward, "its own");
+        assert_eq!(t.send(C, at[1] as i64 + 3, at[1], flag::ACK, data), Verdict::Drop);
+        assert_eq!(t.send(C, at[1] as i64 + 4, at[1], flag::ACK, data), Verdict::Forward);
     }
 }
 
@@ -114,6 +116,10 @@ fn a_cookie_must_not_be_taken_up_where_an_upload_was_acknowledged() {
     for data in [&[][..], &hello()[..]] {
         assert_eq!(t.send(C, at[1] as i64, at[1], flag::ACK, data), Verdict::Drop);
         assert_eq!(t.send(C, at[1] as i64 + 4, at[1], flag::ACK, data), Verdict::Forward);
+        // Of what the server has not said nobody asks it.
+        t.out.clear();
+        assert_eq!(t.send(C, at[1] as i64 + 50, at[1] + 50, flag::ACK, data), Verdict::Drop);
+        assert!(t.out.is_empty());
     }
 }
 
@@ -230,6 +236,12 @@ fn what_honest_ends_repeat_must_pass() {
     t.say(&[(C, &[b'x'; 90]), (S, &[b'x'; 90])]);
     t.send(C, 90, 90, flag::ACK, &[]);
     assert_eq!(t.send(C, 89, 90, flag::ACK, &[]), Verdict::Forward);
+    // What asks in the place of a segment does not.
+    t.send(S, 90, 90, flag::ACK, &[]);
+    assert_eq!(t.send(C, 87, 90, flag::ACK, b"xxx"), Verdict::Drop);
+    let expected = t.ep.frame(C, 82, 90, flag::ACK, &[]);
+    let [Output::Inject { frame, .. }] = &t.out[..] else { panic!("{:?}", t.out) };
+    assert_eq!(frame[26..50], expected[26..50]);
     // A ClientHello that nobody has acknowledged does, too.
     let mut t = strict();
     t.open();
