@@ -137,6 +137,76 @@ fn segment_that_died_behind_the_monitor_must_not_hide_turns() {
     assert!(t.started());
 }
 
+/// TLS whose client is the side that answered the SYN, long after the beginning.
+#[test]
+fn beginning_of_a_hello_must_not_pass_behind_its_rest() {
+    let hello = hello();
+    let other = vec![7; hello.len()];
+    // In the middle of a turn it is content.
+    for (turn, in_front, begins) in
+        [(&hello, &[][..], true), (&hello, &[9], false), (&other, &[], false)]
+    {
+        for cut in [11, 40, 90] {
+            // Again alone, with what is behind it, and with what was in front.
+            for (before, end) in [(0, cut), (0, turn.len()), (5, cut), (5, turn.len())] {
+                let mut config = T::config();
+                config.policies.lost_synchronisation = Policy::Reset;
+                let mut t = T::with(config);
+                t.open();
+                let [client, server] = t.say(&[
+                    (C, &[7, 1, 0][..]),
+                    (S, &[9; 20_000]),
+                    (C, &[7; 20_000]),
+                    (S, &[9; 5]),
+                    (C, &[7]),
+                    (S, in_front),
+                ]);
+                let at = server as i64;
+                let rest = &turn[cut..];
+                assert_eq!(t.send(S, at + cut as i64, client, flag::ACK, rest), Verdict::Forward);
+                // Whoever waits for it may speak meanwhile.
+                t.send(C, client as i64, server, flag::ACK, &[7]);
+                let again = [&vec![9; before], &turn[..end]].concat();
+                let verdict = t.send(S, at - before as i64, client + 1, flag::ACK, &again);
+                let expected = if begins { Verdict::Drop } else { Verdict::Forward };
+                assert_eq!(verdict, expected, "{cut} {before} {end}");
+                let missed: &[_] = if begins { &[(S, TcpAnomaly::MissedTls)] } else { &[] };
+                assert_eq!(t.engine.handler().anomalies, missed);
+            }
+        }
+    }
+}
+
+/// A ClientHello in the middle of a turn is known by its answer only.
+#[test]
+fn answer_whose_parts_are_out_of_order_must_show_tls() {
+    let answer = plain(ContentType::HANDSHAKE, &server_hello(&[9; 32], SUITE));
+    for cut in 1..11 {
+        for early in [true, false] {
+            let mut config = T::config();
+            config.policies.lost_synchronisation = Policy::Reset;
+            let mut t = T::with(config);
+            t.open();
+            let mut at =
+                t.say(&[(C, &[7; 20_000][..]), (S, &[9; 20_000]), (C, b"text"), (S, b"text")]);
+            let turn = [b"text", &hello()[..]].concat();
+            let (first, rest) = answer.split_at(cut);
+            let behind = at[1] as i64 + cut as i64;
+            if early {
+                t.send(S, behind, at[0], flag::ACK, rest);
+            }
+            t.send(C, at[0] as i64, at[1], flag::ACK, &turn);
+            at[0] += turn.len() as u64;
+            if !early {
+                t.send(S, behind, at[0], flag::ACK, rest);
+            }
+            let verdict = t.send(S, at[1] as i64, at[0], flag::ACK, first);
+            assert_eq!(verdict, Verdict::Drop, "{cut} {early}");
+            assert_eq!(t.engine.handler().anomalies, [(S, TcpAnomaly::MissedTls)]);
+        }
+    }
+}
+
 // Records.
 
 #[test]

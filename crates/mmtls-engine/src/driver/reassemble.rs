@@ -324,10 +324,16 @@ fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[
     if is_exempt {
         return false;
     }
-    let repeated = half.offset_of(sequence).map(|offset| half.assembler.next() as i64 - offset);
+    let next = half.assembler.next();
+    let offset = half.offset_of(sequence);
+    let repeated = offset.map(|offset| next as i64 - offset);
     if repeated.is_some_and(|it| it < 0) {
         // What is missing before it may begin TLS, and come to be acknowledged without ever being seen.
-        watch.note_unread(direction);
+        watch.note_ahead(direction, next);
+    }
+    let offset = offset.and_then(|it| u64::try_from(it).ok());
+    if offset.is_some_and(|it| watch.begins_behind_rest(direction, it, payload)) {
+        return true;
     }
     // A segment may repeat bytes in front of its new ones.
     let new = repeated.and_then(|it| usize::try_from(it).ok()).and_then(|it| payload.get(it..));

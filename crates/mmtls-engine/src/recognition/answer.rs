@@ -20,13 +20,54 @@ pub(super) struct Answer {
     /// The latest bytes of its stream, one fewer than an answer has.
     latest: [u8; ANSWER_LEN - 1],
     latest_len: u8,
-    /// So many bytes of a ServerHello are the latest of the stream, one bit for each number.
-    ends: u16,
-    /// So many have been, or have stood at the end of a segment that did not continue the stream.
-    begun: u16,
-    begun_apart: u16,
+    /// Parts of a ServerHello that segments have been.
+    parts: Parts,
     /// There may be a ClientHello among what its client has said.
     pub(super) hello_possible: bool,
+}
+
+/// Which parts of the first bytes of a ServerHello segments can have been: from each number of them on, up to which others,
+/// one bit for each. Of segments that continued the stream, and of those that did not.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+struct Parts {
+    in_order: [u16; ANSWER_LEN],
+    apart: [u16; ANSWER_LEN],
+}
+
+impl Parts {
+    /// Takes a segment: it may begin one, go on with one, or be the middle of one.
+    fn push(&mut self, payload: &[u8], in_order: bool) {
+        let parts = if in_order { &mut self.in_order } else { &mut self.apart };
+        let len = payload.len();
+        if payload[len.saturating_sub(ANSWER_LEN - 1)..].contains(&HANDSHAKE) {
+            for begun in (1..ANSWER_LEN).filter(|it| *it <= len) {
+                let fits = fits_server_hello(0, &payload[len - begun..]);
+                parts[0] |= u16::from(fits) << begun;
+            }
+        }
+        for (from, to) in parts.iter_mut().enumerate().skip(1) {
+            let taken = len.min(ANSWER_LEN - from);
+            let fits = fits_server_hello(from, &payload[..taken]);
+            *to |= u16::from(fits) << (from + taken);
+        }
+    }
+
+    /// Whether some of them make one together, of which one at least did not continue the stream.
+    fn make_one(&self) -> bool {
+        // What can be reached from nothing: with parts that continued the stream, and with another one.
+        let (mut in_order, mut apart) = (1_u16, 0_u16);
+        for from in 0..ANSWER_LEN {
+            let [next, other] = [self.in_order[from], self.apart[from]];
+            if in_order >> from & 1 == 1 {
+                in_order |= next;
+                apart |= other;
+            }
+            if apart >> from & 1 == 1 {
+                apart |= next | other;
+            }
+        }
+        apart >> ANSWER_LEN & 1 == 1
+    }
 }
 
 impl Answer {
@@ -36,11 +77,6 @@ impl Answer {
             return false;
         }
         let found = self.hello_possible && self.search(bytes);
-        if self.hello_possible {
-            let (more, _) = continued(self.ends | self.turn_begun(), bytes);
-            self.ends = more | ends_of(bytes);
-            self.begun |= self.ends;
-        }
         let known = usize::from(self.turn_len);
         let taken = bytes.len().min(ANSWER_LEN - known);
         self.turn[known..known + taken].copy_from_slice(&bytes[..taken]);
@@ -49,29 +85,12 @@ impl Answer {
         found || taken > 0 && is_answer(&self.turn[..known + taken])
     }
 
-    /// Takes a segment that continues the stream. Whether it goes on with a ServerHello that began out of order; one that
-    /// began in order is found by [`Self::push`].
-    pub(super) fn push_in_order(&mut self, payload: &[u8]) -> bool {
-        let (more, found) = continued(self.begun_apart, payload);
-        self.begun_apart |= more;
-        found
-    }
-
-    /// Takes a segment that does not continue the stream as it is known: others may have died behind the
-    /// monitor in its place. Whether a ServerHello is in it, or at its border with others, whichever of
-    /// them its receiver has taken.
-    pub(super) fn push_out_of_order(&mut self, payload: &[u8]) -> bool {
-        let begun = self.begun | self.begun_apart | self.turn_begun();
-        let (more, found) = continued(begun, payload);
-        self.begun_apart |= more | ends_of(payload);
-        found | has_server_hello(payload)
-    }
-
-    /// What the turn has of a ServerHello, as [`Self::begun`]: it may have begun before there could be one.
-    fn turn_begun(&self) -> u16 {
-        let known = usize::from(self.turn_len);
-        let begins = (1..ANSWER_LEN).contains(&known) && fits_server_hello(0, &self.turn[..known]);
-        u16::from(begins) << known
+    /// Takes a segment, and whether it continues the stream as it is known: if not, others may have died behind the
+    /// monitor in its place. Whether there is a ServerHello in it, or in the segments that came so far, in whatever order, if
+    /// one of them is out of order; one that comes in order is found by [`Self::push`].
+    pub(super) fn push_segment(&mut self, payload: &[u8], in_order: bool) -> bool {
+        self.parts.push(payload, in_order);
+        self.hello_possible && (self.parts.make_one() || !in_order && has_server_hello(payload))
     }
 
     /// Looks for a ServerHello in bytes that continue the stream, wherever it begins.
@@ -103,26 +122,6 @@ impl Answer {
     pub(super) fn note_client(&mut self, bytes: &[u8]) {
         self.hello_possible = self.hello_possible || may_have_hello(bytes);
     }
-}
-
-/// How many bytes of a ServerHello there are when a segment goes on behind so many, of which numbers it fits, and whether
-/// one of them is whole.
-fn continued(begun: u16, payload: &[u8]) -> (u16, bool) {
-    let fits = |len: &usize| {
-        let more = payload.len().min(ANSWER_LEN - len);
-        begun >> len & 1 == 1 && fits_server_hello(*len, &payload[..more])
-    };
-    let more = (1..ANSWER_LEN)
-        .filter(fits)
-        .fold(0, |all, len| all | 1 << ANSWER_LEN.min(len + payload.len()));
-    (more, more >> ANSWER_LEN & 1 == 1)
-}
-
-/// Of which numbers the last so many bytes begin a ServerHello.
-fn ends_of(payload: &[u8]) -> u16 {
-    (1..ANSWER_LEN.min(payload.len() + 1))
-        .map(|len| u16::from(fits_server_hello(0, &payload[payload.len() - len..])) << len)
-        .fold(0, |all, one| all | one)
 }
 
 /// Whether a ServerHello begins in these bytes.
@@ -181,8 +180,8 @@ mod tests {
                 .chunks(cut)
                 .filter(|piece| {
                     // What died in the place of the next one.
-                    let found = it.push_out_of_order(piece);
-                    found | it.push(&[7; 60]) | it.push_out_of_order(&[0; 20])
+                    let found = it.push_segment(piece, false);
+                    found | it.push(&[7; 60]) | it.push_segment(&[0; 20], false)
                 })
                 .count();
             assert!(found > 0, "{cut} at a time");
@@ -190,29 +189,62 @@ mod tests {
         // What stood there in order counts, too.
         let mut it = suspecting();
         let (first, rest) = SERVER_HELLO.split_at(1);
-        assert!(!it.push_in_order(first) && !it.push(first));
-        assert!(it.push_out_of_order(rest));
+        assert!(!it.push_segment(first, true) && !it.push(first));
+        assert!(it.push_segment(rest, false));
         let mut it = suspecting();
-        assert!(!it.push_out_of_order(rest));
+        assert!(!it.push_segment(rest, false));
+    }
+
+    #[test]
+    fn accepts_a_server_hello_whose_parts_come_in_any_order() {
+        let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+        for cut in 1..SERVER_HELLO.len() {
+            for other in cut..SERVER_HELLO.len() {
+                let front = [&[0x20; 30][..], &SERVER_HELLO[..cut]].concat();
+                let behind = [&SERVER_HELLO[other..], &[9; 30]].concat();
+                let parts = [&front[..], &SERVER_HELLO[cut..other], &behind];
+                for (order, in_order) in orders.iter().flat_map(|it| (0..4).map(move |at| (it, at)))
+                {
+                    let mut it = suspecting();
+                    let found: Vec<bool> = order
+                        .iter()
+                        .map(|at| it.push_segment(parts[*at], in_order == *at))
+                        .collect();
+                    // Of two parts the middle one is empty.
+                    let [.., last] = found[..] else { unreachable!() };
+                    assert!(found.contains(&true), "{cut} {other} {order:?} {in_order}");
+                    assert!(last || cut == other, "{cut} {other} {order:?} {in_order}: {found:?}");
+                }
+                let mut it = suspecting();
+                assert!(!parts.iter().any(|part| it.push_segment(part, true)), "each in its place");
+                let mut it = suspecting();
+                let ends = [parts[0], parts[2]];
+                let found = ends.iter().any(|part| it.push_segment(part, false));
+                assert_eq!(found, cut == other, "{cut} {other}: without the middle");
+            }
+        }
     }
 
     #[test]
     fn accepts_a_server_hello_that_began_before_there_could_be_one() {
         for cut in 1..SERVER_HELLO.len() {
             let (first, rest) = SERVER_HELLO.split_at(cut);
-            let mut it = Answer::default();
-            assert!(!it.push(first));
-            it.note_client(&[22]);
-            assert!(it.push_out_of_order(rest), "{cut} bytes before");
+            for in_order in [true, false] {
+                let mut it = Answer::default();
+                assert!(!it.push_segment(first, in_order) && !it.push(first));
+                it.note_client(&[22]);
+                assert!(it.push_segment(rest, !in_order), "{cut} bytes before");
+            }
         }
         // It went on in order, and something else took the place of its end.
         let mut it = Answer::default();
-        assert!(!it.push(&SERVER_HELLO[..1]));
+        let first = &SERVER_HELLO[..1];
+        assert!(!it.push_segment(first, true) && !it.push(first));
         it.note_client(&[22]);
         for piece in [&SERVER_HELLO[1..8], &[0; 60]] {
-            assert!(!it.push_in_order(piece) && !it.push(piece));
+            assert!(!it.push_segment(piece, true) && !it.push(piece));
         }
-        assert!(it.push_out_of_order(&SERVER_HELLO[8..]));
+        assert!(it.push_segment(&SERVER_HELLO[8..], false));
     }
 
     #[test]

@@ -223,6 +223,22 @@ impl Watch {
         self.sides[direction.index()].skip_client();
     }
 
+    /// Bytes of a direction have passed ahead of its stream, which goes on at this offset.
+    pub(crate) fn note_ahead(&mut self, direction: Direction, next: u64) {
+        self.sides[direction.index()].pass_ahead(next);
+    }
+
+    /// Takes a segment that begins at this offset of its stream; whether it is the beginning of a ClientHello whose rest has
+    /// passed before it.
+    pub(crate) fn begins_behind_rest(
+        &mut self,
+        direction: Direction,
+        offset: u64,
+        payload: &[u8],
+    ) -> bool {
+        self.sides[direction.index()].begins_behind_rest(offset, payload)
+    }
+
     /// Takes urgent data: its receiver may take a byte out, and its sender's turn goes on behind it. Whether
     /// they answer as a TLS server does.
     pub(crate) fn handle_urgent(&mut self, direction: Direction, payload: &[u8]) -> bool {

@@ -105,8 +105,7 @@ impl Side {
 
     /// See [`super::Recogniser::handle_uncompared`], of the server's.
     pub(super) fn handle_uncompared(&mut self, payload: &[u8]) -> bool {
-        let found = self.answer.hello_possible && self.answer.push_out_of_order(payload);
-        found || hello::is_answer(payload)
+        self.answer.push_segment(payload, false) || hello::is_answer(payload)
     }
 
     fn handle_client(&mut self, bytes: &[u8]) -> Seen {
@@ -189,7 +188,7 @@ impl Side {
 
     fn handle_server(&mut self, bytes: &[u8]) -> Seen {
         let in_hello = self.plain < self.client.len();
-        let borders = self.answer.hello_possible && self.answer.push_in_order(bytes);
+        let borders = self.answer.push_segment(bytes, true);
         if (in_hello || self.in_dialog) && (borders || self.answer.push(bytes)) {
             return Seen::Answer;
         }
@@ -223,11 +222,14 @@ impl Side {
             return Seen::Unsure;
         }
         Seen::Plain(match self.client.is_empty() {
-            true => SideWatch { asked: self.asked, turn: true, answer: self.answer },
+            true => {
+                SideWatch { asked: self.asked, turn: true, answer: self.answer, missing: [None; 2] }
+            }
             false => SideWatch {
                 asked: Upgrade::asked_by(&self.client),
                 turn: false,
                 answer: self.answer,
+                missing: [None; 2],
             },
         })
     }
@@ -267,6 +269,9 @@ pub(super) struct SideWatch {
     /// The server has spoken since the client did.
     turn: bool,
     answer: Answer,
+    /// Where in its stream turns of the client began whose first bytes are missing, since later ones have passed: the
+    /// oldest one and the latest.
+    missing: [Option<u64>; 2],
 }
 
 impl SideWatch {
@@ -295,17 +300,38 @@ impl SideWatch {
         }
         self.turn = true;
         let in_order = new.is_some_and(|new| new.len() == payload.len());
-        let found = match (self.answer.hello_possible, in_order) {
-            (false, _) => false,
-            (true, false) => self.answer.push_out_of_order(payload),
-            (true, true) => self.answer.push_in_order(payload),
-        };
-        found || self.answer.push(new.unwrap_or_default()) || hello::is_answer(payload)
+        let new = new.unwrap_or_default();
+        // Where it repeats some bytes, its receiver may take the others only.
+        let found = self.answer.push_segment(payload, in_order)
+            || !in_order && self.answer.push_segment(new, true);
+        found || self.answer.push(new) || hello::is_answer(payload)
     }
 
     /// Bytes of the client that are not where its stream goes on: what they are part of is not known.
     pub(super) fn skip_client(&mut self) {
         self.answer.hello_possible = true;
+    }
+
+    /// The same, of bytes that have passed ahead of its stream, which goes on at this offset.
+    pub(super) fn pass_ahead(&mut self, next: u64) {
+        self.skip_client();
+        if self.may_begin() {
+            self.missing[usize::from(self.missing[0].is_some())] = Some(next);
+        }
+    }
+
+    /// Takes a segment of the client that begins at this offset; whether it has what was missing at the beginning of a turn,
+    /// and that is a ClientHello, whose rest was not read.
+    pub(super) fn begins_behind_rest(&mut self, offset: u64, payload: &[u8]) -> bool {
+        let mut begins = false;
+        for missing in &mut self.missing {
+            let at = missing.and_then(|it| it.checked_sub(offset)?.try_into().ok());
+            if let Some(bytes @ [_, ..]) = at.and_then(|at: usize| payload.get(at..)) {
+                *missing = None;
+                begins |= hello::strict(bytes) == Begins::Tls;
+            }
+        }
+        begins
     }
 
     /// Bytes that the client has said, wherever they stand in its stream.
