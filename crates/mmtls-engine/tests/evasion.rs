@@ -137,6 +137,13 @@ fn segment_that_died_behind_the_monitor_must_not_hide_turns() {
     assert!(t.started());
 }
 
+/// As one who resets what TLS was missed in.
+fn strict() -> T {
+    let mut config = T::config();
+    config.policies.lost_synchronisation = Policy::Reset;
+    T::with(config)
+}
+
 /// TLS whose client is the side that answered the SYN, long after the beginning.
 #[test]
 fn beginning_of_a_hello_must_not_pass_behind_its_rest() {
@@ -146,12 +153,10 @@ fn beginning_of_a_hello_must_not_pass_behind_its_rest() {
     for (turn, in_front, begins) in
         [(&hello, &[][..], true), (&hello, &[9], false), (&other, &[], false)]
     {
-        for cut in [11, 40, 90] {
+        for cut in [1, 5, 10, 11, 40, 90] {
             // Again alone, with what is behind it, and with what was in front.
             for (before, end) in [(0, cut), (0, turn.len()), (5, cut), (5, turn.len())] {
-                let mut config = T::config();
-                config.policies.lost_synchronisation = Policy::Reset;
-                let mut t = T::with(config);
+                let mut t = strict();
                 t.open();
                 let [client, server] = t.say(&[
                     (C, &[7, 1, 0][..]),
@@ -177,15 +182,74 @@ fn beginning_of_a_hello_must_not_pass_behind_its_rest() {
     }
 }
 
+/// The same where the first bytes come one by one, and where the side that waits for them says what may begin TLS, so that
+/// both are looked at in order meanwhile.
+#[test]
+fn beginning_of_a_hello_must_not_pass_byte_by_byte_nor_in_between() {
+    let hello = hello();
+    for cut in [1, 7, 20] {
+        for meanwhile in [&[7][..], &[22], &[22, 3]] {
+            let mut t = strict();
+            t.open();
+            let [client, server] =
+                t.say(&[(C, &[7, 1, 0][..]), (S, &[9; 20_000]), (C, &[7; 20_000])]);
+            let at = server as i64;
+            t.send(S, at + cut as i64, client, flag::ACK, &hello[cut..]);
+            t.send(C, client as i64, server, flag::ACK, meanwhile);
+            let ack = client + meanwhile.len() as u64;
+            let mut verdicts = (0..cut)
+                .map(|byte| t.send(S, at + byte as i64, ack, flag::ACK, &hello[byte..=byte]));
+            assert!(verdicts.any(|it| it == Verdict::Drop), "{cut} {meanwhile:?}");
+            assert_eq!(t.engine.handler().anomalies, [(S, TcpAnomaly::MissedTls)]);
+        }
+    }
+}
+
+/// Either side's, where the connection stops being looked at in order just then.
+#[test]
+fn beginning_of_a_hello_must_not_pass_where_the_order_ends() {
+    let hello = hello();
+    for (from, cut) in [C, S].into_iter().flat_map(|it| [1, 8, 40].map(|cut| (it, cut))) {
+        let mut t = strict();
+        t.open();
+        let to = from.reverse();
+        let at = t.say(&[(from, &[7; 100][..]), (to, &[9; 16_380])]);
+        let [mine, other] = [at[side(from)], at[side(to)]];
+        assert_eq!(
+            t.send(from, (mine + cut) as i64, other, flag::ACK, &hello[cut as usize..]),
+            Verdict::Forward
+        );
+        t.send(to, other as i64, mine, flag::ACK, &[22, 3, 3, 0, 1, 2]);
+        let first = &hello[..cut as usize];
+        assert_eq!(t.send(from, mine as i64, other + 6, flag::ACK, first), Verdict::Drop);
+        assert_eq!(t.engine.handler().anomalies, [(from, TcpAnomaly::MissedTls)]);
+    }
+}
+
+/// A server that lets much die behind the monitor, and says in its place what its client takes.
+#[test]
+fn answer_must_show_tls_however_far_behind() {
+    let answer = plain(ContentType::HANDSHAKE, &server_hello(&[9; 32], SUITE));
+    let mut t = strict();
+    t.open();
+    let at = t.say(&[(C, &[7; 20_000][..]), (S, &[9; 20_000]), (C, b"text"), (S, b"text")]);
+    let turn = [b"text", &hello()[..]].concat();
+    t.send(C, at[0] as i64, at[1], flag::ACK, &turn);
+    let sent = at[0] + turn.len() as u64;
+    for piece in 0..20 {
+        t.send(S, at[1] as i64 + piece * 60_000, sent, flag::ACK, &[9; 60_000]);
+    }
+    assert_eq!(t.send(S, at[1] as i64, sent, flag::ACK, &answer), Verdict::Drop);
+    assert_eq!(t.engine.handler().anomalies, [(S, TcpAnomaly::MissedTls)]);
+}
+
 /// A ClientHello in the middle of a turn is known by its answer only.
 #[test]
 fn answer_whose_parts_are_out_of_order_must_show_tls() {
     let answer = plain(ContentType::HANDSHAKE, &server_hello(&[9; 32], SUITE));
     for cut in 1..11 {
         for early in [true, false] {
-            let mut config = T::config();
-            config.policies.lost_synchronisation = Policy::Reset;
-            let mut t = T::with(config);
+            let mut t = strict();
             t.open();
             let mut at =
                 t.say(&[(C, &[7; 20_000][..]), (S, &[9; 20_000]), (C, b"text"), (S, b"text")]);

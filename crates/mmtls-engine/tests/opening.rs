@@ -638,14 +638,13 @@ fn what_came_out_of_order_must_not_block_a_connection_in_the_clear() {
             let at = 11 + part * 1000;
             assert_eq!(t.send(S, at, 12, flag::ACK, &[b'x'; 1000]), Verdict::Forward);
         }
-        if !hole_first {
-            assert_eq!(t.send(C, 12, 20_011, flag::ACK, hole), Verdict::Forward);
-        }
-        let answer =
-            [&b"fine"[..], &plain(ContentType::HANDSHAKE, &server_hello(&[1; 32], 0x1301))];
         if hello_inside {
-            assert_eq!(t.send(S, 20_011, next, flag::ACK, &answer.concat()), Verdict::Drop);
+            assert_eq!(t.send(C, 12, 20_011, flag::ACK, hole), Verdict::Drop);
+            assert_eq!(t.engine.handler().anomalies, [(C, TcpAnomaly::MissedTls)]);
         } else {
+            if !hole_first {
+                assert_eq!(t.send(C, 12, 20_011, flag::ACK, hole), Verdict::Forward);
+            }
             t.send(S, 20_011, next, flag::ACK, b"yes");
             let more = t.send(C, next as i64, 20_014, flag::ACK, b"and more");
             assert_eq!(more, Verdict::Forward, "hole first: {hole_first}");

@@ -69,8 +69,10 @@ impl<H: Handler> Engine<H> {
             self.limit_stall(index, direction);
         } else if let Payload::Plain(watch) = &mut flow.payload {
             for direction in Direction::BOTH {
-                if flow.halves[direction.index()].assembler.skip_buffered() {
-                    watch.note_unread(direction);
+                let assembler = &mut flow.halves[direction.index()].assembler;
+                let next = assembler.next() as i64;
+                for (offset, piece) in assembler.skip_buffered() {
+                    watch.note_ahead(direction, next, offset as i64, &piece);
                 }
             }
             self.charge(index);

@@ -8,7 +8,7 @@ use super::shown::Clear;
 use super::{Engine, context};
 use crate::config::Cleartext;
 use crate::follow::TlsSession;
-use crate::recognition::{Beginning, Found};
+use crate::recognition::{Beginning, Found, Noticed};
 use crate::session::{Handler, SessionError, TcpAnomaly};
 use crate::tcp::{FlowIndex, Origin, SharedBytes, TcpDirection};
 use crate::tls::{Direction, ProtocolVersion};
@@ -70,9 +70,21 @@ impl<H: Handler> Engine<H> {
         let Some(flow) = self.flows.get(index) else {
             return;
         };
+        let is_exempt = flow.is_exempt();
+        let offset = flow.half(direction).assembler.next() as i64;
         match &mut flow.payload {
             // Pieces that waited for the one with which the connection stopped being read.
-            Payload::Plain(watch) => watch.note_unread(direction),
+            Payload::Plain(_) if is_exempt => {}
+            Payload::Plain(watch) => {
+                match watch.handle_segment(direction, Some(offset), bytes, Some(bytes)) {
+                    Noticed::Nothing => {}
+                    Noticed::Missed => self.miss(index, direction),
+                    Noticed::Beginning(recogniser) => {
+                        flow.payload = Payload::Undecided(recogniser, Clear::Ignored);
+                        self.feed(index, direction, bytes);
+                    }
+                }
+            }
             Payload::Tls(tls) => {
                 if let Some(before) = &tls.before {
                     let before = before.shown.state();

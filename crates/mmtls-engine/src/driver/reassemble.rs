@@ -62,23 +62,30 @@ impl<H: Handler> Engine<H> {
         match &mut flow.payload {
             // What stands elsewhere and looks like TLS can be anybody's; a client may have walked away from where its
             // receiver stands.
-            Payload::Plain(watch) if !is_near(&flow.halves[direction.index()], sequence) => {
+            Payload::Plain(watch)
+                if !is_near(&flow.halves[direction.index()], sequence, payload.len()) =>
+            {
                 watch.note_unread(direction);
             }
             Payload::Tls(_) => {}
             carries => {
+                let half = &flow.halves[direction.index()];
+                let offset = half.offset_of(sequence);
                 let missed = match carries {
-                    Payload::Plain(watch) if urgent => watch.handle_urgent(direction, payload),
+                    Payload::Plain(watch) if urgent => {
+                        watch.handle_urgent(direction, offset, payload)
+                    }
                     Payload::Undecided(recogniser, _) => {
                         if urgent {
                             recogniser.note_urgent(direction);
                         }
-                        let half = &flow.halves[direction.index()];
-                        if half.offset_of(sequence).is_some_and(|it| it < half.kept_from() as i64) {
-                            recogniser.note_repeated(direction, payload);
-                        }
-                        is_uncompared(half, sequence, payload.len())
-                            && recogniser.handle_uncompared(direction, payload)
+                        let uncompared = is_uncompared(half, sequence, payload.len());
+                        offset.is_some_and(|offset| {
+                            offset < half.kept_from() as i64
+                                && recogniser.handle_repeated(direction, offset, payload)
+                                || uncompared
+                                    && recogniser.handle_uncompared(direction, offset, payload)
+                        })
                     }
                     _ => watch(flow, direction, sequence, payload),
                 };
@@ -297,10 +304,14 @@ impl<H: Handler> Engine<H> {
 }
 
 /// Whether a segment is where a sender can be who is followed loosely: it may repeat what died behind the
-/// monitor, and be ahead as far as its receiver's window goes.
-fn is_near(half: &TcpDirection, sequence: u32) -> bool {
+/// monitor, also much of it as long as its receiver has not acknowledged that, and be ahead as far as its receiver's window
+/// goes.
+fn is_near(half: &TcpDirection, sequence: u32, len: usize) -> bool {
     half.offset_of(sequence).is_none_or(|offset| {
-        offset >= half.assembler.next() as i64 - MAX_REPEATED && offset <= half.limit() as i64
+        let from = half.assembler.next() as i64 - MAX_REPEATED;
+        let acknowledged = half.acknowledged() as i64;
+        let repeats = offset >= from || acknowledged > 0 && offset + len as i64 > acknowledged;
+        repeats && offset <= half.limit() as i64
     })
 }
 
@@ -324,20 +335,16 @@ fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[
     if is_exempt {
         return false;
     }
-    let next = half.assembler.next();
+    let next = half.assembler.next() as i64;
     let offset = half.offset_of(sequence);
-    let repeated = offset.map(|offset| next as i64 - offset);
-    if repeated.is_some_and(|it| it < 0) {
+    let repeated = offset.map(|offset| next - offset);
+    if let Some(offset) = offset.filter(|it| *it > next) {
         // What is missing before it may begin TLS, and come to be acknowledged without ever being seen.
-        watch.note_ahead(direction, next);
-    }
-    let offset = offset.and_then(|it| u64::try_from(it).ok());
-    if offset.is_some_and(|it| watch.begins_behind_rest(direction, it, payload)) {
-        return true;
+        watch.note_ahead(direction, next, offset, payload);
     }
     // A segment may repeat bytes in front of its new ones.
     let new = repeated.and_then(|it| usize::try_from(it).ok()).and_then(|it| payload.get(it..));
-    match watch.handle_segment(direction, payload, new) {
+    match watch.handle_segment(direction, offset, payload, new) {
         Noticed::Nothing => false,
         Noticed::Missed => true,
         Noticed::Beginning(recogniser) => {

@@ -1,5 +1,5 @@
 //! What a TLS server says first: found at the start of its turn, however that is cut, and where its
-//! client has not waited for a dialog's answers, behind those.
+//! client has not waited for a dialog's answers, behind those, also in segments that are out of order.
 //!
 //! Refuses to look for a ServerHello in the middle of what a server says unless the client may have sent a
 //! ClientHello in the middle of what it said: captures that are downloaded have both.
@@ -12,7 +12,7 @@ use super::hello::{
 const CHUNK: usize = 64;
 
 /// What the server's bytes have shown.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     /// The first bytes of its turn: a client's window can make them arrive one by one.
     turn: [u8; ANSWER_LEN],
@@ -20,53 +20,134 @@ pub(super) struct Answer {
     /// The latest bytes of its stream, one fewer than an answer has.
     latest: [u8; ANSWER_LEN - 1],
     latest_len: u8,
-    /// Parts of a ServerHello that segments have been.
+    /// ServerHellos that are cut over segments.
     parts: Parts,
+    /// Stream offset behind what has come.
+    end: i64,
     /// There may be a ClientHello among what its client has said.
     pub(super) hello_possible: bool,
 }
 
-/// Which parts of the first bytes of a ServerHello segments can have been: from each number of them on, up to which others,
-/// one bit for each. Of segments that continued the stream, and of those that did not.
+/// All of the first bytes of a ServerHello.
+const WHOLE: u16 = (1 << ANSWER_LEN) - 1;
+
+/// ServerHellos that are cut over segments, which may come in any order. Most connections have nothing like one.
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
+struct Parts(Option<Box<AllPlaces>>);
+
+/// Where they are.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-struct Parts {
-    in_order: [u16; ANSWER_LEN],
-    apart: [u16; ANSWER_LEN],
+struct AllPlaces {
+    /// The latest places where one begins.
+    begun: Places<4>,
+    /// Where one may begin whose beginning is missing: as many as a segment of a byte can be part of.
+    missing: Places<{ ANSWER_LEN - 1 }>,
+    /// One was whole, and not only of segments that continued the stream.
+    found: bool,
+}
+
+/// Places in the stream where one may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Places<const N: usize> {
+    places: [Place; N],
+    latest: u8,
+}
+
+impl<const N: usize> Default for Places<N> {
+    fn default() -> Self {
+        Self { places: [Place::default(); N], latest: 0 }
+    }
+}
+
+/// One of them.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+struct Place {
+    /// Of its stream offset, which tells places apart that are near each other.
+    start: u32,
+    /// Which of the first bytes were there, one bit for each; none: this is no place.
+    known: u16,
+    /// Some in a segment that did not continue the stream.
+    apart: bool,
+}
+
+/// A segment.
+struct Part<'a> {
+    offset: u32,
+    payload: &'a [u8],
+    in_order: bool,
 }
 
 impl Parts {
-    /// Takes a segment: it may begin one, go on with one, or be the middle of one.
-    fn push(&mut self, payload: &[u8], in_order: bool) {
-        let parts = if in_order { &mut self.in_order } else { &mut self.apart };
+    /// Takes a segment that begins at this offset.
+    fn push(&mut self, offset: i64, payload: &[u8], in_order: bool) {
+        // The last bits of it.
+        let offset = offset as u32;
+        let segment = Part { offset, payload, in_order };
+        if let Some(places) = &mut self.0 {
+            places.found |= places.begun.push(&segment) | places.missing.push(&segment);
+        }
         let len = payload.len();
+        let end = offset.wrapping_add(len as u32);
         if payload[len.saturating_sub(ANSWER_LEN - 1)..].contains(&HANDSHAKE) {
-            for begun in (1..ANSWER_LEN).filter(|it| *it <= len) {
-                let fits = fits_server_hello(0, &payload[len - begun..]);
-                parts[0] |= u16::from(fits) << begun;
+            for begun in 1..ANSWER_LEN.min(len + 1) {
+                if fits_server_hello(0, &payload[len - begun..]) {
+                    let places = self.0.get_or_insert_default();
+                    places.begun.begin(end.wrapping_sub(begun as u32), &segment);
+                }
             }
         }
-        for (from, to) in parts.iter_mut().enumerate().skip(1) {
+        // What comes in order has its beginning before it, unless that is missing.
+        for from in (1..ANSWER_LEN).filter(|_| !in_order && len > 0) {
             let taken = len.min(ANSWER_LEN - from);
-            let fits = fits_server_hello(from, &payload[..taken]);
-            *to |= u16::from(fits) << (from + taken);
+            if fits_server_hello(from, &payload[..taken]) {
+                let places = self.0.get_or_insert_default();
+                places.missing.begin(offset.wrapping_sub(from as u32), &segment);
+            }
         }
     }
 
-    /// Whether some of them make one together, of which one at least did not continue the stream.
-    fn make_one(&self) -> bool {
-        // What can be reached from nothing: with parts that continued the stream, and with another one.
-        let (mut in_order, mut apart) = (1_u16, 0_u16);
-        for from in 0..ANSWER_LEN {
-            let [next, other] = [self.in_order[from], self.apart[from]];
-            if in_order >> from & 1 == 1 {
-                in_order |= next;
-                apart |= other;
-            }
-            if apart >> from & 1 == 1 {
-                apart |= next | other;
+    /// Whether one was found; it is said once.
+    fn take_found(&mut self) -> bool {
+        self.0.as_mut().is_some_and(|it| core::mem::take(&mut it.found))
+    }
+}
+
+impl<const N: usize> Places<N> {
+    /// Takes a segment; whether it completes one.
+    fn push(&mut self, segment: &Part<'_>) -> bool {
+        let mut found = false;
+        for place in self.places.iter_mut().filter(|it| it.known != 0) {
+            place.push(segment);
+            if place.known == WHOLE {
+                found |= place.apart;
+                *place = Place::default();
             }
         }
-        apart >> ANSWER_LEN & 1 == 1
+        found
+    }
+
+    /// One may begin here.
+    fn begin(&mut self, start: u32, segment: &Part<'_>) {
+        if self.places.iter().any(|it| it.known != 0 && it.start == start) {
+            return;
+        }
+        let mut place = Place { start, ..Place::default() };
+        place.push(segment);
+        self.latest = (self.latest + 1) % N as u8;
+        self.places[usize::from(self.latest)] = place;
+    }
+}
+
+impl Place {
+    fn push(&mut self, segment: &Part<'_>) {
+        let before = self.known;
+        for at in 0..ANSWER_LEN {
+            let place = self.start.wrapping_add(at as u32).wrapping_sub(segment.offset);
+            if let Some(byte) = segment.payload.get(place as usize) {
+                self.known |= u16::from(fits_server_hello(at, &[*byte])) << at;
+            }
+        }
+        self.apart |= !segment.in_order && self.known != before;
     }
 }
 
@@ -85,12 +166,23 @@ impl Answer {
         found || taken > 0 && is_answer(&self.turn[..known + taken])
     }
 
-    /// Takes a segment, and whether it continues the stream as it is known: if not, others may have died behind the
-    /// monitor in its place. Whether there is a ServerHello in it, or in the segments that came so far, in whatever order, if
-    /// one of them is out of order; one that comes in order is found by [`Self::push`].
-    pub(super) fn push_segment(&mut self, payload: &[u8], in_order: bool) -> bool {
-        self.parts.push(payload, in_order);
-        self.hello_possible && (self.parts.make_one() || !in_order && has_server_hello(payload))
+    /// Takes bytes that continue the stream where it is followed. Whether they complete a ServerHello of which there were
+    /// parts out of order; one that comes in order is found by [`Self::push`].
+    pub(super) fn push_in_order(&mut self, bytes: &[u8]) -> bool {
+        self.push_segment(self.end, bytes, true)
+    }
+
+    /// Where it is not known where a segment begins: behind what has come.
+    pub(super) fn end(&self) -> i64 {
+        self.end
+    }
+
+    /// Takes a segment that begins at this stream offset. If it does not continue the stream as it is known, others may have
+    /// died behind the monitor in its place. Whether it has a ServerHello, or completes one, as [`Self::push_in_order`].
+    pub(super) fn push_segment(&mut self, offset: i64, payload: &[u8], in_order: bool) -> bool {
+        self.parts.push(offset, payload, in_order);
+        self.end = self.end.max(offset + payload.len() as i64);
+        self.hello_possible && (self.parts.take_found() || !in_order && has_server_hello(payload))
     }
 
     /// Looks for a ServerHello in bytes that continue the stream, wherever it begins.
@@ -176,51 +268,56 @@ mod tests {
     fn accepts_a_server_hello_whose_segments_are_out_of_order() {
         for cut in 1..=SERVER_HELLO.len() {
             let mut it = suspecting();
-            let found = SERVER_HELLO
-                .chunks(cut)
-                .filter(|piece| {
+            let pieces = SERVER_HELLO.chunks(cut).zip((100..).step_by(cut));
+            let found = pieces
+                .filter(|(piece, at)| {
                     // What died in the place of the next one.
-                    let found = it.push_segment(piece, false);
-                    found | it.push(&[7; 60]) | it.push_segment(&[0; 20], false)
+                    let found = it.push_segment(*at, piece, false);
+                    let next = at + piece.len() as i64;
+                    found | it.push(&[7; 60]) | it.push_segment(next, &[0; 20], false)
                 })
                 .count();
             assert!(found > 0, "{cut} at a time");
         }
-        // What stood there in order counts, too.
-        let mut it = suspecting();
+        // What stood there in order counts, too; what stands elsewhere does not.
         let (first, rest) = SERVER_HELLO.split_at(1);
-        assert!(!it.push_segment(first, true) && !it.push(first));
-        assert!(it.push_segment(rest, false));
+        for (at, expected) in [(1, true), (0, false), (2, false), (100, false)] {
+            let mut it = suspecting();
+            assert!(!it.push_in_order(first) && !it.push(first));
+            assert_eq!(it.push_segment(at, rest, false), expected, "{at}");
+        }
+        // A repeated byte in front of the rest.
         let mut it = suspecting();
-        assert!(!it.push_segment(rest, false));
+        assert!(!it.push_in_order(&SERVER_HELLO[..4]) && !it.push_in_order(&[0; 20]));
+        assert!(it.push_segment(3, &SERVER_HELLO[3..], false));
+        let mut it = suspecting();
+        assert!(!it.push_segment(1, rest, false));
     }
 
     #[test]
     fn accepts_a_server_hello_whose_parts_come_in_any_order() {
         let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
         for cut in 1..SERVER_HELLO.len() {
-            for other in cut..SERVER_HELLO.len() {
+            for other in cut + 1..SERVER_HELLO.len() {
                 let front = [&[0x20; 30][..], &SERVER_HELLO[..cut]].concat();
                 let behind = [&SERVER_HELLO[other..], &[9; 30]].concat();
                 let parts = [&front[..], &SERVER_HELLO[cut..other], &behind];
-                for (order, in_order) in orders.iter().flat_map(|it| (0..4).map(move |at| (it, at)))
-                {
+                let at = [1000, 1030 + cut as i64, 1030 + other as i64];
+                for order in orders {
                     let mut it = suspecting();
-                    let found: Vec<bool> = order
-                        .iter()
-                        .map(|at| it.push_segment(parts[*at], in_order == *at))
-                        .collect();
-                    // Of two parts the middle one is empty.
-                    let [.., last] = found[..] else { unreachable!() };
-                    assert!(found.contains(&true), "{cut} {other} {order:?} {in_order}");
-                    assert!(last || cut == other, "{cut} {other} {order:?} {in_order}: {found:?}");
+                    let found = order.map(|part| it.push_segment(at[part], parts[part], false));
+                    assert_eq!(found, [false, false, true], "{cut} {other} {order:?}");
+                }
+                // The beginning in order, as if nothing had been lost, and the rest in either order.
+                for order in [[1, 2], [2, 1]] {
+                    let mut it = suspecting();
+                    assert!(!it.push_segment(at[0], parts[0], true));
+                    let found = order.map(|part| it.push_segment(at[part], parts[part], false));
+                    assert_eq!(found, [false, true], "{cut} {other} {order:?}");
                 }
                 let mut it = suspecting();
-                assert!(!parts.iter().any(|part| it.push_segment(part, true)), "each in its place");
-                let mut it = suspecting();
-                let ends = [parts[0], parts[2]];
-                let found = ends.iter().any(|part| it.push_segment(part, false));
-                assert_eq!(found, cut == other, "{cut} {other}: without the middle");
+                let found = [0, 1, 2].map(|part| it.push_segment(at[part], parts[part], true));
+                assert_eq!(found, [false; 3], "each in its place");
             }
         }
     }
@@ -229,22 +326,43 @@ mod tests {
     fn accepts_a_server_hello_that_began_before_there_could_be_one() {
         for cut in 1..SERVER_HELLO.len() {
             let (first, rest) = SERVER_HELLO.split_at(cut);
-            for in_order in [true, false] {
+            for early in [true, false] {
                 let mut it = Answer::default();
-                assert!(!it.push_segment(first, in_order) && !it.push(first));
+                let parts = [(0, first), (cut as i64, rest)];
+                let [one, other] = if early { [parts[0], parts[1]] } else { [parts[1], parts[0]] };
+                assert!(!it.push_segment(one.0, one.1, early) && !it.push(one.1));
                 it.note_client(&[22]);
-                assert!(it.push_segment(rest, !in_order), "{cut} bytes before");
+                assert!(it.push_segment(other.0, other.1, false), "{cut} bytes, {early}");
             }
         }
         // It went on in order, and something else took the place of its end.
         let mut it = Answer::default();
         let first = &SERVER_HELLO[..1];
-        assert!(!it.push_segment(first, true) && !it.push(first));
+        assert!(!it.push_in_order(first) && !it.push(first));
         it.note_client(&[22]);
         for piece in [&SERVER_HELLO[1..8], &[0; 60]] {
-            assert!(!it.push_segment(piece, true) && !it.push(piece));
+            assert!(!it.push_in_order(piece) && !it.push(piece));
         }
-        assert!(it.push_segment(&SERVER_HELLO[8..], false));
+        assert!(it.push_segment(8, &SERVER_HELLO[8..], false));
+    }
+
+    /// Short messages have parts of everything: what counts is where they stand.
+    #[test]
+    fn refuses_to_put_together_what_stands_apart() {
+        let mut it = suspecting();
+        let mut at = 0;
+        for number in 0..100_000_u64 {
+            // A length, and a message, each in a segment of its own; some come again.
+            let random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let message = &random.to_be_bytes()[..1 + number as usize % 8];
+            let length = (message.len() as u32).to_be_bytes();
+            for part in [&length[..], message] {
+                for again in 0..1 + usize::from(number % 50 == 0) {
+                    assert!(!it.push_segment(at, part, again == 0), "{number}");
+                }
+                at += part.len() as i64;
+            }
+        }
     }
 
     #[test]

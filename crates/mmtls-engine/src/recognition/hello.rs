@@ -43,6 +43,9 @@ const MIN_HELLO_LEN: u16 = 41;
 /// Message type, length, version.
 const HEAD_LEN: usize = 6;
 
+/// Bytes in which [`strict`] knows a hello whose first record is not shorter than its head.
+pub(super) const STRICT_LEN: usize = RECORD_HEADER_LEN + HEAD_LEN;
+
 /// How much is asked of a hello.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Demand {

@@ -27,6 +27,7 @@ mod answer;
 mod beginning;
 mod datagram;
 mod hello;
+mod holes;
 mod side;
 mod upgrade;
 
@@ -125,27 +126,38 @@ impl Recogniser {
 
     /// Takes a segment some of which repeats bytes that were not kept: its receiver may take it, or those. Whether it
     /// answers as a TLS server does.
-    pub(crate) fn handle_uncompared(&mut self, direction: Direction, payload: &[u8]) -> bool {
+    pub(crate) fn handle_uncompared(
+        &mut self,
+        direction: Direction,
+        offset: i64,
+        payload: &[u8],
+    ) -> bool {
         let mut missed = false;
         for (looking, client) in self.sides.get_or_insert_default().iter_mut().zip(CLIENTS) {
             match looking {
                 _ if direction == client => {}
-                Looking::Past(watch) => missed |= watch.handle_server(payload, None),
-                Looking::InOrder(side) => missed |= side.handle_uncompared(payload),
+                Looking::Past(watch) => missed |= watch.handle_server(Some(offset), payload, None),
+                Looking::InOrder(side) => missed |= side.handle_uncompared(offset, payload),
             }
         }
         missed
     }
 
     /// Takes a segment some of which repeats bytes that were not kept: there may be a ClientHello in it, whose answer
-    /// will show. Whoever acknowledges the bytes may be its server, and lie.
-    pub(crate) fn note_repeated(&mut self, direction: Direction, payload: &[u8]) {
-        for (looking, client) in self.sides.get_or_insert_default().iter_mut().zip(CLIENTS) {
-            match looking {
-                _ if direction != client => {}
-                Looking::Past(watch) => watch.note_client(payload),
-                Looking::InOrder(side) => side.note_repeated(payload),
+    /// will show. Whoever acknowledges the bytes may be its server, and lie. Whether it is the beginning of one whose rest
+    /// has passed before it.
+    pub(crate) fn handle_repeated(
+        &mut self,
+        direction: Direction,
+        offset: i64,
+        payload: &[u8],
+    ) -> bool {
+        match &mut self.sides.get_or_insert_default()[direction.index()] {
+            Looking::Past(watch) => {
+                watch.note_client(payload);
+                watch.begins_behind_rest(offset, payload)
             }
+            Looking::InOrder(side) => side.handle_repeated(offset, payload),
         }
     }
 
@@ -157,7 +169,7 @@ impl Recogniser {
             let from_client = direction == client;
             if let Looking::Past(watch) = looking {
                 if !from_client {
-                    missed |= watch.handle_server(bytes, Some(bytes));
+                    missed |= watch.handle_server(None, bytes, Some(bytes));
                     continue;
                 }
                 watch.note_client(bytes);
@@ -182,8 +194,8 @@ impl Recogniser {
         }
         match &**sides {
             _ if missed => Found::Missed,
-            &[Looking::Past(one), Looking::Past(other)] => {
-                Found::Plain(Watch { sides: [one, other] })
+            [Looking::Past(one), Looking::Past(other)] => {
+                Found::Plain(Watch { sides: [one.clone(), other.clone()] })
             }
             _ => Found::Unsure,
         }
@@ -192,7 +204,7 @@ impl Recogniser {
 
 /// What is remembered of a connection that is not looked at in order any more: enough to notice
 /// a turn that begins with a ClientHello, or with the answer to one.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
     sides: [SideWatch; 2],
 }
@@ -223,54 +235,62 @@ impl Watch {
         self.sides[direction.index()].skip_client();
     }
 
-    /// Bytes of a direction have passed ahead of its stream, which goes on at this offset.
-    pub(crate) fn note_ahead(&mut self, direction: Direction, next: u64) {
-        self.sides[direction.index()].pass_ahead(next);
-    }
-
-    /// Takes a segment that begins at this offset of its stream; whether it is the beginning of a ClientHello whose rest has
-    /// passed before it.
-    pub(crate) fn begins_behind_rest(
+    /// A segment of a direction has passed ahead of its stream, which goes on at `next`.
+    pub(crate) fn note_ahead(
         &mut self,
         direction: Direction,
-        offset: u64,
+        next: i64,
+        offset: i64,
         payload: &[u8],
-    ) -> bool {
-        self.sides[direction.index()].begins_behind_rest(offset, payload)
+    ) {
+        self.sides[direction.index()].pass_ahead(next, offset, payload);
     }
 
-    /// Takes urgent data: its receiver may take a byte out, and its sender's turn goes on behind it. Whether
-    /// they answer as a TLS server does.
-    pub(crate) fn handle_urgent(&mut self, direction: Direction, payload: &[u8]) -> bool {
+    /// Takes urgent data that begin at this stream offset: their receiver may take a byte out, and their sender's turn goes
+    /// on behind it. Whether they answer as a TLS server does.
+    pub(crate) fn handle_urgent(
+        &mut self,
+        direction: Direction,
+        offset: Option<i64>,
+        payload: &[u8],
+    ) -> bool {
         let mut missed = false;
         for (side, client) in self.sides.iter_mut().zip(CLIENTS) {
             match client == direction {
                 true => side.handle_urgent(payload),
-                false => missed |= side.handle_server(payload, None),
+                false => missed |= side.handle_server(offset, payload, None),
             }
         }
         missed
     }
 
-    /// Takes a segment's payload, and which of it continues the stream; `None` where it does not.
+    /// Takes a segment's payload, where in its stream it begins, and which of it continues the stream; `None` where it does
+    /// not.
     pub(crate) fn handle_segment(
         &mut self,
         direction: Direction,
+        offset: Option<i64>,
         payload: &[u8],
         new: Option<&[u8]>,
     ) -> Noticed {
-        let before = self.sides;
+        let begins = new.is_some() && self.sides[direction.index()].may_begin();
+        let mut before = begins.then(|| self.sides.clone());
         let (mut missed, mut begun) = (false, None);
         for at in 0..2 {
             // Wherever they stand: a segment that died behind the monitor may have moved the stream
             // on, and what comes in its place is the first that a receiver takes.
             if CLIENTS[at] != direction {
-                missed |= self.sides[at].handle_server(payload, new);
+                missed |= self.sides[at].handle_server(offset, payload, new);
                 continue;
             }
             self.sides[at].note_client(payload);
+            let repeats = new.is_none_or(|new| new.len() < payload.len());
+            if let Some(offset) = offset.filter(|_| repeats) {
+                missed |= self.sides[at].begins_behind_rest(offset, payload);
+            }
             if let Some(new) = new
                 && let Some(side) = self.sides[at].handle_client(new)
+                && let Some(before) = before.take()
             {
                 // The segment will be handed on in order: nothing of it counts yet.
                 let mut sides = before.map(Looking::Past);

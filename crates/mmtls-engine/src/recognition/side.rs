@@ -2,9 +2,12 @@
 //!
 //! Refuses to know which side has opened the connection.
 
+use core::mem;
+
 use super::answer::Answer;
 use super::beginning::{Beginning, MAX_BYTES};
 use super::hello::{self, Begins, HANDSHAKE};
+use super::holes::Holes;
 use super::upgrade::{Upgrade, UpgradeSearch};
 
 /// Most bytes of a client's turn among which there may be urgent ones in front of a ClientHello.
@@ -50,6 +53,8 @@ pub(super) struct Side {
     search: UpgradeSearch,
     /// How the server's turn begins.
     answer: Answer,
+    /// Where turns of the client began before this was looked at in order.
+    holes: Holes,
     /// What is in front of TLS here, if it comes, is no header of a load balancer.
     excluded: bool,
     /// Bytes that have passed, per direction.
@@ -98,14 +103,15 @@ impl Side {
         }
     }
 
-    /// See [`super::Recogniser::note_repeated`].
-    pub(super) fn note_repeated(&mut self, payload: &[u8]) {
+    /// See [`super::Recogniser::handle_repeated`], of the client's.
+    pub(super) fn handle_repeated(&mut self, offset: i64, payload: &[u8]) -> bool {
         self.answer.note_client(payload);
+        self.holes.fill(offset, payload)
     }
 
     /// See [`super::Recogniser::handle_uncompared`], of the server's.
-    pub(super) fn handle_uncompared(&mut self, payload: &[u8]) -> bool {
-        self.answer.push_segment(payload, false) || hello::is_answer(payload)
+    pub(super) fn handle_uncompared(&mut self, offset: i64, payload: &[u8]) -> bool {
+        self.answer.push_segment(offset, payload, false) || hello::is_answer(payload)
     }
 
     fn handle_client(&mut self, bytes: &[u8]) -> Seen {
@@ -155,7 +161,7 @@ impl Side {
                     let client = self.client.split_off(self.plain);
                     return Seen::Tls(Beginning {
                         client,
-                        server: core::mem::take(&mut self.server),
+                        server: mem::take(&mut self.server),
                         server_lost: self.server_lost,
                         upgrade: self.in_dialog.then_some(asked.unwrap_or(Upgrade::Other)),
                         ssl2: begins == Begins::Ssl2,
@@ -188,7 +194,7 @@ impl Side {
 
     fn handle_server(&mut self, bytes: &[u8]) -> Seen {
         let in_hello = self.plain < self.client.len();
-        let borders = self.answer.push_segment(bytes, true);
+        let borders = self.answer.push_in_order(bytes);
         if (in_hello || self.in_dialog) && (borders || self.answer.push(bytes)) {
             return Seen::Answer;
         }
@@ -217,21 +223,14 @@ impl Side {
         self.limit()
     }
 
-    fn limit(&self) -> Seen {
+    fn limit(&mut self) -> Seen {
         if self.passed.iter().all(|passed| *passed <= MAX_BYTES) {
             return Seen::Unsure;
         }
-        Seen::Plain(match self.client.is_empty() {
-            true => {
-                SideWatch { asked: self.asked, turn: true, answer: self.answer, missing: [None; 2] }
-            }
-            false => SideWatch {
-                asked: Upgrade::asked_by(&self.client),
-                turn: false,
-                answer: self.answer,
-                missing: [None; 2],
-            },
-        })
+        let turn = self.client.is_empty();
+        let asked = if turn { self.asked } else { Upgrade::asked_by(&self.client) };
+        let (answer, holes) = (mem::take(&mut self.answer), mem::take(&mut self.holes));
+        Seen::Plain(SideWatch { asked, turn, answer, holes })
     }
 }
 
@@ -263,15 +262,13 @@ fn may_be_proxy_header(before: &[u8]) -> bool {
 
 /// What is remembered of a connection that is not looked at in order any more: enough to notice
 /// a client's turn that begins with a ClientHello.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(super) struct SideWatch {
     asked: Option<Upgrade>,
     /// The server has spoken since the client did.
     turn: bool,
     answer: Answer,
-    /// Where in its stream turns of the client began whose first bytes are missing, since later ones have passed: the
-    /// oldest one and the latest.
-    missing: [Option<u64>; 2],
+    holes: Holes,
 }
 
 impl SideWatch {
@@ -292,19 +289,23 @@ impl SideWatch {
         self.turn || self.asked.is_some()
     }
 
-    /// Takes a segment's payload of the server, and which of it continues the stream; whether it answers
-    /// as a TLS server does.
-    pub(super) fn handle_server(&mut self, payload: &[u8], new: Option<&[u8]>) -> bool {
+    /// Takes a segment of the server, where it begins, and which of it continues the stream; whether it answers as a TLS
+    /// server does.
+    pub(super) fn handle_server(
+        &mut self,
+        offset: Option<i64>,
+        payload: &[u8],
+        new: Option<&[u8]>,
+    ) -> bool {
         if payload.is_empty() {
             return false;
         }
         self.turn = true;
         let in_order = new.is_some_and(|new| new.len() == payload.len());
-        let new = new.unwrap_or_default();
-        // Where it repeats some bytes, its receiver may take the others only.
-        let found = self.answer.push_segment(payload, in_order)
-            || !in_order && self.answer.push_segment(new, true);
-        found || self.answer.push(new) || hello::is_answer(payload)
+        let offset = offset.unwrap_or(self.answer.end());
+        self.answer.push_segment(offset, payload, in_order)
+            || self.answer.push(new.unwrap_or_default())
+            || hello::is_answer(payload)
     }
 
     /// Bytes of the client that are not where its stream goes on: what they are part of is not known.
@@ -312,26 +313,22 @@ impl SideWatch {
         self.answer.hello_possible = true;
     }
 
-    /// The same, of bytes that have passed ahead of its stream, which goes on at this offset.
-    pub(super) fn pass_ahead(&mut self, next: u64) {
+    /// The same, of a segment that has passed ahead of its stream, which goes on at `next`: its turn begins there.
+    pub(super) fn pass_ahead(&mut self, next: i64, offset: i64, payload: &[u8]) {
         self.skip_client();
         if self.may_begin() {
-            self.missing[usize::from(self.missing[0].is_some())] = Some(next);
+            self.holes.note(next);
+            self.turn = false;
+            self.asked = None;
         }
+        // Its first byte is missing.
+        self.holes.fill(offset, payload);
     }
 
-    /// Takes a segment of the client that begins at this offset; whether it has what was missing at the beginning of a turn,
-    /// and that is a ClientHello, whose rest was not read.
-    pub(super) fn begins_behind_rest(&mut self, offset: u64, payload: &[u8]) -> bool {
-        let mut begins = false;
-        for missing in &mut self.missing {
-            let at = missing.and_then(|it| it.checked_sub(offset)?.try_into().ok());
-            if let Some(bytes @ [_, ..]) = at.and_then(|at: usize| payload.get(at..)) {
-                *missing = None;
-                begins |= hello::strict(bytes) == Begins::Tls;
-            }
-        }
-        begins
+    /// Takes a segment of the client that begins at this offset; whether it is the beginning of a ClientHello whose rest has
+    /// passed before it.
+    pub(super) fn begins_behind_rest(&mut self, offset: i64, payload: &[u8]) -> bool {
+        self.holes.fill(offset, payload)
     }
 
     /// Bytes that the client has said, wherever they stand in its stream.
@@ -343,7 +340,7 @@ impl SideWatch {
     /// Takes bytes that continue the client's stream and were noted; how to go on when TLS may begin in them.
     pub(super) fn handle_client(&mut self, bytes: &[u8]) -> Option<Side> {
         let first = *bytes.first()?;
-        let turn = core::mem::take(&mut self.turn);
+        let turn = mem::take(&mut self.turn);
         if turn || self.asked.is_some() {
             let begins = match (self.asked, first) {
                 (Some(_), _) => hello::generous(bytes),
@@ -352,7 +349,8 @@ impl SideWatch {
                 _ => Begins::Other,
             };
             if begins != Begins::Other {
-                return Some(Side { answer: self.answer, ..Side::at_turn(self.asked) });
+                let (answer, holes) = (mem::take(&mut self.answer), mem::take(&mut self.holes));
+                return Some(Side { answer, holes, ..Side::at_turn(self.asked) });
             }
         }
         self.asked = Upgrade::asked_by(bytes);

@@ -34,7 +34,7 @@ fn feed(it: &mut Recogniser, to: Direction, bytes: &[u8], cuts: &mut Seeded) -> 
 
 /// Whether a segment in its place makes TLS possible again.
 fn begins(watch: &mut Watch, direction: Direction, payload: &[u8]) -> bool {
-    matches!(watch.handle_segment(direction, payload, Some(payload)), Noticed::Beginning(_))
+    matches!(watch.handle_segment(direction, None, payload, Some(payload)), Noticed::Beginning(_))
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn accepts_a_turn_long_after_the_beginning() {
     assert!(!begins(&mut watch, C, b"STARTTLS\r\n"));
     assert!(!begins(&mut watch, S, b"220 go\r\n"));
     let first = &hello()[..1];
-    let Noticed::Beginning(mut it) = watch.handle_segment(C, first, Some(first)) else {
+    let Noticed::Beginning(mut it) = watch.handle_segment(C, None, first, Some(first)) else {
         panic!("not noticed");
     };
     assert_eq!(it.handle_bytes(C, &hello()[..1]), Found::Unsure);
@@ -203,7 +203,7 @@ fn accepts_a_turn_long_after_the_beginning() {
     // And what only looked like it.
     watch = Watch::default();
     assert!(!begins(&mut watch, S, b"250 ok\r\n"));
-    let Noticed::Beginning(mut it) = watch.handle_segment(C, &[22, 3], Some(&[22, 3])) else {
+    let Noticed::Beginning(mut it) = watch.handle_segment(C, None, &[22, 3], Some(&[22, 3])) else {
         panic!("not noticed");
     };
     assert_eq!(it.handle_bytes(C, &[22, 3]), Found::Unsure);
@@ -251,7 +251,7 @@ fn accepts_answers_to_what_was_missed() {
             assert!(!begins(&mut watch, C, b"something else"));
             let mut it = None;
             let noticed = answer.chunks(piece).any(|bytes| match &mut it {
-                None => match watch.handle_segment(S, bytes, Some(bytes)) {
+                None => match watch.handle_segment(S, None, bytes, Some(bytes)) {
                     Noticed::Missed => true,
                     Noticed::Nothing => false,
                     Noticed::Beginning(mut recogniser) => {
@@ -339,7 +339,7 @@ fn accepts_answers_behind_those_of_a_dialog_that_was_not_waited_for() {
                             found @ Found::Tls(_) => panic!("{found:?}"),
                         }
                     } else if let Some(now) = &mut watch {
-                        match now.handle_segment(to, bytes, Some(bytes)) {
+                        match now.handle_segment(to, None, bytes, Some(bytes)) {
                             Noticed::Nothing => {}
                             Noticed::Missed => missed = true,
                             Noticed::Beginning(again) => {

@@ -127,11 +127,11 @@ impl Assembler {
         self.ahead = None;
     }
 
-    /// Puts nothing in order any more: the stream goes on behind what is buffered, which has passed. Whether
-    /// anything was.
-    pub(crate) fn skip_buffered(&mut self) -> bool {
+    /// Puts nothing in order any more: the stream goes on behind what is buffered, which has passed. What that was, by
+    /// stream offset.
+    pub(crate) fn skip_buffered(&mut self) -> BTreeMap<u64, Vec<u8>> {
         self.next = self.highest();
-        self.ahead.take().is_some_and(|ahead| !ahead.pieces.is_empty())
+        self.ahead.take().map(|ahead| ahead.pieces).unwrap_or_default()
     }
 }
 
