@@ -226,16 +226,102 @@ fn beginning_of_a_hello_must_not_pass_where_the_order_ends() {
     }
 }
 
+/// What is behind the hole may come in order, between other turns, and while both sides are looked at in order.
+#[test]
+fn beginning_of_a_hello_must_not_pass_between_other_segments() {
+    let hello = hello();
+    let hello = &hello[..];
+    let (whole, len) = (hello.len(), hello.len() as i64);
+    // Who sends from where in the stream on, and what. The side that answered the SYN says the hello at 0.
+    type Step<'a> = (Direction, i64, &'a [u8]);
+    let scripts: [(&str, Vec<Step<'_>>); 7] = [
+        (
+            "header, four bytes, the rest",
+            vec![(S, 5, &hello[5..9]), (S, 9, &hello[9..]), (S, 0, &hello[..5])],
+        ),
+        (
+            "a head whose end comes last",
+            vec![(S, 5, &hello[5..9]), (S, 0, &hello[..5]), (S, 9, &hello[9..])],
+        ),
+        ("whole, behind something that was lost", vec![(S, 3, hello)]),
+        ("two holes", vec![(S, 20, &hello[20..30]), (S, 40, &hello[40..]), (S, 0, &hello[..20])]),
+        (
+            "two holes, and one that stays",
+            vec![
+                (S, 20, &[7; 10]),
+                (C, 0, b"x"),
+                (S, 30 + 20, &hello[20..30]),
+                (S, 30 + 40, &hello[40..]),
+                (S, 30, &hello[..20]),
+            ],
+        ),
+        (
+            "something like a record meanwhile",
+            vec![(S, 20, &hello[20..]), (C, 0, b"x"), (S, len, &[22]), (S, 0, &hello[..20])],
+        ),
+        (
+            "and something that shows it was none",
+            vec![
+                (S, 20, &hello[20..]),
+                (C, 0, b"x"),
+                (S, len, &[22]),
+                (S, len + 1, &[7; 9]),
+                (S, 0, &hello[..20]),
+            ],
+        ),
+    ];
+    assert!(whole > 40);
+    for (what, script) in scripts {
+        let mut t = strict();
+        t.open();
+        let [client, server] = t.say(&[(C, &[7, 1, 0][..]), (S, &[9; 20_000]), (C, &[7; 20_000])]);
+        let mut verdict = Verdict::Forward;
+        for (from, at, bytes) in script {
+            assert_eq!(verdict, Verdict::Forward, "{what}");
+            let (base, ack) = if from == S { (server, client) } else { (client, server) };
+            verdict = t.send(from, base as i64 + at, ack, flag::ACK, bytes);
+        }
+        assert_eq!(verdict, Verdict::Drop, "{what}");
+        assert_eq!(t.engine.handler().anomalies, [(S, TcpAnomaly::MissedTls)], "{what}");
+    }
+}
+
+/// A server's, where the connection stops being looked at in order just then.
+#[test]
+fn answer_must_show_tls_where_the_order_ends() {
+    let answer = plain(ContentType::HANDSHAKE, &server_hello(&[9; 32], SUITE));
+    for cut in [0, 5] {
+        let mut t = strict();
+        t.open();
+        let at = t.say(&[(C, &[7; 100][..]), (S, &[9; 100]), (C, &[7; 16_200])]);
+        let turn = [&[7; 10], &hello()[..]].concat();
+        t.send(C, at[0] as i64, at[1], flag::ACK, &turn[..50]);
+        let ahead = at[1] as i64 + 50 + cut as i64;
+        assert_eq!(t.send(S, ahead, at[0], flag::ACK, &answer[cut..]), Verdict::Forward);
+        let mut verdict = t.send(C, at[0] as i64 + 50, at[1], flag::ACK, &turn[50..]);
+        t.send(C, at[0] as i64 + turn.len() as i64, at[1], flag::ACK, &[7; 100]);
+        if t.engine.handler().anomalies.is_empty() {
+            let first = [&[9; 50], &answer[..cut]].concat();
+            verdict = t.send(S, at[1] as i64, at[0], flag::ACK, &first);
+            assert_eq!(verdict, Verdict::Drop, "{cut}");
+        }
+        assert_eq!(t.engine.handler().anomalies, [(S, TcpAnomaly::MissedTls)], "{cut} {verdict:?}");
+    }
+}
+
 /// A server that lets much die behind the monitor, and says in its place what its client takes.
 #[test]
 fn answer_must_show_tls_however_far_behind() {
     let answer = plain(ContentType::HANDSHAKE, &server_hello(&[9; 32], SUITE));
     let mut t = strict();
     t.open();
-    let at = t.say(&[(C, &[7; 20_000][..]), (S, &[9; 20_000]), (C, b"text"), (S, b"text")]);
+    // Of which nothing was acknowledged.
+    assert_eq!(t.send(C, 0, 0, flag::ACK, &[7; 20_000]), Verdict::Forward);
+    let mut at = [20_000, 0];
     let turn = [b"text", &hello()[..]].concat();
     t.send(C, at[0] as i64, at[1], flag::ACK, &turn);
-    let sent = at[0] + turn.len() as u64;
+    at[0] += turn.len() as u64;
+    let sent = at[0];
     for piece in 0..20 {
         t.send(S, at[1] as i64 + piece * 60_000, sent, flag::ACK, &[9; 60_000]);
     }

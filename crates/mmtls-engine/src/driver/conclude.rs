@@ -67,17 +67,39 @@ impl<H: Handler> Engine<H> {
         if waits {
             // It is on its way already: only its bytes wait.
             self.limit_stall(index, direction);
-        } else if let Payload::Plain(watch) = &mut flow.payload {
-            for direction in Direction::BOTH {
-                let assembler = &mut flow.halves[direction.index()].assembler;
-                let next = assembler.next() as i64;
-                for (offset, piece) in assembler.skip_buffered() {
-                    watch.note_ahead(direction, next, offset as i64, &piece);
-                }
+        } else if matches!(flow.payload, Payload::Plain(_)) {
+            self.leave_order(index);
+            if inline && self.is_over(index) {
+                self.conclude(index);
+                return Verdict::Drop;
             }
-            self.charge(index);
         }
         Verdict::Forward
+    }
+
+    /// A connection is not looked at in order any more: what is behind holes has passed.
+    fn leave_order(&mut self, index: FlowIndex) {
+        let Some(flow) = self.flows.get(index) else {
+            return;
+        };
+        let is_exempt = flow.is_exempt();
+        let mut missed = None;
+        for direction in Direction::BOTH {
+            let assembler = &mut flow.halves[direction.index()].assembler;
+            let next = assembler.next() as i64;
+            for (offset, piece) in assembler.skip_buffered() {
+                if let Payload::Plain(watch) = &mut flow.payload
+                    && !is_exempt
+                    && watch.handle_ahead(direction, next, offset as i64, &piece)
+                {
+                    missed = Some(direction);
+                }
+            }
+        }
+        if let Some(direction) = missed {
+            self.miss(index, direction);
+        }
+        self.charge(index);
     }
 
     /// A flow that was just there is gone, which cannot be: nothing passes uninspected.

@@ -81,7 +81,8 @@ impl<H: Handler> Engine<H> {
                     Noticed::Missed => self.miss(index, direction),
                     Noticed::Beginning(recogniser) => {
                         flow.payload = Payload::Undecided(recogniser, Clear::Ignored);
-                        self.feed(index, direction, bytes);
+                        // From here on they are kept, too.
+                        self.hand_on(index, direction, bytes);
                     }
                 }
             }

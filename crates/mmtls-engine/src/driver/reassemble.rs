@@ -12,7 +12,7 @@ use super::payload::{Flow, Payload, is_followed};
 use super::shown::Clear;
 use crate::recognition::{Noticed, may_begin};
 use crate::session::{EndReason, Handler, SessionError, TcpAnomaly};
-use crate::tcp::{FlowIndex, Insert, Phase, TcpDirection};
+use crate::tcp::{FlowIndex, Insert, Origin, Phase, TcpDirection};
 use crate::tls::Direction;
 use crate::wire::Segment;
 
@@ -81,8 +81,10 @@ impl<H: Handler> Engine<H> {
                         }
                         let uncompared = is_uncompared(half, sequence, payload.len());
                         offset.is_some_and(|offset| {
-                            offset < half.kept_from() as i64
-                                && recogniser.handle_repeated(direction, offset, payload)
+                            if offset < half.kept_from() as i64 {
+                                recogniser.note_repeated(direction, payload);
+                            }
+                            recogniser.begins_behind_rest(direction, offset, payload)
                                 || uncompared
                                     && recogniser.handle_uncompared(direction, offset, payload)
                         })
@@ -309,8 +311,10 @@ impl<H: Handler> Engine<H> {
 fn is_near(half: &TcpDirection, sequence: u32, len: usize) -> bool {
     half.offset_of(sequence).is_none_or(|offset| {
         let from = half.assembler.next() as i64 - MAX_REPEATED;
-        let acknowledged = half.acknowledged() as i64;
-        let repeats = offset >= from || acknowledged > 0 && offset + len as i64 > acknowledged;
+        // Of one that was picked up it is not known before it acknowledges something.
+        let known = matches!(half.origin, Origin::Syn | Origin::SynAck) || half.acknowledged() > 0;
+        let is_open = known && offset + len as i64 > half.acknowledged() as i64;
+        let repeats = offset >= from || is_open;
         repeats && offset <= half.limit() as i64
     })
 }
@@ -340,7 +344,7 @@ fn watch<S>(flow: &mut Flow<S>, direction: Direction, sequence: u32, payload: &[
     let repeated = offset.map(|offset| next - offset);
     if let Some(offset) = offset.filter(|it| *it > next) {
         // What is missing before it may begin TLS, and come to be acknowledged without ever being seen.
-        watch.note_ahead(direction, next, offset, payload);
+        return watch.handle_ahead(direction, next, offset, payload);
     }
     // A segment may repeat bytes in front of its new ones.
     let new = repeated.and_then(|it| usize::try_from(it).ok()).and_then(|it| payload.get(it..));

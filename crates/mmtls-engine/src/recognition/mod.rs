@@ -144,20 +144,28 @@ impl Recogniser {
     }
 
     /// Takes a segment some of which repeats bytes that were not kept: there may be a ClientHello in it, whose answer
-    /// will show. Whoever acknowledges the bytes may be its server, and lie. Whether it is the beginning of one whose rest
-    /// has passed before it.
-    pub(crate) fn handle_repeated(
+    /// will show. Whoever acknowledges the bytes may be its server, and lie.
+    pub(crate) fn note_repeated(&mut self, direction: Direction, payload: &[u8]) {
+        match &mut self.sides.get_or_insert_default()[direction.index()] {
+            Looking::Past(watch) => watch.note_client(payload),
+            Looking::InOrder(side) => side.note_repeated(payload),
+        }
+    }
+
+    /// Takes a segment that begins at this offset; whether it shows that a ClientHello begins where bytes were missing, whose
+    /// rest has passed before it.
+    pub(crate) fn begins_behind_rest(
         &mut self,
         direction: Direction,
         offset: i64,
         payload: &[u8],
     ) -> bool {
-        match &mut self.sides.get_or_insert_default()[direction.index()] {
-            Looking::Past(watch) => {
-                watch.note_client(payload);
-                watch.begins_behind_rest(offset, payload)
-            }
-            Looking::InOrder(side) => side.handle_repeated(offset, payload),
+        let Some(sides) = &mut self.sides else {
+            return false;
+        };
+        match &mut sides[direction.index()] {
+            Looking::Past(watch) => watch.begins_behind_rest(offset, payload),
+            Looking::InOrder(side) => side.begins_behind_rest(offset, payload),
         }
     }
 
@@ -235,15 +243,17 @@ impl Watch {
         self.sides[direction.index()].skip_client();
     }
 
-    /// A segment of a direction has passed ahead of its stream, which goes on at `next`.
-    pub(crate) fn note_ahead(
+    /// Takes a segment that passes ahead of its stream, which goes on at `next`, and whether it shows that TLS was missed.
+    pub(crate) fn handle_ahead(
         &mut self,
         direction: Direction,
         next: i64,
         offset: i64,
         payload: &[u8],
-    ) {
-        self.sides[direction.index()].pass_ahead(next, offset, payload);
+    ) -> bool {
+        let begins = self.sides[direction.index()].pass_ahead(next, payload);
+        let noticed = self.handle_segment(direction, Some(offset), payload, None);
+        begins || matches!(noticed, Noticed::Missed)
     }
 
     /// Takes urgent data that begin at this stream offset: their receiver may take a byte out, and their sender's turn goes
@@ -284,8 +294,7 @@ impl Watch {
                 continue;
             }
             self.sides[at].note_client(payload);
-            let repeats = new.is_none_or(|new| new.len() < payload.len());
-            if let Some(offset) = offset.filter(|_| repeats) {
+            if let Some(offset) = offset {
                 missed |= self.sides[at].begins_behind_rest(offset, payload);
             }
             if let Some(new) = new

@@ -103,9 +103,13 @@ impl Side {
         }
     }
 
-    /// See [`super::Recogniser::handle_repeated`], of the client's.
-    pub(super) fn handle_repeated(&mut self, offset: i64, payload: &[u8]) -> bool {
+    /// See [`super::Recogniser::note_repeated`].
+    pub(super) fn note_repeated(&mut self, payload: &[u8]) {
         self.answer.note_client(payload);
+    }
+
+    /// See [`SideWatch::begins_behind_rest`].
+    pub(super) fn begins_behind_rest(&mut self, offset: i64, payload: &[u8]) -> bool {
         self.holes.fill(offset, payload)
     }
 
@@ -313,16 +317,17 @@ impl SideWatch {
         self.answer.hello_possible = true;
     }
 
-    /// The same, of a segment that has passed ahead of its stream, which goes on at `next`: its turn begins there.
-    pub(super) fn pass_ahead(&mut self, next: i64, offset: i64, payload: &[u8]) {
+    /// The same, of a segment that has passed ahead of its stream, which goes on at `next`: its turn begins there. Whether
+    /// a ClientHello begins with it; what is missing may be the end of something else.
+    pub(super) fn pass_ahead(&mut self, next: i64, payload: &[u8]) -> bool {
         self.skip_client();
-        if self.may_begin() {
-            self.holes.note(next);
-            self.turn = false;
-            self.asked = None;
+        if !self.may_begin() {
+            return false;
         }
-        // Its first byte is missing.
-        self.holes.fill(offset, payload);
+        self.holes.note(next);
+        self.turn = false;
+        self.asked = None;
+        hello::strict(payload) == Begins::Tls
     }
 
     /// Takes a segment of the client that begins at this offset; whether it is the beginning of a ClientHello whose rest has
