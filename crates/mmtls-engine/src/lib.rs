@@ -30,16 +30,19 @@
 //!   in `follow/epoch.rs`): with keys nothing waits.
 //! * A frame is held by `verdict_for` (`driver/conclude.rs`) while a record that it completes waits for keys, and goes by
 //!   `release` there once the session's `barrier` is behind it. Fragments are held and let go in `driver/fragments.rs`;
-//!   frames of no connection get their verdict where they are parsed. The frames themselves lie in `Worker::held` of
-//!   `mmtls-middlebox` (`worker.rs`).
-//! * A record waits (`Step::NeedKeys`) in `follow/tls12.rs`, `follow/tls13/mod.rs` and, of early data, `follow/tls13/early.rs`;
-//!   the stall that follows is in `follow/session.rs`, its limits in `driver/stalls.rs`.
+//!   frames of no connection get their verdict where they are parsed. The frames themselves lie in `HeldFrames` of
+//!   `mmtls-middlebox` (`worker/held.rs`).
+//! * A record waits (`Step::NeedKeys`) in `follow/tls13/mod.rs` and, of early data, `follow/tls13/early.rs`; of TLS 1.2
+//!   (`Handled::NeedKeys`) in `follow/tls12.rs`; the stall that follows is in `follow/session.rs`, its limits in `driver/stalls.rs`.
 //! * The private tag is asked for at the ServerHello, before anything behind it: `require_private_tag` in
-//!   `follow/reporter.rs`, called by `follow/protocol.rs`. That of a record is checked by endpoints (`PrivateTagOpener` in
-//!   `mmtls-record`): no monitor has its key.
+//!   `follow/reporter.rs`, called by `follow/protocol.rs`, or, of a session that is found in its middle, by
+//!   `follow/session.rs`. That of a record is checked by endpoints (`PrivateTagOpener` in `mmtls-record`): no monitor has
+//!   its key.
 //! * Policies of errors in a session are applied by `fail` in `follow/reporter.rs`, `null_keys` by `handle_null_keys` in
-//!   `follow/protocol.rs`; those of connections that are not (known to be) TLS by `refuse` in `driver/opening.rs`, which has
-//!   `mid_stream`, too, chosen by `give_up` in `driver/acknowledgment.rs`; `table_full` by `refuse_flow` in `driver/new_flow.rs`; those of frames where the frame is looked at.
+//!   `follow/session.rs`; those of connections that are not (known to be) TLS by `refuse` in `driver/opening.rs`, called by
+//!   `give_up` in `driver/acknowledgment.rs` and, for `not_tls`, by `driver/feed.rs`; `mid_stream` by
+//!   `apply_mid_stream_policy` and `table_full` by `refuse_flow` in `driver/new_flow.rs`; those of frames where the frame
+//!   is looked at.
 //!   What becomes of content that is not inspected is the application's (`mmtls/src/monitor/reports.rs`).
 //! * Connections whose beginning was not seen wait in `driver/live.rs`; the keys of their sessions in `keys/live.rs`; the first
 //!   record of a direction is found by `follow/search.rs`.
