@@ -393,10 +393,12 @@ impl Path {
         let refused_before = refused(&self.engine);
         let verdict = self.engine.handle_frame(self.now_ns, &frame);
         self.note_ends();
-        if flags & flag::RST != 0 && self.reset.insert(at) {
+        let is_refused = refused(&self.engine) != refused_before;
+        // One that nobody takes resets nothing.
+        if flags & flag::RST != 0 && !is_refused && self.reset.insert(at) {
             self.wait_anew(endpoints.client.ip());
         }
-        if refused(&self.engine) == refused_before {
+        if !is_refused {
             // What comes from the wrong side, or with data on a SYN, is no packet of the connection.
             self.last_ns.insert(key, self.now_ns);
         }
