@@ -137,13 +137,6 @@ fn segment_that_died_behind_the_monitor_must_not_hide_turns() {
     assert!(t.started());
 }
 
-/// As one who resets what TLS was missed in.
-fn strict() -> T {
-    let mut config = T::config();
-    config.policies.lost_synchronisation = Policy::Reset;
-    T::with(config)
-}
-
 /// TLS whose client is the side that answered the SYN, long after the beginning.
 #[test]
 fn beginning_of_a_hello_must_not_pass_behind_its_rest() {
@@ -156,7 +149,7 @@ fn beginning_of_a_hello_must_not_pass_behind_its_rest() {
         for cut in [1, 5, 10, 11, 40, 90] {
             // Again alone, with what is behind it, and with what was in front.
             for (before, end) in [(0, cut), (0, turn.len()), (5, cut), (5, turn.len())] {
-                let mut t = strict();
+                let mut t = T::new();
                 t.open();
                 let [client, server] = t.say(&[
                     (C, &[7, 1, 0][..]),
@@ -189,7 +182,7 @@ fn beginning_of_a_hello_must_not_pass_byte_by_byte_nor_in_between() {
     let hello = hello();
     for cut in [1, 7, 20] {
         for meanwhile in [&[7][..], &[22], &[22, 3]] {
-            let mut t = strict();
+            let mut t = T::new();
             t.open();
             let [client, server] =
                 t.say(&[(C, &[7, 1, 0][..]), (S, &[9; 20_000]), (C, &[7; 20_000])]);
@@ -210,7 +203,7 @@ fn beginning_of_a_hello_must_not_pass_byte_by_byte_nor_in_between() {
 fn beginning_of_a_hello_must_not_pass_where_the_order_ends() {
     let hello = hello();
     for (from, cut) in [C, S].into_iter().flat_map(|it| [1, 8, 40].map(|cut| (it, cut))) {
-        let mut t = strict();
+        let mut t = T::new();
         t.open();
         let to = from.reverse();
         let at = t.say(&[(from, &[7; 100][..]), (to, &[9; 16_380])]);
@@ -226,12 +219,29 @@ fn beginning_of_a_hello_must_not_pass_where_the_order_ends() {
     }
 }
 
+/// The hello of an honest client that does not wait for an answer, behind the request with which order ends.
+#[test]
+fn hello_must_be_found_behind_what_ends_the_order() {
+    let request = b"STARTTLS\r\n";
+    let mut t = T::new();
+    t.open();
+    let [client, server] = t.say(&[(C, &[7; 16_380][..]), (S, b"ok")]);
+    let behind = (client + request.len() as u64) as i64;
+    assert_eq!(t.send(C, behind, server, flag::ACK, &hello()), Verdict::Forward);
+    assert_eq!(t.send(C, client as i64, server, flag::ACK, request), Verdict::Forward);
+    assert!(t.started());
+    // It may have died behind the monitor; other bytes in its place are none of it.
+    assert_eq!(t.send(C, behind, server, flag::ACK, &hello()), Verdict::Forward);
+    let other = vec![7; hello().len()];
+    assert_eq!(t.send(C, behind, server, flag::ACK, &other), Verdict::Drop);
+}
+
 /// What is behind the hole may come in order, between other turns, and while both sides are looked at in order.
 #[test]
 fn beginning_of_a_hello_must_not_pass_between_other_segments() {
     let hello = hello();
     let hello = &hello[..];
-    let (whole, len) = (hello.len(), hello.len() as i64);
+    let len = hello.len() as i64;
     // Who sends from where in the stream on, and what. The side that answered the SYN says the hello at 0.
     type Step<'a> = (Direction, i64, &'a [u8]);
     let scripts: [(&str, Vec<Step<'_>>); 7] = [
@@ -270,9 +280,8 @@ fn beginning_of_a_hello_must_not_pass_between_other_segments() {
             ],
         ),
     ];
-    assert!(whole > 40);
     for (what, script) in scripts {
-        let mut t = strict();
+        let mut t = T::new();
         t.open();
         let [client, server] = t.say(&[(C, &[7, 1, 0][..]), (S, &[9; 20_000]), (C, &[7; 20_000])]);
         let mut verdict = Verdict::Forward;
@@ -291,21 +300,20 @@ fn beginning_of_a_hello_must_not_pass_between_other_segments() {
 fn answer_must_show_tls_where_the_order_ends() {
     let answer = plain(ContentType::HANDSHAKE, &server_hello(&[9; 32], SUITE));
     for cut in [0, 5] {
-        let mut t = strict();
+        let mut t = T::new();
         t.open();
         let at = t.say(&[(C, &[7; 100][..]), (S, &[9; 100]), (C, &[7; 16_200])]);
         let turn = [&[7; 10], &hello()[..]].concat();
         t.send(C, at[0] as i64, at[1], flag::ACK, &turn[..50]);
         let ahead = at[1] as i64 + 50 + cut as i64;
         assert_eq!(t.send(S, ahead, at[0], flag::ACK, &answer[cut..]), Verdict::Forward);
-        let mut verdict = t.send(C, at[0] as i64 + 50, at[1], flag::ACK, &turn[50..]);
-        t.send(C, at[0] as i64 + turn.len() as i64, at[1], flag::ACK, &[7; 100]);
-        if t.engine.handler().anomalies.is_empty() {
-            let first = [&[9; 50], &answer[..cut]].concat();
-            verdict = t.send(S, at[1] as i64, at[0], flag::ACK, &first);
-            assert_eq!(verdict, Verdict::Drop, "{cut}");
-        }
-        assert_eq!(t.engine.handler().anomalies, [(S, TcpAnomaly::MissedTls)], "{cut} {verdict:?}");
+        let more = [&turn[50..], &[7; 100]].concat();
+        let verdict = t.send(C, at[0] as i64 + 50, at[1], flag::ACK, &more);
+        // Whole, it is found as soon as order ends.
+        assert_eq!(verdict == Verdict::Drop, cut == 0);
+        let first = [&[9; 50], &answer[..cut]].concat();
+        assert_eq!(t.send(S, at[1] as i64, at[0], flag::ACK, &first), Verdict::Drop, "{cut}");
+        assert_eq!(t.engine.handler().anomalies, [(S, TcpAnomaly::MissedTls)], "{cut}");
     }
 }
 
@@ -313,7 +321,7 @@ fn answer_must_show_tls_where_the_order_ends() {
 #[test]
 fn answer_must_show_tls_however_far_behind() {
     let answer = plain(ContentType::HANDSHAKE, &server_hello(&[9; 32], SUITE));
-    let mut t = strict();
+    let mut t = T::new();
     t.open();
     // Of which nothing was acknowledged.
     assert_eq!(t.send(C, 0, 0, flag::ACK, &[7; 20_000]), Verdict::Forward);
@@ -335,7 +343,7 @@ fn answer_whose_parts_are_out_of_order_must_show_tls() {
     let answer = plain(ContentType::HANDSHAKE, &server_hello(&[9; 32], SUITE));
     for cut in 1..11 {
         for early in [true, false] {
-            let mut t = strict();
+            let mut t = T::new();
             t.open();
             let mut at =
                 t.say(&[(C, &[7; 20_000][..]), (S, &[9; 20_000]), (C, b"text"), (S, b"text")]);

@@ -69,7 +69,7 @@ impl<H: Handler> Engine<H> {
             self.limit_stall(index, direction);
         } else if matches!(flow.payload, Payload::Plain(_)) {
             self.leave_order(index);
-            if inline && self.is_over(index) {
+            if self.is_over(index) {
                 self.conclude(index);
                 return Verdict::Drop;
             }

@@ -125,11 +125,11 @@ impl<H: Handler> Engine<H> {
                         self.note(index, direction, TcpAnomaly::NotTls);
                         self.refuse(index, policy, direction, SessionError::NotTls);
                     }
-                    Found::Plain(watch) if !shows || matches!(clear, Clear::Ignored) => {
-                        flow.payload = Payload::Plain(Box::new(watch));
+                    Found::Plain if !shows || matches!(clear, Clear::Ignored) => {
+                        flow.payload = Payload::Plain(Box::new(recogniser.take_watch()));
                     }
                     // It goes on to be looked at in order.
-                    Found::Unsure | Found::Plain(_) => {
+                    Found::Unsure | Found::Plain => {
                         if shows {
                             self.show_cleartext(index, direction, bytes);
                         }

@@ -43,8 +43,8 @@ use side::{Seen, Side, SideWatch};
 pub(crate) enum Found {
     /// It cannot be told yet.
     Unsure,
-    /// Nothing that is followed.
-    Plain(Watch),
+    /// Nothing that is followed: [`Recogniser::take_watch`] has what is remembered of it.
+    Plain,
     /// TLS.
     Tls(Beginning),
     /// TLS whose beginning was missed: a side has answered as a server does.
@@ -160,13 +160,12 @@ impl Recogniser {
         offset: i64,
         payload: &[u8],
     ) -> bool {
-        let Some(sides) = &mut self.sides else {
-            return false;
-        };
-        match &mut sides[direction.index()] {
-            Looking::Past(watch) => watch.begins_behind_rest(offset, payload),
-            Looking::InOrder(side) => side.begins_behind_rest(offset, payload),
-        }
+        let side = self.sides.as_mut().map(|sides| &mut sides[direction.index()]);
+        let holes = side.map(|side| match side {
+            Looking::Past(watch) => &mut watch.holes,
+            Looking::InOrder(side) => &mut side.holes,
+        });
+        holes.is_some_and(|holes| holes.fill(offset, payload))
     }
 
     /// Takes the next bytes of a direction.
@@ -202,11 +201,18 @@ impl Recogniser {
         }
         match &**sides {
             _ if missed => Found::Missed,
-            [Looking::Past(one), Looking::Past(other)] => {
-                Found::Plain(Watch { sides: [one.clone(), other.clone()] })
-            }
+            [Looking::Past(_), Looking::Past(_)] => Found::Plain,
             _ => Found::Unsure,
         }
+    }
+
+    /// What is remembered of a connection that carries nothing that is followed.
+    pub(crate) fn take_watch(&mut self) -> Watch {
+        let past = |side| match side {
+            Looking::Past(watch) => watch,
+            Looking::InOrder(_) => SideWatch::default(),
+        };
+        self.sides.take().map(|sides| Watch { sides: sides.map(past) }).unwrap_or_default()
     }
 }
 
@@ -295,7 +301,7 @@ impl Watch {
             }
             self.sides[at].note_client(payload);
             if let Some(offset) = offset {
-                missed |= self.sides[at].begins_behind_rest(offset, payload);
+                missed |= self.sides[at].holes.fill(offset, payload);
             }
             if let Some(new) = new
                 && let Some(side) = self.sides[at].handle_client(new)

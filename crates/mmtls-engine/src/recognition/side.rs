@@ -54,7 +54,7 @@ pub(super) struct Side {
     /// How the server's turn begins.
     answer: Answer,
     /// Where turns of the client began before this was looked at in order.
-    holes: Holes,
+    pub(super) holes: Holes,
     /// What is in front of TLS here, if it comes, is no header of a load balancer.
     excluded: bool,
     /// Bytes that have passed, per direction.
@@ -106,11 +106,6 @@ impl Side {
     /// See [`super::Recogniser::note_repeated`].
     pub(super) fn note_repeated(&mut self, payload: &[u8]) {
         self.answer.note_client(payload);
-    }
-
-    /// See [`SideWatch::begins_behind_rest`].
-    pub(super) fn begins_behind_rest(&mut self, offset: i64, payload: &[u8]) -> bool {
-        self.holes.fill(offset, payload)
     }
 
     /// See [`super::Recogniser::handle_uncompared`], of the server's.
@@ -207,7 +202,8 @@ impl Side {
             if self.server_lost || self.server.len() + bytes.len() > MAX_BYTES {
                 if self.client.is_empty() {
                     // No server of TLS talks like this before the client does.
-                    return Seen::Plain(SideWatch { turn: true, ..SideWatch::default() });
+                    let answer = mem::take(&mut self.answer);
+                    return Seen::Plain(SideWatch { turn: true, answer, ..SideWatch::default() });
                 }
                 self.server_lost = true;
                 self.server = Vec::new();
@@ -272,7 +268,8 @@ pub(super) struct SideWatch {
     /// The server has spoken since the client did.
     turn: bool,
     answer: Answer,
-    holes: Holes,
+    /// Where turns of the client began whose first bytes are missing.
+    pub(super) holes: Holes,
 }
 
 impl SideWatch {
@@ -328,12 +325,6 @@ impl SideWatch {
         self.turn = false;
         self.asked = None;
         hello::strict(payload) == Begins::Tls
-    }
-
-    /// Takes a segment of the client that begins at this offset; whether it is the beginning of a ClientHello whose rest has
-    /// passed before it.
-    pub(super) fn begins_behind_rest(&mut self, offset: i64, payload: &[u8]) -> bool {
-        self.holes.fill(offset, payload)
     }
 
     /// Bytes that the client has said, wherever they stand in its stream.
