@@ -96,7 +96,7 @@ fn replay(bed: &Testbed, cores: usize, load: Load, case: Case) -> Result<Pass, S
     let options = MmtlsOptions { config: Some(config), ..MmtlsOptions::new(crate::binaries()?) };
     let failed = |error: mmtls_testkit::TestbedError| error.to_string();
     let mut mmtls = Mmtls::start(bed, &options).map_err(failed)?;
-    let mut command = player(bed, &mmtls, cores, load)?;
+    let mut command = player(bed, &mmtls, cores, load, true)?;
     command.args(["--open", &case.open.to_string()]);
     let empty = mmtls.process.resident_bytes();
 

@@ -1,5 +1,5 @@
 //! Transfers through several middles, each in namespaces of its own, all standing during the whole
-//! run and measured in turn: what parts (b), (h), (n) and (o) have in common.
+//! run and measured in turn: what parts (b), (h), (n), (o) and (r) have in common.
 //!
 //! What counts is the busy time of all cores: on veth, part of a forwarder's work is billed to
 //! others and part of others' work to it.
@@ -197,6 +197,23 @@ impl Variant {
             middle_cpu_s_per_gb: of(&|it| it.per_gb(it.middle_cpu_s)),
             transfers,
         }
+    }
+}
+
+/// What [`Variant::cells`] are.
+pub const COLUMNS: [&str; 5] = ["middle", "Gbit/s", "machine", "range", "box alone"];
+
+impl Variant {
+    /// Its medians, for a table.
+    pub fn cells(&self, name: String) -> Vec<String> {
+        let machine = &self.machine_cpu_s_per_gb;
+        vec![
+            name,
+            format!("{:.2}", self.gbit_per_s.median),
+            format!("{:.3}", machine.median),
+            format!("{:.3}–{:.3}", machine.min, machine.max),
+            format!("{:.3}", self.middle_cpu_s_per_gb.median),
+        ]
     }
 }
 

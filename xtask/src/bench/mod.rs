@@ -3,7 +3,7 @@
 //!
 //! * `a`, [`opening`]: the engine in memory against raw record opening, by size of record, too.
 //! * `b`, [`live`]: downloads through a kernel bridge, mmTLS, and nginx as split-TLS proxy.
-//! * `c`, [`sessions`]: new connections through mmTLS, and through the proxy.
+//! * `c`, [`sessions`]: new connections through mmTLS, and through the proxy; [`session_parts`]: through a monitor with less to do.
 //! * `d`, [`tag`]: what the private tag costs per record.
 //! * `e`, [`endtoend`]: what the private tag costs nginx and h2load.
 //! * `f`, [`scaling`]: engines on two threads, and what `pause` saves.
@@ -16,6 +16,9 @@
 //! * `m`, [`pages`]: page loads of Chromium.
 //! * `n`, [`workers`] and [`loss`]: more than one worker, live; and frames that are lost.
 //! * `o`, [`response`]: how long one client waits for an object, near and far.
+//! * `p`, [`growth`]: new sessions beside open ones.
+//! * `q`, [`reading`]: a capture file.
+//! * `r`, [`floating`]: the downloads of `b` where nobody has a processor.
 //!
 //! Refuses to report a run in which a request failed or a session was not decrypted.
 
@@ -25,6 +28,7 @@ mod contenders;
 mod endtoend;
 mod engine;
 pub mod facts;
+mod floating;
 mod forwarder;
 mod growth;
 mod h2load;
@@ -50,6 +54,7 @@ pub mod report;
 mod response;
 mod rules;
 mod scaling;
+mod session_parts;
 mod sessions;
 mod setup;
 mod sites;
@@ -79,7 +84,8 @@ pub struct BenchArgs {
     /// Run these parts only: the engine in memory (a), downloads live (b), new connections (c), the private tag (d),
     /// the private tag end to end (e), engines on two threads (f), rules in memory (g), rules live (h), keys on their
     /// way (i), open sessions (j), proxy against end to end with a profile (k), 1,000 sites (l), page loads (m), several
-    /// workers and lost frames (n), response times (o), new sessions beside open ones (p), reading a capture file (q).
+    /// workers and lost frames (n), response times (o), new sessions beside open ones (p), reading a capture file (q),
+    /// downloads where nobody has a processor (r).
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<char>,
     /// See in minutes that everything works: few and short repetitions, which are no results.
@@ -347,8 +353,8 @@ mod tests {
 
     #[test]
     fn accepts_parts_and_figures() {
-        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghijklmnopq");
-        assert_eq!(letters(&['j'], &["20", "10"]).unwrap(), "bghj");
+        assert_eq!(letters(&[], &[]).unwrap(), "abcdefghijklmnopqr");
+        assert_eq!(letters(&['j'], &["20", "10"]).unwrap(), "bghjr");
         assert_eq!(letters(&[], &["M2"]).unwrap(), "f");
     }
 

@@ -5,7 +5,9 @@
 
 use serde::Serialize;
 
-use super::{callgrind, endtoend, growth, idle, inspection, keys, lane, live, loss, opening};
+use super::{
+    callgrind, endtoend, floating, growth, idle, inspection, keys, lane, live, loss, opening,
+};
 use super::{pages, profile, reading, response, rules, scaling, sessions, sites, tag, workers};
 use crate::results::{Contender, Figure};
 
@@ -61,7 +63,7 @@ pub struct Measured {
     pub details: serde_json::Value,
 }
 
-pub const PARTS: [Part; 17] = [
+pub const PARTS: [Part; 18] = [
     Part {
         letter: 'a',
         what: "the engine in memory",
@@ -198,6 +200,14 @@ pub const PARTS: [Part; 17] = [
         seconds: 60.0,
         measure: reading,
     },
+    Part {
+        letter: 'r',
+        what: "downloads, everybody where the scheduler puts them",
+        figures: &["10"],
+        programs: &["nginx", "h2load", "openssl"],
+        seconds: 190.0,
+        measure: floating,
+    },
 ];
 
 fn measured(
@@ -240,6 +250,16 @@ fn live(extent: &Extent) -> Result<Outcome, String> {
         return Ok(skipped);
     }
     let results = live::measure(extent.repetitions, extent.load)?;
+    results.print();
+    measured(results.figures(), results.contenders.clone(), &results)
+}
+
+fn floating(extent: &Extent) -> Result<Outcome, String> {
+    if let Some(skipped) = no_testbed(&["nginx", "h2load"]) {
+        return Ok(skipped);
+    }
+    let rounds = if extent.quick { extent.repetitions } else { extent.repetitions.max(8) };
+    let results = floating::measure(rounds, extent.load)?;
     results.print();
     measured(results.figures(), results.contenders.clone(), &results)
 }

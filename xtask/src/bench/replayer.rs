@@ -11,7 +11,7 @@
 //!
 //! Refuses to repeat anything: a frame that does not come through is a failure.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mmtls_engine::tls::Direction;
@@ -35,12 +35,12 @@ pub struct ReplayArgs {
     /// Interface on the servers' side of the box.
     #[arg(long)]
     server: String,
-    /// Where the box takes keys.
-    #[arg(long)]
-    middlebox: String,
+    /// Where the box takes keys; without it, none are sent.
+    #[arg(long, requires = "ca")]
+    middlebox: Option<String>,
     /// Who certified the box.
     #[arg(long)]
-    ca: PathBuf,
+    ca: Option<PathBuf>,
     /// Sessions to play.
     #[arg(long)]
     sessions: u32,
@@ -86,7 +86,7 @@ struct Replay {
     /// Those that stay open first.
     sessions: Vec<Player>,
     stay_open: u32,
-    client: Client,
+    client: Option<Client>,
     next: usize,
     open: usize,
     done: u32,
@@ -100,13 +100,8 @@ pub fn run(args: &ReplayArgs) -> Result<(), String> {
     let open = (0..args.open).map(|nth| prepare(synthetic::OTHER_CLIENT + nth, &body, true));
     let sessions = (0..args.sessions).map(|number| prepare(number, &body, false));
     let sessions = open.chain(sessions).collect::<Result<_, String>>()?;
-    let middlebox = args.middlebox.parse().map_err(|error| format!("{error}"))?;
-    let config = ClientConfig::new(vec![middlebox], args.ca.clone());
-    let client = Client::start(config, Box::new(|_| Vec::new()))
-        .map_err(|error| format!("keys: {error}"))?;
-    if !client.wait_connected(PATIENCE) {
-        return Err(format!("keys: {:?}", client.connection_errors()));
-    }
+    let keys = args.middlebox.as_deref().zip(args.ca.as_deref());
+    let client = keys.map(|(middlebox, ca)| connected(middlebox, ca)).transpose()?;
     let config = BridgeConfig::new(args.client.as_str(), args.server.as_str());
     let mut bridge = Bridge::open(&config).map_err(|error| error.to_string())?;
     let stay_open = args.open;
@@ -193,7 +188,8 @@ impl Replay {
         session.missing = frames.len();
         session.begun += 1;
         if session.begun == synthetic::KEYS_BEFORE_TURN + 1
-            && let Err(error) = share(&self.client, number_of(at, self.stay_open))
+            && let Some(client) = &self.client
+            && let Err(error) = share(client, number_of(at, self.stay_open))
         {
             self.failure = Some(error);
         }
@@ -252,6 +248,18 @@ fn prepare(number: u32, body: &[u8], stays_open: bool) -> Result<Player, String>
     }
     let turns = turns.into_iter().rev().map(|turn| turn.into_iter().map(held).collect()).collect();
     Ok(Player { turns, begun: 0, missing: 0 })
+}
+
+/// A connection to where keys go.
+fn connected(middlebox: &str, ca: &Path) -> Result<Client, String> {
+    let middlebox = middlebox.parse().map_err(|error| format!("{error}"))?;
+    let config = ClientConfig::new(vec![middlebox], ca.to_owned());
+    let client = Client::start(config, Box::new(|_| Vec::new()))
+        .map_err(|error| format!("keys: {error}"))?;
+    match client.wait_connected(PATIENCE) {
+        true => Ok(client),
+        false => Err(format!("keys: {:?}", client.connection_errors())),
+    }
 }
 
 /// Sends a session's keys, as the agent of `mmtls exec` does.

@@ -27,6 +27,7 @@ use super::lanes::Directory;
 use super::monitor::{self, Monitored};
 use super::replayer::Replayed;
 use super::report::{Samples, table};
+use super::session_parts::SessionParts;
 use super::synthetic;
 use crate::results::{Axis, Contender, Figure};
 
@@ -43,7 +44,7 @@ pub struct Load {
 
 /// One replay through mmTLS.
 #[derive(Debug, Serialize)]
-struct Replay {
+pub(super) struct Replay {
     replayed: Replayed,
     mmtls: Monitored,
     /// User and system time of the mmtls process from the first frame to its end.
@@ -79,6 +80,7 @@ pub struct SessionResults {
     /// Machine without the replayer's process, per session.
     mmtls_machine_us: Samples,
     replays: Vec<Replay>,
+    parts: SessionParts,
     splits: Vec<Split>,
     #[serde(skip)]
     pub contenders: Vec<Contender>,
@@ -172,6 +174,13 @@ fn split_name(server_key: &str, upstream: &str) -> String {
     format!("nginx split TLS, {server_key}, upstream {upstream}")
 }
 
+impl Replay {
+    /// Microseconds of the box's process per session.
+    pub fn us(&self) -> f64 {
+        self.box_cpu_s * 1e6 / f64::from(self.replayed.sessions)
+    }
+}
+
 impl AbRun {
     fn us(&self) -> f64 {
         self.box_cpu_s * 1e6 / f64::from(self.connections)
@@ -185,6 +194,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
     files::pattern(&files.0.join("1k"), synthetic::BODY as u64, 1).map_err(failed)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let bed = replay_bed().map_err(failed)?;
+    let options = MmtlsOptions::new(crate::binaries()?);
     let mut lanes = Vec::new();
     for key_type in [KeyType::Rsa, KeyType::Ecdsa] {
         for keepalive in [true, false] {
@@ -195,11 +205,13 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
             lanes.push(lane);
         }
     }
-    replay(&bed, cores, Load { sessions: load.sessions.div_ceil(10), ..load })?;
+    let few = Load { sessions: load.sessions.div_ceil(10), ..load };
+    replay(&bed, cores, few, &options, few.sessions)?;
 
-    let mut replays = Vec::new();
+    let (mut replays, mut parts) = (Vec::new(), SessionParts::default());
     for _ in 0..repetitions {
-        replays.push(replay(&bed, cores, load)?);
+        replays.push(replay(&bed, cores, load, &options, load.sessions)?);
+        parts.measure(&bed, cores, load)?;
         for lane in &mut lanes {
             let run = lane.run()?;
             lane.runs.push(run);
@@ -210,7 +222,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
     let sessions = f64::from(load.sessions);
     let contenders = replays.iter().take(1).map(|it| it.contender.clone());
     let contenders = contenders.chain(lanes.iter().map(Lane::contender)).collect();
-    let mmtls_us = of_replays(&|it| it.box_cpu_s * 1e6 / sessions);
+    let mmtls_us = of_replays(&Replay::us);
     Ok(SessionResults {
         suite: Tls::Gcm.suite(),
         response_bytes: synthetic::BODY,
@@ -225,6 +237,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
         splits: lanes.into_iter().map(|lane| lane.finish(&mmtls_us)).collect(),
         mmtls_us,
         replays,
+        parts,
         contenders,
     })
 }
@@ -240,24 +253,31 @@ pub(super) fn replay_bed() -> Result<Testbed, mmtls_testkit::TestbedError> {
     Ok(bed)
 }
 
-fn replay(bed: &Testbed, cores: usize, load: Load) -> Result<Replay, String> {
-    let options = MmtlsOptions::new(crate::binaries()?);
-    let mut mmtls = Mmtls::start(bed, &options).map_err(|error| error.to_string())?;
-    let command = player(bed, &mmtls, cores, load)?;
+/// One replay, through a monitor that follows and opens so many of the sessions; where it is none, no keys come.
+pub(super) fn replay(
+    bed: &Testbed,
+    cores: usize,
+    load: Load,
+    options: &MmtlsOptions,
+    followed: u32,
+) -> Result<Replay, String> {
+    let mut mmtls = Mmtls::start(bed, options).map_err(|error| error.to_string())?;
+    let command = player(bed, &mmtls, cores, load, followed > 0)?;
     let contender = contenders::of_process("mmTLS", &mmtls.process);
     let before = mmtls.process.cpu_seconds();
     let output = output(command)?;
     let replayed: Replayed = serde_json::from_str(&output).map_err(|error| error.to_string())?;
     // The last sessions end when both FINs are acknowledged, which they are; logs follow.
     std::thread::sleep(Duration::from_millis(300));
-    let seen = monitor::stop(mmtls, u64::from(load.sessions))?;
+    let seen = monitor::stop(mmtls, u64::from(followed))?;
+    let replay = Replay { box_cpu_s: seen.cpu_s - before, replayed, mmtls: seen, contender };
     eprintln!(
-        "  mmTLS: {} sessions in {:.2} s, {:.1} µs each",
-        replayed.sessions,
-        replayed.seconds,
-        (seen.cpu_s - before) * 1e6 / f64::from(load.sessions)
+        "  mmTLS: {} sessions in {:.2} s, {followed} followed, {:.1} µs each",
+        replay.replayed.sessions,
+        replay.replayed.seconds,
+        replay.us()
     );
-    Ok(Replay { box_cpu_s: seen.cpu_s - before, replayed, mmtls: seen, contender })
+    Ok(replay)
 }
 
 /// What plays both ends of a bed of [`replay_bed`], beside the box, which gets a core for itself where there are several.
@@ -266,6 +286,7 @@ pub(super) fn player(
     mmtls: &Mmtls,
     cores: usize,
     load: Load,
+    sends_keys: bool,
 ) -> Result<Command, String> {
     let me = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
     let mut command = if cores > 1 {
@@ -278,10 +299,12 @@ pub(super) fn player(
     } else {
         bed.client.command(me)
     };
-    command.args(["bench", "replayer", "--client", "eth0", "--server", "eth1", "--middlebox"]);
-    let (name, port) = (address::MIDDLEBOX_NAME, middlebox::KEYS_PORT);
-    command.arg(format!("{name}@{}:{port}", address::KEYS_V4));
-    command.arg("--ca").arg(&bed.pki().ca);
+    command.args(["bench", "replayer", "--client", "eth0", "--server", "eth1"]);
+    if sends_keys {
+        let (name, port) = (address::MIDDLEBOX_NAME, middlebox::KEYS_PORT);
+        command.arg("--middlebox").arg(format!("{name}@{}:{port}", address::KEYS_V4));
+        command.arg("--ca").arg(&bed.pki().ca);
+    }
     command.args(["--sessions", &load.sessions.to_string()]);
     command.args(["--window", &load.window.to_string()]);
     Ok(command)
@@ -352,7 +375,7 @@ impl SessionResults {
             cpu.add(&name, x.clone(), &it.us.samples);
             rate.add(&name, x.clone(), &it.per_s.samples);
         }
-        vec![cpu, rate]
+        vec![cpu, rate, self.parts.figure(&self.mmtls_us)]
     }
 
     /// Prints the tables.
@@ -379,6 +402,7 @@ impl SessionResults {
             &["box", "µs/session", "range", "sessions/s", "ratio", "range"],
             &rows,
         );
+        self.parts.print();
         println!(
             "{:.0} frames per session, {} sessions at a time; {:.0} % waited for keys; machine \
              without the replayer: {:.1} µs per session",

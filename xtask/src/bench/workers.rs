@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::h2load::{Http, Object};
 use super::lane::{Load, Middlebox};
-use super::lanes::{Lanes, Variant};
+use super::lanes::{COLUMNS, Lanes, Variant};
 use super::monitor::Monitored;
 use super::report::table;
 use crate::results::{Axis, Contender, Figure, Skipped};
@@ -122,21 +122,11 @@ impl WorkersResults {
 
     /// Prints the table.
     pub fn print(&self) {
-        let row = |it: &Variant| {
-            let machine = &it.machine_cpu_s_per_gb;
-            vec![
-                it.variant.to_owned(),
-                format!("{:.2}", it.gbit_per_s.median),
-                format!("{:.3}", machine.median),
-                format!("{:.3}–{:.3}", machine.min, machine.max),
-                format!("{:.3}", it.middle_cpu_s_per_gb.median),
-            ]
-        };
-        let rows: Vec<Vec<String>> = self.variants.iter().map(row).collect();
+        let rows: Vec<_> = self.variants.iter().map(|it| it.cells(it.variant.to_owned())).collect();
         let title = format!(
             "(n) 1 MB objects, {} persistent connections, nobody placed; CPU-s/GB, medians",
             self.connections
         );
-        table(&title, &["middle", "Gbit/s", "machine", "range", "box alone"], &rows);
+        table(&title, &COLUMNS, &rows);
     }
 }
