@@ -103,7 +103,8 @@ pub struct OffloadedFlow {
 /// Records of a direction that nobody reads. Besides segments without payload, only those may go that stand exactly at the
 /// direction's position, which is moved behind them, and in which only whole headers of such records begin: of application
 /// data, version 3.3, and fragments of more than 64 and at most 2^14 + 256 bytes. Of the other direction only segments without
-/// payload may.
+/// payload may. None may whose sequence and acknowledgment number are as far from `initial`, within 3: with those a receiver that has
+/// lost the connection begins another one by a SYN cookie, and that is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OffloadedRecords {
     /// Which direction.

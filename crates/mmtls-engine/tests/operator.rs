@@ -147,16 +147,48 @@ fn what_is_killed_elsewhere_is_reset_where_it_stands() {
     };
     t.engine.handle_taken_back(t.now, &flow, [ForwardedElsewhere::default(), of_server]);
     t.drain();
+    assert_reset(&mut t, [at[0], at[1] + BYTES]);
+    assert_eq!(t.engine.handler().flow_bytes, [at[0], at[1] + BYTES]);
+}
+
+/// Both ends have got a RST where they stand.
+#[track_caller]
+fn assert_reset(t: &mut T, at: [u64; 2]) {
     let resets = core::mem::take(&mut t.out).into_iter().filter_map(|it| match it {
         Output::Inject { frame, .. } => Some(u32::from_be_bytes(frame[38..42].try_into().unwrap())),
         _ => None,
     });
     let resets: Vec<u32> = resets.collect();
-    for (initial, at) in t.ep.initial.into_iter().zip([at[0], at[1] + BYTES]) {
+    for (initial, at) in t.ep.initial.into_iter().zip(at) {
         let expected = initial.wrapping_add(1 + at as u32);
         assert!(resets.contains(&expected), "{resets:?}, {expected}");
     }
-    assert_eq!(t.engine.handler().flow_bytes, [at[0], at[1] + BYTES]);
+}
+
+/// Also of a connection that is no session, and that was never looked at.
+#[test]
+fn what_is_left_alone_is_reset_where_it_stands() {
+    const BYTES: u64 = 5 << 20;
+    let server: std::net::SocketAddr = "10.0.0.3:443".parse().unwrap();
+    let rule = Bypass { address: server.ip(), prefix_len: 32, port: Some(server.port()) };
+    let mut t = T::with(Config { offload: true, bypass: vec![rule], ..T::config() });
+    t.open();
+    let left = |it| if let Output::Offload(flow) = it { Some(*flow) } else { None };
+    let flow = core::mem::take(&mut t.out).into_iter().find_map(left).expect("it is left");
+    let (slot, id) = place(&t);
+    assert!(t.engine.reset_flow(t.now, slot, id));
+    t.drain();
+    t.out.clear();
+    let at = [BYTES, 2 * BYTES];
+    let of = |position: u64| ForwardedElsewhere {
+        packets: 100,
+        bytes: position,
+        position,
+        ..ForwardedElsewhere::default()
+    };
+    t.engine.handle_taken_back(t.now, &flow, at.map(of));
+    t.drain();
+    assert_reset(&mut t, at);
 }
 
 #[test]

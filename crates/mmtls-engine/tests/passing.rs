@@ -402,3 +402,30 @@ fn acknowledgments_need_not_be_taken_back() {
         assert!(outputs(&mut t).1.is_some());
     }
 }
+
+/// A server that has lost the connection may begin another one with them.
+#[test]
+fn numbers_that_fit_a_cookie_are_judged_where_the_connection_stands() {
+    for (age_s, beside, expected) in [
+        (0, 0, Verdict::Drop),
+        (0, 3, Verdict::Drop),
+        (0, -3, Verdict::Drop),
+        // No cookie is in force any more.
+        (200, 0, Verdict::Forward),
+    ] {
+        let (mut t, at, _) = left(1 << 20);
+        t.now += age_s * 1_000_000_000;
+        let acknowledgment = at[0].wrapping_add_signed(beside);
+        let verdict = t.send(C, at[0] as i64, acknowledgment, flag::ACK, &[]);
+        assert_eq!(verdict, Verdict::Again, "{beside}");
+        let flow = outputs(&mut t).1.expect("it is taken back");
+        t.engine.handle_taken_back(t.now, &flow, Default::default());
+        let verdict = t.send(C, at[0] as i64, acknowledgment, flag::ACK, &[]);
+        assert_eq!(verdict, expected, "{beside}, {age_s} s");
+    }
+    let (mut t, at, _) = left(1 << 20);
+    for beside in [-4, 4] {
+        let acknowledgment = at[0].wrapping_add_signed(beside);
+        assert_eq!(t.send(C, at[0] as i64, acknowledgment, flag::ACK, &[]), Verdict::Forward);
+    }
+}

@@ -506,6 +506,7 @@ fn left_to_ports(flow: &OffloadedFlow) -> OffloadFlow {
         source: flow.ends[at],
         destination: flow.ends[1 - at],
         initial: flow.initial[at],
+        peer_initial: flow.initial[1 - at],
         position: flow.positions[at],
     };
     OffloadFlow { sides: [side(0), side(1)] }

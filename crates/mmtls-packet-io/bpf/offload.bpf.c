@@ -11,7 +11,7 @@
  *
  * Of a connection in `pauses` one direction has records that are not read. Only what stands exactly where the last segment ended is
  * taken, and only as far as each record in it is one that may pass: the receiver is to count the same ones. Of the other
- * direction only acknowledgments are taken. What has become of it is in a slot, in memory that user space has mapped: closing a
+ * direction only acknowledgments are taken, of both nothing that could begin another connection by a SYN cookie. What has become of it is in a slot, in memory that user space has mapped: closing a
  * slot under its lock is the one way to know for certain where the kernel has stopped.
  */
 #include <linux/bpf.h>
@@ -36,6 +36,9 @@
 #define MAX_HEADERS 64
 /* Bytes that may be under way: a sender must not run so far ahead of its receiver that sequence numbers come round. */
 #define MAX_FLIGHT (1 << 25)
+
+/* As `COOKIE_SLACK` in `offload.rs`. */
+#define COOKIE_SLACK 3
 
 /* The next program's turn, and the stack's: -1 at every kind of ingress hook. */
 #define NEXT -1
@@ -113,6 +116,9 @@ struct slot {
     __u32 initial;
     /* What of a fragment is not content. */
     __u32 overhead;
+    /* Sequence number of the other direction's stream offset 0. */
+    __u32 peer_initial;
+    __u32 unused;
     /* Of the fragments of the latest records, at their number modulo LENGTHS. */
     __u16 lengths[LENGTHS];
 };
@@ -346,6 +352,14 @@ static __attribute__((always_inline)) int records_pass(struct __sk_buff *skb, st
     return 1;
 }
 
+/* Whether its receiver, had it lost the connection, could begin another one with a segment by a SYN cookie, which is to be looked at:
+ * its numbers are as far from the beginnings of the two directions. */
+static __attribute__((always_inline)) int fits_cookie(struct segment *segment, struct slot *slot, __u32 is_other) {
+    __u32 sent = segment->sequence - (is_other ? slot->peer_initial : slot->initial);
+    __u32 acknowledged = segment->acknowledgment - (is_other ? slot->initial : slot->peer_initial);
+    return sent - acknowledged + COOKIE_SLACK <= 2 * COOKIE_SLACK;
+}
+
 /* Whether the kernel forwards a segment of a connection whose records are not read. */
 static __attribute__((always_inline)) int is_paused(struct __sk_buff *skb, struct segment *segment) {
     struct pause *pause = lookup(&pauses, &segment->key);
@@ -354,6 +368,8 @@ static __attribute__((always_inline)) int is_paused(struct __sk_buff *skb, struc
     __u32 number = pause->slot;
     struct slot *slot = lookup(&slots, &number);
     if (!slot || slot->generation != pause->generation)
+        return 0;
+    if (fits_cookie(segment, slot, pause->is_other))
         return 0;
     if (!segment->payload) {
         /* What of these is counted beside others who count, or behind the end, does not matter. */
@@ -371,7 +387,7 @@ static __attribute__((always_inline)) int is_paused(struct __sk_buff *skb, struc
     }
     if (pause->is_other || __sync_val_compare_and_swap(&slot->lock, 0, 1))
         return 0;
-    int passes = slot->generation == pause->generation && records_pass(skb, segment, slot);
+    int passes = slot->generation == pause->generation && !fits_cookie(segment, slot, 0) && records_pass(skb, segment, slot);
     __sync_lock_test_and_set(&slot->lock, 0);
     return passes;
 }

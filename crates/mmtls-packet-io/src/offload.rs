@@ -23,6 +23,8 @@ pub struct OffloadSide {
     pub destination: SocketAddr,
     /// Sequence number of stream offset 0.
     pub initial: u32,
+    /// The same of the other direction.
+    pub peer_initial: u32,
     /// Stream offset up to which everything has been forwarded: only once a segment stands exactly there may the back end
     /// begin, since others may still wait to be decided about.
     pub position: u64,
@@ -30,7 +32,13 @@ pub struct OffloadSide {
     pub extent: Extent,
 }
 
-/// Which plain segments of a direction a back end may forward by itself.
+/// By how many numbers the distances of a segment's two numbers from the beginnings of the two directions may differ, either way,
+/// if a SYN cookie is to take it for the beginning of another connection (RFC 4987, section 3.6): Linux has a segment size in them.
+pub(crate) const COOKIE_SLACK: u32 = 3;
+
+/// Which plain segments of a direction a back end may forward by itself. Of the last two none whose numbers are as far from the
+/// beginnings of the two directions, within [`COOKIE_SLACK`]: a receiver that has lost the connection may begin another one with it,
+/// which has to be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// All of them, in any order.

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mmtls_packet_io::af_packet::{
-    Action, Bridge, BridgeConfig, Error, Frame, HeldFrame, Outbox, Port, Warning,
+    Action, Bridge, BridgeConfig, Error, Frame, HeldFrame, Offloading, Outbox, Port, Sender,
+    Warning,
 };
 use mmtls_packet_io::guard;
-use mmtls_packet_io::{Lease, Outbox as _, Ports};
+use mmtls_packet_io::{Extent, Lease, OffloadFlow, OffloadSide, Outbox as _, Ports, Records};
 use testbed::{Testbed, exchange, in_namespace, ip, stay_on_one_cpu, try_ip};
 
 const MEGABYTE: u64 = 1 << 20;
@@ -563,4 +564,103 @@ fn a_frame_that_a_panic_left_behind_leaves_as_it_came_though_the_lease_is_lost()
     in_namespace(&bed.middle, || guard::remove(["ml", "mr"], true)).expect("removed");
     let count = |of: u8| arrived.iter().filter(|it| **it == of).count();
     assert_eq!((count(value), count(DISCARDED)), (1, 64), "{arrived:?}");
+}
+
+/// An Ethernet frame of the connection below, towards the server, with this payload.
+fn client_segment(sequence: u32, acknowledgment: u32, payload: &[u8]) -> Vec<u8> {
+    let total = u16::try_from(40 + payload.len()).expect("a packet");
+    let mut frame = [[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]].concat();
+    frame.extend([8, 0, 0x45, 0]);
+    frame.extend(total.to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]);
+    frame.extend([1000_u16, 443].map(u16::to_be_bytes).concat());
+    frame.extend([sequence, acknowledgment].map(u32::to_be_bytes).concat());
+    // Header of five words, ACK; window, checksum, urgent pointer.
+    frame.extend([0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    frame.extend(payload);
+    frame
+}
+
+/// Of either side, and of the other one acknowledgments; but nothing that could begin another connection by a SYN cookie.
+#[test]
+fn accepts_that_the_kernel_forwards_records() {
+    const INITIAL: [u32; 2] = [u32::MAX - 20, 7];
+    const POSITIONS: [u64; 2] = [50, 9000];
+    let ends = ["10.77.0.1:1000", "10.77.0.2:443"].map(|it| it.parse().expect("valid"));
+    for records_of in 0..2 {
+        let Some(bed) = Testbed::create() else { return };
+        let side = |at: usize| {
+            let next = POSITIONS[at];
+            let records = Extent::Records(Records { next, content: u64::MAX, overhead: 17 });
+            OffloadSide {
+                ingress: Port::BOTH[at],
+                source: ends[at],
+                destination: ends[1 - at],
+                initial: INITIAL[at],
+                peer_initial: INITIAL[1 - at],
+                position: POSITIONS[at],
+                extent: if at == records_of { records } else { Extent::Acknowledgments },
+            }
+        };
+        let flow = OffloadFlow { sides: [side(0), side(1)] };
+        let mut bridge = in_namespace(&bed.middle, || {
+            let config = BridgeConfig { offload: Offloading::Always, ..bed.config() };
+            Bridge::open(&config).expect("bridge")
+        });
+        if !bridge.outbox().offloads() {
+            eprintln!("SKIP: the kernel forwards nothing here: {:?}", bridge.warnings());
+            return;
+        }
+        let mut client = in_namespace(&bed.client, || Sender::open("lc").expect("sender"));
+        // Whether a segment of the client was shown; else the kernel has forwarded it.
+        let mut is_shown = |bridge: &mut Bridge, at: u32, acknowledged: u32, payload: &[u8]| {
+            let before = bridge.counters().left.offloaded_frames;
+            let [sequence, acknowledgment] =
+                [INITIAL[0].wrapping_add(at), INITIAL[1].wrapping_add(acknowledged)];
+            let frame = client_segment(sequence, acknowledgment, payload);
+            client.push(&frame);
+            client.flush().expect("sent");
+            let end = Instant::now() + Duration::from_secs(5);
+            loop {
+                let mut shown = false;
+                let look = |it: &Frame<'_>| {
+                    shown |= it.bytes.get(34..46) == frame.get(34..46);
+                    Action::Drop
+                };
+                bridge.receive(Port::Left, look).expect("receive");
+                let elsewhere = bridge.counters().left.offloaded_frames - before;
+                if shown || elsewhere > 0 {
+                    assert!(!(shown && elsewhere > 0), "both ways");
+                    return shown;
+                }
+                assert!(Instant::now() < end, "lost");
+            }
+        };
+        assert!(is_shown(&mut bridge, 50, 5000, b""), "it is not the kernel's yet");
+        assert!(bridge.outbox().offload(&flow));
+        bridge.flush().expect("flush");
+        for port in Port::BOTH {
+            while bridge.receive(port, |_| Action::Drop).expect("receive") > 0 {}
+        }
+        assert!(!is_shown(&mut bridge, 50, 5000, b""));
+        for beside in 47..=53 {
+            assert!(is_shown(&mut bridge, 50, beside, b""), "{beside}");
+        }
+        assert!(!is_shown(&mut bridge, 50, 46, b"") && !is_shown(&mut bridge, 50, 54, b""));
+        assert!(is_shown(&mut bridge, 0, 0, b""), "the beginning itself");
+        let record = [&[23, 3, 3, 4, 0][..], &[0; 1024]].concat();
+        let behind = 50 + record.len() as u32;
+        let mut taken = 3;
+        for (at, beside) in [(50, 0), (50, 5000), (behind, 3), (behind, 4)] {
+            let passes = records_of == 0 && beside > 3;
+            assert_eq!(is_shown(&mut bridge, at, at + beside, &record), !passes, "{at} {beside}");
+            taken += u64::from(passes);
+        }
+        let [of_client, of_server] = bridge.outbox().take_back(&flow);
+        assert_eq!((of_client.frames, of_server.frames), (taken, 0));
+        match records_of {
+            0 => assert_eq!((of_client.position, of_client.records.count), (50 + 2 * 1029, 2)),
+            _ => assert_eq!(of_client.acknowledgment, Some(INITIAL[1] + 5000)),
+        }
+    }
 }

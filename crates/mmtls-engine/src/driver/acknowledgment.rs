@@ -235,7 +235,7 @@ fn begins_anew<S: Default>(
 }
 
 /// Whether these numbers of a segment are as far from the beginnings of the two directions, about.
-fn fits_cookie(halves: [&TcpDirection; 2], sequence: u32, acknowledgment: u32) -> bool {
+pub(super) fn fits_cookie(halves: [&TcpDirection; 2], sequence: u32, acknowledgment: u32) -> bool {
     let [Some(from), Some(to)] = halves.map(|it| it.initial) else {
         return false;
     };

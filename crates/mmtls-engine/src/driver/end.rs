@@ -186,7 +186,7 @@ impl<H: Handler> Engine<H> {
     }
 
     /// Sends a RST to the receiver of a direction, in the name of its sender.
-    fn reset_receiver(&mut self, index: FlowIndex, direction: Direction) {
+    pub(super) fn reset_receiver(&mut self, index: FlowIndex, direction: Direction) {
         let Some(flow) = self.flows.get(index) else {
             return;
         };

@@ -6,6 +6,7 @@
 //!
 //! Refuses to let go of a connection of which something waits, and of one that may come to be looked at.
 
+use super::acknowledgment::fits_cookie;
 use super::payload::{Flow, Payload};
 use super::{Engine, context};
 use crate::output::{ForwardedElsewhere, OffloadedFlow, OffloadedRecords, Output, Verdict};
@@ -75,7 +76,10 @@ impl<H: Handler> Engine<H> {
         let direction = flow.direction_from(segment.source);
         let len = segment.tcp.payload().len();
         let has_records = flow.offload.records().is_some();
-        if has_records && len > 0 {
+        let halves = [direction, direction.reverse()].map(|it| &flow.halves[it.index()]);
+        let (sequence, acknowledgment) = (segment.tcp.sequence(), segment.tcp.acknowledgment());
+        // What could begin another connection is judged by where this one stands.
+        if has_records && (len > 0 || fits_cookie(halves, sequence, acknowledgment)) {
             self.take_back(index);
             return if is_whole { Verdict::Again } else { Verdict::Drop };
         }
@@ -161,6 +165,15 @@ impl<H: Handler> Engine<H> {
             }
         }
         let Some(direction) = passing else {
+            if let Phase::Dead { answers, .. } = known.phase
+                && answers.iter().any(|left| *left > 0)
+                && forwarded.iter().any(|of| of.packets > 0)
+            {
+                // It was reset meanwhile, where it stood before.
+                for direction in Direction::BOTH {
+                    self.reset_receiver(index, direction);
+                }
+            }
             return self.conclude(index);
         };
         let [of, other] = [direction, direction.reverse()].map(|it| &forwarded[it.index()]);

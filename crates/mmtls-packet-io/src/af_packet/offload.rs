@@ -166,6 +166,7 @@ mod tests {
             source: "10.1.2.3:443".parse().unwrap(),
             destination: "[2001:db8::5]:4660".parse().unwrap(),
             initial: 0,
+            peer_initial: 0,
             position: 0,
             extent: crate::Extent::Everything,
         };

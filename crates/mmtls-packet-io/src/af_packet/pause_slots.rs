@@ -43,6 +43,8 @@ struct Slot {
     tail_record: AtomicU64,
     initial: AtomicU32,
     overhead: AtomicU32,
+    peer_initial: AtomicU32,
+    _unused: AtomicU32,
     lengths: [AtomicU16; LENGTHS],
 }
 
@@ -149,8 +151,9 @@ impl Slots {
             place.store(value, Ordering::Relaxed);
         }
         slot.initial.store(side.initial, Ordering::Relaxed);
+        slot.peer_initial.store(side.peer_initial, Ordering::Relaxed);
         slot.overhead.store(records.overhead.into(), Ordering::Relaxed);
-        slot.generation.store(id.generation, Ordering::Relaxed);
+        slot.generation.store(id.generation, Ordering::Release);
         slot.unlock();
     }
 
@@ -197,5 +200,5 @@ impl Drop for Slots {
 
 /// As the kernel has it: values of an array lie one behind the other if their size is a multiple of 8.
 const _: () = assert!(
-    size_of::<Slot>() == 8 + 10 * 8 + 8 + 2 * LENGTHS && size_of::<Slot>().is_multiple_of(8)
+    size_of::<Slot>() == 8 + 10 * 8 + 16 + 2 * LENGTHS && size_of::<Slot>().is_multiple_of(8)
 );

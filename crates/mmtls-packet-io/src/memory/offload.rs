@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::offload::COOKIE_SLACK;
 use crate::{Extent, Forwarded, ForwardedRecords, OffloadSide, Records};
 
 const ETHERNET_HEADER: usize = 14;
@@ -23,6 +24,7 @@ type Key = [SocketAddr; 2];
 
 struct Entry {
     initial: u32,
+    peer_initial: u32,
     position: u64,
     begun: bool,
     frames: u64,
@@ -53,6 +55,7 @@ impl Entries {
         }
         let entry = Entry {
             initial: side.initial,
+            peer_initial: side.peer_initial,
             position: side.position,
             begun: false,
             frames: 0,
@@ -100,6 +103,9 @@ impl Entry {
         let next = self.initial.wrapping_add(self.position as u32);
         let ahead = segment.sequence.wrapping_sub(next) as i32;
         let end = i64::from(ahead) + payload as i64;
+        if self.extent != Extent::Everything && self.fits_cookie(segment) {
+            return false;
+        }
         match self.extent {
             Extent::Everything if !self.begun && ahead != 0 => return false,
             Extent::Everything => {
@@ -126,6 +132,14 @@ impl Entry {
         self.frames += 1;
         self.payload_bytes += payload as u64;
         true
+    }
+
+    /// Whether a receiver that answers with SYN cookies could begin another connection with it.
+    fn fits_cookie(&self, segment: &Segment<'_>) -> bool {
+        let distance = segment.sequence.wrapping_sub(self.initial);
+        let distance =
+            distance.wrapping_sub(segment.acknowledgment.wrapping_sub(self.peer_initial));
+        distance.wrapping_add(COOKIE_SLACK) <= 2 * COOKIE_SLACK
     }
 
     /// Whether each record that begins in the next bytes may pass.
@@ -196,4 +210,44 @@ fn plain_segment(frame: &[u8]) -> Option<(Key, Segment<'_>)> {
     let sequence = u32::from_be_bytes([e, f, g, h]);
     let acknowledgment = u32::from_be_bytes([i, j, k, l]);
     Some((key, Segment { sequence, acknowledgment, payload: segment.get(header..)? }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Port;
+
+    #[test]
+    fn refuses_what_could_begin_another_connection() {
+        let records = Records { next: 50, content: u64::MAX, overhead: 17 };
+        for extent in [Extent::Acknowledgments, Extent::Records(records)] {
+            let mut entries = Entries::default();
+            let [source, destination] =
+                ["10.0.0.1:1000", "10.0.0.2:443"].map(|it| it.parse().unwrap());
+            let (initial, peer_initial) = (u32::MAX - 20, 7);
+            let ingress = Port::Left;
+            entries.begin(&OffloadSide {
+                ingress,
+                source,
+                destination,
+                initial,
+                peer_initial,
+                position: 50,
+                extent,
+            });
+            let entry = entries.entries.get_mut(&[source, destination]).unwrap();
+            let mut takes = |at: u32, acknowledged: u32, payload: &[u8]| {
+                let sequence = initial.wrapping_add(at);
+                let acknowledgment = peer_initial.wrapping_add(acknowledged);
+                entry.takes(&Segment { sequence, acknowledgment, payload })
+            };
+            for beside in 47..=53 {
+                assert!(!takes(50, beside, b""), "{beside}");
+            }
+            assert!(takes(50, 46, b"") && takes(50, 54, b"") && !takes(0, 0, b""));
+            let record = [&[23, 3, 3, 8, 0][..], &[0; 2048]].concat();
+            assert!(!takes(50, 50, &record));
+            assert_eq!(takes(50, 5000, &record), extent != Extent::Acknowledgments);
+        }
+    }
 }
