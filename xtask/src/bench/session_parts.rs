@@ -10,14 +10,14 @@ use crate::results::{Axis, Figure};
 
 /// A monitor with less to do.
 #[derive(Clone, Copy, Debug, Serialize)]
-enum Less {
+enum Reduced {
     /// All servers are bypassed, in user space, and no keys come: what is left is each frame's way in and out.
     Unread,
     /// No logs.
     Unlogged,
 }
 
-impl Less {
+impl Reduced {
     const ALL: [Self; 2] = [Self::Unread, Self::Unlogged];
 
     fn name(self) -> &'static str {
@@ -42,18 +42,18 @@ impl Less {
 /// Microseconds of the process per connection, of each.
 #[derive(Debug, Default, Serialize)]
 pub struct SessionParts {
-    us: [Vec<f64>; Less::ALL.len()],
+    us: [Vec<f64>; Reduced::ALL.len()],
 }
 
 impl SessionParts {
     /// One round of all.
     pub fn measure(&mut self, bed: &Testbed, cores: usize, load: Load) -> Result<(), String> {
-        for (less, us) in Less::ALL.into_iter().zip(&mut self.us) {
-            let followed = match less {
-                Less::Unread => 0,
-                Less::Unlogged => load.sessions,
+        for (reduced, us) in Reduced::ALL.into_iter().zip(&mut self.us) {
+            let followed = match reduced {
+                Reduced::Unread => 0,
+                Reduced::Unlogged => load.sessions,
             };
-            let replay = replay(bed, cores, load, &less.options()?, followed)?;
+            let replay = replay(bed, cores, load, &reduced.options()?, followed)?;
             us.push(replay.us());
         }
         Ok(())
@@ -68,21 +68,21 @@ impl SessionParts {
             Axis::category("monitor"),
             Axis::linear("processor time per connection", "µs"),
         );
-        for (less, us) in Less::ALL.into_iter().zip(&self.us) {
-            figure.add("mmTLS", less.name().to_owned(), us);
+        for (reduced, us) in Reduced::ALL.into_iter().zip(&self.us) {
+            figure.add("mmTLS", reduced.name().to_owned(), us);
         }
         figure.add("mmTLS", "everything".to_owned(), &whole.samples);
         figure
     }
 
     pub fn print(&self) {
-        let rows: Vec<Vec<String>> = Less::ALL
+        let rows: Vec<Vec<String>> = Reduced::ALL
             .into_iter()
             .zip(&self.us)
-            .map(|(less, us)| {
+            .map(|(reduced, us)| {
                 let us = Samples::new(us.clone());
                 let range = format!("{:.1}–{:.1}", us.min, us.max);
-                vec![less.name().to_owned(), format!("{:.1}", us.median), range]
+                vec![reduced.name().to_owned(), format!("{:.1}", us.median), range]
             })
             .collect();
         table("(c) a monitor that has less to do", &["monitor", "µs/session", "range"], &rows);
