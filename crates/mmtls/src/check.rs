@@ -61,6 +61,12 @@ pub fn certificates(settings: &Settings, places: &Places) -> Vec<Problem> {
     found.problems
 }
 
+/// When the key channel's own certificate ends, or one above it in its file that ends earlier.
+#[must_use]
+pub fn key_certificate_end(settings: &Settings) -> Option<SystemTime> {
+    certificate::end(&settings.server.identity.certificate_file)
+}
+
 fn add_certificates(settings: &Settings, found: &mut Findings<'_>) {
     let server = &settings.server;
     let now = SystemTime::now();

@@ -292,14 +292,20 @@ impl File {
     /// The rules; `None` without a file of them.
     #[must_use]
     pub fn rules(&self) -> Option<RulesConfig> {
-        let InspectSection { rules_files, address_groups, port_groups, .. } = &self.inspect;
+        let files = self.inspect.rules_files.clone();
+        (!files.is_empty()).then(|| RulesConfig { files, ..self.rule_variables() })
+    }
+
+    /// The variables of rules, without any.
+    #[must_use]
+    pub fn rule_variables(&self) -> RulesConfig {
+        let InspectSection { address_groups, port_groups, .. } = &self.inspect;
         let groups = |groups: &BTreeMap<String, String>| groups.clone().into_iter().collect();
-        (!rules_files.is_empty()).then(|| RulesConfig {
-            files: rules_files.clone(),
+        RulesConfig {
             address_groups: groups(address_groups),
             port_groups: groups(port_groups),
             ..RulesConfig::default()
-        })
+        }
     }
 
     /// What is mirrored: not to the interfaces that the traffic, or resets, go by. `None` where nothing is.
@@ -460,9 +466,10 @@ impl File {
 }
 
 /// What passes uninspected although sessions without keys do not, and what would stop it; `None`
-/// where nothing does. Told at start, since the name `reset` promises more than it holds.
+/// where those pass, too. `bypasses`: endpoints are named that are left alone. Told at start, since the name `reset`
+/// promises more than it holds.
 #[must_use]
-pub fn exceptions(config: &Config, grace_seconds: u64) -> Option<String> {
+pub fn exceptions(config: &Config, grace_seconds: u64, bypasses: bool) -> Option<String> {
     let Config { policies, exempt_names, private_names, .. } = config;
     let passes = |policy| matches!(policy, Policy::Forward | Policy::Bypass);
     if passes(policies.missing_keys) {
@@ -509,11 +516,16 @@ pub fn exceptions(config: &Config, grace_seconds: u64) -> Option<String> {
         let what = "sessions with names of policies.private_names whose endpoint refuses to share";
         found.push(what.to_owned());
     }
-    (!found.is_empty()).then(|| {
-        let missing = policies.missing_keys.name();
-        format!("although missing_keys={missing}, these pass: {}", found.join(", "))
-    })
+    if bypasses {
+        found.push("endpoints of policies.bypass".to_owned());
+    }
+    found.push(ALWAYS.to_owned());
+    let missing = policies.missing_keys.name();
+    Some(format!("although missing_keys={missing}, these pass: {}", found.join(", ")))
 }
+
+/// What no policy stops.
+const ALWAYS: &str = "what is not TLS on ports outside policies.tls_ports, encrypted tunnels (IPsec, WireGuard, MACsec)";
 
 #[cfg(test)]
 mod tests {
@@ -673,25 +685,28 @@ mod tests {
     #[test]
     fn names_what_passes_where_sessions_without_keys_do_not() {
         let mut config = Config::new(Policy::Reset);
-        let text = exceptions(&config, 0).unwrap();
+        let text = exceptions(&config, 0, false).unwrap();
         assert_eq!(
             text,
             "although missing_keys=reset, these pass: sessions whose endpoint refuses to share \
              (null_keys=bypass; policies.null_keys = \"reset\" stops them), DTLS and QUIC \
-             (udp_tls=forward; policies.udp_tls = \"drop\" stops them)"
+             (udp_tls=forward; policies.udp_tls = \"drop\" stops them), what is not TLS on ports \
+             outside policies.tls_ports, encrypted tunnels (IPsec, WireGuard, MACsec)"
         );
         config.policies.null_keys = Policy::Reset;
         config.policies.udp_tls = Policy::Drop;
-        assert_eq!(exceptions(&config, 0), None);
-        assert!(exceptions(&config, 60).unwrap().contains("for 60 s connections from"));
+        let always = format!("although missing_keys=reset, these pass: {ALWAYS}");
+        assert_eq!(exceptions(&config, 0, false), Some(always));
+        assert!(exceptions(&config, 0, true).unwrap().contains("policies.bypass"));
+        assert!(exceptions(&config, 60, false).unwrap().contains("for 60 s connections from"));
         let names = || Some(ExemptNames(Arc::new(|_: &[u8]| true)));
         let named = Config { exempt_names: names(), ..config.clone() };
-        assert!(exceptions(&named, 0).unwrap().contains("policies.exempt_names"));
+        assert!(exceptions(&named, 0, false).unwrap().contains("policies.exempt_names"));
         let named = Config { private_names: names(), ..config.clone() };
-        assert!(exceptions(&named, 0).unwrap().contains("policies.private_names"));
+        assert!(exceptions(&named, 0, false).unwrap().contains("policies.private_names"));
         config.policies.fragments = Policy::Forward;
-        assert!(exceptions(&config, 0).unwrap().contains("fragments=forward"));
-        assert_eq!(exceptions(&Config::new(Policy::Forward), 60), None);
+        assert!(exceptions(&config, 0, false).unwrap().contains("fragments=forward"));
+        assert_eq!(exceptions(&Config::new(Policy::Forward), 60, true), None);
         // Every policy has a sentence, apart from the condition and one that is off by default.
         let mut all = Config::new(Policy::Forward);
         all.policies.missing_keys = Policy::Reset;
@@ -699,7 +714,7 @@ mod tests {
         all.policies.memory_cap = Policy::Forward;
         all.policies.integrity_failure = Policy::Forward;
         all.policies.lost_synchronisation = Policy::Forward;
-        let text = exceptions(&all, 0).unwrap();
+        let text = exceptions(&all, 0, false).unwrap();
         for (name, _) in all.policies.list() {
             let told = text.contains(&format!("({name}="));
             assert_eq!(told, !["missing_keys", "require_private_tag"].contains(&name), "{name}");

@@ -150,7 +150,7 @@ summary! {
         http_responses,
         /// Sessions that carried something else than HTTP.
         not_http,
-        /// Patterns found.
+        /// Patterns found, and alerts of rules.
         alerts,
         /// Sessions that the monitor reset.
         resets,

@@ -391,6 +391,33 @@ fn refuses_to_run_with_bad_settings() {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// Of a configuration file that says what its rules name.
+#[test]
+fn takes_the_variables_of_rules_from_a_configuration() {
+    let place = Place::new("variables");
+    let rules = place.write(
+        "own.rules",
+        "alert http $CLINIC any -> any any (msg:\"m\"; http.uri; content:\"/\"; sid:1;)\n",
+    );
+    let config = "[inspect]\naddress_groups.CLINIC = \"[192.0.2.0/24]\"\n";
+    let config = place.write("own.toml", config);
+    let list = |more: &[&str]| {
+        let output = mmtls(&[&["rules", "list", &rules], more].concat()).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("own.rules:1: 1:1:0 alert http m")
+    };
+    assert!(list(&["-c", &config]) && !list(&[]));
+    let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/download.pcapng");
+    let read = |rules: &[&str], variables: &str| {
+        mmtls(&[&["read", "-r", capture, "--rule-variables", variables], rules].concat())
+    };
+    let output = read(&["-S", &rules], &config).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("1 active"), "{said}");
+    fails(read(&[], &config), &["--rule-variables needs rules"]);
+    let faulty = place.write("faulty.toml", "[inspect]\naddress_group = 1\n");
+    fails(read(&["-S", &rules], &faulty), &["faulty.toml: line 2", "address_group"]);
+}
+
 #[test]
 fn refuses_to_call_it_a_success_when_the_log_was_lost() {
     if !can_run(&["openssl", "timeout"]) {

@@ -55,6 +55,16 @@ pub(super) fn check(
     found
 }
 
+/// When the first of the certificates in a PEM file ends.
+pub(super) fn end(path: &Path) -> Option<SystemTime> {
+    let ends = certificates(path).ok()?.into_iter().filter_map(|der| {
+        let certificate = CertificateInner::<Raw>::from_der(&der).ok()?;
+        let until = certificate.tbs_certificate().validity().not_after.to_unix_duration();
+        SystemTime::UNIX_EPOCH.checked_add(until)
+    });
+    ends.min()
+}
+
 /// Its time.
 fn validity(certificate: &CertificateInner<Raw>, now: SystemTime) -> Option<(Severity, String)> {
     let validity = certificate.tbs_certificate().validity();
@@ -158,6 +168,20 @@ mod tests {
             SystemTime::now(),
         );
         assert_eq!(none, [], "told by who reads it for TLS");
+    }
+
+    #[test]
+    fn accepts_the_first_end_in_a_file() {
+        let lasts = |days| {
+            let mut params = CertificateParams::new(vec!["a".to_owned()]).unwrap();
+            (params.not_before, params.not_after) = lasting(-1, days);
+            params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
+        };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), lasts(100) + &lasts(50)).unwrap();
+        let left = end(file.path()).unwrap().duration_since(SystemTime::now()).unwrap();
+        assert_eq!(left.as_secs() / 86_400, 49);
+        assert_eq!(end(Path::new("/nonexistent")), None);
     }
 
     #[test]

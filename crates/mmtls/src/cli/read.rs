@@ -31,6 +31,7 @@ use super::confine;
 use super::progress::Progress;
 use super::report::{
     ReportArgs, check_streams, describe_rules, host_name, print_profile, print_summary,
+    rule_variables,
 };
 use super::say::say;
 
@@ -48,6 +49,10 @@ pub struct ReadArgs {
     /// Look into connections in the clear whose beginning is not in the capture, too.
     #[arg(long)]
     midstream: bool,
+    /// A configuration file of `mmtls run`, whose inspect.address_groups and port_groups the rules may name; nothing else of it
+    /// holds here.
+    #[arg(long, value_name = "FILE")]
+    rule_variables: Option<PathBuf>,
     /// Keep every file, connection and system call that this user has, for what is made of the capture.
     #[arg(long)]
     no_sandbox: bool,
@@ -55,18 +60,21 @@ pub struct ReadArgs {
     report: ReportArgs,
 }
 
-fn rules(args: &ReportArgs) -> Option<RulesConfig> {
-    let files = [&args.only_rules[..], &args.rules].concat();
-    (!files.is_empty()).then(|| RulesConfig {
-        files,
-        counts_costs: args.profile_rules,
-        ..RulesConfig::default()
-    })
+fn rules(args: &ReadArgs) -> Result<Option<RulesConfig>, Error> {
+    let ReportArgs { only_rules, rules, profile_rules, .. } = &args.report;
+    let files = [&only_rules[..], rules].concat();
+    if files.is_empty() {
+        return match args.rule_variables {
+            Some(_) => Err(Error::Usage("--rule-variables needs rules (-s, -S)".to_owned())),
+            None => Ok(None),
+        };
+    }
+    let variables = rule_variables(args.rule_variables.as_deref())?;
+    Ok(Some(RulesConfig { files, counts_costs: *profile_rules, ..variables }))
 }
 
 /// Which connections without TLS are looked into.
-fn cleartext(args: &ReadArgs) -> Result<Cleartext, Error> {
-    let has_rules = rules(&args.report).is_some();
+fn cleartext(args: &ReadArgs, has_rules: bool) -> Result<Cleartext, Error> {
     match (args.report.plaintext.unwrap_or(has_rules), args.midstream) {
         (true, true) => Ok(Cleartext::Anywhere),
         (true, false) => Ok(Cleartext::FromBeginning),
@@ -96,12 +104,13 @@ fn mirror(args: &ReadArgs, captures: &[Capture]) -> Result<Option<MirrorConfig>,
 }
 
 pub fn run(args: &ReadArgs) -> Result<ExitCode, Error> {
-    let cleartext = cleartext(args)?;
+    let rules = rules(args)?;
+    let cleartext = cleartext(args, rules.is_some())?;
     mmtls_middlebox::harden::forbid_dumps()?;
     let keys = keys(args)?;
     let captures = args.read.iter().chain(&args.captures).map(|path| Capture::open(path));
     let captures = captures.collect::<Result<Vec<_>, _>>()?;
-    let monitor_config = monitor_config(args, mirror(args, &captures)?);
+    let monitor_config = monitor_config(args, rules, mirror(args, &captures)?);
     let monitor = Monitor::new(&monitor_config).map_err(|error| Error::Usage(error.to_string()))?;
     if let Some(rules) = monitor.rules() {
         describe_rules(rules.matcher().len(), rules.skipped(), &mut say);
@@ -284,7 +293,11 @@ fn keys(args: &ReadArgs) -> Result<KeyLog, Error> {
     Ok(keys)
 }
 
-fn monitor_config(args: &ReadArgs, mirror: Option<MirrorConfig>) -> MonitorConfig {
+fn monitor_config(
+    args: &ReadArgs,
+    rules: Option<RulesConfig>,
+    mirror: Option<MirrorConfig>,
+) -> MonitorConfig {
     MonitorConfig {
         eve_dir: args.report.log_dir.clone(),
         eve_rotation: Rotation::default(),
@@ -304,7 +317,7 @@ fn monitor_config(args: &ReadArgs, mirror: Option<MirrorConfig>) -> MonitorConfi
             file,
             action: args.report.pattern_action.unwrap_or_default().into(),
         }),
-        rules: rules(&args.report),
+        rules,
         inspect: Inspect::Http,
         inspect_limit_bytes: None,
         limit_trusts_padding: false,

@@ -150,6 +150,7 @@ impl Parts {
         }
         self.put_facts(&file, &settings, &mut told);
         self.snapshots.set_limits(settings.engine.limits);
+        self.snapshots.set_key_certificate_end(check::key_certificate_end(&settings));
         (self.set_stats_interval)(Duration::from_secs(file.log.stats_interval_seconds));
         self.exchange.put(Change { settings, monitor, patterns: patterns.map(Arc::new) });
         *running = file;
@@ -186,7 +187,9 @@ impl Parts {
 
 /// What passes although sessions without keys do not, or though a pattern or rule resets its session.
 pub fn told_exceptions(file: &File, settings: &Settings, rules_reset: bool) -> Vec<String> {
-    let exceptions = config::exceptions(&settings.engine, file.limits.mid_stream_grace_seconds);
+    let (grace, bypasses) =
+        (file.limits.mid_stream_grace_seconds, !file.policies.bypass.is_empty());
+    let exceptions = config::exceptions(&settings.engine, grace, bypasses);
     [exceptions, file.inspect.exceptions(rules_reset)].into_iter().flatten().collect()
 }
 

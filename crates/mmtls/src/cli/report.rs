@@ -5,7 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use mmtls::config::ActionName;
+use mmtls::config::{self, ActionName};
+use mmtls::rules::RulesConfig;
 use mmtls::summary::Summary;
 use mmtls_engine::Counters;
 use mmtls_inspect::detect::Matcher;
@@ -46,6 +47,17 @@ pub struct ReportArgs {
     /// Count what each rule costs, and print the most costly ones at the end.
     #[arg(long)]
     pub profile_rules: bool,
+}
+
+/// The variables of rules, of a configuration file of `mmtls run` besides Suricata's own.
+///
+/// # Errors
+/// [`Error::Usage`], with a line for each mistake in the file.
+pub fn rule_variables(file: Option<&Path>) -> Result<RulesConfig, Error> {
+    match file.map(config::load).transpose() {
+        Ok(loaded) => Ok(loaded.map(|(file, _)| file.rule_variables()).unwrap_or_default()),
+        Err(mistakes) => Err(Error::Usage(mistakes.join("\n"))),
+    }
 }
 
 /// Most rules in a profile that is printed.

@@ -12,6 +12,8 @@ use mmtls::rules::{LoadedRules, RulesConfig};
 use mmtls_inspect::rules::{Cause, Rule};
 use mmtls_middlebox::Error;
 
+use super::report::rule_variables;
+
 #[derive(Args)]
 pub struct RulesArgs {
     #[command(subcommand)]
@@ -31,14 +33,17 @@ struct FilesArgs {
     /// The files, in Suricata's language.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
+    /// A configuration file of `mmtls run`, whose inspect.address_groups and port_groups the rules may name.
+    #[arg(short = 'c', long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 impl RulesArgs {
     /// Does what was asked for.
     pub fn run(&self) -> Result<ExitCode, Error> {
-        let (RulesCommand::Check(FilesArgs { files }) | RulesCommand::List(FilesArgs { files })) =
-            &self.command;
-        let config = RulesConfig { files: files.clone(), ..RulesConfig::default() };
+        let (RulesCommand::Check(args) | RulesCommand::List(args)) = &self.command;
+        let FilesArgs { files, config } = args;
+        let config = RulesConfig { files: files.clone(), ..rule_variables(config.as_deref())? };
         let loaded = LoadedRules::load(&config).map_err(|error| Error::Usage(error.to_string()))?;
         let mut out = io::BufWriter::new(io::stdout().lock());
         let written = match &self.command {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Args;
+use mmtls::check;
 use mmtls::config::{self, File, Places};
 use mmtls::control::{Controls, Desks};
 use mmtls::eve::{Origin, STANDARD_OUTPUT};
@@ -44,7 +45,7 @@ pub struct RunArgs {
     /// The two interfaces to bridge.
     #[arg(long, value_name = "IF1:IF2")]
     inline: Option<String>,
-    /// Instead: interfaces that are only looked at; somebody else forwards, and nothing is sent.
+    /// Instead: interfaces that are only looked at; somebody else forwards, and nothing is sent but the RSTs of `reject` (passive.reset_interface).
     #[arg(long, value_name = "IF1[:IF2]", conflicts_with = "inline")]
     passive: Option<String>,
     /// Take keys from endpoints at this address.
@@ -158,6 +159,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let services = Services::open(&file)?;
     let mut facts = run_facts(&settings, told.clone());
     let limits = settings.engine.limits;
+    let key_certificate_end = check::key_certificate_end(&settings);
     let settings =
         Settings { key_log_tap: monitors.first().and_then(Monitor::key_log_tap), ..settings };
     service::connect();
@@ -217,6 +219,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, Error> {
     let stats_interval = Duration::from_secs(file.log.stats_interval_seconds);
     let workers = middlebox.workers();
     let snapshots = Arc::new(Snapshots::new(workers, middlebox.key_meter(), limits, rules.clone()));
+    snapshots.set_key_certificate_end(key_certificate_end);
     let desks = Arc::new(Desks::new(workers));
     let stats = Arc::new(StatsAggregator::new(
         Arc::clone(&snapshots),

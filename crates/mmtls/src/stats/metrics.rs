@@ -48,6 +48,7 @@ struct Facts {
     workers: Vec<(Status, Summary)>,
     sum: (Status, Summary),
     keys: KeyCounters,
+    key_certificate_end: Option<SystemTime>,
     limits: [Count; 3],
     rules: Option<RulesInForce>,
 }
@@ -78,6 +79,7 @@ pub fn text(snapshots: &Snapshots) -> String {
         workers: snapshots.each(),
         sum: snapshots.sum(),
         keys: snapshots.keys(),
+        key_certificate_end: snapshots.key_certificate_end(),
         limits: limits(&snapshots.limits()),
         rules: snapshots.rules().map(Reloader::in_force),
     }))
@@ -125,6 +127,12 @@ fn families(facts: &Facts) -> Vec<Family> {
     monitor(&facts.sum.1, &mut all);
     for (name, help, value) in counts::keys(&facts.keys) {
         all.push(number(name, help, one(Value::Count(value))));
+    }
+    if let Some(end) = facts.key_certificate_end {
+        let end = end.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let help = "When the key channel's certificate ends, in seconds since 1970: endpoints refuse it from then on.";
+        let at = one(Value::Number(end.as_secs_f64()));
+        all.push(gauge("key_certificate_expiry_time_seconds", help, at));
     }
     if let Some(rules) = &facts.rules {
         let loaded = rules.loaded_at.duration_since(UNIX_EPOCH).unwrap_or_default();

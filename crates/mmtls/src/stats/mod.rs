@@ -22,6 +22,7 @@ pub struct Snapshots {
     workers: Vec<Mutex<(Instant, Status, Summary)>>,
     keys: KeyMeter,
     limits: Mutex<Limits>,
+    key_certificate_end: Mutex<Option<SystemTime>>,
     rules: Option<Reloader>,
 }
 
@@ -37,6 +38,7 @@ impl Snapshots {
             workers: (0..workers).map(|_| nothing()).collect(),
             keys,
             limits: Mutex::new(limits),
+            key_certificate_end: Mutex::new(None),
             rules,
         }
     }
@@ -62,6 +64,17 @@ impl Snapshots {
     /// From now on that is another amount.
     pub fn set_limits(&self, limits: Limits) {
         *lock(&self.limits) = limits;
+    }
+
+    /// When the key channel's certificate ends, where that is known.
+    #[must_use]
+    pub fn key_certificate_end(&self) -> Option<SystemTime> {
+        *lock(&self.key_certificate_end)
+    }
+
+    /// From now on it is another certificate.
+    pub fn set_key_certificate_end(&self, end: Option<SystemTime>) {
+        *lock(&self.key_certificate_end) = end;
     }
 
     /// The rules, and how they are read again; `None` without rules.

@@ -24,6 +24,7 @@ fn sample() -> Vec<Family> {
         sum: worker.clone(),
         workers: vec![worker],
         keys: KeyCounters::default(),
+        key_certificate_end: Some(UNIX_EPOCH),
         limits: limits(&mmtls_engine::Limits::default()),
         rules: Some(RulesInForce {
             active: 5,
