@@ -37,7 +37,7 @@ pub struct OffloadSide {
 pub(crate) const COOKIE_SLACK: u32 = 3;
 
 /// Which plain segments of a direction a back end may forward by itself. Of the last two none whose numbers are as far from the
-/// beginnings of the two directions, within [`COOKIE_SLACK`]: a receiver that has lost the connection may begin another one with it,
+/// beginnings of the two directions, within 3: a receiver that has lost the connection may begin another one with it,
 /// which has to be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
