@@ -11,8 +11,9 @@
  *
  * Of a connection in `pauses` one direction has records that are not read. Only what stands exactly where the last segment ended is
  * taken, and only as far as each record in it is one that may pass: the receiver is to count the same ones. Of the other
- * direction only acknowledgments are taken, of both nothing that could begin another connection by a SYN cookie. What has become of it is in a slot, in memory that user space has mapped: closing a
- * slot under its lock is the one way to know for certain where the kernel has stopped.
+ * direction only acknowledgments are taken, of both nothing that could begin another connection by a SYN cookie. What has become
+ * of it is in a slot, in memory that user space has mapped: closing a slot under its lock is the one way to know for certain where
+ * the kernel has stopped.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::h2load::{Http, Object};
 use super::lane::{Load, Middlebox};
-use super::lanes::{COLUMNS, Lanes, Variant};
+use super::lanes::{BRIDGE_NAME, COLUMNS, Lanes, Variant};
 use super::monitor::Monitored;
 use super::report::table;
 use super::variants;
@@ -39,7 +39,7 @@ pub struct FloatingResults {
 pub fn measure(repetitions: u32, load: Load) -> Result<FloatingResults, String> {
     let monitor = MmtlsOptions::new(crate::binaries()?);
     let middles = vec![
-        ("kernel bridge", Middlebox::Bridge),
+        (BRIDGE_NAME, Middlebox::Bridge),
         ("mmTLS", Middlebox::Monitor(Box::new(monitor))),
         ("forwarding alone", Middlebox::Forward),
         ("nginx split TLS", Middlebox::Split),

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::h2load::{Http, Object};
 use super::lane::{Load, Middlebox};
-use super::lanes::{Directory, Lanes, Variant, ratio};
+use super::lanes::{BRIDGE_NAME, Directory, Lanes, Variant, ratio};
 use super::monitor::Monitored;
 use super::report::{Samples, table};
 use super::rules::rule_text;
@@ -78,7 +78,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<InspectionResults, String
         Ok(Middlebox::Monitor(Box::new(options)))
     };
     let mut middles = vec![
-        ("kernel bridge", Middlebox::Bridge),
+        (BRIDGE_NAME, Middlebox::Bridge),
         ("nginx split TLS", Middlebox::Split),
         ("mmTLS, no rules", monitor(String::new())?),
     ];

@@ -19,6 +19,9 @@ use super::places::Places;
 use super::report::Samples;
 use crate::results::Contender;
 
+/// What all others are compared with, and no process.
+pub const BRIDGE_NAME: &str = "kernel bridge";
+
 /// Lanes, and the files that they serve.
 pub struct Lanes {
     pub lanes: Vec<Lane>,

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::h2load::{Http, Object};
 use super::lane::{Load, Middlebox, Tls};
-use super::lanes::{Lanes, Variant, ratio};
+use super::lanes::{BRIDGE_NAME, Lanes, Variant, ratio};
 use super::monitor::Monitored;
 use super::report::{Samples, table};
 use super::variants;
@@ -113,7 +113,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
         Middlebox::Monitor(Box::new(options))
     };
     let mut middles = vec![
-        ("kernel bridge", Middlebox::Bridge),
+        (BRIDGE_NAME, Middlebox::Bridge),
         ("mmTLS", Middlebox::Monitor(Box::new(monitor.clone()))),
         ("nginx split TLS", Middlebox::Split),
         ("mmTLS passive", Middlebox::Monitor(Box::new(passive))),
@@ -156,7 +156,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LiveResults, String> {
     // Servers and proxies of one suite go before those of the next come.
     drop(lanes);
     let middles = vec![
-        ("kernel bridge", Middlebox::Bridge),
+        (BRIDGE_NAME, Middlebox::Bridge),
         ("mmTLS", Middlebox::Monitor(Box::new(monitor))),
         ("nginx split TLS", Middlebox::Split),
     ];

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::h2load::{Http, Object};
 use super::lane::{Load, Middlebox};
-use super::lanes::{Lanes, Variant};
+use super::lanes::{BRIDGE_NAME, Lanes, Variant};
 use super::line::{Carried, LineOptions};
 use super::monitor::Monitored;
 use super::report::table;
@@ -51,7 +51,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<LossResults, String> {
         let load = Load { connections: CONNECTIONS, line: Some(line), ..load };
         let monitor = MmtlsOptions::new(crate::binaries()?);
         let middles = vec![
-            ("kernel bridge", Middlebox::Bridge),
+            (BRIDGE_NAME, Middlebox::Bridge),
             ("mmTLS", Middlebox::Monitor(Box::new(monitor))),
             ("nginx split TLS", Middlebox::Split),
         ];

@@ -85,7 +85,7 @@ pub const PARTS: [Part; 18] = [
         what: "new connections",
         figures: &["11"],
         programs: &["nginx", "ab", "openssl"],
-        seconds: 63.0,
+        seconds: 86.0,
         measure: sessions,
     },
     Part {
@@ -205,7 +205,7 @@ pub const PARTS: [Part; 18] = [
         what: "downloads, everybody where the scheduler puts them",
         figures: &["10"],
         programs: &["nginx", "h2load", "openssl"],
-        seconds: 190.0,
+        seconds: 128.0,
         measure: floating,
     },
 ];

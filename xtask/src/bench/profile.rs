@@ -19,7 +19,7 @@ use super::ab::{CONCURRENCY, Requests};
 use super::facts;
 use super::h2load::{Http, Object};
 use super::lane::{self, Load, Middlebox, Tls};
-use super::lanes::{Directory, Lanes, Variant};
+use super::lanes::{BRIDGE_NAME, Directory, Lanes, Variant};
 use super::monitor::Monitored;
 use super::report::{Samples, table};
 use super::sessions::output;
@@ -46,7 +46,6 @@ const SAMPLES_PER_SECOND: u32 = 1999;
 /// Fewer say nothing.
 const MIN_SAMPLES: u32 = 100;
 
-const BRIDGE: &str = "kernel bridge";
 const MMTLS: &str = "mmTLS";
 const SPLIT: &str = "nginx split TLS";
 
@@ -122,7 +121,7 @@ fn record(data: &Path, threads: &[u32]) -> Command {
 pub fn measure(repetitions: u32, load: Load) -> Result<ProfileResults, String> {
     let options = Box::new(MmtlsOptions::new(crate::binaries()?));
     let middles = vec![
-        (BRIDGE, Middlebox::Bridge),
+        (BRIDGE_NAME, Middlebox::Bridge),
         (MMTLS, Middlebox::Monitor(options)),
         (SPLIT, Middlebox::Split),
     ];
@@ -345,7 +344,8 @@ impl ProfileResults {
         let rows: Vec<Vec<String>> = OBJECTS
             .iter()
             .map(|object| {
-                let [bridge, mmtls, split] = [BRIDGE, MMTLS, SPLIT].map(|it| of(object.bytes, it));
+                let [bridge, mmtls, split] =
+                    [BRIDGE_NAME, MMTLS, SPLIT].map(|it| of(object.bytes, it));
                 let values = [bridge, mmtls, split, mmtls / bridge, split / bridge];
                 let values = values.map(|value| format!("{value:.2}"));
                 std::iter::once(object.name.to_owned()).chain(values).collect()

@@ -17,7 +17,7 @@ use super::ab::{self, Requests};
 use super::contenders;
 use super::h2load::{Http, Object};
 use super::lane::{Lane, Load, Middlebox};
-use super::lanes::Lanes;
+use super::lanes::{BRIDGE_NAME, Lanes};
 use super::line::{self, Carried, LineOptions};
 use super::monitor::Monitored;
 use super::report::{Samples, table};
@@ -178,7 +178,7 @@ fn middles(panel: Panel) -> Result<Vec<(&'static str, Middlebox)>, String> {
         ),
     };
     Ok(vec![
-        ("kernel bridge", Middlebox::Bridge),
+        (BRIDGE_NAME, Middlebox::Bridge),
         ("forwarding alone", Middlebox::Forward),
         ("mmTLS", Middlebox::Monitor(Box::new(monitor))),
         (name, Middlebox::SplitWith(Box::new(split))),

@@ -2,10 +2,8 @@
 //!
 //! Refuses ratios of contenders: whoever reads the samples makes them.
 
-use super::lanes::Variant;
+use super::lanes::{BRIDGE_NAME, Variant};
 use crate::results::{Axis, Figure, X};
-
-const BRIDGE: &str = "kernel bridge";
 
 /// Three panels; the first one is what counts on one machine.
 pub fn figures(
@@ -36,9 +34,36 @@ pub fn figures(
         machine.add(it.variant, x(it), &it.machine_cpu_s_per_gb.samples);
         throughput.add(it.variant, x(it), &it.gbit_per_s.samples);
         // It is no process; one that leaves everything to the kernel may well have taken no time.
-        if it.variant != BRIDGE {
+        if it.variant != BRIDGE_NAME {
             middle.add(it.variant, x(it), &it.middle_cpu_s_per_gb.samples);
         }
     }
     vec![machine, middle, throughput]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::h2load::Http;
+    use crate::bench::report::Samples;
+
+    #[test]
+    fn accepts_a_process_that_took_no_time() {
+        let none = || Samples::new(vec![0.0; 3]);
+        let of = |variant| Variant {
+            variant,
+            http: Http::One,
+            object_bytes: 1024,
+            gbit_per_s: none(),
+            machine_cpu_s_per_gb: none(),
+            processes_cpu_s_per_gb: none(),
+            middle_cpu_s_per_gb: none(),
+            transfers: Vec::new(),
+        };
+        let all = [of(BRIDGE_NAME), of("mmTLS")];
+        let axis = Axis::log("object", "B");
+        let panels = figures("10", "", &axis, &all, |it| it.object_bytes.into());
+        let subjects = |at: usize| panels[at].series.iter().map(|it| it.subject.as_str());
+        assert!(subjects(0).eq([BRIDGE_NAME, "mmTLS"]) && subjects(1).eq(["mmTLS"]));
+    }
 }

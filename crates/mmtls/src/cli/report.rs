@@ -52,11 +52,11 @@ pub struct ReportArgs {
 /// The variables of rules, of a configuration file of `mmtls run` besides Suricata's own.
 ///
 /// # Errors
-/// [`Error::Usage`], with a line for each mistake in the file.
+/// [`Error::Usage`] with all mistakes in the file.
 pub fn rule_variables(file: Option<&Path>) -> Result<RulesConfig, Error> {
     match file.map(config::load).transpose() {
         Ok(loaded) => Ok(loaded.map(|(file, _)| file.rule_variables()).unwrap_or_default()),
-        Err(mistakes) => Err(Error::Usage(mistakes.join("\n"))),
+        Err(mistakes) => Err(Error::Usage(mistakes.join("; "))),
     }
 }
 

@@ -45,7 +45,8 @@ pub struct RunArgs {
     /// The two interfaces to bridge.
     #[arg(long, value_name = "IF1:IF2")]
     inline: Option<String>,
-    /// Instead: interfaces that are only looked at; somebody else forwards, and nothing is sent but the RSTs of `reject` (passive.reset_interface).
+    /// Instead: interfaces that are only looked at; somebody else forwards, and nothing is sent but the RSTs of rules with
+    /// `reject` (passive.reset_interface).
     #[arg(long, value_name = "IF1[:IF2]", conflicts_with = "inline")]
     passive: Option<String>,
     /// Take keys from endpoints at this address.
