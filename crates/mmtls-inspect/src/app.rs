@@ -332,7 +332,14 @@ impl Decision {
     fn event(&mut self, event: Event<'_>, sink: &mut impl FnMut(Event<'_>)) {
         match event {
             Event::ResponseHead(transaction, fields) => {
-                self.changes_to = is_status(transaction, 101).then(|| change(fields)).flatten();
+                self.changes_to = None;
+                if is_status(transaction, 101) {
+                    let (change, is_twofold) = change(fields);
+                    self.changes_to = change;
+                    if is_twofold {
+                        sink(Event::Anomaly(Side::Server, Anomaly::WebSocketMalformed));
+                    }
+                }
                 self.bodies.event(event, sink);
             }
             Event::Upgraded(transaction) => {
@@ -382,19 +389,21 @@ impl Decision {
     }
 }
 
-/// What a response with status 101 changes the protocol to, if that is followed.
-fn change(fields: Fields<'_>) -> Option<Change> {
-    let mut names = fields
-        .iter()
-        .filter(|(name, _)| name.eq_ignore_ascii_case(b"upgrade"))
-        .map(|(_, value)| value.trim_ascii());
-    names.find_map(|name| {
-        if name.eq_ignore_ascii_case(b"h2c") {
-            return Some(Change::Http2);
-        }
-        let is_websocket = name.eq_ignore_ascii_case(b"websocket");
-        is_websocket.then(|| Change::WebSocket(Extensions::read(fields.iter())))
-    })
+/// What a response with status 101 changes the protocol to, if that is followed; and whether it names the other one, too,
+/// so that clients take what they have asked for.
+fn change(fields: Fields<'_>) -> (Option<Change>, bool) {
+    let names = |wanted: &[u8]| {
+        fields
+            .iter()
+            .filter(|(name, _)| name.eq_ignore_ascii_case(b"upgrade"))
+            .flat_map(|(_, value)| value.split(|&byte| byte == b','))
+            .any(|name| name.trim_ascii().eq_ignore_ascii_case(wanted))
+    };
+    let is_http2 = names(b"h2c");
+    if names(b"websocket") {
+        return (Some(Change::WebSocket(Extensions::read(fields.iter()))), is_http2);
+    }
+    (is_http2.then_some(Change::Http2), false)
 }
 
 fn is_status(transaction: &Transaction, status: u16) -> bool {

@@ -56,10 +56,12 @@ impl Bodies {
             Event::RequestEnd(Some(transaction)) => self.end(Side::Client, transaction, sink),
             Event::ResponseEnd(Some(transaction)) => self.end(Side::Server, transaction, sink),
             Event::Complete(transaction) => {
-                self.decoders.remove(&key(Side::Server, transaction));
-                // In HTTP/1 the next request may be under way.
+                // In HTTP/1 the next request may be under way, or, where a request is not kept, the response to another.
                 if transaction.stream_id.is_some() {
                     self.decoders.remove(&key(Side::Client, transaction));
+                }
+                if transaction.stream_id.is_some() || transaction.response.is_some() {
+                    self.decoders.remove(&key(Side::Server, transaction));
                 }
                 if let Some(stream) = transaction.stream_id {
                     self.asked.remove(&stream);

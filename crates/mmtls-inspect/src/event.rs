@@ -179,7 +179,8 @@ pub enum Anomaly {
     HeadTooLarge,
     /// Content-Length is not a number. The rest of the direction is taken as body.
     BadLength,
-    /// Several different lengths. The rest of the direction is taken as body.
+    /// Several different lengths. The rest of the direction is taken as body. Or content behind a status that has none
+    /// for some clients: it is taken as the others do.
     ConflictingLengths,
     /// A length and a transfer coding: the coding wins (RFC 9112, section 6.3).
     LengthAndCoding,
@@ -202,7 +203,7 @@ pub enum Anomaly {
     /// A bare LF behind the data of a chunk. Taken for a line end, as curl does.
     BadChunkEnd,
     /// Control bytes in a response head. Taken as spaces, as curl and wget do. Or a fold around a field that
-    /// says how the body is to be read, which some clients do not know.
+    /// says how the body is to be read, or a blank behind its name, which some clients do not know.
     ControlInHead,
     /// A bare LF elsewhere in the chunked coding. Taken for a line end, as all clients do.
     BareLineFeed,
@@ -232,10 +233,11 @@ pub enum Anomaly {
     /// What endpoints of HTTP/2 answer with an error of the connection. Everything behind it in this
     /// direction is taken as body.
     Http2Malformed,
-    /// A head of HTTP/2 beyond a cap, in bytes or in frames; or settings. As above, unless it is only long when
-    /// it is decompressed: then the rest of its fields is not looked at.
+    /// A head of HTTP/2 beyond a cap, in bytes, in frames or by what its table makes of few bytes; or settings. As above,
+    /// unless it is only long when it is decompressed: then the rest of its fields is not looked at.
     Http2HeadersTooLarge,
-    /// A head of HTTP/2 that endpoints refuse. It is followed.
+    /// A head of HTTP/2 that endpoints refuse. It is followed. Or a response that came before its request, which a client
+    /// that sends the request meanwhile takes: its body is not decoded.
     Http2BadHead,
     /// More streams at a time than are followed, whose bodies belong to no transaction; or a request with a
     /// body whose text is not kept. Those bodies are not decoded.
@@ -244,7 +246,7 @@ pub enum Anomaly {
     Http2RapidReset,
     /// gRPC with messages that are compressed one by one. They are shown as they are.
     GrpcMessageCoding,
-    /// What endpoints of WebSocket close the connection for. What follows is shown as it is sent, or not at
+    /// What endpoints of WebSocket close the connection for, or an answer that switches to it and to HTTP/2. What follows is shown as it is sent, or not at
     /// all where it was compressed.
     WebSocketMalformed,
     /// WebSocket with an extension that is not known. Messages are shown as if without it.

@@ -3,7 +3,7 @@
 //!
 //! * `a`, [`opening`]: the engine in memory against raw record opening, by size of record, too.
 //! * `b`, [`live`]: downloads through a kernel bridge, mmTLS, and nginx as split-TLS proxy.
-//! * `c`, [`sessions`]: new connections through mmTLS, and through the proxy; [`session_parts`]: through a monitor with less to do.
+//! * `c`, [`sessions`]: new connections through mmTLS, and through the proxy; [`session_parts`]: through a monitor with less to do; [`session_live`]: of real ends.
 //! * `d`, [`tag`]: what the private tag costs per record.
 //! * `e`, [`endtoend`]: what the private tag costs nginx and h2load.
 //! * `f`, [`scaling`]: engines on two threads, and what `pause` saves.
@@ -54,6 +54,7 @@ pub mod report;
 mod response;
 mod rules;
 mod scaling;
+mod session_live;
 mod session_parts;
 mod sessions;
 mod setup;

@@ -2,7 +2,8 @@
 //! mmTLS's real interfaces, keys over the real channel, with a sink behind; in the same run, ab
 //! opens a connection per 1 KB request through nginx as split-TLS proxy: with both kinds of server
 //! key, and with upstream connections that are kept (the proxy then does one handshake per
-//! connection) or new for each request (two, as many as there would be without it).
+//! connection) or new for each request (two, as many as there would be without it). Then, with real ends, mmTLS beside a
+//! program that only forwards ([`super::session_live`]).
 //!
 //! Compared is the processor time of the box's process alone: with real endpoints it drowns in
 //! theirs, and the replay has none. Where there are several cores, the box has one for itself.
@@ -15,8 +16,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use mmtls_testkit::{
-    KeyType, Middle, Mmtls, MmtlsOptions, Nginx, NginxOptions, NginxSplit, Options, SplitOptions,
-    Testbed, address, files, machine_cpu, middlebox,
+    Background, KeyType, Middle, Mmtls, MmtlsOptions, Nginx, NginxOptions, NginxSplit, Options,
+    SplitOptions, Testbed, address, files, machine_cpu, middlebox,
 };
 use serde::Serialize;
 
@@ -27,6 +28,7 @@ use super::lanes::Directory;
 use super::monitor::{self, Monitored};
 use super::replayer::Replayed;
 use super::report::{Samples, table};
+use super::session_live::{self, LiveSessions};
 use super::session_parts::SessionParts;
 use super::synthetic;
 use crate::results::{Axis, Contender, Figure};
@@ -53,9 +55,9 @@ pub(super) struct Replay {
     contender: Contender,
 }
 
-/// One run of ab through a proxy.
+/// One run of ab through a process in the middle.
 #[derive(Debug, Serialize)]
-struct AbRun {
+pub(super) struct AbRun {
     connections: u32,
     seconds: f64,
     box_cpu_s: f64,
@@ -81,6 +83,7 @@ pub struct SessionResults {
     mmtls_machine_us: Samples,
     replays: Vec<Replay>,
     parts: SessionParts,
+    live: LiveSessions,
     splits: Vec<Split>,
     #[serde(skip)]
     pub contenders: Vec<Contender>,
@@ -134,7 +137,8 @@ impl Lane {
     }
 
     fn run(&mut self) -> Result<AbRun, String> {
-        let run = ab(&self.bed, &mut self.split, self.connections)?;
+        let client = self.bed.client.command("ab");
+        let run = connect(client, &mut self.split.process, self.connections)?;
         eprintln!(
             "  split TLS, {}, upstream {}: {} connections in {:.2} s, {:.0} µs each",
             self.server_key,
@@ -157,7 +161,7 @@ impl Lane {
     fn finish(self, mmtls: &Samples) -> Split {
         let us = Samples::new(self.runs.iter().map(AbRun::us).collect());
         let each = us.samples.iter().zip(&mmtls.samples).map(|(split, mmtls)| split / mmtls);
-        let per_s = self.runs.iter().map(|run| f64::from(run.connections) / run.seconds);
+        let per_s = self.runs.iter().map(AbRun::per_s);
         Split {
             server_key: self.server_key,
             upstream: self.upstream,
@@ -182,16 +186,27 @@ impl Replay {
 }
 
 impl AbRun {
-    fn us(&self) -> f64 {
+    /// Microseconds of the process in the middle per connection.
+    pub fn us(&self) -> f64 {
         self.box_cpu_s * 1e6 / f64::from(self.connections)
+    }
+
+    /// Microseconds of all cores per connection.
+    pub fn machine_us(&self) -> f64 {
+        self.machine_cpu_s * 1e6 / f64::from(self.connections)
+    }
+
+    pub fn per_s(&self) -> f64 {
+        f64::from(self.connections) / self.seconds
     }
 }
 
-/// Measures both in turn.
+/// Measures with real ends, then both in turn.
 pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
     let failed = |error: mmtls_testkit::TestbedError| error.to_string();
     let files = Directory::create("files")?;
     files::pattern(&files.0.join("1k"), synthetic::BODY as u64, 1).map_err(failed)?;
+    let live = session_live::measure(repetitions, load.seconds, &files.0)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let bed = replay_bed().map_err(failed)?;
     let options = MmtlsOptions::new(crate::binaries()?);
@@ -200,8 +215,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
         for keepalive in [true, false] {
             let mut lane = Lane::start(key_type, keepalive, &files.0)?;
             let warm = lane.run()?;
-            let fitting = f64::from(warm.connections) / warm.seconds * load.seconds;
-            lane.connections = (fitting as u32).max(500);
+            lane.connections = ((warm.per_s() * load.seconds) as u32).max(500);
             lanes.push(lane);
         }
     }
@@ -238,6 +252,7 @@ pub fn measure(repetitions: u32, load: Load) -> Result<SessionResults, String> {
         mmtls_us,
         replays,
         parts,
+        live,
         contenders,
     })
 }
@@ -310,7 +325,12 @@ pub(super) fn player(
     Ok(command)
 }
 
-fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, String> {
+/// ab, which this command is to be, opens so many connections, one for each request, through this process.
+pub(super) fn connect(
+    mut client: Command,
+    middle: &mut Background,
+    connections: u32,
+) -> Result<AbRun, String> {
     let bytes = synthetic::BODY as u64;
     let requests = Requests {
         object: "1k",
@@ -319,12 +339,11 @@ fn ab(bed: &Testbed, split: &mut NginxSplit, connections: u32) -> Result<AbRun, 
         concurrency: CONCURRENCY,
         keep: false,
     };
-    let mut command = bed.client.command("ab");
-    requests.ask(&mut command);
-    let (machine, own) = (machine_cpu(), split.process.cpu_seconds());
-    let text = output(command)?;
+    requests.ask(&mut client);
+    let (machine, own) = (machine_cpu(), middle.cpu_seconds());
+    let text = output(client)?;
     let machine_cpu_s = machine_cpu() - machine;
-    let box_cpu_s = split.process.cpu_seconds() - own;
+    let box_cpu_s = middle.cpu_seconds() - own;
     Ok(AbRun { connections, seconds: requests.seconds(&text)?, box_cpu_s, machine_cpu_s })
 }
 
@@ -375,7 +394,7 @@ impl SessionResults {
             cpu.add(&name, x.clone(), &it.us.samples);
             rate.add(&name, x.clone(), &it.per_s.samples);
         }
-        vec![cpu, rate, self.parts.figure(&self.mmtls_us)]
+        vec![cpu, rate, self.parts.figure(&self.mmtls_us), self.live.figure()]
     }
 
     /// Prints the tables.
@@ -403,6 +422,7 @@ impl SessionResults {
             &rows,
         );
         self.parts.print();
+        self.live.print();
         println!(
             "{:.0} frames per session, {} sessions at a time; {:.0} % waited for keys; machine \
              without the replayer: {:.1} µs per session",

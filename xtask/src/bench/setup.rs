@@ -13,11 +13,14 @@ use mmtls_testkit::{
 };
 
 use super::contenders;
+use super::forwarder;
 use crate::results::Contender;
 
 /// What stands between client and server.
 pub enum Kind {
     Bridge,
+    /// A program that only forwards.
+    Forward,
     Mmtls,
     Split(SplitOptions),
 }
@@ -27,6 +30,7 @@ pub struct Setup {
     pub name: &'static str,
     mmtls: Option<Mmtls>,
     split: Option<NginxSplit>,
+    forward: Option<Background>,
     server: Nginx,
     pub bed: Testbed,
 }
@@ -36,14 +40,16 @@ impl Setup {
     pub fn start(kind: Kind, server: NginxOptions) -> Result<Self, String> {
         let (name, middle) = match kind {
             Kind::Bridge => ("kernel bridge", Middle::KernelBridge),
+            Kind::Forward => ("forwarding alone", Middle::Empty),
             Kind::Mmtls => ("mmTLS", Middle::Empty),
             Kind::Split(_) => ("nginx split TLS", Middle::Routed),
         };
         let bed = Testbed::new(middle).map_err(text)?;
         let server = Nginx::start(&bed, server).map_err(text)?;
-        let (mut mmtls, mut split) = (None, None);
+        let (mut mmtls, mut split, mut forward) = (None, None, None);
         match kind {
             Kind::Bridge => {}
+            Kind::Forward => forward = Some(forwarder::start(&bed)?),
             Kind::Mmtls => {
                 let config = Some(PATIENT.to_owned());
                 let options = MmtlsOptions { config, ..MmtlsOptions::new(crate::binaries()?) };
@@ -51,7 +57,7 @@ impl Setup {
             }
             Kind::Split(options) => split = Some(NginxSplit::start(&bed, options).map_err(text)?),
         }
-        Ok(Self { name, mmtls, split, server, bed })
+        Ok(Self { name, mmtls, split, forward, server, bed })
     }
 
     /// The monitor, if it is that.
@@ -70,13 +76,14 @@ impl Setup {
     /// What stands in the middle, if that is a process.
     pub fn process(&mut self) -> Option<&mut Background> {
         let mmtls = self.mmtls.as_mut().map(|it| &mut it.process);
-        mmtls.or(self.split.as_mut().map(|it| &mut it.process))
+        mmtls.or(self.split.as_mut().map(|it| &mut it.process)).or(self.forward.as_mut())
     }
 
     /// Its settings, under this name.
     pub fn contender(&self, name: &str) -> Contender {
         let mmtls = self.mmtls.as_ref().map(|it| &it.process);
-        match mmtls.or(self.split.as_ref().map(|it| &it.process)) {
+        let split = self.split.as_ref().map(|it| &it.process);
+        match mmtls.or(split).or(self.forward.as_ref()) {
             Some(process) => contenders::of_process(name, process),
             None => contenders::of_bridge(name),
         }

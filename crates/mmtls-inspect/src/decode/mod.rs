@@ -20,7 +20,7 @@ pub(crate) use stage::inflate;
 const MAX_READINGS: usize = 4;
 /// Most readings that are followed, with those of a part of what is named.
 const MAX_ALL_READINGS: usize = 12;
-/// Most bytes that come out of a body, in one reading.
+/// Most bytes that come out of a body, in one reading, or out of one of its codings.
 const MAX_DECODED: u64 = 64 << 20;
 /// So many bytes may come out whatever went in.
 const FREE_DECODED: u64 = 4 << 20;
@@ -40,7 +40,6 @@ pub(crate) struct Decoder {
 struct Reading {
     /// The coding that was applied last comes first.
     stages: Vec<Stage>,
-    produced: u64,
     /// It takes all that is named as it is named: only what is wrong with such a reading is told.
     is_whole: bool,
 }
@@ -108,13 +107,9 @@ impl Decoder {
             if reading.stages.is_empty() {
                 continue;
             }
-            let Reading { stages, produced, is_whole } = reading;
+            let Reading { stages, is_whole } = reading;
             let is_whole = *is_whole;
-            let result = run(stages, bytes, &mut |piece| {
-                *produced += piece.len() as u64;
-                if *produced > limit {
-                    return Err(Fault::OverCap);
-                }
+            let result = run(stages, bytes, limit, &mut |piece| {
                 out(number, piece);
                 Ok(())
             });
@@ -183,16 +178,18 @@ impl Decoder {
     }
 }
 
-/// Puts bytes through the stages, one behind the other.
+/// Puts bytes through the stages, one behind the other. None may produce more than `limit`: what comes between two is work,
+/// too, also where nothing comes out of the last one.
 fn run(
     stages: &mut [Stage],
     bytes: &[u8],
+    limit: u64,
     out: &mut dyn FnMut(&[u8]) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     match stages {
         [] if bytes.is_empty() => Ok(()),
         [] => out(bytes),
-        [first, rest @ ..] => first.decode(bytes, &mut |piece| run(rest, piece, out)),
+        [first, rest @ ..] => first.decode(bytes, limit, &mut |piece| run(rest, piece, limit, out)),
     }
 }
 
@@ -213,7 +210,7 @@ fn stack(names: &[Coding], is_chunked: bool, readings: &mut Vec<Reading>) {
         });
         let chunked = is_chunked.then(Stage::chunked);
         let stages = chunked.into_iter().chain(stages).collect();
-        readings.push(Reading { stages, produced: 0, is_whole: true });
+        readings.push(Reading { stages, is_whole: true });
     }
 }
 

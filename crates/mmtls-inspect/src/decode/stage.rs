@@ -182,13 +182,17 @@ impl Stage {
         self.several
     }
 
-    pub(super) fn decode(&mut self, input: &[u8], out: Out<'_>) -> Result<(), Fault> {
+    /// Decodes the next bytes; in all, no more than `limit` come out.
+    pub(super) fn decode(&mut self, input: &[u8], limit: u64, out: Out<'_>) -> Result<(), Fault> {
         let Self { format, produced, trailing, several } = self;
         let out: Out<'_> = &mut |piece: &[u8]| {
             if piece.is_empty() {
                 return Ok(());
             }
             *produced += piece.len() as u64;
+            if *produced > limit {
+                return Err(Fault::OverCap);
+            }
             out(piece)
         };
         match format {
@@ -204,7 +208,7 @@ impl Stage {
                     *format = Format::Inflate { state, ended };
                     return Ok(());
                 }
-                gzip.decode(input, out, several)?;
+                gzip.decode(input, out, several, trailing)?;
                 *trailing |= gzip.at == At::Junk;
             }
             Format::Inflate { state, ended } => {
@@ -334,7 +338,13 @@ fn brotli(state: &mut Brotli, input: &[u8], out: Out<'_>) -> Result<(usize, bool
 }
 
 impl Gzip {
-    fn decode(&mut self, mut input: &[u8], out: Out<'_>, several: &mut bool) -> Result<(), Fault> {
+    fn decode(
+        &mut self,
+        mut input: &[u8],
+        out: Out<'_>,
+        several: &mut bool,
+        trailing: &mut bool,
+    ) -> Result<(), Fault> {
         while let Some((&byte, rest)) = input.split_first() {
             match self.at {
                 At::Data => {
@@ -352,7 +362,12 @@ impl Gzip {
             *several |= self.ended && self.at == At::Method;
             self.at = match self.framing(byte) {
                 Some(at) => at,
-                // What follows a member is another one, or nothing that a client takes.
+                // What follows a member is another one, behind zeros, too, over which Python's reader goes; or nothing
+                // that a client takes.
+                None if self.ended && self.at == At::Start && byte == 0 => {
+                    *trailing = true;
+                    At::Start
+                }
                 None if self.ended => At::Junk,
                 None => return Err(Fault::Malformed),
             };

@@ -174,6 +174,10 @@ fn accepts_several_members_and_names_what_trails() {
             assert_eq!(decode(coding, &body), (text(), vec![Fault::TrailingBytes]), "{coding}");
         }
     }
+    // Python's reader goes over zeros.
+    let apart = [&gzip(TEXT)[..], &[0; 9], &gzip(TEXT)].concat();
+    let both = vec![Fault::TrailingBytes, Fault::SeveralMembers];
+    assert_eq!(decode("gzip", &apart), (vec![twice], both));
     for (coding, one) in [("deflate", zlib(TEXT)), ("deflate", raw(TEXT)), ("br", BROTLI.to_vec())]
     {
         let body = [&one[..], b"junk"].concat();
@@ -274,6 +278,21 @@ fn refuses_bombs() {
     let (out, faults) = decode_in("gzip", &encoder.finish().unwrap(), 16 << 10);
     assert_eq!(faults, [Fault::OverCap]);
     assert!(out[0].len() as u64 <= MAX_DECODED);
+}
+
+/// What the inner codings make never comes out: a file's name without an end.
+#[test]
+fn refuses_bombs_of_which_nothing_comes_out() {
+    let mut endless = b"\x1f\x8b\x08\x08\0\0\0\0\0\xff".to_vec();
+    endless.resize(FREE_DECODED as usize + (1 << 20), b'a');
+    let (out, faults) = decode_in("gzip, zstd", &zstd(&endless), 16 << 10);
+    assert!(faults.contains(&Fault::OverCap), "{faults:?}");
+    // That is zstd alone.
+    assert_eq!(out.iter().map(Vec::len).collect::<Vec<_>>(), [FREE_DECODED as usize]);
+    // As long as the cap, and no longer.
+    endless.truncate(FREE_DECODED as usize);
+    let (_, faults) = decode_in("gzip, zstd", &zstd(&endless), 16 << 10);
+    assert_eq!(faults, [Fault::Truncated]);
 }
 
 const PIECE_SLACK: u64 = 2_000_000;

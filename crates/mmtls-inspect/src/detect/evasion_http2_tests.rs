@@ -197,12 +197,8 @@ fn responses_of_http2() {
     let promise = |promised: u32, path: &str| {
         frame(PUSH_PROMISE, END_HEADERS, 1, &[&promised.to_be_bytes()[..], &request(path)].concat())
     };
-    let pushed = frame(
-        HEADERS,
-        END_HEADERS,
-        2,
-        &fields(&[(":status", "200"), ("content-encoding", "gzip")]),
-    );
+    let coded_head = fields(&[(":status", "200"), ("content-encoding", "gzip")]);
+    let pushed = frame(HEADERS, END_HEADERS, 2, &coded_head);
     // So much text of requests that not all of it is kept.
     let long = "/".to_owned() + &"x".repeat(4000);
     let mut long_block = fields(&[(":method", "GET"), (":authority", "h")]);
@@ -259,6 +255,16 @@ fn responses_of_http2() {
             ("no head", sent(&[data(1, b"EVIL")]), Found),
             ("stream that nobody opened", sent(&[data(7, b"EVIL")]), Found),
             ("pushed", sent(&[promise(2, "/p"), pushed, data(2, &coded)]), Found),
+            (
+                "before its request",
+                vec![
+                    client(&[]),
+                    server(&[frame(HEADERS, END_HEADERS, 1, &coded_head), data(1, &coded[..9])]),
+                    (CLIENT, frame(HEADERS, ONLY, 1, &request("/"))),
+                    (SERVER, data(1, &coded[9..])),
+                ],
+                Cause(Malformed),
+            ),
             ("among many long requests", vec![many, mixed], Found),
             (
                 "gRPC",

@@ -113,6 +113,8 @@ const CHUNKED: &str = "Transfer-Encoding: chunked\r\n";
 fn chunked_bodies() {
     let chunked = |body: &str| ok(CHUNKED, body);
     let by = |field: &str| ok(field, "2\r\nEV\r\n2\r\nIL\r\n0\r\n\r\n");
+    // Content for whoever takes no coding off.
+    let by_none = |field: &str| ok(&format!("{field}Connection: close\r\n"), "0;EVIL\r\n\r\n");
     check_responses(vec![
         ("plain", chunked("4\r\nEVIL\r\n0\r\n\r\n"), Found),
         ("one byte each", chunked("1\r\nE\r\n1\r\nV\r\n1\r\nI\r\n1\r\nL\r\n0\r\n\r\n"), Found),
@@ -141,11 +143,28 @@ fn chunked_bodies() {
         ("list", by("Transfer-Encoding: chunked, chunked\r\n"), Cause(UnknownCoding)),
         ("identity behind", by("Transfer-Encoding: chunked, identity\r\n"), Cause(UnknownCoding)),
         ("identity in front", by("Transfer-Encoding: identity, chunked\r\n"), Found),
+        // Python and Java compare the whole value, and see no coding.
+        (
+            "extension, identity in front",
+            by_none("Transfer-Encoding: identity, chunked\r\n"),
+            Cause(UnknownCoding),
+        ),
+        (
+            "extension, nothing in front",
+            by_none("Transfer-Encoding: ,chunked\r\n"),
+            Cause(UnknownCoding),
+        ),
         ("unknown", by("Transfer-Encoding: xchunked\r\n"), Cause(UnknownCoding)),
         ("vertical tab", by("Transfer-Encoding: \x0bchunked\r\n"), Cause(Malformed)),
         ("NUL", by("Transfer-Encoding: chunked\0\r\n"), Cause(Malformed)),
         ("bare CR", by("Transfer-Encoding:\rchunked\r\n"), Cause(Malformed)),
         ("blank behind the name", by("Transfer-Encoding : chunked\r\n"), Found),
+        // To curl it is another field.
+        (
+            "extension, blank behind the name",
+            by_none("Transfer-Encoding : chunked\r\n"),
+            Cause(Malformed),
+        ),
         ("folded", by("Transfer-Encoding:\r\n chunked\r\n"), Cause(Malformed)),
         ("behind a fold", by("X: a\r\n Transfer-Encoding: chunked\r\n"), Cause(Malformed)),
         (
@@ -193,6 +212,11 @@ fn heads_of_responses() {
     let len = coded.len();
     let with = |coding: &str| ok(&format!("{coding}Content-Length: {len}\r\n"), &coded);
     let text = |text: &str| text.as_bytes().to_vec();
+    // The next response to browsers, or to Python; the content of this one to others.
+    let within = |status: &str| {
+        let head = format!("HTTP/1.1 {status}\r\nContent-Length: 1000000\r\n\r\n");
+        [text(&head), with("Content-Encoding: gzip\r\n")].concat()
+    };
     check_responses(vec![
         ("LF", text("HTTP/1.1 200 OK\nContent-Length: 4\n\nEVIL"), Found),
         ("LF and CR LF", text("HTTP/1.1 200 OK\r\nContent-Length: 4\n\r\nEVIL"), Found),
@@ -226,6 +250,8 @@ fn heads_of_responses() {
         ("304", text("HTTP/1.1 304 N\r\nContent-Length: 4\r\n\r\nEVIL"), Cause(Malformed)),
         ("205", text("HTTP/1.1 205 R\r\nContent-Length: 4\r\n\r\nEVIL"), Found),
         ("101 unasked", text("HTTP/1.1 101 S\r\nUpgrade: x\r\n\r\nEVIL"), Found),
+        ("response inside a 205", within("205 R"), Cause(Malformed)),
+        ("response inside a 101 unasked", within("101 S"), Cause(Malformed)),
         (
             "second response",
             [ok("Content-Length: 0\r\n", ""), ok("Content-Length: 4\r\n", "EVIL")].concat(),
@@ -238,12 +264,23 @@ fn heads_of_responses() {
     let row = |name, request: &str, response: Vec<u8>, expected| {
         (name, vec![(CLIENT, request.into()), (SERVER, response)], expected)
     };
+    let mut begun = with("Content-Encoding: gzip\r\n");
+    let rest = begun.split_off(begun.len() - len + 5);
+    let far = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(4000)).repeat(20).into_bytes();
+    let pipelined = vec![(CLIENT, GET.into()), (SERVER, begun), (CLIENT, far), (SERVER, rest)];
     check(
         "flow:to_client; file.data; content:\"EVIL\";",
         vec![
             row("HEAD", head, ok("Content-Length: 4\r\n", "EVIL"), Cause(Malformed)),
             row("CONNECT", connect, ok("", "EVIL"), Cause(UnknownProtocol)),
             row("upgrade", upgrade, text("HTTP/1.1 101 S\r\n\r\nEVIL"), Cause(UnknownProtocol)),
+            row(
+                "upgrade to two protocols",
+                upgrade,
+                text("HTTP/1.1 101 S\r\nUpgrade: h2c\r\nUpgrade: websocket\r\n\r\n"),
+                Cause(Malformed),
+            ),
+            ("many requests behind a response's head", pipelined, Found),
             ("before the request", vec![(SERVER, ok("", "EVIL")), (CLIENT, GET.into())], Found),
             (
                 "no head before the request",

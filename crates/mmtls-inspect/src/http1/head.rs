@@ -256,14 +256,21 @@ pub(super) fn names_http1(start: &[u8]) -> bool {
     last.len() < line.len() && last.starts_with(b"HTTP/1.")
 }
 
-/// Whether a field that says how the body is to be read is folded, or stands in the fold of another one:
-/// clients that know no folds read another body.
-pub(super) fn folds_framing(head: &[u8]) -> bool {
+/// Whether a field that says how the body is to be read is folded, stands in the fold of another one, or has a blank
+/// behind its name: clients that know no folds, or compare the name with its colon, read another body.
+pub(super) fn hides_framing(head: &[u8]) -> bool {
     const NAMES: [&[u8]; 3] = [b"transfer-encoding", b"content-length", b"content-encoding"];
+    let name_of = |line: &[u8]| line.iter().position(|&byte| byte == b':').unwrap_or(line.len());
     let is_framing = |line: &[u8]| {
-        let name = line.split(|&byte| byte == b':').next().unwrap_or_default().trim_ascii();
+        let name = line[..name_of(line)].trim_ascii();
         NAMES.iter().any(|it| name.eq_ignore_ascii_case(it))
     };
+    let is_apart =
+        |line: &[u8]| is_framing(line) && matches!(line[..name_of(line)], [.., b' ' | b'\t']);
+    let mut lines = head.split(|&byte| byte == b'\n');
+    if head.windows(2).any(|pair| matches!(pair, [b' ' | b'\t', b':'])) && lines.any(is_apart) {
+        return true;
+    }
     let is_fold = |pair: &[u8]| matches!(pair, [b'\n', b' ' | b'\t']);
     let mut is_open = false;
     head.windows(2).any(is_fold)
@@ -389,8 +396,8 @@ fn meaning<'a>(side: Side, headers: &[Header<'a>], version: u8) -> Meaning<'a> {
                 let codings = coding.get_or_insert(Codings::default());
                 for name in value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
                     codings.last_is_chunked = name.eq_ignore_ascii_case(b"chunked");
-                    let is_none = name.is_empty() || name.eq_ignore_ascii_case(b"identity");
-                    codings.more |= codings.chunked || !codings.last_is_chunked && !is_none;
+                    // `identity` or nothing too: some clients compare the whole value.
+                    codings.more |= codings.chunked || !codings.last_is_chunked;
                     codings.chunked |= codings.last_is_chunked;
                 }
             }

@@ -430,7 +430,7 @@ impl Http1 {
         let Some(head) = head else {
             return self.loose_response_head(bytes, sink);
         };
-        if mended.is_some() || head::folds_framing(bytes) {
+        if mended.is_some() || head::hides_framing(bytes) {
             self.report(Side::Server, Anomaly::ControlInHead, sink);
         }
         self.server.http = true;
@@ -706,6 +706,9 @@ impl Http1 {
     }
 
     fn body(&mut self, side: Side, mut bytes: &[u8], sink: &mut impl FnMut(Event<'_>)) {
+        if side == Side::Server && !bytes.is_empty() && self.may_have_none() {
+            self.report(side, Anomaly::ConflictingLengths, sink);
+        }
         if side == Side::Server
             && let Some(limit) = self.body_limit
             && self.server.reported == 0
@@ -730,6 +733,13 @@ impl Http1 {
             Side::Server => self.answering.as_deref(),
         };
         sink(Event::Body(Body { side, transaction, form: Form::AsSent, bytes }));
+    }
+
+    /// Whether some clients know, by its status, that the response under way has no body, whatever its head says: they take
+    /// what others see as its content for the next response. Of 205 browsers do, of 101 Python.
+    fn may_have_none(&self) -> bool {
+        let response = self.answering.as_ref().and_then(|it| it.response.as_ref());
+        response.is_some_and(|it| matches!(it.status, 101 | 205))
     }
 
     /// Body bytes came by, looked at or not.

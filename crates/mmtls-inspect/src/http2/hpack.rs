@@ -14,6 +14,15 @@ pub(super) const MAX_TABLE: usize = 256 << 10;
 const DEFAULT_TABLE: usize = 4096;
 /// What an entry counts beside its text (RFC 7541, section 4.1).
 const ENTRY: usize = 32;
+/// Most bytes of names and values that a block stands for. The table lets one byte stand for a whole entry, and each use
+/// costs a copy.
+const MAX_DECODED: u64 = 1 << 20;
+/// The same of all blocks together, for one byte that came: a browser that repeats a request with 16 KiB of cookies has 700.
+const MAX_RATIO: u64 = 1100;
+/// So many may come whatever went in.
+const FREE_DECODED: u64 = 4 << 20;
+/// What a block is counted for beside its bytes: its frame's header.
+const FRAME: u64 = 9;
 /// Most sizes of the table that a block sets. Encoders set two, the least and the last (section 4.2).
 const MAX_SIZES: usize = 16;
 
@@ -37,6 +46,9 @@ pub(super) struct Decoder {
     allowed: usize,
     /// What the last block chose, in this order.
     pub(super) sizes: Vec<u32>,
+    /// Bytes that went in, and of names and values.
+    taken: u64,
+    decoded: u64,
     name: Vec<u8>,
     value: Vec<u8>,
 }
@@ -55,6 +67,8 @@ impl Decoder {
             max: DEFAULT_TABLE,
             allowed: DEFAULT_TABLE,
             sizes: Vec::new(),
+            taken: 0,
+            decoded: 0,
             name: Vec::new(),
             value: Vec::new(),
         }
@@ -66,25 +80,34 @@ impl Decoder {
         self.allowed = self.allowed.max(usize::try_from(size).unwrap_or(usize::MAX));
     }
 
-    /// Decodes a whole block.
+    /// Decodes a whole block. Refuses one that stands for more than caps allow.
     pub(super) fn decode(
         &mut self,
         mut block: &[u8],
         field: &mut impl FnMut(&[u8], &[u8]),
     ) -> Result<(), Fault> {
         self.sizes.clear();
+        self.taken += block.len() as u64 + FRAME;
+        let most = FREE_DECODED.saturating_add(self.taken.saturating_mul(MAX_RATIO));
+        let most = most.min(self.decoded + MAX_DECODED);
+        let mut decoded = self.decoded;
+        let mut field = |name: &[u8], value: &[u8]| {
+            field(name, value);
+            decoded += (name.len() + value.len()) as u64;
+            if decoded > most { Err(Fault::OverCap) } else { Ok(()) }
+        };
         while let Some(&first) = block.first() {
             match first {
                 // Section 6.1.
                 0x80.. => {
                     let index = integer(&mut block, 7)?;
                     let (name, value) = self.entry(index)?;
-                    field(name, value);
+                    field(name, value)?;
                 }
                 // Section 6.2.1.
                 0x40.. => {
                     self.literal(&mut block, 6)?;
-                    field(&self.name, &self.value);
+                    field(&self.name, &self.value)?;
                     self.insert();
                 }
                 // Section 6.3.
@@ -103,10 +126,11 @@ impl Decoder {
                 // Sections 6.2.2 and 6.2.3.
                 _ => {
                     self.literal(&mut block, 4)?;
-                    field(&self.name, &self.value);
+                    field(&self.name, &self.value)?;
                 }
             }
         }
+        self.decoded = decoded;
         Ok(())
     }
 
@@ -406,6 +430,27 @@ mod tests {
             let result = decode(&mut Decoder::new(), &hex(block));
             assert_eq!(result.err(), Some(Fault::Malformed), "{block}");
         }
+    }
+
+    /// A table lets a few bytes stand for many, in one block or in many.
+    #[test]
+    fn refuses_few_bytes_that_stand_for_many() {
+        let entry = [&[0x40, 1, b'a', 0x7f, 0x81, 0x1e][..], &[b'x'; 3968]].concat();
+        let fill = |decoder: &mut Decoder| decode(decoder, &entry).map(|fields| fields.len());
+        let mut decoder = Decoder::new();
+        assert_eq!(fill(&mut decoder), Ok(1));
+        let length = decode(&mut decoder, &[0xbe; 250]).map(|fields| fields.len());
+        assert_eq!(length, Ok(250));
+        assert_eq!(decode(&mut decoder, &[0xbe; 300]), Err(Fault::OverCap));
+        let mut decoder = Decoder::new();
+        assert_eq!(fill(&mut decoder), Ok(1));
+        let blocks = (0..1000).take_while(|_| decode(&mut decoder, &[0xbe; 20]).is_ok()).count();
+        assert!((100..400).contains(&blocks), "{blocks}");
+        // As a browser does that repeats itself with many cookies.
+        let mut decoder = Decoder::new();
+        assert_eq!(fill(&mut decoder), Ok(1));
+        let usual = [&[0x82, 0x84, 0x87][..], &[0x90; 12], &[0xbe]].concat();
+        assert!((0..10_000).all(|_| decode(&mut decoder, &usual).is_ok()));
     }
 
     proptest! {

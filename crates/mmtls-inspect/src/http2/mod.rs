@@ -437,8 +437,11 @@ impl Http2 {
             return;
         }
         match (&followed, list.status()) {
-            // What a client would do with it is its own affair.
+            // What a client would do with it is its own affair, unless it can still ask for it.
             (None, _) => {
+                if self.may_open(stream) {
+                    self.report(Side::Server, Anomaly::Http2BadHead, sink);
+                }
                 sink(Event::Trailers(Side::Server, None, Fields::http2(&list.fields)));
             }
             (Some(_), None) => self.report(Side::Server, Anomaly::Http2BadHead, sink),
