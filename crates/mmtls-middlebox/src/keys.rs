@@ -14,6 +14,7 @@
 
 mod asked;
 mod live;
+mod questions;
 mod queue;
 pub mod sealed;
 mod secrets;
@@ -57,13 +58,6 @@ const MAX_LINE_BYTES: usize = 4 << 20;
 const RECONNECTING: Duration = Duration::from_secs(2);
 /// Most addresses that are remembered for that.
 const MAX_LOST: usize = 65_536;
-/// Most connections that are asked for the keys of one session: any client can make the monitor
-/// ask, with one record.
-const MAX_ASKED: usize = 256;
-
-/// The same at the client's own address, for the first keys of each session: agents of a host's users.
-const MAX_ASKED_FIRST: usize = 16;
-
 /// What a delivery of lines is charged beside its text, so that short ones cannot fill the queues.
 const LINES_COST: usize = 256;
 
@@ -89,7 +83,7 @@ pub enum KeyDelivery {
     Live(Box<LiveKeys>),
     /// Lines of a key log.
     Lines(Arc<Lines>),
-    /// An endpoint has connected.
+    /// An endpoint has connected. Who takes it charges itself for the questions that are looked through.
     Opened {
         /// From there.
         address: IpAddr,
@@ -364,47 +358,6 @@ impl KeyRouter {
         agent.map(|agent| agent.connection)
     }
 
-    /// Who is asked for keys of a session between a client and a server at these addresses: the connections from those that
-    /// may share them; where there are none, some of those whose keys count for any session. Keys before any KeyUpdate come
-    /// unasked, but for those whose hello asks to be asked; elsewhere than at the session's ends and in trusted networks they
-    /// need a certificate for that, since whoever knows a session's random can exempt it.
-    #[must_use]
-    pub fn connections_to_ask(
-        &self,
-        [client, server]: [IpAddr; 2],
-        senders: &KeySenders,
-        epoch: KeyEpoch,
-        offers_ech: bool,
-    ) -> Vec<ConnectionId> {
-        let needed = match epoch {
-            KeyEpoch::Application(1..) => 0,
-            // Whoever sends keys unasked may send them under another random.
-            KeyEpoch::Application(0) if offers_ech => 0,
-            KeyEpoch::Application(0) => Greeting::FIRST_KEYS_ON_REQUEST,
-            KeyEpoch::Handshake => Greeting::HANDSHAKE_KEYS_ON_REQUEST,
-            KeyEpoch::EarlyData => return Vec::new(),
-        };
-        if needed != 0 && self.answering.load(Ordering::Relaxed) == 0 {
-            return Vec::new();
-        }
-        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = |agent: &&Agent| agent.capabilities & needed == needed;
-        let own: Vec<_> =
-            senders.ends(client, server).filter_map(|it| connections.get(&it)).collect();
-        let is_first = matches!(epoch, KeyEpoch::Application(0) | KeyEpoch::Handshake);
-        if !own.is_empty() {
-            let most = if is_first { MAX_ASKED_FIRST } else { usize::MAX };
-            let of_each = own.into_iter().flat_map(|it| it.iter().filter(asked).take(most));
-            return of_each.map(|agent| agent.connection).collect();
-        }
-        let others = trusted(&connections, senders).filter(|(agent, in_network)| {
-            asked(agent) && (!is_first || *in_network || agent.authenticated)
-        });
-        // Any hello may look like one with an encrypted hello in it.
-        let most = if is_first && offers_ech { MAX_ASKED_FIRST } else { MAX_ASKED };
-        others.take(most).map(|(agent, _)| agent.connection).collect()
-    }
-
     /// Who is connected.
     #[must_use]
     pub fn agents(&self) -> Vec<ConnectedAgent> {
@@ -456,18 +409,6 @@ impl KeyRouter {
     fn count_lost(&self) {
         self.queue_full.fetch_add(1, Ordering::Relaxed);
     }
-}
-
-/// Connections whose keys count for any session, and whether that is because of their network.
-fn trusted<'a>(
-    connections: &'a HashMap<IpAddr, Vec<Agent>>,
-    senders: &'a KeySenders,
-) -> impl Iterator<Item = (&'a Agent, bool)> {
-    let of = connections.iter().filter(|(address, _)| senders.trusts(**address));
-    of.flat_map(|(address, agents)| {
-        let in_network = senders.networks.iter().any(|network| network.contains(*address));
-        agents.iter().map(move |agent| (agent, in_network))
-    })
 }
 
 /// The key server's side of the queues; another source of record keys has a clone.

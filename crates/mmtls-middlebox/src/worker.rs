@@ -397,7 +397,8 @@ impl<H: Handler, P: Ports> Worker<H, P> {
                     let _ = self.engine.handle_live_keys(now_ns, *keys);
                 }
                 KeyDelivery::Opened { address, connection } => {
-                    self.keys.ask_again(address, connection, now_ns);
+                    let cost = self.keys.ask_again(address, connection, now_ns);
+                    left = left.saturating_sub(cost);
                     let of = self.keys.senders.identity(Some(address));
                     if self.engine.awaits_live_keys(of) {
                         self.keys.ask_for_live_keys([connection]);

@@ -12,7 +12,8 @@ use mmtls_keyshare::message::{Reason, Refused, SessionKeys};
 use mmtls_keyshare::server::ConnectionId;
 use mmtls_record::{open_record, record_locator};
 
-use super::{KeyDelivery, KeyRouter, Routed, WorkerSink, trusted};
+use super::questions::trusted;
+use super::{KeyDelivery, KeyRouter, Routed, WorkerSink};
 
 /// Most connections that are asked about one connection of a client.
 const MAX_ASKED: usize = 16;

@@ -278,3 +278,68 @@ fn accepts_keys_of_what_is_under_way_for_every_worker() {
         assert!(receivers[0].take(&mut 10, |_, _| false).is_none());
     }
 }
+
+/// Who connects is asked what it would have been asked before.
+#[test]
+fn accepts_the_same_questions_for_an_endpoint_that_connects_later() {
+    let (mut sink, _receivers, router) = queues(Share::ALL).unwrap();
+    let [client, server, third, fourth] = [2, 3, 4, 5].map(|it| IpAddr::from([10, 0, 0, it]));
+    let networks = vec![Network { address: third, prefix_len: 32 }];
+    let all_senders = [
+        KeySenders::CLIENT,
+        KeySenders::ANY,
+        KeySenders { client: false, server: true, ..KeySenders::CLIENT },
+        KeySenders { networks, ..KeySenders::CLIENT },
+    ];
+    let epochs = [
+        KeyEpoch::EarlyData,
+        KeyEpoch::Handshake,
+        KeyEpoch::Application(0),
+        KeyEpoch::Application(1),
+    ];
+    let offers = Greeting::FIRST_KEYS_ON_REQUEST | Greeting::HANDSHAKE_KEYS_ON_REQUEST;
+    let peers: Vec<Peer> = [client, third, fourth]
+        .into_iter()
+        .flat_map(|address| [(0, false), (offers, false), (offers, true)].map(|it| (address, it)))
+        .zip(1..)
+        .map(|((address, (capabilities, authenticated)), number)| Peer {
+            address: SocketAddr::new(address, 50_000),
+            connection: ConnectionId::from_number(number),
+            capabilities,
+            authenticated,
+            is_key_server: false,
+        })
+        .collect();
+    peers.iter().for_each(|peer| sink.opened(peer));
+    let mut asked = [0; 2];
+    for (senders, epoch) in all_senders.iter().flat_map(|it| epochs.map(|epoch| (it, epoch))) {
+        for (ends, offers_ech) in [[client, server], [fourth, client], [server, server]]
+            .into_iter()
+            .flat_map(|ends| [(ends, false), (ends, true)])
+        {
+            let wanted = KeysNeeded {
+                client: SocketAddr::new(ends[0], 40_000),
+                server: SocketAddr::new(ends[1], 443),
+                client_random: [1; 32],
+                server_random: Some([9; 32]),
+                version: ProtocolVersion::TLS_1_3,
+                cipher_suite: Some(CipherSuite::TLS_AES_128_GCM_SHA256),
+                direction: Direction::ClientToServer,
+                epoch,
+                offers_ech,
+                client_hello: None,
+            };
+            let before = router.connections_to_ask(ends, senders, epoch, offers_ech);
+            for Peer { connection, address, .. } in &peers {
+                let later =
+                    router.questions_for(address.ip(), *connection, senders, &[&wanted], 1).len();
+                let is_asked = before.contains(connection);
+                assert_eq!(later, usize::from(is_asked), "{connection:?} {wanted:?} {senders:?}");
+                asked[usize::from(is_asked)] += 1;
+            }
+        }
+    }
+    assert!(asked.iter().all(|count| *count > 50), "{asked:?}");
+    peers.iter().for_each(|peer| sink.closed(peer));
+    assert_eq!(router.answering.load(Ordering::Relaxed), 0);
+}

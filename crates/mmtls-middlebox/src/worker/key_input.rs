@@ -3,15 +3,16 @@
 //! A question finds nobody when the endpoint is just not connected: the middlebox has started again, or the agent. So the last
 //! ones are kept, and put once more to who connects.
 //!
-//! Refuses to keep more than [`MAX_ASKED`], and to wait for a slow endpoint.
+//! Refuses to keep more than [`MAX_ASKED`], to put them to networks that connect all the time, and to wait for a slow
+//! endpoint.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use mmtls_engine::{KeyRefusal, KeySenders, KeysNeeded, SharedKeys};
 use mmtls_keyshare::message::{Message, Refused};
-use mmtls_keyshare::server::{ConnectionId, ServerHandle};
+use mmtls_keyshare::server::{ConnectionId, ServerHandle, network};
 
 use crate::keylog::LiveKeys;
 use crate::keys::sealed::SealedInput;
@@ -32,8 +33,17 @@ const MAX_ASKED_AGAIN: usize = 256;
 /// Bytes of ClientHellos in these: far from what closes the connection of one who does not read at once.
 const MAX_HELLO_BYTES_AGAIN: usize = 32 << 10;
 
-/// Most of them that are looked at for that.
+/// Most of those of its sessions that are looked at for that.
 const MAX_LOOKED_AT: usize = 1024;
+
+/// Questions whose look counts as much as a delivery: each is a comparison of addresses.
+const LOOKED_AT_PER_DELIVERY: usize = 16;
+
+/// Most connections of a network to which questions are put again within [`ASKED_NS`]: by default it may have no more at once.
+const MAX_CONNECTED: u32 = 1024;
+
+/// Networks that are remembered for that.
+const MAX_NETWORKS: usize = 65_536;
 
 /// The key channel as the worker sees it.
 pub struct KeyInput {
@@ -50,15 +60,23 @@ pub struct KeyInput {
     /// Packets of key servers, where there may be some.
     pub sealed: Option<SealedInput>,
     asked: Asked,
+    connected: Connected,
 }
 
 impl KeyInput {
     /// Deliveries alone: no way back, no key log.
     #[must_use]
     pub fn new(receiver: KeyReceiver, router: Arc<KeyRouter>) -> Self {
-        let asked = Asked::default();
-        let senders = KeySenders::CLIENT;
-        Self { receiver, router, senders, server: None, log: None, sealed: None, asked }
+        Self {
+            receiver,
+            router,
+            senders: KeySenders::CLIENT,
+            server: None,
+            log: None,
+            sealed: None,
+            asked: Asked::default(),
+            connected: Connected::default(),
+        }
     }
 
     /// Takes a frame that looks like a key server's: it must not go on.
@@ -84,18 +102,36 @@ impl KeyInput {
         self.asked.note(wanted, now_ns);
     }
 
-    /// An endpoint has connected: what it could not be asked before.
-    pub(super) fn ask_again(&mut self, address: IpAddr, connection: ConnectionId, now_ns: u64) {
+    /// An endpoint has connected: what it could not be asked before. Returns as how many deliveries that counts.
+    pub(super) fn ask_again(
+        &mut self,
+        address: IpAddr,
+        connection: ConnectionId,
+        now_ns: u64,
+    ) -> usize {
         let Some(server) = &self.server else {
-            return;
+            return 0;
         };
+        if !self.connected.may_be_asked(address, now_ns) {
+            return 0;
+        }
         let identity = self.senders.identity(Some(address));
-        let may_know =
-            |it: &&KeysNeeded| self.senders.accepts(identity, it.client.ip(), it.server.ip());
-        let looked_at = self.asked.recent(now_ns).filter(may_know).take(MAX_LOOKED_AT);
-        let its = looked_at.filter(|wanted| self.endpoints_of(wanted).contains(&connection));
+        let mut looked_at = 0;
+        let may_know = |it: &&KeysNeeded| {
+            looked_at += 1;
+            self.senders.accepts(identity, it.client.ip(), it.server.ip())
+        };
+        let questions = self.asked.recent(now_ns).filter(may_know).take(MAX_LOOKED_AT);
+        let questions: Vec<_> = questions.collect();
+        let cost = looked_at / LOOKED_AT_PER_DELIVERY;
+        if questions.is_empty() {
+            return cost;
+        }
+        let senders = &self.senders;
+        let its =
+            self.router.questions_for(address, connection, senders, &questions, MAX_ASKED_AGAIN);
         let mut room = MAX_HELLO_BYTES_AGAIN;
-        for wanted in its.take(MAX_ASKED_AGAIN) {
+        for &wanted in &its {
             match room.checked_sub(hello_bytes(wanted)) {
                 Some(left) => {
                     room = left;
@@ -107,6 +143,7 @@ impl KeyInput {
                 }
             }
         }
+        cost + its.len()
     }
 
     /// There are connections whose beginning was not seen: asks endpoints for the keys of what is under way.
@@ -188,15 +225,50 @@ impl Asked {
     }
 }
 
+/// How many connections of each network have begun lately.
+#[derive(Default)]
+struct Connected {
+    since_ns: u64,
+    of_networks: HashMap<IpAddr, u32>,
+}
+
+impl Connected {
+    /// Whether questions are put to one more, from this address.
+    fn may_be_asked(&mut self, address: IpAddr, now_ns: u64) -> bool {
+        let is_over = now_ns.saturating_sub(self.since_ns) >= ASKED_NS;
+        if is_over || self.of_networks.len() >= MAX_NETWORKS {
+            self.of_networks.clear();
+            self.since_ns = now_ns;
+        }
+        let count = self.of_networks.entry(network(address)).or_default();
+        *count = count.saturating_add(1);
+        *count <= MAX_CONNECTED
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, ProtocolVersion};
+    use std::time::Duration;
 
+    use mmtls_engine::session::{Handler, Record, Session};
+    use mmtls_engine::tls::{CipherSuite, Direction, KeyEpoch, ProtocolVersion};
+    use mmtls_engine::{Config, Engine, Policy, Share};
+    use mmtls_keyshare::server::{Identity, KeySink, Peer, Server, ServerConfig};
+    use mmtls_testkit::{Pki, require_program};
+
+    use super::super::{Settings, Worker};
     use super::*;
 
-    #[test]
-    fn accepts_the_latest_questions_first_and_forgets_the_oldest() {
-        let wanted = |number: usize| KeysNeeded {
+    struct Blind;
+
+    impl Handler for Blind {
+        type State = ();
+
+        fn new_record(&mut self, _: &mut Session<'_>, (): &mut (), _: &mut Record<'_>) {}
+    }
+
+    fn wanted(number: usize) -> KeysNeeded {
+        KeysNeeded {
             client: "10.0.0.2:40000".parse().unwrap(),
             server: "10.0.0.3:443".parse().unwrap(),
             client_random: [number as u8; 32],
@@ -204,10 +276,76 @@ mod tests {
             version: ProtocolVersion(0x0304),
             cipher_suite: Some(CipherSuite(0x1301)),
             direction: Direction::ClientToServer,
-            epoch: KeyEpoch::Application(0),
+            epoch: KeyEpoch::Application(1),
             offers_ech: false,
             client_hello: None,
+        }
+    }
+
+    /// A client with many sessions, whose agent connects again and again.
+    #[test]
+    fn refuses_to_spend_a_turn_on_endpoints_that_connect() {
+        if !require_program("openssl") {
+            return;
+        }
+        let pki = Pki::shared().unwrap();
+        let (mut sink, mut receivers, router) = keys::queues(Share::ALL).unwrap();
+        let identity = Identity {
+            certificate_file: pki.middlebox.certificate.clone(),
+            key_file: pki.middlebox.key.clone(),
         };
+        let config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), identity);
+        let server = Server::start(config, sink.clone()).unwrap();
+        let mut input = KeyInput::new(receivers.pop().unwrap(), router);
+        input.server = Some(server.handle());
+        let engine = Engine::new(Config::new(Policy::Reset), Blind);
+        let (ports, _network) = mmtls_packet_io::memory::pair(16, 16).unwrap();
+        let settings = Settings { batch: 16, moderation: Duration::ZERO, passive: false };
+        let mut worker = Worker::new(ports, engine, input, settings);
+        let now_ns = worker.now_ns();
+        for number in 0..1000 {
+            worker.keys.ask(wanted(number), now_ns);
+        }
+        let mut connect = |number| {
+            sink.opened(&Peer {
+                address: "10.0.0.2:50000".parse().unwrap(),
+                connection: ConnectionId::from_number(number),
+                capabilities: 0,
+                authenticated: false,
+                is_key_server: false,
+            });
+        };
+        (0..100).for_each(&mut connect);
+        let mut turns = 0;
+        while worker.take_keys(now_ns) > 0 {
+            turns += 1;
+        }
+        assert!((20..=100).contains(&turns), "{turns} turns");
+        // Whoever goes on is not asked any more.
+        (100..100 + u64::from(MAX_CONNECTED)).for_each(connect);
+        while worker.take_keys(now_ns) > 0 {}
+        let mut ask = |last| {
+            let address = IpAddr::from([10, 0, 0, last]);
+            worker.keys.ask_again(address, ConnectionId::from_number(9), now_ns)
+        };
+        assert_eq!(ask(2), 0);
+        assert!(ask(4) > 0);
+    }
+
+    #[test]
+    fn accepts_endpoints_that_connect_again_now_and_then() {
+        let mut connected = Connected::default();
+        let [one, other] = [2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
+        let begun = 5 * ASKED_NS;
+        let admitted = (0..MAX_CONNECTED + 9).filter(|_| connected.may_be_asked(one, begun));
+        assert_eq!(admitted.count(), MAX_CONNECTED as usize);
+        assert!(connected.may_be_asked(other, begun));
+        assert!(!connected.may_be_asked(one, begun + ASKED_NS - 1));
+        assert!(connected.may_be_asked(one, begun + ASKED_NS));
+    }
+
+    #[test]
+    fn accepts_the_latest_questions_first_and_forgets_the_oldest() {
         let mut asked = Asked::default();
         let last = MAX_ASKED + 9;
         for number in 0..=last {
