@@ -15,9 +15,13 @@ mod dial;
 #[cfg(feature = "client")]
 mod link;
 #[cfg(feature = "server")]
+mod orders;
+#[cfg(feature = "server")]
 mod peer;
 #[cfg(feature = "client")]
 mod pin;
+#[cfg(feature = "server")]
+mod queue;
 #[cfg(feature = "server")]
 mod relay;
 #[cfg(feature = "client")]

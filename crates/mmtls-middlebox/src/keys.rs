@@ -8,14 +8,13 @@
 //! ClientHello).
 //!
 //! Refuses to keep key bytes once their opener is set up, to share anything but queues between
-//! workers, and to wait for a slow one. No sender fills a queue (`keys/queue.rs`): of one that has
+//! workers, and to wait for a slow one. No sender fills a queue ([`Queue`]): of one that has
 //! much in it nothing is read for a while, and what comes all the same is dropped and counted (the
 //! session then meets the missing-key policy).
 
 mod asked;
 mod live;
 mod questions;
-mod queue;
 pub mod sealed;
 mod secrets;
 
@@ -36,13 +35,12 @@ use mmtls_keyshare::message::{
     SessionKeys, Steering,
 };
 use mmtls_keyshare::sealed::Secret;
-use mmtls_keyshare::server::{ConnectionId, KeySink, Peer};
+use mmtls_keyshare::server::{ConnectionId, KeySink, Peer, Queue};
 use mmtls_packet_io::WakeFd;
 use mmtls_record::open_record;
 use zeroize::Zeroizing;
 
 use asked::Asked;
-use queue::Queue;
 pub use secrets::SealedCounters;
 use secrets::Secrets;
 

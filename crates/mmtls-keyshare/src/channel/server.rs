@@ -7,7 +7,7 @@
 //! read what they are sent or do not answer a ping. Does not read on where the sink says that it has
 //! enough of a peer.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,9 @@ use zeroize::Zeroizing;
 pub use super::admission::network;
 use super::admission::{connection_to_close, handshake_to_close, max_per_network};
 use super::connection::{Connection, Disposition, Said, Terms};
+use super::orders::{Noting, Orders};
 pub use super::peer::{ConnectionId, Peer};
+pub use super::queue::Queue;
 use super::relay::Relay;
 pub use super::sink::KeySink;
 pub use super::tls::{Identity, TlsError, certificates};
@@ -41,8 +43,8 @@ const FIRST: usize = 2;
 const PAUSE: Duration = Duration::from_millis(2);
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(250);
-/// Messages to peers that may wait for the thread.
-const MAX_ORDERS: usize = 16 * 1024;
+/// Messages to peers that are sent before the others get their turn to be read.
+const ORDER_TURN: usize = 1024;
 /// Connections accepted before the others get their turn.
 const ACCEPT_TURN: usize = 64;
 
@@ -155,7 +157,7 @@ impl std::error::Error for StartError {}
 pub enum SendToError {
     /// The message breaks the specification.
     Message(EncodeError),
-    /// Too many messages wait already.
+    /// Too many messages wait already for this endpoint's network.
     QueueFull,
 }
 
@@ -163,7 +165,9 @@ impl fmt::Display for SendToError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message(error) => error.fmt(f),
-            Self::QueueFull => f.write_str("too many messages to endpoints are waiting"),
+            Self::QueueFull => {
+                f.write_str("too many messages to endpoints of this network are waiting")
+            }
         }
     }
 }
@@ -210,7 +214,7 @@ fn add(counter: &AtomicU64, count: u64) {
 struct Shared {
     /// What connections begin with.
     tls: Mutex<Arc<rustls::ServerConfig>>,
-    orders: Mutex<VecDeque<(ConnectionId, Zeroizing<Vec<u8>>)>>,
+    orders: Arc<Orders>,
     stop: AtomicBool,
     woken: AtomicBool,
     waker: Waker,
@@ -218,12 +222,8 @@ struct Shared {
 }
 
 impl Shared {
-    fn orders(&self) -> MutexGuard<'_, VecDeque<(ConnectionId, Zeroizing<Vec<u8>>)>> {
-        // Consistent between any two statements, so poison means nothing here.
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn tls(&self) -> MutexGuard<'_, Arc<rustls::ServerConfig>> {
+        // Consistent between any two statements, so poison means nothing here.
         self.tls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -253,12 +253,7 @@ impl ServerHandle {
             false => message::encode(message),
         };
         let bytes = bytes.map_err(SendToError::Message)?;
-        let mut orders = self.shared.orders();
-        if orders.len() >= MAX_ORDERS {
-            return Err(SendToError::QueueFull);
-        }
-        orders.push_back((to, bytes));
-        drop(orders);
+        self.shared.orders.push((to, bytes)).map_err(|_| SendToError::QueueFull)?;
         self.shared.wake();
         Ok(())
     }
@@ -389,9 +384,11 @@ impl Server {
         let mut listener = TcpListener::bind(config.listen)?;
         let local_addr = listener.local_addr()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let orders = Arc::new(Orders::new());
+        let sink = Box::new(Noting { sink, orders: Arc::clone(&orders) });
         let shared = Arc::new(Shared {
             tls: Mutex::new(tls),
-            orders: Mutex::new(VecDeque::new()),
+            orders,
             stop: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             waker: Waker::new(poll.registry(), WAKE)?,
@@ -699,8 +696,10 @@ impl Worker {
     }
 
     fn send_orders(&mut self) {
-        let orders = std::mem::take(&mut *self.shared.orders());
-        for (to, bytes) in orders {
+        for _ in 0..ORDER_TURN {
+            let Some((to, bytes)) = self.shared.orders.pop() else {
+                return;
+            };
             let to = if to.is_relayed() { self.relay.way(to) } else { Some(to) };
             let sent = to
                 .and_then(|to| self.connections.get_mut(to.low() as usize).zip(Some(to)))
@@ -712,6 +711,8 @@ impl Worker {
                 add(&self.shared.tally.undelivered, 1);
             }
         }
+        // More may wait: look at the others first, then go on.
+        self.shared.wake();
     }
 
     fn enforce_deadlines(&mut self, now: Instant) {

@@ -21,17 +21,15 @@ const MAX_REMEMBERED: usize = 4096;
 pub(super) struct Asked(HashMap<ConnectionId, Instant>);
 
 impl Asked {
-    /// Whether it is time to ask an endpoint; it counts as asked then.
-    pub(super) fn asks(&mut self, connection: ConnectionId) -> bool {
-        let is_due = !self.is_within(connection, PAUSE);
-        if is_due {
+    /// Asks an endpoint where it is time to. `ask` says whether the question is on its way: only then it counts as asked.
+    pub(super) fn ask(&mut self, connection: ConnectionId, ask: impl FnOnce() -> bool) {
+        if !self.is_within(connection, PAUSE) && ask() {
             if self.0.len() >= MAX_REMEMBERED {
                 // Some have ended before they were asked.
                 self.0.retain(|_, at| at.elapsed() < PATIENCE);
             }
             self.0.insert(connection, Instant::now());
         }
-        is_due
     }
 
     /// Whether its answer may be on its way.

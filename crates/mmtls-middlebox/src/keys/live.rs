@@ -19,10 +19,10 @@ use super::{KeyDelivery, KeyRouter, Routed, WorkerSink};
 const MAX_ASKED: usize = 16;
 
 impl KeyRouter {
-    /// Whether it is time to ask an endpoint for all its sessions; it counts as asked then.
-    #[must_use]
-    pub fn asks_for_live_keys(&self, connection: ConnectionId) -> bool {
-        self.live_asked.lock().unwrap_or_else(PoisonError::into_inner).asks(connection)
+    /// Asks an endpoint for all its sessions where it is time to. `ask` says whether the question is on its way; no answer is
+    /// looked at meanwhile.
+    pub fn ask_for_live_keys(&self, connection: ConnectionId, ask: impl FnOnce() -> bool) {
+        self.live_asked.lock().unwrap_or_else(PoisonError::into_inner).ask(connection, ask);
     }
 
     fn was_asked_for_live_keys(&self, connection: ConnectionId) -> bool {

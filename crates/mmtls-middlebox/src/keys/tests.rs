@@ -258,8 +258,19 @@ fn accepts_keys_of_what_is_under_way_for_every_worker() {
     let epochs = [Epoch::HANDSHAKE, Epoch(4)];
     let refused = sink.deliver(sender, 3, Message::LiveKeys(keys(0x1301, &epochs))).unwrap_err();
     assert_eq!(refused.reason, Reason::POLICY, "nobody has asked");
-    assert!(router.asks_for_live_keys(ConnectionId::from_number(3)));
-    assert!(!router.asks_for_live_keys(ConnectionId::from_number(3)), "not again at once");
+    let asks = |is_sent| {
+        let mut is_due = false;
+        router.ask_for_live_keys(ConnectionId::from_number(3), || {
+            is_due = true;
+            is_sent
+        });
+        is_due
+    };
+    assert!(asks(false), "not on its way");
+    let refused = sink.deliver(sender, 3, Message::LiveKeys(keys(0x1301, &epochs))).unwrap_err();
+    assert_eq!(refused.reason, Reason::POLICY, "it was not asked");
+    assert!(asks(true));
+    assert!(!asks(true), "not again at once");
     sink.deliver(sender, 3, Message::LiveKeys(keys(0x1301, &epochs))).unwrap();
     let sealer = Tls13Sealer::new(0x1301, &[7; 16], &[9; 12]).unwrap();
     let kind = mmtls_record::ContentType::APPLICATION_DATA;

@@ -152,10 +152,9 @@ impl KeyInput {
             return;
         };
         for connection in connections {
-            if self.router.asks_for_live_keys(connection) {
-                // A full queue means that the endpoint is slow.
-                let _ = server.send_to(connection, &Message::LiveKeysRequest);
-            }
+            // Where the queue is full, the endpoint is slow: it is asked with the next connection.
+            let ask = || server.send_to(connection, &Message::LiveKeysRequest).is_ok();
+            self.router.ask_for_live_keys(connection, ask);
         }
     }
 

@@ -1,4 +1,4 @@
-//! A bounded queue from several threads to one worker that serves senders in turn.
+//! A bounded queue from several threads to one that serves networks in turn: of what they have sent, or are sent.
 //!
 //! Refuses to let one sender fill it: each may have as much as is left for all others, so that one
 //! that floods has half of it, two a third each. Seventeen who flood leave nothing to the next one.
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use mmtls_keyshare::server::network;
+use super::admission::network;
 
 /// What waits, of one sender each.
 struct Lanes<T> {
@@ -18,7 +18,7 @@ struct Lanes<T> {
 }
 
 /// The queue.
-pub(super) struct Queue<T> {
+pub struct Queue<T> {
     lanes: Mutex<Lanes<T>>,
     /// How much waits: whoever polls an empty queue needs no lock.
     waiting: AtomicUsize,
@@ -28,7 +28,9 @@ pub(super) struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    pub(super) fn new(capacity: usize) -> Self {
+    /// One in which so much may wait.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
         Self {
             lanes: Mutex::new(Lanes { lanes: HashMap::new(), turns: VecDeque::new() }),
             waiting: AtomicUsize::new(0),
@@ -49,7 +51,8 @@ impl<T> Queue<T> {
 
     /// Whether a sender (an IPv6 network counts as one) has so much here that it should send no
     /// more for a while.
-    pub(super) fn is_backlogged(&self, sender: IpAddr) -> bool {
+    #[must_use]
+    pub fn is_backlogged(&self, sender: IpAddr) -> bool {
         // Whoever may have this much cannot be backlogged.
         let allowance = self.allowance();
         if self.waiting.load(Ordering::Relaxed) < allowance / 2 {
@@ -63,7 +66,7 @@ impl<T> Queue<T> {
     ///
     /// # Errors
     /// It, where the sender has too much here already.
-    pub(super) fn push(&self, sender: Option<IpAddr>, item: T) -> Result<(), T> {
+    pub fn push(&self, sender: Option<IpAddr>, item: T) -> Result<(), T> {
         let lane = sender.map(network);
         if self.closed.load(Ordering::Relaxed) {
             return Err(item);
@@ -84,7 +87,8 @@ impl<T> Queue<T> {
     }
 
     /// The next one of the sender whose turn it is.
-    pub(super) fn pop(&self) -> Option<T> {
+    #[must_use]
+    pub fn pop(&self) -> Option<T> {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -102,7 +106,7 @@ impl<T> Queue<T> {
     }
 
     /// Nobody will take anything any more: what waits goes, and nothing is added.
-    pub(super) fn close(&self) {
+    pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         let mut lanes = self.lock();
         lanes.lanes.clear();
