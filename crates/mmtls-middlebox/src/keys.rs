@@ -46,7 +46,7 @@ use secrets::Secrets;
 
 use crate::keylog::follow::LineSink;
 
-/// Deliveries that may wait for one worker.
+/// Record keys that may wait for one worker, with other deliveries as one each.
 const QUEUE: usize = 1 << 16;
 
 /// Bytes of a key log's lines that may wait, for all workers together; then its follower waits.
@@ -137,11 +137,20 @@ impl KeyDelivery {
         }
     }
 
+    /// What it takes of a queue: each record key has an opener. What lines take is limited apart.
+    fn weight(&self) -> usize {
+        match self {
+            Self::Keys(keys) => keys.keys.len().max(1),
+            Self::Live(keys) => keys.keys.len().max(1),
+            Self::Null { .. } | Self::Lines(_) | Self::Opened { .. } => 1,
+        }
+    }
+
     /// What it takes of a turn. Lines are as many deliveries as there may be secrets in them.
     fn cost(&self) -> usize {
         match self {
-            Self::Keys(_) | Self::Null { .. } | Self::Live(_) | Self::Opened { .. } => 1,
             Self::Lines(lines) => 1 + lines.text.len() / BYTES_PER_DELIVERY,
+            other => other.weight(),
         }
     }
 }
@@ -162,6 +171,12 @@ struct WorkerQueue {
 }
 
 impl WorkerQueue {
+    /// Adds a delivery of a sender; `false` where too much of it waits already, or nobody takes it any more.
+    fn push(&self, sender: Option<IpAddr>, routed: Routed) -> bool {
+        let weight = routed.delivery.weight();
+        self.queue.push(sender, weight, routed).is_ok()
+    }
+
     /// Wakes the worker, after what was put into its queue. One that is awake looks into the queue
     /// anyway, and a wake is two system calls.
     fn ring(&self) {
@@ -209,9 +224,9 @@ impl KeyReceiver {
                     return Some(delivery);
                 }
             }
-            match self.next.queue.push(sender, Routed { delivery, passed: passed + 1 }) {
-                Ok(()) => self.next.ring(),
-                Err(_) => self.router.count_lost(),
+            match self.next.push(sender, Routed { delivery, passed: passed + 1 }) {
+                true => self.next.ring(),
+                false => self.router.count_lost(),
             }
             if kept.is_some() {
                 return kept;
@@ -514,9 +529,9 @@ impl WorkerSink {
             _ => return Ok(()),
         };
         let session = delivery.session();
-        match self.queues[home].queue.push(Some(sender), Routed { delivery, passed: 0 }) {
-            Ok(()) => self.dirty[home] = true,
-            Err(_) => {
+        match self.queues[home].push(Some(sender), Routed { delivery, passed: 0 }) {
+            true => self.dirty[home] = true,
+            false => {
                 self.router.count_lost();
                 if let Some((_, client_random)) = session {
                     return Err(Refused { client_random, reason: Reason::CAPACITY });
@@ -568,7 +583,7 @@ impl LineSink for WorkerLines {
         for queue in &self.queues {
             let delivery = KeyDelivery::Lines(Arc::clone(&lines));
             // What of these waits is limited by its bytes; a worker that is gone takes none.
-            if queue.queue.push(None, Routed { delivery, passed: 0 }).is_ok() {
+            if queue.push(None, Routed { delivery, passed: 0 }) {
                 queue.ring();
             }
         }
@@ -596,9 +611,9 @@ impl KeySink for WorkerSink {
         drop(messages);
         for queue in &self.queues {
             let delivery = KeyDelivery::Opened { address, connection };
-            match queue.queue.push(Some(address), Routed { delivery, passed: 0 }) {
-                Ok(()) => queue.ring(),
-                Err(_) => self.router.count_lost(),
+            match queue.push(Some(address), Routed { delivery, passed: 0 }) {
+                true => queue.ring(),
+                false => self.router.count_lost(),
             }
         }
     }

@@ -42,7 +42,7 @@ impl Orders {
         // What is for nobody any more counts together: the thread is soon done with it.
         let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let address = self.addresses().get(&order.0).copied().unwrap_or(nobody);
-        self.queue.push(Some(address), order)
+        self.queue.push(Some(address), 1, order)
     }
 
     /// The next one.

@@ -12,15 +12,21 @@ use super::admission::network;
 
 /// What waits, of one sender each.
 struct Lanes<T> {
-    lanes: HashMap<Option<IpAddr>, VecDeque<T>>,
+    lanes: HashMap<Option<IpAddr>, Lane<T>>,
     /// Senders of whom something waits, in the order of their turns.
     turns: VecDeque<Option<IpAddr>>,
+}
+
+/// What waits of one sender, and what each of it weighs.
+struct Lane<T> {
+    items: VecDeque<(usize, T)>,
+    weight: usize,
 }
 
 /// The queue.
 pub struct Queue<T> {
     lanes: Mutex<Lanes<T>>,
-    /// How much waits: whoever polls an empty queue needs no lock.
+    /// The weight of what waits: whoever polls an empty queue needs no lock.
     waiting: AtomicUsize,
     /// Nobody takes anything any more.
     closed: AtomicBool,
@@ -28,7 +34,7 @@ pub struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// One in which so much may wait.
+    /// One in which so much weight may wait.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -44,7 +50,7 @@ impl<T> Queue<T> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many of a sender may wait now.
+    /// How much of a sender may wait now.
     fn allowance(&self) -> usize {
         self.capacity.saturating_sub(self.waiting.load(Ordering::Relaxed))
     }
@@ -59,14 +65,14 @@ impl<T> Queue<T> {
             return false;
         }
         let lanes = self.lock();
-        lanes.lanes.get(&Some(network(sender))).is_some_and(|lane| lane.len() >= allowance / 2)
+        lanes.lanes.get(&Some(network(sender))).is_some_and(|lane| lane.weight >= allowance / 2)
     }
 
-    /// Adds what a sender sent; `None` is this host, whose lines are limited elsewhere.
+    /// Adds what a sender sent; `None` is this host, whose lines are limited elsewhere. The weight is 1 or more.
     ///
     /// # Errors
     /// It, where the sender has too much here already.
-    pub fn push(&self, sender: Option<IpAddr>, item: T) -> Result<(), T> {
+    pub fn push(&self, sender: Option<IpAddr>, weight: usize, item: T) -> Result<(), T> {
         let lane = sender.map(network);
         if self.closed.load(Ordering::Relaxed) {
             return Err(item);
@@ -74,15 +80,17 @@ impl<T> Queue<T> {
         let mut lanes = self.lock();
         let allowance = self.allowance();
         let Lanes { lanes, turns } = &mut *lanes;
-        if lane.is_some() && lanes.get(&lane).map_or(0, VecDeque::len) >= allowance {
+        let waits = lanes.get(&lane).map_or(0, |own| own.weight);
+        if lane.is_some() && waits + weight > allowance {
             return Err(item);
         }
         let own = lanes.entry(lane).or_insert_with(|| {
             turns.push_back(lane);
-            VecDeque::new()
+            Lane { items: VecDeque::new(), weight: 0 }
         });
-        own.push_back(item);
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        own.items.push_back((weight, item));
+        own.weight += weight;
+        self.waiting.fetch_add(weight, Ordering::Relaxed);
         Ok(())
     }
 
@@ -96,13 +104,14 @@ impl<T> Queue<T> {
         let Lanes { lanes, turns } = &mut *lanes;
         let lane = turns.pop_front()?;
         let own = lanes.get_mut(&lane)?;
-        let item = own.pop_front();
-        match own.is_empty() {
+        let (weight, item) = own.items.pop_front()?;
+        own.weight -= weight;
+        match own.items.is_empty() {
             true => drop(lanes.remove(&lane)),
             false => turns.push_back(lane),
         }
-        self.waiting.fetch_sub(usize::from(item.is_some()), Ordering::Relaxed);
-        item
+        self.waiting.fetch_sub(weight, Ordering::Relaxed);
+        Some(item)
     }
 
     /// Nobody will take anything any more: what waits goes, and nothing is added.
@@ -124,7 +133,7 @@ mod tests {
         let queue = Queue::new(1000);
         let sender = |last: u8| Some(IpAddr::from([10, 0, 0, last]));
         let flood = |last, count| {
-            (0..count).filter(|number| queue.push(sender(last), *number).is_ok()).count()
+            (0..count).filter(|number| queue.push(sender(last), 1, *number).is_ok()).count()
         };
         assert_eq!(flood(1, 5000), 500);
         assert!(queue.is_backlogged([10, 0, 0, 1].into()));
@@ -147,17 +156,29 @@ mod tests {
         let queue = Queue::new(1000);
         let taken = (0..5000u16).filter(|number| {
             let sender = IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, *number]);
-            queue.push(Some(sender), ()).is_ok()
+            queue.push(Some(sender), 1, ()).is_ok()
         });
         assert_eq!(taken.count(), 500);
     }
 
     #[test]
+    fn refuses_more_weight_of_a_sender_than_is_left_for_others() {
+        let queue = Queue::new(1000);
+        let sender = IpAddr::from([10, 0, 0, 1]);
+        let push = || queue.push(Some(sender), 16, ()).is_ok();
+        assert_eq!((0..100).take_while(|_| push()).count(), 31);
+        assert!(queue.is_backlogged(sender));
+        (0..31).for_each(|_| queue.pop().unwrap());
+        assert!(queue.pop().is_none() && !queue.is_backlogged(sender));
+        assert!(push());
+    }
+
+    #[test]
     fn accepts_nothing_where_nobody_takes_it() {
         let queue = Queue::new(10);
-        queue.push(None, 1).unwrap();
+        queue.push(None, 1, 1).unwrap();
         queue.close();
-        assert_eq!(queue.push(None, 2), Err(2));
+        assert_eq!(queue.push(None, 1, 2), Err(2));
         assert_eq!(queue.pop(), None);
     }
 }

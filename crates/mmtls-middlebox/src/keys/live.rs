@@ -74,9 +74,9 @@ impl WorkerSink {
                 continue;
             };
             let routed = Routed { delivery: KeyDelivery::Live(Box::new(keys)), passed: 0 };
-            match self.queues[at].queue.push(Some(sender), routed) {
-                Ok(()) => self.dirty[at] = true,
-                Err(_) => {
+            match self.queues[at].push(Some(sender), routed) {
+                true => self.dirty[at] = true,
+                false => {
                     self.router.count_lost();
                     return Err(refused(Reason::CAPACITY));
                 }

@@ -31,7 +31,7 @@ fn accepts_deliveries_at_whichever_worker_knows_the_session() {
     let (sink, mut receivers, router) = queues(Share { engines: 3, ..Share::ALL }).unwrap();
     for home in 0..3 {
         for owner in 0..3 {
-            sink.queues[home].queue.push(SENDER, null(7)).ok().unwrap();
+            assert!(sink.queues[home].push(SENDER, null(7)));
             let mut taken = Vec::new();
             for turn in 0..6 {
                 let at = turn % 3;
@@ -93,18 +93,42 @@ fn accepts_deliveries_for_sessions_that_nobody_knows_yet_at_every_worker() {
 fn refuses_to_look_at_more_than_the_limit() {
     let (sink, mut receivers, router) = queues(Share { engines: 2, ..Share::ALL }).unwrap();
     for _ in 0..10 {
-        sink.queues[0].queue.push(SENDER, null(1)).ok().unwrap();
+        assert!(sink.queues[0].push(SENDER, null(1)));
     }
     let mut limit = 4;
     assert!(receivers[0].take(&mut limit, |_, _| false).is_none());
     assert_eq!(limit, 0);
     // What does not fit is counted, for the operator.
     for _ in 0..QUEUE {
-        let _ = sink.queues[1].queue.push(SENDER, null(2));
+        let _ = sink.queues[1].push(SENDER, null(2));
     }
     let mut limit = 6;
     assert!(receivers[0].take(&mut limit, |_, _| false).is_none());
     assert_eq!(router.queue_full.load(Ordering::Relaxed), 6);
+}
+
+/// Each key has an opener: it is they that take memory and time.
+#[test]
+fn refuses_more_keys_of_a_sender_than_messages_with_one() {
+    let (mut sink, mut receivers, _router) = queues(Share::ALL).unwrap();
+    let entry = |updates| {
+        let epoch = Epoch::application(updates).unwrap();
+        KeyEntry::new(Direction::ClientToServer, epoch, &[7; 16], &[8; 12], &[]).unwrap()
+    };
+    let keys = || SessionKeys {
+        client_random: [7; 32],
+        server_random: None,
+        version: ProtocolVersion::TLS_1_3.0,
+        cipher_suite: CipherSuite::TLS_AES_128_GCM_SHA256.0,
+        flow: None,
+        keys: (0..16).map(entry).collect(),
+    };
+    let mut deliver = || sink.deliver(SENDER.unwrap(), 1, Message::SessionKeys(keys()));
+    let taken = (0..QUEUE).take_while(|_| deliver().is_ok()).count();
+    assert_eq!(taken, QUEUE / 16 / 2);
+    let mut limit = 1024;
+    let in_turn = std::iter::from_fn(|| receivers[0].take(&mut limit, |_, _| true)).count();
+    assert_eq!(in_turn, 1024 / 16);
 }
 
 #[test]
