@@ -27,6 +27,9 @@ struct Inbox(Arc<Mutex<Received>>);
 struct Received {
     messages: Vec<(Peer, Message)>,
     batches: usize,
+    /// Messages until the end of the last batch, and of the largest one.
+    batched: usize,
+    largest_batch: usize,
     closed: usize,
     keep: bool,
     count: usize,
@@ -43,7 +46,10 @@ impl KeySink for Inbox {
     }
 
     fn batch_end(&mut self) {
-        self.0.lock().unwrap().batches += 1;
+        let mut received = self.0.lock().unwrap();
+        received.batches += 1;
+        received.largest_batch = received.largest_batch.max(received.count - received.batched);
+        received.batched = received.count;
     }
 
     fn closed(&mut self, _peer: &Peer) {
@@ -641,6 +647,67 @@ fn accepts_keys_while_another_endpoint_floods() {
     flood.kill().unwrap();
     flood.wait().unwrap();
     writer.join().unwrap();
+}
+
+/// Each answer is a record of its own.
+#[test]
+fn accepts_many_pings_and_answers_the_last_of_those_that_come_together() {
+    const COUNT: u64 = 100_000;
+    let pki = Pki::new("pings");
+    let inbox = Inbox::new();
+    let server = server(&pki, loopback(), &inbox);
+    let address = server.local_addr().to_string();
+    let mut peer = Command::new("openssl")
+        .args(["s_client", "-quiet", "-alpn", "mmtls-keys/1", "-connect", &address])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let message = |kind, number: u64| [&[1, kind, 0, 8][..], &number.to_be_bytes()].concat();
+    let mut said = vec![1, 1, 0, 5, 0, 0, 0, 0, 0];
+    (1..=COUNT).for_each(|number| said.extend(message(7, number)));
+    let mut input = peer.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || input.write_all(&said).map(|()| input));
+    let mut heard = Vec::new();
+    let mut output = peer.stdout.take().unwrap();
+    let last = message(8, COUNT);
+    while !heard.ends_with(&last) {
+        let mut buffer = [0; 4096];
+        let count = output.read(&mut buffer).unwrap();
+        assert!(count > 0, "closed: {:?}", server.counters());
+        heard.extend_from_slice(&buffer[..count]);
+    }
+    assert!(heard.len() < last.len() * COUNT as usize / 8, "{} bytes", heard.len());
+    assert_eq!((server.counters().open, server.counters().malformed), (1, 0));
+    peer.kill().unwrap();
+    peer.wait().unwrap();
+    drop(writer.join().unwrap());
+}
+
+/// However many connections it has, the others wait for one of them at most.
+#[test]
+fn refuses_a_network_more_of_a_loop_with_more_connections() {
+    const CONNECTIONS: usize = 16;
+    const MESSAGES: u32 = 6000;
+    let pki = Pki::new("loop");
+    let inbox = Inbox::default();
+    let server = server(&pki, loopback(), &inbox);
+    let flood: Vec<Client> =
+        (0..CONNECTIONS).map(|_| client(config(&pki, server.local_addr()))).collect();
+    assert!(flood.iter().all(|client| client.wait_connected(PATIENCE)));
+    // The server waits for the first message's turn, until the sockets are full of others.
+    let received = inbox.0.lock().unwrap();
+    for client in &flood {
+        (0..MESSAGES).for_each(|number| client.send(&null(number)).unwrap());
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    drop(received);
+    inbox.wait(CONNECTIONS * MESSAGES as usize);
+    until(|| inbox.0.lock().unwrap().largest_batch > 0);
+    let largest = inbox.0.lock().unwrap().largest_batch;
+    eprintln!("{largest} messages in a loop");
+    assert!(largest < 10_000, "{largest} messages in a loop");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Admission control of the key server: whose connections are counted together, and which one is closed when all
-//! slots are taken.
+//! Admission control of the key server: whose connections are counted together, which one is closed when all
+//! slots are taken, and how much is read of each network before the others get their turn.
 //!
 //! Refuses nothing by itself. An endpoint has as many addresses of its IPv6 network as it likes,
 //! and whoever has a site's network has many of those: so the largest holder is sought from sites
@@ -19,6 +19,30 @@ pub fn network(address: IpAddr) -> IpAddr {
 pub(super) fn max_per_network(address: IpAddr, max_connections: usize) -> usize {
     let networks = if address.is_ipv4() { 16 } else { 4 };
     (max_connections / networks).max(8)
+}
+
+/// Reads from the sockets of a network before the others get their turn, as many as from a single one; each is 4 KiB or more.
+const READS: usize = 64;
+
+/// What may still be read of each network in this loop.
+#[derive(Default)]
+pub(super) struct Reads(HashMap<IpAddr, usize>);
+
+impl Reads {
+    /// A new loop.
+    pub(super) fn begin(&mut self) {
+        self.0.clear();
+    }
+
+    /// How many are left of those of this address's network.
+    pub(super) fn left(&mut self, address: IpAddr) -> &mut usize {
+        self.0.entry(network(address)).or_insert(READS)
+    }
+
+    /// As many, for one who speaks for others.
+    pub(super) fn of_key_server() -> usize {
+        READS
+    }
 }
 
 /// Bits of IPv4 and IPv6 that are compared, from sites to hosts.
@@ -82,6 +106,17 @@ fn largest_network(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refuses_a_network_more_reads_with_more_connections() {
+        let mut reads = Reads::default();
+        let [one, same, other] =
+            ["2001:db8::1", "2001:db8::2", "10.0.0.1"].map(|it| it.parse().unwrap());
+        *reads.left(one) -= 60;
+        assert_eq!([one, same, other].map(|it| *reads.left(it)), [4, 4, READS]);
+        reads.begin();
+        assert_eq!(*reads.left(same), READS);
+    }
 
     /// Opens so many connections, from addresses in turn, where there are 64 slots; returns how many were admitted.
     fn fill(slots: &mut Vec<(usize, IpAddr)>, addresses: &[&str], count: usize) -> usize {

@@ -19,10 +19,10 @@ use super::tls::{Output, ReadError, export, read_messages};
 use crate::message::{self, ALPN, Decoder, Greeting, Message, Relayed};
 use crate::sealed::Secret;
 
-/// Reads from the socket before the other connections get their turn; each is 4 KiB or more.
-const TURN: usize = 64;
 /// Bytes that may wait for a peer that does not read.
 const MAX_UNREAD_BYTES: usize = 64 * 1024;
+/// Bytes of messages that are written together: each write is a system call.
+const MAX_UNSENT_BYTES: usize = 16 * 1024;
 
 /// What is to become of a connection after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,10 @@ pub(super) struct Connection {
     failed: bool,
     /// Bytes that a key server was sent since it had read all.
     unread: usize,
+    /// Bytes of messages that were not written yet.
+    unsent: usize,
+    /// The last ping of this turn.
+    ping: Option<u64>,
 }
 
 impl Connection {
@@ -117,6 +121,8 @@ impl Connection {
             skipped_before: 0,
             failed: false,
             unread: 0,
+            unsent: 0,
+            ping: None,
         })
     }
 
@@ -146,12 +152,13 @@ impl Connection {
         total - std::mem::replace(&mut self.skipped_before, total)
     }
 
-    /// Reads, delivers and writes. `ending`: the poll saw that the peer sends no more, and will
-    /// not say so again. `deliver` says whether more is wanted: without it the turn ends.
+    /// Reads, delivers and writes, with at most so many `reads`, each of 4 KiB or more. `ending`: the poll saw that the peer
+    /// sends no more, and will not say so again. `deliver` says whether more is wanted: without it the turn ends.
     pub(super) fn turn(
         &mut self,
         now: Instant,
         ending: bool,
+        reads: &mut usize,
         terms: &Terms<'_>,
         mut deliver: impl FnMut(&Peer, Said) -> bool,
     ) -> Disposition {
@@ -159,7 +166,8 @@ impl Connection {
         let mut deliver = |peer: &Peer, said: Said| {
             wanted.set(deliver(peer, said) && wanted.get());
         };
-        for _ in 0..TURN {
+        while let Some(left) = reads.checked_sub(1) {
+            *reads = left;
             let mut input = Input { stream: &mut self.stream, exhausted: false };
             let read = self.tls.read_tls(&mut input);
             let exhausted = input.exhausted;
@@ -168,7 +176,7 @@ impl Connection {
                 Ok(0) => return Disposition::HandshakeFailed,
                 Ok(_) => (self.last_heard, self.pinged) = (now, false),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return self.flush(Disposition::Keep);
+                    return self.end_turn(Disposition::Keep);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => {
@@ -185,10 +193,24 @@ impl Connection {
                 break;
             }
             if disposition != Disposition::Keep || exhausted && !ending {
-                return self.flush(disposition);
+                return self.end_turn(disposition);
             }
         }
-        self.flush(Disposition::Again)
+        self.end_turn(Disposition::Again)
+    }
+
+    /// Answers and writes. Of pings that came together the last one is answered: each answer is a record, and any number of
+    /// pings fits into a turn.
+    fn end_turn(&mut self, disposition: Disposition) -> Disposition {
+        let goes_on = matches!(disposition, Disposition::Keep | Disposition::Again);
+        if let Some(number) = self.ping.take()
+            && goes_on
+            && let Ok(pong) = message::encode(&Message::Pong(number))
+            && !self.queue(&pong)
+        {
+            return self.flush(Disposition::Malformed);
+        }
+        self.flush(disposition)
     }
 
     /// Whether its certificate, which an authority has signed, has one of these names.
@@ -219,8 +241,8 @@ impl Connection {
         // Looked at for the hello alone.
         let may_relay = !self.open && self.is_named(key_servers);
         let mut secret = may_relay.then(|| export(&self.tls).ok()).flatten();
-        let mut answers = Vec::new();
-        let (peer, open) = (&mut self.peer, &mut self.open);
+        let mut is_welcome = false;
+        let (peer, open, ping) = (&mut self.peer, &mut self.open, &mut self.ping);
         let mut allowed = true;
         let mut is_new_key_server = false;
         let read = read_messages(&mut self.tls, &mut self.decoder, |message| {
@@ -239,17 +261,14 @@ impl Connection {
                     is_new_key_server = peer.is_key_server;
                     // Before the peer can know that it is welcome.
                     deliver(peer, Said::Hello(secret));
-                    answers.push(welcome.to_vec());
+                    is_welcome = true;
                 }
                 _ if !*open => allowed = false,
                 Message::SessionKeys(_)
                 | Message::LiveKeys(_)
                 | Message::NullKeys(_)
                 | Message::Refused(_) => deliver(peer, Said::Message(message)),
-                Message::Ping(number) => {
-                    let pong = message::encode(&Message::Pong(number));
-                    answers.extend(pong.ok().map(|bytes| bytes.to_vec()));
-                }
+                Message::Ping(number) => *ping = Some(number),
                 Message::Pong(_) => {}
                 Message::EndpointOpened(_) | Message::EndpointClosed(_) if peer.is_key_server => {
                     deliver(peer, Said::Message(message));
@@ -279,10 +298,9 @@ impl Connection {
             Ok(()) | Err(ReadError::Malformed(_)) => return Disposition::Malformed,
             Err(ReadError::Tls(_)) => return broken,
         }
-        if answers.iter().all(|answer| self.queue(answer)) {
-            Disposition::Keep
-        } else {
-            Disposition::Malformed
+        match !is_welcome || self.queue(welcome) {
+            true => Disposition::Keep,
+            false => Disposition::Malformed,
         }
     }
 
@@ -293,7 +311,7 @@ impl Connection {
         self.tls.writer().write_all(bytes).is_ok()
     }
 
-    /// Sends a message; `false` when the peer does not read. A key server is not given up for that, which has messages for
+    /// Sends a message, at the latest with the next [`Self::send_rest`]; `false` when the peer does not read. A key server is not given up for that, which has messages for
     /// many: it misses some.
     pub(super) fn send(&mut self, bytes: &[u8]) -> bool {
         if self.peer.is_key_server {
@@ -310,7 +328,13 @@ impl Connection {
             let _ = self.stream.shutdown(std::net::Shutdown::Both);
             return false;
         }
-        self.flush(Disposition::Keep) == Disposition::Keep
+        self.unsent += bytes.len();
+        self.unsent < MAX_UNSENT_BYTES || self.send_rest()
+    }
+
+    /// Sends what was not written yet; `false` when the network has closed the connection, which the poll reports, too.
+    pub(super) fn send_rest(&mut self) -> bool {
+        self.unsent == 0 || self.flush(Disposition::Keep) == Disposition::Keep
     }
 
     /// Asks a silent peer, once, whether it is still there.
@@ -320,10 +344,12 @@ impl Connection {
         {
             // A peer that cannot take it is silent, too.
             self.send(&ping);
+            self.send_rest();
         }
     }
 
     fn flush(&mut self, disposition: Disposition) -> Disposition {
+        self.unsent = 0;
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut Output(&mut self.stream)) {
                 Ok(_) => {}

@@ -25,7 +25,7 @@ use slab::Slab;
 use zeroize::Zeroizing;
 
 pub use super::admission::network;
-use super::admission::{connection_to_close, handshake_to_close, max_per_network};
+use super::admission::{Reads, connection_to_close, handshake_to_close, max_per_network};
 use super::connection::{Connection, Disposition, Said, Terms};
 use super::orders::{Noting, Orders};
 pub use super::peer::{ConnectionId, Peer};
@@ -404,6 +404,7 @@ impl Server {
             connections: Slab::new(),
             per_network: HashMap::new(),
             unfinished: HashSet::new(),
+            reads: Reads::default(),
             paused: HashSet::new(),
             accept_again: false,
             generation: 0,
@@ -462,8 +463,10 @@ struct Worker {
     connections: Slab<Connection>,
     /// Connections per network, see [`network`].
     per_network: HashMap<IpAddr, usize>,
-    /// Slots that used up their turn with input left. A set, so that nobody has two turns in one.
+    /// Slots that used up their turn with input left, or found none. A set, so that nobody has two turns in one; its order
+    /// changes from loop to loop.
     unfinished: HashSet<usize>,
+    reads: Reads,
     /// Slots from which nothing is read, since enough of them waits.
     paused: HashSet<usize>,
     /// The listener used up its turn, or the system had no descriptor left.
@@ -493,6 +496,7 @@ impl Worker {
             self.shared.woken.store(false, Ordering::Release);
             let now = Instant::now();
             let mut delivered = 0;
+            self.reads.begin();
             for slot in std::mem::take(&mut self.paused) {
                 delivered += self.serve(slot, true, now);
             }
@@ -619,9 +623,18 @@ impl Worker {
             self.paused.insert(slot);
             return 0;
         }
+        let mut of_key_server = Reads::of_key_server();
+        let reads = match is_key_server {
+            true => &mut of_key_server,
+            false => self.reads.left(connection.peer().address.ip()),
+        };
+        if *reads == 0 {
+            self.unfinished.insert(slot);
+            return 0;
+        }
         let mut unknown = 0;
         let terms = Terms { welcome: &self.welcome, key_servers: &self.config.key_servers };
-        let disposition = connection.turn(now, ending, &terms, |peer, said| {
+        let disposition = connection.turn(now, ending, reads, &terms, |peer, said| {
             match said {
                 Said::Hello(None) => sink.opened(peer),
                 Said::Hello(Some(secret)) => {
@@ -649,6 +662,7 @@ impl Worker {
                 let sent = message::encode(&answer).is_ok_and(|bytes| connection.send(&bytes));
                 add(&tally.undelivered, u64::from(!sent));
             }
+            connection.send_rest();
         }
         add(&tally.messages, count);
         add(&tally.skipped, connection.take_skipped() + unknown);
@@ -696,23 +710,35 @@ impl Worker {
     }
 
     fn send_orders(&mut self) {
-        for _ in 0..ORDER_TURN {
-            let Some((to, bytes)) = self.shared.orders.pop() else {
-                return;
-            };
+        let mut written_to = HashSet::new();
+        let mut count = 0;
+        while count < ORDER_TURN
+            && let Some((to, bytes)) = self.shared.orders.pop()
+        {
+            count += 1;
             let to = if to.is_relayed() { self.relay.way(to) } else { Some(to) };
             let sent = to
                 .and_then(|to| self.connections.get_mut(to.low() as usize).zip(Some(to)))
                 .filter(|(connection, to)| {
                     connection.peer().connection == *to && connection.is_open()
                 })
-                .is_some_and(|(connection, _)| connection.send(&bytes));
+                .is_some_and(|(connection, to)| {
+                    written_to.insert(to.low() as usize);
+                    connection.send(&bytes)
+                });
             if !sent {
                 add(&self.shared.tally.undelivered, 1);
             }
         }
-        // More may wait: look at the others first, then go on.
-        self.shared.wake();
+        for slot in written_to {
+            if let Some(connection) = self.connections.get_mut(slot) {
+                connection.send_rest();
+            }
+        }
+        if count == ORDER_TURN {
+            // More may wait: look at the others first, then go on.
+            self.shared.wake();
+        }
     }
 
     fn enforce_deadlines(&mut self, now: Instant) {

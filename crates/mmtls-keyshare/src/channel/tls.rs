@@ -186,15 +186,28 @@ impl fmt::Display for ReadError {
     }
 }
 
+/// Bytes of records that are joined for one write.
+const MAX_JOINED_BYTES: usize = 16 * 1024;
+
 /// A socket to write TLS to. The standard library writes one buffer with `send` and
 /// `MSG_NOSIGNAL`, but several with `writev`, which has no such flag: on a connection that the
-/// peer reset, SIGPIPE would end a host that does not ignore it, as C programs do not. So the
-/// default `write_vectored` stays, which writes the first buffer alone.
+/// peer reset, SIGPIPE would end a host that does not ignore it, as C programs do not. So several are joined first.
 pub(super) struct Output<'a, W>(pub(super) &'a mut W);
 
 impl<W: Write> Write for Output<'_, W> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         self.0.write(buffer)
+    }
+
+    fn write_vectored(&mut self, buffers: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        let mut joined = Vec::new();
+        for (at, buffer) in buffers.iter().enumerate() {
+            if joined.len() + buffer.len() > MAX_JOINED_BYTES || buffers.len() == 1 {
+                return self.0.write(if at == 0 { buffer } else { &joined });
+            }
+            joined.extend_from_slice(buffer);
+        }
+        self.0.write(&joined)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -235,11 +248,13 @@ pub(super) fn read_messages<S: SideData>(
 mod tests {
     use super::*;
 
-    struct NoVectors(usize);
+    /// How many bytes were written, and how often.
+    struct NoVectors(usize, usize);
 
     impl Write for NoVectors {
         fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
             self.0 += buffer.len();
+            self.1 += 1;
             Ok(buffer.len())
         }
 
@@ -262,10 +277,31 @@ mod tests {
         let name = "localhost".try_into().unwrap();
         let mut tls = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
         tls.send_close_notify();
-        let mut socket = NoVectors(0);
+        let mut socket = NoVectors(0, 0);
         while tls.wants_write() {
             assert!(tls.write_tls(&mut Output(&mut socket)).unwrap() > 0);
         }
         assert!(socket.0 > 0);
+        // The hello and the alert.
+        assert_eq!(socket.1, 1);
+    }
+
+    #[test]
+    fn accepts_any_number_of_buffers() {
+        let buffers = |sizes: &[usize]| {
+            let bytes = vec![0; sizes.iter().copied().max().unwrap_or(0)];
+            let buffers: Vec<_> =
+                sizes.iter().map(|size| io::IoSlice::new(&bytes[..*size])).collect();
+            let mut socket = NoVectors(0, 0);
+            let written = Output(&mut socket).write_vectored(&buffers).unwrap();
+            assert_eq!((socket.0, socket.1), (written, 1));
+            written
+        };
+        assert_eq!(buffers(&[]), 0);
+        assert_eq!(buffers(&[100_000]), 100_000);
+        assert_eq!(buffers(&[100_000, 5]), 100_000);
+        assert_eq!(buffers(&[1, 2, 3]), 6);
+        assert_eq!(buffers(&[5, MAX_JOINED_BYTES - 5, 1]), MAX_JOINED_BYTES);
+        assert_eq!(buffers(&[5, MAX_JOINED_BYTES]), 5);
     }
 }
