@@ -14,11 +14,12 @@ use mmtls_record::Direction;
 use crate::audit::{Audit, Cause};
 use crate::rules::{Facts, Rules, Share};
 
-/// Exempt sessions that are remembered: a program may tell of one through its library, and write its key log as well.
-const MAX_EXEMPT: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+/// Exempt sessions that are remembered: a program may tell of one through its library, and write its key log as well. Many
+/// times as many as key logs keep secrets of: those of a session that was forgotten here would be shared.
+const MAX_EXEMPT: NonZeroUsize = NonZeroUsize::new(1 << 16).unwrap();
 
-/// Sessions whose rule is remembered, for questions that come later; the agent keeps the secrets of as many.
-const MAX_DECIDED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+/// Sessions whose rule is remembered, for questions that come later; likewise.
+const MAX_DECIDED: NonZeroUsize = MAX_EXEMPT;
 
 /// What the user agrees to.
 pub struct Consent {

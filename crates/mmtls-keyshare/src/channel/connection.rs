@@ -311,8 +311,8 @@ impl Connection {
         self.tls.writer().write_all(bytes).is_ok()
     }
 
-    /// Sends a message, at the latest with the next [`Self::send_rest`]; `false` when the peer does not read. A key server is not given up for that, which has messages for
-    /// many: it misses some.
+    /// Sends a message, at the latest with the next [`Self::send_rest`]; `false` when the peer does not read. A key server is
+    /// not given up for that, which has messages for many: it misses some.
     pub(super) fn send(&mut self, bytes: &[u8]) -> bool {
         if self.peer.is_key_server {
             let before = if self.tls.wants_write() { self.unread } else { 0 };
