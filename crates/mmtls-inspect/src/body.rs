@@ -56,11 +56,9 @@ impl Bodies {
             Event::RequestEnd(Some(transaction)) => self.end(Side::Client, transaction, sink),
             Event::ResponseEnd(Some(transaction)) => self.end(Side::Server, transaction, sink),
             Event::Complete(transaction) => {
-                // In HTTP/1 the next request may be under way, or, where a request is not kept, the response to another.
+                // In HTTP/1 the next request may be under way, or another response.
                 if transaction.stream_id.is_some() {
                     self.decoders.remove(&key(Side::Client, transaction));
-                }
-                if transaction.stream_id.is_some() || transaction.response.is_some() {
                     self.decoders.remove(&key(Side::Server, transaction));
                 }
                 if let Some(stream) = transaction.stream_id {

@@ -246,8 +246,8 @@ pub enum Anomaly {
     Http2RapidReset,
     /// gRPC with messages that are compressed one by one. They are shown as they are.
     GrpcMessageCoding,
-    /// What endpoints of WebSocket close the connection for, or an answer that switches to it and to HTTP/2. What follows is shown as it is sent, or not at
-    /// all where it was compressed.
+    /// What endpoints of WebSocket close the connection for. What follows is shown as it is sent, or not at
+    /// all where it was compressed. Or an answer that switches to it and to HTTP/2, which is followed as WebSocket.
     WebSocketMalformed,
     /// WebSocket with an extension that is not known. Messages are shown as if without it.
     WebSocketUnknownExtension,

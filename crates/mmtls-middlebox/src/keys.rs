@@ -197,7 +197,7 @@ pub struct KeyReceiver {
 }
 
 impl KeyReceiver {
-    /// The next delivery that is this worker's, of at most `limit` that are looked at; a key log's
+    /// The next delivery that is this worker's, of at most `limit` that are looked at; several keys and a key log's
     /// lines count as many, and the last ones may go beyond the limit. `knows` says whether a
     /// sender's session is.
     pub fn take(

@@ -250,6 +250,12 @@ fn heads_of_responses() {
         ("304", text("HTTP/1.1 304 N\r\nContent-Length: 4\r\n\r\nEVIL"), Cause(Malformed)),
         ("205", text("HTTP/1.1 205 R\r\nContent-Length: 4\r\n\r\nEVIL"), Found),
         ("101 unasked", text("HTTP/1.1 101 S\r\nUpgrade: x\r\n\r\nEVIL"), Found),
+        ("205 without a length", text("HTTP/1.1 205 R\r\n\r\nEVIL"), Cause(Malformed)),
+        (
+            "response behind a 205 without a length",
+            [text("HTTP/1.1 205 R\r\n\r\n"), ok("X: EVIL\r\n", "")].concat(),
+            Cause(Malformed),
+        ),
         ("response inside a 205", within("205 R"), Cause(Malformed)),
         ("response inside a 101 unasked", within("101 S"), Cause(Malformed)),
         (
@@ -267,6 +273,12 @@ fn heads_of_responses() {
     let mut begun = with("Content-Encoding: gzip\r\n");
     let rest = begun.split_off(begun.len() - len + 5);
     let far = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(4000)).repeat(20).into_bytes();
+    let early = vec![
+        (CLIENT, b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n1".to_vec()),
+        (SERVER, [ok("Content-Length: 0\r\n", ""), begun.clone()].concat()),
+        (CLIENT, [b"2", GET.as_bytes()].concat()),
+        (SERVER, rest.clone()),
+    ];
     let pipelined = vec![(CLIENT, GET.into()), (SERVER, begun), (CLIENT, far), (SERVER, rest)];
     check(
         "flow:to_client; file.data; content:\"EVIL\";",
@@ -281,6 +293,7 @@ fn heads_of_responses() {
                 Cause(Malformed),
             ),
             ("many requests behind a response's head", pipelined, Found),
+            ("end of the request before behind a response's head", early, Found),
             ("before the request", vec![(SERVER, ok("", "EVIL")), (CLIENT, GET.into())], Found),
             (
                 "no head before the request",

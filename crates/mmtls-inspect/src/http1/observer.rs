@@ -78,6 +78,10 @@ impl Stream {
         }
     }
 
+    fn has_reported(&self, anomaly: Anomaly) -> bool {
+        self.reported & 1 << anomaly as u32 != 0
+    }
+
     fn message_ended(&mut self) {
         self.state = if self.then_opaque { State::Opaque } else { State::Head };
     }
@@ -95,6 +99,8 @@ pub struct Http1 {
     requesting: Option<u64>,
     /// Its transaction, where it has been answered already: it is not over before its request is.
     answered: Option<Box<Transaction>>,
+    /// The last response had status 205 and no length.
+    behind_unframed: bool,
     /// It was reported that this is HTTP.
     decided: bool,
     /// Body bytes of a response that are reported; the rest is not looked at.
@@ -124,6 +130,7 @@ impl Http1 {
             answering: None,
             requesting: None,
             answered: None,
+            behind_unframed: false,
             decided: false,
             body_limit: None,
         }
@@ -445,6 +452,10 @@ impl Http1 {
         // A response that lost its framing never ended.
         self.response_over(false, sink);
         let Answered { mut transaction, expects, solicited } = self.transactions.answer();
+        if core::mem::take(&mut self.behind_unframed) && !solicited {
+            // To who reads until the end it is the content of what came before.
+            self.report(Side::Server, Anomaly::ConflictingLengths, sink);
+        }
         if let Some(anomaly) = head.meaning.anomaly {
             self.report(Side::Server, anomaly, sink);
         }
@@ -466,6 +477,11 @@ impl Http1 {
         let bodiless = expects == Expects::Head || matches!(status, 204 | 304);
         match head.meaning.framing {
             _ if bodiless => self.response_over(true, sink),
+            // As browsers read it, and as frameworks mean it that take the length away.
+            Framing::Unstated if status == 205 => {
+                self.behind_unframed = true;
+                self.response_over(true, sink);
+            }
             Framing::Length(0) => self.response_over(true, sink),
             Framing::Length(length) => self.server.state = State::Length(length),
             Framing::Chunked => self.server.state = State::Chunked(Chunked::new()),
@@ -739,7 +755,12 @@ impl Http1 {
     /// what others see as its content for the next response. Of 205 browsers do, of 101 Python.
     fn may_have_none(&self) -> bool {
         let response = self.answering.as_ref().and_then(|it| it.response.as_ref());
-        response.is_some_and(|it| matches!(it.status, 101 | 205))
+        response.is_some_and(|it| match it.status {
+            205 => true,
+            // Where the client's bytes are missing, it may have asked.
+            101 => !self.client.has_reported(Anomaly::Gap),
+            _ => false,
+        })
     }
 
     /// Body bytes came by, looked at or not.

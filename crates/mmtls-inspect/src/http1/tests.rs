@@ -258,6 +258,36 @@ fn refuses_codings_that_clients_decode_all_the_same() {
     assert_eq!(events[2..], ["Server http_control_in_head", "200", "< EVIL", "end <"]);
 }
 
+/// Frameworks take the length away, browsers expect no body.
+#[test]
+fn accepts_a_205_without_a_length_between_others() {
+    let ok = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n";
+    let events = observe(&[
+        (Side::Client, GET),
+        (Side::Server, "HTTP/1.1 205 R\r\n\r\n"),
+        (Side::Client, GET),
+        (Side::Server, &format!("{ok}x")),
+    ]);
+    let first = ["GET /a", "end >", "205", "end <"];
+    assert_eq!(events, [&first[..], &["GET /a", "end >", "200", "< x", "end <"]].concat());
+}
+
+/// Who asked for it is not known where bytes are missing.
+#[test]
+fn accepts_an_upgrade_behind_a_gap() {
+    let mut http = Http1::new();
+    let mut anomalies = Vec::new();
+    let mut note = |event: Event<'_>| {
+        if let Event::Anomaly(_, anomaly) = event {
+            anomalies.push(anomaly.name());
+        }
+    };
+    http.data(Side::Client, GET.as_bytes(), &mut note);
+    http.gap(Side::Client, &mut note);
+    http.data(Side::Server, b"HTTP/1.1 101 S\r\nUpgrade: x\r\n\r\n\x81\x01a", &mut note);
+    assert_eq!(anomalies, ["http_gap", "http_unexpected_upgrade"]);
+}
+
 #[test]
 fn refuses_to_let_the_server_decide_what_the_protocol_is() {
     let early = observe(&[(Side::Server, "EVIL"), (Side::Client, GET), (Side::Server, "more")]);

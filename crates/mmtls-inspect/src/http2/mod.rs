@@ -439,7 +439,7 @@ impl Http2 {
         match (&followed, list.status()) {
             // What a client would do with it is its own affair, unless it can still ask for it.
             (None, _) => {
-                if self.may_open(stream) {
+                if self.may_open(stream) && !self.client.lost {
                     self.report(Side::Server, Anomaly::Http2BadHead, sink);
                 }
                 sink(Event::Trailers(Side::Server, None, Fields::http2(&list.fields)));

@@ -94,8 +94,11 @@ pub(super) struct Connection {
     failed: bool,
     /// Bytes that a key server was sent since it had read all.
     unread: usize,
-    /// Bytes of messages that were not written yet.
+    /// Bytes of messages that were not written yet, and how many messages they are.
     unsent: usize,
+    unsent_messages: u64,
+    /// Messages that the network did not take.
+    lost: u64,
     /// The last ping of this turn.
     ping: Option<u64>,
 }
@@ -122,6 +125,8 @@ impl Connection {
             failed: false,
             unread: 0,
             unsent: 0,
+            unsent_messages: 0,
+            lost: 0,
             ping: None,
         })
     }
@@ -329,12 +334,27 @@ impl Connection {
             return false;
         }
         self.unsent += bytes.len();
-        self.unsent < MAX_UNSENT_BYTES || self.send_rest()
+        self.unsent_messages += 1;
+        if self.unsent >= MAX_UNSENT_BYTES {
+            self.write_unsent();
+        }
+        true
     }
 
-    /// Sends what was not written yet; `false` when the network has closed the connection, which the poll reports, too.
-    pub(super) fn send_rest(&mut self) -> bool {
-        self.unsent == 0 || self.flush(Disposition::Keep) == Disposition::Keep
+    /// Sends what was not written yet. Returns how many messages were lost since the last time, because the network has closed
+    /// the connection, which the poll reports, too.
+    pub(super) fn send_rest(&mut self) -> u64 {
+        if self.unsent > 0 {
+            self.write_unsent();
+        }
+        std::mem::take(&mut self.lost)
+    }
+
+    fn write_unsent(&mut self) {
+        let messages = std::mem::take(&mut self.unsent_messages);
+        if self.flush(Disposition::Keep) != Disposition::Keep {
+            self.lost += messages;
+        }
     }
 
     /// Asks a silent peer, once, whether it is still there.

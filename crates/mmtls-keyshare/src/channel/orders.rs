@@ -45,6 +45,11 @@ impl Orders {
         self.queue.push(Some(address), 1, order)
     }
 
+    /// Nobody will send them any more.
+    pub(super) fn close(&self) {
+        self.queue.close();
+    }
+
     /// The next one.
     pub(super) fn pop(&self) -> Option<Order> {
         self.queue.pop()

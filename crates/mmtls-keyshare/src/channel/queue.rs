@@ -1,7 +1,7 @@
 //! A bounded queue from several threads to one that serves networks in turn: of what they have sent, or are sent.
 //!
 //! Refuses to let one sender fill it: each may have as much as is left for all others, so that one
-//! that floods has half of it, two a third each. Seventeen who flood leave nothing to the next one.
+//! that floods has half of it, the next one half of the rest. Some fifteen who flood leave nothing to another.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

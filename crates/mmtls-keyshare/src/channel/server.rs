@@ -452,6 +452,13 @@ impl Drop for Server {
     }
 }
 
+impl Drop for Worker {
+    /// However its thread ends: nothing waits for it any more.
+    fn drop(&mut self) {
+        self.shared.orders.close();
+    }
+}
+
 struct Worker {
     config: ServerConfig,
     welcome: Zeroizing<Vec<u8>>,
@@ -493,7 +500,8 @@ impl Worker {
                 Err(_) => break,
                 Ok(()) => {}
             }
-            self.shared.woken.store(false, Ordering::Release);
+            // Not just a store: what is pushed before whoever pushes finds this set must be seen below.
+            self.shared.woken.swap(false, Ordering::AcqRel);
             let now = Instant::now();
             let mut delivered = 0;
             self.reads.begin();
@@ -662,7 +670,7 @@ impl Worker {
                 let sent = message::encode(&answer).is_ok_and(|bytes| connection.send(&bytes));
                 add(&tally.undelivered, u64::from(!sent));
             }
-            connection.send_rest();
+            add(&tally.undelivered, connection.send_rest());
         }
         add(&tally.messages, count);
         add(&tally.skipped, connection.take_skipped() + unknown);
@@ -732,7 +740,7 @@ impl Worker {
         }
         for slot in written_to {
             if let Some(connection) = self.connections.get_mut(slot) {
-                connection.send_rest();
+                add(&self.shared.tally.undelivered, connection.send_rest());
             }
         }
         if count == ORDER_TURN {
