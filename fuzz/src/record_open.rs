@@ -1,12 +1,14 @@
 //! Records under real ciphers: what an opener does with a record that a stranger sent or changed.
 //!
-//! Claims, for every suite: a sealed record opens to its content and to no other; a changed one,
+//! Claims, for every suite: a sealed record opens to its content and to no other (in TLS 1.3 where peers take such); a changed one,
 //! or one at another sequence number, does not open; no fragment is too short, too long or too
 //! odd to be refused; content is no longer than announced. The opener is a
 //! middlebox's, so the last bytes of a record with a private tag mean nothing to it: those
 //! claims are for the endpoint's opener too, which has both keys.
 
-use mmtls_engine::tls::{ContentType, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN};
+use mmtls_engine::tls::{
+    ContentType, OpenError, OpenRecord, Opened, ProtocolVersion, RECORD_HEADER_LEN,
+};
 use mmtls_record::private_tag::{self, PRIVATE_TAG_LEN};
 use mmtls_record::{PrivateTagOpener, PrivateTagSealer, Sealer, open_record, suite};
 
@@ -67,6 +69,16 @@ pub fn record_open(data: &[u8]) {
         (*header, fragment.to_vec())
     };
     let (header, fragment) = split(&record);
+    let is_taken = match kind {
+        ContentType::APPLICATION_DATA => true,
+        ContentType::HANDSHAKE => !content.is_empty(),
+        ContentType::ALERT => content.len() == 2,
+        _ => false,
+    };
+    if version == ProtocolVersion::TLS_1_3.0 && !is_taken {
+        assert!(open(&*opener, sequence, header, &fragment).is_err(), "no peer takes it");
+        return;
+    }
     let (opened, bytes) = open(&*opener, sequence, header, &fragment).expect("an honest record");
     assert_eq!((opened.content_type, &bytes[..]), (kind, content));
     if other_sequence != sequence {

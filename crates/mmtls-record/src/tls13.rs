@@ -147,6 +147,30 @@ mod tests {
     }
 
     #[test]
+    fn refuses_what_no_peer_takes() {
+        let (sealer, opener) = pair(0x1301, 16);
+        let open = |content_type: ContentType, content: &[u8]| {
+            let record = sealer.seal(0, content_type, content, 4).unwrap();
+            let mut out = [0; 64];
+            let opened = opener.open(0, header(&record), &record[5..], &mut out);
+            opened.map(|opened| opened.content_type)
+        };
+        let legal: Vec<u8> = (1..=255).filter(|it| open(ContentType(*it), b"ab").is_ok()).collect();
+        assert_eq!(
+            legal.iter().map(|it| ContentType(*it)).collect::<Vec<_>>(),
+            [ContentType::ALERT, ContentType::HANDSHAKE, ContentType::APPLICATION_DATA]
+        );
+        for (content_type, content) in [
+            (ContentType::ALERT, &b"abc"[..]),
+            (ContentType::ALERT, b""),
+            (ContentType::HANDSHAKE, b""),
+        ] {
+            assert_eq!(open(content_type, content), Err(OpenError::Malformed), "{content_type:?}");
+        }
+        assert_eq!(open(ContentType::APPLICATION_DATA, b""), Ok(ContentType::APPLICATION_DATA));
+    }
+
+    #[test]
     fn refuses_keys_of_wrong_length() {
         assert_eq!(
             Tls13Opener::new(0x1302, &[0; 16], &[0; 12]).err(),

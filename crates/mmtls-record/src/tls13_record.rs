@@ -1,7 +1,7 @@
 //! What a protected record of TLS 1.3 is made of (RFC 8446, section 5.2), for all that seal or open one.
 //!
-//! Refuses fragments without room for their tags, and inner plaintexts without a content type or
-//! with too much content.
+//! Refuses fragments without room for their tags, and inner plaintexts without a content type, with too much content, or
+//! that no peer would take.
 
 use mmtls_tls::{ContentType, OpenError, Opened};
 
@@ -25,7 +25,16 @@ pub(crate) fn content(inner: &[u8]) -> Result<Opened, OpenError> {
     if type_at > MAX_CONTENT_LEN {
         return Err(OpenError::Malformed);
     }
-    Ok(Opened { content_type: ContentType(inner[type_at]), len: type_at })
+    let content_type = ContentType(inner[type_at]);
+    // Section 5.1; of a heartbeat (RFC 6520) nobody would be told. Whoever makes records that open under other keys, too, has
+    // noise under those: it must not pass for something that is shown to nobody.
+    let is_legal = match content_type {
+        ContentType::APPLICATION_DATA => true,
+        ContentType::HANDSHAKE => type_at > 0,
+        ContentType::ALERT => type_at == 2,
+        _ => false,
+    };
+    if is_legal { Ok(Opened { content_type, len: type_at }) } else { Err(OpenError::Malformed) }
 }
 
 /// Record key and IV of a suite, set up.
