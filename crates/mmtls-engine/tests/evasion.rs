@@ -405,6 +405,35 @@ fn keys_that_fit_nothing_must_not_cost_much() {
     assert!((1024..10_000).contains(&tried), "{tried} trials");
 }
 
+/// Of a record that waits for keys, too: each of them is tried once, also where it takes the place of another.
+#[test]
+fn keys_that_fit_nothing_must_be_tried_once() {
+    const KEYS: u64 = 40;
+    let mut t = T::new();
+    t.open();
+    let hello = hello();
+    let answer = plain(ContentType::HANDSHAKE, &server_hello(&[0x5a; 32], SUITE));
+    t.send(C, 0, 0, flag::ACK, &hello);
+    t.send(S, 0, hello.len() as u64, flag::ACK, &answer);
+    let tiny = [&[23, 3, 3, 0, 16][..], &[7; 16]].concat();
+    // The client's flight: what the server sends behind it waits.
+    t.send(C, hello.len() as i64, answer.len() as u64, flag::ACK, &tiny);
+    let at = (hello.len() + tiny.len()) as u64;
+    let verdict = t.send(S, answer.len() as i64, at, flag::ACK, &sealed(S, 0));
+    assert!(matches!(verdict, Verdict::Hold(_)), "{verdict:?}");
+    let sender = Some(t.ep.client.ip());
+    for number in 0..KEYS {
+        t.source = number / 8;
+        let _ = t.keys_with(S, 0, Box::new(NullKeys(7000 + number)), RANDOM, sender);
+    }
+    assert_eq!(t.engine.counters().trials_failed, KEYS);
+    assert_eq!(t.engine.counters().records_opened, 0);
+    t.source = KEYS;
+    assert_eq!(t.keys(S, 0), Ok(true));
+    assert_eq!(t.engine.counters().records_opened, 1);
+    assert_eq!(t.engine.counters().trials_failed, KEYS);
+}
+
 // Memory.
 
 fn with_room(bytes: usize) -> T {

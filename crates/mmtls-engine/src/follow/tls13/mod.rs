@@ -16,7 +16,7 @@ pub(super) use early::Early;
 use core::mem;
 use std::sync::Arc;
 
-use self::search::Search;
+use self::search::{Search, Tried};
 use self::side::{Read, Side};
 use super::ahead::KeysAhead;
 use super::context::{Context, RawRecord, Step};
@@ -219,6 +219,7 @@ impl Tls13 {
         reporter: &mut Reporter,
         ctx: &mut Context<'_>,
     ) {
+        self.sides[record.direction.index()].note_tried(false);
         if record.fragment.len() > MAX_FRAGMENT_LEN {
             reporter.fail(record.direction, SessionError::MalformedRecord, ctx);
         } else if record.direction == Direction::ClientToServer && !self.early.is_open() {
@@ -228,16 +229,31 @@ impl Tls13 {
     }
 
     /// A protected record before the switch is known: it is a handshake record under keys that
-    /// were not shared, or number 0 of the application epoch. Its tag tells.
+    /// were not shared, or number 0 of the application epoch. Its tag tells. One that waits comes again with each key, and is
+    /// tried with those alone that have come since.
     fn handle_search_record(
         &mut self,
         record: RawRecord<'_>,
         reporter: &mut Reporter,
         ctx: &mut Context<'_>,
     ) -> Step {
+        let at = record.direction.index();
+        let tried = self.sides[at].search().map_or(Tried::default(), |search| search.tried);
+        let step = self.search_record(record, tried, reporter, ctx);
+        self.sides[at].note_tried(step == Step::NeedKeys);
+        step
+    }
+
+    fn search_record(
+        &mut self,
+        record: RawRecord<'_>,
+        tried: Tried,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) -> Step {
         let of_client = record.direction == Direction::ClientToServer;
         let known = (of_client && self.early.try_record(record, reporter, ctx))
-            || self.try_handshake(record, 0, reporter, ctx);
+            || self.try_handshake(record, tried.handshake.into(), reporter, ctx);
         if known {
             return reporter.step();
         }
@@ -251,7 +267,7 @@ impl Tls13 {
                 return Step::Stop;
             }
         }
-        if self.try_switch(record, 0, reporter, ctx) {
+        if self.try_switch(record, tried.candidates.into(), reporter, ctx) {
             return reporter.step();
         }
         let Self { early, sides, client_flight_seen } = self;

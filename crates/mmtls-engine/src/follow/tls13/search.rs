@@ -27,12 +27,20 @@ const MAX_CLIENT_RECORDS: u32 = 8;
 /// all of them.
 const MAX_SERVER_RECORDS: u32 = 1024;
 
+/// How many keys, from the first one on, were tried on the record that waits for keys. There are never many of them.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Tried {
+    pub(super) candidates: u8,
+    pub(super) handshake: u8,
+}
+
 /// The search for the first application record of a direction.
 #[derive(Default)]
 pub(super) struct Search {
     /// Keys that have not opened anything yet. Several, since junk may be delivered before the
     /// right ones.
     pub(super) candidates: Candidates<Box<dyn OpenRecord>>,
+    pub(super) tried: Tried,
     /// Records that did not open, or came before keys, whole, in order. They were forwarded.
     pub(super) backlog: Vec<u8>,
     /// How many they are.

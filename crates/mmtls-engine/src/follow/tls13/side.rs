@@ -8,7 +8,7 @@
 //! Refuses to parse certificates: their bytes go to the handler as they are. Tells where the
 //! handshake ends, so that the switch to application keys need not be searched for.
 
-use super::search::Search;
+use super::search::{Search, Tried};
 use crate::follow::ahead::KeysAhead;
 use crate::follow::context::{Context, RawRecord};
 use crate::follow::epoch::{Epoch, Shown};
@@ -55,6 +55,16 @@ impl Side {
         }
     }
 
+    /// Takes note of the keys that were tried on the present record, which waits for others or is done with.
+    pub(super) fn note_tried(&mut self, waits: bool) {
+        let handshake = self.ahead.handshake.len();
+        if let Read::Searching(search) = &mut self.read {
+            let [candidates, handshake] =
+                [search.candidates.len(), handshake].map(|count| count as u8);
+            search.tried = if waits { Tried { candidates, handshake } } else { Tried::default() };
+        }
+    }
+
     /// The session is idle.
     pub(super) fn rest(&mut self) {
         if let Read::Application(epoch) = &mut self.read {
@@ -86,8 +96,16 @@ impl Side {
 
     /// Adds keys of the handshake; false when they are of no use (any more).
     pub(super) fn add_handshake_keys(&mut self, source: u64, opener: Box<dyn OpenRecord>) -> bool {
-        self.search().is_some_and(|search| !search.finished)
-            && self.ahead.handshake.add(source, opener)
+        let Read::Searching(search) = &mut self.read else {
+            return false;
+        };
+        if search.finished || !self.ahead.handshake.add(source, opener) {
+            return false;
+        }
+        // Where one had to go for it, the others have moved up, and the new one is at the end.
+        let before = self.ahead.handshake.len().saturating_sub(1) as u8;
+        search.tried.handshake = search.tried.handshake.min(before);
+        true
     }
 
     /// Adds keys of the application epochs: the present one's, the next ones', or candidates for the
@@ -101,9 +119,13 @@ impl Side {
     ) -> bool {
         match &mut self.read {
             Read::Searching(search) if number == 0 => {
-                let added = search.candidates.add(source, opener).is_ok();
-                ctx.counters.keys_refused += u64::from(!added);
-                added
+                let added = search.candidates.add(source, opener);
+                ctx.counters.keys_refused += u64::from(added.is_err());
+                if let Ok(Some(_)) = added {
+                    // The others have moved up, and the new one is at the end.
+                    search.tried.candidates = search.tried.candidates.saturating_sub(1);
+                }
+                added.is_ok()
             }
             Read::Application(epoch) if number == epoch.number() && !epoch.has_keys() => {
                 epoch.set_keys(opener);
