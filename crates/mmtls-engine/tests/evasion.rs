@@ -431,7 +431,72 @@ fn keys_that_fit_nothing_must_be_tried_once() {
     t.source = KEYS;
     assert_eq!(t.keys(S, 0), Ok(true));
     assert_eq!(t.engine.counters().records_opened, 1);
-    assert_eq!(t.engine.counters().trials_failed, KEYS);
+    // And on the record that opened once more those that are left: they might open it to something else.
+    assert_eq!(t.engine.counters().trials_failed, KEYS + 15);
+}
+
+/// Under these keys the same records are authentic, and something else.
+#[derive(Clone, Copy)]
+struct OtherContent(NullKeys);
+
+impl OpenRecord for OtherContent {
+    fn open(
+        &self,
+        sequence: u64,
+        header: [u8; 5],
+        fragment: &[u8],
+        plaintext: &mut [u8],
+    ) -> Result<Opened, OpenError> {
+        let opened = self.0.open(sequence, header, fragment, plaintext)?;
+        plaintext[..opened.len].fill(b'?');
+        Ok(opened)
+    }
+}
+
+/// No AEAD commits to a key: two senders who share different ones that open the same record cannot both be honest.
+#[test]
+fn keys_that_open_a_record_to_two_contents_must_not_be_believed() {
+    let right = crate::harness::keys(C, KeyEpoch::Application(0));
+    let later: [(Box<dyn OpenRecord>, bool); 3] = [
+        (Box::new(OtherContent(right)), false),
+        // From the other end.
+        (Box::new(right), true),
+        (Box::new(NullKeys(7000)), true),
+    ];
+    for (keys, is_believed) in later {
+        let mut t = T::new();
+        let at = established(&mut t);
+        let sender = Some(t.ep.client.ip());
+        t.source = 1;
+        let _ = t.keys_with(C, 0, keys, RANDOM, sender);
+        let judged = t.judged();
+        let verdict = t.send(C, at[0] as i64, at[1], flag::ACK, &sealed(C, 1));
+        let errors = t.engine.handler().errors();
+        match is_believed {
+            true => assert!(t.judged() == judged + 1 && errors.is_empty(), "{errors:?}"),
+            false => {
+                assert_eq!(verdict, Verdict::Drop);
+                assert_eq!(errors, [(C, SessionError::Integrity)]);
+            }
+        }
+    }
+    // Both before the first record, whichever came first.
+    for is_first in [true, false] {
+        let mut t = T::new();
+        t.open();
+        let sender = Some(t.ep.client.ip());
+        let mut all: [Box<dyn OpenRecord>; 2] = [Box::new(OtherContent(right)), Box::new(right)];
+        if !is_first {
+            all.reverse();
+        }
+        for (source, keys) in (1..).zip(all) {
+            t.source = source;
+            let _ = t.keys_with(C, 0, keys, RANDOM, sender);
+        }
+        let _ = t.keys(S, 0);
+        t.play(&simple());
+        assert!(t.engine.handler().errors().contains(&(C, SessionError::Integrity)), "{is_first}");
+    }
 }
 
 // Memory.

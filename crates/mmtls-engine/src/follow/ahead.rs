@@ -1,21 +1,23 @@
-//! Keys of one direction that came before their use.
+//! Keys of one direction that came before their use, or for an epoch that has some.
 //!
 //! Refuses more than [`Candidates`] take.
 
+use super::context::{Context, RawRecord};
+use super::epoch::Epoch;
 use super::key_candidates::KeyCandidates;
 use crate::keys::Candidates;
-use crate::tls::OpenRecord;
+use crate::tls::{OpenRecord, Opened};
 
 #[derive(Default)]
 pub(super) struct KeysAhead {
     /// Keys of the encrypted handshake (TLS 1.3), where an endpoint shares them.
     pub(super) handshake: KeyCandidates,
-    /// Keys of application epochs that have not begun.
+    /// Keys of application epochs that have not begun, and others of the present one.
     application: Candidates<(u32, Box<dyn OpenRecord>)>,
 }
 
 impl KeysAhead {
-    /// Keeps keys for an application epoch that has not begun; false when there are too many already.
+    /// Keeps keys for an application epoch that has not begun, or that has some; false when there are too many already.
     pub(super) fn add(&mut self, epoch: u32, source: u64, opener: Box<dyn OpenRecord>) -> bool {
         self.application.add(source, (epoch, opener)).is_ok()
     }
@@ -42,6 +44,36 @@ impl KeysAhead {
             }
         }
         now
+    }
+
+    /// Whether other keys that came for an epoch open its last record, too, and to something else: nobody can tell then what
+    /// the peer reads. Neither AEADs nor a MAC beside a cipher commit to a key, so that whoever knows two can make records
+    /// that are authentic under both. One record tells, since the right keys open all of them.
+    pub(super) fn contradict(
+        &mut self,
+        epoch: &Epoch,
+        record: RawRecord<'_>,
+        opened: Opened,
+        ctx: &mut Context<'_>,
+    ) -> bool {
+        if !self.has(epoch.number()) {
+            return false;
+        }
+        let others = self.take(epoch.number());
+        let (sequence, header) = (epoch.sequence().wrapping_sub(1), record.header.bytes);
+        let mut content = vec![0; record.fragment.len()];
+        let mut contradicts = false;
+        for other in others.iter() {
+            match other.open(sequence, header, record.fragment, &mut content) {
+                Ok(again) => {
+                    contradicts |= again.content_type != opened.content_type
+                        || content.get(..again.len) != ctx.plaintext.get(..opened.len);
+                }
+                // Of whom they are, nobody knows.
+                Err(_) => ctx.counters.trials_failed += 1,
+            }
+        }
+        contradicts
     }
 
     /// The handshake is over, or its keys are of no use.

@@ -123,7 +123,15 @@ impl Tls12 {
                 self.sources[direction.index()] = Some(source);
                 true
             }
-            Some(epoch) if number <= epoch.number() => false,
+            Some(epoch) if number == epoch.number() => {
+                // Not needed, but they may contradict those that are in use.
+                if negotiation.encrypts_then_macs() {
+                    opener.set_encrypt_then_mac();
+                }
+                let _ = ahead.add(number, source, opener);
+                false
+            }
+            Some(epoch) if number < epoch.number() => false,
             _ => ahead.add(number, source, opener),
         }
     }
@@ -145,12 +153,16 @@ impl Tls12 {
         }
         let current = &mut self.epochs[direction.index()];
         let number = current.as_ref().map_or(0, |epoch| epoch.number().saturating_add(1));
-        let keys = self.ahead[direction.index()].take(number).into_items().into_iter().next();
-        let (source, mut opener) = keys.unzip();
-        if let Some(opener) = &mut opener
-            && negotiation.encrypts_then_macs()
-        {
-            opener.set_encrypt_then_mac();
+        let ahead = &mut self.ahead[direction.index()];
+        let mut keys = ahead.take(number).into_items().into_iter().map(|(source, mut opener)| {
+            if negotiation.encrypts_then_macs() {
+                opener.set_encrypt_then_mac();
+            }
+            (source, opener)
+        });
+        let (source, opener) = keys.next().unzip();
+        for (source, other) in keys {
+            let _ = ahead.add(number, source, other);
         }
         self.sources[direction.index()] = source;
         *current = Some(Epoch::new(number, opener));
@@ -208,6 +220,7 @@ impl Tls12 {
                 let content = &ctx.plaintext[..opened.len];
                 opened.content_type == ContentType::HANDSHAKE
                     && messages.push(content, cap).is_err()
+                    || self.ahead[direction.index()].contradict(epoch, record, opened, ctx)
             }
         };
         if failed {

@@ -131,7 +131,12 @@ impl Side {
                 epoch.set_keys(opener);
                 true
             }
-            Read::Application(epoch) if number <= epoch.number() => false,
+            Read::Application(epoch) if number == epoch.number() => {
+                // Not needed, but they may contradict those that are in use.
+                let _ = self.ahead.add(number, source, opener);
+                false
+            }
+            Read::Application(epoch) if number < epoch.number() => false,
             _ => self.ahead.add(number, source, opener),
         }
     }
@@ -157,6 +162,9 @@ impl Side {
                 continue;
             }
             let opener = candidates.take(at);
+            for (source, other) in core::mem::take(candidates).into_items() {
+                let _ = self.ahead.add(0, source, other);
+            }
             self.read = Read::Application(Epoch::new(0, opener));
             self.ahead.drop_handshake_keys();
             return Some(outcome);
@@ -184,6 +192,9 @@ impl Side {
             Some(Shown::Unopened) => self.walker.reset(),
             Some(Shown::Failed) => reporter.fail_record(record.direction, ctx),
             Some(Shown::Opened(opened)) => {
+                if self.ahead.contradict(epoch, record, opened, ctx) {
+                    return reporter.fail_record(record.direction, ctx);
+                }
                 let updated = opened.content_type == ContentType::HANDSHAKE
                     && self.walker.walk(&ctx.plaintext[..opened.len]);
                 if updated {
@@ -226,7 +237,11 @@ impl Side {
             return;
         };
         let next = epoch.number().saturating_add(1);
-        let opener = self.ahead.take(next).take(0);
+        let mut keys = self.ahead.take(next);
+        let opener = keys.take(0);
+        for (source, other) in keys.into_items() {
+            let _ = self.ahead.add(next, source, other);
+        }
         let wanted = opener.is_none();
         *epoch = Epoch::new(next, opener);
         if wanted {
