@@ -116,7 +116,7 @@ counters! {
     records_paused,
     /// Records whose tag did not verify after the switch to application keys.
     records_failed,
-    /// KeyCandidates openings that did not fit: encrypted handshake records.
+    /// Openings with keys that did not fit: of encrypted handshake records, or with others than those in use.
     trials_failed,
     /// Records of the encrypted handshake opened with shared keys.
     handshake_records_opened,

@@ -499,6 +499,25 @@ fn keys_that_open_a_record_to_two_contents_must_not_be_believed() {
     }
 }
 
+/// Who shares keys makes the monitor try them: not on every record.
+#[test]
+fn keys_that_contradict_nothing_must_not_cost_much() {
+    let mut t = T::new();
+    let mut at = established(&mut t);
+    let sender = Some(t.ep.client.ip());
+    let before = t.engine.counters().trials_failed;
+    for record in 1..30 {
+        t.source = record;
+        for number in 0..8 {
+            let _ = t.keys_with(C, 0, Box::new(NullKeys(7000 + number)), RANDOM, sender);
+        }
+        let bytes = sealed(C, record);
+        assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, &bytes), Verdict::Forward);
+        at[0] += bytes.len() as u64;
+        assert_eq!(t.engine.counters().trials_failed - before, 64.min(8 * record));
+    }
+}
+
 // Memory.
 
 fn with_room(bytes: usize) -> T {

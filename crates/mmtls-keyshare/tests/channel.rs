@@ -602,15 +602,8 @@ fn refuses_to_keep_silent_peers_that_answer_no_ping() {
     let answers = client(config(&pki, server.local_addr()));
     assert!(answers.wait_connected(PATIENCE));
     // Says hello, and nothing from then on.
-    let mut silent = Command::new("openssl")
-        .args(["s_client", "-quiet", "-alpn", "mmtls-keys/1", "-connect"])
-        .arg(server.local_addr().to_string())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    silent.stdin.as_mut().unwrap().write_all(&[1, 1, 0, 5, 0, 0, 0, 0, 0]).unwrap();
+    let mut silent = raw_peer(&server, Stdio::null());
+    silent.stdin.as_mut().unwrap().write_all(&HELLO).unwrap();
     wait_for(&server, |c| c.open == 2);
     wait_for(&server, |c| c.open == 1);
     silent.wait().unwrap();
@@ -618,22 +611,30 @@ fn refuses_to_keep_silent_peers_that_answer_no_ping() {
     assert_eq!((server.counters().open, answers.counters().connects), (1, 1));
 }
 
+/// A hello that offers nothing.
+const HELLO: [u8; 9] = [1, 1, 0, 5, 0, 0, 0, 0, 0];
+
+/// A peer whose messages are what is written to it.
+fn raw_peer(server: &Server, heard: Stdio) -> std::process::Child {
+    let address = server.local_addr().to_string();
+    Command::new("openssl")
+        .args(["s_client", "-quiet", "-alpn", "mmtls-keys/1", "-connect", &address])
+        .stdin(Stdio::piped())
+        .stdout(heard)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
 #[test]
 fn accepts_keys_while_another_endpoint_floods() {
     let pki = Pki::new("flood");
     let inbox = Inbox::new();
     let server = server(&pki, loopback(), &inbox);
-    let address = server.local_addr().to_string();
-    let mut flood = Command::new("openssl")
-        .args(["s_client", "-quiet", "-alpn", "mmtls-keys/1", "-connect", &address])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut flood = raw_peer(&server, Stdio::null());
     let mut input = flood.stdin.take().unwrap();
     let writer = std::thread::spawn(move || {
-        input.write_all(&[1, 1, 0, 5, 0, 0, 0, 0, 0]).unwrap();
+        input.write_all(&HELLO).unwrap();
         // Messages of a type that nobody knows.
         let unknown = [1, 200, 0, 0].repeat(4096);
         while input.write_all(&unknown).is_ok() {}
@@ -656,16 +657,9 @@ fn accepts_many_pings_and_answers_the_last_of_those_that_come_together() {
     let pki = Pki::new("pings");
     let inbox = Inbox::new();
     let server = server(&pki, loopback(), &inbox);
-    let address = server.local_addr().to_string();
-    let mut peer = Command::new("openssl")
-        .args(["s_client", "-quiet", "-alpn", "mmtls-keys/1", "-connect", &address])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut peer = raw_peer(&server, Stdio::piped());
     let message = |kind, number: u64| [&[1, kind, 0, 8][..], &number.to_be_bytes()].concat();
-    let mut said = vec![1, 1, 0, 5, 0, 0, 0, 0, 0];
+    let mut said = HELLO.to_vec();
     (1..=COUNT).for_each(|number| said.extend(message(7, number)));
     let mut input = peer.stdin.take().unwrap();
     let writer = std::thread::spawn(move || input.write_all(&said).map(|()| input));

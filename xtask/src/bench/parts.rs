@@ -85,7 +85,7 @@ pub const PARTS: [Part; 18] = [
         what: "new connections",
         figures: &["11"],
         programs: &["nginx", "ab", "openssl"],
-        seconds: 86.0,
+        seconds: 99.0,
         measure: sessions,
     },
     Part {

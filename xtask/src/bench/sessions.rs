@@ -2,7 +2,7 @@
 //! mmTLS's real interfaces, keys over the real channel, with a sink behind; in the same run, ab
 //! opens a connection per 1 KB request through nginx as split-TLS proxy: with both kinds of server
 //! key, and with upstream connections that are kept (the proxy then does one handshake per
-//! connection) or new for each request (two, as many as there would be without it). Then, with real ends, mmTLS beside a
+//! connection) or new for each request (two, as many as there would be without it). Before that, with real ends, mmTLS beside a
 //! program that only forwards ([`super::session_live`]).
 //!
 //! Compared is the processor time of the box's process alone: with real endpoints it drowns in

@@ -48,10 +48,11 @@ impl KeysAhead {
 
     /// Whether other keys that came for an epoch open its last record, too, and to something else: nobody can tell then what
     /// the peer reads. Neither AEADs nor a MAC beside a cipher commit to a key, so that whoever knows two can make records
-    /// that are authentic under both. One record tells, since the right keys open all of them.
+    /// that are authentic under both. One record tells, since the right keys open all of them. Of too many keys the rest is
+    /// forgotten.
     pub(super) fn contradict(
         &mut self,
-        epoch: &Epoch,
+        epoch: &mut Epoch,
         record: RawRecord<'_>,
         opened: Opened,
         ctx: &mut Context<'_>,
@@ -63,7 +64,7 @@ impl KeysAhead {
         let (sequence, header) = (epoch.sequence().wrapping_sub(1), record.header.bytes);
         let mut content = vec![0; record.fragment.len()];
         let mut contradicts = false;
-        for other in others.iter() {
+        for other in others.iter().take_while(|_| epoch.may_compare()) {
             match other.open(sequence, header, record.fragment, &mut content) {
                 Ok(again) => {
                     contradicts |= again.content_type != opened.content_type

@@ -13,7 +13,12 @@ pub(super) struct Epoch {
     opener: Option<Box<dyn OpenRecord>>,
     number: u32,
     sequence: u64,
+    /// How often other keys were tried on its records, and on those of the epochs before.
+    compared: u8,
 }
+
+/// Most of these trials in a direction of a session: each costs what opening a record costs, and whoever shares causes them.
+const MAX_COMPARED: u8 = 64;
 
 /// Who looks at a record.
 pub(super) enum Audience {
@@ -36,12 +41,12 @@ pub(super) enum Shown {
 
 impl Epoch {
     pub(super) fn new(number: u32, opener: Option<Box<dyn OpenRecord>>) -> Self {
-        Self { opener, number, sequence: 0 }
+        Self { opener, number, sequence: 0, compared: 0 }
     }
 
     /// In the middle of it.
     pub(super) fn at(number: u32, opener: Box<dyn OpenRecord>, sequence: u64) -> Self {
-        Self { opener: Some(opener), number, sequence }
+        Self { opener: Some(opener), number, sequence, compared: 0 }
     }
 
     /// What [`Self::at`] takes; `None` without keys.
@@ -51,6 +56,18 @@ impl Epoch {
 
     pub(super) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// The next one.
+    pub(super) fn followed_by(&self, opener: Option<Box<dyn OpenRecord>>) -> Self {
+        Self { compared: self.compared, ..Self::new(self.number.saturating_add(1), opener) }
+    }
+
+    /// Whether other keys may be tried once more; that counts as done.
+    pub(super) fn may_compare(&mut self) -> bool {
+        let is_left = self.compared < MAX_COMPARED;
+        self.compared += u8::from(is_left);
+        is_left
     }
 
     /// Number of the next record.

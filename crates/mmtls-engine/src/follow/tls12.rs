@@ -165,7 +165,10 @@ impl Tls12 {
             let _ = ahead.add(number, source, other);
         }
         self.sources[direction.index()] = source;
-        *current = Some(Epoch::new(number, opener));
+        *current = Some(match current {
+            Some(before) => before.followed_by(opener),
+            None => Epoch::new(number, opener),
+        });
     }
 
     /// A protected record.

@@ -260,25 +260,15 @@ pub(super) fn names_http1(start: &[u8]) -> bool {
 /// behind its name: clients that know no folds, or compare the name with its colon, read another body.
 pub(super) fn hides_framing(head: &[u8]) -> bool {
     const NAMES: [&[u8]; 3] = [b"transfer-encoding", b"content-length", b"content-encoding"];
-    let name_of = |line: &[u8]| line.iter().position(|&byte| byte == b':').unwrap_or(line.len());
-    let is_framing = |line: &[u8]| {
-        let name = line[..name_of(line)].trim_ascii();
-        NAMES.iter().any(|it| name.eq_ignore_ascii_case(it))
-    };
-    let is_apart =
-        |line: &[u8]| is_framing(line) && matches!(line[..name_of(line)], [.., b' ' | b'\t']);
-    let mut lines = head.split(|&byte| byte == b'\n');
-    if head.windows(2).any(|pair| matches!(pair, [b' ' | b'\t', b':'])) && lines.any(is_apart) {
-        return true;
-    }
-    let is_fold = |pair: &[u8]| matches!(pair, [b'\n', b' ' | b'\t']);
+    let is_odd = |pair: &[u8]| matches!(pair, [b'\n', b' ' | b'\t'] | [b' ' | b'\t', b':']);
     let mut is_open = false;
-    head.windows(2).any(is_fold)
+    head.windows(2).any(is_odd)
         && head.split(|&byte| byte == b'\n').any(|line| {
+            let name = line.split(|&byte| byte == b':').next().unwrap_or_default();
+            let is_framing = NAMES.iter().any(|it| name.trim_ascii().eq_ignore_ascii_case(it));
             let is_fold = matches!(line, [b' ' | b'\t', ..]);
-            let found = is_framing(line);
-            is_open = found || is_fold && is_open;
-            is_fold && is_open
+            is_open = is_framing || is_fold && is_open;
+            is_open && is_fold || is_framing && matches!(name, [.., b' ' | b'\t'])
         })
 }
 

@@ -452,13 +452,6 @@ impl Drop for Server {
     }
 }
 
-impl Drop for Worker {
-    /// However its thread ends: nothing waits for it any more.
-    fn drop(&mut self) {
-        self.shared.orders.close();
-    }
-}
-
 struct Worker {
     config: ServerConfig,
     welcome: Zeroizing<Vec<u8>>,
@@ -481,6 +474,13 @@ struct Worker {
     /// Upper half of the last connection's id.
     generation: u32,
     relay: Relay,
+}
+
+impl Drop for Worker {
+    /// However its thread ends: nothing waits for it any more.
+    fn drop(&mut self) {
+        self.shared.orders.close();
+    }
 }
 
 impl Worker {

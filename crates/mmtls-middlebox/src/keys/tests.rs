@@ -47,20 +47,25 @@ fn accepts_deliveries_at_whichever_worker_knows_the_session() {
     assert_eq!(router.queue_full.load(Ordering::Relaxed), 0);
 }
 
-/// Whichever worker gets the session has its keys, once.
-#[test]
-fn accepts_deliveries_for_sessions_that_nobody_knows_yet_at_every_worker() {
-    let (mut sink, mut receivers, router) = queues(Share { engines: 3, ..Share::ALL }).unwrap();
-    let keys = || SessionKeys {
+/// Of one session, in the client's direction.
+fn client_keys(epochs: impl IntoIterator<Item = Epoch>) -> SessionKeys {
+    let entry =
+        |epoch| KeyEntry::new(Direction::ClientToServer, epoch, &[7; 16], &[8; 12], &[]).unwrap();
+    SessionKeys {
         client_random: [7; 32],
         server_random: None,
         version: ProtocolVersion::TLS_1_3.0,
         cipher_suite: CipherSuite::TLS_AES_128_GCM_SHA256.0,
         flow: None,
-        keys: KeyEntry::new(Direction::ClientToServer, Epoch::EARLY_DATA, &[7; 16], &[8; 12], &[])
-            .into_iter()
-            .collect(),
-    };
+        keys: epochs.into_iter().map(entry).collect(),
+    }
+}
+
+/// Whichever worker gets the session has its keys, once.
+#[test]
+fn accepts_deliveries_for_sessions_that_nobody_knows_yet_at_every_worker() {
+    let (mut sink, mut receivers, router) = queues(Share { engines: 3, ..Share::ALL }).unwrap();
+    let keys = || client_keys([Epoch::EARLY_DATA]);
     let sender = SENDER.unwrap();
     for is_null in [false, true] {
         let message = match is_null {
@@ -111,18 +116,7 @@ fn refuses_to_look_at_more_than_the_limit() {
 #[test]
 fn refuses_more_keys_of_a_sender_than_messages_with_one() {
     let (mut sink, mut receivers, _router) = queues(Share::ALL).unwrap();
-    let entry = |updates| {
-        let epoch = Epoch::application(updates).unwrap();
-        KeyEntry::new(Direction::ClientToServer, epoch, &[7; 16], &[8; 12], &[]).unwrap()
-    };
-    let keys = || SessionKeys {
-        client_random: [7; 32],
-        server_random: None,
-        version: ProtocolVersion::TLS_1_3.0,
-        cipher_suite: CipherSuite::TLS_AES_128_GCM_SHA256.0,
-        flow: None,
-        keys: (0..16).map(entry).collect(),
-    };
+    let keys = || client_keys((0..16).map(|updates| Epoch::application(updates).unwrap()));
     let mut deliver = || sink.deliver(SENDER.unwrap(), 1, Message::SessionKeys(keys()));
     let taken = (0..QUEUE).take_while(|_| deliver().is_ok()).count();
     assert_eq!(taken, QUEUE / 16 / 2);

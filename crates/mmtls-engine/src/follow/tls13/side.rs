@@ -243,7 +243,7 @@ impl Side {
             let _ = self.ahead.add(next, source, other);
         }
         let wanted = opener.is_none();
-        *epoch = Epoch::new(next, opener);
+        *epoch = epoch.followed_by(opener);
         if wanted {
             reporter.want(direction, KeyEpoch::Application(next), ctx);
         }
