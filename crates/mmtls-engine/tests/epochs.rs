@@ -86,3 +86,29 @@ fn application_keys_named_as_those_of_refused_early_data_must_not_hide_content()
     let judged = t.engine.handler().judged;
     assert!(passed < 100_000, "{passed} bytes passed, {judged:?} records were judged");
 }
+
+/// Under the shared keys it is a message that no application reads, under those that are used a request.
+#[test]
+fn content_that_looks_like_messages_behind_the_handshake_must_not_pass() {
+    let ticket = [&[4, 0, 0, 96][..], &[5; 96]].concat();
+    let certificate = [&[11, 0, 0, 96][..], &[5; 96]].concat();
+    let pieces: [&[&[u8]]; 6] = [
+        &[&ticket],
+        &[&certificate],
+        &[b"GET /secret HTTP/1.1"],
+        &[&[24, 0, 0, 1], &[2]],
+        &[&[24, 0, 0, 1, 0, 24, 0, 0, 1, 0]],
+        &[&[24, 0, 0, 1, 0, 4, 0, 0, 200]],
+    ];
+    for records in pieces {
+        let mut builder = builder();
+        records.iter().for_each(|it| _ = builder.record(C, ContentType::HANDSHAKE, it, 0));
+        let (mut t, script) = (T::new(), builder.build());
+        for direction in Direction::BOTH {
+            deliver(&mut t, direction, KeyEpoch::Application(0), used(direction));
+        }
+        let passed = passed(&mut t, &script);
+        let most = if records.len() > 1 { records[0].len() + 22 } else { 0 };
+        assert!(passed <= most && !t.alive(), "{records:?}: {passed} bytes passed");
+    }
+}

@@ -63,7 +63,9 @@ wire_enum! {
         END_OF_EARLY_DATA = 5, "end_of_early_data";
         ENCRYPTED_EXTENSIONS = 8, "encrypted_extensions";
         CERTIFICATE = 11, "certificate";
+        CERTIFICATE_REQUEST = 13, "certificate_request";
         SERVER_HELLO_DONE = 14, "server_hello_done";
+        CERTIFICATE_VERIFY = 15, "certificate_verify";
         FINISHED = 20, "finished";
         KEY_UPDATE = 24, "key_update";
         COMPRESSED_CERTIFICATE = 25, "compressed_certificate";

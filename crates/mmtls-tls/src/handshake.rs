@@ -1,4 +1,4 @@
-//! Handshake messages inside record contents: whole ones before encryption, headers only after.
+//! Handshake messages inside record contents.
 //!
 //! Refuses to keep more bytes than its cap.
 
@@ -78,52 +78,6 @@ impl MessageBuffer {
     }
 }
 
-/// Walks over post-handshake messages without keeping their bodies, to notice KeyUpdate.
-#[derive(Default)]
-pub struct MessageWalker {
-    header: [u8; 4],
-    header_len: u8,
-    body_left: u32,
-}
-
-impl MessageWalker {
-    /// Forgets where it was: content was passed over.
-    pub fn reset(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Whether nothing of a message is missing.
-    pub fn is_between(&self) -> bool {
-        self.header_len == 0 && self.body_left == 0
-    }
-
-    /// Walks over a handshake record's content; true when a KeyUpdate ended in it. By
-    /// RFC 8446, section 5.1, it must then be the last thing in the record.
-    pub fn walk(&mut self, mut content: &[u8]) -> bool {
-        let mut updated = false;
-        while !content.is_empty() {
-            if let Some(byte) = self.header.get_mut(usize::from(self.header_len)) {
-                *byte = content[0];
-                self.header_len += 1;
-                content = &content[1..];
-                if usize::from(self.header_len) < self.header.len() {
-                    continue;
-                }
-                let [_, a, b, c] = self.header;
-                self.body_left = u32::from_be_bytes([0, a, b, c]);
-            }
-            let take = content.len().min(self.body_left as usize);
-            content = &content[take..];
-            self.body_left -= take as u32;
-            if self.body_left == 0 {
-                updated |= self.header[0] == HandshakeType::KEY_UPDATE.0;
-                self.header_len = 0;
-            }
-        }
-        updated
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,15 +104,5 @@ mod tests {
         buffer.push(&[1, 1, 0, 0], 64).unwrap();
         assert_eq!(buffer.pop(64), Err(TooLong));
         assert_eq!(buffer.push(&[0; 61], 64), Err(TooLong));
-    }
-
-    #[test]
-    fn notices_key_update_in_any_split() {
-        let bytes = [4, 0, 0, 3, 1, 2, 3, 24, 0, 0, 1, 0];
-        for split in 0..bytes.len() {
-            let mut walker = MessageWalker::default();
-            assert!(!walker.walk(&bytes[..split]), "{split}");
-            assert!(walker.walk(&bytes[split..]), "{split}");
-        }
     }
 }

@@ -17,7 +17,7 @@ pub use ech::{EchConfig, SealedHello};
 pub use enums::{
     CipherSuite, ContentType, Direction, ExtensionType, HandshakeType, KeyEpoch, ProtocolVersion,
 };
-pub use handshake::{MessageBuffer, MessageWalker, TooLong};
+pub use handshake::{MessageBuffer, TooLong};
 pub use hello::{ClientHello, EncryptedExtensions, Malformed, Reader, ServerHello};
 pub use offer::{ClientOffer, Hellos, MAX_LISTED, ServerChoice, is_grease};
 pub use protection::{

@@ -129,7 +129,11 @@ impl Protocol {
         info.cipher_suite = Some(keys.cipher_suite);
         info.key_status = KeyStatus::Shared;
         let version = match keys.version {
-            ProtocolVersion::TLS_1_3 => Version::Tls13(Tls13::go_on()),
+            ProtocolVersion::TLS_1_3 => {
+                let mut tls13 = Tls13::go_on();
+                tls13.lose_place();
+                Version::Tls13(tls13)
+            }
             _ => Version::Tls12(Tls12::go_on()),
         };
         Self {

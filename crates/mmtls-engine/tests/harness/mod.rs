@@ -59,7 +59,7 @@ fn exchanges(mut builder: ScriptBuilder<NullKeys, Keys>, mut rng: Seeded) -> Scr
                     0 => {
                         builder.key_update(direction);
                     }
-                    1 => {
+                    1 if direction == Direction::ServerToClient => {
                         let ticket = [&[4, 0, 0, 90][..], &[5; 90]].concat();
                         builder.record(direction, ContentType::HANDSHAKE, &ticket, 0);
                     }

@@ -8,6 +8,7 @@
 //! Refuses to guess where application keys begin: the switch is found by authentication.
 
 mod early;
+mod post_handshake;
 mod search;
 mod side;
 
@@ -24,7 +25,8 @@ use super::epoch::Epoch;
 use super::reporter::Reporter;
 use crate::session::SessionError;
 use crate::tls::{
-    ContentType, Deframed, Direction, KeyEpoch, OpenRecord, RECORD_HEADER_LEN, deframe,
+    ContentType, Deframed, Direction, KeyEpoch, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN,
+    deframe,
 };
 
 /// Longest fragment in bytes: 2^14 + 256 (RFC 8446, section 5.2).
@@ -77,6 +79,11 @@ impl Tls13 {
     /// A direction goes on there.
     pub(super) fn begin_at(&mut self, direction: Direction, epoch: Epoch) {
         self.sides[direction.index()].read = Read::Application(epoch);
+    }
+
+    /// What has passed is not known.
+    pub(super) fn lose_place(&mut self) {
+        self.sides.iter_mut().for_each(|side| side.post_handshake.lose_place());
     }
 
     /// The session is idle.
@@ -199,7 +206,7 @@ impl Tls13 {
                 if !epoch.has_keys() {
                     return Step::NeedKeys;
                 }
-                side.handle_application_record(record, None, reporter, ctx);
+                self.handle_application_record(record, None, reporter, ctx);
                 true
             }
             // Nothing is sent in the clear once application keys are in use.
@@ -312,8 +319,26 @@ impl Tls13 {
             self.client_flight_seen = true;
             self.early.end_unmarked(reporter, ctx);
         }
-        side.handle_application_record(record, Some(outcome), reporter, ctx);
+        self.handle_application_record(record, Some(outcome), reporter, ctx);
         true
+    }
+
+    /// See [`Side::handle_application_record`]. What a server asks for, its client may answer.
+    fn handle_application_record(
+        &mut self,
+        record: RawRecord<'_>,
+        outcome: Option<Result<Opened, OpenError>>,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        let [client, server] = &mut self.sides;
+        if record.direction == Direction::ClientToServer {
+            let may_answer = server.post_handshake.has_lost_place();
+            client.handle_application_record(record, outcome, may_answer, reporter, ctx);
+        } else {
+            server.handle_application_record(record, outcome, false, reporter, ctx);
+            client.post_handshake.add_requests(server.post_handshake.take_requests());
+        }
     }
 
     /// Tries a record as the next one of the handshake, with the keys from number `from` on; true
@@ -385,7 +410,7 @@ impl Tls13 {
                     return reporter.fail(direction, SessionError::LostSynchronisation, ctx);
                 }
                 Read::Application(_) => {
-                    side.handle_application_record(record, None, reporter, ctx);
+                    self.handle_application_record(record, None, reporter, ctx);
                 }
                 // What is known now need not be kept.
                 Read::Searching(_) => {

@@ -8,6 +8,7 @@
 //! Refuses to parse certificates: their bytes go to the handler as they are. Tells where the
 //! handshake ends, so that the switch to application keys need not be searched for.
 
+use super::post_handshake::{Illegal, PostHandshake};
 use super::search::{Search, Tried};
 use crate::follow::ahead::KeysAhead;
 use crate::follow::context::{Context, RawRecord};
@@ -15,8 +16,8 @@ use crate::follow::epoch::{Epoch, Shown};
 use crate::follow::reporter::Reporter;
 use crate::session::{Certificates, SessionError};
 use crate::tls::{
-    ContentType, Direction, EncryptedExtensions, HandshakeType, KeyEpoch, MessageBuffer,
-    MessageWalker, OpenError, OpenRecord, Opened,
+    Direction, EncryptedExtensions, HandshakeType, KeyEpoch, MessageBuffer, OpenError, OpenRecord,
+    Opened,
 };
 
 /// Fragments up to this length are opened even when no handler asked: a KeyUpdate hides in one
@@ -36,15 +37,15 @@ pub(super) struct Side {
     pub(super) ahead: KeysAhead,
     /// Of the encrypted handshake, where it is opened.
     messages: MessageBuffer,
-    walker: MessageWalker,
+    pub(super) post_handshake: PostHandshake,
 }
 
 impl Side {
     /// From the ServerHello on, with the keys that have come before it.
     pub(super) fn new(mut ahead: KeysAhead) -> Self {
         let search = Search::new(ahead.take(0));
-        let (messages, walker) = (MessageBuffer::default(), MessageWalker::default());
-        Self { read: Read::Searching(search), ahead, messages, walker }
+        let (messages, post_handshake) = (MessageBuffer::default(), PostHandshake::default());
+        Self { read: Read::Searching(search), ahead, messages, post_handshake }
     }
 
     /// The search for the application epoch, while it lasts.
@@ -74,11 +75,11 @@ impl Side {
 
     /// Whether [`Self::new`] makes the same one, with its epoch.
     pub(super) fn is_settled(&self) -> bool {
-        let Self { read, ahead, messages, walker } = self;
+        let Self { read, ahead, messages, post_handshake } = self;
         matches!(read, Read::Application(epoch) if epoch.has_keys())
             && ahead.is_unused()
             && messages.is_empty()
-            && walker.is_between()
+            && post_handshake.is_between()
     }
 
     /// Takes the epoch out, where it has begun.
@@ -173,11 +174,12 @@ impl Side {
     }
 
     /// Delivers a record of the application epochs, unless a pause skips it. `outcome` is there
-    /// when the record was opened to find where they begin.
+    /// when the record was opened to find where they begin; `may_answer`: see [`PostHandshake::handle_content`].
     pub(super) fn handle_application_record(
         &mut self,
         record: RawRecord<'_>,
         outcome: Option<Result<Opened, OpenError>>,
+        may_answer: bool,
         reporter: &mut Reporter,
         ctx: &mut Context<'_>,
     ) {
@@ -188,17 +190,25 @@ impl Side {
         let peek = record.fragment.len() <= PEEK_FRAGMENT_LEN;
         match epoch.deliver(record, outcome, peek, reporter, ctx) {
             None => {}
-            // Whatever it was, the next message does not go on in the middle of one.
-            Some(Shown::Unopened) => self.walker.reset(),
+            Some(Shown::Unopened) => self.post_handshake.lose_place(),
             Some(Shown::Failed) => reporter.fail_record(record.direction, ctx),
             Some(Shown::Opened(opened)) => {
                 if self.ahead.contradict(epoch, record, opened, ctx) {
                     return reporter.fail_record(record.direction, ctx);
                 }
-                let updated = opened.content_type == ContentType::HANDSHAKE
-                    && self.walker.walk(&ctx.plaintext[..opened.len]);
-                if updated {
-                    self.update_keys(record.direction, reporter, ctx);
+                let updated = self.post_handshake.handle_content(
+                    record.direction,
+                    opened.content_type,
+                    &ctx.plaintext[..opened.len],
+                    may_answer,
+                    ctx.config.limits.max_handshake_bytes,
+                );
+                match updated {
+                    Ok(false) => {}
+                    Ok(true) => self.update_keys(record.direction, reporter, ctx),
+                    Err(Illegal) => {
+                        reporter.fail(record.direction, SessionError::MalformedHandshake, ctx);
+                    }
                 }
             }
         }
@@ -225,8 +235,7 @@ impl Side {
     ) {
         if let Read::Application(epoch) = &mut self.read {
             epoch.skip(direction, records, content, reporter, ctx);
-            // Whatever it was, the next message does not go on in the middle of one.
-            self.walker.reset();
+            self.post_handshake.lose_place();
         }
     }
 
