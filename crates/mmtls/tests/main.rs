@@ -30,6 +30,7 @@ mod outputs;
 mod passive;
 mod pki;
 mod plaintext;
+mod post_handshake;
 mod private_tag;
 mod read;
 mod reload;
