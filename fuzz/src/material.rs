@@ -236,6 +236,10 @@ impl OpenRecord for Witness {
         LAST.with_borrow_mut(|last| *last = Some(authentic));
         Ok(opened)
     }
+    fn fingerprint(&self) -> [u8; 32] {
+        self.0.fingerprint()
+    }
+
     fn content_len(&self, fragment_len: usize) -> usize {
         self.0.content_len(fragment_len)
     }

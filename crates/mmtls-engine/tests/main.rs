@@ -7,6 +7,7 @@ mod clear;
 mod cleartext;
 mod coalescing;
 mod consent;
+mod contradiction;
 mod cost;
 mod early;
 mod ech;

@@ -37,6 +37,10 @@ impl OpenRecord for Counting {
         self.0.open(sequence, header, fragment, plaintext)
     }
 
+    fn fingerprint(&self) -> [u8; 32] {
+        self.0.fingerprint()
+    }
+
     fn rest(&mut self) {
         RESTS.with(|it| it.set(it.get() + 1));
     }

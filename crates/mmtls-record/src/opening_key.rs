@@ -6,6 +6,7 @@
 use core::cell::OnceCell;
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use zeroize::ZeroizeOnDrop;
 
 use crate::KeyError;
@@ -47,6 +48,24 @@ impl OpeningKey {
     pub(crate) fn tag_len(&self) -> usize {
         self.tag_len.into()
     }
+
+    /// See [`OpenRecord::fingerprint`](mmtls_tls::OpenRecord::fingerprint); `rest`: what else tells
+    /// them apart.
+    pub(crate) fn fingerprint(&self, iv: &[u8], rest: &[u8]) -> [u8; 32] {
+        fingerprint(&[&[self.cipher as u8], &self.bytes.0, iv, rest])
+    }
+}
+
+/// SHA-256 of these, each behind its length.
+pub(crate) fn fingerprint(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Context::new(&SHA256);
+    for part in parts {
+        hash.update(&part.len().to_be_bytes());
+        hash.update(part);
+    }
+    let mut fingerprint = [0; 32];
+    fingerprint.copy_from_slice(hash.finish().as_ref());
+    fingerprint
 }
 
 impl ReadyKey {

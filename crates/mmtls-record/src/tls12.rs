@@ -61,6 +61,14 @@ impl OpenRecord for AeadOpener {
         opened(header, len)
     }
 
+    fn fingerprint(&self) -> [u8; 32] {
+        let nonce = match &self.nonces {
+            Nonces::Explicit(salt) => salt.nonce([0; EXPLICIT_NONCE_LEN]),
+            Nonces::Sequence(iv) => iv.nonce(0),
+        };
+        self.key.fingerprint(&nonce, &[])
+    }
+
     fn content_len(&self, fragment_len: usize) -> usize {
         let explicit = match self.nonces {
             Nonces::Explicit(_) => EXPLICIT_NONCE_LEN,

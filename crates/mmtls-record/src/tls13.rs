@@ -59,6 +59,10 @@ impl OpenRecord for Tls13Opener {
         content(inner)
     }
 
+    fn fingerprint(&self) -> [u8; 32] {
+        self.key.fingerprint(&self.iv.nonce(0), &[self.private_tag_len])
+    }
+
     fn content_len(&self, fragment_len: usize) -> usize {
         // The content type takes one byte.
         fragment_len.saturating_sub(1 + self.key.tag_len() + self.private_tag_len())

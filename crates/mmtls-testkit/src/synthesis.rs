@@ -81,6 +81,12 @@ impl OpenRecord for NullKeys {
         Ok(Opened { content_type: ContentType(inner[type_at]), len: type_at })
     }
 
+    fn fingerprint(&self) -> [u8; 32] {
+        let mut fingerprint = [0; 32];
+        fingerprint[..8].copy_from_slice(&self.0.to_be_bytes());
+        fingerprint
+    }
+
     fn share(&self) -> Option<Box<dyn OpenRecord>> {
         Some(Box::new(*self))
     }
@@ -133,6 +139,12 @@ impl OpenRecord for NullKeys12 {
 
     fn content_len(&self, fragment_len: usize) -> usize {
         fragment_len.saturating_sub(NULL_TAG)
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        let mut fingerprint = [0; 32];
+        fingerprint[..8].copy_from_slice(&self.0.to_be_bytes());
+        fingerprint
     }
 
     fn share(&self) -> Option<Box<dyn OpenRecord>> {

@@ -50,6 +50,9 @@ pub trait OpenRecord: Send {
         plaintext: &mut [u8],
     ) -> Result<Opened, OpenError>;
 
+    /// Tells keys of one direction and suite apart: a one-way function of them, for comparisons in this process.
+    fn fingerprint(&self) -> [u8; 32];
+
     /// At most how many content bytes a fragment of this length has.
     fn content_len(&self, fragment_len: usize) -> usize {
         // TLS 1.3: inner content type and tag.

@@ -12,7 +12,7 @@ use std::collections::hash_map::Entry;
 
 use super::payload::{Payload, is_followed};
 use super::{Engine, context};
-use crate::keys::{Delivery, SharedKeys};
+use crate::keys::{Delivery, KeySource, SharedKeys};
 use crate::session::{Handler, KeyRefusal, RefusedKeys, SessionId};
 use crate::tcp::{FlowIndex, Phase};
 use crate::tls::{Direction, KeyEpoch};
@@ -193,7 +193,7 @@ impl<H: Handler> Engine<H> {
                 if all > 0 && shared.keys.is_empty() {
                     return Err(KeyRefusal::Mismatch);
                 }
-                let source = shared.source;
+                let source = KeySource { connection: shared.source, of_client };
                 // Early data first: what they are is decided before later keys are looked at. Of an epoch the
                 // client first: what waits of the server answers it.
                 shared.keys.sort_by_key(|(direction, epoch, _)| (*epoch, direction.index()));

@@ -2,11 +2,9 @@
 //!
 //! Refuses more than [`Candidates`] take.
 
-use super::context::{Context, RawRecord};
-use super::epoch::Epoch;
 use super::key_candidates::KeyCandidates;
-use crate::keys::Candidates;
-use crate::tls::{OpenRecord, Opened};
+use crate::keys::{Candidates, KeySource};
+use crate::tls::OpenRecord;
 
 #[derive(Default)]
 pub(super) struct KeysAhead {
@@ -18,7 +16,12 @@ pub(super) struct KeysAhead {
 
 impl KeysAhead {
     /// Keeps keys for an application epoch that has not begun, or that has some; false when there are too many already.
-    pub(super) fn add(&mut self, epoch: u32, source: u64, opener: Box<dyn OpenRecord>) -> bool {
+    pub(super) fn add(
+        &mut self,
+        epoch: u32,
+        source: KeySource,
+        opener: Box<dyn OpenRecord>,
+    ) -> bool {
         self.application.add(source, (epoch, opener)).is_ok()
     }
 
@@ -46,35 +49,9 @@ impl KeysAhead {
         now
     }
 
-    /// Whether other keys that came for an epoch open its last record, too, and to something else: nobody can tell then what
-    /// the peer reads. Neither AEADs nor a MAC beside a cipher commit to a key, so that whoever knows two can make records
-    /// that are authentic under both. One record tells, since the right keys open all of them. Of too many keys the rest is
-    /// forgotten.
-    pub(super) fn contradict(
-        &mut self,
-        epoch: &mut Epoch,
-        record: RawRecord<'_>,
-        opened: Opened,
-        ctx: &mut Context<'_>,
-    ) -> bool {
-        if !self.has(epoch.number()) {
-            return false;
-        }
-        let others = self.take(epoch.number());
-        let (sequence, header) = (epoch.sequence().wrapping_sub(1), record.header.bytes);
-        let mut content = vec![0; record.fragment.len()];
-        let mut contradicts = false;
-        for other in others.iter().take_while(|_| epoch.may_compare()) {
-            match other.open(sequence, header, record.fragment, &mut content) {
-                Ok(again) => {
-                    contradicts |= again.content_type != opened.content_type
-                        || content.get(..again.len) != ctx.plaintext.get(..opened.len);
-                }
-                // Of whom they are, nobody knows.
-                Err(_) => ctx.counters.trials_failed += 1,
-            }
-        }
-        contradicts
+    /// Takes the keys that came for an application epoch, which has some, if there are any.
+    pub(super) fn take_others(&mut self, epoch: u32) -> Vec<(KeySource, Box<dyn OpenRecord>)> {
+        if self.has(epoch) { self.take(epoch).into_items() } else { Vec::new() }
     }
 
     /// The handshake is over, or its keys are of no use.

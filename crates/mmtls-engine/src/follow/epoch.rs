@@ -3,7 +3,10 @@
 //! Refuses to interpret what is in them: that differs by version.
 
 use super::context::{Context, RawRecord};
+use super::contradiction::{Trials, is_contradicted, is_same};
 use super::reporter::Reporter;
+use crate::counters::Counters;
+use crate::keys::KeySource;
 use crate::session::Record;
 use crate::tls::{Direction, OpenError, OpenRecord, Opened};
 
@@ -13,12 +16,11 @@ pub(super) struct Epoch {
     opener: Option<Box<dyn OpenRecord>>,
     number: u32,
     sequence: u64,
-    /// How often other keys were tried on its records, and on those of the epochs before.
-    compared: u8,
+    /// With other keys, on its records and those of the epochs before.
+    trials: Trials,
+    /// So many records before number 0, at most, may have been of this epoch under other keys.
+    passed: u8,
 }
-
-/// Most of these trials in a direction of a session: each costs what opening a record costs, and whoever shares causes them.
-const MAX_COMPARED: u8 = 64;
 
 /// Who looks at a record.
 pub(super) enum Audience {
@@ -41,12 +43,12 @@ pub(super) enum Shown {
 
 impl Epoch {
     pub(super) fn new(number: u32, opener: Option<Box<dyn OpenRecord>>) -> Self {
-        Self { opener, number, sequence: 0, compared: 0 }
+        Self { opener, number, sequence: 0, trials: Trials::default(), passed: 0 }
     }
 
     /// In the middle of it.
     pub(super) fn at(number: u32, opener: Box<dyn OpenRecord>, sequence: u64) -> Self {
-        Self { opener: Some(opener), number, sequence, compared: 0 }
+        Self { sequence, ..Self::new(number, Some(opener)) }
     }
 
     /// What [`Self::at`] takes; `None` without keys.
@@ -60,14 +62,32 @@ impl Epoch {
 
     /// The next one.
     pub(super) fn followed_by(&self, opener: Option<Box<dyn OpenRecord>>) -> Self {
-        Self { compared: self.compared, ..Self::new(self.number.saturating_add(1), opener) }
+        Self { trials: self.trials, ..Self::new(self.number.saturating_add(1), opener) }
     }
 
-    /// Whether other keys may be tried once more; that counts as done.
-    pub(super) fn may_compare(&mut self) -> bool {
-        let is_left = self.compared < MAX_COMPARED;
-        self.compared += u8::from(is_left);
-        is_left
+    /// The first one, behind so many records that passed unopened.
+    pub(super) fn first(opener: Option<Box<dyn OpenRecord>>, passed: u32) -> Self {
+        Self { passed: passed.try_into().unwrap_or(u8::MAX), ..Self::new(0, opener) }
+    }
+
+    /// Whether these are its keys.
+    pub(super) fn is_under(&self, keys: &dyn OpenRecord) -> bool {
+        self.opener.as_deref().is_some_and(|used| is_same(used, keys))
+    }
+
+    /// Whether other keys that came for it open its last record, too.
+    pub(super) fn is_contradicted(
+        &mut self,
+        others: Vec<(KeySource, Box<dyn OpenRecord>)>,
+        record: RawRecord<'_>,
+        counters: &mut Counters,
+    ) -> bool {
+        let last = self.sequence.wrapping_sub(1);
+        let numbers = last..self.sequence.saturating_add(self.passed.into());
+        !others.is_empty()
+            && self.opener.as_deref().is_some_and(|used| {
+                is_contradicted(used, others, record, numbers, &mut self.trials, counters)
+            })
     }
 
     /// Number of the next record.

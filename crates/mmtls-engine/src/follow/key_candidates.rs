@@ -1,10 +1,10 @@
 //! Keys that only trial opening can tell from others.
 
-use crate::counters::Counters;
-use crate::keys::Candidates;
-use crate::tls::{OpenRecord, Opened};
-
 use super::context::RawRecord;
+use super::contradiction::{Trials, is_contradicted, is_same};
+use crate::counters::Counters;
+use crate::keys::{Candidates, KeySource};
+use crate::tls::{OpenRecord, Opened};
 
 /// Keys of an epoch that only trial opening can find: several, until one of them has opened a
 /// record.
@@ -12,7 +12,16 @@ use super::context::RawRecord;
 pub(super) struct KeyCandidates {
     openers: Candidates<Box<dyn OpenRecord>>,
     /// Number of the next record.
-    sequence: u64,
+    sequence: u32,
+    trials: Trials,
+}
+
+/// What trying a record has come to.
+pub(super) enum Trial {
+    Failed,
+    Opened(Opened),
+    /// Others open it, too.
+    Contradicted,
 }
 
 impl KeyCandidates {
@@ -37,7 +46,7 @@ impl KeyCandidates {
 
     /// Number of the next record.
     pub(super) fn sequence(&self) -> u64 {
-        self.sequence
+        self.sequence.into()
     }
 
     /// Whether a record has been opened.
@@ -45,9 +54,21 @@ impl KeyCandidates {
         self.sequence > 0
     }
 
+    /// Whether these are the ones that have opened records.
+    pub(super) fn are_known_to_be(&self, keys: &dyn OpenRecord) -> bool {
+        self.is_confirmed() && self.opener().is_some_and(|used| is_same(used, keys))
+    }
+
     /// Adds keys; false when the right ones are known, or when they are too many.
-    pub(super) fn add(&mut self, source: u64, opener: Box<dyn OpenRecord>) -> bool {
-        !self.is_confirmed() && self.openers.add(source, opener).is_ok()
+    pub(super) fn add(&mut self, source: KeySource, opener: Box<dyn OpenRecord>) -> bool {
+        if !self.is_confirmed() {
+            return self.openers.add(source, opener).is_ok();
+        }
+        // Not needed, but others may contradict those that are in use.
+        if !self.are_known_to_be(&*opener) {
+            let _ = self.openers.add(source, opener);
+        }
+        false
     }
 
     /// Opens the next record into `plaintext`, with the keys from number `from` on.
@@ -57,22 +78,40 @@ impl KeyCandidates {
         record: RawRecord<'_>,
         plaintext: &mut [u8],
         counters: &mut Counters,
-    ) -> Option<Opened> {
-        // Once one has opened a record it is the only one.
-        let from = if self.is_confirmed() { 0 } else { from };
-        for at in from..self.openers.len() {
+    ) -> Trial {
+        // Once one has opened a record it is the right one.
+        let all = if self.is_confirmed() { 0..1 } else { from..self.openers.len() };
+        let number = self.sequence();
+        for at in all {
             let Some(opener) = self.openers.get_mut(at) else {
                 break;
             };
-            match opener.open(self.sequence, record.header.bytes, record.fragment, plaintext) {
+            match opener.open(number, record.header.bytes, record.fragment, plaintext) {
                 Ok(opened) => {
-                    self.openers.keep_only(at);
-                    self.sequence += 1;
-                    return Some(opened);
+                    // 2^32 records do not happen under these keys; a wrapped number would only fail to open.
+                    self.sequence = self.sequence.wrapping_add(1);
+                    return self.settle(at, record, opened, counters);
                 }
                 Err(_) => counters.trials_failed += 1,
             }
         }
-        None
+        Trial::Failed
+    }
+
+    /// The keys there opened a record: the others are tried on it, and forgotten.
+    fn settle(
+        &mut self,
+        at: usize,
+        record: RawRecord<'_>,
+        opened: Opened,
+        counters: &mut Counters,
+    ) -> Trial {
+        let others = self.openers.keep_only(at);
+        let numbers = self.sequence().wrapping_sub(1)..self.sequence();
+        let contradicted = !others.is_empty()
+            && self.openers.get(0).is_some_and(|used| {
+                is_contradicted(&**used, others, record, numbers, &mut self.trials, counters)
+            });
+        if contradicted { Trial::Contradicted } else { Trial::Opened(opened) }
     }
 }

@@ -15,6 +15,7 @@
 
 mod ahead;
 mod context;
+mod contradiction;
 mod epoch;
 mod key_candidates;
 mod negotiation;

@@ -19,7 +19,7 @@ use super::search::Located;
 use super::tls12::{Handled, Tls12};
 use super::tls13::{Early, Tls13};
 use crate::config::{Config, ExemptNames, Policy};
-use crate::keys::LiveKeys;
+use crate::keys::{KeySource, LiveKeys};
 use crate::output::KeysNeeded;
 use crate::session::{Certificates, KeyStatus, SessionError, SessionInfo};
 use crate::tls::{
@@ -226,17 +226,23 @@ impl Protocol {
 
     // Keys.
 
-    /// Adds keys that came over the connection `source`; false when they are not needed (any more).
+    /// Adds keys; false when they are not needed (any more).
     pub(super) fn add_keys(
         &mut self,
         direction: Direction,
         epoch: KeyEpoch,
-        source: u64,
+        source: KeySource,
         opener: Box<dyn OpenRecord>,
         ctx: &mut Context<'_>,
     ) -> bool {
         let Self { reporter, negotiation, version, .. } = self;
         if reporter.info.refused[direction.index()] {
+            return false;
+        }
+        if let Version::Tls13(tls13) = version
+            && tls13.uses_for_another_epoch(direction, epoch, &*opener)
+        {
+            reporter.fail(direction, SessionError::Integrity, ctx);
             return false;
         }
         let taken = match version {
@@ -730,7 +736,7 @@ impl Ahead {
         &mut self,
         direction: Direction,
         epoch: KeyEpoch,
-        source: u64,
+        source: KeySource,
         opener: Box<dyn OpenRecord>,
     ) -> bool {
         let keys = &mut self.keys[direction.index()];

@@ -13,7 +13,7 @@ use super::protocol::{Exempt, Protocol};
 use super::search::{Located, Outcome, RecordSearch, Unlocated};
 use super::stream::Stream;
 use crate::buffer_pool::BufferPool;
-use crate::keys::LiveKeys;
+use crate::keys::{KeySource, LiveKeys};
 use crate::output::{OffloadedRecords, RecordsElsewhere};
 use crate::session::{Disposition, EndReason, KeyStatus, SessionError, SessionInfo};
 use crate::tcp::Passed;
@@ -359,13 +359,12 @@ impl TlsSession {
         self.handle_bytes(direction, &pending, ctx);
     }
 
-    /// Installs keys that came over the connection `source`; false when they are not needed (any
-    /// more).
+    /// Installs keys; false when they are not needed (any more).
     pub(crate) fn handle_keys(
         &mut self,
         direction: Direction,
         epoch: KeyEpoch,
-        source: u64,
+        source: KeySource,
         opener: Box<dyn OpenRecord>,
         ctx: &mut Context<'_>,
     ) -> bool {

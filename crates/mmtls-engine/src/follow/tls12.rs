@@ -11,6 +11,7 @@ use super::context::{Context, RawRecord};
 use super::epoch::{Audience, Epoch, Shown};
 use super::negotiation::Negotiation;
 use super::reporter::Reporter;
+use crate::keys::KeySource;
 use crate::session::{Resumption, SessionError};
 use crate::tls::{ContentType, Direction, KeyEpoch, MessageBuffer, OpenRecord};
 
@@ -19,8 +20,8 @@ pub(super) struct Tls12 {
     /// `None` before ChangeCipherSpec.
     epochs: [Option<Epoch>; 2],
     ahead: [KeysAhead; 2],
-    /// The connection that a direction's keys came over, until they have opened something or it is told that they do not.
-    sources: [Option<u64>; 2],
+    /// Where a direction's keys came from, until they have opened something or it is told that they do not.
+    sources: [Option<KeySource>; 2],
     /// Whose Finished has passed.
     finished: [bool; 2],
 }
@@ -95,7 +96,7 @@ impl Tls12 {
         &mut self,
         direction: Direction,
         epoch: KeyEpoch,
-        source: u64,
+        source: KeySource,
         mut opener: Box<dyn OpenRecord>,
         negotiation: &Negotiation,
         reporter: &Reporter,
@@ -128,7 +129,9 @@ impl Tls12 {
                 if negotiation.encrypts_then_macs() {
                     opener.set_encrypt_then_mac();
                 }
-                let _ = ahead.add(number, source, opener);
+                if !epoch.is_under(&*opener) {
+                    let _ = ahead.add(number, source, opener);
+                }
                 false
             }
             Some(epoch) if number < epoch.number() => false,
@@ -161,14 +164,15 @@ impl Tls12 {
             (source, opener)
         });
         let (source, opener) = keys.next().unzip();
-        for (source, other) in keys {
+        let epoch = match current {
+            Some(before) => before.followed_by(opener),
+            None => Epoch::new(number, opener),
+        };
+        for (source, other) in keys.filter(|(_, other)| !epoch.is_under(&**other)) {
             let _ = ahead.add(number, source, other);
         }
         self.sources[direction.index()] = source;
-        *current = Some(match current {
-            Some(before) => before.followed_by(opener),
-            None => Epoch::new(number, opener),
-        });
+        *current = Some(epoch);
     }
 
     /// A protected record.
@@ -213,7 +217,7 @@ impl Tls12 {
             Shown::Unopened => false,
             Shown::Failed => {
                 if let Some(source) = source.take() {
-                    reporter.refuse_keys(source, ctx);
+                    reporter.refuse_keys(source.connection, ctx);
                 }
                 true
             }
@@ -223,7 +227,10 @@ impl Tls12 {
                 let content = &ctx.plaintext[..opened.len];
                 opened.content_type == ContentType::HANDSHAKE
                     && messages.push(content, cap).is_err()
-                    || self.ahead[direction.index()].contradict(epoch, record, opened, ctx)
+                    || {
+                        let others = self.ahead[direction.index()].take_others(epoch.number());
+                        epoch.is_contradicted(others, record, ctx.counters)
+                    }
             }
         };
         if failed {

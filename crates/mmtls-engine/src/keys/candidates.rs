@@ -1,8 +1,8 @@
 //! What several connections of the key channel have delivered for the same thing: it is tried which
 //! of it is right, and the senders look alike before.
 //!
-//! Refuses to let one connection displace what another has delivered, and to try more than a fixed number of
-//! deliveries for one thing: each costs trials.
+//! Refuses to let one connection displace what another has delivered, or one end of a session what the other end has; and to
+//! try more than a fixed number of deliveries for one thing: each costs trials.
 
 /// Most of them. One secret of early data may belong to eight suites, and so many come of one connection.
 const MAX_ITEMS: usize = 16;
@@ -10,16 +10,25 @@ const MAX_ITEMS: usize = 16;
 /// What one connection may deliver for one thing; an endpoint has no reason for more.
 const MAX_OF_SOURCE: u8 = 8;
 
-/// Connections that may deliver for one thing.
+/// Connections of an end that may deliver for one thing.
 const MAX_SOURCES: usize = 32;
+
+/// Where keys came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct KeySource {
+    /// Which connection of the key channel; 0 where there is none.
+    pub(crate) connection: u64,
+    /// Of the session's client or whoever is trusted for it; else it is the server's.
+    pub(crate) of_client: bool,
+}
 
 /// What came, by connection, oldest first. One pointer where nothing has come: every session has several of these.
 pub(crate) struct Candidates<T>(Option<Box<Came<T>>>);
 
 struct Came<T> {
-    items: Vec<(u64, T)>,
+    items: Vec<(KeySource, T)>,
     /// How many came of whom, whether they are here still or not.
-    delivered: Vec<(u64, u8)>,
+    delivered: Vec<(KeySource, u8)>,
 }
 
 impl<T> Default for Candidates<T> {
@@ -29,11 +38,11 @@ impl<T> Default for Candidates<T> {
 }
 
 impl<T> Candidates<T> {
-    fn items(&self) -> &[(u64, T)] {
+    fn items(&self) -> &[(KeySource, T)] {
         self.0.as_ref().map_or(&[], |came| &came.items)
     }
 
-    fn items_mut(&mut self) -> Option<&mut Vec<(u64, T)>> {
+    fn items_mut(&mut self) -> Option<&mut Vec<(KeySource, T)>> {
         self.0.as_mut().map(|came| &mut came.items)
     }
 
@@ -62,8 +71,8 @@ impl<T> Candidates<T> {
         self.items().iter().map(|(_, item)| item)
     }
 
-    /// With the connections that delivered them.
-    pub(crate) fn into_items(self) -> Vec<(u64, T)> {
+    /// With where they came from.
+    pub(crate) fn into_items(self) -> Vec<(KeySource, T)> {
         self.0.map_or_else(Vec::new, |came| came.items)
     }
 
@@ -71,7 +80,7 @@ impl<T> Candidates<T> {
     pub(crate) fn sources(&self) -> impl Iterator<Item = u64> {
         let items = self.items();
         let first = |at: usize| items[..at].iter().all(|(of, _)| *of != items[at].0);
-        (0..items.len()).filter(move |at| first(*at)).map(|at| items[at].0)
+        (0..items.len()).filter(move |at| first(*at)).map(|at| items[at].0.connection)
     }
 
     /// Takes one out; the order of the others does not matter any more.
@@ -80,27 +89,28 @@ impl<T> Candidates<T> {
         (at < items.len()).then(|| items.swap_remove(at).1)
     }
 
-    /// This one is the right one.
-    pub(crate) fn keep_only(&mut self, at: usize) {
-        if let Some(items) = self.items_mut()
-            && at < items.len()
-        {
-            items.swap(0, at);
-            items.truncate(1);
+    /// This one is the right one. Returns the others.
+    pub(crate) fn keep_only(&mut self, at: usize) -> Vec<(KeySource, T)> {
+        match self.items_mut() {
+            Some(items) if at < items.len() => {
+                items.swap(0, at);
+                items.split_off(1)
+            }
+            _ => Vec::new(),
         }
     }
 
     /// Whether one more of this connection would be taken.
-    pub(crate) fn takes(&self, source: u64) -> bool {
+    pub(crate) fn takes(&self, source: KeySource) -> bool {
         self.0.as_ref().is_none_or(|came| came.takes(source))
     }
 
-    /// Adds one at the end and returns the one that had to go for it: of the connection that has
-    /// the most of them its oldest.
+    /// Adds one at the end and returns the one that had to go for it: of the end that has the most of them, there of the
+    /// connection that has the most, its oldest.
     ///
     /// # Errors
     /// The new one, where it is one too many.
-    pub(crate) fn add(&mut self, source: u64, item: T) -> Result<Option<T>, T> {
+    pub(crate) fn add(&mut self, source: KeySource, item: T) -> Result<Option<T>, T> {
         let none =
             || Box::new(Came { items: Vec::with_capacity(1), delivered: Vec::with_capacity(1) });
         self.0.get_or_insert_with(none).add(source, item)
@@ -108,14 +118,17 @@ impl<T> Candidates<T> {
 }
 
 impl<T> Came<T> {
-    fn takes(&self, source: u64) -> bool {
+    fn takes(&self, source: KeySource) -> bool {
         match self.delivered.iter().find(|(of, _)| *of == source) {
             Some((_, count)) => *count < MAX_OF_SOURCE,
-            None => self.delivered.len() < MAX_SOURCES,
+            None => {
+                let of_end = |(of, _): &&(KeySource, u8)| of.of_client == source.of_client;
+                self.delivered.iter().filter(of_end).count() < MAX_SOURCES
+            }
         }
     }
 
-    fn add(&mut self, source: u64, item: T) -> Result<Option<T>, T> {
+    fn add(&mut self, source: KeySource, item: T) -> Result<Option<T>, T> {
         if !self.takes(source) {
             return Err(item);
         }
@@ -126,12 +139,15 @@ impl<T> Came<T> {
         let mut displaced = None;
         if self.items.len() >= MAX_ITEMS {
             // The new one counts: equals do not displace each other in turn.
-            let count = |source_of: u64| {
-                let here = self.items.iter().filter(|(of, _)| *of == source_of).count();
-                here + usize::from(source_of == source)
+            let count = |is_alike: &dyn Fn(&KeySource) -> bool| {
+                let here = self.items.iter().filter(|(of, _)| is_alike(of)).count();
+                here + usize::from(is_alike(&source))
             };
-            let most = self.items.iter().map(|(of, _)| count(*of)).max();
-            let oldest = self.items.iter().position(|(of, _)| Some(count(*of)) == most);
+            let weight = |(of, _): &(KeySource, T)| {
+                (count(&|it| it.of_client == of.of_client), count(&|it| it == of))
+            };
+            let most = self.items.iter().map(weight).max();
+            let oldest = self.items.iter().position(|item| Some(weight(item)) == most);
             displaced = oldest.map(|at| self.items.remove(at).1);
         }
         self.items.push((source, item));
@@ -143,22 +159,26 @@ impl<T> Came<T> {
 mod tests {
     use super::*;
 
+    fn client(connection: u64) -> KeySource {
+        KeySource { connection, of_client: true }
+    }
+
     #[test]
     fn refuses_to_let_one_connection_displace_another() {
         let mut all = Candidates::default();
         for number in 0..8 {
-            assert_eq!(all.add(1, number), Ok(None));
+            assert_eq!(all.add(client(1), number), Ok(None));
         }
-        assert_eq!(all.add(1, 8), Err(8));
+        assert_eq!(all.add(client(1), 8), Err(8));
         for number in 10..18 {
-            assert_eq!(all.add(2, number), Ok(None));
+            assert_eq!(all.add(client(2), number), Ok(None));
         }
         // They have eight each: the third one's come all the same.
-        assert_eq!(all.add(3, 20), Ok(Some(0)));
-        assert_eq!(all.add(3, 21), Ok(Some(10)));
+        assert_eq!(all.add(client(3), 20), Ok(Some(0)));
+        assert_eq!(all.add(client(3), 21), Ok(Some(10)));
         // Others displace those that have more.
         for source in 4..10 {
-            assert!(all.add(source, 100 + source as i32).is_ok());
+            assert!(all.add(client(source), 100 + source as i32).is_ok());
         }
         assert!(all.iter().any(|it| *it == 20) && all.iter().any(|it| *it == 21));
         assert_eq!(all.len(), MAX_ITEMS);
@@ -170,9 +190,24 @@ mod tests {
         let mut taken = 0;
         for source in 0..1000 {
             for _ in 0..100 {
-                taken += usize::from(all.add(source, ()).is_ok());
+                taken += usize::from(all.add(client(source), ()).is_ok());
             }
         }
         assert_eq!(taken, 256);
+        // The other end's are taken all the same.
+        assert!(all.add(KeySource { connection: 0, of_client: false }, ()).is_ok());
+    }
+
+    #[test]
+    fn refuses_to_let_one_end_displace_the_other() {
+        let mut all = Candidates::default();
+        let server = KeySource { connection: 100, of_client: false };
+        for number in 0..3 {
+            assert_eq!(all.add(server, number), Ok(None));
+        }
+        for connection in 0..32 {
+            assert!(all.add(client(connection), 1000).is_ok());
+        }
+        assert_eq!(all.iter().filter(|it| **it < 3).count(), 3);
     }
 }

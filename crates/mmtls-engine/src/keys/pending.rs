@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
-use super::candidates::Candidates;
+use super::candidates::{Candidates, KeySource};
 use crate::config::Limits;
 use crate::session::KeyRefusal;
 use crate::tcp::Client;
@@ -65,12 +65,13 @@ impl Delivery {
         }
     }
 
-    /// Over which connection it came. Refusals have few things to say.
-    pub(crate) fn source(&self) -> u64 {
-        match self {
+    /// Over which connection it came. Refusals have few things to say; of which end a sender is, its session tells.
+    pub(crate) fn source(&self) -> KeySource {
+        let connection = match self {
             Self::Keys(keys) => keys.source,
             Self::Null(..) => 0,
-        }
+        };
+        KeySource { connection, of_client: true }
     }
 }
 

@@ -20,8 +20,9 @@
 use std::sync::Arc;
 
 use crate::follow::context::{Context, RawRecord, Step};
-use crate::follow::key_candidates::KeyCandidates;
+use crate::follow::key_candidates::{KeyCandidates, Trial};
 use crate::follow::reporter::Reporter;
+use crate::keys::KeySource;
 use crate::session::{EarlyData, Record, SessionError};
 use crate::tls::{ContentType, Direction, HandshakeType, OpenRecord, Opened};
 
@@ -93,7 +94,7 @@ impl Early {
     pub(in crate::follow) fn add_keys(
         &mut self,
         direction: Direction,
-        source: u64,
+        source: KeySource,
         opener: Box<dyn OpenRecord>,
     ) -> bool {
         direction == Direction::ClientToServer
@@ -207,8 +208,13 @@ impl Early {
             return false;
         }
         let sequence = self.keys.sequence();
-        let Some(opened) = self.keys.open(0, record, ctx.plaintext, ctx.counters) else {
-            return false;
+        let opened = match self.keys.open(0, record, ctx.plaintext, ctx.counters) {
+            Trial::Opened(opened) => opened,
+            Trial::Failed => return false,
+            Trial::Contradicted => {
+                reporter.fail(record.direction, SessionError::Integrity, ctx);
+                return true;
+            }
         };
         match opened.content_type {
             ContentType::HANDSHAKE => {

@@ -23,6 +23,7 @@ use super::ahead::KeysAhead;
 use super::context::{Context, RawRecord, Step};
 use super::epoch::Epoch;
 use super::reporter::Reporter;
+use crate::keys::KeySource;
 use crate::session::SessionError;
 use crate::tls::{
     ContentType, Deframed, Direction, KeyEpoch, OpenError, OpenRecord, Opened, RECORD_HEADER_LEN,
@@ -172,7 +173,7 @@ impl Tls13 {
         &mut self,
         direction: Direction,
         epoch: KeyEpoch,
-        source: u64,
+        source: KeySource,
         opener: Box<dyn OpenRecord>,
         ctx: &mut Context<'_>,
     ) -> bool {
@@ -181,6 +182,25 @@ impl Tls13 {
             KeyEpoch::EarlyData => self.early.add_keys(direction, source, opener),
             KeyEpoch::Handshake => side.add_handshake_keys(source, opener),
             KeyEpoch::Application(number) => side.add_application_keys(number, source, opener, ctx),
+        }
+    }
+
+    /// Whether these keys are in use in this direction as those of another epoch: one key is of one epoch alone, so that
+    /// content has passed, or will, for something that is not shown.
+    pub(super) fn uses_for_another_epoch(
+        &self,
+        direction: Direction,
+        epoch: KeyEpoch,
+        keys: &dyn OpenRecord,
+    ) -> bool {
+        let side = &self.sides[direction.index()];
+        match &side.read {
+            Read::Application(present) => {
+                epoch != KeyEpoch::Application(present.number()) && present.is_under(keys)
+            }
+            Read::Searching(_) => {
+                epoch != KeyEpoch::Handshake && side.ahead.handshake.are_known_to_be(keys)
+            }
         }
     }
 

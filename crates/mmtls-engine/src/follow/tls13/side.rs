@@ -13,7 +13,9 @@ use super::search::{Search, Tried};
 use crate::follow::ahead::KeysAhead;
 use crate::follow::context::{Context, RawRecord};
 use crate::follow::epoch::{Epoch, Shown};
+use crate::follow::key_candidates::Trial;
 use crate::follow::reporter::Reporter;
+use crate::keys::KeySource;
 use crate::session::{Certificates, SessionError};
 use crate::tls::{
     Direction, EncryptedExtensions, HandshakeType, KeyEpoch, MessageBuffer, OpenError, OpenRecord,
@@ -96,7 +98,11 @@ impl Side {
     }
 
     /// Adds keys of the handshake; false when they are of no use (any more).
-    pub(super) fn add_handshake_keys(&mut self, source: u64, opener: Box<dyn OpenRecord>) -> bool {
+    pub(super) fn add_handshake_keys(
+        &mut self,
+        source: KeySource,
+        opener: Box<dyn OpenRecord>,
+    ) -> bool {
         let Read::Searching(search) = &mut self.read else {
             return false;
         };
@@ -114,7 +120,7 @@ impl Side {
     pub(super) fn add_application_keys(
         &mut self,
         number: u32,
-        source: u64,
+        source: KeySource,
         opener: Box<dyn OpenRecord>,
         ctx: &mut Context<'_>,
     ) -> bool {
@@ -134,7 +140,9 @@ impl Side {
             }
             Read::Application(epoch) if number == epoch.number() => {
                 // Not needed, but they may contradict those that are in use.
-                let _ = self.ahead.add(number, source, opener);
+                if !epoch.is_under(&*opener) {
+                    let _ = self.ahead.add(number, source, opener);
+                }
                 false
             }
             Read::Application(epoch) if number < epoch.number() => false,
@@ -152,7 +160,7 @@ impl Side {
         from: usize,
         ctx: &mut Context<'_>,
     ) -> Option<Result<Opened, OpenError>> {
-        let Read::Searching(Search { candidates, .. }) = &mut self.read else {
+        let Read::Searching(Search { candidates, records, .. }) = &mut self.read else {
             return None;
         };
         for at in from..candidates.len() {
@@ -162,11 +170,13 @@ impl Side {
                 ctx.counters.trials_failed += 1;
                 continue;
             }
-            let opener = candidates.take(at);
+            let epoch = Epoch::first(candidates.take(at), *records);
             for (source, other) in core::mem::take(candidates).into_items() {
-                let _ = self.ahead.add(0, source, other);
+                if !epoch.is_under(&*other) {
+                    let _ = self.ahead.add(0, source, other);
+                }
             }
-            self.read = Read::Application(Epoch::new(0, opener));
+            self.read = Read::Application(epoch);
             self.ahead.drop_handshake_keys();
             return Some(outcome);
         }
@@ -193,7 +203,8 @@ impl Side {
             Some(Shown::Unopened) => self.post_handshake.lose_place(),
             Some(Shown::Failed) => reporter.fail_record(record.direction, ctx),
             Some(Shown::Opened(opened)) => {
-                if self.ahead.contradict(epoch, record, opened, ctx) {
+                let others = self.ahead.take_others(epoch.number());
+                if epoch.is_contradicted(others, record, ctx.counters) {
                     return reporter.fail_record(record.direction, ctx);
                 }
                 let updated = self.post_handshake.handle_content(
@@ -247,12 +258,13 @@ impl Side {
         };
         let next = epoch.number().saturating_add(1);
         let mut keys = self.ahead.take(next);
-        let opener = keys.take(0);
+        *epoch = epoch.followed_by(keys.take(0));
         for (source, other) in keys.into_items() {
-            let _ = self.ahead.add(next, source, other);
+            if !epoch.is_under(&*other) {
+                let _ = self.ahead.add(next, source, other);
+            }
         }
-        let wanted = opener.is_none();
-        *epoch = epoch.followed_by(opener);
+        let wanted = !epoch.has_keys();
         if wanted {
             reporter.want(direction, KeyEpoch::Application(next), ctx);
         }
@@ -272,12 +284,13 @@ impl Side {
         if keys.is_empty() {
             return Ok(None);
         }
-        if let Some(opened) = keys.open(from, record, ctx.plaintext, ctx.counters) {
-            ctx.counters.handshake_records_opened += 1;
-            return Ok(Some(opened));
-        }
-        if !keys.is_confirmed() {
-            return Ok(None);
+        match keys.open(from, record, ctx.plaintext, ctx.counters) {
+            Trial::Opened(opened) => {
+                ctx.counters.handshake_records_opened += 1;
+                return Ok(Some(opened));
+            }
+            Trial::Failed if !keys.is_confirmed() => return Ok(None),
+            Trial::Failed | Trial::Contradicted => {}
         }
         // From the first record up to Finished all are under these keys.
         self.ahead.drop_handshake_keys();

@@ -1,0 +1,263 @@
+//! Two senders who share different keys for the same records: no AEAD commits to a key, so both may open them, and one of the
+//! two is hostile. Servers are honest here.
+
+use crate::harness::attack::*;
+use crate::harness::{Keys, RANDOM, SUITE, keys};
+use mmtls_engine::session::*;
+use mmtls_engine::tls::*;
+use mmtls_engine::*;
+use mmtls_testkit::segments::flag;
+use mmtls_testkit::synthesis::*;
+
+const DATA: ContentType = ContentType::APPLICATION_DATA;
+
+/// Under these keys the same records are authentic, with numbers that are so much lower, and something else or not.
+#[derive(Clone, Copy)]
+struct Other {
+    keys: NullKeys,
+    behind: u64,
+    is_something_else: bool,
+}
+
+impl OpenRecord for Other {
+    fn open(
+        &self,
+        sequence: u64,
+        header: [u8; 5],
+        fragment: &[u8],
+        plaintext: &mut [u8],
+    ) -> Result<Opened, OpenError> {
+        let opened = self.keys.open(sequence + self.behind, header, fragment, plaintext)?;
+        if self.is_something_else {
+            plaintext[..opened.len].fill(b'?');
+        }
+        Ok(opened)
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        [b'?'; 32]
+    }
+}
+
+fn right(direction: Direction, epoch: KeyEpoch) -> NullKeys {
+    keys(direction, epoch)
+}
+
+fn other(keys: NullKeys) -> Other {
+    Other { keys, behind: 0, is_something_else: true }
+}
+
+const FIRST: KeyEpoch = KeyEpoch::Application(0);
+
+/// Both ends may share.
+fn both() -> T {
+    let key_senders = KeySenders { server: true, ..KeySenders::CLIENT };
+    T::with(Config { key_senders, ..T::config() })
+}
+
+/// One of them does.
+fn share(t: &mut T, by_client: bool, of: Direction, epoch: KeyEpoch, opener: Box<dyn OpenRecord>) {
+    let sender = if by_client { t.ep.client } else { t.ep.server };
+    let shared = SharedKeys {
+        sender: Some(sender.ip()),
+        source: u64::from(by_client),
+        client_random: RANDOM,
+        server_random: None,
+        cipher_suite: CipherSuite(SUITE),
+        keys: vec![(of, epoch, opener)],
+    };
+    let _ = t.engine.handle_keys(t.now, shared);
+    t.drain();
+}
+
+fn is_contradicted(t: &T) -> bool {
+    t.engine.handler().errors().contains(&(C, SessionError::Integrity))
+}
+
+#[test]
+fn keys_that_open_a_record_of_others_must_not_be_believed() {
+    let right = right(C, FIRST);
+    let later: [(Box<dyn OpenRecord>, bool); 4] = [
+        (Box::new(other(right)), false),
+        // Although this record is the same.
+        (Box::new(Other { is_something_else: false, ..other(right) }), false),
+        // From the other end.
+        (Box::new(right), true),
+        (Box::new(NullKeys(7000)), true),
+    ];
+    for (keys, is_believed) in later {
+        let mut t = T::new();
+        let at = established(&mut t);
+        let sender = Some(t.ep.client.ip());
+        t.source = 1;
+        let _ = t.keys_with(C, 0, keys, RANDOM, sender);
+        let judged = t.judged();
+        let verdict = t.send(C, at[0] as i64, at[1], flag::ACK, &sealed(C, 1));
+        let errors = t.engine.handler().errors();
+        match is_believed {
+            true => assert!(t.judged() == judged + 1 && errors.is_empty(), "{errors:?}"),
+            false => {
+                assert_eq!(verdict, Verdict::Drop);
+                assert_eq!(errors, [(C, SessionError::Integrity)]);
+            }
+        }
+    }
+    // Both before the first record, whichever came first.
+    for is_first in [true, false] {
+        let mut t = T::new();
+        t.open();
+        let sender = Some(t.ep.client.ip());
+        let mut all: [Box<dyn OpenRecord>; 2] = [Box::new(other(right)), Box::new(right)];
+        if !is_first {
+            all.reverse();
+        }
+        for (source, keys) in (1..).zip(all) {
+            t.source = source;
+            let _ = t.keys_with(C, 0, keys, RANDOM, sender);
+        }
+        let _ = t.keys(S, 0);
+        t.play(&simple());
+        assert!(is_contradicted(&t), "{is_first}");
+    }
+}
+
+/// The first record of content passes for one of the client's flight, since the client's keys open it from the next one on.
+#[test]
+fn keys_that_open_from_a_later_record_on_must_not_be_believed() {
+    for server_shares in [true, false] {
+        let mut builder = builder();
+        for _ in 0..3 {
+            builder.record(C, DATA, b"GET /secret", 0);
+        }
+        let script = builder.build();
+        let mut t = both();
+        t.open();
+        let later = Other { behind: 1, ..other(right(C, FIRST)) };
+        share(&mut t, true, C, FIRST, Box::new(later));
+        share(&mut t, true, S, FIRST, Box::new(right(S, FIRST)));
+        let (last, before) = script.turns.split_last().unwrap();
+        let mut at = [0; 2];
+        for turn in before {
+            let own = side(turn.direction);
+            t.send(turn.direction, at[own] as i64, at[1 - own], flag::ACK, &turn.bytes);
+            at[own] += turn.bytes.len() as u64;
+        }
+        // The first two, of which one was judged.
+        let (two, third) = last.bytes.split_at((script.records[0][1].end - at[0]) as usize);
+        t.send(C, at[0] as i64, at[1], flag::ACK, two);
+        assert_eq!(t.judged(), 1);
+        if server_shares {
+            share(&mut t, false, C, FIRST, Box::new(right(C, FIRST)));
+        }
+        t.send(C, at[0] as i64 + two.len() as i64, at[1], flag::ACK, third);
+        assert_eq!(is_contradicted(&t), server_shares);
+    }
+}
+
+/// What was sent under the first epoch's keys passed for the client's flight, and the KeyUpdate with it.
+#[test]
+fn keys_that_are_of_two_epochs_must_not_be_believed() {
+    for server_shares in [true, false] {
+        let mut builder = builder();
+        builder.record(C, DATA, b"GET /secret", 0);
+        builder.key_update(C);
+        builder.record(C, DATA, b"GET /", 0);
+        let mut t = both();
+        t.open();
+        let next = KeyEpoch::Application(1);
+        share(&mut t, true, C, FIRST, Box::new(right(C, next)));
+        share(&mut t, true, S, FIRST, Box::new(right(S, FIRST)));
+        t.play(&builder.build());
+        assert!(!is_contradicted(&t));
+        if server_shares {
+            share(&mut t, false, C, FIRST, Box::new(right(C, FIRST)));
+            share(&mut t, false, C, next, Box::new(right(C, next)));
+        }
+        assert_eq!(is_contradicted(&t), server_shares);
+        assert_eq!(t.alive(), !server_shares);
+    }
+}
+
+#[test]
+fn keys_of_early_data_and_of_the_handshake_must_not_contradict_others() {
+    for (epoch, fate) in [
+        (KeyEpoch::EarlyData, EarlyFate::Accepted),
+        (KeyEpoch::Handshake, EarlyFate::RefusedWithKey),
+    ] {
+        for is_late in [false, true] {
+            let is_early = epoch == KeyEpoch::EarlyData;
+            let before = if is_early { vec![vec![7; 300]; 3] } else { vec![] };
+            let early = EarlyScript { fate, before, after: vec![] };
+            let keys = keys as Keys;
+            let mut builder = match is_early {
+                true => ScriptBuilder::early(RANDOM, SUITE, &[900, 100], &early, keys),
+                false => ScriptBuilder::new(RANDOM, SUITE, false, &[900, 100, 100], keys),
+            };
+            builder.record(C, DATA, b"a request", 0);
+            let script = builder.build();
+            let direction = if is_early { C } else { S };
+            let hostile = Other { is_something_else: false, ..other(right(direction, epoch)) };
+            let mut t = both();
+            t.open();
+            share(&mut t, true, direction, epoch, Box::new(hostile));
+            if !is_late {
+                share(&mut t, false, direction, epoch, Box::new(right(direction, epoch)));
+            }
+            let mut at = [0; 2];
+            for turn in &script.turns {
+                let own = side(turn.direction);
+                for part in turn.bytes.chunks(500) {
+                    t.send(turn.direction, at[own] as i64, at[1 - own], flag::ACK, part);
+                    at[own] += part.len() as u64;
+                    if is_late {
+                        let keys = right(direction, epoch);
+                        share(&mut t, false, direction, epoch, Box::new(keys));
+                    }
+                }
+            }
+            let errors = t.engine.handler().errors();
+            assert_eq!(errors, [(direction, SessionError::Integrity)], "{epoch:?} {is_late}");
+        }
+    }
+}
+
+/// Whoever the client gets to send keys, too.
+#[test]
+fn many_keys_of_one_end_must_not_keep_the_others_from_being_compared() {
+    let mut t = both();
+    let at = established(&mut t);
+    let sender = Some(t.ep.client.ip());
+    let junk = |t: &mut T, connections: std::ops::Range<u64>| {
+        for connection in connections {
+            t.source = connection;
+            for number in 0..8 {
+                let _ = t.keys_with(C, 0, Box::new(NullKeys(7000 + number)), RANDOM, sender);
+            }
+        }
+    };
+    junk(&mut t, 10..42);
+    share(&mut t, false, C, FIRST, Box::new(other(right(C, FIRST))));
+    junk(&mut t, 50..82);
+    t.send(C, at[0] as i64, at[1], flag::ACK, &sealed(C, 1));
+    assert!(is_contradicted(&t));
+}
+
+/// Who shares keys makes the monitor try them: not on every record.
+#[test]
+fn keys_that_contradict_nothing_must_not_cost_much() {
+    let mut t = T::new();
+    let mut at = established(&mut t);
+    let sender = Some(t.ep.client.ip());
+    let before = t.engine.counters().trials_failed;
+    for record in 1..30 {
+        t.source = record;
+        for number in 0..8 {
+            let _ = t.keys_with(C, 0, Box::new(NullKeys(7000 + number)), RANDOM, sender);
+        }
+        let bytes = sealed(C, record);
+        assert_eq!(t.send(C, at[0] as i64, at[1], flag::ACK, &bytes), Verdict::Forward);
+        at[0] += bytes.len() as u64;
+        // As the record that it is, and as the one behind it: Finished has passed unopened.
+        assert_eq!(t.engine.counters().trials_failed - before, 64.min(16 * record));
+    }
+}
