@@ -505,7 +505,8 @@ int mmtls_reset_session(mmctx_t mmctx, int cid);
  * -17 TCP ended inside a record, -20 integrity failure, -30 malformed handshake, -31 the keys open
  * nothing, -32 lost synchronisation, -33 bytes sent twice with different content, -34 early data
  * not inspected, -35 nothing opened although keys were shared, -36 memory cap, -37 judged after it
- * was forwarded, -38 no private tag where one is required, -40 compression was negotiated.
+ * was forwarded, -38 no private tag where one is required, -40 compression was negotiated, -41 more
+ * than Finished of a client's handshake passed unread.
  *
  * Or MMTLS_ERR_CONTEXT, MMTLS_ERR_THREAD, MMTLS_ERR_SESSION. Inside any callback of this context,
  * for any session that lives.

@@ -102,6 +102,7 @@ const SESSION_ERRORS: &[(SessionError, &CStr)] = &[
     (SessionError::JudgedLate, c"judged late"),
     (SessionError::NoPrivateTag, c"no private tag"),
     (SessionError::UnsupportedCompression, c"unsupported compression"),
+    (SessionError::UnreadFlight, c"client's handshake not read"),
     (SessionError::NotTls, c"not TLS"),
     (SessionError::MissingKeys, c"missing keys"),
 ];

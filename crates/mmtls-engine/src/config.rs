@@ -52,6 +52,9 @@ pub struct Policies {
     pub null_keys: Policy,
     /// The same, of a client that has refused `Limits::null_keys_per_minute` sessions in this minute.
     pub too_many_null_keys: Policy,
+    /// What a client of TLS 1.3 sends as its handshake under keys that are not shared, beyond one record of Finished's length: its
+    /// certificate, or content that nobody will be shown.
+    pub unread_flight: Policy,
     /// A version or cipher suite that cannot be followed.
     pub unsupported: Policy,
     /// A session that was negotiated without the private tag (`docs/private-tag.md`), reported at the
@@ -102,6 +105,7 @@ impl Policies {
             memory_cap: Policy::Reset,
             null_keys: Policy::Bypass,
             too_many_null_keys: Policy::Reset,
+            unread_flight: Policy::Forward,
             unsupported: unseen,
             require_private_tag: Policy::Forward,
             integrity_failure: Policy::Reset,
@@ -121,11 +125,12 @@ impl Policies {
 
     /// Name and value of each policy, for printing at start.
     #[must_use]
-    pub fn list(&self) -> [(&'static str, Policy); 15] {
+    pub fn list(&self) -> [(&'static str, Policy); 16] {
         [
             ("missing_keys", self.missing_keys),
             ("null_keys", self.null_keys),
             ("too_many_null_keys", self.too_many_null_keys),
+            ("unread_flight", self.unread_flight),
             ("unsupported", self.unsupported),
             ("require_private_tag", self.require_private_tag),
             ("integrity_failure", self.integrity_failure),

@@ -3,6 +3,7 @@
 
 use crate::harness::attack::*;
 use crate::harness::{Keys, RANDOM, SUITE};
+use mmtls_engine::session::SessionError;
 use mmtls_engine::tls::*;
 use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
@@ -110,5 +111,36 @@ fn content_that_looks_like_messages_behind_the_handshake_must_not_pass() {
         let passed = passed(&mut t, &script);
         let most = if records.len() > 1 { records[0].len() + 22 } else { 0 };
         assert!(passed <= most && !t.alive(), "{records:?}: {passed} bytes passed");
+    }
+}
+
+/// The client shares the keys of its second epoch as those of the first one: what is sent before passes for its handshake.
+#[test]
+fn content_that_looks_like_a_certificate_must_meet_the_policy() {
+    for policy in [Policy::Forward, Policy::Reset] {
+        // Behind Finished, and an honest client's.
+        for hides in [true, false] {
+            let mut config = T::config();
+            config.policies.unread_flight = policy;
+            let mut t = T::with(config);
+            let mut builder = builder();
+            if hides {
+                builder.record(C, DATA, b"GET /secret", 0);
+                builder.record(C, DATA, b"and more", 0);
+                builder.key_update(C);
+            }
+            builder.record(C, DATA, b"GET /", 0);
+            let epoch = KeyEpoch::Application(hides.into());
+            let keys = crate::harness::keys(C, epoch);
+            deliver(&mut t, C, KeyEpoch::Application(0), keys);
+            deliver(&mut t, S, KeyEpoch::Application(0), used(S));
+            t.open();
+            t.play(&builder.build());
+            let errors = t.engine.handler().errors();
+            let told = (C, SessionError::UnreadFlight);
+            assert_eq!(errors, if hides { vec![told] } else { vec![] }, "{policy:?}");
+            assert_eq!(t.alive(), !hides || policy == Policy::Forward);
+            assert_eq!(t.judged(), usize::from(t.alive()));
+        }
     }
 }

@@ -487,6 +487,7 @@ pub fn exceptions(config: &Config, grace_seconds: u64, bypasses: bool) -> Option
         ("encapsulated", policies.encapsulated, "IP in tunnels and other frames", "drop"),
         ("fragments", policies.fragments, "TCP in IP fragments", "drop"),
         ("multipath", policies.multipath, "multipath TCP", "drop"),
+        ("unread_flight", policies.unread_flight, "what clients say is their certificate", "reset"),
         ("unsupported", policies.unsupported, "what cannot be followed", "reset"),
         ("integrity_failure", policies.integrity_failure, "what keys do not open", "reset"),
         ("lost_synchronisation", policies.lost_synchronisation, "broken streams", "reset"),
@@ -661,6 +662,7 @@ mod tests {
             missing_keys: None,
             null_keys: Some(PolicyName(policies.null_keys)),
             too_many_null_keys: Some(PolicyName(policies.too_many_null_keys)),
+            unread_flight: Some(PolicyName(policies.unread_flight)),
             unsupported: None,
             require_private_tag: Some(PolicyName(policies.require_private_tag)),
             integrity_failure: Some(PolicyName(policies.integrity_failure)),
@@ -690,11 +692,13 @@ mod tests {
             text,
             "although missing_keys=reset, these pass: sessions whose endpoint refuses to share \
              (null_keys=bypass; policies.null_keys = \"reset\" stops them), DTLS and QUIC \
-             (udp_tls=forward; policies.udp_tls = \"drop\" stops them), what is not TLS on ports \
+             (udp_tls=forward; policies.udp_tls = \"drop\" stops them), what clients say is their \
+             certificate (unread_flight=forward; policies.unread_flight = \"reset\" stops them), what is not TLS on ports \
              outside policies.tls_ports, encrypted tunnels (IPsec, WireGuard, MACsec)"
         );
         config.policies.null_keys = Policy::Reset;
         config.policies.udp_tls = Policy::Drop;
+        config.policies.unread_flight = Policy::Reset;
         let always = format!("although missing_keys=reset, these pass: {ALWAYS}");
         assert_eq!(exceptions(&config, 0, false), Some(always));
         assert!(exceptions(&config, 0, true).unwrap().contains("policies.bypass"));

@@ -56,6 +56,7 @@ impl Outcome {
                 // Also raised for sessions that nobody used.
                 | SessionError::NothingOpened
                 | SessionError::EarlyDataNotInspected
+                | SessionError::UnreadFlight
                 // It was decrypted, if late.
                 | SessionError::JudgedLate
         )

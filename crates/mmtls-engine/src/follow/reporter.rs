@@ -116,6 +116,7 @@ impl Reporter {
             | SessionError::UnsupportedCipherSuite
             | SessionError::UnsupportedCompression => policies.unsupported,
             SessionError::NoPrivateTag => policies.require_private_tag,
+            SessionError::UnreadFlight => policies.unread_flight,
             SessionError::MissingKeys => match policies.missing_keys {
                 Policy::Forward => Policy::Bypass,
                 other => other,

@@ -222,6 +222,8 @@ pub enum SessionError {
     NoPrivateTag = -38,
     /// Compression was negotiated (RFC 3749), which nobody should use (RFC 9325, section 3.3).
     UnsupportedCompression = -40,
+    /// More than Finished of a client's handshake passed under keys that were not shared (`Policies::unread_flight`).
+    UnreadFlight = -41,
     /// A connection to one of `Config::tls_ports` that does not carry TLS. Reported of flows only.
     NotTls = -39,
     /// No keys within the stall limits.
@@ -254,6 +256,7 @@ impl SessionError {
             Self::JudgedLate => "judged_late",
             Self::NoPrivateTag => "no_private_tag",
             Self::UnsupportedCompression => "unsupported_compression",
+            Self::UnreadFlight => "unread_flight",
             Self::NotTls => "not_tls",
             Self::MissingKeys => "missing_keys",
         }

@@ -147,6 +147,7 @@ impl Copies {
             | SessionError::EarlyFin
             | SessionError::ConflictingOverlap
             | SessionError::NothingOpened
+            | SessionError::UnreadFlight
             | SessionError::JudgedLate => return,
             SessionError::EarlyDataNotInspected => {
                 if state.streams == StreamState::None {

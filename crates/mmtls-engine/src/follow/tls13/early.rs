@@ -19,15 +19,13 @@
 
 use std::sync::Arc;
 
+use super::search::FINISHED_LEN;
 use crate::follow::context::{Context, RawRecord, Step};
 use crate::follow::key_candidates::{KeyCandidates, Trial};
 use crate::follow::reporter::Reporter;
 use crate::keys::KeySource;
 use crate::session::{EarlyData, Record, SessionError};
 use crate::tls::{ContentType, Direction, HandshakeType, OpenRecord, Opened};
-
-/// Lengths of Finished with its header: SHA-256 and SHA-384 (RFC 8446, section 4.4.4).
-const FINISHED_LEN: [usize; 2] = [4 + 32, 4 + 48];
 
 /// The client's early data.
 #[derive(Default)]

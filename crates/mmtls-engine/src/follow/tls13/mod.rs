@@ -313,6 +313,13 @@ impl Tls13 {
         if !search.may_pass(record, may_be_early, *client_flight_seen, ctx.config) {
             return Step::NeedKeys;
         }
+        if of_client && !may_be_early && !search.is_flight_told && search.exceeds_finished(record) {
+            search.is_flight_told = true;
+            reporter.fail(record.direction, SessionError::UnreadFlight, ctx);
+            if !reporter.following() {
+                return reporter.step();
+            }
+        }
         if of_client {
             // Its keys are here, so the server's flight is complete, whatever this record is.
             *client_flight_seen = true;

@@ -27,6 +27,9 @@ const MAX_CLIENT_RECORDS: u32 = 8;
 /// all of them.
 const MAX_SERVER_RECORDS: u32 = 1024;
 
+/// Lengths of Finished with its header: SHA-256 and SHA-384 (RFC 8446, section 4.4.4).
+pub(super) const FINISHED_LEN: [usize; 2] = [4 + 32, 4 + 48];
+
 /// How many keys, from the first one on, were tried on the record that waits for keys. There are never many of them.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tried {
@@ -45,6 +48,8 @@ pub(super) struct Search {
     pub(super) backlog: Vec<u8>,
     /// How many they are.
     pub(super) records: u32,
+    /// Of a client: more than Finished has passed, which was reported.
+    pub(super) is_flight_told: bool,
     /// Finished was opened: the next record is number 0 of the application epoch.
     pub(super) finished: bool,
 }
@@ -94,6 +99,14 @@ impl Search {
                     && self.backlog.len() + len <= max_bytes
             }
         }
+    }
+
+    /// Whether a record of the client's flight that passes unopened is no Finished without padding, or not the only one.
+    /// Without keys nothing tells where content begins; then the next record does.
+    pub(super) fn exceeds_finished(&self, record: RawRecord<'_>) -> bool {
+        let keys = self.candidates.get(0);
+        let len = |keys: &Box<dyn OpenRecord>| keys.content_len(record.fragment.len());
+        self.records > 0 || keys.is_some_and(|keys| !FINISHED_LEN.contains(&len(keys)))
     }
 
     /// Keeps a record that passes.
