@@ -66,7 +66,7 @@ impl Bodies<'_, '_> {
     fn part(&mut self, message: &mut Message, whole: usize, form: Form, part: Part<'_>) {
         let file = message.bodies.iter().position(|it| !it.is_message);
         match (part, file) {
-            (Part::Begin { filename: Some(_), .. }, None) => {
+            (Part::Begin { may_be_file: true, .. }, None) => {
                 let file = BodyStream { is_message: false, ..self.stream(form) };
                 self.begin(message, file);
             }

@@ -698,6 +698,17 @@ fn forms() {
                 Found,
             ),
             (
+                "type of files without a name",
+                form(
+                    multipart,
+                    &part(
+                        "Content-Disposition: form-data; name=\"a\"\r\nContent-Type: application/octet-stream",
+                        "EVIL",
+                    ),
+                ),
+                Found,
+            ),
+            (
                 "field",
                 form(multipart, &part("Content-Disposition: form-data; name=\"a\"", "EVIL")),
                 Open("a field of a form is no file"),

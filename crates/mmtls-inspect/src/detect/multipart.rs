@@ -20,8 +20,10 @@ pub(crate) enum Part<'a> {
     Begin {
         /// Of the field of the form.
         name: Option<&'a [u8]>,
-        /// There is one if the part is a file.
+        /// Not all files have one.
         filename: Option<&'a [u8]>,
+        /// A server may take the part for a file.
+        may_be_file: bool,
     },
     /// Bytes of the part. Never empty.
     Data(&'a [u8]),
@@ -306,14 +308,15 @@ impl Multipart {
         self.held_line = 0;
         self.place = Place::Part;
         let (name, filename) = (head.name.as_deref(), head.filename.as_deref());
-        sink(Part::Begin { name, filename });
+        sink(Part::Begin { name, filename, may_be_file: head.may_be_file() });
     }
 
     /// What is held may be anything.
     fn head_without_end(&mut self, sink: &mut Sink<'_>) {
         self.fault(sink);
         self.place = Place::Part;
-        sink(Part::Begin { name: None, filename: None });
+        // Whoever hears of a fault takes all of the body for a file.
+        sink(Part::Begin { name: None, filename: None, may_be_file: false });
         let held = core::mem::take(&mut self.held);
         self.show(&held, sink);
         self.held_line = 0;

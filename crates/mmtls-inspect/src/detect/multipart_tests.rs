@@ -11,8 +11,10 @@ fn run(boundary: &str, body: &[u8], most: usize) -> Vec<String> {
     let mut sink = |part: Part<'_>| {
         let text = |it: Option<&[u8]>| it.map_or("-".into(), |it| it.escape_ascii().to_string());
         match part {
-            Part::Begin { name, filename } => {
-                log.push(format!("{} {}", text(name), text(filename)));
+            Part::Begin { name, filename, may_be_file } => {
+                // What has no name and is a file all the same.
+                let mark = if may_be_file && filename.is_none() { "*" } else { "" };
+                log.push(format!("{} {}{mark}", text(name), text(filename)));
                 log.push(String::new());
             }
             Part::Data(bytes) => {
@@ -139,7 +141,7 @@ fn accepts_names_of_parts() {
         ("Content-Disposition: form-data\r\nContent-Transfer-Encoding: base64", "- -", true),
         (
             "Content-Disposition: form-data\r\nContent-Type: Multipart/mixed; boundary=x",
-            "- -",
+            "- -*",
             true,
         ),
         ("Content-Disposition: form-data; name=a; name=b", "a -", true),
@@ -155,6 +157,29 @@ fn accepts_names_of_parts() {
         ("Content-Disposition: form-data; filename=a b", "- a b", true),
         ("Content-Disposition: form-data; filename", "- ", true),
         ("Content-Disposition: attachment; filename=a", "- a", true),
+        ("Content-Disposition: form-data; name=a\r\nContent-Type: text/plain", "a -", false),
+        (
+            "Content-Disposition: form-data; name=a\r\ncontent-type:Text/Plain ; charset=x",
+            "a -",
+            false,
+        ),
+        (
+            "Content-Type: application/octet-stream\r\nContent-Disposition: form-data; name=a",
+            "a -*",
+            false,
+        ),
+        ("Content-Disposition: form-data; name=a\r\nContent-Type: image/png", "a -*", false),
+        ("Content-Disposition: form-data; name=a\r\nContent-Type:", "a -*", false),
+        (
+            "Content-Type: text/plain\r\nContent-Type: x/y\r\nContent-Disposition: form-data; name=a",
+            "a -*",
+            false,
+        ),
+        (
+            "Content-Disposition: form-data; name=a\r\nContent-Type: multipart/mixed; boundary=c",
+            "a -*",
+            true,
+        ),
         ("Content-Disposition : form-data; filename=a", "- a", true),
         ("Content-Disposition", "- -", true),
         ("X: y", "- -", true),

@@ -34,6 +34,8 @@ pub(super) struct PartHead {
     pub(super) name: Option<Vec<u8>>,
     /// That of `filename`, or as it is encoded in `filename*` (RFC 8187).
     pub(super) filename: Option<Vec<u8>>,
+    /// Its type is another one than fields have.
+    has_file_type: bool,
     /// Malformed, or to be read in more than one way.
     pub(super) is_faulty: bool,
 }
@@ -56,14 +58,22 @@ impl PartHead {
                 let plain = [&b"7bit"[..], b"8bit", b"binary"];
                 head.is_faulty |= !plain.iter().any(|it| value.eq_ignore_ascii_case(it));
             } else if name_end.eq_ignore_ascii_case(b"content-type") {
+                let kind = split_once(value, b';').0.trim_ascii();
+                // The default of fields (RFC 7578, section 4.4). Of several types any may be the one that counts.
+                head.has_file_type |= !kind.eq_ignore_ascii_case(b"text/plain");
                 // Several files in one part (RFC 7578, section 4.3).
-                let kind = value.trim_ascii_start();
                 head.is_faulty |=
                     kind.get(..10).is_some_and(|it| it.eq_ignore_ascii_case(b"multipart/"));
             }
         }
         head.is_faulty |= !seen;
         head
+    }
+
+    /// Whether a server may take the part for a file. A file needs no name (RFC 7578, section 4.2): some servers
+    /// go by its type then (busboy: application/octet-stream; others can be told of images).
+    pub(super) fn may_be_file(&self) -> bool {
+        self.filename.is_some() || self.has_file_type
     }
 
     fn disposition(&mut self, value: &[u8]) {

@@ -183,6 +183,9 @@ fn accepts_files_of_forms_one_by_one() {
     ]);
     let found = |text: &str| found(&rules, &[(CLIENT, text.as_bytes())]);
     assert_eq!(found(&form("")), [1, 2, 5, 6]);
+    assert_eq!(found(&form("\r\nContent-Type: text/plain; charset=utf-8")), [1, 2, 5, 6]);
+    // A file without a name.
+    assert_eq!(found(&form("\r\nContent-Type: application/octet-stream")), [1, 2, 4, 5, 6]);
     // What may be read in two ways is looked into as a whole, too.
     assert_eq!(found(&form("; name=b")), [1, 2, 3, 4, 5, 6]);
 }
