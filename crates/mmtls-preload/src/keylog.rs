@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_void};
 
 use mmtls_sender::host::guarded;
 use mmtls_sender::keylog;
-use mmtls_sender::openssl::KeylogCallback;
+use mmtls_sender::openssl::{Api, KeylogCallback};
 
 use crate::library::{self, Library, MAX_LIBRARIES};
 use crate::{SENDER, config};
@@ -15,23 +15,26 @@ const CALLBACKS: [KeylogCallback; MAX_LIBRARIES] =
 
 /// Puts our callback into a context that its library has just made; not where the library has no
 /// slot.
-pub fn install_in_new(library: Option<&'static Library>, context: *mut c_void) {
+pub fn install_in_new(library: &'static Library, context: *mut c_void) {
     if !context.is_null() {
         library::adopt(library, context);
-        if let Some(library) = library {
-            install(library, context);
-        }
+        install(library, context);
     }
+}
+
+/// What a library with a slot has: its functions and our callback.
+fn of(library: &'static Library) -> Option<(&'static Api, KeylogCallback)> {
+    library.api.as_ref().zip(CALLBACKS.get(library.slot?).copied())
 }
 
 /// Puts our callback into a context, once; `false` where nothing is to be shared, or it cannot be.
 fn install(library: &'static Library, context: *mut c_void) -> bool {
-    let (Some(api), Some(settings)) = (&library.api, config::get()) else {
+    let (Some((api, ours)), Some(settings)) = (of(library), config::get()) else {
         return false;
     };
     // SAFETY: a live context of this library, and a function that never goes away, because
     // nobody unloads a preloaded library.
-    let installed = unsafe { keylog::install(api, context, CALLBACKS[library.slot]) };
+    let installed = unsafe { keylog::install(api, context, ours) };
     SENDER.connect_early(&settings.agent);
     installed
 }
@@ -57,9 +60,9 @@ pub fn host_view(
     context: *const c_void,
     current: Option<KeylogCallback>,
 ) -> Option<KeylogCallback> {
-    match &library.api {
+    match of(library) {
         // SAFETY: a live context of this library.
-        Some(api) if keylog::is(CALLBACKS[library.slot], current) => unsafe {
+        Some((api, ours)) if keylog::is(ours, current) => unsafe {
             keylog::host_callback(api, context)
         },
         _ => current,

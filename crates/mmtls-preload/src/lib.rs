@@ -16,6 +16,7 @@
 compile_error!("the preload library is for Linux");
 
 mod config;
+mod contexts;
 mod keylog;
 mod library;
 
@@ -62,14 +63,14 @@ extern "C" fn at_exit() {
 /// As documented by OpenSSL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn SSL_CTX_new(method: *const c_void) -> *mut c_void {
-    let maker = guarded(None, || Library::of_method(method));
-    let Some((maker, new)) = maker.and_then(|maker| Some((maker, maker.new?))) else {
+    let library = guarded(None, || Library::of_method(method));
+    let Some((library, new)) = library.and_then(|it| Some((it, it.new?))) else {
         // There is no libssl to call; OpenSSL says failure in the same way.
         return std::ptr::null_mut();
     };
     // SAFETY: libssl's own function with the host's own argument.
     let context = unsafe { new(method) };
-    guarded((), || keylog::install_in_new(maker.library, context));
+    guarded((), || keylog::install_in_new(library, context));
     context
 }
 
@@ -83,13 +84,13 @@ pub unsafe extern "C-unwind" fn SSL_CTX_new_ex(
     properties: *const c_char,
     method: *const c_void,
 ) -> *mut c_void {
-    let maker = guarded(None, || Library::of_method(method));
-    let Some((maker, new_ex)) = maker.and_then(|maker| Some((maker, maker.new_ex?))) else {
+    let library = guarded(None, || Library::of_method(method));
+    let Some((library, new_ex)) = library.and_then(|it| Some((it, it.new_ex?))) else {
         return std::ptr::null_mut();
     };
     // SAFETY: libssl's own function with the host's own arguments.
     let context = unsafe { new_ex(library_context, properties, method) };
-    guarded((), || keylog::install_in_new(maker.library, context));
+    guarded((), || keylog::install_in_new(library, context));
     context
 }
 

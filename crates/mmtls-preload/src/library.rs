@@ -4,20 +4,21 @@
 //! `RTLD_LOCAL`, out of that search order. So the library is found by an address inside it (the
 //! method that the host passes to `SSL_CTX_new` is a constant of libssl). A process may have two
 //! versions of libssl; each has its slot, its callback and its functions.
-//! Refuses more than [`MAX_LIBRARIES`], its own functions as the real ones, and to share keys of
-//! OpenSSL's relatives: they have functions of the same names with other arguments.
+//! Refuses to share keys of more than [`MAX_LIBRARIES`] (calls of the others go on to them all the same), to take its
+//! own functions for the real ones, and to share keys of OpenSSL's relatives: they have functions of the same names with
+//! other arguments.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use mmtls_sender::openssl::{self, Api, GetKeylog, SetKeylog};
 
-/// Versions of libssl in one process.
+use crate::contexts;
+
+/// Versions of libssl in one process that have a callback of ours.
 pub const MAX_LIBRARIES: usize = 4;
-/// Contexts that can be told apart when there is more than one libssl.
-const MAX_FOREIGN: usize = 4096;
 /// Methods whose library is remembered; OpenSSL 3 has some thirty.
 const MAX_METHODS: usize = 64;
 
@@ -26,8 +27,8 @@ type NewEx = unsafe extern "C-unwind" fn(*mut c_void, *const c_char, *const c_vo
 
 /// One libssl. Lives as long as the process.
 pub struct Library {
-    /// Which callback of ours belongs to it.
-    pub slot: usize,
+    /// Which callback of ours belongs to it. Missing where none was left: nothing of it is shared.
+    pub slot: Option<usize>,
     base: usize,
     pub new: Option<New>,
     pub new_ex: Option<NewEx>,
@@ -35,26 +36,16 @@ pub struct Library {
     pub get_keylog: Option<GetKeylog>,
     /// Missing when this libssl is too old or a different kind, or when nothing is to be shared.
     pub api: Option<Api>,
-}
-
-/// What makes the contexts of a method.
-#[derive(Clone, Copy)]
-pub struct Maker {
-    pub new: Option<New>,
-    pub new_ex: Option<NewEx>,
-    /// Missing when there was no slot left for this libssl; nothing of it is shared.
-    pub library: Option<&'static Library>,
+    /// Another one without a slot.
+    next: Option<&'static Library>,
 }
 
 static LIBRARIES: [AtomicPtr<Library>; MAX_LIBRARIES] =
     [const { AtomicPtr::new(null_mut()) }; MAX_LIBRARIES];
-/// Contexts of libraries other than the first, with the slot in the low bits. Slot 0 stands for a
-/// library without a slot.
-static FOREIGN: [AtomicUsize; MAX_FOREIGN] = [const { AtomicUsize::new(0) }; MAX_FOREIGN];
-/// A context found no room there: any context that is not in it may be anybody's.
-static OVERFLOWN: AtomicBool = AtomicBool::new(false);
+/// The latest library without a slot, before the others.
+static WITHOUT_SLOT: AtomicPtr<Library> = AtomicPtr::new(null_mut());
 /// Methods with the slot of their library in the low bits: `dladdr` takes the dynamic linker's
-/// lock, which another thread may hold while it waits for this one. A library with a slot is never
+/// lock, which another thread may hold while it waits for this one. A library is never
 /// unloaded, so an entry stays true.
 static METHODS: [AtomicUsize; MAX_METHODS] = [const { AtomicUsize::new(0) }; MAX_METHODS];
 /// Where this library was loaded; 0 before it is known.
@@ -63,37 +54,27 @@ const SLOT_BITS: usize = MAX_LIBRARIES - 1;
 
 impl Library {
     /// The library that `SSL_CTX_new(method)` is meant for.
-    pub fn of_method(method: *const c_void) -> Option<Maker> {
+    pub fn of_method(method: *const c_void) -> Option<&'static Self> {
         if let Some(library) = known_method(method) {
-            return Some(library.maker());
+            return Some(library);
         }
-        let Some(object) = locate(method) else {
-            // Null, or no constant of a library: libssl is to say itself what it thinks of it.
-            return Self::any().map(Self::maker);
+        // Null, or no constant of a libssl: one is to say itself what it thinks of it. Another one than the method's
+        // would misread it.
+        let Some(library) = locate(method).and_then(|object| Self::of_object(&object)) else {
+            return Self::any();
         };
-        if let Some(library) = Self::of_object(&object) {
-            remember_method(method, library.slot);
-            return Some(library.maker());
+        if let Some(slot) = library.slot {
+            remember_method(method, slot);
         }
-        // No slot left. Its own function all the same: another libssl's would misread the method.
-        Maker::of(&object).or_else(|| Self::any().map(Self::maker))
-    }
-
-    fn maker(&'static self) -> Maker {
-        Maker { new: self.new, new_ex: self.new_ex, library: Some(self) }
+        Some(library)
     }
 
     /// The library that made `context`, where that is certain.
     pub fn of_context(context: *const c_void) -> Option<&'static Self> {
-        if Self::in_slot(1).is_some() {
-            let foreign = FOREIGN
-                .iter()
-                .map(|entry| entry.load(Ordering::Acquire))
-                .find(|entry| entry & !SLOT_BITS == context as usize && *entry != 0);
-            match foreign.map(|entry| entry & SLOT_BITS) {
-                Some(0) => return None,
-                Some(slot) => return Self::in_slot(slot),
-                None if OVERFLOWN.load(Ordering::Acquire) => return None,
+        if Self::in_slot(1).is_some() && !context.is_null() {
+            match contexts::library_of(context) {
+                Some(library) => return Some(library),
+                None if !contexts::are_complete() => return None,
                 None => {}
             }
         }
@@ -126,7 +107,7 @@ impl Library {
                 Some(known) if known.base == object.base => return Some(known),
                 Some(_) => {}
                 None => {
-                    let new = Box::into_raw(Box::new(Self::resolve(object, slot)?));
+                    let new = Box::into_raw(Box::new(Self::resolve(object, Some(slot))?));
                     let placed = place.compare_exchange(
                         null_mut(),
                         new,
@@ -143,10 +124,32 @@ impl Library {
                 }
             }
         }
-        None
+        Self::without_slot(object)
     }
 
-    fn resolve(object: &Object, slot: usize) -> Option<Self> {
+    fn without_slot(object: &Object) -> Option<&'static Self> {
+        let mut latest = WITHOUT_SLOT.load(Ordering::Acquire);
+        loop {
+            // SAFETY: null, or a box that was leaked for the life of the process.
+            let next = unsafe { latest.as_ref() };
+            let mut known = std::iter::successors(next, |it| it.next);
+            if let Some(known) = known.find(|it| it.base == object.base) {
+                return Some(known);
+            }
+            let new = Box::into_raw(Box::new(Self { next, ..Self::resolve(object, None)? }));
+            match WITHOUT_SLOT.compare_exchange(latest, new, Ordering::AcqRel, Ordering::Acquire) {
+                // SAFETY: it is leaked from here on.
+                Ok(_) => return unsafe { new.as_ref() },
+                Err(other) => {
+                    // SAFETY: nobody else has seen this box.
+                    drop(unsafe { Box::from_raw(new) });
+                    latest = other;
+                }
+            }
+        }
+    }
+
+    fn resolve(object: &Object, slot: Option<usize>) -> Option<Self> {
         let handle = open_loaded(object.name)?;
         let library = Self {
             slot,
@@ -159,24 +162,13 @@ impl Library {
             set_keylog: unsafe { function(handle, c"SSL_CTX_set_keylog_callback") },
             // SAFETY: as above.
             get_keylog: unsafe { function(handle, c"SSL_CTX_get_keylog_callback") },
-            api: crate::config::get().and_then(|_| {
+            api: crate::config::get().filter(|_| slot.is_some()).and_then(|_| {
                 // SAFETY: what one libssl's handle finds under these names is OpenSSL's, if it is one.
                 unsafe { Api::resolve(|name| symbol(handle, name), Some(forget)) }
             }),
+            next: None,
         };
         library.new.is_some().then_some(library)
-    }
-}
-
-impl Maker {
-    /// Not kept anywhere. `None` when the object is no libssl.
-    fn of(object: &Object) -> Option<Self> {
-        let handle = open_loaded(object.name)?;
-        // SAFETY: the type is the one that OpenSSL's headers give this name.
-        let new = unsafe { function(handle, c"SSL_CTX_new") }?;
-        // SAFETY: as above.
-        let new_ex = unsafe { function(handle, c"SSL_CTX_new_ex") };
-        Some(Self { new: Some(new), new_ex, library: None })
     }
 }
 
@@ -192,23 +184,13 @@ unsafe extern "C-unwind" fn forget(
     disown(context);
 }
 
-/// Notes which library made a new context, where it is not the first one. `None`: one without a
-/// slot.
-pub fn adopt(library: Option<&Library>, context: *mut c_void) {
+/// Notes which library made a new context, where it is not the first one.
+pub fn adopt(library: &'static Library, context: *mut c_void) {
     // Not every library says when it frees a context, so another's may have stood here.
     disown(context);
-    let slot = library.map(|library| library.slot);
-    if slot == Some(0) {
-        return;
+    if library.slot != Some(0) {
+        contexts::note(context, library);
     }
-    let value = context as usize | slot.unwrap_or(0);
-    for entry in &FOREIGN {
-        let free = entry.compare_exchange(0, value, Ordering::AcqRel, Ordering::Relaxed);
-        if free.is_ok() {
-            return;
-        }
-    }
-    OVERFLOWN.store(true, Ordering::Release);
 }
 
 /// The library of a method that was seen before.
@@ -236,14 +218,8 @@ fn remember_method(method: *const c_void, slot: usize) {
 }
 
 fn disown(context: *mut c_void) {
-    if Library::in_slot(1).is_none() {
-        return;
-    }
-    for entry in &FOREIGN {
-        let value = entry.load(Ordering::Relaxed);
-        if value != 0 && value & !SLOT_BITS == context as usize {
-            let _ = entry.compare_exchange(value, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
+    if Library::in_slot(1).is_some() {
+        contexts::forget(context);
     }
 }
 
@@ -310,38 +286,39 @@ unsafe fn function<F: Copy>(handle: *mut c_void, name: &CStr) -> Option<F> {
 mod tests {
     use super::*;
 
-    fn put(slot: usize) -> &'static Library {
-        let library = Box::leak(Box::new(Library {
-            slot,
-            base: slot + 1,
-            new: None,
-            new_ex: None,
-            set_keylog: None,
-            get_keylog: None,
-            api: None,
-        }));
-        LIBRARIES[slot].store(library, Ordering::Release);
-        library
+    fn put(slot: Option<usize>, base: usize) -> &'static Library {
+        let (new, new_ex, set_keylog, get_keylog) = (None, None, None, None);
+        let (api, next) = (None, None);
+        Box::leak(Box::new(Library { slot, base, new, new_ex, set_keylog, get_keylog, api, next }))
     }
 
     #[test]
     fn refuses_to_guess_whose_a_context_or_a_method_is() {
-        let libraries = [put(0), put(1)];
-        let slot = |address: usize| {
-            Library::of_context(address as *const c_void).map(|library| library.slot)
-        };
-        adopt(Some(libraries[0]), 0x1000 as *mut c_void);
-        adopt(Some(libraries[1]), 0x2000 as *mut c_void);
-        adopt(None, 0x3000 as *mut c_void);
-        assert_eq!((slot(0x1000), slot(0x2000), slot(0x3000)), (Some(0), Some(1), None));
-        for number in 0..MAX_FOREIGN {
-            adopt(Some(libraries[1]), (0x10000 + 16 * number) as *mut c_void);
+        let libraries = [put(Some(0), 1), put(Some(1), 2), put(None, 3)];
+        for (slot, library) in libraries.iter().take(2).enumerate() {
+            LIBRARIES[slot].store(std::ptr::from_ref(*library).cast_mut(), Ordering::Release);
         }
-        // Not all of them are known, so any other may be one of them.
-        assert_eq!((slot(0x1000), slot(0x2000), slot(0x3000)), (None, Some(1), None));
+        let of = |address: usize| {
+            Library::of_context(address as *const c_void).map(|library| library.base)
+        };
+        for (at, library) in libraries.into_iter().enumerate() {
+            adopt(library, (0x1000 * (at + 1)) as *mut c_void);
+        }
+        let all = || [0x1000, 0x2000, 0x3000].map(of);
+        assert_eq!(all(), [Some(1), Some(2), Some(3)]);
+        // However many there are.
+        for number in 0..3 * contexts::CHUNK_CONTEXTS {
+            adopt(libraries[1], (0x10000 + 16 * number) as *mut c_void);
+        }
+        assert_eq!(all(), [Some(1), Some(2), Some(3)]);
+        assert_eq!(of(0x10000 + 16 * (3 * contexts::CHUNK_CONTEXTS - 1)), Some(2));
+        // One that is gone leaves its address to others.
+        disown(0x2000 as *mut c_void);
+        adopt(libraries[2], 0x10000 as *mut c_void);
+        assert_eq!([0x2000, 0x10000].map(of), [Some(1), Some(3)]);
         // A method that was seen before costs no look into the list of objects: none has this.
         remember_method(0x4000 as *const c_void, 1);
-        let maker = Library::of_method(0x4000 as *const c_void).unwrap();
-        assert_eq!(maker.library.map(|library| library.slot), Some(1));
+        let library = Library::of_method(0x4000 as *const c_void).unwrap();
+        assert_eq!(library.slot, Some(1));
     }
 }
