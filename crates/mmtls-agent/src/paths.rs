@@ -21,8 +21,9 @@ const LIBRARY: &str = "libmmtls_preload.so";
 const LIBRARY_VARIABLE: &str = "MMTLS_PRELOAD_LIBRARY";
 /// Where users' programs keep their sockets (XDG Base Directory Specification).
 const RUNTIME_VARIABLE: &str = "XDG_RUNTIME_DIR";
-/// Where root's agent is, which may be all users'.
-const OF_ALL: &str = "/run/mmtls";
+/// Where root's agent is, which may be all users'. Not /run/mmtls: that is the monitor's, whose unit gives it to the monitor's
+/// user as it starts, and removes it with all that is in it as it stops.
+const OF_ALL: &str = "/run/mmtls-agent";
 /// Room for "/agent" below the 107 bytes of a Unix socket's path.
 const MAX_DIRECTORY_BYTES: usize = 100;
 
@@ -295,6 +296,23 @@ mod tests {
         assert!(named(Users::Own).is_err(), "a file");
         assert!(AgentDirectory::of(Some(&directory.path().join("missing"))).is_err());
         std::fs::remove_file(&path).unwrap();
+    }
+
+    /// Of the system's unit, whose runtime directory comes and goes with the service; the user's unit has none.
+    #[test]
+    fn refuses_to_be_where_a_service_removes_it() {
+        let unit = |name: &str| {
+            let path = format!("{}/../../packaging/systemd/{name}", env!("CARGO_MANIFEST_DIR"));
+            std::fs::read_to_string(path).unwrap()
+        };
+        let directories = |text: &str| -> Vec<PathBuf> {
+            let lists = text.lines().filter_map(|line| line.strip_prefix("RuntimeDirectory="));
+            lists.flat_map(str::split_whitespace).map(|it| Path::new("/run").join(it)).collect()
+        };
+        let of_monitor = directories(&unit("mmtls.service"));
+        assert!(!of_monitor.is_empty());
+        assert!(!of_monitor.iter().any(|it| Path::new(OF_ALL).starts_with(it)), "{of_monitor:?}");
+        assert!(directories(&unit("user/mmtls-agent.service")).is_empty());
     }
 
     #[test]

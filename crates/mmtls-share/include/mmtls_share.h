@@ -252,7 +252,7 @@ extern "C" {
  * Opens a handle. The environment is read here, as by getenv, and connecting is tried once: the agent need not run yet.
  *
  * `path`: the agent's socket. NULL: that of MMTLS_AGENT, which `mmtls exec` sets; `mmtls agent` listens at
- * $XDG_RUNTIME_DIR/mmtls/agent (for root /run/mmtls/agent). The agent must be of this user or root.
+ * $XDG_RUNTIME_DIR/mmtls/agent (for root /run/mmtls-agent/agent). The agent must be of this user or root.
  *
  * `exempt`: server names whose sessions stay private, separated by `:` or `,`; `*.example.org` is everything below
  * example.org. Beside those of MMTLS_EXEMPT; NULL is none.

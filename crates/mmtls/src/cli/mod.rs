@@ -120,7 +120,7 @@ struct AgentArgs {
     #[command(flatten)]
     channel: ChannelArgs,
     /// Directory of this user alone, where programs find the agent: `agent` is the preload library's socket, `keylog` a
-    /// FIFO for key logs. Without it $XDG_RUNTIME_DIR/mmtls, for root /run/mmtls.
+    /// FIFO for key logs. Without it $XDG_RUNTIME_DIR/mmtls, for root /run/mmtls-agent.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Let the programs of all users connect (root's agent only; key logs stay root's): the directory is open to them.
