@@ -11,12 +11,20 @@ use mmtls_testkit::synthesis::*;
 
 const DATA: ContentType = ContentType::APPLICATION_DATA;
 
-/// Under these keys the same records are authentic, with numbers that are so much lower, and something else or not.
+/// What records have in them under other keys.
+#[derive(Clone, Copy)]
+enum Content {
+    Same,
+    Another,
+    Malformed,
+}
+
+/// Under these keys the same records are authentic, with numbers that are so much lower.
 #[derive(Clone, Copy)]
 struct Other {
     keys: NullKeys,
     behind: u64,
-    is_something_else: bool,
+    content: Content,
 }
 
 impl OpenRecord for Other {
@@ -28,8 +36,10 @@ impl OpenRecord for Other {
         plaintext: &mut [u8],
     ) -> Result<Opened, OpenError> {
         let opened = self.keys.open(sequence + self.behind, header, fragment, plaintext)?;
-        if self.is_something_else {
-            plaintext[..opened.len].fill(b'?');
+        match self.content {
+            Content::Same => {}
+            Content::Another => plaintext[..opened.len].fill(b'?'),
+            Content::Malformed => return Err(OpenError::Malformed),
         }
         Ok(opened)
     }
@@ -44,7 +54,7 @@ fn right(direction: Direction, epoch: KeyEpoch) -> NullKeys {
 }
 
 fn other(keys: NullKeys) -> Other {
-    Other { keys, behind: 0, is_something_else: true }
+    Other { keys, behind: 0, content: Content::Another }
 }
 
 const FIRST: KeyEpoch = KeyEpoch::Application(0);
@@ -77,10 +87,12 @@ fn is_contradicted(t: &T) -> bool {
 #[test]
 fn keys_that_open_a_record_of_others_must_not_be_believed() {
     let right = right(C, FIRST);
-    let later: [(Box<dyn OpenRecord>, bool); 4] = [
-        (Box::new(other(right)), false),
+    let with = |content| Box::new(Other { content, ..other(right) });
+    let later: [(Box<dyn OpenRecord>, bool); 5] = [
+        (with(Content::Another), false),
+        (with(Content::Malformed), false),
         // Although this record is the same.
-        (Box::new(Other { is_something_else: false, ..other(right) }), false),
+        (with(Content::Same), false),
         // From the other end.
         (Box::new(right), true),
         (Box::new(NullKeys(7000)), true),
@@ -196,7 +208,7 @@ fn keys_of_early_data_and_of_the_handshake_must_not_contradict_others() {
             builder.record(C, DATA, b"a request", 0);
             let script = builder.build();
             let direction = if is_early { C } else { S };
-            let hostile = Other { is_something_else: false, ..other(right(direction, epoch)) };
+            let hostile = Other { content: Content::Same, ..other(right(direction, epoch)) };
             let mut t = both();
             t.open();
             share(&mut t, true, direction, epoch, Box::new(hostile));
@@ -225,7 +237,7 @@ fn keys_of_early_data_and_of_the_handshake_must_not_contradict_others() {
 #[test]
 fn many_keys_of_one_end_must_not_keep_the_others_from_being_compared() {
     let mut t = both();
-    let at = established(&mut t);
+    let mut at = established(&mut t);
     let sender = Some(t.ep.client.ip());
     let junk = |t: &mut T, connections: std::ops::Range<u64>| {
         for connection in connections {
@@ -235,11 +247,21 @@ fn many_keys_of_one_end_must_not_keep_the_others_from_being_compared() {
             }
         }
     };
-    junk(&mut t, 10..42);
-    share(&mut t, false, C, FIRST, Box::new(other(right(C, FIRST))));
-    junk(&mut t, 50..82);
-    t.send(C, at[0] as i64, at[1], flag::ACK, &sealed(C, 1));
-    assert!(is_contradicted(&t));
+    let before = t.engine.counters().trials_failed;
+    let mut last = 0;
+    for record in 1..10 {
+        junk(&mut t, 100 * record..100 * record + 32);
+        if record == 9 {
+            share(&mut t, false, C, FIRST, Box::new(other(right(C, FIRST))));
+            junk(&mut t, 1000..1032);
+        }
+        last = t.engine.counters().trials_failed - before;
+        let bytes = sealed(C, record);
+        t.send(C, at[0] as i64, at[1], flag::ACK, &bytes);
+        at[0] += bytes.len() as u64;
+        assert_eq!(is_contradicted(&t), record == 9);
+    }
+    assert_eq!(last, 64, "the client's share");
 }
 
 /// Who shares keys makes the monitor try them: not on every record.
