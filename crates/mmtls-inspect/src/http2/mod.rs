@@ -9,7 +9,6 @@ mod fields;
 mod frames;
 mod hpack;
 mod huffman;
-mod resets;
 #[cfg(test)]
 mod tests;
 
@@ -20,7 +19,6 @@ use crate::event::{Anomaly, Body, Event, Fields, Form, Frame, Side};
 use crate::transaction::{MAX_STREAM_TEXT, Transaction, Transactions};
 use fields::List;
 use frames::{ACK, Piece, Reader, kind};
-use resets::Resets;
 
 /// Most streams that are followed at a time. Servers allow 100 to 256.
 pub const MAX_STREAMS: usize = 1024;
@@ -58,8 +56,6 @@ struct Stream {
     transaction: Transaction,
     request_over: bool,
     response_over: bool,
-    /// Its client has reset it: behind this stream.
-    reset_behind: Option<u32>,
 }
 
 /// The frame that completes a header block.
@@ -84,7 +80,8 @@ pub(crate) struct Http2 {
     /// Bytes of text in the streams' transactions.
     text_bytes: usize,
     requests: u64,
-    resets: Resets,
+    /// Requests that their client has reset before a response.
+    resets: u64,
     body_limit: Option<u64>,
 }
 
@@ -99,7 +96,7 @@ impl Http2 {
             opened: [0; 2],
             text_bytes: 0,
             requests: 0,
-            resets: Resets::default(),
+            resets: 0,
             body_limit: None,
         }
     }
@@ -167,7 +164,6 @@ impl Http2 {
         for stream in core::mem::take(&mut self.streams).into_values() {
             sink(Event::Complete(&stream.transaction));
         }
-        self.resets = Resets::default();
         self.text_bytes = 0;
     }
 
@@ -352,10 +348,6 @@ impl Http2 {
         sink: &mut impl FnMut(Event<'_>),
     ) {
         let BlockFrame { side, over, .. } = frame;
-        if self.is_reset(stream) {
-            // Whoever takes this takes it for another request.
-            self.remove(stream, sink);
-        }
         if self.streams.contains_key(&stream) {
             // A stream that is there already cannot be promised.
             self.trailers(Side::Client, stream, list, frame, sink);
@@ -387,7 +379,6 @@ impl Http2 {
             fields,
         });
         self.block_frame(stream, frame, Some(&transaction), sink);
-        self.make_room(transaction.text_bytes(), sink);
         if self.streams.len() == MAX_STREAMS {
             self.report(side, Anomaly::Http2TooManyStreams, sink);
             return sink(Event::Complete(&transaction));
@@ -427,9 +418,7 @@ impl Http2 {
 
     fn add(&mut self, stream: u32, transaction: Transaction, request_over: bool) {
         self.text_bytes += transaction.text_bytes();
-        let (response_over, reset_behind) = (false, None);
-        self.streams
-            .insert(stream, Stream { transaction, request_over, response_over, reset_behind });
+        self.streams.insert(stream, Stream { transaction, request_over, response_over: false });
     }
 
     fn response(
@@ -439,7 +428,6 @@ impl Http2 {
         frame: BlockFrame,
         sink: &mut impl FnMut(Event<'_>),
     ) {
-        self.answered(stream, sink);
         let followed = self.streams.get(&stream);
         if followed.is_some_and(|it| it.transaction.response.is_some()) {
             self.trailers(Side::Server, stream, list, frame, sink);
@@ -454,7 +442,6 @@ impl Http2 {
                 if self.may_open(stream) && !self.client.lost {
                     self.report(Side::Server, Anomaly::Http2BadHead, sink);
                 }
-                self.unfollowed(sink);
                 sink(Event::Trailers(Side::Server, None, Fields::http2(&list.fields)));
             }
             (Some(_), None) => self.report(Side::Server, Anomaly::Http2BadHead, sink),
@@ -500,9 +487,6 @@ impl Http2 {
         mut bytes: &[u8],
         sink: &mut impl FnMut(Event<'_>),
     ) {
-        if side == Side::Server && !bytes.is_empty() && !self.streams.contains_key(&stream) {
-            self.unfollowed(sink);
-        }
         let followed = self.streams.get_mut(&stream).map(|stream| &mut stream.transaction);
         let count = bytes.len() as u64;
         let transaction = match (followed, side) {
@@ -562,8 +546,29 @@ impl Http2 {
             }
             _ => {}
         }
-        if (it.request_over || it.reset_behind.is_some()) && it.response_over {
+        if it.request_over && it.response_over {
             self.remove(stream, sink);
+        }
+    }
+
+    /// A side gives a stream up. A response that is complete may be followed by this.
+    fn reset(&mut self, side: Side, stream: u32, sink: &mut impl FnMut(Event<'_>)) {
+        let Some(it) = self.streams.get(&stream) else {
+            return;
+        };
+        if side == Side::Client && it.transaction.response.is_none() {
+            self.resets += 1;
+            if self.resets > FEW_RESETS && self.resets > self.requests / 2 {
+                self.report(side, Anomaly::Http2RapidReset, sink);
+            }
+        }
+        self.remove(stream, sink);
+    }
+
+    fn remove(&mut self, stream: u32, sink: &mut impl FnMut(Event<'_>)) {
+        if let Some(stream) = self.streams.remove(&stream) {
+            self.text_bytes -= stream.transaction.text_bytes();
+            sink(Event::Complete(&stream.transaction));
         }
     }
 }
