@@ -21,13 +21,13 @@ enum Content {
 
 /// Under these keys the same records are authentic, with numbers that are so much lower.
 #[derive(Clone, Copy)]
-struct Other {
-    keys: NullKeys,
+struct Other<K> {
+    keys: K,
     behind: u64,
     content: Content,
 }
 
-impl OpenRecord for Other {
+impl<K: OpenRecord> OpenRecord for Other<K> {
     fn open(
         &self,
         sequence: u64,
@@ -53,7 +53,7 @@ fn right(direction: Direction, epoch: KeyEpoch) -> NullKeys {
     keys(direction, epoch)
 }
 
-fn other(keys: NullKeys) -> Other {
+fn other<K>(keys: K) -> Other<K> {
     Other { keys, behind: 0, content: Content::Another }
 }
 
@@ -187,6 +187,69 @@ fn keys_that_are_of_two_epochs_must_not_be_believed() {
         }
         assert_eq!(is_contradicted(&t), server_shares);
         assert_eq!(t.alive(), !server_shares);
+    }
+}
+
+/// Told before either is in use.
+#[test]
+fn keys_that_are_shared_for_two_epochs_must_not_be_believed() {
+    let mut builder = builder();
+    builder.record(C, DATA, b"GET /secret", 0);
+    builder.key_update(C);
+    builder.record(C, DATA, b"GET /", 0);
+    let mut t = both();
+    t.open();
+    let mut at = [0; 2];
+    for turn in builder.build().turns {
+        let own = side(turn.direction);
+        t.send(turn.direction, at[own] as i64, at[1 - own], flag::ACK, &turn.bytes);
+        at[own] += turn.bytes.len() as u64;
+        if at[1] == 0 {
+            let next = KeyEpoch::Application(1);
+            for epoch in [next, FIRST] {
+                share(&mut t, true, C, epoch, Box::new(right(C, next)));
+            }
+            share(&mut t, true, S, FIRST, Box::new(right(S, FIRST)));
+        }
+    }
+    assert!(is_contradicted(&t));
+}
+
+#[test]
+fn keys_of_tls12_must_not_contradict_others() {
+    let keys = |direction, epoch| NullKeys12(keys(direction, epoch).0);
+    for (is_ahead, is_other) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut builder = ScriptBuilder::tls12(RANDOM, SUITE, keys);
+        builder.record(C, DATA, b"GET /", 0);
+        let script = builder.build();
+        let key_senders = KeySenders { server: true, ..KeySenders::CLIENT };
+        let mut t = T::with(Config { key_senders, supports: |_, _| true, ..T::config() });
+        t.open();
+        for direction in Direction::BOTH {
+            share(&mut t, true, direction, FIRST, Box::new(keys(direction, FIRST)));
+        }
+        let second = |t: &mut T| {
+            let right = keys(C, FIRST);
+            let keys: Box<dyn OpenRecord> =
+                if is_other { Box::new(other(right)) } else { Box::new(right) };
+            share(t, false, C, FIRST, keys);
+        };
+        let (last, before) = script.turns.split_last().unwrap();
+        if is_ahead {
+            second(&mut t);
+        }
+        let mut at = [0; 2];
+        for turn in before {
+            let own = side(turn.direction);
+            t.send(turn.direction, at[own] as i64, at[1 - own], flag::ACK, &turn.bytes);
+            at[own] += turn.bytes.len() as u64;
+        }
+        if !is_ahead {
+            second(&mut t);
+        }
+        t.send(last.direction, at[0] as i64, at[1], flag::ACK, &last.bytes);
+        assert_eq!(is_contradicted(&t), is_other, "{is_ahead}");
+        assert_eq!(t.judged(), usize::from(!(is_other && is_ahead)), "{is_ahead}");
     }
 }
 

@@ -144,3 +144,33 @@ fn content_that_looks_like_a_certificate_must_meet_the_policy() {
         }
     }
 }
+
+/// The request passed unread, since the server's direction is refused.
+#[test]
+fn a_certificate_may_answer_a_request_that_nobody_read() {
+    for is_refused in [true, false] {
+        let mut builder = builder();
+        builder.record(S, DATA, &[8; 100], 0);
+        builder.record(C, ContentType::HANDSHAKE, &[11, 0, 0, 4, 0, 0, 0, 0], 0);
+        builder.record(C, ContentType::HANDSHAKE, &[&[20, 0, 0, 32][..], &[5; 32]].concat(), 0);
+        builder.record(C, DATA, b"GET /", 0);
+        let mut t = T::new();
+        deliver(&mut t, C, KeyEpoch::Application(0), used(C));
+        t.open();
+        let client = Some(t.ep.client.ip());
+        let script = builder.build();
+        let mut at = [0; 2];
+        for turn in &script.turns {
+            let own = side(turn.direction);
+            t.send(turn.direction, at[own] as i64, at[1 - own], flag::ACK, &turn.bytes);
+            at[own] += turn.bytes.len() as u64;
+            if at[1] == 0 {
+                match is_refused {
+                    true => _ = t.engine.handle_null_keys(t.now, client, RANDOM, Some(S)),
+                    false => deliver(&mut t, S, KeyEpoch::Application(0), used(S)),
+                }
+            }
+        }
+        assert_eq!(t.alive(), is_refused, "{:?}", t.engine.handler().errors());
+    }
+}

@@ -175,6 +175,20 @@ mod tests {
     }
 
     #[test]
+    fn tells_keys_apart() {
+        let of = |suite: u16, key: u8, iv: u8| {
+            let key_len = SUITES.iter().find(|(it, _)| *it == suite).unwrap().1;
+            Tls13Opener::new(suite, &vec![key; key_len], &[iv; 12]).unwrap().fingerprint()
+        };
+        let all: Vec<_> = SUITES.iter().map(|(suite, _)| of(*suite, 7, 9)).collect();
+        for (at, (suite, _)) in SUITES.into_iter().enumerate() {
+            assert_eq!(all[at], of(suite, 7, 9));
+            assert!(all.iter().skip(at + 1).all(|it| *it != all[at]), "{suite:04x}");
+            assert!(all[at] != of(suite, 8, 9) && all[at] != of(suite, 7, 8), "{suite:04x}");
+        }
+    }
+
+    #[test]
     fn refuses_keys_of_wrong_length() {
         assert_eq!(
             Tls13Opener::new(0x1302, &[0; 16], &[0; 12]).err(),

@@ -487,7 +487,7 @@ pub fn exceptions(config: &Config, grace_seconds: u64, bypasses: bool) -> Option
         ("encapsulated", policies.encapsulated, "IP in tunnels and other frames", "drop"),
         ("fragments", policies.fragments, "TCP in IP fragments", "drop"),
         ("multipath", policies.multipath, "multipath TCP", "drop"),
-        ("unread_flight", policies.unread_flight, "what clients say is their certificate", "reset"),
+        ("unread_flight", policies.unread_flight, "what passes as a client's certificate", "reset"),
         ("unsupported", policies.unsupported, "what cannot be followed", "reset"),
         ("integrity_failure", policies.integrity_failure, "what keys do not open", "reset"),
         ("lost_synchronisation", policies.lost_synchronisation, "broken streams", "reset"),
@@ -692,8 +692,8 @@ mod tests {
             text,
             "although missing_keys=reset, these pass: sessions whose endpoint refuses to share \
              (null_keys=bypass; policies.null_keys = \"reset\" stops them), DTLS and QUIC \
-             (udp_tls=forward; policies.udp_tls = \"drop\" stops them), what clients say is their \
-             certificate (unread_flight=forward; policies.unread_flight = \"reset\" stops them), what is not TLS on ports \
+             (udp_tls=forward; policies.udp_tls = \"drop\" stops them), what passes as a \
+             client's certificate (unread_flight=forward; policies.unread_flight = \"reset\" stops them), what is not TLS on ports \
              outside policies.tls_ports, encrypted tunnels (IPsec, WireGuard, MACsec)"
         );
         config.policies.null_keys = Policy::Reset;

@@ -12,7 +12,7 @@ use std::collections::hash_map::Entry;
 
 use super::payload::{Payload, is_followed};
 use super::{Engine, context};
-use crate::keys::{Delivery, KeySource, SharedKeys};
+use crate::keys::{Delivery, KeyEnd, KeySource, SharedKeys};
 use crate::session::{Handler, KeyRefusal, RefusedKeys, SessionId};
 use crate::tcp::{FlowIndex, Phase};
 use crate::tls::{Direction, KeyEpoch};
@@ -105,10 +105,9 @@ impl<H: Handler> Engine<H> {
         let mut fits_a_twin = false;
         if self.twins.contains_key(&random) {
             for (index, id) in self.sessions_of(&random).skip(1) {
-                if let Some(share) = delivery.share()
-                    && self.deliver(index, id, sender, share).is_ok()
-                {
-                    fits_a_twin = true;
+                if let Some(share) = delivery.share() {
+                    fits_a_twin |= self.deliver(index, id, sender, share).is_ok();
+                    // Also where they were not needed: they may have ended the session.
                     self.conclude(index);
                 }
             }
@@ -193,7 +192,12 @@ impl<H: Handler> Engine<H> {
                 if all > 0 && shared.keys.is_empty() {
                     return Err(KeyRefusal::Mismatch);
                 }
-                let source = KeySource { connection: shared.source, of_client };
+                let end = match address {
+                    Some(it) if it == client => KeyEnd::Client,
+                    Some(it) if it == server => KeyEnd::Server,
+                    _ => KeyEnd::Other,
+                };
+                let source = KeySource { connection: shared.source, end };
                 // Early data first: what they are is decided before later keys are looked at. Of an epoch the
                 // client first: what waits of the server answers it.
                 shared.keys.sort_by_key(|(direction, epoch, _)| (*epoch, direction.index()));

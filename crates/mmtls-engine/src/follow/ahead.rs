@@ -2,6 +2,7 @@
 //!
 //! Refuses more than [`Candidates`] take.
 
+use super::epoch::Epoch;
 use super::key_candidates::KeyCandidates;
 use crate::keys::{Candidates, KeySource};
 use crate::tls::OpenRecord;
@@ -47,6 +48,12 @@ impl KeysAhead {
             }
         }
         now
+    }
+
+    /// Whether some came for another epoch than this one, which is under them.
+    pub(super) fn has_of_another(&self, present: &Epoch) -> bool {
+        let is_other = |epoch: u32| epoch != present.number();
+        self.application.iter().any(|(of, keys)| is_other(*of) && present.is_under(&**keys))
     }
 
     /// Takes the keys that came for an application epoch, which has some, if there are any.

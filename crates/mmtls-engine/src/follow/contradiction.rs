@@ -4,26 +4,26 @@
 //! both. Then nobody can tell which of the contents the peer reads. The right keys open all of an epoch's records, so one
 //! record tells.
 //!
-//! Refuses more trials than either end's share: each costs what opening a record costs, and whoever shares keys causes them.
+//! Refuses more trials than each end's share: each costs what opening a record costs, and whoever shares keys causes them.
 
 use core::ops::Range;
 
 use super::context::RawRecord;
 use crate::counters::Counters;
-use crate::keys::KeySource;
+use crate::keys::{KeyEnd, KeySource};
 use crate::tls::{OpenError, OpenRecord};
 
 /// Most trials with keys of one end, in a direction of a session.
 const MAX_TRIALS: u8 = 64;
 
-/// How many there have been, with keys of the client's end and of the server's.
+/// How many there have been, with keys of each end.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Trials([u8; 2]);
+pub(super) struct Trials([u8; KeyEnd::COUNT]);
 
 impl Trials {
     /// Whether one more may be made; that counts as done.
     fn may_try(&mut self, source: KeySource) -> bool {
-        let trials = &mut self.0[usize::from(!source.of_client)];
+        let trials = &mut self.0[source.end as usize];
         let is_left = *trials < MAX_TRIALS;
         *trials += u8::from(is_left);
         is_left

@@ -10,16 +10,28 @@ const MAX_ITEMS: usize = 16;
 /// What one connection may deliver for one thing; an endpoint has no reason for more.
 const MAX_OF_SOURCE: u8 = 8;
 
-/// Connections of an end that may deliver for one thing.
+/// Connections of each of [`KeyEnd`] that may deliver for one thing.
 const MAX_SOURCES: usize = 32;
+
+/// Whose keys they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum KeyEnd {
+    Client,
+    Server,
+    /// Somebody else who is trusted, or a key log.
+    Other,
+}
+
+impl KeyEnd {
+    pub(crate) const COUNT: usize = 3;
+}
 
 /// Where keys came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct KeySource {
     /// Which connection of the key channel; 0 where there is none.
     pub(crate) connection: u64,
-    /// Of the session's client or whoever is trusted for it; else it is the server's.
-    pub(crate) of_client: bool,
+    pub(crate) end: KeyEnd,
 }
 
 /// What came, by connection, oldest first. One pointer where nothing has come: every session has several of these.
@@ -122,7 +134,7 @@ impl<T> Came<T> {
         match self.delivered.iter().find(|(of, _)| *of == source) {
             Some((_, count)) => *count < MAX_OF_SOURCE,
             None => {
-                let of_end = |(of, _): &&(KeySource, u8)| of.of_client == source.of_client;
+                let of_end = |(of, _): &&(KeySource, u8)| of.end == source.end;
                 self.delivered.iter().filter(of_end).count() < MAX_SOURCES
             }
         }
@@ -143,9 +155,8 @@ impl<T> Came<T> {
                 let here = self.items.iter().filter(|(of, _)| is_alike(of)).count();
                 here + usize::from(is_alike(&source))
             };
-            let weight = |(of, _): &(KeySource, T)| {
-                (count(&|it| it.of_client == of.of_client), count(&|it| it == of))
-            };
+            let weight =
+                |(of, _): &(KeySource, T)| (count(&|it| it.end == of.end), count(&|it| it == of));
             let most = self.items.iter().map(weight).max();
             let oldest = self.items.iter().position(|item| Some(weight(item)) == most);
             displaced = oldest.map(|at| self.items.remove(at).1);
@@ -160,7 +171,7 @@ mod tests {
     use super::*;
 
     fn client(connection: u64) -> KeySource {
-        KeySource { connection, of_client: true }
+        KeySource { connection, end: KeyEnd::Client }
     }
 
     #[test]
@@ -195,13 +206,13 @@ mod tests {
         }
         assert_eq!(taken, 256);
         // The other end's are taken all the same.
-        assert!(all.add(KeySource { connection: 0, of_client: false }, ()).is_ok());
+        assert!(all.add(KeySource { connection: 0, end: KeyEnd::Server }, ()).is_ok());
     }
 
     #[test]
     fn refuses_to_let_one_end_displace_the_other() {
         let mut all = Candidates::default();
-        let server = KeySource { connection: 100, of_client: false };
+        let server = KeySource { connection: 100, end: KeyEnd::Server };
         for number in 0..3 {
             assert_eq!(all.add(server, number), Ok(None));
         }

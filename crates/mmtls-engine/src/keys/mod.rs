@@ -7,7 +7,7 @@ mod live;
 mod pending;
 mod refusals;
 
-pub(crate) use candidates::{Candidates, KeySource};
+pub(crate) use candidates::{Candidates, KeyEnd, KeySource};
 pub(crate) use live::{Effort, LiveSessions};
 pub use live::{LiveKey, LiveKeys};
 pub use pending::SharedKeys;

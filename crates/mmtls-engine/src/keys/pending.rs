@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
-use super::candidates::{Candidates, KeySource};
+use super::candidates::{Candidates, KeyEnd, KeySource};
 use crate::config::Limits;
 use crate::session::KeyRefusal;
 use crate::tcp::Client;
@@ -71,7 +71,7 @@ impl Delivery {
             Self::Keys(keys) => keys.source,
             Self::Null(..) => 0,
         };
-        KeySource { connection, of_client: true }
+        KeySource { connection, end: KeyEnd::Other }
     }
 }
 

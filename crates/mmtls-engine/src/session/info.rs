@@ -127,6 +127,14 @@ pub struct SessionInfo {
 }
 
 impl SessionInfo {
+    /// Whether records of a direction have passed that were not opened, as far as its application keys were in use.
+    pub(crate) fn was_passed_over(&self, direction: Direction) -> bool {
+        let side = direction.index();
+        self.is_mid_stream
+            || self.refused[side]
+            || self.records_seen[side] > self.records_opened[side]
+    }
+
     pub(crate) fn new(
         id: SessionId,
         client: SocketAddr,

@@ -292,3 +292,23 @@ fn refuses_keys_of_wrong_length() {
     let other = open_record(0x0301, 0x002f, &[0; 16], &[], &[0; 20]).err();
     assert_eq!(other, Some(KeyError::UnsupportedVersion(0x0301)));
 }
+
+#[test]
+fn tells_keys_apart() {
+    for (suite, _) in CASES {
+        let keys = keys(suite);
+        let parts = [keys.key(), keys.iv(), keys.mac_key()].map(<[u8]>::to_vec);
+        let fingerprint = |[key, iv, mac_key]: &[Vec<u8>; 3]| {
+            open_record(TLS12, suite, key, iv, mac_key).unwrap().fingerprint()
+        };
+        assert_eq!(fingerprint(&parts), fingerprint(&parts), "{suite:04x}");
+        for at in 0..parts.len() {
+            let mut others = parts.clone();
+            let Some(last) = others[at].last_mut() else {
+                continue;
+            };
+            *last ^= 1;
+            assert_ne!(fingerprint(&parts), fingerprint(&others), "{suite:04x}, part {at}");
+        }
+    }
+}

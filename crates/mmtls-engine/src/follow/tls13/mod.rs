@@ -84,7 +84,9 @@ impl Tls13 {
 
     /// What has passed is not known.
     pub(super) fn lose_place(&mut self) {
-        self.sides.iter_mut().for_each(|side| side.post_handshake.lose_place());
+        for direction in Direction::BOTH {
+            self.sides[direction.index()].post_handshake.lose_place(direction);
+        }
     }
 
     /// The session is idle.
@@ -313,14 +315,13 @@ impl Tls13 {
         if !search.may_pass(record, may_be_early, *client_flight_seen, ctx.config) {
             return Step::NeedKeys;
         }
-        if of_client && !may_be_early && !search.is_flight_told && search.exceeds_finished(record) {
-            search.is_flight_told = true;
-            reporter.fail(record.direction, SessionError::UnreadFlight, ctx);
+        if of_client {
+            if !may_be_early {
+                search.judge_flight(record, search.records == 0, reporter, ctx);
+            }
             if !reporter.following() {
                 return reporter.step();
             }
-        }
-        if of_client {
             // Its keys are here, so the server's flight is complete, whatever this record is.
             *client_flight_seen = true;
             early.end_keys();
@@ -360,7 +361,7 @@ impl Tls13 {
     ) {
         let [client, server] = &mut self.sides;
         if record.direction == Direction::ClientToServer {
-            let may_answer = server.post_handshake.has_lost_place();
+            let may_answer = reporter.info.was_passed_over(Direction::ServerToClient);
             client.handle_application_record(record, outcome, may_answer, reporter, ctx);
         } else {
             server.handle_application_record(record, outcome, false, reporter, ctx);
@@ -444,6 +445,13 @@ impl Tls13 {
                     if !self.try_handshake(record, handshake_key, reporter, ctx)
                         && !self.try_switch(record, candidate, reporter, ctx)
                     {
+                        let is_of_flight =
+                            direction == Direction::ClientToServer && !self.early.is_open();
+                        if let Some(search) = self.sides[direction.index()].search_mut()
+                            && is_of_flight
+                        {
+                            search.judge_flight(record, records == 0, reporter, ctx);
+                        }
                         unknown.extend_from_slice(whole);
                         records += 1;
                     }

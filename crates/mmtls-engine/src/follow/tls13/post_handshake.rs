@@ -1,21 +1,28 @@
 //! Handshake messages of TLS 1.3 behind the handshake (RFC 8446, section 4.6), in one direction: walked over without keeping
 //! their bodies, to notice KeyUpdate.
 //!
-//! No application reads them, and so they are shown to none here. Refuses what no peer takes, since it may be content under other keys than the
+//! No application reads them, and inspection passes over them. Refuses what no peer takes, since it may be content under other keys than the
 //! shared ones: of a client all but KeyUpdate and an answer to each CertificateRequest, of a server all but KeyUpdate,
 //! tickets and those requests; records of another type between the pieces of a message (section 5.1), but alerts, which end all.
 
 use crate::tls::{ContentType, Direction, HandshakeType};
 
-/// Lengths of NewSessionTicket (section 4.6.1): two numbers, a nonce of at most 255 bytes, ticket and extensions.
-const TICKET_LEN: core::ops::RangeInclusive<u32> = 14..=(8 + 256 + 65_537 + 65_536);
+/// Lengths of NewSessionTicket (section 4.6.1): two numbers, a nonce of at most 255 bytes, ticket and extensions. Some servers
+/// send an empty ticket, and clients take it.
+const TICKET_LEN: core::ops::RangeInclusive<u32> = 13..=(8 + 256 + 65_537 + 65_536);
 
 /// Of Finished: hashes of 256 and 384 bits.
-const FINISHED_LEN: [u32; 2] = [32, 48];
+const HASH_LEN: [u32; 2] = [32, 48];
 
-/// After content was passed over the next handshake records may be the rest of a message: at most so many, a ticket of the
-/// longest kind.
-const MAX_UNPLACED: u8 = 9;
+/// Longest CertificateVerify (section 4.4.3).
+const MAX_VERIFY_LEN: u32 = 4 + 65_535;
+
+/// After content was passed over the next handshake records may be the rest of a message: of a server at most so many, a
+/// ticket of the longest kind. What clients send fits one record.
+const MAX_UNPLACED: [u8; 2] = [1, 9];
+
+/// Answers of a client to requests that may have been passed over: more of them are none.
+const MAX_UNSEEN_REQUESTS: u8 = 4;
 
 /// A message, or a record between the pieces of one, that no peer takes.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,25 +45,22 @@ pub(super) struct PostHandshake {
     /// CertificateRequests: those that this server has sent, or that this client has not answered.
     requests: u8,
     answer: Answer,
+    /// Requests that were not seen and have been answered.
+    unseen_requests: u8,
     /// So many more handshake records need not begin where messages do.
     unplaced: u8,
 }
 
 impl PostHandshake {
-    /// Content was passed over.
-    pub(super) fn lose_place(&mut self) {
+    /// Content of this direction was passed over.
+    pub(super) fn lose_place(&mut self, direction: Direction) {
         (self.header_len, self.body_left, self.answer) = (0, 0, Answer::None);
-        self.unplaced = MAX_UNPLACED;
+        self.unplaced = MAX_UNPLACED[direction.index()];
     }
 
-    /// Whether nothing of a message is missing, and no message of others.
+    /// Whether nothing of a message is missing, and no message of several.
     pub(super) fn is_between(&self) -> bool {
         self.header_len == 0 && self.answer == Answer::None && self.requests == 0
-    }
-
-    /// Whether content may have been passed over that a message was in.
-    pub(super) fn has_lost_place(&self) -> bool {
-        self.unplaced > 0
     }
 
     /// How many certificates this server has asked for since the last call.
@@ -69,8 +73,8 @@ impl PostHandshake {
         self.requests = self.requests.saturating_add(requests);
     }
 
-    /// Looks at a record's content. Whether a KeyUpdate ended with it. `may_answer`: the client may have been asked where that
-    /// was not seen; `cap`: longest message with certificates.
+    /// Looks at a record's content. Whether a KeyUpdate ended with it. `may_answer`: the client may have been asked for
+    /// certificates where that was not seen; `cap`: longest message with certificates.
     pub(super) fn handle_content(
         &mut self,
         direction: Direction,
@@ -142,6 +146,17 @@ impl PostHandshake {
         Ok(updated)
     }
 
+    /// One more answer begins. Whether it was asked for, or may have been.
+    fn take_request(&mut self, may_answer: bool) -> bool {
+        if let Some(left) = self.requests.checked_sub(1) {
+            self.requests = left;
+            return true;
+        }
+        let is_left = may_answer && self.unseen_requests < MAX_UNSEEN_REQUESTS;
+        self.unseen_requests += u8::from(is_left);
+        is_left
+    }
+
     /// A message's header is complete. All that are legal have a body.
     fn begin(&mut self, direction: Direction, may_answer: bool, cap: usize) -> Result<(), Illegal> {
         let [kind, a, b, c] = self.header;
@@ -161,18 +176,17 @@ impl PostHandshake {
                 Direction::ClientToServer,
                 HandshakeType::CERTIFICATE | HandshakeType::COMPRESSED_CERTIFICATE,
             ) => {
-                let is_asked = self.answer == Answer::None && (self.requests > 0 || may_answer);
-                self.requests = self.requests.saturating_sub(1);
+                let is_first = self.answer == Answer::None;
                 self.answer = Answer::Certificate;
-                is_asked && with_certificates
+                is_first && self.take_request(may_answer) && with_certificates
             }
             (Direction::ClientToServer, HandshakeType::CERTIFICATE_VERIFY) => {
                 let is_next = self.answer == Answer::Certificate;
                 self.answer = Answer::Verify;
-                is_next && with_certificates
+                is_next && (4..=MAX_VERIFY_LEN).contains(&len)
             }
             (Direction::ClientToServer, HandshakeType::FINISHED) => {
-                core::mem::take(&mut self.answer) != Answer::None && FINISHED_LEN.contains(&len)
+                core::mem::take(&mut self.answer) != Answer::None && HASH_LEN.contains(&len)
             }
             _ => false,
         };
@@ -234,7 +248,7 @@ mod tests {
             (C, message(24, 0)),
             (C, value.to_vec()),
             (C, two),
-            (S, message(4, 13)),
+            (S, message(4, 12)),
             (S, message(4, 140_000)),
             (S, message(11, 100)),
             (S, message(13, 6000)),
@@ -282,25 +296,26 @@ mod tests {
     #[test]
     fn accepts_anything_for_a_while_where_content_was_passed_over() {
         let mut walker = PostHandshake::default();
-        walker.lose_place();
+        walker.lose_place(S);
         assert_eq!(handshake(&mut walker, S, &[200; 300]), Ok(false));
         assert_eq!(handshake(&mut walker, S, &message(4, 300)), Ok(false));
         // In place again.
         assert_eq!(handshake(&mut walker, S, &[200; 300]), Err(Illegal));
-        walker.lose_place();
+        walker.lose_place(S);
         assert_eq!(data(&mut walker), Ok(false));
         assert_eq!(handshake(&mut walker, S, &[200; 300]), Err(Illegal));
-        walker.lose_place();
-        for _ in 0..MAX_UNPLACED {
+        walker.lose_place(S);
+        for _ in 0..MAX_UNPLACED[1] {
             assert_eq!(handshake(&mut walker, S, &[200; 300]), Ok(false));
         }
         assert_eq!(handshake(&mut walker, S, &[200; 300]), Err(Illegal));
         // What was asked meanwhile is not known.
-        let answer = message(11, 100);
+        let answer = [message(11, 100), message(20, 32)].concat();
         let mut client = PostHandshake::default();
-        assert_eq!(
-            client.handle_content(C, ContentType::HANDSHAKE, &answer, true, 5000),
-            Ok(false)
-        );
+        let mut answered = || client.handle_content(C, ContentType::HANDSHAKE, &answer, true, 5000);
+        for _ in 0..MAX_UNSEEN_REQUESTS {
+            assert_eq!(answered(), Ok(false));
+        }
+        assert_eq!(answered(), Err(Illegal));
     }
 }

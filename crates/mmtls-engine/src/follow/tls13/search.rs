@@ -15,8 +15,10 @@
 //! waits for keys that do.
 
 use crate::config::Config;
-use crate::follow::context::RawRecord;
+use crate::follow::context::{Context, RawRecord};
+use crate::follow::reporter::Reporter;
 use crate::keys::Candidates;
+use crate::session::SessionError;
 use crate::tls::{Direction, OpenRecord, RECORD_HEADER_LEN};
 
 /// Protected records of a client's last flight: EndOfEarlyData, Certificate, CertificateVerify,
@@ -101,12 +103,20 @@ impl Search {
         }
     }
 
-    /// Whether a record of the client's flight that passes unopened is no Finished without padding, or not the only one.
-    /// Without keys nothing tells where content begins; then the next record does.
-    pub(super) fn exceeds_finished(&self, record: RawRecord<'_>) -> bool {
-        let keys = self.candidates.get(0);
-        let len = |keys: &Box<dyn OpenRecord>| keys.content_len(record.fragment.len());
-        self.records > 0 || keys.is_some_and(|keys| !FINISHED_LEN.contains(&len(keys)))
+    /// Reports, once, a record of the client's flight that passes unopened and is no Finished without padding, or not the
+    /// only one. Without keys nothing tells the length of what is in it: it is judged when they come.
+    pub(super) fn judge_flight(
+        &mut self,
+        record: RawRecord<'_>,
+        is_first: bool,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
+        let len = self.candidates.get(0).map(|keys| keys.content_len(record.fragment.len()));
+        let exceeds = !is_first || len.is_some_and(|len| !FINISHED_LEN.contains(&len));
+        if exceeds && !core::mem::replace(&mut self.is_flight_told, true) {
+            reporter.fail(record.direction, SessionError::UnreadFlight, ctx);
+        }
     }
 
     /// Keeps a record that passes.

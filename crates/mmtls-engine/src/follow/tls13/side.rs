@@ -58,6 +58,14 @@ impl Side {
         }
     }
 
+    /// As [`Self::search`].
+    pub(super) fn search_mut(&mut self) -> Option<&mut Search> {
+        match &mut self.read {
+            Read::Searching(search) => Some(search),
+            Read::Application(_) => None,
+        }
+    }
+
     /// Takes note of the keys that were tried on the present record, which waits for others or is done with.
     pub(super) fn note_tried(&mut self, waits: bool) {
         let handshake = self.ahead.handshake.len();
@@ -75,7 +83,7 @@ impl Side {
         }
     }
 
-    /// Whether [`Self::new`] makes the same one, with its epoch.
+    /// Whether [`Self::new`] makes one that does as well, with its epoch.
     pub(super) fn is_settled(&self) -> bool {
         let Self { read, ahead, messages, post_handshake } = self;
         matches!(read, Read::Application(epoch) if epoch.has_keys())
@@ -196,15 +204,16 @@ impl Side {
         let Read::Application(epoch) = &mut self.read else {
             return;
         };
-        // Only a KeyUpdate is looked for.
+        // Only what changes keys is looked for.
         let peek = record.fragment.len() <= PEEK_FRAGMENT_LEN;
         match epoch.deliver(record, outcome, peek, reporter, ctx) {
             None => {}
-            Some(Shown::Unopened) => self.post_handshake.lose_place(),
+            Some(Shown::Unopened) => self.post_handshake.lose_place(record.direction),
             Some(Shown::Failed) => reporter.fail_record(record.direction, ctx),
             Some(Shown::Opened(opened)) => {
+                let is_of_both = outcome.is_some() && self.ahead.has_of_another(epoch);
                 let others = self.ahead.take_others(epoch.number());
-                if epoch.is_contradicted(others, record, ctx.counters) {
+                if is_of_both || epoch.is_contradicted(others, record, ctx.counters) {
                     return reporter.fail_record(record.direction, ctx);
                 }
                 let updated = self.post_handshake.handle_content(
@@ -246,17 +255,24 @@ impl Side {
     ) {
         if let Read::Application(epoch) = &mut self.read {
             epoch.skip(direction, records, content, reporter, ctx);
-            self.post_handshake.lose_place();
+            self.post_handshake.lose_place(direction);
         }
     }
 
     /// Moves to the next epoch (RFC 8446, section 4.6.3).
-    fn update_keys(&mut self, direction: Direction, reporter: &Reporter, ctx: &mut Context<'_>) {
+    fn update_keys(
+        &mut self,
+        direction: Direction,
+        reporter: &mut Reporter,
+        ctx: &mut Context<'_>,
+    ) {
         ctx.counters.key_updates += 1;
         let Read::Application(epoch) = &mut self.read else {
             return;
         };
         let next = epoch.number().saturating_add(1);
+        // One key is of one epoch alone.
+        let is_of_both = self.ahead.has_of_another(epoch);
         let mut keys = self.ahead.take(next);
         *epoch = epoch.followed_by(keys.take(0));
         for (source, other) in keys.into_items() {
@@ -265,7 +281,9 @@ impl Side {
             }
         }
         let wanted = !epoch.has_keys();
-        if wanted {
+        if is_of_both {
+            reporter.fail(direction, SessionError::Integrity, ctx);
+        } else if wanted {
             reporter.want(direction, KeyEpoch::Application(next), ctx);
         }
     }
