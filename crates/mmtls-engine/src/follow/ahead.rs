@@ -31,6 +31,12 @@ impl KeysAhead {
         self.handshake.is_unused() && self.application.is_unused()
     }
 
+    /// Whether keys of application epochs are here.
+    #[inline]
+    pub(super) fn has_application_keys(&self) -> bool {
+        !self.application.is_unused()
+    }
+
     /// Whether keys of this application epoch came ahead of it.
     pub(super) fn has(&self, epoch: u32) -> bool {
         self.application.iter().any(|(of, _)| *of == epoch)

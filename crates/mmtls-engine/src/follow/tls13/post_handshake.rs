@@ -73,6 +73,12 @@ impl PostHandshake {
         self.requests = self.requests.saturating_add(requests);
     }
 
+    /// Whether content of applications changes nothing here.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        self.header_len == 0 && self.answer == Answer::None && self.unplaced == 0
+    }
+
     /// Looks at a record's content. Whether a KeyUpdate ended with it. `may_answer`: the client may have been asked for
     /// certificates where that was not seen; `cap`: longest message with certificates.
     pub(super) fn handle_content(

@@ -18,8 +18,8 @@ use crate::follow::reporter::Reporter;
 use crate::keys::KeySource;
 use crate::session::{Certificates, SessionError};
 use crate::tls::{
-    Direction, EncryptedExtensions, HandshakeType, KeyEpoch, MessageBuffer, OpenError, OpenRecord,
-    Opened,
+    ContentType, Direction, EncryptedExtensions, HandshakeType, KeyEpoch, MessageBuffer, OpenError,
+    OpenRecord, Opened,
 };
 
 /// Fragments up to this length are opened even when no handler asked: a KeyUpdate hides in one
@@ -211,10 +211,17 @@ impl Side {
             Some(Shown::Unopened) => self.post_handshake.lose_place(record.direction),
             Some(Shown::Failed) => reporter.fail_record(record.direction, ctx),
             Some(Shown::Opened(opened)) => {
-                let is_of_both = outcome.is_some() && self.ahead.has_of_another(epoch);
-                let others = self.ahead.take_others(epoch.number());
-                if is_of_both || epoch.is_contradicted(others, record, ctx.counters) {
-                    return reporter.fail_record(record.direction, ctx);
+                if self.ahead.has_application_keys() {
+                    let is_of_both = outcome.is_some() && self.ahead.has_of_another(epoch);
+                    let others = self.ahead.take_others(epoch.number());
+                    if is_of_both || epoch.is_contradicted(others, record, ctx.counters) {
+                        return reporter.fail_record(record.direction, ctx);
+                    }
+                }
+                if opened.content_type == ContentType::APPLICATION_DATA
+                    && self.post_handshake.is_settled()
+                {
+                    return;
                 }
                 let updated = self.post_handshake.handle_content(
                     record.direction,
