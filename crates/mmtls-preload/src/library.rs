@@ -151,6 +151,7 @@ impl Library {
 
     fn resolve(object: &Object, slot: Option<usize>) -> Option<Self> {
         let handle = open_loaded(object.name)?;
+        let find = |name: &CStr| symbol(handle, name);
         let library = Self {
             slot,
             base: object.base,
@@ -164,10 +165,15 @@ impl Library {
             get_keylog: unsafe { function(handle, c"SSL_CTX_get_keylog_callback") },
             api: crate::config::get().filter(|_| slot.is_some()).and_then(|_| {
                 // SAFETY: what one libssl's handle finds under these names is OpenSSL's, if it is one.
-                unsafe { Api::resolve(|name| symbol(handle, name), Some(forget)) }
+                unsafe { Api::resolve(find, Some(forget)) }
             }),
             next: None,
         };
+        // Those of the first one are not noted.
+        if library.new.is_some() && library.api.is_none() && slot != Some(0) {
+            // SAFETY: as above. Without it, addresses stay noted until others have them.
+            unsafe { openssl::watch_contexts(find, forget) };
+        }
         library.new.is_some().then_some(library)
     }
 }
@@ -186,7 +192,7 @@ unsafe extern "C-unwind" fn forget(
 
 /// Notes which library made a new context, where it is not the first one.
 pub fn adopt(library: &'static Library, context: *mut c_void) {
-    // Not every library says when it frees a context, so another's may have stood here.
+    // OpenSSL's relatives do not say when they free a context, so another's may have stood here.
     disown(context);
     if library.slot != Some(0) {
         contexts::note(context, library);
@@ -283,10 +289,10 @@ unsafe fn function<F: Copy>(handle: *mut c_void, name: &CStr) -> Option<F> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn put(slot: Option<usize>, base: usize) -> &'static Library {
+    pub fn put(slot: Option<usize>, base: usize) -> &'static Library {
         let (new, new_ex, set_keylog, get_keylog) = (None, None, None, None);
         let (api, next) = (None, None);
         Box::leak(Box::new(Library { slot, base, new, new_ex, set_keylog, get_keylog, api, next }))
@@ -307,11 +313,11 @@ mod tests {
         let all = || [0x1000, 0x2000, 0x3000].map(of);
         assert_eq!(all(), [Some(1), Some(2), Some(3)]);
         // However many there are.
-        for number in 0..3 * contexts::CHUNK_CONTEXTS {
+        for number in 0..12_000 {
             adopt(libraries[1], (0x10000 + 16 * number) as *mut c_void);
         }
         assert_eq!(all(), [Some(1), Some(2), Some(3)]);
-        assert_eq!(of(0x10000 + 16 * (3 * contexts::CHUNK_CONTEXTS - 1)), Some(2));
+        assert_eq!(of(0x10000 + 16 * (12_000 - 1)), Some(2));
         // One that is gone leaves its address to others.
         disown(0x2000 as *mut c_void);
         adopt(libraries[2], 0x10000 as *mut c_void);

@@ -382,6 +382,40 @@ fn accepts_a_relative_of_openssl_without_sharing_its_keys() {
     assert!(agent.wait(0).is_empty());
 }
 
+#[test]
+fn accepts_word_of_freed_contexts_where_nothing_is_shared() {
+    let place = Place::new();
+    let library = "static int method, context, watched;
+         const void *TLS_method(void) { return &method; }
+         void *SSL_CTX_new(const void *m) { return m == &method ? &context : 0; }
+         const char *OpenSSL_version(int which) { return \"OpenSSL 1.1.0\"; }
+         int CRYPTO_get_ex_new_index(int a, long b, void *c, void *d, void *e, void *f) {
+             return watched += f && a == 1;
+         }
+         int times_watched(void) { return watched; }\n";
+    // The contexts of the first library are not noted: it is left alone.
+    let program = "#include <dlfcn.h>
+         const void *TLS_method(void); void *SSL_CTX_new(const void *); int times_watched(void);
+         int main(void) {
+             void *other = dlopen(\"./libother.so\", RTLD_NOW | RTLD_LOCAL);
+             if (!other) return 1;
+             const void *(*method)(void) = (const void *(*)(void))dlsym(other, \"TLS_method\");
+             int (*watched)(void) = (int (*)(void))dlsym(other, \"times_watched\");
+             for (int round = 0; round < 3; round++)
+                 if (!SSL_CTX_new(TLS_method()) || !SSL_CTX_new(method())) return 2;
+             return 10 + 10 * times_watched() + watched();
+         }";
+    if !compiled(&place, library, "-shared -fPIC -w -o libfirst.so")
+        || !compiled(&place, library, "-shared -fPIC -w -o libother.so")
+        || !compiled(&place, program, "-w -o program -L. -lfirst -ldl -Wl,-rpath,$ORIGIN")
+    {
+        return;
+    }
+    let mut command = place.preloaded(place.path("program").to_str().unwrap());
+    let status = command.current_dir(place.path(".")).status().unwrap();
+    assert_eq!(status.code(), Some(11), "{status:?}");
+}
+
 /// A libssl that shares one secret whenever it is told to.
 const FAKE_LIBSSL: &str = r#"
     #include <stdio.h>

@@ -116,13 +116,39 @@ impl Api {
     /// A place in every context for a pointer of ours.
     #[must_use]
     pub fn new_index(&self, forget: Option<FreeCallback>) -> Option<c_int> {
-        // SAFETY: the arguments are those of the macro SSL_CTX_get_ex_new_index, without
-        // callbacks for creation and copying.
-        let index = unsafe {
-            (self.get_new_index)(EX_INDEX_SSL_CTX, 0, null_mut(), null(), null(), forget)
-        };
-        (index >= 0).then_some(index)
+        // SAFETY: this is OpenSSL's, or there would be no table of its functions.
+        unsafe { new_index(self.get_new_index, forget) }
     }
+}
+
+/// `forget` is called when a context is freed, of a library of which nothing else is needed. Not by one that is too old,
+/// nor by a relative of OpenSSL.
+///
+/// # Safety
+/// As [`Api::resolve`].
+pub unsafe fn watch_contexts(
+    find: impl Fn(&CStr) -> Option<*mut c_void>,
+    forget: FreeCallback,
+) -> Option<c_int> {
+    // SAFETY: the type is the one that OpenSSL's headers, and its relatives', give this name.
+    let version = unsafe { function(find(c"OpenSSL_version")?) }?;
+    // SAFETY: it is that function.
+    if !unsafe { is_openssl(version) } {
+        return None;
+    }
+    // SAFETY: the type is the one that OpenSSL's headers give this name.
+    let get_new_index = unsafe { function(find(c"CRYPTO_get_ex_new_index")?) }?;
+    // SAFETY: it is OpenSSL's.
+    unsafe { new_index(get_new_index, Some(forget)) }
+}
+
+/// # Safety
+/// `get_new_index` is OpenSSL's.
+unsafe fn new_index(get_new_index: GetExIndex, forget: Option<FreeCallback>) -> Option<c_int> {
+    // SAFETY: the arguments are those of the macro SSL_CTX_get_ex_new_index, without
+    // callbacks for creation and copying.
+    let index = unsafe { get_new_index(EX_INDEX_SSL_CTX, 0, null_mut(), null(), null(), forget) };
+    (index >= 0).then_some(index)
 }
 
 /// Whether this is OpenSSL itself, and not AWS-LC, BoringSSL or LibreSSL: their
