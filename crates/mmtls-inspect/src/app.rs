@@ -579,6 +579,32 @@ mod tests {
     }
 
     #[test]
+    fn keeps_of_a_reset_stream_what_decodes_its_response() {
+        let frame = |kind: u8, stream: u8, payload: &[u8]| {
+            [&[0, 0, payload.len() as u8, kind, 4, 0, 0, 0, stream], payload].concat()
+        };
+        // Literal fields without an index: POST by number, and what is coded.
+        let coded = b"\0\x10content-encoding\x04gzip";
+        let budget = AppBudget::new(1 << 20, 1 << 20);
+        let mut app = AppLayer::with_budget(&budget);
+        let used = || (1 << 20) - budget.decoders.left();
+        app.data(Side::Client, PREFACE.as_bytes(), &mut |_| ());
+        let mut used_by = Vec::new();
+        for (side, bytes) in [
+            (Side::Client, frame(1, 1, &[b"\x83\x87\x84", &coded[..]].concat())),
+            (Side::Server, frame(1, 1, &[b"\x88", &coded[..]].concat())),
+            (Side::Client, frame(3, 1, &[0, 0, 0, 8])),
+            (Side::Server, frame(3, 1, &[0, 0, 0, 8])),
+        ] {
+            app.data(side, &bytes, &mut |_| ());
+            used_by.push(used());
+        }
+        let one = used_by[0];
+        assert!(one > 0);
+        assert_eq!(used_by, [one, 2 * one, one, 0]);
+    }
+
+    #[test]
     fn wants_nothing_of_the_rest_of_a_limited_body() {
         let mut app = AppLayer::new();
         let mut log = Vec::new();

@@ -55,20 +55,24 @@ impl Bodies {
             Event::Body(body) => self.body(body, sink),
             Event::RequestEnd(Some(transaction)) => self.end(Side::Client, transaction, sink),
             Event::ResponseEnd(Some(transaction)) => self.end(Side::Server, transaction, sink),
-            Event::Complete(transaction) => {
+            Event::Complete(transaction) | Event::ResetOver(transaction) => {
                 // In HTTP/1 the next request may be under way, or another response.
-                if transaction.stream_id.is_some() {
-                    self.decoders.remove(&key(Side::Client, transaction));
-                    self.decoders.remove(&key(Side::Server, transaction));
-                }
                 if let Some(stream) = transaction.stream_id {
-                    self.asked.remove(&stream);
-                    self.websockets.remove(&(Side::Client, stream));
-                    self.websockets.remove(&(Side::Server, stream));
+                    self.forget(Side::Client, stream);
+                    // The server may still answer what was reset.
+                    if !transaction.is_reset || matches!(event, Event::ResetOver(_)) {
+                        self.asked.remove(&stream);
+                        self.forget(Side::Server, stream);
+                    }
                 }
             }
             _ => {}
         }
+    }
+
+    fn forget(&mut self, side: Side, stream: u32) {
+        self.decoders.remove(&(side, stream));
+        self.websockets.remove(&(side, stream));
     }
 
     fn websocket_asked(&mut self, transaction: &Transaction, method: &str, fields: Fields<'_>) {

@@ -156,8 +156,11 @@ pub enum Event<'a> {
     ResponseEnd(Option<&'a Transaction>),
     /// Both directions speak another protocol from here on (CONNECT, status 101).
     Upgraded(&'a Transaction),
-    /// The transaction is over, or nothing more will be known of it. Each one ends so, once.
+    /// The transaction is over, or nothing more will be known of it. Each one ends so, once; but its response may go on
+    /// where [`Transaction::is_reset`].
     Complete(&'a Transaction),
+    /// That is over, too, or not followed any more.
+    ResetOver(&'a Transaction),
     /// The next bytes of a protocol that is not followed, or of what WebSocket's messages say.
     Data(Side, &'a [u8]),
     /// Something that endpoints may read differently. Each kind is reported once per side. What it means
@@ -236,8 +239,9 @@ pub enum Anomaly {
     /// A head of HTTP/2 beyond a cap, in bytes, in frames or by what its table makes of few bytes; or settings. As above,
     /// unless it is only long when it is decompressed: then the rest of its fields is not looked at.
     Http2HeadersTooLarge,
-    /// A head of HTTP/2 that endpoints refuse. It is followed. Or a response that came before its request, which a client
-    /// that sends the request meanwhile takes: its body is not decoded.
+    /// A head of HTTP/2 that endpoints refuse. It is followed, unless it is one more of a stream that was reset. Or a
+    /// response that came before its request, which a client that sends the request meanwhile takes: its body is not
+    /// decoded.
     Http2BadHead,
     /// More streams at a time than are followed, whose bodies belong to no transaction; or a request with a
     /// body whose text is not kept. Those bodies are not decoded.

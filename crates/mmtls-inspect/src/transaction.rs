@@ -49,7 +49,7 @@ impl Version {
 }
 
 /// A request and its response, as far as they were seen.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Transaction {
     /// Which one of the connection, from 0. A response whose request is not known has none.
     pub id: Option<u64>,
@@ -60,6 +60,8 @@ pub struct Transaction {
     pub request: Option<Request>,
     /// Absent until the head of the final response was seen.
     pub response: Option<Response>,
+    /// Its client has reset the stream; what the server has sent by then may still come.
+    pub is_reset: bool,
 }
 
 impl Transaction {
@@ -205,7 +207,8 @@ impl Transactions {
     pub(crate) fn begin(&mut self, request: Request) -> Transaction {
         let id = self.next_id;
         self.next_id += 1;
-        Transaction { id: Some(id), stream_id: None, request: Some(request), response: None }
+        let request = Some(request);
+        Transaction { id: Some(id), request, ..Transaction::default() }
     }
 
     /// A request waits for its response, behind those that do already.
@@ -249,8 +252,7 @@ impl Transactions {
 
     /// A final response came: for the oldest request.
     pub(crate) fn answer(&mut self) -> Answered {
-        let nobody =
-            || Box::new(Transaction { id: None, stream_id: None, request: None, response: None });
+        let nobody = Box::<Transaction>::default;
         if self.unmatched {
             return Answered {
                 transaction: nobody(),

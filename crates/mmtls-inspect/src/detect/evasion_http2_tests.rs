@@ -304,3 +304,74 @@ fn responses_of_http2() {
         ],
     );
 }
+
+#[test]
+fn responses_behind_a_reset_of_http2() {
+    let ask = |stream: u32| frame(HEADERS, ONLY, stream, &request("/"));
+    let head = |stream: u32, more: &[(&str, &str)]| {
+        frame(HEADERS, END_HEADERS, stream, &fields(&[&[(":status", "200")], more].concat()))
+    };
+    let gzipped = [("content-encoding", "gzip")];
+    let data = |stream: u32, bytes: &[u8]| frame(DATA, 0, stream, bytes);
+    let reset = |stream: u32| frame(RST_STREAM, 0, stream, &[0, 0, 0, 8]);
+    let coded = gzip(b"EVIL");
+    let cut = |first: Vec<Vec<u8>>, behind: Vec<Vec<u8>>| {
+        vec![
+            client(&[ask(1), ask(3)]),
+            server(&first),
+            (CLIENT, reset(1)),
+            (SERVER, behind.concat()),
+        ]
+    };
+    check(
+        "flow:to_client; file.data; content:\"EVIL\";",
+        vec![
+            ("all of it", cut(vec![], vec![head(1, &[]), data(1, b"EVIL")]), Found),
+            ("rest", cut(vec![head(1, &[]), data(1, b"EV")], vec![data(1, b"IL")]), Found),
+            ("coded", cut(vec![], vec![head(1, &gzipped), data(1, &coded)]), Found),
+            (
+                "coded rest",
+                cut(vec![head(1, &gzipped), data(1, &coded[..12])], vec![data(1, &coded[12..])]),
+                Found,
+            ),
+            (
+                "behind the answer to a later request",
+                vec![
+                    client(&[ask(1)]),
+                    server(&[head(1, &gzipped), data(1, &coded[..12])]),
+                    (CLIENT, [reset(1), ask(3)].concat()),
+                    (SERVER, [head(3, &[]), data(1, &coded[12..])].concat()),
+                ],
+                Found,
+            ),
+            (
+                "behind one more request",
+                vec![
+                    client(&[ask(1)]),
+                    server(&[head(1, &gzipped), data(1, &coded[..12])]),
+                    (CLIENT, [reset(1), ask(1)].concat()),
+                    (SERVER, data(1, &coded[12..])),
+                ],
+                Found,
+            ),
+            (
+                "of one more request",
+                vec![
+                    client(&[ask(1)]),
+                    server(&[head(1, &[])]),
+                    (CLIENT, [reset(1), ask(1)].concat()),
+                    (SERVER, [head(1, &gzipped), data(1, &coded)].concat()),
+                ],
+                Cause(Malformed),
+            ),
+            (
+                "among others",
+                cut(
+                    vec![head(1, &[]), head(3, &[]), data(1, b"EV")],
+                    vec![data(3, b"xx"), data(1, b"IL")],
+                ),
+                Found,
+            ),
+        ],
+    );
+}

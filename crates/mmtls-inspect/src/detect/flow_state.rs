@@ -32,6 +32,8 @@ pub struct FlowState {
     messages: HashMap<(Side, u64), Message>,
     /// Those of which only frames have come, and no transaction yet.
     early: HashMap<Early, Message>,
+    /// The numbers of transactions that their client has reset, and whose response may go on.
+    resets: HashSet<u64>,
     streams: [Option<Box<Stream>>; 2],
     /// What WebSocket's messages say.
     contents: [Option<Box<Stream>>; 2],
@@ -61,6 +63,7 @@ impl FlowState {
             connection,
             messages: HashMap::new(),
             early: HashMap::new(),
+            resets: HashSet::new(),
             streams: [None, None],
             contents: [None, None],
             is_websocket: false,
@@ -69,10 +72,11 @@ impl FlowState {
         }
     }
 
-    /// Whether nothing is under way that rules have looked at in part.
+    /// Whether nothing is under way that rules have looked at in part, but responses that their client has reset: of
+    /// those nobody knows whether more comes.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.messages.is_empty()
+        self.messages.keys().all(|(_, number)| self.resets.contains(number))
     }
 
     /// Goes on with other rules: bits that are set stay so by their names. Only where [`Self::is_idle`];
@@ -275,7 +279,15 @@ impl FlowState {
             }
             Event::Complete(transaction) => {
                 self.end(cx, Side::Client, transaction, true, sink);
+                if transaction.is_reset {
+                    self.resets.insert(number(Some(transaction)));
+                } else {
+                    self.end(cx, Side::Server, transaction, true, sink);
+                }
+            }
+            Event::ResetOver(transaction) => {
                 self.end(cx, Side::Server, transaction, true, sink);
+                self.resets.remove(&number(Some(transaction)));
             }
             _ => {}
         }

@@ -1,8 +1,10 @@
 //! Rules on frames of HTTP/2.
 
 use super::evasion_http2_tests::{CONTINUATION, HEADERS, client, fields, frame, server};
-use super::rule_tests::{Run, found, http};
+use super::rule_tests::{Run, found, http, matcher};
+use super::*;
 use crate::event::Side;
+use crate::{AppLayer, MemoryBudget};
 
 const DATA: u8 = 0;
 const PRIORITY: u8 = 2;
@@ -274,4 +276,46 @@ fn accepts_paths_as_they_are_and_normalised() {
     assert_eq!(matches(&rules, &parts("/%65vil")), [1, 2, 4, 5, 8]);
     assert_eq!(matches(&rules, &parts("/evil")), [1, 4, 6, 7]);
     assert_eq!(matches(&rules, &parts("/good")), [8]);
+}
+
+#[test]
+fn waits_for_no_response_that_was_reset() {
+    let rules = http(&[
+        "flow:to_client; file.data; content:\"EVIL\";",
+        "http.request_body; content:\"x\";",
+    ]);
+    let (old, new) = (matcher(&rules), matcher(&rules));
+    let ends = ["10.0.0.1:40000", "192.0.2.7:443"].map(|text| text.parse().unwrap());
+    let mut state = FlowState::new(1, ends[0], ends[1]);
+    let (mut app, mut found) = (AppLayer::new(), 0);
+    let mut run = |state: &mut FlowState, matcher: &Matcher, (side, bytes): (Side, Vec<u8>)| {
+        let mut cx = Context {
+            matcher,
+            shared: &Shared::default(),
+            budget: &MemoryBudget::default(),
+            scratch: &mut Scratch::default(),
+            now_ns: 0,
+        };
+        app.data(side, &bytes, &mut |event| {
+            state.event(&mut cx, &event, &mut |_| found += 1);
+        });
+        (state.is_idle(), found)
+    };
+    let head = |stream: u32| frame(HEADERS, END_HEADERS, stream, &fields(&[(":status", "200")]));
+    let open = frame(HEADERS, END_HEADERS, 1, &get("/"));
+    let reset = |side: Side, stream: u32| (side, frame(RST_STREAM, 0, stream, &number(8)));
+    assert_eq!(run(&mut state, &old, client(&[open, frame(DATA, 0, 1, b"a")])), (false, 0));
+    assert_eq!(run(&mut state, &old, server(&[head(1), frame(DATA, 0, 1, b"EV")])), (false, 0));
+    assert_eq!(run(&mut state, &old, reset(Side::Client, 1)), (true, 0));
+    let other = (Side::Client, frame(HEADERS, ONLY, 3, &get("/")));
+    assert_eq!(run(&mut state, &old, other).1, 0);
+    let answer = (Side::Server, [head(3), frame(DATA, 0, 3, b"EV")].concat());
+    assert_eq!(run(&mut state, &old, answer), (false, 0));
+    assert_eq!(run(&mut state, &old, (Side::Server, frame(DATA, 1, 3, b"x"))), (true, 0));
+    // Other rules search what comes from there on.
+    state.exchange(&old, &new);
+    let data = |text: &[u8]| (Side::Server, frame(DATA, 0, 1, text));
+    assert_eq!(run(&mut state, &new, data(b"IL EV")), (true, 0));
+    assert_eq!(run(&mut state, &new, data(b"IL")), (true, 1));
+    assert_eq!(run(&mut state, &new, reset(Side::Server, 1)), (true, 1));
 }

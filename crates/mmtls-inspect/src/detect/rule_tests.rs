@@ -422,6 +422,11 @@ fn accepts_messages_of_websocket_in_http2() {
         "http.request_body; content:\"GOOD\";",
     ]);
     assert_eq!(found(&rules, &parts), [1, 2]);
+    // The server may answer before it learns that its client has reset the stream.
+    let reset = h2(3, 0, 1, &[0, 0, 0, 8]);
+    let back = data(&[frame(SERVER, 1, b"BA"), frame(SERVER, 0x80, b"D")].concat());
+    let parts = [(CLIENT, &ask[..]), (CLIENT, &reset), (SERVER, &answer), (SERVER, &back)];
+    assert_eq!(found(&rules, &parts), [2]);
 }
 
 #[test]

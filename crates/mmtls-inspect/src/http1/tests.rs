@@ -50,6 +50,7 @@ impl Log {
                 self.0.push(format!("{side:?} trailers {}", text.escape_ascii()));
             }
             Event::BodyLimit(side) => self.0.push(format!("{side:?} limit")),
+            Event::ResetOver(it) => panic!("{it:?}"),
         }
     }
 }

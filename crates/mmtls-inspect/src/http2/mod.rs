@@ -9,6 +9,7 @@ mod fields;
 mod frames;
 mod hpack;
 mod huffman;
+mod resets;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use crate::event::{Anomaly, Body, Event, Fields, Form, Frame, Side};
 use crate::transaction::{MAX_STREAM_TEXT, Transaction, Transactions};
 use fields::List;
 use frames::{ACK, Piece, Reader, kind};
+use resets::Resets;
 
 /// Most streams that are followed at a time. Servers allow 100 to 256.
 pub const MAX_STREAMS: usize = 1024;
@@ -80,8 +82,7 @@ pub(crate) struct Http2 {
     /// Bytes of text in the streams' transactions.
     text_bytes: usize,
     requests: u64,
-    /// Requests that their client has reset before a response.
-    resets: u64,
+    resets: Resets,
     body_limit: Option<u64>,
 }
 
@@ -96,7 +97,7 @@ impl Http2 {
             opened: [0; 2],
             text_bytes: 0,
             requests: 0,
-            resets: 0,
+            resets: Resets::default(),
             body_limit: None,
         }
     }
@@ -165,6 +166,7 @@ impl Http2 {
             sink(Event::Complete(&stream.transaction));
         }
         self.text_bytes = 0;
+        self.resets.clear(sink);
     }
 
     fn direction(&mut self, side: Side) -> &mut Direction {
@@ -188,6 +190,9 @@ impl Http2 {
             direction.lost = true;
             direction.reader.forget();
             self.report(side, why, sink);
+            if side == Side::Server {
+                self.resets.clear(sink);
+            }
         }
     }
 
@@ -258,7 +263,7 @@ impl Http2 {
         };
         // Of another length they mean nothing.
         let has = |wanted, len| kind == wanted && content.len() == len;
-        let transaction = self.streams.get(&stream).map(|it| &it.transaction);
+        let transaction = self.transaction(side, stream);
         let error_code = match kind {
             kind::GOAWAY => number(4),
             _ => number(0).filter(|_| has(kind::RST_STREAM, 4)),
@@ -270,6 +275,23 @@ impl Http2 {
             settings: if kind == kind::SETTINGS { content } else { &[] },
             ..self.frame_of(side, stream, transaction, kind)
         }));
+    }
+
+    /// Whose it is what a side sends on a stream.
+    fn transaction(&self, side: Side, stream: u32) -> Option<&Transaction> {
+        match (self.streams.get(&stream), side) {
+            (Some(it), _) => Some(&it.transaction),
+            (None, Side::Server) => self.resets.get(stream),
+            (None, Side::Client) => None,
+        }
+    }
+
+    fn transaction_mut(&mut self, side: Side, stream: u32) -> Option<&mut Transaction> {
+        match (self.streams.get_mut(&stream), side) {
+            (Some(it), _) => Some(&mut it.transaction),
+            (None, Side::Server) => self.resets.get_mut(stream),
+            (None, Side::Client) => None,
+        }
     }
 
     /// A frame that says nothing but its type.
@@ -356,7 +378,18 @@ impl Http2 {
             }
             return;
         }
-        if list.is_malformed(REQUEST_FIELDS) {
+        if self.resets.get(stream).is_some() {
+            // The old response may go on, so this stands alone.
+            self.report(side, Anomaly::Http2BadHead, sink);
+            self.block_frame(stream, frame, None, sink);
+            return sink(Event::Trailers(Side::Client, None, Fields::http2(&list.fields)));
+        }
+        // Trailers may come of a stream whose response was complete, or that was one too many.
+        let is_again = side == Side::Client
+            && !stream.is_multiple_of(2)
+            && !self.may_open(stream)
+            && list.fields.iter().any(|(name, _)| name == b":method");
+        if is_again || list.is_malformed(REQUEST_FIELDS) {
             self.report(side, Anomaly::Http2BadHead, sink);
         }
         if list.names_two_hosts() {
@@ -411,7 +444,7 @@ impl Http2 {
         if list.is_malformed(&[]) || frame.side != side || !frame.over {
             self.report(frame.side, Anomaly::Http2BadHead, sink);
         }
-        let transaction = self.streams.get(&stream).map(|it| &it.transaction);
+        let transaction = self.transaction(side, stream);
         self.block_frame(stream, frame, transaction, sink);
         sink(Event::Trailers(side, transaction, Fields::http2(&list.fields)));
     }
@@ -428,8 +461,8 @@ impl Http2 {
         frame: BlockFrame,
         sink: &mut impl FnMut(Event<'_>),
     ) {
-        let followed = self.streams.get(&stream);
-        if followed.is_some_and(|it| it.transaction.response.is_some()) {
+        let followed = self.transaction(Side::Server, stream);
+        if followed.is_some_and(|it| it.response.is_some()) {
             self.trailers(Side::Server, stream, list, frame, sink);
             if frame.over {
                 self.end_stream(Side::Server, stream, sink);
@@ -447,9 +480,9 @@ impl Http2 {
             (Some(_), None) => self.report(Side::Server, Anomaly::Http2BadHead, sink),
             (Some(it), Some(status)) if (100..200).contains(&status) => {
                 // Nobody waits for what else may come of such a head.
-                self.block_frame(stream, frame, Some(&it.transaction), sink);
+                self.block_frame(stream, frame, Some(it), sink);
                 let fields = Fields::http2(&list.fields);
-                sink(Event::Interim(Some(&it.transaction), status, fields));
+                sink(Event::Interim(Some(it), status, fields));
                 if list.is_malformed(&[":status"]) {
                     self.report(Side::Server, Anomaly::Http2BadHead, sink);
                 }
@@ -465,15 +498,15 @@ impl Http2 {
                 if list.compresses_messages() {
                     self.report(Side::Server, Anomaly::GrpcMessageCoding, sink);
                 }
-                if let Some(it) = self.streams.get_mut(&stream) {
+                if let Some(it) = self.transaction_mut(Side::Server, stream) {
                     let mut response = list.response(status);
                     response.solicited = true;
-                    it.transaction.response = Some(response);
-                    sink(Event::ResponseHead(&it.transaction, Fields::http2(&list.fields)));
+                    it.response = Some(response);
+                    sink(Event::ResponseHead(it, Fields::http2(&list.fields)));
                 }
             }
         }
-        let transaction = self.streams.get(&stream).map(|it| &it.transaction);
+        let transaction = self.transaction(Side::Server, stream);
         self.block_frame(stream, frame, transaction, sink);
         if frame.over {
             self.end_stream(Side::Server, stream, sink);
@@ -487,7 +520,8 @@ impl Http2 {
         mut bytes: &[u8],
         sink: &mut impl FnMut(Event<'_>),
     ) {
-        let followed = self.streams.get_mut(&stream).map(|stream| &mut stream.transaction);
+        let limit = self.body_limit.unwrap_or(u64::MAX);
+        let followed = self.transaction_mut(side, stream);
         let count = bytes.len() as u64;
         let transaction = match (followed, side) {
             (None, _) => None,
@@ -499,7 +533,6 @@ impl Http2 {
             }
             (Some(transaction), Side::Server) => {
                 if let Some(response) = &mut transaction.response {
-                    let limit = self.body_limit.unwrap_or(u64::MAX);
                     let wanted = limit.saturating_sub(response.body_bytes);
                     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
                     bytes = &bytes[..bytes.len().min(wanted)];
@@ -517,7 +550,7 @@ impl Http2 {
             && let Some(response) = transaction.and_then(|it| it.response.as_mut())
         {
             let beyond = count - bytes.len() as u64;
-            if beyond > 0 && response.body_bytes <= self.body_limit.unwrap_or(u64::MAX) {
+            if beyond > 0 && response.body_bytes <= limit {
                 sink(Event::BodyLimit(side));
             }
             response.body_bytes = response.body_bytes.saturating_add(beyond);
@@ -527,6 +560,9 @@ impl Http2 {
     /// A side has ended its half of a stream.
     fn end_stream(&mut self, side: Side, stream: u32, sink: &mut impl FnMut(Event<'_>)) {
         let Some(it) = self.streams.get_mut(&stream) else {
+            if side == Side::Server {
+                self.resets.end(stream, sink);
+            }
             return;
         };
         match side {
@@ -549,20 +585,6 @@ impl Http2 {
         if it.request_over && it.response_over {
             self.remove(stream, sink);
         }
-    }
-
-    /// A side gives a stream up. A response that is complete may be followed by this.
-    fn reset(&mut self, side: Side, stream: u32, sink: &mut impl FnMut(Event<'_>)) {
-        let Some(it) = self.streams.get(&stream) else {
-            return;
-        };
-        if side == Side::Client && it.transaction.response.is_none() {
-            self.resets += 1;
-            if self.resets > FEW_RESETS && self.resets > self.requests / 2 {
-                self.report(side, Anomaly::Http2RapidReset, sink);
-            }
-        }
-        self.remove(stream, sink);
     }
 
     fn remove(&mut self, stream: u32, sink: &mut impl FnMut(Event<'_>)) {

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::resets::{MAX_RESET_TEXT, MAX_RESETS};
 use super::*;
 
 /// Events as text, neighbouring body pieces of a stream joined.
@@ -34,6 +35,7 @@ impl Log {
             Event::RequestEnd(it) => self.0.push(format!("{}: request end", stream(it))),
             Event::ResponseEnd(it) => self.0.push(format!("{}: response end", stream(it))),
             Event::Complete(it) => self.0.push(format!("{}: over {:?}", stream(Some(it)), it.id)),
+            Event::ResetOver(it) => self.0.push(format!("{}: reset over", stream(Some(it)))),
             Event::Anomaly(side, anomaly) => self.0.push(format!("{side:?} {anomaly}")),
             Event::Frame(_) => {}
             Event::Trailers(side, it, fields) => {
@@ -322,7 +324,151 @@ fn refuses_floods() {
         })
         .collect();
     let log = run(&[client(&frames)], usize::MAX);
-    assert_eq!(log[log.len() - 2], "Client http2_rapid_reset");
+    assert!(log.contains(&"Client http2_rapid_reset".into()));
+}
+
+fn ask(stream: u32) -> Vec<u8> {
+    frame(HEADERS, WHOLE, stream, &get("/"))
+}
+
+fn reset(stream: u32) -> Vec<u8> {
+    frame(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8])
+}
+
+#[test]
+fn accepts_what_a_server_sends_before_it_learns_of_a_reset() {
+    let log = observe(&[
+        client(&[ask(1), ask(3), ask(5), reset(1), reset(3), reset(3), reset(5)]),
+        server(&[
+            frame(HEADERS, OPEN, 1, OK),
+            frame(DATA, 0, 1, b"some"),
+            frame(HEADERS, OPEN, 3, OK),
+            frame(DATA, 1, 3, b"whole"),
+            reset(5),
+            frame(DATA, 0, 5, b"none"),
+            frame(DATA, 0, 1, b"more"),
+        ]),
+        (Side::Client, ask(7)),
+        // It may have queued more of another one than of this.
+        server(&[frame(HEADERS, WHOLE, 7, OK), frame(DATA, 0, 1, b"late")]),
+    ]);
+    let expected = [
+        // Reports do not wait for what may come.
+        "1: over Some(0)",
+        "3: over Some(1)",
+        "5: over Some(2)",
+        "1: 200",
+        "Server 1 some",
+        "3: 200",
+        "Server 3 whole",
+        "3: response end",
+        "3: reset over",
+        "5: reset over",
+        "Server 0 none",
+        "Server 1 more",
+        "7: GET h /",
+        "7: request end",
+        "7: 200",
+        "7: response end",
+        "7: over Some(3)",
+        "Server 1 late",
+        "1: reset over",
+    ];
+    assert_eq!(log[6..], expected);
+    // One that was promised.
+    let promise = [&[0, 0, 0, 2][..], &get("/pushed")].concat();
+    let log = observe(&[
+        client(&[ask(1)]),
+        server(&[frame(kind::PUSH_PROMISE, OPEN, 1, &promise)]),
+        (Side::Client, [reset(2), ask(3)].concat()),
+        server(&[
+            frame(HEADERS, WHOLE, 3, OK),
+            frame(HEADERS, OPEN, 2, OK),
+            frame(DATA, 1, 2, b"EVIL"),
+        ]),
+    ]);
+    let expected = ["2: 200", "Server 2 EVIL", "2: response end", "2: reset over"];
+    assert_eq!(log[10..14], expected);
+    // Nothing of it can be told apart behind a gap.
+    let mut http = Http2::new(&MemoryBudget::default());
+    let mut log = Log::default();
+    http.data(Side::Client, &client(&[ask(1), reset(1), ask(3)]).1, &mut |it| log.add(it));
+    http.gap(Side::Server, &mut |it| log.add(it));
+    http.data(Side::Client, &reset(3), &mut |it| log.add(it));
+    assert_eq!(log.0[5..], ["Server http_gap", "1: reset over", "3: over Some(1)"]);
+}
+
+#[test]
+fn refuses_heads_on_streams_that_are_over() {
+    // Of one that was reset, the old response goes on.
+    let again = [ask(1), frame(HEADERS, WHOLE, 3, &field("a", "b"))].concat();
+    let data = |text: &[u8]| frame(DATA, 0, 1, text);
+    let log = observe(&[
+        client(&[ask(1), ask(3), reset(1), reset(3)]),
+        server(&[frame(HEADERS, OPEN, 1, OK), data(b"EV")]),
+        (Side::Client, again),
+        server(&[data(b"IL")]),
+    ]);
+    let fields =
+        "{\":method\": \"GET\", \":scheme\": \"https\", \":path\": \"/\", \":authority\": \"h\"}";
+    let expected = [
+        "1: 200".into(),
+        "Server 1 EV".into(),
+        "Client http2_bad_head".into(),
+        format!("Client 0 trailers {fields}"),
+        "Client 0 trailers {\"a\": \"b\"}".into(),
+        "Server 1 IL".into(),
+        "1: reset over".into(),
+        "3: reset over".into(),
+    ];
+    assert_eq!(log[6..], expected);
+    // One that has ended, or was passed over, is no other request's.
+    let ended = server(&[frame(HEADERS, WHOLE, 3, OK), reset(3)]);
+    for stream in [1, 3] {
+        let log = observe(&[client(&[ask(3)]), ended.clone(), (Side::Client, ask(stream))]);
+        assert_eq!(log[5..7], ["Client http2_bad_head".into(), format!("{stream}: GET h /")]);
+    }
+    // Trailers may come behind the end of the response.
+    let trailers = frame(HEADERS, WHOLE, 3, &field("a", "b"));
+    let open = frame(HEADERS, OPEN, 3, &get("/"));
+    let log = observe(&[client(&[open]), ended, (Side::Client, trailers)]);
+    assert!(!log.iter().any(|it| it.contains("bad_head")), "{log:?}");
+}
+
+#[test]
+fn refuses_to_follow_more_resets_than_their_own_room_has() {
+    let numbers = |count: usize| (0..count).map(|it| 2 * it as u32 + 1);
+    let mut http = Http2::new(&MemoryBudget::default());
+    let mut log = Log::default();
+    // As many as may be open, twice: half of them reset in between.
+    let open = |stream: u32| frame(HEADERS, OPEN, stream, &get("/"));
+    let all: Vec<_> = numbers(MAX_STREAMS).map(open).collect();
+    let resets: Vec<_> = numbers(MAX_STREAMS).step_by(2).map(reset).collect();
+    let more: Vec<_> = numbers(3 * MAX_STREAMS / 2).skip(MAX_STREAMS).map(open).collect();
+    let bytes = client(&[all.concat(), resets.concat(), more.concat()]).1;
+    http.data(Side::Client, &bytes, &mut |it| log.add(it));
+    assert_eq!(http.streams.len(), MAX_STREAMS);
+    assert_eq!(log.0.iter().filter(|it| it.contains("reset over")).count(), 512 - MAX_RESETS);
+    let last = 2 * MAX_STREAMS as u32 - 3;
+    let late = [frame(DATA, 0, last, b"new"), frame(DATA, 0, 1, b"old")];
+    http.data(Side::Server, &server(&late).1, &mut |it| log.add(it));
+    assert!(log.0.ends_with(&[format!("Server {last} new"), "Server 0 old".into()]));
+    assert!(!log.0.iter().any(|it| it.contains("http2_")));
+    http.finish(&mut |it| log.add(it));
+    assert_eq!(log.0.iter().filter(|it| it.contains("reset over")).count(), 512);
+    // Nor more of their text, a path and two fields of 5024 bytes each.
+    let mut http = Http2::new(&MemoryBudget::default());
+    let long = [&[0x82, 0x87, 4, 0x7f, 0xa2, 0x1e][..], "/".repeat(4001).as_bytes()].concat();
+    let text = |name| {
+        let name = field(name, "");
+        [&name[..name.len() - 1], &[0x7f, 0x81, 3], &[b'x'; 512]].concat()
+    };
+    let long = [long, text("user-agent"), text("content-type")].concat();
+    let long = |stream: u32| [frame(HEADERS, WHOLE, stream, &long), reset(stream)].concat();
+    let bytes = client(&numbers(100).map(long).collect::<Vec<_>>()).1;
+    http.data(Side::Client, &bytes, &mut |_| ());
+    assert_eq!((http.text_bytes, http.streams.len()), (0, 0));
+    assert_eq!(http.resets.text_bytes() / 5024, MAX_RESET_TEXT / 5024);
 }
 
 #[test]

@@ -58,7 +58,8 @@ impl Files {
             Event::RequestHead { transaction, fields, .. } => {
                 self.open.insert((Side::Client, transaction.id), File::new(None, *fields));
             }
-            Event::ResponseHead(transaction, fields) => {
+            // Of what was reset, what there was by then is told.
+            Event::ResponseHead(transaction, fields) if !transaction.is_reset => {
                 let file = File::new(disposition(*fields), *fields);
                 self.open.insert((Side::Server, transaction.id), file);
             }

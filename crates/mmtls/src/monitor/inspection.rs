@@ -205,11 +205,16 @@ impl Searches {
             Event::Complete(transaction) => {
                 if let Some(stream) = transaction.stream_id {
                     self.bodies.remove(&(Side::Client, stream));
-                    self.bodies.remove(&(Side::Server, stream));
+                    if !transaction.is_reset {
+                        self.bodies.remove(&(Side::Server, stream));
+                    }
                 }
                 if let Some(http) = record(transaction) {
                     out(Finding::Http(http));
                 }
+            }
+            Event::ResetOver(transaction) => {
+                self.bodies.remove(&(Side::Server, transaction.stream_id.unwrap_or(0)));
             }
             Event::Protocol(protocol) => {
                 self.protocol = protocol;

@@ -162,6 +162,28 @@ fn accepts_http2_and_reports_it_as_suricata_does() {
 }
 
 #[test]
+fn reports_a_stream_of_http2_as_its_client_resets_it_and_searches_what_still_comes() {
+    let dir = TempDir::new("monitor-h2-reset");
+    let mut monitor = monitor(&dir, PatternAction::Reset);
+    let (info, mut state) = (session(), MonitorState::default());
+    let (client, server) = (Direction::ClientToServer, Direction::ServerToClient);
+    let kinds = || dir.lines().iter().map(|it| it["event_type"].clone()).collect::<Vec<_>>();
+    let request = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\
+        \0\0\x0c\x01\x05\0\0\0\x01\x82\x87\0\x05:path\x02/a";
+    assert!(!monitor.inspect(&info, &mut state, client, request));
+    let response = b"\0\0\x01\x01\x04\0\0\0\x01\x88\0\0\x02\0\0\0\0\0\x01EV";
+    assert!(!monitor.inspect(&info, &mut state, server, response));
+    let reset = b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x08";
+    assert!(!monitor.inspect(&info, &mut state, client, reset));
+    monitor.flush();
+    assert_eq!(kinds(), ["http"]);
+    assert!(monitor.inspect(&info, &mut state, server, b"\0\0\x02\0\x01\0\0\0\x01IL"));
+    monitor.flush();
+    assert_eq!(kinds(), ["http", "alert", "drop"]);
+    assert_eq!(dir.lines()[1]["http"]["url"], "/a");
+}
+
+#[test]
 fn accepts_stats_with_the_owners_counters() {
     let dir = TempDir::new("monitor-stats");
     let mut monitor = monitor(&dir, PatternAction::Alert);

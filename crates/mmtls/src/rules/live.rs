@@ -192,7 +192,7 @@ impl SessionRules {
     /// Goes by the rules in force, unless something is under way that others have looked at in part.
     pub fn take_over(&mut self, live: &mut LiveRules) {
         live.refresh();
-        if self.state.is_idle() && !Arc::ptr_eq(&self.matcher, &live.matcher) {
+        if !Arc::ptr_eq(&self.matcher, &live.matcher) && self.state.is_idle() {
             self.state.exchange(&self.matcher, &live.matcher);
             self.matcher = Arc::clone(&live.matcher);
         }
