@@ -327,6 +327,43 @@ fn many_keys_of_one_end_must_not_keep_the_others_from_being_compared() {
     assert_eq!(last, 64, "the client's share");
 }
 
+/// Not even those of the handshake, of which there are several until one has opened a record.
+#[test]
+fn keys_that_open_nothing_must_not_displace_those_that_do() {
+    let mut builder = ScriptBuilder::new(RANDOM, SUITE, false, &[900, 100, 100], keys as Keys);
+    builder.record(C, DATA, b"a request", 0);
+    let mut t = both();
+    t.open();
+    share(&mut t, true, S, KeyEpoch::Handshake, Box::new(right(S, KeyEpoch::Handshake)));
+    let mut at = [0; 2];
+    for turn in builder.build().turns {
+        let own = side(turn.direction);
+        for part in turn.bytes.chunks(500) {
+            t.send(turn.direction, at[own] as i64, at[1 - own], flag::ACK, part);
+            at[own] += part.len() as u64;
+            let is_known = t.engine.counters().handshake_records_opened > 0;
+            for connection in 0..if is_known { 20 } else { 0 } {
+                t.source = 100 * at[1] + connection;
+                for number in 0..8 {
+                    let keys = vec![(S, KeyEpoch::Handshake, Box::new(NullKeys(number)) as Box<_>)];
+                    let shared = SharedKeys {
+                        sender: Some(t.ep.client.ip()),
+                        source: t.source,
+                        client_random: RANDOM,
+                        server_random: None,
+                        cipher_suite: CipherSuite(SUITE),
+                        keys,
+                    };
+                    let _ = t.engine.handle_keys(t.now, shared);
+                }
+            }
+        }
+    }
+    assert_eq!(t.engine.handler().errors(), []);
+    let opened = t.engine.counters().handshake_records_opened;
+    assert!(opened >= 3, "{opened}");
+}
+
 /// Who shares keys makes the monitor try them: not on every record.
 #[test]
 fn keys_that_contradict_nothing_must_not_cost_much() {

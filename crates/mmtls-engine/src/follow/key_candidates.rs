@@ -66,7 +66,7 @@ impl KeyCandidates {
         }
         // Not needed, but others may contradict those that are in use.
         if !self.are_known_to_be(&*opener) {
-            let _ = self.openers.add(source, opener);
+            let _ = self.openers.add_behind_first(source, opener);
         }
         false
     }
@@ -79,7 +79,7 @@ impl KeyCandidates {
         plaintext: &mut [u8],
         counters: &mut Counters,
     ) -> Trial {
-        // Once one has opened a record it is the right one.
+        // Once one has opened a record it is the right one, and in front.
         let all = if self.is_confirmed() { 0..1 } else { from..self.openers.len() };
         let number = self.sequence();
         for at in all {

@@ -123,9 +123,18 @@ impl<T> Candidates<T> {
     /// # Errors
     /// The new one, where it is one too many.
     pub(crate) fn add(&mut self, source: KeySource, item: T) -> Result<Option<T>, T> {
+        self.came().add(source, item, 0)
+    }
+
+    /// As [`Self::add`], but the first one, which is the right one, does not go for any other.
+    pub(crate) fn add_behind_first(&mut self, source: KeySource, item: T) -> Result<Option<T>, T> {
+        self.came().add(source, item, 1)
+    }
+
+    fn came(&mut self) -> &mut Came<T> {
         let none =
             || Box::new(Came { items: Vec::with_capacity(1), delivered: Vec::with_capacity(1) });
-        self.0.get_or_insert_with(none).add(source, item)
+        self.0.get_or_insert_with(none)
     }
 }
 
@@ -140,7 +149,8 @@ impl<T> Came<T> {
         }
     }
 
-    fn add(&mut self, source: KeySource, item: T) -> Result<Option<T>, T> {
+    /// `staying`: so many in front do not go for any other.
+    fn add(&mut self, source: KeySource, item: T, staying: usize) -> Result<Option<T>, T> {
         if !self.takes(source) {
             return Err(item);
         }
@@ -157,8 +167,9 @@ impl<T> Came<T> {
             };
             let weight =
                 |(of, _): &(KeySource, T)| (count(&|it| it.end == of.end), count(&|it| it == of));
-            let most = self.items.iter().map(weight).max();
-            let oldest = self.items.iter().position(|item| Some(weight(item)) == most);
+            let may_go = || self.items.iter().enumerate().skip(staying);
+            let most = may_go().map(|(_, item)| weight(item)).max();
+            let oldest = may_go().find(|(_, item)| Some(weight(item)) == most).map(|(at, _)| at);
             displaced = oldest.map(|at| self.items.remove(at).1);
         }
         self.items.push((source, item));
