@@ -587,6 +587,34 @@ impl Http2 {
         }
     }
 
+    /// A side gives a stream up. A response that is complete may be followed by this.
+    fn reset(&mut self, side: Side, stream: u32, sink: &mut impl FnMut(Event<'_>)) {
+        let Some(it) = self.streams.get(&stream) else {
+            if side == Side::Server {
+                self.resets.forget(stream, sink);
+            }
+            return;
+        };
+        let may_go_on = side == Side::Client && !it.response_over && !self.server.lost;
+        if side == Side::Client && it.transaction.response.is_none() {
+            self.resets.unanswered += 1;
+            let unanswered = self.resets.unanswered;
+            if unanswered > FEW_RESETS && unanswered > self.requests / 2 {
+                self.report(side, Anomaly::Http2RapidReset, sink);
+            }
+        }
+        if !may_go_on {
+            return self.remove(stream, sink);
+        }
+        if let Some(it) = self.streams.remove(&stream) {
+            let mut transaction = it.transaction;
+            self.text_bytes -= transaction.text_bytes();
+            transaction.is_reset = true;
+            sink(Event::Complete(&transaction));
+            self.resets.follow(stream, transaction, sink);
+        }
+    }
+
     fn remove(&mut self, stream: u32, sink: &mut impl FnMut(Event<'_>)) {
         if let Some(stream) = self.streams.remove(&stream) {
             self.text_bytes -= stream.transaction.text_bytes();

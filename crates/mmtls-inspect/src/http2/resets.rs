@@ -1,4 +1,4 @@
-//! Streams that a side gives up (RFC 9113, section 5.4.2).
+//! Streams that their client gives up (RFC 9113, section 5.4.2).
 //!
 //! What the server has sent before it learns that its client has reset a stream still arrives, and a client may read it.
 //! So the transaction is over for reports, but its response is followed until the server ends it. Most servers end none:
@@ -6,8 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{FEW_RESETS, Http2};
-use crate::event::{Anomaly, Event, Side};
+use crate::event::Event;
 use crate::transaction::Transaction;
 
 /// Most responses that are followed behind a reset; each may have a decoder, which can be megabytes.
@@ -21,7 +20,7 @@ pub(super) struct Resets {
     /// The latest one comes last.
     streams: VecDeque<(u32, Transaction)>,
     /// Requests that their client has reset before a response.
-    unanswered: u64,
+    pub(super) unanswered: u64,
 }
 
 impl Resets {
@@ -46,7 +45,7 @@ impl Resets {
     }
 
     /// Nothing more is followed of a stream.
-    fn forget(&mut self, stream: u32, sink: &mut impl FnMut(Event<'_>)) {
+    pub(super) fn forget(&mut self, stream: u32, sink: &mut impl FnMut(Event<'_>)) {
         if let Some(at) = self.streams.iter().position(|(number, _)| *number == stream)
             && let Some((_, it)) = self.streams.remove(at)
         {
@@ -61,7 +60,13 @@ impl Resets {
         }
     }
 
-    fn follow(&mut self, stream: u32, it: Transaction, sink: &mut impl FnMut(Event<'_>)) {
+    /// Follows the response of a stream that its client has just reset.
+    pub(super) fn follow(
+        &mut self,
+        stream: u32,
+        it: Transaction,
+        sink: &mut impl FnMut(Event<'_>),
+    ) {
         self.streams.push_back((stream, it));
         while self.streams.len() > MAX_RESETS || self.text_bytes() > MAX_RESET_TEXT {
             let Some((_, oldest)) = self.streams.pop_front() else {
@@ -73,35 +78,5 @@ impl Resets {
 
     pub(super) fn text_bytes(&self) -> usize {
         self.streams.iter().map(|(_, it)| it.text_bytes()).sum()
-    }
-}
-
-impl Http2 {
-    /// A side gives a stream up. A response that is complete may be followed by this.
-    pub(super) fn reset(&mut self, side: Side, stream: u32, sink: &mut impl FnMut(Event<'_>)) {
-        let Some(it) = self.streams.get(&stream) else {
-            if side == Side::Server {
-                self.resets.forget(stream, sink);
-            }
-            return;
-        };
-        let may_go_on = side == Side::Client && !it.response_over && !self.server.lost;
-        if side == Side::Client && it.transaction.response.is_none() {
-            self.resets.unanswered += 1;
-            let unanswered = self.resets.unanswered;
-            if unanswered > FEW_RESETS && unanswered > self.requests / 2 {
-                self.report(side, Anomaly::Http2RapidReset, sink);
-            }
-        }
-        if !may_go_on {
-            return self.remove(stream, sink);
-        }
-        if let Some(it) = self.streams.remove(&stream) {
-            let mut transaction = it.transaction;
-            self.text_bytes -= transaction.text_bytes();
-            transaction.is_reset = true;
-            sink(Event::Complete(&transaction));
-            self.resets.follow(stream, transaction, sink);
-        }
     }
 }
