@@ -148,12 +148,7 @@ fn keys_that_open_from_a_later_record_on_must_not_be_believed() {
         share(&mut t, true, C, FIRST, Box::new(later));
         share(&mut t, true, S, FIRST, Box::new(right(S, FIRST)));
         let (last, before) = script.turns.split_last().unwrap();
-        let mut at = [0; 2];
-        for turn in before {
-            let own = side(turn.direction);
-            t.send(turn.direction, at[own] as i64, at[1 - own], flag::ACK, &turn.bytes);
-            at[own] += turn.bytes.len() as u64;
-        }
+        let at = t.play(&Script { turns: before.to_vec(), ..script.clone() });
         // The first two, of which one was judged.
         let (two, third) = last.bytes.split_at((script.records[0][1].end - at[0]) as usize);
         t.send(C, at[0] as i64, at[1], flag::ACK, two);
@@ -238,12 +233,7 @@ fn keys_of_tls12_must_not_contradict_others() {
         if is_ahead {
             second(&mut t);
         }
-        let mut at = [0; 2];
-        for turn in before {
-            let own = side(turn.direction);
-            t.send(turn.direction, at[own] as i64, at[1 - own], flag::ACK, &turn.bytes);
-            at[own] += turn.bytes.len() as u64;
-        }
+        let at = t.play(&Script { turns: before.to_vec(), ..script.clone() });
         if !is_ahead {
             second(&mut t);
         }
