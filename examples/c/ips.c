@@ -137,7 +137,8 @@ static void cb_new_record(mmctx_t mmctx, int cid, int side)
     uint64_t skipped;
     session_info info;
     uctx *c = (uctx *)mmtls_get_uctx(mmctx, cid);
-    if (c == NULL || mmtls_get_skipped(mmctx, cid, side, &skipped) < 0)
+    /* Alerts of TLS 1.2 come during a pause, too. */
+    if (c == NULL || side != MMTLS_TO_CLIENT || mmtls_get_skipped(mmctx, cid, side, &skipped) < 0)
         return;
     if (skipped > 0 && c->body_left != LLONG_MAX) {
         c->body_left -= (long long)skipped < c->body_left ? (long long)skipped : c->body_left;

@@ -14,9 +14,9 @@ use crate::current::{self, Current, Entries, Entry};
 use crate::handle;
 use crate::side::side;
 use crate::types::{
-    EVENTS, MMTLS_TO_SERVER, ON_TLS_ERROR, ON_TLS_HANDSHAKE_END, ON_TLS_HANDSHAKE_START,
-    ON_TLS_KEYS, ON_TLS_NEW_RECORD, ON_TLS_SESSION_END, ON_TLS_SESSION_START, ON_TLS_STALL,
-    UserPointer, mmtls_cb,
+    EVENTS, MMTLS_TO_SERVER, ON_TLS_EARLY_DATA, ON_TLS_ERROR, ON_TLS_HANDSHAKE_END,
+    ON_TLS_HANDSHAKE_START, ON_TLS_KEYS, ON_TLS_NEW_RECORD, ON_TLS_SESSION_END,
+    ON_TLS_SESSION_START, ON_TLS_STALL, UserPointer, mmtls_cb,
 };
 
 /// The callbacks of a context, by event.
@@ -106,6 +106,10 @@ impl Handler for Application {
 
     fn handshake_end(&mut self, session: &mut Session<'_>, state: &mut State) {
         self.raise(ON_TLS_HANDSHAKE_END, MMTLS_TO_SERVER, session, state, None);
+    }
+
+    fn early_data(&mut self, session: &mut Session<'_>, state: &mut State, _: bool) {
+        self.raise(ON_TLS_EARLY_DATA, MMTLS_TO_SERVER, session, state, None);
     }
 
     fn certificates(

@@ -109,6 +109,19 @@ pub(crate) fn during<'e, 's, 'r>(current: &mut Current<'e, 's, 'r>, callback: im
     callback();
 }
 
+/// Runs a callback that is about no session.
+pub(crate) fn during_none(callback: impl FnOnce()) {
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            IN_CALLBACK.set(false);
+        }
+    }
+    let _end = End;
+    IN_CALLBACK.set(true);
+    callback();
+}
+
 /// Gives the current event to a function that a callback of `context` calls; `None` where this
 /// thread runs no callback of it.
 pub(crate) fn with_current<T>(

@@ -49,9 +49,10 @@ pub const MMTLS_ERR_INITIALISED: c_int = -111;
 pub const MMTLS_ERR_STARTED: c_int = -112;
 /// Not inside a callback: it would wait for itself.
 pub const MMTLS_ERR_IN_CALLBACK: c_int = -113;
-/// The configuration is wrong, or a file it names; `mmtls_error_message` has the reason.
+/// The configuration is wrong; `mmtls_error_message` has the reason.
 pub const MMTLS_ERR_CONFIG: c_int = -114;
-/// The contexts could not be started, or ended early; `mmtls_error_message` has the reason.
+/// The contexts could not be started (a file that the configuration names, too), or ended early;
+/// `mmtls_error_message` has the reason.
 pub const MMTLS_ERR_RUN: c_int = -115;
 /// A defect of this library.
 pub const MMTLS_ERR_INTERNAL: c_int = -199;

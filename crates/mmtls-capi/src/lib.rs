@@ -14,6 +14,7 @@ mod current;
 mod error;
 mod handle;
 mod library;
+mod messages;
 mod record;
 mod result;
 mod run;
@@ -35,14 +36,18 @@ use side::{direction, side_index};
 pub use types::*;
 
 /// Reads the configuration: a file as `mmtls run -c` takes it, with [inline], [keys] and [policies]
-/// missing_keys; or one with [passive], which can stop nothing, or with [offline], which replays a
-/// capture, in place of [inline]. [workers], [inspect] and [log] are for `mmtls run`. One key = value a
-/// line, lists too, without escapes in texts: TOML's other spellings are refused here.
+/// missing_keys; or one with [passive], which can stop nothing (but sends RSTs where
+/// `reset_interface` is set), in place of [inline]; or one with [offline], which replays a capture: then
+/// policies and limits do not count. [capture], [control], [inspect], [log], [metrics], [mirror],
+/// [sandbox] and [web] are for `mmtls run` and not looked at; of [workers], count and cpus are replaced by
+/// the contexts'. One key = value a line, lists too, without escapes in texts: TOML's other spellings are
+/// refused here.
 ///
 /// `num_cpus`: how many contexts there may be, 1 to 128.
 ///
-/// Returns 0, MMTLS_ERR_ARGUMENT, MMTLS_ERR_CONFIG, or MMTLS_ERR_INITIALISED when called twice
-/// without `mmtls_destroy`. Not inside a callback.
+/// Returns 0, MMTLS_ERR_ARGUMENT, MMTLS_ERR_CONFIG, MMTLS_ERR_IN_CALLBACK, or MMTLS_ERR_INITIALISED when
+/// called twice without `mmtls_destroy`. Files that the configuration names are opened when the contexts
+/// start. Not inside a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmtls_init(fname: *const c_char, num_cpus: c_int) -> c_int {
     call_for_code(|| {
@@ -98,7 +103,9 @@ pub extern "C" fn mmtls_create_context(cpu: c_int) -> mmctx_t {
 /// Waits until a context has ended: the capture is over, `mmtls_stop` or `mmtls_destroy` was called,
 /// or something failed. The first call starts all contexts, so create them and register their
 /// callbacks before. Call it for each of them, from any thread. Threads of contexts have no
-/// capabilities, and the process no core dumps; other threads keep what they have.
+/// capabilities; other threads keep what they have. The process has no core dumps from then on and cannot
+/// be traced, and may open as many files as its hard limit allows (RLIMIT_NOFILE): `select` is not for
+/// descriptors above 1,023. That stays so behind `mmtls_destroy`.
 ///
 /// `mmtls_errno` then says 0, MMTLS_ERR_RUN with the reason in `mmtls_error_message`,
 /// MMTLS_ERR_CONTEXT, MMTLS_ERR_NOT_INITIALISED, or MMTLS_ERR_IN_CALLBACK.
@@ -124,6 +131,19 @@ pub unsafe extern "C" fn mmtls_register_callback(
     })
 }
 
+/// Has `cb` called with what an operator should know while contexts run: an interface that is down, packets
+/// that the kernel let pass while contexts stood still, a key log that cannot be read, what is unusual about
+/// interfaces or a capture. It is one line without an end of line. With NULL, and at first, such
+/// lines go to standard error, behind "mmtls: ". The callback must not block; to functions of the library it
+/// is a callback of no session.
+///
+/// Returns 0, MMTLS_ERR_NOT_INITIALISED, MMTLS_ERR_STARTED, or MMTLS_ERR_IN_CALLBACK. From any thread;
+/// `mmtls_destroy` forgets it.
+#[unsafe(no_mangle)]
+pub extern "C" fn mmtls_set_message_callback(cb: mmtls_message_cb) -> c_int {
+    call_for_code(|| library::set_message_callback(cb))
+}
+
 /// Takes a callback back; nothing is called at this event then.
 ///
 /// Returns as `mmtls_register_callback`; 0 also where there was none.
@@ -134,7 +154,8 @@ pub extern "C" fn mmtls_deregister_callback(mmctx: mmctx_t, event: mmtls_event_t
 
 /// Skips the next `len` bytes of application content of a side: no ON_TLS_NEW_RECORD, no decryption.
 /// The record that crosses the edge is delivered whole (`mmtls_get_skipped`). -1 skips until
-/// `mmtls_resume_monitor`, 0 nothing. Replaces an earlier pause of the side.
+/// `mmtls_resume_monitor`, 0 nothing. Replaces an earlier pause of the side. In TLS 1.2, whose alerts show
+/// in the clear what they are, those are delivered during a pause, too, with what was skipped so far.
 ///
 /// Bytes are counted without decryption, so padding counts, and post-handshake messages do: the
 /// count is exact only in the suites of TLS 1.2 without CBC. Where a peer must not be able to hide
@@ -297,8 +318,8 @@ pub extern "C" fn mmtls_get_uctx(mmctx: mmctx_t, cid: c_int) -> *mut c_void {
 
 /// Resets the session: the packet that raised this event and everything after it is dropped, and
 /// both endpoints get a RST. No more records come, and ON_TLS_SESSION_END does, perhaps much later.
-/// (What is read with [passive] or [offline] has been delivered already; there the session only
-/// ends.)
+/// (What is read with [passive] or [offline] has been delivered already; there the session only ends, and
+/// both endpoints get a RST where `passive.reset_interface` is set.)
 ///
 /// Returns 0, MMTLS_ERR_RESET the second time, MMTLS_ERR_CONTEXT, MMTLS_ERR_THREAD,
 /// MMTLS_ERR_SESSION or MMTLS_ERR_OTHER_SESSION. Inside the callbacks of this session only, in
@@ -344,7 +365,7 @@ pub extern "C" fn mmtls_get_last_error(mmctx: mmctx_t, cid: c_int) -> c_int {
 /// Fills in what is known of a session, as far as `bitmask` asks for it (MMTLS_INFO_*). All of
 /// `info` is written, and `info->known` tells what was known: SNI and CLIENT_RANDOM from
 /// ON_TLS_HANDSHAKE_START on, VERSION, CIPHER_SUITE and SERVER_RANDOM from ON_TLS_HANDSHAKE_END on,
-/// FOUR_TUPLE always.
+/// FOUR_TUPLE and BEGINNING always. The structure grows only with the library's soname.
 ///
 /// Returns 0, MMTLS_ERR_ARGUMENT, MMTLS_ERR_CONTEXT, MMTLS_ERR_THREAD, MMTLS_ERR_SESSION or
 /// MMTLS_ERR_OTHER_SESSION. Inside the callbacks of this session only.
@@ -368,7 +389,7 @@ pub unsafe extern "C" fn mmtls_get_tls_info(
     })
 }
 
-/// A counter of a context, by its name in the `engine` object of `stats` records (docs/eve.md):
+/// A counter of a context's engine, by its name in docs/metrics.md without `mmtls_engine_` and `_total`:
 /// "sessions", "records_seen", "records_opened", "records_paused" and so on. While the context runs
 /// it is up to half a second old, and with a capture 0; after `mmtls_app_join` it is exact.
 ///
@@ -392,7 +413,7 @@ pub unsafe extern "C" fn mmtls_get_counter(
     })
 }
 
-/// The code of the calling thread's latest call of a function of this library (but this and the
+/// The code of the calling thread's latest call of a function of this library (but `mmtls_stop`, this and the
 /// next two): 0 or a negative number. For those that return no code.
 #[unsafe(no_mangle)]
 pub extern "C" fn mmtls_errno() -> c_int {

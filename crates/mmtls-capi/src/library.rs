@@ -21,8 +21,9 @@ use crate::error::{
     MMTLS_ERR_THREAD,
 };
 use crate::handle::{handle_of, number_of};
+use crate::messages::Messages;
 use crate::run::{self, STOP, Start};
-use crate::types::{EVENTS, mmctx_t, mmtls_cb};
+use crate::types::{EVENTS, mmctx_t, mmtls_cb, mmtls_message_cb};
 
 /// Most contexts; as many workers a configuration may have.
 const MAX_CONTEXTS: c_int = 128;
@@ -42,6 +43,7 @@ struct Library {
     configuration: Configuration,
     num_cpus: c_int,
     contexts: Vec<Context>,
+    messages: Messages,
     started: bool,
     threads: Vec<JoinHandle<()>>,
 }
@@ -59,16 +61,16 @@ pub(crate) fn with_current<T>(
     work: impl for<'e, 's, 'r> FnOnce(&mut Current<'e, 's, 'r>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     current::with_current(handle, work).unwrap_or_else(|| {
-        let exists = with(|library| library.context(handle).map(|_| ())).is_ok();
-        Err(if exists { MMTLS_ERR_THREAD } else { MMTLS_ERR_CONTEXT }.into())
+        match with(|library| library.context(handle).map(|_| ())) {
+            Ok(()) => Err(MMTLS_ERR_THREAD.into()),
+            Err(failure) if failure.code() == MMTLS_ERR_RUN => Err(failure),
+            Err(_) => Err(MMTLS_ERR_CONTEXT.into()),
+        }
     })
 }
 
 fn with<T>(work: impl FnOnce(&mut Library) -> Result<T, Failure>) -> Result<T, Failure> {
-    if is_child() {
-        let text = "the contexts run in the process that this one was forked from";
-        return Err(Failure::Detailed(MMTLS_ERR_RUN, text.to_owned()));
-    }
+    not_in_child()?;
     match &mut *lock(&LIBRARY) {
         Some(library) => work(library),
         None => Err(MMTLS_ERR_NOT_INITIALISED.into()),
@@ -79,6 +81,14 @@ fn with<T>(work: impl FnOnce(&mut Library) -> Result<T, Failure>) -> Result<T, F
 fn is_child() -> bool {
     let process = RUNS_IN.load(Ordering::Relaxed);
     process != 0 && process != std::process::id()
+}
+
+fn not_in_child() -> Result<(), Failure> {
+    if !is_child() {
+        return Ok(());
+    }
+    let text = "the contexts run in the process that this one was forked from";
+    Err(Failure::Detailed(MMTLS_ERR_RUN, text.to_owned()))
 }
 
 /// In such a process: forgets everything, and waits for nothing.
@@ -109,9 +119,7 @@ pub(crate) fn init(configuration: Configuration, num_cpus: c_int) -> Result<(), 
         return Err(Failure::Detailed(MMTLS_ERR_ARGUMENT, text));
     }
     run::check(&configuration).map_err(|text| Failure::Detailed(MMTLS_ERR_CONFIG, text))?;
-    if is_child() {
-        return Err(MMTLS_ERR_INITIALISED.into());
-    }
+    not_in_child()?;
     let mut library = lock(&LIBRARY);
     if library.is_some() {
         return Err(MMTLS_ERR_INITIALISED.into());
@@ -121,6 +129,7 @@ pub(crate) fn init(configuration: Configuration, num_cpus: c_int) -> Result<(), 
         configuration,
         num_cpus,
         contexts: Vec::new(),
+        messages: Messages::default(),
         started: false,
         threads: Vec::new(),
     });
@@ -204,6 +213,16 @@ pub(crate) fn set_callback(
     })
 }
 
+/// Registers or removes the callback for what operators should know.
+pub(crate) fn set_message_callback(callback: mmtls_message_cb) -> Result<(), Failure> {
+    not_in_callback()?;
+    with(|library| {
+        library.not_started()?;
+        library.messages = Messages(callback);
+        Ok(())
+    })
+}
+
 /// Starts every context where none was started, and waits for this one.
 pub(crate) fn join(handle: mmctx_t) -> Result<(), Failure> {
     not_in_callback()?;
@@ -241,11 +260,12 @@ impl Library {
         RUNS_IN.store(std::process::id(), Ordering::Relaxed);
         self.contexts.sort_by_key(|context| context.cpu);
         let starts = self.contexts.iter().map(|context| Start {
+            number: context.number,
             application: Application::new(context.number, context.callbacks),
             // Checked when it was created.
             cpu: context.cpu.unsigned_abs() as usize,
             end: Arc::clone(&context.end),
         });
-        self.threads = run::start(&self.configuration, starts.collect());
+        self.threads = run::start(&self.configuration, starts.collect(), self.messages);
     }
 }

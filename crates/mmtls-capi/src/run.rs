@@ -15,6 +15,7 @@ use mmtls_middlebox::{Error, Middlebox, Settings, harden};
 
 use crate::application::Application;
 use crate::context_end::End;
+use crate::messages::Messages;
 
 /// Set to end the contexts; all a signal handler touches. Only the end of what it was meant for
 /// clears it: a signal that comes while `init` runs, or before, must not be lost.
@@ -22,6 +23,7 @@ pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 
 /// A context that is to run.
 pub(crate) struct Start {
+    pub(crate) number: usize,
     pub(crate) application: Application,
     /// Which of the CPUs that this process may use.
     pub(crate) cpu: usize,
@@ -39,11 +41,15 @@ pub(crate) fn check(configuration: &Configuration) -> Result<(), String> {
 }
 
 /// Starts these contexts.
-pub(crate) fn start(configuration: &Configuration, contexts: Vec<Start>) -> Vec<JoinHandle<()>> {
+pub(crate) fn start(
+    configuration: &Configuration,
+    contexts: Vec<Start>,
+    messages: Messages,
+) -> Vec<JoinHandle<()>> {
     if configuration.offline.capture_file.is_none() {
         let ends = contexts.iter().map(|context| Arc::clone(&context.end)).collect();
         let configuration = configuration.clone();
-        return spawn("mmtls", ends, move || bridge(&configuration, contexts))
+        return spawn("mmtls", ends, move || bridge(&configuration, contexts, messages))
             .into_iter()
             .collect();
     }
@@ -53,7 +59,7 @@ pub(crate) fn start(configuration: &Configuration, contexts: Vec<Start>) -> Vec<
         // The first context replays, the others have nothing to do.
         let capture = captures.take().unwrap_or_default();
         let ends = vec![Arc::clone(&context.end)];
-        spawn(&name, ends, move || replay(context, &capture))
+        spawn(&name, ends, move || replay(context, &capture, messages))
     });
     threads.collect()
 }
@@ -82,17 +88,32 @@ fn spawn(
 }
 
 /// Bridges interfaces, one worker for each context.
-fn bridge(configuration: &Configuration, contexts: Vec<Start>) -> Result<(), Error> {
+fn bridge(
+    configuration: &Configuration,
+    contexts: Vec<Start>,
+    messages: Messages,
+) -> Result<(), Error> {
     let mut settings = Settings::from_configuration(configuration)?;
     settings.workers = u32::try_from(contexts.len()).unwrap_or(u32::MAX);
     let allowed = harden::allowed_cpus()?;
     settings.cpus = contexts.iter().filter_map(|context| nth(&allowed, context.cpu)).collect();
+    let first = contexts.first().map_or(0, |context| context.number);
     let middlebox = Middlebox::open(settings)?;
     let (applications, ends): (Vec<_>, Vec<_>) =
         contexts.into_iter().map(|context| (context.application, context.end)).unzip();
+    // Interfaces and key log are the same for all of them.
+    let tell = |line: &str| messages.tell(first, line);
+    middlebox.warnings().for_each(|warning| tell(&format!("warning: {warning}")));
+    let keys = middlebox.key_meter();
     let finished = middlebox.run(applications, &STOP, |number, worker| {
         if let Some(end) = ends.get(number) {
             end.count(*worker.engine().counters());
+        }
+        if number == 0 {
+            worker.take_message().iter().for_each(|line| tell(line));
+            if let Some(error) = keys.take_key_log_error() {
+                tell(&format!("the key log cannot be read: {error}; going on when it can"));
+            }
         }
     });
     for ((_, status), end) in finished.workers.iter().zip(&ends) {
@@ -102,7 +123,7 @@ fn bridge(configuration: &Configuration, contexts: Vec<Start>) -> Result<(), Err
 }
 
 /// Replays a capture, or nothing.
-fn replay(context: Start, capture: &OfflineSection) -> Result<(), Error> {
+fn replay(context: Start, capture: &OfflineSection, messages: Messages) -> Result<(), Error> {
     harden::forbid_dumps()?;
     if let Some(cpu) = nth(&harden::allowed_cpus()?, context.cpu) {
         harden::bind_to_cpu(cpu)?;
@@ -124,7 +145,11 @@ fn replay(context: Start, capture: &OfflineSection) -> Result<(), Error> {
     let result = match file {
         Some((path, file)) => {
             let goes_on = |_: &mut _| !STOP.load(Ordering::Relaxed);
-            replay.run_file(path, file, goes_on).map(drop)
+            replay.run_file(path, file, goes_on).map(|warnings| {
+                for warning in warnings {
+                    messages.tell(context.number, &format!("warning: {warning}"));
+                }
+            })
         }
         None => Ok(()),
     };

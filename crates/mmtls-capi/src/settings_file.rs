@@ -13,7 +13,7 @@ use serde::de::{
     self, DeserializeSeed, Deserializer, Error as _, IntoDeserializer, MapAccess, Visitor,
 };
 
-/// Sections that are for `mmtls run`.
+/// Sections that are for `mmtls run`: what is in them is not looked at.
 const OF_THE_APPLICATION: [&str; 8] =
     ["capture", "control", "inspect", "log", "metrics", "mirror", "sandbox", "web"];
 
@@ -36,6 +36,9 @@ pub(crate) fn parse(text: &str) -> Result<Configuration, String> {
                 return Err(at(&format!("section [{name}] stands twice")));
             }
             sections.push((number, name, Entries { entries: Vec::new() }));
+            continue;
+        }
+        if sections.last().is_some_and(|(_, name, _)| OF_THE_APPLICATION.contains(&name.as_str())) {
             continue;
         }
         let (key, value) =
@@ -259,6 +262,7 @@ mod tests {
             " [ policies ] \nmissing_keys=\"reset\"\nbypass = [ \"10.0.0.0/8\" , \"[::1]:443\", ]\n",
             "[keys]\nlisten = \"[::]:1\"\nkey_file = \"a#b, c\"\r\n[workers]\ncpus = [1,2]\ncount = 2\n",
             "[policies]\ntls_ports = []\n[log]\nanything = \"at all\"\n",
+            "[log]\noutputs = [\n  { type = \"file\", n.x = 1.5 },\n]\n[keys]\nlisten = \"[::]:1\"\n",
         ] {
             assert_eq!(format!("{:?}", parse(text).unwrap()), as_toml(text), "{text}");
         }

@@ -8,6 +8,8 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::net::IpAddr;
 
+use mmtls_middlebox::session::EarlyData;
+
 /// What a handle points to: nothing. Its value is a number that the library looks up, so a stale,
 /// foreign or invented handle is an error code, never undefined behaviour.
 pub struct Context {
@@ -40,8 +42,19 @@ pub const MMTLS_INFO_CLIENT_RANDOM: u16 = 16;
 pub const MMTLS_INFO_SERVER_RANDOM: u16 = 32;
 /// The server's certificate.
 pub const MMTLS_INFO_CERTIFICATE: u16 = 64;
+/// How the session began: `early_data` and `mid_stream`.
+pub const MMTLS_INFO_BEGINNING: u16 = 128;
 /// All of the above.
-pub const MMTLS_INFO_ALL: u16 = 127;
+pub const MMTLS_INFO_ALL: u16 = 255;
+
+/// The client announced no early data (0-RTT, RFC 8446, section 4.2.10).
+pub const MMTLS_EARLY_NONE: u8 = 0;
+/// It announced some; the server's answer is not known (yet).
+pub const MMTLS_EARLY_OFFERED: u8 = 1;
+/// The server takes them.
+pub const MMTLS_EARLY_ACCEPTED: u8 = 2;
+/// The server drops them: its application never sees them.
+pub const MMTLS_EARLY_REJECTED: u8 = 3;
 
 /// What the client sends: requests.
 pub const MMTLS_TO_SERVER: c_int = 0;
@@ -53,10 +66,14 @@ pub const MMTLS_MAX_RECORD_BYTES: c_int = 18432;
 
 /// A TCP connection turned out to carry TLS. The place for `mmtls_set_uctx`.
 ///
-/// Events are those of the paper's table 3, and two. Per session: SESSION_START, HANDSHAKE_START,
+/// Events are those of the paper's table 3, and three. Per session: SESSION_START, HANDSHAKE_START,
 /// HANDSHAKE_END, then NEW_RECORD any number of times, and SESSION_END, each of the others at most
-/// once. Records of early data (0-RTT) come before HANDSHAKE_END. ERROR, STALL and KEYS can come
-/// anywhere between start and end.
+/// once. Records of early data (0-RTT) come before HANDSHAKE_END, and perhaps for nothing: see
+/// EARLY_DATA. ERROR, STALL and KEYS can come anywhere between start and end.
+///
+/// A session that was under way when the program started (`mid_stream` of `mmtls_get_tls_info`) has no
+/// HANDSHAKE_START and no HANDSHAKE_END: all that is known of it is known at SESSION_START, and its first
+/// records are from anywhere in the streams.
 ///
 /// `side` in the callback is the direction that the event is about, MMTLS_TO_SERVER or
 /// MMTLS_TO_CLIENT. Events about the whole session (start and end, of it and of the handshake) say
@@ -80,9 +97,20 @@ pub const ON_TLS_ERROR: c_int = 5;
 pub const ON_TLS_STALL: c_int = 6;
 /// Keys of this side arrived.
 pub const ON_TLS_KEYS: c_int = 7;
+/// It is known whether the server takes the client's early data (`early_data` of `mmtls_get_tls_info`,
+/// with MMTLS_INFO_BEGINNING). Where it does not, what NEW_RECORD has shown of MMTLS_TO_SERVER before
+/// HANDSHAKE_END reaches no application: forget it. The client may say it once more. At most once, behind
+/// or before HANDSHAKE_END.
+pub const ON_TLS_EARLY_DATA: c_int = 8;
 
 /// How many events there are.
-pub(crate) const EVENTS: usize = 8;
+pub(crate) const EVENTS: usize = 9;
+
+/// Gets a line for the operator. `mmctx` is the context whose thread this is, `text` lives until the
+/// callback returns.
+#[allow(non_camel_case_types, reason = "a name for C")]
+pub type mmtls_message_cb =
+    Option<unsafe extern "C-unwind" fn(mmctx: mmctx_t, text: *const c_char)>;
 
 /// An event handler. It runs on the thread of its context, one at a time, while a packet waits:
 /// it must not block. A C++ exception that leaves it ends the process; longjmp and pthread_exit out
@@ -101,8 +129,12 @@ pub struct SessionInfo {
     pub cipher_suite: u16,
     /// 4 or 6.
     pub ip_version: u8,
+    /// One of MMTLS_EARLY_*.
+    pub early_data: u8,
+    /// 1 where the handshake was not seen: the program started when the session was under way.
+    pub mid_stream: u8,
     /// Always zero. With it there are no gaps, so nothing of the library's stack goes out.
-    pub reserved: [u8; 5],
+    pub reserved: [u8; 3],
     /// The address that sent the SYN, in network byte order; IPv4 takes the first four bytes.
     pub client_ip: [u8; 16],
     /// The address that received it.
@@ -119,8 +151,8 @@ pub struct SessionInfo {
     /// there is none.
     pub sni: [c_char; 256],
     /// The server's own certificate (DER). Known in TLS 1.2, and in TLS 1.3 where handshake keys
-    /// are shared. It belongs to the library and lives until the callback returns. NULL when not
-    /// known.
+    /// are shared; not where it is compressed (RFC 8879), and behind ON_TLS_HANDSHAKE_END where keys
+    /// come late. It belongs to the library and lives until the callback returns. NULL when not known.
     pub certificate: *const u8,
     /// Its length in bytes.
     pub certificate_len: usize,
@@ -145,7 +177,9 @@ impl SessionInfo {
             version: 0,
             cipher_suite: 0,
             ip_version: 0,
-            reserved: [0; 5],
+            early_data: MMTLS_EARLY_NONE,
+            mid_stream: 0,
+            reserved: [0; 3],
             client_ip: [0; 16],
             server_ip: [0; 16],
             client_port: 0,
@@ -196,6 +230,15 @@ impl SessionInfo {
         if tell(MMTLS_INFO_CERTIFICATE, !certificate.is_empty()) {
             info.certificate = certificate.as_ptr();
             info.certificate_len = certificate.len();
+        }
+        if tell(MMTLS_INFO_BEGINNING, true) {
+            info.early_data = match of.early_data {
+                EarlyData::None => MMTLS_EARLY_NONE,
+                EarlyData::Offered => MMTLS_EARLY_OFFERED,
+                EarlyData::Accepted => MMTLS_EARLY_ACCEPTED,
+                EarlyData::Rejected => MMTLS_EARLY_REJECTED,
+            };
+            info.mid_stream = of.is_mid_stream.into();
         }
         info
     }

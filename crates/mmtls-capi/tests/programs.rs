@@ -122,6 +122,15 @@ fn accepts_cipherstat_with_a_complete_log() {
     }
 }
 
+/// A session of TLS 1.2 whose client sends an alert within the first response; then comes this exchange.
+fn with_alert(next: (Vec<u8>, Vec<u8>)) -> Conversation {
+    let mut all = Conversation::new(&[http_exchange("/alert", &[b'x'; 20_000]), next]);
+    let (server, response) = &mut all.turns[1];
+    let rest = (*server, response.split_off(10_000));
+    all.turns.insert(2, rest);
+    Conversation { version: 0x0303, suite: 0xc02f, alert_behind: Some(2), ..all }
+}
+
 #[test]
 fn accepts_ips_that_resets_on_a_match_and_skips_the_rest() {
     if !can_compile() {
@@ -142,21 +151,22 @@ fn accepts_ips_that_resets_on_a_match_and_skips_the_rest() {
             // Over the edge of two records.
             session(&[clean(500), found(16_370 - 50, 20_000)]),
             Conversation { version: 0x0303, suite: 0xc02f, ..session(&[clean(400_000)]) },
+            with_alert(found(66_000, 200_000)),
         ],
     );
-    let skipped = [(1 << 20) - (64 << 10), 200_000 - (64 << 10), 400_000 - (64 << 10)];
+    let skipped = [1 << 20, 200_000, 400_000, 200_000].map(|len| len - (64 << 10));
     let at_least: u64 = skipped.iter().map(|bytes| bytes / 16384 - 1).sum();
     for program in compile(&root().join("examples/c/ips.c")) {
         let printed = text(&succeed(Command::new(program).args([&config, &patterns])));
         let resets = printed.lines().filter(|line| line.contains("pattern of line 3 found: reset"));
         assert_eq!(resets.count(), 2, "{printed}");
-        assert_eq!(number(&printed, "sessions"), 4);
+        assert_eq!(number(&printed, "sessions"), 5);
         // Opened are five records of each long response, short responses, tickets, and what might
         // be a KeyUpdate: records as short as a request.
         let [seen, opened, paused] =
             ["records_seen", "records_opened", "records_paused"].map(|it| number(&printed, it));
         assert!(paused >= at_least, "{printed}");
-        assert!(opened <= 5 * 4 + 15 && seen >= opened + at_least, "{printed}");
+        assert!(opened <= 5 * 5 + 20 && seen >= opened + at_least, "{printed}");
     }
 }
 
@@ -182,6 +192,25 @@ fn accepts_sessiondump_byte_for_byte() {
 }
 
 #[test]
+fn tells_what_operators_should_know() {
+    if !can_compile() {
+        return;
+    }
+    let config = replayed("messages", &[]);
+    // Classic pcap: one Ethernet packet, of which 14 of 1,000 bytes are there.
+    let words = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 1, 0, 0, 14, 1000];
+    let mut capture: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    capture.extend_from_slice(&[0; 14]);
+    fs::write(config.with_extension("pcapng"), capture).unwrap();
+    for program in compile(&root().join("crates/mmtls-capi/tests/c/messages.c")) {
+        let output = succeed(Command::new(program).args([config.to_str().unwrap(), "warning: "]));
+        assert_eq!(text(&output), "1 told, 0 wrong\n");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(errors.starts_with("mmtls: warning: ") && errors.lines().count() == 1, "{errors}");
+    }
+}
+
+#[test]
 fn accepts_figure_9_as_it_is_printed() {
     if !can_compile() {
         return;
@@ -196,6 +225,7 @@ fn accepts_figure_9_as_it_is_printed() {
             // Behind the first 10 KB, and in them.
             session(&[found(50_000, 100_000), found(7000, 50_000)]),
             session(&[found(30_000, 80_000), found(30_000, 80_000)]),
+            Conversation { record_len: 4000, ..with_alert(http_exchange("/", &[b'x'; 500])) },
         ],
     );
     // As printed it is C, not C++: `void *` becomes `uctx *` without a cast.
@@ -203,10 +233,10 @@ fn accepts_figure_9_as_it_is_printed() {
     let program = compile_as("c", &source);
     let printed = text(&succeed(Command::new(program).args([config.to_str().unwrap(), word])));
     // 100,000 bytes are 26 records, of which the first three are opened, and so on.
-    assert!(printed.starts_with("found 1, paused 3 times: "), "{printed}");
+    assert!(printed.starts_with("found 1, paused 4 times: "), "{printed}");
     let [opened, paused] = ["times: ", "opened, "].map(|before| {
         let rest = printed.split(before).nth(1).unwrap();
         rest.split(' ').next().unwrap().parse::<u32>().unwrap()
     });
-    assert!(opened <= 4 * 4 + 6 && paused >= 3 * 15, "{printed}");
+    assert!(opened <= 4 * 5 + 10 && paused >= 3 * 15, "{printed}");
 }

@@ -27,6 +27,7 @@ mod operator;
 mod order;
 mod passing;
 mod passive;
+mod post_handshake;
 mod private_tag;
 mod reconfigure;
 mod refusals;

@@ -187,6 +187,22 @@ fn accepts_what_is_sent_again_and_out_of_order() {
     assert!(it.t.alive());
 }
 
+/// The first record is the rest of a message (RFC 8446, section 4.6.1).
+#[test]
+fn accepts_a_session_within_a_ticket() {
+    let mut it = Late::new();
+    it.begin();
+    it.share();
+    it.numbers[1] += 1;
+    let keys = keys(S, KeyEpoch::Application(0));
+    let rest = keys.seal(it.numbers[1], ContentType::HANDSHAKE, &[200; 300], 0);
+    assert_eq!(it.say(S, &rest), Verdict::Forward);
+    let record = it.record(S, b"content");
+    assert_eq!(it.say(S, &record), Verdict::Forward);
+    assert_eq!(it.content(S).len(), 300 + 7);
+    assert!(it.t.alive());
+}
+
 #[test]
 fn refuses_to_read_a_direction_that_is_not_shared() {
     let mut it = Late::new();

@@ -30,8 +30,14 @@ pub use error::Error;
 pub use middlebox::{
     Finished, KeyCertificates, KeyCounters, KeyMeter, Middlebox, ReadCertificates,
 };
-pub use mmtls_engine::{Counters, Histogram, Share, session, tls};
+pub use mmtls_engine::{
+    Bypass, Config, Counters, Engine, Histogram, KeySenders, Limits, Link, Network, Policies,
+    Policy, Share, session, tls,
+};
 pub use mmtls_inspect as inspect;
 pub use mmtls_inspect::literal;
+pub use mmtls_keyshare::server::ServerConfig;
+pub use mmtls_packet_io::Ports;
+pub use mmtls_packet_io::af_packet::{BridgeConfig, Warning};
 pub use settings::{Findings, Settings};
 pub use status::Status;

@@ -277,8 +277,10 @@ impl<P: Ports> Middlebox<P> {
     }
 
     /// Moves frames until `stop` is set, which every error does: the first worker on the calling
-    /// thread, each further one on a thread of its own. `tick` runs on every worker's thread several
-    /// times a second.
+    /// thread, which stays bound to its processor where [`Settings::cpus`] has some, each further one on a
+    /// thread of its own. `tick` runs on every worker's thread several
+    /// times a second: there [`Worker::take_message`] and [`KeyMeter::take_key_log_error`] have what
+    /// operators should know.
     ///
     /// # Panics
     /// When there are not as many handlers as [`Middlebox::workers`], and when a handler panics.

@@ -70,10 +70,10 @@ impl Settings {
     pub fn read(config: &Configuration) -> Result<Self, Vec<Error>> {
         if config.offline.capture_file.is_some() {
             let text = "section [offline] is for programs that use the C library; a capture is read \
-                        with `mmtls read`";
+                        with `mmtls read`, and in Rust with offline::replay";
             return Err(vec![Error::Usage(text.to_owned())]);
         }
-        let mut mistakes = Vec::new();
+        let mut mistakes: Vec<_> = config.mistakes().into_iter().map(Error::Usage).collect();
         let bridge = note(bridge(config), &mut mistakes);
         let engine = engine(config, &mut mistakes);
         let server = server(&config.keys, &mut mistakes);

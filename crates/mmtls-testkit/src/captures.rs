@@ -34,6 +34,8 @@ pub struct Conversation {
     pub turns: Vec<(Direction, Vec<u8>)>,
     /// Content bytes per record, at most 16384.
     pub record_len: usize,
+    /// Behind so many turns the client sends a warning.
+    pub alert_behind: Option<usize>,
 }
 
 impl Conversation {
@@ -47,7 +49,14 @@ impl Conversation {
             ]
         });
         let turns = turns.collect();
-        Self { version: 0x0304, suite: 0x1301, v6: false, turns, record_len: 16384 }
+        Self {
+            version: 0x0304,
+            suite: 0x1301,
+            v6: false,
+            turns,
+            record_len: 16384,
+            alert_behind: None,
+        }
     }
 }
 
@@ -148,7 +157,11 @@ fn script(conversation: &Conversation, number: u16, keylog: &mut String) -> io::
         check(&keys)?;
         ScriptBuilder::tls12(random, suite, keys)
     };
-    for (direction, bytes) in &conversation.turns {
+    for (number, (direction, bytes)) in conversation.turns.iter().enumerate() {
+        if conversation.alert_behind == Some(number) {
+            // user_canceled (RFC 8446, section 6.1).
+            builder.record(Direction::ClientToServer, ContentType::ALERT, &[1, 90], 0);
+        }
         for content in bytes.chunks(conversation.record_len.clamp(1, 16384)) {
             builder.record(*direction, ContentType::APPLICATION_DATA, content, 0);
         }

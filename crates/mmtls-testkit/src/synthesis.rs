@@ -142,9 +142,7 @@ impl OpenRecord for NullKeys12 {
     }
 
     fn fingerprint(&self) -> [u8; 32] {
-        let mut fingerprint = [0; 32];
-        fingerprint[..8].copy_from_slice(&self.0.to_be_bytes());
-        fingerprint
+        NullKeys(self.0).fingerprint()
     }
 
     fn share(&self) -> Option<Box<dyn OpenRecord>> {

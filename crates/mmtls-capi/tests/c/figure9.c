@@ -102,6 +102,9 @@ static void cb_session_start(mmctx_t mmctx, int cid, int side)
 static void cb_checked(mmctx_t mmctx, int cid, int side)
 {
     int before = found;
+    /* Alerts of TLS 1.2 come during a pause, too. */
+    if (side != MMTLS_TO_CLIENT)
+        return;
     cb_new_record(mmctx, cid, side);
     /* What the figure frees must not be freed again at the end of the session. */
     if (found > before || mmtls_get_last_error(mmctx, cid) < 0)

@@ -34,7 +34,8 @@ static int child(const char *config, mmctx_t mmctx)
     mmtls_app_join(mmctx);
     if (mmtls_errno() != MMTLS_ERR_RUN || !strstr(mmtls_error_message(), "forked"))
         return 3;
-    if (mmtls_init(config, 1) != MMTLS_ERR_INITIALISED)
+    mmtls_get_uctx(mmctx, 1);
+    if (mmtls_errno() != MMTLS_ERR_RUN || mmtls_init(config, 1) != MMTLS_ERR_RUN)
         return 4;
     if (mmtls_destroy() != 0)
         return 5;

@@ -77,6 +77,7 @@ static void before_and_after_the_library(void)
     CHECK(mmtls_register_callback(NULL, 0, cb_nothing), MMTLS_ERR_NOT_INITIALISED);
     CHECK(mmtls_deregister_callback(NULL, 0), MMTLS_ERR_NOT_INITIALISED);
     CHECK(mmtls_get_counter(NULL, "sessions", &value), MMTLS_ERR_NOT_INITIALISED);
+    CHECK(mmtls_set_message_callback(NULL), MMTLS_ERR_NOT_INITIALISED);
     CHECK_JOIN(NULL, MMTLS_ERR_NOT_INITIALISED);
     session_functions(NULL, 1, MMTLS_ERR_CONTEXT);
     any_session_functions(NULL, 1, MMTLS_ERR_CONTEXT);
@@ -141,6 +142,7 @@ static void in_any_event(mmctx_t mmctx, int cid)
     CHECK_JOIN(idle, MMTLS_ERR_IN_CALLBACK);
     CHECK(mmtls_register_callback(mmctx, ON_TLS_ERROR, cb_nothing), MMTLS_ERR_STARTED);
     CHECK(mmtls_deregister_callback(mmctx, ON_TLS_NEW_RECORD), MMTLS_ERR_STARTED);
+    CHECK(mmtls_set_message_callback(NULL), MMTLS_ERR_IN_CALLBACK);
     CHECK(mmtls_get_counter(mmctx, "sessions", &value), 0);
 }
 
@@ -207,6 +209,8 @@ static void cb_handshake_end(mmctx_t mmctx, int cid, int side)
         CHECK(info.certificate[info.certificate_len - 1], 0x30);
     }
     CHECK(info.known | MMTLS_INFO_CERTIFICATE, MMTLS_INFO_ALL);
+    CHECK(info.early_data, MMTLS_EARLY_NONE);
+    CHECK(info.mid_stream, 0);
     infos += (info.known & MMTLS_INFO_CERTIFICATE) != 0;
 }
 
@@ -329,9 +333,9 @@ static void callbacks_that_misuse(void)
     CHECK(mmtls_register_callback(NULL, 0, cb_nothing), MMTLS_ERR_CONTEXT);
     CHECK(mmtls_register_callback((mmctx_t)(void *)&local, 0, cb_nothing), MMTLS_ERR_CONTEXT);
     CHECK(mmtls_register_callback(running, -1, cb_nothing), MMTLS_ERR_ARGUMENT);
-    CHECK(mmtls_register_callback(running, 8, cb_nothing), MMTLS_ERR_ARGUMENT);
+    CHECK(mmtls_register_callback(running, 9, cb_nothing), MMTLS_ERR_ARGUMENT);
     CHECK(mmtls_register_callback(running, 0, NULL), MMTLS_ERR_ARGUMENT);
-    CHECK(mmtls_deregister_callback(running, 8), MMTLS_ERR_ARGUMENT);
+    CHECK(mmtls_deregister_callback(running, 9), MMTLS_ERR_ARGUMENT);
     CHECK(mmtls_deregister_callback(running, ON_TLS_ERROR), 0);
     CHECK(mmtls_get_counter(running, "sessions", &value), 0);
     CHECK(value, 0);
@@ -354,6 +358,7 @@ static void callbacks_that_misuse(void)
 
     CHECK_ERRNO(mmtls_create_context(2), MMTLS_ERR_STARTED);
     CHECK(mmtls_register_callback(running, 0, cb_nothing), MMTLS_ERR_STARTED);
+    CHECK(mmtls_set_message_callback(NULL), MMTLS_ERR_STARTED);
     session_functions(running, 1, MMTLS_ERR_THREAD);
     CHECK(mmtls_get_counter(running, "sessions", &value), 0);
     CHECK(value, starts);

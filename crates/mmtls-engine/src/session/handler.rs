@@ -16,7 +16,9 @@ use crate::tls::{Direction, KeyEpoch};
 /// Per session the order is: `session_start`, `handshake_start`, `server_hello`, `handshake_end`, then
 /// `new_record` any number of times, and `session_end`, each of the others at most once. Records
 /// of early data come before `handshake_end`. `error`, `stall`, `keys`, `early_data` and
-/// `certificates` can come anywhere between start and end. Every method has an
+/// `certificates` can come anywhere between start and end. Sessions that are
+/// [under way](SessionInfo::is_mid_stream) have neither `handshake_start` nor `server_hello` nor
+/// `handshake_end`: what is known of them is known at `session_start`. Every method has an
 /// empty default. Handlers must not panic; the engine does not catch panics.
 pub trait Handler {
     /// The application's own state, one value per session.
