@@ -74,9 +74,34 @@ typedef int event_t; /* mmtls_event_t */
 #define MMTLS_INFO_CERTIFICATE 64
 
 /**
+ * How the session began: `early_data` and `mid_stream`.
+ */
+#define MMTLS_INFO_BEGINNING 128
+
+/**
  * All of the above.
  */
-#define MMTLS_INFO_ALL 127
+#define MMTLS_INFO_ALL 255
+
+/**
+ * The client announced no early data (0-RTT, RFC 8446, section 4.2.10).
+ */
+#define MMTLS_EARLY_NONE 0
+
+/**
+ * It announced some; the server's answer is not known (yet).
+ */
+#define MMTLS_EARLY_OFFERED 1
+
+/**
+ * The server takes them.
+ */
+#define MMTLS_EARLY_ACCEPTED 2
+
+/**
+ * The server drops them: its application never sees them.
+ */
+#define MMTLS_EARLY_REJECTED 3
 
 /**
  * What the client sends: requests.
@@ -96,10 +121,14 @@ typedef int event_t; /* mmtls_event_t */
 /**
  * A TCP connection turned out to carry TLS. The place for `mmtls_set_uctx`.
  *
- * Events are those of the paper's table 3, and two. Per session: SESSION_START, HANDSHAKE_START,
+ * Events are those of the paper's table 3, and three. Per session: SESSION_START, HANDSHAKE_START,
  * HANDSHAKE_END, then NEW_RECORD any number of times, and SESSION_END, each of the others at most
- * once. Records of early data (0-RTT) come before HANDSHAKE_END. ERROR, STALL and KEYS can come
- * anywhere between start and end.
+ * once. Records of early data (0-RTT) come before HANDSHAKE_END, and perhaps for nothing: see
+ * EARLY_DATA. ERROR, STALL and KEYS can come anywhere between start and end.
+ *
+ * A session that was under way when the program started (`mid_stream` of `mmtls_get_tls_info`) has no
+ * HANDSHAKE_START and no HANDSHAKE_END: all that is known of it is known at SESSION_START, and its first
+ * records are from anywhere in the streams.
  *
  * `side` in the callback is the direction that the event is about, MMTLS_TO_SERVER or
  * MMTLS_TO_CLIENT. Events about the whole session (start and end, of it and of the handshake) say
@@ -145,6 +174,14 @@ typedef int event_t; /* mmtls_event_t */
  * Keys of this side arrived.
  */
 #define ON_TLS_KEYS 7
+
+/**
+ * It is known whether the server takes the client's early data (`early_data` of `mmtls_get_tls_info`,
+ * with MMTLS_INFO_BEGINNING). Where it does not, what NEW_RECORD has shown of MMTLS_TO_SERVER before
+ * HANDSHAKE_END reaches no application: forget it. The client may say it once more. At most once, behind
+ * or before HANDSHAKE_END.
+ */
+#define ON_TLS_EARLY_DATA 8
 
 /**
  * A pointer is NULL that must not be, or a number is out of its range.
@@ -212,12 +249,13 @@ typedef int event_t; /* mmtls_event_t */
 #define MMTLS_ERR_IN_CALLBACK -113
 
 /**
- * The configuration is wrong, or a file it names; `mmtls_error_message` has the reason.
+ * The configuration is wrong; `mmtls_error_message` has the reason.
  */
 #define MMTLS_ERR_CONFIG -114
 
 /**
- * The contexts could not be started, or ended early; `mmtls_error_message` has the reason.
+ * The contexts could not be started (a file that the configuration names, too), or ended early;
+ * `mmtls_error_message` has the reason.
  */
 #define MMTLS_ERR_RUN -115
 
@@ -255,6 +293,12 @@ typedef int mmtls_event_t;
 typedef void (*mmtls_cb)(mmctx_t mmctx, int cid, int side);
 
 /**
+ * Gets a line for the operator. `mmctx` is the context whose thread this is, `text` lives until the
+ * callback returns.
+ */
+typedef void (*mmtls_message_cb)(mmctx_t mmctx, const char *text);
+
+/**
  * What `mmtls_get_tls_info` fills in. All zero where not asked for or not known.
  */
 typedef struct mmtls_session_info {
@@ -275,9 +319,17 @@ typedef struct mmtls_session_info {
      */
     uint8_t ip_version;
     /**
+     * One of MMTLS_EARLY_*.
+     */
+    uint8_t early_data;
+    /**
+     * 1 where the handshake was not seen: the program started when the session was under way.
+     */
+    uint8_t mid_stream;
+    /**
      * Always zero. With it there are no gaps, so nothing of the library's stack goes out.
      */
-    uint8_t reserved[5];
+    uint8_t reserved[3];
     /**
      * The address that sent the SYN, in network byte order; IPv4 takes the first four bytes.
      */
@@ -309,8 +361,8 @@ typedef struct mmtls_session_info {
     char sni[256];
     /**
      * The server's own certificate (DER). Known in TLS 1.2, and in TLS 1.3 where handshake keys
-     * are shared. It belongs to the library and lives until the callback returns. NULL when not
-     * known.
+     * are shared; not where it is compressed (RFC 8879), and behind ON_TLS_HANDSHAKE_END where keys
+     * come late. It belongs to the library and lives until the callback returns. NULL when not known.
      */
     const uint8_t *certificate;
     /**
@@ -325,14 +377,18 @@ extern "C" {
 
 /**
  * Reads the configuration: a file as `mmtls run -c` takes it, with [inline], [keys] and [policies]
- * missing_keys; or one with [passive], which can stop nothing, or with [offline], which replays a
- * capture, in place of [inline]. [workers], [inspect] and [log] are for `mmtls run`. One key = value a
- * line, lists too, without escapes in texts: TOML's other spellings are refused here.
+ * missing_keys; or one with [passive], which can stop nothing (but sends RSTs where
+ * `reset_interface` is set), in place of [inline]; or one with [offline], which replays a capture: then
+ * policies and limits do not count. [capture], [control], [inspect], [log], [metrics], [mirror],
+ * [sandbox] and [web] are for `mmtls run` and not looked at; of [workers], count and cpus are replaced by
+ * the contexts'. One key = value a line, lists too, without escapes in texts: TOML's other spellings are
+ * refused here.
  *
  * `num_cpus`: how many contexts there may be, 1 to 128.
  *
- * Returns 0, MMTLS_ERR_ARGUMENT, MMTLS_ERR_CONFIG, or MMTLS_ERR_INITIALISED when called twice
- * without `mmtls_destroy`. Not inside a callback.
+ * Returns 0, MMTLS_ERR_ARGUMENT, MMTLS_ERR_CONFIG, MMTLS_ERR_IN_CALLBACK, or MMTLS_ERR_INITIALISED when
+ * called twice without `mmtls_destroy`. Files that the configuration names are opened when the contexts
+ * start. Not inside a callback.
  */
 int mmtls_init(const char *fname,
                int num_cpus);
@@ -374,7 +430,9 @@ mmctx_t mmtls_create_context(int cpu);
  * Waits until a context has ended: the capture is over, `mmtls_stop` or `mmtls_destroy` was called,
  * or something failed. The first call starts all contexts, so create them and register their
  * callbacks before. Call it for each of them, from any thread. Threads of contexts have no
- * capabilities, and the process no core dumps; other threads keep what they have.
+ * capabilities; other threads keep what they have. The process has no core dumps from then on and cannot
+ * be traced, and may open as many files as its hard limit allows (RLIMIT_NOFILE): `select` is not for
+ * descriptors above 1,023. That stays so behind `mmtls_destroy`.
  *
  * `mmtls_errno` then says 0, MMTLS_ERR_RUN with the reason in `mmtls_error_message`,
  * MMTLS_ERR_CONTEXT, MMTLS_ERR_NOT_INITIALISED, or MMTLS_ERR_IN_CALLBACK.
@@ -391,6 +449,18 @@ void mmtls_app_join(mmctx_t mmctx);
 int mmtls_register_callback(mmctx_t mmctx, mmtls_event_t event, mmtls_cb cb);
 
 /**
+ * Has `cb` called with what an operator should know while contexts run: an interface that is down, packets
+ * that the kernel let pass while contexts stood still, a key log that cannot be read, what is unusual about
+ * interfaces or a capture. It is one line without an end of line. With NULL, and at first, such
+ * lines go to standard error, behind "mmtls: ". The callback must not block; to functions of the library it
+ * is a callback of no session.
+ *
+ * Returns 0, MMTLS_ERR_NOT_INITIALISED, MMTLS_ERR_STARTED, or MMTLS_ERR_IN_CALLBACK. From any thread;
+ * `mmtls_destroy` forgets it.
+ */
+int mmtls_set_message_callback(mmtls_message_cb cb);
+
+/**
  * Takes a callback back; nothing is called at this event then.
  *
  * Returns as `mmtls_register_callback`; 0 also where there was none.
@@ -400,7 +470,8 @@ int mmtls_deregister_callback(mmctx_t mmctx, mmtls_event_t event);
 /**
  * Skips the next `len` bytes of application content of a side: no ON_TLS_NEW_RECORD, no decryption.
  * The record that crosses the edge is delivered whole (`mmtls_get_skipped`). -1 skips until
- * `mmtls_resume_monitor`, 0 nothing. Replaces an earlier pause of the side.
+ * `mmtls_resume_monitor`, 0 nothing. Replaces an earlier pause of the side. In TLS 1.2, whose alerts show
+ * in the clear what they are, those are delivered during a pause, too, with what was skipped so far.
  *
  * Bytes are counted without decryption, so padding counts, and post-handshake messages do: the
  * count is exact only in the suites of TLS 1.2 without CBC. Where a peer must not be able to hide
@@ -410,7 +481,10 @@ int mmtls_deregister_callback(mmctx_t mmctx, mmtls_event_t event);
  * MMTLS_ERR_OTHER_SESSION, MMTLS_ERR_RESET, or MMTLS_ERR_EVENT in ON_TLS_SESSION_END. Inside the
  * callbacks of this session only.
  */
-int mmtls_pause_monitor(mmctx_t mmctx, int cid, int side, int len);
+int mmtls_pause_monitor(mmctx_t mmctx,
+                        int cid,
+                        int side,
+                        int len);
 
 /**
  * Ends a pause: the next record of this side is delivered. No error where there was none.
@@ -488,14 +562,15 @@ void *mmtls_get_uctx(mmctx_t mmctx, int cid);
 /**
  * Resets the session: the packet that raised this event and everything after it is dropped, and
  * both endpoints get a RST. No more records come, and ON_TLS_SESSION_END does, perhaps much later.
- * (What is read with [passive] or [offline] has been delivered already; there the session only
- * ends.)
+ * (What is read with [passive] or [offline] has been delivered already; there the session only ends, and
+ * both endpoints get a RST where `passive.reset_interface` is set.)
  *
  * Returns 0, MMTLS_ERR_RESET the second time, MMTLS_ERR_CONTEXT, MMTLS_ERR_THREAD,
  * MMTLS_ERR_SESSION or MMTLS_ERR_OTHER_SESSION. Inside the callbacks of this session only, in
  * ON_TLS_SESSION_END too.
  */
-int mmtls_reset_session(mmctx_t mmctx, int cid);
+int mmtls_reset_session(mmctx_t mmctx,
+                        int cid);
 
 /**
  * The latest error of a session: what ON_TLS_ERROR was raised for, or why `mmtls_get_record` could
@@ -517,7 +592,7 @@ int mmtls_get_last_error(mmctx_t mmctx, int cid);
  * Fills in what is known of a session, as far as `bitmask` asks for it (MMTLS_INFO_*). All of
  * `info` is written, and `info->known` tells what was known: SNI and CLIENT_RANDOM from
  * ON_TLS_HANDSHAKE_START on, VERSION, CIPHER_SUITE and SERVER_RANDOM from ON_TLS_HANDSHAKE_END on,
- * FOUR_TUPLE always.
+ * FOUR_TUPLE and BEGINNING always. The structure grows only with the library's soname.
  *
  * Returns 0, MMTLS_ERR_ARGUMENT, MMTLS_ERR_CONTEXT, MMTLS_ERR_THREAD, MMTLS_ERR_SESSION or
  * MMTLS_ERR_OTHER_SESSION. Inside the callbacks of this session only.
@@ -525,17 +600,19 @@ int mmtls_get_last_error(mmctx_t mmctx, int cid);
 int mmtls_get_tls_info(mmctx_t mmctx, int cid, struct mmtls_session_info *info, uint16_t bitmask);
 
 /**
- * A counter of a context, by its name in the `engine` object of `stats` records (docs/eve.md):
+ * A counter of a context's engine, by its name in docs/metrics.md without `mmtls_engine_` and `_total`:
  * "sessions", "records_seen", "records_opened", "records_paused" and so on. While the context runs
  * it is up to half a second old, and with a capture 0; after `mmtls_app_join` it is exact.
  *
  * Returns 0, MMTLS_ERR_ARGUMENT where there is no such counter, MMTLS_ERR_CONTEXT, or
  * MMTLS_ERR_NOT_INITIALISED. From any thread, until `mmtls_destroy`.
  */
-int mmtls_get_counter(mmctx_t mmctx, const char *name, uint64_t *value);
+int mmtls_get_counter(mmctx_t mmctx,
+                      const char *name,
+                      uint64_t *value);
 
 /**
- * The code of the calling thread's latest call of a function of this library (but this and the
+ * The code of the calling thread's latest call of a function of this library (but `mmtls_stop`, this and the
  * next two): 0 or a negative number. For those that return no code.
  */
 int mmtls_errno(void);

@@ -9,6 +9,7 @@ use crate::common::{
 };
 use mmtls_testkit::captures::{Conversation, http_exchange};
 use mmtls_testkit::files;
+use mmtls_testkit::synthesis::{EarlyFate, EarlyScript};
 
 #[test]
 fn refuses_configurations_that_cannot_run_and_says_why() {
@@ -188,6 +189,24 @@ fn accepts_sessiondump_byte_for_byte() {
             }
         }
         assert_eq!(fs::read_dir(&out).unwrap().count(), 2 * conversations.len());
+    }
+}
+
+#[test]
+fn tells_what_becomes_of_early_data() {
+    if !can_compile() {
+        return;
+    }
+    for (fate, code) in [(EarlyFate::Accepted, 2), (EarlyFate::RefusedByRetry, 3)] {
+        let early = Some(EarlyScript { fate, before: vec![vec![b'x'; 300]; 2], after: vec![] });
+        let all = Conversation { early, ..Conversation::new(&[http_exchange("/", b"body")]) };
+        let config = replayed("early", &[all]);
+        for program in compile(&root().join("crates/mmtls-capi/tests/c/early.c")) {
+            let printed = text(&succeed(Command::new(program).arg(&config)));
+            let expected =
+                format!("session 1: early data {code}, 2 records before, mid stream 0\n");
+            assert_eq!(printed, expected);
+        }
     }
 }
 

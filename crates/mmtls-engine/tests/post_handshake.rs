@@ -5,7 +5,6 @@ use std::sync::Arc;
 use crate::harness::attack::*;
 use crate::harness::{RANDOM, Recorder, keys};
 use mmtls_engine::tls::*;
-use mmtls_engine::*;
 use mmtls_testkit::segments::flag;
 use mmtls_testkit::synthesis::*;
 
@@ -51,7 +50,10 @@ fn a_ticket_may_begin_in_a_record_that_a_pause_skips() {
 }
 
 /// Keys of which there are copies elsewhere.
-struct Counted(NullKeys, Arc<()>);
+struct Counted {
+    keys: NullKeys,
+    _copies: Arc<()>,
+}
 
 impl OpenRecord for Counted {
     fn open(
@@ -61,11 +63,11 @@ impl OpenRecord for Counted {
         fragment: &[u8],
         plaintext: &mut [u8],
     ) -> Result<Opened, OpenError> {
-        self.0.open(sequence, header, fragment, plaintext)
+        self.keys.open(sequence, header, fragment, plaintext)
     }
 
     fn fingerprint(&self) -> [u8; 32] {
-        self.0.fingerprint()
+        self.keys.fingerprint()
     }
 }
 
@@ -76,10 +78,11 @@ fn keys_that_are_in_use_already_are_not_kept() {
     let client = Some(t.ep.client.ip());
     let [at, server] = established(&mut t);
     let copies = Arc::new(());
-    let mut share = |t: &mut T, epoch: u32| {
+    let share = |t: &mut T, epoch: u32| {
         let keys = keys(C, KeyEpoch::Application(epoch));
         t.source += 1;
-        let _ = t.keys_with(C, epoch, Box::new(Counted(keys, copies.clone())), RANDOM, client);
+        let counted = Counted { keys, _copies: copies.clone() };
+        let _ = t.keys_with(C, epoch, Box::new(counted), RANDOM, client);
         Arc::strong_count(&copies) - 1
     };
     assert_eq!(share(&mut t, 0), 0);

@@ -14,10 +14,12 @@ use mmtls_packet_io::capture::{PcapngWriter, SecretsKind};
 use mmtls_record::{Sealer, key_schedule};
 
 use crate::segments::{Endpoints, flag};
-use crate::synthesis::{Script, ScriptBuilder, side};
+use crate::synthesis::{EarlyScript, Script, ScriptBuilder, side};
 
 /// TCP payload bytes per frame.
 const SEGMENT: usize = 1400;
+/// Of secrets: other labels are the handshake's and the application's, by direction.
+const EARLY: u8 = 5;
 /// The server random of every synthetic hello.
 const SERVER_RANDOM: [u8; 32] = [0x5a; 32];
 
@@ -36,6 +38,8 @@ pub struct Conversation {
     pub record_len: usize,
     /// Behind so many turns the client sends a warning.
     pub alert_behind: Option<usize>,
+    /// Early data, in TLS 1.3.
+    pub early: Option<EarlyScript>,
 }
 
 impl Conversation {
@@ -56,6 +60,7 @@ impl Conversation {
             turns,
             record_len: 16384,
             alert_behind: None,
+            early: None,
         }
     }
 }
@@ -129,18 +134,27 @@ fn script(conversation: &Conversation, number: u16, keylog: &mut String) -> io::
             (1, "SERVER_HANDSHAKE_TRAFFIC_SECRET"),
             (2, "CLIENT_TRAFFIC_SECRET_0"),
             (3, "SERVER_TRAFFIC_SECRET_0"),
+            (EARLY, "CLIENT_EARLY_TRAFFIC_SECRET"),
         ] {
-            log(name, &secret(number, label)[..hash_len]);
+            if label != EARLY || conversation.early.is_some() {
+                log(name, &secret(number, label)[..hash_len]);
+            }
         }
         let keys: Keys = Box::new(move |direction, epoch| {
-            let handshake = epoch == KeyEpoch::Handshake;
-            let label = if handshake { 0 } else { 2 } + u8::from(side(direction) == 1);
+            let label = match epoch {
+                KeyEpoch::EarlyData => EARLY,
+                KeyEpoch::Handshake => side(direction) as u8,
+                KeyEpoch::Application(_) => 2 + side(direction) as u8,
+            };
             let keys =
                 key_schedule::traffic_keys(suite, &secret(number, label)[..hash_len]).ok()?;
             Sealer::new(version, suite, keys.key(), keys.iv(), &[]).ok()
         });
         check(&keys)?;
-        let mut builder = ScriptBuilder::new(random, suite, false, &[900], keys);
+        let mut builder = match &conversation.early {
+            None => ScriptBuilder::new(random, suite, false, &[900], keys),
+            Some(early) => ScriptBuilder::early(random, suite, &[900], early, keys),
+        };
         // What OpenSSL sends first: a session ticket.
         let ticket = [&[4, 0, 0, 60][..], &[0x55; 60]].concat();
         builder.record(Direction::ServerToClient, ContentType::HANDSHAKE, &ticket, 0);
