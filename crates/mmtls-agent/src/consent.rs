@@ -119,6 +119,11 @@ impl Consent {
         messages
     }
 
+    /// Notes what leaves by another random than that of its session, which was judged by its own.
+    pub fn note(&self, message: &Message, cause: Cause, session: &Random) {
+        self.audit.note(message, cause, self.rule_of(session).1);
+    }
+
     /// The keys of sessions that were shared before, for a middlebox that has started again.
     pub fn judge_again(&self, messages: Vec<Message>) -> Vec<SessionKeys> {
         let keys = messages.into_iter().flat_map(|it| self.restrict(it));

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use mmtls_keyshare::agent::socket::Sender;
-use mmtls_keyshare::agent::{Datagram, Exempt};
+use mmtls_keyshare::agent::{Datagram, Exempt, SecretKind};
 use mmtls_keyshare::ech::{self, EchRequests, Known, Match};
 use mmtls_keyshare::message::{
-    EchKeyRequest, KeyEntry, KeyRequest, Message, NullKeys, Reason, Refused,
+    EchKeyRequest, KeyEntry, KeyRequest, Message, NullKeys, Random, Reason, Refused,
 };
+use rustix::process::geteuid;
 
 use crate::audit::Cause;
 use crate::consent::{Consent, Decision, random_of};
@@ -87,40 +88,51 @@ impl Programs {
         drop(sessions);
         let mut messages =
             message.map_or_else(Vec::new, |message| self.consent.judge(message, Cause::Program));
-        messages.extend(self.by_other_randoms(&messages));
+        let server_random = decoded.ok().and_then(server_random_of);
+        messages.extend(self.by_other_randoms(sender, server_random, &messages));
         messages
     }
 
     /// The same for sessions that middleboxes have asked for by another random.
-    fn by_other_randoms(&self, messages: &[Message]) -> Vec<Message> {
+    fn by_other_randoms(
+        &self,
+        sender: &Sender,
+        server_random: Option<&Random>,
+        messages: &[Message],
+    ) -> Vec<Message> {
+        // A datagram's connection is what its sender says, and everybody on a host sees the ends of everybody's: another
+        // user's word for it would keep others' sessions private, or end that.
+        let is_own = sender.user == geteuid().as_raw();
         let (mut ech, now) = (self.ech(), Instant::now());
-        // The refusal of a direction comes with keys of the other one.
-        let server_random = messages.iter().find_map(|message| match message {
-            Message::SessionKeys(keys) => keys.server_random.as_ref(),
-            _ => None,
-        });
         let mut others = Vec::new();
         for message in messages {
             let (client_random, flow) = match message {
                 Message::SessionKeys(keys) => (&keys.client_random, keys.flow),
-                Message::NullKeys(NullKeys { direction: None, flow, .. }) => {
-                    // Nothing but the connection tells whose they are.
-                    others.extend(flow.iter().flat_map(|flow| ech.refuse(*flow, now)));
-                    continue;
-                }
                 Message::NullKeys(null) => (&null.client_random, null.flow),
                 _ => continue,
             };
+            let flow = flow.filter(|_| is_own);
+            if let Message::NullKeys(NullKeys { direction: None, .. }) = message {
+                // Nothing but the connection tells whose they are.
+                let told = flow.into_iter().flat_map(|flow| ech.refuse(flow, now));
+                others.extend(told.map(|it| (client_random, it)));
+                continue;
+            }
             if let Some(flow) = flow {
                 ech.shares(flow);
             }
             let known = Known { client_random, server_random, flow };
-            others.extend(ech.answers(known, now, |request, by| {
+            let told = ech.answers(known, now, |request, by| {
                 answers(message, request)
                     .then(|| ech::renamed(message, request.client_random, by))?
-            }));
+            });
+            others.extend(told.into_iter().map(|it| (client_random, it)));
         }
-        others
+        drop(ech);
+        for (session, told) in &others {
+            self.consent.note(told, Cause::Program, session);
+        }
+        others.into_iter().map(|(_, told)| told).collect()
     }
 
     /// What is known of a session that is asked for by another random than its own, perhaps.
@@ -242,6 +254,16 @@ impl Programs {
     }
 }
 
+/// The answer of a session's server, where there was one when its secret came.
+fn server_random_of(datagram: Datagram<'_>) -> Option<&Random> {
+    match datagram {
+        Datagram::TrafficSecret(secret) if secret.kind != SecretKind::ClientEarly => {
+            Some(secret.server_random)
+        }
+        _ => None,
+    }
+}
+
 /// Whether a message has the keys that are asked for, or says that there are none.
 fn answers(message: &Message, request: &KeyRequest) -> bool {
     match message {
@@ -257,7 +279,7 @@ fn answers(message: &Message, request: &KeyRequest) -> bool {
 #[cfg(test)]
 mod tests {
     use mmtls_keyshare::Flow;
-    use mmtls_keyshare::agent::{MAX_DATAGRAM_BYTES, Role, SecretKind, TrafficSecret};
+    use mmtls_keyshare::agent::{MAX_DATAGRAM_BYTES, Role, TrafficSecret};
     use mmtls_keyshare::message::Epoch;
     use mmtls_record::Direction;
 
@@ -266,24 +288,54 @@ mod tests {
     use crate::rules::{AgentFile, Rules};
 
     fn secret(client_random: &[u8; 32], kind: SecretKind) -> Datagram<'_> {
+        secret_at(client_random, &[2; 32], kind, None)
+    }
+
+    fn secret_at<'a>(
+        client_random: &'a [u8; 32],
+        server_random: &'a [u8; 32],
+        kind: SecretKind,
+        flow: Option<Flow>,
+    ) -> Datagram<'a> {
         Datagram::TrafficSecret(TrafficSecret {
             kind,
             role: Role::Client,
             client_random,
-            server_random: &[2; 32],
+            server_random,
             version: 0x0304,
             cipher_suite: 0x1301,
             secret: &[7; 32],
             server_name: b"",
-            flow: None,
+            flow,
         })
     }
 
     fn say(programs: &Programs, datagram: &Datagram<'_>) -> Vec<Message> {
+        say_as(programs, geteuid().as_raw(), datagram)
+    }
+
+    fn say_as(programs: &Programs, user: u32, datagram: &Datagram<'_>) -> Vec<Message> {
         let mut room = [0; MAX_DATAGRAM_BYTES];
         let len = datagram.encode(&mut room).unwrap();
-        let sender = Sender { program: None, user: 0 };
-        programs.program_says(&sender, &room[..len])
+        programs.program_says(&Sender { program: None, user }, &room[..len])
+    }
+
+    fn flow(port: u16) -> Option<Flow> {
+        Flow::new(([10, 0, 0, 2], port).into(), ([10, 0, 0, 3], 443).into())
+    }
+
+    /// A question by the random 9, for what the client sends.
+    fn asked(server_random: u8, port: u16) -> Message {
+        Message::EchKeyRequest(EchKeyRequest {
+            request: request(9, server_random, Direction::ClientToServer),
+            flow: flow(port),
+            client_hello: [].into(),
+        })
+    }
+
+    /// Types and randoms: SessionKeys is 3, NullKeys 4.
+    fn kinds(messages: &[Message]) -> Vec<(u8, u8)> {
+        messages.iter().map(|it| (it.kind(), random_of(it).unwrap()[0])).collect()
     }
 
     fn request(client_random: u8, server_random: u8, direction: Direction) -> KeyRequest {
@@ -332,22 +384,8 @@ mod tests {
         let consent = || Consent::new(None, Rules::default(), Audit::default());
         // A key log that is not shared answers nothing, and keeps nobody else from it.
         let uses = [KeyLogUse::None, KeyLogUse::Discarded, KeyLogUse::Shared];
-        let flow = |port| Flow::new(([10, 0, 0, 2], port).into(), ([10, 0, 0, 3], 443).into());
         let secret = secret(&[1; 32], SecretKind::ClientTraffic0);
         let exempt = Datagram::Exempt(Exempt { client_random: &[1; 32], flow: flow(4000) });
-        let asked = |server_random, port| {
-            let request = request(9, server_random, Direction::ClientToServer);
-            Message::EchKeyRequest(EchKeyRequest {
-                request,
-                flow: flow(port),
-                client_hello: [].into(),
-            })
-        };
-        let kinds = |messages: &[Message]| {
-            let of = |it: &Message| (it.kind(), random_of(it).unwrap()[0]);
-            messages.iter().map(of).collect::<Vec<_>>()
-        };
-        // SessionKeys is 3, NullKeys 4.
         for (datagram, kind) in [(secret, 3), (exempt, 4)] {
             for key_logs in uses {
                 let before = Programs::new(false, key_logs, consent());
@@ -360,5 +398,80 @@ mod tests {
                 assert!(after.middlebox_says(&asked(8, 4001)).is_empty());
             }
         }
+    }
+
+    /// Everybody on a host sees the ends of everybody's connections.
+    #[test]
+    fn refuses_other_users_a_say_in_sessions_that_are_known_by_their_connection() {
+        let other = geteuid().as_raw() + 1;
+        let consent = |refused| Consent::new(refused, Rules::default(), Audit::default());
+        let kind = SecretKind::ClientTraffic0;
+        let exempt = Datagram::Exempt(Exempt { client_random: &[1; 32], flow: flow(4000) });
+        for asked_before in [true, false] {
+            let programs = Programs::new(false, KeyLogUse::None, consent(None));
+            let ask = || kinds(&programs.middlebox_says(&asked(2, 4000)));
+            assert!(!asked_before || ask().is_empty());
+            assert_eq!(kinds(&say_as(&programs, other, &exempt)), [(4, 1)]);
+            assert!(ask().is_empty(), "it is not kept private");
+            let told = kinds(&say(&programs, &exempt));
+            assert_eq!(told, [(4, 1), (4, 9)], "whoever has asked waits");
+            let elsewhere = secret_at(&[3; 32], &[5; 32], kind, flow(4000));
+            assert_eq!(kinds(&say_as(&programs, other, &elsewhere)), [(3, 3)]);
+            assert_eq!(ask(), [(4, 9)], "it stays private");
+            assert_eq!(
+                kinds(&say(&programs, &secret_at(&[4; 32], &[5; 32], kind, flow(4000)))),
+                [(3, 4)]
+            );
+            assert!(ask().is_empty(), "the control");
+        }
+        // A direction that is not shared: whose session it is shows by the server's random.
+        let direction = Some(Direction::ClientToServer);
+        for (server_random, told) in [(5, vec![(4, 3)]), (2, vec![(4, 3), (4, 9)])] {
+            let programs = Programs::new(false, KeyLogUse::None, consent(direction));
+            assert!(programs.middlebox_says(&asked(2, 4000)).is_empty());
+            let server_random = [server_random; 32];
+            let secret = secret_at(&[3; 32], &server_random, kind, flow(4000));
+            let said = kinds(&say_as(&programs, other, &secret));
+            // Nothing is left of the keys, which were of that direction.
+            assert_eq!(said, told);
+        }
+    }
+
+    #[test]
+    fn audits_answers_by_other_randoms() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("audit");
+        let text = "[[rules]]\nname = \"all\"\nshare = \"everything\"\n";
+        let file: AgentFile = toml::from_str(text).unwrap();
+        let audit = Audit::open(&path, |text| panic!("{text}")).unwrap();
+        let consent = Consent::new(None, file.rules(), audit);
+        let programs = Programs::new(false, KeyLogUse::None, consent);
+        assert!(programs.middlebox_says(&asked(2, 4000)).is_empty());
+        let told = say(&programs, &secret(&[1; 32], SecretKind::ClientTraffic0));
+        assert_eq!(kinds(&told), [(3, 1), (3, 9)]);
+        let exempt = Datagram::Exempt(Exempt { client_random: &[6; 32], flow: flow(4000) });
+        assert_eq!(kinds(&say(&programs, &exempt)), [(4, 6), (4, 9)]);
+        let lines = std::fs::read_to_string(&path).unwrap();
+        let lines =
+            lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let noted: Vec<_> = lines
+            .map(|it| {
+                ["decision", "client_random", "rule"]
+                    .map(|name| it[name].as_str().unwrap_or_default().to_owned())
+            })
+            .collect();
+        let line = |decision: &str, random: &str, rule: &str| {
+            [decision.to_owned(), random.repeat(32), rule.to_owned()]
+        };
+        let (shared, exempt) = ("shared", "exempt");
+        assert_eq!(
+            noted,
+            [
+                line(shared, "01", "all"),
+                line(shared, "09", "all"),
+                line(exempt, "06", ""),
+                line(exempt, "09", ""),
+            ]
+        );
     }
 }
