@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mmtls_keyshare::agent::socket::{AgentListener, AgentWaker, Users};
 use mmtls_keyshare::client::Client;
@@ -17,6 +17,9 @@ use mmtls_keyshare::message::{MAX_KEYS, Message};
 
 use crate::Error;
 use crate::programs::Programs;
+
+/// How long datagrams are taken that are there at the end: programs that never stop sending do not keep the agent.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Per middlebox that is not connected: its address and why.
 pub type ConnectionErrors = Vec<(String, String)>;
@@ -72,8 +75,13 @@ impl Agent {
 
 fn serve(mut listener: AgentListener, client: &Client, programs: &Programs, stop: &AtomicBool) {
     let mut batch = Vec::new();
+    let mut end = None;
     loop {
         let stopping = stop.load(Ordering::Acquire);
+        if stopping && Instant::now() >= *end.get_or_insert_with(|| Instant::now() + LAST_PATIENCE)
+        {
+            return;
+        }
         let timeout = if stopping { Duration::ZERO } else { Duration::from_secs(3600) };
         let received = listener.poll(timeout, |sender, bytes| {
             for message in programs.program_says(sender, bytes) {

@@ -5,9 +5,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use mmtls_agent::Status;
 use mmtls_keyshare::message::Message;
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+};
 use serde_json::Value;
 
 use crate::common::{Middlebox, Place, library, request, stderr, until};
@@ -132,6 +136,33 @@ fn accepts_programs_of_all_users_and_tells_them_apart() {
     agent.end();
 }
 
+/// A program that never stops sending.
+fn flood(socket: &Path, until: Instant) {
+    let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+    let program = socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+    connect(&program, &SocketAddrUnix::new(socket).unwrap()).unwrap();
+    while Instant::now() < until && send(&program, &[0; 8], SendFlags::NOSIGNAL).is_ok() {}
+}
+
+#[test]
+fn accepts_its_end_while_programs_send() {
+    // While one is read the others send again.
+    const FLOODS: usize = 32;
+    let place = Place::new();
+    let middlebox = place.middlebox();
+    let agent = Agent::start(&place, &middlebox);
+    let socket = agent.directory.join("agent");
+    let begun = Instant::now();
+    std::thread::scope(|threads| {
+        for _ in 0..FLOODS {
+            threads.spawn(|| flood(&socket, begun + Duration::from_secs(20)));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let said = agent.end();
+        assert!(begun.elapsed() < Duration::from_secs(15), "{said}");
+    });
+}
+
 /// The control: the agent of one user does not hear others.
 #[test]
 fn refuses_programs_of_other_users_where_it_is_for_one() {
@@ -204,7 +235,7 @@ fn accepts_the_next_one_where_the_last_was_killed() {
     let agent = Agent::start(&place, &middlebox);
     line(4);
     drop(log);
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     assert!(agent.directory.join("keylog").exists());
     let output = place.exec_through(&agent.directory, &["true"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");

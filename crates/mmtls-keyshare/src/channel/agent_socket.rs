@@ -31,6 +31,8 @@ pub const MAX_CONNECTIONS: usize = 4096;
 const MAX_OF_ANOTHER: usize = MAX_CONNECTIONS / 16;
 /// Datagrams taken from one connection before the others get their turn.
 const TURN: usize = 64;
+/// Connections accepted before those that are there get their turn: whoever connects again and again must not have all of them.
+const ACCEPT_TURN: usize = 64;
 /// Pause when there is no descriptor for a connection that waits.
 const NO_DESCRIPTOR_PAUSE: Duration = Duration::from_millis(5);
 const LISTENER: u64 = 0;
@@ -179,7 +181,8 @@ impl AgentListener {
 
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        loop {
+        // Epoll reports the rest again.
+        for _ in 0..ACCEPT_TURN {
             let peer = match acceptfrom_with(&self.listener, flags) {
                 Ok((peer, _)) => peer,
                 // Epoll reports it again and again while somebody waits, so time has to pass.
@@ -289,6 +292,26 @@ mod tests {
             assert_eq!(listener.admits(two), users == Users::All);
             assert!(listener.admits(own));
         }
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// Those that are there have their turn while somebody connects without an end.
+    #[test]
+    fn refuses_to_accept_for_as_long_as_others_connect() {
+        let directory = directory("accept");
+        let path = directory.join("a");
+        let mut listener = AgentListener::bind(&path, Users::Own).unwrap();
+        let peers: Vec<OwnedFd> = (0..=ACCEPT_TURN).map(|_| connect_to(&path)).collect();
+        for peer in &peers {
+            send(peer, b"one", SendFlags::empty()).unwrap();
+        }
+        assert_eq!(listener.poll(Duration::from_secs(10), |_, _| ()).unwrap(), 0);
+        assert_eq!(listener.counters().accepted, ACCEPT_TURN as u64);
+        let mut received = 0;
+        while received < peers.len() {
+            received += listener.poll(Duration::from_secs(10), |_, _| ()).unwrap();
+        }
+        assert_eq!(listener.counters().accepted, peers.len() as u64);
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
