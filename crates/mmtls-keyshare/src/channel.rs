@@ -31,4 +31,6 @@ pub mod server;
 #[cfg(feature = "server")]
 mod sink;
 mod socket;
+#[cfg(feature = "client")]
+mod source;
 mod tls;

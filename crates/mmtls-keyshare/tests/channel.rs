@@ -3,6 +3,8 @@
 mod common;
 #[path = "channel/relay.rs"]
 mod relay;
+#[path = "channel/source.rs"]
+mod source;
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;

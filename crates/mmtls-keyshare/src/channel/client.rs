@@ -100,7 +100,7 @@ pub struct ClientConfig {
     /// First pause after a failed connection; doubles up to `max_pause`, with jitter. Keys that come cut it short,
     /// to a tenth of a second at least.
     pub min_pause: Duration,
-    /// Longest pause between attempts.
+    /// Longest pause between attempts; ten seconds where a middlebox was reached and gave no welcome.
     pub max_pause: Duration,
 }
 

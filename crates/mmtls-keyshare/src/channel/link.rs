@@ -3,7 +3,8 @@
 //! The thread sleeps in one poll for the socket, for the caller's wake-up and for deadlines. A caller whose message can
 //! leave at once sends it itself.
 //! Nothing is taken from the queue before the middlebox has said welcome, so that a middlebox
-//! that turns this endpoint away costs no keys. Refuses to grow: a full queue drops its oldest.
+//! that turns this endpoint away costs no keys. Where keys are refused for this side's address, which has changed meanwhile, it
+//! connects again. Refuses to grow: a full queue drops its oldest.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -21,14 +22,17 @@ use zeroize::Zeroizing;
 use super::dial::connect_any;
 use super::sending::{ClientCounters, RequestHandler, SendError, WelcomeHandler};
 use super::socket;
+use super::source::{self, Source};
 use super::tls::{Output, export, read_messages};
-use crate::message::{self, Decoder, Message};
+use crate::message::{self, Decoder, Message, Reason};
 
 /// Longest pause while keys wait that came after the last attempt.
 const URGENT_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause where the middlebox was reached and did not welcome this endpoint: a certificate that it does not
 /// take, too many of them.
 const MAX_REFUSED_PAUSE: Duration = Duration::from_secs(10);
+/// How long the end of a connection is waited for in whose place another one comes: keys wait for that.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(1);
 /// How long most attempts wait for the TCP handshake: two parts of it are one address's.
 const SHORT_ATTEMPT: Duration = Duration::from_millis(800);
 const SOCKET: Token = Token(0);
@@ -257,6 +261,7 @@ pub(super) fn start(settings: Settings) -> io::Result<Link> {
         events: Events::with_capacity(8),
         attempts: 0,
         was_reached: false,
+        source: Source::default(),
     };
     std::thread::Builder::new().name("mmtls-keys".to_owned()).spawn(move || worker.run())?;
     Ok(Link { shared })
@@ -272,6 +277,8 @@ fn jitter_seed(address: &str) -> u64 {
 enum End {
     /// The caller asked for it and everything was delivered, or its deadline passed.
     Stopped,
+    /// This side has another address now.
+    Moved,
     /// Anything else, in words for people.
     Broken(String),
 }
@@ -286,6 +293,7 @@ struct Worker {
     attempts: u32,
     /// The latest one came as far as to a TCP connection.
     was_reached: bool,
+    source: Source,
 }
 
 impl Worker {
@@ -299,6 +307,10 @@ impl Worker {
             state.connected = false;
             match end {
                 End::Stopped => break,
+                End::Moved => {
+                    state.last_error = "connecting from another address".to_owned();
+                    continue;
+                }
                 End::Broken(reason) => state.last_error = reason,
             }
             drop(state);
@@ -374,6 +386,9 @@ impl Worker {
             Ok(stream) => stream,
             Err(error) => return End::Broken(error.to_string()),
         };
+        if let Ok(own) = stream.local_addr() {
+            self.source.comes_from(own.ip());
+        }
         let name = self.settings.server_name.clone();
         let tls = match ClientConnection::new(Arc::clone(&self.settings.tls), name) {
             Ok(tls) => tls,
@@ -395,6 +410,7 @@ impl Worker {
             tls,
             decoder: Decoder::new(),
             welcome: false,
+            address_refused: false,
             under_way: Vec::new(),
             answers: VecDeque::new(),
             answer_bytes: 0,
@@ -405,10 +421,17 @@ impl Worker {
         let end = self.serve(deadline);
         let session = self.shared.session().take();
         if let Some(mut session) = session {
-            if matches!(end, End::Stopped) {
-                // A caller may have begun to send just now.
-                let _ = session.send();
-                self.say_goodbye(&mut session);
+            match end {
+                End::Stopped => {
+                    // A caller may have begun to send just now.
+                    let _ = session.send();
+                    self.say_goodbye(&mut session, None);
+                }
+                // What waits goes by the next connection.
+                End::Moved => {
+                    self.say_goodbye(&mut session, Some(Instant::now() + CHANGE_PATIENCE));
+                }
+                End::Broken(_) => {}
             }
             if session.welcome
                 && let Some(on_welcome) = &self.settings.on_welcome
@@ -439,6 +462,7 @@ impl Worker {
     fn serve(&mut self, deadline: Instant) -> End {
         let hello = Arc::clone(&self.settings.hello);
         let mut said_hello = false;
+        let mut has_moved = false;
         loop {
             let mut session = self.shared.session();
             let Some(open) = &mut *session else {
@@ -455,9 +479,18 @@ impl Worker {
                 Err(reason) => return End::Broken(reason),
             };
             let (is_idle, welcome) = (open.is_idle(), open.welcome);
+            let refused = std::mem::take(&mut open.address_refused);
+            let ends = refused.then(|| (open.stream.local_addr(), open.stream.peer_addr()));
             drop(session);
             if self.must_stop(is_idle) {
                 return End::Stopped;
+            }
+            if let Some((Ok(own), Ok(peer))) = ends {
+                let now = Instant::now();
+                has_moved |= self.source.has_changed(own.ip(), peer, now, source::present);
+            }
+            if has_moved && is_idle {
+                return End::Moved;
             }
             let limit = if welcome {
                 None
@@ -476,10 +509,10 @@ impl Worker {
 
     /// Closes in order and waits for the peer's close: closing a socket with unread input would
     /// reset the connection, and a reset may overtake keys that the peer has not read yet.
-    fn say_goodbye(&mut self, session: &mut Session) {
+    fn say_goodbye(&mut self, session: &mut Session, deadline: Option<Instant>) {
         session.tls.send_close_notify();
         while session.flush().is_ok() && session.tls.wants_write() {
-            if self.must_stop(false) || self.wait(None).is_err() {
+            if self.is_over(deadline) || self.wait_until(deadline).is_err() {
                 return;
             }
         }
@@ -491,16 +524,24 @@ impl Worker {
         loop {
             match session.stream.read(&mut scratch) {
                 Ok(0) => return,
-                Ok(_) if self.must_stop(false) => return,
+                Ok(_) if self.is_over(deadline) => return,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.must_stop(false) || self.wait(None).is_err() {
+                    if self.is_over(deadline) || self.wait_until(deadline).is_err() {
                         return;
                     }
                 }
                 Err(_) => return,
             }
         }
+    }
+
+    fn is_over(&self, deadline: Option<Instant>) -> bool {
+        self.must_stop(false) || deadline.is_some_and(|at| Instant::now() >= at)
+    }
+
+    fn wait_until(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+        self.wait(deadline.map(|at| at.saturating_duration_since(Instant::now())))
     }
 }
 
@@ -520,6 +561,8 @@ struct Session {
     tls: ClientConnection,
     decoder: Decoder,
     welcome: bool,
+    /// Keys were refused for this side's address.
+    address_refused: bool,
     /// Taken from the queue but not yet written to the socket in full.
     under_way: Vec<Bytes>,
     /// Answers to key requests, before what is queued.
@@ -699,8 +742,11 @@ impl Session {
                 self.shared.requests.fetch_add(1, Ordering::Relaxed);
                 (self.on_request)(message)
             }
-            Message::Refused(_) => {
+            Message::Refused(ref refused) => {
                 self.shared.refusals.fetch_add(1, Ordering::Relaxed);
+                // A key server's is not that of the sessions.
+                self.address_refused |=
+                    refused.reason == Reason::ADDRESS && self.welcome && self.on_welcome.is_none();
                 (self.on_request)(message)
             }
             Message::Pong(_) => Vec::new(),
