@@ -12,7 +12,7 @@
 //! Refuses handshake keys unless asked for, and early data, which a middlebox cannot ask for in time.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::hash::RandomState;
 use std::io;
 use std::num::NonZeroUsize;
@@ -35,7 +35,7 @@ use mmtls_keyshare::message::{
 use mmtls_record::{Direction, KeyEpoch, SessionParameters};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, mknodat};
 use rustix::io::Errno;
-use rustix::process::geteuid;
+use rustix::process::{Uid, geteuid};
 use zeroize::Zeroizing;
 
 use crate::Error;
@@ -323,11 +323,26 @@ struct Sink {
     path: PathBuf,
     logs: Arc<KeyLogs>,
     say: fn(&str),
+    /// What was said of the last file with this name.
+    said: Option<String>,
 }
 
 impl LineSink for Sink {
     fn has_room(&self) -> bool {
         true
+    }
+
+    fn opened(&mut self, file: &File) -> io::Result<()> {
+        let metadata = file.metadata()?;
+        let worry = worry(geteuid(), &metadata)?;
+        // A file that is replaced by its like is no news.
+        if self.said != worry {
+            if let Some(worry) = &worry {
+                (self.say)(&format!("{}: {worry}", self.path.display()));
+            }
+            self.said = worry;
+        }
+        Ok(())
     }
 
     fn lines(&mut self, lines: Zeroizing<Vec<u8>>) {
@@ -354,6 +369,19 @@ impl LineSink for Sink {
     }
 }
 
+/// What there is to be said of a key log's owner and mode. Root does not read what is another user's: its secrets are that user's to
+/// see, and its lines that user's to write.
+fn worry(reader: Uid, metadata: &Metadata) -> io::Result<Option<String>> {
+    let owner = metadata.uid();
+    let is_others = owner != reader.as_raw() && owner != Uid::ROOT.as_raw();
+    let text = || format!("it belongs to another user ({owner})");
+    if is_others && reader.is_root() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text()));
+    }
+    let is_open = metadata.mode() & 0o077 != 0;
+    Ok(is_others.then(text).or_else(|| is_open.then(|| "others can read or write it".to_owned())))
+}
+
 /// A key log that is followed until this is dropped.
 pub struct FollowedLog {
     path: PathBuf,
@@ -374,14 +402,11 @@ impl FollowedLog {
             found => found,
         }
         .map_err(Error::file(path))?;
-        if metadata.mode() & 0o077 != 0 {
-            say(&format!("{}: others can read or write it", path.display()));
-        }
         let is_ours = metadata.file_type().is_fifo() && metadata.uid() == geteuid().as_raw();
         // From here on the FIFO is removed in any case: also one that an agent left which was killed.
         let fifo = is_ours.then(|| lock(path)).transpose()?;
         let mut log = Self { path: path.to_owned(), follower: None, fifo };
-        let sink = Sink { path: path.to_owned(), logs: Arc::clone(logs), say };
+        let sink = Sink { path: path.to_owned(), logs: Arc::clone(logs), say, said: None };
         log.follower = Some(Follower::start(path.to_owned(), sink).map_err(Error::file(path))?);
         Ok(log)
     }
@@ -471,6 +496,11 @@ mod tests {
 
     fn line(label: &str, random: u8) -> Vec<u8> {
         format!("{label} {} {}\n", hex(&[random; 32]), hex(&[7; 32])).into_bytes()
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
 
     #[track_caller]
@@ -635,6 +665,59 @@ mod tests {
         std::fs::write(&path, "somebody else's").unwrap();
         drop(followed);
         assert!(path.exists(), "another file has its name");
+    }
+
+    #[test]
+    fn refuses_root_key_logs_of_others_and_warns_other_users() {
+        static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("keys");
+        let logs = key_logs(false);
+        let (own, other) = (geteuid(), Uid::from_raw(geteuid().as_raw() + 1));
+        let start =
+            || FollowedLog::start(&path, &logs, |text| SAID.lock().unwrap().push(text.to_owned()));
+        std::fs::write(&path, "").unwrap();
+        set_mode(&path, 0o600);
+        drop(start().unwrap());
+        assert!(SAID.lock().unwrap().is_empty());
+        let is_others = |reader| worry(reader, &path.metadata().unwrap());
+        let expected = format!("it belongs to another user ({})", own.as_raw());
+        // Root can make others read its own, and nobody else can give away what is theirs.
+        assert_eq!(is_others(other).unwrap(), (!own.is_root()).then(|| expected.clone()));
+        if !own.is_root() {
+            assert_eq!(is_others(Uid::ROOT).unwrap_err().to_string(), expected);
+        } else if let Err(error) = std::os::unix::fs::chown(&path, Some(other.as_raw()), None) {
+            eprintln!("SKIP: no other user than this one: {error}");
+        } else {
+            let Err(error) = start() else {
+                panic!("it is another user's");
+            };
+            assert!(error.to_string().contains("it belongs to another user (1)"), "{error}");
+            let third = Uid::from_raw(other.as_raw() + 1);
+            assert!(is_others(third).unwrap().unwrap().contains("another user (1)"));
+            assert!(is_others(other).unwrap().is_none());
+            std::os::unix::fs::chown(&path, Some(own.as_raw()), None).unwrap();
+            // One that comes in its place.
+            let followed = start().unwrap();
+            std::fs::remove_file(&path).unwrap();
+            let next = directory.path().join("next");
+            std::fs::write(&next, line("SERVER_TRAFFIC_SECRET_0", 1)).unwrap();
+            set_mode(&next, 0o600);
+            std::os::unix::fs::chown(&next, Some(other.as_raw()), None).unwrap();
+            std::fs::rename(&next, &path).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while SAID.lock().unwrap().is_empty() {
+                assert!(Instant::now() < deadline, "nothing was said");
+                thread::sleep(Duration::from_millis(2));
+            }
+            assert!(SAID.lock().unwrap().pop().unwrap().contains("another user (1)"));
+            assert!(logs.answer(&request(1, Epoch::APPLICATION)).is_none(), "it is not read");
+            drop(followed);
+            std::os::unix::fs::chown(&path, Some(own.as_raw()), None).unwrap();
+        }
+        set_mode(&path, 0o604);
+        drop(start().unwrap());
+        assert!(SAID.lock().unwrap().pop().unwrap().ends_with("others can read or write it"));
     }
 
     #[test]

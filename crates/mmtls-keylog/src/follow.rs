@@ -35,6 +35,14 @@ pub trait LineSink: Send + 'static {
     /// Whether more lines are taken now; where not, the follower asks again soon.
     fn has_room(&self) -> bool;
 
+    /// Looks at a file before anything of it is read: what its name led to before may be another one.
+    ///
+    /// # Errors
+    /// Why it is not read, as if it could not be opened.
+    fn opened(&mut self, _file: &File) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Takes whole lines.
     fn lines(&mut self, lines: Zeroizing<Vec<u8>>);
 
@@ -53,11 +61,11 @@ impl Follower {
     /// Starts to follow; `sink` takes what was read. The file may come into being later.
     ///
     /// # Errors
-    /// When the file is there and cannot be opened, or the thread cannot be started.
+    /// When the file is there and cannot be opened, or `sink` does not want it, or the thread cannot be started.
     pub fn start(path: PathBuf, sink: impl LineSink) -> io::Result<Self> {
         let mut sink = sink;
         // Opened once: a FIFO that was closed in between would lose what was written to it.
-        let file = existing(open(&path))?;
+        let file = existing(open_for(&path, &mut sink))?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
         let thread = thread::Builder::new()
@@ -102,7 +110,8 @@ fn run(path: &Path, first: Option<File>, stop: &AtomicBool, sink: &mut dyn LineS
     let mut opened = first;
     let mut reported = None;
     while !stop.load(Ordering::Relaxed) {
-        let file = opened.take().map_or_else(|| existing(open(path)), |file| Ok(Some(file)));
+        let file =
+            opened.take().map_or_else(|| existing(open_for(path, sink)), |file| Ok(Some(file)));
         let outcome = match file {
             Ok(Some(file)) => follow(path, file, stop, sink, &mut reported),
             Ok(None) => Ok(()),
@@ -200,6 +209,12 @@ fn wait(fifo: &File) -> bool {
 fn keep(kept: &mut Vec<u8>, bytes: &[u8]) {
     let room = (MAX_LINE_BYTES + 1).saturating_sub(kept.len());
     kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+}
+
+fn open_for(path: &Path, sink: &mut dyn LineSink) -> io::Result<File> {
+    let file = open(path)?;
+    sink.opened(&file)?;
+    Ok(file)
 }
 
 fn open(path: &Path) -> io::Result<File> {
