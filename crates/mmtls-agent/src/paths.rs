@@ -111,9 +111,7 @@ impl AgentDirectory {
             Users::Own => private(path)?,
             Users::All => {
                 let path = trusted(path)?;
-                // To be gone through, not to be read.
-                std::fs::set_permissions(&path, Permissions::from_mode(0o711))
-                    .map_err(Error::file(&path))?;
+                open_to_all(&path)?;
                 path
             }
         };
@@ -168,6 +166,18 @@ fn private(path: &Path) -> Result<PathBuf, Error> {
     admitted(path, "not a directory of this user alone (mode 700)", |it| {
         it.uid() == geteuid().as_raw() && it.mode() & 0o077 == 0
     })
+}
+
+/// Makes it one to be gone through, not to be read; but not that of an agent that is for its user alone.
+fn open_to_all(path: &Path) -> Result<(), Error> {
+    const MODE: u32 = 0o711;
+    if path.metadata().map_err(Error::file(path))?.mode() & 0o7777 == MODE {
+        return Ok(());
+    }
+    if check_listens(&socket(path)).is_ok() {
+        return Err(Error::Usage(format!("{}: another agent is there", path.display())));
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(MODE)).map_err(Error::file(path))
 }
 
 /// The same of one in which only this user or root can write.
@@ -238,8 +248,11 @@ impl Drop for AgentDirectory {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    use mmtls_keyshare::agent::socket::AgentListener;
+
+    use super::*;
 
     #[test]
     fn accepts_only_this_user_in_its_directory() {
@@ -296,6 +309,25 @@ mod tests {
         assert!(named(Users::Own).is_err(), "a file");
         assert!(AgentDirectory::of(Some(&directory.path().join("missing"))).is_err());
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn refuses_to_open_the_directory_of_another_agent() {
+        let directory = AgentDirectory::create().unwrap();
+        let path = directory.path();
+        let mode = || path.metadata().unwrap().mode() & 0o777;
+        let agent = AgentListener::bind(&socket(path), Users::Own).unwrap();
+        assert!(AgentDirectory::named(path, Users::All).is_err());
+        assert_eq!(mode(), 0o700);
+        // Its socket is left.
+        drop(agent);
+        assert!(AgentDirectory::named(path, Users::All).is_ok());
+        assert_eq!(mode(), 0o711);
+        // That of all users may be on its way out.
+        let _agent = AgentListener::bind(&path.join("other"), Users::All).unwrap();
+        std::fs::rename(path.join("other"), socket(path)).unwrap();
+        assert!(AgentDirectory::named(path, Users::All).is_ok());
+        std::fs::remove_file(socket(path)).unwrap();
     }
 
     /// Of the system's unit, whose runtime directory comes and goes with the service; the user's unit has none.
