@@ -23,6 +23,8 @@ const MAX_RATIO: u64 = 1100;
 const MAX_ENDS: u32 = 64;
 /// What a sender leaves out at the end of a compressed message (RFC 7692, section 7.2.2).
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
+/// A last block without content. Nothing else than the start of a block lets a stream end with all of it.
+const LAST_BLOCK: [u8; 5] = [1, 0, 0, 0xff, 0xff];
 
 /// What was negotiated beside the protocol itself.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -81,9 +83,14 @@ struct Message {
 }
 
 /// The compression of one direction.
+///
+/// Messages may refer to what came before them also where they were to be compressed each by itself: Chromium
+/// goes on there as everywhere, and who begins anew fails. They may not end within a block, which only whoever goes on
+/// reads to its end.
 struct Inflate {
     state: Box<Decompress>,
-    no_takeover: bool,
+    /// Begins anew with each message, to find where those end.
+    alone: Option<Box<Decompress>>,
     _charge: Charge,
     /// Bytes of the message that went in, and that came out.
     taken: u64,
@@ -180,10 +187,13 @@ impl Reader {
         let is_client = side == Side::Client;
         // Without memory for it, compressed messages cannot be told from malformed ones.
         let mut charge = budget.charge();
-        let has_memory = extensions.deflate && charge.set(INFLATE_MEMORY);
+        let no_takeover = extensions.no_takeover[usize::from(!is_client)];
+        let memory = if no_takeover { 2 * INFLATE_MEMORY } else { INFLATE_MEMORY };
+        let has_memory = extensions.deflate && charge.set(memory);
+        let new = || Box::new(Decompress::new(false));
         let inflate = has_memory.then(|| Inflate {
-            state: Box::new(Decompress::new(false)),
-            no_takeover: extensions.no_takeover[usize::from(!is_client)],
+            state: new(),
+            alone: no_takeover.then(new),
             _charge: charge,
             taken: 0,
             produced: 0,
@@ -340,49 +350,74 @@ impl Reader {
 }
 
 impl Inflate {
-    fn data(&mut self, mut bytes: &[u8], out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
+    fn data(&mut self, bytes: &[u8], out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
         self.taken = self.taken.saturating_add(bytes.len() as u64);
         let limit = FREE_INFLATED.max(self.taken.saturating_mul(MAX_RATIO));
-        loop {
-            let produced = &mut self.produced;
-            let (used, has_ended) = decode::inflate(&mut self.state, bytes, &mut |piece| {
-                *produced = produced.saturating_add(piece.len() as u64);
-                if *produced > limit {
-                    return Err(decode::Fault::OverCap);
-                }
-                if !piece.is_empty() {
-                    out(piece);
-                }
-                Ok(())
-            })
-            .map_err(|fault| match fault {
-                decode::Fault::OverCap => Fault::OverCap,
-                _ => Fault::Malformed,
-            })?;
-            bytes = bytes.get(used..).unwrap_or_default();
-            if !has_ended {
-                return Ok(());
+        let produced = &mut self.produced;
+        let mut ends = self.ends;
+        let mut out = |piece: &[u8]| {
+            *produced = produced.saturating_add(piece.len() as u64);
+            if *produced > limit {
+                return Err(decode::Fault::OverCap);
             }
-            // A last block may be followed by another one (RFC 7692, section 7.2.3.5), which nobody does
-            // often: to begin anew costs more than a block.
-            self.ends += 1;
-            if self.ends > MAX_ENDS {
-                return Err(Fault::OverCap);
+            if !piece.is_empty() {
+                out(piece);
             }
-            self.state.reset(false);
-            if bytes.is_empty() {
-                return Ok(());
-            }
+            Ok(())
+        };
+        blocks(&mut self.state, bytes, &mut ends, &mut out)?;
+        if let Some(alone) = &mut self.alone {
+            blocks(alone, bytes, &mut { self.ends }, &mut |_| Ok(()))?;
         }
+        self.ends = ends;
+        Ok(())
     }
 
     fn message_over(&mut self, out: &mut dyn FnMut(&[u8])) -> Result<(), Fault> {
         self.data(&TAIL, out)?;
         (self.taken, self.produced, self.ends) = (0, 0, 0);
-        if self.no_takeover {
-            self.state.reset(false);
+        if let Some(alone) = &mut self.alone {
+            let mut nothing = |piece: &[u8]| match piece {
+                [] => Ok(()),
+                _ => Err(decode::Fault::Malformed),
+            };
+            let over = decode::inflate(alone, &LAST_BLOCK, &mut nothing);
+            if over != Ok((LAST_BLOCK.len(), true)) {
+                return Err(Fault::Malformed);
+            }
+            alone.reset(false);
         }
         Ok(())
+    }
+}
+
+/// Decompresses, also behind last blocks, which are counted.
+fn blocks(
+    state: &mut Decompress,
+    mut bytes: &[u8],
+    ends: &mut u32,
+    out: decode::Out<'_>,
+) -> Result<(), Fault> {
+    loop {
+        let (used, has_ended) =
+            decode::inflate(state, bytes, out).map_err(|fault| match fault {
+                decode::Fault::OverCap => Fault::OverCap,
+                _ => Fault::Malformed,
+            })?;
+        bytes = bytes.get(used..).unwrap_or_default();
+        if !has_ended {
+            return Ok(());
+        }
+        // A last block may be followed by another one (RFC 7692, section 7.2.3.5), which nobody does
+        // often: to begin anew costs more than a block.
+        *ends += 1;
+        if *ends > MAX_ENDS {
+            return Err(Fault::OverCap);
+        }
+        state.reset(false);
+        if bytes.is_empty() {
+            return Ok(());
+        }
     }
 }
 

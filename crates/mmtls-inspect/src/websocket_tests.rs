@@ -101,6 +101,53 @@ fn accepts_compression_with_and_without_context() {
     assert_eq!(all(side, extensions, &frames), (b"hellohello".to_vec(), None));
 }
 
+/// Chromium has what came before at hand, whatever was negotiated.
+#[test]
+fn accepts_references_to_earlier_messages_where_there_should_be_none() {
+    let mut state = Compress::new(Compression::best(), false);
+    let first = deflate(&mut state, b"EVIL is not in the second message");
+    let second = deflate(&mut state, b"EVIL is not in the second message");
+    assert!(second.len() < 8, "it refers to the first one");
+    for (side, extensions) in [
+        (Side::Server, "permessage-deflate; server_no_context_takeover"),
+        (Side::Client, "permessage-deflate; client_no_context_takeover"),
+    ] {
+        let frames = [frame(side, 0xc1, &first), frame(side, 0xc1, &second)].concat();
+        let text = b"EVIL is not in the second message".repeat(2);
+        assert_eq!(all(side, extensions, &frames), (text, None));
+    }
+}
+
+/// Who goes on with what came before is still in that block, who begins anew is not.
+#[test]
+fn refuses_messages_that_end_within_a_block_where_each_is_compressed_alone() {
+    let side = Side::Server;
+    let alone = "permessage-deflate; server_no_context_takeover";
+    let stored = b"\0\x64\0\x9b\xffits content".to_vec();
+    let text = b"its content\0\0\xff\xff".to_vec();
+    let bytes = frame(side, 0xc1, &stored);
+    assert_eq!(all(side, alone, &bytes), (text.clone(), Some(Fault::Malformed)));
+    assert_eq!(all(side, "permessage-deflate", &bytes), (text, None));
+    let whole = deflate(&mut Compress::new(Compression::default(), false), b"hello hello hello");
+    for len in 0..whole.len() {
+        let bytes = frame(side, 0xc1, &whole[..len]);
+        assert_eq!(all(side, alone, &bytes).1, Some(Fault::Malformed), "{len}");
+    }
+    // Within the header of a stored block, from its first bit to its last byte.
+    for len in 0..5 {
+        let bytes = frame(side, 0xc1, &b"\0\0\0\xff\xff"[..len]);
+        let fault = (len != 1).then_some(Fault::Malformed);
+        assert_eq!(all(side, alone, &bytes), (Vec::new(), fault), "{len}");
+    }
+    // A last block is an end, too, with a byte that the next one begins with (RFC 7692, section 7.2.3.4).
+    let mut last = Vec::with_capacity(100);
+    let mut state = Compress::new(Compression::default(), false);
+    state.compress_vec(b"hello", &mut last, FlushCompress::Finish).unwrap();
+    last.push(0);
+    let bytes = [frame(side, 0xc1, &last), frame(side, 0xc1, &last)].concat();
+    assert_eq!(all(side, alone, &bytes), (b"hellohello".to_vec(), None));
+}
+
 #[test]
 fn refuses_what_endpoints_close_the_connection_for() {
     let server = Side::Server;
@@ -144,6 +191,8 @@ fn refuses_bombs() {
     assert!(first.inflate.is_some() && second.inflate.is_none());
     drop(first);
     assert_eq!(budget.left(), INFLATE_MEMORY);
+    let twice = Extensions { no_takeover: [true; 2], ..extensions };
+    assert!(Reader::new(Side::Server, twice, &budget).inflate.is_none());
 }
 
 #[test]

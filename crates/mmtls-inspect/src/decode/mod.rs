@@ -14,7 +14,7 @@ use codings::{Coding, MAX_CODINGS};
 pub(crate) use codings::{Codings, is_coding};
 pub(crate) use fault::Fault;
 use stage::Stage;
-pub(crate) use stage::inflate;
+pub(crate) use stage::{Out, inflate};
 
 /// Most readings of what is named.
 const MAX_READINGS: usize = 4;
