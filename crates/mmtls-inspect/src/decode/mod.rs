@@ -102,7 +102,7 @@ impl Decoder {
         let limit = MAX_DECODED.min(FREE_DECODED.max(self.taken.saturating_mul(MAX_RATIO)));
         let mut failed = None;
         // What a reading that fails in these bytes had to tell before.
-        let (mut trailing, mut several) = (false, false);
+        let (mut trailing, mut several, mut broke_off) = (false, false, false);
         for (number, reading) in (0..).zip(&mut self.readings) {
             if reading.stages.is_empty() {
                 continue;
@@ -123,6 +123,7 @@ impl Decoder {
                 }
                 trailing |= stages.iter().any(Stage::has_trailing_bytes);
                 several |= stages.iter().any(Stage::has_several_members);
+                broke_off |= stages.iter().any(Stage::broke_off);
             }
         }
         if !self.charge() {
@@ -130,8 +131,8 @@ impl Decoder {
             self.readings.clear();
         }
         let live = self.live().next().is_some();
-        // Where one reading goes on, the other was none.
-        if let Some(why) = failed.filter(|why| *why == Fault::OverCap || !live) {
+        // Where one reading goes on, the other was none, unless it had begun: some clients change over in the middle.
+        if let Some(why) = failed.filter(|why| *why == Fault::OverCap || !live || broke_off) {
             self.report(why, fault);
         }
         for (is_so, what) in [

@@ -19,6 +19,8 @@ const PIECE: usize = 8 << 10;
 const INFLATE_PIECE: usize = 32 << 10;
 /// Memory of a deflate decoder: its window and tables.
 const INFLATE_MEMORY: usize = 48 << 10;
+/// Bytes of zlib's header.
+const ZLIB_HEADER: usize = 2;
 const BROTLI_MEMORY: usize = 64 << 10;
 /// RFC 7932: 16 MiB.
 const BROTLI_WINDOW: u64 = 16 << 20;
@@ -27,6 +29,8 @@ const ZSTD_MEMORY: usize = 256 << 10;
 const ZSTD_WINDOW_LOG: u32 = 23;
 /// Longest frame header (RFC 8878, section 3.1.1.1), magic number included.
 const ZSTD_HEADER: u8 = 18;
+/// Bytes of a magic number.
+const ZSTD_MAGIC: u8 = 4;
 
 pub(crate) type Out<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), Fault>;
 type Brotli = BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>;
@@ -38,6 +42,8 @@ pub(super) struct Stage {
     produced: u64,
     trailing: bool,
     several: bool,
+    /// It began as only zlib's frame does, and is none.
+    broke_off: bool,
 }
 
 enum Format {
@@ -45,6 +51,8 @@ enum Format {
     Inflate {
         state: Box<Decompress>,
         ended: bool,
+        /// The first bytes, where they are those of zlib's frame.
+        frame: Option<Vec<u8>>,
     },
     Brotli {
         state: Box<Brotli>,
@@ -118,12 +126,21 @@ struct Zstd {
     seen: u8,
     /// Some frame ended.
     ended: bool,
-    junk: bool,
+    junk: Option<ZstdJunk>,
+}
+
+/// What follows frames and is none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ZstdJunk {
+    /// So many bytes came, which are those of an older format's magic number.
+    Magic(u8),
+    /// No decoder takes it for a frame.
+    Nothing,
 }
 
 impl Stage {
     fn new(format: Format) -> Self {
-        Self { format, produced: 0, trailing: false, several: false }
+        Self { format, produced: 0, trailing: false, several: false, broke_off: false }
     }
 
     pub(super) fn gzip() -> Self {
@@ -132,7 +149,8 @@ impl Stage {
     }
 
     pub(super) fn inflate(zlib: bool) -> Self {
-        Self::new(Format::Inflate { state: Box::new(Decompress::new(zlib)), ended: false })
+        let (state, frame) = (Box::new(Decompress::new(zlib)), zlib.then(Vec::new));
+        Self::new(Format::Inflate { state, ended: false, frame })
     }
 
     pub(super) fn brotli() -> Self {
@@ -145,7 +163,7 @@ impl Stage {
         let mut context = DCtx::create();
         // Only a number out of range could fail.
         let _ = context.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW_LOG));
-        Self::new(Format::Zstd(Zstd { context, seen: 0, ended: false, junk: false }))
+        Self::new(Format::Zstd(Zstd { context, seen: 0, ended: false, junk: None }))
     }
 
     pub(super) fn chunked() -> Self {
@@ -170,7 +188,10 @@ impl Stage {
             Format::Inflate { ended, .. }
             | Format::Brotli { ended, .. }
             | Format::Chunked { ended, .. } => *ended,
-            Format::Zstd(zstd) => zstd.ended && zstd.seen == 0 || zstd.junk,
+            Format::Zstd(zstd) => match zstd.junk {
+                None => zstd.ended && zstd.seen == 0,
+                Some(junk) => junk == ZstdJunk::Nothing,
+            },
         }
     }
 
@@ -182,9 +203,15 @@ impl Stage {
         self.several
     }
 
+    /// Whether it failed behind a header of zlib's: no raw deflate begins so that an encoder made.
+    pub(super) fn broke_off(&self) -> bool {
+        self.broke_off
+    }
+
     /// Decodes the next bytes; in all, no more than `limit` come out.
     pub(super) fn decode(&mut self, input: &[u8], limit: u64, out: Out<'_>) -> Result<(), Fault> {
-        let Self { format, produced, trailing, several } = self;
+        let Self { format, produced, trailing, several, broke_off } = self;
+        let mut is_behind = false;
         let out: Out<'_> = &mut |piece: &[u8]| {
             if piece.is_empty() {
                 return Ok(());
@@ -193,7 +220,7 @@ impl Stage {
             if *produced > limit {
                 return Err(Fault::OverCap);
             }
-            out(piece)
+            out(piece).inspect_err(|_| is_behind = true)
         };
         match format {
             Format::Gzip(gzip) => {
@@ -205,18 +232,24 @@ impl Stage {
                     let mut state = Box::new(Decompress::new(true));
                     let (used, ended) = inflate(&mut state, input, out)?;
                     *trailing |= ended && used < input.len();
-                    *format = Format::Inflate { state, ended };
+                    *format = Format::Inflate { state, ended, frame: None };
                     return Ok(());
                 }
                 gzip.decode(input, out, several, trailing)?;
                 *trailing |= gzip.at == At::Junk;
             }
-            Format::Inflate { state, ended } => {
+            Format::Inflate { state, ended, frame } => {
                 if *ended {
                     *trailing |= !input.is_empty();
                     return Ok(());
                 }
-                let (used, at_end) = inflate(state, input, out)?;
+                if let Some(frame) = frame {
+                    frame.extend(input.iter().take(ZLIB_HEADER - frame.len()));
+                }
+                let result = inflate(state, input, out);
+                let is_zlib = frame.as_deref().is_some_and(is_zlib_header);
+                *broke_off = is_zlib && result == Err(Fault::Malformed) && !is_behind;
+                let (used, at_end) = result?;
                 *ended = at_end;
                 *trailing |= at_end && used < input.len();
             }
@@ -231,12 +264,19 @@ impl Stage {
             }
             Format::Zstd(zstd) => {
                 zstd.decode(input, out, several)?;
-                *trailing |= zstd.junk;
+                *trailing |= zstd.junk == Some(ZstdJunk::Nothing);
             }
             Format::Chunked { state, ended } => chunked(state, ended, input, out)?,
         }
         Ok(())
     }
+}
+
+/// Whether this is a header of zlib's (RFC 1950, section 2.2). Raw deflate that begins so has a stored block with
+/// bits set that encoders leave out (RFC 1951, section 3.2.4).
+fn is_zlib_header(start: &[u8]) -> bool {
+    let is_deflate = start.first().is_some_and(|method| method & 0xf == 8);
+    is_deflate && matches!(start, [a, b] if u16::from_be_bytes([*a, *b]) % 31 == 0)
 }
 
 /// Takes the chunked coding off. What follows its end is passed over.
@@ -421,7 +461,10 @@ fn behind(flags: u8, part: u8) -> At {
 impl Zstd {
     fn decode(&mut self, mut input: &[u8], out: Out<'_>, several: &mut bool) -> Result<(), Fault> {
         let mut buffer = [0; PIECE];
-        while !input.is_empty() && !self.junk {
+        while !input.is_empty() {
+            if let Some(junk) = self.junk {
+                return self.junk(junk, input);
+            }
             // Byte by byte through the header: a whole frame at once would be decoded in one step, and
             // all of it lost where its end is faulty.
             let len = if self.seen < ZSTD_HEADER { 1 } else { input.len() };
@@ -446,14 +489,37 @@ impl Zstd {
                         }
                     }
                     Err(_) if self.ended && self.seen < 5 => {
-                        self.junk = true;
-                        break;
+                        let junk = match self.seen {
+                            0 => ZstdJunk::Magic(0),
+                            _ => ZstdJunk::Nothing,
+                        };
+                        return self.junk(junk, input);
                     }
                     Err(_) => return Err(Fault::Malformed),
                 }
             }
             input = &input[source.pos()..];
         }
+        Ok(())
+    }
+
+    /// What is no frame. Decoders that were built to read formats from before version 0.8, as Debian's is, read one
+    /// there.
+    fn junk(&mut self, mut junk: ZstdJunk, input: &[u8]) -> Result<(), Fault> {
+        for &byte in input {
+            let ZstdJunk::Magic(count) = junk else { break };
+            let is_next = match count {
+                0 => matches!(byte, 0x1e | 0x22..=0x27),
+                1 => byte == 0xb5,
+                2 => byte == 0x2f,
+                _ => byte == 0xfd,
+            };
+            junk = if is_next { ZstdJunk::Magic(count + 1) } else { ZstdJunk::Nothing };
+            if junk == ZstdJunk::Magic(ZSTD_MAGIC) {
+                return Err(Fault::Malformed);
+            }
+        }
+        self.junk = Some(junk);
         Ok(())
     }
 }

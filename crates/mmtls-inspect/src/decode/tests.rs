@@ -256,6 +256,54 @@ fn refuses_what_is_no_such_coding_behind_what_came_out() {
     assert_eq!(decode("zstd", frame), (vec![b"EVIL".to_vec()], vec![Fault::Malformed]));
 }
 
+/// Debian's libzstd reads the formats of before version 0.8, also behind a frame.
+#[test]
+fn refuses_frames_of_older_formats_of_zstd() {
+    let legacy = b"\x27\xb5\x2f\xfd\0\x38\x40\0\x0a<script>EV\x40\0\x0bIL</script>\xc0\0\0";
+    let hello = b"\x28\xb5\x2f\xfd\x20\x06\x31\0\0hello ";
+    let body = |first: u8, frames: &[u8]| [frames, &[first], &legacy[1..]].concat();
+    let behind = |first: u8, frames: &[u8]| decode("zstd", &body(first, frames));
+    let shown = vec![b"hello ".to_vec()];
+    let skipped = [&hello[..], b"\x50\x2a\x4d\x18\x02\0\0\0xx"].concat();
+    for first in [0x1e, 0x22, 0x25, 0x27] {
+        assert_eq!(behind(first, hello), (shown.clone(), vec![Fault::Malformed]), "{first:x}");
+        for most in [1, usize::MAX] {
+            let (_, faults) = decode_in("zstd", &body(first, &skipped), most);
+            assert!(faults.contains(&Fault::Malformed), "{first:x}");
+        }
+        assert_eq!(behind(first, b""), (vec![], vec![Fault::Malformed]), "{first:x}");
+    }
+    // Other junk is as it was, however much it looks like that.
+    let junk = vec![Fault::TrailingBytes];
+    assert_eq!(behind(0x21, hello), (shown.clone(), junk.clone()));
+    for text in [&b"\x27\xb5\x2f\xfc"[..], b"\x27EVIL", b"x\x27\xb5\x2f\xfd"] {
+        let body = [&hello[..], text].concat();
+        assert_eq!(decode("zstd", &body), (shown.clone(), junk.clone()), "{text:x?}");
+    }
+    let cut = [&hello[..], &legacy[..3]].concat();
+    assert_eq!(decode("zstd", &cut), (shown, vec![Fault::Truncated]));
+}
+
+/// Firefox goes over to raw deflate where zlib's fails, with what came last.
+#[test]
+fn refuses_raw_deflate_that_begins_as_zlib() {
+    let evil = b"\xb3\x29\x4e\x2e\xca\x2c\x28\xb1\xd3\xd7\x72\x0d\xf3\xf4\xd1\xd2\xb7\xd1\x87\x0a\0\0\x6a\x89\x08\x30";
+    let content = [&evil[..], &[b'A'; 231]].concat();
+    let body = [&b"\x78\x01\x01\xfe\xfe"[..], &content, b"\x03\0"].concat();
+    assert_eq!(decode("deflate", &body), (vec![content.clone()], vec![Fault::Malformed]));
+    let (out, faults) = decode("deflate, gzip", &gzip(&body));
+    assert!(out.contains(&content) && faults == [Fault::Malformed], "{faults:?}");
+    // Stored blocks as encoders make them, and each stack of what is honest.
+    let stored = |first: u8| [&[first, 1, 1, 0xfe, 0xfe][..], &content, b"\x03\0"].concat();
+    assert_eq!(decode("deflate", &stored(0)), (vec![content.clone()], vec![]));
+    // No header of zlib's: its check is another one.
+    assert_eq!(decode("deflate", &stored(0x08)), (vec![content], vec![]));
+    for body in [zlib(&raw(TEXT)), zlib(&zlib(TEXT)), raw(&raw(TEXT)), raw(&zlib(TEXT))] {
+        let (out, faults) = decode("deflate, deflate", &body);
+        assert!(out.contains(&TEXT.to_vec()) && faults.is_empty(), "{faults:?}");
+    }
+}
+
 #[test]
 fn refuses_unknown_codings_and_too_many() {
     assert_eq!(decode("compress", b"x").1, [Fault::Unknown]);
