@@ -183,7 +183,8 @@ pub enum Anomaly {
     /// Content-Length is not a number. The rest of the direction is taken as body.
     BadLength,
     /// Several different lengths. The rest of the direction is taken as body. Or content behind a status that has none
-    /// for some clients: it is taken as the others do.
+    /// for some clients: it is taken as the others do. Or HEAD or CONNECT behind a response that nobody had asked for,
+    /// which may be the answer to the client, and without content.
     ConflictingLengths,
     /// A length and a transfer coding: the coding wins (RFC 9112, section 6.3).
     LengthAndCoding,

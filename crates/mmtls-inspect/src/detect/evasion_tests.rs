@@ -280,6 +280,13 @@ fn heads_of_responses() {
         (SERVER, rest.clone()),
     ];
     let pipelined = vec![(CLIENT, GET.into()), (SERVER, begun), (CLIENT, far), (SERVER, rest)];
+    let empty = ok("Content-Length: 0\r\n", "");
+    let crossing = vec![
+        (CLIENT, GET.into()),
+        (SERVER, [empty, ok("Content-Length: 1000000\r\n", "")].concat()),
+        (CLIENT, head.into()),
+        (SERVER, with("Content-Encoding: gzip\r\n")),
+    ];
     check(
         "flow:to_client; file.data; content:\"EVIL\";",
         vec![
@@ -294,6 +301,7 @@ fn heads_of_responses() {
             ),
             ("many requests behind a response's head", pipelined, Found),
             ("end of the request before behind a response's head", early, Found),
+            ("HEAD that crosses a response", crossing, Cause(Malformed)),
             ("before the request", vec![(SERVER, ok("", "EVIL")), (CLIENT, GET.into())], Found),
             (
                 "no head before the request",
@@ -514,7 +522,9 @@ fn requests() {
             ("blank in front", get(" GET /evil HTTP/1.1", "Host: h\r\n"), Cause(UnknownProtocol)),
             ("empty lines in front", get("\r\n\n\r\nGET /evil HTTP/1.1", "Host: h\r\n"), Found),
             ("no version", b"GET /evil\r\n".to_vec(), Cause(UnknownProtocol)),
-            ("HTTP/0.9", get("GET /evil HTTP/0.9", ""), Cause(UnknownProtocol)),
+            ("HTTP/0.9", get("GET /evil HTTP/0.9", ""), Cause(Malformed)),
+            ("HTTP/0.9, a line", b"GET /evil HTTP/0.9\r\n".to_vec(), Cause(Malformed)),
+            ("HTTP/2.0", get("GET /evil HTTP/2.0", "Host: h\r\n"), Cause(Malformed)),
             ("HTTP/1.2", get("GET /evil HTTP/1.2", "Host: h\r\n"), Cause(Malformed)),
             ("HTTP/1.10", get("GET /evil HTTP/1.10", "Host: h\r\n"), Cause(Malformed)),
             ("HTTP/01.1", get("GET /evil HTTP/01.1", "Host: h\r\n"), Cause(UnknownProtocol)),
@@ -530,6 +540,7 @@ fn requests() {
             ("64 KiB", get("GET /evil HTTP/1.1", &format!("X: {}\r\n", "x".repeat(66_000))), Cause(OverCap)),
             ("long method", get(&format!("{} /evil HTTP/1.1", "M".repeat(99)), ""), Found),
             ("behind a body", b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nxxGET /evil HTTP/1.1\r\n\r\n".to_vec(), Found),
+            ("other versions", get("GET /evil HTTP/3.0", ""), Cause(UnknownProtocol)),
             ("behind chunks", b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /evil HTTP/1.1\r\n\r\n".to_vec(), Found),
             ("300 requests ahead", [uri("/").repeat(300), uri("/evil")].concat(), Found),
         ],

@@ -18,6 +18,8 @@ pub const MAX_FIELDS: usize = 128;
 /// So many bytes of a method are looked at to tell a request from another protocol. Methods have no
 /// limit: a page chooses its own, and must not make its session no HTTP.
 const METHOD_BYTES_CHECKED: usize = 32;
+/// How HTTP/2 begins (RFC 9113, section 3.4).
+const HTTP2_LINE: &[u8] = b"PRI * HTTP/2.0";
 /// Most bytes of white space before the start line of a response, which lenient clients pass over.
 const MAX_BLANKS: usize = 64;
 
@@ -49,11 +51,14 @@ pub(super) enum Collected {
 
 /// Why bytes are no head.
 pub(super) enum Refused {
-    /// No head begins like this.
-    Implausible,
+    /// No head begins like this, or it is answered before it ends.
+    Implausible {
+        /// Its first line names HTTP all the same.
+        http1: bool,
+    },
     /// Or there is no room left for it.
     TooLarge {
-        /// Its first line names HTTP/1, or has no end: no other protocol has a request line of that
+        /// Its first line names HTTP, or has no end: no other protocol has a request line of that
         /// length.
         http1: bool,
     },
@@ -81,7 +86,7 @@ impl HeadBuffer {
         if self.bytes().is_empty() {
             self.has_line = false;
             if Self::names_no_version(&mut self.has_line, side, input, 0) {
-                return Collected::Refused(Refused::Implausible);
+                return Collected::Refused(Refused::implausible(input));
             }
             return match Self::judge(side, input, 0) {
                 Ok(Some(end)) => Collected::InPlace(end),
@@ -99,8 +104,9 @@ impl HeadBuffer {
             return Collected::Refused(Refused::no_room(self.bytes()));
         }
         if Self::names_no_version(&mut self.has_line, side, self.kept.bytes(), before) {
+            let why = Refused::implausible(self.bytes());
             self.kept.truncate(before);
-            return Collected::Refused(Refused::Implausible);
+            return Collected::Refused(why);
         }
         match Self::judge(side, self.bytes(), self.searched) {
             Ok(Some(end)) => {
@@ -126,8 +132,8 @@ impl HeadBuffer {
         self.kept.clear();
     }
 
-    /// Whether the first line of a request is complete and names no version: servers answer it at once, as
-    /// HTTP/0.9, or it is another protocol. Looks at each byte once; those from `from` on are new.
+    /// Whether the first line of a request is complete and names no version, or HTTP/0.9: servers answer it at
+    /// once, or it is another protocol. Looks at each byte once; those from `from` on are new.
     fn names_no_version(has_line: &mut bool, side: Side, bytes: &[u8], from: usize) -> bool {
         let within = &bytes[..bytes.len().min(MAX_HEAD_LEN)];
         let new = within.get(from..).unwrap_or_default();
@@ -136,13 +142,14 @@ impl HeadBuffer {
         };
         *has_line = true;
         let line = &within[..from + end];
-        let names_version = names_http1(line) || line.trim_ascii_end().ends_with(b" HTTP/2.0");
-        side == Side::Client && !names_version
+        let is_whole = line.trim_ascii_end() == HTTP2_LINE
+            || names_http1(line) && last_word(line) != b"HTTP/0.9";
+        side == Side::Client && !is_whole
     }
 
     fn judge(side: Side, bytes: &[u8], searched: usize) -> Result<Option<usize>, Refused> {
         if !plausible(side, bytes) {
-            return Err(Refused::Implausible);
+            return Err(Refused::Implausible { http1: false });
         }
         let within = &bytes[..bytes.len().min(MAX_HEAD_LEN)];
         match find_end(side, within, searched) {
@@ -153,6 +160,10 @@ impl HeadBuffer {
 }
 
 impl Refused {
+    fn implausible(start: &[u8]) -> Self {
+        Self::Implausible { http1: names_http1(start) }
+    }
+
     fn no_room(start: &[u8]) -> Self {
         Self::TooLarge { http1: !start.contains(&b'\n') || names_http1(start) }
     }
@@ -248,12 +259,18 @@ pub(super) struct Parsed<'h, 'b, M> {
     pub(super) headers: &'h [Header<'b>],
 }
 
-/// Whether the first line ends with a version of HTTP/1, however wrong the rest may be: servers take more of
-/// them than there are.
+/// Whether the first line ends with a version of HTTP that is sent so, however wrong the rest may be: servers take
+/// more of HTTP/1 than there are, and Node 0.9 and 2.0, too.
 pub(super) fn names_http1(start: &[u8]) -> bool {
     let line = start.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii_end();
-    let last = line.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
-    last.len() < line.len() && last.starts_with(b"HTTP/1.")
+    let last = last_word(line);
+    last.len() < line.len()
+        && (last.starts_with(b"HTTP/1.") || matches!(last, b"HTTP/0.9" | b"HTTP/2.0"))
+        && line != HTTP2_LINE
+}
+
+fn last_word(line: &[u8]) -> &[u8] {
+    line.trim_ascii_end().rsplit(|&byte| byte == b' ').next().unwrap_or_default()
 }
 
 /// Whether a field that says how the body is to be read is folded, stands in the fold of another one, or has a blank

@@ -101,6 +101,8 @@ pub struct Http1 {
     answered: Option<Box<Transaction>>,
     /// The last response had status 205 and no length.
     behind_unframed: bool,
+    /// There was a response that nobody had asked for.
+    has_unsolicited: bool,
     /// It was reported that this is HTTP.
     decided: bool,
     /// Body bytes of a response that are reported; the rest is not looked at.
@@ -131,6 +133,7 @@ impl Http1 {
             requesting: None,
             answered: None,
             behind_unframed: false,
+            has_unsolicited: false,
             decided: false,
             body_limit: None,
         }
@@ -344,7 +347,9 @@ impl Http1 {
             Collected::Refused(why) => {
                 let buffer = stream.head.take();
                 match why {
-                    Refused::Implausible => self.refuse_head(side, Anomaly::BadHead, false, sink),
+                    Refused::Implausible { http1 } => {
+                        self.refuse_head(side, Anomaly::BadHead, http1, sink);
+                    }
                     Refused::TooLarge { http1 } => {
                         self.refuse_head(side, Anomaly::HeadTooLarge, http1, sink);
                     }
@@ -398,6 +403,10 @@ impl Http1 {
         self.settle_answered(sink);
         for anomaly in anomalies.into_iter().flatten() {
             self.report(Side::Client, anomaly, sink);
+        }
+        if self.has_unsolicited && matches!(expects, Expects::Head | Expects::Connect) {
+            // A client that had asked already takes it for the answer, and reads another body than was seen here.
+            self.report(Side::Server, Anomaly::ConflictingLengths, sink);
         }
         let fields = Fields::http1(head.headers, bytes);
         sink(Event::RequestHead { transaction: &transaction, method, target, fields });
@@ -456,6 +465,7 @@ impl Http1 {
             // To who reads until the end it is the content of what came before.
             self.report(Side::Server, Anomaly::ConflictingLengths, sink);
         }
+        self.has_unsolicited |= !solicited;
         if let Some(anomaly) = head.meaning.anomaly {
             self.report(Side::Server, anomaly, sink);
         }

@@ -318,6 +318,58 @@ fn refuses_other_protocols_early() {
     assert!(http.is_opaque());
 }
 
+/// Node hands these to the application.
+#[test]
+fn refuses_requests_of_other_versions_as_bad_heads() {
+    let old = "POST /evil HTTP/0.9\r\n";
+    let fields = "Host: h\r\nContent-Length: 1\r\n\r\nx";
+    assert_eq!(
+        exchange(&format!("{old}{fields}"), "")[..2],
+        ["Client http_bad_head", &format!("> {old}{fields}")]
+    );
+    // It may be answered before it ends.
+    assert_eq!(exchange(old, "")[..2], ["Client http_bad_head", &format!("> {old}")]);
+    let new = "POST /evil HTTP/2.0\r\n";
+    assert_eq!(
+        exchange(&format!("{new}{fields}"), "")[..2],
+        ["Client http_bad_head", &format!("> {new}{fields}")]
+    );
+    for line in ["PRI * HTTP/2.0\r\n\r\n", "GET /evil HTTP/3.0\r\n\r\n", "SETUP / RTSP/1.0\r\n\r\n"]
+    {
+        let events = exchange(line, "");
+        assert!(events[0].starts_with("not http"), "{line} {events:?}");
+    }
+}
+
+/// A client whose request crosses it takes the response for the answer.
+#[test]
+fn refuses_responses_ahead_of_requests_whose_answer_has_no_content() {
+    let first = (Side::Client, GET);
+    let answer = (Side::Server, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    let early = (Side::Server, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nHTTP/1.1 ");
+    let fault = "Server http_conflicting_lengths".to_owned();
+    for (request, expected) in [
+        ("HEAD / HTTP/1.1\r\nHost: h\r\n\r\n", true),
+        ("CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\n", true),
+        (GET, false),
+    ] {
+        let asked = (Side::Client, request);
+        let within = (Side::Server, &early.1[..early.1.len() - 4]);
+        assert_eq!(observe(&[first, answer, early, asked]).contains(&fault), expected);
+        assert_eq!(observe(&[first, answer, within, asked]).contains(&fault), expected);
+        assert_eq!(
+            observe(&[first, answer, early, first, answer, asked]).contains(&fault),
+            expected
+        );
+        // In their order there is nothing to be mistaken.
+        assert!(!observe(&[first, answer, asked, answer, asked]).contains(&fault));
+    }
+    // An idle connection is closed.
+    let timeout =
+        "HTTP/1.1 408 Request Timeout\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno";
+    assert!(!observe(&[first, answer, (Side::Server, timeout)]).contains(&fault));
+}
+
 #[test]
 fn refuses_conflicting_lengths_and_keeps_showing_the_body() {
     let smuggled = "POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd";
