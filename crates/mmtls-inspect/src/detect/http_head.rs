@@ -4,7 +4,8 @@
 //! as `name: value`, pseudo-fields among them. Its path is shown as it is, as in Suricata 7, and normalised
 //! besides where that is something else: servers decode it whatever the version.
 //!
-//! Differs from Suricata on purpose: the host is in lower case also where the Host field names a port, a
+//! Differs from Suricata on purpose: a path with dot segments is shown decoded with them, too, since some servers
+//! leave them; several cookies are joined as servers join them (RFC 9113, section 8.2.3); the host is in lower case also where the Host field names a port, a
 //! field of HTTP/2 is joined with those of its name however HPACK encoded it, a field without a name does
 //! not hide the names behind it, a host field of HTTP/2 stands for an authority that is missing, and what
 //! HPACK says about its own table is no field. Refuses bodies, and to keep more than [`MAX_HEAD`].
@@ -56,6 +57,8 @@ enum Kind {
     Http2 {
         /// The path, normalised, where it is not so already.
         uri: Option<Box<[u8]>>,
+        /// It, decoded with its dot segments, if it has any.
+        with_dots: Option<Box<[u8]>>,
     },
 }
 
@@ -70,6 +73,8 @@ struct Http1 {
     words: [Option<Place>; 3],
     /// The target, normalised.
     uri: Option<Place>,
+    /// It, decoded with its dot segments, if it has any.
+    with_dots: Option<Place>,
     /// The host that the target or the Host field names, normalised.
     host: Option<Place>,
     /// The host that the target names.
@@ -125,7 +130,13 @@ impl Head {
 
     fn empty(side: Side) -> Self {
         let (bytes, fields) = (Vec::new(), Vec::new());
-        Self { bytes, fields, kind: Kind::Http2 { uri: None }, side, is_cut: false }
+        Self {
+            bytes,
+            fields,
+            kind: Kind::Http2 { uri: None, with_dots: None },
+            side,
+            is_cut: false,
+        }
     }
 
     /// Adds fields of HTTP/2, if they are such.
@@ -139,9 +150,10 @@ impl Head {
             && let Some(path) = self.first_value(b":path")
         {
             // A CONNECT with a path asks for that (RFC 8441).
-            let uri = uri::normalise(b"", path).uri;
+            let target = uri::normalise(b"", path);
+            let (uri, with_dots) = (target.uri, target.with_dots.filter(|it| it != path));
             let uri = (uri != path && !uri.is_empty()).then(|| uri.into());
-            self.kind = Kind::Http2 { uri };
+            self.kind = Kind::Http2 { uri, with_dots: with_dots.map(Into::into) };
         }
         self.bytes.shrink_to_fit();
         self.fields.shrink_to_fit();
@@ -155,14 +167,16 @@ impl Head {
     /// Bytes of memory that it takes.
     pub(crate) fn size(&self) -> usize {
         let uri = match &self.kind {
-            Kind::Http2 { uri: Some(uri) } => uri.len(),
-            _ => 0,
+            Kind::Http2 { uri, with_dots } => {
+                [uri, with_dots].into_iter().flatten().map(|it| it.len()).sum()
+            }
+            Kind::Http1(_) => 0,
         };
         let fields = self.fields.capacity() * size_of::<Field>();
         size_of::<Self>() + self.bytes.capacity() + fields + uri
     }
 
-    /// Shows each instance of a buffer: several only where [`Buffer::is_multiple`], or the two forms of a path, none where the message
+    /// Shows each instance of a buffer: several only where [`Buffer::is_multiple`], or the forms of a path, none where the message
     /// has no such thing. One that is there may be empty.
     pub(crate) fn each(&self, buffer: Buffer, show: &mut dyn FnMut(&[u8])) {
         if buffer.side().is_some_and(|side| side != self.side) {
@@ -186,8 +200,15 @@ impl Head {
                 if let Some(single) = single {
                     show(&single);
                 }
-                if let (Buffer::HttpUri, Kind::Http2 { uri: Some(uri) }) = (buffer, &self.kind) {
-                    show(uri);
+                if buffer == Buffer::HttpUri {
+                    match &self.kind {
+                        Kind::Http1(http1) => {
+                            http1.with_dots.iter().for_each(|place| show(self.at(*place)));
+                        }
+                        Kind::Http2 { uri, with_dots } => {
+                            [uri, with_dots].into_iter().flatten().for_each(|it| show(it));
+                        }
+                    }
                 }
             }
         }
@@ -299,7 +320,7 @@ impl Head {
         let mut joined = Cow::Borrowed(values.next()?);
         for value in values {
             let joined = joined.to_mut();
-            joined.extend_from_slice(b", ");
+            joined.extend_from_slice(separator(name));
             joined.extend_from_slice(value);
         }
         Some(joined)
@@ -342,17 +363,18 @@ impl Head {
         } else {
             self.keep(sent_lines)
         };
-        let (mut uri, mut host, mut target_host) = (None, None, None);
+        let (mut uri, mut with_dots, mut host, mut target_host) = (None, None, None, None);
         if self.side == Side::Client {
             let target = uri::normalise(first, second);
             uri = if target.uri == second { words[1] } else { Some(self.keep(&target.uri)) };
+            with_dots = target.with_dots.map(|it| self.keep(&it));
             target_host = target.host.map(|host| self.keep(&host));
             host = target_host.or_else(|| {
                 let field = self.named(b"host").and_then(uri::host_of_field);
                 field.map(|host| self.keep(&host))
             });
         }
-        Http1 { line: line_place, start, raw, words, uri, host, target_host }
+        Http1 { line: line_place, start, raw, words, uri, with_dots, host, target_host }
     }
 
     /// Adds a line with the values of a field, unless that is too much.
@@ -360,7 +382,7 @@ impl Head {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(name);
         for (nth, value) in values.enumerate() {
-            self.bytes.extend_from_slice(if nth == 0 { COLON } else { b", " });
+            self.bytes.extend_from_slice(if nth == 0 { COLON } else { separator(name) });
             self.bytes.extend_from_slice(value);
         }
         let line = Place::new(start, self.bytes.len());
@@ -425,6 +447,11 @@ fn request_words(line: &[u8]) -> [Option<Place>; 3] {
     let target_end = line[..last].iter().rposition(|&byte| !is_space(byte)).map_or(0, |at| at + 1);
     protocol = Some(Place::new(last, end));
     [method, Some(Place::new(first.start as usize, target_end)), protocol]
+}
+
+/// What stands between the values of several fields.
+fn separator(name: &[u8]) -> &'static [u8] {
+    if is_name(name, b"cookie") { b"; " } else { b", " }
 }
 
 fn cookie_name(side: Side) -> &'static [u8] {

@@ -189,7 +189,7 @@ fn accepts_odd_heads_of_requests() {
               Content-Length: 0\r\nContent-Length: 0\r\n\r\n",
             &[
                 (Buffer::HttpAccept, &[b"a, , c"]),
-                (Buffer::HttpCookie, &[b"x, z"]),
+                (Buffer::HttpCookie, &[b"x; z"]),
                 (Buffer::HttpContentLength, &[b"0"]),
                 (Buffer::HttpHeader, &[b"Accept: a, , c\r\nX: y\r\nContent-Length: 0\r\n"]),
                 (
@@ -226,6 +226,13 @@ fn accepts_odd_heads_of_requests() {
                 (Buffer::HttpHeader, &[b"Host: b\r\n"]),
             ],
         ),
+        // Not all servers remove dots.
+        (
+            b"GET http://h/%65vil/%2e%2e//x?a=%62/../c HTTP/1.1\r\n\r\n",
+            &[(Buffer::HttpUri, &[b"/x?a=b/../c", b"/evil/../x?a=b/../c"])],
+        ),
+        (b"GET /./a/. HTTP/1.1\r\n\r\n", &[(Buffer::HttpUri, &[b"/a", b"/./a/."])]),
+        (b"GET /.a/b..//%63?/../ HTTP/1.1\r\n\r\n", &[(Buffer::HttpUri, &[b"/.a/b../c?/../"])]),
         (
             b"CONNECT A.example:443 HTTP/1.1\r\nHost: b\r\n\r\n",
             &[
@@ -370,14 +377,14 @@ fn accepts_heads_of_http2() {
         ],
         &[
             (Buffer::HttpMethod, &[b"GET"]),
-            // As it is, and normalised.
-            (Buffer::HttpUri, &[b"/%61/../b", b"/b"]),
+            // As it is, normalised, and decoded with its dots.
+            (Buffer::HttpUri, &[b"/%61/../b", b"/b", b"/a/../b"]),
             (Buffer::HttpUriRaw, &[b"/%61/../b"]),
             (Buffer::HttpRequestLine, &[b"GET /%61/../b HTTP/2\r\n"]),
             (Buffer::HttpProtocol, &[b"HTTP/2"]),
             (Buffer::HttpHost, &[b"example.com"]),
             (Buffer::HttpHostRaw, &[b"u@Example.COM:443"]),
-            (Buffer::HttpCookie, &[b"a=1, b=2"]),
+            (Buffer::HttpCookie, &[b"a=1; b=2"]),
             (Buffer::HttpUserAgent, &[b" u "]),
             // One that is empty is as good as none.
             (Buffer::HttpAccept, &[]),
@@ -422,6 +429,7 @@ fn accepts_heads_of_http2() {
         &[(Buffer::HttpUri, &[b"/%61", b"/a"]), (Buffer::HttpUriRaw, &[b"/%61"])],
     );
     check_http2(Side::Client, &[(":path", "/a?b")], &[(Buffer::HttpUri, &[b"/a?b"])]);
+    check_http2(Side::Client, &[(":path", "/a/../b")], &[(Buffer::HttpUri, &[b"/a/../b", b"/b"])]);
     check_http2(
         Side::Client,
         &[(":authority", "[::1]:443")],

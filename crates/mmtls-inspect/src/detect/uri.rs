@@ -16,6 +16,8 @@ use crate::http1::fields::is_space;
 pub(super) struct Target<'a> {
     /// Path, query and fragment, normalised.
     pub(super) uri: Cow<'a, [u8]>,
+    /// The same with the dot segments of the path, where there are any: not all servers remove them.
+    pub(super) with_dots: Option<Vec<u8>>,
     /// The host that it names, normalised.
     pub(super) host: Option<Vec<u8>>,
 }
@@ -26,22 +28,27 @@ pub(super) fn normalise<'a>(method: &[u8], target: &'a [u8]) -> Target<'a> {
         // The target is an authority: there is no path.
         let host = host_and_port(target).filter(|host| !host.starts_with(b"/"));
         let host = host.map(normalise_host);
-        return Target { uri: Cow::Borrowed(b""), host };
+        return Target { uri: Cow::Borrowed(b""), with_dots: None, host };
     }
     if target.starts_with(b"/") && is_plain(target) {
-        return Target { uri: Cow::Borrowed(target), host: None };
+        return Target { uri: Cow::Borrowed(target), with_dots: None, host: None };
     }
     let parts = Parts::of(target);
-    let mut uri = remove_dot_segments(&utf8_to_bytes(&decode_path(parts.path)));
+    let decoded = decode_path(parts.path);
+    let path = utf8_to_bytes(&decoded);
+    let mut uri = remove_dot_segments(&path);
+    let mut behind = Vec::new();
     if let Some(query) = parts.query {
-        uri.push(b'?');
-        decode(query, false, &mut uri);
+        behind.push(b'?');
+        decode(query, false, &mut behind);
     }
     if let Some(fragment) = parts.fragment {
-        uri.push(b'#');
-        decode(fragment, true, &mut uri);
+        behind.push(b'#');
+        decode(fragment, true, &mut behind);
     }
-    Target { uri: Cow::Owned(uri), host: parts.host.map(normalise_host) }
+    let with_dots = (path[..] != uri[..]).then(|| [&path[..], &behind].concat());
+    uri.extend(behind);
+    Target { uri: Cow::Owned(uri), with_dots, host: parts.host.map(normalise_host) }
 }
 
 /// The host that a Host field of HTTP/1 names. Always in lower case: libhtp leaves the case in front of a
